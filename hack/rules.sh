@@ -30,3 +30,10 @@ while IFS= read -r test; do
   git grep --untracked --quiet --perl-regexp "\bfn ${test#*: }\b" -- "${test%%: *}" ||
     { printf 'rules: docs/security.md names what is not there: %s\n' "$test" >&2; exit 1; }
 done <<<"$named"
+
+# One name is one thing: a search for the name of a type finds that type. Modules of tests are crates of their own.
+twice=$(git grep --untracked -h --only-matching --perl-regexp \
+  '^(pub(\([^)]*\))? )?(unsafe )?(struct|enum|trait|union|type) \K[A-Z]\w*' -- '*/src/*.rs' ':!*/tests.rs' ':!*/tests/*' ':!*/properties.rs' |
+  sort | uniq --repeated)
+[ -z "$twice" ] || { printf 'rules: more than one type has this name: %s\n' $twice >&2; exit 1; }
+refuse 'a module is name.rs beside name/' '.' '*/src/*/mod.rs' '*/src/mod.rs'

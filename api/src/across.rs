@@ -8,28 +8,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     Cluster, Component, Documents, Hypervisor, Shared,
     cluster::MemberPhase,
-    component::Stage,
+    component::ComponentStage,
     document::DocumentName,
     documents::{ENCRYPTION_SECRET, SecretName},
     fault::{Fault, MOST_FAULTS},
-    hypervisor::{HypervisorRole, OnNetwork, Way},
-    kind::Kind,
+    hypervisor::{AgentNetworkAddress, HypervisorRole, MachineTransport},
+    kind::DocumentKind,
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
-    read::Seen,
+    read::OriginIndex,
     registry::{PULL_SECRET, is_pull_secret},
     role::{API, Role},
     tree::{field, item},
 };
 
 /// Every fault between sound documents, with document and line.
-pub(crate) fn across(documents: &Documents, seen: &Seen<'_>) -> Vec<Fault> {
+pub(crate) fn across(documents: &Documents, seen: &OriginIndex<'_>) -> Vec<Fault> {
     let found = faults_between(documents, seen).into_iter();
     found.filter_map(|(name, fault)| Some(seen.origins.get(&name)?.locate(fault))).collect()
 }
 
 /// The same, each with the document that it is about.
-pub(crate) fn faults_between(documents: &Documents, seen: &Seen<'_>) -> Found {
+pub(crate) fn faults_between(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     let checks = [
         class::defaults,
         ids,
@@ -47,36 +47,36 @@ pub(crate) fn faults_between(documents: &Documents, seen: &Seen<'_>) -> Found {
 }
 
 /// What a world lacks that is to be reconciled.
-pub(crate) fn whole(documents: &Documents, seen: &Seen<'_>) -> Vec<Fault> {
+pub(crate) fn completeness_faults(documents: &Documents, seen: &OriginIndex<'_>) -> Vec<Fault> {
     if documents.is_empty() && seen.broken.is_empty() {
-        let mend = "pipe in what another command wrote, or begin with `keelway hypervisor local create`";
-        return vec![Fault::of("", "the input holds no document of Keelway's", mend)];
+        let help = "pipe in what another command wrote, or begin with `keelway hypervisor local create`";
+        return vec![Fault::of("", "the input holds no document of Keelway's", help)];
     }
     let lacks = [machines, pull_secrets, class::pull_secrets, class::clusters, changes]
         .into_iter()
         .flat_map(|check| check(documents, seen));
-    let found = lacks.chain(lost(documents, seen)).take(MOST_FAULTS);
+    let found = lacks.chain(missing_documents(documents, seen)).take(MOST_FAULTS);
     found.filter_map(|(place, fault)| Some(seen.origins.get(&place)?.locate(fault))).collect()
 }
 
 /// What a cluster that was born cannot go along with.
-fn changes(documents: &Documents, seen: &Seen<'_>) -> Found {
-    if seen.broken.contains(&Kind::Hypervisor) || seen.broken.contains(&Kind::Component) {
+fn changes(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
+    if seen.broken.contains(&DocumentKind::Hypervisor) || seen.broken.contains(&DocumentKind::Component) {
         return Vec::new();
     }
     documents.faults_of_changes(|_| true)
 }
 
 /// What was there once, as other documents tell.
-pub(crate) fn lost(documents: &Documents, seen: &Seen<'_>) -> Found {
+pub(crate) fn missing_documents(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     [members, ingresses, keys].into_iter().flat_map(|check| check(documents, seen)).collect()
 }
 
-pub(crate) type Found = Vec<(DocumentName, Fault)>;
+pub(crate) type DocumentFaults = Vec<(DocumentName, Fault)>;
 
 /// A cluster's Secrets for pulling images are there.
-fn pull_secrets(documents: &Documents, seen: &Seen<'_>) -> Found {
-    if seen.broken.contains(&Kind::Secret) {
+fn pull_secrets(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
+    if seen.broken.contains(&DocumentKind::Secret) {
         return Vec::new();
     }
     let is_there = |name: &SecretName| documents.secrets.get(name).is_some_and(|secret| is_pull_secret(secret));
@@ -87,8 +87,8 @@ fn pull_secrets(documents: &Documents, seen: &Seen<'_>) -> Found {
             let name = SecretName { namespace: cluster.namespace.clone(), name: reference.name.clone() };
             let problem = format!("there is no Secret {}/{} of the type {PULL_SECRET}", name.namespace, name.name);
             let field = field(&item("spec.images.pullSecrets", index), "name");
-            let mend = "add it: kubectl create secret docker-registry NAME --dry-run=client -o yaml ..";
-            (!is_there(&name)).then(|| (DocumentName::Cluster(cluster.clone()), Fault::of(field, problem, mend)))
+            let help = "add it: kubectl create secret docker-registry NAME --dry-run=client -o yaml ..";
+            (!is_there(&name)).then(|| (DocumentName::Cluster(cluster.clone()), Fault::of(field, problem, help)))
         });
         missing.collect::<Vec<_>>()
     };
@@ -96,8 +96,8 @@ fn pull_secrets(documents: &Documents, seen: &Seen<'_>) -> Found {
 }
 
 /// A cluster has machines of each kind that its components run on.
-fn machines(documents: &Documents, seen: &Seen<'_>) -> Found {
-    if seen.broken.contains(&Kind::Hypervisor) {
+fn machines(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
+    if seen.broken.contains(&DocumentKind::Hypervisor) {
         return Vec::new();
     }
     let mut found = Vec::new();
@@ -129,7 +129,7 @@ fn machines(documents: &Documents, seen: &Seen<'_>) -> Found {
 }
 
 /// Two clusters never have one id.
-fn ids(documents: &Documents, _: &Seen<'_>) -> Found {
+fn ids(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     let mut first = BTreeMap::new();
     let mut found = Vec::new();
     for (name, cluster) in &documents.clusters {
@@ -149,7 +149,7 @@ fn ids(documents: &Documents, _: &Seen<'_>) -> Found {
 }
 
 /// All machines of a world obey one installation.
-fn owners(documents: &Documents, _: &Seen<'_>) -> Found {
+fn owners(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     let mut first = None;
     let mut found = Vec::new();
     for (name, machine) in &documents.hypervisors {
@@ -171,34 +171,36 @@ fn owners(documents: &Documents, _: &Seen<'_>) -> Found {
 }
 
 /// Two Hypervisors are never one machine: members of one store would share it, and each would undo what the other asked for.
-fn machines_apart(documents: &Documents, _: &Seen<'_>) -> Found {
+fn machines_apart(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     let mut first: BTreeMap<(&str, String), &HypervisorName> = BTreeMap::new();
     let mut found = Vec::new();
     for (name, machine) in &documents.hypervisors {
-        for (field, what, value) in whereabouts(machine) {
+        for (field, what, value) in unique_values(machine) {
             let Some(other) = first.insert((what, value.clone()), name).filter(|other| *other != name) else {
                 continue;
             };
             let problem = format!("{value} is the {what} of Hypervisor {other} as well");
-            let mend = "write this machine's own, or remove one of both documents";
-            found.push((DocumentName::Hypervisor(name.clone()), Fault::of(field, problem, mend)));
+            let help = "write this machine's own, or remove one of both documents";
+            found.push((DocumentName::Hypervisor(name.clone()), Fault::of(field, problem, help)));
         }
     }
     found
 }
 
 /// What is of one machine alone: the field, what it is, and its value.
-fn whereabouts(machine: &Hypervisor) -> Vec<(String, &'static str, String)> {
+fn unique_values(machine: &Hypervisor) -> Vec<(String, &'static str, String)> {
     let one = |field: &str, what, value: &str| (field.to_owned(), what, value.to_owned());
     let listener = |text: &str| text.parse::<SocketAddr>().map_or_else(|_| text.to_lowercase(), |at| at.to_string());
     let way = match machine.spec.endpoint.way() {
-        Way::Runtime(path) => Some(one("spec.endpoint.unix.path", "socket", path)),
-        Way::Agent(path) => Some(one("spec.endpoint.agent.unix.path", "socket", path)),
-        Way::Cri(cri) => Some(one("spec.endpoint.cri.address", "proxy's address", &listener(&cri.address))),
-        Way::Network(OnNetwork { address: Some(address), .. }) => {
+        MachineTransport::Runtime(path) => Some(one("spec.endpoint.unix.path", "socket", path)),
+        MachineTransport::Agent(path) => Some(one("spec.endpoint.agent.unix.path", "socket", path)),
+        MachineTransport::Cri(cri) => {
+            Some(one("spec.endpoint.cri.address", "proxy's address", &listener(&cri.address)))
+        }
+        MachineTransport::Network(AgentNetworkAddress { address: Some(address), .. }) => {
             Some(one("spec.endpoint.agent.address", "agent's address", &listener(address)))
         }
-        Way::Network(OnNetwork { address: None, .. }) => None,
+        MachineTransport::Network(AgentNetworkAddress { address: None, .. }) => None,
     };
     let private = machine.spec.addresses.private.iter().enumerate().map(|(index, text)| {
         let address = text.parse::<IpAddr>().map_or_else(|_| text.clone(), |address| address.to_string());
@@ -208,20 +210,20 @@ fn whereabouts(machine: &Hypervisor) -> Vec<(String, &'static str, String)> {
 }
 
 /// What a machine's endpoint refers to is there.
-fn endpoints(documents: &Documents, _: &Seen<'_>) -> Found {
+fn endpoints(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     let mut found = Vec::new();
     for (name, machine) in &documents.hypervisors {
-        let Way::Cri(cri) = machine.spec.endpoint.way() else { continue };
+        let MachineTransport::Cri(cri) = machine.spec.endpoint.way() else { continue };
         let reference = SecretName { namespace: cri.secret_ref.namespace.clone(), name: cri.secret_ref.name.clone() };
         let title = format!("Secret {}/{}", reference.namespace, reference.name);
         let mut add = |problem| {
-            let mend = "put it beside the documents, with the keys tls.crt, tls.key and ca.crt in PEM";
+            let help = "put it beside the documents, with the keys tls.crt, tls.key and ca.crt in PEM";
             found.push((
                 DocumentName::Hypervisor(name.clone()),
-                Fault::of("spec.endpoint.cri.secretRef", problem, mend),
+                Fault::of("spec.endpoint.cri.secretRef", problem, help),
             ));
         };
-        let Some(secret) = documents.given.get(&reference) else {
+        let Some(secret) = documents.user_secrets.get(&reference) else {
             add(format!("there is no {title}"));
             continue;
         };
@@ -235,8 +237,8 @@ fn endpoints(documents: &Documents, _: &Seen<'_>) -> Found {
 }
 
 /// The way through another machine's agent leads through one that is reached without a third.
-fn vias(documents: &Documents, seen: &Seen<'_>) -> Found {
-    if seen.broken.contains(&Kind::Hypervisor) {
+fn vias(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
+    if seen.broken.contains(&DocumentKind::Hypervisor) {
         return Vec::new();
     }
     let fault = |via: &str| {
@@ -247,40 +249,44 @@ fn vias(documents: &Documents, seen: &Seen<'_>) -> Found {
             return Some(format!("{via} is no public Hypervisor"));
         }
         match other.spec.endpoint.way() {
-            Way::Runtime(_) | Way::Cri(_) => Some(format!("{via} has no agent to pass anything on")),
-            Way::Network(OnNetwork { via: Some(third), .. }) => {
+            MachineTransport::Runtime(_) | MachineTransport::Cri(_) => {
+                Some(format!("{via} has no agent to pass anything on"))
+            }
+            MachineTransport::Network(AgentNetworkAddress { via: Some(third), .. }) => {
                 Some(format!("{via} is not reached directly itself, but through {third}"))
             }
-            Way::Agent(_) | Way::Network(_) => None,
+            MachineTransport::Agent(_) | MachineTransport::Network(_) => None,
         }
     };
     let mut found = Vec::new();
     for (name, machine) in &documents.hypervisors {
-        let Way::Network(OnNetwork { via: Some(via), .. }) = machine.spec.endpoint.way() else { continue };
+        let MachineTransport::Network(AgentNetworkAddress { via: Some(via), .. }) = machine.spec.endpoint.way() else {
+            continue;
+        };
         if let Some(problem) = fault(via) {
-            let mend = "name a public Hypervisor of these documents whose own endpoint is an agent without via";
-            found.push((DocumentName::Hypervisor(name.clone()), Fault::of("spec.endpoint.agent.via", problem, mend)));
+            let help = "name a public Hypervisor of these documents whose own endpoint is an agent without via";
+            found.push((DocumentName::Hypervisor(name.clone()), Fault::of("spec.endpoint.agent.via", problem, help)));
         }
     }
     found
 }
 
-fn back(what: &str) -> String {
+fn restore_help(what: &str) -> String {
     format!("put {what} back; to delete a cluster, use keelway cluster delete")
 }
 
 /// A component has its cluster and its machine.
-fn components(documents: &Documents, seen: &Seen<'_>) -> Found {
+fn components(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     let mut found = Vec::new();
     for (name, component) in &documents.components {
         let spec = &component.spec;
         let mut add = |fault| found.push((DocumentName::Component(name.clone()), fault));
-        if !seen.broken.contains(&Kind::Cluster) {
+        if !seen.broken.contains(&DocumentKind::Cluster) {
             match documents.clusters.get(&spec.cluster) {
                 None => add(Fault::of(
                     "spec.cluster",
                     format!("there is no Cluster {}", spec.cluster),
-                    back("its document"),
+                    restore_help("its document"),
                 )),
                 Some(cluster) if cluster.id() == Some(&spec.cluster_id) => {}
                 Some(cluster) => {
@@ -288,13 +294,13 @@ fn components(documents: &Documents, seen: &Seen<'_>) -> Found {
                     add(Fault::of(
                         "spec.clusterId",
                         format!("Cluster {} has {other} id", spec.cluster),
-                        back("its document of that id"),
+                        restore_help("its document of that id"),
                     ));
                 }
             }
         }
         let machine = documents.hypervisors.contains_key(&spec.hypervisor);
-        if !machine && !seen.broken.contains(&Kind::Hypervisor) {
+        if !machine && !seen.broken.contains(&DocumentKind::Hypervisor) {
             add(Fault::of(
                 "spec.hypervisor",
                 format!("there is no Hypervisor {}", spec.hypervisor),
@@ -306,8 +312,8 @@ fn components(documents: &Documents, seen: &Seen<'_>) -> Found {
 }
 
 /// A Secret of ours has its cluster.
-fn secrets(documents: &Documents, seen: &Seen<'_>) -> Found {
-    if seen.broken.contains(&Kind::Cluster) {
+fn secrets(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
+    if seen.broken.contains(&DocumentKind::Cluster) {
         return Vec::new();
     }
     let ids: BTreeSet<&str> = documents.clusters.values().filter_map(|cluster| Some(cluster.id()?.as_str())).collect();
@@ -319,15 +325,15 @@ fn secrets(documents: &Documents, seen: &Seen<'_>) -> Found {
             (!ids.contains(id.as_str())).then(|| {
                 let field = field("metadata.labels", CLUSTER_LABEL);
                 let problem = format!("there is no Cluster of the id {id}");
-                (DocumentName::Secret(name.clone()), Fault::of(field, problem, back("its document")))
+                (DocumentName::Secret(name.clone()), Fault::of(field, problem, restore_help("its document")))
             })
         })
         .collect()
 }
 
 /// A Secret of an installation has a machine of it.
-fn secrets_of_installations(documents: &Documents, seen: &Seen<'_>) -> Found {
-    if seen.broken.contains(&Kind::Hypervisor) {
+fn secrets_of_installations(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
+    if seen.broken.contains(&DocumentKind::Hypervisor) {
         return Vec::new();
     }
     let machines = documents.hypervisors.values();
@@ -339,14 +345,14 @@ fn secrets_of_installations(documents: &Documents, seen: &Seen<'_>) -> Found {
     });
     let fault = |(name, id): (&SecretName, &String)| {
         let problem = format!("there is no Hypervisor of the installation {id}");
-        let mend = "put the documents of its machines back, or take the Secret away where there are none left";
-        (DocumentName::Secret(name.clone()), Fault::of(field("metadata.labels", INSTALLATION_LABEL), problem, mend))
+        let help = "put the documents of its machines back, or take the Secret away where there are none left";
+        (DocumentName::Secret(name.clone()), Fault::of(field("metadata.labels", INSTALLATION_LABEL), problem, help))
     };
     labelled.map(fault).collect()
 }
 
 /// A port of a machine is one component's.
-fn ports(documents: &Documents, _: &Seen<'_>) -> Found {
+fn ports(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     let mut taken: BTreeMap<(&HypervisorName, u16), (&PodName, &Component)> = BTreeMap::new();
     let mut found = Vec::new();
     for (name, component) in &documents.components {
@@ -370,7 +376,7 @@ fn ports(documents: &Documents, _: &Seen<'_>) -> Found {
 }
 
 /// A user id is of one role of one cluster: the files of one are closed to all others.
-fn users(documents: &Documents, _: &Seen<'_>) -> Found {
+fn users(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     let mut of_user: BTreeMap<u32, (&PodName, &Component)> = BTreeMap::new();
     let mut of_role: BTreeMap<(&ClusterId, Role), (&PodName, &Component)> = BTreeMap::new();
     let mut found = Vec::new();
@@ -385,14 +391,14 @@ fn users(documents: &Documents, _: &Seen<'_>) -> Found {
         } else {
             continue;
         };
-        let mend = "one of both documents is an old one: put the documents back as reconcile wrote them";
-        found.push((DocumentName::Component(name.clone()), Fault::of("spec.user", problem, mend)));
+        let help = "one of both documents is an old one: put the documents back as reconcile wrote them";
+        found.push((DocumentName::Component(name.clone()), Fault::of("spec.user", problem, help)));
     }
     found
 }
 
 /// A member of a store that began has its document, and one that served is written down.
-fn members(documents: &Documents, seen: &Seen<'_>) -> Found {
+fn members(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     let mut found = Vec::new();
     for (name, id, cluster) in living(documents) {
         let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
@@ -402,14 +408,14 @@ fn members(documents: &Documents, seen: &Seen<'_>) -> Found {
             documents.components.contains_key(&PodName { cluster: id.clone(), component: member.clone() })
         };
         for member in known.into_iter().flat_map(BTreeMap::keys).filter(|member| !there(member)) {
-            if !seen.broken.contains(&Kind::Component) {
+            if !seen.broken.contains(&DocumentKind::Component) {
                 let problem = format!("there is no Component {member}, and its data cannot be made anew");
-                add(Fault::of(field("status.etcd.members", member.as_str()), problem, back("its document")));
+                add(Fault::of(field("status.etcd.members", member.as_str()), problem, restore_help("its document")));
             }
         }
         let served = documents
             .components_of(id)
-            .filter(|(_, component)| component.spec.role == Role::Etcd && component.stage() == Stage::Serving);
+            .filter(|(_, component)| component.spec.role == Role::Etcd && component.stage() == ComponentStage::Serving);
         for (pod, _) in served {
             let phase = known.and_then(|known| known.get(&pod.component)).map(|member| member.phase);
             if phase.is_none_or(|phase| phase == MemberPhase::Pending) {
@@ -422,7 +428,7 @@ fn members(documents: &Documents, seen: &Seen<'_>) -> Found {
 }
 
 /// Ingresses have the port that is written down for them.
-fn ingresses(documents: &Documents, _: &Seen<'_>) -> Found {
+fn ingresses(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     let mut found = Vec::new();
     for (name, id, cluster) in living(documents) {
         let reserved = cluster.status.as_ref().and_then(|status| status.ingress_port);
@@ -430,16 +436,16 @@ fn ingresses(documents: &Documents, _: &Seen<'_>) -> Found {
         let ports = of_role.filter_map(|(pod, component)| Some((pod, *component.spec.ports.get(API)?)));
         if let Some((pod, port)) = ports.into_iter().find(|(_, port)| Some(*port) != reserved) {
             let problem = format!("{} has port {port}", pod.component);
-            let mend = "one of both documents is an old one: put the newest one back";
-            found.push((DocumentName::Cluster(name.clone()), Fault::of("status.ingressPort", problem, mend)));
+            let help = "one of both documents is an old one: put the newest one back";
+            found.push((DocumentName::Cluster(name.clone()), Fault::of("status.ingressPort", problem, help)));
         }
     }
     found
 }
 
 /// A store that began was written with a key that cannot be made anew.
-fn keys(documents: &Documents, seen: &Seen<'_>) -> Found {
-    if seen.broken.contains(&Kind::Secret) {
+fn keys(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
+    if seen.broken.contains(&DocumentKind::Secret) {
         return Vec::new();
     }
     let born = living(documents)
@@ -450,7 +456,7 @@ fn keys(documents: &Documents, seen: &Seen<'_>) -> Found {
         .map(|(name, SecretName { namespace, name: secret })| {
             let problem =
                 format!("there is no Secret {namespace}/{secret}, which the cluster's own are encrypted with");
-            (DocumentName::Cluster(name.clone()), Fault::of("status.id", problem, back("its document")))
+            (DocumentName::Cluster(name.clone()), Fault::of("status.id", problem, restore_help("its document")))
         })
         .collect()
 }

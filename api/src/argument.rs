@@ -8,7 +8,7 @@ mod form;
 
 use crate::{release::Release, role::Role};
 
-pub use form::Form;
+pub use form::ArgumentType;
 
 /// An argument that may be given.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -16,7 +16,7 @@ pub struct Argument {
     /// Its name, without dashes.
     pub name: &'static str,
     /// What its value is.
-    pub form: Form,
+    pub form: ArgumentType,
     /// The minor release of Kubernetes that it came with, where an older one of ours lacks it.
     pub since: Option<u32>,
 }
@@ -33,20 +33,20 @@ impl Argument {
     }
 }
 
-const fn of(name: &'static str, form: Form) -> Argument {
+const fn of(name: &'static str, form: ArgumentType) -> Argument {
     Argument { name, form, since: None }
 }
 
 const fn number(name: &'static str, least: u32, most: u32) -> Argument {
-    of(name, Form::Number { least, most })
+    of(name, ArgumentType::Number { least, most })
 }
 
 const fn decimal(name: &'static str, most: u32) -> Argument {
-    of(name, Form::Decimal { most })
+    of(name, ArgumentType::Decimal { most })
 }
 
 const fn duration(name: &'static str) -> Argument {
-    of(name, Form::Duration)
+    of(name, ArgumentType::Duration)
 }
 
 /// Objects of one kind that are worked on at a time. Without any the work stands still, and most programs refuse to start.
@@ -56,8 +56,8 @@ const fn workers(name: &'static str) -> Argument {
 
 /// From 8 on, bodies of requests and answers are in logs, and so are Secrets (`logBody` of client-go's `rest/request.go`).
 const VERBOSITY: Argument = number("v", 0, 7);
-const LOGGING_FORMAT: Argument = of("logging-format", Form::Choice(&["json", "text"]));
-const DISABLED_METRICS: Argument = of("disabled-metrics", Form::Metrics);
+const LOGGING_FORMAT: Argument = of("logging-format", ArgumentType::Choice(&["json", "text"]));
+const DISABLED_METRICS: Argument = of("disabled-metrics", ArgumentType::Metrics);
 const API_BURST: Argument = number("kube-api-burst", 1, 10_000);
 const API_QPS: Argument = number("kube-api-qps", 1, 10_000);
 
@@ -71,7 +71,7 @@ const KUBE_APISERVER: &[Argument] = &[
     number("max-mutating-requests-inflight", 1, 100_000),
     number("max-requests-inflight", 1, 100_000),
     number("min-request-timeout", 1, 86_400),
-    of("service-node-port-range", Form::Ports),
+    of("service-node-port-range", ArgumentType::Ports),
     VERBOSITY,
 ];
 const KUBE_CONTROLLER_MANAGER: &[Argument] = &[

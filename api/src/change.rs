@@ -26,16 +26,16 @@ pub enum FieldChange {
     /// It may name another release of the same minor, or of the next one. What runs goes there one component after the other.
     OneMinorUp,
     /// It stays: keys, certificates, tokens or what the store holds rely on it.
-    Never(KeptField),
+    Never(ImmutableField),
 }
 
 /// Where the value of a field that stays is found.
 #[derive(Debug, Clone, Copy)]
-pub struct KeptField {
+pub struct ImmutableField {
     /// In a spec.
-    pub asked: fn(&ClusterSpec) -> &[String],
+    pub in_spec: fn(&ClusterSpec) -> &[String],
     /// In `status.birth`.
-    pub born: fn(&ClusterBirth) -> &[String],
+    pub in_birth: fn(&ClusterBirth) -> &[String],
 }
 
 /// A field of a Cluster, or all below it.
@@ -51,12 +51,12 @@ const fn row(path: &'static str, change: FieldChange) -> ChangeRow {
     ChangeRow { path, change }
 }
 
-const fn kept(
+const fn immutable_field(
     path: &'static str,
     asked: fn(&ClusterSpec) -> &[String],
     born: fn(&ClusterBirth) -> &[String],
 ) -> ChangeRow {
-    row(path, FieldChange::Never(KeptField { asked, born }))
+    row(path, FieldChange::Never(ImmutableField { in_spec: asked, in_birth: born }))
 }
 
 /// Every field of a Cluster's spec.
@@ -67,15 +67,19 @@ pub const CHANGES: [ChangeRow; 15] = [
     row("spec.controlPlane", FieldChange::Free),
     row("spec.ingress", FieldChange::Free),
     row("spec.endpoint", FieldChange::Free),
-    kept("spec.network.podCIDRs", |spec| &spec.network.pod_cidrs, |birth| &birth.network.pod_cidrs),
-    kept("spec.network.serviceCIDRs", |spec| &spec.network.service_cidrs, |birth| &birth.network.service_cidrs),
-    kept(
+    immutable_field("spec.network.podCIDRs", |spec| &spec.network.pod_cidrs, |birth| &birth.network.pod_cidrs),
+    immutable_field(
+        "spec.network.serviceCIDRs",
+        |spec| &spec.network.service_cidrs,
+        |birth| &birth.network.service_cidrs,
+    ),
+    immutable_field(
         "spec.network.dnsDomain",
         |spec| slice::from_ref(&spec.network.dns_domain),
         |birth| slice::from_ref(&birth.network.dns_domain),
     ),
     row("spec.vpn.enabled", FieldChange::Free),
-    kept("spec.vpn.cidrs", |spec| &spec.vpn.cidrs, |birth| &birth.vpn.cidrs),
+    immutable_field("spec.vpn.cidrs", |spec| &spec.vpn.cidrs, |birth| &birth.vpn.cidrs),
     row("spec.images", FieldChange::Free),
     row("spec.certificates", FieldChange::Free),
     row("spec.addons", FieldChange::Free),
@@ -116,7 +120,7 @@ impl ClusterBirth {
 
     /// A spec with everything in it as the cluster was born with.
     #[must_use]
-    pub fn kept_by(&self, spec: &ClusterSpec) -> ClusterSpec {
+    pub fn restored_spec(&self, spec: &ClusterSpec) -> ClusterSpec {
         let mut kept = spec.clone();
         kept.network.clone_from(&self.network);
         kept.vpn.cidrs.clone_from(&self.vpn.cidrs);
@@ -133,10 +137,10 @@ impl Cluster {
 
     /// Fields that are other than the cluster was born with.
     #[must_use]
-    pub fn changed_for_ever(&self) -> Vec<Fault> {
+    pub fn immutable_field_faults(&self) -> Vec<Fault> {
         let Some(birth) = self.birth() else { return Vec::new() };
         let fault = |row: &ChangeRow| {
-            let FieldChange::Never(KeptField { asked, born }) = row.change else { return None };
+            let FieldChange::Never(ImmutableField { in_spec: asked, in_birth: born }) = row.change else { return None };
             let (asked, born) = (asked(&self.spec), born(birth));
             if asked == born {
                 return None;
@@ -169,7 +173,7 @@ impl Documents {
     /// Changes of a Cluster that what runs of it cannot go along with.
     #[must_use]
     pub fn faults_of_change(&self, cluster: &Cluster) -> Vec<Fault> {
-        let mut found = cluster.changed_for_ever();
+        let mut found = cluster.immutable_field_faults();
         found.extend(self.refused_version(cluster));
         found
     }
@@ -221,10 +225,10 @@ impl Documents {
             }
             let problem =
                 format!("{name}/{member} was born at {address}, and its peers reach it there; {now} cannot replace it");
-            let mend =
+            let help =
                 format!("put {address} back as the first one: a member of a store does not change its address yet");
             let document = DocumentName::Hypervisor(spec.hypervisor.clone());
-            Some((document, Fault::of("spec.addresses.private", problem, mend)))
+            Some((document, Fault::of("spec.addresses.private", problem, help)))
         });
         moved.collect()
     }
@@ -282,14 +286,14 @@ mod tests {
             "network": { "podCIDRs": ["10.1.0.0/16"], "serviceCIDRs": ["10.2.0.0/16"], "dnsDomain": "other.local" },
             "vpn": { "cidrs": ["10.3.0.0/16"] },
         }));
-        let kept = ClusterBirth::of(&born).kept_by(&other);
+        let kept = ClusterBirth::of(&born).restored_spec(&other);
         assert_eq!(kept.version, other.version);
         for row in CHANGES {
             if let FieldChange::Never(field) = row.change {
-                let value = field.asked;
+                let value = field.in_spec;
                 assert_ne!(value(&other), value(&born), "{}: the other spec of this test changes it", row.path);
                 assert_eq!(value(&kept), value(&born), "{}", row.path);
-                assert_eq!((field.born)(&ClusterBirth::of(&born)), value(&born), "{}", row.path);
+                assert_eq!((field.in_birth)(&ClusterBirth::of(&born)), value(&born), "{}", row.path);
             }
         }
     }

@@ -270,13 +270,13 @@ pub struct ImagesSpec {
     /// Secrets of the type `kubernetes.io/dockerconfigjson` in the cluster's namespace, with the credentials of registries. As
     /// `imagePullSecrets` of a Pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pull_secrets: Vec<SecretReference>,
+    pub pull_secrets: Vec<LocalSecretReference>,
 }
 
 /// A Secret of the same namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SecretReference {
+pub struct LocalSecretReference {
     /// Its name.
     pub name: String,
 }

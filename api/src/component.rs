@@ -59,8 +59,8 @@ pub struct ComponentStatus {
     #[serde(default, skip_serializing)]
     pub(crate) placement: String,
     /// Where it is in its life.
-    #[serde(default, skip_serializing_if = "Stage::is_joining")]
-    pub stage: Stage,
+    #[serde(default, skip_serializing_if = "ComponentStage::is_joining")]
+    pub stage: ComponentStage,
     /// `Ready`: it runs and answers its health check.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
@@ -73,7 +73,7 @@ pub struct ComponentStatus {
 /// Where a component is in its life. Others rely on it while it serves: what is added is ready first, and what is taken away
 /// is relied on by nobody any more.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Stage {
+pub enum ComponentStage {
     /// It was never ready yet.
     #[default]
     Joining,
@@ -85,7 +85,7 @@ pub enum Stage {
     Stopping,
 }
 
-impl Stage {
+impl ComponentStage {
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
     fn is_joining(&self) -> bool {
         *self == Self::Joining
@@ -104,20 +104,21 @@ impl Component {
 
     /// Where it is in its life.
     #[must_use]
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> ComponentStage {
         self.status.as_ref().map(|status| status.stage).unwrap_or_default()
     }
 
     /// Whether it is no longer wanted.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
-        matches!(self.stage(), Stage::Leaving | Stage::Stopping)
+        matches!(self.stage(), ComponentStage::Leaving | ComponentStage::Stopping)
     }
 
     /// Whether its machine stops it. Documents of v0.1.0 have ingresses that stop as `Leaving`.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
-        self.stage() == Stage::Stopping || (self.stage() == Stage::Leaving && self.spec.role == Role::Ingress)
+        self.stage() == ComponentStage::Stopping
+            || (self.stage() == ComponentStage::Leaving && self.spec.role == Role::Ingress)
     }
 }
 

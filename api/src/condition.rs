@@ -17,9 +17,9 @@ pub fn list_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schem
 
 /// What a condition says now: everything but its type and times.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ConditionValue {
     /// `True`, `False` or `Unknown`.
-    pub status: Status,
+    pub status: ConditionStatus,
     /// One CamelCase word for machines.
     pub reason: String,
     /// A sentence for people.
@@ -28,7 +28,7 @@ pub struct Verdict {
 
 /// The status of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
+pub enum ConditionStatus {
     /// It holds.
     True,
     /// It does not.
@@ -37,7 +37,7 @@ pub enum Status {
     Unknown,
 }
 
-impl Status {
+impl ConditionStatus {
     /// As Kubernetes writes it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -53,11 +53,11 @@ impl Status {
 pub fn set(
     conditions: &mut Vec<Condition>,
     kind: &str,
-    verdict: Verdict,
+    verdict: ConditionValue,
     observed_generation: Option<i64>,
     now: &Time,
 ) {
-    let Verdict { status, reason, message } = verdict;
+    let ConditionValue { status, reason, message } = verdict;
     let status = status.as_str();
     if let Some(found) = conditions.iter_mut().find(|c| c.type_ == kind) {
         if found.status != status {
@@ -84,7 +84,7 @@ pub fn set(
 pub fn set_or_remove(
     conditions: &mut Vec<Condition>,
     kind: &str,
-    verdict: Option<Verdict>,
+    verdict: Option<ConditionValue>,
     observed_generation: Option<i64>,
     now: &Time,
 ) {
@@ -103,5 +103,5 @@ pub fn has(conditions: &[Condition], kind: &str) -> bool {
 /// Whether the condition is there and `True`.
 #[must_use]
 pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
-    conditions.iter().any(|c| c.type_ == kind && c.status == Status::True.as_str())
+    conditions.iter().any(|c| c.type_ == kind && c.status == ConditionStatus::True.as_str())
 }

@@ -45,7 +45,7 @@ fn refined(derived: CustomResourceDefinition, columns: &[Column], refine: fn(&mu
     let mut json = serde_json::to_value(&derived).unwrap_or_default();
     columns::write(&mut json, columns);
     if let Some(schema) = schema(&mut json) {
-        schema::tidy(schema);
+        schema::normalize(schema);
         title(schema);
         refine(schema);
     }

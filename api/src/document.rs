@@ -7,15 +7,15 @@ use serde_json::Value as Json;
 
 use crate::{
     Cluster, ClusterClass, Component, Documents, Hypervisor, Newer,
-    across::{faults_between, lost},
+    across::{faults_between, missing_documents},
     cluster::ClusterStatus,
     documents::{SecretName, is_ours},
     fault::Fault,
-    kind::Kind,
+    kind::DocumentKind,
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     newer,
-    read::Seen,
-    schema::Parts,
+    read::OriginIndex,
+    schema::NewerDocumentFields,
     secret::Secret,
     shared::Shared,
     write::canonical,
@@ -68,7 +68,7 @@ pub enum DocumentRef<'a> {
 
 /// What is to be done in a store, so that it has another world than before.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Change {
+pub enum DocumentChange {
     /// The cluster has an id and a port of its own from now on. Nothing else of its status may be told yet: it is of documents that come later.
     Introduce(DocumentName),
     /// The document is new, or another one than it was.
@@ -143,7 +143,7 @@ impl Documents {
 
     /// The same, with Secrets that are the user's own.
     pub fn all_names(&self) -> impl Iterator<Item = DocumentName> {
-        self.names().chain(self.given.keys().cloned().map(DocumentName::Secret))
+        self.names().chain(self.user_secrets.keys().cloned().map(DocumentName::Secret))
     }
 
     /// The document of a name.
@@ -154,7 +154,9 @@ impl Documents {
             DocumentName::Hypervisor(name) => DocumentRef::Hypervisor(self.hypervisors.get(name)?),
             DocumentName::Cluster(name) => DocumentRef::Cluster(self.clusters.get(name)?),
             DocumentName::Component(name) => DocumentRef::Component(self.components.get(name)?),
-            DocumentName::Secret(name) => DocumentRef::Secret(self.secrets.get(name).or_else(|| self.given.get(name))?),
+            DocumentName::Secret(name) => {
+                DocumentRef::Secret(self.secrets.get(name).or_else(|| self.user_secrets.get(name))?)
+            }
         })
     }
 
@@ -175,11 +177,11 @@ impl Documents {
             }
             (DocumentName::Secret(name), Document::Secret(document)) => {
                 if is_ours(&document) {
-                    self.given.remove(name);
+                    self.user_secrets.remove(name);
                     self.secrets.insert(name.clone(), document);
                 } else {
                     self.secrets.remove(name);
-                    self.given.insert(name.clone(), document);
+                    self.user_secrets.insert(name.clone(), document);
                 }
             }
             _ => debug_assert!(false, "a document of another kind than its name"),
@@ -193,16 +195,16 @@ impl Documents {
             DocumentName::Hypervisor(name) => drop(self.hypervisors.remove(name)),
             DocumentName::Cluster(name) => drop(self.clusters.remove(name)),
             DocumentName::Component(name) => drop(self.components.remove(name)),
-            DocumentName::Secret(name) => drop((self.secrets.remove(name), self.given.remove(name))),
+            DocumentName::Secret(name) => drop((self.secrets.remove(name), self.user_secrets.remove(name))),
         }
     }
 
     /// Every fault between documents that are sound by themselves, with the document that it is about. Lines are not known.
     #[must_use]
     pub fn faults_between(&self) -> Vec<(DocumentName, Fault)> {
-        let seen = Seen::default();
+        let seen = OriginIndex::default();
         let mut found = faults_between(self, &seen);
-        found.extend(lost(self, &seen));
+        found.extend(missing_documents(self, &seen));
         for (name, fault) in &mut found {
             fault.document = name.to_string();
         }
@@ -216,7 +218,8 @@ impl Documents {
         let machines = self.hypervisors.changed_since(&before.hypervisors).cloned().map(DocumentName::Hypervisor);
         let clusters = self.clusters.changed_since(&before.clusters).cloned().map(DocumentName::Cluster);
         let components = self.components.changed_since(&before.components).cloned().map(DocumentName::Component);
-        let secrets = self.secrets.changed_since(&before.secrets).chain(self.given.changed_since(&before.given));
+        let secrets =
+            self.secrets.changed_since(&before.secrets).chain(self.user_secrets.changed_since(&before.user_secrets));
         let changed =
             classes.chain(machines).chain(clusters).chain(components).chain(secrets.cloned().map(DocumentName::Secret));
         changed.filter(|name| self.get(name) != before.get(name)).collect()
@@ -225,14 +228,14 @@ impl Documents {
     /// What a store does that has the world `before` to have this one, in an order that may be cut off after each step: what is
     /// referred to is there before whoever refers to it and goes after, and a cluster never tells less than its components.
     #[must_use]
-    pub fn changes_since(&self, before: &Self) -> Vec<Change> {
+    pub fn changes_since(&self, before: &Self) -> Vec<DocumentChange> {
         self.steps_since(before).into_iter().flatten().collect()
     }
 
     /// The same by steps: those of one step need not be done one after the other, and may be cut off in any order.
     #[must_use]
-    pub fn steps_since(&self, before: &Self) -> Vec<Vec<Change>> {
-        let mut changes: Vec<(u8, Change)> = Vec::new();
+    pub fn steps_since(&self, before: &Self) -> Vec<Vec<DocumentChange>> {
+        let mut changes: Vec<(u8, DocumentChange)> = Vec::new();
         for name in self.names_changed_since(before) {
             if self.get(&name).is_none() {
                 let step = match &name {
@@ -241,7 +244,7 @@ impl Documents {
                     DocumentName::Cluster(_) => 8,
                     DocumentName::ClusterClass(_) | DocumentName::Hypervisor(_) => 9,
                 };
-                changes.push((step, Change::Remove(name)));
+                changes.push((step, DocumentChange::Remove(name)));
                 continue;
             }
             let is_new = before.get(&name).is_none();
@@ -251,13 +254,13 @@ impl Documents {
                 DocumentName::Component(_) if is_new => 3,
                 DocumentName::Cluster(cluster) => {
                     if self.identity(cluster) != before.identity(cluster) {
-                        changes.push((1, Change::Introduce(name.clone())));
+                        changes.push((1, DocumentChange::Introduce(name.clone())));
                     }
                     4
                 }
                 DocumentName::Component(_) => 5,
             };
-            changes.push((step, Change::Put(name)));
+            changes.push((step, DocumentChange::Put(name)));
         }
         changes.sort();
         let steps = changes.chunk_by(|(one, _), (other, _)| one == other);
@@ -271,7 +274,7 @@ impl Documents {
     }
 
     /// Does one of the [changes](Self::changes_since) that lead to another world.
-    pub fn make(&mut self, change: &Change, to: &Self) {
+    pub fn make(&mut self, change: &DocumentChange, to: &Self) {
         match change.outcome(to) {
             Some(document) => self.put(change.name(), document),
             None => self.remove(change.name()),
@@ -279,7 +282,7 @@ impl Documents {
     }
 }
 
-impl Change {
+impl DocumentChange {
     /// Which document it changes.
     #[must_use]
     pub fn name(&self) -> &DocumentName {
@@ -361,13 +364,13 @@ impl<'a> DocumentRef<'a> {
         parts.into_iter().filter_map(|(part, newer)| Some((part, newer.filter(|newer| !newer.is_empty())?)))
     }
 
-    fn kind(self) -> Kind {
+    fn kind(self) -> DocumentKind {
         match self {
-            Self::ClusterClass(_) => Kind::ClusterClass,
-            Self::Hypervisor(_) => Kind::Hypervisor,
-            Self::Cluster(_) => Kind::Cluster,
-            Self::Component(_) => Kind::Component,
-            Self::Secret(_) => Kind::Secret,
+            Self::ClusterClass(_) => DocumentKind::ClusterClass,
+            Self::Hypervisor(_) => DocumentKind::Hypervisor,
+            Self::Cluster(_) => DocumentKind::Cluster,
+            Self::Component(_) => DocumentKind::Component,
+            Self::Secret(_) => DocumentKind::Secret,
         }
     }
 
@@ -386,7 +389,7 @@ impl<'a> DocumentRef<'a> {
 
 impl Document {
     /// The document, with what of it this release does not know.
-    pub(crate) fn with_newer(mut self, newer: Parts) -> Self {
+    pub(crate) fn with_newer(mut self, newer: NewerDocumentFields) -> Self {
         match &mut self {
             Self::ClusterClass(class) => class.spec.newer = newer.spec,
             Self::Hypervisor(machine) => {

@@ -43,14 +43,14 @@ pub struct Documents {
     /// Our Secrets: those with the label `keelway.dev/cluster-id` or `keelway.dev/installation-id`, and those for pulling images.
     pub secrets: Map<SecretName, Secret>,
     /// Secrets of their user's, which documents may refer to. They are read only, and written as the text that they came in.
-    pub given: Map<SecretName, Secret>,
+    pub user_secrets: Map<SecretName, Secret>,
     /// The order of reading. What is not in it is written after it, by kind and name.
-    pub(crate) places: Shared<Vec<Place>>,
+    pub(crate) reading_order: Shared<Vec<InputDocument>>,
 }
 
 /// What stands at one place of the input.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Place {
+pub(crate) enum InputDocument {
     /// A document of ours.
     Ours(DocumentName),
     /// A document of somebody else's, with its own separator line where it had one.
@@ -102,7 +102,7 @@ impl fmt::Debug for Documents {
             .field("clusters", &self.clusters.keys().collect::<Vec<_>>())
             .field("components", &self.components.keys().collect::<Vec<_>>())
             .field("secrets", &self.secrets.keys().collect::<Vec<_>>())
-            .field("given", &self.given.keys().collect::<Vec<_>>())
+            .field("given", &self.user_secrets.keys().collect::<Vec<_>>())
             .finish_non_exhaustive()
     }
 }
@@ -115,7 +115,7 @@ impl PartialEq for Documents {
             && self.clusters == other.clusters
             && self.components == other.components
             && self.secrets == other.secrets
-            && (self.places == other.places || self.in_order() == other.in_order())
+            && (self.reading_order == other.reading_order || self.in_order() == other.in_order())
     }
 }
 
@@ -200,7 +200,7 @@ impl Documents {
     }
 
     /// Puts values into a Secret of ours, which is made where there is none of its name.
-    pub fn keep(&mut self, name: &SecretName, values: impl IntoIterator<Item = (String, ByteString)>) {
+    pub fn put_secret_values(&mut self, name: &SecretName, values: impl IntoIterator<Item = (String, ByteString)>) {
         let secret = self.secrets.get_or_insert_with(name.clone(), || name.empty().into());
         secret.data.get_or_insert_default().extend(values);
     }
@@ -257,25 +257,25 @@ impl Documents {
     }
 
     /// Takes the documents of another world in the place of those that are equal to them, so that they are there once.
-    pub fn share(&mut self, other: &Self) {
-        self.classes.share(&other.classes);
-        self.hypervisors.share(&other.hypervisors);
-        self.clusters.share(&other.clusters);
-        self.components.share(&other.components);
-        self.secrets.share(&other.secrets);
-        self.given.share(&other.given);
+    pub fn share_equal(&mut self, other: &Self) {
+        self.classes.share_equal(&other.classes);
+        self.hypervisors.share_equal(&other.hypervisors);
+        self.clusters.share_equal(&other.clusters);
+        self.components.share_equal(&other.components);
+        self.secrets.share_equal(&other.secrets);
+        self.user_secrets.share_equal(&other.user_secrets);
     }
 
     /// Puts all of them elsewhere in memory, so that they take no more than they need there: what is made while much else is made lies
     /// between what is gone by now.
-    pub fn put_together(&mut self) {
-        let Self { classes, hypervisors, clusters, components, secrets, given, places: _ } = self;
-        classes.put_together();
-        hypervisors.put_together();
-        clusters.put_together();
-        components.put_together();
-        secrets.put_together();
-        given.put_together();
+    pub fn compact(&mut self) {
+        let Self { classes, hypervisors, clusters, components, secrets, user_secrets: given, reading_order: _ } = self;
+        classes.compact();
+        hypervisors.compact();
+        clusters.compact();
+        components.compact();
+        secrets.compact();
+        given.compact();
     }
 
     /// All machines and classes, with every Secret that is no cluster's.
@@ -285,7 +285,7 @@ impl Documents {
             classes: self.classes.clone(),
             hypervisors: self.hypervisors.clone(),
             secrets: self.shared_secrets().map(|(name, secret)| (name.clone(), secret.clone())).collect(),
-            given: self.given.clone(),
+            user_secrets: self.user_secrets.clone(),
             ..Self::default()
         }
     }
@@ -304,15 +304,15 @@ impl Documents {
     }
 
     /// Every place that holds something, in writing order: as read, then what is new by kind and name.
-    pub(crate) fn in_order(&self) -> Vec<Place> {
-        let known: BTreeSet<&DocumentName> = self.places.iter().filter_map(Place::name).collect();
-        let new = self.names().filter(|name| !known.contains(name)).map(Place::Ours);
-        let held = self.places.iter().filter(|place| place.name().is_none_or(|name| self.get(name).is_some()));
+    pub(crate) fn in_order(&self) -> Vec<InputDocument> {
+        let known: BTreeSet<&DocumentName> = self.reading_order.iter().filter_map(InputDocument::name).collect();
+        let new = self.names().filter(|name| !known.contains(name)).map(InputDocument::Ours);
+        let held = self.reading_order.iter().filter(|place| place.name().is_none_or(|name| self.get(name).is_some()));
         held.cloned().chain(new).collect()
     }
 }
 
-impl Place {
+impl InputDocument {
     fn name(&self) -> Option<&DocumentName> {
         match self {
             Self::Ours(name) => Some(name),

@@ -11,9 +11,9 @@ use serde::{Serialize, Serializer};
 /// Values by name, in order, in as little room as they take: a `BTreeMap` has room for eleven from the first one on. Made for so many
 /// that finding one's place among them costs nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entries<V>(Vec<(String, V)>);
+pub struct CompactMap<V>(Vec<(String, V)>);
 
-impl<V> Entries<V> {
+impl<V> CompactMap<V> {
     fn place(&self, name: &str) -> Result<usize, usize> {
         self.0.binary_search_by(|(known, _)| known.as_str().cmp(name))
     }
@@ -75,13 +75,13 @@ impl<V> Entries<V> {
     }
 }
 
-impl<V> Default for Entries<V> {
+impl<V> Default for CompactMap<V> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<V> Index<&str> for Entries<V> {
+impl<V> Index<&str> for CompactMap<V> {
     type Output = V;
 
     /// Panics where there is none of this name.
@@ -91,7 +91,7 @@ impl<V> Index<&str> for Entries<V> {
     }
 }
 
-impl<V> Extend<(String, V)> for Entries<V> {
+impl<V> Extend<(String, V)> for CompactMap<V> {
     fn extend<T: IntoIterator<Item = (String, V)>>(&mut self, entries: T) {
         for (name, value) in entries {
             self.insert(name, value);
@@ -99,7 +99,7 @@ impl<V> Extend<(String, V)> for Entries<V> {
     }
 }
 
-impl<V> FromIterator<(String, V)> for Entries<V> {
+impl<V> FromIterator<(String, V)> for CompactMap<V> {
     fn from_iter<T: IntoIterator<Item = (String, V)>>(entries: T) -> Self {
         let mut all = Self::default();
         all.extend(entries);
@@ -108,13 +108,13 @@ impl<V> FromIterator<(String, V)> for Entries<V> {
     }
 }
 
-impl<V, const N: usize> From<[(String, V); N]> for Entries<V> {
+impl<V, const N: usize> From<[(String, V); N]> for CompactMap<V> {
     fn from(entries: [(String, V); N]) -> Self {
         entries.into_iter().collect()
     }
 }
 
-impl<V> IntoIterator for Entries<V> {
+impl<V> IntoIterator for CompactMap<V> {
     type Item = (String, V);
     type IntoIter = std::vec::IntoIter<(String, V)>;
 
@@ -123,7 +123,7 @@ impl<V> IntoIterator for Entries<V> {
     }
 }
 
-impl<'a, V> IntoIterator for &'a Entries<V> {
+impl<'a, V> IntoIterator for &'a CompactMap<V> {
     type Item = (&'a String, &'a V);
     type IntoIter = Map<Iter<'a, (String, V)>, fn(&'a (String, V)) -> (&'a String, &'a V)>;
 
@@ -132,7 +132,7 @@ impl<'a, V> IntoIterator for &'a Entries<V> {
     }
 }
 
-impl<'a, V> IntoIterator for &'a mut Entries<V> {
+impl<'a, V> IntoIterator for &'a mut CompactMap<V> {
     type Item = (&'a String, &'a mut V);
     type IntoIter = Map<IterMut<'a, (String, V)>, fn(&'a mut (String, V)) -> (&'a String, &'a mut V)>;
 
@@ -142,7 +142,7 @@ impl<'a, V> IntoIterator for &'a mut Entries<V> {
 }
 
 /// As a map.
-impl<V: Serialize> Serialize for Entries<V> {
+impl<V: Serialize> Serialize for CompactMap<V> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self)
     }
@@ -158,14 +158,14 @@ mod tests {
 
     #[test]
     fn they_take_what_they_need() {
-        let few: Entries<u32> = [("b".to_owned(), 2), ("a".to_owned(), 1)].into();
+        let few: CompactMap<u32> = [("b".to_owned(), 2), ("a".to_owned(), 1)].into();
         assert_eq!((few.0.capacity(), few.clone().0.capacity()), (2, 2));
     }
 
     proptest! {
         #[test]
         fn a_map_does_the_same(steps in prop::collection::vec(("[a-d]", any::<Option<u8>>()), 0..20)) {
-            let (mut entries, mut map) = (Entries::default(), BTreeMap::new());
+            let (mut entries, mut map) = (CompactMap::default(), BTreeMap::new());
             for (name, value) in steps {
                 let done = match value {
                     Some(value) => (entries.insert(name.clone(), value), map.insert(name.clone(), value)),
@@ -178,7 +178,7 @@ mod tests {
             }
             prop_assert!(entries.iter().eq(map.iter()) && entries.keys().eq(map.keys()));
             prop_assert_eq!(serde_json::to_string(&entries).unwrap(), serde_json::to_string(&map).unwrap());
-            prop_assert!(map.clone().into_iter().collect::<Entries<u8>>() == entries);
+            prop_assert!(map.clone().into_iter().collect::<CompactMap<u8>>() == entries);
             for (_, value) in &mut entries {
                 *value = 7;
             }

@@ -8,15 +8,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::{
     Cluster, Documents, Hypervisor,
-    condition::reason::Reason,
+    condition::reason::ConditionReason,
     document::DocumentName,
     name::{ClusterRef, HypervisorName},
 };
-use reason::Happening;
+use reason::EventReason;
 
 /// Something that a person would ask about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub struct DocumentEvent {
     /// The Cluster or Hypervisor that it is of.
     pub regarding: DocumentName,
     /// `metadata.uid` of that.
@@ -25,7 +25,7 @@ pub struct Event {
     pub related: Option<DocumentName>,
     /// Whether somebody should look at it.
     pub warning: bool,
-    /// One CamelCase word for machines: of a condition, or a [`Happening`].
+    /// One CamelCase word for machines: of a condition, or a [`EventReason`].
     pub reason: &'static str,
     /// A sentence for people. No key and no text of a document is in it.
     pub note: String,
@@ -33,7 +33,7 @@ pub struct Event {
 
 /// What is to be told of a change, in the order of documents: machines, clusters, what they are made of.
 #[must_use]
-pub fn of_change(before: &Documents, after: &Documents) -> Vec<Event> {
+pub fn of_change(before: &Documents, after: &Documents) -> Vec<DocumentEvent> {
     let mut told = Vec::new();
     for (name, document) in &after.hypervisors {
         told.extend(of_machine(name, before.hypervisors.get(name).map(|machine| &**machine), document));
@@ -42,14 +42,19 @@ pub fn of_change(before: &Documents, after: &Documents) -> Vec<Event> {
         told.extend(of_cluster(name, before.clusters.get(name).map(|cluster| &**cluster), document));
     }
     for (name, document) in before.clusters.iter().filter(|(name, _)| !after.clusters.contains_key(name)) {
-        told.push(Event::of(name, document, Happening::ClusterDeleted, "nothing of it is left on any machine"));
+        told.push(DocumentEvent::of(
+            name,
+            document,
+            EventReason::ClusterDeleted,
+            "nothing of it is left on any machine",
+        ));
     }
     told.extend(component::of_change(before, after));
     told
 }
 
-impl Event {
-    fn of(name: &ClusterRef, cluster: &Cluster, happening: Happening, note: impl Into<String>) -> Self {
+impl DocumentEvent {
+    fn of(name: &ClusterRef, cluster: &Cluster, happening: EventReason, note: impl Into<String>) -> Self {
         Self {
             regarding: DocumentName::Cluster(name.clone()),
             uid: cluster.metadata.uid.clone(),
@@ -61,9 +66,9 @@ impl Event {
     }
 
     fn condition(regarding: DocumentName, uid: Option<&String>, condition: &Condition) -> Option<Self> {
-        let reason = Reason::of_name(&condition.reason)?;
+        let reason = ConditionReason::of_name(&condition.reason)?;
         let (uid, note) = (uid.cloned(), condition.message.clone());
-        Some(Self { regarding, uid, related: None, warning: reason.is_trouble(), reason: reason.as_str(), note })
+        Some(Self { regarding, uid, related: None, warning: reason.is_warning(), reason: reason.as_str(), note })
     }
 }
 
@@ -80,19 +85,26 @@ fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == kind)
 }
 
-fn of_machine(name: &HypervisorName, before: Option<&Hypervisor>, after: &Hypervisor) -> Vec<Event> {
+fn of_machine(name: &HypervisorName, before: Option<&Hypervisor>, after: &Hypervisor) -> Vec<DocumentEvent> {
     let regarding = || DocumentName::Hypervisor(name.clone());
     let (was, is) = (before.map(conditions_of_machine).unwrap_or_default(), conditions_of_machine(after));
     let uid = after.metadata.uid.as_ref();
     // Nobody asks about a machine that nobody looked at.
-    let told = turned(was, is).filter(|(_, condition)| condition.reason != Reason::NotObserved.as_str());
-    let mut told: Vec<Event> =
-        told.filter_map(|(_, condition)| Event::condition(regarding(), uid, condition)).collect();
+    let told = turned(was, is).filter(|(_, condition)| condition.reason != ConditionReason::NotObserved.as_str());
+    let mut told: Vec<DocumentEvent> =
+        told.filter_map(|(_, condition)| DocumentEvent::condition(regarding(), uid, condition)).collect();
     let has_pressure = |conditions| find(conditions, "DiskPressure").is_some();
     if has_pressure(was) && !has_pressure(is) {
         let note = "there is room on its disk again".to_owned();
-        let reason = Happening::DiskHasRoom.as_str();
-        told.push(Event { regarding: regarding(), uid: uid.cloned(), related: None, warning: false, reason, note });
+        let reason = EventReason::DiskHasRoom.as_str();
+        told.push(DocumentEvent {
+            regarding: regarding(),
+            uid: uid.cloned(),
+            related: None,
+            warning: false,
+            reason,
+            note,
+        });
     }
     told
 }
@@ -105,20 +117,20 @@ fn conditions_of_cluster(document: &Cluster) -> &[Condition] {
     document.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()
 }
 
-fn of_cluster(name: &ClusterRef, before: Option<&Cluster>, after: &Cluster) -> Vec<Event> {
+fn of_cluster(name: &ClusterRef, before: Option<&Cluster>, after: &Cluster) -> Vec<DocumentEvent> {
     let (was, is) = (before.map(conditions_of_cluster).unwrap_or_default(), conditions_of_cluster(after));
     let mut told = Vec::new();
     let members = |document: &Cluster| Some(document.status.as_ref()?.etcd.as_ref()?.initial_cluster.len());
     if let (None, Some(members)) = (before.and_then(members), members(after)) {
         let note = format!("the first members of its store are written down: {members}");
-        told.push(Event::of(name, after, Happening::StoreBorn, note));
+        told.push(DocumentEvent::of(name, after, EventReason::StoreBorn, note));
     }
     if after.is_initialized() && before.is_some_and(|before| !before.is_initialized()) {
         let note = "an API server is ready for the first time";
-        told.push(Event::of(name, after, Happening::ControlPlaneInitialized, note));
+        told.push(DocumentEvent::of(name, after, EventReason::ControlPlaneInitialized, note));
     }
     if find(was, "Paused").is_some() && find(is, "Paused").is_none() {
-        told.push(Event::of(name, after, Happening::Resumed, "it is looked after again"));
+        told.push(DocumentEvent::of(name, after, EventReason::Resumed, "it is looked after again"));
     }
     // A cluster that comes up is not ready in the beginning, which is told by its progress.
     let of_birth = |condition: &Condition| {
@@ -128,6 +140,6 @@ fn of_cluster(name: &ClusterRef, before: Option<&Cluster>, after: &Cluster) -> V
     let news = turned(was, is).filter(|(known, condition)| of_birth(condition) || (*known && is_grown));
     let regarding = || DocumentName::Cluster(name.clone());
     let uid = after.metadata.uid.as_ref();
-    told.extend(news.filter_map(|(_, condition)| Event::condition(regarding(), uid, condition)));
+    told.extend(news.filter_map(|(_, condition)| DocumentEvent::condition(regarding(), uid, condition)));
     told
 }

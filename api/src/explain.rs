@@ -3,12 +3,18 @@
 use serde_json::Value as Json;
 
 use crate::{
-    kind::{Kind, resolve},
+    kind::{DocumentKind, resolve},
     schema::suggestion,
 };
 
 /// The kinds that can be explained.
-const KINDS: [Kind; 5] = [Kind::ClusterClass, Kind::Hypervisor, Kind::Cluster, Kind::Component, Kind::Observation];
+const KINDS: [DocumentKind; 5] = [
+    DocumentKind::ClusterClass,
+    DocumentKind::Hypervisor,
+    DocumentKind::Cluster,
+    DocumentKind::Component,
+    DocumentKind::Observation,
+];
 
 /// What a field of a document is.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,13 +53,13 @@ pub struct Unexplained {
     /// What is wrong with the question.
     pub problem: String,
     /// What to ask instead.
-    pub mend: String,
+    pub help: String,
 }
 
 /// The kinds that [`explain`] knows.
 #[must_use]
 pub fn kinds() -> [&'static str; 5] {
-    KINDS.map(Kind::name)
+    KINDS.map(DocumentKind::name)
 }
 
 /// Explains `cluster` or `cluster.spec.etcd`; kinds in any case, also in the plural.
@@ -72,9 +78,9 @@ pub fn explain(question: &str) -> Result<Explanation, Unexplained> {
             let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
             let whole = [kind.name(), &walked].join(if walked.is_empty() { "" } else { "." });
             let problem = format!("{whole} has no field {name:?}");
-            let mend =
+            let help =
                 if names.is_empty() { "ask for it without that field".to_owned() } else { suggestion(name, &names) };
-            return Err(Unexplained { problem, mend });
+            return Err(Unexplained { problem, help });
         };
         if !walked.is_empty() {
             walked.push('.');
@@ -100,15 +106,15 @@ pub fn explain(question: &str) -> Result<Explanation, Unexplained> {
     })
 }
 
-fn kind_of(word: &str) -> Result<Kind, Unexplained> {
+fn kind_of(word: &str) -> Result<DocumentKind, Unexplained> {
     let lower = word.to_lowercase();
-    let is_asked = |kind: &Kind| {
+    let is_asked = |kind: &DocumentKind| {
         let name = kind.name().to_lowercase();
         lower.strip_prefix(&name).is_some_and(|ending| matches!(ending, "" | "s" | "es"))
     };
     KINDS.into_iter().find(is_asked).ok_or_else(|| Unexplained {
         problem: format!("{word:?} is no kind of document"),
-        mend: suggestion(word, &kinds()),
+        help: suggestion(word, &kinds()),
     })
 }
 
@@ -230,10 +236,10 @@ mod tests {
 
     #[test]
     fn a_question_that_is_none_is_answered_with_the_mend() {
-        assert_eq!(explain("clutser").unwrap_err().mend, "did you mean Cluster?");
+        assert_eq!(explain("clutser").unwrap_err().help, "did you mean Cluster?");
         let error = explain("cluster.spec.etdc").unwrap_err();
         assert_eq!(
-            (error.problem.as_str(), error.mend.as_str()),
+            (error.problem.as_str(), error.help.as_str()),
             ("Cluster.spec has no field \"etdc\"", "did you mean etcd?")
         );
     }

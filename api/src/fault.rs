@@ -19,7 +19,7 @@ pub struct Fault {
     /// What is wrong.
     pub problem: String,
     /// What to do about it.
-    pub mend: String,
+    pub help: String,
 }
 
 /// Every fault of an input, at least one, in the order of the input.
@@ -28,13 +28,13 @@ pub struct Faults(pub Vec<Fault>);
 
 impl Fault {
     /// A fault of one field; document and line are filled in by who knows them.
-    pub fn of(field: impl Into<String>, problem: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { document: String::new(), line: 0, field: field.into(), problem: problem.into(), mend: mend.into() }
+    pub fn of(field: impl Into<String>, problem: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { document: String::new(), line: 0, field: field.into(), problem: problem.into(), help: help.into() }
     }
 
     /// The same for an entry of a map, such as `data[active.crt]`.
-    pub fn of_entry(map: &str, key: &str, problem: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self::of(tree::field(map, key), problem, mend)
+    pub fn of_entry(map: &str, key: &str, problem: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::of(tree::field(map, key), problem, help)
     }
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for Fault {
         if !self.field.is_empty() {
             write!(f, "{}: ", self.field)?;
         }
-        write!(f, "{}; {}", self.problem, self.mend)
+        write!(f, "{}; {}", self.problem, self.help)
     }
 }
 

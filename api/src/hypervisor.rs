@@ -34,7 +34,7 @@ pub struct HypervisorSpec {
     /// What the machine is for: the ingress of clusters, or their components.
     pub role: HypervisorRole,
     /// How it is reached: by its container runtime, or by the agent beside it.
-    pub endpoint: Endpoint,
+    pub endpoint: HypervisorEndpoint,
     /// Its addresses, by network.
     pub addresses: Addresses,
     /// TCP and UDP ports that Keelway may use on it, both ends included. Must stay clear of the machine's `ip_local_port_range`.
@@ -69,7 +69,7 @@ pub enum HypervisorRole {
 /// How a machine is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub enum Endpoint {
+pub enum HypervisorEndpoint {
     /// A CRI socket on the machine that runs `keelway`. The machine's files and network are those of the process that listens on it.
     #[serde(rename_all = "camelCase")]
     Unix {
@@ -150,7 +150,7 @@ pub struct UnixSocket {
     pub path: String,
 }
 
-impl Endpoint {
+impl HypervisorEndpoint {
     /// An agent's own socket.
     #[must_use]
     pub fn agent(path: String) -> Self {
@@ -167,8 +167,8 @@ impl Endpoint {
     #[must_use]
     pub fn socket(&self) -> Option<&str> {
         match self.way() {
-            Way::Runtime(path) | Way::Agent(path) => Some(path),
-            Way::Network(_) | Way::Cri(_) => None,
+            MachineTransport::Runtime(path) | MachineTransport::Agent(path) => Some(path),
+            MachineTransport::Network(_) | MachineTransport::Cri(_) => None,
         }
     }
 
@@ -176,47 +176,47 @@ impl Endpoint {
     #[must_use]
     pub fn address(&self) -> Option<&str> {
         match self.way() {
-            Way::Runtime(_) | Way::Agent(_) | Way::Cri(_) => None,
-            Way::Network(OnNetwork { address, .. }) => address,
+            MachineTransport::Runtime(_) | MachineTransport::Agent(_) | MachineTransport::Cri(_) => None,
+            MachineTransport::Network(AgentNetworkAddress { address, .. }) => address,
         }
     }
 
     /// Whether the machine's agent is spoken with over a network.
     #[must_use]
     pub fn is_on_network(&self) -> bool {
-        matches!(self.way(), Way::Network(_))
+        matches!(self.way(), MachineTransport::Network(_))
     }
 
     /// The way to the machine. One to nowhere where the endpoint names none, which no sound document does.
     #[must_use]
-    pub fn way(&self) -> Way<'_> {
+    pub fn way(&self) -> MachineTransport<'_> {
         match self {
-            Self::Unix { path } => Way::Runtime(path),
-            Self::Agent(AgentEndpoint { unix: Some(unix), .. }) => Way::Agent(&unix.path),
+            Self::Unix { path } => MachineTransport::Runtime(path),
+            Self::Agent(AgentEndpoint { unix: Some(unix), .. }) => MachineTransport::Agent(&unix.path),
             Self::Agent(AgentEndpoint { unix: None, address, via, .. }) => {
-                Way::Network(OnNetwork { address: address.as_deref(), via: via.as_deref() })
+                MachineTransport::Network(AgentNetworkAddress { address: address.as_deref(), via: via.as_deref() })
             }
-            Self::Cri(cri) => Way::Cri(cri),
+            Self::Cri(cri) => MachineTransport::Cri(cri),
         }
     }
 }
 
 /// The way to a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way<'a> {
+pub enum MachineTransport<'a> {
     /// Its runtime's socket on this machine.
     Runtime(&'a str),
     /// Its agent's socket on this machine.
     Agent(&'a str),
     /// Its agent on a network.
-    Network(OnNetwork<'a>),
+    Network(AgentNetworkAddress<'a>),
     /// Its runtime's socket behind a proxy.
     Cri(&'a CriEndpoint),
 }
 
 /// Where an agent is on a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct OnNetwork<'a> {
+pub struct AgentNetworkAddress<'a> {
     /// Where it listens: `HOST:PORT`. None where it waits at that of `via` to be called.
     pub address: Option<&'a str>,
     /// The machine whose agent passes on what is for it.

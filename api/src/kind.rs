@@ -21,7 +21,7 @@ pub(crate) const API_VERSION: &str = "keelway.dev/v1alpha1";
 
 /// What our documents are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum DocumentKind {
     /// What Clusters may be.
     ClusterClass,
     /// A machine.
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
     Observation,
 }
 
-impl Kind {
+impl DocumentKind {
     /// The kinds of our group that a world is made of.
     pub(crate) const OF_GROUP: [Self; 4] = [Self::ClusterClass, Self::Hypervisor, Self::Cluster, Self::Component];
 

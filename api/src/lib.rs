@@ -7,6 +7,7 @@ pub mod class;
 pub mod cluster;
 pub mod component;
 pub mod condition;
+mod condition_changes;
 pub mod crd;
 pub mod document;
 pub mod documents;
@@ -32,7 +33,6 @@ mod schema;
 pub mod secret;
 pub mod shared;
 mod split;
-mod told;
 mod tree;
 pub mod validated;
 pub mod worker;
@@ -49,7 +49,7 @@ pub use k8s_openapi::{
     jiff,
 };
 pub use newer::Newer;
-pub use observation::{Health, Observation};
-pub use read::{Asked, KeyCheck, UnknownFields};
+pub use observation::{ComponentHealth, Observation};
+pub use read::{KeyCheck, ReadOptions, UnknownFields};
 pub use secret::Secret;
 pub use shared::Shared;

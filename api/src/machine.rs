@@ -22,7 +22,7 @@ use crate::{
 };
 
 pub use event::MachineEvent;
-pub use format::{Format, FormatRange};
+pub use format::{ConfigFormat, FormatRange};
 pub use replacement::FILES;
 
 /// Where a machine keeps everything of Keelway's, as an absolute path on the machine.
@@ -50,7 +50,7 @@ pub const ETCD_DATABASE: &str = "data/member/snap/db";
 pub const ETCD_QUOTA: u64 = 4 << 30;
 /// Where a gateway tells its metrics, relative to `STATE_DIRECTORY/CLUSTER/COMPONENT`.
 pub const GATEWAY_METRICS: &str = "peers/metrics.sock";
-/// [`File::path`] of the certificate that the server of a pod shows, for [`Check::Https`].
+/// [`PodFile::path`] of the certificate that the server of a pod shows, for [`ContainerCheck::Https`].
 pub const SERVING_CERTIFICATE: &str = "server.crt";
 /// The file that says of a data directory that it was made for this pod and not lost since: see [`Start`] and [`data_mark`].
 pub const DATA_MARK: &str = "keelway-mark";
@@ -63,7 +63,7 @@ pub const STOP_LABEL: &str = "keelway.dev/stop-seconds";
 pub struct MachineConfig {
     /// Which fields of it its reader has to understand.
     #[serde(default)]
-    pub format: Format,
+    pub format: ConfigFormat,
     /// The owner. A machine that obeys another one refuses.
     pub installation: InstallationId,
     /// Which driver wrote this, counted up with each new one. Ordered before the generation.
@@ -96,7 +96,7 @@ pub struct Pod {
     /// The user and group id that its containers run as and its files belong to.
     pub user: u32,
     /// Files below `STATE_DIRECTORY/CLUSTER/COMPONENT/files`.
-    pub files: Vec<File>,
+    pub files: Vec<PodFile>,
     /// Directories below `STATE_DIRECTORY/CLUSTER/COMPONENT` that the component writes to. Kept until the component goes.
     pub data: Vec<String>,
     /// The containers, started in this order: the last one is what the pod is there for, and the others stand beside it.
@@ -105,7 +105,7 @@ pub struct Pod {
     pub pause_image: String,
     /// What its haproxy passes connections on to, beside what its files say for its next start. `None`: it runs none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub servers: Option<Servers>,
+    pub servers: Option<HaproxyServers>,
     /// What its data directories must hold before anything of it is started.
     #[serde(default)]
     pub start: Start,
@@ -120,7 +120,7 @@ pub struct Pod {
 
 /// The servers behind a haproxy. They change while it runs, and no connection but those to the server in question notices.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Servers {
+pub struct HaproxyServers {
     /// How each of them is checked, in haproxy's words. What they name was loaded when haproxy started.
     pub options: String,
     /// Where they are, by haproxy's name of a server: `BACKEND/SERVER`.
@@ -160,7 +160,7 @@ impl Start {
 
 /// A file that a component reads. Owned by the pod's user and group, mode 0600.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct File {
+pub struct PodFile {
     /// Relative to the pod's `files` directory, without `.` or `..`.
     pub path: String,
     /// The bytes. Not shown by `Debug`: they may be a key.
@@ -208,9 +208,9 @@ mod by_text {
     }
 }
 
-impl fmt::Debug for File {
+impl fmt::Debug for PodFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("File")
+        f.debug_struct("PodFile")
             .field("path", &self.path)
             .field("bytes", &self.content.len())
             .field("on_change", &self.on_change)
@@ -239,7 +239,7 @@ pub struct Container {
     /// What it sees of the pod's directories.
     pub mounts: Vec<Mount>,
     /// Bounds on what it may use.
-    pub resources: Resources,
+    pub resources: ContainerResources,
     /// Seconds from SIGTERM to SIGKILL: long enough to drain.
     pub stop_seconds: u32,
     /// How an agent tells that it runs and does nothing any more. `None`: only its end counts.
@@ -251,7 +251,7 @@ pub struct Container {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Liveness {
     /// What is asked.
-    pub check: Check,
+    pub check: ContainerCheck,
     /// Seconds from one question to the next, at least 1.
     pub period_seconds: u32,
     /// Seconds that an answer may take, at least 1.
@@ -265,7 +265,7 @@ pub struct Liveness {
 
 /// A question to a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Check {
+pub enum ContainerCheck {
     /// `GET` over TLS, from the machine's own network; 200 is success, and so is that the server refuses the certificate that it is shown.
     /// The server is known by the key in [`SERVING_CERTIFICATE`]: dates and issuer are nothing that a restart could mend.
     Https {
@@ -301,9 +301,9 @@ pub enum Check {
 /// A certificate with its key, among the files of a pod, in PEM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificateFiles {
-    /// [`File::path`] of the certificate.
+    /// [`PodFile::path`] of the certificate.
     pub certificate: String,
-    /// [`File::path`] of the key.
+    /// [`PodFile::path`] of the key.
     pub key: String,
 }
 
@@ -320,7 +320,7 @@ pub struct Mount {
 
 /// Bounds of one container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resources {
+pub struct ContainerResources {
     /// Share of CPU when the machine is busy, in thousandths of a core.
     pub cpu_request_millis: u32,
     /// Most CPU at any time, in thousandths of a core. `None`: no bound but the share.
@@ -389,7 +389,7 @@ impl MachineConfig {
 /// [`MachineConfig::digest`], for who knows [`Pod::content_digest`] of each pod.
 #[must_use]
 pub fn config_digest(
-    format: Format,
+    format: ConfigFormat,
     installation: &InstallationId,
     pods: &BTreeMap<PodName, impl AsRef<[u8]>>,
     (others, removals): (&BTreeSet<ClusterId>, &BTreeMap<PodName, DataRemoval>),
@@ -607,7 +607,7 @@ impl MachineState {
 
     /// Whether the machine's agent vouches for a pod: what runs of it answered its check.
     #[must_use]
-    pub fn vouches(&self, pod: &PodName) -> bool {
+    pub fn reports_healthy(&self, pod: &PodName) -> bool {
         let sandboxes = self.sandboxes.iter().filter(|sandbox| sandbox.ready && sandbox.pod == *pod);
         let mut running = sandboxes.flat_map(|sandbox| {
             let is_its = |container: &&ContainerState| container.sandbox == sandbox.id;
@@ -955,7 +955,7 @@ pub struct PortFacts {
 /// A fact that may be out of reach. Unreachable is not empty: nothing is planned on what could not be observed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub enum Seen<T> {
+pub enum ObservedValue<T> {
     /// It was observed.
     Known(T),
     /// It could not be observed, and why, in words for people.
@@ -963,7 +963,7 @@ pub enum Seen<T> {
     Unreachable {
         /// Who gives no answer.
         #[serde(default)]
-        silent: Silent,
+        silent: UnreachableReason,
         /// The reason.
         why: String,
     },
@@ -971,7 +971,7 @@ pub enum Seen<T> {
 
 /// Who gives no answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Silent {
+pub enum UnreachableReason {
     /// Whoever would have to be asked.
     #[default]
     Asked,
@@ -981,10 +981,10 @@ pub enum Silent {
     Led,
 }
 
-impl<T> Seen<T> {
+impl<T> ObservedValue<T> {
     /// Whoever would have to be asked gives no answer.
     pub fn unreachable(why: impl Into<String>) -> Self {
-        Self::Unreachable { silent: Silent::Asked, why: why.into() }
+        Self::Unreachable { silent: UnreachableReason::Asked, why: why.into() }
     }
 
     /// The fact, where it is known.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json};
 
-use crate::tree::{self, Node};
+use crate::tree::{self, YamlNode};
 
 /// The format of the documents that this release writes. A release whose documents have fields that those of the release before do not have has a format of its own:
 /// `e2e/tests/compatibility.rs` compares the fields.
@@ -17,17 +17,17 @@ pub const FORMAT_ANNOTATION: &str = "keelway.dev/format";
 
 /// Fields of a spec or of a status that this release does not know.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Newer(Option<Box<Residue>>);
+pub struct Newer(Option<Box<UnknownValue>>);
 
 /// What of a value is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Residue {
+enum UnknownValue {
     /// All of it.
     Whole(Json),
     /// Fields of a map, by name.
-    Fields(BTreeMap<String, Residue>),
+    Fields(BTreeMap<String, UnknownValue>),
     /// Parts of the items of a list.
-    Items(Vec<(Item, Residue)>),
+    Items(Vec<(Item, UnknownValue)>),
 }
 
 /// An item of a list is found by its type or name, if it has one: other items may come before it by the time that it is written.
@@ -47,7 +47,7 @@ impl Item {
 impl Newer {
     /// What a value has as it was written, and does not have as far as it is known.
     pub(crate) fn of(written: Option<&Json>, known: Option<&Json>) -> Self {
-        let residue = written.zip(known).and_then(|(written, known)| Residue::between(written, known));
+        let residue = written.zip(known).and_then(|(written, known)| UnknownValue::between(written, known));
         Self(residue.map(Box::new))
     }
 
@@ -74,7 +74,7 @@ impl Newer {
     }
 }
 
-impl Residue {
+impl UnknownValue {
     fn between(written: &Json, known: &Json) -> Option<Self> {
         match (written, known) {
             (Json::Object(written), Json::Object(known)) => {
@@ -156,9 +156,9 @@ impl Residue {
 }
 
 /// Whether a document is of a newer format than this release's, as it says itself.
-pub(crate) fn is_newer(document: &Node<'_>) -> bool {
+pub(crate) fn is_newer(document: &YamlNode<'_>) -> bool {
     let annotations = document.get("metadata").and_then(|metadata| metadata.get("annotations"));
-    let format = annotations.and_then(|annotations| annotations.get(FORMAT_ANNOTATION)).and_then(Node::text);
+    let format = annotations.and_then(|annotations| annotations.get(FORMAT_ANNOTATION)).and_then(YamlNode::text);
     format.and_then(|text| text.parse::<u32>().ok()).is_some_and(|format| format > FORMAT)
 }
 
@@ -172,7 +172,7 @@ fn format_of(document: &Json) -> Option<u32> {
 }
 
 /// Takes the format from a document that is of this release's or of an older one, which says nothing.
-pub(crate) fn strip(document: &mut Json) {
+pub(crate) fn strip_format(document: &mut Json) {
     if format_of(document).is_some_and(|format| format > FORMAT) {
         return;
     }

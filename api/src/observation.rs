@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     fault::{Fault, Faults},
-    kind::{API_VERSION, Kind},
-    machine::{MachineState, Seen},
+    kind::{API_VERSION, DocumentKind},
+    machine::{MachineState, ObservedValue},
     name::{ClusterId, ComponentName, HypervisorName},
     read::decode,
     schema, split, tree,
@@ -29,18 +29,18 @@ pub struct Observation {
     pub timestamp: Time,
     /// Each Hypervisor of the documents.
     #[serde(default)]
-    pub hypervisors: BTreeMap<HypervisorName, Seen<MachineState>>,
+    pub hypervisors: BTreeMap<HypervisorName, ObservedValue<MachineState>>,
     /// The answer of each component's health check, by cluster id and component.
     #[serde(default)]
-    pub health: BTreeMap<ClusterId, BTreeMap<ComponentName, Health>>,
+    pub health: BTreeMap<ClusterId, BTreeMap<ComponentName, ComponentHealth>>,
     /// The digest of the bindings that stand in each managed cluster, by cluster id; empty where there are none.
     #[serde(default)]
-    pub bindings: BTreeMap<ClusterId, Seen<String>>,
+    pub bindings: BTreeMap<ClusterId, ObservedValue<String>>,
 }
 
 /// The answer of a health check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Health {
+pub enum ComponentHealth {
     /// It answers, and says that it is well.
     Healthy,
     /// It does not, and why, in words for people.
@@ -55,7 +55,7 @@ impl Observation {
     pub fn at(timestamp: Time) -> Self {
         Self {
             api_version: API_VERSION.to_owned(),
-            kind: Kind::Observation.name().to_owned(),
+            kind: DocumentKind::Observation.name().to_owned(),
             timestamp,
             hypervisors: BTreeMap::new(),
             health: BTreeMap::new(),
@@ -78,12 +78,12 @@ impl Observation {
             let problem = format!("the input has {} documents", trees.len());
             return Err(Faults(vec![Fault::of("", problem, "give one Observation, as `keelway observe` writes it")]));
         };
-        let is = |key, wanted| tree.root.get(key).and_then(tree::Node::text) == Some(wanted);
-        if !is("apiVersion", API_VERSION) || !is("kind", Kind::Observation.name()) {
-            let mend = format!("give a document of apiVersion {API_VERSION} and kind Observation");
-            return Err(Faults(vec![Fault::of("kind", "this is no Observation", mend)]));
+        let is = |key, wanted| tree.root.get(key).and_then(tree::YamlNode::text) == Some(wanted);
+        if !is("apiVersion", API_VERSION) || !is("kind", DocumentKind::Observation.name()) {
+            let help = format!("give a document of apiVersion {API_VERSION} and kind Observation");
+            return Err(Faults(vec![Fault::of("kind", "this is no Observation", help)]));
         }
-        let (json, structural) = schema::check(Kind::Observation, &tree.root);
+        let (json, structural) = schema::check(DocumentKind::Observation, &tree.root);
         let faults: Vec<Fault> = tree.faults.iter().cloned().chain(tree.excess.clone()).chain(structural).collect();
         if faults.is_empty() { decode(json).map_err(Faults) } else { Err(Faults(faults)) }
     }
@@ -92,6 +92,6 @@ impl Observation {
     #[must_use]
     pub fn write(&self) -> String {
         // Types of plain data with text for keys have no way to fail here.
-        canonical(Kind::Observation, serde_json::to_value(self).unwrap_or_default())
+        canonical(DocumentKind::Observation, serde_json::to_value(self).unwrap_or_default())
     }
 }

@@ -10,18 +10,18 @@ use serde_json::Value as Json;
 
 use crate::{
     Documents,
-    across::{across, whole},
+    across::{across, completeness_faults},
     document::{Document, DocumentName},
-    documents::{Foreign, Place},
+    documents::{Foreign, InputDocument},
     fault::{Fault, Faults, MOST_FAULTS},
-    kind::{API_VERSION, GROUP, Kind},
+    kind::{API_VERSION, DocumentKind, GROUP},
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     newer,
     registry::PULL_SECRET,
     schema::{self, suggestion},
     secret::Secret,
     split::{self, Chunk},
-    tree::{self, Node, Tree, Value},
+    tree::{self, Tree, Value, YamlNode},
     validated::{self, ValidatedCluster, ValidatedHypervisor},
 };
 
@@ -31,25 +31,25 @@ impl Documents {
     /// # Errors
     /// Every fault of the input: of its text, of each document of ours, and between documents. A document of somebody else's is only asked to be YAML with `apiVersion` and `kind`.
     pub fn read(bytes: &[u8]) -> Result<Self, Faults> {
-        Self::read_with(bytes, Asked::default())
+        Self::read_with(bytes, ReadOptions::default())
     }
 
     /// The same, asking for more.
-    pub fn read_with(bytes: &[u8], asked: Asked<'_>) -> Result<Self, Faults> {
-        Reader::of(bytes, asked)?.finish()
+    pub fn read_with(bytes: &[u8], asked: ReadOptions<'_>) -> Result<Self, Faults> {
+        DocumentReader::of(bytes, asked)?.finish()
     }
 
     /// Reads documents that are a part of a world: what they refer to may be elsewhere.
     ///
     /// # Errors
     /// Every fault of the text and of each document of ours.
-    pub fn read_apart(bytes: &[u8], asked: Asked<'_>) -> Result<Self, Faults> {
-        Reader::of(bytes, asked)?.apart()
+    pub fn read_partial(bytes: &[u8], asked: ReadOptions<'_>) -> Result<Self, Faults> {
+        DocumentReader::of(bytes, asked)?.finish_partial()
     }
 }
 
-impl<'a> Reader<'a> {
-    fn of(bytes: &'a [u8], asked: Asked<'a>) -> Result<Self, Faults> {
+impl<'a> DocumentReader<'a> {
+    fn of(bytes: &'a [u8], asked: ReadOptions<'a>) -> Result<Self, Faults> {
         let text = split::text(bytes).map_err(|fault| Faults(vec![fault]))?;
         let chunks = split::split(text);
         if chunks.len() > split::MOST_DOCUMENTS {
@@ -60,9 +60,9 @@ impl<'a> Reader<'a> {
             );
             return Err(Faults(vec![fault]));
         }
-        let mut reader = Reader {
+        let mut reader = DocumentReader {
             documents: Documents::default(),
-            seen: Seen::default(),
+            seen: OriginIndex::default(),
             identities: BTreeMap::new(),
             faults: Vec::new(),
             count: 0,
@@ -83,11 +83,11 @@ pub type KeyCheck<'a> = &'a dyn Fn(&Secret) -> Vec<Fault>;
 
 /// What is asked of documents beyond that each is sound and fits the others.
 #[derive(Clone, Copy, Default)]
-pub struct Asked<'a> {
+pub struct ReadOptions<'a> {
     /// What is asked of a Secret of ours: what its values are takes more than this crate has.
     pub keys: Option<KeyCheck<'a>>,
     /// Whether they are a whole world: there is something in it, and each cluster has machines of the kinds it needs.
-    pub whole: bool,
+    pub is_complete_world: bool,
     /// What becomes of fields that this release does not know.
     pub unknown: UnknownFields,
 }
@@ -105,7 +105,7 @@ pub enum UnknownFields {
 }
 
 impl UnknownFields {
-    fn are_kept(self, document: &Node<'_>) -> bool {
+    fn are_kept(self, document: &YamlNode<'_>) -> bool {
         match self {
             Self::OfFormat => newer::is_newer(document),
             Self::Kept => true,
@@ -116,24 +116,24 @@ impl UnknownFields {
 
 /// Where a document of ours stands.
 #[derive(Debug, Clone)]
-pub(crate) struct Origin<'a> {
+pub(crate) struct DocumentOrigin<'a> {
     /// `document 2 (Cluster c1)`.
     title: String,
-    place: Stands<'a>,
+    place: InputPosition<'a>,
 }
 
 /// Which part of the input a document is.
 #[derive(Debug, Clone, Copy)]
-struct Stands<'a> {
+struct InputPosition<'a> {
     chunk: Chunk<'a>,
     /// Its index in a list, where it stands in one.
     item: Option<usize>,
 }
 
-impl Origin<'_> {
+impl DocumentOrigin<'_> {
     /// Puts document and line into a fault that knows its field.
     pub(crate) fn locate(&self, mut fault: Fault) -> Fault {
-        let Stands { chunk, item } = self.place;
+        let InputPosition { chunk, item } = self.place;
         let tree = tree::parse(chunk.text, chunk.line).ok().flatten();
         let root = tree.as_ref().and_then(|tree| item.map_or(Some(&tree.root), |index| list::item(&tree.root, index)));
         fault.line = root.map_or(chunk.line, |root| root.line_of(&fault.field));
@@ -144,40 +144,40 @@ impl Origin<'_> {
 
 /// What of our kinds was seen, broken ones included.
 #[derive(Debug, Default)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct OriginIndex<'a> {
     /// Origins of sound documents.
-    pub(crate) origins: BTreeMap<DocumentName, Origin<'a>>,
+    pub(crate) origins: BTreeMap<DocumentName, DocumentOrigin<'a>>,
     /// Kinds of which some document is broken: what is missing among these may be in it.
-    pub(crate) broken: BTreeSet<Kind>,
+    pub(crate) broken: BTreeSet<DocumentKind>,
 }
 
 /// Kind, namespace and name, as kube-apiserver tells objects apart.
-type Identity = (Kind, String, String);
+type ObjectKey = (DocumentKind, String, String);
 
-struct Reader<'a> {
+struct DocumentReader<'a> {
     documents: Documents,
-    seen: Seen<'a>,
-    identities: BTreeMap<Identity, (String, u64)>,
+    seen: OriginIndex<'a>,
+    identities: BTreeMap<ObjectKey, (String, u64)>,
     faults: Vec<Fault>,
     count: usize,
-    asked: Asked<'a>,
+    asked: ReadOptions<'a>,
 }
 
 /// Whose document it is.
 enum Owner {
-    Ours(Kind),
+    Ours(DocumentKind),
     Foreign,
     /// Some of its items are ours.
     List,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> DocumentReader<'a> {
     fn chunk(&mut self, chunk: Chunk<'a>) {
         if chunk.text.len() > split::LARGEST_DOCUMENT {
             self.count += 1;
             let problem = format!("the document has {} bytes", chunk.text.len());
-            let mend = format!("at most {} are read", split::LARGEST_DOCUMENT);
-            return self.refuse(chunk.line, Fault::of("", problem, mend));
+            let help = format!("at most {} are read", split::LARGEST_DOCUMENT);
+            return self.refuse(chunk.line, Fault::of("", problem, help));
         }
         let tree = match tree::parse(chunk.text, chunk.line) {
             Ok(Some(tree)) if !tree.root.is_null() => tree,
@@ -190,25 +190,25 @@ impl<'a> Reader<'a> {
         self.count += 1;
         match owner(&tree.root) {
             Ok(Owner::Foreign) => {
-                self.give(&tree, None);
+                self.read_user_secret(&tree, None);
                 self.foreign(chunk);
             }
-            Ok(Owner::Ours(kind)) => self.ours(kind, &tree, Stands { chunk, item: None }),
+            Ok(Owner::Ours(kind)) => self.ours(kind, &tree, InputPosition { chunk, item: None }),
             Ok(Owner::List) => self.list(tree, chunk),
             Err(fault) => self.refuse(tree.root.line_of(&fault.field), fault),
         }
     }
 
     fn refuse(&mut self, line: u64, fault: Fault) {
-        self.seen.broken.extend(Kind::OF_GROUP);
+        self.seen.broken.extend(DocumentKind::OF_GROUP);
         self.faults.push(Fault { line, document: format!("document {}", self.count), ..fault });
     }
 
     /// Takes in a document that is its user's own, where documents may refer to it.
-    fn give(&mut self, tree: &Tree<'_>, item: Option<usize>) {
-        let Err(faults) = self.documents.give(tree) else { return };
-        self.seen.broken.insert(Kind::Secret);
-        let document = format!("{} ({})", self.position(item), title(&identity(Kind::Secret, &tree.root)));
+    fn read_user_secret(&mut self, tree: &Tree<'_>, item: Option<usize>) {
+        let Err(faults) = self.documents.read_user_secret(tree) else { return };
+        self.seen.broken.insert(DocumentKind::Secret);
+        let document = format!("{} ({})", self.position(item), title(&identity(DocumentKind::Secret, &tree.root)));
         self.faults.extend(faults.into_iter().map(|fault| Fault {
             line: tree.root.line_of(&fault.field),
             document: document.clone(),
@@ -218,15 +218,15 @@ impl<'a> Reader<'a> {
 
     fn foreign(&mut self, chunk: Chunk<'a>) {
         let text = Foreign(chunk.text.to_owned());
-        self.documents.places.push(Place::Foreign(text));
+        self.documents.reading_order.push(InputDocument::Foreign(text));
     }
 
-    fn ours(&mut self, kind: Kind, tree: &Tree<'_>, place: Stands<'a>) {
+    fn ours(&mut self, kind: DocumentKind, tree: &Tree<'_>, place: InputPosition<'a>) {
         let identity = identity(kind, &tree.root);
-        let origin = Origin { title: format!("{} ({})", self.position(place.item), title(&identity)), place };
+        let origin = DocumentOrigin { title: format!("{} ({})", self.position(place.item), title(&identity)), place };
         let mut faults = match self.documents.take(kind, tree, self.asked) {
             Ok(name) => {
-                self.documents.places.push(Place::Ours(name.clone()));
+                self.documents.reading_order.push(InputDocument::Ours(name.clone()));
                 self.seen.origins.insert(name, origin.clone());
                 Vec::new()
             }
@@ -236,7 +236,7 @@ impl<'a> Reader<'a> {
             }
         };
         let line = place.item.map_or(place.chunk.line, |_| tree.root.line);
-        faults.extend(self.twice(identity, line, place.item));
+        faults.extend(self.duplicate_fault(identity, line, place.item));
         self.faults.extend(faults.into_iter().map(|fault| Fault {
             line: match fault.line {
                 0 => tree.root.line_of(&fault.field),
@@ -253,7 +253,7 @@ impl<'a> Reader<'a> {
         item.map_or_else(|| document.clone(), |index| format!("{document}, item {}", index + 1))
     }
 
-    fn twice(&mut self, identity: Identity, line: u64, item: Option<usize>) -> Option<Fault> {
+    fn duplicate_fault(&mut self, identity: ObjectKey, line: u64, item: Option<usize>) -> Option<Fault> {
         let here = (self.position(item), line);
         if identity.2.is_empty() {
             return None;
@@ -272,8 +272,8 @@ impl<'a> Reader<'a> {
 
     fn finish(mut self) -> Result<Documents, Faults> {
         self.faults.extend(across(&self.documents, &self.seen));
-        if self.asked.whole {
-            self.faults.extend(whole(&self.documents, &self.seen));
+        if self.asked.is_complete_world {
+            self.faults.extend(completeness_faults(&self.documents, &self.seen));
         }
         if self.faults.is_empty() {
             return Ok(self.documents);
@@ -282,7 +282,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Without looking at how they fit each other.
-    fn apart(self) -> Result<Documents, Faults> {
+    fn finish_partial(self) -> Result<Documents, Faults> {
         if self.faults.is_empty() { Ok(self.documents) } else { Err(in_order(self.faults)) }
     }
 
@@ -298,7 +298,7 @@ impl<'a> Reader<'a> {
 fn in_order(mut faults: Vec<Fault>) -> Faults {
     faults.sort_by_key(|fault| fault.line);
     for fault in &mut faults {
-        for text in [&mut fault.document, &mut fault.field, &mut fault.problem, &mut fault.mend] {
+        for text in [&mut fault.document, &mut fault.field, &mut fault.problem, &mut fault.help] {
             *text = printable(text);
         }
     }
@@ -313,33 +313,33 @@ fn printable(text: &str) -> String {
     text.chars().take(LONGEST).map(shown).chain(cut.chars()).collect()
 }
 
-fn owner(root: &Node<'_>) -> Result<Owner, Fault> {
+fn owner(root: &YamlNode<'_>) -> Result<Owner, Fault> {
     if !matches!(root.value, Value::Map(_)) {
         let problem = "this is no document of Kubernetes' form, which is a map of fields";
         return Err(Fault::of("", problem, "take it away, or mend its indentation"));
     }
     let (Some(version), Some(kind)) = (text(root, "apiVersion"), text(root, "kind")) else {
         let absent = if text(root, "apiVersion").is_none() { "apiVersion" } else { "kind" };
-        let mend = format!("write apiVersion and kind; Keelway's own are of {API_VERSION}");
-        return Err(Fault::of(absent, "the document does not say what it is", mend));
+        let help = format!("write apiVersion and kind; Keelway's own are of {API_VERSION}");
+        return Err(Fault::of(absent, "the document does not say what it is", help));
     };
     let group = version.split_once('/').map_or(version, |(group, _)| group);
     match (group, version, kind) {
         (GROUP, _, _) => ours(version, kind).map(Owner::Ours),
         (_, "v1", "Secret") if labelled(root) || text(root, "type") == Some(PULL_SECRET) => {
-            Ok(Owner::Ours(Kind::Secret))
+            Ok(Owner::Ours(DocumentKind::Secret))
         }
         (_, "v1", "List") if holds_ours(root) => Ok(Owner::List),
         _ => Ok(Owner::Foreign),
     }
 }
 
-fn ours(version: &str, kind: &str) -> Result<Kind, Fault> {
-    if kind == Kind::Observation.name() {
+fn ours(version: &str, kind: &str) -> Result<DocumentKind, Fault> {
+    if kind == DocumentKind::Observation.name() {
         return Err(of_no_world());
     }
-    let names = Kind::OF_GROUP.map(Kind::name);
-    let Some(found) = Kind::OF_GROUP.into_iter().find(|k| k.name() == kind) else {
+    let names = DocumentKind::OF_GROUP.map(DocumentKind::name);
+    let Some(found) = DocumentKind::OF_GROUP.into_iter().find(|k| k.name() == kind) else {
         let problem = format!("{:?} is no kind of {GROUP}", schema::short(kind));
         return Err(Fault::of("kind", problem, suggestion(kind, &names)));
     };
@@ -351,20 +351,20 @@ fn ours(version: &str, kind: &str) -> Result<Kind, Fault> {
 }
 
 fn of_no_world() -> Fault {
-    let mend = "give it to `keelway plan --offline FILE`, beside the documents that it was made from";
-    Fault::of("kind", "an Observation is no document of a world", mend)
+    let help = "give it to `keelway plan --offline FILE`, beside the documents that it was made from";
+    Fault::of("kind", "an Observation is no document of a world", help)
 }
 
-fn text<'n>(node: &'n Node<'_>, key: &str) -> Option<&'n str> {
-    node.get(key).and_then(Node::text)
+fn text<'n>(node: &'n YamlNode<'_>, key: &str) -> Option<&'n str> {
+    node.get(key).and_then(YamlNode::text)
 }
 
-fn labelled(root: &Node<'_>) -> bool {
+fn labelled(root: &YamlNode<'_>) -> bool {
     let labels = root.get("metadata").and_then(|metadata| metadata.get("labels"));
     labels.is_some_and(|labels| [CLUSTER_LABEL, INSTALLATION_LABEL].iter().any(|label| labels.get(label).is_some()))
 }
 
-fn holds_ours(list: &Node<'_>) -> bool {
+fn holds_ours(list: &YamlNode<'_>) -> bool {
     match list.get("items").map(|items| &items.value) {
         Some(Value::List(items)) => {
             items.iter().any(|item| labelled(item) || text(item, "apiVersion").is_some_and(|v| v.starts_with(GROUP)))
@@ -373,37 +373,39 @@ fn holds_ours(list: &Node<'_>) -> bool {
     }
 }
 
-fn identity(kind: Kind, root: &Node<'_>) -> Identity {
+fn identity(kind: DocumentKind, root: &YamlNode<'_>) -> ObjectKey {
     let metadata = root.get("metadata");
     let of = |key| metadata.and_then(|metadata| text(metadata, key));
     let namespace = match kind {
-        Kind::ClusterClass | Kind::Hypervisor | Kind::Observation => "",
-        Kind::Cluster | Kind::Component | Kind::Secret => of("namespace").unwrap_or("default"),
+        DocumentKind::ClusterClass | DocumentKind::Hypervisor | DocumentKind::Observation => "",
+        DocumentKind::Cluster | DocumentKind::Component | DocumentKind::Secret => of("namespace").unwrap_or("default"),
     };
     let name = of("name").unwrap_or_default();
     (kind, namespace.to_owned(), name.to_owned())
 }
 
-fn title((kind, namespace, name): &Identity) -> String {
+fn title((kind, namespace, name): &ObjectKey) -> String {
     let name = schema::short(name);
     match (kind, namespace.as_str()) {
         _ if name.is_empty() => kind.name().to_owned(),
-        (Kind::ClusterClass | Kind::Hypervisor, _) | (_, "default") => format!("{} {name}", kind.name()),
+        (DocumentKind::ClusterClass | DocumentKind::Hypervisor, _) | (_, "default") => {
+            format!("{} {name}", kind.name())
+        }
         (_, namespace) => format!("{} {}/{name}", kind.name(), schema::short(namespace)),
     }
 }
 
 /// A document of its type, which may not mean anything yet.
-fn typed(kind: Kind, mut json: Json) -> Result<Document, Vec<Fault>> {
-    newer::strip(&mut json);
+fn typed(kind: DocumentKind, mut json: Json) -> Result<Document, Vec<Fault>> {
+    newer::strip_format(&mut json);
     schema::prune(kind, &mut json);
     Ok(match kind {
-        Kind::ClusterClass => Document::ClusterClass(decode::<crate::ClusterClass>(json)?.into()),
-        Kind::Hypervisor => Document::Hypervisor(decode::<crate::Hypervisor>(json)?.into()),
-        Kind::Cluster => Document::Cluster(decode::<crate::Cluster>(json)?.into()),
-        Kind::Component => Document::Component(decode::<crate::Component>(json)?.with_placement().into()),
-        Kind::Secret => Document::Secret(decode::<Secret>(json)?.into()),
-        Kind::Observation => return Err(vec![of_no_world()]),
+        DocumentKind::ClusterClass => Document::ClusterClass(decode::<crate::ClusterClass>(json)?.into()),
+        DocumentKind::Hypervisor => Document::Hypervisor(decode::<crate::Hypervisor>(json)?.into()),
+        DocumentKind::Cluster => Document::Cluster(decode::<crate::Cluster>(json)?.into()),
+        DocumentKind::Component => Document::Component(decode::<crate::Component>(json)?.with_placement().into()),
+        DocumentKind::Secret => Document::Secret(decode::<Secret>(json)?.into()),
+        DocumentKind::Observation => return Err(vec![of_no_world()]),
     })
 }
 
@@ -422,7 +424,7 @@ fn meant(document: &Document) -> Result<DocumentName, Vec<Fault>> {
 }
 
 /// A document of ours, or every fault of it: of its structure, and of what the fields that are sound mean.
-fn sound(kind: Kind, tree: &Tree<'_>, unknown: UnknownFields) -> Result<(DocumentName, Document), Vec<Fault>> {
+fn sound(kind: DocumentKind, tree: &Tree<'_>, unknown: UnknownFields) -> Result<(DocumentName, Document), Vec<Fault>> {
     if let Some(excess) = &tree.excess {
         return Err(vec![excess.clone()]);
     }
@@ -450,26 +452,31 @@ fn touches(one: &str, other: &str) -> bool {
 
 impl Documents {
     /// Takes in a Secret of the user's, where the document is one that is sound. The first of a name stays.
-    fn give(&mut self, tree: &Tree<'_>) -> Result<(), Vec<Fault>> {
+    fn read_user_secret(&mut self, tree: &Tree<'_>) -> Result<(), Vec<Fault>> {
         let is_secret = text(&tree.root, "apiVersion") == Some("v1") && text(&tree.root, "kind") == Some("Secret");
         if !is_secret || tree.excess.is_some() || !tree.faults.is_empty() {
             return Ok(());
         }
-        let (json, _) = schema::check(Kind::Secret, &tree.root);
-        let Ok(Document::Secret(secret)) = typed(Kind::Secret, json) else { return Ok(()) };
+        let (json, _) = schema::check(DocumentKind::Secret, &tree.root);
+        let Ok(Document::Secret(secret)) = typed(DocumentKind::Secret, json) else { return Ok(()) };
         // Where an API server is to make up its name, nothing refers to it.
         if secret.metadata.name.is_none() {
             return Ok(());
         }
-        validated::given_secret(&secret)?;
+        validated::check_user_secret(&secret)?;
         if let DocumentName::Secret(name) = DocumentName::of_secret(&secret) {
-            self.given.get_or_insert_with(name, || secret);
+            self.user_secrets.get_or_insert_with(name, || secret);
         }
         Ok(())
     }
 
     /// Takes in one document of ours. The first of a name stays.
-    fn take(&mut self, kind: Kind, tree: &Tree<'_>, asked: Asked<'_>) -> Result<DocumentName, Vec<Fault>> {
+    fn take(
+        &mut self,
+        kind: DocumentKind,
+        tree: &Tree<'_>,
+        asked: ReadOptions<'_>,
+    ) -> Result<DocumentName, Vec<Fault>> {
         let (name, document) = sound(kind, tree, asked.unknown)?;
         if let (Document::Secret(secret), Some(keys)) = (&document, asked.keys) {
             let faults = keys(secret);

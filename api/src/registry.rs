@@ -67,18 +67,18 @@ pub enum PullSecretError {
 }
 
 #[derive(Deserialize)]
-struct Configuration {
-    auths: BTreeMap<String, Entry>,
+struct DockerConfig {
+    auths: BTreeMap<String, RegistryAuth>,
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct RegistryAuth {
     username: Option<String>,
     password: Option<String>,
     auth: Option<String>,
 }
 
-impl Entry {
+impl RegistryAuth {
     /// Written out, or both together in base64, with a colon between them.
     fn credentials(self) -> Option<RegistryCredentials> {
         if let (Some(username), Some(password)) = (self.username, self.password) {
@@ -97,7 +97,7 @@ impl PullSecret {
     /// It does not hold what its type promises.
     pub fn of(secret: &Secret) -> Result<Self, PullSecretError> {
         let value = secret.data.as_ref().and_then(|data| data.get(PULL_SECRET_KEY)).ok_or(PullSecretError::Missing)?;
-        let read: Configuration = serde_json::from_slice(&value.0).map_err(|_| PullSecretError::Form)?;
+        let read: DockerConfig = serde_json::from_slice(&value.0).map_err(|_| PullSecretError::Form)?;
         let registries = read.auths.into_iter().map(|(registry, entry)| {
             let credentials = entry.credentials().ok_or_else(|| PullSecretError::Without(registry.clone()))?;
             Ok((plain(&registry), credentials))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::{
     cluster::{ClusterSpec, ComponentLimits, ComponentResources, EtcdSpec},
     fault::Fault,
-    machine::{ETCD_QUOTA, Resources},
+    machine::{ContainerResources, ETCD_QUOTA},
     quantity::{Cpu, Memory},
     role::Role,
 };
@@ -38,28 +38,28 @@ impl EtcdSpec {
 
 /// What a Cluster says of the bounds of its components.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Bounds {
+pub struct ClusterResources {
     /// How large the database of a member may grow.
     pub quota: Memory,
     /// The limits of each role that the Cluster says some of.
     limits: BTreeMap<Role, ComponentLimits>,
 }
 
-impl Bounds {
+impl ClusterResources {
     /// What this spec says.
     #[must_use]
     pub fn of(spec: &ClusterSpec) -> Self {
-        let limits = BOUNDED.iter().filter_map(|(role, _)| Some((*role, asked(spec, *role)?.limits)));
+        let limits = BOUNDED.iter().filter_map(|(role, _)| Some((*role, requested_resources(spec, *role)?.limits)));
         Self { quota: spec.etcd.quota(), limits: limits.collect() }
     }
 
     /// Bounds of the containers that components of this role are there for.
     #[must_use]
-    pub fn resources(&self, role: Role) -> Resources {
+    pub fn resources(&self, role: Role) -> ContainerResources {
         let limits = self.limits.get(&role).copied().unwrap_or_default();
-        let Resources { cpu_request_millis, cpu_limit_millis, memory_limit_bytes } = role.row().resources;
+        let ContainerResources { cpu_request_millis, cpu_limit_millis, memory_limit_bytes } = role.row().resources;
         let memory = if role == Role::Etcd { of_quota(self.quota).bytes() } else { memory_limit_bytes };
-        Resources {
+        ContainerResources {
             cpu_request_millis,
             cpu_limit_millis: limits.cpu.map(Cpu::millis).or(cpu_limit_millis),
             memory_limit_bytes: limits.memory.map_or(memory, Memory::bytes),
@@ -68,7 +68,7 @@ impl Bounds {
 }
 
 /// What a Cluster asks for components of a role.
-fn asked(spec: &ClusterSpec, role: Role) -> Option<ComponentResources> {
+fn requested_resources(spec: &ClusterSpec, role: Role) -> Option<ComponentResources> {
     let plane = &spec.control_plane;
     match role {
         Role::Etcd => spec.etcd.resources,
@@ -82,7 +82,7 @@ fn asked(spec: &ClusterSpec, role: Role) -> Option<ComponentResources> {
 
 /// Every limit that a Cluster says, with its field.
 pub(crate) fn asked_limits(spec: &ClusterSpec) -> impl Iterator<Item = (Role, &'static str, ComponentLimits)> {
-    BOUNDED.iter().filter_map(|(role, field)| Some((*role, *field, asked(spec, *role)?.limits)))
+    BOUNDED.iter().filter_map(|(role, field)| Some((*role, *field, requested_resources(spec, *role)?.limits)))
 }
 
 /// The least memory that components of a role can be given: what they are placed by.
@@ -110,13 +110,13 @@ pub(crate) fn faults(spec: &ClusterSpec) -> Vec<Fault> {
             found.push(Fault::of(field, problem, format!("write {least} or more")));
         } else if let Some(memory) = limits.memory.filter(|memory| role == Role::Etcd && *memory < of_quota(quota)) {
             let problem = format!("{memory} does not hold a database of {quota}, the quota");
-            let mend = format!("write {} or more, or a smaller spec.etcd.quota", of_quota(quota));
-            found.push(Fault::of(format!("{field}.limits.memory"), problem, mend));
+            let help = format!("write {} or more, or a smaller spec.etcd.quota", of_quota(quota));
+            found.push(Fault::of(format!("{field}.limits.memory"), problem, help));
         }
         if let Some(cpu) = limits.cpu.filter(|cpu| *cpu < least_cpu(role)) {
             let problem = format!("{cpu} is less than {role} needs without load");
-            let mend = format!("write {} or more", least_cpu(role));
-            found.push(Fault::of(format!("{field}.limits.cpu"), problem, mend));
+            let help = format!("write {} or more", least_cpu(role));
+            found.push(Fault::of(format!("{field}.limits.cpu"), problem, help));
         }
     }
     found
@@ -142,7 +142,7 @@ mod tests {
     fn what_a_cluster_says_stands_before_what_keelway_allows() {
         let spec = spec(r#"{"quota":"2Gi"}"#, r#"{"limits":{"cpu":"2","memory":"8Gi"}}"#);
         assert_eq!(faults(&spec), []);
-        let bounds = Bounds::of(&spec);
+        let bounds = ClusterResources::of(&spec);
         assert_eq!(bounds.quota, Memory::gibibytes(2));
         let of = |role| bounds.resources(role);
         assert_eq!(of(Role::Etcd).memory_limit_bytes, 3 << 30, "its quota and a GiB");

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     hypervisor::HypervisorRole,
-    machine::{Amount, Resources},
+    machine::{Amount, ContainerResources},
     name::{ComponentName, NameError},
 };
 
@@ -45,7 +45,7 @@ pub struct RoleRow {
     /// What a machine must have left for it. A machine is never filled beyond that.
     pub requests: Amount,
     /// Bounds of its container.
-    pub resources: Resources,
+    pub resources: ContainerResources,
     /// Seconds from SIGTERM to SIGKILL.
     pub stop_seconds: u32,
 }
@@ -54,8 +54,8 @@ const fn requests(cpu_millis: u64, memory_mebibytes: u64) -> Amount {
     Amount { cpu_millis, memory_bytes: memory_mebibytes << 20 }
 }
 
-const fn bounds(cpu_request_millis: u32, memory_mebibytes: u64) -> Resources {
-    Resources { cpu_request_millis, cpu_limit_millis: None, memory_limit_bytes: memory_mebibytes << 20 }
+const fn bounds(cpu_request_millis: u32, memory_mebibytes: u64) -> ContainerResources {
+    ContainerResources { cpu_request_millis, cpu_limit_millis: None, memory_limit_bytes: memory_mebibytes << 20 }
 }
 
 const ETCD: RoleRow = RoleRow {
@@ -127,7 +127,7 @@ const GATEWAY: RoleRow = RoleRow {
 };
 
 /// Bounds of the egress, which is a container beside each API server.
-pub const EGRESS_RESOURCES: Resources = bounds(10, 128);
+pub const EGRESS_RESOURCES: ContainerResources = bounds(10, 128);
 /// Seconds that an egress has to end: it goes on for 60 s at most while its API server still has connections.
 pub const EGRESS_STOP_SECONDS: u32 = 65;
 

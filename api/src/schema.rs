@@ -8,12 +8,12 @@ use crate::{
     Newer,
     duration::Span,
     fault::{Fault, MOST_FAULTS},
-    kind::{Kind, resolve},
+    kind::{DocumentKind, resolve},
     name::{ClusterId, HypervisorName, InstallationId},
     newer,
     quantity::{Cpu, Memory},
     release,
-    tree::{Meaning, Node, Scalar, Value, field, item},
+    tree::{Scalar, ScalarMeaning, Value, YamlNode, field, item},
 };
 
 /// Checks a document against the schema of its kind and turns it into JSON of that schema's types.
@@ -21,27 +21,33 @@ use crate::{
 /// Where a field is at fault, the JSON holds what comes closest to it, so that the other fields can be read: the text
 /// as it was written, the nearest number, an empty list.
 /// A field that is optional and null is as if it were not there, as kube-apiserver has it.
-pub(crate) fn check(kind: Kind, root: &Node<'_>) -> (Json, Vec<Fault>) {
+pub(crate) fn check(kind: DocumentKind, root: &YamlNode<'_>) -> (Json, Vec<Fault>) {
     let (json, faults, _) = check_stored(kind, root, false);
     (json, faults)
 }
 
 /// The same, with fields of a newer release, if there may be some. The JSON does not have them.
-pub(crate) fn check_stored(kind: Kind, root: &Node<'_>, tolerant: bool) -> (Json, Vec<Fault>, Parts) {
-    let mut check = Check { show: kind != Kind::Secret, tolerant, tolerated: false, faults: Vec::new() };
+pub(crate) fn check_stored(
+    kind: DocumentKind,
+    root: &YamlNode<'_>,
+    tolerant: bool,
+) -> (Json, Vec<Fault>, NewerDocumentFields) {
+    let mut check =
+        SchemaChecker { show: kind != DocumentKind::Secret, tolerant, tolerated: false, faults: Vec::new() };
     let json = check.value(root, kind.schema(), "");
-    let parts = if check.tolerated { Parts::of(&raw(root), &json) } else { Parts::default() };
+    let parts =
+        if check.tolerated { NewerDocumentFields::of(&raw(root), &json) } else { NewerDocumentFields::default() };
     (json, check.faults, parts)
 }
 
 /// Fields of a newer release, by the part of the document that has them.
 #[derive(Default)]
-pub(crate) struct Parts {
+pub(crate) struct NewerDocumentFields {
     pub(crate) spec: Newer,
     pub(crate) status: Newer,
 }
 
-impl Parts {
+impl NewerDocumentFields {
     fn of(written: &Json, known: &Json) -> Self {
         let part = |name| Newer::of(written.get(name), known.get(name));
         Self { spec: part("spec"), status: part("status") }
@@ -49,7 +55,7 @@ impl Parts {
 }
 
 /// Takes away what is empty and would be so by default: status, lists and maps of metadata, parts of a spec.
-pub(crate) fn prune(kind: Kind, document: &mut Json) {
+pub(crate) fn prune(kind: DocumentKind, document: &mut Json) {
     prune_defaults(document, kind.schema());
     if let Some(Json::Object(metadata)) = document.get_mut("metadata") {
         metadata.retain(|_, value| !is_empty(value));
@@ -82,8 +88,8 @@ fn is_empty(value: &Json) -> bool {
 }
 
 /// Types whose text has a form of its own, by the name in the schema: what is wrong with a text, if anything.
-type Form = fn(&str) -> Option<String>;
-const FORMS: [(&str, Form); 6] = [
+type TextCheck = fn(&str) -> Option<String>;
+const FORMS: [(&str, TextCheck); 6] = [
     ("Span", |text| wrong(text.parse::<Span>())),
     ("Memory", |text| wrong(text.parse::<Memory>())),
     ("Cpu", |text| wrong(text.parse::<Cpu>())),
@@ -96,7 +102,7 @@ fn wrong<T, E: core::fmt::Display>(parsed: Result<T, E>) -> Option<String> {
     parsed.err().map(|error| error.to_string())
 }
 
-struct Check {
+struct SchemaChecker {
     /// Whether messages may show values: those of a Secret may not.
     show: bool,
     /// Whether a newer release may have written the document.
@@ -106,14 +112,14 @@ struct Check {
     faults: Vec<Fault>,
 }
 
-impl Check {
-    fn fault(&mut self, line: u64, path: &str, problem: String, mend: impl Into<String>) {
+impl SchemaChecker {
+    fn fault(&mut self, line: u64, path: &str, problem: String, help: impl Into<String>) {
         if self.faults.len() < MOST_FAULTS {
-            self.faults.push(Fault { line, ..Fault::of(path, problem, mend) });
+            self.faults.push(Fault { line, ..Fault::of(path, problem, help) });
         }
     }
 
-    fn value(&mut self, node: &Node<'_>, schema: &'static Json, path: &str) -> Json {
+    fn value(&mut self, node: &YamlNode<'_>, schema: &'static Json, path: &str) -> Json {
         let (name, schema) = resolve(schema);
         if let Some(choices) = schema.get("anyOf").and_then(Json::as_array) {
             let wanted = choices.iter().find(|choice| type_of(choice) != "null");
@@ -132,13 +138,13 @@ impl Check {
         }
     }
 
-    fn mismatch(&mut self, node: &Node<'_>, path: &str, wanted: &str, mend: &str) -> Json {
+    fn mismatch(&mut self, node: &YamlNode<'_>, path: &str, wanted: &str, help: &str) -> Json {
         let found = describe(node, self.show);
-        self.fault(node.line, path, format!("{found} stands where {wanted} is wanted"), mend);
+        self.fault(node.line, path, format!("{found} stands where {wanted} is wanted"), help);
         Json::Null
     }
 
-    fn object(&mut self, node: &Node<'_>, schema: &'static Json, path: &str) -> Json {
+    fn object(&mut self, node: &YamlNode<'_>, schema: &'static Json, path: &str) -> Json {
         let Value::Map(entries) = &node.value else {
             self.mismatch(node, path, "a map of fields", "write fields below it, indented");
             return Json::Object(Map::new());
@@ -178,15 +184,15 @@ impl Check {
             return;
         }
         let names: Vec<&str> = known.into_iter().flat_map(Map::keys).map(String::as_str).collect();
-        let mend = if key == "<<" {
+        let help = if key == "<<" {
             "write the fields out: merge keys are not read here".to_owned()
         } else {
             removal(key, &names)
         };
-        self.fault(line, path, "there is no such field".to_owned(), mend);
+        self.fault(line, path, "there is no such field".to_owned(), help);
     }
 
-    fn list(&mut self, node: &Node<'_>, schema: &'static Json, path: &str) -> Json {
+    fn list(&mut self, node: &YamlNode<'_>, schema: &'static Json, path: &str) -> Json {
         let Value::List(items) = &node.value else {
             self.mismatch(node, path, "a list", "write it as [..]");
             return Json::Array(Vec::new());
@@ -198,20 +204,20 @@ impl Check {
         Json::Array(values.map(|(index, node)| self.value(node, schema, &item(path, index))).collect())
     }
 
-    fn text(&mut self, node: &Node<'_>, name: &str, schema: &Json, path: &str) -> Json {
+    fn text(&mut self, node: &YamlNode<'_>, name: &str, schema: &Json, path: &str) -> Json {
         let Value::Scalar(scalar) = &node.value else {
             return self.mismatch(node, path, "text", "write a text");
         };
         match scalar.meaning() {
-            Meaning::Text => {}
-            Meaning::Null => return self.mismatch(node, path, "text", "write a text"),
-            Meaning::Bool(_) | Meaning::Integer(_) | Meaning::Number(_) => {
-                let mend = match path {
+            ScalarMeaning::Text => {}
+            ScalarMeaning::Null => return self.mismatch(node, path, "text", "write a text"),
+            ScalarMeaning::Bool(_) | ScalarMeaning::Integer(_) | ScalarMeaning::Number(_) => {
+                let help = match path {
                     "spec.version" => format!("write one of {}", release::names()),
                     _ if self.show => format!("quote it: \"{}\"", short(&scalar.text)),
                     _ => "quote it".to_owned(),
                 };
-                self.mismatch(node, path, "text", &mend);
+                self.mismatch(node, path, "text", &help);
                 return Json::String(scalar.text.as_ref().to_owned());
             }
         }
@@ -239,47 +245,49 @@ impl Check {
         }
     }
 
-    fn integer(&mut self, node: &Node<'_>, schema: &Json, path: &str) -> Json {
+    fn integer(&mut self, node: &YamlNode<'_>, schema: &Json, path: &str) -> Json {
         let range = Range::of(schema);
         let meaning = match &node.value {
             Value::Scalar(scalar) => scalar.meaning(),
-            Value::List(_) | Value::Map(_) => Meaning::Null,
+            Value::List(_) | Value::Map(_) => ScalarMeaning::Null,
         };
         let nearest = match meaning {
-            Meaning::Integer(number) => number.clamp(range.from, range.to),
-            Meaning::Null | Meaning::Bool(_) | Meaning::Number(_) | Meaning::Text => range.from.max(0),
+            ScalarMeaning::Integer(number) => number.clamp(range.from, range.to),
+            ScalarMeaning::Null | ScalarMeaning::Bool(_) | ScalarMeaning::Number(_) | ScalarMeaning::Text => {
+                range.from.max(0)
+            }
         };
         match (meaning, &node.value) {
-            (Meaning::Integer(number), _) if number == nearest => {}
-            (Meaning::Integer(number), _) => {
+            (ScalarMeaning::Integer(number), _) if number == nearest => {}
+            (ScalarMeaning::Integer(number), _) => {
                 let size = if number < nearest { "small" } else { "large" };
-                self.fault(node.line, path, format!("{number} is too {size}"), range.mend());
+                self.fault(node.line, path, format!("{number} is too {size}"), range.help());
             }
-            (Meaning::Text, Value::Scalar(scalar)) if is_whole(&scalar.text) => {
+            (ScalarMeaning::Text, Value::Scalar(scalar)) if is_whole(&scalar.text) => {
                 self.mismatch(node, path, "a whole number", "take the quotes away");
             }
             (_, _) => {
-                self.mismatch(node, path, "a whole number", &range.mend());
+                self.mismatch(node, path, "a whole number", &range.help());
             }
         }
         Number::from_i128(nearest).map_or(Json::Null, Json::Number)
     }
 
-    fn boolean(&mut self, node: &Node<'_>, path: &str) -> Json {
+    fn boolean(&mut self, node: &YamlNode<'_>, path: &str) -> Json {
         let meaning = match &node.value {
             Value::Scalar(scalar) => scalar.meaning(),
-            Value::List(_) | Value::Map(_) => Meaning::Null,
+            Value::List(_) | Value::Map(_) => ScalarMeaning::Null,
         };
         match meaning {
-            Meaning::Bool(value) => Json::Bool(value),
-            Meaning::Null | Meaning::Integer(_) | Meaning::Number(_) | Meaning::Text => {
+            ScalarMeaning::Bool(value) => Json::Bool(value),
+            ScalarMeaning::Null | ScalarMeaning::Integer(_) | ScalarMeaning::Number(_) | ScalarMeaning::Text => {
                 self.mismatch(node, path, "true or false", "write true or false, without quotes")
             }
         }
     }
 
     /// One of several words, or a map with one of several fields.
-    fn variants(&mut self, node: &Node<'_>, variants: &'static [Json], path: &str) -> Json {
+    fn variants(&mut self, node: &YamlNode<'_>, variants: &'static [Json], path: &str) -> Json {
         let words: Vec<&str> =
             variants.iter().filter_map(|variant| variant.get("const").and_then(Json::as_str)).collect();
         if words.is_empty() {
@@ -290,7 +298,7 @@ impl Check {
             Value::Scalar(scalar) if words.contains(&scalar.text.as_ref()) => {
                 Json::String(scalar.text.as_ref().to_owned())
             }
-            Value::Scalar(scalar) if scalar.meaning() == Meaning::Text => {
+            Value::Scalar(scalar) if scalar.meaning() == ScalarMeaning::Text => {
                 self.fault(
                     node.line,
                     path,
@@ -305,16 +313,16 @@ impl Check {
         }
     }
 
-    fn tagged(&mut self, node: &Node<'_>, variants: &'static [Json], path: &str) -> Json {
+    fn tagged(&mut self, node: &YamlNode<'_>, variants: &'static [Json], path: &str) -> Json {
         let known: Vec<(&str, &Json)> = variants
             .iter()
             .filter_map(|variant| variant.get("properties")?.as_object()?.iter().next())
             .map(|(name, schema)| (name.as_str(), schema))
             .collect();
         let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-        let mend = format!("give exactly one of {}", names.join(", "));
+        let help = format!("give exactly one of {}", names.join(", "));
         let Value::Map(entries) = &node.value else {
-            return self.mismatch(node, path, "a map with one field", &mend);
+            return self.mismatch(node, path, "a map with one field", &help);
         };
         let mut fields = Map::new();
         for entry in entries {
@@ -330,7 +338,7 @@ impl Check {
         if fields.len() > 1 || entries.is_empty() {
             let count = if fields.is_empty() { "no field is" } else { "several fields are" };
             let problem = format!("{count} given where one is wanted");
-            self.fault(node.line, path, problem, mend);
+            self.fault(node.line, path, problem, help);
         }
         Json::Object(fields)
     }
@@ -354,7 +362,7 @@ impl Range {
         Self { from: bound("minimum").unwrap_or(low).max(low), to: bound("maximum").unwrap_or(high).min(high) }
     }
 
-    fn mend(&self) -> String {
+    fn help(&self) -> String {
         format!("write a whole number from {} to {}", self.from, self.to)
     }
 }
@@ -402,19 +410,19 @@ fn closest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     (distance <= 1 + name.len() / 4).then_some(name)
 }
 
-fn describe(node: &Node<'_>, show: bool) -> String {
+fn describe(node: &YamlNode<'_>, show: bool) -> String {
     let scalar = match &node.value {
         Value::List(_) => return "a list".to_owned(),
         Value::Map(_) => return "a map".to_owned(),
         Value::Scalar(scalar) => scalar,
     };
     match scalar.meaning() {
-        Meaning::Null => "nothing".to_owned(),
-        Meaning::Bool(value) => value.to_string(),
-        Meaning::Integer(_) | Meaning::Number(_) if show => format!("the number {}", short(&scalar.text)),
-        Meaning::Integer(_) | Meaning::Number(_) => "a number".to_owned(),
-        Meaning::Text if show => format!("the text {:?}", short(&scalar.text)),
-        Meaning::Text => "a text".to_owned(),
+        ScalarMeaning::Null => "nothing".to_owned(),
+        ScalarMeaning::Bool(value) => value.to_string(),
+        ScalarMeaning::Integer(_) | ScalarMeaning::Number(_) if show => format!("the number {}", short(&scalar.text)),
+        ScalarMeaning::Integer(_) | ScalarMeaning::Number(_) => "a number".to_owned(),
+        ScalarMeaning::Text if show => format!("the text {:?}", short(&scalar.text)),
+        ScalarMeaning::Text => "a text".to_owned(),
     }
 }
 
@@ -428,7 +436,7 @@ pub(crate) fn short(text: &str) -> String {
 }
 
 /// A node as it was written.
-pub(crate) fn raw(node: &Node<'_>) -> Json {
+pub(crate) fn raw(node: &YamlNode<'_>) -> Json {
     match &node.value {
         Value::Scalar(scalar) => raw_scalar(scalar),
         Value::List(items) => Json::Array(items.iter().map(raw).collect()),
@@ -441,10 +449,10 @@ pub(crate) fn raw(node: &Node<'_>) -> Json {
 fn raw_scalar(scalar: &Scalar<'_>) -> Json {
     let text = || Json::String(scalar.text.as_ref().to_owned());
     match scalar.meaning() {
-        Meaning::Null => Json::Null,
-        Meaning::Bool(value) => Json::Bool(value),
-        Meaning::Integer(number) => Number::from_i128(number).map_or_else(text, Json::Number),
-        Meaning::Number(number) => Number::from_f64(number).map_or_else(text, Json::Number),
-        Meaning::Text => text(),
+        ScalarMeaning::Null => Json::Null,
+        ScalarMeaning::Bool(value) => Json::Bool(value),
+        ScalarMeaning::Integer(number) => Number::from_i128(number).map_or_else(text, Json::Number),
+        ScalarMeaning::Number(number) => Number::from_f64(number).map_or_else(text, Json::Number),
+        ScalarMeaning::Text => text(),
     }
 }

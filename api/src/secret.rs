@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::entries::Entries;
+use crate::entries::CompactMap;
 
 /// A Secret, which is read and written as one of Kubernetes.
 #[derive(Clone, Default, PartialEq)]
@@ -17,7 +17,7 @@ pub struct Secret {
     /// What it is called.
     pub metadata: Metadata,
     /// Its values, by key.
-    pub data: Option<Entries<ByteString>>,
+    pub data: Option<CompactMap<ByteString>>,
     /// What is in it; `Opaque` where it does not say.
     pub type_: Option<String>,
     /// Whether its values stay as they are.
@@ -32,7 +32,7 @@ pub struct Metadata {
     /// `namespace`.
     pub namespace: Option<String>,
     /// `labels`.
-    pub labels: Option<Entries<String>>,
+    pub labels: Option<CompactMap<String>>,
     /// All else.
     pub rest: Option<Box<ObjectMeta>>,
 }
@@ -48,7 +48,7 @@ impl Metadata {
 impl From<ObjectMeta> for Metadata {
     fn from(mut all: ObjectMeta) -> Self {
         let (name, namespace) = (all.name.take(), all.namespace.take());
-        let labels = all.labels.take().map(Entries::from_iter);
+        let labels = all.labels.take().map(CompactMap::from_iter);
         let rest = (all != ObjectMeta::default()).then(|| all.into());
         Self { name, namespace, labels, rest }
     }
@@ -66,7 +66,7 @@ impl From<Metadata> for ObjectMeta {
 impl From<v1::Secret> for Secret {
     fn from(secret: v1::Secret) -> Self {
         let v1::Secret { metadata, data, immutable, string_data, type_ } = secret;
-        let mut data: Option<Entries<ByteString>> = data.map(Entries::from_iter);
+        let mut data: Option<CompactMap<ByteString>> = data.map(CompactMap::from_iter);
         if let Some(texts) = string_data {
             let texts = texts.into_iter().map(|(key, text)| (key, ByteString(text.into_bytes())));
             data.get_or_insert_default().extend(texts);
@@ -133,7 +133,7 @@ mod tests {
     fn what_has_no_more_than_a_name_takes_no_more() {
         let secret: Secret = serde_json::from_value(json!({ "metadata": { "name": "n" }, "data": {} })).unwrap();
         assert_eq!(secret.metadata.rest, None);
-        assert_eq!(secret.data, Some(Entries::default()));
+        assert_eq!(secret.data, Some(CompactMap::default()));
     }
 
     #[test]

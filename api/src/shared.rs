@@ -19,7 +19,7 @@ pub struct Shared<T>(Arc<T>);
 impl<T> Shared<T> {
     /// Whether both are one value: what is in them need not be compared.
     #[must_use]
-    pub fn is_one_with(&self, other: &Self) -> bool {
+    pub fn ptr_eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
@@ -66,7 +66,7 @@ impl<T: Clone> DerefMut for Shared<T> {
 
 impl<T: PartialEq> PartialEq for Shared<T> {
     fn eq(&self, other: &Self) -> bool {
-        self.is_one_with(other) || self.0 == other.0
+        self.ptr_eq(other) || self.0 == other.0
     }
 }
 

@@ -43,10 +43,10 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, Fault> {
     }
 }
 
-fn at(before: &str, problem: &str, mend: &str) -> Fault {
+fn at(before: &str, problem: &str, help: &str) -> Fault {
     Fault {
         line: 1 + breaks(before),
-        ..Fault::of("", format!("byte {} of the input {problem}", before.len() + 1), mend)
+        ..Fault::of("", format!("byte {} of the input {problem}", before.len() + 1), help)
     }
 }
 
@@ -55,7 +55,7 @@ fn at(before: &str, problem: &str, mend: &str) -> Fault {
 /// A marker cannot be inside of a scalar (YAML 1.2.2, rule 206 `c-forbidden`), so looking at the beginnings of lines is enough.
 pub(crate) fn split(text: &str) -> Vec<Chunk<'_>> {
     let mut chunks = Vec::new();
-    let mut open = Open::default();
+    let mut open = OpenChunk::default();
     let mut number = 1;
     let mut position = 0;
     for line in lines(text) {
@@ -63,14 +63,14 @@ pub(crate) fn split(text: &str) -> Vec<Chunk<'_>> {
             open.close(text, position, &mut chunks);
         }
         if open.is_empty(position) {
-            open = Open::at(position, number);
+            open = OpenChunk::at(position, number);
         }
         open.take(line);
         position += line.len();
         number += 1;
         if is_marker(line, "...") {
             open.close(text, position, &mut chunks);
-            open = Open::at(position, number);
+            open = OpenChunk::at(position, number);
         }
     }
     open.close(text, position, &mut chunks);
@@ -79,14 +79,14 @@ pub(crate) fn split(text: &str) -> Vec<Chunk<'_>> {
 
 /// The chunk that is being read.
 #[derive(Default)]
-struct Open {
+struct OpenChunk {
     start: usize,
     line: u64,
-    part: Part,
+    part: ChunkPart,
 }
 
 #[derive(Default, PartialEq, Eq)]
-enum Part {
+enum ChunkPart {
     /// Nothing, or blank lines and comments.
     #[default]
     Prefix,
@@ -96,9 +96,9 @@ enum Part {
     Content,
 }
 
-impl Open {
+impl OpenChunk {
     fn at(start: usize, line: u64) -> Self {
-        Self { start, line, part: Part::Prefix }
+        Self { start, line, part: ChunkPart::Prefix }
     }
 
     fn is_empty(&self, position: usize) -> bool {
@@ -106,18 +106,18 @@ impl Open {
     }
 
     fn ends_at_start(&self) -> bool {
-        self.part != Part::Directives
+        self.part != ChunkPart::Directives
     }
 
     fn take(&mut self, line: &str) {
         let line = line.trim_start_matches(MARK);
         let blank = line.trim().is_empty() || line.trim_start().starts_with('#');
         if is_marker(line, "---") {
-            self.part = Part::Content;
-        } else if self.part != Part::Content && line.starts_with('%') {
-            self.part = Part::Directives;
+            self.part = ChunkPart::Content;
+        } else if self.part != ChunkPart::Content && line.starts_with('%') {
+            self.part = ChunkPart::Directives;
         } else if !blank {
-            self.part = Part::Content;
+            self.part = ChunkPart::Content;
         }
     }
 
@@ -126,7 +126,7 @@ impl Open {
             objects(Chunk { text, line: self.line }, chunks);
         }
         self.start = end;
-        self.part = Part::Prefix;
+        self.part = ChunkPart::Prefix;
     }
 }
 

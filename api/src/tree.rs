@@ -10,7 +10,7 @@ pub(crate) use build::parse;
 
 /// A value and the line it stands on.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Node<'a> {
+pub(crate) struct YamlNode<'a> {
     /// Counted from 1 in the whole input. A list or map stands where its key does.
     pub(crate) line: u64,
     /// What it is.
@@ -23,9 +23,9 @@ pub(crate) enum Value<'a> {
     /// Everything that is neither list nor map.
     Scalar(Scalar<'a>),
     /// Values in order.
-    List(Vec<Node<'a>>),
+    List(Vec<YamlNode<'a>>),
     /// Fields in order.
-    Map(Vec<Entry<'a>>),
+    Map(Vec<MapEntry<'a>>),
 }
 
 /// A scalar as it was written.
@@ -39,18 +39,18 @@ pub(crate) struct Scalar<'a> {
 
 /// A field of a map.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct MapEntry<'a> {
     /// Its name.
     pub(crate) key: Cow<'a, str>,
     /// The line of its name.
     pub(crate) line: u64,
     /// Its value.
-    pub(crate) node: Node<'a>,
+    pub(crate) node: YamlNode<'a>,
 }
 
 /// What a scalar means (YAML 1.2.2, section 10.3, core schema).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Meaning {
+pub(crate) enum ScalarMeaning {
     /// Nothing.
     Null,
     /// `true` or `false`.
@@ -67,7 +67,7 @@ pub(crate) enum Meaning {
 #[derive(Debug)]
 pub(crate) struct Tree<'a> {
     /// The top.
-    pub(crate) root: Node<'a>,
+    pub(crate) root: YamlNode<'a>,
     /// Faults that do not keep the tree from being built: of no concern in a document of somebody else's.
     pub(crate) faults: Vec<Fault>,
     /// The bound that it breaks, if any: then values are left out of it, and it is of no use.
@@ -76,28 +76,28 @@ pub(crate) struct Tree<'a> {
 
 impl Scalar<'_> {
     /// What it means.
-    pub(crate) fn meaning(&self) -> Meaning {
+    pub(crate) fn meaning(&self) -> ScalarMeaning {
         if !self.plain {
-            return Meaning::Text;
+            return ScalarMeaning::Text;
         }
         match self.text.as_ref() {
-            "" | "~" | "null" | "Null" | "NULL" => Meaning::Null,
-            "true" | "True" | "TRUE" => Meaning::Bool(true),
-            "false" | "False" | "FALSE" => Meaning::Bool(false),
+            "" | "~" | "null" | "Null" | "NULL" => ScalarMeaning::Null,
+            "true" | "True" | "TRUE" => ScalarMeaning::Bool(true),
+            "false" | "False" | "FALSE" => ScalarMeaning::Bool(false),
             text => number(text),
         }
     }
 }
 
-fn number(text: &str) -> Meaning {
+fn number(text: &str) -> ScalarMeaning {
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     let digits = |text: &str, base: u32| !text.is_empty() && text.chars().all(|c| c.is_digit(base));
     if digits(unsigned, 10) {
         let leading_zero = unsigned.len() > 1 && unsigned.starts_with('0');
         if let (false, Ok(integer)) = (leading_zero, text.parse()) {
-            return Meaning::Integer(integer);
+            return ScalarMeaning::Integer(integer);
         }
-        return Meaning::Number(text.parse().unwrap_or(f64::NAN));
+        return ScalarMeaning::Number(text.parse().unwrap_or(f64::NAN));
     }
     let based = |prefix, base| text.strip_prefix(prefix).is_some_and(|rest| digits(rest, base));
     if based("0x", 16)
@@ -105,24 +105,24 @@ fn number(text: &str) -> Meaning {
         || matches!(unsigned, ".inf" | ".Inf" | ".INF")
         || matches!(text, ".nan" | ".NaN" | ".NAN")
     {
-        return Meaning::Number(f64::NAN);
+        return ScalarMeaning::Number(f64::NAN);
     }
     let shaped = unsigned.starts_with(|c: char| c.is_ascii_digit() || c == '.')
         && unsigned.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '+' | '-'));
     match text.parse() {
-        Ok(float) if shaped => Meaning::Number(float),
-        _ => Meaning::Text,
+        Ok(float) if shaped => ScalarMeaning::Number(float),
+        _ => ScalarMeaning::Text,
     }
 }
 
-impl<'a> Node<'a> {
+impl<'a> YamlNode<'a> {
     /// The value of a field of this map.
-    pub(crate) fn get(&self, key: &str) -> Option<&Node<'a>> {
+    pub(crate) fn get(&self, key: &str) -> Option<&YamlNode<'a>> {
         self.entry(key).map(|entry| &entry.node)
     }
 
     /// A field of this map.
-    pub(crate) fn entry(&self, key: &str) -> Option<&Entry<'a>> {
+    pub(crate) fn entry(&self, key: &str) -> Option<&MapEntry<'a>> {
         match &self.value {
             Value::Map(entries) => entries.iter().find(|entry| entry.key == key),
             Value::Scalar(_) | Value::List(_) => None,
@@ -132,14 +132,14 @@ impl<'a> Node<'a> {
     /// The text of this scalar, where it means something.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
-            Value::Scalar(scalar) if scalar.meaning() != Meaning::Null => Some(&scalar.text),
+            Value::Scalar(scalar) if scalar.meaning() != ScalarMeaning::Null => Some(&scalar.text),
             Value::Scalar(_) | Value::List(_) | Value::Map(_) => None,
         }
     }
 
     /// Whether it is nothing.
     pub(crate) fn is_null(&self) -> bool {
-        matches!(&self.value, Value::Scalar(scalar) if scalar.meaning() == Meaning::Null)
+        matches!(&self.value, Value::Scalar(scalar) if scalar.meaning() == ScalarMeaning::Null)
     }
 
     /// The line of a field by its path, or of what is there of it.
@@ -218,26 +218,26 @@ mod tests {
         parse(text, 1).unwrap().unwrap()
     }
 
-    fn plain(text: &str) -> Meaning {
+    fn plain(text: &str) -> ScalarMeaning {
         let text = Cow::Borrowed(text);
         Scalar { text, plain: true }.meaning()
     }
 
     #[test]
     fn scalars_mean_what_yaml_1_2_says() {
-        assert_eq!(plain("yes"), Meaning::Text);
-        assert_eq!(plain("1.37.0"), Meaning::Text);
-        assert_eq!(plain("12:30:45"), Meaning::Text);
-        assert_eq!(plain("1.37"), Meaning::Number(1.37));
-        assert_eq!(plain("-3"), Meaning::Integer(-3));
-        assert_eq!(plain("true"), Meaning::Bool(true));
-        assert_eq!(plain("~"), Meaning::Null);
-        assert!(matches!(plain("0777"), Meaning::Number(_)));
-        assert!(matches!(plain("0x1f"), Meaning::Number(_)));
-        assert!(matches!(plain("1e3"), Meaning::Number(_)));
-        assert_eq!(plain("inf"), Meaning::Text);
-        assert_eq!(plain("10.0.0.11"), Meaning::Text);
-        assert_eq!(plain("-"), Meaning::Text);
+        assert_eq!(plain("yes"), ScalarMeaning::Text);
+        assert_eq!(plain("1.37.0"), ScalarMeaning::Text);
+        assert_eq!(plain("12:30:45"), ScalarMeaning::Text);
+        assert_eq!(plain("1.37"), ScalarMeaning::Number(1.37));
+        assert_eq!(plain("-3"), ScalarMeaning::Integer(-3));
+        assert_eq!(plain("true"), ScalarMeaning::Bool(true));
+        assert_eq!(plain("~"), ScalarMeaning::Null);
+        assert!(matches!(plain("0777"), ScalarMeaning::Number(_)));
+        assert!(matches!(plain("0x1f"), ScalarMeaning::Number(_)));
+        assert!(matches!(plain("1e3"), ScalarMeaning::Number(_)));
+        assert_eq!(plain("inf"), ScalarMeaning::Text);
+        assert_eq!(plain("10.0.0.11"), ScalarMeaning::Text);
+        assert_eq!(plain("-"), ScalarMeaning::Text);
     }
 
     #[test]

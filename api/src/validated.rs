@@ -19,10 +19,10 @@ use crate::{
     cluster::{AddonsSpec, CertificatesSpec},
     documents::SecretName,
     fault::{Fault, MOST_FAULTS},
-    hypervisor::{Endpoint, HypervisorRole, PortRange},
+    hypervisor::{HypervisorEndpoint, HypervisorRole, PortRange},
     name::{ClusterRef, HypervisorName, LONGEST_NAME, is_label},
     release::Release,
-    resources::Bounds,
+    resources::ClusterResources,
     role::Role,
 };
 
@@ -30,8 +30,8 @@ pub(crate) use class::{OPERATORS, class};
 pub(crate) use cluster::{LONGEST_LIFE, SHORTEST_LIFE};
 pub(crate) use component::component;
 pub(crate) use hypervisor::{FEWEST_PORTS, FIRST_PORT, LONGEST_SOCKET};
-pub(crate) use network::{POD_SIZES, RESERVED, SERVICE_SIZES, Sizes, VPN_SIZES};
-pub(crate) use secret::{given_secret, secret};
+pub(crate) use network::{POD_SIZES, PrefixLengths, RESERVED, SERVICE_SIZES, VPN_SIZES};
+pub(crate) use secret::{check_user_secret, secret};
 
 /// A Hypervisor whose every field means something.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,7 +41,7 @@ pub struct ValidatedHypervisor {
     /// What it is for.
     pub role: HypervisorRole,
     /// How it is reached.
-    pub endpoint: Endpoint,
+    pub endpoint: HypervisorEndpoint,
     /// Its addresses in the private network, at least one.
     pub private: Vec<IpAddr>,
     /// Its addresses in the public network; at least one for a public machine.
@@ -80,7 +80,7 @@ pub struct ValidatedCluster {
     /// More addresses of the API.
     pub extra_addresses: Vec<IpAddr>,
     /// Bounds of its components.
-    pub bounds: Bounds,
+    pub bounds: ClusterResources,
     /// More arguments of each role's program, as it reads them.
     pub extra_arguments: BTreeMap<Role, Vec<String>>,
     /// The user's own name over all ingresses.
@@ -104,18 +104,18 @@ pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
 /// Collects faults while fields are read.
 #[derive(Default)]
-struct Faults(Vec<Fault>);
+struct FaultCollector(Vec<Fault>);
 
-impl Faults {
-    fn add(&mut self, field: &str, problem: impl Into<String>, mend: impl Into<String>) {
+impl FaultCollector {
+    fn add(&mut self, field: &str, problem: impl Into<String>, help: impl Into<String>) {
         if self.0.len() < MOST_FAULTS {
-            self.0.push(Fault::of(field, problem, mend));
+            self.0.push(Fault::of(field, problem, help));
         }
     }
 
     /// The value, or the fault of its field.
     fn take<T>(&mut self, read: Result<T, Fault>) -> Option<T> {
-        read.map_err(|Fault { field, problem, mend, .. }| self.add(&field, problem, mend)).ok()
+        read.map_err(|Fault { field, problem, help, .. }| self.add(&field, problem, help)).ok()
     }
 
     /// What was built, where nothing was wrong.
@@ -128,7 +128,7 @@ impl Faults {
 }
 
 /// `metadata.name` of a machine or cluster, from which other names are made.
-fn check_name(name: Option<&str>, faults: &mut Faults) {
+fn check_name(name: Option<&str>, faults: &mut FaultCollector) {
     let name = name.unwrap_or_default();
     if name.is_empty() {
         faults.add("metadata.name", "the document has no name", "write metadata.name");

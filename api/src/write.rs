@@ -5,8 +5,8 @@ use serde_json::{Map, Value as Json};
 use crate::{
     Documents,
     document::{DocumentName, DocumentRef},
-    documents::{Foreign, Place},
-    kind::Kind,
+    documents::{Foreign, InputDocument},
+    kind::DocumentKind,
     schema,
     split::{begins_with_object, is_marker, is_object, lines},
 };
@@ -25,10 +25,10 @@ impl Documents {
 
     /// The same, document by document: the whole text of a large fleet need not be in memory.
     pub fn pieces(&self) -> impl Iterator<Item = String> {
-        let mut output = Output::default();
+        let mut output = DocumentWriter::default();
         self.in_order().into_iter().map(move |place| match &place {
-            Place::Ours(name) => output.ours(self.text_of(name)),
-            Place::Foreign(foreign) => output.foreign(foreign),
+            InputDocument::Ours(name) => output.ours(self.text_of(name)),
+            InputDocument::Foreign(foreign) => output.foreign(foreign),
         })
     }
 
@@ -40,7 +40,7 @@ impl Documents {
 }
 
 /// One document of ours in canonical YAML, without a separator.
-pub(crate) fn canonical(kind: Kind, mut json: Json) -> String {
+pub(crate) fn canonical(kind: DocumentKind, mut json: Json) -> String {
     schema::prune(kind, &mut json);
     let json = ordered(json);
     let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
@@ -64,7 +64,7 @@ fn ordered(json: Json) -> Json {
 
 /// What was written so far.
 #[derive(Default)]
-struct Output {
+struct DocumentWriter {
     last: Last,
     /// Whether its last line has no end.
     open: bool,
@@ -83,7 +83,7 @@ enum Last {
     End,
 }
 
-impl Output {
+impl DocumentWriter {
     fn ours(&mut self, document: Option<String>) -> String {
         let Some(document) = document else { return String::new() };
         let mut text = String::new();

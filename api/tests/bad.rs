@@ -58,7 +58,7 @@ fn every_fault_says_where_and_how_to_mend_it() {
             assert!(fault.line > 0, "{name}: {fault}");
             // What is no text has no documents.
             assert!(fault.document.starts_with("document ") || name.starts_with("no-text-"), "{name}: {fault}");
-            assert!(!fault.problem.is_empty() && !fault.mend.is_empty(), "{name}: {fault}");
+            assert!(!fault.problem.is_empty() && !fault.help.is_empty(), "{name}: {fault}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What Clusters ask for, beside what their classes allow.
 
-use keelway_api::{Asked, Documents, fault::Faults};
+use keelway_api::{Documents, ReadOptions, fault::Faults};
 
 const CLASSES: &str = "\
 apiVersion: keelway.dev/v1alpha1
@@ -38,13 +38,13 @@ fn cluster(name: &str, namespace: &str, spec: &str) -> String {
 }
 
 fn read(text: &str) -> Result<Documents, Faults> {
-    Documents::read_with(text.as_bytes(), Asked { whole: true, ..Asked::default() })
+    Documents::read_with(text.as_bytes(), ReadOptions { is_complete_world: true, ..ReadOptions::default() })
 }
 
 /// Fields, problems and mends.
 fn told(clusters: &str) -> Vec<String> {
     let faults = read(&format!("{CLASSES}{clusters}")).err().map(|faults| faults.0).unwrap_or_default();
-    faults.into_iter().map(|fault| format!("{}: {}; {}", fault.field, fault.problem, fault.mend)).collect()
+    faults.into_iter().map(|fault| format!("{}: {}; {}", fault.field, fault.problem, fault.help)).collect()
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn amounts_and_lives_are_within_the_limits_of_a_class() {
     let told = |spec: &str| -> Vec<String> {
         let text = cluster("c1", "team-a", &format!("className: bounded, {spec}"));
         let faults = read(&format!("{CLASSES}---\n{class}{text}")).map_or_else(|faults| faults.0, |_| Vec::new());
-        faults.into_iter().map(|fault| format!("{}: {}; {}", fault.field, fault.problem, fault.mend)).collect()
+        faults.into_iter().map(|fault| format!("{}: {}; {}", fault.field, fault.problem, fault.help)).collect()
     };
     assert_eq!(told("etcd: {quota: 2Gi, resources: {limits: {memory: 4Gi}}}"), [""; 0]);
     let mut found = told(

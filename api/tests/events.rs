@@ -4,8 +4,8 @@
 use keelway_api::{
     ByteString, Cluster, Component, Condition, Documents, Time,
     cluster::Initialization,
-    component::Stage,
-    condition::{self, Status, Verdict, reason::Reason},
+    component::ComponentStage,
+    condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     document::DocumentName,
     documents::SecretName,
     event::{of_change, reason},
@@ -64,16 +64,21 @@ fn initialize(documents: &mut Documents) {
         Some(Initialization { control_plane_initialized: true });
 }
 
-fn says(conditions: &mut Vec<Condition>, kind: &str, (status, reason): (Status, Reason), message: &str) {
-    let verdict = Verdict { status, reason: reason.as_str().to_owned(), message: message.to_owned() };
+fn says(
+    conditions: &mut Vec<Condition>,
+    kind: &str,
+    (status, reason): (ConditionStatus, ConditionReason),
+    message: &str,
+) {
+    let verdict = ConditionValue { status, reason: reason.as_str().to_owned(), message: message.to_owned() };
     condition::set(conditions, kind, verdict, None, &Time(Timestamp::UNIX_EPOCH));
 }
 
-fn of_cluster(documents: &mut Documents, kind: &str, what: (Status, Reason), message: &str) {
+fn of_cluster(documents: &mut Documents, kind: &str, what: (ConditionStatus, ConditionReason), message: &str) {
     says(&mut cluster(documents).status.as_mut().unwrap().conditions, kind, what, message);
 }
 
-fn of_etcd(documents: &mut Documents, what: (Status, Reason), message: &str) {
+fn of_etcd(documents: &mut Documents, what: (ConditionStatus, ConditionReason), message: &str) {
     says(&mut etcd(documents).status.as_mut().unwrap().conditions, "Ready", what, message);
 }
 
@@ -89,19 +94,19 @@ fn told(before: &Documents, after: &Documents) -> Vec<String> {
 #[test]
 fn the_same_twice_tells_nothing() {
     let mut documents = placed();
-    of_cluster(&mut documents, "Progressing", (Status::True, Reason::Starting), "waits for etcd-0");
+    of_cluster(&mut documents, "Progressing", (ConditionStatus::True, ConditionReason::Starting), "waits for etcd-0");
     assert_eq!(told(&documents, &documents), [""; 0]);
     let mut later = documents.clone();
-    of_cluster(&mut later, "Progressing", (Status::True, Reason::Starting), "waits for another one");
+    of_cluster(&mut later, "Progressing", (ConditionStatus::True, ConditionReason::Starting), "waits for another one");
     assert_eq!(told(&documents, &later), [""; 0], "progress is no turn");
 }
 
 #[test]
 fn a_birth_is_told_step_by_step() {
     let (before, mut after) = (empty(), placed());
-    of_cluster(&mut after, "Progressing", (Status::True, Reason::Starting), "waits for etcd-0");
-    of_cluster(&mut after, "Degraded", (Status::True, Reason::NotReady), "not ready: etcd-0");
-    of_cluster(&mut after, "Available", (Status::False, Reason::NotServing), "it does not serve");
+    of_cluster(&mut after, "Progressing", (ConditionStatus::True, ConditionReason::Starting), "waits for etcd-0");
+    of_cluster(&mut after, "Degraded", (ConditionStatus::True, ConditionReason::NotReady), "not ready: etcd-0");
+    of_cluster(&mut after, "Available", (ConditionStatus::False, ConditionReason::NotServing), "it does not serve");
     assert_eq!(
         told(&before, &after),
         ["Normal c1 Starting: waits for etcd-0", "Normal c1 ComponentPlaced: etcd-0 goes to hv-1: it is the only one"]
@@ -111,10 +116,15 @@ fn a_birth_is_told_step_by_step() {
     assert_eq!(event.related.unwrap().name(), "etcd-0");
 
     let mut ready = after.clone();
-    etcd(&mut ready).status.get_or_insert_default().stage = Stage::Serving;
+    etcd(&mut ready).status.get_or_insert_default().stage = ComponentStage::Serving;
     initialize(&mut ready);
-    of_cluster(&mut ready, "Available", (Status::True, Reason::Serving), "it serves");
-    of_cluster(&mut ready, "Progressing", (Status::False, Reason::Settled), "it is as its document says");
+    of_cluster(&mut ready, "Available", (ConditionStatus::True, ConditionReason::Serving), "it serves");
+    of_cluster(
+        &mut ready,
+        "Progressing",
+        (ConditionStatus::False, ConditionReason::Settled),
+        "it is as its document says",
+    );
     assert_eq!(
         told(&after, &ready),
         [
@@ -130,12 +140,12 @@ fn a_birth_is_told_step_by_step() {
 fn what_fails_is_a_warning() {
     let mut well = placed();
     initialize(&mut well);
-    etcd(&mut well).status.get_or_insert_default().stage = Stage::Serving;
-    of_etcd(&mut well, (Status::True, Reason::Healthy), "it answers its health check");
-    of_cluster(&mut well, "Degraded", (Status::False, Reason::AllReady), "every component is ready");
+    etcd(&mut well).status.get_or_insert_default().stage = ComponentStage::Serving;
+    of_etcd(&mut well, (ConditionStatus::True, ConditionReason::Healthy), "it answers its health check");
+    of_cluster(&mut well, "Degraded", (ConditionStatus::False, ConditionReason::AllReady), "every component is ready");
     let mut ill = well.clone();
-    of_etcd(&mut ill, (Status::False, Reason::Exited), "its restart: it ended with exit code 1");
-    of_cluster(&mut ill, "Degraded", (Status::True, Reason::NotReady), "not ready: etcd-0");
+    of_etcd(&mut ill, (ConditionStatus::False, ConditionReason::Exited), "its restart: it ended with exit code 1");
+    of_cluster(&mut ill, "Degraded", (ConditionStatus::True, ConditionReason::NotReady), "not ready: etcd-0");
     assert_eq!(
         told(&well, &ill),
         [
@@ -144,7 +154,7 @@ fn what_fails_is_a_warning() {
         ]
     );
     let mut starting = ill.clone();
-    of_etcd(&mut starting, (Status::False, Reason::Unhealthy), "its health check to succeed");
+    of_etcd(&mut starting, (ConditionStatus::False, ConditionReason::Unhealthy), "its health check to succeed");
     assert_eq!(told(&ill, &starting), [""; 0], "it is as ill as before");
     assert_eq!(
         told(&starting, &well),
@@ -157,13 +167,13 @@ fn machines_come_and_go() {
     let (before, mut after) = (empty(), empty());
     let machine = after.hypervisors.values_mut().next().unwrap();
     let conditions = &mut machine.status.as_mut().unwrap().conditions;
-    says(conditions, "Ready", (Status::Unknown, Reason::NotObserved), "nobody looked yet");
+    says(conditions, "Ready", (ConditionStatus::Unknown, ConditionReason::NotObserved), "nobody looked yet");
     assert_eq!(told(&before, &after), [""; 0]);
     let before = after.clone();
     let machine = after.hypervisors.values_mut().next().unwrap();
     let conditions = &mut machine.status.as_mut().unwrap().conditions;
-    says(conditions, "Ready", (Status::False, Reason::Unreachable), "no route");
-    says(conditions, "DiskPressure", (Status::True, Reason::DiskFull), "waits for room");
+    says(conditions, "Ready", (ConditionStatus::False, ConditionReason::Unreachable), "no route");
+    says(conditions, "DiskPressure", (ConditionStatus::True, ConditionReason::DiskFull), "waits for room");
     assert_eq!(told(&before, &after), ["Warning hv-1 DiskFull: waits for room", "Warning hv-1 Unreachable: no route"]);
     assert_eq!(
         told(&after, &before),
@@ -177,10 +187,10 @@ fn certificates_are_named_and_nothing_of_them_is_shown() {
     let name = SecretName::of(&"0123456789abcdef".parse().unwrap(), "etcd-0");
     let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
     let mut before = placed();
-    before.keep(&name, [("peer.crt".to_owned(), bytes("old")), ("peer.key".to_owned(), bytes("old key"))]);
+    before.put_secret_values(&name, [("peer.crt".to_owned(), bytes("old")), ("peer.key".to_owned(), bytes("old key"))]);
     let mut after = before.clone();
-    after.keep(&name, [("peer.crt".to_owned(), bytes("new")), ("peer.key".to_owned(), bytes("new key"))]);
-    after.keep(&name, [("server.crt".to_owned(), bytes("first"))]);
+    after.put_secret_values(&name, [("peer.crt".to_owned(), bytes("new")), ("peer.key".to_owned(), bytes("new key"))]);
+    after.put_secret_values(&name, [("server.crt".to_owned(), bytes("first"))]);
     assert_eq!(told(&before, &after), ["Normal c1 CertificatesRenewed: etcd-0 has new certificates: peer"]);
     assert!(matches!(of_change(&before, &after)[0].related, Some(DocumentName::Component(PodName { .. }))));
     assert_eq!(told(&placed(), &before), [""; 0], "the first ones come with the component");
@@ -190,9 +200,9 @@ fn certificates_are_named_and_nothing_of_them_is_shown() {
 fn an_end_is_told_as_a_whole() {
     let mut going = placed();
     cluster(&mut going).metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
-    of_cluster(&mut going, "Available", (Status::True, Reason::Serving), "it serves");
+    of_cluster(&mut going, "Available", (ConditionStatus::True, ConditionReason::Serving), "it serves");
     let mut gone = going.clone();
-    of_cluster(&mut gone, "Available", (Status::False, Reason::Deleting), "it is being deleted");
+    of_cluster(&mut gone, "Available", (ConditionStatus::False, ConditionReason::Deleting), "it is being deleted");
     assert_eq!(told(&going, &gone), ["Normal c1 Deleting: it is being deleted"]);
     gone.clusters.clear();
     gone.components.clear();
@@ -205,7 +215,7 @@ fn an_end_is_told_as_a_whole() {
 #[test]
 fn a_pause_is_told_when_it_begins_and_ends() {
     let (before, mut after) = (placed(), placed());
-    of_cluster(&mut after, "Paused", (Status::True, Reason::Paused), "nothing is done about it");
+    of_cluster(&mut after, "Paused", (ConditionStatus::True, ConditionReason::Paused), "nothing is done about it");
     assert_eq!(told(&before, &after), ["Normal c1 Paused: nothing is done about it"]);
     assert_eq!(told(&after, &before), ["Normal c1 Resumed: it is looked after again"]);
 }
@@ -215,6 +225,6 @@ fn every_reason_is_explained_under_its_name() {
     for (happening, _, meaning) in reason::ALL {
         assert_eq!(format!("{happening:?}"), happening.as_str());
         assert!(!meaning.is_empty());
-        assert_eq!(Reason::of_name(happening.as_str()), None, "a condition has it, too");
+        assert_eq!(ConditionReason::of_name(happening.as_str()), None, "a condition has it, too");
     }
 }

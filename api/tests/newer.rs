@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
 use keelway_api::{
-    Asked, Documents, UnknownFields,
+    Documents, ReadOptions, UnknownFields,
     document::{Document, DocumentName, DocumentRef},
 };
 use serde_json::{Value as Json, json};
@@ -134,7 +134,8 @@ fn other_faults_of_a_newer_document_are_faults() {
 #[test]
 fn fields_that_an_api_server_knows_are_kept_and_written_as_those_of_a_newer_release() {
     let text = CLUSTER.replace("keelway.dev/format: '7', ", "");
-    let read = |text: &str, unknown| Document::read(text.as_bytes(), "c1", Asked { unknown, ..Asked::default() });
+    let read =
+        |text: &str, unknown| Document::read(text.as_bytes(), "c1", ReadOptions { unknown, ..ReadOptions::default() });
     assert!(read(CLUSTER, UnknownFields::Refused).is_err());
     assert!(read(&text, UnknownFields::OfFormat).is_err());
     let (_, document) = read(&text, UnknownFields::Kept).unwrap();
@@ -148,7 +149,7 @@ fn fields_that_an_api_server_knows_are_kept_and_written_as_those_of_a_newer_rele
 fn a_document_of_the_same_format_says_nothing_of_it() {
     let text = "apiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata:\n  name: c1\nspec:\n  version: 1.37.0\n";
     let stamped = text.replace("name: c1", "name: c1\n  annotations: {keelway.dev/format: '1'}");
-    let read = |text: &str| Document::read(text.as_bytes(), "c1", Asked::default()).unwrap().1;
+    let read = |text: &str| Document::read(text.as_bytes(), "c1", ReadOptions::default()).unwrap().1;
     assert!(read(&stamped) == read(text));
     assert_eq!(read(&stamped).as_ref().text(), read(text).as_ref().text());
     assert!(!read(text).as_ref().text().contains("keelway.dev/format"));

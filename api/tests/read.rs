@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
-use keelway_api::{Asked, Documents};
+use keelway_api::{Documents, ReadOptions};
 
 const WORLD: &str = include_str!("good/world.yaml");
 
@@ -68,7 +68,7 @@ fn born(change: impl Fn(String) -> String) -> Result<Documents, keelway_api::fau
     let text = text.replace("  conditions:\n  - {type: Ready", "  stage: Serving\n  conditions:\n  - {type: Ready");
     let key = "metadata:\n  name: encryption\n  namespace: keelway-0123456789abcdef\n  labels: {keelway.dev/cluster-id: 0123456789abcdef}";
     let text = format!("{text}\n---\napiVersion: v1\nkind: Secret\n{key}\ndata: {{active.key: c2VjcmV0}}\n");
-    Documents::read_with(change(text).as_bytes(), Asked { whole: true, ..Asked::default() })
+    Documents::read_with(change(text).as_bytes(), ReadOptions { is_complete_world: true, ..ReadOptions::default() })
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn what_a_store_relies_on_is_missed() {
     assert!(born(|text| text).is_ok());
     let problems = |change: &dyn Fn(String) -> String| -> Vec<String> {
         let faults = born(change).unwrap_err().0;
-        assert!(faults.iter().all(|fault| fault.document == "document 4 (Cluster c1)" && !fault.mend.is_empty()));
+        assert!(faults.iter().all(|fault| fault.document == "document 4 (Cluster c1)" && !fault.help.is_empty()));
         faults.into_iter().map(|fault| format!("{}: {}", fault.field, fault.problem)).collect()
     };
     assert_eq!(
@@ -118,7 +118,7 @@ fn items_of_a_list_are_documents() {
                 Cluster\n  metadata: {name: c1, namespace: default, uid: 1b-2, resourceVersion: '7'}\n  spec: {version: 1.37.0}\n- \
                 {apiVersion: v1, kind: Secret, metadata: {name: mine}, data: {a: Yg==}}\n";
     let documents = read(list);
-    assert_eq!((documents.clusters.len(), documents.given.len()), (1, 1));
+    assert_eq!((documents.clusters.len(), documents.user_secrets.len()), (1, 1));
     let written = documents.write();
     assert!(written.contains("\n---\n{\"apiVersion\":\"v1\",\"kind\":\"Secret\""), "{written}");
     assert_eq!(read(&written), documents);

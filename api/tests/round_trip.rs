@@ -9,7 +9,7 @@ use keelway_api::{
     cluster::{ClusterSpec, ClusterStatus},
     component::ComponentSpec,
     documents::SecretName,
-    hypervisor::{Addresses, Endpoint, HypervisorRole, HypervisorSpec, PortRange},
+    hypervisor::{Addresses, HypervisorEndpoint, HypervisorRole, HypervisorSpec, PortRange},
     machine::CLUSTER_LABEL,
     name::{ClusterId, ClusterRef},
     role::Role,
@@ -59,7 +59,7 @@ fn label() -> impl Strategy<Value = String> {
 fn machine(note: String, zone: String) -> Hypervisor {
     let spec = HypervisorSpec {
         role: HypervisorRole::Private,
-        endpoint: Endpoint::Unix { path: "/run/containerd/containerd.sock".to_owned() },
+        endpoint: HypervisorEndpoint::Unix { path: "/run/containerd/containerd.sock".to_owned() },
         addresses: Addresses { private: vec!["10.0.0.11".to_owned()], public: Vec::new() },
         port_range: PortRange::default(),
         unschedulable: false,
@@ -280,7 +280,7 @@ fn no_more_faults_are_told_than_a_person_reads() {
     let many = "---\napiVersion: keelway.dev/v2\nkind: Cluster\n".repeat(2000);
     let faults = Documents::read(many.as_bytes()).unwrap_err();
     assert_eq!(faults.0.len(), 1001);
-    assert!(faults.0.last().unwrap().mend.contains("nothing after it was read"));
+    assert!(faults.0.last().unwrap().help.contains("nothing after it was read"));
 }
 
 #[test]
@@ -328,10 +328,10 @@ spec:
 ";
     let documents = read(&format!("{machine}{theirs}"));
     let name = SecretName { namespace: "default".to_owned(), name: "proxies".to_owned() };
-    assert_eq!(documents.given[&name].data.as_ref().unwrap()["tls.key"].0, b"two");
+    assert_eq!(documents.user_secrets[&name].data.as_ref().unwrap()["tls.key"].0, b"two");
     assert!(documents.secrets.is_empty());
     assert!(documents.write().ends_with(theirs), "{}", documents.write());
     let endpoint = &documents.hypervisors.values().next().unwrap().spec.endpoint;
-    assert!(matches!(endpoint, Endpoint::Cri(cri) if cri.name() == "hv-9.example.com"));
+    assert!(matches!(endpoint, HypervisorEndpoint::Cri(cri) if cri.name() == "hv-9.example.com"));
     assert!(!format!("{documents:?}").contains("two"));
 }

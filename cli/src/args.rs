@@ -6,15 +6,15 @@ mod worker;
 mod workers;
 
 pub(crate) use managed::{
-    ApplyArguments, DeleteArguments, GetDocumentsArguments, KindName, NamedArguments, Server, WatchArguments,
+    ApplyArguments, DeleteArguments, GetDocumentsArguments, KindName, NamedArguments, ServerArgument, WatchArguments,
     WatchOutput,
 };
-pub(crate) use pivot::{EndArgument, PivotArguments, RecoverArguments};
+pub(crate) use pivot::{PivotArguments, PivotStoreArgument, RecoverArguments};
 pub(crate) use worker::{
-    JoinArguments, LeaveArguments, NodeOutput, NodeService, RunArguments, StatusOf, WorkerCommand,
+    JoinArguments, LeaveArguments, NodeOutput, NodeRunArguments, NodeService, NodeStatusArguments, WorkerCommand,
 };
 pub(crate) use workers::{
-    CreateTokenArguments, EvictArguments, JoinTokenCommand, ListTokensArguments, OfCluster, RevokeTokenArguments,
+    ClusterArgument, CreateTokenArguments, EvictArguments, JoinTokenCommand, ListTokensArguments, RevokeTokenArguments,
 };
 
 use std::{ffi::OsString, io::IsTerminal, path::PathBuf, time::Duration};
@@ -31,11 +31,11 @@ use keelway_api::{
 /// Documents come in as YAML on stdin (or with -f), and go out as YAML on stdout. Messages go to stderr.
 #[derive(Parser)]
 #[command(name = "keelway", version, after_help = EXAMPLE)]
-pub(crate) struct Arguments {
+pub(crate) struct CliArguments {
     #[command(flatten)]
-    pub(crate) global: Global,
+    pub(crate) global: GlobalArguments,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CliCommand,
 }
 
 const EXAMPLE: &str = "\
@@ -60,7 +60,7 @@ Environment:
   XDG_STATE_HOME   documents of runs that go on or were killed, and what was written last [default: ~/.local/state]";
 
 #[derive(Args)]
-pub(crate) struct Global {
+pub(crate) struct GlobalArguments {
     /// Read documents from this file instead of stdin; may be given many times
     #[arg(short = 'f', long = "filename", value_name = "FILE", global = true)]
     pub(crate) files: Vec<PathBuf>,
@@ -94,9 +94,9 @@ impl Color {
     }
 }
 
-impl Arguments {
+impl CliArguments {
     pub(crate) fn log_filter(&self) -> &'static str {
-        let is_daemon = matches!(self.command, Command::Node(NodeCommand::Worker(WorkerCommand::Run(_))));
+        let is_daemon = matches!(self.command, CliCommand::Node(NodeCommand::Worker(WorkerCommand::Run(_))));
         match (self.global.quiet, self.global.verbose) {
             (true, _) if is_daemon => "error,boringtun=off",
             (true, _) => "off",
@@ -109,7 +109,7 @@ impl Arguments {
 }
 
 #[derive(Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     /// Machines that hold control planes
     #[command(
         subcommand,
@@ -316,7 +316,7 @@ pub(crate) struct EventsArguments {
     pub(crate) of: Option<String>,
     /// How to show them
     #[arg(short, long, value_enum, default_value = "table")]
-    pub(crate) output: Output,
+    pub(crate) output: OutputFormat,
     /// Go on with what happens from now on
     #[arg(short, long)]
     pub(crate) watch: bool,
@@ -329,7 +329,7 @@ pub(crate) struct GetArguments {
     pub(crate) names: Vec<String>,
     /// How to show them
     #[arg(short, long, value_enum, default_value = "table")]
-    pub(crate) output: Output,
+    pub(crate) output: OutputFormat,
 }
 
 #[derive(Args)]
@@ -344,7 +344,7 @@ pub(crate) struct DescribeArguments {
 
 /// How documents are shown.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
+pub(crate) enum OutputFormat {
     /// A table
     Table,
     /// A table with more columns
@@ -891,7 +891,7 @@ pub(crate) struct ReconcileArguments {
 }
 
 impl ReconcileArguments {
-    pub(crate) fn patience(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         self.timeout.into()
     }
 }
@@ -933,7 +933,7 @@ mod tests {
 
     #[test]
     fn no_two_flags_meet() {
-        Arguments::command().debug_assert();
+        CliArguments::command().debug_assert();
     }
 
     /// Words of a command line of the documentation, as a shell takes them apart; `None` where it is none of this program's.
@@ -972,7 +972,7 @@ mod tests {
                 // What stands for something else, or is cut short, is no command line.
                 let whole = line.chars().next().is_some_and(|first| first == 'k') && !line.contains("..");
                 for words in line.split(" | ").filter_map(words).filter(|_| whole) {
-                    let parsed = Arguments::command().try_get_matches_from(&words);
+                    let parsed = CliArguments::command().try_get_matches_from(&words);
                     let fine = parsed.as_ref().map_or_else(|error| !error.use_stderr(), |_| true);
                     let short =
                         words.iter().skip(1).all(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-'));
@@ -993,6 +993,6 @@ mod tests {
             assert!(example, "{} has no example", command.get_name());
             command.get_subcommands().for_each(check);
         }
-        check(&Arguments::command());
+        check(&CliArguments::command());
     }
 }

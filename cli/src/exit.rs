@@ -40,36 +40,36 @@ impl From<Code> for ExitCode {
 }
 
 /// A command that could not do what it was asked for.
-pub(crate) struct Failure {
-    cause: Cause,
+pub(crate) struct CommandFailure {
+    cause: FailureCause,
     /// The input, given back byte for byte where the command's output is documents.
     echo: Option<Vec<u8>>,
 }
 
-enum Cause {
+enum FailureCause {
     Faults(Faults, Box<Input>),
-    Usage { problem: String, mend: String },
+    Usage { problem: String, help: String },
     Other(anyhow::Error),
 }
 
-impl Failure {
+impl CommandFailure {
     /// The documents have faults.
     pub(crate) fn faults(faults: Faults, input: &Input) -> Self {
-        Self { cause: Cause::Faults(faults, Box::new(input.clone())), echo: None }
+        Self { cause: FailureCause::Faults(faults, Box::new(input.clone())), echo: None }
     }
 
     /// The command was asked for something that makes no sense with these documents.
-    pub(crate) fn usage(problem: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { cause: Cause::Usage { problem: problem.into(), mend: mend.into() }, echo: None }
+    pub(crate) fn usage(problem: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { cause: FailureCause::Usage { problem: problem.into(), help: help.into() }, echo: None }
     }
 
     /// Anything else.
     pub(crate) fn other(error: impl Into<anyhow::Error>) -> Self {
-        Self { cause: Cause::Other(error.into()), echo: None }
+        Self { cause: FailureCause::Other(error.into()), echo: None }
     }
 
     /// The same, giving the input back on stdout: nothing of it is lost.
-    pub(crate) fn echoing(mut self, input: &Input) -> Self {
+    pub(crate) fn with_echo(mut self, input: &Input) -> Self {
         self.echo = Some(input.bytes.clone());
         self
     }
@@ -80,15 +80,15 @@ impl Failure {
             let _ = std::io::stdout().write_all(bytes);
         }
         let code = match &self.cause {
-            Cause::Faults(found, input) => {
+            FailureCause::Faults(found, input) => {
                 faults::report(found, input, color);
                 Code::Usage
             }
-            Cause::Usage { problem, mend } => {
-                let _ = writeln!(std::io::stderr(), "error: {problem}\n  help: {mend}");
+            FailureCause::Usage { problem, help } => {
+                let _ = writeln!(std::io::stderr(), "error: {problem}\n  help: {help}");
                 Code::Usage
             }
-            Cause::Other(error) => {
+            FailureCause::Other(error) => {
                 let _ = writeln!(std::io::stderr(), "error: {error:#}");
                 Code::Failed
             }

@@ -38,7 +38,7 @@ fn diagnostic(fault: &Fault, input: &Input) -> Report {
         (document, field) => format!("{document}, {field}: "),
     };
     let line = if fault.line > 0 { format!(" (line {})", fault.line) } else { String::new() };
-    let diagnostic = MietteDiagnostic::new(format!("{place}{}{line}", fault.problem)).with_help(fault.mend.clone());
+    let diagnostic = MietteDiagnostic::new(format!("{place}{}{line}", fault.problem)).with_help(fault.help.clone());
     match quoted(fault, input) {
         Some((start, length)) => {
             let source = NamedSource::new(&input.name, input.text().into_owned());

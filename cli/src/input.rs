@@ -12,12 +12,12 @@ use std::{
 };
 
 use anyhow::Context;
-use keelway_api::{Asked, Documents, document::DocumentRef};
+use keelway_api::{Documents, ReadOptions, document::DocumentRef};
 
 use crate::{
     directories::state_directory,
-    exit::Failure,
-    kept::{self, shell_word},
+    exit::CommandFailure,
+    last_documents::{self, shell_word},
 };
 
 /// What a command read, before it means anything.
@@ -33,7 +33,7 @@ pub(crate) struct Input {
 
 impl Input {
     /// Reads the files one after another, or stdin where there are none. `-` is stdin too.
-    pub(crate) fn read(files: &[PathBuf]) -> Result<Self, Failure> {
+    pub(crate) fn read(files: &[PathBuf]) -> Result<Self, CommandFailure> {
         if files.is_empty() {
             return Self::stdin();
         }
@@ -59,7 +59,7 @@ impl Input {
     }
 
     /// The same, where documents are only added to: there may be none yet.
-    pub(crate) fn read_or_nothing(files: &[PathBuf]) -> Result<Self, Failure> {
+    pub(crate) fn read_or_empty(files: &[PathBuf]) -> Result<Self, CommandFailure> {
         if files.is_empty() && std::io::stdin().is_terminal() {
             return Ok(Self { name: "stdin".to_owned(), bytes: Vec::new(), file: None });
         }
@@ -67,13 +67,13 @@ impl Input {
     }
 
     /// The same, where a command makes no sense without documents.
-    pub(crate) fn read_some(files: &[PathBuf]) -> Result<Self, Failure> {
+    pub(crate) fn read_some(files: &[PathBuf]) -> Result<Self, CommandFailure> {
         let input = Self::read(files)?;
         if input.is_blank() { input.refuse_blank() } else { Ok(input) }
     }
 
     /// The same, where there may be none: a file that holds nothing is refused, a pipe that brings nothing is not.
-    pub(crate) fn read_some_of_file(files: &[PathBuf]) -> Result<Self, Failure> {
+    pub(crate) fn read_some_of_file(files: &[PathBuf]) -> Result<Self, CommandFailure> {
         let input = Self::read(files)?;
         if input.is_blank() && input.file.is_some() { input.refuse_blank() } else { Ok(input) }
     }
@@ -83,10 +83,10 @@ impl Input {
         Self { name: "flags".to_owned(), bytes: Vec::new(), file: None }
     }
 
-    fn stdin() -> Result<Self, Failure> {
+    fn stdin() -> Result<Self, CommandFailure> {
         let stdin = std::io::stdin();
         if stdin.is_terminal() {
-            return Err(Failure::usage(
+            return Err(CommandFailure::usage(
                 "there are no documents on stdin",
                 "pipe them in, or name a file with -f: keelway status -f c1.yaml",
             ));
@@ -95,7 +95,7 @@ impl Input {
         let file = identity.and_then(|_| fs::read_link("/proc/self/fd/0").ok());
         refuse_stdout(identity, file.as_deref().unwrap_or(Path::new("stdin")))?;
         let mut bytes = Vec::new();
-        std::io::stdin().read_to_end(&mut bytes).context("could not read stdin").map_err(Failure::other)?;
+        std::io::stdin().read_to_end(&mut bytes).context("could not read stdin").map_err(CommandFailure::other)?;
         Ok(Self { name: "stdin".to_owned(), bytes, file })
     }
 
@@ -104,8 +104,10 @@ impl Input {
     }
 
     /// Where nothing is kept, whoever reads the documents says what is missing.
-    fn refuse_blank(self) -> Result<Self, Failure> {
-        let Some(advice) = kept::advice(&state_directory(), self.file.as_deref()) else { return Ok(self) };
+    fn refuse_blank(self) -> Result<Self, CommandFailure> {
+        let Some(advice) = last_documents::restore_help(&state_directory(), self.file.as_deref()) else {
+            return Ok(self);
+        };
         let problem = match &self.file {
             Some(file) => format!(
                 "{} is empty: a shell empties the file that stdout goes to (`> FILE`) before it starts a command",
@@ -113,27 +115,33 @@ impl Input {
             ),
             None => format!("{} is empty: the command before this one wrote no documents", self.name),
         };
-        Err(Failure::usage(problem, format!("{advice}{IN_PLACE}")))
+        Err(CommandFailure::usage(problem, format!("{advice}{IN_PLACE}")))
     }
 
     /// The documents; every fault of them otherwise.
-    pub(crate) fn documents(&self) -> Result<Documents, Failure> {
+    pub(crate) fn documents(&self) -> Result<Documents, CommandFailure> {
         self.parse(false)
     }
 
     /// The documents as a world that can be reconciled; every fault of them otherwise.
-    pub(crate) fn world(&self) -> Result<Documents, Failure> {
+    pub(crate) fn world(&self) -> Result<Documents, CommandFailure> {
         self.parse(true)
     }
 
     /// The documents of a part of a world; every fault of each otherwise.
-    pub(crate) fn documents_apart(&self) -> Result<Documents, Failure> {
-        Documents::read_apart(&self.bytes, Asked::default()).map_err(|faults| Failure::faults(faults, self))
+    pub(crate) fn documents_apart(&self) -> Result<Documents, CommandFailure> {
+        Documents::read_partial(&self.bytes, ReadOptions::default())
+            .map_err(|faults| CommandFailure::faults(faults, self))
     }
 
-    fn parse(&self, whole: bool) -> Result<Documents, Failure> {
-        let asked = Asked { keys: Some(&keelway_reconciler::secret_faults), whole, ..Asked::default() };
-        let documents = Documents::read_with(&self.bytes, asked).map_err(|faults| Failure::faults(faults, self))?;
+    fn parse(&self, whole: bool) -> Result<Documents, CommandFailure> {
+        let asked = ReadOptions {
+            keys: Some(&keelway_reconciler::secret_faults),
+            is_complete_world: whole,
+            ..ReadOptions::default()
+        };
+        let documents =
+            Documents::read_with(&self.bytes, asked).map_err(|faults| CommandFailure::faults(faults, self))?;
         warn_of_newer_fields(&documents);
         Ok(documents)
     }
@@ -178,22 +186,22 @@ impl FileIdentity {
     }
 }
 
-fn read_file(file: &Path) -> Result<Vec<u8>, Failure> {
+fn read_file(file: &Path) -> Result<Vec<u8>, CommandFailure> {
     let failed = || format!("could not read {}", file.display());
-    let found = fs::metadata(file).with_context(failed).map_err(Failure::other)?;
+    let found = fs::metadata(file).with_context(failed).map_err(CommandFailure::other)?;
     refuse_stdout(FileIdentity::from_metadata(&found), file)?;
-    fs::read(file).with_context(failed).map_err(Failure::other)
+    fs::read(file).with_context(failed).map_err(CommandFailure::other)
 }
 
 /// A command whose stdout is its own input would read what it writes, and the shell may have emptied the file already.
-fn refuse_stdout(input: Option<FileIdentity>, file: &Path) -> Result<(), Failure> {
+fn refuse_stdout(input: Option<FileIdentity>, file: &Path) -> Result<(), CommandFailure> {
     if input.is_none() || input != FileIdentity::of(std::io::stdout().as_fd()) {
         return Ok(());
     }
     let size = fs::metadata(file).map(|found| found.len()).unwrap_or_default();
     let name = file.display();
     if size > 0 {
-        return Err(Failure::usage(
+        return Err(CommandFailure::usage(
             format!("stdout is the input file {name}; the file is as it was"),
             format!(
                 "write to another file, or keep this one up to date: keelway reconcile --in-place {}",
@@ -202,7 +210,7 @@ fn refuse_stdout(input: Option<FileIdentity>, file: &Path) -> Result<(), Failure
         ));
     }
     let problem = format!("stdout is the input file {name}, which the shell emptied before it started this command");
-    let help = kept::advice(&state_directory(), Some(file))
+    let help = last_documents::restore_help(&state_directory(), Some(file))
         .unwrap_or_else(|| format!("bring it back from a copy of yours: {} keeps none", state_directory().display()));
-    Err(Failure::usage(problem, format!("{help}{IN_PLACE}")))
+    Err(CommandFailure::usage(problem, format!("{help}{IN_PLACE}")))
 }

@@ -8,8 +8,8 @@ mod directories;
 mod exit;
 mod faults;
 mod input;
-mod kept;
-mod left_over;
+mod last_documents;
+mod leftover_file;
 mod pipe;
 mod progress;
 mod signals;
@@ -30,12 +30,12 @@ use tracing_subscriber::{
 #[must_use]
 pub fn main() -> ExitCode {
     // With nobody else to hear it, what stderr does not show is not even made.
-    main_observed(None::<Identity>)
+    main_with_observer(None::<Identity>)
 }
 
 /// The same for somebody who hears of everything that it tells, as it tells it.
-pub fn main_observed(observer: Option<impl Layer<Registry> + Send + Sync>) -> ExitCode {
-    let arguments = args::Arguments::parse();
+pub fn main_with_observer(observer: Option<impl Layer<Registry> + Send + Sync>) -> ExitCode {
+    let arguments = args::CliArguments::parse();
     let stderr = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(arguments.global.color.wanted())

@@ -11,7 +11,7 @@ use std::{
 use anyhow::Context;
 use async_trait::async_trait;
 use keelway_api::Documents;
-use keelway_manager::pivot::End as Place;
+use keelway_manager::pivot::PivotStore;
 use keelway_reconciler::{Store, StoreError};
 
 /// What a file is called, around the process id, that holds documents until stdout has them.
@@ -22,13 +22,13 @@ pub(crate) const SUFFIX: &str = ".yaml";
 pub(crate) struct Pipe {
     documents: Mutex<Arc<Documents>>,
     file: PathBuf,
-    end: End,
+    end: PipeOutput,
     quiet: bool,
 }
 
 /// What becomes of the file in the end.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum PipeOutput {
     /// It is removed once stdout has the documents.
     Stdout,
     /// It is the user's own, and has them.
@@ -39,12 +39,12 @@ impl Pipe {
     /// A pipe that read these documents. Nothing is written before the first save.
     pub(crate) fn new(documents: Documents, directory: &Path, quiet: bool) -> Self {
         let file = directory.join(format!("{PREFIX}{}{SUFFIX}", std::process::id()));
-        Self { documents: Mutex::new(Arc::new(documents)), file, end: End::Stdout, quiet }
+        Self { documents: Mutex::new(Arc::new(documents)), file, end: PipeOutput::Stdout, quiet }
     }
 
     /// Documents of a file that is kept up to date itself.
     pub(crate) fn in_place(documents: Documents, file: PathBuf) -> Self {
-        Self { documents: Mutex::new(Arc::new(documents)), file, end: End::InPlace, quiet: true }
+        Self { documents: Mutex::new(Arc::new(documents)), file, end: PipeOutput::InPlace, quiet: true }
     }
 
     /// The documents as they were saved last.
@@ -59,12 +59,12 @@ impl Pipe {
 
     /// Removes the file where stdout has the documents.
     pub(crate) fn done(&self) {
-        if self.end == End::Stdout {
+        if self.end == PipeOutput::Stdout {
             let _ = fs::remove_file(&self.file);
         }
     }
 
-    fn keep(&self, documents: &Documents) -> anyhow::Result<()> {
+    fn store(&self, documents: &Documents) -> anyhow::Result<()> {
         let first = !self.file.exists();
         write_durably(&self.file, &self.file.with_extension("next"), documents)?;
         if first && !self.quiet {
@@ -85,7 +85,7 @@ impl Store for Pipe {
 
     async fn save(&self, documents: &Documents) -> Result<(), StoreError> {
         tracing::debug!("saves");
-        let kept = self.keep(documents).map_err(|error| StoreError { operation: "save", cause: error.into() });
+        let kept = self.store(documents).map_err(|error| StoreError { operation: "save", cause: error.into() });
         if kept.is_ok() {
             tracing::debug!("saved");
         }
@@ -95,7 +95,7 @@ impl Store for Pipe {
 
 /// Documents that move to stdout are in the file before they leave where they were.
 #[async_trait]
-impl Place for Pipe {
+impl PivotStore for Pipe {
     fn title(&self) -> String {
         format!("- ({})", self.file.display())
     }
@@ -136,7 +136,7 @@ mod tests {
             let text = fs::read(&file).unwrap_or_default();
             Pipe::in_place(Documents::read(&text).unwrap(), file.clone())
         };
-        testing::keeps(open).await;
+        testing::check_store(open).await;
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "there are keys in it");
     }
 }

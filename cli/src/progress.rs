@@ -5,12 +5,12 @@ use std::{io::IsTerminal, time::Duration};
 use indicatif::{ProgressBar, ProgressStyle};
 use keelway_api::name::HypervisorName;
 use keelway_planner::Waiting;
-use keelway_reconciler::Progress;
+use keelway_reconciler::RunProgress;
 
 /// One line that tells what happens now; nothing where nobody looks.
-pub(crate) struct Line(ProgressBar);
+pub(crate) struct ProgressLine(ProgressBar);
 
-impl Line {
+impl ProgressLine {
     /// A line on stderr where that is a terminal.
     pub(crate) fn of_terminal(quiet: bool) -> Self {
         if quiet || !std::io::stderr().is_terminal() {
@@ -25,26 +25,26 @@ impl Line {
     }
 
     /// Says what happens now.
-    pub(crate) fn say(&self, text: &str) {
+    pub(crate) fn show(&self, text: &str) {
         self.0.set_message(text.to_owned());
     }
 }
 
-impl Progress for Line {
+impl RunProgress for ProgressLine {
     fn effect(&self, machine: &HypervisorName, action: &str) {
-        self.say(&format!("{machine}: {action}"));
+        self.show(&format!("{machine}: {action}"));
     }
 
     fn waiting(&self, waiting: &[Waiting]) {
         if let Some(first) = waiting.first() {
             let more = waiting.len() - 1;
             let others = if more > 0 { format!(" (and {more} more)") } else { String::new() };
-            self.say(&format!("{first}{others}"));
+            self.show(&format!("{first}{others}"));
         }
     }
 }
 
-impl Drop for Line {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }

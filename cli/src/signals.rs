@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Which signal came, if any.
 #[derive(Clone, Default)]
-pub(crate) struct Received(Arc<AtomicU8>);
+pub(crate) struct ReceivedSignal(Arc<AtomicU8>);
 
-impl Received {
+impl ReceivedSignal {
     /// The signal's number.
     pub(crate) fn number(&self) -> Option<u8> {
         match self.0.load(Ordering::Relaxed) {
@@ -24,8 +24,8 @@ impl Received {
 }
 
 /// Cancels the token at the first signal. A second one ends the process at once, as without a handler.
-pub(crate) fn cancel_on_signal(stop: CancellationToken) -> anyhow::Result<Received> {
-    let received = Received::default();
+pub(crate) fn cancel_on_signal(stop: CancellationToken) -> anyhow::Result<ReceivedSignal> {
+    let received = ReceivedSignal::default();
     let mut interrupt = signal(SignalKind::interrupt()).context("could not listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("could not listen for SIGTERM")?;
     let told = received.clone();

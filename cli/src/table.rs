@@ -1,13 +1,13 @@
 //! Tables that line up, as kubectl writes them.
 
 /// Rows of cells under a header, three spaces apart.
-pub(crate) struct Table {
+pub(crate) struct TextTable {
     rows: Vec<Vec<String>>,
 }
 
 const GAP: usize = 3;
 
-impl Table {
+impl TextTable {
     /// A table with these columns.
     pub(crate) fn new(header: &[&str]) -> Self {
         Self { rows: vec![header.iter().map(ToString::to_string).collect()] }
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let mut table = Table::new(&["NAME", "READY"]);
+        let mut table = TextTable::new(&["NAME", "READY"]);
         table.row(vec!["etcd-0".into(), "True".into()]);
         table.row(vec!["kube-apiserver-0".into(), "False".into()]);
         assert_eq!(table.render(None), "NAME               READY\netcd-0             True\nkube-apiserver-0   False\n");

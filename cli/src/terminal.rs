@@ -9,9 +9,9 @@ use rustix::{
 };
 
 /// A terminal that hands every key to whoever reads, until this is dropped.
-pub(crate) struct Raw(Termios);
+pub(crate) struct RawTerminal(Termios);
 
-impl Raw {
+impl RawTerminal {
     /// Of stdin.
     pub(crate) fn of_stdin() -> io::Result<Self> {
         let before = tcgetattr(stdin())?;
@@ -22,7 +22,7 @@ impl Raw {
     }
 }
 
-impl Drop for Raw {
+impl Drop for RawTerminal {
     fn drop(&mut self) {
         // There is nobody left to tell.
         let _ = tcsetattr(stdin(), OptionalActions::Now, &self.0);

@@ -23,10 +23,10 @@ pub(crate) use role::RoleView;
 pub(crate) use secret::SecretView;
 pub(crate) use token::TokenView;
 
-use crate::{table::Table, terminal};
+use crate::{table::TextTable, terminal};
 
 /// One row of a table.
-pub(crate) trait View {
+pub(crate) trait TableRow {
     /// The columns; those after the first `narrow` ones are shown on request.
     const HEADER: &'static [&'static str];
     /// How many columns are always shown.
@@ -42,12 +42,12 @@ pub(crate) fn list(items: &[Json]) -> Json {
 }
 
 /// A table of these; nothing where there are none.
-pub(crate) fn table<V: View>(views: &[V], wide: bool) -> String {
+pub(crate) fn table<V: TableRow>(views: &[V], wide: bool) -> String {
     if views.is_empty() {
         return String::new();
     }
     let shown = if wide { V::HEADER.len() } else { V::NARROW };
-    let mut table = Table::new(V::HEADER.get(..shown).unwrap_or(V::HEADER));
+    let mut table = TextTable::new(V::HEADER.get(..shown).unwrap_or(V::HEADER));
     for view in views {
         let mut cells = view.cells();
         cells.truncate(shown);

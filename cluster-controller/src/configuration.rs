@@ -38,30 +38,30 @@ pub enum ConfigurationError {
 
 /// A field that makes no sense, and its mend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {problem}; {mend}")]
+#[error("{field}: {problem}; {help}")]
 pub struct FieldFault {
     /// The field's path.
     pub field: String,
     /// What is wrong.
     pub problem: String,
     /// How to mend it.
-    pub mend: String,
+    pub help: String,
 }
 
 impl FieldFault {
-    pub(crate) fn new(field: impl Into<String>, problem: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { field: field.into(), problem: problem.into(), mend: mend.into() }
+    pub(crate) fn new(field: impl Into<String>, problem: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { field: field.into(), problem: problem.into(), help: help.into() }
     }
 }
 
 /// Whether the parts of a configuration make sense together.
-pub(crate) trait Check {
+pub(crate) trait ValidateConfiguration {
     /// The first fault.
     fn check(&self) -> Result<(), FieldFault>;
 }
 
 /// Reads a file.
-pub(crate) fn read<T: DeserializeOwned + Check>(path: &Path) -> Result<T, ConfigurationError> {
+pub(crate) fn read<T: DeserializeOwned + ValidateConfiguration>(path: &Path) -> Result<T, ConfigurationError> {
     let text =
         std::fs::read_to_string(path).map_err(|source| ConfigurationError::Read { path: path.to_owned(), source })?;
     let read: T = serde_saphyr::from_str(&text)

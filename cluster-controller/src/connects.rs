@@ -2,40 +2,40 @@
 
 use std::sync::Arc;
 
-use keelway_tls::Told;
+use keelway_tls::LogRateLimiter;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use crate::connect::Reason;
+use crate::connect::RefusalReason;
 
 /// Requests by how they ended.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Connects {
-    by_outcome: Family<Label, Counter>,
-    told: Arc<Told>,
+    by_outcome: Family<ConnectLabels, Counter>,
+    told: Arc<LogRateLimiter>,
 }
 
-type Label = [(&'static str, &'static str); 1];
+type ConnectLabels = [(&'static str, &'static str); 1];
 
-fn label(outcome: Result<(), Reason>) -> Label {
-    [("outcome", outcome.map_or_else(Reason::word, |()| "opened"))]
+fn label(outcome: Result<(), RefusalReason>) -> ConnectLabels {
+    [("outcome", outcome.map_or_else(RefusalReason::label, |()| "opened"))]
 }
 
 impl Connects {
     /// Counts one.
-    pub(crate) fn count(&self, outcome: Result<(), Reason>) {
+    pub(crate) fn count(&self, outcome: Result<(), RefusalReason>) {
         self.by_outcome.get_or_create(&label(outcome)).inc();
     }
 
     /// Whether one more refusal may be logged: tenants decide how many there are.
-    pub(crate) fn may_tell(&self) -> bool {
+    pub(crate) fn may_log(&self) -> bool {
         self.told.has_room()
     }
 
     /// Makes the metric known, with all its outcomes.
     pub(crate) fn register(&self, registry: &mut Registry) {
-        for outcome in Reason::ALL.map(Err).into_iter().chain([Ok(())]) {
+        for outcome in RefusalReason::ALL.map(Err).into_iter().chain([Ok(())]) {
             drop(self.by_outcome.get_or_create(&label(outcome)));
         }
         registry.register("connects", "Requests for tunnels, by how they ended", self.by_outcome.clone());

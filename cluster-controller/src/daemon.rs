@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io;
 use std::process::ExitCode;
 
-use keelway_vpn::error::Chain;
+use keelway_vpn::error::ErrorChain;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
@@ -47,6 +47,6 @@ fn start<F: Future>(program: impl FnOnce(CancellationToken) -> F) -> io::Result<
 }
 
 fn fail(error: &(dyn Error + 'static)) -> ExitCode {
-    tracing::error!("{}", Chain(error));
+    tracing::error!("{}", ErrorChain(error));
     ExitCode::FAILURE
 }

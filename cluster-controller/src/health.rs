@@ -31,7 +31,7 @@ const LARGEST_HEAD: usize = 8192;
 const METRICS_MODE: u32 = 0o600;
 
 /// What is told about this process.
-pub(crate) struct Health {
+pub(crate) struct ProcessHealth {
     /// All metrics.
     pub(crate) registry: Registry,
     /// Whether it does its work, or why not.
@@ -40,7 +40,7 @@ pub(crate) struct Health {
 
 /// Nobody can ask.
 #[derive(Debug, thiserror::Error)]
-pub enum HealthError {
+pub enum HealthServerError {
     /// The address cannot be had.
     #[error("cannot listen on {address}")]
     Address {
@@ -62,17 +62,18 @@ pub enum HealthError {
 }
 
 /// Where it is asked for.
-pub(crate) struct Entrances {
+pub(crate) struct HealthListeners {
     health: TcpListener,
     metrics: Option<UnixListener>,
 }
 
-impl Entrances {
+impl HealthListeners {
     /// Listens at an address of loopback for health, and at a path for metrics.
-    pub(crate) async fn open(address: SocketAddr, metrics: Option<&Path>) -> Result<Self, HealthError> {
-        let health = TcpListener::bind(address).await.map_err(|source| HealthError::Address { address, source })?;
+    pub(crate) async fn open(address: SocketAddr, metrics: Option<&Path>) -> Result<Self, HealthServerError> {
+        let health =
+            TcpListener::bind(address).await.map_err(|source| HealthServerError::Address { address, source })?;
         let open = |path: &Path| {
-            let failed = |source| HealthError::Socket { path: path.to_owned(), source };
+            let failed = |source| HealthServerError::Socket { path: path.to_owned(), source };
             unix_socket::listen(path, METRICS_MODE).map_err(failed)
         };
         Ok(Self { health, metrics: metrics.map(open).transpose()? })
@@ -80,28 +81,28 @@ impl Entrances {
 }
 
 /// Answers until the process ends.
-pub(crate) async fn serve(entrances: Entrances, health: Health) {
+pub(crate) async fn serve(entrances: HealthListeners, health: ProcessHealth) {
     let health = Arc::new(health);
     let metrics = async {
         match entrances.metrics {
-            Some(listener) => attend(Listener::Socket(listener), &health, on_socket).await,
+            Some(listener) => accept_connections(LocalListener::Socket(listener), &health, on_socket).await,
             None => std::future::pending().await,
         }
     };
-    tokio::join!(attend(Listener::Loopback(entrances.health), &health, on_loopback), metrics);
+    tokio::join!(accept_connections(LocalListener::Loopback(entrances.health), &health, on_loopback), metrics);
 }
 
-enum Listener {
+enum LocalListener {
     Loopback(TcpListener),
     Socket(UnixListener),
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+trait HealthStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> HealthStream for T {}
 
-impl Listener {
-    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+impl LocalListener {
+    async fn accept(&self) -> io::Result<Box<dyn HealthStream>> {
         Ok(match self {
             Self::Loopback(listener) => Box::new(listener.accept().await?.0),
             Self::Socket(listener) => Box::new(listener.accept().await?.0),
@@ -109,9 +110,9 @@ impl Listener {
     }
 }
 
-type Answer = fn(&str, &Health) -> Response<Full<Bytes>>;
+type HealthHandler = fn(&str, &ProcessHealth) -> Response<Full<Bytes>>;
 
-async fn attend(listener: Listener, health: &Arc<Health>, answer: Answer) {
+async fn accept_connections(listener: LocalListener, health: &Arc<ProcessHealth>, answer: HealthHandler) {
     let mut open = VecDeque::new();
     loop {
         let Ok(stream) = listener.accept().await else {
@@ -128,7 +129,7 @@ async fn attend(listener: Listener, health: &Arc<Health>, answer: Answer) {
         }
         let health = Arc::clone(health);
         let conversation = tokio::spawn(async move {
-            if let Err(error) = converse(stream, health, answer).await {
+            if let Err(error) = serve_connection(stream, health, answer).await {
                 tracing::debug!(%error, "a question about health broke off");
             }
         });
@@ -136,7 +137,11 @@ async fn attend(listener: Listener, health: &Arc<Health>, answer: Answer) {
     }
 }
 
-async fn converse(stream: Box<dyn Stream>, health: Arc<Health>, answer: Answer) -> hyper::Result<()> {
+async fn serve_connection(
+    stream: Box<dyn HealthStream>,
+    health: Arc<ProcessHealth>,
+    answer: HealthHandler,
+) -> hyper::Result<()> {
     let service = service_fn(move |request: Request<Incoming>| {
         let path = if request.method() == Method::GET { request.uri().path() } else { "" };
         let answer = answer(path, &health);
@@ -150,7 +155,7 @@ async fn converse(stream: Box<dyn Stream>, health: Arc<Health>, answer: Answer) 
         .await
 }
 
-fn on_loopback(path: &str, health: &Health) -> Response<Full<Bytes>> {
+fn on_loopback(path: &str, health: &ProcessHealth) -> Response<Full<Bytes>> {
     match path {
         "/healthz" => text(StatusCode::OK, "ok\n".to_owned()),
         "/readyz" => match (health.readiness)() {
@@ -161,7 +166,7 @@ fn on_loopback(path: &str, health: &Health) -> Response<Full<Bytes>> {
     }
 }
 
-fn on_socket(path: &str, health: &Health) -> Response<Full<Bytes>> {
+fn on_socket(path: &str, health: &ProcessHealth) -> Response<Full<Bytes>> {
     match path {
         "/metrics" => metrics(&health.registry),
         _ => text(StatusCode::NOT_FOUND, "there is /metrics\n".to_owned()),
@@ -194,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    async fn ask(mut stream: impl Stream, path: &str) -> String {
+    async fn ask(mut stream: impl HealthStream, path: &str) -> String {
         let question = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         stream.write_all(question.as_bytes()).await.unwrap();
         let mut answer = String::new();
@@ -206,10 +211,11 @@ mod tests {
     async fn health_is_for_all_and_metrics_are_for_its_own_user() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("metrics.sock");
-        let entrances = Entrances::open("127.0.0.1:0".parse().unwrap(), Some(&socket)).await.unwrap();
+        let entrances = HealthListeners::open("127.0.0.1:0".parse().unwrap(), Some(&socket)).await.unwrap();
         let address = entrances.health.local_addr().unwrap();
         let readiness = Box::new(|| Err("not yet".to_owned()));
-        let serving = tokio::spawn(serve(entrances, Health { registry: Registry::with_prefix("keelway"), readiness }));
+        let serving =
+            tokio::spawn(serve(entrances, ProcessHealth { registry: Registry::with_prefix("keelway"), readiness }));
         let health = async |path: &str| ask(TcpStream::connect(address).await.unwrap(), path).await;
         let metrics = async |path: &str| ask(UnixStream::connect(&socket).await.unwrap(), path).await;
 

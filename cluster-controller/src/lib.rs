@@ -12,6 +12,6 @@ mod tasks;
 mod unix_socket;
 
 pub use self::configuration::{ConfigurationError, FieldFault};
-pub use self::health::HealthError;
+pub use self::health::HealthServerError;
 pub use self::tasks::TaskError;
 pub use keelway_tls::{TlsError, TlsFiles};

@@ -7,18 +7,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use keelway_cluster_controller::{controller, controller::Process, egress, gateway};
+use keelway_cluster_controller::{controller, controller::ControllerOptions, egress, gateway};
 
 /// The programs that stand between a control plane and its workers.
 #[derive(Debug, Parser)]
 #[command(name = "keelway-cluster-controller", version)]
-struct Arguments {
+struct ClusterControllerArguments {
     #[command(subcommand)]
-    program: Program,
+    program: ClusterControllerCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Program {
+enum ClusterControllerCommand {
     /// Serves the cluster's workers: certificates, addresses, policies, add-ons.
     Run {
         #[command(flatten)]
@@ -47,13 +47,17 @@ struct Configured {
 }
 
 fn main() -> ExitCode {
-    match Arguments::parse().program {
-        Program::Run { configured: Configured { config }, identity, health, metrics } => {
-            let process = Process { config, identity, health, metrics };
+    match ClusterControllerArguments::parse().program {
+        ClusterControllerCommand::Run { configured: Configured { config }, identity, health, metrics } => {
+            let process = ControllerOptions { config, identity, health, metrics };
             daemon::run(|stop| async move { Box::pin(controller::run(&process, stop.cancelled_owned())).await })
         }
-        Program::Gateway(configured) => daemon::run(|stop| async move { gateway::run(&configured.config, stop).await }),
-        Program::Egress(configured) => daemon::run(|stop| async move { egress::run(&configured.config, stop).await }),
+        ClusterControllerCommand::Gateway(configured) => {
+            daemon::run(|stop| async move { gateway::run(&configured.config, stop).await })
+        }
+        ClusterControllerCommand::Egress(configured) => {
+            daemon::run(|stop| async move { egress::run(&configured.config, stop).await })
+        }
     }
 }
 
@@ -67,9 +71,11 @@ fn loopback(text: &str) -> Result<SocketAddr, &'static str> {
 mod tests {
     use super::*;
 
-    fn health_at(address: &str) -> Result<Arguments, clap::Error> {
+    fn health_at(address: &str) -> Result<ClusterControllerArguments, clap::Error> {
         let words = ["keelway-cluster-controller", "run", "--config=a.json", "--identity=a"];
-        Arguments::try_parse_from(words.map(str::to_owned).into_iter().chain([format!("--health={address}")]))
+        ClusterControllerArguments::try_parse_from(
+            words.map(str::to_owned).into_iter().chain([format!("--health={address}")]),
+        )
     }
 
     #[test]
@@ -77,9 +83,9 @@ mod tests {
         for address in ["127.0.0.1:20001", "[::1]:20001"] {
             assert!(health_at(address).is_ok(), "{address}");
         }
-        for (address, mend) in [("0.0.0.0:20001", "use a loopback address"), ("127.0.0.1", "write it as")] {
+        for (address, help) in [("0.0.0.0:20001", "use a loopback address"), ("127.0.0.1", "write it as")] {
             let error = health_at(address).unwrap_err().to_string();
-            assert!(error.contains("--health <ADDRESS:PORT>") && error.contains(mend), "{error}");
+            assert!(error.contains("--health <ADDRESS:PORT>") && error.contains(help), "{error}");
         }
     }
 }

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-/// How long each kind of call may take. A call that is not answered in time fails with [`crate::Error::TimedOut`].
+/// How long each kind of call may take. A call that is not answered in time fails with [`crate::CriError::TimedOut`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
     /// Calls that only look: lists, statuses, version.

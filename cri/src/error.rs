@@ -29,9 +29,9 @@ impl fmt::Display for Operation {
 
 /// What the runtime said when it refused, or the transport in its place.
 #[derive(Debug)]
-pub struct Answer(Box<Status>);
+pub struct GrpcStatus(Box<Status>);
 
-impl Answer {
+impl GrpcStatus {
     /// The code of the gRPC status.
     #[must_use]
     pub fn code(&self) -> Code {
@@ -45,13 +45,13 @@ impl Answer {
     }
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for GrpcStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.message().is_empty() { write!(f, "{:?}", self.code()) } else { f.write_str(self.message()) }
     }
 }
 
-impl std::error::Error for Answer {
+impl std::error::Error for GrpcStatus {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         std::error::Error::source(&*self.0)
     }
@@ -59,7 +59,7 @@ impl std::error::Error for Answer {
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum CriError {
     /// No connection, or the connection broke before the answer. A change may have been made all the same.
     #[error("{operation}: the runtime cannot be reached")]
     Unreachable {
@@ -67,7 +67,7 @@ pub enum Error {
         operation: Operation,
         /// The transport's words.
         #[source]
-        answer: Answer,
+        answer: GrpcStatus,
     },
     /// No answer in time: the runtime hangs, or is very busy. A change may have been made all the same.
     #[error("{operation}: no answer within {} s", deadline.as_secs_f32())]
@@ -84,7 +84,7 @@ pub enum Error {
         operation: Operation,
         /// The runtime's words.
         #[source]
-        answer: Answer,
+        answer: GrpcStatus,
     },
     /// A sandbox or container of the same name exists.
     #[error("{operation}: the name is taken{}", held_by(holder.as_deref()))]
@@ -95,7 +95,7 @@ pub enum Error {
         holder: Option<String>,
         /// The runtime's words.
         #[source]
-        answer: Answer,
+        answer: GrpcStatus,
     },
     /// Any other refusal.
     #[error("{operation}: refused")]
@@ -104,7 +104,7 @@ pub enum Error {
         operation: Operation,
         /// The runtime's words.
         #[source]
-        answer: Answer,
+        answer: GrpcStatus,
     },
     /// The answer lacks what the protocol promises.
     #[error("{operation}: the answer makes no sense: {what}")]
@@ -135,7 +135,7 @@ fn held_by(holder: Option<&str>) -> String {
     holder.map(|id| format!(" by {id}")).unwrap_or_default()
 }
 
-impl Error {
+impl CriError {
     /// Whether the very same call may succeed later without anyone changing what is asked.
     #[must_use]
     pub fn retriable(&self) -> bool {
@@ -151,7 +151,7 @@ impl Error {
     }
 
     pub(crate) fn from_status(operation: Operation, deadline: Duration, status: Status) -> Self {
-        let answer = Answer(Box::new(status));
+        let answer = GrpcStatus(Box::new(status));
         if answer.came_from_transport() {
             return Self::Unreachable { operation, answer };
         }
@@ -170,7 +170,7 @@ impl Error {
     }
 }
 
-impl Answer {
+impl GrpcStatus {
     /// A status that a server sent has no source; one that stands for a broken connection has.
     fn came_from_transport(&self) -> bool {
         self.code() == Code::Unavailable || std::error::Error::source(&*self.0).is_some()
@@ -188,8 +188,8 @@ impl Answer {
 mod tests {
     use super::*;
 
-    fn error(code: Code, message: &str) -> Error {
-        Error::from_status(Operation::new("RunPodSandbox", "p"), Duration::from_secs(1), Status::new(code, message))
+    fn error(code: Code, message: &str) -> CriError {
+        CriError::from_status(Operation::new("RunPodSandbox", "p"), Duration::from_secs(1), Status::new(code, message))
     }
 
     #[test]
@@ -198,7 +198,7 @@ mod tests {
             Code::Unknown,
             "failed to reserve sandbox name \"a_b_c_0\": name \"a_b_c_0\" is reserved for \"cafe\"",
         );
-        assert!(matches!(&error, Error::Conflict { holder: Some(id), .. } if id == "cafe"), "{error:?}");
+        assert!(matches!(&error, CriError::Conflict { holder: Some(id), .. } if id == "cafe"), "{error:?}");
         assert_eq!(error.to_string(), "RunPodSandbox p: the name is taken by cafe");
     }
 

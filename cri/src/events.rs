@@ -15,14 +15,14 @@ use tokio::{
 };
 use tonic::transport::Channel;
 
-use crate::{Error, Operation};
+use crate::{CriError, Operation};
 
 /// How many events wait for a slow consumer before some are lost.
 const WAITING: usize = 1024;
 
 /// Something happened to a sandbox or container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct CriEvent {
     /// The id of the container, or of the sandbox itself.
     pub id: String,
     /// The id of the sandbox, where the runtime still knew it.
@@ -48,9 +48,9 @@ pub enum EventKind {
 
 /// What a subscriber is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notice {
+pub enum EventMessage {
     /// Something happened.
-    Event(Event),
+    Event(CriEvent),
     /// So many events were lost because they were not fetched in time: list again.
     Missed(u64),
 }
@@ -63,44 +63,44 @@ pub enum Notice {
 ///
 /// Dropping it ends the subscription.
 #[derive(Debug)]
-pub struct Events {
-    waiting: mpsc::Receiver<Result<Event, Error>>,
+pub struct EventSubscription {
+    waiting: mpsc::Receiver<Result<CriEvent, CriError>>,
     missed: Arc<AtomicU64>,
     reader: JoinHandle<()>,
 }
 
-impl Events {
+impl EventSubscription {
     /// The next notice; `None` after the runtime ended the stream. An error is the last notice: subscribe again, and
     /// list.
-    pub async fn next(&mut self) -> Option<Result<Notice, Error>> {
+    pub async fn next(&mut self) -> Option<Result<EventMessage, CriError>> {
         let missed = self.missed.swap(0, Ordering::Relaxed);
         if missed > 0 {
-            return Some(Ok(Notice::Missed(missed)));
+            return Some(Ok(EventMessage::Missed(missed)));
         }
-        Some(self.waiting.recv().await?.map(Notice::Event))
+        Some(self.waiting.recv().await?.map(EventMessage::Event))
     }
 }
 
-impl Drop for Events {
+impl Drop for EventSubscription {
     fn drop(&mut self) {
         self.reader.abort();
     }
 }
 
-pub(crate) fn subscribe(client: RuntimeServiceClient<Channel>, deadline: Duration) -> Events {
+pub(crate) fn subscribe(client: RuntimeServiceClient<Channel>, deadline: Duration) -> EventSubscription {
     let (sender, waiting) = mpsc::channel(WAITING);
     let missed = Arc::new(AtomicU64::new(0));
     let reader = tokio::spawn(read(client, deadline, sender, Arc::clone(&missed)));
-    Events { waiting, missed, reader }
+    EventSubscription { waiting, missed, reader }
 }
 
 async fn read(
     mut client: RuntimeServiceClient<Channel>,
     deadline: Duration,
-    sender: mpsc::Sender<Result<Event, Error>>,
+    sender: mpsc::Sender<Result<CriEvent, CriError>>,
     missed: Arc<AtomicU64>,
 ) {
-    let failed = |status| Error::from_status(Operation::new("GetContainerEvents", ""), deadline, status);
+    let failed = |status| CriError::from_status(Operation::new("GetContainerEvents", ""), deadline, status);
     // Go's gRPC sends the head of an answer with its first message, so this has no deadline of its own.
     let mut stream = match client.get_container_events(v1::GetEventsRequest {}).await {
         Ok(answer) => answer.into_inner(),
@@ -109,7 +109,7 @@ async fn read(
     };
     loop {
         let event = match stream.message().await {
-            Ok(Some(event)) => Event::from(event),
+            Ok(Some(event)) => CriEvent::from(event),
             Ok(None) => return,
             Err(status) => return drop(sender.send(Err(failed(status))).await),
         };

@@ -15,9 +15,9 @@ use hyper_util::rt::TokioIo;
 use k8s_cri::v1;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-pub use session::{Size, Streams};
+pub use session::{ExecStreams, Size};
 
-use crate::{Error, Operation, Runtime};
+use crate::{CriError, CriRuntime, Operation};
 
 /// The streams' protocol: the fourth one tells exit codes (`k8s.io/cri-streaming/pkg/streaming/remotecommand`).
 const PROTOCOL: &str = "v4.channel.k8s.io";
@@ -29,7 +29,7 @@ const REFUSAL: usize = 4096;
 pub enum ExecError {
     /// The runtime gives no address to dial.
     #[error(transparent)]
-    Runtime(#[from] Error),
+    Runtime(#[from] CriError),
     /// The address of the runtime's streams is none that can be dialled.
     #[error("the runtime serves its streams at {address}, which is no plain HTTP on an IP address")]
     Address {
@@ -55,20 +55,20 @@ pub enum ExecError {
 
 /// A command that the runtime waits for somebody to be connected to.
 #[derive(Debug, Clone)]
-pub struct Prepared {
+pub struct PreparedExec {
     uri: Uri,
     terminal: bool,
     stdin: bool,
 }
 
-impl Runtime {
+impl CriRuntime {
     /// Prepares a command in a running container. It starts once [`Prepared::run`] is connected, from the machine's network.
     pub async fn exec(
         &self,
         id: &str,
         command: &[String],
         (stdin, terminal): (bool, bool),
-    ) -> Result<Prepared, ExecError> {
+    ) -> Result<PreparedExec, ExecError> {
         let request = v1::ExecRequest {
             container_id: id.to_owned(),
             cmd: command.to_vec(),
@@ -78,13 +78,14 @@ impl Runtime {
             // A terminal has one stream for both.
             stderr: !terminal,
         };
-        let url = self.look("Exec", id, self.runtime_service().exec(request)).await?.url;
-        let malformed = || Error::Malformed { operation: Operation::new("Exec", id), what: "an address that is none" };
-        Ok(Prepared { uri: url.parse().map_err(|_| malformed())?, terminal, stdin })
+        let url = self.query("Exec", id, self.runtime_service().exec(request)).await?.url;
+        let malformed =
+            || CriError::Malformed { operation: Operation::new("Exec", id), what: "an address that is none" };
+        Ok(PreparedExec { uri: url.parse().map_err(|_| malformed())?, terminal, stdin })
     }
 }
 
-impl Prepared {
+impl PreparedExec {
     /// Whom to connect to, from the machine's own network. Where the runtime is at the end of a channel, whoever answers there
     /// may have streams at another place, which this does not tell of.
     pub fn address(&self) -> Result<SocketAddr, ExecError> {
@@ -108,7 +109,7 @@ impl Prepared {
     }
 
     /// Runs the command on such a connection to its end, and returns its exit code.
-    pub async fn run<S, I, O, E>(self, connection: S, streams: Streams<I, O, E>) -> Result<i32, ExecError>
+    pub async fn run<S, I, O, E>(self, connection: S, streams: ExecStreams<I, O, E>) -> Result<i32, ExecError>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
         I: AsyncRead + Unpin,

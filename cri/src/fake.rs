@@ -25,15 +25,15 @@ use std::{
 use k8s_cri::v1;
 use tokio::sync::{Notify, broadcast};
 
-pub use faults::{Fault, When};
-pub use journal::Call;
-pub use program::Program;
+pub use faults::{CallFault, SignalTiming};
+pub use journal::RecordedCall;
+pub use program::FakeProgram;
 pub use serve::serve;
 
-use crate::{CgroupDriver, Deadlines, Runtime};
-use faults::Faults;
-use journal::Journal;
-use state::State;
+use crate::{CriCgroupDriver, CriRuntime, Deadlines};
+use faults::CallFaults;
+use journal::CallJournal;
+use state::FakeState;
 
 /// How many events wait for a slow subscriber before its stream ends, as many as containerd holds before it blocks.
 const EVENTS: usize = 100;
@@ -41,14 +41,14 @@ const EVENTS: usize = 100;
 /// A fake runtime. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Fake {
-    shared: Arc<Shared>,
+    shared: Arc<FakeInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
-    journal: Mutex<Journal>,
-    faults: Faults,
+struct FakeInner {
+    state: Mutex<FakeState>,
+    journal: Mutex<CallJournal>,
+    faults: CallFaults,
     /// Told after each change of the state.
     changed: Notify,
     events: broadcast::Sender<v1::ContainerEventResponse>,
@@ -64,10 +64,10 @@ impl Fake {
     /// A runtime with nothing on it.
     #[must_use]
     pub fn new() -> Self {
-        let shared = Shared {
+        let shared = FakeInner {
             state: Mutex::default(),
             journal: Mutex::default(),
-            faults: Faults::default(),
+            faults: CallFaults::default(),
             changed: Notify::new(),
             events: broadcast::Sender::new(EVENTS),
         };
@@ -76,7 +76,7 @@ impl Fake {
 
     /// A client of it in this process. Needs a tokio runtime.
     #[must_use]
-    pub fn runtime(&self, deadlines: Deadlines) -> Runtime {
+    pub fn runtime(&self, deadlines: Deadlines) -> CriRuntime {
         serve::in_process(self.clone(), deadlines)
     }
 
@@ -102,7 +102,7 @@ impl Fake {
     }
 
     /// What the runtime says of who manages cgroups; `None` for a runtime that does not know the question.
-    pub fn set_cgroup_driver(&self, driver: Option<CgroupDriver>) {
+    pub fn set_cgroup_driver(&self, driver: Option<CriCgroupDriver>) {
         self.state().cgroup_driver = driver;
     }
 
@@ -123,14 +123,14 @@ impl Fake {
     }
 
     /// Lets something go wrong at the `nth` call from now on that changes something; 1 is the next one.
-    pub fn inject(&self, nth: usize, fault: Fault) {
+    pub fn inject(&self, nth: usize, fault: CallFault) {
         let made = lock(&self.shared.journal).changes();
         self.shared.faults.add(made + nth, fault);
     }
 
     /// The calls that were made so far.
     #[must_use]
-    pub fn calls(&self) -> Vec<Call> {
+    pub fn calls(&self) -> Vec<RecordedCall> {
         lock(&self.shared.journal).calls().to_vec()
     }
 
@@ -139,12 +139,12 @@ impl Fake {
         lock(&self.shared.journal).write_to(path)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FakeState> {
         lock(&self.shared.state)
     }
 
     /// Changes the state, and tells everybody who waits for that and who subscribed to events.
-    fn changing<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn changing<T>(&self, change: impl FnOnce(&mut FakeState) -> T) -> T {
         let mut state = self.state();
         let outcome = change(&mut state);
         if self.shared.events.receiver_count() > 0 {

@@ -27,7 +27,7 @@ use prost_types::{Any, Timestamp};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tonic::{Code, Request, Status, Streaming, metadata::MetadataValue, transport::Channel};
 
-use crate::{Error, Operation, Runtime};
+use crate::{CriError, CriRuntime, Operation};
 
 /// containerd's namespace that CRI looks at.
 const NAMESPACE: &str = "k8s.io";
@@ -45,15 +45,15 @@ const UNNAMED: &str = "unnamed.invalid/image";
 /// plain or compressed; names are taken from it in full (`registry.k8s.io/pause:3.10.2`). Images that exist by these
 /// names are replaced. All of it has to be done within `deadline`.
 pub async fn import<R: AsyncRead + Unpin>(
-    runtime: &Runtime,
+    runtime: &CriRuntime,
     archive: R,
     deadline: Duration,
-) -> Result<Vec<String>, Error> {
+) -> Result<Vec<String>, CriError> {
     let import = async {
         let channel = runtime.channel();
         let lease = Lease::take(&channel, deadline).await?;
         let transferred = transfer(&channel, &lease, archive).await;
-        lease.give_back(&channel).await;
+        lease.release(&channel).await;
         let mut saved = transferred?;
         saved.sort_by(|a, b| a.name.cmp(&b.name));
         for image in &saved {
@@ -63,13 +63,13 @@ pub async fn import<R: AsyncRead + Unpin>(
     };
     match tokio::time::timeout(deadline, import).await {
         Ok(Ok(names)) => Ok(names),
-        Ok(Err(Failure::Runtime(status))) => Err(Error::from_status(operation(), deadline, status)),
-        Ok(Err(Failure::Read(source))) => Err(Error::ReadArchive { operation: operation(), source }),
-        Ok(Err(Failure::Cri(error))) => Err(error),
-        Ok(Err(Failure::Nameless)) => {
-            Err(Error::Malformed { operation: operation(), what: "the archive names no image" })
+        Ok(Err(ImportFailure::Runtime(status))) => Err(CriError::from_status(operation(), deadline, status)),
+        Ok(Err(ImportFailure::Read(source))) => Err(CriError::ReadArchive { operation: operation(), source }),
+        Ok(Err(ImportFailure::Cri(error))) => Err(error),
+        Ok(Err(ImportFailure::Nameless)) => {
+            Err(CriError::Malformed { operation: operation(), what: "the archive names no image" })
         }
-        Err(_) => Err(Error::TimedOut { operation: operation(), deadline }),
+        Err(_) => Err(CriError::TimedOut { operation: operation(), deadline }),
     }
 }
 
@@ -77,14 +77,14 @@ fn operation() -> Operation {
     Operation::new("ImportImage", "")
 }
 
-enum Failure {
+enum ImportFailure {
     Runtime(Status),
     Read(std::io::Error),
-    Cri(Error),
+    Cri(CriError),
     Nameless,
 }
 
-impl From<Status> for Failure {
+impl From<Status> for ImportFailure {
     fn from(status: Status) -> Self {
         Self::Runtime(status)
     }
@@ -104,7 +104,7 @@ struct Lease {
 
 impl Lease {
     /// Ends by itself a while after the import has to, should nobody be left to give it back.
-    async fn take(channel: &Channel, deadline: Duration) -> Result<Self, Failure> {
+    async fn take(channel: &Channel, deadline: Duration) -> Result<Self, ImportFailure> {
         let id = unique_id("import");
         let end = Timestamp::from(SystemTime::now() + 2 * deadline).to_string();
         let labels = [("containerd.io/gc.expire".to_owned(), end)].into();
@@ -113,7 +113,7 @@ impl Lease {
         Ok(Self { id })
     }
 
-    async fn give_back(self, channel: &Channel) {
+    async fn release(self, channel: &Channel) {
         let request = DeleteRequest { id: self.id, sync: false };
         if let Err(status) = LeasesClient::new(channel.clone()).delete(in_namespace(request)).await {
             tracing::debug!(%status, "a lease ends by itself");
@@ -130,9 +130,13 @@ impl Lease {
     }
 }
 
-async fn transfer<R: AsyncRead + Unpin>(channel: &Channel, lease: &Lease, archive: R) -> Result<Vec<Saved>, Failure> {
-    let upload = Stream::open(channel, lease, "archive").await?;
-    let progress = Stream::open(channel, lease, "progress").await?;
+async fn transfer<R: AsyncRead + Unpin>(
+    channel: &Channel,
+    lease: &Lease,
+    archive: R,
+) -> Result<Vec<Saved>, ImportFailure> {
+    let upload = TransferStream::open(channel, lease, "archive").await?;
+    let progress = TransferStream::open(channel, lease, "progress").await?;
     let request = TransferRequest {
         source: Some(to_any(&ImageImportStream { stream: upload.id.clone(), ..Default::default() })),
         destination: Some(to_any(&destination())),
@@ -144,16 +148,16 @@ async fn transfer<R: AsyncRead + Unpin>(channel: &Channel, lease: &Lease, archiv
         tokio::pin!(transfer);
         tokio::select! {
             answer = &mut transfer => answer?,
-            fed = upload.feed(archive) => {
+            fed = upload.send_archive(archive) => {
                 fed?;
                 transfer.await?
             }
         };
-        Ok::<_, Failure>(())
+        Ok::<_, ImportFailure>(())
     };
     let ((), saved) = futures::try_join!(transferred, progress.saved_images())?;
     if saved.is_empty() {
-        return Err(Failure::Nameless);
+        return Err(ImportFailure::Nameless);
     }
     Ok(saved)
 }
@@ -179,12 +183,12 @@ fn platform() -> Platform {
 }
 
 /// Waits until CRI's own table has the image, and not an older one of that name.
-async fn known_to_cri(runtime: &Runtime, channel: &Channel, image: &Saved) -> Result<(), Failure> {
+async fn known_to_cri(runtime: &CriRuntime, channel: &Channel, image: &Saved) -> Result<(), ImportFailure> {
     let mut images = ImagesClient::new(channel.clone());
     let mut ask = tokio::time::interval(ASK_EVERY);
     loop {
         ask.tick().await;
-        let Some(known) = runtime.image_status(&image.name).await.map_err(Failure::Cri)? else {
+        let Some(known) = runtime.image_status(&image.name).await.map_err(ImportFailure::Cri)? else {
             continue;
         };
         // CRI keeps each of its images in containerd by id, too.
@@ -203,14 +207,14 @@ fn target_digest(record: containerd_client::services::v1::GetImageResponse) -> S
 }
 
 /// One stream of containerd's streaming service.
-struct Stream {
+struct TransferStream {
     id: String,
     out: mpsc::Sender<Any>,
     back: Streaming<Any>,
 }
 
-impl Stream {
-    async fn open(channel: &Channel, lease: &Lease, purpose: &str) -> Result<Self, Failure> {
+impl TransferStream {
+    async fn open(channel: &Channel, lease: &Lease, purpose: &str) -> Result<Self, ImportFailure> {
         let id = unique_id(purpose);
         let (mut out, messages) = mpsc::channel(1);
         // The receiver is right here, with room for one message.
@@ -223,7 +227,7 @@ impl Stream {
     }
 
     /// Sends all of the archive, and waits until the service has read it.
-    async fn feed<R: AsyncRead + Unpin>(mut self, mut archive: R) -> Result<(), Failure> {
+    async fn send_archive<R: AsyncRead + Unpin>(mut self, mut archive: R) -> Result<(), ImportFailure> {
         let mut buffer = vec![0; PIECE];
         let mut room = 0;
         loop {
@@ -234,7 +238,7 @@ impl Stream {
                     None => return Ok(()),
                 }
             }
-            let length = archive.read(&mut buffer[..room.min(PIECE)]).await.map_err(Failure::Read)?;
+            let length = archive.read(&mut buffer[..room.min(PIECE)]).await.map_err(ImportFailure::Read)?;
             if length == 0 {
                 break;
             }
@@ -251,7 +255,7 @@ impl Stream {
     }
 
     /// Reads progress to its end, and picks the images that were saved.
-    async fn saved_images(mut self) -> Result<Vec<Saved>, Failure> {
+    async fn saved_images(mut self) -> Result<Vec<Saved>, ImportFailure> {
         let mut saved = Vec::new();
         while let Some(message) = self.back.message().await? {
             let Some(progress) = decoded::<Progress>(&message) else {

@@ -19,7 +19,9 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use crate::{CgroupDriver, Deadlines, Error, Events, Operation, RuntimeStatus, Version, events, wire};
+use crate::{
+    CriCgroupDriver, CriError, Deadlines, EventSubscription, Operation, RuntimeStatus, RuntimeVersion, events, wire,
+};
 
 /// The largest answer that is read: what the kubelet reads, and what containerd sends.
 const MAX_ANSWER: usize = 16 << 20;
@@ -27,25 +29,25 @@ const MAX_ANSWER: usize = 16 << 20;
 /// A container runtime that speaks `runtime.v1`. Cheap to clone; clones share one connection, which is made with the
 /// first call and again after it broke.
 #[derive(Clone)]
-pub struct Runtime {
+pub struct CriRuntime {
     channel: Channel,
     /// Makes another one to the same runtime, where this is known how.
     another: Option<Arc<dyn Fn() -> Channel + Send + Sync>>,
     deadlines: Deadlines,
 }
 
-impl fmt::Debug for Runtime {
+impl fmt::Debug for CriRuntime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Runtime").field("deadlines", &self.deadlines).finish_non_exhaustive()
+        f.debug_struct("CriRuntime").field("deadlines", &self.deadlines).finish_non_exhaustive()
     }
 }
 
-impl Runtime {
+impl CriRuntime {
     /// The runtime behind a Unix socket. Nothing is dialled yet, but a tokio runtime has to be there.
-    pub fn on_socket(path: impl AsRef<Path>, deadlines: Deadlines) -> Result<Self, Error> {
+    pub fn on_socket(path: impl AsRef<Path>, deadlines: Deadlines) -> Result<Self, CriError> {
         let path = path.as_ref().to_owned();
         if !path.is_absolute() {
-            return Err(Error::RelativeSocket { path });
+            return Err(CriError::RelativeSocket { path });
         }
         Ok(Self::dialled_by(move || UnixStream::connect(path.clone()), deadlines))
     }
@@ -72,7 +74,7 @@ impl Runtime {
 
     /// The same runtime on a connection of its own, where this one dials: who reads slowly on one holds up nobody on the other.
     #[must_use]
-    pub fn apart(&self) -> Self {
+    pub fn on_own_connection(&self) -> Self {
         match &self.another {
             Some(connect) => Self { channel: connect(), ..self.clone() },
             None => self.clone(),
@@ -92,10 +94,10 @@ impl Runtime {
     }
 
     /// Who answers.
-    pub async fn version(&self) -> Result<Version, Error> {
+    pub async fn version(&self) -> Result<RuntimeVersion, CriError> {
         let request = v1::VersionRequest { version: "v1".into() };
-        let answer = self.look("Version", "", self.runtime_service().version(request)).await?;
-        Ok(Version {
+        let answer = self.query("Version", "", self.runtime_service().version(request)).await?;
+        Ok(RuntimeVersion {
             runtime: answer.runtime_name,
             runtime_version: answer.runtime_version,
             api_version: answer.runtime_api_version,
@@ -103,9 +105,9 @@ impl Runtime {
     }
 
     /// How the runtime is, and who manages cgroups (cgroupfs where the runtime does not know the question).
-    pub async fn status(&self) -> Result<RuntimeStatus, Error> {
+    pub async fn status(&self) -> Result<RuntimeStatus, CriError> {
         let request = v1::StatusRequest { verbose: false };
-        let answer = self.look("Status", "", self.runtime_service().status(request)).await?;
+        let answer = self.query("Status", "", self.runtime_service().status(request)).await?;
         let conditions = answer.status.unwrap_or_default().conditions;
         Ok(RuntimeStatus {
             conditions: conditions.into_iter().map(wire::condition).collect(),
@@ -113,21 +115,23 @@ impl Runtime {
         })
     }
 
-    async fn cgroup_driver(&self) -> Result<CgroupDriver, Error> {
+    async fn cgroup_driver(&self) -> Result<CriCgroupDriver, CriError> {
         let request = v1::RuntimeConfigRequest {};
-        match self.look("RuntimeConfig", "", self.runtime_service().runtime_config(request)).await {
+        match self.query("RuntimeConfig", "", self.runtime_service().runtime_config(request)).await {
             Ok(answer) => Ok(match answer.linux.unwrap_or_default().cgroup_driver() {
-                v1::CgroupDriver::Systemd => CgroupDriver::Systemd,
-                v1::CgroupDriver::Cgroupfs => CgroupDriver::Cgroupfs,
+                v1::CgroupDriver::Systemd => CriCgroupDriver::Systemd,
+                v1::CgroupDriver::Cgroupfs => CriCgroupDriver::Cgroupfs,
             }),
-            Err(Error::Refused { answer, .. }) if answer.code() == Code::Unimplemented => Ok(CgroupDriver::Cgroupfs),
+            Err(CriError::Refused { answer, .. }) if answer.code() == Code::Unimplemented => {
+                Ok(CriCgroupDriver::Cgroupfs)
+            }
             Err(error) => Err(error),
         }
     }
 
-    /// Subscribes to what happens to sandboxes and containers. See [`Events`] for what it promises.
+    /// Subscribes to what happens to sandboxes and containers. See [`EventSubscription`] for what it promises.
     #[must_use]
-    pub fn events(&self) -> Events {
+    pub fn events(&self) -> EventSubscription {
         events::subscribe(self.runtime_service(), self.deadlines.look)
     }
 
@@ -139,12 +143,12 @@ impl Runtime {
         ImageServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER)
     }
 
-    pub(crate) async fn look<T>(
+    pub(crate) async fn query<T>(
         &self,
         method: &'static str,
         object: &str,
         answer: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, Error> {
+    ) -> Result<T, CriError> {
         within(self.deadlines.look, Operation::new(method, object), answer).await
     }
 
@@ -153,7 +157,7 @@ impl Runtime {
         method: &'static str,
         object: &str,
         answer: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, Error> {
+    ) -> Result<T, CriError> {
         within(self.deadlines.change, Operation::new(method, object), answer).await
     }
 }
@@ -163,18 +167,18 @@ pub(crate) async fn within<T>(
     deadline: Duration,
     operation: Operation,
     answer: impl Future<Output = Result<Response<T>, Status>>,
-) -> Result<T, Error> {
+) -> Result<T, CriError> {
     match tokio::time::timeout(deadline, answer).await {
         Ok(Ok(answer)) => Ok(answer.into_inner()),
-        Ok(Err(status)) => Err(Error::from_status(operation, deadline, status)),
-        Err(_) => Err(Error::TimedOut { operation, deadline }),
+        Ok(Err(status)) => Err(CriError::from_status(operation, deadline, status)),
+        Err(_) => Err(CriError::TimedOut { operation, deadline }),
     }
 }
 
 /// "Not there" where it is what was wanted: CRI asks runtimes to say so with success, and not all do.
-fn gone_is_fine<T: Default>(answer: Result<T, Error>) -> Result<T, Error> {
+fn gone_is_fine<T: Default>(answer: Result<T, CriError>) -> Result<T, CriError> {
     match answer {
-        Err(Error::NotFound { .. }) => Ok(T::default()),
+        Err(CriError::NotFound { .. }) => Ok(T::default()),
         other => other,
     }
 }

@@ -48,7 +48,7 @@ pub struct ContainerSpec {
     /// The working directory; empty for the image's.
     pub working_dir: String,
     /// Files and directories of the machine that the container sees.
-    pub mounts: Vec<Mount>,
+    pub mounts: Vec<CriMount>,
     /// The user id to run as.
     pub user: u32,
     /// The group id to run as.
@@ -58,7 +58,7 @@ pub struct ContainerSpec {
     /// The capabilities that it has, such as `CHOWN`; as a rule none.
     pub capabilities: Vec<String>,
     /// Limits.
-    pub resources: Resources,
+    pub resources: CriResources,
     /// Where the log goes, relative to the sandbox's log directory; empty for no log.
     pub log_path: String,
     /// Labels, by which containers are found.
@@ -69,7 +69,7 @@ pub struct ContainerSpec {
 
 /// A file or directory of the machine in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
+pub struct CriMount {
     /// The path on the machine. It has to exist.
     pub host_path: String,
     /// The path in the container.
@@ -80,7 +80,7 @@ pub struct Mount {
 
 /// Limits of a container. 0 stands for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Resources {
+pub struct CriResources {
     /// The relative weight against other containers; 1024 is one processor's share.
     pub cpu_shares: i64,
     /// Processor time in each period, in microseconds.

@@ -8,8 +8,8 @@ use std::{
 use k8s_cri::v1;
 
 use crate::{
-    Condition, Container, ContainerSpec, ContainerState, ContainerStatus, Event, EventKind, Exit, Image, Mount,
-    Sandbox, SandboxSpec, SandboxState, Usage,
+    Condition, ContainerSpec, ContainerStatus, ContainerUsage, CriContainer, CriContainerState, CriEvent, CriImage,
+    CriMount, CriSandbox, CriSandboxState, EventKind, Exit, SandboxSpec,
 };
 
 impl From<&SandboxSpec> for v1::PodSandboxConfig {
@@ -87,8 +87,8 @@ fn container_security(spec: &ContainerSpec) -> v1::LinuxContainerSecurityContext
     }
 }
 
-impl From<&Mount> for v1::Mount {
-    fn from(mount: &Mount) -> Self {
+impl From<&CriMount> for v1::Mount {
+    fn from(mount: &CriMount) -> Self {
         Self {
             host_path: mount.host_path.clone(),
             container_path: mount.container_path.clone(),
@@ -134,23 +134,23 @@ pub(crate) fn condition(condition: v1::RuntimeCondition) -> (String, Condition) 
     (condition.r#type, Condition { status: condition.status, reason: condition.reason, message: condition.message })
 }
 
-fn sandbox_state(state: v1::PodSandboxState) -> SandboxState {
+fn sandbox_state(state: v1::PodSandboxState) -> CriSandboxState {
     match state {
-        v1::PodSandboxState::SandboxReady => SandboxState::Ready,
-        v1::PodSandboxState::SandboxNotready => SandboxState::NotReady,
+        v1::PodSandboxState::SandboxReady => CriSandboxState::Ready,
+        v1::PodSandboxState::SandboxNotready => CriSandboxState::NotReady,
     }
 }
 
-fn container_state(state: v1::ContainerState) -> ContainerState {
+fn container_state(state: v1::ContainerState) -> CriContainerState {
     match state {
-        v1::ContainerState::ContainerCreated => ContainerState::Created,
-        v1::ContainerState::ContainerRunning => ContainerState::Running,
-        v1::ContainerState::ContainerExited => ContainerState::Exited,
-        v1::ContainerState::ContainerUnknown => ContainerState::Unknown,
+        v1::ContainerState::ContainerCreated => CriContainerState::Created,
+        v1::ContainerState::ContainerRunning => CriContainerState::Running,
+        v1::ContainerState::ContainerExited => CriContainerState::Exited,
+        v1::ContainerState::ContainerUnknown => CriContainerState::Unknown,
     }
 }
 
-impl From<v1::PodSandbox> for Sandbox {
+impl From<v1::PodSandbox> for CriSandbox {
     fn from(wire: v1::PodSandbox) -> Self {
         let state = sandbox_state(wire.state());
         let metadata = wire.metadata.unwrap_or_default();
@@ -168,7 +168,7 @@ impl From<v1::PodSandbox> for Sandbox {
     }
 }
 
-impl From<v1::PodSandboxStatus> for Sandbox {
+impl From<v1::PodSandboxStatus> for CriSandbox {
     fn from(wire: v1::PodSandboxStatus) -> Self {
         let state = sandbox_state(wire.state());
         let metadata = wire.metadata.unwrap_or_default();
@@ -186,7 +186,7 @@ impl From<v1::PodSandboxStatus> for Sandbox {
     }
 }
 
-impl From<v1::Container> for Container {
+impl From<v1::Container> for CriContainer {
     fn from(wire: v1::Container) -> Self {
         let state = container_state(wire.state());
         let metadata = wire.metadata.unwrap_or_default();
@@ -209,7 +209,7 @@ impl From<v1::ContainerStatus> for ContainerStatus {
     fn from(wire: v1::ContainerStatus) -> Self {
         let state = container_state(wire.state());
         let metadata = wire.metadata.unwrap_or_default();
-        let exit = (state == ContainerState::Exited).then_some(Exit {
+        let exit = (state == CriContainerState::Exited).then_some(Exit {
             code: wire.exit_code,
             reason: wire.reason,
             message: wire.message,
@@ -232,13 +232,13 @@ impl From<v1::ContainerStatus> for ContainerStatus {
     }
 }
 
-impl From<v1::Image> for Image {
+impl From<v1::Image> for CriImage {
     fn from(wire: v1::Image) -> Self {
         Self { id: wire.id, tags: wire.repo_tags, digests: wire.repo_digests, size: wire.size, pinned: wire.pinned }
     }
 }
 
-impl From<v1::ContainerStats> for Usage {
+impl From<v1::ContainerStats> for ContainerUsage {
     fn from(wire: v1::ContainerStats) -> Self {
         let value = |value: Option<v1::UInt64Value>| value.map_or(0, |value| value.value);
         Self {
@@ -248,7 +248,7 @@ impl From<v1::ContainerStats> for Usage {
     }
 }
 
-impl From<v1::ContainerEventResponse> for Event {
+impl From<v1::ContainerEventResponse> for CriEvent {
     fn from(wire: v1::ContainerEventResponse) -> Self {
         let kind = match wire.container_event_type() {
             v1::ContainerEventType::ContainerCreatedEvent => EventKind::Created,

@@ -3,8 +3,8 @@
 use std::{path::Path, time::Duration};
 
 use keelway_cri::{
-    CgroupDriver, Deadlines, Error, Notice, Runtime, SandboxSpec,
-    fake::{Fake, Fault},
+    CriCgroupDriver, CriError, CriRuntime, Deadlines, EventMessage, SandboxSpec,
+    fake::{CallFault, Fake},
     testing::ServedFake,
 };
 use tokio::net::UnixListener;
@@ -22,16 +22,16 @@ fn sandbox(name: &str) -> SandboxSpec {
 
 #[tokio::test]
 async fn relative_sockets_are_refused() {
-    let error = Runtime::on_socket("cri.sock", SHORT).unwrap_err();
-    assert!(matches!(error, Error::RelativeSocket { .. }), "{error:?}");
+    let error = CriRuntime::on_socket("cri.sock", SHORT).unwrap_err();
+    assert!(matches!(error, CriError::RelativeSocket { .. }), "{error:?}");
 }
 
 #[tokio::test]
 async fn nobody_listens() {
     let directory = tempfile::tempdir().unwrap();
-    let runtime = Runtime::on_socket(directory.path().join("cri.sock"), SHORT).unwrap();
+    let runtime = CriRuntime::on_socket(directory.path().join("cri.sock"), SHORT).unwrap();
     let error = runtime.version().await.unwrap_err();
-    assert!(matches!(error, Error::Unreachable { .. }) && error.retriable(), "{error:?}");
+    assert!(matches!(error, CriError::Unreachable { .. }) && error.retriable(), "{error:?}");
     assert_eq!(error.to_string(), "Version: the runtime cannot be reached");
     let causes = std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
     assert!(causes.last().unwrap().to_string().contains("No such file"), "{error:?}");
@@ -42,20 +42,20 @@ async fn nobody_answers() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("cri.sock");
     let _listener = UnixListener::bind(&socket).unwrap();
-    let runtime = Runtime::on_socket(&socket, SHORT).unwrap();
+    let runtime = CriRuntime::on_socket(&socket, SHORT).unwrap();
     let error = runtime.version().await.unwrap_err();
-    assert!(matches!(error, Error::TimedOut { .. }) && error.retriable(), "{error:?}");
+    assert!(matches!(error, CriError::TimedOut { .. }) && error.retriable(), "{error:?}");
     let error = runtime.import_images(b"".as_slice()).await.unwrap_err();
-    assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
+    assert!(matches!(error, CriError::TimedOut { .. }), "{error:?}");
 }
 
 #[tokio::test]
 async fn one_call_hangs_and_others_do_not() {
     let fake = Fake::new();
     let runtime = fake.runtime(SHORT);
-    fake.inject(1, Fault::Hang);
+    fake.inject(1, CallFault::Hang);
     let error = runtime.run_pod_sandbox(&sandbox("one")).await.unwrap_err();
-    assert!(matches!(error, Error::TimedOut { deadline, .. } if deadline == SHORT.change), "{error:?}");
+    assert!(matches!(error, CriError::TimedOut { deadline, .. } if deadline == SHORT.change), "{error:?}");
     runtime.run_pod_sandbox(&sandbox("one")).await.unwrap();
 }
 
@@ -98,7 +98,9 @@ async fn the_runtime_dies_in_the_middle_of_a_call_and_comes_back() {
         while let Some(notice) = events.next().await {
             match notice {
                 // The container runs, and the stop waits for it.
-                Ok(Notice::Event(event)) if event.id == id && event.kind == keelway_cri::EventKind::Started => break,
+                Ok(EventMessage::Event(event)) if event.id == id && event.kind == keelway_cri::EventKind::Started => {
+                    break;
+                }
                 Ok(_) => {}
                 Err(error) => panic!("{error:?}"),
             }
@@ -107,8 +109,8 @@ async fn the_runtime_dies_in_the_middle_of_a_call_and_comes_back() {
         events.next().await
     };
     let (stopped, last) = tokio::join!(runtime.stop_container(&id, Duration::from_secs(60)), last);
-    assert!(matches!(stopped, Err(Error::Unreachable { .. })), "{stopped:?}");
-    assert!(matches!(last, Some(Err(Error::Unreachable { .. }))), "{last:?}");
+    assert!(matches!(stopped, Err(CriError::Unreachable { .. })), "{stopped:?}");
+    assert!(matches!(last, Some(Err(CriError::Unreachable { .. }))), "{last:?}");
 
     let socket = first.socket();
     let _again =
@@ -128,8 +130,8 @@ async fn events_that_nobody_fetches_are_counted() {
     let (mut seen, mut missed) = (0, 0);
     while seen + missed < 2 * pods {
         match tokio::time::timeout(Duration::from_secs(30), events.next()).await.unwrap().unwrap().unwrap() {
-            Notice::Event(_) => seen += 1,
-            Notice::Missed(lost) => missed += lost,
+            EventMessage::Event(_) => seen += 1,
+            EventMessage::Missed(lost) => missed += lost,
         }
     }
     assert!(missed > 0 && seen > 0, "{seen} seen, {missed} missed");
@@ -140,9 +142,9 @@ async fn cgroup_driver_is_asked_for_and_else_cgroupfs() {
     let fake = Fake::new();
     let runtime = fake.runtime(SHORT);
     for (asked, answered) in [
-        (Some(CgroupDriver::Systemd), CgroupDriver::Systemd),
-        (Some(CgroupDriver::Cgroupfs), CgroupDriver::Cgroupfs),
-        (None, CgroupDriver::Cgroupfs),
+        (Some(CriCgroupDriver::Systemd), CriCgroupDriver::Systemd),
+        (Some(CriCgroupDriver::Cgroupfs), CriCgroupDriver::Cgroupfs),
+        (None, CriCgroupDriver::Cgroupfs),
     ] {
         fake.set_cgroup_driver(asked);
         assert_eq!(runtime.status().await.unwrap().cgroup_driver, answered);

@@ -10,8 +10,8 @@ use std::{
 };
 
 use keelway_cri::{
-    ContainerSpec, ContainerState, Deadlines, Error, Runtime, SandboxSpec,
-    fake::{Call, Fake, Fault},
+    ContainerSpec, CriContainerState, CriError, CriRuntime, Deadlines, SandboxSpec,
+    fake::{CallFault, Fake, RecordedCall},
     testing::ServedFake,
 };
 
@@ -21,7 +21,7 @@ fn sandbox(name: &str) -> SandboxSpec {
     SandboxSpec { name: name.into(), namespace: "fake".into(), uid: "uid".into(), ..SandboxSpec::default() }
 }
 
-async fn pods(runtime: &Runtime) -> Vec<String> {
+async fn pods(runtime: &CriRuntime) -> Vec<String> {
     let pods = runtime.list_pod_sandboxes(&BTreeMap::new()).await.unwrap();
     let mut names: Vec<_> = pods.into_iter().map(|pod| pod.name).collect();
     names.sort();
@@ -52,8 +52,8 @@ async fn calls_are_noted_by_name() {
         ("RemovePodSandbox", "pod".to_owned()),
         ("RemovePodSandbox", pod),
     ];
-    let mut calls = changes.clone().map(|(method, object)| Call { method, object, change: true }).to_vec();
-    calls.insert(3, Call { method: "ContainerStatus", object: "pod/one".into(), change: false });
+    let mut calls = changes.clone().map(|(method, object)| RecordedCall { method, object, change: true }).to_vec();
+    calls.insert(3, RecordedCall { method: "ContainerStatus", object: "pod/one".into(), change: false });
     assert_eq!(fake.calls(), calls);
     let lines = changes.map(|(method, object)| format!("{method} {object}\n")).concat();
     assert_eq!(fs::read_to_string(&file).unwrap(), lines);
@@ -64,13 +64,13 @@ async fn faults_come_at_their_call_and_once() {
     let fake = Fake::new();
     let runtime = fake.runtime(Deadlines::default());
     runtime.run_pod_sandbox(&sandbox("before")).await.unwrap();
-    fake.inject(2, Fault::Fail);
-    fake.inject(3, Fault::LoseAnswer);
+    fake.inject(2, CallFault::Fail);
+    fake.inject(3, CallFault::LoseAnswer);
     runtime.run_pod_sandbox(&sandbox("first")).await.unwrap();
     let failed = runtime.run_pod_sandbox(&sandbox("second")).await.unwrap_err();
-    assert!(matches!(failed, Error::Refused { .. }), "{failed:?}");
+    assert!(matches!(failed, CriError::Refused { .. }), "{failed:?}");
     let lost = runtime.run_pod_sandbox(&sandbox("third")).await.unwrap_err();
-    assert!(matches!(lost, Error::Unreachable { .. }), "{lost:?}");
+    assert!(matches!(lost, CriError::Unreachable { .. }), "{lost:?}");
     runtime.run_pod_sandbox(&sandbox("fourth")).await.unwrap();
     assert_eq!(pods(&runtime).await, ["before", "first", "fourth", "third"]);
 }
@@ -89,7 +89,7 @@ async fn containers_end_when_a_test_says_so() {
     assert_eq!(fake.exit_container("other", 5), 0);
     assert_eq!(fake.exit_container("one", 5), 1);
     let status = runtime.container_status(&id).await.unwrap();
-    assert_eq!((status.state, status.exit.unwrap().code), (ContainerState::Exited, 5));
+    assert_eq!((status.state, status.exit.unwrap().code), (CriContainerState::Exited, 5));
     assert_eq!(fake.exit_container("one", 6), 0);
 }
 
@@ -118,7 +118,7 @@ async fn signalled(arguments: &[&str]) -> (Output, Vec<String>, String) {
 #[ignore = "a part of other tests"]
 async fn a_caller() {
     let Some(socket) = env::var_os(SOCKET) else { return };
-    let runtime = Runtime::on_socket(socket, Deadlines::default()).unwrap();
+    let runtime = CriRuntime::on_socket(socket, Deadlines::default()).unwrap();
     for number in 1..=5 {
         runtime.run_pod_sandbox(&sandbox(&format!("pod-{number}"))).await.unwrap();
         println!("answered {number}");

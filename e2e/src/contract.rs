@@ -8,4 +8,4 @@ mod subject;
 pub use etcd::CASES as ETCD;
 pub use live::LiveMachine;
 pub use runtime::CASES as RUNTIME;
-pub use subject::{Behaviour, Case, Subject};
+pub use subject::{Case, ContractSubject, ProgramBehaviour};

@@ -12,10 +12,10 @@ use keelway_api::{
     role::{API, Role},
 };
 
-use crate::{Keelway, Kubectl, Machine, Running};
+use crate::{Keelway, Kubectl, RunningComponent, TestMachine};
 
 /// One cluster, as its documents tell.
-pub struct ControlPlane<'a> {
+pub struct TestControlPlane<'a> {
     /// The program.
     pub keelway: &'a Keelway,
     /// What `reconcile` wrote.
@@ -23,16 +23,16 @@ pub struct ControlPlane<'a> {
     /// The same, read.
     pub documents: Documents,
     /// All machines.
-    pub machines: Vec<Machine>,
+    pub machines: Vec<TestMachine>,
     /// An administrator's client.
     pub kubectl: Kubectl,
 }
 
-impl<'a> ControlPlane<'a> {
+impl<'a> TestControlPlane<'a> {
     /// From what `reconcile` wrote, and a kubeconfig in the program's directory.
     pub fn new(keelway: &'a Keelway, text: Vec<u8>, kubeconfig: &str) -> Self {
         let documents = Documents::read(&text).unwrap();
-        let machines = Machine::all(&documents);
+        let machines = TestMachine::all(&documents);
         let kubectl = Kubectl::new(&keelway.directory().join(kubeconfig));
         Self { keelway, text, documents, machines, kubectl }
     }
@@ -48,17 +48,17 @@ impl<'a> ControlPlane<'a> {
     }
 
     /// What runs on all machines, by component.
-    pub fn running(&self) -> BTreeMap<String, Running> {
-        self.machines.iter().flat_map(Machine::running).collect()
+    pub fn running(&self) -> BTreeMap<String, RunningComponent> {
+        self.machines.iter().flat_map(TestMachine::running).collect()
     }
 
     /// The private machine, which holds all but the ingress.
-    pub fn private(&self) -> &Machine {
+    pub fn private(&self) -> &TestMachine {
         self.machines.iter().find(|machine| !machine.is_public()).unwrap()
     }
 
     /// The public machine.
-    pub fn public(&self) -> &Machine {
+    pub fn public(&self) -> &TestMachine {
         self.machines.iter().find(|machine| machine.is_public()).unwrap()
     }
 

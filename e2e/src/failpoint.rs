@@ -7,33 +7,33 @@ use rustix::process::Signal;
 
 /// A signal at a failpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct FailpointSignal {
     /// `TERM` or `KILL`.
     pub signal: Signal,
     /// Where.
-    pub at: At,
+    pub at: FailpointSelector,
 }
 
 /// One of the failpoints that a run comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum At {
+pub enum FailpointSelector {
     /// The nth, from 1.
     Nth(usize),
     /// The first that has these words.
     First(String),
 }
 
-impl fmt::Display for Cut {
+impl fmt::Display for FailpointSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.signal == Signal::KILL { "KILL " } else { "TERM " })?;
         match &self.at {
-            At::Nth(nth) => write!(f, "{nth}"),
-            At::First(words) => f.write_str(words),
+            FailpointSelector::Nth(nth) => write!(f, "{nth}"),
+            FailpointSelector::First(words) => f.write_str(words),
         }
     }
 }
 
-impl FromStr for Cut {
+impl FromStr for FailpointSignal {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -43,6 +43,9 @@ impl FromStr for Cut {
             "TERM" => Signal::TERM,
             other => bail!("{other:?} is no signal"),
         };
-        Ok(Self { signal, at: at.parse().map_or_else(|_| At::First(at.to_owned()), At::Nth) })
+        Ok(Self {
+            signal,
+            at: at.parse().map_or_else(|_| FailpointSelector::First(at.to_owned()), FailpointSelector::Nth),
+        })
     }
 }

@@ -5,13 +5,13 @@
 //! the real one asks for. So a world on such machines settles only if documents, files, keys and flags fit together.
 
 mod api_server;
-mod order;
-mod place;
+mod fake_network;
 mod program;
 mod programs;
 mod proxy;
 mod serving;
+mod signal_order;
 
-pub use order::{Moment, Order};
-pub use place::{Network, change_root};
-pub use programs::Stage;
+pub use fake_network::{FakeNetwork, change_root};
+pub use programs::ProgramRunner;
+pub use signal_order::{SignalOrder, SignalTrigger};

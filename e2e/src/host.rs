@@ -38,7 +38,7 @@ pub fn on_own_host(test: &str, body: impl FnOnce()) {
     if env::var_os(INSIDE).is_some() {
         return body();
     }
-    sweep();
+    remove_leftover_cgroups();
     let mut child = Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"])
         .args(["sh", "-ec", SETUP, "sh"])
@@ -49,7 +49,7 @@ pub fn on_own_host(test: &str, body: impl FnOnce()) {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut cause = Cause::default();
+    let mut cause = PanicMessage::default();
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
         println!("{line}");
@@ -61,12 +61,12 @@ pub fn on_own_host(test: &str, body: impl FnOnce()) {
 
 /// What the first panic of a test says, so that it stands at the end, too: a long output is cut in the middle.
 #[derive(Default)]
-struct Cause {
+struct PanicMessage {
     lines: Vec<String>,
     is_over: bool,
 }
 
-impl Cause {
+impl PanicMessage {
     fn read(&mut self, line: &str) {
         let begins = line.starts_with("thread '") && line.contains(" panicked at ");
         self.is_over |= !self.lines.is_empty() && (line == "stack backtrace:" || line.starts_with("note: "));
@@ -96,7 +96,7 @@ pub(crate) fn is_work(path: &Path) -> bool {
 }
 
 /// Removes the cgroups of tests that were killed: all else went with their host.
-fn sweep() {
+fn remove_leftover_cgroups() {
     let root = Path::new("/sys/fs/cgroup");
     for hierarchy in children(root).into_iter().chain([root.to_owned()]) {
         let fleets = children(&hierarchy.join("keelway-local"));

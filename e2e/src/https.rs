@@ -14,21 +14,21 @@ use rustls::{
 use crate::deadline;
 
 /// Whom to trust, and whom to be.
-pub struct Https {
+pub struct HttpsClient {
     config: Arc<ClientConfig>,
     server_name: ServerName<'static>,
 }
 
 /// What came back.
 #[derive(Debug)]
-pub struct Answer {
+pub struct HttpsResponse {
     /// The HTTP status.
     pub status: u16,
     /// Headers and body.
     pub text: String,
 }
 
-impl Https {
+impl HttpsClient {
     /// Trusts a bundle (PEM) for this name, and shows a certificate and key (PEM), if any.
     pub fn new(bundle: &[u8], server_name: &str, identity: Option<(&[u8], &[u8])>) -> Self {
         let mut roots = RootCertStore::empty();
@@ -49,7 +49,7 @@ impl Https {
     }
 
     /// One `GET` on a connection of its own.
-    pub fn get(&self, stream: TcpStream, path: &str) -> io::Result<Answer> {
+    pub fn get(&self, stream: TcpStream, path: &str) -> io::Result<HttpsResponse> {
         let mut stream = self.ask(stream, path, "close")?;
         let mut bytes = Vec::new();
         // Not every server says good-bye before it closes.
@@ -96,7 +96,7 @@ impl Https {
 }
 
 /// One `GET` without TLS.
-pub fn plain(mut stream: TcpStream, path: &str) -> io::Result<Answer> {
+pub fn plain(mut stream: TcpStream, path: &str) -> io::Result<HttpsResponse> {
     stream.set_read_timeout(Some(deadline::REQUEST))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
     let mut bytes = Vec::new();
@@ -104,16 +104,16 @@ pub fn plain(mut stream: TcpStream, path: &str) -> io::Result<Answer> {
     answer(&bytes)
 }
 
-fn answer(bytes: &[u8]) -> io::Result<Answer> {
+fn answer(bytes: &[u8]) -> io::Result<HttpsResponse> {
     let text = String::from_utf8_lossy(bytes).into_owned();
     let status = text.split(' ').nth(1).and_then(|word| word.parse().ok());
     let status = status.ok_or_else(|| io::Error::other(format!("no HTTP: {text}")))?;
-    Ok(Answer { status, text })
+    Ok(HttpsResponse { status, text })
 }
 
 /// What a server answers to a `ClientHello` whose newest version is this one: the type of its first record, and for an alert
 /// its description.
-pub fn hello(mut stream: TcpStream, version: [u8; 2]) -> io::Result<(u8, u8)> {
+pub fn client_hello_response(mut stream: TcpStream, version: [u8; 2]) -> io::Result<(u8, u8)> {
     stream.set_read_timeout(Some(deadline::REQUEST))?;
     stream.write_all(&client_hello(version))?;
     let mut head = [0; 7];

@@ -12,10 +12,10 @@ use std::{
 use keelway_cri::testing::cache;
 
 use crate::{
+    command::{FinishedCommand, RunningCommand},
     deadline,
-    failpoint::Cut,
+    failpoint::FailpointSignal,
     host,
-    ran::{Ran, Runs},
 };
 
 /// The state of a user who has no right on this machine, and who that is.
@@ -75,7 +75,7 @@ impl Keelway {
     /// The same program in a network namespace, run by a user without any right on this machine, but for what makes machines here.
     /// The directory is the same, and the state is that user's own.
     #[must_use]
-    pub fn of_nobody_within(&self, network: &Path) -> Self {
+    pub fn unprivileged_in(&self, network: &Path) -> Self {
         let state = self.directory.join(NOBODY);
         fs::create_dir_all(&state).unwrap();
         chown(&state, Some(NOBODYS_ID), Some(NOBODYS_ID)).unwrap();
@@ -103,37 +103,37 @@ impl Keelway {
     }
 
     /// Runs `keelway` with these arguments on these documents.
-    pub fn run(&self, arguments: &[&str], stdin: &[u8]) -> Ran {
+    pub fn run(&self, arguments: &[&str], stdin: &[u8]) -> FinishedCommand {
         self.ended(self.start(arguments, stdin).end(deadline::SETTLE))
     }
 
     /// Runs `keelway` until it comes to this failpoint, where a signal ends it.
-    pub fn interrupt(&self, arguments: &[&str], stdin: &[u8], cut: &Cut) -> Ran {
+    pub fn interrupt(&self, arguments: &[&str], stdin: &[u8], cut: &FailpointSignal) -> FinishedCommand {
         let own = self.directory.join(self.state);
         fs::create_dir_all(&own).unwrap();
         let mut command = self.command("keelway-cut", arguments);
         command.env("CUT", cut.to_string()).env("POINTS", own.join("points"));
-        self.ended(Runs::start(&mut command, stdin).end(deadline::SETTLE))
+        self.ended(RunningCommand::start(&mut command, stdin).end(deadline::SETTLE))
     }
 
     /// Runs a line of the documentation, in a shell in its directory.
-    pub fn shell(&self, line: &str) -> Ran {
+    pub fn shell(&self, line: &str) -> FinishedCommand {
         let mut command = self.command("bash", &["-eo", "pipefail", "-c", line]);
-        self.ended(Runs::start(&mut command, &[]).end(deadline::SETTLE))
+        self.ended(RunningCommand::start(&mut command, &[]).end(deadline::SETTLE))
     }
 
     /// All that it ever said on stderr.
-    pub fn said(&self) -> String {
+    pub fn stderr(&self) -> String {
         self.said.lock().unwrap().clone()
     }
 
     /// Starts `keelway`, for those who have something to do while it runs. See [`Self::end`].
-    pub fn start(&self, arguments: &[&str], stdin: &[u8]) -> Runs {
-        Runs::start(&mut self.command("keelway", arguments), stdin)
+    pub fn start(&self, arguments: &[&str], stdin: &[u8]) -> RunningCommand {
+        RunningCommand::start(&mut self.command("keelway", arguments), stdin)
     }
 
     /// The end of what was started.
-    pub fn end(&self, running: Runs) -> Ran {
+    pub fn end(&self, running: RunningCommand) -> FinishedCommand {
         self.ended(running.end(deadline::SETTLE))
     }
 
@@ -151,7 +151,7 @@ impl Keelway {
         command
     }
 
-    fn ended(&self, ran: Ran) -> Ran {
+    fn ended(&self, ran: FinishedCommand) -> FinishedCommand {
         println!("{:>7} ms  {}  -> {}", ran.took.as_millis(), ran.command, ran.code());
         self.said.lock().unwrap().push_str(&ran.stderr);
         ran

@@ -9,8 +9,8 @@ use keelway_cri::testing::cache;
 use serde_json::Value;
 
 use crate::{
+    command::{FinishedCommand, run},
     deadline,
-    ran::{Ran, run},
 };
 
 /// `kubectl` with a kubeconfig.
@@ -38,7 +38,7 @@ impl Kubectl {
     }
 
     /// Runs it with this input.
-    pub fn run_with(&self, arguments: &[&str], stdin: &[u8]) -> Ran {
+    pub fn run_with(&self, arguments: &[&str], stdin: &[u8]) -> FinishedCommand {
         run(&mut self.command(arguments), stdin, deadline::KUBERNETES)
     }
 
@@ -53,7 +53,7 @@ impl Kubectl {
     }
 
     /// Runs it.
-    pub fn run(&self, arguments: &[&str]) -> Ran {
+    pub fn run(&self, arguments: &[&str]) -> FinishedCommand {
         self.run_with(arguments, &[])
     }
 

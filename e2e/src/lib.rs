@@ -10,41 +10,41 @@
     reason = "what tests are made of fails by panicking, and tells its timings"
 )]
 
+pub mod command;
 pub mod contract;
 pub mod control_plane;
 pub mod deadline;
 pub mod failpoint;
 pub mod fake_machine;
-pub mod found;
-pub mod gap;
 pub mod host;
 pub mod https;
 pub mod keelway;
-pub mod keys;
 pub mod kubectl;
+pub mod leak_patterns;
 pub mod listening;
 pub mod load;
 pub mod machine;
+pub mod machine_facts;
 pub mod management;
 pub mod manager;
 pub mod metrics;
 mod operator;
+pub mod outage;
 pub mod prober;
 pub mod process;
 pub mod proxy;
-pub mod ran;
-pub mod reach;
-pub mod setting;
+pub mod reach_mode;
 pub mod simulator;
+pub mod test_fleet;
 pub mod transcript;
-pub mod world;
+pub mod worker_fleet;
 
-pub use control_plane::ControlPlane;
-pub use found::Found;
+pub use command::FinishedCommand;
+pub use control_plane::TestControlPlane;
 pub use keelway::Keelway;
 pub use kubectl::Kubectl;
-pub use machine::{Machine, Running};
+pub use machine::{RunningComponent, TestMachine};
+pub use machine_facts::MachineFacts;
 pub use management::Management;
-pub use ran::Ran;
-pub use reach::Reach;
-pub use world::World;
+pub use reach_mode::ReachMode;
+pub use test_fleet::TestFleet;

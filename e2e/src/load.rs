@@ -22,7 +22,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Kubectl, deadline};
-use client::{Client, Credentials, Kept};
+use client::{KeepAliveConnection, LoadClient, LoadCredentials};
 
 /// How long a client goes on trying, which the documentation of ingresses states.
 pub const WINDOW: Duration = Duration::from_secs(15);
@@ -42,7 +42,7 @@ const SILENCE: Duration = Duration::from_secs(3);
 
 /// A load that runs until it is ended.
 pub struct Load {
-    shared: Arc<Shared>,
+    shared: Arc<LoadState>,
     worker: Option<thread::JoinHandle<()>>,
 }
 
@@ -65,8 +65,8 @@ pub struct Report {
 }
 
 /// What all workers share.
-struct Shared {
-    client: Client,
+struct LoadState {
+    client: LoadClient,
     stop: CancellationToken,
     /// The newest number that was told to be written.
     written: AtomicU64,
@@ -87,7 +87,7 @@ impl Load {
         let config = kubectl.kubeconfig();
         let value =
             |list: &str, kind: &str, key: &str| STANDARD.decode(config[list][0][kind][key].as_str().unwrap()).unwrap();
-        let credentials = Credentials {
+        let credentials = LoadCredentials {
             authority: value("clusters", "cluster", "certificate-authority-data"),
             certificate: value("users", "user", "client-certificate-data"),
             key: value("users", "user", "client-key-data"),
@@ -95,9 +95,9 @@ impl Load {
         Self::by(servers, &credentials)
     }
 
-    fn by(servers: &[SocketAddr], credentials: &Credentials) -> Self {
-        let shared = Arc::new(Shared {
-            client: Client::new(servers, credentials),
+    fn by(servers: &[SocketAddr], credentials: &LoadCredentials) -> Self {
+        let shared = Arc::new(LoadState {
+            client: LoadClient::new(servers, credentials),
             stop: CancellationToken::new(),
             written: AtomicU64::new(0),
             report: Mutex::new((Instant::now(), Report::default())),
@@ -113,7 +113,7 @@ impl Load {
     }
 
     /// Waits until so many more requests were answered.
-    pub fn goes_on(&self, requests: usize) {
+    pub fn wait_for_requests(&self, requests: usize) {
         let answered = || self.shared.report.lock().unwrap().1.requests;
         let enough = answered() + requests;
         deadline::until("clients go on", deadline::KUBERNETES, || answered() >= enough);
@@ -182,15 +182,15 @@ fn address(cluster: &Value) -> SocketAddr {
     server.strip_prefix("https://").unwrap().parse().unwrap()
 }
 
-async fn run(shared: Arc<Shared>) {
+async fn run(shared: Arc<LoadState>) {
     // The object is there before it is read.
-    shared.write(&mut Kept::new(0), 1).await;
+    shared.write(&mut KeepAliveConnection::new(0), 1).await;
     let readers = join_all((0..READERS).map(|turn| shared.reads_on_a_kept_connection(turn)));
     let newcomers = join_all((0..NEWCOMERS).map(|turn| shared.reads_on_new_connections(turn)));
     tokio::join!(shared.writes(), readers, newcomers, shared.watch());
 }
 
-impl Shared {
+impl LoadState {
     fn note(&self, note: impl FnOnce(&mut Report)) {
         note(&mut self.report.lock().unwrap().1);
     }
@@ -211,7 +211,7 @@ impl Shared {
     }
 
     /// One request that is tried until the window is over.
-    async fn request(&self, kept: &mut Kept, method: Method, path: &str, body: &str) -> Option<Value> {
+    async fn request(&self, kept: &mut KeepAliveConnection, method: Method, path: &str, body: &str) -> Option<Value> {
         let started = Instant::now();
         let asked = self.client.request(kept, method.clone(), path, body, WINDOW).await;
         self.note(|report| {
@@ -226,7 +226,7 @@ impl Shared {
     }
 
     /// Applied, so that it may be done twice.
-    async fn write(&self, kept: &mut Kept, number: u64) {
+    async fn write(&self, kept: &mut KeepAliveConnection, number: u64) {
         let body = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -240,7 +240,7 @@ impl Shared {
     }
 
     async fn writes(&self) {
-        let (mut kept, mut number) = (Kept::new(0), 1);
+        let (mut kept, mut number) = (KeepAliveConnection::new(0), 1);
         self.each(PAUSE, async || {
             number += 1;
             self.write(&mut kept, number).await;
@@ -249,7 +249,7 @@ impl Shared {
     }
 
     /// What was told to be written before a read is in it.
-    async fn read(&self, kept: &mut Kept) {
+    async fn read(&self, kept: &mut KeepAliveConnection) {
         let before = self.written.load(Ordering::SeqCst);
         let Some(object) = self.request(kept, Method::GET, OBJECT, "").await else { return };
         let found = number(&object);
@@ -259,14 +259,14 @@ impl Shared {
     }
 
     async fn reads_on_a_kept_connection(&self, turn: usize) {
-        let mut kept = Kept::new(turn);
+        let mut kept = KeepAliveConnection::new(turn);
         self.each(PAUSE, async || self.read(&mut kept).await).await;
     }
 
     async fn reads_on_new_connections(&self, mut turn: usize) {
         self.each(NEW_CONNECTIONS, async || {
             turn += 1;
-            self.read(&mut Kept::new(turn)).await;
+            self.read(&mut KeepAliveConnection::new(turn)).await;
         })
         .await;
     }

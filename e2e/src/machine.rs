@@ -15,11 +15,11 @@ use std::{
 
 use keelway_api::{
     Component, Documents, Hypervisor, Shared,
-    hypervisor::{Endpoint, HypervisorRole, Way},
+    hypervisor::{HypervisorEndpoint, HypervisorRole, MachineTransport},
     machine::{CLUSTER_LABEL, COMPONENT_LABEL},
     name::ClusterId,
 };
-use keelway_cri::{ContainerState, Deadlines, Runtime, SandboxSpec, SandboxState, testing::cache};
+use keelway_cri::{CriContainerState, CriRuntime, CriSandboxState, Deadlines, SandboxSpec, testing::cache};
 use keelway_hypervisor_agent::image::ensure;
 use rustix::{
     net::sockopt::socket_peercred,
@@ -27,24 +27,24 @@ use rustix::{
 };
 
 use crate::{
+    command::{FinishedCommand, run},
     deadline, process,
-    ran::{Ran, run},
 };
 
 /// The label that names the fleet of a local hypervisor.
 const FLEET_LABEL: &str = "keelway.dev/local-fleet";
 
 /// A machine of the test's fleet.
-pub struct Machine {
+pub struct TestMachine {
     /// Its document.
     pub document: Hypervisor,
-    runtime: Runtime,
+    runtime: CriRuntime,
     executor: Arc<tokio::runtime::Runtime>,
 }
 
 /// A component that runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Running {
+pub struct RunningComponent {
     /// The id of its container.
     pub container: String,
     /// The id of its sandbox.
@@ -53,14 +53,14 @@ pub struct Running {
     pub image: String,
 }
 
-impl Machine {
+impl TestMachine {
     /// All machines of the documents.
     pub fn all(documents: &Documents) -> Vec<Self> {
         let executor =
             Arc::new(tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
         let machine = |document: &Shared<Hypervisor>| {
             let _entered = executor.enter();
-            let runtime = Runtime::on_socket(socket(document), Deadlines::default()).unwrap();
+            let runtime = CriRuntime::on_socket(socket(document), Deadlines::default()).unwrap();
             Self { document: Hypervisor::clone(document), runtime, executor: executor.clone() }
         };
         documents.hypervisors.values().map(machine).collect()
@@ -94,12 +94,12 @@ impl Machine {
 
     /// Whether an agent is beside its runtime.
     pub fn has_agent(&self) -> bool {
-        matches!(self.document.spec.endpoint, Endpoint::Agent(_))
+        matches!(self.document.spec.endpoint, HypervisorEndpoint::Agent(_))
     }
 
     /// How many sandboxes it has for what runs: of a helper, too, where there is no agent behind its proxy.
     pub fn sandboxes_wanted(&self) -> usize {
-        let has_helper = matches!(self.document.spec.endpoint, Endpoint::Cri(_));
+        let has_helper = matches!(self.document.spec.endpoint, HypervisorEndpoint::Cri(_));
         self.running().len() + usize::from(has_helper)
     }
 
@@ -144,22 +144,22 @@ impl Machine {
     }
 
     /// Runs a command in the machine's network.
-    pub fn run(&self, command: &mut Command) -> Ran {
+    pub fn run(&self, command: &mut Command) -> FinishedCommand {
         self.within(|| run(command, &[], deadline::READ))
     }
 
     /// What runs, by component. Two of one component fail the test.
-    pub fn running(&self) -> BTreeMap<String, Running> {
+    pub fn running(&self) -> BTreeMap<String, RunningComponent> {
         self.running_with(&BTreeMap::new())
     }
 
     /// What runs of a cluster, by component.
-    pub fn running_of(&self, cluster: &ClusterId) -> BTreeMap<String, Running> {
+    pub fn running_of(&self, cluster: &ClusterId) -> BTreeMap<String, RunningComponent> {
         self.running_with(&BTreeMap::from([(CLUSTER_LABEL.to_owned(), cluster.to_string())]))
     }
 
     /// What runs of one of its components, if anything does.
-    pub fn of(&self, component: &Component) -> Option<Running> {
+    pub fn of(&self, component: &Component) -> Option<RunningComponent> {
         self.running_of(&component.spec.cluster_id).remove(component.spec.name().unwrap().as_str())
     }
 
@@ -183,25 +183,26 @@ impl Machine {
     }
 
     /// What runs beside the containers that components are named after, by component.
-    pub fn running_beside(&self) -> BTreeMap<String, Running> {
+    pub fn running_beside(&self) -> BTreeMap<String, RunningComponent> {
         self.running_that(&BTreeMap::new(), false)
     }
 
-    fn running_with(&self, labels: &BTreeMap<String, String>) -> BTreeMap<String, Running> {
+    fn running_with(&self, labels: &BTreeMap<String, String>) -> BTreeMap<String, RunningComponent> {
         self.running_that(labels, true)
     }
 
-    fn running_that(&self, labels: &BTreeMap<String, String>, named_after: bool) -> BTreeMap<String, Running> {
+    fn running_that(&self, labels: &BTreeMap<String, String>, named_after: bool) -> BTreeMap<String, RunningComponent> {
         let containers = self.wait(self.runtime.list_containers(labels)).unwrap();
         let mut running = BTreeMap::new();
-        for container in containers.into_iter().filter(|container| container.state == ContainerState::Running) {
+        for container in containers.into_iter().filter(|container| container.state == CriContainerState::Running) {
             // Without an agent there is a helper, which is nobody's component.
             let Some(component) = container.labels.get(COMPONENT_LABEL).cloned() else { continue };
             let is_main = component.rsplit_once('-').is_some_and(|(role, _)| role == container.name);
             if is_main != named_after {
                 continue;
             }
-            let entry = Running { container: container.id, sandbox: container.sandbox_id, image: container.image };
+            let entry =
+                RunningComponent { container: container.id, sandbox: container.sandbox_id, image: container.image };
             assert!(running.insert(component.clone(), entry).is_none(), "{component} runs twice on {}", self.name());
         }
         running
@@ -220,7 +221,7 @@ impl Machine {
     /// How many sandboxes are ready, and how many are not.
     pub fn sandboxes(&self) -> (usize, usize) {
         let sandboxes = self.wait(self.runtime.list_pod_sandboxes(&BTreeMap::new())).unwrap();
-        let ready = sandboxes.iter().filter(|sandbox| sandbox.state == SandboxState::Ready).count();
+        let ready = sandboxes.iter().filter(|sandbox| sandbox.state == CriSandboxState::Ready).count();
         (ready, sandboxes.len() - ready)
     }
 
@@ -309,7 +310,7 @@ pub fn peer(socket: &Path) -> u32 {
 }
 
 /// The machine of this component, and what runs of it.
-pub fn find<'a>(machines: &'a [Machine], component: &str) -> (&'a Machine, Running) {
+pub fn find<'a>(machines: &'a [TestMachine], component: &str) -> (&'a TestMachine, RunningComponent) {
     let found = machines.iter().find_map(|machine| Some((machine, machine.running().remove(component)?)));
     found.unwrap_or_else(|| panic!("{component} runs nowhere"))
 }
@@ -322,9 +323,11 @@ pub fn millis(duration: Duration) -> String {
 /// The runtime's socket, which is where it always is, also where an agent is beside it.
 fn socket(document: &Hypervisor) -> PathBuf {
     match document.spec.endpoint.way() {
-        Way::Runtime(path) => path.into(),
-        Way::Agent(path) => Path::new(path).ancestors().nth(2).unwrap().join("containerd/containerd.sock"),
-        Way::Network(_) | Way::Cri(_) => local(document).join("run/containerd/containerd.sock"),
+        MachineTransport::Runtime(path) => path.into(),
+        MachineTransport::Agent(path) => Path::new(path).ancestors().nth(2).unwrap().join("containerd/containerd.sock"),
+        MachineTransport::Network(_) | MachineTransport::Cri(_) => {
+            local(document).join("run/containerd/containerd.sock")
+        }
     }
 }
 

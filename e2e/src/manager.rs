@@ -18,13 +18,13 @@ use crate::{deadline, keelway::program, metrics, process};
 
 /// One `keelway-manager`, which is killed where nobody ends it.
 pub struct Manager {
-    store: Place,
+    store: ManagerStore,
     log: PathBuf,
     child: Option<Child>,
 }
 
 /// Where its documents are.
-enum Place {
+enum ManagerStore {
     Directory(PathBuf),
     /// By the file of a kubeconfig.
     Kubernetes(PathBuf),
@@ -33,15 +33,15 @@ enum Place {
 impl Manager {
     /// Over a directory, which is made where there is none; its log is beside it.
     pub fn start(directory: &Path) -> Self {
-        Self::over(Place::Directory(directory.to_owned()), directory)
+        Self::over(ManagerStore::Directory(directory.to_owned()), directory)
     }
 
     /// Over a management cluster, by a kubeconfig; its log is beside that.
     pub fn with(kubeconfig: &Path) -> Self {
-        Self::over(Place::Kubernetes(kubeconfig.to_owned()), kubeconfig)
+        Self::over(ManagerStore::Kubernetes(kubeconfig.to_owned()), kubeconfig)
     }
 
-    fn over(store: Place, beside: &Path) -> Self {
+    fn over(store: ManagerStore, beside: &Path) -> Self {
         let mut manager = Self { store, log: beside.with_extension("log"), child: None };
         manager.start_again();
         manager
@@ -54,8 +54,10 @@ impl Manager {
         let mut command = Command::new(program().with_file_name("keelway-manager"));
         command.arg("run");
         match &self.store {
-            Place::Directory(directory) => command.arg(format!("--store=dir:{}", directory.display())),
-            Place::Kubernetes(kubeconfig) => command.arg("--store=kubernetes").arg("--kubeconfig").arg(kubeconfig),
+            ManagerStore::Directory(directory) => command.arg(format!("--store=dir:{}", directory.display())),
+            ManagerStore::Kubernetes(kubeconfig) => {
+                command.arg("--store=kubernetes").arg("--kubeconfig").arg(kubeconfig)
+            }
         };
         command.arg("--images").arg(cache().unwrap().join("images"));
         let path = env::join_paths(
@@ -64,8 +66,8 @@ impl Manager {
         self.child = Some(command.env("PATH", path.unwrap()).stdin(Stdio::null()).stderr(log).spawn().unwrap());
         deadline::until("the manager listens", deadline::READ, || match self.store {
             // The socket of one that was killed stays, and nobody listens on it.
-            Place::Directory(_) => UnixStream::connect(DEFAULT_SOCKET).is_ok(),
-            Place::Kubernetes(_) => TcpStream::connect(DEFAULT_ADDRESS).is_ok(),
+            ManagerStore::Directory(_) => UnixStream::connect(DEFAULT_SOCKET).is_ok(),
+            ManagerStore::Kubernetes(_) => TcpStream::connect(DEFAULT_ADDRESS).is_ok(),
         });
     }
 
@@ -102,8 +104,8 @@ impl Manager {
 
     fn directory(&self) -> &Path {
         match &self.store {
-            Place::Directory(directory) => directory,
-            Place::Kubernetes(_) => panic!("a management cluster has no files"),
+            ManagerStore::Directory(directory) => directory,
+            ManagerStore::Kubernetes(_) => panic!("a management cluster has no files"),
         }
     }
 

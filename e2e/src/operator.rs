@@ -8,8 +8,9 @@ use std::{
 };
 
 use crate::{
-    Machine, deadline, host,
-    ran::{Ran, run},
+    TestMachine,
+    command::{FinishedCommand, run},
+    deadline, host,
 };
 
 /// The last part of its addresses, which nobody else has.
@@ -18,7 +19,7 @@ const ADDRESS: u8 = 250;
 const PREFIX: u8 = 24;
 
 /// Makes a network namespace with a leg in each of a fleet's networks, and returns where it is. It is gone with the test's host.
-pub(crate) fn place(fleet: &str, machines: &[Machine]) -> PathBuf {
+pub(crate) fn place(fleet: &str, machines: &[TestMachine]) -> PathBuf {
     let namespace = host::directory("operator").join("net");
     File::create(&namespace).unwrap();
     let pin = format!("--net={}", namespace.display());
@@ -51,5 +52,5 @@ fn attach(namespace: &Path, bridges: &Path, bridge: &str, known: Ipv4Addr) {
 }
 
 fn succeeds(program: &str, arguments: &[&str]) {
-    let _: Ran = run(Command::new(program).args(arguments), &[], deadline::READ).succeeded();
+    let _: FinishedCommand = run(Command::new(program).args(arguments), &[], deadline::READ).succeeded();
 }

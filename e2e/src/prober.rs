@@ -2,7 +2,7 @@
 
 use crate::{
     Kubectl, deadline,
-    setting::{AGNHOST, Cluster},
+    worker_fleet::{AGNHOST, TestCluster},
 };
 
 /// A line with the time for each try that was answered.
@@ -13,7 +13,7 @@ pub struct Prober(String);
 
 impl Prober {
     /// Starts it on a worker, and waits until it has been answered.
-    pub fn start(cluster: &Cluster, name: &str, worker: &str, address: &str) -> Self {
+    pub fn start(cluster: &TestCluster, name: &str, worker: &str, address: &str) -> Self {
         let script = TRIES.replace("ADDRESS", address);
         let pod = format!(
             "

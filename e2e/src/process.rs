@@ -44,7 +44,7 @@ pub fn kill(pid: u32) -> Duration {
 }
 
 /// Kills processes at once, and waits until all have ended. The end of one may be another's.
-pub fn kill_together(pids: impl IntoIterator<Item = u32>) {
+pub fn kill_all(pids: impl IntoIterator<Item = u32>) {
     let processes: Vec<OwnedFd> = pids.into_iter().map(|pid| open(pid).unwrap()).collect();
     for process in &processes {
         let sent = pidfd_send_signal(process, Signal::KILL);

@@ -11,14 +11,14 @@ use std::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
     Documents, Hypervisor,
-    hypervisor::{CriEndpoint, Endpoint, SecretReference},
+    hypervisor::{CriEndpoint, HypervisorEndpoint, SecretReference},
     jiff::{SignedDuration, Timestamp},
     release,
 };
-use keelway_pki::{Authority, LeafRequest, Usage, Validity};
+use keelway_pki::{Authority, CertificateUsage, LeafRequest, Validity};
 use rand::{SeedableRng, rngs::ChaCha8Rng};
 
-use crate::{Machine, deadline};
+use crate::{TestMachine, deadline};
 
 const PORT: u16 = 7444;
 /// The Secret of the documents that they are spoken with by.
@@ -44,14 +44,14 @@ impl Proxies {
     }
 
     /// Starts one before a machine's runtime, in the machine's network. The runtime has what it would pull from a registry.
-    pub fn before(&mut self, machine: &Machine) {
+    pub fn before(&mut self, machine: &TestMachine) {
         for image in images() {
             machine.load(&image);
         }
         // The one of before, which may have ended with its machine.
         self.running.remove(machine.name()).iter_mut().for_each(end);
         let listen = listen(&machine.document);
-        let [certificate, key] = self.issue(Usage::ServerAuth, Some(listen));
+        let [certificate, key] = self.issue(CertificateUsage::ServerAuth, Some(listen));
         let own = self.folder.join(machine.name());
         fs::write(own.with_extension("pem"), certificate + &key).unwrap();
         let config = own.with_extension("cfg");
@@ -74,13 +74,13 @@ impl Proxies {
         for (_, machine) in
             documents.hypervisors.iter_mut().filter(|(name, _)| self.running.contains_key(name.as_str()))
         {
-            machine.spec.endpoint = Endpoint::Cri(CriEndpoint {
+            machine.spec.endpoint = HypervisorEndpoint::Cri(CriEndpoint {
                 address: listen(machine).to_string(),
                 server_name: None,
                 secret_ref: SecretReference { namespace: "default".to_owned(), name: SECRET.to_owned() },
             });
         }
-        let [certificate, key] = self.issue(Usage::ClientAuth, None);
+        let [certificate, key] = self.issue(CertificateUsage::ClientAuth, None);
         let [certificate, key, authority] =
             [certificate.as_str(), &key, self.authority.certificate().pem()].map(|text| STANDARD.encode(text));
         let secret = format!(
@@ -89,7 +89,7 @@ impl Proxies {
         (documents.write() + &secret).into_bytes()
     }
 
-    fn issue(&mut self, usage: Usage, listen: Option<SocketAddr>) -> [String; 2] {
+    fn issue(&mut self, usage: CertificateUsage, listen: Option<SocketAddr>) -> [String; 2] {
         let request = LeafRequest {
             common_name: "a user's".to_owned(),
             organizations: Vec::new(),

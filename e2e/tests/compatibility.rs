@@ -15,7 +15,8 @@ use keelway_api::{
     document::DocumentName,
     hypervisor::Applied,
     machine::{
-        Format, FormatRange, MachineConfig, MachineState, STATE_DIRECTORY, Seen, ServerAdmin, ServerState, Start,
+        ConfigFormat, FormatRange, MachineConfig, MachineState, ObservedValue, STATE_DIRECTORY, ServerAdmin,
+        ServerState, Start,
     },
     name::{HypervisorName, PodName},
     newer::{FORMAT, FORMAT_ANNOTATION},
@@ -23,15 +24,15 @@ use keelway_api::{
 use keelway_cri::{Deadlines, fake::Fake};
 use keelway_hypervisor_agent::{
     LocalMachine,
-    access::Access,
-    agent::{Listener, run},
-    client::Client,
-    converge::{converge, model::Model},
+    access::MachineAccess,
+    agent::{AgentUnixSocket, run},
+    client::HypervisorAgentClient,
+    converge::{converge, model::MachineModel},
     wire,
 };
 use keelway_node::NodeOptions;
 use keelway_planner::{check_config, machine_configs};
-use keelway_reconciler::{PkiMinter, Preview, preview_offline};
+use keelway_reconciler::{PkiMinter, PlanPreview, preview_offline};
 use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -44,7 +45,7 @@ const MOST_PASSES: usize = 40;
 struct Release {
     name: &'static str,
     /// What its agents report, and the format of a config that they are sent.
-    formats: (FormatRange, Format),
+    formats: (FormatRange, ConfigFormat),
     /// Components that are replaced once after an upgrade, and why.
     replaced: &'static [(&'static str, &'static str)],
     /// The format of its documents; 0 where it takes any field that it does not know for a mistake of a person.
@@ -55,7 +56,7 @@ struct Release {
 
 const RELEASES: [Release; 1] = [Release {
     name: "v0.1.0",
-    formats: (FormatRange::OF_V0_1_0, Format::One),
+    formats: (FormatRange::OF_V0_1_0, ConfigFormat::One),
     replaced: &[
         ("etcd-0", "its memory holds its quota"),
         ("etcd-1", "its memory holds its quota"),
@@ -147,12 +148,12 @@ async fn goes_on(name: &HypervisorName, Recorded { state, config, disk, .. }: &R
         fake.add_image(&pod.pause_image);
         pod.containers.iter().for_each(|container| fake.add_image(&container.image));
     }
-    let access = Access::of_root(fs::File::open(root.path()).unwrap().into());
+    let access = MachineAccess::of_root(fs::File::open(root.path()).unwrap().into());
     let machine = LocalMachine::new(access, fake.runtime(Deadlines::default()), None);
     let socket = root.path().join("run/agent.sock");
-    let (listener, stop) = (Listener::bind(&socket).unwrap(), CancellationToken::new());
+    let (listener, stop) = (AgentUnixSocket::bind(&socket).unwrap(), CancellationToken::new());
     let running = tokio::spawn(run(machine, listener, stop.clone()));
-    let client = Client::on_socket(&socket);
+    let client = HypervisorAgentClient::on_socket(&socket);
 
     let found = client.state(WITHIN).await.unwrap();
     let applied = state.applied.as_ref().unwrap();
@@ -181,7 +182,7 @@ fn a_worker_knows_its_settings() {
 struct World {
     documents: Documents,
     observation: Observation,
-    machines: BTreeMap<HypervisorName, Model>,
+    machines: BTreeMap<HypervisorName, MachineModel>,
     passes: u64,
 }
 
@@ -190,7 +191,7 @@ impl World {
     fn recorded(release: &Release, formats: FormatRange) -> Self {
         let observation = Observation::read(&release.read("observation.yaml")).unwrap();
         let model = |state| {
-            let mut model = Model::empty();
+            let mut model = MachineModel::empty();
             model.state = MachineState { formats, ..state };
             model
         };
@@ -204,12 +205,12 @@ impl World {
 
     fn look(&self) -> Observation {
         let mut seen = self.observation.clone();
-        let known = self.machines.iter().map(|(name, model)| (name.clone(), Seen::Known(model.state.clone())));
+        let known = self.machines.iter().map(|(name, model)| (name.clone(), ObservedValue::Known(model.state.clone())));
         seen.hypervisors = known.collect();
         seen
     }
 
-    fn preview(&self) -> Preview {
+    fn preview(&self) -> PlanPreview {
         preview_offline(&self.documents, self.look(), &mut PkiMinter::new(StdRng::seed_from_u64(self.passes))).unwrap()
     }
 
@@ -217,12 +218,12 @@ impl World {
     fn pass(&mut self) {
         let preview = self.preview();
         self.passes += 1;
-        let seen = keelway_planner::Observation::of(self.look(), BTreeMap::new());
+        let seen = keelway_planner::PassObservation::of(self.look(), BTreeMap::new());
         let configs = machine_configs(&preview.plan.documents, &seen).unwrap();
         self.documents = preview.plan.documents;
         for (name, actions) in preview.machines {
             let (machine, config) = (self.machines.get_mut(&name).unwrap(), &configs[&name]);
-            assert_eq!(Some(config.format), Format::understood_by(machine.state.formats), "{name}");
+            assert_eq!(Some(config.format), ConfigFormat::understood_by(machine.state.formats), "{name}");
             let has = |pod: &PodName| config.pods.contains_key(pod);
             assert_eq!(check_config(&self.documents, (&name, &machine.state), config, has), []);
             machine.execute(&actions.unwrap());

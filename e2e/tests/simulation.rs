@@ -8,7 +8,9 @@ use std::{
     time::Instant,
 };
 
-use keelway_e2e::simulator::{Bug, Cell, Deeds, Life, Table, live, live_with, seeds_for};
+use keelway_e2e::simulator::{
+    Bug, Cell, FaultTable, PersonActionCounts, SimulationReport, seeds_for, simulate, simulate_with_bug,
+};
 
 /// Runs of `cargo test`.
 const SEEDS: u64 = 1_000;
@@ -35,11 +37,11 @@ fn every_rule_holds_whatever_happens() {
 }
 
 /// Runs that are for one cell of the table, until one of them hits it: what is rare is not met by each.
-fn aim_at(cell: Cell, table: &mut Table) {
+fn aim_at(cell: Cell, table: &mut FaultTable) {
     let hit = seeds_for(cell).skip_while(|seed| *seed < SEEDS).take(AIMED).any(|seed| {
-        let life = live(seed);
+        let life = simulate(seed);
         table.add(&life.table);
-        if life.broken.is_some() {
+        if life.broken_rule.is_some() {
             fail(&life);
         }
         !table.empty().contains(&cell)
@@ -57,14 +59,14 @@ fn every_rule_holds_for_long() {
 #[test]
 fn the_same_seed_is_the_same_run() {
     for seed in [3, 77] {
-        assert_eq!(live(seed).trace, live(seed).trace, "seed {seed}");
+        assert_eq!(simulate(seed).trace, simulate(seed).trace, "seed {seed}");
     }
 }
 
 #[test]
 fn every_planted_bug_is_found() {
     for bug in Bug::ALL {
-        let found = (0..FOUND_WITHIN).find_map(|seed| Some((seed, live_with(seed, bug).broken?)));
+        let found = (0..FOUND_WITHIN).find_map(|seed| Some((seed, simulate_with_bug(seed, bug).broken_rule?)));
         let (seed, broken) = found.unwrap_or_else(|| panic!("{bug:?} is not found in {FOUND_WITHIN} runs"));
         println!("{bug:?}: found by seed {seed}: {}: {}", broken.rule, broken.what);
     }
@@ -78,7 +80,7 @@ fn run(seeds: Range<u64>) -> Met {
     let take = || {
         let mut met = Met::default();
         while let Some(seed) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < seeds.end) {
-            met.add(live(seed));
+            met.add(simulate(seed));
             if !met.failed.is_empty() {
                 next.store(seeds.end, Ordering::Relaxed);
             }
@@ -117,21 +119,21 @@ struct Met {
     effects: u64,
     faults: u64,
     settled_in: u64,
-    table: Table,
-    deeds: Deeds,
-    failed: Vec<Life>,
+    table: FaultTable,
+    deeds: PersonActionCounts,
+    failed: Vec<SimulationReport>,
 }
 
 impl Met {
-    fn add(&mut self, life: Life) {
+    fn add(&mut self, life: SimulationReport) {
         self.runs += 1;
         self.passes += life.counts.passes;
         self.effects += life.counts.effects;
         self.faults += life.counts.faults;
-        self.settled_in = self.settled_in.max(life.settled_in);
+        self.settled_in = self.settled_in.max(life.passes_to_settle);
         self.table.add(&life.table);
-        self.deeds.add(&life.deeds);
-        if life.broken.is_some() {
+        self.deeds.add(&life.actions);
+        if life.broken_rule.is_some() {
             self.failed.push(life);
         }
     }
@@ -149,16 +151,17 @@ impl Met {
 }
 
 fn replay(seed: u64) {
-    let life = live(seed);
+    let life = simulate(seed);
     println!("{}\n{:?}", life.trace.join("\n"), life.counts);
-    if life.broken.is_some() {
+    if life.broken_rule.is_some() {
         fail(&life);
     }
 }
 
-fn fail(life: &Life) {
+fn fail(life: &SimulationReport) {
     let from = life.trace.len().saturating_sub(SHOWN);
-    let broken = life.broken.as_ref().map(|broken| format!("{}: {}", broken.rule, broken.what)).unwrap_or_default();
+    let broken =
+        life.broken_rule.as_ref().map(|broken| format!("{}: {}", broken.rule, broken.what)).unwrap_or_default();
     panic!(
         "seed {seed}: {broken}\n\n{trace}\n\nreplay it with\n  KEELWAY_SEED={seed} cargo test -p keelway-e2e --test simulation every_rule_holds_whatever -- --nocapture",
         seed = life.seed,

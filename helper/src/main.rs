@@ -11,8 +11,8 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use clap::{Parser, Subcommand, ValueEnum};
 use keelway_api::name::{HypervisorName, InstallationId};
 use keelway_hypervisor_agent::helper::{
-    Identity, Sealed,
-    serve::{Home, tops},
+    HelperIdentity, SealedWork,
+    serve::{HelperKeyDirectory, manage_top_directories},
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -22,13 +22,13 @@ const HOME: &str = "/dev/shm/keelway-helper";
 /// Places files on a machine without an agent, and tells what is there
 #[derive(Parser)]
 #[command(version)]
-struct Arguments {
+struct HelperArguments {
     #[command(subcommand)]
-    command: Command,
+    command: HelperCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum HelperCommand {
     /// Wait to be ended
     Wait,
     /// Print the public half of the key that work is sealed to
@@ -66,19 +66,19 @@ enum Tops {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let root = || File::open("/").context("open the root directory");
-    match Arguments::parse().command {
-        Command::Wait => wait().await,
-        Command::Key { installation, machine } => {
-            let key = Home::at(Path::new(HOME))?.key(&Identity { installation, machine })?;
+    match HelperArguments::parse().command {
+        HelperCommand::Wait => wait().await,
+        HelperCommand::Key { installation, machine } => {
+            let key = HelperKeyDirectory::at(Path::new(HOME))?.key(&HelperIdentity { installation, machine })?;
             say(key.as_bytes())
         }
-        Command::Do { label, key, pieces } => {
+        HelperCommand::Do { label, key, pieces } => {
             let bytes = |text: &str| STANDARD.decode(text).context("read what is sealed");
-            let sealed = Sealed { key: bytes(&key)?, text: bytes(&pieces.concat())? };
-            let answer = Home::at(Path::new(HOME))?.serve(root()?.into(), &label, &sealed).await;
+            let sealed = SealedWork { key: bytes(&key)?, text: bytes(&pieces.concat())? };
+            let answer = HelperKeyDirectory::at(Path::new(HOME))?.serve(root()?.into(), &label, &sealed).await;
             say(&serde_json::to_vec(&answer)?)
         }
-        Command::Tops { what } => Ok(tops(&root()?.into(), what == Tops::Make)?),
+        HelperCommand::Tops { what } => Ok(manage_top_directories(&root()?.into(), what == Tops::Make)?),
     }
 }
 

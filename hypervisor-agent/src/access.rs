@@ -1,9 +1,9 @@
 //! A machine as its CRI socket shows it: the root and the network of the process that listens there.
 
 #[cfg(feature = "testing")]
-mod answers;
+mod health_answers;
+mod machine_root;
 mod namespace;
-mod place;
 mod ports;
 #[cfg(test)]
 mod tests;
@@ -20,8 +20,8 @@ use std::{
 use keelway_api::{machine::PortFacts, name::InstallationId};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::files::{Digests, Files};
-pub(crate) use place::Place;
+use crate::files::{Digests, MachineFiles};
+pub(crate) use machine_root::MachineRoot;
 
 /// Why a machine's root or network could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -93,22 +93,22 @@ pub enum AccessError {
 
 /// A machine whose CRI socket is on this one. The path is as this process sees it; all else is as the listener sees it.
 #[derive(Debug)]
-pub struct Access {
+pub struct MachineAccess {
     socket: Option<PathBuf>,
-    place: Mutex<Arc<Place>>,
+    place: Mutex<Arc<MachineRoot>>,
     digests: Arc<Digests>,
     #[cfg(feature = "testing")]
-    answers: Option<answers::Answers>,
+    answers: Option<health_answers::HealthAnswers>,
 }
 
-impl Access {
+impl MachineAccess {
     /// The machine behind a CRI socket: finds the listening process and holds on to its root and network.
     pub async fn of_socket(path: &Path) -> Result<Self, AccessError> {
-        let place = Place::of_socket(path).await?;
+        let place = MachineRoot::of_socket(path).await?;
         Ok(Self::new(Some(path.to_owned()), place))
     }
 
-    fn new(socket: Option<PathBuf>, place: Place) -> Self {
+    fn new(socket: Option<PathBuf>, place: MachineRoot) -> Self {
         Self {
             socket,
             place: Mutex::new(Arc::new(place)),
@@ -121,7 +121,7 @@ impl Access {
     /// A machine with its root at the given directory, on this process' own network.
     #[must_use]
     pub fn of_root(root: OwnedFd) -> Self {
-        Self::new(None, Place::of_root(root))
+        Self::new(None, MachineRoot::of_root(root))
     }
 
     /// A connection made from the machine's network, within the given time.
@@ -140,7 +140,7 @@ impl Access {
     /// Records who the machine obeys, whoever it obeyed before.
     pub async fn write_owner(&self, installation: &InstallationId) -> Result<(), AccessError> {
         let (place, installation) = (self.place().await?, installation.clone());
-        let writing = tokio::task::spawn_blocking(move || Files::new(place.root()).write_owner(&installation));
+        let writing = tokio::task::spawn_blocking(move || MachineFiles::new(place.root()).write_owner(&installation));
         let written = writing.await.map_err(|error| AccessError::Owner { source: error.into() })?;
         written.map_err(|error| AccessError::Owner { source: Box::new(error) })
     }
@@ -158,12 +158,12 @@ impl Access {
     }
 
     /// The machine's root and network as of now: looked up again where the runtime was restarted.
-    pub(crate) async fn place(&self) -> Result<Arc<Place>, AccessError> {
+    pub(crate) async fn place(&self) -> Result<Arc<MachineRoot>, AccessError> {
         let known = Arc::clone(&self.place.lock().unwrap_or_else(PoisonError::into_inner));
-        let Some(socket) = self.socket.as_ref().filter(|_| !known.alive()) else {
+        let Some(socket) = self.socket.as_ref().filter(|_| !known.is_alive()) else {
             return Ok(known);
         };
-        let found = Arc::new(Place::of_socket(socket).await?);
+        let found = Arc::new(MachineRoot::of_socket(socket).await?);
         tracing::info!(socket = %socket.display(), "another process listens there now");
         *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&found);
         Ok(found)

@@ -4,12 +4,12 @@ use std::{fmt, net::SocketAddr};
 
 use keelway_api::{
     hypervisor::Applied,
-    machine::{Container, File},
+    machine::{Container, PodFile},
     name::{ClusterId, InstallationId, PodName},
     registry::RegistryCredentials,
 };
 
-use crate::layout::Directory;
+use crate::layout::MachineDirectory;
 
 /// Something to do on a machine. Each can be repeated, and carries all that its execution needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub enum PodAction {
     /// Bring the image to the machine, unless it is there.
     EnsureImage(WantedImage),
     /// Make directories, each after the one that it is in, or give them the right owner and mode.
-    MakeDirectories(Vec<Directory>),
+    MakeDirectories(Vec<MachineDirectory>),
     /// Put the pod's mark into one of its data directories.
     MarkData {
         /// The directory, relative to [`keelway_api::machine::STATE_DIRECTORY`].
@@ -56,7 +56,7 @@ pub enum PodAction {
     /// Put a file in its place in one step.
     WriteFile {
         /// The file.
-        file: File,
+        file: PodFile,
         /// Its owner and group.
         user: u32,
     },
@@ -235,7 +235,7 @@ mod tests {
         let write = Action::Pod(
             pod,
             PodAction::WriteFile {
-                file: File {
+                file: PodFile {
                     path: "pki/ca.key".to_owned(),
                     content: b"secret".to_vec(),
                     on_change: keelway_api::machine::OnChange::Restart,

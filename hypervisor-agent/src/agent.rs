@@ -11,22 +11,22 @@
 //! The keeper decides alone, on one task; what takes time are tasks beside it, so that a pod that drains keeps no other one
 //! waiting. Nothing that a caller does, or fails to read, holds the keeper or the runtime up.
 
-mod board;
-mod book;
+mod accepted_config;
 mod cleanup;
-mod endings;
+mod config_store;
+mod ended_containers;
 mod events;
 mod exchange;
 mod journal;
-mod keeper;
+mod log_stream;
 mod network;
-mod news;
 mod probe;
+mod reconciler;
+mod reconciler_channel;
 mod rotation;
 mod service;
 mod socket;
-mod taken;
-mod told_logs;
+mod state_changes;
 
 use std::{
     fs::File,
@@ -37,23 +37,23 @@ use std::{
 };
 
 use keelway_api::machine::hex;
-use keelway_cri::{Deadlines, Runtime};
+use keelway_cri::{CriRuntime, Deadlines};
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::{LocalMachine, access::Access, fanout::Fanout};
-use board::Board;
-use book::Book;
-pub use book::BookError;
+use crate::{LocalMachine, access::MachineAccess, fanout::Fanout};
 pub use cleanup::ImageLimits;
+use config_store::ConfigStore;
+pub use config_store::ConfigStoreError;
 pub(crate) use events::follow;
-use journal::Journal;
-use keeper::Keeper;
-pub use keeper::KeeperError;
-pub use network::{Bounds, DRIVER, Network, NetworkError};
+use journal::EventJournal;
+pub use network::{AgentNetwork, AgentNetworkError, ConnectionLimits, DRIVER};
+use reconciler::AgentReconciler;
+pub use reconciler::AgentTaskError;
+use reconciler_channel::ReconcilerChannel;
 pub use rotation::LogLimits;
 pub(crate) use service::MAX_MESSAGE;
-pub use socket::{Listener, SocketError};
+pub use socket::{AgentSocketError, AgentUnixSocket};
 
 /// How long the runtime may take to tell what there is: less than who asks an agent waits for it.
 const LOOK: Duration = Duration::from_secs(8);
@@ -66,29 +66,29 @@ pub enum AgentError {
     Root(#[source] io::Error),
     /// The runtime's socket cannot be one.
     #[error(transparent)]
-    Runtime(#[from] keelway_cri::Error),
+    Runtime(#[from] keelway_cri::CriError),
     /// The machine's records cannot be read.
     #[error(transparent)]
-    Book(#[from] BookError),
+    ConfigStore(#[from] ConfigStoreError),
     /// The API cannot be served.
     #[error("cannot serve keelway.agent.v1")]
     Serve(#[source] tonic::transport::Error),
     /// Supervision ended early.
     #[error(transparent)]
-    Keeper(#[from] KeeperError),
+    Task(#[from] AgentTaskError),
 }
 
 /// Where an agent is spoken with: its socket, which a machine has one of, and a network, where it is on one.
 #[derive(Debug)]
-pub struct Entrances {
+pub struct AgentListeners {
     /// The socket.
-    pub socket: Listener,
+    pub socket: AgentUnixSocket,
     /// The network.
-    pub network: Option<Network>,
+    pub network: Option<AgentNetwork>,
 }
 
-impl From<Listener> for Entrances {
-    fn from(socket: Listener) -> Self {
+impl From<AgentUnixSocket> for AgentListeners {
+    fn from(socket: AgentUnixSocket) -> Self {
         Self { socket, network: None }
     }
 }
@@ -96,22 +96,22 @@ impl From<Listener> for Entrances {
 /// The machine that this process is on, with its runtime behind a socket.
 pub fn own_machine(runtime: &Path, archives: Option<PathBuf>) -> Result<LocalMachine, AgentError> {
     let root = File::open("/").map_err(AgentError::Root)?;
-    let runtime = Runtime::on_socket(runtime, Deadlines { look: LOOK, ..Deadlines::default() })?;
-    Ok(LocalMachine::new(Access::of_root(root.into()), runtime, archives))
+    let runtime = CriRuntime::on_socket(runtime, Deadlines { look: LOOK, ..Deadlines::default() })?;
+    Ok(LocalMachine::new(MachineAccess::of_root(root.into()), runtime, archives))
 }
 
 /// Keeps a machine until it is told to stop. What runs then goes on running.
 pub async fn run(
     machine: LocalMachine,
-    entrances: impl Into<Entrances>,
+    entrances: impl Into<AgentListeners>,
     stop: CancellationToken,
 ) -> Result<(), AgentError> {
-    run_within(machine, entrances, Limits::default(), stop).await
+    run_with_limits(machine, entrances, AgentLimits::default(), stop).await
 }
 
 /// How much of a machine's disk an agent lets logs and images have.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Limits {
+pub struct AgentLimits {
     /// Of logs.
     pub logs: LogLimits,
     /// Of images.
@@ -119,33 +119,42 @@ pub struct Limits {
 }
 
 /// The same, within limits.
-pub async fn run_within(
+pub async fn run_with_limits(
     machine: LocalMachine,
-    entrances: impl Into<Entrances>,
-    limits: Limits,
+    entrances: impl Into<AgentListeners>,
+    limits: AgentLimits,
     stop: CancellationToken,
 ) -> Result<(), AgentError> {
     machine.fetches.open(&machine.site).await;
     let machine = Arc::new(machine);
-    let book = Arc::new(Book::open(Arc::clone(&machine)).await?);
-    let board = Arc::new(Board::default());
-    let (journal, on_the_way) = Journal::open(&machine, book.current().is_some() || book.lost().is_some()).await;
+    let book = Arc::new(ConfigStore::open(Arc::clone(&machine)).await?);
+    let board = Arc::new(ReconcilerChannel::default());
+    let (journal, on_the_way) =
+        EventJournal::open(&machine, book.current().is_some() || book.lost_config().is_some()).await;
     let journal = Arc::new(journal);
-    let writing = tokio::spawn(Arc::clone(&journal).keep(Arc::clone(&machine), on_the_way));
+    let writing = tokio::spawn(Arc::clone(&journal).persist(Arc::clone(&machine), on_the_way));
     let changed = Arc::new(Notify::new());
     let events = Arc::new(Fanout::default());
     let following = tokio::spawn(events::follow(machine.runtime().clone(), Arc::clone(&events), Arc::clone(&changed)));
     let records = (Arc::clone(&book), Arc::clone(&board), Arc::clone(&journal));
-    let keeper = Keeper::new(Arc::clone(&machine), records, limits.images);
-    let rotating = tokio::spawn(rotation::keep(Arc::clone(&machine), Arc::clone(&board), limits.logs));
+    let keeper = AgentReconciler::new(Arc::clone(&machine), records, limits.images);
+    let rotating = tokio::spawn(rotation::rotate_logs(Arc::clone(&machine), Arc::clone(&board), limits.logs));
     let entrances = entrances.into();
-    let standing = entrances.network.as_ref().map(Network::stands_as);
-    let places = Arc::new(Semaphore::new(told_logs::AT_ONCE));
+    let standing = entrances.network.as_ref().map(AgentNetwork::tls_identity);
+    let places = Arc::new(Semaphore::new(log_stream::AT_ONCE));
     let id = hex(&rand::random::<[u8; 16]>());
-    let service = service::Service { machine, book, board, journal, standing, places, id };
+    let service = service::AgentService {
+        machine,
+        config_store: book,
+        channel: board,
+        journal,
+        tls_identity: standing,
+        log_permits: places,
+        id,
+    };
     let served = service::serve(service, events, entrances, stop.clone());
     let ended = tokio::select! {
-        kept = keeper.run(&changed, &stop) => kept.map_err(AgentError::Keeper),
+        kept = keeper.run(&changed, &stop) => kept.map_err(AgentError::Task),
         served = served => served.map_err(AgentError::Serve),
     };
     following.abort();

@@ -19,21 +19,21 @@ use tonic::{
 
 use crate::{
     agent::MAX_MESSAGE,
-    connection::Connection,
-    enrollment::Trust,
+    connection::MachineConnection,
+    enrollment::DriverTrust,
     files::Log,
     leader::Leader,
-    logs::Wanted,
+    logs::LogOptions,
     proto::{self, agent_client::AgentClient, apply_event::Event, exchange_client::ExchangeClient},
     relay,
-    wire::{Revised, WireError},
+    wire::{RevisedConfig, WireError},
 };
 
-pub use network::{Way, channel};
+pub use network::{DialTarget, channel};
 
 /// Why an agent did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
-pub enum ClientError {
+pub enum AgentClientError {
     /// It cannot be reached, or it cannot reach its runtime.
     #[error("{what}")]
     Unavailable {
@@ -41,17 +41,17 @@ pub enum ClientError {
         what: &'static str,
         /// Why, in the other side's words.
         #[source]
-        why: Words,
+        why: RemoteError,
     },
     /// It answers, and its runtime does not.
     #[error("the machine's container runtime does not answer its agent")]
-    RuntimeSilent(#[source] Words),
+    RuntimeSilent(#[source] RemoteError),
     /// It does not know the call.
     #[error("the machine's agent is of an earlier release: upgrade keelway-hypervisor-agent")]
     TooOld,
     /// It refused.
     #[error("the machine's agent refuses")]
-    Refused(#[source] Words),
+    Refused(#[source] RemoteError),
     /// It did not answer in time.
     #[error("the machine's agent does not answer within {} s", within.as_secs())]
     TimedOut {
@@ -69,27 +69,27 @@ pub enum ClientError {
 /// The words of the other side.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Words(String);
+pub struct RemoteError(String);
 
 /// A config on its way to a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Handover {
+pub struct ConfigDelivery {
     /// The config, without the pods that are the same as before.
     pub config: MachineConfig,
     /// Those, with the digests of their content: the machine's agent has them.
-    pub same: BTreeMap<PodName, Digest>,
+    pub unchanged: BTreeMap<PodName, Digest>,
     /// Of the config with all of its pods, for who knows it.
     pub digest: Option<String>,
 }
 
-impl From<MachineConfig> for Handover {
+impl From<MachineConfig> for ConfigDelivery {
     /// The whole config.
     fn from(config: MachineConfig) -> Self {
-        Self { config, same: BTreeMap::new(), digest: None }
+        Self { config, unchanged: BTreeMap::new(), digest: None }
     }
 }
 
-impl From<&MachineConfig> for Handover {
+impl From<&MachineConfig> for ConfigDelivery {
     fn from(config: &MachineConfig) -> Self {
         config.clone().into()
     }
@@ -97,23 +97,23 @@ impl From<&MachineConfig> for Handover {
 
 /// What came of a config.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Finished {
+pub struct ConfigOutcome {
     /// Effects that were done.
     pub effects: u64,
     /// What failed, each in words for people.
     pub failures: Vec<String>,
     /// What is put off, each in words for people.
-    pub held: Vec<String>,
+    pub postponed: Vec<String>,
 }
 
 /// An agent behind its own Unix socket, or behind its port. Cheap to clone; clones share one connection.
 #[derive(Debug, Clone)]
-pub struct Client {
+pub struct HypervisorAgentClient {
     agent: AgentClient<Channel>,
     channel: Channel,
 }
 
-impl Client {
+impl HypervisorAgentClient {
     /// The agent behind a socket, given by its absolute path. Nothing is dialled yet.
     #[must_use]
     pub fn on_socket(path: &Path) -> Self {
@@ -135,24 +135,24 @@ impl Client {
     }
 
     /// What is on the machine now.
-    pub async fn state(&self, within: Duration) -> Result<MachineState, ClientError> {
+    pub async fn state(&self, within: Duration) -> Result<MachineState, AgentClientError> {
         self.state_of(0, within).await
     }
 
     /// What the agent saw when it told of a revision of the machine's state, or later. 0: the machine is looked at anew.
-    pub async fn state_of(&self, revision: u64, within: Duration) -> Result<MachineState, ClientError> {
-        self.told_state(revision, within).await.map(|(state, _)| state)
+    pub async fn state_of(&self, revision: u64, within: Duration) -> Result<MachineState, AgentClientError> {
+        self.state_with_clock(revision, within).await.map(|(state, _)| state)
     }
 
     /// The same, with what time it is on the machine; none where its agent does not tell.
-    pub async fn told_state(
+    pub async fn state_with_clock(
         &self,
         revision: u64,
         within: Duration,
-    ) -> Result<(MachineState, Option<Timestamp>), ClientError> {
+    ) -> Result<(MachineState, Option<Timestamp>), AgentClientError> {
         let mut agent = self.agent.clone();
         let answer = timeout(within, agent.get_state(proto::GetStateRequest { revision })).await;
-        let answer = answer.map_err(|_| ClientError::TimedOut { within })?;
+        let answer = answer.map_err(|_| AgentClientError::TimedOut { within })?;
         let state = answer.map_err(|status| failed("the machine's agent cannot see the machine", &status))?;
         let proto::GetStateResponse { state, now } = state.into_inner();
         let state = state.ok_or(WireError::Missing("the state"))?;
@@ -162,19 +162,19 @@ impl Client {
     /// Hands over a config, and waits until the agent did what can be done. Who stops waiting stops nothing.
     ///
     /// # Errors
-    /// Also [`ClientError::Unavailable`] where pods are not the same as those that the agent has: it takes the whole config.
+    /// Also [`AgentClientError::Unavailable`] where pods are not the same as those that the agent has: it takes the whole config.
     pub async fn apply(
         &self,
-        config: impl Into<Handover>,
+        config: impl Into<ConfigDelivery>,
         on_effect: &(dyn Fn(&str) + Send + Sync),
-    ) -> Result<Finished, ClientError> {
+    ) -> Result<ConfigOutcome, AgentClientError> {
         const WHAT: &str = "the machine's agent cannot be given its config";
-        let Handover { config, same, digest } = config.into();
+        let ConfigDelivery { config, unchanged: same, digest } = config.into();
         let pod =
             |(name, digest): (&PodName, &Digest)| proto::SamePod { name: Some(name.into()), digest: digest.to_vec() };
         let same = same.iter().map(pod).collect();
         let digest = digest.unwrap_or_else(|| config.digest());
-        let revised = Revised { config: &config, digests: &config.pod_digests() };
+        let revised = RevisedConfig { config: &config, digests: &config.pod_digests() };
         let request = proto::ApplyRequest { config: Some(revised.into()), digest, same };
         // It may take a while, and the config is on its way.
         drop(config);
@@ -182,10 +182,10 @@ impl Client {
         let mut events = agent.apply(request).await.map_err(|status| failed(WHAT, &status))?.into_inner();
         loop {
             let event = events.message().await.map_err(|status| failed(WHAT, &status))?;
-            match event.ok_or(ClientError::BrokeOff)?.event {
+            match event.ok_or(AgentClientError::BrokeOff)?.event {
                 Some(Event::Effect(effect)) => on_effect(&effect),
                 Some(Event::Finished(end)) => {
-                    return Ok(Finished { effects: end.effects, failures: end.failures, held: end.held });
+                    return Ok(ConfigOutcome { effects: end.effects, failures: end.failures, postponed: end.held });
                 }
                 Some(Event::Accepted(_)) | None => {}
             }
@@ -193,10 +193,10 @@ impl Client {
     }
 
     /// Tells the machine which leader drives it. Returns the newest one that it was told of.
-    pub async fn fence(&self, leader: &Leader, within: Duration) -> Result<u64, ClientError> {
+    pub async fn fence(&self, leader: &Leader, within: Duration) -> Result<u64, AgentClientError> {
         let request = proto::FenceRequest { installation: leader.installation.to_string(), term: leader.term };
         let mut agent = self.agent.clone();
-        let answer = timeout(within, agent.fence(request)).await.map_err(|_| ClientError::TimedOut { within })?;
+        let answer = timeout(within, agent.fence(request)).await.map_err(|_| AgentClientError::TimedOut { within })?;
         let answer = answer.map_err(|status| failed("the machine's agent cannot be told who leads", &status))?;
         Ok(answer.into_inner().term)
     }
@@ -206,12 +206,13 @@ impl Client {
         &self,
         installation: &InstallationId,
         within: Duration,
-    ) -> Result<Option<MachineConfig>, ClientError> {
+    ) -> Result<Option<MachineConfig>, AgentClientError> {
         let request = proto::GetConfigRequest { installation: installation.to_string() };
         let mut agent = self.agent.clone();
-        let answer = timeout(within, agent.get_config(request)).await.map_err(|_| ClientError::TimedOut { within })?;
+        let answer =
+            timeout(within, agent.get_config(request)).await.map_err(|_| AgentClientError::TimedOut { within })?;
         let answer = match answer {
-            Err(status) if status.code() == Code::Unimplemented => return Err(ClientError::TooOld),
+            Err(status) if status.code() == Code::Unimplemented => return Err(AgentClientError::TooOld),
             answer => answer.map_err(|status| failed("the machine's agent does not send its config", &status))?,
         };
         Ok(answer.into_inner().config.map(TryInto::try_into).transpose()?)
@@ -222,42 +223,47 @@ impl Client {
         &self,
         follow: bool,
         within: Duration,
-    ) -> Result<impl Stream<Item = Result<MachineEvent, ClientError>> + Send + Unpin + use<>, ClientError> {
+    ) -> Result<impl Stream<Item = Result<MachineEvent, AgentClientError>> + Send + Unpin + use<>, AgentClientError>
+    {
         const WHAT: &str = "the machine's agent does not tell what happened";
         let mut agent = self.agent.clone();
         let answer = timeout(within, agent.watch_events(proto::WatchEventsRequest { follow })).await;
-        let answer = answer.map_err(|_| ClientError::TimedOut { within })?;
+        let answer = answer.map_err(|_| AgentClientError::TimedOut { within })?;
         let events = answer.map_err(|status| failed(WHAT, &status))?.into_inner();
         Ok(Box::pin(events.map(|event| Ok(event.map_err(|status| failed(WHAT, &status))?.try_into()?))))
     }
 
     /// A TCP connection from the machine's network, made within the given time.
-    pub async fn dial(&self, address: SocketAddr, within: Duration) -> Result<Connection, ClientError> {
+    pub async fn dial(&self, address: SocketAddr, within: Duration) -> Result<MachineConnection, AgentClientError> {
         let first = proto::DialRequest { address: address.to_string(), data: Vec::new() };
         let message = |data| proto::DialRequest { address: String::new(), data };
         let mut agent = self.agent.clone();
         let opening =
             relay::open(first, message, move |requests| async move { agent.dial(requests).await }, |said| said.data);
-        let opened = timeout(within, opening).await.map_err(|_| ClientError::TimedOut { within })?;
+        let opened = timeout(within, opening).await.map_err(|_| AgentClientError::TimedOut { within })?;
         opened.map_err(|status| failed("the machine's agent cannot connect", &status))
     }
 
     /// A connection to the agent of another machine, which waits at this one to be called.
-    pub async fn call(&self, machine: &HypervisorName, within: Duration) -> Result<Connection, ClientError> {
+    pub async fn call(
+        &self,
+        machine: &HypervisorName,
+        within: Duration,
+    ) -> Result<MachineConnection, AgentClientError> {
         let first = proto::CallRequest { machine: machine.to_string(), data: Vec::new() };
         let message = |data| proto::CallRequest { machine: String::new(), data };
         let mut exchange = ExchangeClient::new(self.channel.clone());
         let opening =
             relay::open(first, message, move |requests| async move { exchange.call(requests).await }, |said| said.data);
-        let opened = timeout(within, opening).await.map_err(|_| ClientError::TimedOut { within })?;
+        let opened = timeout(within, opening).await.map_err(|_| AgentClientError::TimedOut { within })?;
         opened.map_err(|status| failed("the agent cannot be called where it is to wait", &status))
     }
 
     /// The logs of a component, those of one container together and the newest last; `None` where it has none on the machine.
-    pub async fn logs(&self, pod: &PodName, within: Duration) -> Result<Option<Vec<Log>>, ClientError> {
+    pub async fn logs(&self, pod: &PodName, within: Duration) -> Result<Option<Vec<Log>>, AgentClientError> {
         let mut agent = self.agent.clone();
         let answer = timeout(within, agent.list_logs(proto::ListLogsRequest { pod: Some(pod.into()) })).await;
-        let answer = match answer.map_err(|_| ClientError::TimedOut { within })? {
+        let answer = match answer.map_err(|_| AgentClientError::TimedOut { within })? {
             Err(status) if status.code() == Code::NotFound => return Ok(None),
             answer => answer.map_err(|status| failed("the machine's agent does not tell of logs", &status))?,
         };
@@ -270,9 +276,9 @@ impl Client {
         &self,
         pod: &PodName,
         log: &Log,
-        wanted: &Wanted,
+        wanted: &LogOptions,
         within: Duration,
-    ) -> Result<impl Stream<Item = Result<Vec<u8>, ClientError>> + Send + Unpin + use<>, ClientError> {
+    ) -> Result<impl Stream<Item = Result<Vec<u8>, AgentClientError>> + Send + Unpin + use<>, AgentClientError> {
         const WHAT: &str = "the machine's agent does not tell what is in the log";
         let request = proto::ReadLogRequest {
             pod: Some(pod.into()),
@@ -283,25 +289,26 @@ impl Client {
             follow: wanted.follow,
         };
         let mut agent = self.agent.clone();
-        let answer = timeout(within, agent.read_log(request)).await.map_err(|_| ClientError::TimedOut { within })?;
+        let answer =
+            timeout(within, agent.read_log(request)).await.map_err(|_| AgentClientError::TimedOut { within })?;
         let text = answer.map_err(|status| failed(WHAT, &status))?.into_inner();
         Ok(Box::pin(text.map(|text| text.map(|text| text.text).map_err(|status| failed(WHAT, &status)))))
     }
 
     /// Makes the machine obey an installation, whoever it obeyed before.
-    pub async fn adopt(&self, installation: &InstallationId, within: Duration) -> Result<(), ClientError> {
+    pub async fn adopt(&self, installation: &InstallationId, within: Duration) -> Result<(), AgentClientError> {
         let mut agent = self.agent.clone();
         let request = proto::AdoptRequest { installation: installation.to_string() };
-        let answer = timeout(within, agent.adopt(request)).await.map_err(|_| ClientError::TimedOut { within })?;
+        let answer = timeout(within, agent.adopt(request)).await.map_err(|_| AgentClientError::TimedOut { within })?;
         answer.map_err(|status| failed("the machine's owner could not be recorded", &status))?;
         Ok(())
     }
 
     /// Has the agent make a new key. Returns its request for a certificate, PEM.
-    pub async fn request_certificate(&self, within: Duration) -> Result<String, ClientError> {
+    pub async fn request_certificate(&self, within: Duration) -> Result<String, AgentClientError> {
         let mut agent = self.agent.clone();
         let answer = timeout(within, agent.request_certificate(proto::RequestCertificateRequest {})).await;
-        let answer = answer.map_err(|_| ClientError::TimedOut { within })?;
+        let answer = answer.map_err(|_| AgentClientError::TimedOut { within })?;
         let answer = answer.map_err(|status| failed("the machine's agent asks for no certificate", &status))?;
         Ok(answer.into_inner().signing_request)
     }
@@ -310,23 +317,26 @@ impl Client {
     pub async fn give_identity(
         &self,
         certificate: Option<String>,
-        trust: Trust,
+        trust: DriverTrust,
         within: Duration,
-    ) -> Result<(), ClientError> {
-        let Trust { authorities, revoked } = trust;
+    ) -> Result<(), AgentClientError> {
+        let DriverTrust { authorities, revoked } = trust;
         let request = proto::GiveIdentityRequest { certificate, authorities, revoked };
         let mut agent = self.agent.clone();
         let answer = timeout(within, agent.give_identity(request)).await;
-        let answer = answer.map_err(|_| ClientError::TimedOut { within })?;
+        let answer = answer.map_err(|_| AgentClientError::TimedOut { within })?;
         answer.map_err(|status| failed("the machine's agent does not take its certificate", &status))?;
         Ok(())
     }
 
     /// The revisions of the machine's state: the present one at once, then each new one. Ends with the connection.
-    pub async fn watch(&self, within: Duration) -> Result<impl Stream<Item = u64> + Send + Unpin + use<>, ClientError> {
+    pub async fn watch(
+        &self,
+        within: Duration,
+    ) -> Result<impl Stream<Item = u64> + Send + Unpin + use<>, AgentClientError> {
         let mut agent = self.agent.clone();
         let answer = timeout(within, agent.watch_state(proto::WatchStateRequest {})).await;
-        let answer = answer.map_err(|_| ClientError::TimedOut { within })?;
+        let answer = answer.map_err(|_| AgentClientError::TimedOut { within })?;
         let changes = answer.map_err(|status| failed("the machine's agent cannot be watched", &status))?.into_inner();
         Ok(Box::pin(
             changes
@@ -336,18 +346,18 @@ impl Client {
     }
 }
 
-fn failed(what: &'static str, status: &Status) -> ClientError {
-    let words = Words(match status.message() {
+fn failed(what: &'static str, status: &Status) -> AgentClientError {
+    let words = RemoteError(match status.message() {
         "" => format!("{:?}", status.code()),
         words => words.to_owned(),
     });
     if status.code() == Code::DeadlineExceeded {
-        return ClientError::RuntimeSilent(words);
+        return AgentClientError::RuntimeSilent(words);
     }
     let refused = [Code::FailedPrecondition, Code::InvalidArgument, Code::ResourceExhausted, Code::Internal];
     if refused.contains(&status.code()) {
-        ClientError::Refused(words)
+        AgentClientError::Refused(words)
     } else {
-        ClientError::Unavailable { what, why: words }
+        AgentClientError::Unavailable { what, why: words }
     }
 }

@@ -18,28 +18,28 @@ trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 /// A connection that was made from a machine's network.
-pub struct Connection(Box<dyn Duplex>);
+pub struct MachineConnection(Box<dyn Duplex>);
 
-impl Connection {
+impl MachineConnection {
     /// The end of one that is here.
     pub(crate) fn new(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
         Self(Box::new(stream))
     }
 }
 
-impl From<TcpStream> for Connection {
+impl From<TcpStream> for MachineConnection {
     fn from(stream: TcpStream) -> Self {
         Self::new(stream)
     }
 }
 
-impl fmt::Debug for Connection {
+impl fmt::Debug for MachineConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Connection")
     }
 }
 
-impl AsyncRead for Connection {
+impl AsyncRead for MachineConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -49,7 +49,7 @@ impl AsyncRead for Connection {
     }
 }
 
-impl AsyncWrite for Connection {
+impl AsyncWrite for MachineConnection {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(context, bytes)
     }
@@ -75,7 +75,7 @@ impl AsyncWrite for Connection {
     }
 }
 
-impl connect::Connection for Connection {
+impl connect::Connection for MachineConnection {
     fn connected(&self) -> Connected {
         Connected::new()
     }

@@ -25,20 +25,20 @@ pub(crate) use revival::revive;
 use crate::{
     action::Action,
     files::is_ours,
-    refusal::{self, Refusal},
+    refusal::{self, ConfigRefusal},
 };
 
 /// What is to be done on a machine, in order. Empty where the machine holds what it should, and the config is recorded.
 ///
 /// # Errors
 /// The machine takes nothing of the config.
-pub fn converge(config: &MachineConfig, state: &MachineState) -> Result<Vec<Action>, Refusal> {
-    converge_to(&Wanted { config, fence: &applied_by(config), digests: &config.pod_digests() }, state)
+pub fn converge(config: &MachineConfig, state: &MachineState) -> Result<Vec<Action>, ConfigRefusal> {
+    converge_to(&DesiredConfig { config, fence: &applied_by(config), digests: &config.pod_digests() }, state)
 }
 
 /// A config, with what takes longer to make of it than all else.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct DesiredConfig<'a> {
     /// The config.
     pub config: &'a MachineConfig,
     /// Its number, and its digest.
@@ -51,8 +51,8 @@ pub struct Wanted<'a> {
 ///
 /// # Errors
 /// As of [`converge`].
-pub fn converge_to(wanted: &Wanted<'_>, state: &MachineState) -> Result<Vec<Action>, Refusal> {
-    let Wanted { config, fence, .. } = *wanted;
+pub fn converge_to(wanted: &DesiredConfig<'_>, state: &MachineState) -> Result<Vec<Action>, ConfigRefusal> {
+    let DesiredConfig { config, fence, .. } = *wanted;
     check((config, fence), state)?;
     let mut actions = Vec::new();
     if state.owner.is_none() && !config.pods.is_empty() {
@@ -69,8 +69,8 @@ pub fn converge_to(wanted: &Wanted<'_>, state: &MachineState) -> Result<Vec<Acti
 }
 
 /// What of that is to be done of one pod, where the machine may take the config.
-pub(crate) fn converge_pod(wanted: &Wanted<'_>, name: &PodName, state: &MachineState) -> Vec<Action> {
-    let Wanted { config, digests, .. } = *wanted;
+pub(crate) fn converge_pod(wanted: &DesiredConfig<'_>, name: &PodName, state: &MachineState) -> Vec<Action> {
+    let DesiredConfig { config, digests, .. } = *wanted;
     let steps = match (config.pods.get(name), digests.get(name)) {
         (Some(pod), Some(digests)) => pod::plan_wanted(name, (pod, digests), state),
         // Each pod comes with them. Nobody can tell whether one without them is to be replaced.
@@ -91,7 +91,7 @@ fn keeps_data(config: &MachineConfig, name: &PodName, state: &MachineState) -> b
 ///
 /// # Errors
 /// As of [`converge`].
-pub fn check((config, fence): (&MachineConfig, &Applied), state: &MachineState) -> Result<(), Refusal> {
+pub fn check((config, fence): (&MachineConfig, &Applied), state: &MachineState) -> Result<(), ConfigRefusal> {
     refusal::check_fence((config, fence), state)?;
     refusal::check_content(config)
 }

@@ -23,7 +23,7 @@ use keelway_api::hypervisor::agent_name;
 pub(crate) use agent::{Enrolling, check_granted};
 pub use agent::{EnrollingError, RefusedEnrollment};
 pub use driver::{EnrollError, enroll};
-pub(crate) use folder::Identity;
+pub(crate) use folder::EnrolledIdentity;
 pub use folder::IdentityFolder;
 
 /// The common name of every agent, and what it asks for a certificate with. The driver's side decides what it is given.
@@ -31,16 +31,16 @@ pub const AGENT: &str = "keelway:agent";
 
 /// What the driver's side gives to an agent, PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Granted {
+pub struct GrantedIdentity {
     /// Its certificate.
     pub certificate: String,
     /// Whom it takes for its driver.
-    pub trust: Trust,
+    pub trust: DriverTrust,
 }
 
 /// Whom an agent takes for its driver, PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trust {
+pub struct DriverTrust {
     /// The authorities of its installation.
     pub authorities: String,
     /// What these have revoked.

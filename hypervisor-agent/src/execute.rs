@@ -1,7 +1,7 @@
 //! Doing what was planned. Nothing is decided here.
 
-mod chain;
-mod hands;
+mod executor;
+mod pod_execution;
 mod spec;
 
 use std::{collections::BTreeMap, io, path::PathBuf};
@@ -10,23 +10,23 @@ use futures::future::join_all;
 use keelway_api::name::PodName;
 use tokio_util::sync::CancellationToken;
 
-pub use hands::{Hands, Made};
+pub use executor::{ActionExecutor, CreatedIds};
 
 use crate::{
     action::{Action, PodAction},
     haproxy::HaproxyError,
     local::FilesError,
     pull::PullError,
-    report::{ApplyReport, Effect, Failure, chain_text},
+    report::{ActionFailure, ApplyReport, Effect, chain_text},
 };
-pub(crate) use chain::LocalHands;
+pub(crate) use pod_execution::LocalExecutor;
 
 /// Why an action was not done.
 #[derive(Debug, thiserror::Error)]
 pub enum EffectError {
     /// The runtime did not do it.
     #[error(transparent)]
-    Runtime(#[from] keelway_cri::Error),
+    Runtime(#[from] keelway_cri::CriError),
     /// It was not done on the file system.
     #[error(transparent)]
     Files(#[from] FilesError),
@@ -76,12 +76,12 @@ impl EffectError {
 /// Executes actions in the order that `converge` gives: what is for the machine first, then all pods beside each other, then
 /// what follows from all of it. An action that fails ends its pod's part; once `stop` is cancelled none begins.
 pub async fn execute(
-    hands: &impl Hands,
+    hands: &impl ActionExecutor,
     actions: &[Action],
     stop: &CancellationToken,
     on_effect: &(dyn Fn(Effect<'_>) + Send + Sync),
 ) -> ApplyReport {
-    let run = Run { hands, stop, on_effect };
+    let run = Execution { hands, stop, on_effect };
     let stages = Stages::of(actions);
     let mut report = run.in_order(&stages.first).await;
     if report.is_complete() {
@@ -104,11 +104,11 @@ pub async fn execute(
 #[derive(Default)]
 struct Stages<'a> {
     first: Vec<&'a Action>,
-    pods: BTreeMap<&'a PodName, Vec<Step<'a>>>,
+    pods: BTreeMap<&'a PodName, Vec<PodStep<'a>>>,
     last: Vec<&'a Action>,
 }
 
-struct Step<'a> {
+struct PodStep<'a> {
     whole: &'a Action,
     action: &'a PodAction,
 }
@@ -120,7 +120,7 @@ impl<'a> Stages<'a> {
             match whole {
                 Action::WriteOwner(_) => stages.first.push(whole),
                 Action::Pod(pod, action) => {
-                    stages.pods.entry(pod).or_default().push(Step { whole, action });
+                    stages.pods.entry(pod).or_default().push(PodStep { whole, action });
                 }
                 Action::ForgetCluster(_) | Action::RecordApplied(_) | Action::Leave => {
                     stages.last.push(whole);
@@ -131,13 +131,13 @@ impl<'a> Stages<'a> {
     }
 }
 
-struct Run<'a, H> {
+struct Execution<'a, H> {
     hands: &'a H,
     stop: &'a CancellationToken,
     on_effect: &'a (dyn Fn(Effect<'_>) + Send + Sync),
 }
 
-impl<H: Hands> Run<'_, H> {
+impl<H: ActionExecutor> Execution<'_, H> {
     async fn in_order(&self, actions: &[&Action]) -> ApplyReport {
         let mut report = ApplyReport::default();
         for action in actions {
@@ -146,8 +146,8 @@ impl<H: Hands> Run<'_, H> {
         report
     }
 
-    async fn pod(&self, pod: &PodName, steps: &[Step<'_>]) -> ApplyReport {
-        let mut made = Made::default();
+    async fn pod(&self, pod: &PodName, steps: &[PodStep<'_>]) -> ApplyReport {
+        let mut made = CreatedIds::default();
         let mut report = ApplyReport::default();
         for step in steps {
             self.step(&mut report, step.whole, self.hands.for_pod(pod, step.action, &mut made)).await;
@@ -175,7 +175,7 @@ impl<H: Hands> Run<'_, H> {
             Err(error) => {
                 let error = chain_text(&error);
                 (self.on_effect)(Effect::Failed(action, &error));
-                report.failed.push(Failure { action: action.clone(), error });
+                report.failed.push(ActionFailure { action: action.clone(), error });
             }
         }
     }

@@ -31,20 +31,20 @@ const WAITING: usize = 256;
 pub(crate) struct Fanout(Mutex<Option<broadcast::Sender<Bytes>>>);
 
 /// A subscription to the runtime. With it end those that live of it, once they were told what came before.
-pub(crate) struct Telling<'a> {
+pub(crate) struct RuntimeSubscription<'a> {
     fanout: &'a Fanout,
     sender: broadcast::Sender<Bytes>,
 }
 
-impl Drop for Telling<'_> {
+impl Drop for RuntimeSubscription<'_> {
     fn drop(&mut self) {
         *self.fanout.current() = None;
     }
 }
 
-impl Telling<'_> {
+impl RuntimeSubscription<'_> {
     /// Returns at once, whoever reads.
-    pub(crate) fn tell(&self, event: Bytes) {
+    pub(crate) fn publish(&self, event: Bytes) {
         // Fails where nobody subscribed.
         let _ = self.sender.send(event);
     }
@@ -56,10 +56,10 @@ impl Fanout {
     }
 
     /// Takes subscribers from now on.
-    pub(crate) fn begin(&self) -> Telling<'_> {
+    pub(crate) fn begin(&self) -> RuntimeSubscription<'_> {
         let sender = broadcast::Sender::new(WAITING);
         *self.current() = Some(sender.clone());
-        Telling { fanout: self, sender }
+        RuntimeSubscription { fanout: self, sender }
     }
 
     /// Answers the call of a subscriber, whose question has no fields. What waits for it is not copied: however many do not read, each
@@ -73,13 +73,13 @@ impl Fanout {
 
     fn subscribe(&self) -> Result<impl Stream<Item = Result<Bytes, Status>> + Send + use<>, Status> {
         let sender = self.current().clone();
-        let receiver = sender.ok_or_else(broke_off)?.subscribe();
+        let receiver = sender.ok_or_else(subscription_lost)?.subscribe();
         Ok(stream::unfold(Some(receiver), async |receiver| {
             let mut receiver = receiver?;
             Some(match receiver.recv().await {
                 Ok(event) => (Ok(event), Some(receiver)),
                 Err(RecvError::Lagged(lost)) => (Err(too_slow(lost)), None),
-                Err(RecvError::Closed) => (Err(broke_off()), None),
+                Err(RecvError::Closed) => (Err(subscription_lost()), None),
             })
         }))
     }
@@ -106,7 +106,7 @@ fn too_slow(lost: u64) -> Status {
     Status::aborted(format!("{lost} events were lost because they were not read in time: subscribe again, and list"))
 }
 
-fn broke_off() -> Status {
+fn subscription_lost() -> Status {
     Status::unavailable("the runtime's events broke off: subscribe again, and list")
 }
 
@@ -178,7 +178,7 @@ mod tests {
         let mut slow = Box::pin(fanout.subscribe().unwrap());
         let mut quick = Box::pin(fanout.subscribe().unwrap());
         for number in 0..=WAITING {
-            telling.tell(event(number));
+            telling.publish(event(number));
             assert_eq!(quick.next().await.unwrap().unwrap(), event(number));
         }
         let why = slow.next().await.unwrap().unwrap_err();
@@ -186,7 +186,7 @@ mod tests {
         assert!(why.message().starts_with("1 events were lost"), "{why}");
         assert!(slow.next().await.is_none());
         let mut again = Box::pin(fanout.subscribe().unwrap());
-        telling.tell(event(1));
+        telling.publish(event(1));
         for told in [&mut quick, &mut again] {
             assert_eq!(told.next().await.unwrap().unwrap(), event(1));
         }
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(fanout.subscribe().map(drop).unwrap_err().code(), Code::Unavailable);
         let telling = fanout.begin();
         let mut told = Box::pin(fanout.subscribe().unwrap());
-        telling.tell(event(1));
+        telling.publish(event(1));
         drop(telling);
         assert_eq!(told.next().await.unwrap().unwrap(), event(1));
         assert_eq!(told.next().await.unwrap().unwrap_err().code(), Code::Unavailable);

@@ -14,11 +14,11 @@ use keelway_api::{
 use tokio::time::Instant;
 
 use crate::{
-    access::Access,
+    access::MachineAccess,
     layout::pod_directory,
     local::{FilesError, Machine},
+    machine_io::MachineIo,
     report::chain_text,
-    site::Site,
     socket,
 };
 
@@ -30,23 +30,23 @@ const STANDS: Duration = Duration::from_secs(10);
 
 /// The peers of gateways, with when each was asked.
 #[derive(Debug, Default)]
-pub(crate) struct Counts(Mutex<BTreeMap<PodName, (Instant, u64)>>);
+pub(crate) struct PeerCounts(Mutex<BTreeMap<PodName, (Instant, u64)>>);
 
-impl Counts {
+impl PeerCounts {
     /// Those that were asked a short while ago. What is known of others is forgotten.
-    fn known(&self, gateways: &BTreeSet<&PodName>) -> BTreeMap<PodName, u64> {
+    fn cached_counts(&self, gateways: &BTreeSet<&PodName>) -> BTreeMap<PodName, u64> {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.retain(|pod, (asked, _)| gateways.contains(pod) && asked.elapsed() < STANDS);
         counts.iter().map(|(pod, (_, peers))| (pod.clone(), *peers)).collect()
     }
 
-    fn told(&self, pod: &PodName, peers: u64) {
+    fn record_count(&self, pod: &PodName, peers: u64) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(pod.clone(), (Instant::now(), peers));
     }
 }
 
 /// Of these pods, whose data directories and databases these are. One that does not answer is left out.
-pub(crate) async fn observe<S: Site>(
+pub(crate) async fn observe<S: MachineIo>(
     machine: &Machine<S>,
     sandboxes: &[SandboxState],
     data: &BTreeMap<String, DataState>,
@@ -63,13 +63,13 @@ pub(crate) async fn observe<S: Site>(
     let folder = GATEWAY_METRICS.rsplit_once('/').map_or("", |(folder, _)| folder);
     let is_gateway = |pod: &&PodName| data.contains_key(&format!("{}/{folder}", pod_directory(pod)));
     let gateways: BTreeSet<&PodName> = ready.into_iter().filter(is_gateway).collect();
-    let known = machine.peers.known(&gateways);
+    let known = machine.peers.cached_counts(&gateways);
     let asked = gateways.into_iter().filter(|pod| !known.contains_key(*pod));
     let asked = asked.map(|pod| async move { (pod, machine.site.count_peers(pod).await) });
     for (pod, answer) in join_all(asked).await {
         match answer {
             Ok(peers) => {
-                machine.peers.told(pod, peers);
+                machine.peers.record_count(pod, peers);
                 figures.entry(pod.clone()).or_default().peers = Some(peers);
             }
             Err(error) => tracing::debug!(%pod, error = chain_text(&error), "a gateway does not tell of its peers"),
@@ -82,9 +82,9 @@ pub(crate) async fn observe<S: Site>(
 }
 
 /// How many peers a gateway has.
-pub(crate) async fn count_peers(access: &Access, pod: PodName) -> Result<u64, FilesError> {
+pub(crate) async fn count_peers(access: &MachineAccess, pod: PodName) -> Result<u64, FilesError> {
     let question = "GET /metrics HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n";
-    let answer = socket::talk(access, (pod, GATEWAY_METRICS), question).await?;
+    let answer = socket::request(access, (pod, GATEWAY_METRICS), question).await?;
     peers(&answer).ok_or(FilesError::Unexpected("its metrics"))
 }
 

@@ -7,11 +7,11 @@ mod digests;
 mod error;
 mod folder;
 mod logs;
-mod look;
+mod observed_files;
 mod remove;
 #[cfg(test)]
 mod tests;
-mod top;
+mod top_directories;
 
 use std::{
     io,
@@ -20,20 +20,20 @@ use std::{
 
 use keelway_api::{
     hypervisor::Applied,
-    machine::{DATA_MARK, File, STATE_DIRECTORY, data_mark},
+    machine::{DATA_MARK, PodFile, STATE_DIRECTORY, data_mark},
     name::{ClusterId, InstallationId, PodName},
 };
 use serde::Serialize;
 
 pub use capacity::Inventory;
 pub use digests::Digests;
-pub use error::FileError;
-pub use logs::{Log, Logs};
-pub use look::Observed;
-pub(crate) use top::is_ours;
+pub use error::MachineFileError;
+pub use logs::{Log, PodLogs};
+pub use observed_files::ObservedFiles;
+pub(crate) use top_directories::is_ours;
 
 use crate::{
-    layout::{self, Directory, FILE_MODE, LOG_DIRECTORY},
+    layout::{self, FILE_MODE, LOG_DIRECTORY, MachineDirectory},
     leader::Leader,
 };
 use folder::{Attributes, Folder};
@@ -45,11 +45,11 @@ const RECORDS: [&str; 7] =
 
 /// The files of one machine. All of it blocks.
 #[derive(Debug, Clone, Copy)]
-pub struct Files<'a> {
+pub struct MachineFiles<'a> {
     root: BorrowedFd<'a>,
 }
 
-impl<'a> Files<'a> {
+impl<'a> MachineFiles<'a> {
     /// The files of the machine with the given root directory.
     #[must_use]
     pub fn new(root: BorrowedFd<'a>) -> Self {
@@ -57,210 +57,212 @@ impl<'a> Files<'a> {
     }
 
     /// Records who the machine obeys.
-    pub fn write_owner(self, installation: &InstallationId) -> Result<(), FileError> {
+    pub fn write_owner(self, installation: &InstallationId) -> Result<(), MachineFileError> {
         self.write_record(layout::OWNER, format!("{installation}\n").as_bytes())
     }
 
     /// Records the config that was applied.
-    pub fn record_applied(self, applied: &Applied) -> Result<(), FileError> {
+    pub fn record_applied(self, applied: &Applied) -> Result<(), MachineFileError> {
         self.write_json(layout::APPLIED, applied)
     }
 
     /// Records the newest leader.
-    pub fn record_leader(self, leader: &Leader) -> Result<(), FileError> {
+    pub fn record_leader(self, leader: &Leader) -> Result<(), MachineFileError> {
         self.write_json(layout::LEADER, leader)
     }
 
     /// Keeps the config that is in effect. It holds keys.
-    pub fn write_config(self, config: &[u8]) -> Result<(), FileError> {
+    pub fn write_config(self, config: &[u8]) -> Result<(), MachineFileError> {
         self.write_record(layout::CONFIG, config)
     }
 
     /// The config that is in effect, where one is kept.
-    pub fn read_config(self) -> Result<Option<Vec<u8>>, FileError> {
+    pub fn read_config(self) -> Result<Option<Vec<u8>>, MachineFileError> {
         self.read_below(layout::CONFIG)
     }
 
     /// Records what every release can read of the config.
-    pub(crate) fn write_taken(self, taken: &impl Serialize) -> Result<(), FileError> {
+    pub(crate) fn write_taken(self, taken: &impl Serialize) -> Result<(), MachineFileError> {
         self.write_json(layout::TAKEN, taken)
     }
 
     /// That record, where there is one.
-    pub(crate) fn read_taken(self) -> Result<Option<Vec<u8>>, FileError> {
+    pub(crate) fn read_taken(self) -> Result<Option<Vec<u8>>, MachineFileError> {
         self.read_below(layout::TAKEN)
     }
 
     /// Records which images were fetched.
-    pub(crate) fn write_fetched(self, fetched: &impl Serialize) -> Result<(), FileError> {
+    pub(crate) fn write_fetched(self, fetched: &impl Serialize) -> Result<(), MachineFileError> {
         self.write_json(layout::FETCHED, fetched)
     }
 
     /// That record, where there is one.
-    pub(crate) fn read_fetched(self) -> Result<Option<Vec<u8>>, FileError> {
+    pub(crate) fn read_fetched(self) -> Result<Option<Vec<u8>>, MachineFileError> {
         self.read_below(layout::FETCHED)
     }
 
     /// What happened on the machine, where that is kept.
-    pub fn read_events(self) -> Result<Option<Vec<u8>>, FileError> {
+    pub fn read_events(self) -> Result<Option<Vec<u8>>, MachineFileError> {
         self.read_below(layout::EVENTS)
     }
 
     /// Adds lines to what happened on the machine, or begins it anew with them. Lost with the power: nothing relies on it.
-    pub fn write_events(self, lines: &[u8], anew: bool) -> Result<(), FileError> {
-        Folder::under(self.root, STATE_DIRECTORY)
+    pub fn write_events(self, lines: &[u8], anew: bool) -> Result<(), MachineFileError> {
+        Folder::open_in_root(self.root, STATE_DIRECTORY)
             .and_then(|state| state.append(layout::EVENTS, lines, anew))
-            .map_err(FileError::write(layout::EVENTS))
+            .map_err(MachineFileError::write(layout::EVENTS))
     }
 
     /// A file of a pod; `None` where it is not there.
-    pub fn read_file(self, pod: &PodName, file: &str) -> Result<Option<Vec<u8>>, FileError> {
+    pub fn read_file(self, pod: &PodName, file: &str) -> Result<Option<Vec<u8>>, MachineFileError> {
         self.read_below(&layout::file_path(pod, file))
     }
 
-    fn read_below(self, path: &str) -> Result<Option<Vec<u8>>, FileError> {
+    fn read_below(self, path: &str) -> Result<Option<Vec<u8>>, MachineFileError> {
         let read = || {
-            let (parent, name) = Folder::under(self.root, STATE_DIRECTORY)?.parent_of(path)?;
+            let (parent, name) = Folder::open_in_root(self.root, STATE_DIRECTORY)?.parent_of(path)?;
             parent.read_bytes(name)
         };
         match read() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            other => other.map_err(FileError::read(path)),
+            other => other.map_err(MachineFileError::read(path)),
         }
     }
 
     /// A way to a socket of a pod's, for as long as it is held: whatever takes its place meanwhile is not followed.
-    pub fn open_socket(self, pod: &PodName, path: &str) -> Result<OwnedFd, FileError> {
+    pub fn open_socket(self, pod: &PodName, path: &str) -> Result<OwnedFd, MachineFileError> {
         let path = format!("{}/{path}", layout::pod_directory(pod));
         let open = || {
-            let (parent, name) = Folder::under(self.root, STATE_DIRECTORY)?.parent_of(&path)?;
+            let (parent, name) = Folder::open_in_root(self.root, STATE_DIRECTORY)?.parent_of(&path)?;
             parent.open_socket(name)
         };
-        open().map_err(FileError::read(&path))
+        open().map_err(MachineFileError::read(&path))
     }
 
-    fn write_json(self, name: &str, record: &impl Serialize) -> Result<(), FileError> {
-        let failed = |error: serde_json::Error| FileError::Write { path: name.to_owned(), source: error.into() };
+    fn write_json(self, name: &str, record: &impl Serialize) -> Result<(), MachineFileError> {
+        let failed = |error: serde_json::Error| MachineFileError::Write { path: name.to_owned(), source: error.into() };
         self.write_record(name, &serde_json::to_vec(record).map_err(failed)?)
     }
 
-    fn write_record(self, name: &str, content: &[u8]) -> Result<(), FileError> {
+    fn write_record(self, name: &str, content: &[u8]) -> Result<(), MachineFileError> {
         let write = || {
-            let state = top::make(self.root, STATE_DIRECTORY)?;
-            top::replace_record(&state, name, content)
+            let state = top_directories::make(self.root, STATE_DIRECTORY)?;
+            top_directories::replace_record(&state, name, content)
         };
-        write().map_err(FileError::write(name))
+        write().map_err(MachineFileError::write(name))
     }
 
     /// Makes a directory in one that exists, or gives it the right owner and mode.
-    pub fn make_directory(self, directory: &Directory) -> Result<(), FileError> {
+    pub fn make_directory(self, directory: &MachineDirectory) -> Result<(), MachineFileError> {
         let make = || {
-            let (parent, name) = top::make(self.root, STATE_DIRECTORY)?.parent_of(&directory.path)?;
+            let (parent, name) = top_directories::make(self.root, STATE_DIRECTORY)?.parent_of(&directory.path)?;
             parent.make(name, directory.into())
         };
-        make().map_err(FileError::make(&directory.path))
+        make().map_err(MachineFileError::make(&directory.path))
     }
 
     /// Puts a pod's mark into a data directory that exists. It is root's: the component reads past it.
-    pub fn mark_data(self, pod: &PodName, path: &str) -> Result<(), FileError> {
+    pub fn mark_data(self, pod: &PodName, path: &str) -> Result<(), MachineFileError> {
         let mark = format!("{path}/{DATA_MARK}");
-        Folder::under(self.root, STATE_DIRECTORY)
+        Folder::open_in_root(self.root, STATE_DIRECTORY)
             .and_then(|state| {
                 let data = state.descend(path)?;
-                top::replace_record(&data, DATA_MARK, data_mark(pod).as_bytes())
+                top_directories::replace_record(&data, DATA_MARK, data_mark(pod).as_bytes())
             })
-            .map_err(FileError::write(&mark))
+            .map_err(MachineFileError::write(&mark))
     }
 
     /// Writes a file of a pod in one step: a reader sees the old content or the new. Its directory exists.
-    pub fn write_file(self, pod: &PodName, user: u32, file: &File) -> Result<(), FileError> {
+    pub fn write_file(self, pod: &PodName, user: u32, file: &PodFile) -> Result<(), MachineFileError> {
         let path = layout::file_path(pod, &file.path);
         let write = || {
-            let (parent, name) = Folder::under(self.root, STATE_DIRECTORY)?.parent_of(&path)?;
+            let (parent, name) = Folder::open_in_root(self.root, STATE_DIRECTORY)?.parent_of(&path)?;
             parent.replace(name, &file.content, Attributes::of_user(user, FILE_MODE))
         };
-        write().map_err(FileError::write(&path))
+        write().map_err(MachineFileError::write(&path))
     }
 
     /// Removes a file, a link, or a directory with all that is in it, given relative to [`STATE_DIRECTORY`].
-    pub fn remove(self, path: &str) -> Result<(), FileError> {
+    pub fn remove(self, path: &str) -> Result<(), MachineFileError> {
         self.remove_below(STATE_DIRECTORY, path)
     }
 
-    fn remove_below(self, top: &str, path: &str) -> Result<(), FileError> {
+    fn remove_below(self, top: &str, path: &str) -> Result<(), MachineFileError> {
         let remove = || {
-            let (parent, name) = Folder::under(self.root, top)?.parent_of(path)?;
+            let (parent, name) = Folder::open_in_root(self.root, top)?.parent_of(path)?;
             remove::tree(&parent, name)
         };
         match remove() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other.map_err(FileError::remove(&format!("{top}/{path}"))),
+            other => other.map_err(MachineFileError::remove(&format!("{top}/{path}"))),
         }
     }
 
     /// Makes the directory that a pod's logs go to.
-    pub fn make_log_directory(self, pod: &PodName) -> Result<(), FileError> {
+    pub fn make_log_directory(self, pod: &PodName) -> Result<(), MachineFileError> {
         let attributes = Attributes::of_root(0o700);
         let make = || {
-            let logs = top::make(self.root, LOG_DIRECTORY)?;
+            let logs = top_directories::make(self.root, LOG_DIRECTORY)?;
             logs.make(pod.cluster.as_str(), attributes)?;
             logs.child(pod.cluster.as_str())?.make(pod.component.as_str(), attributes)
         };
-        make().map_err(FileError::make(&layout::log_directory(pod)))
+        make().map_err(MachineFileError::make(&layout::log_directory(pod)))
     }
 
     /// Removes one log of a pod, with what was rotated of it.
-    pub fn remove_log(self, pod: &PodName, name: &str) -> Result<(), FileError> {
+    pub fn remove_log(self, pod: &PodName, name: &str) -> Result<(), MachineFileError> {
         let path = format!("{}/{name}", layout::pod_directory(pod));
         let remove = || {
-            let (parent, name) = Folder::under(self.root, LOG_DIRECTORY)?.parent_of(&path)?;
+            let (parent, name) = Folder::open_in_root(self.root, LOG_DIRECTORY)?.parent_of(&path)?;
             logs::remove(&parent, name)
         };
         match remove() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other.map_err(FileError::remove(&format!("{LOG_DIRECTORY}/{path}"))),
+            other => other.map_err(MachineFileError::remove(&format!("{LOG_DIRECTORY}/{path}"))),
         }
     }
 
     /// Removes all of a pod: its logs, then its files and data with its own directory.
-    pub fn remove_pod(self, pod: &PodName) -> Result<(), FileError> {
+    pub fn remove_pod(self, pod: &PodName) -> Result<(), MachineFileError> {
         let directory = layout::pod_directory(pod);
         self.remove_below(LOG_DIRECTORY, &directory)?;
         self.remove(&directory)
     }
 
     /// Removes what a cluster left on the machine, its directory last.
-    pub fn forget_cluster(self, cluster: &ClusterId) -> Result<(), FileError> {
-        cgroup::remove_parents(self.root, cluster).map_err(FileError::remove(&format!("the cgroups of {cluster}")))?;
+    pub fn forget_cluster(self, cluster: &ClusterId) -> Result<(), MachineFileError> {
+        cgroup::remove_parents(self.root, cluster)
+            .map_err(MachineFileError::remove(&format!("the cgroups of {cluster}")))?;
         self.remove_below(LOG_DIRECTORY, cluster.as_str())?;
         self.remove(cluster.as_str())
     }
 
     /// Removes the machine's own records, and nothing else.
-    pub fn leave_records(self) -> Result<(), FileError> {
-        top::remove_records(self.root, STATE_DIRECTORY, &RECORDS).map_err(FileError::remove(STATE_DIRECTORY))
+    pub fn leave_records(self) -> Result<(), MachineFileError> {
+        top_directories::remove_records(self.root, STATE_DIRECTORY, &RECORDS)
+            .map_err(MachineFileError::remove(STATE_DIRECTORY))
     }
 
     /// Makes the directories that everything of Keelway's is in.
-    pub fn make_tops(self) -> Result<(), FileError> {
+    pub fn make_top_directories(self) -> Result<(), MachineFileError> {
         for path in [STATE_DIRECTORY, LOG_DIRECTORY] {
-            top::make(self.root, path).map_err(FileError::make(path))?;
+            top_directories::make(self.root, path).map_err(MachineFileError::make(path))?;
         }
         Ok(())
     }
 
     /// Removes those of them that Keelway made, where nothing is in them.
-    pub fn leave_tops(self) -> Result<(), FileError> {
+    pub fn remove_top_directories(self) -> Result<(), MachineFileError> {
         for path in [LOG_DIRECTORY, STATE_DIRECTORY] {
-            top::remove_empty(self.root, path).map_err(FileError::remove(path))?;
+            top_directories::remove_empty(self.root, path).map_err(MachineFileError::remove(path))?;
         }
         Ok(())
     }
 
     /// Removes the machine's own records, and the directories that Keelway made where nothing else is in them.
-    pub fn leave(self) -> Result<(), FileError> {
-        top::leave(self.root, LOG_DIRECTORY, &[]).map_err(FileError::remove(LOG_DIRECTORY))?;
-        top::leave(self.root, STATE_DIRECTORY, &RECORDS).map_err(FileError::remove(STATE_DIRECTORY))
+    pub fn leave(self) -> Result<(), MachineFileError> {
+        top_directories::leave(self.root, LOG_DIRECTORY, &[]).map_err(MachineFileError::remove(LOG_DIRECTORY))?;
+        top_directories::leave(self.root, STATE_DIRECTORY, &RECORDS).map_err(MachineFileError::remove(STATE_DIRECTORY))
     }
 }
 
@@ -269,8 +271,8 @@ fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }
 
-impl From<&Directory> for Attributes {
-    fn from(directory: &Directory) -> Self {
+impl From<&MachineDirectory> for Attributes {
+    fn from(directory: &MachineDirectory) -> Self {
         Self { user: directory.user, group: directory.group, mode: directory.mode }
     }
 }

@@ -12,12 +12,12 @@ use keelway_api::{
 };
 
 use crate::{
-    access::Access,
+    access::MachineAccess,
     action::ServerChange,
     layout::pod_directory,
     local::{FilesError, Machine},
+    machine_io::MachineIo,
     report::chain_text,
-    site::Site,
     socket,
 };
 
@@ -36,7 +36,7 @@ pub enum HaproxyError {
 }
 
 /// The servers of each haproxy among the sandboxes. One that does not answer is left out.
-pub(crate) async fn observe<S: Site>(
+pub(crate) async fn observe<S: MachineIo>(
     machine: &Machine<S>,
     sandboxes: &[SandboxState],
     files: &BTreeMap<String, FileState>,
@@ -58,14 +58,17 @@ pub(crate) async fn observe<S: Site>(
     found
 }
 
-async fn servers<S: Site>(machine: &Machine<S>, pod: &PodName) -> Result<BTreeMap<String, ServerState>, HaproxyError> {
+async fn servers<S: MachineIo>(
+    machine: &Machine<S>,
+    pod: &PodName,
+) -> Result<BTreeMap<String, ServerState>, HaproxyError> {
     let states = machine.site.ask(pod, "show servers state").await?;
     let sessions = machine.site.ask(pod, "show stat -1 4 -1").await?;
     answer::servers(&states, &sessions).map_err(HaproxyError::Unexpected)
 }
 
 /// Tells a haproxy about one server. What it did before is as good as what it does now.
-pub(crate) async fn change<S: Site>(
+pub(crate) async fn change<S: MachineIo>(
     machine: &Machine<S>,
     pod: &PodName,
     server: &str,
@@ -101,6 +104,6 @@ pub(crate) async fn change<S: Site>(
 }
 
 /// One command, one answer, one connection.
-pub(crate) async fn talk(access: &Access, pod: PodName, command: &str) -> Result<String, FilesError> {
-    socket::talk(access, (pod, STATS_SOCKET), &format!("{command}\n")).await
+pub(crate) async fn run_command(access: &MachineAccess, pod: PodName, command: &str) -> Result<String, FilesError> {
+    socket::request(access, (pod, STATS_SOCKET), &format!("{command}\n")).await
 }

@@ -14,17 +14,17 @@ mod tests;
 use std::{io, path::Path, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use keelway_cri::{self as cri, Runtime};
+use keelway_cri::{self as cri, CriRuntime};
 
 use crate::{
     execute::EffectError,
     local::FilesError,
+    machine_io::{HttpQuery, MachineIo, MachineOperation, OperationResult},
     report::chain_text,
-    site::{Done, Question, Site, Work},
 };
 
-pub use seal::{Fence, Identity, Keys, Label, PublicKey, SealError, Sealed};
-use serve::Answer;
+pub use seal::{ConfigFence, HelperIdentity, HelperKeyPair, HelperPublicKey, SealError, SealLabel, SealedWork};
+use serve::HelperResponse;
 
 /// How long one thing may take: as long as on a machine's own files, and the longest wait for a log.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -38,7 +38,7 @@ const ARGUMENTS: usize = 1800 << 10;
 pub enum HelperError {
     /// The runtime does not run it, or does not pass things on to it.
     #[error("the machine's helper cannot be reached")]
-    Runtime(#[from] cri::Error),
+    Runtime(#[from] cri::CriError),
     /// Its image does not come to the machine.
     #[error("the image of the machine's helper cannot be had")]
     Image(#[source] Box<EffectError>),
@@ -80,30 +80,30 @@ pub enum HelperError {
 /// The helper of a machine. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Helper {
-    runtime: Runtime,
+    runtime: CriRuntime,
     sandbox: String,
     container: String,
-    identity: Identity,
-    key: PublicKey,
-    fence: Option<Fence>,
+    identity: HelperIdentity,
+    key: HelperPublicKey,
+    fence: Option<ConfigFence>,
 }
 
 impl Helper {
     /// The helper of an installation on a machine: the one that runs, else a new one. Its image comes from the directory `archives`
     /// where that has it, else from its registry.
-    pub async fn start(runtime: &Runtime, archives: &Path, identity: Identity) -> Result<Self, HelperError> {
+    pub async fn start(runtime: &CriRuntime, archives: &Path, identity: HelperIdentity) -> Result<Self, HelperError> {
         let pod = pod::ensure(runtime, archives, &identity).await?;
         let words = ["key", identity.installation.as_str(), identity.machine.as_str()].map(str::to_owned);
         let said = run(runtime, &pod.container, &words).await?;
         let key = STANDARD.decode(said.trim_ascii()).map_err(|_| HelperError::Answer)?;
-        let key = PublicKey::from_bytes(&key)?;
-        let pod::Pod { sandbox, container } = pod;
+        let key = HelperPublicKey::from_bytes(&key)?;
+        let pod::HelperPod { sandbox, container } = pod;
         Ok(Self { runtime: runtime.clone(), sandbox, container, identity, key, fence: None })
     }
 
     /// The same, for what a config asks for.
     #[must_use]
-    pub fn under(&self, fence: Fence) -> Self {
+    pub fn with_fence(&self, fence: ConfigFence) -> Self {
         Self { fence: Some(fence), ..self.clone() }
     }
 
@@ -118,34 +118,34 @@ impl Helper {
     }
 
     /// Asks a component on the machine's loopback: the status of its answer, or why there is none.
-    pub async fn get(&self, question: Question) -> Result<u16, String> {
-        match self.call(&Work::Get(question)).await {
-            Ok(Done::Answered(answer)) => answer,
+    pub async fn get(&self, question: HttpQuery) -> Result<u16, String> {
+        match self.call(&MachineOperation::Get(question)).await {
+            Ok(OperationResult::Answered(answer)) => answer,
             Ok(_) => Err(HelperError::Answer.to_string()),
             Err(error) => Err(chain_text(&error)),
         }
     }
 
-    async fn call(&self, work: &Work) -> Result<Done, HelperError> {
-        let label = Label { subject: work.subject(), fence: self.fence };
-        let sealed = Sealed::seal(&self.key, &self.identity, &label, work)?;
+    async fn call(&self, work: &MachineOperation) -> Result<OperationResult, HelperError> {
+        let label = SealLabel { subject: work.subject(), fence: self.fence };
+        let sealed = SealedWork::seal(&self.key, &self.identity, &label, work)?;
         let words = arguments(&label, &sealed)?;
         let said = run(&self.runtime, &self.container, &words).await?;
         match serde_json::from_slice(&said) {
-            Ok(Answer::Done(done)) => Ok(done),
-            Ok(Answer::Failed(why)) => Err(HelperError::Failed(why)),
-            Ok(Answer::Refused(why)) => Err(HelperError::Refused(why)),
+            Ok(HelperResponse::Done(done)) => Ok(done),
+            Ok(HelperResponse::Failed(why)) => Err(HelperError::Failed(why)),
+            Ok(HelperResponse::Refused(why)) => Err(HelperError::Refused(why)),
             Err(_) => Err(HelperError::Answer),
         }
     }
 }
 
-impl Site for Helper {
-    async fn work(&self, work: Work) -> Result<Done, FilesError> {
+impl MachineIo for Helper {
+    async fn work(&self, work: MachineOperation) -> Result<OperationResult, FilesError> {
         // The directories of Keelway's are mounted into the helper: they go with it.
-        let work = if matches!(work, Work::Leave) { Work::LeaveRecords } else { work };
+        let work = if matches!(work, MachineOperation::Leave) { MachineOperation::LeaveRecords } else { work };
         let mut done = self.call(&work).await?;
-        if let Done::Found(found) = &mut done {
+        if let OperationResult::Found(found) = &mut done {
             let observed = &mut found.observed;
             if observed.files.len() == 1 && observed.owner.is_none() && observed.applied.is_none() {
                 observed.files.remove("");
@@ -156,7 +156,7 @@ impl Site for Helper {
 }
 
 /// The words of a command that hands it over.
-fn arguments(label: &Label, sealed: &Sealed) -> Result<Vec<String>, HelperError> {
+fn arguments(label: &SealLabel, sealed: &SealedWork) -> Result<Vec<String>, HelperError> {
     let text = STANDARD.encode(&sealed.text);
     if text.len() > ARGUMENTS {
         return Err(HelperError::TooLong { subject: label.subject.clone(), bytes: sealed.text.len() });
@@ -168,7 +168,7 @@ fn arguments(label: &Label, sealed: &Sealed) -> Result<Vec<String>, HelperError>
 }
 
 /// Runs a command of the helper's program, and returns what it says.
-async fn run(runtime: &Runtime, container: &str, words: &[String]) -> Result<Vec<u8>, HelperError> {
+async fn run(runtime: &CriRuntime, container: &str, words: &[String]) -> Result<Vec<u8>, HelperError> {
     let command: Vec<String> = std::iter::once(pod::PROGRAM.to_owned()).chain(words.iter().cloned()).collect();
     let output = runtime.exec_sync(container, &command, DEADLINE).await?;
     if output.exit_code != 0 {

@@ -8,12 +8,12 @@ use std::{
 };
 
 use keelway_api::registry::RegistryCredentials;
-use keelway_cri::{Login, Runtime};
+use keelway_cri::{CriRuntime, Login};
 use tokio::sync::Mutex;
 
 use crate::{
-    access::Access, execute::EffectError, fetched::Fetches, local::Machine, pull::PullError, site::Site,
-    unused::UnusedImage,
+    access::MachineAccess, execute::EffectError, fetched_images::Fetches, local::Machine, machine_io::MachineIo,
+    pull::PullError, unused_images::UnusedImage,
 };
 
 /// The file in a directory of archives that holds an image: its name with `/` and `:` replaced by `_`, and `.tar`.
@@ -26,17 +26,17 @@ pub fn archive_name(image: &str) -> String {
 ///
 /// # Errors
 /// It is in neither, or the runtime does not take it.
-pub async fn ensure(runtime: &Runtime, archives: &Path, image: &str) -> Result<(), EffectError> {
-    let images: Images<'_, Access> =
-        Images { runtime, archives: Some(archives), turns: &Turns::default(), record: None };
+pub async fn ensure(runtime: &CriRuntime, archives: &Path, image: &str) -> Result<(), EffectError> {
+    let images: Images<'_, MachineAccess> =
+        Images { runtime, archives: Some(archives), turns: &ImageFetchLocks::default(), record: None };
     images.ensure(image, None).await
 }
 
 /// Whose turn it is to fetch an image: pods that want the same one wait for one fetch.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(std::sync::Mutex<BTreeMap<String, Arc<Mutex<()>>>>);
+pub(crate) struct ImageFetchLocks(std::sync::Mutex<BTreeMap<String, Arc<Mutex<()>>>>);
 
-impl Turns {
+impl ImageFetchLocks {
     fn of(&self, image: &str) -> Arc<Mutex<()>> {
         let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(turns.entry(image.to_owned()).or_default())
@@ -45,20 +45,20 @@ impl Turns {
 
 /// The images of one machine.
 pub(crate) struct Images<'a, S> {
-    runtime: &'a Runtime,
+    runtime: &'a CriRuntime,
     archives: Option<&'a Path>,
-    turns: &'a Turns,
+    turns: &'a ImageFetchLocks,
     /// Where it is recorded what was fetched.
     record: Option<(&'a Fetches, &'a S)>,
 }
 
-impl<'a, S: Site> Images<'a, S> {
+impl<'a, S: MachineIo> Images<'a, S> {
     pub(crate) fn of(machine: &'a Machine<S>) -> Self {
         Self {
             runtime: &machine.runtime,
             archives: machine.archives.as_deref(),
-            turns: &machine.turns,
-            record: machine.fetches.keeps().then_some((&machine.fetches, &machine.site)),
+            turns: &machine.fetch_locks,
+            record: machine.fetches.is_recording().then_some((&machine.fetches, &machine.site)),
         }
     }
 

@@ -26,7 +26,7 @@ pub(crate) const EVENTS: &str = "events";
 
 /// A directory that belongs on the machine.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Directory {
+pub struct MachineDirectory {
     /// Relative to [`STATE_DIRECTORY`].
     pub path: String,
     /// Owner.
@@ -37,7 +37,7 @@ pub struct Directory {
     pub mode: u32,
 }
 
-impl Directory {
+impl MachineDirectory {
     /// Holds the pods of a cluster: passed through by all, listed by root.
     #[must_use]
     pub fn of_cluster(cluster: &ClusterId) -> Self {
@@ -108,7 +108,7 @@ pub fn cgroup_parent(cluster: &ClusterId, driver: CgroupDriver) -> String {
 
 /// Whether a text is a relative path of plain names: it leads downwards only.
 #[must_use]
-pub fn leads_downwards(path: &str) -> bool {
+pub fn is_plain_relative_path(path: &str) -> bool {
     path.split('/').all(is_plain_name)
 }
 
@@ -125,11 +125,11 @@ mod tests {
     #[test]
     fn only_plain_names_lead_downwards() {
         for good in ["a", "a/b", ".hidden/..c"] {
-            assert!(leads_downwards(good), "{good}");
+            assert!(is_plain_relative_path(good), "{good}");
         }
         for bad in ["", "/a", "a/", "a//b", ".", "a/../b", "a/./b", "a\0b"] {
-            assert!(!leads_downwards(bad), "{bad}");
+            assert!(!is_plain_relative_path(bad), "{bad}");
         }
-        assert!(!leads_downwards(&"a".repeat(256)));
+        assert!(!is_plain_relative_path(&"a".repeat(256)));
     }
 }

@@ -8,24 +8,24 @@ use std::{
 };
 
 use keelway_api::machine::{MachineConfig, MachineState};
-use keelway_cri::{Deadlines, Runtime};
+use keelway_cri::{CriRuntime, Deadlines};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    access::{Access, AccessError},
+    access::{AccessError, MachineAccess},
     action::Action,
     converge::converge,
     execute,
-    fetched::Fetches,
-    figures::Counts,
-    files::{FileError, Files},
+    fetched_images::Fetches,
+    figures::PeerCounts,
+    files::{MachineFileError, MachineFiles},
     helper::HelperError,
-    image::Turns,
+    image::ImageFetchLocks,
+    machine_io::MachineIo,
     observe::{self, ObserveError},
-    refusal::Refusal,
+    refusal::ConfigRefusal,
     report::{ApplyReport, Effect},
-    site::Site,
     socket,
 };
 
@@ -37,15 +37,15 @@ const FILES_DEADLINE: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub struct Machine<S> {
     pub(crate) site: S,
-    pub(crate) runtime: Runtime,
+    pub(crate) runtime: CriRuntime,
     pub(crate) archives: Option<PathBuf>,
-    pub(crate) turns: Turns,
-    pub(crate) peers: Counts,
+    pub(crate) fetch_locks: ImageFetchLocks,
+    pub(crate) peers: PeerCounts,
     pub(crate) fetches: Fetches,
 }
 
 /// A machine whose CRI socket is on this one.
-pub type LocalMachine = Machine<Access>;
+pub type LocalMachine = Machine<MachineAccess>;
 
 /// Why a machine cannot be used at all.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +55,7 @@ pub enum ConnectError {
     Access(#[from] AccessError),
     /// The socket cannot be one of a runtime.
     #[error(transparent)]
-    Runtime(#[from] keelway_cri::Error),
+    Runtime(#[from] keelway_cri::CriError),
 }
 
 /// Why nothing was done on a machine.
@@ -66,7 +66,7 @@ pub enum ApplyError {
     Observe(#[from] ObserveError),
     /// It does not take the config.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] ConfigRefusal),
 }
 
 /// Why work on a machine's files was not done.
@@ -77,7 +77,7 @@ pub enum FilesError {
     Access(#[from] AccessError),
     /// The work failed.
     #[error(transparent)]
-    Files(#[from] FileError),
+    Files(#[from] MachineFileError),
     /// The file system hangs. The work may still be done later.
     #[error("the machine's file system gave no answer within {} s", FILES_DEADLINE.as_secs())]
     TimedOut,
@@ -102,8 +102,8 @@ impl LocalMachine {
     /// The machine behind a CRI socket, given by its absolute path as this process sees it. Images that the machine lacks
     /// come from the directory `archives` where it has them (see [`crate::image::archive_name`]), else from their registry.
     pub async fn connect(socket: &Path, archives: Option<PathBuf>) -> Result<Self, ConnectError> {
-        let runtime = Runtime::on_socket(socket, Deadlines::default())?;
-        let access = Access::of_socket(socket).await?;
+        let runtime = CriRuntime::on_socket(socket, Deadlines::default())?;
+        let access = MachineAccess::of_socket(socket).await?;
         Ok(Self::new(access, runtime, archives))
     }
 
@@ -115,22 +115,29 @@ impl LocalMachine {
     /// Works on the machine's files, off the threads that other work waits for.
     pub(crate) async fn with_files<T: Send + 'static>(
         &self,
-        work: impl FnOnce(Files<'_>) -> Result<T, FileError> + Send + 'static,
+        work: impl FnOnce(MachineFiles<'_>) -> Result<T, MachineFileError> + Send + 'static,
     ) -> Result<T, FilesError> {
         self.site.with_files(work).await
     }
 }
 
-impl<S: Site> Machine<S> {
+impl<S: MachineIo> Machine<S> {
     /// A machine put together from its parts.
     #[must_use]
-    pub fn new(site: S, runtime: Runtime, archives: Option<PathBuf>) -> Self {
-        Self { site, runtime, archives, turns: Turns::default(), peers: Counts::default(), fetches: Fetches::default() }
+    pub fn new(site: S, runtime: CriRuntime, archives: Option<PathBuf>) -> Self {
+        Self {
+            site,
+            runtime,
+            archives,
+            fetch_locks: ImageFetchLocks::default(),
+            peers: PeerCounts::default(),
+            fetches: Fetches::default(),
+        }
     }
 
     /// The machine's runtime.
     #[must_use]
-    pub fn runtime(&self) -> &Runtime {
+    pub fn runtime(&self) -> &CriRuntime {
         &self.runtime
     }
 
@@ -147,7 +154,7 @@ impl<S: Site> Machine<S> {
         stop: &CancellationToken,
         on_effect: &(dyn Fn(Effect<'_>) + Send + Sync),
     ) -> ApplyReport {
-        execute::execute(&execute::LocalHands::new(self), &actions, stop, on_effect).await
+        execute::execute(&execute::LocalExecutor::new(self), &actions, stop, on_effect).await
     }
 
     /// Brings the machine to what the config says: observes, plans, executes, once.
@@ -162,14 +169,14 @@ impl<S: Site> Machine<S> {
     }
 }
 
-impl Access {
+impl MachineAccess {
     /// Works on the machine's files, off the threads that other work waits for.
     pub(crate) async fn with_files<T: Send + 'static>(
         &self,
-        work: impl FnOnce(Files<'_>) -> Result<T, FileError> + Send + 'static,
+        work: impl FnOnce(MachineFiles<'_>) -> Result<T, MachineFileError> + Send + 'static,
     ) -> Result<T, FilesError> {
         let place = self.place().await?;
-        let working = tokio::task::spawn_blocking(move || work(Files::new(place.root())));
+        let working = tokio::task::spawn_blocking(move || work(MachineFiles::new(place.root())));
         match tokio::time::timeout(FILES_DEADLINE, working).await {
             Ok(Ok(done)) => Ok(done?),
             Ok(Err(_)) => Err(FilesError::CutOff),

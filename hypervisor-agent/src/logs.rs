@@ -18,11 +18,11 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::files::{Log, Logs};
+use crate::files::{Log, PodLogs};
 
 /// Which lines are wanted, and how.
 #[derive(Debug, Clone, Default)]
-pub struct Wanted {
+pub struct LogOptions {
     /// The last so many; all where there is none.
     pub tail: Option<u64>,
     /// Those that were written at this moment or later.
@@ -32,11 +32,11 @@ pub struct Wanted {
     /// Those that are written from now on, too, until the container's logs are gone; also when it was restarted.
     pub follow: bool,
     /// Nobody takes what is written any more once this has something to read, or has ended.
-    pub left: Option<Arc<OwnedFd>>,
+    pub reader_closed: Option<Arc<OwnedFd>>,
 }
 
 /// Writes the lines of a log that are wanted.
-pub fn read(logs: &Logs, log: Log, wanted: &Wanted, to: &mut dyn Write) -> io::Result<()> {
+pub fn read(logs: &PodLogs, log: Log, wanted: &LogOptions, to: &mut dyn Write) -> io::Result<()> {
     // What changes after this is told of.
     let watch = if wanted.follow { Some(logs.watch()?) } else { None };
     let mut printer = Printer { wanted, open: false };
@@ -50,20 +50,20 @@ pub fn read(logs: &Logs, log: Log, wanted: &Wanted, to: &mut dyn Write) -> io::R
         let Some(begun) = opened.follow(logs, &log, watch.as_ref(), (&mut printer, to))? else { break };
         log = begun;
         let file = logs.open(&log)?;
-        all = file.map(|file| Opened::new(file, wanted)).transpose()?.into_iter().collect();
+        all = file.map(|file| OpenLog::new(file, wanted)).transpose()?.into_iter().collect();
     }
     to.flush()
 }
 
 /// A log with what was rotated of it, the newest first, as far as lines of them are wanted, each at the first of these.
-fn open_all(logs: &Logs, log: &Log, printer: &mut Printer<'_>) -> io::Result<VecDeque<Opened>> {
+fn open_all(logs: &PodLogs, log: &Log, printer: &mut Printer<'_>) -> io::Result<VecDeque<OpenLog>> {
     let mut left = printer.wanted.tail;
     let mut all = VecDeque::new();
     for file in logs.open_all(log)? {
         if left == Some(0) && !all.is_empty() {
             break;
         }
-        let mut opened = Opened::new(file, printer.wanted)?;
+        let mut opened = OpenLog::new(file, printer.wanted)?;
         if let Some(left) = &mut left {
             *left -= opened.skip_to_last(*left, printer)?;
         }
@@ -74,7 +74,7 @@ fn open_all(logs: &Logs, log: &Log, printer: &mut Printer<'_>) -> io::Result<Vec
 
 /// Where in a log the wanted lines are, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Span {
+pub struct LogRange {
     /// Where the first one begins.
     pub begins: u64,
     /// Where the log ended when they were looked for.
@@ -82,24 +82,24 @@ pub struct Span {
 }
 
 /// Looks for the lines that are wanted of what is in a log now.
-pub(crate) fn span(file: File, wanted: &Wanted) -> io::Result<Span> {
+pub(crate) fn span(file: File, wanted: &LogOptions) -> io::Result<LogRange> {
     let ends = file.metadata()?.len();
-    let mut opened = Opened::new(file, wanted)?;
+    let mut opened = OpenLog::new(file, wanted)?;
     if let Some(tail) = wanted.tail {
         opened.skip_to_last(tail, &mut Printer { wanted, open: false })?;
     }
     let passed = opened.reader.stream_position()?;
-    Ok(Span { begins: passed.saturating_sub(opened.line.len() as u64).min(ends), ends })
+    Ok(LogRange { begins: passed.saturating_sub(opened.line.len() as u64).min(ends), ends })
 }
 
 /// Lines that come in pieces, written as they are wanted.
-pub(crate) struct Lines<'a> {
+pub(crate) struct LogLines<'a> {
     printer: Printer<'a>,
     line: Vec<u8>,
 }
 
-impl<'a> Lines<'a> {
-    pub(crate) fn new(wanted: &'a Wanted) -> Self {
+impl<'a> LogLines<'a> {
+    pub(crate) fn new(wanted: &'a LogOptions) -> Self {
         Self { printer: Printer { wanted, open: false }, line: Vec::new() }
     }
 
@@ -116,13 +116,13 @@ impl<'a> Lines<'a> {
     }
 
     /// Another file follows.
-    pub(crate) fn begin_anew(&mut self) {
+    pub(crate) fn start_new_file(&mut self) {
         self.line.clear();
     }
 }
 
 /// A log that is being read.
-struct Opened {
+struct OpenLog {
     reader: BufReader<File>,
     inode: u64,
     /// Where the log ended when it was opened, where it is not followed: what is written while it is read was not asked for, and the last
@@ -134,8 +134,8 @@ struct Opened {
     line: Vec<u8>,
 }
 
-impl Opened {
-    fn new(file: File, wanted: &Wanted) -> io::Result<Self> {
+impl OpenLog {
+    fn new(file: File, wanted: &LogOptions) -> io::Result<Self> {
         let found = file.metadata()?;
         let end = (!wanted.follow).then_some(found.len());
         Ok(Self { inode: found.ino(), end, at: 0, reader: BufReader::new(file), line: Vec::new() })
@@ -176,7 +176,7 @@ impl Opened {
     /// Reads to the end, and on while it is followed. Returns the log to go on with.
     fn follow(
         &mut self,
-        logs: &Logs,
+        logs: &PodLogs,
         log: &Log,
         watch: Option<&OwnedFd>,
         (printer, to): (&mut Printer<'_>, &mut dyn Write),
@@ -197,7 +197,7 @@ impl Opened {
                 None if self.reader.get_ref().metadata()?.nlink() == 0 => return Ok(None),
                 Some(newest) if newest.attempt > log.attempt => return Ok(Some(newest)),
                 // Where there is none, it was renamed, and the next one is about to be made.
-                None | Some(_) => wait(watch, printer.wanted.left.as_deref())?,
+                None | Some(_) => wait(watch, printer.wanted.reader_closed.as_deref())?,
             }
         }
     }
@@ -243,7 +243,7 @@ fn wait_for_either(watch: &OwnedFd, left: &OwnedFd) -> io::Result<()> {
 
 /// Writes lines as they are asked for.
 struct Printer<'a> {
-    wanted: &'a Wanted,
+    wanted: &'a LogOptions,
     /// Whether the last line goes on.
     open: bool,
 }
@@ -251,7 +251,7 @@ struct Printer<'a> {
 impl Printer<'_> {
     /// Writes one line of a log; returns whether it ended a line that is shown. What is no line of a log is passed over.
     fn print(&mut self, line: &[u8], to: &mut dyn Write) -> io::Result<bool> {
-        let Some(line) = Line::parse(line) else { return Ok(false) };
+        let Some(line) = LogLine::parse(line) else { return Ok(false) };
         if let Some(since) = self.wanted.since
             && line.time.parse::<Timestamp>().is_ok_and(|time| time < since)
         {
@@ -271,14 +271,14 @@ impl Printer<'_> {
 
 /// A line of a log.
 #[derive(Debug, PartialEq, Eq)]
-struct Line<'a> {
+struct LogLine<'a> {
     /// RFC 3339.
     time: &'a str,
     goes_on: bool,
     text: &'a [u8],
 }
 
-impl<'a> Line<'a> {
+impl<'a> LogLine<'a> {
     fn parse(line: &'a [u8]) -> Option<Self> {
         let mut parts = line.strip_suffix(b"\n")?.splitn(4, |byte| *byte == b' ');
         let time = std::str::from_utf8(parts.next()?).ok()?;

@@ -10,12 +10,12 @@ use keelway_api::{
     },
     name::PodName,
 };
-use keelway_cri::{self as cri, Runtime};
+use keelway_cri::{self as cri, CriRuntime};
 
 use crate::{
     figures, haproxy,
     local::{FilesError, Machine},
-    site::{Found, Site},
+    machine_io::{HostObservation, MachineIo},
 };
 
 /// The label that a kubelet gives to its sandboxes (`k8s.io/kubernetes/pkg/kubelet/types.KubernetesPodUIDLabel`).
@@ -29,7 +29,7 @@ pub enum ObserveError {
     Runtime {
         /// The cause.
         #[from]
-        source: cri::Error,
+        source: cri::CriError,
     },
     /// The files cannot be read.
     #[error("cannot look at the machine's files and ports")]
@@ -48,15 +48,15 @@ impl ObserveError {
     }
 }
 
-pub(crate) async fn observe<S: Site>(machine: &Machine<S>) -> Result<MachineState, ObserveError> {
+pub(crate) async fn observe<S: MachineIo>(machine: &Machine<S>) -> Result<MachineState, ObserveError> {
     let runtime = &machine.runtime;
     let (facts, pods, images, found) = try_join!(
         async { Ok::<_, ObserveError>(observe_runtime(runtime).await?) },
         async { Ok(observe_pods(runtime).await?) },
         async { Ok(observe_images(runtime).await?) },
-        async { Ok(machine.site.look().await?) },
+        async { Ok(machine.site.observe().await?) },
     )?;
-    let Found { observed: found, inventory, ports } = found;
+    let HostObservation { observed: found, inventory, ports } = found;
     let (servers, figures) = join!(
         haproxy::observe(machine, &pods.sandboxes, &found.files),
         figures::observe(machine, &pods.sandboxes, &found.data, &found.databases),
@@ -87,14 +87,14 @@ pub(crate) async fn observe<S: Site>(machine: &Machine<S>) -> Result<MachineStat
     })
 }
 
-async fn observe_runtime(runtime: &Runtime) -> Result<RuntimeFacts, cri::Error> {
+async fn observe_runtime(runtime: &CriRuntime) -> Result<RuntimeFacts, cri::CriError> {
     let (version, status) = try_join!(runtime.version(), runtime.status())?;
     Ok(RuntimeFacts {
         name: version.runtime,
         version: version.runtime_version,
         cgroup_driver: match status.cgroup_driver {
-            cri::CgroupDriver::Cgroupfs => CgroupDriver::Cgroupfs,
-            cri::CgroupDriver::Systemd => CgroupDriver::Systemd,
+            cri::CriCgroupDriver::Cgroupfs => CgroupDriver::Cgroupfs,
+            cri::CriCgroupDriver::Systemd => CgroupDriver::Systemd,
         },
     })
 }
@@ -109,7 +109,7 @@ struct Pods {
 
 /// Sandboxes first: a container that is listed after them belongs to one of them or to a newer one, which is left for the
 /// next look.
-async fn observe_pods(runtime: &Runtime) -> Result<Pods, cri::Error> {
+async fn observe_pods(runtime: &CriRuntime) -> Result<Pods, cri::CriError> {
     let everything = BTreeMap::new();
     let mut listed = runtime.list_pod_sandboxes(&everything).await?;
     listed.sort_by_key(|sandbox| std::cmp::Reverse(sandbox.created));
@@ -126,30 +126,33 @@ async fn observe_pods(runtime: &Runtime) -> Result<Pods, cri::Error> {
 }
 
 /// A kubelet labels each of its sandboxes with the uid of its Pod.
-fn is_of_kubelet(sandbox: &cri::Sandbox) -> bool {
+fn is_of_kubelet(sandbox: &cri::CriSandbox) -> bool {
     sandbox.labels.contains_key(KUBELET_LABEL) && sandbox_state(sandbox).is_none()
 }
 
 /// `None` for a sandbox of somebody else.
-fn sandbox_state(sandbox: &cri::Sandbox) -> Option<SandboxState> {
+fn sandbox_state(sandbox: &cri::CriSandbox) -> Option<SandboxState> {
     let label = |name| sandbox.labels.get(name);
     Some(SandboxState {
         id: sandbox.id.clone(),
         pod: PodName { cluster: label(CLUSTER_LABEL)?.parse().ok()?, component: label(COMPONENT_LABEL)?.parse().ok()? },
         attempt: sandbox.attempt,
         digest: sandbox.annotations.get(DIGEST_ANNOTATION).cloned().unwrap_or_default(),
-        ready: sandbox.state == cri::SandboxState::Ready,
+        ready: sandbox.state == cri::CriSandboxState::Ready,
     })
 }
 
 /// `None` for a container that is gone by now.
-async fn container_state(runtime: &Runtime, container: &cri::Container) -> Result<Option<ContainerState>, cri::Error> {
+async fn container_state(
+    runtime: &CriRuntime,
+    container: &cri::CriContainer,
+) -> Result<Option<ContainerState>, cri::CriError> {
     let phase = match container.state {
-        cri::ContainerState::Created => ContainerPhase::Created,
-        cri::ContainerState::Running => ContainerPhase::Running,
-        cri::ContainerState::Unknown => ContainerPhase::Unknown,
-        cri::ContainerState::Exited => match runtime.container_status(&container.id).await {
-            Err(cri::Error::NotFound { .. }) => return Ok(None),
+        cri::CriContainerState::Created => ContainerPhase::Created,
+        cri::CriContainerState::Running => ContainerPhase::Running,
+        cri::CriContainerState::Unknown => ContainerPhase::Unknown,
+        cri::CriContainerState::Exited => match runtime.container_status(&container.id).await {
+            Err(cri::CriError::NotFound { .. }) => return Ok(None),
             status => ContainerPhase::Exited { code: status?.exit.map_or(0, |exit| exit.code) },
         },
     };
@@ -164,7 +167,7 @@ async fn container_state(runtime: &Runtime, container: &cri::Container) -> Resul
     }))
 }
 
-async fn observe_images(runtime: &Runtime) -> Result<BTreeSet<String>, cri::Error> {
+async fn observe_images(runtime: &CriRuntime) -> Result<BTreeSet<String>, cri::CriError> {
     let images = runtime.list_images().await?;
     Ok(images.into_iter().flat_map(|image| image.tags.into_iter().chain(image.digests)).collect())
 }

@@ -5,20 +5,20 @@ use keelway_cri as cri;
 
 /// An image was not pulled.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot pull {image} from {registry}: {mend}")]
+#[error("cannot pull {image} from {registry}: {help}")]
 pub struct PullError {
     image: String,
     registry: String,
-    mend: String,
+    help: String,
     #[source]
-    source: cri::Error,
+    source: cri::CriError,
 }
 
 impl PullError {
-    pub(crate) fn of(image: &str, with_credentials: bool, source: cri::Error) -> Self {
+    pub(crate) fn of(image: &str, with_credentials: bool, source: cri::CriError) -> Self {
         let registry = registry_of(image);
-        let mend = Cause::of(&words(&source)).mend(registry, with_credentials);
-        Self { image: image.to_owned(), registry: registry.to_owned(), mend, source }
+        let help = PullFailure::of(&error_text(&source)).help(registry, with_credentials);
+        Self { image: image.to_owned(), registry: registry.to_owned(), help, source }
     }
 
     /// Whether the runtime may have pulled it all the same.
@@ -28,13 +28,13 @@ impl PullError {
 }
 
 /// All that the runtime said.
-fn words(error: &cri::Error) -> String {
+fn error_text(error: &cri::CriError) -> String {
     crate::report::chain_text(error).to_lowercase()
 }
 
 /// What is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cause {
+enum PullFailure {
     Authority,
     Credentials,
     Unreachable,
@@ -44,26 +44,29 @@ enum Cause {
 
 /// The words of containerd and of Go's network and TLS that each cause is known by. Those of a connection are in the words of a
 /// failed handshake, too, so that comes first; and a registry that refuses says of an image that it may not be there.
-const WORDS: [(Cause, &[&str]); 4] = [
-    (Cause::Authority, &["x509:", "failed to verify certificate", "http: server gave http response to https client"]),
+const WORDS: [(PullFailure, &[&str]); 4] = [
     (
-        Cause::Credentials,
+        PullFailure::Authority,
+        &["x509:", "failed to verify certificate", "http: server gave http response to https client"],
+    ),
+    (
+        PullFailure::Credentials,
         &["unauthorized", "authorization failed", "insufficient_scope", "no basic auth credentials", "forbidden"],
     ),
     (
-        Cause::Unreachable,
+        PullFailure::Unreachable,
         &["dial tcp", "connection refused", "no such host", "i/o timeout", "no route to host", "no answer within"],
     ),
-    (Cause::Absent, &["not found", "manifest unknown"]),
+    (PullFailure::Absent, &["not found", "manifest unknown"]),
 ];
 
-impl Cause {
+impl PullFailure {
     fn of(words: &str) -> Self {
         let known = WORDS.into_iter().find(|(_, known)| known.iter().any(|known| words.contains(known)));
         known.map_or(Self::Other, |(cause, _)| cause)
     }
 
-    fn mend(self, registry: &str, with_credentials: bool) -> String {
+    fn help(self, registry: &str, with_credentials: bool) -> String {
         match (self, with_credentials) {
             (Self::Authority, _) => format!(
                 "the machine's runtime does not trust its certificate: give it the authority in /etc/containerd/certs.d/{registry}"
@@ -95,26 +98,26 @@ mod tests {
             (
                 "failed to do request: Head \"https://r.io/v2/pause/manifests/3\": tls: failed to verify certificate: x509: \
                  certificate signed by unknown authority",
-                Cause::Authority,
+                PullFailure::Authority,
             ),
             (
                 "unexpected status from HEAD request to https://r.io/v2/pause/manifests/3: 401 Unauthorized",
-                Cause::Credentials,
+                PullFailure::Credentials,
             ),
             (
                 "pull access denied, repository does not exist or may require authorization: authorization failed: no basic \
                  auth credentials",
-                Cause::Credentials,
+                PullFailure::Credentials,
             ),
             (
                 "failed to do request: Head \"https://r.io/v2\": dial tcp 10.0.0.1:443: connect: connection refused",
-                Cause::Unreachable,
+                PullFailure::Unreachable,
             ),
-            ("failed to resolve image: r.io/pause:3: not found", Cause::Absent),
-            ("no space left on device", Cause::Other),
+            ("failed to resolve image: r.io/pause:3: not found", PullFailure::Absent),
+            ("no space left on device", PullFailure::Other),
         ];
         for (words, cause) in known {
-            assert_eq!(Cause::of(&words.to_lowercase()), cause, "{words}");
+            assert_eq!(PullFailure::of(&words.to_lowercase()), cause, "{words}");
         }
     }
 }

@@ -12,16 +12,16 @@ use keelway_api::{
     name::PodName,
 };
 use keelway_cri::{
-    self as cri, ContainerState, Deadlines, Runtime,
-    exec::{ExecError, Streams},
+    self as cri, CriContainerState, CriRuntime, Deadlines,
+    exec::{ExecError, ExecStreams},
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::{
-    access::{Access, AccessError},
-    client::{Client, ClientError, Way},
-    connection::Connection,
-    files::{FileError, Files},
+    access::{AccessError, MachineAccess},
+    client::{AgentClientError, DialTarget, HypervisorAgentClient},
+    connection::MachineConnection,
+    files::{MachineFileError, MachineFiles},
     helper::{Helper, HelperError},
     layout::is_named_after,
 };
@@ -40,13 +40,13 @@ pub enum ReachError {
     Access(#[from] AccessError),
     /// The machine's agent does not do it.
     #[error(transparent)]
-    Agent(#[from] ClientError),
+    Agent(#[from] AgentClientError),
     /// The runtime does not tell.
     #[error("cannot ask the runtime")]
-    Runtime(#[from] cri::Error),
+    Runtime(#[from] cri::CriError),
     /// The logs cannot be opened.
     #[error("cannot open the logs")]
-    Files(#[from] FileError),
+    Files(#[from] MachineFileError),
     /// The logs cannot be read, or nobody takes what is in them.
     #[error("cannot read the logs")]
     Logs(#[from] io::Error),
@@ -94,7 +94,7 @@ fn named(name: Option<&str>) -> String {
 
 /// A command to run in a component's container.
 #[derive(Debug, Clone)]
-pub struct Command {
+pub struct ContainerCommand {
     /// The component.
     pub pod: PodName,
     /// The container's name; that which the component is named after where there is none.
@@ -109,65 +109,65 @@ pub struct Command {
 
 /// A machine that is reached.
 #[derive(Debug)]
-pub struct Reached {
-    by: By,
-    runtime: Runtime,
+pub struct ReachedMachine {
+    by: ReachMethod,
+    runtime: CriRuntime,
 }
 
 /// Whose root and network the machine's are.
 #[derive(Debug)]
-enum By {
+enum ReachMethod {
     /// Those of a process on this machine.
     Process {
-        access: Access,
+        access: MachineAccess,
         /// Whether it is an agent, and no runtime.
         is_agent: bool,
     },
     /// Those of an agent at the end of a way.
-    Agent(Box<(Client, Way)>),
+    Agent(Box<(HypervisorAgentClient, DialTarget)>),
     /// Those that a helper is in. Its network is reached from here, or not at all.
     Helper(Box<Helper>),
 }
 
-impl Reached {
+impl ReachedMachine {
     /// The machine behind a runtime's socket.
-    pub async fn behind(socket: &Path) -> Result<Self, ReachError> {
+    pub async fn on_runtime_socket(socket: &Path) -> Result<Self, ReachError> {
         Self::by_process(socket, false).await
     }
 
     /// The machine behind the socket of an agent, which passes looks and commands on.
-    pub async fn behind_agent(socket: &Path) -> Result<Self, ReachError> {
+    pub async fn on_agent_socket(socket: &Path) -> Result<Self, ReachError> {
         Self::by_process(socket, true).await
     }
 
     async fn by_process(socket: &Path, is_agent: bool) -> Result<Self, ReachError> {
-        let runtime = Runtime::on_socket(socket, Deadlines::default())?;
-        Ok(Self { by: By::Process { access: Access::of_socket(socket).await?, is_agent }, runtime })
+        let runtime = CriRuntime::on_socket(socket, Deadlines::default())?;
+        Ok(Self { by: ReachMethod::Process { access: MachineAccess::of_socket(socket).await?, is_agent }, runtime })
     }
 
     /// The machine whose agent is at the end of a way.
     #[must_use]
-    pub fn over(way: Way) -> Self {
+    pub fn over(way: DialTarget) -> Self {
         let channel = way.channel();
-        let runtime = Runtime::on_channel(channel.clone(), Deadlines::default());
-        Self { by: By::Agent(Box::new((Client::on_channel(channel), way))), runtime }
+        let runtime = CriRuntime::on_channel(channel.clone(), Deadlines::default());
+        Self { by: ReachMethod::Agent(Box::new((HypervisorAgentClient::on_channel(channel), way))), runtime }
     }
 
     /// A machine without an agent, by its runtime and its helper.
     #[must_use]
-    pub fn by_helper(runtime: Runtime, helper: Helper) -> Self {
-        Self { by: By::Helper(Box::new(helper)), runtime }
+    pub fn by_helper(runtime: CriRuntime, helper: Helper) -> Self {
+        Self { by: ReachMethod::Helper(Box::new(helper)), runtime }
     }
 
     /// The logs of a component; `None` where it has none here. The runtime has no part in it.
     pub async fn logs(&self, pod: &PodName) -> Result<Option<ComponentLogs>, ReachError> {
         match &self.by {
-            By::Process { access, .. } => {
+            ReachMethod::Process { access, .. } => {
                 let place = access.place().await?;
-                Ok(Files::new(place.root()).logs(pod)?.map(ComponentLogs::here).transpose()?)
+                Ok(MachineFiles::new(place.root()).logs(pod)?.map(ComponentLogs::here).transpose()?)
             }
-            By::Agent(agent) => ComponentLogs::through(&agent.0, pod).await,
-            By::Helper(helper) => ComponentLogs::by_helper(helper, pod).await,
+            ReachMethod::Agent(agent) => ComponentLogs::through(&agent.0, pod).await,
+            ReachMethod::Helper(helper) => ComponentLogs::by_helper(helper, pod).await,
         }
     }
 
@@ -177,7 +177,7 @@ impl Reached {
         for container in self.runtime.list_containers(&BTreeMap::new()).await? {
             if container.labels.contains_key(CLUSTER_LABEL) {
                 match self.runtime.container_status(&container.id).await {
-                    Err(cri::Error::NotFound { .. }) => {}
+                    Err(cri::CriError::NotFound { .. }) => {}
                     status => found.push(status?),
                 }
             }
@@ -186,34 +186,34 @@ impl Reached {
     }
 
     /// Runs a command to its end, and returns its exit code.
-    pub async fn exec<I, O, E>(&self, asked: Command, streams: Streams<I, O, E>) -> Result<i32, ReachError>
+    pub async fn exec<I, O, E>(&self, asked: ContainerCommand, streams: ExecStreams<I, O, E>) -> Result<i32, ReachError>
     where
         I: AsyncRead + Unpin,
         O: AsyncWrite + Unpin,
         E: AsyncWrite + Unpin,
     {
         let container = self.running(&asked).await?;
-        if matches!(self.by, By::Helper(_)) && !asked.stdin && !asked.terminal {
+        if matches!(self.by, ReachMethod::Helper(_)) && !asked.stdin && !asked.terminal {
             return bare::exec(&self.runtime, &container, &asked.command, streams).await;
         }
         let prepared = self.runtime.exec(&container, &asked.command, (asked.stdin, asked.terminal)).await?;
         let connection = match &self.by {
-            By::Process { access, .. } => access.dial(prepared.address()?, DIAL).await?.into(),
+            ReachMethod::Process { access, .. } => access.dial(prepared.address()?, DIAL).await?.into(),
             // It relays the runtime's streams on its own port.
-            By::Agent(agent) => Connection::new(agent.1.stream().await.map_err(ReachError::Connect)?),
-            By::Helper(_) => bare::dial(prepared.address()?, DIAL).await?,
+            ReachMethod::Agent(agent) => MachineConnection::new(agent.1.stream().await.map_err(ReachError::Connect)?),
+            ReachMethod::Helper(_) => bare::dial(prepared.address()?, DIAL).await?,
         };
         Ok(prepared.run(connection, streams).await?)
     }
 
-    async fn running(&self, asked: &Command) -> Result<String, ReachError> {
+    async fn running(&self, asked: &ContainerCommand) -> Result<String, ReachError> {
         let labels = BTreeMap::from([
             (CLUSTER_LABEL.to_owned(), asked.pod.cluster.to_string()),
             (COMPONENT_LABEL.to_owned(), asked.pod.component.to_string()),
         ]);
         let all = self.runtime.list_containers(&labels).await?;
         let running = all.into_iter().filter(|found| {
-            found.state == ContainerState::Running && asked.container.as_ref().is_none_or(|name| *name == found.name)
+            found.state == CriContainerState::Running && asked.container.as_ref().is_none_or(|name| *name == found.name)
         });
         let found = running.min_by_key(|found| !is_named_after(&asked.pod, &found.name)).map(|found| found.id);
         found.ok_or_else(|| ReachError::NotRunning { pod: asked.pod.clone(), name: asked.container.clone() })

@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use keelway_api::{
     hypervisor::Applied,
-    machine::{Check, Container, MachineConfig, MachineState, Pod, SERVING_CERTIFICATE, STATS_SOCKET},
+    machine::{Container, ContainerCheck, MachineConfig, MachineState, Pod, SERVING_CERTIFICATE, STATS_SOCKET},
     name::{InstallationId, PodName},
 };
 
-use crate::layout::{FILES, is_plain_name, leads_downwards};
+use crate::layout::{FILES, is_plain_name, is_plain_relative_path};
 
 /// Why a machine takes nothing of a config. Each says what mends it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum ConfigRefusal {
     /// The machine has another owner.
     #[error(
         "the machine obeys installation {owner}, and these documents are of {config}: use that installation's documents, or take the machine over with `keelway hypervisor adopt --from {owner}`"
@@ -75,9 +75,12 @@ pub enum Refusal {
 }
 
 /// Checks that the machine may obey the config, and that the config is older than nothing it obeyed.
-pub(crate) fn check_fence((config, fence): (&MachineConfig, &Applied), state: &MachineState) -> Result<(), Refusal> {
+pub(crate) fn check_fence(
+    (config, fence): (&MachineConfig, &Applied),
+    state: &MachineState,
+) -> Result<(), ConfigRefusal> {
     if state.kubelet_pods > 0 {
-        return Err(Refusal::UsedByKubelet { pods: state.kubelet_pods });
+        return Err(ConfigRefusal::UsedByKubelet { pods: state.kubelet_pods });
     }
     check_owner(&config.installation, state.owner.as_ref())?;
     check_order(fence, state.applied.as_ref())?;
@@ -85,40 +88,40 @@ pub(crate) fn check_fence((config, fence): (&MachineConfig, &Applied), state: &M
 }
 
 /// Checks that nobody else owns the machine.
-pub(crate) fn check_owner(of: &InstallationId, owner: Option<&InstallationId>) -> Result<(), Refusal> {
+pub(crate) fn check_owner(of: &InstallationId, owner: Option<&InstallationId>) -> Result<(), ConfigRefusal> {
     match owner.filter(|owner| *owner != of) {
-        Some(owner) => Err(Refusal::AnotherInstallation { owner: owner.clone(), config: of.clone() }),
+        Some(owner) => Err(ConfigRefusal::AnotherInstallation { owner: owner.clone(), config: of.clone() }),
         None => Ok(()),
     }
 }
 
 /// Checks that a config comes after the one that was applied, or is the same.
-pub(crate) fn check_order(fence: &Applied, applied: Option<&Applied>) -> Result<(), Refusal> {
+pub(crate) fn check_order(fence: &Applied, applied: Option<&Applied>) -> Result<(), ConfigRefusal> {
     let Some(applied) = applied else {
         return Ok(());
     };
     let (term, generation) = (fence.term, fence.generation);
     match (term, generation).cmp(&(applied.term, applied.generation)) {
-        std::cmp::Ordering::Less => Err(Refusal::Stale { applied: applied.clone(), term, generation }),
-        std::cmp::Ordering::Equal if applied.digest != fence.digest => Err(Refusal::Changed { term, generation }),
+        std::cmp::Ordering::Less => Err(ConfigRefusal::Stale { applied: applied.clone(), term, generation }),
+        std::cmp::Ordering::Equal if applied.digest != fence.digest => Err(ConfigRefusal::Changed { term, generation }),
         std::cmp::Ordering::Equal | std::cmp::Ordering::Greater => Ok(()),
     }
 }
 
 /// Checks that a config is of no leader before the newest one. The one that was applied may be repeated: that changes nothing.
-pub(crate) fn check_term(config: &MachineConfig, newest: u64, applied: Option<&Applied>) -> Result<(), Refusal> {
+pub(crate) fn check_term(config: &MachineConfig, newest: u64, applied: Option<&Applied>) -> Result<(), ConfigRefusal> {
     let number = (config.term, config.generation);
     let is_applied = applied.is_some_and(|applied| (applied.term, applied.generation) == number);
     if config.term < newest && !is_applied {
-        return Err(Refusal::Superseded { term: config.term, leader: newest });
+        return Err(ConfigRefusal::Superseded { term: config.term, leader: newest });
     }
     Ok(())
 }
 
 /// Checks that each pod keeps to its own directory and has no privilege.
-pub(crate) fn check_content(config: &MachineConfig) -> Result<(), Refusal> {
+pub(crate) fn check_content(config: &MachineConfig) -> Result<(), ConfigRefusal> {
     for (name, pod) in &config.pods {
-        check_pod(pod).map_err(|what| Refusal::Invalid { pod: name.clone(), what })?;
+        check_pod(pod).map_err(|what| ConfigRefusal::Invalid { pod: name.clone(), what })?;
     }
     Ok(())
 }
@@ -148,7 +151,7 @@ fn check_pod(pod: &Pod) -> Result<(), String> {
 fn check_files(pod: &Pod) -> Result<(), String> {
     let mut paths: BTreeSet<&str> = BTreeSet::new();
     for file in &pod.files {
-        if !leads_downwards(&file.path) || !paths.insert(&file.path) {
+        if !is_plain_relative_path(&file.path) || !paths.insert(&file.path) {
             return Err(format!("{:?} cannot be a file", file.path));
         }
     }
@@ -200,7 +203,7 @@ fn check_liveness(pod: &Pod, container: &Container) -> Result<(), String> {
         return Err("a check without a period, a timeout or a threshold".to_owned());
     }
     match &liveness.check {
-        Check::Https { authority, identity, .. } => {
+        ContainerCheck::Https { authority, identity, .. } => {
             let identity = identity.iter().flat_map(|files| [files.certificate.as_str(), &files.key]);
             let given = |path: &&str| pod.files.iter().any(|file| file.path == **path);
             match [SERVING_CERTIFICATE, authority].into_iter().chain(identity).find(|path| !given(path)) {
@@ -208,11 +211,11 @@ fn check_liveness(pod: &Pod, container: &Container) -> Result<(), String> {
                 None => Ok(()),
             }
         }
-        Check::Http { address, .. } if !address.ip().is_loopback() => {
+        ContainerCheck::Http { address, .. } if !address.ip().is_loopback() => {
             Err(format!("{address} would be asked without TLS, and is not on loopback"))
         }
-        Check::Http { .. } => Ok(()),
-        Check::Socket { path, .. } => match path.split_once('/') {
+        ContainerCheck::Http { .. } => Ok(()),
+        ContainerCheck::Socket { path, .. } => match path.split_once('/') {
             Some((directory, name)) if pod.data.iter().any(|data| data == directory) && is_plain_name(name) => Ok(()),
             Some(_) | None => Err(format!("{path:?} is in no directory that the pod writes to")),
         },
@@ -243,7 +246,7 @@ mod tests {
     }
 
     impl Machine {
-        fn takes(&mut self, config: &MachineConfig) -> Result<(), Refusal> {
+        fn takes(&mut self, config: &MachineConfig) -> Result<(), ConfigRefusal> {
             check_order(&applied_by(config), self.applied.as_ref())?;
             check_term(config, self.newest, self.applied.as_ref())?;
             self.applied = Some(applied_by(config));
@@ -266,7 +269,7 @@ mod tests {
         let name = PodName { cluster: "0123456789abcdef".parse().unwrap(), component: "etcd-0".parse().unwrap() };
         let installation = "00000000000000ff".parse().unwrap();
         MachineConfig {
-            format: keelway_api::machine::Format::NEWEST,
+            format: keelway_api::machine::ConfigFormat::NEWEST,
             installation,
             term,
             generation,
@@ -317,7 +320,7 @@ mod tests {
         machine.takes(&config(1, 4, 1)).unwrap();
         machine.newest = 2;
         machine.takes(&config(1, 4, 1)).unwrap();
-        assert_eq!(machine.takes(&config(1, 5, 2)), Err(Refusal::Superseded { term: 1, leader: 2 }));
+        assert_eq!(machine.takes(&config(1, 5, 2)), Err(ConfigRefusal::Superseded { term: 1, leader: 2 }));
         machine.takes(&config(2, 5, 2)).unwrap();
     }
 }

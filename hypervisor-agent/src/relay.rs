@@ -14,7 +14,7 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Response, Status, Streaming};
 
-use crate::connection::Connection;
+use crate::connection::MachineConnection;
 
 /// The most bytes of one message: half of what a call takes before it is read.
 pub(crate) const LONGEST: usize = 1 << 14;
@@ -29,7 +29,7 @@ pub(crate) async fn open<Q, A, F>(
     message: impl Fn(Vec<u8>) -> Q + Send + 'static,
     call: impl FnOnce(ReceiverStream<Q>) -> F,
     data: impl Fn(A) -> Vec<u8> + Send + 'static,
-) -> Result<Connection, Status>
+) -> Result<MachineConnection, Status>
 where
     Q: Send + 'static,
     A: Send + 'static,
@@ -42,7 +42,7 @@ where
     let (ours, theirs) = duplex(LONGEST);
     let from_call = answers.map(move |answer| answer.ok().map(&data));
     tokio::spawn(relay(theirs, to_call, message, from_call));
-    Ok(Connection::new(ours))
+    Ok(MachineConnection::new(ours))
 }
 
 /// Carries bytes between a stream and a call until both directions have ended, or one of them a while ago.

@@ -11,14 +11,14 @@ pub struct ApplyReport {
     /// Done, those of one pod in their order.
     pub done: Vec<Action>,
     /// Begun and not done, at most one for each pod.
-    pub failed: Vec<Failure>,
+    pub failed: Vec<ActionFailure>,
     /// Not begun: a step before failed, or execution was to stop.
     pub left_out: Vec<Action>,
 }
 
 /// An action that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct ActionFailure {
     /// The action.
     pub action: Action,
     /// The error and its causes, in words for people.

@@ -9,7 +9,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{access::Access, local::FilesError};
+use crate::{access::MachineAccess, local::FilesError};
 
 /// How long an answer may take. Who is asked answers between two events, within microseconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
@@ -17,8 +17,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 const LONGEST: u64 = 1 << 20;
 
 /// One question, one answer, one connection. The path is relative to `STATE_DIRECTORY/CLUSTER/COMPONENT`.
-pub(crate) async fn talk(
-    access: &Access,
+pub(crate) async fn request(
+    access: &MachineAccess,
     (pod, path): (PodName, &'static str),
     question: &str,
 ) -> Result<String, FilesError> {

@@ -31,7 +31,7 @@ use tokio::{
 };
 use tonic::Status;
 
-use crate::{connection::Connection, splice::splice};
+use crate::{connection::MachineConnection, splice::splice};
 
 /// How long the runtime keeps a path that it gave out.
 const KEPT: Duration = Duration::from_secs(60);
@@ -44,16 +44,16 @@ const HEAD: Duration = Duration::from_secs(5);
 /// The longest refusal, and the longest request, in bytes.
 const REFUSAL: usize = 1 << 14;
 
-type Dialling = Pin<Box<dyn Future<Output = io::Result<Connection>> + Send>>;
+type Dialling = Pin<Box<dyn Future<Output = io::Result<MachineConnection>> + Send>>;
 type Dial = dyn Fn(&Uri) -> Dialling + Send + Sync;
 
 /// The streams that a runtime gave out and nobody came for yet.
-pub(crate) struct Streams {
+pub(crate) struct PendingStreams {
     dial: Box<Dial>,
-    given: Mutex<BTreeMap<String, Given>>,
+    given: Mutex<BTreeMap<String, PendingStream>>,
 }
 
-struct Given {
+struct PendingStream {
     url: Uri,
     until: Instant,
 }
@@ -73,37 +73,37 @@ enum StreamError {
     Request(#[from] http::Error),
 }
 
-impl Streams {
+impl PendingStreams {
     /// Streams that are reached by connections of this kind, each made for a URL of the runtime's.
     pub(crate) fn new<D>(dial: impl Fn(&Uri) -> D + Send + Sync + 'static) -> Self
     where
-        D: Future<Output = io::Result<Connection>> + Send + 'static,
+        D: Future<Output = io::Result<MachineConnection>> + Send + 'static,
     {
         Self { dial: Box::new(move |url| Box::pin(dial(url))), given: Mutex::default() }
     }
 
     /// Remembers a URL of the runtime's, and returns the one at which it is relayed.
-    pub(crate) fn give(&self, url: &str, at: &str) -> Result<String, Status> {
+    pub(crate) fn register(&self, url: &str, at: &str) -> Result<String, Status> {
         let parsed: Uri = url.parse().map_err(|_| Status::internal("the runtime's address is no URL"))?;
         let path = parsed.path().to_owned();
         let now = Instant::now();
-        let mut given = self.given();
+        let mut given = self.pending();
         given.retain(|_, given| given.until > now);
         if given.len() >= MOST {
             return Err(Status::resource_exhausted("too many streams wait for somebody to come for them"));
         }
         let there = format!("{at}{path}");
-        given.insert(path, Given { url: parsed, until: now + KEPT });
+        given.insert(path, PendingStream { url: parsed, until: now + KEPT });
         Ok(there)
     }
 
     /// Whoever comes first has it.
     fn take(&self, path: &str) -> Option<Uri> {
-        let given = self.given().remove(path)?;
+        let given = self.pending().remove(path)?;
         (given.until > Instant::now()).then_some(given.url)
     }
 
-    fn given(&self) -> MutexGuard<'_, BTreeMap<String, Given>> {
+    fn pending(&self) -> MutexGuard<'_, BTreeMap<String, PendingStream>> {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -146,7 +146,7 @@ impl Streams {
 }
 
 /// Serves the requests of a connection, for whoever may ask.
-pub(crate) async fn serve<S>(connection: S, streams: Arc<Streams>, may_ask: bool)
+pub(crate) async fn serve<S>(connection: S, streams: Arc<PendingStreams>, may_ask: bool)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -193,8 +193,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_path_is_good_once_and_for_a_minute() {
-        let streams = Streams::new(|_| std::future::ready(Err(io::ErrorKind::Other.into())));
-        let give = |token: &str| streams.give(&format!("http://127.0.0.1:1234/exec/{token}"), "https://10.0.0.5:7443");
+        let streams = PendingStreams::new(|_| std::future::ready(Err(io::ErrorKind::Other.into())));
+        let give =
+            |token: &str| streams.register(&format!("http://127.0.0.1:1234/exec/{token}"), "https://10.0.0.5:7443");
         assert_eq!(give("a").unwrap(), "https://10.0.0.5:7443/exec/a");
         assert_eq!(streams.take("/exec/b"), None);
         assert_eq!(streams.take("/exec/a").unwrap(), "http://127.0.0.1:1234/exec/a");

@@ -20,10 +20,10 @@ use keelway_api::{
 use crate::action::{Action, PodAction};
 pub use backoff::Backoff;
 use liveness::Checks;
-pub use liveness::Question;
+pub use liveness::LivenessQuery;
 
 /// A moment on a clock that only goes forwards: the time since some start. What people set clocks to is nothing to it.
-pub type Moment = Duration;
+pub type MonotonicTime = Duration;
 
 /// The most time to drain for what no longer answers.
 const STUCK_GRACE_SECONDS: u32 = 10;
@@ -32,13 +32,13 @@ const STUCK_GRACE_SECONDS: u32 = 10;
 /// at once.
 #[derive(Debug, Default)]
 pub struct Supervisor {
-    endings: BTreeMap<(PodName, What), Backoff>,
+    endings: BTreeMap<(PodName, PodPart), Backoff>,
     checks: Checks,
 }
 
 /// What of a pod ended or failed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+enum PodPart {
     /// An action of its own.
     Action,
     /// Its sandbox.
@@ -49,50 +49,52 @@ enum What {
 
 /// What may be done now.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Round {
+pub struct SupervisionRound {
     /// The steps of each pod, in order.
     pub pods: BTreeMap<PodName, Vec<PodAction>>,
     /// What is put off.
-    pub held: Vec<Held>,
+    pub postponed: Vec<PostponedAction>,
     /// When to look again at the latest, if anything is put off.
-    pub wake: Option<Moment>,
+    pub wake: Option<MonotonicTime>,
 }
 
 /// Something that is put off.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct PostponedAction {
     /// The component.
     pub pod: PodName,
     /// For how long from now.
-    pub left: Duration,
-    what: What,
+    pub remaining: Duration,
+    what: PodPart,
 }
 
-impl Held {
+impl PostponedAction {
     /// The container that is put off; empty where it is more than one.
     #[must_use]
     pub fn container(&self) -> &str {
-        if let What::Container(name) = &self.what { name } else { "" }
+        if let PodPart::Container(name) = &self.what { name } else { "" }
     }
 
     /// Why it is put off, in words that stay the same.
     #[must_use]
-    pub fn why(&self) -> String {
+    pub fn reason(&self) -> String {
         match &self.what {
-            What::Action => "what failed is tried again later".to_owned(),
-            What::Sandbox => "the sandbox ended again, and is made anew later".to_owned(),
-            What::Container(name) => format!("container {name} ended again, and is restarted later"),
+            PodPart::Action => "what failed is tried again later".to_owned(),
+            PodPart::Sandbox => "the sandbox ended again, and is made anew later".to_owned(),
+            PodPart::Container(name) => format!("container {name} ended again, and is restarted later"),
         }
     }
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for PostponedAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (pod, seconds) = (&self.pod, self.left.as_secs_f32().ceil());
+        let (pod, seconds) = (&self.pod, self.remaining.as_secs_f32().ceil());
         match &self.what {
-            What::Action => write!(f, "{pod}: what failed is tried again in {seconds} s"),
-            What::Sandbox => write!(f, "{pod}: its sandbox ended again and is made anew in {seconds} s"),
-            What::Container(name) => write!(f, "{pod}: container {name} ended again and is restarted in {seconds} s"),
+            PodPart::Action => write!(f, "{pod}: what failed is tried again in {seconds} s"),
+            PodPart::Sandbox => write!(f, "{pod}: its sandbox ended again and is made anew in {seconds} s"),
+            PodPart::Container(name) => {
+                write!(f, "{pod}: container {name} ended again and is restarted in {seconds} s")
+            }
         }
     }
 }
@@ -101,21 +103,21 @@ impl Supervisor {
     /// What of a plan may be done now. `busy` pods are being worked on; nothing more is begun for them.
     pub fn round(
         &mut self,
-        now: Moment,
+        now: MonotonicTime,
         (config, state): (&MachineConfig, &MachineState),
         actions: &[Action],
         busy: &BTreeSet<PodName>,
-    ) -> Round {
+    ) -> SupervisionRound {
         self.endings.retain(|(pod, _), _| config.pods.contains_key(pod));
-        self.checks.look(now, config, state);
-        let mut round = Round::default();
+        self.checks.track_containers(now, config, state);
+        let mut round = SupervisionRound::default();
         for (pod, steps) in steps_by_pod(actions) {
             if !busy.contains(pod) {
                 self.release(now, state, pod, steps, &mut round);
             }
         }
         for stuck in self.checks.stuck(config, state) {
-            let failed = self.endings.get(&(stuck.pod.clone(), What::Action)).and_then(Backoff::held_until);
+            let failed = self.endings.get(&(stuck.pod.clone(), PodPart::Action)).and_then(Backoff::held_until);
             if let Some(until) = failed.filter(|until| *until > now) {
                 round.wake = Some(round.wake.map_or(until, |wake| wake.min(until)));
             } else if !busy.contains(&stuck.pod) {
@@ -134,18 +136,18 @@ impl Supervisor {
     /// Splits the steps of one pod into those that may be done and those that are put off.
     fn release(
         &mut self,
-        now: Moment,
+        now: MonotonicTime,
         state: &MachineState,
         pod: &PodName,
         mut steps: Vec<PodAction>,
-        round: &mut Round,
+        round: &mut SupervisionRound,
     ) {
-        let held: Vec<(What, Moment)> =
+        let held: Vec<(PodPart, MonotonicTime)> =
             self.ended(now, state, pod, &steps).into_iter().filter(|(_, until)| *until > now).collect();
         for (what, until) in held {
             steps.retain(|step| !belongs_to(&what, step));
             round.wake = Some(round.wake.map_or(until, |wake| wake.min(until)));
-            round.held.push(Held { pod: pod.clone(), left: until.saturating_sub(now), what });
+            round.postponed.push(PostponedAction { pod: pod.clone(), remaining: until.saturating_sub(now), what });
         }
         // Images are fetched for what is about to be made.
         if !steps.iter().any(|step| matches!(step, PodAction::CreateSandbox(_) | PodAction::CreateContainer(_))) {
@@ -157,17 +159,23 @@ impl Supervisor {
     }
 
     /// What ended of a pod and is about to be made anew, each with the first moment at which it may.
-    fn ended(&mut self, now: Moment, state: &MachineState, pod: &PodName, steps: &[PodAction]) -> Vec<(What, Moment)> {
+    fn ended(
+        &mut self,
+        now: MonotonicTime,
+        state: &MachineState,
+        pod: &PodName,
+        steps: &[PodAction],
+    ) -> Vec<(PodPart, MonotonicTime)> {
         let mut ended = Vec::new();
-        if let Some(until) = self.endings.get(&(pod.clone(), What::Action)).and_then(Backoff::held_until) {
-            ended.push((What::Action, until));
+        if let Some(until) = self.endings.get(&(pod.clone(), PodPart::Action)).and_then(Backoff::held_until) {
+            ended.push((PodPart::Action, until));
         }
         let new_sandbox =
             steps.iter().find_map(|step| if let PodAction::CreateSandbox(new) = step { Some(new) } else { None });
         if let Some(new) = new_sandbox {
             // One of other content is a change, not an end.
             if state.sandboxes.iter().any(|old| old.pod == *pod && old.digest == new.digest) {
-                ended.push((What::Sandbox, self.note(now, pod, What::Sandbox)));
+                ended.push((PodPart::Sandbox, self.note(now, pod, PodPart::Sandbox)));
             }
             return ended;
         }
@@ -175,25 +183,25 @@ impl Supervisor {
             if let PodAction::CreateContainer(new) = step
                 && exited(state, new.sandbox_id.as_deref(), &new.container.name)
             {
-                let what = What::Container(new.container.name.clone());
+                let what = PodPart::Container(new.container.name.clone());
                 ended.push((what.clone(), self.note(now, pod, what)));
             }
         }
         ended
     }
 
-    fn note(&mut self, now: Moment, pod: &PodName, what: What) -> Moment {
+    fn note(&mut self, now: MonotonicTime, pod: &PodName, what: PodPart) -> MonotonicTime {
         self.endings.entry((pod.clone(), what)).or_default().ended(now)
     }
 
     /// Steps of a pod were done.
-    pub fn done(&mut self, now: Moment, pod: &PodName, steps: &[PodAction]) {
-        self.endings.remove(&(pod.clone(), What::Action));
+    pub fn done(&mut self, now: MonotonicTime, pod: &PodName, steps: &[PodAction]) {
+        self.endings.remove(&(pod.clone(), PodPart::Action));
         for step in steps {
             let what = if let PodAction::CreateSandbox(_) = step {
-                What::Sandbox
+                PodPart::Sandbox
             } else if let PodAction::StartContainer { name, .. } = step {
-                What::Container(name.clone())
+                PodPart::Container(name.clone())
             } else {
                 continue;
             };
@@ -202,23 +210,23 @@ impl Supervisor {
     }
 
     /// A step of a pod failed.
-    pub fn failed(&mut self, now: Moment, pod: &PodName) {
-        self.endings.entry((pod.clone(), What::Action)).or_default().failed(now);
+    pub fn failed(&mut self, now: MonotonicTime, pod: &PodName) {
+        self.endings.entry((pod.clone(), PodPart::Action)).or_default().failed(now);
     }
 
     /// What failed may be tried at once: there is another config, or the runtime is back.
-    pub fn forgive(&mut self) {
-        self.endings.retain(|(_, what), _| *what != What::Action);
+    pub fn reset_backoff(&mut self) {
+        self.endings.retain(|(_, what), _| *what != PodPart::Action);
     }
 
     /// The questions to ask now, each of a container that is not being asked already.
-    pub fn questions(&mut self, now: Moment) -> Vec<Question> {
+    pub fn questions(&mut self, now: MonotonicTime) -> Vec<LivenessQuery> {
         self.checks.due(now)
     }
 
     /// When the next question is due.
     #[must_use]
-    pub fn next_question(&self) -> Option<Moment> {
+    pub fn next_query_at(&self) -> Option<MonotonicTime> {
         self.checks.next()
     }
 
@@ -241,8 +249,8 @@ impl Supervisor {
     }
 
     /// What a container answered. Returns whether it is to be stopped for it.
-    pub fn answered(&mut self, now: Moment, container: &str, answer: Result<(), String>) -> bool {
-        self.checks.answered(now, container, answer)
+    pub fn record_answer(&mut self, now: MonotonicTime, container: &str, answer: Result<(), String>) -> bool {
+        self.checks.record_answer(now, container, answer)
     }
 }
 
@@ -267,8 +275,8 @@ fn exited(state: &MachineState, sandbox: Option<&str>, name: &str) -> bool {
 }
 
 /// Whether a step is put off with what ended. Files are put in place meanwhile.
-fn belongs_to(what: &What, step: &PodAction) -> bool {
-    let of_name = |name: &str| matches!(what, What::Container(held) if held == name);
+fn belongs_to(what: &PodPart, step: &PodAction) -> bool {
+    let of_name = |name: &str| matches!(what, PodPart::Container(held) if held == name);
     match step {
         PodAction::MakeDirectories(_)
         | PodAction::MarkData { .. }
@@ -276,13 +284,13 @@ fn belongs_to(what: &What, step: &PodAction) -> bool {
         | PodAction::RemovePath { .. }
         | PodAction::RemoveTree
         | PodAction::ChangeServer { .. }
-        | PodAction::EnsureImage(_) => *what == What::Action,
+        | PodAction::EnsureImage(_) => *what == PodPart::Action,
         PodAction::StopSandbox { .. } | PodAction::RemoveSandbox { .. } | PodAction::CreateSandbox(_) => {
-            matches!(what, What::Action | What::Sandbox)
+            matches!(what, PodPart::Action | PodPart::Sandbox)
         }
         PodAction::StopContainer { name, .. }
         | PodAction::RemoveContainer { name, .. }
-        | PodAction::StartContainer { name, .. } => !matches!(what, What::Container(_)) || of_name(name),
-        PodAction::CreateContainer(new) => !matches!(what, What::Container(_)) || of_name(&new.container.name),
+        | PodAction::StartContainer { name, .. } => !matches!(what, PodPart::Container(_)) || of_name(name),
+        PodAction::CreateContainer(new) => !matches!(what, PodPart::Container(_)) || of_name(&new.container.name),
     }
 }

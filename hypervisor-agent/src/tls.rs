@@ -10,11 +10,11 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, pem::PemObject};
 
-pub(crate) use pinned::{PinnedClient, PublicKey, public_key};
+pub(crate) use pinned::{PinnedClient, SubjectPublicKey, public_key};
 
 /// Certificates that cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum TlsError {
+pub enum AgentTlsError {
     /// A value is not the PEM that it should be.
     #[error("a certificate or key is not PEM")]
     Pem(#[source] rustls_pki_types::pem::Error),
@@ -27,7 +27,7 @@ pub enum TlsError {
 }
 
 /// A client from PEM texts: the authorities that it trusts, and a certificate with its key where it shows one.
-pub fn client_from_pem(authorities: &[u8], identity: Option<(&[u8], &[u8])>) -> Result<ClientConfig, TlsError> {
+pub fn client_from_pem(authorities: &[u8], identity: Option<(&[u8], &[u8])>) -> Result<ClientConfig, AgentTlsError> {
     client_without(authorities, None, identity)
 }
 
@@ -39,26 +39,27 @@ pub fn client_without(
     authorities: &[u8],
     revoked: Option<&[u8]>,
     identity: Option<(&[u8], &[u8])>,
-) -> Result<ClientConfig, TlsError> {
+) -> Result<ClientConfig, AgentTlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(authorities) {
-        roots.add(certificate.map_err(TlsError::Pem)?).map_err(TlsError::Unusable)?;
+        roots.add(certificate.map_err(AgentTlsError::Pem)?).map_err(AgentTlsError::Unusable)?;
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let lists = CertificateRevocationListDer::pem_slice_iter(revoked.unwrap_or_default());
-    let lists = lists.collect::<Result<Vec<_>, _>>().map_err(TlsError::Pem)?;
+    let lists = lists.collect::<Result<Vec<_>, _>>().map_err(AgentTlsError::Pem)?;
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
-    let verifier = verifier.with_crls(lists).build().map_err(TlsError::Verifier)?;
+    let verifier = verifier.with_crls(lists).build().map_err(AgentTlsError::Verifier)?;
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(TlsError::Unusable)?
+        .map_err(AgentTlsError::Unusable)?
         .with_webpki_verifier(verifier);
     let mut client = match identity {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {
-            let chain = CertificateDer::pem_slice_iter(certificate).collect::<Result<_, _>>().map_err(TlsError::Pem)?;
-            let key = PrivateKeyDer::from_pem_slice(key).map_err(TlsError::Pem)?;
-            builder.with_client_auth_cert(chain, key).map_err(TlsError::Unusable)?
+            let chain =
+                CertificateDer::pem_slice_iter(certificate).collect::<Result<_, _>>().map_err(AgentTlsError::Pem)?;
+            let key = PrivateKeyDer::from_pem_slice(key).map_err(AgentTlsError::Pem)?;
+            builder.with_client_auth_cert(chain, key).map_err(AgentTlsError::Unusable)?
         }
     };
     client.resumption = Resumption::in_memory_sessions(SESSIONS);

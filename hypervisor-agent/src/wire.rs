@@ -18,7 +18,7 @@ use prost::Message;
 
 use crate::proto;
 
-pub(crate) use config::{Revised, read as read_config};
+pub(crate) use config::{RevisedConfig, read as read_config};
 
 /// Why a message means nothing to this side.
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +77,7 @@ pub(crate) fn encode_stored(
     (config, digests): (&MachineConfig, &BTreeMap<PodName, PodDigests>),
     digest: &str,
 ) -> Vec<u8> {
-    let config = proto::MachineConfig::from(Revised { config, digests });
+    let config = proto::MachineConfig::from(RevisedConfig { config, digests });
     proto::MachineConfig { digest: digest.to_owned(), ..config }.encode_to_vec()
 }
 

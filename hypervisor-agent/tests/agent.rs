@@ -15,19 +15,20 @@ use http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
 use keelway_api::{
     machine::{
-        Container, ContainerPhase, File, Format, FormatRange, MachineConfig, MachineState, OnChange, Pod, Resources,
+        ConfigFormat, Container, ContainerPhase, ContainerResources, FormatRange, MachineConfig, MachineState,
+        OnChange, Pod, PodFile,
     },
     name::PodName,
 };
 use keelway_cri::{
-    ContainerSpec, Deadlines, Runtime, SandboxSpec,
-    fake::{Fake, Fault, serve},
+    ContainerSpec, CriRuntime, Deadlines, SandboxSpec,
+    fake::{CallFault, Fake, serve},
 };
 use keelway_hypervisor_agent::{
     LocalMachine,
-    access::Access,
-    agent::{ImageLimits, Limits, Listener, LogLimits, SocketError, run_within},
-    client::{Client, ClientError, Finished},
+    access::MachineAccess,
+    agent::{AgentLimits, AgentSocketError, AgentUnixSocket, ImageLimits, LogLimits, run_with_limits},
+    client::{AgentClientError, ConfigOutcome, HypervisorAgentClient},
     converge::applied_by,
     leader::Leader,
     report::chain_text,
@@ -100,19 +101,19 @@ impl Machine {
     }
 
     fn start(&mut self, deadlines: Deadlines) {
-        self.start_within(deadlines, Limits::default());
+        self.start_within(deadlines, AgentLimits::default());
     }
 
-    fn start_within(&mut self, deadlines: Deadlines, limits: Limits) {
-        let access = Access::of_root(fs::File::open(self.root.path()).unwrap().into());
+    fn start_within(&mut self, deadlines: Deadlines, limits: AgentLimits) {
+        let access = MachineAccess::of_root(fs::File::open(self.root.path()).unwrap().into());
         let (socket, hung) = (self.root.path().join("run/cri.sock"), self.hung.subscribe());
-        let runtime = Runtime::dialled_by(move || dial(socket.clone(), hung.clone()), deadlines);
+        let runtime = CriRuntime::dialled_by(move || dial(socket.clone(), hung.clone()), deadlines);
         let machine = LocalMachine::new(access, runtime, None);
-        let listener = Listener::bind(&self.socket()).unwrap();
+        let listener = AgentUnixSocket::bind(&self.socket()).unwrap();
         let stop = CancellationToken::new();
         let running = tokio::spawn({
             let stop = stop.clone();
-            async move { run_within(machine, listener, limits, stop).await.unwrap() }
+            async move { run_with_limits(machine, listener, limits, stop).await.unwrap() }
         });
         self.agent = Some((stop, running));
     }
@@ -123,15 +124,15 @@ impl Machine {
         timeout(WITHIN, running).await.unwrap().unwrap();
     }
 
-    fn client(&self) -> Client {
-        Client::on_socket(&self.socket())
+    fn client(&self) -> HypervisorAgentClient {
+        HypervisorAgentClient::on_socket(&self.socket())
     }
 
-    async fn apply(&self, config: &MachineConfig) -> Result<Finished, ClientError> {
+    async fn apply(&self, config: &MachineConfig) -> Result<ConfigOutcome, AgentClientError> {
         timeout(WITHIN, self.client().apply(config, &|_| {})).await.unwrap()
     }
 
-    async fn settle(&self, config: &MachineConfig) -> Finished {
+    async fn settle(&self, config: &MachineConfig) -> ConfigOutcome {
         let finished = self.apply(config).await.unwrap();
         assert_eq!(finished.failures, Vec::<String>::new());
         finished
@@ -164,14 +165,18 @@ fn name(component: &str) -> PodName {
 fn pod(content: &str) -> Pod {
     Pod {
         user: 20_000,
-        files: vec![File { path: "key".to_owned(), content: content.into(), on_change: OnChange::PickedUp }],
+        files: vec![PodFile { path: "key".to_owned(), content: content.into(), on_change: OnChange::PickedUp }],
         data: vec!["data".to_owned()],
         containers: vec![Container {
             name: "main".to_owned(),
             image: "example.test/etcd:1".to_owned(),
             command: vec!["etcd".to_owned()],
             mounts: Vec::new(),
-            resources: Resources { cpu_request_millis: 100, cpu_limit_millis: None, memory_limit_bytes: 1 << 28 },
+            resources: ContainerResources {
+                cpu_request_millis: 100,
+                cpu_limit_millis: None,
+                memory_limit_bytes: 1 << 28,
+            },
             stop_seconds: 1,
             liveness: None,
         }],
@@ -186,7 +191,7 @@ fn pod(content: &str) -> Pod {
 fn config(generation: u64, content: &str, components: &[&str]) -> MachineConfig {
     let pods: BTreeMap<_, _> = components.iter().map(|component| (name(component), pod(content))).collect();
     MachineConfig {
-        format: keelway_api::machine::Format::NEWEST,
+        format: keelway_api::machine::ConfigFormat::NEWEST,
         installation: "00000000000000ff".parse().unwrap(),
         term: 1,
         generation,
@@ -215,7 +220,7 @@ async fn a_config_is_applied_and_its_progress_told() {
     let state = machine.state().await;
     assert_eq!(running(&state).len(), 2);
     assert_eq!(state.applied.map(|applied| (applied.term, applied.generation)), Some((1, 1)));
-    assert_eq!(machine.settle(&config).await, Finished::default(), "the same again is nothing to do");
+    assert_eq!(machine.settle(&config).await, ConfigOutcome::default(), "the same again is nothing to do");
 }
 
 #[tokio::test]
@@ -232,14 +237,14 @@ async fn the_config_is_sent_to_the_installation_that_the_machine_obeys_alone() {
         }
         assert_eq!(machine.client().config(&own, WITHIN).await.unwrap().as_ref(), Some(&config));
         let refused = machine.client().config(&other, WITHIN).await.unwrap_err();
-        assert!(matches!(refused, ClientError::Refused(_)), "{refused:?}");
+        assert!(matches!(refused, AgentClientError::Refused(_)), "{refused:?}");
         assert!(chain_text(&refused).contains("obeys installation 00000000000000ff"), "{}", chain_text(&refused));
     }
     fs::write(machine.root.path().join("var/lib/keelway/owner"), "00000000000000ee\n").unwrap();
     let refused = machine.client().config(&own, WITHIN).await.unwrap_err();
-    assert!(matches!(refused, ClientError::Refused(_)), "another installation took the machine over: {refused:?}");
+    assert!(matches!(refused, AgentClientError::Refused(_)), "another installation took the machine over: {refused:?}");
     let refused = machine.client().config(&other, WITHIN).await.unwrap_err();
-    assert!(matches!(refused, ClientError::Refused(_)), "the config is not of that one: {refused:?}");
+    assert!(matches!(refused, AgentClientError::Refused(_)), "the config is not of that one: {refused:?}");
 }
 
 #[tokio::test]
@@ -250,8 +255,8 @@ async fn the_config_on_disk_is_roots_and_the_socket_too() {
         let found = fs::metadata(&path).unwrap();
         assert_eq!((found.uid(), found.mode() & 0o7777), (0, 0o600), "{}", path.display());
     }
-    let taken = Listener::bind(&machine.socket()).unwrap_err();
-    assert!(matches!(taken, SocketError::Taken { .. }), "{taken:?}");
+    let taken = AgentUnixSocket::bind(&machine.socket()).unwrap_err();
+    assert!(matches!(taken, AgentSocketError::Taken { .. }), "{taken:?}");
 }
 
 #[tokio::test]
@@ -369,7 +374,10 @@ async fn what_is_older_changed_or_of_others_is_refused() {
         ];
         for (config, word) in cases {
             let refused = machine.apply(&config).await.unwrap_err();
-            assert!(matches!(&refused, ClientError::Refused(words) if words.to_string().contains(word)), "{refused:?}");
+            assert!(
+                matches!(&refused, AgentClientError::Refused(words) if words.to_string().contains(word)),
+                "{refused:?}"
+            );
         }
         // Not even where the record is gone: the config itself is one.
         fs::remove_file(machine.root.path().join("var/lib/keelway/applied")).unwrap();
@@ -435,7 +443,7 @@ async fn revisions_are_compared_and_never_made() {
 #[tokio::test]
 async fn a_driver_of_v0_1_0_is_obeyed_and_its_upgrade_restarts_nothing() {
     let mut machine = Machine::new();
-    let of_v0_1_0 = |generation| MachineConfig { format: Format::One, ..config(generation, "a", &["etcd-0"]) };
+    let of_v0_1_0 = |generation| MachineConfig { format: ConfigFormat::One, ..config(generation, "a", &["etcd-0"]) };
     machine.settle(&of_v0_1_0(1)).await;
     let before = machine.state().await;
     assert_eq!(before.applied, Some(applied_by(&of_v0_1_0(1))));
@@ -553,7 +561,7 @@ async fn a_config_that_cannot_be_kept_changes_nothing() {
     assert_eq!((held.disk_pressure, machine.state().await.disk_pressure), (true, false));
     let refused = refused.unwrap_err();
     assert!(
-        matches!(&refused, ClientError::Refused(words) if words.to_string().contains("No space left on device")),
+        matches!(&refused, AgentClientError::Refused(words) if words.to_string().contains("No space left on device")),
         "{refused:?}"
     );
     assert_eq!((&held.applied, running(&held)), (&before.applied, running(&before)));
@@ -585,7 +593,7 @@ async fn a_log_that_grows_is_rotated_and_others_are_left() {
     fs::write(large.join("main-0.log.1"), line).unwrap();
     fs::write(small.join("main-0.log"), line).unwrap();
     let logs = LogLimits { max_size: 1000, max_files: 3, interval: Duration::from_millis(10) };
-    machine.start_within(Deadlines::default(), Limits { logs, ..Limits::default() });
+    machine.start_within(Deadlines::default(), AgentLimits { logs, ..AgentLimits::default() });
     // What the runtime begins anew, which the fake one does not.
     let reopened = || machine.fake.calls().iter().filter(|call| call.method == "ReopenContainerLog").count();
     let rotated = async {
@@ -628,7 +636,7 @@ impl Machine {
 
     fn start_with_age(&mut self) {
         let images = ImageLimits { max_age: Some(AGE) };
-        self.start_within(Deadlines::default(), Limits { images, ..Limits::default() });
+        self.start_within(Deadlines::default(), AgentLimits { images, ..AgentLimits::default() });
     }
 
     /// Another config is in effect, which asks for other images, and the agent looks at the machine again and again.
@@ -683,7 +691,7 @@ async fn an_image_is_recorded_before_it_is_fetched() {
     machine.fake.add_to_registry("example.test/etcd:2");
     machine.start_with_age();
     // The change that the runtime is asked for next is the pull.
-    machine.fake.inject(1, Fault::Hang);
+    machine.fake.inject(1, CallFault::Hang);
     let next = with_image(2, "example.test/etcd:2");
     let client = machine.client();
     let applying = tokio::spawn(async move { client.apply(&next, &|_| {}).await });
@@ -766,7 +774,7 @@ async fn what_ends_again_and_again_is_put_off() {
     let config = config(1, "a", &["etcd-0"]);
     machine.settle(&config).await;
     let mut last = String::new();
-    let mut finished = Finished::default();
+    let mut finished = ConfigOutcome::default();
     // Each end is put off for twice as long as the one before: however busy this machine is, it comes in time for one of them.
     for _ in 0..ENDS {
         let state = machine.until(|state| running(state).iter().any(|id| *id != last)).await;
@@ -774,12 +782,12 @@ async fn what_ends_again_and_again_is_put_off() {
         assert_eq!(machine.fake.exit_container("main", 1), 1);
         machine.until(|state| running(state).iter().all(|id| *id != last)).await;
         finished = machine.settle(&config).await;
-        if !finished.held.is_empty() {
+        if !finished.postponed.is_empty() {
             break;
         }
     }
-    assert_eq!(finished.held.len(), 1, "{finished:?}");
-    assert!(finished.held[0].contains("etcd-0: container main ended again"), "{finished:?}");
+    assert_eq!(finished.postponed.len(), 1, "{finished:?}");
+    assert!(finished.postponed[0].contains("etcd-0: container main ended again"), "{finished:?}");
     machine.until(|state| running(state).iter().any(|id| *id != last)).await;
 }
 
@@ -793,7 +801,7 @@ async fn a_hung_runtime_is_told_of_and_survived() {
     machine.until(|_| true).await;
     machine.hung.send_replace(true);
     let hung = machine.client().state(WITHIN).await.unwrap_err();
-    assert!(matches!(hung, ClientError::RuntimeSilent(_)), "{hung:?}");
+    assert!(matches!(hung, AgentClientError::RuntimeSilent(_)), "{hung:?}");
     let why = keelway_hypervisor_agent::report::chain_text(&hung);
     assert!(why.contains("no answer within 0.2 s"), "{why}");
     // A config is kept all the same, and what stands in its way is said.

@@ -11,7 +11,10 @@ use std::{
 
 use futures::FutureExt;
 use keelway_api::{
-    machine::{Container, ContainerPhase, File, MachineConfig, MachineState, Mount, OnChange, Pod, Resources, Start},
+    machine::{
+        Container, ContainerPhase, ContainerResources, MachineConfig, MachineState, Mount, OnChange, Pod, PodFile,
+        Start,
+    },
     name::{ClusterId, PodName},
 };
 use keelway_cri::testing::{Containerd, ContainerdOptions, ImageArchive, PROGRAM, build_program, cache};
@@ -93,7 +96,7 @@ impl Machine {
     fn config(&self, generation: u64, components: &[&str]) -> MachineConfig {
         let pods = components.iter().map(|component| (self.pod(component), pod()));
         MachineConfig {
-            format: keelway_api::machine::Format::NEWEST,
+            format: keelway_api::machine::ConfigFormat::NEWEST,
             installation: "00000000000000ff".parse().unwrap(),
             term: 1,
             generation,
@@ -113,13 +116,17 @@ fn pod() -> Pod {
             Mount { source: "files".to_owned(), target: "/etc/files".to_owned(), read_only: true },
             Mount { source: "data".to_owned(), target: "/data".to_owned(), read_only: false },
         ],
-        resources: Resources { cpu_request_millis: 50, cpu_limit_millis: Some(500), memory_limit_bytes: 32 << 20 },
+        resources: ContainerResources {
+            cpu_request_millis: 50,
+            cpu_limit_millis: Some(500),
+            memory_limit_bytes: 32 << 20,
+        },
         stop_seconds: 5,
         liveness: None,
     };
     Pod {
         user: USER,
-        files: vec![File { path: "pki/key".to_owned(), content: b"key".to_vec(), on_change: OnChange::PickedUp }],
+        files: vec![PodFile { path: "pki/key".to_owned(), content: b"key".to_vec(), on_change: OnChange::PickedUp }],
         data: vec!["data".to_owned()],
         containers: vec![container("first"), container("second")],
         pause_image: PAUSE.to_owned(),

@@ -11,20 +11,20 @@ use std::{
 
 use keelway_api::{
     machine::{
-        Container, ContainerPhase, File, MachineConfig, MachineState, Mount, OnChange, Pod, Resources, STATE_DIRECTORY,
-        Start,
+        Container, ContainerPhase, ContainerResources, MachineConfig, MachineState, Mount, OnChange, Pod, PodFile,
+        STATE_DIRECTORY, Start,
     },
     name::PodName,
 };
 use keelway_cri::{
-    Deadlines, SandboxSpec, SandboxState,
-    fake::{Fake, Fault},
+    CriSandboxState, Deadlines, SandboxSpec,
+    fake::{CallFault, Fake},
 };
 use keelway_hypervisor_agent::{
     ApplyError, LocalMachine,
-    access::Access,
+    access::MachineAccess,
     layout::LOG_DIRECTORY,
-    refusal::Refusal,
+    refusal::ConfigRefusal,
     report::{ApplyReport, Effect},
 };
 use tempfile::TempDir;
@@ -44,7 +44,7 @@ impl Machine {
         for path in ["var/lib", "var/log"] {
             fs::create_dir_all(root.path().join(path)).unwrap();
         }
-        let access = Access::of_root(fs::File::open(root.path()).unwrap().into());
+        let access = MachineAccess::of_root(fs::File::open(root.path()).unwrap().into());
         let fake = Fake::new();
         for image in IMAGES {
             fake.add_image(image);
@@ -138,13 +138,15 @@ fn pod(user: u32, image: &str, content: &str) -> Pod {
             Mount { source: "files".to_owned(), target: "/files".to_owned(), read_only: true },
             Mount { source: "data".to_owned(), target: "/data".to_owned(), read_only: false },
         ],
-        resources: Resources { cpu_request_millis: 100, cpu_limit_millis: None, memory_limit_bytes: 1 << 28 },
+        resources: ContainerResources { cpu_request_millis: 100, cpu_limit_millis: None, memory_limit_bytes: 1 << 28 },
         stop_seconds: 7,
         liveness: None,
     };
     Pod {
         user,
-        files: files.map(|(path, on_change)| File { path: path.to_owned(), content: content.into(), on_change }).into(),
+        files: files
+            .map(|(path, on_change)| PodFile { path: path.to_owned(), content: content.into(), on_change })
+            .into(),
         data: vec!["data".to_owned()],
         containers: vec![container("main"), container("side")],
         pause_image: IMAGES[2].to_owned(),
@@ -160,7 +162,7 @@ const SECOND: &str = "0000000000000002";
 
 fn config(generation: u64, pods: impl IntoIterator<Item = (PodName, Pod)>) -> MachineConfig {
     MachineConfig {
-        format: keelway_api::machine::Format::NEWEST,
+        format: keelway_api::machine::ConfigFormat::NEWEST,
         installation: "00000000000000ff".parse().unwrap(),
         term: 1,
         generation,
@@ -278,7 +280,7 @@ async fn a_call_that_failed_anywhere_is_made_good() {
     assert!(uncut.apply(&changed_pods()).await.is_complete());
     let changes = uncut.fake.calls().iter().filter(|call| call.change).count() - before;
     for nth in 1..=changes {
-        for fault in [Fault::Fail, Fault::LoseAnswer] {
+        for fault in [CallFault::Fail, CallFault::LoseAnswer] {
             let machine = Machine::with(&two_pods()).await;
             machine.fake.inject(nth, fault);
             let report = machine.apply(&changed_pods()).await;
@@ -338,13 +340,13 @@ async fn pods_of_others_are_not_touched() {
         machine.settle(&config).await;
     }
     let status = machine.local.runtime().pod_sandbox_status(&id).await.unwrap();
-    assert_eq!(status.state, SandboxState::Ready);
+    assert_eq!(status.state, CriSandboxState::Ready);
 }
 
 #[tokio::test]
 async fn a_machine_refuses_what_is_stale() {
     let machine = Machine::with(&changed_pods()).await;
     let stale = machine.local.apply(&two_pods(), &CancellationToken::new(), &|_| {}).await;
-    assert!(matches!(stale, Err(ApplyError::Refused(Refusal::Stale { .. }))), "{stale:?}");
+    assert!(matches!(stale, Err(ApplyError::Refused(ConfigRefusal::Stale { .. }))), "{stale:?}");
     assert_eq!(machine.apply(&changed_pods()).await, ApplyReport::default());
 }

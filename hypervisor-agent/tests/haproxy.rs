@@ -14,11 +14,14 @@ use std::{
 };
 
 use keelway_api::{
-    machine::{Container, MachineConfig, Mount, Pod, Resources, STATE_DIRECTORY, ServerAdmin, ServerState, Servers},
+    machine::{
+        Container, ContainerResources, HaproxyServers, MachineConfig, Mount, Pod, STATE_DIRECTORY, ServerAdmin,
+        ServerState,
+    },
     name::PodName,
 };
 use keelway_cri::{Deadlines, fake::Fake};
-use keelway_hypervisor_agent::{LocalMachine, access::Access, converge::converge, report::ApplyReport};
+use keelway_hypervisor_agent::{LocalMachine, access::MachineAccess, converge::converge, report::ApplyReport};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -56,7 +59,7 @@ impl Machine {
         for path in ["var/lib", "var/log"] {
             fs::create_dir_all(root.path().join(path)).unwrap();
         }
-        let access = Access::of_root(fs::File::open(root.path()).unwrap().into());
+        let access = MachineAccess::of_root(fs::File::open(root.path()).unwrap().into());
         let fake = Fake::new();
         fake.add_image(IMAGE);
         let local = LocalMachine::new(access, fake.runtime(Deadlines::default()), None);
@@ -130,7 +133,7 @@ fn config(generation: u64, servers: &[(&str, SocketAddr)]) -> MachineConfig {
         image: IMAGE.to_owned(),
         command: vec!["haproxy".to_owned()],
         mounts: vec![Mount { source: "run".to_owned(), target: "/run/haproxy".to_owned(), read_only: false }],
-        resources: Resources { cpu_request_millis: 50, cpu_limit_millis: None, memory_limit_bytes: 1 << 28 },
+        resources: ContainerResources { cpu_request_millis: 50, cpu_limit_millis: None, memory_limit_bytes: 1 << 28 },
         stop_seconds: 5,
         liveness: None,
     };
@@ -141,13 +144,13 @@ fn config(generation: u64, servers: &[(&str, SocketAddr)]) -> MachineConfig {
         data: vec!["run".to_owned()],
         containers: vec![container],
         pause_image: IMAGE.to_owned(),
-        servers: Some(Servers { options: OPTIONS.to_owned(), addresses }),
+        servers: Some(HaproxyServers { options: OPTIONS.to_owned(), addresses }),
         start: keelway_api::machine::Start::Always,
         hold: false,
         registries: std::collections::BTreeMap::new(),
     };
     MachineConfig {
-        format: keelway_api::machine::Format::NEWEST,
+        format: keelway_api::machine::ConfigFormat::NEWEST,
         installation: "00000000000000ff".parse().unwrap(),
         term: 1,
         generation,

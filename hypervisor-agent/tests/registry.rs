@@ -12,13 +12,13 @@ use std::{
 use futures::FutureExt;
 use jiff::{SignedDuration, Timestamp};
 use keelway_api::{
-    machine::{Container, ContainerPhase, MachineConfig, Pod, Resources, Start},
+    machine::{Container, ContainerPhase, ContainerResources, MachineConfig, Pod, Start},
     name::{ClusterId, PodName},
     registry::RegistryCredentials,
 };
 use keelway_cri::testing::{Containerd, ContainerdOptions, ImageArchive, PROGRAM, build_program, cache};
 use keelway_hypervisor_agent::LocalMachine;
-use keelway_pki::{Authority, LeafRequest, Usage, Validity};
+use keelway_pki::{Authority, CertificateUsage, LeafRequest, Validity};
 use rand::{SeedableRng, rngs::ChaCha8Rng};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -124,7 +124,7 @@ impl World {
         self.generation.set(self.generation.get() + 1);
         let name = PodName { cluster: self.cluster.clone(), component: "etcd-0".parse().unwrap() };
         let config = MachineConfig {
-            format: keelway_api::machine::Format::NEWEST,
+            format: keelway_api::machine::ConfigFormat::NEWEST,
             installation: "00000000000000ff".parse().unwrap(),
             term: 1,
             generation: self.generation.get(),
@@ -143,7 +143,11 @@ fn pod(image_of_container: &str, password: Option<&str>) -> Pod {
         image: image_of_container.to_owned(),
         command: vec![PROGRAM.to_owned(), "serve".to_owned()],
         mounts: Vec::new(),
-        resources: Resources { cpu_request_millis: 50, cpu_limit_millis: Some(500), memory_limit_bytes: 32 << 20 },
+        resources: ContainerResources {
+            cpu_request_millis: 50,
+            cpu_limit_millis: Some(500),
+            memory_limit_bytes: 32 << 20,
+        },
         stop_seconds: 5,
         liveness: None,
     };
@@ -176,7 +180,7 @@ fn write_registry(folder: &Path) {
         organizations: Vec::new(),
         dns_names: Vec::new(),
         ip_addresses: vec!["192.0.2.10".parse().unwrap()],
-        usages: vec![Usage::ServerAuth],
+        usages: vec![CertificateUsage::ServerAuth],
         validity,
     };
     let leaf = authority.issue(&request, &mut random).unwrap();
@@ -223,10 +227,10 @@ async fn pulled(world: &World) {
         (true, image("program"), None, "it wants credentials: name a Secret with them in spec.images.pullSecrets"),
         (true, image("program"), Some("wrong-word"), "it refuses these credentials"),
     ];
-    for (trusted, image, password, mend) in refusals {
+    for (trusted, image, password, help) in refusals {
         world.trust(trusted);
         let failed = world.run(&image, password).await.join("\n");
-        assert!(failed.contains(mend) && failed.contains(REGISTRY), "{failed}");
+        assert!(failed.contains(help) && failed.contains(REGISTRY), "{failed}");
         assert!(!failed.contains(PASSWORD) && !failed.contains("wrong-word"), "{failed}");
     }
 
@@ -247,7 +251,7 @@ async fn pulled(world: &World) {
     // Nothing is left for the machine to be cleared of.
     world.generation.set(world.generation.get() + 1);
     let empty = MachineConfig {
-        format: keelway_api::machine::Format::NEWEST,
+        format: keelway_api::machine::ConfigFormat::NEWEST,
         installation: "00000000000000ff".parse().unwrap(),
         term: 1,
         generation: world.generation.get(),

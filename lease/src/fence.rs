@@ -12,7 +12,7 @@ use kube::{Client, client::Body};
 use tokio::time::timeout_at;
 use tower::{BoxError, service_fn};
 
-use crate::moment::LeaseMoment;
+use crate::moment::LeaseTime;
 
 /// Another replica has the Lease, or may have it by now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -21,9 +21,9 @@ pub struct NotHeld;
 
 /// Whether this replica acts now. Every effect asks first.
 #[derive(Debug, Clone, Default)]
-pub struct Fence(Arc<Mutex<Option<LeaseMoment>>>);
+pub struct LeaseFence(Arc<Mutex<Option<LeaseTime>>>);
 
-impl Fence {
+impl LeaseFence {
     /// # Errors
     /// Another replica may act.
     pub fn check(&self) -> Result<(), NotHeld> {
@@ -74,11 +74,11 @@ impl Fence {
         if writes { self.while_held(answer).await? } else { answer.await }
     }
 
-    pub(crate) fn until(&self) -> Option<LeaseMoment> {
+    pub(crate) fn until(&self) -> Option<LeaseTime> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn set(&self, until: Option<LeaseMoment>) {
+    pub(crate) fn set(&self, until: Option<LeaseTime>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = until;
     }
 }
@@ -96,19 +96,19 @@ mod tests {
 
     #[test]
     fn a_fence_holds_until_its_moment() {
-        let fence = Fence::default();
+        let fence = LeaseFence::default();
         assert!(!fence.is_held());
-        fence.set(Some(LeaseMoment::now() + SOON * 60));
+        fence.set(Some(LeaseTime::now() + SOON * 60));
         assert_eq!(fence.check(), Ok(()));
-        fence.set(Some(LeaseMoment::now()));
+        fence.set(Some(LeaseTime::now()));
         assert_eq!(fence.check(), Err(NotHeld));
     }
 
     #[tokio::test]
     async fn work_goes_on_with_each_renewal_and_ends_without() {
-        let fence = Fence::default();
+        let fence = LeaseFence::default();
         assert_eq!(fence.while_held(async {}).await, Err(NotHeld));
-        let began = LeaseMoment::now();
+        let began = LeaseTime::now();
         fence.set(Some(began + SOON));
         let renewed = began + SOON * 2;
         let work = async {
@@ -122,8 +122,8 @@ mod tests {
     /// Whoever stood still for too long finds that out before it goes on.
     #[tokio::test]
     async fn no_step_is_taken_late() {
-        let fence = Fence::default();
-        fence.set(Some(LeaseMoment::now() + SOON));
+        let fence = LeaseFence::default();
+        fence.set(Some(LeaseTime::now() + SOON));
         let late = Cell::new(false);
         let work = async {
             tokio::task::yield_now().await;
@@ -162,13 +162,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_write_ends_with_the_fence() {
-        let fence = Fence::default();
+        let fence = LeaseFence::default();
         let leases = Api::<Lease>::default_namespaced(fence.guard(slow_to_write()));
         let write = async || leases.create(&PostParams::default(), &Lease::default()).await;
         assert!(leases.get("a").await.is_ok(), "who does not hold the Lease may look");
         assert!(is_fenced(write().await), "and write nothing");
 
-        let until = LeaseMoment::now() + SOON;
+        let until = LeaseTime::now() + SOON;
         fence.set(Some(until));
         assert!(is_fenced(write().await), "it is given up, though no answer came");
         assert!(until.has_passed(), "and not before it must be");

@@ -6,7 +6,7 @@
 mod fence;
 mod moment;
 
-pub use fence::{Fence, NotHeld};
+pub use fence::{LeaseFence, NotHeld};
 
 use std::{
     thread,
@@ -24,7 +24,7 @@ use kube::{
     api::{ObjectMeta, PostParams},
     runtime::{WatchStreamExt, watcher},
 };
-use moment::LeaseMoment;
+use moment::LeaseTime;
 use tokio::{
     sync::oneshot,
     time::{sleep_until, timeout_at},
@@ -35,12 +35,12 @@ const TRIES: usize = 8;
 
 /// How long a Lease lasts, and what its holder has of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Times {
+pub struct LeaseTimes {
     /// How long it lasts for those who wait.
-    pub lasts: Duration,
-    /// How long its holder acts without having renewed it: all that it does is over by then, as far as it knows (see [`Fence`]), and what
+    pub duration: Duration,
+    /// How long its holder acts without having renewed it: all that it does is over by then, as far as it knows (see [`LeaseFence`]), and what
     /// is left is for what is still on its way.
-    pub acts: Duration,
+    pub holder_deadline: Duration,
     /// How often its holder renews it.
     pub renewal: Duration,
     /// How soon a renewal that failed is tried again.
@@ -82,13 +82,13 @@ pub struct Election {
     namespace: String,
     name: String,
     identity: String,
-    times: Times,
-    fence: Fence,
+    times: LeaseTimes,
+    fence: LeaseFence,
 }
 
 /// What somebody who does not hold the Lease does about it.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum CandidateStep {
     /// It is free.
     Take,
     /// It is another's. It is free this long after it changed.
@@ -98,16 +98,16 @@ enum Step {
 impl Election {
     /// For the Lease of this name in a namespace, as this holder.
     #[must_use]
-    pub fn new(client: Client, (namespace, name): (&str, &str), identity: &str, times: Times) -> Self {
-        let fence = Fence::default();
+    pub fn new(client: Client, (namespace, name): (&str, &str), identity: &str, times: LeaseTimes) -> Self {
+        let fence = LeaseFence::default();
         Self::with_fence(client, (namespace, name), (identity, times), fence)
     }
 
     fn with_fence(
         client: Client,
         (namespace, name): (&str, &str),
-        (identity, times): (&str, Times),
-        fence: Fence,
+        (identity, times): (&str, LeaseTimes),
+        fence: LeaseFence,
     ) -> Self {
         let api = Api::namespaced(client, namespace);
         let [namespace, name, identity] = [namespace, name, identity].map(str::to_owned);
@@ -116,7 +116,7 @@ impl Election {
 
     /// Whether this replica holds it, for all that is done.
     #[must_use]
-    pub fn fence(&self) -> Fence {
+    pub fn fence(&self) -> LeaseFence {
         self.fence.clone()
     }
 
@@ -155,10 +155,10 @@ impl Election {
                 None => return Err(LeaseError::Unwatched),
             }
             let step = self.decide(current.as_ref(), was_anothers);
-            was_anothers = step != Step::Take;
+            was_anothers = step != CandidateStep::Take;
             match step {
-                Step::Await(rest) => free = Some((Instant::now() + rest).into()),
-                Step::Take => match self.take(current.as_ref()).await? {
+                CandidateStep::Await(rest) => free = Some((Instant::now() + rest).into()),
+                CandidateStep::Take => match self.take(current.as_ref()).await? {
                     Some(lease) => return Ok(lease),
                     None => free = Some((Instant::now() + self.times.renewal).into()),
                 },
@@ -167,24 +167,24 @@ impl Election {
     }
 
     /// `was_anothers`: another one held it when it was there last. One that is deleted is free once its holder knows that it is.
-    fn decide(&self, lease: Option<&Lease>, was_anothers: bool) -> Step {
+    fn decide(&self, lease: Option<&Lease>, was_anothers: bool) -> CandidateStep {
         if lease.is_none() && was_anothers {
-            return Step::Await(self.times.lasts);
+            return CandidateStep::Await(self.times.duration);
         }
         let spec = lease.and_then(|lease| lease.spec.as_ref());
         match spec.and_then(|spec| spec.holder_identity.as_deref()) {
-            None | Some("") => Step::Take,
-            Some(holder) if holder == self.identity => Step::Take,
+            None | Some("") => CandidateStep::Take,
+            Some(holder) if holder == self.identity => CandidateStep::Take,
             Some(_) => {
                 let seconds = spec.and_then(|spec| spec.lease_duration_seconds).and_then(|n| u64::try_from(n).ok());
-                Step::Await(seconds.map_or(self.times.lasts, Duration::from_secs))
+                CandidateStep::Await(seconds.map_or(self.times.duration, Duration::from_secs))
             }
         }
     }
 
     /// Writes this replica into the version that was seen; none where another one was faster.
     async fn take(&self, seen: Option<&Lease>) -> Result<Option<Lease>, LeaseError> {
-        let began = LeaseMoment::now();
+        let began = LeaseTime::now();
         let mut lease = seen.cloned().unwrap_or_else(|| Lease {
             metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
             spec: None,
@@ -195,7 +195,7 @@ impl Election {
             spec.lease_transitions = Some(spec.lease_transitions.unwrap_or_default().saturating_add(1));
         }
         spec.holder_identity = Some(self.identity.clone());
-        spec.lease_duration_seconds = i32::try_from(self.times.lasts.as_secs()).ok();
+        spec.lease_duration_seconds = i32::try_from(self.times.duration.as_secs()).ok();
         spec.renew_time = Some(MicroTime(Timestamp::now()));
         let parameters = PostParams::default();
         let written = match seen {
@@ -204,7 +204,7 @@ impl Election {
         };
         match written {
             Ok(lease) => {
-                self.fence.set(Some(began + self.times.acts));
+                self.fence.set(Some(began + self.times.holder_deadline));
                 Ok(Some(lease))
             }
             // It is gone, or another version of it is there by now: a watch tells of that.
@@ -214,8 +214,8 @@ impl Election {
     }
 
     /// Renews the Lease until that fails for too long, or another replica has it.
-    pub async fn keep(&self, mut held: Lease) {
-        let Times { renewal, again, .. } = self.times;
+    pub async fn renew_until_lost(&self, mut held: Lease) {
+        let LeaseTimes { renewal, again, .. } = self.times;
         let mut next = Instant::now() + renewal;
         while let Some(until) = self.fence.until() {
             if next >= until.timer {
@@ -235,7 +235,7 @@ impl Election {
                 }
                 // Somebody wrote it: whoever that is now holds it, unless it is still this replica.
                 Ok(Ok(None)) => match timeout_at(until.timer.into(), self.api.get(&self.name)).await {
-                    Ok(Ok(lease)) if self.decide(Some(&lease), false) == Step::Take => held = lease,
+                    Ok(Ok(lease)) if self.decide(Some(&lease), false) == CandidateStep::Take => held = lease,
                     // It was deleted, and whoever comes first makes it anew.
                     Ok(Err(error)) if has_code(&error, 404) => break,
                     Ok(Err(_)) => {}
@@ -256,7 +256,7 @@ impl Election {
     ///
     /// # Errors
     /// There is no such thread, or no client.
-    pub async fn keep_apart(
+    pub async fn renew_on_own_thread(
         &self,
         held: Lease,
         connect: impl FnOnce() -> kube::Result<Client> + Send + 'static,
@@ -266,7 +266,7 @@ impl Election {
         let (times, fence) = (self.times, self.fence.clone());
         let keep = async move || {
             let client = connect().map_err(|error| LeaseError::Connect(Box::new(error)))?;
-            Self::with_fence(client, (&namespace, &name), (&identity, times), fence).keep(held).await;
+            Self::with_fence(client, (&namespace, &name), (&identity, times), fence).renew_until_lost(held).await;
             Ok(())
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(LeaseError::Thread)?;
@@ -307,7 +307,7 @@ impl Election {
     ///
     /// # Errors
     /// It cannot be read.
-    pub async fn noted(&self, annotation: &str) -> Result<Option<String>, LeaseError> {
+    pub async fn annotation(&self, annotation: &str) -> Result<Option<String>, LeaseError> {
         let mut lease = self.api.get(&self.name).await.map_err(|error| LeaseError::Read(Box::new(error)))?;
         Ok(lease.metadata.annotations.as_mut().and_then(|noted| noted.remove(annotation)))
     }
@@ -367,12 +367,12 @@ mod tests {
         Lease { spec: Some(spec), ..Lease::default() }
     }
 
-    fn decide(lease: Option<&Lease>, was_anothers: bool) -> Step {
+    fn decide(lease: Option<&Lease>, was_anothers: bool) -> CandidateStep {
         let nowhere = service_fn(|_: http::Request<Body>| {
             std::future::pending::<Result<http::Response<Body>, std::convert::Infallible>>()
         });
         let second = Duration::from_secs(1);
-        let times = Times { lasts: LASTS, acts: second * 20, renewal: second * 5, again: second };
+        let times = LeaseTimes { duration: LASTS, holder_deadline: second * 20, renewal: second * 5, again: second };
         let election = Election::new(Client::new(nowhere, "default"), ("default", "a"), "a", times);
         election.decide(lease, was_anothers)
     }
@@ -395,8 +395,12 @@ mod tests {
     #[tokio::test]
     async fn a_lease_is_renewed_while_its_holder_keeps_its_own_threads_busy() {
         let writes = Arc::new(AtomicUsize::new(0));
-        let times =
-            Times { renewal: Duration::from_millis(1), again: Duration::from_millis(1), acts: LASTS / 2, lasts: LASTS };
+        let times = LeaseTimes {
+            renewal: Duration::from_millis(1),
+            again: Duration::from_millis(1),
+            holder_deadline: LASTS / 2,
+            duration: LASTS,
+        };
         let election = Election::new(counting(&writes), ("default", "a"), "a", times);
         let held = election.take(None).await.unwrap().unwrap();
         let first = election.fence.until().unwrap();
@@ -409,7 +413,7 @@ mod tests {
         };
         tokio::select! {
             biased;
-            kept = election.keep_apart(held, move || Ok(counting(&apart))) => panic!("it is kept no longer: {kept:?}"),
+            kept = election.renew_on_own_thread(held, move || Ok(counting(&apart))) => panic!("it is kept no longer: {kept:?}"),
             () = busy => {}
         }
         assert!(writes.load(Ordering::Relaxed) >= 10, "it is renewed meanwhile");
@@ -422,25 +426,25 @@ mod tests {
             counting(&Arc::default()),
             ("default", "a"),
             "a",
-            Times { lasts: LASTS, acts: LASTS, renewal: LASTS, again: LASTS },
+            LeaseTimes { duration: LASTS, holder_deadline: LASTS, renewal: LASTS, again: LASTS },
         );
         let no_client = || Err(kube::Error::LinesCodecMaxLineLengthExceeded);
-        let kept = election.keep_apart(Lease::default(), no_client).await;
+        let kept = election.renew_on_own_thread(Lease::default(), no_client).await;
         assert!(matches!(kept, Err(LeaseError::Connect(_))), "{kept:?}");
     }
 
     #[tokio::test]
     async fn a_free_lease_and_one_of_our_own_are_taken() {
-        assert_eq!(decide(None, false), Step::Take);
+        assert_eq!(decide(None, false), CandidateStep::Take);
         for free in [None, Some(""), Some("a")] {
-            assert_eq!(decide(Some(&held_by(free, Some(15))), true), Step::Take);
+            assert_eq!(decide(Some(&held_by(free, Some(15))), true), CandidateStep::Take);
         }
     }
 
     #[tokio::test]
     async fn anothers_lease_is_awaited_for_as_long_as_it_lasts() {
-        assert_eq!(decide(Some(&held_by(Some("b"), Some(7))), false), Step::Await(Duration::from_secs(7)));
-        assert_eq!(decide(Some(&held_by(Some("b"), None)), false), Step::Await(LASTS));
-        assert_eq!(decide(None, true), Step::Await(LASTS), "its holder does not know yet that it was deleted");
+        assert_eq!(decide(Some(&held_by(Some("b"), Some(7))), false), CandidateStep::Await(Duration::from_secs(7)));
+        assert_eq!(decide(Some(&held_by(Some("b"), None)), false), CandidateStep::Await(LASTS));
+        assert_eq!(decide(None, true), CandidateStep::Await(LASTS), "its holder does not know yet that it was deleted");
     }
 }

@@ -10,12 +10,12 @@ use rustix::time::{ClockId, clock_gettime};
 /// `Instant` and timers stand still while the machine is suspended, and other replicas do not. The boot-time clock goes on
 /// (`clock_gettime(2)`).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LeaseMoment {
+pub(crate) struct LeaseTime {
     pub(crate) timer: Instant,
     boot: Duration,
 }
 
-impl LeaseMoment {
+impl LeaseTime {
     pub(crate) fn now() -> Self {
         Self { timer: Instant::now(), boot: since_boot() }
     }
@@ -25,7 +25,7 @@ impl LeaseMoment {
     }
 }
 
-impl Add<Duration> for LeaseMoment {
+impl Add<Duration> for LeaseTime {
     type Output = Self;
 
     fn add(self, rest: Duration) -> Self {
@@ -45,11 +45,11 @@ mod tests {
 
     #[test]
     fn a_moment_has_passed_once_one_clock_says_so() {
-        let now = LeaseMoment::now();
+        let now = LeaseTime::now();
         assert!(now.has_passed());
         assert!(!(now + MINUTE).has_passed());
         // The machine was suspended: timers stood still.
-        assert!(LeaseMoment { timer: now.timer + MINUTE, ..now }.has_passed());
-        assert!(LeaseMoment { boot: now.boot + MINUTE, ..now }.has_passed());
+        assert!(LeaseTime { timer: now.timer + MINUTE, ..now }.has_passed());
+        assert!(LeaseTime { boot: now.boot + MINUTE, ..now }.has_passed());
     }
 }

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use crate::{
-    Error, Launcher, Progress, Step,
+    FleetProgress, FleetStep, Launcher, LocalHypervisorError,
     create::blocking,
     enroll,
-    fleet::Machine,
+    fleet::FleetMachine,
     launch::Launch,
-    network::Network,
+    network::FleetNetwork,
     processes::{self, AGENT_GROUP},
-    service::{Service, answers},
+    service::{MachineService, answers},
 };
 
 /// The unit that machines of users run. Local ones are no different.
@@ -18,17 +18,17 @@ const UNIT: &str = include_str!("../../manifests/keelway-hypervisor-agent.servic
 
 /// The program of agents, and the images that they have instead of a registry.
 #[derive(Debug, Clone)]
-pub struct Agent {
+pub struct AgentProgram {
     /// `keelway-hypervisor-agent`, by its absolute path.
     pub program: PathBuf,
     /// A directory of image archives.
     pub archives: PathBuf,
 }
 
-impl Agent {
+impl AgentProgram {
     /// Before anything is done for it.
-    pub(crate) fn require(&self) -> Result<(), Error> {
-        if self.program.is_file() { Ok(()) } else { Err(Error::NoAgent { path: self.program.clone() }) }
+    pub(crate) fn require(&self) -> Result<(), LocalHypervisorError> {
+        if self.program.is_file() { Ok(()) } else { Err(LocalHypervisorError::NoAgent { path: self.program.clone() }) }
     }
 
     /// The directories of the host that a machine has to see for it.
@@ -49,18 +49,18 @@ impl Agent {
 
 /// Starts a machine's agent unless it runs and answers, beside its containerd.
 pub(crate) async fn ensure_running(
-    machine: &Machine,
-    (network, agent): (Network, &Agent),
+    machine: &FleetMachine,
+    (network, agent): (FleetNetwork, &AgentProgram),
     launcher: &Launcher,
-    progress: Progress<'_>,
-) -> Result<(), Error> {
+    progress: FleetProgress<'_>,
+) -> Result<(), LocalHypervisorError> {
     if answers(&machine.agent_socket()).await {
         return Ok(());
     }
     let hung = machine.clone();
     blocking(move || processes::end_agent(&hung)).await?;
-    progress(&Step::StartAgent { machine: machine.name() });
-    let service = Service {
+    progress(&FleetStep::StartAgent { machine: machine.name() });
+    let service = MachineService {
         machine,
         program: "keelway-hypervisor-agent",
         notify: "notify-agent",
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_unit_names_the_sockets_that_are_looked_for() {
-        let agent = Agent { program: "/usr/bin/agent".into(), archives: "/images".into() };
+        let agent = AgentProgram { program: "/usr/bin/agent".into(), archives: "/images".into() };
         assert_eq!(
             agent.arguments(Vec::new()),
             [

@@ -13,8 +13,8 @@ use rustix::{
 };
 
 use crate::{
-    Error,
-    files::{if_there, make_dir},
+    LocalHypervisorError,
+    files::{make_dir, none_if_missing},
     mounts,
 };
 
@@ -22,7 +22,7 @@ use crate::{
 const DELEGATED: [&str; 5] = ["cpu", "cpuset", "io", "memory", "pids"];
 
 /// Where the hierarchies are mounted. A host with both versions has its controllers in those of version 1.
-fn hierarchies() -> Result<Vec<PathBuf>, Error> {
+fn hierarchies() -> Result<Vec<PathBuf>, LocalHypervisorError> {
     let mut points: Vec<PathBuf> = mounts::all()?
         .into_iter()
         .filter(|mount| matches!(mount.kind.as_str(), "cgroup" | "cgroup2"))
@@ -34,10 +34,10 @@ fn hierarchies() -> Result<Vec<PathBuf>, Error> {
 }
 
 /// Makes a group in all hierarchies, ready to hold processes.
-pub(crate) fn ensure(group: &Path) -> Result<(), Error> {
+pub(crate) fn ensure(group: &Path) -> Result<(), LocalHypervisorError> {
     let points = hierarchies()?;
     if points.is_empty() {
-        return Err(Error::NoCgroups);
+        return Err(LocalHypervisorError::NoCgroups);
     }
     for point in &points {
         let mut directory = point.clone();
@@ -55,30 +55,30 @@ pub(crate) fn ensure(group: &Path) -> Result<(), Error> {
 }
 
 /// Moves this process into a group.
-pub(crate) fn join(group: &Path) -> Result<(), Error> {
+pub(crate) fn join(group: &Path) -> Result<(), LocalHypervisorError> {
     for point in hierarchies()? {
         let path = point.join(group).join("cgroup.procs");
-        fs::write(&path, "0").map_err(Error::file("move into", path))?;
+        fs::write(&path, "0").map_err(LocalHypervisorError::file("move into", path))?;
     }
     Ok(())
 }
 
 /// Makes a group the root of every hierarchy in the calling thread's mount namespace.
-pub(crate) fn mount_as_root(group: &Path) -> Result<(), Error> {
+pub(crate) fn mount_as_root(group: &Path) -> Result<(), LocalHypervisorError> {
     for point in hierarchies()? {
         let source = point.join(group);
         let tree = open_tree(CWD, &source, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
-            .map_err(Error::file("take", source))?;
+            .map_err(LocalHypervisorError::file("take", source))?;
         // Away with the whole hierarchy: runtimes take the first mount that they see.
-        unmount(&point, UnmountFlags::DETACH).map_err(Error::file("unmount", &point))?;
+        unmount(&point, UnmountFlags::DETACH).map_err(LocalHypervisorError::file("unmount", &point))?;
         move_mount(tree, "", CWD, &point, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-            .map_err(Error::file("mount a cgroup at", point))?;
+            .map_err(LocalHypervisorError::file("mount a cgroup at", point))?;
     }
     Ok(())
 }
 
 /// The processes in a group and those below it.
-pub(crate) fn processes(group: &Path) -> Result<BTreeSet<i32>, Error> {
+pub(crate) fn processes(group: &Path) -> Result<BTreeSet<i32>, LocalHypervisorError> {
     let mut pids = BTreeSet::new();
     for point in hierarchies()? {
         for directory in tree(&point.join(group))? {
@@ -86,7 +86,7 @@ pub(crate) fn processes(group: &Path) -> Result<BTreeSet<i32>, Error> {
             // A group can go at any moment, and those with threads of their own have no list.
             let text = match fs::read_to_string(&path) {
                 Err(error) if is_gone_or_threaded(&error) => continue,
-                read => read.map_err(Error::file("read", path))?,
+                read => read.map_err(LocalHypervisorError::file("read", path))?,
             };
             pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
         }
@@ -97,14 +97,14 @@ pub(crate) fn processes(group: &Path) -> Result<BTreeSet<i32>, Error> {
 }
 
 /// Removes a group and those below it from all hierarchies. `false`: one still has a process.
-pub(crate) fn remove(group: &Path) -> Result<bool, Error> {
+pub(crate) fn remove(group: &Path) -> Result<bool, LocalHypervisorError> {
     let mut all_gone = true;
     for point in hierarchies()? {
         for directory in tree(&point.join(group))?.into_iter().rev() {
-            match if_there(fs::remove_dir(&directory)) {
+            match none_if_missing(fs::remove_dir(&directory)) {
                 Ok(_) => {}
                 Err(error) if is_in_use(&error) => all_gone = false,
-                Err(error) => return Err(Error::file("remove", directory)(error)),
+                Err(error) => return Err(LocalHypervisorError::file("remove", directory)(error)),
             }
         }
     }
@@ -112,11 +112,11 @@ pub(crate) fn remove(group: &Path) -> Result<bool, Error> {
 }
 
 /// Removes a group where it has neither processes nor groups.
-pub(crate) fn remove_if_empty(group: &Path) -> Result<(), Error> {
+pub(crate) fn remove_if_empty(group: &Path) -> Result<(), LocalHypervisorError> {
     for point in hierarchies()? {
         let directory = point.join(group);
-        match if_there(fs::remove_dir(&directory)) {
-            Err(error) if !is_in_use(&error) => return Err(Error::file("remove", directory)(error)),
+        match none_if_missing(fs::remove_dir(&directory)) {
+            Err(error) if !is_in_use(&error) => return Err(LocalHypervisorError::file("remove", directory)(error)),
             _ => {}
         }
     }
@@ -124,7 +124,7 @@ pub(crate) fn remove_if_empty(group: &Path) -> Result<(), Error> {
 }
 
 /// The names of the groups within a group.
-pub(crate) fn children(group: &Path) -> Result<BTreeSet<String>, Error> {
+pub(crate) fn children(group: &Path) -> Result<BTreeSet<String>, LocalHypervisorError> {
     let mut names = BTreeSet::new();
     for point in hierarchies()? {
         let directories = subdirectories(&point.join(group))?;
@@ -135,10 +135,10 @@ pub(crate) fn children(group: &Path) -> Result<BTreeSet<String>, Error> {
 }
 
 /// Lets the groups within this one have controllers; what is already so stays untouched.
-fn delegate(directory: &Path) -> Result<(), Error> {
-    let words = |name: &str| -> Result<BTreeSet<String>, Error> {
+fn delegate(directory: &Path) -> Result<(), LocalHypervisorError> {
+    let words = |name: &str| -> Result<BTreeSet<String>, LocalHypervisorError> {
         let path = directory.join(name);
-        let text = if_there(fs::read_to_string(&path)).map_err(Error::file("read", path))?;
+        let text = none_if_missing(fs::read_to_string(&path)).map_err(LocalHypervisorError::file("read", path))?;
         Ok(text.unwrap_or_default().split_whitespace().map(str::to_owned).collect())
     };
     let there = words("cgroup.controllers")?;
@@ -152,27 +152,27 @@ fn delegate(directory: &Path) -> Result<(), Error> {
         return Ok(());
     }
     let path = directory.join("cgroup.subtree_control");
-    fs::write(&path, missing.join(" ")).map_err(Error::file("write", path))
+    fs::write(&path, missing.join(" ")).map_err(LocalHypervisorError::file("write", path))
 }
 
 /// In version 1 a new group may use no processor and no memory node until it is told which, and takes no process until then.
-fn inherit_cpuset(parent: &Path, directory: &Path) -> Result<(), Error> {
+fn inherit_cpuset(parent: &Path, directory: &Path) -> Result<(), LocalHypervisorError> {
     for name in ["cpuset.cpus", "cpuset.mems"] {
         let path = directory.join(name);
-        let own = if_there(fs::read_to_string(&path)).map_err(Error::file("read", &path))?;
+        let own = none_if_missing(fs::read_to_string(&path)).map_err(LocalHypervisorError::file("read", &path))?;
         let inherited = fs::read_to_string(parent.join(name));
         if let (Some(own), Ok(inherited)) = (own, inherited)
             && own.trim().is_empty()
             && !inherited.trim().is_empty()
         {
-            fs::write(&path, inherited).map_err(Error::file("write", path))?;
+            fs::write(&path, inherited).map_err(LocalHypervisorError::file("write", path))?;
         }
     }
     Ok(())
 }
 
 /// A directory and all below it, parents first; nothing where it is missing.
-fn tree(top: &Path) -> Result<Vec<PathBuf>, Error> {
+fn tree(top: &Path) -> Result<Vec<PathBuf>, LocalHypervisorError> {
     let mut found = Vec::new();
     let mut open = vec![top.to_owned()];
     while let Some(directory) = open.pop() {
@@ -184,9 +184,9 @@ fn tree(top: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(found)
 }
 
-fn subdirectories(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+fn subdirectories(directory: &Path) -> Result<Vec<PathBuf>, LocalHypervisorError> {
     let list = || -> io::Result<Vec<PathBuf>> {
-        let Some(entries) = if_there(fs::read_dir(directory))? else {
+        let Some(entries) = none_if_missing(fs::read_dir(directory))? else {
             return Ok(Vec::new());
         };
         let mut found = Vec::new();
@@ -198,7 +198,7 @@ fn subdirectories(directory: &Path) -> Result<Vec<PathBuf>, Error> {
         }
         Ok(found)
     };
-    list().map_err(Error::file("list", directory))
+    list().map_err(LocalHypervisorError::file("list", directory))
 }
 
 fn is_gone_or_threaded(error: &io::Error) -> bool {

@@ -8,13 +8,13 @@ use std::{
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::{
-    Error, Launcher, Progress, Step, config,
+    FleetProgress, FleetStep, Launcher, LocalHypervisorError, config,
     create::blocking,
     files::{make_dir, write_atomically},
-    fleet::Machine,
+    fleet::FleetMachine,
     launch::{Bind, Launch, Overlay},
     processes::{self, RUNTIME_GROUP},
-    service::{Service, answers},
+    service::{MachineService, answers},
     tools::Tools,
 };
 
@@ -27,20 +27,20 @@ const SHARED: [&str; 2] = ["/etc", "/opt"];
 /// Starts a machine's containerd unless it runs and answers, and waits until it is ready for calls. `seen`: directories of the host that
 /// the machine sees where they are, also below its own.
 pub(crate) async fn ensure_running(
-    machine: &Machine,
+    machine: &FleetMachine,
     tools: &Tools,
     seen: &[PathBuf],
     launcher: &Launcher,
-    progress: Progress<'_>,
-) -> Result<(), Error> {
+    progress: FleetProgress<'_>,
+) -> Result<(), LocalHypervisorError> {
     if answers(&machine.socket()).await {
         return Ok(());
     }
     let hung = machine.clone();
     blocking(move || processes::end_containerd(&hung)).await?;
-    progress(&Step::Start { machine: machine.name() });
+    progress(&FleetStep::Start { machine: machine.name() });
     write_files(machine)?;
-    let service = Service {
+    let service = MachineService {
         machine,
         program: "containerd",
         notify: "notify",
@@ -52,7 +52,7 @@ pub(crate) async fn ensure_running(
     service.start(&launch, launcher).await
 }
 
-fn write_files(machine: &Machine) -> Result<(), Error> {
+fn write_files(machine: &FleetMachine) -> Result<(), LocalHypervisorError> {
     let directory = machine.run().join("containerd");
     make_dir(&directory, 0o711)?;
     // All pods of a hypervisor use the machine's network; its directory is never looked into.
@@ -62,7 +62,7 @@ fn write_files(machine: &Machine) -> Result<(), Error> {
     copy_resolv_conf(machine)
 }
 
-fn launch(machine: &Machine, tools: &Tools, seen: &[PathBuf], beside: Option<i32>) -> Launch {
+fn launch(machine: &FleetMachine, tools: &Tools, seen: &[PathBuf], beside: Option<i32>) -> Launch {
     let sources = [machine.run(), machine.lib(), machine.log()];
     let own = OWN.iter().zip(sources).map(|(target, source)| Bind { source, target: target.into() });
     let hidden = tools.directories.iter().chain(seen).filter(|path| own_of(path).is_some());
@@ -82,7 +82,7 @@ fn launch(machine: &Machine, tools: &Tools, seen: &[PathBuf], beside: Option<i32
     }
 }
 
-fn overlay(machine: &Machine, target: &str) -> Overlay {
+fn overlay(machine: &FleetMachine, target: &str) -> Overlay {
     let own = machine.over().join(target.trim_start_matches('/'));
     Overlay { target: target.into(), upper: own.join("upper"), work: own.join("work") }
 }
@@ -93,7 +93,7 @@ fn own_of(path: &Path) -> Option<&'static str> {
 }
 
 /// Each sandbox gets a copy of `/etc/resolv.conf`, which on many hosts is a link into `/run`.
-fn copy_resolv_conf(machine: &Machine) -> Result<(), Error> {
+fn copy_resolv_conf(machine: &FleetMachine) -> Result<(), LocalHypervisorError> {
     let Ok(real) = fs::canonicalize("/etc/resolv.conf") else {
         return Ok(());
     };
@@ -102,10 +102,10 @@ fn copy_resolv_conf(machine: &Machine) -> Result<(), Error> {
     };
     let copy = machine.run().join(within_run);
     make_dir(copy.parent().unwrap_or(&copy), 0o755)?;
-    fs::copy(&real, &copy).map(drop).map_err(Error::file("write", copy))
+    fs::copy(&real, &copy).map(drop).map_err(LocalHypervisorError::file("write", copy))
 }
 
-fn may_lower_oom_scores() -> Result<bool, Error> {
-    let own = capabilities(None).map_err(Error::system("read this process' capabilities"))?;
+fn may_lower_oom_scores() -> Result<bool, LocalHypervisorError> {
+    let own = capabilities(None).map_err(LocalHypervisorError::system("read this process' capabilities"))?;
     Ok(own.effective.contains(CapabilitySet::SYS_RESOURCE))
 }

@@ -5,14 +5,15 @@ use keelway_api::{Hypervisor, hypervisor::HypervisorRole};
 use rustix::process::geteuid;
 
 use crate::{
-    Agent, Error, Fleet, Launcher, Progress, Search, Step, agent, cgroup, containerd,
+    AgentProgram, Fleet, FleetProgress, FleetStep, Launcher, LocalHypervisorError, ProgramSearch, agent, cgroup,
+    containerd,
     destroy::{remove_all, remove_machines},
     document::documents,
     files::make_dir,
-    fleet::{MOST, Machine},
+    fleet::{FleetMachine, MOST},
     ip,
-    lock::Lock,
-    network::Network,
+    lock::FleetLock,
+    network::FleetNetwork,
     processes::{AGENT_GROUP, RUNTIME_GROUP},
     record::{Record, networks_of_others},
     tools::Tools,
@@ -31,11 +32,11 @@ pub struct CreateRequest {
     /// Zones that new machines are dealt out to in turn, role by role. None: machines have no zone.
     pub zones: Vec<String>,
     /// Where programs are looked for.
-    pub search: Search,
+    pub search: ProgramSearch,
     /// How to start the process that becomes a machine.
     pub launcher: Launcher,
     /// The agent that new machines have. None: their containerd is all that there is.
-    pub agent: Option<Agent>,
+    pub agent: Option<AgentProgram>,
 }
 
 /// Brings a fleet up and returns the documents of all its machines, those that were there included.
@@ -45,15 +46,18 @@ pub struct CreateRequest {
 ///
 /// # Errors
 /// What this call had made is removed; what there was before stays.
-pub async fn create(request: &CreateRequest, progress: Progress<'_>) -> Result<Vec<Hypervisor>, Error> {
+pub async fn create(
+    request: &CreateRequest,
+    progress: FleetProgress<'_>,
+) -> Result<Vec<Hypervisor>, LocalHypervisorError> {
     if let Some(asked) = [request.public, request.private].into_iter().find(|n| *n > MOST) {
-        return Err(Error::TooMany { asked, most: MOST });
+        return Err(LocalHypervisorError::TooMany { asked, most: MOST });
     }
     require_root()?;
     let tools = request.search.tools()?;
-    request.agent.iter().try_for_each(Agent::require)?;
+    request.agent.iter().try_for_each(AgentProgram::require)?;
     let fleet = &request.fleet;
-    let _lock = Lock::of_fleet(fleet, progress).await?;
+    let _lock = FleetLock::of_fleet(fleet, progress).await?;
     let before = Record::load(fleet)?;
     match bring_up(request, before.as_ref(), &tools, progress).await {
         Ok(record) => Ok(documents(fleet, &record)),
@@ -65,42 +69,42 @@ pub async fn create(request: &CreateRequest, progress: Progress<'_>) -> Result<V
     }
 }
 
-pub(crate) fn require_root() -> Result<(), Error> {
-    if geteuid().is_root() { Ok(()) } else { Err(Error::NotRoot) }
+pub(crate) fn require_root() -> Result<(), LocalHypervisorError> {
+    if geteuid().is_root() { Ok(()) } else { Err(LocalHypervisorError::NotRoot) }
 }
 
 async fn bring_up(
     request: &CreateRequest,
     before: Option<&Record>,
     tools: &Tools,
-    progress: Progress<'_>,
-) -> Result<Record, Error> {
+    progress: FleetProgress<'_>,
+) -> Result<Record, LocalHypervisorError> {
     let record = ensure_networks(request, before, progress).await?;
     let machines = record.machines.iter().map(|entry| async {
         let machine = request.fleet.machine(entry.id);
         let agent = request.agent.as_ref().filter(|_| entry.agent);
         bring_up_machine(&machine, record.network, tools, (&request.launcher, agent), progress).await
     });
-    let outcomes: Vec<Result<(), Error>> = join_all(machines).await;
-    outcomes.into_iter().collect::<Result<(), Error>>()?;
+    let outcomes: Vec<Result<(), LocalHypervisorError>> = join_all(machines).await;
+    outcomes.into_iter().collect::<Result<(), LocalHypervisorError>>()?;
     Ok(record)
 }
 
 /// One machine, whatever of it is there already.
 pub(crate) async fn bring_up_machine(
-    machine: &Machine,
-    network: Network,
+    machine: &FleetMachine,
+    network: FleetNetwork,
     tools: &Tools,
-    (launcher, agent): (&Launcher, Option<&Agent>),
-    progress: Progress<'_>,
-) -> Result<(), Error> {
+    (launcher, agent): (&Launcher, Option<&AgentProgram>),
+    progress: FleetProgress<'_>,
+) -> Result<(), LocalHypervisorError> {
     ensure_machine(machine, network, progress).await?;
-    let seen = agent.map(Agent::directories).unwrap_or_default();
+    let seen = agent.map(AgentProgram::directories).unwrap_or_default();
     containerd::ensure_running(machine, tools, &seen, launcher, progress).await?;
     if let Some(agent) = agent {
         agent::ensure_running(machine, (network, agent), launcher, progress).await?;
     }
-    progress(&Step::Ready { machine: machine.name() });
+    progress(&FleetStep::Ready { machine: machine.name() });
     Ok(())
 }
 
@@ -109,11 +113,11 @@ pub(crate) async fn bring_up_machine(
 async fn ensure_networks(
     request: &CreateRequest,
     before: Option<&Record>,
-    progress: Progress<'_>,
-) -> Result<Record, Error> {
+    progress: FleetProgress<'_>,
+) -> Result<Record, LocalHypervisorError> {
     let fleet = &request.fleet;
-    let _lock = Lock::of_host(progress).await?;
-    progress(&Step::Networks { fleet: fleet.name().to_owned() });
+    let _lock = FleetLock::of_host(progress).await?;
+    progress(&FleetStep::Networks { fleet: fleet.name().to_owned() });
     let mut record = match before {
         Some(record) => still_free(fleet, record.clone())?,
         None => Record::new(pick_network(fleet)?),
@@ -129,24 +133,28 @@ async fn ensure_networks(
     Ok(record)
 }
 
-fn pick_network(fleet: &Fleet) -> Result<Network, Error> {
+fn pick_network(fleet: &Fleet) -> Result<FleetNetwork, LocalHypervisorError> {
     let taken = networks_of_others(fleet)?;
-    Network::lowest_free(&taken, &ip::routes()?).ok_or(Error::NoFreeNetwork)
+    FleetNetwork::lowest_free(&taken, &ip::routes()?).ok_or(LocalHypervisorError::NoFreeNetwork)
 }
 
 /// A fleet that is down, after a reboot, keeps its addresses: they are in documents.
-fn still_free(fleet: &Fleet, record: Record) -> Result<Record, Error> {
+fn still_free(fleet: &Fleet, record: Record) -> Result<Record, LocalHypervisorError> {
     if wiring::is_up(fleet)? {
         return Ok(record);
     }
     match record.network.conflict(&ip::routes()?) {
         None => Ok(record),
-        Some(range) => Err(Error::NetworkTaken { fleet: fleet.name().to_owned(), range }),
+        Some(range) => Err(LocalHypervisorError::NetworkTaken { fleet: fleet.name().to_owned(), range }),
     }
 }
 
-async fn ensure_machine(machine: &Machine, network: Network, progress: Progress<'_>) -> Result<(), Error> {
-    progress(&Step::Machine { machine: machine.name() });
+async fn ensure_machine(
+    machine: &FleetMachine,
+    network: FleetNetwork,
+    progress: FleetProgress<'_>,
+) -> Result<(), LocalHypervisorError> {
+    progress(&FleetStep::Machine { machine: machine.name() });
     let machine = machine.clone();
     let make = move || {
         make_directories(&machine, &[RUNTIME_GROUP, AGENT_GROUP])?;
@@ -156,7 +164,7 @@ async fn ensure_machine(machine: &Machine, network: Network, progress: Progress<
 }
 
 /// What a machine has for itself: directories, and groups within its own.
-pub(crate) fn make_directories(machine: &Machine, groups: &[&str]) -> Result<(), Error> {
+pub(crate) fn make_directories(machine: &FleetMachine, groups: &[&str]) -> Result<(), LocalHypervisorError> {
     make_dir(&machine.state(), 0o700)?;
     for directory in [machine.lib(), machine.log(), machine.run()] {
         make_dir(&directory, 0o755)?;
@@ -166,13 +174,13 @@ pub(crate) fn make_directories(machine: &Machine, groups: &[&str]) -> Result<(),
 
 /// System calls and programs that take some milliseconds.
 pub(crate) async fn blocking<T: Send + 'static>(
-    function: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<T, Error> {
+    function: impl FnOnce() -> Result<T, LocalHypervisorError> + Send + 'static,
+) -> Result<T, LocalHypervisorError> {
     let joined = tokio::task::spawn_blocking(function).await;
-    joined.map_err(Error::system("finish a step"))?
+    joined.map_err(LocalHypervisorError::system("finish a step"))?
 }
 
-async fn undo(fleet: &Fleet, before: Option<&Record>, progress: Progress<'_>) -> Result<(), Error> {
+async fn undo(fleet: &Fleet, before: Option<&Record>, progress: FleetProgress<'_>) -> Result<(), LocalHypervisorError> {
     let Some(before) = before else {
         return remove_all(fleet, progress).await;
     };

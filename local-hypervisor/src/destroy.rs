@@ -14,12 +14,12 @@ use keelway_api::{Hypervisor, hypervisor::HypervisorRole};
 use tokio::time::{Instant, interval};
 
 use crate::{
-    Error, FLEET_LABEL, Fleet, Progress, Step, cgroup,
+    FLEET_LABEL, Fleet, FleetProgress, FleetStep, LocalHypervisorError, cgroup,
     create::{blocking, require_root},
     files::{names, remove_if_empty, remove_tree},
-    fleet::{MOST, Machine, MachineId, WORKER_PREFIX},
+    fleet::{FleetMachine, MOST, MachineId, WORKER_PREFIX},
     ip, layout,
-    lock::Lock,
+    lock::FleetLock,
     mounts, processes,
     record::Record,
 };
@@ -31,17 +31,20 @@ const CGROUP_PATIENCE: Duration = Duration::from_secs(10);
 const CGROUP_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Removes a fleet: its processes, networks, mounts, cgroups and files. One that is not there is no error.
-pub async fn destroy(fleet: &Fleet, progress: Progress<'_>) -> Result<(), Error> {
+pub async fn destroy(fleet: &Fleet, progress: FleetProgress<'_>) -> Result<(), LocalHypervisorError> {
     require_root()?;
-    let _lock = Lock::of_fleet(fleet, progress).await?;
+    let _lock = FleetLock::of_fleet(fleet, progress).await?;
     remove_all(fleet, progress).await
 }
 
 /// Removes the machines of these documents, and each fleet that has none left, with its workers. Those that are gone are no error.
-pub async fn destroy_machines(hypervisors: &[Hypervisor], progress: Progress<'_>) -> Result<(), Error> {
+pub async fn destroy_machines(
+    hypervisors: &[Hypervisor],
+    progress: FleetProgress<'_>,
+) -> Result<(), LocalHypervisorError> {
     require_root()?;
     for (fleet, documents) in by_fleet(hypervisors)? {
-        let _lock = Lock::of_fleet(&fleet, progress).await?;
+        let _lock = FleetLock::of_fleet(&fleet, progress).await?;
         let there = hypervisors_on_host(&fleet)?;
         let named = |id: &MachineId| documents.contains(&fleet.machine(*id).name());
         let (going, staying): (BTreeSet<_>, BTreeSet<_>) = there.into_iter().partition(named);
@@ -57,13 +60,13 @@ pub async fn destroy_machines(hypervisors: &[Hypervisor], progress: Progress<'_>
 }
 
 /// Names of documents by fleet. All are looked at before anything is done.
-fn by_fleet(hypervisors: &[Hypervisor]) -> Result<BTreeMap<Fleet, BTreeSet<String>>, Error> {
+fn by_fleet(hypervisors: &[Hypervisor]) -> Result<BTreeMap<Fleet, BTreeSet<String>>, LocalHypervisorError> {
     let mut fleets: BTreeMap<Fleet, BTreeSet<String>> = BTreeMap::new();
     for hypervisor in hypervisors {
         let name = hypervisor.metadata.name.clone().unwrap_or_default();
         let labels = hypervisor.metadata.labels.as_ref();
         let Some(fleet) = labels.and_then(|labels| labels.get(FLEET_LABEL)) else {
-            return Err(Error::NotLocal { name });
+            return Err(LocalHypervisorError::NotLocal { name });
         };
         fleets.entry(Fleet::new(fleet)?).or_default().insert(name);
     }
@@ -71,38 +74,38 @@ fn by_fleet(hypervisors: &[Hypervisor]) -> Result<BTreeMap<Fleet, BTreeSet<Strin
 }
 
 /// Under the fleet's lock.
-pub(crate) async fn remove_all(fleet: &Fleet, progress: Progress<'_>) -> Result<(), Error> {
+pub(crate) async fn remove_all(fleet: &Fleet, progress: FleetProgress<'_>) -> Result<(), LocalHypervisorError> {
     let hypervisors = hypervisors_on_host(fleet)?.into_iter().map(|id| fleet.machine(id));
     remove_machines(hypervisors.chain(workers_on_host(fleet)?), progress).await?;
     ip::remove_link(&fleet.interface())?;
     mounts::unmount_below(&fleet.run())?;
     remove_tree(&fleet.run())?;
     remove_cgroup(&fleet.cgroup()).await?;
-    let _lock = Lock::of_host(progress).await?;
+    let _lock = FleetLock::of_host(progress).await?;
     remove_tree(&fleet.state())?;
     remove_shared()
 }
 
 /// What all fleets share, once there is none.
-fn remove_shared() -> Result<(), Error> {
+fn remove_shared() -> Result<(), LocalHypervisorError> {
     cgroup::remove_if_empty(layout::CGROUP.as_ref())?;
     remove_if_empty(layout::RUN.as_ref())?;
     remove_if_empty(layout::STATE.as_ref())
 }
 
 pub(crate) async fn remove_machines(
-    machines: impl IntoIterator<Item = Machine>,
-    progress: Progress<'_>,
-) -> Result<(), Error> {
+    machines: impl IntoIterator<Item = FleetMachine>,
+    progress: FleetProgress<'_>,
+) -> Result<(), LocalHypervisorError> {
     let removals = machines.into_iter().map(|machine| async move { remove_machine(&machine, progress).await });
-    let outcomes: Vec<Result<(), Error>> = join_all(removals).await;
+    let outcomes: Vec<Result<(), LocalHypervisorError>> = join_all(removals).await;
     outcomes.into_iter().collect()
 }
 
 /// The directory by which the machine is found goes last.
-async fn remove_machine(machine: &Machine, progress: Progress<'_>) -> Result<(), Error> {
+async fn remove_machine(machine: &FleetMachine, progress: FleetProgress<'_>) -> Result<(), LocalHypervisorError> {
     let name = machine.name();
-    progress(&Step::Stop { machine: name.clone() });
+    progress(&FleetStep::Stop { machine: name.clone() });
     let ended = machine.clone();
     blocking(move || processes::end_all(&ended)).await?;
     remove_cgroup(&machine.cgroup()).await?;
@@ -115,11 +118,11 @@ async fn remove_machine(machine: &Machine, progress: Progress<'_>) -> Result<(),
         Ok(())
     };
     blocking(remove).await?;
-    progress(&Step::Removed { machine: name });
+    progress(&FleetStep::Removed { machine: name });
     Ok(())
 }
 
-pub(crate) async fn remove_cgroup(group: &Path) -> Result<(), Error> {
+pub(crate) async fn remove_cgroup(group: &Path) -> Result<(), LocalHypervisorError> {
     let deadline = Instant::now() + CGROUP_PATIENCE;
     let mut attempts = interval(CGROUP_INTERVAL);
     loop {
@@ -129,24 +132,24 @@ pub(crate) async fn remove_cgroup(group: &Path) -> Result<(), Error> {
         }
         if Instant::now() > deadline {
             let busy = io::Error::from(io::ErrorKind::ResourceBusy);
-            return Err(Error::file("remove the cgroup", group)(busy));
+            return Err(LocalHypervisorError::file("remove the cgroup", group)(busy));
         }
     }
 }
 
-fn names_on_host(fleet: &Fleet) -> Result<BTreeSet<String>, Error> {
+fn names_on_host(fleet: &Fleet) -> Result<BTreeSet<String>, LocalHypervisorError> {
     let mut found = cgroup::children(&fleet.cgroup())?;
     found.extend(names(&fleet.state())?);
     found.extend(names(&fleet.run())?);
     Ok(found)
 }
 
-fn workers_on_host(fleet: &Fleet) -> Result<Vec<Machine>, Error> {
+fn workers_on_host(fleet: &Fleet) -> Result<Vec<FleetMachine>, LocalHypervisorError> {
     let found = names_on_host(fleet)?;
     Ok(found.iter().filter_map(|name| name.strip_prefix(WORKER_PREFIX)).map(|name| fleet.worker(name)).collect())
 }
 
-fn hypervisors_on_host(fleet: &Fleet) -> Result<BTreeSet<MachineId>, Error> {
+fn hypervisors_on_host(fleet: &Fleet) -> Result<BTreeSet<MachineId>, LocalHypervisorError> {
     let found = names_on_host(fleet)?;
     let roles = [HypervisorRole::Public, HypervisorRole::Private];
     let all = roles.into_iter().flat_map(|role| (1..=MOST).map(move |ordinal| MachineId { role, ordinal }));

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use keelway_api::{
     Hypervisor, Newer,
-    hypervisor::{Addresses, Endpoint, HypervisorSpec, PortRange},
+    hypervisor::{Addresses, HypervisorEndpoint, HypervisorSpec, PortRange},
 };
 
 use crate::{
-    Error, Fleet,
-    record::{Entry, Record, all_fleets},
+    Fleet, LocalHypervisorError,
+    record::{MachineRecord, Record, all_fleets},
 };
 
 /// The label that names a machine's fleet.
@@ -19,13 +19,13 @@ pub const FLEET_LABEL: &str = "keelway.dev/local-fleet";
 pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
 /// The machines of a fleet as recorded, running or not; none where there is no such fleet.
-pub fn list(fleet: &Fleet) -> Result<Vec<Hypervisor>, Error> {
+pub fn list(fleet: &Fleet) -> Result<Vec<Hypervisor>, LocalHypervisorError> {
     let record = Record::load(fleet)?;
     Ok(record.map(|record| documents(fleet, &record)).unwrap_or_default())
 }
 
 /// All fleets of this host, by name.
-pub fn fleets() -> Result<Vec<Fleet>, Error> {
+pub fn fleets() -> Result<Vec<Fleet>, LocalHypervisorError> {
     all_fleets()
 }
 
@@ -34,15 +34,15 @@ pub(crate) fn documents(fleet: &Fleet, record: &Record) -> Vec<Hypervisor> {
     machines.map(|entry| document(fleet, record, entry)).collect()
 }
 
-fn document(fleet: &Fleet, record: &Record, entry: &Entry) -> Hypervisor {
+fn document(fleet: &Fleet, record: &Record, entry: &MachineRecord) -> Hypervisor {
     let machine = fleet.machine(entry.id);
     let public = record.network.public_address(entry.id);
     let spec = HypervisorSpec {
         role: entry.id.role,
         endpoint: if entry.agent {
-            Endpoint::agent(machine.agent_socket().display().to_string())
+            HypervisorEndpoint::agent(machine.agent_socket().display().to_string())
         } else {
-            Endpoint::Unix { path: machine.socket().display().to_string() }
+            HypervisorEndpoint::Unix { path: machine.socket().display().to_string() }
         },
         addresses: Addresses {
             private: vec![record.network.private_address(entry.id).to_string()],

@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use crate::{
-    CreateRequest, Error, Progress, agent,
+    CreateRequest, FleetProgress, LocalHypervisorError, agent,
     create::{blocking, require_root},
     files::{make_dir, read_if_there, write_atomically, write_private},
-    fleet::Machine,
+    fleet::FleetMachine,
     layout::AGENT_IDENTITY,
-    lock::Lock,
-    network::Network,
+    lock::FleetLock,
+    network::FleetNetwork,
     processes,
     record::Record,
 };
@@ -21,7 +21,7 @@ const FILES: [(&str, &str); 3] =
     [("agent.crt", "--tls-certificate"), ("agent.key", "--tls-key"), ("ca.crt", "--tls-authority")];
 
 /// What an agent answers with on a network.
-pub struct AgentIdentity {
+pub struct LocalAgentIdentity {
     /// Where it listens, on its machine.
     pub listen: Option<SocketAddr>,
     /// Other agents, at which it waits to be called.
@@ -39,25 +39,26 @@ pub struct AgentIdentity {
 /// A name that no machine of the fleet has is one, before anything is done.
 pub async fn enroll(
     request: &CreateRequest,
-    identities: &BTreeMap<String, AgentIdentity>,
-    progress: Progress<'_>,
-) -> Result<(), Error> {
+    identities: &BTreeMap<String, LocalAgentIdentity>,
+    progress: FleetProgress<'_>,
+) -> Result<(), LocalHypervisorError> {
     require_root()?;
     let Some(agent) = &request.agent else { return Ok(()) };
     agent.require()?;
     let fleet = &request.fleet;
-    let _lock = Lock::of_fleet(fleet, progress).await?;
+    let _lock = FleetLock::of_fleet(fleet, progress).await?;
     let record = Record::load(fleet)?;
     let entries = record.iter().flat_map(|record| record.machines.iter().map(|entry| (record.network, entry.id)));
-    let machines: BTreeMap<String, (Network, Machine)> = entries
+    let machines: BTreeMap<String, (FleetNetwork, FleetMachine)> = entries
         .map(|(network, id)| (network, fleet.machine(id)))
         .map(|(network, machine)| (machine.name(), (network, machine)))
         .collect();
-    let unknown = |name: &String| Error::NoMachine { name: name.clone(), fleet: fleet.name().to_owned() };
+    let unknown =
+        |name: &String| LocalHypervisorError::NoMachine { name: name.clone(), fleet: fleet.name().to_owned() };
     let chosen = identities
         .iter()
         .map(|(name, identity)| machines.get(name).map(|machine| (machine, identity)).ok_or_else(|| unknown(name)));
-    for ((network, machine), identity) in chosen.collect::<Result<Vec<_>, Error>>()? {
+    for ((network, machine), identity) in chosen.collect::<Result<Vec<_>, LocalHypervisorError>>()? {
         if write(machine, identity)? {
             let before = machine.clone();
             blocking(move || processes::end_agent(&before)).await?;
@@ -68,7 +69,7 @@ pub async fn enroll(
 }
 
 /// Returns whether the agent has to begin anew. Files alone it reads again by itself.
-fn write(machine: &Machine, identity: &AgentIdentity) -> Result<bool, Error> {
+fn write(machine: &FleetMachine, identity: &LocalAgentIdentity) -> Result<bool, LocalHypervisorError> {
     let folder = machine.agent_identity();
     make_dir(&folder, 0o700)?;
     for ((name, _), content) in FILES.iter().zip(&identity.files) {
@@ -85,7 +86,7 @@ fn write(machine: &Machine, identity: &AgentIdentity) -> Result<bool, Error> {
 }
 
 /// What a machine's agent is told of the network.
-pub(crate) fn arguments(machine: &Machine) -> Result<Vec<String>, Error> {
+pub(crate) fn arguments(machine: &FleetMachine) -> Result<Vec<String>, LocalHypervisorError> {
     let Some(places) = read_if_there(&machine.agent_identity().join(PLACES))? else { return Ok(Vec::new()) };
     let files = FILES.iter().map(|(name, argument)| format!("{argument}=/var/lib/{AGENT_IDENTITY}/{name}"));
     Ok(places.lines().map(str::to_owned).chain(files).collect())

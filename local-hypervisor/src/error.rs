@@ -4,17 +4,17 @@ use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
 use ipnet::Ipv4Net;
 
-use crate::tools::Missing;
+use crate::tools::MissingProgram;
 
 /// An operation on local hypervisors failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum LocalHypervisorError {
     /// Namespaces, links and mounts are made by root alone.
     #[error("local hypervisors need root: run the same command with sudo")]
     NotRoot,
     /// Programs that are needed are not there; all of them at once.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-    Missing(Vec<Missing>),
+    Missing(Vec<MissingProgram>),
     /// Machines are to have agents, and there is no program of theirs.
     #[error(
         "{} is not there, the program of agents: put it beside keelway (`make build` builds both), or make machines without agents (--agent=false)",
@@ -234,7 +234,7 @@ pub enum Error {
     },
 }
 
-impl Error {
+impl LocalHypervisorError {
     /// For `map_err` of file operations.
     pub(crate) fn file<E: Into<io::Error>>(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(E) -> Self {
         let path = path.into();

@@ -8,7 +8,7 @@ use keelway_api::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
+use crate::LocalHypervisorError;
 
 /// The name that a fleet has when none is given.
 const DEFAULT: &str = "local";
@@ -36,9 +36,13 @@ impl Default for Fleet {
 
 impl Fleet {
     /// The fleet of this name: an RFC 1123 label of at most 21 characters.
-    pub fn new(name: impl Into<String>) -> Result<Self, Error> {
+    pub fn new(name: impl Into<String>) -> Result<Self, LocalHypervisorError> {
         let name = name.into();
-        if is_label(&name, LONGEST) { Ok(Self { name }) } else { Err(Error::FleetName { name, longest: LONGEST }) }
+        if is_label(&name, LONGEST) {
+            Ok(Self { name })
+        } else {
+            Err(LocalHypervisorError::FleetName { name, longest: LONGEST })
+        }
     }
 
     /// Its name.
@@ -48,13 +52,13 @@ impl Fleet {
     }
 
     /// One of its machines.
-    pub(crate) fn machine(&self, id: MachineId) -> Machine {
-        Machine { fleet: self.clone(), id: Id::Hypervisor(id) }
+    pub(crate) fn machine(&self, id: MachineId) -> FleetMachine {
+        FleetMachine { fleet: self.clone(), id: FleetMachineId::Hypervisor(id) }
     }
 
     /// A worker in one of its networks, or behind it.
-    pub(crate) fn worker(&self, name: &str) -> Machine {
-        Machine { fleet: self.clone(), id: Id::Worker(name.to_owned()) }
+    pub(crate) fn worker(&self, name: &str) -> FleetMachine {
+        FleetMachine { fleet: self.clone(), id: FleetMachineId::Worker(name.to_owned()) }
     }
 }
 
@@ -77,13 +81,13 @@ impl fmt::Display for MachineId {
 
 /// What a machine is, and which.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Id {
+pub(crate) enum FleetMachineId {
     Hypervisor(MachineId),
     /// By its name.
     Worker(String),
 }
 
-impl fmt::Display for Id {
+impl fmt::Display for FleetMachineId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Hypervisor(id) => id.fmt(f),
@@ -94,23 +98,23 @@ impl fmt::Display for Id {
 
 /// A machine on this host.
 #[derive(Debug, Clone)]
-pub(crate) struct Machine {
+pub(crate) struct FleetMachine {
     pub(crate) fleet: Fleet,
-    pub(crate) id: Id,
+    pub(crate) id: FleetMachineId,
 }
 
-impl Machine {
+impl FleetMachine {
     /// The name of its document, and its host name. Machines of the default fleet have short ones, and workers those that they were given.
     pub(crate) fn name(&self) -> String {
         match (&self.id, self.fleet.name()) {
-            (Id::Worker(name), _) => name.clone(),
-            (Id::Hypervisor(id), DEFAULT) => id.to_string(),
-            (Id::Hypervisor(id), fleet) => format!("{fleet}-{id}"),
+            (FleetMachineId::Worker(name), _) => name.clone(),
+            (FleetMachineId::Hypervisor(id), DEFAULT) => id.to_string(),
+            (FleetMachineId::Hypervisor(id), fleet) => format!("{fleet}-{id}"),
         }
     }
 
     pub(crate) fn is_worker(&self) -> bool {
-        matches!(self.id, Id::Worker(_))
+        matches!(self.id, FleetMachineId::Worker(_))
     }
 }
 

@@ -9,12 +9,12 @@ use std::{
 use ipnet::Ipv4Net;
 use serde::Deserialize;
 
-use crate::Error;
+use crate::LocalHypervisorError;
 
 const IP: &str = "ip";
 
 /// Runs commands in the calling thread's network namespace; the first that fails ends it.
-pub(crate) fn batch(commands: &[String]) -> Result<(), Error> {
+pub(crate) fn batch(commands: &[String]) -> Result<(), LocalHypervisorError> {
     let text = commands.join("\n");
     let run = || {
         let mut child = Command::new(IP)
@@ -32,24 +32,24 @@ pub(crate) fn batch(commands: &[String]) -> Result<(), Error> {
 }
 
 /// Removes an interface, if it is there.
-pub(crate) fn remove_link(name: &str) -> Result<(), Error> {
+pub(crate) fn remove_link(name: &str) -> Result<(), LocalHypervisorError> {
     let commands = [format!("link delete {name}")];
     match batch(&commands) {
-        Err(Error::Ip { stderr, .. }) if stderr.contains("Cannot find device") => Ok(()),
+        Err(LocalHypervisorError::Ip { stderr, .. }) if stderr.contains("Cannot find device") => Ok(()),
         other => other,
     }
 }
 
 /// The IPv4 destinations in all of the host's routing tables, the default route left out.
-pub(crate) fn routes() -> Result<Vec<Ipv4Net>, Error> {
+pub(crate) fn routes() -> Result<Vec<Ipv4Net>, LocalHypervisorError> {
     #[derive(Deserialize)]
-    struct Route {
+    struct HostRoute {
         dst: String,
     }
     let arguments = ["-json", "-4", "route", "show", "table", "all"];
     let output = checked(|| Command::new(IP).args(arguments).output(), &arguments.join(" "))?;
-    let routes: Vec<Route> = serde_json::from_slice(&output.stdout)
-        .map_err(|source| Error::system("read the host's routes")(io::Error::other(source)))?;
+    let routes: Vec<HostRoute> = serde_json::from_slice(&output.stdout)
+        .map_err(|source| LocalHypervisorError::system("read the host's routes")(io::Error::other(source)))?;
     Ok(routes.iter().filter_map(|route| destination(&route.dst)).collect())
 }
 
@@ -59,10 +59,13 @@ fn destination(text: &str) -> Option<Ipv4Net> {
     text.parse().ok().or_else(single)
 }
 
-fn checked(run: impl FnOnce() -> io::Result<Output>, commands: &str) -> Result<Output, Error> {
-    let output = run().map_err(|source| Error::Spawn { program: IP.into(), source })?;
+fn checked(run: impl FnOnce() -> io::Result<Output>, commands: &str) -> Result<Output, LocalHypervisorError> {
+    let output = run().map_err(|source| LocalHypervisorError::Spawn { program: IP.into(), source })?;
     if output.status.success() {
         return Ok(output);
     }
-    Err(Error::Ip { commands: commands.to_owned(), stderr: String::from_utf8_lossy(&output.stderr).trim().to_owned() })
+    Err(LocalHypervisorError::Ip {
+        commands: commands.to_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+    })
 }

@@ -27,7 +27,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, cgroup, files::make_dir, namespace, user::become_user};
+use crate::{LocalHypervisorError, cgroup, files::make_dir, namespace, user::become_user};
 
 /// How to start a program that calls [`run_machine`] with the path that is appended to the arguments.
 #[derive(Debug, Clone)]
@@ -78,10 +78,10 @@ pub(crate) struct Overlay {
 /// Turns this process into a machine's containerd, or its agent. Returns only if it cannot.
 ///
 /// Must be called before the process has a second thread. `launch` is the file that [`create`](crate::create) wrote.
-pub fn run_machine(launch: &Path) -> Result<Infallible, Error> {
-    let text = fs::read(launch).map_err(Error::file("read", launch))?;
-    let launch: Launch =
-        serde_json::from_slice(&text).map_err(|source| Error::Record { path: launch.to_owned(), source })?;
+pub fn run_machine(launch: &Path) -> Result<Infallible, LocalHypervisorError> {
+    let text = fs::read(launch).map_err(LocalHypervisorError::file("read", launch))?;
+    let launch: Launch = serde_json::from_slice(&text)
+        .map_err(|source| LocalHypervisorError::Record { path: launch.to_owned(), source })?;
     // Neither a closed terminal nor Ctrl-C reaches a session of its own. Fails only for one that leads a group already.
     let _ = setsid();
     // Images are unpacked with the modes that they have, whoever's shell this began in.
@@ -90,35 +90,35 @@ pub fn run_machine(launch: &Path) -> Result<Infallible, Error> {
         Some(pid) => enter(pid, &launch.cgroup.join(&launch.group))?,
         None => make_namespaces(&launch)?,
     }
-    launch.user.map_or(Ok(()), become_user).map_err(Error::system("become the agent's user"))?;
+    launch.user.map_or(Ok(()), become_user).map_err(LocalHypervisorError::system("become the agent's user"))?;
     let error = Command::new(&launch.program).args(&launch.arguments).env_clear().envs(launch.environment).exec();
-    Err(Error::Spawn { program: launch.program, source: error })
+    Err(LocalHypervisorError::Spawn { program: launch.program, source: error })
 }
 
 /// Enters a cgroup, and a process' namespaces: containers that run go on in the same mounts as those that are yet to come.
-pub(crate) fn enter(pid: i32, group: &Path) -> Result<(), Error> {
+pub(crate) fn enter(pid: i32, group: &Path) -> Result<(), LocalHypervisorError> {
     cgroup::join(group)?;
     let doing = "enter the machine's namespaces";
     let pid = Pid::from_raw(pid).ok_or(rustix::io::Errno::SRCH);
-    let shim = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty())).map_err(Error::system(doing))?;
+    let shim = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty())).map_err(LocalHypervisorError::system(doing))?;
     let all = ThreadNameSpaceType::MOUNT
         | ThreadNameSpaceType::CONTROL_GROUP
         | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
         | ThreadNameSpaceType::NETWORK;
-    move_into_thread_name_spaces(shim.as_fd(), all).map_err(Error::system(doing))
+    move_into_thread_name_spaces(shim.as_fd(), all).map_err(LocalHypervisorError::system(doing))
 }
 
-fn make_namespaces(launch: &Launch) -> Result<(), Error> {
+fn make_namespaces(launch: &Launch) -> Result<(), LocalHypervisorError> {
     namespace::join(&launch.network)?;
     // The namespace's root is the group that it is made in. A root that has groups with controllers may hold no process in
     // version 2, so containerd moves on into a group beside the containers'.
     cgroup::join(&launch.cgroup)?;
     namespace::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWCGROUP | UnshareFlags::NEWUTS)?;
     cgroup::join(&launch.cgroup.join(&launch.group))?;
-    sethostname(launch.host_name.as_bytes()).map_err(Error::system("set the host name"))?;
+    sethostname(launch.host_name.as_bytes()).map_err(LocalHypervisorError::system("set the host name"))?;
     // Nothing that is mounted here is seen outside; what the host unmounts goes here, too.
     let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-    mount_change("/", flags).map_err(Error::system("part the mounts from the host's"))?;
+    mount_change("/", flags).map_err(LocalHypervisorError::system("part the mounts from the host's"))?;
     cgroup::mount_as_root(&launch.cgroup)?;
     // What they are made of is hidden by the binds.
     launch.overlays.iter().try_for_each(Overlay::mount)?;
@@ -126,29 +126,29 @@ fn make_namespaces(launch: &Launch) -> Result<(), Error> {
 }
 
 impl Overlay {
-    fn mount(&self) -> Result<(), Error> {
+    fn mount(&self) -> Result<(), LocalHypervisorError> {
         let Self { target, upper, work } = self;
         make_dir(upper, 0o755)?;
         make_dir(work, 0o700)?;
         let data = format!("lowerdir={},upperdir={},workdir={}", target.display(), upper.display(), work.display());
-        let data = CString::new(data).map_err(Error::file("mount an overlay at", target))?;
+        let data = CString::new(data).map_err(LocalHypervisorError::file("mount an overlay at", target))?;
         mount("overlay", target, "overlay", MountFlags::empty(), data.as_c_str())
-            .map_err(Error::file("mount an overlay at", target))
+            .map_err(LocalHypervisorError::file("mount an overlay at", target))
     }
 }
 
 /// Sources are taken before any target hides them.
-fn bind_all(binds: &[Bind]) -> Result<(), Error> {
-    let taken: Result<Vec<OwnedFd>, Error> = binds.iter().map(|bind| take(&bind.source)).collect();
+fn bind_all(binds: &[Bind]) -> Result<(), LocalHypervisorError> {
+    let taken: Result<Vec<OwnedFd>, LocalHypervisorError> = binds.iter().map(|bind| take(&bind.source)).collect();
     for (tree, Bind { target, .. }) in taken?.iter().zip(binds) {
         make_dir(target, 0o755)?;
         move_mount(tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-            .map_err(Error::file("mount", target))?;
+            .map_err(LocalHypervisorError::file("mount", target))?;
     }
     Ok(())
 }
 
-fn take(source: &Path) -> Result<OwnedFd, Error> {
+fn take(source: &Path) -> Result<OwnedFd, LocalHypervisorError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    open_tree(CWD, source, flags).map_err(Error::file("take", source))
+    open_tree(CWD, source, flags).map_err(LocalHypervisorError::file("take", source))
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use crate::fleet::{Fleet, Machine};
+use crate::fleet::{Fleet, FleetMachine};
 
 /// What survives a reboot, of all fleets.
 pub(crate) const STATE: &str = "/var/lib/keelway-local";
@@ -85,7 +85,7 @@ impl Fleet {
     }
 }
 
-impl Machine {
+impl FleetMachine {
     pub(crate) fn state(&self) -> PathBuf {
         self.fleet.state().join(self.id.to_string())
     }

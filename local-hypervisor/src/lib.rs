@@ -44,18 +44,18 @@ mod user;
 mod wiring;
 mod worker;
 
-pub use agent::Agent;
+pub use agent::AgentProgram;
 pub use create::{CreateRequest, create};
 pub use destroy::{destroy, destroy_machines};
 pub use document::{FLEET_LABEL, ZONE_LABEL, fleets, list};
-pub use enroll::{AgentIdentity, enroll};
-pub use error::Error;
+pub use enroll::{LocalAgentIdentity, enroll};
+pub use error::LocalHypervisorError;
 pub use fleet::Fleet;
 pub use launch::{Launcher, run_machine};
-pub use power::{Power, power};
-pub use progress::{Progress, Step};
-pub use tools::{Missing, Search};
+pub use power::{PowerState, power};
+pub use progress::{FleetProgress, FleetStep};
+pub use tools::{MissingProgram, ProgramSearch};
 pub use worker::{
-    Link, Worker, WorkerRequest, WorkersRequest, create_worker, destroy_workers, enter_worker, forget, link_workers,
-    power_workers, renumber, workers,
+    LinkState, WorkerMachine, WorkerRequest, WorkersRequest, create_worker, destroy_workers, enter_worker, forget,
+    link_workers, power_workers, renumber, workers,
 };

@@ -9,39 +9,39 @@ use std::{
 
 use rustix::mount::{UnmountFlags, unmount};
 
-use crate::Error;
+use crate::LocalHypervisorError;
 
 const TABLE: &str = "/proc/thread-self/mountinfo";
 
 /// A mounted file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mount {
+pub(crate) struct MountPoint {
     pub(crate) point: PathBuf,
     /// Its file system's type.
     pub(crate) kind: String,
 }
 
 /// All mounts, in the order in which they were made.
-pub(crate) fn all() -> Result<Vec<Mount>, Error> {
-    let text = fs::read_to_string(TABLE).map_err(Error::file("read", TABLE))?;
+pub(crate) fn all() -> Result<Vec<MountPoint>, LocalHypervisorError> {
+    let text = fs::read_to_string(TABLE).map_err(LocalHypervisorError::file("read", TABLE))?;
     Ok(text.lines().filter_map(parse).collect())
 }
 
 /// Unmounts all that is mounted at or below a directory, the last one first.
-pub(crate) fn unmount_below(directory: &Path) -> Result<(), Error> {
+pub(crate) fn unmount_below(directory: &Path) -> Result<(), LocalHypervisorError> {
     for mount in all()?.into_iter().rev() {
         if mount.point.starts_with(directory) {
             unmount(&mount.point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
-                .map_err(Error::file("unmount", mount.point))?;
+                .map_err(LocalHypervisorError::file("unmount", mount.point))?;
         }
     }
     Ok(())
 }
 
 /// A line of `proc_pid_mountinfo(5)`.
-fn parse(line: &str) -> Option<Mount> {
+fn parse(line: &str) -> Option<MountPoint> {
     let (mount, file_system) = line.split_once(" - ")?;
-    Some(Mount { point: unescape(mount.split(' ').nth(4)?), kind: file_system.split(' ').next()?.to_owned() })
+    Some(MountPoint { point: unescape(mount.split(' ').nth(4)?), kind: file_system.split(' ').next()?.to_owned() })
 }
 
 /// Blanks and backslashes are octal in the table: `\040`.
@@ -71,7 +71,7 @@ mod tests {
     fn lines_are_parsed_with_and_without_optional_fields() {
         let plain = "29 23 0:26 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu";
         let shared = r"36 35 98:0 /x /a\040b\134c rw shared:1 master:2 - ext4 /dev/x rw";
-        let mount = |point: &str, kind: &str| Some(Mount { point: point.into(), kind: kind.into() });
+        let mount = |point: &str, kind: &str| Some(MountPoint { point: point.into(), kind: kind.into() });
         assert_eq!(parse(plain), mount("/sys/fs/cgroup/cpu", "cgroup"));
         assert_eq!(parse(shared), mount(r"/a b\c", "ext4"));
     }

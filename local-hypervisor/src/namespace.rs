@@ -15,7 +15,7 @@ use rustix::{
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space},
 };
 
-use crate::Error;
+use crate::LocalHypervisorError;
 
 /// `NSFS_MAGIC` of `linux/magic.h`: the file system of namespaces.
 const NSFS: i64 = 0x6e73_6673;
@@ -29,17 +29,23 @@ pub(crate) fn is_pinned(pin: &Path) -> bool {
 }
 
 /// Makes a network namespace, prepares it, and mounts it at `pin` only then: what is pinned is complete.
-pub(crate) fn create(pin: &Path, prepare: impl FnOnce() -> Result<(), Error> + Send) -> Result<(), Error> {
+pub(crate) fn create(
+    pin: &Path,
+    prepare: impl FnOnce() -> Result<(), LocalHypervisorError> + Send,
+) -> Result<(), LocalHypervisorError> {
     on_a_thread(|| {
         unshare(UnshareFlags::NEWNET)?;
         prepare()?;
-        File::create(pin).map_err(Error::file("make", pin))?;
-        mount_bind(OWN, pin).map_err(Error::file("mount a namespace at", pin))
+        File::create(pin).map_err(LocalHypervisorError::file("make", pin))?;
+        mount_bind(OWN, pin).map_err(LocalHypervisorError::file("mount a namespace at", pin))
     })
 }
 
 /// Runs a function, and the programs that it starts, in a namespace.
-pub(crate) fn within<T: Send>(pin: &Path, function: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+pub(crate) fn within<T: Send>(
+    pin: &Path,
+    function: impl FnOnce() -> Result<T, LocalHypervisorError> + Send,
+) -> Result<T, LocalHypervisorError> {
     on_a_thread(|| {
         join(pin)?;
         function()
@@ -47,19 +53,19 @@ pub(crate) fn within<T: Send>(pin: &Path, function: impl FnOnce() -> Result<T, E
 }
 
 /// Moves the calling thread.
-pub(crate) fn join(pin: &Path) -> Result<(), Error> {
-    let file = File::open(pin).map_err(Error::file("open", pin))?;
+pub(crate) fn join(pin: &Path) -> Result<(), LocalHypervisorError> {
+    let file = File::open(pin).map_err(LocalHypervisorError::file("open", pin))?;
     move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), Some(LinkNameSpaceType::Network))
-        .map_err(Error::file("enter the namespace", pin))
+        .map_err(LocalHypervisorError::file("enter the namespace", pin))
 }
 
 /// Leaves namespaces of the calling thread for new ones.
-pub(crate) fn unshare(flags: UnshareFlags) -> Result<(), Error> {
+pub(crate) fn unshare(flags: UnshareFlags) -> Result<(), LocalHypervisorError> {
     #[expect(
         deprecated,
         reason = "its successor is unsafe for the sake of UnshareFlags::FILES, which nobody passes here"
     )]
-    rustix::thread::unshare(flags).map_err(Error::system("make a namespace"))
+    rustix::thread::unshare(flags).map_err(LocalHypervisorError::system("make a namespace"))
 }
 
 /// The namespace of this process, as a path that `ip` takes in another one.
@@ -68,6 +74,8 @@ pub(crate) fn of_this_process() -> PathBuf {
 }
 
 /// Namespaces belong to threads; one that is done for ends with its thread.
-fn on_a_thread<T: Send>(function: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+fn on_a_thread<T: Send>(
+    function: impl FnOnce() -> Result<T, LocalHypervisorError> + Send,
+) -> Result<T, LocalHypervisorError> {
     thread::scope(|scope| scope.spawn(function).join()).unwrap_or_else(|panic| resume_unwind(panic))
 }

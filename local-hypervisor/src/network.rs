@@ -8,7 +8,7 @@ use ipnet::Ipv4Net;
 use keelway_api::hypervisor::HypervisorRole;
 use serde::{Deserialize, Serialize};
 
-use crate::fleet::{Id, Machine, MachineId};
+use crate::fleet::{FleetMachine, FleetMachineId, MachineId};
 
 /// Routes wider than this are a way out (a default route, or its two halves as VPN clients set them), not a network.
 const WIDEST_ROUTE: u8 = 8;
@@ -22,9 +22,9 @@ pub(crate) const GUESTS: RangeInclusive<u8> = 110..=254;
 /// A fleet's number: 198.18.N.0/24 is its public, 198.19.N.0/24 its private network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Network(u8);
+pub(crate) struct FleetNetwork(u8);
 
-impl Network {
+impl FleetNetwork {
     /// The lowest number that no other fleet has and whose ranges overlap no route.
     pub(crate) fn lowest_free(taken: &BTreeSet<Self>, routes: &[Ipv4Net]) -> Option<Self> {
         (0..=u8::MAX).map(Self).find(|network| !taken.contains(network) && network.conflict(routes).is_none())
@@ -67,14 +67,14 @@ impl Network {
     }
 
     /// The user of a machine's agent, after its address, which no other one on this host has. Workers have none.
-    pub(crate) fn agents_user(self, machine: &Machine) -> Option<u32> {
-        let Id::Hypervisor(id) = machine.id else { return None };
+    pub(crate) fn agents_user(self, machine: &FleetMachine) -> Option<u32> {
+        let FleetMachineId::Hypervisor(id) = machine.id else { return None };
         let [.., network, last] = self.private_address(id).octets();
         Some(AGENTS + u32::from(u16::from_be_bytes([network, last])))
     }
 
     /// The address of a guest in the public network: a worker, or a NAT.
-    pub(crate) fn guest(self, octet: u8) -> Ipv4Addr {
+    pub(crate) fn guest_address(self, octet: u8) -> Ipv4Addr {
         self.with(18, octet)
     }
 
@@ -107,19 +107,19 @@ mod tests {
     #[test]
     fn the_lowest_free_number_is_taken() {
         let free = |taken: &[u8], texts: &[&str]| {
-            Network::lowest_free(&taken.iter().copied().map(Network).collect(), &routes(texts))
+            FleetNetwork::lowest_free(&taken.iter().copied().map(FleetNetwork).collect(), &routes(texts))
         };
-        assert_eq!(free(&[], &["10.0.0.0/8"]), Some(Network(0)));
-        assert_eq!(free(&[0, 2], &[]), Some(Network(1)));
-        assert_eq!(free(&[], &["198.18.0.0/24", "198.19.1.7/32"]), Some(Network(2)));
-        assert_eq!(free(&[], &["198.18.0.0/17"]), Some(Network(128)));
+        assert_eq!(free(&[], &["10.0.0.0/8"]), Some(FleetNetwork(0)));
+        assert_eq!(free(&[0, 2], &[]), Some(FleetNetwork(1)));
+        assert_eq!(free(&[], &["198.18.0.0/24", "198.19.1.7/32"]), Some(FleetNetwork(2)));
+        assert_eq!(free(&[], &["198.18.0.0/17"]), Some(FleetNetwork(128)));
         assert_eq!(free(&[], &["198.18.0.0/15"]), None);
-        assert_eq!(free(&[], &["0.0.0.0/0", "128.0.0.0/1"]), Some(Network(0)));
+        assert_eq!(free(&[], &["0.0.0.0/0", "128.0.0.0/1"]), Some(FleetNetwork(0)));
     }
 
     #[test]
     fn no_two_machines_share_an_address() {
-        let network = Network(7);
+        let network = FleetNetwork(7);
         let roles = [HypervisorRole::Public, HypervisorRole::Private];
         let addresses: BTreeSet<_> = roles
             .into_iter()

@@ -1,12 +1,12 @@
 //! Machines that lose their power, and get it back.
 
 use crate::{
-    Agent, CreateRequest, Error, Progress, Step,
+    AgentProgram, CreateRequest, FleetProgress, FleetStep, LocalHypervisorError,
     create::{blocking, bring_up_machine, require_root},
     destroy::remove_cgroup,
     files::remove_tree,
-    fleet::Machine,
-    lock::Lock,
+    fleet::FleetMachine,
+    lock::FleetLock,
     mounts, processes,
     record::Record,
     wiring,
@@ -14,7 +14,7 @@ use crate::{
 
 /// What becomes of a machine's power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Power {
+pub enum PowerState {
     /// It is gone: all processes are killed at once and say no word to others, network and `/run` are lost, disks stay.
     Off,
     /// It is there: containerd and the agent are started as at boot. Nothing else is; that is the agent's.
@@ -32,14 +32,15 @@ pub enum Power {
 pub async fn power(
     request: &CreateRequest,
     names: &[String],
-    power: Power,
-    progress: Progress<'_>,
-) -> Result<(), Error> {
+    power: PowerState,
+    progress: FleetProgress<'_>,
+) -> Result<(), LocalHypervisorError> {
     require_root()?;
     let tools = request.search.tools()?;
     let fleet = &request.fleet;
-    let _lock = Lock::of_fleet(fleet, progress).await?;
-    let unknown = |name: &String| Error::NoMachine { name: name.clone(), fleet: fleet.name().to_owned() };
+    let _lock = FleetLock::of_fleet(fleet, progress).await?;
+    let unknown =
+        |name: &String| LocalHypervisorError::NoMachine { name: name.clone(), fleet: fleet.name().to_owned() };
     let Some(record) = Record::load(fleet)? else {
         return names.iter().map(unknown).try_for_each(Err);
     };
@@ -48,17 +49,17 @@ pub async fn power(
         let found = machines.iter().find(|(machine, _)| machine.name() == *name);
         found.ok_or_else(|| unknown(name))
     });
-    let chosen = chosen.collect::<Result<Vec<_>, Error>>()?;
-    if power != Power::Off && chosen.iter().any(|(_, has_agent)| *has_agent) {
-        request.agent.iter().try_for_each(Agent::require)?;
+    let chosen = chosen.collect::<Result<Vec<_>, LocalHypervisorError>>()?;
+    if power != PowerState::Off && chosen.iter().any(|(_, has_agent)| *has_agent) {
+        request.agent.iter().try_for_each(AgentProgram::require)?;
     }
-    if power != Power::On {
+    if power != PowerState::On {
         for (machine, _) in &chosen {
             let (cut, network) = (machine.clone(), record.network);
-            take_down(machine, move || wiring::cut(&cut, network), progress).await?;
+            power_off(machine, move || wiring::cut(&cut, network), progress).await?;
         }
     }
-    if power != Power::Off {
+    if power != PowerState::Off {
         for (machine, has_agent) in chosen {
             let agent = request.agent.as_ref().filter(|_| *has_agent);
             bring_up_machine(machine, record.network, &tools, (&request.launcher, agent), progress).await?;
@@ -68,12 +69,12 @@ pub async fn power(
 }
 
 /// `cut` takes its links away, before any process can say a word.
-pub(crate) async fn take_down(
-    machine: &Machine,
-    cut: impl FnOnce() -> Result<(), Error> + Send + 'static,
-    progress: Progress<'_>,
-) -> Result<(), Error> {
-    progress(&Step::Stop { machine: machine.name() });
+pub(crate) async fn power_off(
+    machine: &FleetMachine,
+    cut: impl FnOnce() -> Result<(), LocalHypervisorError> + Send + 'static,
+    progress: FleetProgress<'_>,
+) -> Result<(), LocalHypervisorError> {
+    progress(&FleetStep::Stop { machine: machine.name() });
     let ended = machine.clone();
     blocking(move || {
         cut()?;

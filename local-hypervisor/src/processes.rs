@@ -20,7 +20,7 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 
-use crate::{Error, cgroup, files, fleet::Machine, namespace};
+use crate::{LocalHypervisorError, cgroup, files, fleet::FleetMachine, namespace};
 
 /// How long containerd may take to close its files.
 const GRACE: Duration = Duration::from_secs(3);
@@ -49,14 +49,14 @@ const SHIM_COMMANDS: [&[u8]; 3] = [b"-info", b"start", b"delete"];
 /// Ends all of a machine's processes. Blocking.
 ///
 /// The agent first, then containerd, so that nothing new is started. What it ran is killed outright: its data is about to be deleted.
-pub(crate) fn end_all(machine: &Machine) -> Result<(), Error> {
+pub(crate) fn end_all(machine: &FleetMachine) -> Result<(), LocalHypervisorError> {
     end_agent(machine)?;
     end_containerd(machine)?;
     kill_all(machine)
 }
 
 /// Kills all of a machine's processes as they are, like a loss of power. Blocking.
-pub(crate) fn kill_all(machine: &Machine) -> Result<(), Error> {
+pub(crate) fn kill_all(machine: &FleetMachine) -> Result<(), LocalHypervisorError> {
     let deadline = Instant::now() + KILLED;
     loop {
         let processes = held(|| of_machine(machine))?;
@@ -71,17 +71,20 @@ pub(crate) fn kill_all(machine: &Machine) -> Result<(), Error> {
 }
 
 /// Ends a machine's containerd, also one that is only about to start, and nothing else. Blocking.
-pub(crate) fn end_containerd(machine: &Machine) -> Result<(), Error> {
+pub(crate) fn end_containerd(machine: &FleetMachine) -> Result<(), LocalHypervisorError> {
     end(machine, || containerd(machine))
 }
 
 /// Ends a machine's agent, likewise. Blocking.
-pub(crate) fn end_agent(machine: &Machine) -> Result<(), Error> {
+pub(crate) fn end_agent(machine: &FleetMachine) -> Result<(), LocalHypervisorError> {
     end(machine, || agent(machine))
 }
 
 /// Until none is found: what a process forks while it is being ended has its name until it executes another program.
-fn end(machine: &Machine, find: impl Fn() -> Result<BTreeSet<i32>, Error>) -> Result<(), Error> {
+fn end(
+    machine: &FleetMachine,
+    find: impl Fn() -> Result<BTreeSet<i32>, LocalHypervisorError>,
+) -> Result<(), LocalHypervisorError> {
     loop {
         let processes = held(&find)?;
         if processes.is_empty() {
@@ -98,12 +101,15 @@ fn end(machine: &Machine, find: impl Fn() -> Result<BTreeSet<i32>, Error>) -> Re
     }
 }
 
-fn unkillable(machine: &Machine, processes: &[Process]) -> Error {
-    Error::Unkillable { machine: machine.name(), pids: processes.iter().map(|process| process.pid).collect() }
+fn unkillable(machine: &FleetMachine, processes: &[ProcessHandle]) -> LocalHypervisorError {
+    LocalHypervisorError::Unkillable {
+        machine: machine.name(),
+        pids: processes.iter().map(|process| process.pid).collect(),
+    }
 }
 
 /// A process that holds the machine's namespaces, also while no containerd does: its own, a shim, the agent.
-pub(crate) fn any_inside(machine: &Machine) -> Result<Option<i32>, Error> {
+pub(crate) fn any_inside(machine: &FleetMachine) -> Result<Option<i32>, LocalHypervisorError> {
     let mut inside = in_runtime_group(machine, SHIM)?;
     inside.retain(|pid| serves_containers(*pid));
     if inside.is_empty() {
@@ -122,21 +128,21 @@ fn serves_containers(shim: i32) -> bool {
 }
 
 /// The agent, and what is about to become it.
-fn agent(machine: &Machine) -> Result<BTreeSet<i32>, Error> {
+fn agent(machine: &FleetMachine) -> Result<BTreeSet<i32>, LocalHypervisorError> {
     let mut pids = launching(&machine.agent_launch())?;
     pids.extend(cgroup::processes(&machine.cgroup().join(AGENT_GROUP))?);
     Ok(pids)
 }
 
 /// containerd, and what is about to become it: a creation that was cut short may have left one.
-fn containerd(machine: &Machine) -> Result<BTreeSet<i32>, Error> {
+fn containerd(machine: &FleetMachine) -> Result<BTreeSet<i32>, LocalHypervisorError> {
     // In this order: one that changes its name between the two is in both.
     let mut pids = launching(&machine.launch())?;
     pids.extend(in_runtime_group(machine, CONTAINERD)?);
     Ok(pids)
 }
 
-fn of_machine(machine: &Machine) -> Result<BTreeSet<i32>, Error> {
+fn of_machine(machine: &FleetMachine) -> Result<BTreeSet<i32>, LocalHypervisorError> {
     let mut pids = launching(&machine.launch())?;
     pids.extend(launching(&machine.agent_launch())?);
     pids.extend(cgroup::processes(&machine.cgroup())?);
@@ -145,7 +151,7 @@ fn of_machine(machine: &Machine) -> Result<BTreeSet<i32>, Error> {
     Ok(pids)
 }
 
-fn in_runtime_group(machine: &Machine, name: &str) -> Result<BTreeSet<i32>, Error> {
+fn in_runtime_group(machine: &FleetMachine, name: &str) -> Result<BTreeSet<i32>, LocalHypervisorError> {
     let pids = cgroup::processes(&machine.cgroup().join(RUNTIME_GROUP))?;
     let has_name =
         |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|found| found.trim_end() == name);
@@ -153,7 +159,7 @@ fn in_runtime_group(machine: &Machine, name: &str) -> Result<BTreeSet<i32>, Erro
 }
 
 /// Processes that were started with this launch file as their last argument.
-fn launching(launch: &Path) -> Result<BTreeSet<i32>, Error> {
+fn launching(launch: &Path) -> Result<BTreeSet<i32>, LocalHypervisorError> {
     Ok(all()?.filter(|pid| last_argument(*pid).as_deref() == Some(launch.as_os_str().as_bytes())).collect())
 }
 
@@ -163,11 +169,11 @@ fn last_argument(pid: i32) -> Option<Vec<u8>> {
     words.strip_suffix(b"\0")?.rsplit(|byte| *byte == 0).next().map(<[u8]>::to_vec)
 }
 
-fn all() -> Result<impl Iterator<Item = i32>, Error> {
+fn all() -> Result<impl Iterator<Item = i32>, LocalHypervisorError> {
     Ok(files::names("/proc".as_ref())?.into_iter().filter_map(|name| name.parse().ok()))
 }
 
-fn in_namespace(pin: &Path) -> Result<BTreeSet<i32>, Error> {
+fn in_namespace(pin: &Path) -> Result<BTreeSet<i32>, LocalHypervisorError> {
     if !namespace::is_pinned(pin) {
         return Ok(BTreeSet::new());
     }
@@ -184,43 +190,45 @@ fn in_namespace(pin: &Path) -> Result<BTreeSet<i32>, Error> {
 }
 
 /// A process that cannot be mistaken for a later one with its id.
-struct Process {
+struct ProcessHandle {
     pid: i32,
     fd: OwnedFd,
 }
 
 /// Takes hold of processes. Those that are not found again once they are held were somebody else's.
-fn held(find: impl Fn() -> Result<BTreeSet<i32>, Error>) -> Result<Vec<Process>, Error> {
+fn held(
+    find: impl Fn() -> Result<BTreeSet<i32>, LocalHypervisorError>,
+) -> Result<Vec<ProcessHandle>, LocalHypervisorError> {
     let mut processes = Vec::new();
     for pid in find()? {
-        processes.extend(hold(pid)?);
+        processes.extend(open(pid)?);
     }
     let again = find()?;
     processes.retain(|process| again.contains(&process.pid));
     Ok(processes)
 }
 
-fn hold(pid: i32) -> Result<Option<Process>, Error> {
+fn open(pid: i32) -> Result<Option<ProcessHandle>, LocalHypervisorError> {
     let opened = Pid::from_raw(pid).map(|raw| pidfd_open(raw, PidfdFlags::empty()));
     match opened {
-        Some(Ok(fd)) => Ok(Some(Process { pid, fd })),
+        Some(Ok(fd)) => Ok(Some(ProcessHandle { pid, fd })),
         None | Some(Err(Errno::SRCH)) => Ok(None),
-        Some(Err(errno)) => Err(Error::system("take hold of a process")(errno)),
+        Some(Err(errno)) => Err(LocalHypervisorError::system("take hold of a process")(errno)),
     }
 }
 
-fn send_all(processes: &[Process], signal: Signal) -> Result<(), Error> {
+fn send_all(processes: &[ProcessHandle], signal: Signal) -> Result<(), LocalHypervisorError> {
     for process in processes {
         match pidfd_send_signal(&process.fd, signal) {
             Ok(()) | Err(Errno::SRCH) => {}
-            Err(errno) => return Err(Error::system("signal a process")(errno)),
+            Err(errno) => return Err(LocalHypervisorError::system("signal a process")(errno)),
         }
     }
     Ok(())
 }
 
 /// Whether all end before the deadline. A pidfd is readable once its process has ended.
-fn all_end(processes: &[Process], deadline: Instant) -> Result<bool, Error> {
+fn all_end(processes: &[ProcessHandle], deadline: Instant) -> Result<bool, LocalHypervisorError> {
     let mut alive: Vec<PollFd<'_>> = processes.iter().map(|process| PollFd::new(&process.fd, PollFlags::IN)).collect();
     while !alive.is_empty() {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -229,7 +237,7 @@ fn all_end(processes: &[Process], deadline: Instant) -> Result<bool, Error> {
             Ok(0) => return Ok(false),
             Ok(_) => alive.retain(|process| process.revents().is_empty()),
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(Error::system("wait for processes to end")(errno)),
+            Err(errno) => return Err(LocalHypervisorError::system("wait for processes to end")(errno)),
         }
     }
     Ok(true)

@@ -3,12 +3,12 @@
 use core::fmt;
 
 /// Is told each step as it begins.
-pub type Progress<'a> = &'a (dyn Fn(&Step) + Send + Sync);
+pub type FleetProgress<'a> = &'a (dyn Fn(&FleetStep) + Send + Sync);
 
 /// A step of [`create`](crate::create) or [`destroy`](crate::destroy). Machines are named as their documents are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Step {
+pub enum FleetStep {
     /// Another process works on the fleet, or on the networks of all fleets.
     WaitForOthers,
     /// The fleet's networks are made, or found complete.
@@ -48,7 +48,7 @@ pub enum Step {
     },
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for FleetStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::WaitForOthers => write!(f, "waiting for another process"),

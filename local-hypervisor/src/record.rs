@@ -6,26 +6,26 @@ use keelway_api::hypervisor::HypervisorRole;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error,
+    LocalHypervisorError,
     files::{names, read_if_there, write_atomically},
     fleet::{Fleet, MOST, MachineId},
     layout,
-    network::Network,
+    network::FleetNetwork,
 };
 
 /// A fleet's record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Record {
-    pub(crate) network: Network,
+    pub(crate) network: FleetNetwork,
     /// By id.
-    pub(crate) machines: Vec<Entry>,
+    pub(crate) machines: Vec<MachineRecord>,
 }
 
 /// A machine of the fleet.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Entry {
+pub(crate) struct MachineRecord {
     pub(crate) id: MachineId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) zone: Option<String>,
@@ -35,21 +35,22 @@ pub(crate) struct Entry {
 }
 
 impl Record {
-    pub(crate) fn new(network: Network) -> Self {
+    pub(crate) fn new(network: FleetNetwork) -> Self {
         Self { network, machines: Vec::new() }
     }
 
-    pub(crate) fn load(fleet: &Fleet) -> Result<Option<Self>, Error> {
+    pub(crate) fn load(fleet: &Fleet) -> Result<Option<Self>, LocalHypervisorError> {
         let path = fleet.record();
         let Some(text) = read_if_there(&path)? else {
             return Ok(None);
         };
-        serde_json::from_str(&text).map(Some).map_err(|source| Error::Record { path, source })
+        serde_json::from_str(&text).map(Some).map_err(|source| LocalHypervisorError::Record { path, source })
     }
 
-    pub(crate) fn save(&self, fleet: &Fleet) -> Result<(), Error> {
+    pub(crate) fn save(&self, fleet: &Fleet) -> Result<(), LocalHypervisorError> {
         let path = fleet.record();
-        let text = serde_json::to_vec_pretty(self).map_err(|source| Error::Record { path: path.clone(), source })?;
+        let text = serde_json::to_vec_pretty(self)
+            .map_err(|source| LocalHypervisorError::Record { path: path.clone(), source })?;
         write_atomically(&path, &text)
     }
 
@@ -60,7 +61,7 @@ impl Record {
         let missing = usize::from(count).saturating_sub(there.len());
         let free = (1..=MOST).filter(|ordinal| !there.contains(ordinal));
         let zone = |ordinal: u8| zones.iter().cycle().nth(usize::from(ordinal - 1)).cloned();
-        self.machines.extend(free.take(missing).map(|ordinal| Entry {
+        self.machines.extend(free.take(missing).map(|ordinal| MachineRecord {
             id: MachineId { role, ordinal },
             zone: zone(ordinal),
             agent,
@@ -77,14 +78,14 @@ impl Record {
 }
 
 /// The names of all fleets on this host.
-pub(crate) fn all_fleets() -> Result<Vec<Fleet>, Error> {
+pub(crate) fn all_fleets() -> Result<Vec<Fleet>, LocalHypervisorError> {
     let mut names = names(layout::STATE.as_ref())?;
     names.sort();
     Ok(names.into_iter().filter_map(|name| Fleet::new(name).ok()).collect())
 }
 
 /// The networks of all fleets but this one, also of those that are down.
-pub(crate) fn networks_of_others(fleet: &Fleet) -> Result<BTreeSet<Network>, Error> {
+pub(crate) fn networks_of_others(fleet: &Fleet) -> Result<BTreeSet<FleetNetwork>, LocalHypervisorError> {
     let mut taken = BTreeSet::new();
     for other in all_fleets()?.iter().filter(|other| *other != fleet) {
         taken.extend(Record::load(other)?.map(|record| record.network));
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     fn names_of(record: &Record) -> Vec<String> {
-        let name = |entry: &Entry| match &entry.zone {
+        let name = |entry: &MachineRecord| match &entry.zone {
             Some(zone) => format!("{}@{zone}", entry.id),
             None => entry.id.to_string(),
         };
@@ -105,7 +106,7 @@ mod tests {
     }
 
     fn empty() -> Record {
-        let network = Network::lowest_free(&BTreeSet::new(), &[]).unwrap();
+        let network = FleetNetwork::lowest_free(&BTreeSet::new(), &[]).unwrap();
         Record::new(network)
     }
 

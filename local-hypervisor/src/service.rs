@@ -15,7 +15,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{Error, Launcher, files::write_atomically, fleet::Machine, launch::Launch};
+use crate::{Launcher, LocalHypervisorError, files::write_atomically, fleet::FleetMachine, launch::Launch};
 
 /// From the start to the message that all is ready. Measured: 0.3 s; with all cores busy, some seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,8 +40,8 @@ pub(crate) async fn answers(socket: &Path) -> bool {
 }
 
 /// A program, and where it is told what to become and what it says.
-pub(crate) struct Service<'a> {
-    pub(crate) machine: &'a Machine,
+pub(crate) struct MachineService<'a> {
+    pub(crate) machine: &'a FleetMachine,
     pub(crate) program: &'static str,
     /// A name in the machine's `/run`, where it reports to.
     pub(crate) notify: &'static str,
@@ -49,32 +49,33 @@ pub(crate) struct Service<'a> {
     pub(crate) log: PathBuf,
 }
 
-impl Service<'_> {
+impl MachineService<'_> {
     /// What the program finds in `NOTIFY_SOCKET`.
     pub(crate) fn notify_socket(&self) -> (String, String) {
         ("NOTIFY_SOCKET".to_owned(), format!("/run/{}", self.notify))
     }
 
     /// Starts it, and waits until it is ready.
-    pub(crate) async fn start(&self, launch: &Launch, launcher: &Launcher) -> Result<(), Error> {
+    pub(crate) async fn start(&self, launch: &Launch, launcher: &Launcher) -> Result<(), LocalHypervisorError> {
         let notify = self.machine.run().join(self.notify);
         if notify.exists() {
-            fs::remove_file(&notify).map_err(Error::file("remove", &notify))?;
+            fs::remove_file(&notify).map_err(LocalHypervisorError::file("remove", &notify))?;
         }
-        let text =
-            serde_json::to_vec_pretty(launch).map_err(|source| Error::Record { path: self.launch.clone(), source })?;
+        let text = serde_json::to_vec_pretty(launch)
+            .map_err(|source| LocalHypervisorError::Record { path: self.launch.clone(), source })?;
         write_atomically(&self.launch, &text)?;
-        let reports = UnixDatagram::bind(&notify).map_err(Error::file("listen on", &notify))?;
+        let reports = UnixDatagram::bind(&notify).map_err(LocalHypervisorError::file("listen on", &notify))?;
         let child = self.spawn(launcher)?;
         let result = self.wait_until_ready(child, &reports).await;
-        let removed = fs::remove_file(&notify).map_err(Error::file("remove", notify));
+        let removed = fs::remove_file(&notify).map_err(LocalHypervisorError::file("remove", notify));
         result.and(removed)
     }
 
-    fn spawn(&self, launcher: &Launcher) -> Result<Child, Error> {
+    fn spawn(&self, launcher: &Launcher) -> Result<Child, LocalHypervisorError> {
         let path = &self.log;
-        let log = File::options().create(true).append(true).open(path).map_err(Error::file("open", path))?;
-        let second = log.try_clone().map_err(Error::file("open", path))?;
+        let log =
+            File::options().create(true).append(true).open(path).map_err(LocalHypervisorError::file("open", path))?;
+        let second = log.try_clone().map_err(LocalHypervisorError::file("open", path))?;
         Command::new(&launcher.program)
             .args(&launcher.arguments)
             .arg(&self.launch)
@@ -83,25 +84,27 @@ impl Service<'_> {
             .stdout(log)
             .stderr(second)
             .spawn()
-            .map_err(|source| Error::Spawn { program: launcher.program.clone(), source })
+            .map_err(|source| LocalHypervisorError::Spawn { program: launcher.program.clone(), source })
     }
 
     /// Either it says so, or it ends, or time is up.
-    async fn wait_until_ready(&self, mut child: Child, reports: &UnixDatagram) -> Result<(), Error> {
+    async fn wait_until_ready(&self, mut child: Child, reports: &UnixDatagram) -> Result<(), LocalHypervisorError> {
         let (program, machine) = (self.program, self.machine.name());
         let outcome = timeout(PATIENCE, async {
             tokio::select! {
-                ready = says_ready(reports) => ready.map(|()| None),
+                ready = wait_for_ready_message(reports) => ready.map(|()| None),
                 ended = child.wait() => ended.map(Some),
             }
         });
         match outcome.await {
             Ok(Ok(None)) => Ok(()),
-            Ok(Ok(Some(status))) => Err(Error::Ended { program, machine, status, log: self.end_of_log() }),
-            Ok(Err(source)) => Err(Error::system("wait for a program")(source)),
+            Ok(Ok(Some(status))) => {
+                Err(LocalHypervisorError::Ended { program, machine, status, log: self.end_of_log() })
+            }
+            Ok(Err(source)) => Err(LocalHypervisorError::system("wait for a program")(source)),
             Err(_) => {
-                child.kill().await.map_err(Error::system("end a program"))?;
-                Err(Error::NotReady { program, machine, waited: PATIENCE, log: self.end_of_log() })
+                child.kill().await.map_err(LocalHypervisorError::system("end a program"))?;
+                Err(LocalHypervisorError::NotReady { program, machine, waited: PATIENCE, log: self.end_of_log() })
             }
         }
     }
@@ -114,7 +117,7 @@ impl Service<'_> {
 }
 
 /// The messages are those of `sd_notify(3)`.
-async fn says_ready(reports: &UnixDatagram) -> io::Result<()> {
+async fn wait_for_ready_message(reports: &UnixDatagram) -> io::Result<()> {
     let mut buffer = [0; 512];
     loop {
         let length = reports.recv(&mut buffer).await?;

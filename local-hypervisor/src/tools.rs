@@ -9,14 +9,14 @@ use std::{
     process::Command,
 };
 
-use crate::Error;
+use crate::LocalHypervisorError;
 
 /// The first containerd whose configuration has the version that is written here.
 const OLDEST_CONTAINERD: u32 = 2;
 
 /// Where programs are looked for.
 #[derive(Debug, Clone)]
-pub struct Search {
+pub struct ProgramSearch {
     /// Programs that were built for Keelway; looked into before `path`. It need not exist.
     pub cache_bin: PathBuf,
     /// The value of `PATH`.
@@ -25,7 +25,7 @@ pub struct Search {
 
 /// A program that is needed, and the mend.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Missing {
+pub enum MissingProgram {
     /// It is not there.
     Program {
         /// Its name.
@@ -42,7 +42,7 @@ pub enum Missing {
     },
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for MissingProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Program { name, package: Some(package) } => {
@@ -69,14 +69,14 @@ pub(crate) struct Tools {
     pub(crate) directories: Vec<PathBuf>,
 }
 
-impl Search {
+impl ProgramSearch {
     /// All programs, or all that is wrong with them.
-    pub(crate) fn tools(&self) -> Result<Tools, Error> {
+    pub(crate) fn tools(&self) -> Result<Tools, LocalHypervisorError> {
         let mut missing = Vec::new();
         let mut needed = |name, package| {
             let found = self.find(name);
             if found.is_none() {
-                missing.push(Missing::Program { name, package });
+                missing.push(MissingProgram::Program { name, package });
             }
             found
         };
@@ -88,7 +88,7 @@ impl Search {
             missing.extend(too_old(path)?);
         }
         let (Some(containerd), Some(shim), Some(runc), []) = (containerd, shim, runc, &missing[..]) else {
-            return Err(Error::Missing(missing));
+            return Err(LocalHypervisorError::Missing(missing));
         };
         let mut directories = vec![directory(&containerd)?, directory(&shim)?, directory(&runc)?];
         directories.dedup();
@@ -102,15 +102,15 @@ impl Search {
     }
 }
 
-fn too_old(containerd: &Path) -> Result<Option<Missing>, Error> {
+fn too_old(containerd: &Path) -> Result<Option<MissingProgram>, LocalHypervisorError> {
     let output = Command::new(containerd)
         .arg("--version")
         .output()
-        .map_err(|source| Error::Spawn { program: containerd.to_owned(), source })?;
+        .map_err(|source| LocalHypervisorError::Spawn { program: containerd.to_owned(), source })?;
     let text = String::from_utf8_lossy(&output.stdout);
     let version = version(&text).unwrap_or("unknown");
     let is_new = major(version).is_some_and(|major| major >= OLDEST_CONTAINERD);
-    Ok((!is_new).then(|| Missing::TooOld { path: containerd.to_owned(), version: version.to_owned() }))
+    Ok((!is_new).then(|| MissingProgram::TooOld { path: containerd.to_owned(), version: version.to_owned() }))
 }
 
 /// `containerd github.com/containerd/containerd/v2 v2.4.2 REVISION`
@@ -123,9 +123,9 @@ fn major(version: &str) -> Option<u32> {
 }
 
 /// The real path of the directory that a program was found in; its name there may be a link's.
-fn directory(program: &Path) -> Result<PathBuf, Error> {
+fn directory(program: &Path) -> Result<PathBuf, LocalHypervisorError> {
     let parent = program.parent().unwrap_or(Path::new("/"));
-    parent.canonicalize().map_err(Error::file("resolve", parent))
+    parent.canonicalize().map_err(LocalHypervisorError::file("resolve", parent))
 }
 
 fn is_executable(path: &Path) -> bool {
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn all_that_is_missing_is_told_at_once() {
-        let search = Search { cache_bin: "/nonexistent".into(), path: OsString::new() };
+        let search = ProgramSearch { cache_bin: "/nonexistent".into(), path: OsString::new() };
         let error = search.tools().unwrap_err().to_string();
         for name in ["ip", "runc", "containerd-shim-runc-v2", "containerd"] {
             assert!(error.contains(&format!("`{name}`")), "{error}");

@@ -9,14 +9,14 @@ use rustix::{
 };
 
 use crate::{
-    Error,
-    fleet::{Fleet, Id, Machine},
+    LocalHypervisorError,
+    fleet::{Fleet, FleetMachine, FleetMachineId},
     ip, namespace,
-    network::Network,
+    network::FleetNetwork,
 };
 
 /// The host's interface and its other end, which is a port of the public bridge.
-pub(crate) fn ensure_fleet(fleet: &Fleet, network: Network) -> Result<(), Error> {
+pub(crate) fn ensure_fleet(fleet: &Fleet, network: FleetNetwork) -> Result<(), LocalHypervisorError> {
     let pin = fleet.namespace();
     if !namespace::is_pinned(&pin) {
         namespace::create(&pin, make_bridges)?;
@@ -35,18 +35,18 @@ pub(crate) fn ensure_fleet(fleet: &Fleet, network: Network) -> Result<(), Error>
 }
 
 /// Whether the fleet's interface is there, and with it its route.
-pub(crate) fn is_up(fleet: &Fleet) -> Result<bool, Error> {
+pub(crate) fn is_up(fleet: &Fleet) -> Result<bool, LocalHypervisorError> {
     let index = socket(AddressFamily::INET, SocketType::DGRAM, None)
         .and_then(|socket| name_to_index(socket, &fleet.interface()));
     match index {
         Ok(_) => Ok(true),
         Err(Errno::NODEV) => Ok(false),
-        Err(errno) => Err(Error::system("look for the fleet's interface")(errno)),
+        Err(errno) => Err(LocalHypervisorError::system("look for the fleet's interface")(errno)),
     }
 }
 
 /// A machine's namespace, with a leg in each network it belongs to.
-pub(crate) fn ensure_machine(machine: &Machine, network: Network) -> Result<(), Error> {
+pub(crate) fn ensure_machine(machine: &FleetMachine, network: FleetNetwork) -> Result<(), LocalHypervisorError> {
     let pin = machine.namespace();
     if namespace::is_pinned(&pin) {
         return Ok(());
@@ -66,13 +66,13 @@ pub(crate) fn ensure_machine(machine: &Machine, network: Network) -> Result<(), 
 }
 
 /// What a new namespace begins with.
-pub(crate) fn alone() -> Result<(), Error> {
+pub(crate) fn alone() -> Result<(), LocalHypervisorError> {
     closed_to_forwarding()?;
     ip::batch(&["link set lo up".to_owned()])
 }
 
 /// Takes a machine's links away. Connections of others to it are not ended by that: nobody tells them.
-pub(crate) fn cut(machine: &Machine, network: Network) -> Result<(), Error> {
+pub(crate) fn cut(machine: &FleetMachine, network: FleetNetwork) -> Result<(), LocalHypervisorError> {
     let bridges = machine.fleet.namespace();
     if !namespace::is_pinned(&bridges) {
         return Ok(());
@@ -81,7 +81,7 @@ pub(crate) fn cut(machine: &Machine, network: Network) -> Result<(), Error> {
 }
 
 /// A machine's link to one network.
-pub(crate) struct Leg {
+pub(crate) struct NetworkLeg {
     /// The interface in the machine.
     pub(crate) name: &'static str,
     /// The bridge that it is linked to.
@@ -91,7 +91,7 @@ pub(crate) struct Leg {
     pub(crate) address: Ipv4Net,
 }
 
-impl Leg {
+impl NetworkLeg {
     /// Locally administered, and the same whenever the machine is switched on: neighbours that knew it find it at once.
     fn hardware(&self) -> String {
         let [a, b, c, d] = self.address.addr().octets();
@@ -99,7 +99,7 @@ impl Leg {
     }
 
     /// Called in the machine's namespace.
-    pub(crate) fn attach(&self, bridges: &Path) -> Result<(), Error> {
+    pub(crate) fn attach(&self, bridges: &Path) -> Result<(), LocalHypervisorError> {
         let Self { name, bridge, port, address } = self;
         // An earlier attempt that was cut short may have left it for a moment.
         namespace::within(bridges, || ip::remove_link(port))?;
@@ -117,9 +117,9 @@ impl Leg {
 }
 
 /// None of a worker: its one is where it was placed.
-fn legs(machine: &Machine, network: Network) -> Vec<Leg> {
-    let Id::Hypervisor(id) = machine.id else { return Vec::new() };
-    let leg = |name, suffix, address, range: Ipv4Net| Leg {
+fn legs(machine: &FleetMachine, network: FleetNetwork) -> Vec<NetworkLeg> {
+    let FleetMachineId::Hypervisor(id) = machine.id else { return Vec::new() };
+    let leg = |name, suffix, address, range: Ipv4Net| NetworkLeg {
         name,
         bridge: name,
         port: format!("{id}-{suffix}"),
@@ -134,7 +134,7 @@ fn legs(machine: &Machine, network: Network) -> Vec<Leg> {
 }
 
 /// Two bridges that pass frames; the namespace itself has no address and takes part in nothing.
-fn make_bridges() -> Result<(), Error> {
+fn make_bridges() -> Result<(), LocalHypervisorError> {
     closed_to_forwarding()?;
     for family in ["default", "all"] {
         set_if_there(&format!("ipv6/conf/{family}/disable_ipv6"), "1")?;
@@ -148,14 +148,14 @@ fn make_bridges() -> Result<(), Error> {
 }
 
 /// A new namespace inherits forwarding from a host that has it on.
-fn closed_to_forwarding() -> Result<(), Error> {
+fn closed_to_forwarding() -> Result<(), LocalHypervisorError> {
     set_if_there("ipv4/ip_forward", "0")?;
     set_if_there("ipv6/conf/all/forwarding", "0")
 }
 
 /// Linux answers for all its addresses on every interface. This keeps a machine's private address out of reach of the
 /// public network, whatever routes a client sets: the rule comes before the table of local addresses.
-fn guard_private(private: Ipv4Net) -> Result<(), Error> {
+fn guard_private(private: Ipv4Net) -> Result<(), LocalHypervisorError> {
     ip::batch(&[
         "rule add preference 20 lookup local".to_owned(),
         format!("rule add preference 10 iif public to {private} prohibit"),
@@ -163,10 +163,10 @@ fn guard_private(private: Ipv4Net) -> Result<(), Error> {
     ])
 }
 
-pub(crate) fn set_if_there(name: &str, value: &str) -> Result<(), Error> {
+pub(crate) fn set_if_there(name: &str, value: &str) -> Result<(), LocalHypervisorError> {
     let path = Path::new("/proc/sys/net").join(name);
     if path.exists() {
-        fs::write(&path, value).map_err(Error::file("set", path))?;
+        fs::write(&path, value).map_err(LocalHypervisorError::file("set", path))?;
     }
     Ok(())
 }

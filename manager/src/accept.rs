@@ -8,7 +8,7 @@ use std::{
 };
 
 use keelway_api::{
-    Asked, Cluster, Documents, ObjectMeta, Secret, Shared, UnknownFields,
+    Cluster, Documents, ObjectMeta, ReadOptions, Secret, Shared, UnknownFields,
     document::{Document, DocumentName, DocumentRef},
     documents::is_ours,
     fault::{Fault, Faults},
@@ -17,24 +17,24 @@ use keelway_api::{
 };
 use keelway_reconciler::secret_faults;
 
-use crate::place::{name_of, path_of};
+use crate::document_paths::{name_of, path_of};
 
 /// Files that are other than they were, by path within the store: their bytes, or `None` where there is none.
-pub(crate) type Found = BTreeMap<PathBuf, Option<Vec<u8>>>;
+pub(crate) type ChangedFiles = BTreeMap<PathBuf, Option<Vec<u8>>>;
 
 /// What came of a look.
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedDocuments {
     /// The documents that count now. `None`: some never were sound, so that nobody knows what they stand for.
     pub(crate) documents: Option<Documents>,
     /// Files that do not count, and why.
     pub(crate) refused: BTreeMap<PathBuf, Faults>,
     /// Documents whose files are to be written again.
-    pub(crate) put_back: BTreeSet<DocumentName>,
+    pub(crate) rewrite: BTreeSet<DocumentName>,
 }
 
 /// Who keeps status, and the rest that is not a person's to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Keeper {
+pub(crate) enum StatusOwner {
     /// Nobody but who takes documents in: whoever writes a file writes all of it.
     Reader,
     /// An API server, by rights of their own.
@@ -42,8 +42,8 @@ pub(crate) enum Keeper {
 }
 
 /// Takes in what was found, as far as it is sound.
-pub(crate) fn accept(before: Option<&Documents>, found: &Found, keeper: Keeper) -> Accepted {
-    let mut taking = Taking {
+pub(crate) fn accept(before: Option<&Documents>, found: &ChangedFiles, keeper: StatusOwner) -> AcceptedDocuments {
+    let mut taking = DocumentAcceptance {
         before,
         keeper,
         found,
@@ -56,7 +56,7 @@ pub(crate) fn accept(before: Option<&Documents>, found: &Found, keeper: Keeper) 
     for (path, bytes) in found {
         match bytes {
             Some(bytes) => taking.take(path, bytes),
-            None => taking.miss(path),
+            None => taking.handle_missing(path),
         }
     }
     taking.leave_out_unclassed();
@@ -67,10 +67,10 @@ pub(crate) fn accept(before: Option<&Documents>, found: &Found, keeper: Keeper) 
     taking.end()
 }
 
-struct Taking<'a> {
+struct DocumentAcceptance<'a> {
     before: Option<&'a Documents>,
-    keeper: Keeper,
-    found: &'a Found,
+    keeper: StatusOwner,
+    found: &'a ChangedFiles,
     next: Documents,
     /// What was taken in, with its file.
     taken: BTreeMap<DocumentName, PathBuf>,
@@ -79,21 +79,21 @@ struct Taking<'a> {
     put_back: BTreeSet<DocumentName>,
 }
 
-impl Taking<'_> {
+impl DocumentAcceptance<'_> {
     fn take(&mut self, path: &Path, bytes: &[u8]) {
         let file = path.display().to_string();
         let unknown = match self.keeper {
-            Keeper::Reader => UnknownFields::OfFormat,
-            Keeper::Server => UnknownFields::Kept,
+            StatusOwner::Reader => UnknownFields::OfFormat,
+            StatusOwner::Server => UnknownFields::Kept,
         };
-        let asked = Asked { keys: Some(&secret_faults), unknown, ..Asked::default() };
+        let asked = ReadOptions { keys: Some(&secret_faults), unknown, ..ReadOptions::default() };
         let (name, document) = match Document::read(bytes, &file, asked) {
             Ok(read) => read,
             Err(faults) => return self.refuse(path, faults.0),
         };
         let added = self.fields_added(&name, document.as_ref());
         if !added.is_empty() {
-            let refused = Document::read(bytes, &file, Asked { unknown: UnknownFields::Refused, ..asked });
+            let refused = Document::read(bytes, &file, ReadOptions { unknown: UnknownFields::Refused, ..asked });
             let faults = refused.err().map(|faults| faults.0).unwrap_or_default();
             return self.refuse(path, of_fields(faults, &added));
         }
@@ -105,7 +105,7 @@ impl Taking<'_> {
             return self.refuse(path, vec![Fault { document: file, line, ..fault }]);
         }
         let merged = match self.before.and_then(|before| before.get(&name)) {
-            Some(before) if self.keeper == Keeper::Reader => with_status_of(document.clone(), before),
+            Some(before) if self.keeper == StatusOwner::Reader => with_status_of(document.clone(), before),
             Some(_) | None => document.clone(),
         };
         if merged != document {
@@ -117,17 +117,17 @@ impl Taking<'_> {
 
     /// Fields that this release does not know, and that the document did not have before: while this program has the store, nobody but a person writes into it.
     fn fields_added(&self, name: &DocumentName, document: DocumentRef<'_>) -> Vec<String> {
-        let before = self.before.filter(|_| self.keeper == Keeper::Reader).and_then(|before| before.get(name));
+        let before = self.before.filter(|_| self.keeper == StatusOwner::Reader).and_then(|before| before.get(name));
         let Some(before) = before.filter(|_| document.has_newer_fields()) else { return Vec::new() };
         let known = before.newer_fields();
         document.newer_fields().into_iter().filter(|field| !known.contains(field)).collect()
     }
 
     /// A file is gone. What is Keelway's own, or runs on machines, is not taken away by that.
-    fn miss(&mut self, path: &Path) {
+    fn handle_missing(&mut self, path: &Path) {
         let Some(name) = name_of(path) else { return };
         match self.before.and_then(|before| before.get(&name)) {
-            Some(DocumentRef::Secret(secret)) if !is_kept(secret) => self.next.remove(&name),
+            Some(DocumentRef::Secret(secret)) if !is_owned_by_manager(secret) => self.next.remove(&name),
             Some(DocumentRef::Component(_) | DocumentRef::Secret(_)) => drop(self.put_back.insert(name)),
             Some(DocumentRef::Cluster(cluster)) if cluster.id().is_some() => drop(self.put_back.insert(name)),
             // What runs relies on no class.
@@ -269,7 +269,7 @@ impl Taking<'_> {
     /// Whether somebody asks something for a Cluster: what was accepted before, and runs, is held against no class that changed since.
     fn is_asked(&self, name: &ClusterRef, cluster: &Shared<Cluster>) -> bool {
         match self.before.and_then(|before| before.clusters.get(name)) {
-            Some(before) => !before.is_one_with(cluster) && before.spec != cluster.spec,
+            Some(before) => !before.ptr_eq(cluster) && before.spec != cluster.spec,
             None => cluster.id().is_none() || is_changed_since(cluster),
         }
     }
@@ -297,9 +297,9 @@ impl Taking<'_> {
         }
     }
 
-    fn end(self) -> Accepted {
+    fn end(self) -> AcceptedDocuments {
         let sound = self.before.is_some() || !self.refused.keys().any(|path| self.is_missed(path));
-        Accepted { documents: sound.then_some(self.next), refused: self.refused, put_back: self.put_back }
+        AcceptedDocuments { documents: sound.then_some(self.next), refused: self.refused, rewrite: self.put_back }
     }
 }
 
@@ -316,7 +316,7 @@ fn is_changed_since(cluster: &Cluster) -> bool {
 }
 
 /// Whether a Secret is the manager's own to write.
-fn is_kept(secret: &Secret) -> bool {
+fn is_owned_by_manager(secret: &Secret) -> bool {
     is_ours(secret) && !is_pull_secret(secret)
 }
 
@@ -384,8 +384,8 @@ mod tests {
         let (one, other) = ("aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb");
         let path = |name: &str| PathBuf::from(format!("clusters/team-a/{name}.yaml"));
         let clusters = [("c1", one), ("c2", other)].map(|(name, id)| (path(name), Some(cluster(name, id, false))));
-        let found: Found = clusters.into_iter().chain([secret(one, ""), secret(other, "eA==")]).collect();
-        let take = |before: Option<&Documents>, found: &Found| accept(before, found, Keeper::Reader);
+        let found: ChangedFiles = clusters.into_iter().chain([secret(one, ""), secret(other, "eA==")]).collect();
+        let take = |before: Option<&Documents>, found: &ChangedFiles| accept(before, found, StatusOwner::Reader);
         let first = take(None, &found);
         let refused: Vec<&PathBuf> = first.refused.keys().collect();
         assert_eq!(refused, [&path("c1"), &secret(one, "").0]);
@@ -398,7 +398,7 @@ mod tests {
         let again = found.into_iter().filter(|(path, _)| first.refused.contains_key(path)).collect();
         assert_eq!(take(Some(&world), &again).documents.unwrap(), world);
         let (path, mended) = secret(one, "eA==");
-        let again: Found = again.into_iter().chain([(path, mended)]).collect();
+        let again: ChangedFiles = again.into_iter().chain([(path, mended)]).collect();
         let after = take(Some(&world), &again);
         assert_eq!(after.refused, BTreeMap::new());
         assert_eq!(after.documents.unwrap().clusters.len(), 2);
@@ -433,14 +433,14 @@ mod tests {
         let (class_path, authority_path) =
             (PathBuf::from("clusterclasses/small.yaml"), PathBuf::from(format!("secrets/{id}/infrastructure-ca.yaml")));
         let bytes = |value: &serde_json::Value| Some(serde_json::to_vec(value).unwrap());
-        let found: Found = [
+        let found: ChangedFiles = [
             (path("c1"), Some(cluster("c1", "aaaaaaaaaaaaaaaa", false))),
             (path("c2"), bytes(&unborn)),
             (class_path.clone(), bytes(&class)),
             (authority_path.clone(), bytes(&authority)),
         ]
         .into();
-        let first = accept(None, &found, Keeper::Reader);
+        let first = accept(None, &found, StatusOwner::Reader);
         let refused: Vec<&PathBuf> = first.refused.keys().collect();
         assert_eq!(refused, [&class_path, &path("c2"), &authority_path]);
         assert!(first.refused[&path("c2")].to_string().contains("ClusterClass small"), "{:?}", first.refused);
@@ -479,10 +479,10 @@ mod tests {
         assert!(started.documents.is_some());
     }
 
-    fn accepted(before: Option<&Documents>, files: &[(&str, Vec<u8>)]) -> Accepted {
+    fn accepted(before: Option<&Documents>, files: &[(&str, Vec<u8>)]) -> AcceptedDocuments {
         let path = |name: &str| PathBuf::from(format!("clusters/team-a/{name}.yaml"));
         let found = files.iter().map(|(name, bytes)| (path(name), Some(bytes.clone()))).collect();
-        accept(before, &found, Keeper::Server)
+        accept(before, &found, StatusOwner::Server)
     }
 
     #[test]

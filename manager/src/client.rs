@@ -24,7 +24,7 @@ pub const DEFAULT_SOCKET: &str = "/run/keelway-manager/manager.sock";
 
 /// Why a manager did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
-pub enum ClientError {
+pub enum ManagerClientError {
     /// Nobody listens there, or not for this user.
     #[error("no manager answers on {}: {why}", socket.display())]
     Unavailable {
@@ -46,21 +46,21 @@ pub enum ClientError {
 
 /// A manager behind its socket.
 #[derive(Debug, Clone)]
-pub struct Client {
+pub struct ManagerClient {
     socket: PathBuf,
     documents: DocumentsClient<Channel>,
 }
 
 /// Which documents are asked for: all of some kinds, or some by name. Nothing at all is everything.
 #[derive(Debug, Clone, Default)]
-pub struct Wanted {
+pub struct DocumentSelection {
     /// Kinds.
     pub kinds: Vec<String>,
     /// Names.
     pub names: Vec<DocumentName>,
 }
 
-impl Client {
+impl ManagerClient {
     /// The manager on a socket. Nothing is dialled yet.
     #[must_use]
     pub fn new(socket: &Path) -> Self {
@@ -80,7 +80,7 @@ impl Client {
     ///
     /// # Errors
     /// One of the names is of no document, or no manager answers.
-    pub async fn get(&mut self, wanted: &Wanted) -> Result<Vec<u8>, ClientError> {
+    pub async fn get(&mut self, wanted: &DocumentSelection) -> Result<Vec<u8>, ManagerClientError> {
         let found = self.documents.get(wanted.request()).await.map_err(|status| self.failed(&status))?;
         let mut text = String::new();
         let mut found = found.into_inner();
@@ -95,7 +95,7 @@ impl Client {
     ///
     /// # Errors
     /// They do not fit what is there, or no manager answers.
-    pub async fn apply(&mut self, documents: Vec<u8>) -> Result<Vec<proto::Applied>, ClientError> {
+    pub async fn apply(&mut self, documents: Vec<u8>) -> Result<Vec<proto::Applied>, ManagerClientError> {
         let applied = self.documents.apply(proto::ApplyRequest { documents }).await;
         Ok(applied.map_err(|status| self.failed(&status))?.into_inner().applied)
     }
@@ -104,7 +104,7 @@ impl Client {
     ///
     /// # Errors
     /// One of them cannot be deleted, or no manager answers.
-    pub async fn delete(&mut self, names: &[DocumentName]) -> Result<Vec<proto::Deleted>, ClientError> {
+    pub async fn delete(&mut self, names: &[DocumentName]) -> Result<Vec<proto::Deleted>, ManagerClientError> {
         let names = names.iter().map(Into::into).collect();
         let deleted = self.documents.delete(proto::DeleteRequest { names }).await;
         Ok(deleted.map_err(|status| self.failed(&status))?.into_inner().deleted)
@@ -116,27 +116,27 @@ impl Client {
     /// No manager answers; later, it ended.
     pub async fn watch(
         &mut self,
-        wanted: &Wanted,
-    ) -> Result<impl Stream<Item = Result<proto::WatchEvent, ClientError>> + use<>, ClientError> {
+        wanted: &DocumentSelection,
+    ) -> Result<impl Stream<Item = Result<proto::WatchEvent, ManagerClientError>> + use<>, ManagerClientError> {
         let told = self.documents.watch(wanted.request()).await.map_err(|status| self.failed(&status))?;
         let client = self.clone();
         Ok(told.into_inner().map(move |event| event.map_err(|status| client.failed(&status))))
     }
 
-    fn failed(&self, status: &Status) -> ClientError {
+    fn failed(&self, status: &Status) -> ManagerClientError {
         let words = status.message().to_owned();
         let code = status.code();
         if matches!(code, Code::InvalidArgument | Code::PermissionDenied) {
-            return ClientError::Refused(words);
+            return ManagerClientError::Refused(words);
         }
         if code == Code::NotFound {
-            return ClientError::NotFound(words);
+            return ManagerClientError::NotFound(words);
         }
         if code == Code::Unavailable {
             let why = std::error::Error::source(status).map_or(words, |cause| root(cause).to_string());
-            return ClientError::Unavailable { socket: self.socket.clone(), why };
+            return ManagerClientError::Unavailable { socket: self.socket.clone(), why };
         }
-        ClientError::Failed(words)
+        ManagerClientError::Failed(words)
     }
 }
 
@@ -148,7 +148,7 @@ fn root<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error
     root
 }
 
-impl Wanted {
+impl DocumentSelection {
     fn request(&self) -> proto::GetRequest {
         proto::GetRequest { kinds: self.kinds.clone(), names: self.names.iter().map(Into::into).collect() }
     }

@@ -29,22 +29,22 @@ use std::{
 use async_trait::async_trait;
 use keelway_api::{
     Documents,
-    document::{Change, DocumentName},
+    document::{DocumentChange, DocumentName},
     fault::Faults,
 };
-use keelway_reconciler::{Changing, Store, StoreError};
+use keelway_reconciler::{ChangingDocuments, Store, StoreError};
 use tokio::{sync::watch, task::block_in_place};
 
-pub use edit::{EditError, Outcome};
-use files::{Files, Replaced, Stamp, Which};
-use lock::Lock;
-pub use lock::LockError;
-use watcher::Watch;
+pub use edit::{EditError, EditOutcome};
+use files::{ContentHash, FileSelection, ReplaceOutcome, StoreFiles};
+use lock::DirectoryLock;
+pub use lock::DirectoryLockError;
+use watcher::DirectoryWatch;
 
 use crate::{
-    accept::{Accepted, Found, Keeper, accept},
-    metrics::Kept,
-    place::path_of,
+    accept::{AcceptedDocuments, ChangedFiles, StatusOwner, accept},
+    document_paths::path_of,
+    metrics::DocumentSource,
 };
 
 /// Why a directory is no store.
@@ -52,14 +52,14 @@ use crate::{
 pub enum DirectoryError {
     /// Somebody else writes into it.
     #[error(transparent)]
-    Lock(#[from] LockError),
+    Lock(#[from] DirectoryLockError),
     /// Its documents went elsewhere, and not all of them have left.
-    #[error("the documents of {} have gone to {whither}: finish that with keelway pivot --from dir:{} --to {whither}", path.display(), path.display())]
+    #[error("the documents of {} have gone to {target}: finish that with keelway pivot --from dir:{} --to {target}", path.display(), path.display())]
     Left {
         /// The directory.
         path: PathBuf,
         /// Where they are.
-        whither: String,
+        target: String,
     },
     /// It cannot be made, read or watched.
     #[error("could not use {}", path.display())]
@@ -74,7 +74,7 @@ pub enum DirectoryError {
 
 /// Why documents of a directory are not what a pass can work on.
 #[derive(Debug, thiserror::Error)]
-pub enum Unsound {
+pub enum UnsoundDocuments {
     /// Files that were never sound: what they stand for is not known, so nothing is done.
     #[error("files cannot be used")]
     Faults(#[source] Faults),
@@ -85,18 +85,18 @@ pub enum Unsound {
 
 /// Documents in files. Needs a runtime of several threads.
 #[derive(Debug)]
-pub struct Directory {
-    files: Files,
-    watch: Watch,
-    held: Mutex<Held>,
+pub struct DirectoryStore {
+    files: StoreFiles,
+    watch: DirectoryWatch,
+    held: Mutex<DirectoryState>,
     told: watch::Sender<Arc<Documents>>,
-    _lock: Lock,
+    _lock: DirectoryLock,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct DirectoryState {
     /// By path within the directory: the file as it was read or written last, but for those that are refused.
-    files: BTreeMap<PathBuf, Stamp>,
+    files: BTreeMap<PathBuf, ContentHash>,
     /// The documents that count; none before a first sound look.
     world: Option<Arc<Documents>>,
     /// What the pass knows of them, which is what it changes.
@@ -105,9 +105,9 @@ struct Held {
     refused: BTreeMap<PathBuf, Faults>,
 }
 
-type Failure = Box<dyn Error + Send + Sync>;
+type BoxedDirectoryError = Box<dyn Error + Send + Sync>;
 
-impl Directory {
+impl DirectoryStore {
     /// Opens a directory to write into it, and makes it where there is none. Nobody else may have it open.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl Directory {
         let directory = Self::open_to_leave(root)?;
         let left = directory.read_left_for();
         match left.map_err(|cause| DirectoryError::Io { path: root.to_owned(), cause })? {
-            Some(whither) => Err(DirectoryError::Left { path: root.to_owned(), whither }),
+            Some(target) => Err(DirectoryError::Left { path: root.to_owned(), target }),
             None => Ok(directory),
         }
     }
@@ -127,10 +127,10 @@ impl Directory {
     /// Somebody else has it open, or it cannot be made, read or watched.
     pub fn open_to_leave(root: &Path) -> Result<Self, DirectoryError> {
         let fail = |cause| DirectoryError::Io { path: root.to_owned(), cause };
-        let files = Files::open(root).map_err(fail)?;
-        let lock = Lock::take(root)?;
+        let files = StoreFiles::open(root).map_err(fail)?;
+        let lock = DirectoryLock::take(root)?;
         files.clear().map_err(fail)?;
-        let watch = Watch::start(root).map_err(fail)?;
+        let watch = DirectoryWatch::start(root).map_err(fail)?;
         Ok(Self { files, watch, held: Mutex::default(), told: watch::Sender::default(), _lock: lock })
     }
 
@@ -151,34 +151,34 @@ impl Directory {
     }
 
     /// Notes where its documents have gone, durably; `None` once they have left.
-    pub(crate) fn write_left_for(&self, whither: Option<&str>) -> io::Result<()> {
-        self.files.write_left_for(whither)
+    pub(crate) fn write_left_for(&self, target: Option<&str>) -> io::Result<()> {
+        self.files.write_left_for(target)
     }
 
     /// Takes files away, whatever is in them.
-    pub(crate) fn take_away(&self, paths: impl Iterator<Item = PathBuf>) -> io::Result<()> {
-        paths.into_iter().try_for_each(|path| self.files.take_away(&path))
+    pub(crate) fn remove_files(&self, paths: impl Iterator<Item = PathBuf>) -> io::Result<()> {
+        paths.into_iter().try_for_each(|path| self.files.remove(&path))
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, DirectoryState> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn look(&self) -> Result<Arc<Documents>, Failure> {
+    fn read_changes(&self) -> Result<Arc<Documents>, BoxedDirectoryError> {
         let mut held = self.held();
         let mut which = self.watch.take();
         if held.world.is_none() {
             held.files.clear();
-            which = Which::All;
+            which = FileSelection::All;
         }
-        if let Which::These(paths) = &mut which {
+        if let FileSelection::These(paths) = &mut which {
             // What did not fit may fit by now.
             paths.extend(held.refused.keys().cloned());
         }
         let found = match self.files.read(&which, &held.files) {
             Ok(found) => found,
             Err(error) => {
-                self.watch.put_back(which);
+                self.watch.requeue(which);
                 return Err(error.into());
             }
         };
@@ -187,11 +187,12 @@ impl Directory {
         {
             return Ok(world.clone());
         }
-        let Accepted { documents, refused, put_back } = accept(held.world.as_deref(), &found, Keeper::Reader);
+        let AcceptedDocuments { documents, refused, rewrite: put_back } =
+            accept(held.world.as_deref(), &found, StatusOwner::Reader);
         held.note(found, refused);
         let Some(documents) = documents else { return Err(held.unsound().into()) };
         let documents = Arc::new(documents);
-        self.tell(&mut held, documents.clone());
+        self.publish(&mut held, documents.clone());
         for name in put_back {
             self.write(&mut held, &name, documents.text_of(&name).as_deref())?;
         }
@@ -199,13 +200,13 @@ impl Directory {
     }
 
     /// What was asked for since the pass loaded is not written over.
-    fn keep(&self, documents: &Documents) -> Result<(), Failure> {
+    fn write_documents(&self, documents: &Documents) -> Result<(), BoxedDirectoryError> {
         let mut held = self.held();
         let (loaded, world) = (held.loaded.clone(), held.world.clone().unwrap_or_default());
         let changes = documents.changes_since(&loaded);
-        if let Some(other) = changes.iter().map(Change::name).find(|name| world.get(name) != loaded.get(name)) {
+        if let Some(other) = changes.iter().map(DocumentChange::name).find(|name| world.get(name) != loaded.get(name)) {
             self.watch.wake();
-            return Err(Unsound::Changed(path_of(other)).into());
+            return Err(UnsoundDocuments::Changed(path_of(other)).into());
         }
         self.make(&mut held, &world, &changes, documents)?;
         held.loaded = Arc::new(documents.clone());
@@ -213,7 +214,13 @@ impl Directory {
     }
 
     /// Makes changes to the world that counts, in files first. As far as it comes is what counts then.
-    fn make(&self, held: &mut Held, world: &Documents, changes: &[Change], to: &Documents) -> Result<(), Failure> {
+    fn make(
+        &self,
+        held: &mut DirectoryState,
+        world: &Documents,
+        changes: &[DocumentChange],
+        to: &Documents,
+    ) -> Result<(), BoxedDirectoryError> {
         let mut reached = Documents::clone(world);
         let made = changes.iter().try_for_each(|change| {
             let text = change.outcome(to).map(|document| document.as_ref().text());
@@ -221,12 +228,12 @@ impl Directory {
             reached.make(change, to);
             Ok(())
         });
-        self.tell(held, Arc::new(reached));
+        self.publish(held, Arc::new(reached));
         made
     }
 
     /// From now on these documents count.
-    fn tell(&self, held: &mut Held, documents: Arc<Documents>) {
+    fn publish(&self, held: &mut DirectoryState, documents: Arc<Documents>) {
         held.world = Some(documents.clone());
         self.told.send_replace(documents);
     }
@@ -238,7 +245,12 @@ impl Directory {
     }
 
     /// Brings one file to a text, or takes it away, unless somebody else wrote into it.
-    fn write(&self, held: &mut Held, name: &DocumentName, text: Option<&str>) -> Result<(), Failure> {
+    fn write(
+        &self,
+        held: &mut DirectoryState,
+        name: &DocumentName,
+        text: Option<&str>,
+    ) -> Result<(), BoxedDirectoryError> {
         let path = path_of(name);
         let bytes = text.map(str::as_bytes);
         if held.refused.remove(&path).is_some()
@@ -246,21 +258,21 @@ impl Directory {
         {
             tracing::warn!(file = %path.display(), kept = %aside.display(), "a file that was refused makes room for what counts");
         }
-        if self.files.replace(&path, held.files.get(&path).copied(), bytes)? == Replaced::No {
+        if self.files.replace(&path, held.files.get(&path).copied(), bytes)? == ReplaceOutcome::No {
             self.watch.again(&path);
-            return Err(Unsound::Changed(path).into());
+            return Err(UnsoundDocuments::Changed(path).into());
         }
         match bytes {
-            Some(bytes) => held.files.insert(path, Stamp::of(bytes)),
+            Some(bytes) => held.files.insert(path, ContentHash::of(bytes)),
             None => held.files.remove(&path),
         };
         Ok(())
     }
 }
 
-impl Held {
+impl DirectoryState {
     /// Writes down what was found: what is refused counts as not read, so that it is looked at again.
-    fn note(&mut self, found: Found, refused: BTreeMap<PathBuf, Faults>) {
+    fn note(&mut self, found: ChangedFiles, refused: BTreeMap<PathBuf, Faults>) {
         for path in self.refused.keys().filter(|path| !refused.contains_key(*path)) {
             tracing::info!(file = %path.display(), "the file is taken");
         }
@@ -271,23 +283,23 @@ impl Held {
         }
         for (path, bytes) in found {
             match bytes.filter(|_| !refused.contains_key(&path)) {
-                Some(bytes) => self.files.insert(path, Stamp::of(&bytes)),
+                Some(bytes) => self.files.insert(path, ContentHash::of(&bytes)),
                 None => self.files.remove(&path),
             };
         }
         self.refused = refused;
     }
 
-    fn unsound(&self) -> Unsound {
-        Unsound::Faults(Faults(self.refused.values().flat_map(|faults| faults.0.iter().cloned()).collect()))
+    fn unsound(&self) -> UnsoundDocuments {
+        UnsoundDocuments::Faults(Faults(self.refused.values().flat_map(|faults| faults.0.iter().cloned()).collect()))
     }
 }
 
 #[async_trait]
-impl Store for Directory {
+impl Store for DirectoryStore {
     async fn load(&self) -> Result<Arc<Documents>, StoreError> {
         block_in_place(|| {
-            let documents = self.look()?;
+            let documents = self.read_changes()?;
             self.held().loaded = documents.clone();
             Ok(documents)
         })
@@ -295,11 +307,11 @@ impl Store for Directory {
     }
 
     async fn save(&self, documents: &Documents) -> Result<(), StoreError> {
-        block_in_place(|| self.keep(documents)).map_err(|cause| StoreError { operation: "save", cause })
+        block_in_place(|| self.write_documents(documents)).map_err(|cause| StoreError { operation: "save", cause })
     }
 }
 
-impl Kept for Directory {
+impl DocumentSource for DirectoryStore {
     fn documents(&self) -> Arc<Documents> {
         self.told.borrow().clone()
     }
@@ -310,7 +322,7 @@ impl Kept for Directory {
 }
 
 #[async_trait]
-impl Changing for Directory {
+impl ChangingDocuments for DirectoryStore {
     async fn changed(&self) {
         self.watch.changed().await;
     }

@@ -4,7 +4,7 @@ use std::{fs, time::Duration};
 
 use anyhow::{Context as _, bail};
 use keelway_api::jiff::SignedDuration;
-use keelway_lease::{Election, Times, process};
+use keelway_lease::{Election, LeaseTimes, process};
 use keelway_manager::kubernetes::LEASE;
 
 #[derive(Debug, clap::Args)]
@@ -47,7 +47,7 @@ impl ElectArguments {
         Ok(Some(Election::new(client.clone(), (namespace, LEASE), &process(host.trim()), times)))
     }
 
-    fn times(&self) -> anyhow::Result<Times> {
+    fn times(&self) -> anyhow::Result<LeaseTimes> {
         let (lasts, acts) = (self.leader_elect_lease_duration, self.leader_elect_renew_deadline);
         let renewal = self.leader_elect_retry_period;
         if lasts.subsec_nanos() > 0 {
@@ -59,7 +59,7 @@ impl ElectArguments {
         if acts <= renewal {
             bail!("--leader-elect-renew-deadline has to be longer than --leader-elect-retry-period");
         }
-        Ok(Times { lasts, acts, renewal, again: renewal })
+        Ok(LeaseTimes { duration: lasts, holder_deadline: acts, renewal, again: renewal })
     }
 }
 
@@ -67,7 +67,7 @@ impl ElectArguments {
 mod tests {
     use super::*;
 
-    fn of(lasts: &str, acts: &str, renewal: &str) -> Result<Times, String> {
+    fn of(lasts: &str, acts: &str, renewal: &str) -> Result<LeaseTimes, String> {
         let arguments = ElectArguments {
             leader_elect: true,
             leader_elect_lease_duration: duration(lasts).unwrap(),

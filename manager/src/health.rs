@@ -15,7 +15,7 @@ use tokio::{
     task::{AbortHandle, spawn_blocking},
 };
 
-use crate::metrics::{Format, Metrics};
+use crate::metrics::{ExpositionFormat, ManagerMetrics};
 
 /// Where it listens where nobody says otherwise.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:9743";
@@ -32,7 +32,7 @@ const SHORTAGE: Duration = Duration::from_millis(100);
 /// Nobody can ask.
 #[derive(Debug, thiserror::Error)]
 #[error("could not listen on {}", addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or "))]
-pub struct HealthError {
+pub struct HealthListenError {
     addresses: Vec<SocketAddr>,
     #[source]
     source: io::Error,
@@ -40,15 +40,15 @@ pub struct HealthError {
 
 /// Where it is asked.
 #[derive(Debug)]
-pub struct Entrance(TcpListener);
+pub struct HealthListener(TcpListener);
 
-impl Entrance {
+impl HealthListener {
     /// Listens on the first of these addresses that can be had.
     ///
     /// # Errors
     /// None of them can.
-    pub async fn open(addresses: &[SocketAddr]) -> Result<Self, HealthError> {
-        let failed = |source| HealthError { addresses: addresses.to_vec(), source };
+    pub async fn open(addresses: &[SocketAddr]) -> Result<Self, HealthListenError> {
+        let failed = |source| HealthListenError { addresses: addresses.to_vec(), source };
         TcpListener::bind(addresses).await.map(Self).map_err(failed)
     }
 
@@ -61,7 +61,7 @@ impl Entrance {
     }
 
     /// Answers until the process ends.
-    pub async fn serve(self, metrics: Arc<Metrics>) {
+    pub async fn serve(self, metrics: Arc<ManagerMetrics>) {
         let mut open: VecDeque<AbortHandle> = VecDeque::new();
         loop {
             let Ok((stream, _)) = self.0.accept().await else {
@@ -76,7 +76,7 @@ impl Entrance {
             }
             let metrics = metrics.clone();
             let conversation = tokio::spawn(async move {
-                if let Err(error) = converse(stream, metrics).await {
+                if let Err(error) = serve_connection(stream, metrics).await {
                     tracing::debug!(%error, "a question about health broke off");
                 }
             });
@@ -85,7 +85,7 @@ impl Entrance {
     }
 }
 
-async fn converse(stream: TcpStream, metrics: Arc<Metrics>) -> hyper::Result<()> {
+async fn serve_connection(stream: TcpStream, metrics: Arc<ManagerMetrics>) -> hyper::Result<()> {
     let service = service_fn(move |request: Request<Incoming>| {
         let metrics = metrics.clone();
         async move { Ok::<_, Infallible>(answer(&request, metrics).await) }
@@ -98,7 +98,7 @@ async fn converse(stream: TcpStream, metrics: Arc<Metrics>) -> hyper::Result<()>
         .await
 }
 
-async fn answer(request: &Request<Incoming>, metrics: Arc<Metrics>) -> Response<Full<Bytes>> {
+async fn answer(request: &Request<Incoming>, metrics: Arc<ManagerMetrics>) -> Response<Full<Bytes>> {
     let path = if request.method() == Method::GET { request.uri().path() } else { "" };
     match path {
         "/healthz" => text(StatusCode::OK, "ok\n"),
@@ -106,14 +106,14 @@ async fn answer(request: &Request<Incoming>, metrics: Arc<Metrics>) -> Response<
         "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, "no pass went through yet, nor does it stand by\n"),
         "/metrics" => {
             let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
-            told(metrics, Format::asked_for(accept)).await
+            metrics_response(metrics, ExpositionFormat::negotiate(accept)).await
         }
         _ => text(StatusCode::NOT_FOUND, "there are /healthz, /readyz and /metrics\n"),
     }
 }
 
 /// Of a large world the first answer takes a while: every certificate is read.
-async fn told(metrics: Arc<Metrics>, format: Format) -> Response<Full<Bytes>> {
+async fn metrics_response(metrics: Arc<ManagerMetrics>, format: ExpositionFormat) -> Response<Full<Bytes>> {
     let Ok(Ok(body)) = spawn_blocking(move || metrics.text(format)).await else {
         return text(StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be written\n");
     };
@@ -134,11 +134,11 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
-    use crate::metrics::Kept;
+    use crate::metrics::DocumentSource;
 
     struct Nothing;
 
-    impl Kept for Nothing {
+    impl DocumentSource for Nothing {
         fn documents(&self) -> Arc<Documents> {
             Arc::default()
         }
@@ -158,16 +158,16 @@ mod tests {
     }
 
     async fn served() -> SocketAddr {
-        let entrance = Entrance::open(&["127.0.0.1:0".parse().unwrap()]).await.unwrap();
+        let entrance = HealthListener::open(&["127.0.0.1:0".parse().unwrap()]).await.unwrap();
         let address = entrance.address().unwrap();
-        tokio::spawn(entrance.serve(Arc::new(Metrics::new(Arc::new(Nothing), Timestamp::now()))));
+        tokio::spawn(entrance.serve(Arc::new(ManagerMetrics::new(Arc::new(Nothing), Timestamp::now()))));
         address
     }
 
     #[tokio::test]
     async fn an_address_that_is_taken_is_named() {
         let address = served().await;
-        let taken = Entrance::open(&[address]).await.unwrap_err();
+        let taken = HealthListener::open(&[address]).await.unwrap_err();
         assert_eq!(taken.to_string(), format!("could not listen on {address}"));
     }
 

@@ -7,10 +7,10 @@
 
 mod api;
 mod events;
-mod held;
 mod object;
-mod verdict;
+mod refusal_condition;
 mod watch;
+mod watch_cache;
 mod write;
 
 use std::{
@@ -22,23 +22,23 @@ use std::{
 use async_trait::async_trait;
 use keelway_api::{
     Documents,
-    document::{Change, DocumentName},
+    document::{DocumentChange, DocumentName},
     fault::Faults,
 };
-use keelway_reconciler::{Changing, Store, StoreError};
+use keelway_reconciler::{ChangingDocuments, Store, StoreError};
 use kube::Client;
 use tokio::{sync::Notify, time::timeout};
 
-use api::Resources;
-use held::{Held, Looked};
+use api::StoreResources;
 use watch::Watches;
+use watch_cache::{StoreSnapshot, WatchCache};
 use write::at_once;
-pub(crate) use write::unless_gone;
+pub(crate) use write::ignore_not_found;
 
-pub use events::Teller;
-use events::Writing;
+pub use events::EventSender;
+use events::WriteActivity;
 
-use crate::{metrics::Kept, place::path_of};
+use crate::{document_paths::path_of, metrics::DocumentSource};
 
 /// The name by which API servers know what the manager wrote.
 pub const MANAGER: &str = "keelway-manager";
@@ -80,14 +80,14 @@ pub enum KubernetesError {
     },
 }
 
-type Failure = Box<dyn Error + Send + Sync>;
+type BoxedKubernetesError = Box<dyn Error + Send + Sync>;
 
 /// Documents in a Kubernetes cluster. Needs a runtime.
-pub struct Kubernetes {
+pub struct KubernetesStore {
     client: Client,
-    resources: Resources,
-    shared: Arc<Shared>,
-    teller: Teller,
+    resources: StoreResources,
+    shared: Arc<SharedWatchCache>,
+    teller: EventSender,
     watches: tokio::sync::Mutex<Watches>,
     /// Held while changes are made, of which several cannot be made at once.
     writing: Arc<tokio::sync::Mutex<()>>,
@@ -95,35 +95,35 @@ pub struct Kubernetes {
 
 /// What watches and writers have in common.
 #[derive(Default)]
-struct Shared {
-    held: Mutex<Held>,
+struct SharedWatchCache {
+    held: Mutex<WatchCache>,
     /// Told of each change.
     changed: Notify,
 }
 
-impl Shared {
-    fn held(&self) -> MutexGuard<'_, Held> {
+impl SharedWatchCache {
+    fn held(&self) -> MutexGuard<'_, WatchCache> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Kubernetes {
+impl KubernetesStore {
     /// Begins to watch a cluster.
     #[must_use]
     pub fn open(client: Client) -> Self {
-        let shared = Arc::new(Shared::default());
-        let resources = Resources::new();
+        let shared = Arc::new(SharedWatchCache::default());
+        let resources = StoreResources::new();
         let watches = Watches::start(&client, &resources, &shared);
         let writing = Arc::new(tokio::sync::Mutex::default());
-        let told_beside = Writing { turns: writing.clone(), shared: shared.clone() };
-        let teller = Teller::start(client.clone(), resources.clone(), told_beside);
+        let told_beside = WriteActivity { turns: writing.clone(), shared: shared.clone() };
+        let teller = EventSender::start(client.clone(), resources.clone(), told_beside);
         let watches = tokio::sync::Mutex::new(watches);
         Self { client, resources, shared, teller, watches, writing }
     }
 
     /// Where Events are told.
     #[must_use]
-    pub fn teller(&self) -> Teller {
+    pub fn event_sender(&self) -> EventSender {
         self.teller.clone()
     }
 
@@ -135,8 +135,8 @@ impl Kubernetes {
     /// made.
     pub async fn change(&self, since: &Documents, to: &Documents) -> Result<(), KubernetesError> {
         let _one = self.writing.lock().await;
-        let steps = together(to.steps_since(since), |change| to.only_tells(since, change));
-        self.refuse_what_others_changed(&steps, since)?;
+        let steps = together(to.steps_since(since), |change| to.changes_only_conditions(since, change));
+        self.check_conflicts(&steps, since)?;
         for step in &steps {
             self.ensure_namespaces(step).await?;
             at_once(step.iter().map(|change| self.make(change, since, to))).await?;
@@ -144,10 +144,10 @@ impl Kubernetes {
         Ok(())
     }
 
-    fn refuse_what_others_changed(&self, steps: &[Vec<Change>], since: &Documents) -> Result<(), KubernetesError> {
+    fn check_conflicts(&self, steps: &[Vec<DocumentChange>], since: &Documents) -> Result<(), KubernetesError> {
         let mut held = self.shared.held();
         let is_other = |name: &&DocumentName| held.is_other(name, since);
-        match steps.iter().flatten().map(Change::name).find(is_other) {
+        match steps.iter().flatten().map(DocumentChange::name).find(is_other) {
             Some(other) => {
                 held.wake();
                 self.shared.changed.notify_waiters();
@@ -162,10 +162,10 @@ impl Kubernetes {
     ///
     /// # Errors
     /// The API server does not tell.
-    pub async fn look_anew(&self) -> Result<(), KubernetesError> {
+    pub async fn relist(&self) -> Result<(), KubernetesError> {
         let mut watches = self.watches.lock().await;
         watches.end().await;
-        self.shared.held().begin_anew();
+        self.shared.held().restart_watches();
         *watches = Watches::start(&self.client, &self.resources, &self.shared);
         self.seen().await
     }
@@ -188,19 +188,19 @@ impl Kubernetes {
         timeout(PATIENCE, all).await.map_err(|_| KubernetesError::NotSeen(missing()))
     }
 
-    async fn look(&self) -> Result<Arc<Documents>, Failure> {
+    async fn read_changes(&self) -> Result<Arc<Documents>, BoxedKubernetesError> {
         self.seen().await?;
-        let Looked { documents, put_back, verdicts } = self.shared.held().look();
+        let StoreSnapshot { documents, rewrite: put_back, verdicts } = self.shared.held().take_snapshot();
         for (name, told) in verdicts {
-            self.tell(&name, told.as_ref()).await;
+            self.write_verdict(&name, told.as_ref()).await;
         }
         let documents = documents.map_err(KubernetesError::Faults)?;
         self.watches.lock().await.end_unreferred(&documents);
         let _one = self.writing.lock().await;
         for name in put_back {
             tracing::warn!(document = %name, "the document was taken away, and is written again");
-            if let Err(error) = self.put_back(&name, &documents).await {
-                self.shared.held().missed(path_of(&name));
+            if let Err(error) = self.rewrite(&name, &documents).await {
+                self.shared.held().record_missed(path_of(&name));
                 return Err(error.into());
             }
         }
@@ -209,8 +209,11 @@ impl Kubernetes {
 }
 
 /// What only tells people is written with the first step: nothing is to be there before it.
-fn together(mut steps: Vec<Vec<Change>>, only_tells: impl Fn(&Change) -> bool) -> Vec<Vec<Change>> {
-    let told: Vec<Change> =
+fn together(
+    mut steps: Vec<Vec<DocumentChange>>,
+    only_tells: impl Fn(&DocumentChange) -> bool,
+) -> Vec<Vec<DocumentChange>> {
+    let told: Vec<DocumentChange> =
         steps.iter_mut().flat_map(|step| step.extract_if(.., |change| only_tells(change))).collect();
     steps.retain(|step| !step.is_empty());
     match steps.first_mut() {
@@ -221,9 +224,9 @@ fn together(mut steps: Vec<Vec<Change>>, only_tells: impl Fn(&Change) -> bool) -
 }
 
 #[async_trait]
-impl Store for Kubernetes {
+impl Store for KubernetesStore {
     async fn load(&self) -> Result<Arc<Documents>, StoreError> {
-        let documents = self.look().await.map_err(|cause| StoreError { operation: "load", cause })?;
+        let documents = self.read_changes().await.map_err(|cause| StoreError { operation: "load", cause })?;
         self.shared.held().loaded = documents.clone();
         Ok(documents)
     }
@@ -237,9 +240,9 @@ impl Store for Kubernetes {
     }
 }
 
-impl Kept for Kubernetes {
+impl DocumentSource for KubernetesStore {
     fn documents(&self) -> Arc<Documents> {
-        self.shared.held().world.clone().unwrap_or_default()
+        self.shared.held().documents.clone().unwrap_or_default()
     }
 
     fn refused(&self) -> usize {
@@ -248,18 +251,18 @@ impl Kept for Kubernetes {
 }
 
 #[async_trait]
-impl Changing for Kubernetes {
+impl ChangingDocuments for KubernetesStore {
     async fn changed(&self) {
         loop {
             let notified = self.shared.changed.notified();
-            if self.shared.held().is_news() {
+            if self.shared.held().has_changes() {
                 return;
             }
             notified.await;
         }
     }
 
-    fn put_together(&self, known: &mut Arc<Documents>) -> bool {
-        self.shared.held().put_together(known)
+    fn compact(&self, known: &mut Arc<Documents>) -> bool {
+        self.shared.held().compact(known)
     }
 }

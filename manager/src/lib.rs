@@ -3,12 +3,12 @@
 mod accept;
 pub mod client;
 pub mod directory;
+mod document_paths;
+pub mod fenced_machines;
 pub mod health;
 pub mod kubernetes;
-pub mod led;
 pub mod metrics;
 pub mod pivot;
-mod place;
 pub mod proto;
 mod reports;
 pub mod server;

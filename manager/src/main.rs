@@ -2,7 +2,7 @@
 
 mod definitions;
 mod elect;
-mod work;
+mod store_reconciler;
 
 use std::{
     io::{self, Write},
@@ -19,12 +19,12 @@ use keelway_api::jiff::Timestamp;
 use keelway_lease::Election;
 use keelway_manager::{
     client::DEFAULT_SOCKET,
-    directory::Directory,
-    health::{self, Entrance},
-    kubernetes::Kubernetes,
-    led::Led,
-    metrics::{self, Metrics},
-    server::{Listener, serve},
+    directory::DirectoryStore,
+    fenced_machines::FencedMachines,
+    health::{self, HealthListener},
+    kubernetes::KubernetesStore,
+    metrics::{self, ManagerMetrics},
+    server::{ManagerUnixSocket, serve},
     traces::Traces,
 };
 use keelway_planner::Waves;
@@ -33,6 +33,7 @@ use kube::{
     Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
+use store_reconciler::StoreReconciler;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::{
@@ -41,7 +42,6 @@ use tracing_subscriber::{
     layer::SubscriberExt as _,
     util::SubscriberInitExt as _,
 };
-use work::Work;
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -49,18 +49,18 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 /// Keeps every cluster as its documents say.
 #[derive(Debug, Parser)]
 #[command(name = "keelway-manager", version)]
-struct Arguments {
+struct ManagerArguments {
     #[command(subcommand)]
-    command: Command,
+    command: ManagerCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum ManagerCommand {
     /// Runs until SIGTERM or SIGINT.
     ///
     /// What it placed goes on running when it ends.
     #[command(after_help = "Example:\n  keelway-manager run --store dir:/var/lib/keelway-manager")]
-    Run(RunArguments),
+    Run(ManagerRunArguments),
     /// Prints the definitions of Keelway's kinds, which a management cluster needs.
     #[command(after_help = "Example:\n  keelway-manager crds | kubectl apply --server-side -f -")]
     Crds(CrdsArguments),
@@ -74,7 +74,7 @@ struct CrdsArguments {
 }
 
 #[derive(Debug, clap::Args)]
-struct RunArguments {
+struct ManagerRunArguments {
     /// Where documents are: dir:PATH, a directory with one file a document, which is made where there is none; or kubernetes, custom
     /// resources of a cluster.
     #[arg(long, value_name = "STORE", value_parser = store)]
@@ -118,22 +118,22 @@ fn store(text: &str) -> Result<StoreArgument, &'static str> {
 struct MetricsListen(Vec<SocketAddr>);
 
 fn metrics_listen(text: &str) -> Result<MetricsListen, &'static str> {
-    let mend = "write ADDRESS:PORT, such as 127.0.0.1:9743; :PORT for all addresses; or off";
+    let help = "write ADDRESS:PORT, such as 127.0.0.1:9743; :PORT for all addresses; or off";
     if text == "off" {
         return Ok(MetricsListen(Vec::new()));
     }
     if let Some(port) = text.strip_prefix(':') {
-        let port: u16 = port.parse().map_err(|_| mend)?;
+        let port: u16 = port.parse().map_err(|_| help)?;
         // The first one stands for both families where the machine has both.
         return Ok(MetricsListen(vec![(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()]));
     }
-    text.parse().map(|address| MetricsListen(vec![address])).map_err(|_| mend)
+    text.parse().map(|address| MetricsListen(vec![address])).map_err(|_| help)
 }
 
 fn main() -> ExitCode {
-    match Arguments::parse().command {
-        Command::Run(arguments) => run(arguments),
-        Command::Crds(CrdsArguments { directory }) => ended(definitions::write(directory.as_deref())),
+    match ManagerArguments::parse().command {
+        ManagerCommand::Run(arguments) => run(arguments),
+        ManagerCommand::Crds(CrdsArguments { directory }) => ended(definitions::write(directory.as_deref())),
     }
 }
 
@@ -145,7 +145,7 @@ fn ended(done: anyhow::Result<()>) -> ExitCode {
 }
 
 #[tokio::main(worker_threads = 2)]
-async fn run(arguments: RunArguments) -> ExitCode {
+async fn run(arguments: ManagerRunArguments) -> ExitCode {
     let traces = match Traces::begin() {
         Ok(traces) => traces,
         Err(error) => return ended(Err(error.into())),
@@ -165,7 +165,7 @@ async fn run(arguments: RunArguments) -> ExitCode {
     if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-async fn manage(arguments: RunArguments) -> anyhow::Result<()> {
+async fn manage(arguments: ManagerRunArguments) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     cancel_on_signal(stop.clone())?;
     match &arguments.store {
@@ -173,14 +173,14 @@ async fn manage(arguments: RunArguments) -> anyhow::Result<()> {
             if arguments.elect.leader_elect {
                 bail!("--leader-elect is for a store in Kubernetes: a directory has a lock");
             }
-            let store = Arc::new(Directory::open(path)?);
-            let metrics = told(store.clone(), &arguments.metrics_listen).await?;
-            let listener = Listener::bind(&arguments.listen)?;
+            let store = Arc::new(DirectoryStore::open(path)?);
+            let metrics = serve_metrics(store.clone(), &arguments.metrics_listen).await?;
+            let listener = ManagerUnixSocket::bind(&arguments.listen)?;
             let serving = tokio::spawn(serve(listener, store.clone(), stop.clone()));
             tracing::info!(store = %path.display(), "begins");
             let machines = Arc::new(ConnectedMachines::new(arguments.images));
-            let work = Work { store, machines, metrics, waves: arguments.upgrade_waves, events: None };
-            let _ = work.go_on(Driver::Alone, &stop).await;
+            let work = StoreReconciler { store, machines, metrics, waves: arguments.upgrade_waves, events: None };
+            let _ = work.run_passes(Driver::Alone, &stop).await;
             serving.await??;
         }
         StoreArgument::Kubernetes => {
@@ -193,37 +193,44 @@ async fn manage(arguments: RunArguments) -> anyhow::Result<()> {
 }
 
 /// As the only manager of the store, or as one of those that hold the Lease after each other.
-async fn over_kubernetes(arguments: &RunArguments, config: Config, stop: &CancellationToken) -> anyhow::Result<()> {
+async fn over_kubernetes(
+    arguments: &ManagerRunArguments,
+    config: Config,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
     let connect = move || kube::Client::try_from(config.clone());
     let client = connect().context("could not make a client of the kubeconfig")?;
     let election = arguments.elect.election(&client)?;
     let fence = election.as_ref().map(Election::fence);
     let client = fence.as_ref().map_or(client.clone(), |fence| fence.guard(client));
-    let store = Arc::new(Kubernetes::open(client));
-    let metrics = told(store.clone(), &arguments.metrics_listen).await?;
+    let store = Arc::new(KubernetesStore::open(client));
+    let metrics = serve_metrics(store.clone(), &arguments.metrics_listen).await?;
     let mut machines: Arc<dyn Machines> = Arc::new(ConnectedMachines::new(arguments.images.clone()));
     if let Some(fence) = fence {
-        machines = Arc::new(Led::new(machines, fence));
+        machines = Arc::new(FencedMachines::new(machines, fence));
     }
-    let events = Some(store.teller());
+    let events = Some(store.event_sender());
     let waves = arguments.upgrade_waves.clone();
-    let work = Work { store, machines, metrics, waves, events };
+    let work = StoreReconciler { store, machines, metrics, waves, events };
     tracing::info!(store = "kubernetes", "begins");
     match election {
         None => {
-            let _ = work.go_on(Driver::Alone, stop).await;
+            let _ = work.run_passes(Driver::Alone, stop).await;
             Ok(())
         }
-        Some(election) => work.take_turns(&election, connect, stop).await,
+        Some(election) => work.run_with_lease(&election, connect, stop).await,
     }
 }
 
 /// Metrics of a store, told where they are to be.
-async fn told(store: Arc<dyn metrics::Kept>, listen: &MetricsListen) -> anyhow::Result<Arc<Metrics>> {
-    let metrics = Arc::new(Metrics::new(store, Timestamp::now()));
+async fn serve_metrics(
+    store: Arc<dyn metrics::DocumentSource>,
+    listen: &MetricsListen,
+) -> anyhow::Result<Arc<ManagerMetrics>> {
+    let metrics = Arc::new(ManagerMetrics::new(store, Timestamp::now()));
     let MetricsListen(addresses) = listen;
     if !addresses.is_empty() {
-        let entrance = Entrance::open(addresses).await?;
+        let entrance = HealthListener::open(addresses).await?;
         tracing::info!(address = %entrance.address()?, "tells health and metrics");
         tokio::spawn(entrance.serve(metrics.clone()));
     }

@@ -1,12 +1,12 @@
 //! What Prometheus is told: counted while passes go by, and worked out from the documents when it asks.
 
 mod actions;
-mod births;
 mod certificates;
+mod cluster_creation;
 mod clusters;
+mod component_figures;
 mod exposition;
 mod family;
-mod holdings;
 mod hypervisors;
 mod passes;
 mod process;
@@ -23,21 +23,21 @@ use std::{
 use keelway_api::{
     Documents,
     jiff::Timestamp,
-    machine::{MachineState, Seen},
+    machine::{MachineState, ObservedValue},
     name::HypervisorName,
 };
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::gauge::Gauge, registry::Registry};
 
-use certificates::Certificates;
-use family::Family;
-use holdings::Holdings;
-use process::Process;
+use certificates::CertificateCache;
+use component_figures::Holdings;
+use family::MetricFamily;
+use process::ProcessCollector;
 
-pub use exposition::Format;
+pub use exposition::ExpositionFormat;
 pub use passes::Passes;
 
 /// Documents that are kept.
-pub trait Kept: Send + Sync + 'static {
+pub trait DocumentSource: Send + Sync + 'static {
     /// Those that count now.
     fn documents(&self) -> Arc<Documents>;
     /// How many somebody wrote that do not count, as they are not sound.
@@ -46,7 +46,7 @@ pub trait Kept: Send + Sync + 'static {
 
 /// All that is told.
 #[derive(Debug)]
-pub struct Metrics {
+pub struct ManagerMetrics {
     registry: Registry,
     passes: Passes,
     holdings: Arc<Holdings>,
@@ -55,16 +55,16 @@ pub struct Metrics {
     stands_by: AtomicBool,
 }
 
-impl Metrics {
+impl ManagerMetrics {
     /// Of these documents, and of a process that begins now.
     #[must_use]
-    pub fn new(kept: Arc<dyn Kept>, now: Timestamp) -> Self {
+    pub fn new(kept: Arc<dyn DocumentSource>, now: Timestamp) -> Self {
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(Process::new(now)));
+        registry.register_collector(Box::new(ProcessCollector::new(now)));
         let own = registry.sub_registry_with_prefix("keelway");
         let passes = Passes::new(own);
         let holdings = Arc::<Holdings>::default();
-        let world = World { kept, certificates: Certificates::default(), holdings: holdings.clone() };
+        let world = DocumentCollector { kept, certificates: CertificateCache::default(), holdings: holdings.clone() };
         own.register_collector(Box::new(world));
         let leading = Gauge::default();
         own.register("leading", "1 while this one works: it is alone, or holds the Lease", leading.clone());
@@ -72,13 +72,13 @@ impl Metrics {
     }
 
     /// It works from now on, or no longer.
-    pub fn lead(&self, leads: bool) {
+    pub fn set_leading(&self, leads: bool) {
         self.stands_by.store(false, Ordering::Relaxed);
         self.leading.set(i64::from(leads));
     }
 
     /// It has all that there is in sight, and waits until another one works no longer.
-    pub fn stand_by(&self) {
+    pub fn set_standing_by(&self) {
         self.stands_by.store(true, Ordering::Relaxed);
     }
 
@@ -89,8 +89,8 @@ impl Metrics {
     }
 
     /// Takes what a machine tells; `Seen::Unreachable`: it does not answer.
-    pub fn looked(&self, machine: &HypervisorName, seen: &Seen<MachineState>) {
-        self.holdings.looked(machine, seen);
+    pub fn record_machine(&self, machine: &HypervisorName, seen: &ObservedValue<MachineState>) {
+        self.holdings.record_machine(machine, seen);
     }
 
     /// Where passes are counted.
@@ -103,24 +103,25 @@ impl Metrics {
     ///
     /// # Errors
     /// A value cannot be written.
-    pub fn text(&self, format: Format) -> Result<String, fmt::Error> {
+    pub fn text(&self, format: ExpositionFormat) -> Result<String, fmt::Error> {
         exposition::text(&self.registry, format)
     }
 }
 
 /// What the documents tell.
-struct World {
-    kept: Arc<dyn Kept>,
-    certificates: Certificates,
+struct DocumentCollector {
+    kept: Arc<dyn DocumentSource>,
+    certificates: CertificateCache,
     holdings: Arc<Holdings>,
 }
 
-impl World {
-    fn families(&self) -> Vec<Family> {
+impl DocumentCollector {
+    fn families(&self) -> Vec<MetricFamily> {
         let documents = self.kept.documents();
-        let mut refused = Family::new("documents_refused", "Documents that somebody wrote and that are not sound");
+        let mut refused =
+            MetricFamily::new("documents_refused", "Documents that somebody wrote and that are not sound");
         refused.add([], family::count(self.kept.refused()));
-        let mut build = Family::new("build_info", "1; what the manager was built from");
+        let mut build = MetricFamily::new("build_info", "1; what the manager was built from");
         build.add([("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0);
         let mut families = vec![build, refused];
         families.extend(clusters::families(&documents));
@@ -131,13 +132,13 @@ impl World {
     }
 }
 
-impl fmt::Debug for World {
+impl fmt::Debug for DocumentCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("World")
     }
 }
 
-impl Collector for World {
+impl Collector for DocumentCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.families().iter().try_for_each(|family| family.encode(&mut encoder))
     }

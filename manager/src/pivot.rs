@@ -24,22 +24,22 @@ use keelway_reconciler::{Store, StoreError};
 use serde_json::{Value as Json, json};
 
 pub use kubernetes::{LEFT_FOR, ManagementCluster, ManagementClusterError};
-pub use pipe::Stream;
+pub use pipe::PipeStore;
 
 /// Where a world moves from, or to. Whoever has one has it alone. What is not said otherwise is so of a stream: nothing of what went
 /// through it stays there.
 #[async_trait]
-pub trait End: Store {
+pub trait PivotStore: Store {
     /// What it is called, as the command line names it.
     fn title(&self) -> String;
 
     /// Where its documents have gone, where a move was cut off before all of them had left.
-    async fn left_for(&self) -> Result<Option<String>, StoreError> {
+    async fn pivot_target(&self) -> Result<Option<String>, StoreError> {
         Ok(None)
     }
 
     /// Notes that its documents have all arrived elsewhere, so that nobody works on what is left here; or that nothing is left.
-    async fn leave_for(&self, _whither: Option<&str>) -> Result<(), StoreError> {
+    async fn set_pivot_target(&self, _whither: Option<&str>) -> Result<(), StoreError> {
         Ok(())
     }
 
@@ -70,13 +70,13 @@ pub enum PivotError {
     Empty(String),
     /// A move to somewhere else was cut off.
     #[error(
-        "the documents of {from} have gone to {whither}: finish that first, with keelway pivot --from {from} --to {whither}"
+        "the documents of {from} have gone to {target}: finish that first, with keelway pivot --from {from} --to {target}"
     )]
     Left {
         /// Where they were.
         from: String,
         /// Where they are.
-        whither: String,
+        target: String,
     },
     /// What moves does not fit what is there.
     #[error("the documents do not fit those of {to}")]
@@ -104,19 +104,19 @@ pub enum PivotError {
 /// # Errors
 /// Where something does not fit or is not done, the documents are all where they were; or all where they go, and the move is to be begun
 /// again.
-pub async fn pivot(from: &dyn End, to: &dyn End) -> Result<Arc<Documents>, PivotError> {
-    let left = |from: &dyn End, whither| PivotError::Left { from: from.title(), whither };
-    if let Some(whither) = to.left_for().await? {
-        return Err(left(to, whither));
+pub async fn pivot(from: &dyn PivotStore, to: &dyn PivotStore) -> Result<Arc<Documents>, PivotError> {
+    let left = |from: &dyn PivotStore, target| PivotError::Left { from: from.title(), target };
+    if let Some(target) = to.pivot_target().await? {
+        return Err(left(to, target));
     }
-    match from.left_for().await? {
+    match from.pivot_target().await? {
         None => {}
-        Some(whither) if whither == to.title() => {
+        Some(target) if target == to.title() => {
             let documents = to.load().await?;
             leave(from, &documents).await?;
             return Ok(documents);
         }
-        Some(whither) => return Err(left(from, whither)),
+        Some(target) => return Err(left(from, target)),
     }
     let documents = from.load().await?;
     if documents.is_empty() {
@@ -127,17 +127,19 @@ pub async fn pivot(from: &dyn End, to: &dyn End) -> Result<Arc<Documents>, Pivot
     to.prepare(&documents).await?;
     to.save(&joined).await?;
     let arrived = to.load().await?;
-    if let Some(name) = documents.all_names().find(|name| essence(arrived.get(name)) != essence(documents.get(name))) {
+    if let Some(name) =
+        documents.all_names().find(|name| comparable_json(arrived.get(name)) != comparable_json(documents.get(name)))
+    {
         return Err(PivotError::Lost { name, from: from.title(), to: to.title() });
     }
-    from.leave_for(Some(&to.title())).await?;
+    from.set_pivot_target(Some(&to.title())).await?;
     leave(from, &documents).await?;
     Ok(documents)
 }
 
-async fn leave(from: &dyn End, documents: &Documents) -> Result<(), PivotError> {
+async fn leave(from: &dyn PivotStore, documents: &Documents) -> Result<(), PivotError> {
     from.forget(documents).await?;
-    Ok(from.leave_for(None).await?)
+    Ok(from.set_pivot_target(None).await?)
 }
 
 /// Documents beside those that are there already, of which some may have come with a move that was cut off.
@@ -146,9 +148,9 @@ fn joined(documents: &Documents, there: &Documents) -> Result<Documents, Faults>
     let mut faults = Vec::new();
     for name in documents.all_names() {
         let Some(document) = documents.get(&name) else { continue };
-        if let Some(problem) = there.get(&name).and_then(|there| hindrance(document, there)) {
-            let mend = "take one of both away, or give it another name";
-            faults.push(Fault { document: name.to_string(), ..Fault::of("metadata.name", problem, mend) });
+        if let Some(problem) = there.get(&name).and_then(|there| conflict_reason(document, there)) {
+            let help = "take one of both away, or give it another name";
+            faults.push(Fault { document: name.to_string(), ..Fault::of("metadata.name", problem, help) });
         }
         joined.put(&name, document.owned());
     }
@@ -159,7 +161,7 @@ fn joined(documents: &Documents, there: &Documents) -> Result<Documents, Faults>
 }
 
 /// Why a document does not take the place of the one of its name.
-fn hindrance(document: DocumentRef<'_>, there: DocumentRef<'_>) -> Option<&'static str> {
+fn conflict_reason(document: DocumentRef<'_>, there: DocumentRef<'_>) -> Option<&'static str> {
     const OTHER: &str = "there is another one of this name already";
     match (document, there) {
         (DocumentRef::Hypervisor(document), DocumentRef::Hypervisor(there)) => {
@@ -191,7 +193,7 @@ fn hindrance(document: DocumentRef<'_>, there: DocumentRef<'_>) -> Option<&'stat
 }
 
 /// What of a document is the same in every store, of times their seconds.
-fn essence(document: Option<DocumentRef<'_>>) -> Json {
+fn comparable_json(document: Option<DocumentRef<'_>>) -> Json {
     let mut json = match document {
         None => Json::Null,
         Some(document @ DocumentRef::ClusterClass(class)) => json!([spec_and_status(document), class.is_default()]),

@@ -8,26 +8,26 @@ use std::{
 
 use keelway_api::{
     Documents,
-    event::{Event, of_change},
+    event::{DocumentEvent, of_change},
     jiff::Timestamp,
-    machine::{MachineState, Seen},
+    machine::{MachineState, ObservedValue},
     name::HypervisorName,
 };
 use keelway_hypervisor_agent::report::chain_text;
 use keelway_planner::Decision;
-use keelway_reconciler::{Applying, Outcome, PassError, StoreError, Task, Watcher};
+use keelway_reconciler::{ApplyOutcome, PassError, PassOutcome, StoreError, Task, Watcher};
 
 use tokio::sync::Notify;
 
-use crate::{kubernetes::Teller, metrics::Metrics};
+use crate::{kubernetes::EventSender, metrics::ManagerMetrics};
 
 /// Tells what is new of each task.
 #[derive(Debug)]
 pub struct Reports {
-    metrics: Arc<Metrics>,
+    metrics: Arc<ManagerMetrics>,
     /// Who tells Events, where the store is a management cluster.
-    teller: Option<Teller>,
-    tasks: BTreeMap<Task, Known>,
+    teller: Option<EventSender>,
+    tasks: BTreeMap<Task, TaskReport>,
     unread: Option<String>,
     settled: bool,
     /// Told each time that all is settled.
@@ -36,7 +36,7 @@ pub struct Reports {
 
 /// What is known of a task.
 #[derive(Debug, Default)]
-struct Known {
+struct TaskReport {
     told: BTreeSet<String>,
     settled: bool,
 }
@@ -46,45 +46,47 @@ impl Watcher for Reports {
         self.tasks.entry(task.clone()).or_default();
     }
 
-    fn passed(&mut self, task: &Task, outcome: &Outcome, took: Duration) {
+    fn passed(&mut self, task: &Task, outcome: &PassOutcome, took: Duration) {
         self.metrics.passes().passed(outcome, took, Timestamp::now());
         // What comes of other decisions is told of documents.
-        for decision in outcome.plan.decisions.iter().filter(|decision| matches!(decision, Decision::Give { .. })) {
+        for decision in
+            outcome.plan.decisions.iter().filter(|decision| matches!(decision, Decision::AssignPorts { .. }))
+        {
             tracing::info!(task = %task, "{decision}");
         }
-        let failures = outcome.failures.iter().map(|failure| format!("{}: {}", failure.at, failure.why));
+        let failures = outcome.failures.iter().map(|failure| format!("{}: {}", failure.subject, failure.reason));
         let waiting = outcome.plan.waiting.iter().map(ToString::to_string);
-        self.tell(task, failures.collect(), waiting.collect());
+        self.report(task, failures.collect(), waiting.collect());
         self.settle(task, outcome.settled);
     }
 
     fn saved(&mut self, before: &Documents, after: &Documents) {
         for event in of_change(before, after) {
-            let Event { regarding, reason, note, warning, .. } = &event;
+            let DocumentEvent { regarding, reason, note, warning, .. } = &event;
             if *warning {
                 tracing::warn!(document = %regarding, reason, "{note}");
             } else {
                 tracing::info!(document = %regarding, reason, "{note}");
             }
             if let Some(teller) = &self.teller {
-                teller.tell(event);
+                teller.send(event);
             }
         }
     }
 
-    fn looked(&mut self, machine: &HypervisorName, seen: &Seen<MachineState>) {
-        self.metrics.looked(machine, seen);
+    fn machine_observed(&mut self, machine: &HypervisorName, seen: &ObservedValue<MachineState>) {
+        self.metrics.record_machine(machine, seen);
     }
 
-    fn applied(&mut self, task: &Task, applying: &Applying) {
+    fn applied(&mut self, task: &Task, applying: &ApplyOutcome) {
         self.metrics.passes().applied(applying);
-        self.tell(task, applying.failures.clone(), Vec::new());
+        self.report(task, applying.failures.clone(), Vec::new());
         self.settle(task, applying.effects == 0 && applying.failures.is_empty());
     }
 
     fn failed(&mut self, task: &Task, error: &PassError, took: Duration) {
         self.metrics.passes().failed(took);
-        self.tell(task, vec![chain_text(error)], Vec::new());
+        self.report(task, vec![chain_text(error)], Vec::new());
         self.settle(task, false);
     }
 
@@ -94,12 +96,12 @@ impl Watcher for Reports {
 
     fn ended(&mut self, task: &Task) {
         if let Task::Machine(name) = task {
-            self.metrics.looked(name, &Seen::unreachable("it is gone"));
+            self.metrics.record_machine(name, &ObservedValue::unreachable("it is gone"));
         }
         self.tasks.remove(task);
     }
 
-    fn unread(&mut self, error: &StoreError) {
+    fn load_failed(&mut self, error: &StoreError) {
         let text = chain_text(error);
         if self.unread.as_ref() != Some(&text) {
             tracing::error!("{text}");
@@ -111,23 +113,23 @@ impl Watcher for Reports {
 impl Reports {
     /// Counts into these metrics.
     #[must_use]
-    pub fn new(metrics: Arc<Metrics>) -> Self {
+    pub fn new(metrics: Arc<ManagerMetrics>) -> Self {
         Self { metrics, teller: None, tasks: BTreeMap::new(), unread: None, settled: false, rest: Arc::default() }
     }
 
     /// Tells Events, too.
     #[must_use]
-    pub fn with_events(self, teller: Teller) -> Self {
+    pub fn with_events(self, teller: EventSender) -> Self {
         Self { teller: Some(teller), ..self }
     }
 
     /// Told each time that nothing is left to be done.
     #[must_use]
-    pub fn rest(&self) -> Arc<Notify> {
+    pub fn idle_notify(&self) -> Arc<Notify> {
         self.rest.clone()
     }
 
-    fn tell(&mut self, task: &Task, failures: Vec<String>, waiting: Vec<String>) {
+    fn report(&mut self, task: &Task, failures: Vec<String>, waiting: Vec<String>) {
         let known = self.tasks.entry(task.clone()).or_default();
         for failure in failures.iter().filter(|failure| !known.told.contains(*failure)) {
             tracing::error!(task = %task, "{failure}");

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
-use crate::{directory::Directory, proto::documents_server::DocumentsServer};
-use service::Service;
-pub use socket::{Listener, SocketError};
+use crate::{directory::DirectoryStore, proto::documents_server::DocumentsServer};
+use service::DocumentsService;
+pub use socket::{ManagerSocketError, ManagerUnixSocket};
 
 /// The most bytes of one message: documents of a large world, as they are moved into a store.
 pub const MAX_MESSAGE: usize = 256 << 20;
@@ -25,11 +25,12 @@ pub const MAX_MESSAGE: usize = 256 << 20;
 /// # Errors
 /// The socket broke.
 pub async fn serve(
-    listener: Listener,
-    store: Arc<Directory>,
+    listener: ManagerUnixSocket,
+    store: Arc<DirectoryStore>,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
-    let service = DocumentsServer::new(Service::new(store, stop.clone())).max_decoding_message_size(MAX_MESSAGE);
+    let service =
+        DocumentsServer::new(DocumentsService::new(store, stop.clone())).max_decoding_message_size(MAX_MESSAGE);
     let connections = listener.connections();
     Server::builder().add_service(service).serve_with_incoming_shutdown(connections, stop.cancelled_owned()).await
 }

@@ -73,7 +73,8 @@ impl Traces {
     /// # Errors
     /// What it says cannot be used.
     pub fn begin() -> Result<Option<Self>, TracesError> {
-        let Some((variable, endpoint)) = said(["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"])
+        let Some((variable, endpoint)) =
+            first_set_variable(["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"])
         else {
             return Ok(None);
         };
@@ -82,7 +83,7 @@ impl Traces {
             exporter = exporter.with_tls_config(trusted()?);
         }
         let resource = Resource::builder();
-        let named = said(["OTEL_SERVICE_NAME"]).is_some();
+        let named = first_set_variable(["OTEL_SERVICE_NAME"]).is_some();
         let resource = if named { resource } else { resource.with_service_name(SERVICE) };
         let provider =
             SdkTracerProvider::builder().with_batch_exporter(exporter.build()?).with_resource(resource.build()).build();
@@ -114,7 +115,7 @@ fn is_told(of: &Metadata<'_>) -> bool {
 }
 
 /// The first of these variables that says something.
-fn said<const N: usize>(variables: [&'static str; N]) -> Option<(&'static str, String)> {
+fn first_set_variable<const N: usize>(variables: [&'static str; N]) -> Option<(&'static str, String)> {
     let value = |variable| env::var(variable).ok().filter(|value| !value.is_empty());
     variables.into_iter().find_map(|variable| Some((variable, value(variable)?)))
 }
@@ -135,7 +136,7 @@ fn is_secure(variable: &'static str, endpoint: &str) -> Result<bool, TracesError
 
 /// Whom the collector's certificate is to be signed by: those of `OTEL_EXPORTER_OTLP_CERTIFICATE`, else those of the machine.
 fn trusted() -> Result<ClientTlsConfig, TracesError> {
-    let certificate = said(["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"]);
+    let certificate = first_set_variable(["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"]);
     let Some((variable, path)) = certificate else { return Ok(ClientTlsConfig::new().with_native_roots()) };
     let path = PathBuf::from(path);
     let pem = fs::read(&path).map_err(|cause| TracesError::Certificate { variable, path, cause })?;

@@ -57,7 +57,7 @@ pub enum ApiError {
     },
     /// A file failed.
     #[error(transparent)]
-    File(crate::files::FileError),
+    File(crate::files::NodeFileError),
     /// The worker has no certificate that holds now.
     #[error("this worker's certificate has ended, or is not its own: {}", ENDED)]
     NoIdentity,
@@ -70,12 +70,12 @@ pub enum ApiError {
         deadline: Duration,
     },
     /// Something did not come about.
-    #[error("{what}: not within {} s; {mend}", deadline.as_secs())]
+    #[error("{what}: not within {} s; {help}", deadline.as_secs())]
     TimedOut {
         /// What was waited for.
         what: String,
         /// What to do.
-        mend: &'static str,
+        help: &'static str,
         /// For how long.
         deadline: Duration,
         /// What failed last, where something did.
@@ -103,7 +103,7 @@ impl ApiError {
     }
 
     /// Whether the same may be answered otherwise a moment later: there was no answer, or it says that there is none now.
-    pub(crate) fn may_pass(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         if let Self::Request { source, .. } = self {
             let is_cut_off = matches!(**source, kube::Error::Service(_) | kube::Error::HyperError(_));
             return is_cut_off || code(source).is_some_and(|code| matches!(code, 408 | 409 | 429 | 500..));
@@ -118,7 +118,7 @@ pub(crate) fn code(error: &kube::Error) -> Option<u16> {
 }
 
 /// Who asks.
-pub(crate) enum Identity<'a> {
+pub(crate) enum ApiCredentials<'a> {
     /// The bearer of a token.
     Token(&'a str),
     /// Who has this certificate and its key, both PEM.
@@ -137,24 +137,28 @@ pub(crate) fn certificates(pem: &str) -> Result<Vec<Vec<u8>>, ApiError> {
 pub(crate) fn client(
     address: SocketAddr,
     authorities: Vec<Vec<u8>>,
-    identity: &Identity<'_>,
+    identity: &ApiCredentials<'_>,
 ) -> Result<Client, ApiError> {
     build(configuration(address, authorities, identity)?, ANSWER)
 }
 
 /// The same, which tells each answer as it came, for who asks again by another ingress. By itself a client repeats what is answered with
 /// 429, and that is also how a PodDisruptionBudget says no.
-pub(crate) fn frank_client(
+pub(crate) fn client_without_retries(
     address: SocketAddr,
     authorities: Vec<Vec<u8>>,
-    identity: &Identity<'_>,
+    identity: &ApiCredentials<'_>,
 ) -> Result<Client, ApiError> {
     let mut config = configuration(address, authorities, identity)?;
     config.default_retry = false;
     build(config, FRANK_ANSWER)
 }
 
-fn configuration(address: SocketAddr, authorities: Vec<Vec<u8>>, identity: &Identity<'_>) -> Result<Config, ApiError> {
+fn configuration(
+    address: SocketAddr,
+    authorities: Vec<Vec<u8>>,
+    identity: &ApiCredentials<'_>,
+) -> Result<Config, ApiError> {
     let url = format!("https://{address}").parse().map_err(|_| ApiError::Address(address))?;
     let mut config = Config::new(url);
     config.root_cert = Some(authorities);
@@ -162,8 +166,8 @@ fn configuration(address: SocketAddr, authorities: Vec<Vec<u8>>, identity: &Iden
     config.connect_timeout = Some(CONNECT);
     config.proxy_url = None;
     match identity {
-        Identity::Token(token) => config.auth_info.token = Some((*token).to_owned().into()),
-        Identity::Certificate { certificate, key } => {
+        ApiCredentials::Token(token) => config.auth_info.token = Some((*token).to_owned().into()),
+        ApiCredentials::Certificate { certificate, key } => {
             config.auth_info.client_certificate_data = Some(STANDARD.encode(certificate));
             config.auth_info.client_key_data = Some(STANDARD.encode(key).into());
         }
@@ -181,7 +185,7 @@ pub(crate) async fn persist<T>(limit: Duration, ask: impl AsyncFn() -> Result<T,
     let end = Instant::now() + limit;
     loop {
         match ask().await {
-            Err(error) if error.may_pass() && Instant::now() < end => sleep(AGAIN).await,
+            Err(error) if error.is_transient() && Instant::now() < end => sleep(AGAIN).await,
             outcome => return outcome,
         }
     }
@@ -189,10 +193,10 @@ pub(crate) async fn persist<T>(limit: Duration, ask: impl AsyncFn() -> Result<T,
 
 /// Something that comes about in the cluster.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wait<'a> {
+pub(crate) struct WaitCondition<'a> {
     pub(crate) what: &'a str,
     /// What to do where it does not.
-    pub(crate) mend: &'static str,
+    pub(crate) help: &'static str,
     pub(crate) deadline: Duration,
 }
 
@@ -201,7 +205,7 @@ pub(crate) struct Wait<'a> {
 pub(crate) async fn wait_for<K, T>(
     api: &Api<K>,
     name: &str,
-    wait: Wait<'_>,
+    wait: WaitCondition<'_>,
     mut made: Option<K>,
     mut look: impl FnMut(K) -> Option<T>,
 ) -> Result<T, ApiError>
@@ -230,8 +234,8 @@ where
         }
     })
     .await;
-    let Wait { what, mend, deadline } = wait;
-    watched.unwrap_or_else(|_| Err(ApiError::TimedOut { what: what.to_owned(), mend, deadline, source: last }))
+    let WaitCondition { what, help, deadline } = wait;
+    watched.unwrap_or_else(|_| Err(ApiError::TimedOut { what: what.to_owned(), help, deadline, source: last }))
 }
 
 /// Looks at one object as it is now, and then at each change, for as long as the watch lasts. `None`: it is not there.

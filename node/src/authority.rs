@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An endpoint that showed an authority of the token.
 #[derive(Debug, Clone)]
-pub(crate) struct Trusted {
+pub(crate) struct TrustedEndpoint {
     pub(crate) endpoint: SocketAddr,
     /// The authority's certificate.
     pub(crate) authority: CertificateDer<'static>,
@@ -60,7 +60,7 @@ pub enum EndpointError {
 }
 
 /// Looks at all endpoints at once: those that can be trusted, in the token's order, and what is wrong with the others.
-pub(crate) async fn look(token: &JoinToken) -> (Vec<Trusted>, Vec<(SocketAddr, EndpointError)>) {
+pub(crate) async fn check_endpoints(token: &JoinToken) -> (Vec<TrustedEndpoint>, Vec<(SocketAddr, EndpointError)>) {
     let looks = token.endpoints.iter().map(|endpoint| async move { (*endpoint, look_at(token, *endpoint).await) });
     let mut trusted = Vec::new();
     let mut others = Vec::new();
@@ -73,9 +73,10 @@ pub(crate) async fn look(token: &JoinToken) -> (Vec<Trusted>, Vec<(SocketAddr, E
     (trusted, others)
 }
 
-async fn look_at(token: &JoinToken, endpoint: SocketAddr) -> Result<Trusted, EndpointError> {
+async fn look_at(token: &JoinToken, endpoint: SocketAddr) -> Result<TrustedEndpoint, EndpointError> {
     let provider = Arc::new(ring::default_provider());
-    let pinned = Arc::new(Pinned { token: token.clone(), provider: Arc::clone(&provider), found: Mutex::default() });
+    let pinned =
+        Arc::new(PinnedVerifier { token: token.clone(), provider: Arc::clone(&provider), found: Mutex::default() });
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(EndpointError::Unusable)?
@@ -92,7 +93,7 @@ async fn look_at(token: &JoinToken, endpoint: SocketAddr) -> Result<Trusted, End
     let date = head.headers.get(http::header::DATE).and_then(|date| date.to_str().ok());
     let date = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok()).map(|date| date.timestamp());
     let authority = pinned.found.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    Ok(Trusted { endpoint, authority: authority.ok_or(EndpointError::Stranger)?, date })
+    Ok(TrustedEndpoint { endpoint, authority: authority.ok_or(EndpointError::Stranger)?, date })
 }
 
 /// What people can do something about.
@@ -112,20 +113,20 @@ fn understood(error: GetError) -> EndpointError {
 
 /// Trusts a chain that ends in an authority of the token, and no other.
 #[derive(Debug)]
-struct Pinned {
+struct PinnedVerifier {
     token: JoinToken,
     provider: Arc<CryptoProvider>,
     found: Mutex<Option<CertificateDer<'static>>>,
 }
 
-impl Pinned {
+impl PinnedVerifier {
     fn is_named(&self, certificate: &CertificateDer<'_>) -> bool {
         let is_authority = CertificateFacts::from_der(certificate).is_ok_and(|facts| facts.is_authority);
         is_authority && self.token.names(certificate).unwrap_or(false)
     }
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

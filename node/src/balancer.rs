@@ -13,9 +13,9 @@ use std::{
 
 use keelway_hypervisor_agent::{
     https::{self, GetError},
-    tls::{TlsError, client_from_pem},
+    tls::{AgentTlsError, client_from_pem},
 };
-use keelway_vpn::{error::Chain, liveness::keep_alive};
+use keelway_vpn::{error::ErrorChain, liveness::keep_alive};
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use socket2::SockRef;
@@ -77,7 +77,7 @@ pub struct IngressStatus {
     pub connections: usize,
 }
 
-struct Ingress {
+struct BalancedIngress {
     address: SocketAddr,
     answers: Mutex<Option<bool>>,
     connections: AtomicUsize,
@@ -85,7 +85,7 @@ struct Ingress {
     reset: Mutex<CancellationToken>,
 }
 
-impl Ingress {
+impl BalancedIngress {
     fn answers(&self) -> Option<bool> {
         *self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,9 +107,9 @@ impl Ingress {
 
 /// Who has how many connections.
 #[derive(Default)]
-struct Clients(Mutex<BTreeMap<IpAddr, usize>>);
+struct ConnectionCounts(Mutex<BTreeMap<IpAddr, usize>>);
 
-impl Clients {
+impl ConnectionCounts {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -127,7 +127,7 @@ impl Clients {
 
 /// One connection, until it is dropped.
 struct Admitted {
-    clients: Arc<Clients>,
+    clients: Arc<ConnectionCounts>,
     address: IpAddr,
 }
 
@@ -144,25 +144,25 @@ impl Drop for Admitted {
 }
 
 /// Each with the task that asks it, which ends when it is forgotten.
-type Known = BTreeMap<SocketAddr, (Arc<Ingress>, AbortOnDropHandle<()>)>;
+type IngressTasks = BTreeMap<SocketAddr, (Arc<BalancedIngress>, AbortOnDropHandle<()>)>;
 
 /// The balancer.
 pub(crate) struct Balancer {
     config: Mutex<Arc<ClientConfig>>,
-    known: Mutex<Known>,
+    known: Mutex<IngressTasks>,
     turn: AtomicUsize,
-    clients: Arc<Clients>,
+    clients: Arc<ConnectionCounts>,
 }
 
 impl Balancer {
     /// For no ingress yet. `authorities`: PEM.
-    pub(crate) fn new(authorities: &str) -> Result<Arc<Self>, TlsError> {
+    pub(crate) fn new(authorities: &str) -> Result<Arc<Self>, AgentTlsError> {
         let config = Arc::new(client_from_pem(authorities.as_bytes(), None)?);
         let config = Mutex::new(config);
         Ok(Arc::new(Self { config, known: Mutex::default(), turn: AtomicUsize::new(0), clients: Arc::default() }))
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, IngressTasks> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -171,7 +171,7 @@ impl Balancer {
     }
 
     /// Uses these ingresses and authorities from now on. Connections through one that is forgotten end: it is on its way out.
-    pub(crate) fn set(self: &Arc<Self>, ingresses: &[SocketAddr], authorities: &str) -> Result<(), TlsError> {
+    pub(crate) fn set(self: &Arc<Self>, ingresses: &[SocketAddr], authorities: &str) -> Result<(), AgentTlsError> {
         let config = Arc::new(client_from_pem(authorities.as_bytes(), None)?);
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
         let mut known = self.known();
@@ -184,7 +184,7 @@ impl Balancer {
         });
         for address in ingresses {
             known.entry(*address).or_insert_with(|| {
-                let ingress = Arc::new(Ingress {
+                let ingress = Arc::new(BalancedIngress {
                     address: *address,
                     answers: Mutex::default(),
                     connections: AtomicUsize::new(0),
@@ -198,8 +198,9 @@ impl Balancer {
     }
 
     /// All of them: those that answer first, in turns, and those that do not last.
-    fn in_order(&self) -> Vec<Arc<Ingress>> {
-        let mut all: Vec<Arc<Ingress>> = self.known().values().map(|(ingress, _)| Arc::clone(ingress)).collect();
+    fn in_order(&self) -> Vec<Arc<BalancedIngress>> {
+        let mut all: Vec<Arc<BalancedIngress>> =
+            self.known().values().map(|(ingress, _)| Arc::clone(ingress)).collect();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let start = turn % all.len().max(1);
         all.rotate_left(start);
@@ -246,7 +247,7 @@ impl Balancer {
         }
     }
 
-    async fn check(&self, ingress: &Ingress) -> Result<(), CheckError> {
+    async fn check(&self, ingress: &BalancedIngress) -> Result<(), CheckError> {
         let config = self.config();
         let asked = async {
             let stream = TcpStream::connect(ingress.address).await.map_err(CheckError::Connect)?;
@@ -265,7 +266,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(1024)
 }
 
-async fn watch(balancer: Arc<Balancer>, ingress: Arc<Ingress>) {
+async fn watch(balancer: Arc<Balancer>, ingress: Arc<BalancedIngress>) {
     let mut turns = interval(CHECK_EVERY);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut misses = 0;
@@ -281,7 +282,7 @@ async fn watch(balancer: Arc<Balancer>, ingress: Arc<Ingress>) {
             continue;
         };
         if before != Some(false) {
-            tracing::warn!(ingress = %ingress.address, "it does not answer: {}", Chain(&error));
+            tracing::warn!(ingress = %ingress.address, "it does not answer: {}", ErrorChain(&error));
         }
         misses = if error.is_loss() { misses + 1 } else { 0 };
         if misses == MISSES {
@@ -326,7 +327,7 @@ mod tests {
 
     #[test]
     fn one_address_takes_the_api_from_no_other() {
-        let clients = Arc::new(Clients::default());
+        let clients = Arc::new(ConnectionCounts::default());
         let address = |last: u8| IpAddr::from([10, 244, 0, last]);
         let greedy: Vec<_> = (0..MOST_OF_ONE).map(|_| clients.admit(address(1)).unwrap()).collect();
         assert!(clients.admit(address(1)).is_none());

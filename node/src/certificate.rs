@@ -17,8 +17,8 @@ use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use crate::{
-    api::{self, ApiError, CONTROLLER, Wait},
-    files::{self, FileError},
+    api::{self, ApiError, CONTROLLER, WaitCondition},
+    files::{self, NodeFileError},
     settings::Layout,
 };
 
@@ -33,10 +33,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// There is no certificate.
 #[derive(Debug, thiserror::Error)]
-pub enum CertificateError {
+pub enum KubeletCertificateError {
     /// A file failed.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] NodeFileError),
     /// The key could not be made.
     #[error("cannot make a key")]
     Key(#[source] KeyError),
@@ -59,25 +59,25 @@ pub enum CertificateError {
 }
 
 /// A certificate and its key, both PEM.
-pub(crate) struct Held {
+pub(crate) struct KubeletCertificate {
     pub(crate) certificate: String,
     pub(crate) key: PrivateKeyPem,
 }
 
 /// What the cluster said to a request.
-enum Answer {
+enum SigningOutcome {
     Signed(String),
     Denied { reason: String, message: String },
 }
 
 /// The certificate that this worker has, where it is its own and holds.
-pub(crate) fn held(layout: &Layout, now: Timestamp) -> Result<Option<Held>, FileError> {
+pub(crate) fn load_valid(layout: &Layout, now: Timestamp) -> Result<Option<KubeletCertificate>, NodeFileError> {
     let Some(text) = files::read(&layout.identity())?.map(Zeroizing::new) else { return Ok(None) };
     let Some((certificate, key)) = split(&text) else { return Ok(None) };
     let facts = CertificateFacts::from_pem(first(&certificate));
     let holds = facts.is_ok_and(|facts| facts.validity.not_before() <= now && now < facts.validity.not_after());
     let fits = key_matches_certificate(first(&certificate), &key).unwrap_or(false);
-    Ok((holds && fits).then_some(Held { certificate, key }))
+    Ok((holds && fits).then_some(KubeletCertificate { certificate, key }))
 }
 
 /// The dates of a certificate of the kubelet: [`CLIENT`] or [`SERVING`].
@@ -117,43 +117,43 @@ pub(crate) async fn ensure(
     client: Client,
     name: &str,
     now: Timestamp,
-) -> Result<Held, CertificateError> {
-    if let Some(held) = held(layout, now)? {
+) -> Result<KubeletCertificate, KubeletCertificateError> {
+    if let Some(held) = load_valid(layout, now)? {
         return Ok(held);
     }
     files::make_dir(&layout.pki(), 0o700)?;
     let key = joining_key(layout)?;
-    let request =
-        client_signing_request(&key, &format!("system:node:{name}"), GROUP).map_err(CertificateError::Request)?;
+    let request = client_signing_request(&key, &format!("system:node:{name}"), GROUP)
+        .map_err(KubeletCertificateError::Request)?;
     tracing::debug!(action = "request for a certificate", "begins");
     let answer = answer(client, &request).await?;
     tracing::debug!(action = "request for a certificate", "done");
     match answer {
-        Answer::Signed(certificate) => {
-            keep(layout, &certificate, &key, now)?;
+        SigningOutcome::Signed(certificate) => {
+            store(layout, &certificate, &key, now)?;
             files::remove(&layout.joining_key())?;
-            Ok(Held { certificate, key })
+            Ok(KubeletCertificate { certificate, key })
         }
-        Answer::Denied { reason, message } => {
+        SigningOutcome::Denied { reason, message } => {
             // The next try is another request.
             files::remove(&layout.joining_key())?;
-            Err(CertificateError::Denied { name: name.to_owned(), reason, message })
+            Err(KubeletCertificateError::Denied { name: name.to_owned(), reason, message })
         }
     }
 }
 
 /// The key of a join that was cut off goes on: the cluster approves one key for a name.
-fn joining_key(layout: &Layout) -> Result<PrivateKeyPem, CertificateError> {
+fn joining_key(layout: &Layout) -> Result<PrivateKeyPem, KubeletCertificateError> {
     if let Some(text) = files::read(&layout.joining_key())? {
         return Ok(PrivateKeyPem::new(text));
     }
     let mut random = ChaCha8Rng::from_rng(&mut rand::rng());
-    let key = PrivateKeyPem::mint(&mut random).map_err(CertificateError::Key)?;
+    let key = PrivateKeyPem::mint(&mut random).map_err(KubeletCertificateError::Key)?;
     files::write(&layout.joining_key(), key.expose(), 0o600)?;
     Ok(key)
 }
 
-async fn answer(client: Client, request: &str) -> Result<Answer, CertificateError> {
+async fn answer(client: Client, request: &str) -> Result<SigningOutcome, KubeletCertificateError> {
     let requests: Api<CertificateSigningRequest> = Api::all(client);
     // Signatures are deterministic, so the same key asks under the same name.
     let digest = Sha256::digest(request.as_bytes());
@@ -173,23 +173,23 @@ async fn answer(client: Client, request: &str) -> Result<Answer, CertificateErro
         Err(error) if api::code(&error) == Some(409) => None,
         Err(error) => return Err(ApiError::request("ask for a certificate")(error).into()),
     };
-    let wait = Wait { what: "the certificate is signed", mend: CONTROLLER, deadline: PATIENCE };
-    Ok(api::wait_for(&requests, &name, wait, made, |request| said(&request)).await?)
+    let wait = WaitCondition { what: "the certificate is signed", help: CONTROLLER, deadline: PATIENCE };
+    Ok(api::wait_for(&requests, &name, wait, made, |request| signing_outcome(&request)).await?)
 }
 
-fn said(request: &CertificateSigningRequest) -> Option<Answer> {
+fn signing_outcome(request: &CertificateSigningRequest) -> Option<SigningOutcome> {
     let status = request.status.as_ref()?;
     let of = |kind: &str| status.conditions.iter().flatten().find(|condition| condition.type_ == kind);
     if let Some(no) = of("Denied").or_else(|| of("Failed")) {
         let reason = no.reason.clone().unwrap_or_default();
-        return Some(Answer::Denied { reason, message: no.message.clone().unwrap_or_default() });
+        return Some(SigningOutcome::Denied { reason, message: no.message.clone().unwrap_or_default() });
     }
     let certificate = status.certificate.as_ref().filter(|bytes| !bytes.0.is_empty())?;
-    String::from_utf8(certificate.0.clone()).ok().map(Answer::Signed)
+    String::from_utf8(certificate.0.clone()).ok().map(SigningOutcome::Signed)
 }
 
 /// Keeps it as the kubelet keeps its own: a file for each certificate, and a link to the one of now.
-fn keep(layout: &Layout, certificate: &str, key: &PrivateKeyPem, now: Timestamp) -> Result<(), FileError> {
+fn store(layout: &Layout, certificate: &str, key: &PrivateKeyPem, now: Timestamp) -> Result<(), NodeFileError> {
     let file = format!("kubelet-client-{}.pem", now.strftime("%Y-%m-%d-%H-%M-%S"));
     let text = Zeroizing::new(format!("{}\n{}", certificate.trim_end(), key.expose()));
     let path = layout.pki().join(&file);
@@ -197,7 +197,7 @@ fn keep(layout: &Layout, certificate: &str, key: &PrivateKeyPem, now: Timestamp)
     let link = layout.identity();
     let next = link.with_extension("pem.new");
     files::remove(&next)?;
-    symlink(&path, &next).and_then(|()| fs::rename(&next, &link)).map_err(FileError::new("link", link))
+    symlink(&path, &next).and_then(|()| fs::rename(&next, &link)).map_err(NodeFileError::new("link", link))
 }
 
 #[cfg(test)]

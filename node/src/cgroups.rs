@@ -8,7 +8,7 @@ use std::{
 use crate::{
     checks::Cgroups,
     facts,
-    files::{self, FileError},
+    files::{self, NodeFileError},
 };
 
 const ROOT: &str = "/sys/fs/cgroup";
@@ -33,7 +33,7 @@ fn is_group(path: &Path) -> bool {
 }
 
 /// Makes the group in every hierarchy: the kubelet wants it there.
-pub(crate) fn ensure(name: &str) -> Result<(), FileError> {
+pub(crate) fn ensure(name: &str) -> Result<(), NodeFileError> {
     for hierarchy in hierarchies() {
         let group = hierarchy.join(name.trim_start_matches('/'));
         files::make_dir(&group, 0o755)?;

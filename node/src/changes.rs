@@ -10,7 +10,7 @@ use keelway_vpn::netlink::interface::Interface;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    files::{self, FileError},
+    files::{self, NodeFileError},
     firewall, mounts,
     settings::{Layout, NodeOptions},
     sysctl,
@@ -48,7 +48,7 @@ pub(crate) struct Changes {
     /// Whether somebody else has a bridge of the name that pods' has.
     pub(crate) has_bridge: bool,
     /// Tables and chains that were there.
-    pub(crate) firewall: firewall::Names,
+    pub(crate) firewall: firewall::FirewallNames,
     /// The digests of the images that containerd had.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) images: Option<BTreeSet<String>>,
@@ -56,14 +56,14 @@ pub(crate) struct Changes {
 
 /// How the machine is, as far as it is not asked for by path.
 #[derive(Debug, Default)]
-pub(crate) struct Before {
-    pub(crate) firewall: firewall::Names,
+pub(crate) struct MachineBaseline {
+    pub(crate) firewall: firewall::FirewallNames,
     pub(crate) images: BTreeSet<String>,
 }
 
 impl Changes {
     /// How the machine is, to be written down before any of it changes.
-    pub(crate) fn of(options: &NodeOptions, before: Before) -> Result<Self, FileError> {
+    pub(crate) fn of(options: &NodeOptions, before: MachineBaseline) -> Result<Self, NodeFileError> {
         let mut changes = Self {
             sysctls: sysctl::all(),
             directories: SHARED.iter().map(PathBuf::from).filter(|path| !path.exists()).collect(),
@@ -83,7 +83,7 @@ impl Changes {
         Ok(changes)
     }
 
-    fn note_tree(&mut self, tree: PathBuf) -> Result<(), FileError> {
+    fn note_tree(&mut self, tree: PathBuf) -> Result<(), NodeFileError> {
         if tree.exists() {
             self.mounts.extend(mounts::below(&tree)?.iter().map(|mount| mount.as_os_str().as_bytes().to_vec()));
             self.there.insert(tree.clone(), mounts::names(&tree)?);
@@ -111,16 +111,16 @@ impl Changes {
     }
 
     /// What the trees were like.
-    pub(crate) fn trees_before(&self) -> mounts::Before {
-        mounts::Before { directories: self.there.clone(), mounts: self.mounts.clone() }
+    pub(crate) fn trees_before(&self) -> mounts::MountBaseline {
+        mounts::MountBaseline { directories: self.there.clone(), mounts: self.mounts.clone() }
     }
 
-    pub(crate) fn read(layout: &Layout) -> Result<Self, FileError> {
+    pub(crate) fn read(layout: &Layout) -> Result<Self, NodeFileError> {
         Ok(files::read_json(&layout.changes())?.unwrap_or_default())
     }
 
     /// Writes down what is about to be changed.
-    pub(crate) fn note(layout: &Layout, change: impl FnOnce(&mut Self)) -> Result<(), FileError> {
+    pub(crate) fn note(layout: &Layout, change: impl FnOnce(&mut Self)) -> Result<(), NodeFileError> {
         // `join` and the daemon do this side by side.
         let _alone = files::lock(&layout.changes().with_extension("lock"))?;
         let before = Self::read(layout)?;
@@ -133,7 +133,7 @@ impl Changes {
     pub(crate) fn make_room<'a>(
         layout: &Layout,
         paths: impl IntoIterator<Item = &'a Path> + Clone,
-    ) -> Result<(), FileError> {
+    ) -> Result<(), NodeFileError> {
         Self::note(layout, |changes| paths.clone().into_iter().for_each(|path| changes.note_file(path)))?;
         let mut directories = paths.into_iter().filter_map(Path::parent);
         directories.try_for_each(|directory| files::make_dir(directory, 0o755))

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     changes::Changes,
-    files::{self, FileError},
+    files::{self, NodeFileError},
     settings::Layout,
 };
 
@@ -38,7 +38,7 @@ pub(crate) enum CniError {
     },
     /// It cannot be written.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] NodeFileError),
 }
 
 /// Each file with this worker's ranges in it. None before it has ranges.
@@ -96,18 +96,18 @@ pub(crate) fn apply(
 }
 
 /// Puts plugins where containerd looks for them. What is there under the same name stays.
-pub(crate) fn install(layout: &Layout, directory: &Path) -> Result<(), FileError> {
+pub(crate) fn install(layout: &Layout, directory: &Path) -> Result<(), NodeFileError> {
     if directory == layout.plugins() {
         return Ok(());
     }
     let ours = Changes::read(layout)?.files;
-    let entries = std::fs::read_dir(layout.plugins()).map_err(FileError::new("list", layout.plugins()))?;
+    let entries = std::fs::read_dir(layout.plugins()).map_err(NodeFileError::new("list", layout.plugins()))?;
     let plugins = entries.flatten().map(|entry| (entry.path(), directory.join(entry.file_name())));
     let plugins: Vec<(PathBuf, PathBuf)> = plugins.filter(|(_, to)| !to.exists() || ours.contains(to)).collect();
     Changes::make_room(layout, plugins.iter().map(|(_, to)| to.as_path()))?;
     // Copies: whoever has plugins of the same names may write to these files.
     files::at_once(&plugins, |(from, to)| {
-        let content = std::fs::read(from).map_err(FileError::new("read", from))?;
+        let content = std::fs::read(from).map_err(NodeFileError::new("read", from))?;
         files::update(to, content, 0o755).map(drop)
     })
 }

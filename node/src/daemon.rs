@@ -15,9 +15,9 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use keelway_api::worker::{INFORMATION, WireGuardPeer};
-use keelway_cri::Runtime;
-use keelway_hypervisor_agent::tls::TlsError;
-use keelway_vpn::error::Chain;
+use keelway_cri::CriRuntime;
+use keelway_hypervisor_agent::tls::AgentTlsError;
+use keelway_vpn::error::ErrorChain;
 use kube::{Api, Client};
 use rustix::{
     fs::{FlockOperation, flock},
@@ -30,26 +30,26 @@ use tokio::{
 };
 
 use crate::{
-    api::{self, ApiError, Identity},
+    api::{self, ApiCredentials, ApiError},
     balancer::{self, Balancer},
     certificate,
     changes::BRIDGE,
     checks, cni, facts,
-    files::{self, FileError},
-    firewall::{self, FirewallError, Outside, Wanted},
+    files::{self, NodeFileError},
+    firewall::{self, ExternalInterfaces, FirewallConfig, FirewallError},
     image,
-    information::{InformationError, Known, NAMESPACE},
+    information::{InformationError, NAMESPACE, TrustedInformation},
     kubelet::{KUBELET_LOG, Kubelet, KubeletStatus},
     logs,
-    peer::{self, Given, PeerError},
+    peer::{self, PeerAssignment, PeerError},
     process::ProcessId,
     service::NODE_LOG,
     settings::{Layout, NodeOptions},
-    status::{self, CertificateStatus, Status},
+    status::{self, CertificateStatus, WorkerStatus},
     sysctl,
-    tunnels::{self, TunnelStatus, Tunnels},
+    tunnels::{self, TunnelStatus, WorkerTunnels},
 };
-use keelway_resident::Mapped;
+use keelway_resident::MappedProgram;
 
 /// How often it is looked whether tunnels, firewall and settings are still what they were made: nobody tells of each of them.
 const REPAIR_EVERY: Duration = Duration::from_secs(10);
@@ -60,7 +60,7 @@ const LOCK: Duration = Duration::from_secs(10);
 
 /// The daemon cannot run.
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub enum DaemonError {
     /// The machine is no worker, or not yet.
     #[error("this machine is no worker yet: run `keelway node join TOKEN` (there is no {0})")]
     NotJoined(String),
@@ -69,16 +69,16 @@ pub enum RunError {
     Running(String),
     /// A file failed.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] NodeFileError),
     /// Its key is none.
     #[error(transparent)]
     Peer(#[from] PeerError),
     /// The runtime's socket cannot be used.
     #[error("cannot use containerd's socket")]
-    Runtime(#[source] keelway_cri::Error),
+    Runtime(#[source] keelway_cri::CriError),
     /// The authorities cannot be used.
     #[error("cannot use the cluster's authorities")]
-    Authorities(#[source] TlsError),
+    Authorities(#[source] AgentTlsError),
     /// The reserved address cannot be listened on.
     #[error("cannot listen on {address} for the API")]
     Listen {
@@ -94,9 +94,9 @@ pub enum RunError {
 }
 
 /// What the daemon knows by now; each is told to whoever watches it.
-struct Facts {
-    known: watch::Sender<Known>,
-    given: watch::Sender<Given>,
+struct DaemonState {
+    known: watch::Sender<TrustedInformation>,
+    given: watch::Sender<PeerAssignment>,
     templates: watch::Sender<Option<BTreeMap<String, String>>>,
     tunnels: watch::Sender<Vec<TunnelStatus>>,
     kubelet: watch::Sender<KubeletStatus>,
@@ -107,30 +107,30 @@ struct Facts {
 struct Daemon {
     layout: Layout,
     options: NodeOptions,
-    facts: Facts,
+    facts: DaemonState,
     balancer: Arc<Balancer>,
     /// The client of before, and what it was made of.
     client: Mutex<Option<([String; 2], Client)>>,
 }
 
 /// Runs the worker until `stop`. Kubelet and pods go on after it.
-pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), RunError> {
-    let not_joined = |path: &std::path::Path| RunError::NotJoined(path.display().to_string());
+pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
+    let not_joined = |path: &std::path::Path| DaemonError::NotJoined(path.display().to_string());
     let options = layout.read_options()?.ok_or_else(|| not_joined(&layout.options()))?;
     lock(&layout).await?;
-    let known = Known::kept(&layout)?.ok_or_else(|| not_joined(&layout.information()))?;
-    let given = files::read_json::<Given>(&layout.peer())?.ok_or_else(|| not_joined(&layout.peer()))?;
-    let key = peer::kept_key(&layout)?.ok_or_else(|| not_joined(&layout.wireguard_key()))?;
-    let runtime = facts::client(&options.containerd_socket).map_err(RunError::Runtime)?;
+    let known = TrustedInformation::load(&layout)?.ok_or_else(|| not_joined(&layout.information()))?;
+    let given = files::read_json::<PeerAssignment>(&layout.peer())?.ok_or_else(|| not_joined(&layout.peer()))?;
+    let key = peer::load_key(&layout)?.ok_or_else(|| not_joined(&layout.wireguard_key()))?;
+    let runtime = facts::client(&options.containerd_socket).map_err(DaemonError::Runtime)?;
 
-    let mapped = Mapped::of_this_process();
+    let mapped = MappedProgram::of_this_process();
     raise_files();
-    let mut tunnels = Tunnels::new(key, &options.name);
-    tunnels.want(&known.cluster, &given);
-    let balancer = Balancer::new(&known.authorities).map_err(RunError::Authorities)?;
+    let mut tunnels = WorkerTunnels::new(key, &options.name);
+    tunnels.set_desired(&known.cluster, &given);
+    let balancer = Balancer::new(&known.authorities).map_err(DaemonError::Authorities)?;
     let listeners = listen(&known)?;
-    balancer.set(&ingresses(&known), &known.authorities).map_err(RunError::Authorities)?;
-    let questions = status::listen(&layout.socket()).map_err(RunError::Socket)?;
+    balancer.set(&ingresses(&known), &known.authorities).map_err(DaemonError::Authorities)?;
+    let questions = status::listen(&layout.socket()).map_err(DaemonError::Socket)?;
     for listener in listeners {
         tokio::spawn(Arc::clone(&balancer).serve(listener));
     }
@@ -139,7 +139,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), R
     let first = kubelet.begin(&known, &given).await;
     tracing::info!(node = options.name, "up");
 
-    let facts = Facts {
+    let facts = DaemonState {
         known: watch::Sender::new(known),
         given: watch::Sender::new(given),
         templates: watch::Sender::new(None),
@@ -169,27 +169,29 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), R
 
 /// One daemon at a time. The lock ends with the process and not before: until then it listens where the next one has to. One that was
 /// killed has it for a moment longer.
-async fn lock(layout: &Layout) -> Result<(), RunError> {
+async fn lock(layout: &Layout) -> Result<(), DaemonError> {
     let path = layout.daemon_process();
     let file = fs::File::options().create(true).append(true).open(path.with_extension("lock"));
-    let file = file.map_err(FileError::new("open", &path))?;
+    let file = file.map_err(NodeFileError::new("open", &path))?;
     let (told, locked) = oneshot::channel();
     // A thread of its own: whoever gives up does not wait for it.
     std::thread::spawn(move || told.send(flock(&file, FlockOperation::LockExclusive).map(|()| file)));
     let Ok(Ok(Ok(held))) = timeout(LOCK, locked).await else {
-        return Err(RunError::Running(layout.root().display().to_string()));
+        return Err(DaemonError::Running(layout.root().display().to_string()));
     };
     let _until_the_end = held.into_raw_fd();
     if let Some(own) = ProcessId::of(std::process::id()) {
-        files::write_json_for_now(&path, &own)?;
+        files::write_json_volatile(&path, &own)?;
     }
     Ok(())
 }
 
-fn listen(known: &Known) -> Result<Vec<tokio::net::TcpListener>, RunError> {
+fn listen(known: &TrustedInformation) -> Result<Vec<tokio::net::TcpListener>, DaemonError> {
     let api = &known.cluster.api;
     let addresses = api.addresses.iter().map(|address| SocketAddr::new(*address, api.port));
-    addresses.map(|address| balancer::listen(address).map_err(|source| RunError::Listen { address, source })).collect()
+    addresses
+        .map(|address| balancer::listen(address).map_err(|source| DaemonError::Listen { address, source }))
+        .collect()
 }
 
 fn every(period: Duration) -> Interval {
@@ -199,8 +201,8 @@ fn every(period: Duration) -> Interval {
 }
 
 /// Tells what went wrong, unless it is the same as the last time.
-fn tell_once<E: Error + 'static>(last: &mut Option<String>, what: &str, outcome: Result<(), E>) {
-    let fault = outcome.err().map(|error| Chain(&error).to_string());
+fn log_once<E: Error + 'static>(last: &mut Option<String>, what: &str, outcome: Result<(), E>) {
+    let fault = outcome.err().map(|error| ErrorChain(&error).to_string());
     if fault != *last
         && let Some(fault) = &fault
     {
@@ -219,7 +221,7 @@ fn raise_files() {
 }
 
 /// What was needed once does not stay resident.
-async fn keep_small(mapped: io::Result<Mapped>) {
+async fn keep_small(mapped: io::Result<MappedProgram>) {
     let mut turns = every(GIVE_BACK_EVERY);
     // What the start needs is needed now.
     turns.reset();
@@ -227,7 +229,7 @@ async fn keep_small(mapped: io::Result<Mapped>) {
         let mapped = mapped?;
         loop {
             turns.tick().await;
-            mapped.give_back()?;
+            mapped.release()?;
         }
     };
     let Err::<Infallible, io::Error>(error) = given_back.await;
@@ -236,12 +238,12 @@ async fn keep_small(mapped: io::Result<Mapped>) {
     std::future::pending::<()>().await;
 }
 
-fn ingresses(known: &Known) -> Vec<SocketAddr> {
+fn ingresses(known: &TrustedInformation) -> Vec<SocketAddr> {
     known.cluster.endpoints.iter().map(|endpoint| endpoint.address).collect()
 }
 
 /// systemd counts the worker as started from here on. Where there is none, nobody listens.
-fn tell_init() {
+fn notify_systemd() {
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
         tracing::debug!(%error, "nobody is told that the worker is up");
     }
@@ -249,17 +251,17 @@ fn tell_init() {
 
 impl Daemon {
     /// Makes tunnels, asks gateways, and follows what the cluster tells of them.
-    async fn keep_tunnels(&self, mut tunnels: Tunnels) {
+    async fn keep_tunnels(&self, mut tunnels: WorkerTunnels) {
         let (mut known, mut given) = (self.facts.known.subscribe(), self.facts.given.subscribe());
         // The kernel takes its time for an interface, and the kubelet may ask for the API by now.
         let made = tokio::task::spawn_blocking(move || {
-            Tunnels::clear_left();
+            WorkerTunnels::clear_left();
             tunnels.converge();
             tunnels
         });
         tunnels = made.await.unwrap_or_else(|error| resume_unwind(error.into_panic()));
         self.facts.tunnels.send_replace(tunnels.status());
-        tell_init();
+        notify_systemd();
         let (mut turns, mut repairs) = (every(tunnels::ASK_EVERY), every(REPAIR_EVERY));
         repairs.reset();
         loop {
@@ -277,7 +279,7 @@ impl Daemon {
         }
     }
 
-    fn set_tunnels(&self, tunnels: &mut Tunnels) {
+    fn set_tunnels(&self, tunnels: &mut WorkerTunnels) {
         let (known, given) = (self.facts.known.borrow().clone(), self.facts.given.borrow().clone());
         tunnels.set(&known.cluster, &given);
     }
@@ -288,13 +290,13 @@ impl Daemon {
         let mut last = None;
         loop {
             repairs.tick().await;
-            tell_once(&mut last, "settings of the kernel are not what they should be", sysctl::set(&self.layout));
-            let absent = sysctl::absent();
+            log_once(&mut last, "settings of the kernel are not what they should be", sysctl::set(&self.layout));
+            let absent = sysctl::missing_settings();
             self.facts.absent.send_if_modified(|before| {
                 let is_new = *before != absent;
                 if is_new && !absent.is_empty() {
-                    let mend = checks::BRIDGE_MEND;
-                    tracing::error!(?absent, "the kernel lacks settings that Services need: {mend}");
+                    let help = checks::BRIDGE_MEND;
+                    tracing::error!(?absent, "the kernel lacks settings that Services need: {help}");
                 }
                 before.clone_from(&absent);
                 is_new
@@ -310,9 +312,9 @@ impl Daemon {
             for log in [KUBELET_LOG, NODE_LOG] {
                 let path = self.layout.logs().join(log);
                 // It may take a while, in which packets and questions go on.
-                let trimmed = tokio::task::spawn_blocking(move || logs::trim(&path)).await;
+                let trimmed = tokio::task::spawn_blocking(move || logs::truncate(&path)).await;
                 if let Ok(Err(error)) = trimmed {
-                    tracing::warn!("a log grows: {}", Chain(&error));
+                    tracing::warn!("a log grows: {}", ErrorChain(&error));
                 }
             }
         }
@@ -323,7 +325,7 @@ impl Daemon {
         while known.changed().await.is_ok() {
             let now = known.borrow_and_update().clone();
             if let Err(error) = self.balancer.set(&ingresses(&now), &now.authorities) {
-                tracing::error!("the balancer goes on as before: {}", Chain(&error));
+                tracing::error!("the balancer goes on as before: {}", ErrorChain(&error));
             }
         }
     }
@@ -339,7 +341,7 @@ impl Daemon {
             // The kernel lets readers of the old rules end first.
             let set = tokio::task::spawn_blocking(move || firewall::set(&wanted)).await;
             let set = set.unwrap_or_else(|error| Err(FirewallError::Socket(error.into())));
-            tell_once(&mut last, "the firewall is not what it should be", set);
+            log_once(&mut last, "the firewall is not what it should be", set);
             select! {
                 _ = repairs.tick() => {}
                 Ok(()) = templates.changed() => {}
@@ -350,21 +352,21 @@ impl Daemon {
         }
     }
 
-    fn firewall(&self) -> Wanted {
+    fn firewall(&self) -> FirewallConfig {
         let cluster = self.facts.known.borrow().cluster.clone();
         let given = self.facts.given.borrow().clone();
         // Where the cluster brings its own CNI plugins nobody here knows by which interfaces pods are reached.
         let has_own_pods = self.facts.templates.borrow().as_ref().is_some_and(|templates| !templates.is_empty());
         let outside = if has_own_pods {
-            Outside::AllBut(["lo", &format!("{}*", tunnels::INTERFACE), BRIDGE].map(str::to_owned).to_vec())
+            ExternalInterfaces::AllBut(["lo", &format!("{}*", tunnels::INTERFACE), BRIDGE].map(str::to_owned).to_vec())
         } else {
-            Outside::Only(facts::uplinks())
+            ExternalInterfaces::Only(facts::uplinks())
         };
         // Whoever brings another CNI configuration says what of its pods is masqueraded.
         let pods = if cluster.cni.enabled { given.pod_cidrs } else { vec![] };
         let inside = [cluster.vpn_cidrs, cluster.pod_cidrs].concat();
         let own = [given.addresses, cluster.api.addresses].concat();
-        Wanted { pods, inside, own, outside }
+        FirewallConfig { pods, inside, own, outside }
     }
 
     /// What the cluster gave is there at the next start, too. Nothing waits for that.
@@ -374,12 +376,12 @@ impl Daemon {
             let (path, now) = (self.layout.peer(), given.borrow_and_update().clone());
             let kept = tokio::task::spawn_blocking(move || files::write_json(&path, &now)).await;
             if let Ok(Err(error)) = kept {
-                tracing::error!("what the cluster gave is not kept: {}", Chain(&error));
+                tracing::error!("what the cluster gave is not kept: {}", ErrorChain(&error));
             }
         }
     }
 
-    async fn keep_cni(&self, runtime: &Runtime) {
+    async fn keep_cni(&self, runtime: &CriRuntime) {
         let directory = image::settings(runtime).await.directories(&self.options).configuration;
         let (mut templates, mut given) = (self.facts.templates.subscribe(), self.facts.given.subscribe());
         let mut known = self.facts.known.subscribe();
@@ -391,7 +393,7 @@ impl Daemon {
             if let Some(now) = now
                 && let Err(error) = cni::apply(&self.layout, &directory, &now, &ranges)
             {
-                tracing::error!("the CNI configuration stays as it was: {}", Chain(&error));
+                tracing::error!("the CNI configuration stays as it was: {}", ErrorChain(&error));
             }
             select! {
                 Ok(()) = known.changed() => {}
@@ -434,7 +436,7 @@ impl Daemon {
                 Err(error) => {
                     let has_ended = matches!(error, ApiError::NoIdentity);
                     if told.replace(has_ended) != Some(has_ended) {
-                        tracing::warn!(what, "cannot be read: {}", Chain(&error));
+                        tracing::warn!(what, "cannot be read: {}", ErrorChain(&error));
                     }
                 }
             }
@@ -448,7 +450,7 @@ impl Daemon {
         let known = self.facts.known.borrow().clone();
         let api = &known.cluster.api;
         let address = api.addresses.first().map(|address| SocketAddr::new(*address, api.port));
-        let held = certificate::held(&self.layout, Timestamp::now()).map_err(ApiError::File)?;
+        let held = certificate::load_valid(&self.layout, Timestamp::now()).map_err(ApiError::File)?;
         let (Some(address), Some(held)) = (address, held) else { return Err(ApiError::NoIdentity) };
         let mut last = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         let made_of = [held.certificate.clone(), known.authorities.clone()];
@@ -457,26 +459,26 @@ impl Daemon {
         {
             return Ok(client.clone());
         }
-        let identity = Identity::Certificate { certificate: &held.certificate, key: held.key.expose() };
+        let identity = ApiCredentials::Certificate { certificate: &held.certificate, key: held.key.expose() };
         let client = api::client(address, api::certificates(&known.authorities)?, &identity)?;
         *last = Some((made_of, client.clone()));
         Ok(client)
     }
 
     fn take_information(&self, map: Option<ConfigMap>) -> Option<()> {
-        let known = match Known::of(&map?) {
+        let known = match TrustedInformation::of(&map?) {
             Ok(known) => known,
             Err(error) => {
                 let error: &InformationError = &error;
-                tracing::error!("what the cluster tells stays as it was: {}", Chain(error));
+                tracing::error!("what the cluster tells stays as it was: {}", ErrorChain(error));
                 return None;
             }
         };
         if *self.facts.known.borrow() == known {
             return None;
         }
-        if let Err(error) = known.keep(&self.layout) {
-            tracing::error!("what the cluster tells is not kept: {}", Chain(&error));
+        if let Err(error) = known.store(&self.layout) {
+            tracing::error!("what the cluster tells is not kept: {}", ErrorChain(&error));
         }
         tracing::info!(endpoints = known.cluster.endpoints.len(), "the cluster tells something new");
         self.facts.known.send_replace(known);
@@ -499,7 +501,7 @@ impl Daemon {
             tracing::error!("the cluster has no WireGuardPeer of this worker any more: it was evicted");
             return None;
         };
-        let given = Given::of(&peer);
+        let given = PeerAssignment::of(&peer);
         if given.addresses.is_empty() || *self.facts.given.borrow() == given {
             return None;
         }
@@ -507,7 +509,7 @@ impl Daemon {
         None
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> WorkerStatus {
         let given = self.facts.given.borrow().clone();
         let dates = [("client", certificate::CLIENT), ("serving", certificate::SERVING)];
         let certificates = dates.into_iter().filter_map(|(name, file)| {
@@ -515,7 +517,7 @@ impl Daemon {
             let (not_before, not_after) = (validity.not_before(), validity.not_after());
             Some(CertificateStatus { name: name.to_owned(), not_before, not_after })
         });
-        Status {
+        WorkerStatus {
             node: self.options.name.clone(),
             version: self.facts.known.borrow().cluster.version.clone(),
             pid: std::process::id(),

@@ -11,10 +11,10 @@ use std::{
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use jiff::Timestamp;
 use keelway_api::machine::COMPONENT_LABEL;
-use keelway_cri::{Deadlines, Runtime};
+use keelway_cri::{CriRuntime, Deadlines};
 
 use crate::{
-    checks::{Cgroups, Facts, RuntimeFacts},
+    checks::{Cgroups, HostFacts, HostRuntimeFacts},
     firewall, process,
     settings::NodeOptions,
 };
@@ -25,8 +25,8 @@ const OWNER: &str = "/var/lib/keelway/owner";
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// Looks at the machine. `own` is the kubelet of this worker, where it is one already.
-pub(crate) async fn observe(options: &NodeOptions, own: Option<u32>) -> Facts {
-    Facts {
+pub(crate) async fn observe(options: &NodeOptions, own: Option<u32>) -> HostFacts {
+    HostFacts {
         is_root: rustix::process::geteuid().is_root(),
         socket: options.containerd_socket.clone(),
         runtime: runtime(&options.containerd_socket).await,
@@ -45,23 +45,23 @@ pub(crate) async fn observe(options: &NodeOptions, own: Option<u32>) -> Facts {
 }
 
 /// A client of the machine's runtime.
-pub(crate) fn client(socket: &Path) -> Result<Runtime, keelway_cri::Error> {
-    Runtime::on_socket(socket, Deadlines { look: ANSWER, ..Deadlines::default() })
+pub(crate) fn client(socket: &Path) -> Result<CriRuntime, keelway_cri::CriError> {
+    CriRuntime::on_socket(socket, Deadlines { look: ANSWER, ..Deadlines::default() })
 }
 
-async fn runtime(socket: &Path) -> Result<RuntimeFacts, String> {
+async fn runtime(socket: &Path) -> Result<HostRuntimeFacts, String> {
     let ask = async {
         let runtime = client(socket)?;
-        let labelled = |sandbox: &keelway_cri::Sandbox| sandbox.labels.contains_key(COMPONENT_LABEL);
+        let labelled = |sandbox: &keelway_cri::CriSandbox| sandbox.labels.contains_key(COMPONENT_LABEL);
         let all = BTreeMap::new();
         let (version, components) = futures::try_join!(runtime.version(), runtime.list_pod_sandboxes(&all))?;
-        Ok(RuntimeFacts {
+        Ok(HostRuntimeFacts {
             name: version.runtime,
             version: version.runtime_version,
             components: components.iter().filter(|sandbox| labelled(sandbox)).count(),
         })
     };
-    ask.await.map_err(|error: keelway_cri::Error| keelway_vpn::error::Chain(&error).to_string())
+    ask.await.map_err(|error: keelway_cri::CriError| keelway_vpn::error::ErrorChain(&error).to_string())
 }
 
 /// The machine's architecture, as images and Nodes call it.

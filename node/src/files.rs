@@ -10,21 +10,21 @@ use std::{
 };
 
 use keelway_vpn::durable;
-pub(crate) use keelway_vpn::durable::beside;
+pub(crate) use keelway_vpn::durable::temporary_path;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// A file could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {operation} {}", path.display())]
-pub struct FileError {
+pub struct NodeFileError {
     operation: &'static str,
     path: PathBuf,
     #[source]
     source: io::Error,
 }
 
-impl FileError {
+impl NodeFileError {
     pub(crate) fn new(operation: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self { operation, path, source }
@@ -32,40 +32,40 @@ impl FileError {
 }
 
 /// Writes a file in one step: whoever reads sees all of the old one or all of the new one.
-pub(crate) fn write(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result<(), FileError> {
+pub(crate) fn write(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result<(), NodeFileError> {
     tracing::trace!(action = %path.display(), "saves");
-    durable::replace(path, content.as_ref(), mode).map_err(FileError::new("write", path))?;
+    durable::replace(path, content.as_ref(), mode).map_err(NodeFileError::new("write", path))?;
     tracing::trace!(action = %path.display(), "saved");
     Ok(())
 }
 
 /// A file's next content.
 #[derive(Debug)]
-pub(crate) struct Next {
+pub(crate) struct StagedFile {
     path: PathBuf,
     content: Vec<u8>,
     mode: u32,
 }
 
-impl Next {
+impl StagedFile {
     pub(crate) fn text(path: PathBuf, content: &str, mode: u32) -> Self {
         Self { path, content: content.as_bytes().to_vec(), mode }
     }
 
     /// A value as JSON, for root alone.
-    pub(crate) fn json<T: Serialize>(path: PathBuf, value: &T) -> Result<Self, FileError> {
+    pub(crate) fn json<T: Serialize>(path: PathBuf, value: &T) -> Result<Self, NodeFileError> {
         let content = json(&path, value)?;
         Ok(Self { path, content, mode: 0o600 })
     }
 }
 
 /// Writes files each of which makes sense without the others, in the time that a disk takes for one.
-pub(crate) fn write_all(all: &[Next]) -> Result<(), FileError> {
+pub(crate) fn write_all(all: &[StagedFile]) -> Result<(), NodeFileError> {
     for next in all {
         tracing::trace!(action = %next.path.display(), "saves");
     }
-    at_once(all, |Next { path, content, mode }| {
-        durable::replace(path, content, *mode).map_err(FileError::new("write", path))
+    at_once(all, |StagedFile { path, content, mode }| {
+        durable::replace(path, content, *mode).map_err(NodeFileError::new("write", path))
     })?;
     for next in all {
         tracing::trace!(action = %next.path.display(), "saved");
@@ -74,7 +74,10 @@ pub(crate) fn write_all(all: &[Next]) -> Result<(), FileError> {
 }
 
 /// Does the same with each, all at once. Where some fail, the first one's failure is told, after all have ended.
-pub(crate) fn at_once<T: Sync>(all: &[T], each: impl Fn(&T) -> Result<(), FileError> + Sync) -> Result<(), FileError> {
+pub(crate) fn at_once<T: Sync>(
+    all: &[T],
+    each: impl Fn(&T) -> Result<(), NodeFileError> + Sync,
+) -> Result<(), NodeFileError> {
     thread::scope(|scope| {
         let each = &each;
         let threads: Vec<_> = all.iter().map(|one| scope.spawn(move || each(one))).collect();
@@ -84,20 +87,20 @@ pub(crate) fn at_once<T: Sync>(all: &[T], each: impl Fn(&T) -> Result<(), FileEr
 }
 
 /// Writes what each start writes anew: in one step, too, but it may not outlive the machine.
-pub(crate) fn write_for_now(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result<(), FileError> {
+pub(crate) fn write_volatile(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result<(), NodeFileError> {
     tracing::trace!(action = %path.display(), "saves");
-    durable::replace_for_now(path, content.as_ref(), mode).map_err(FileError::new("write", path))?;
+    durable::replace_volatile(path, content.as_ref(), mode).map_err(NodeFileError::new("write", path))?;
     tracing::trace!(action = %path.display(), "saved");
     Ok(())
 }
 
 /// The same for a value as JSON, for root alone.
-pub(crate) fn write_json_for_now<T: Serialize>(path: &Path, value: &T) -> Result<(), FileError> {
-    write_for_now(path, json(path, value)?, 0o600)
+pub(crate) fn write_json_volatile<T: Serialize>(path: &Path, value: &T) -> Result<(), NodeFileError> {
+    write_volatile(path, json(path, value)?, 0o600)
 }
 
 /// Writes a file only where its content differs; whether it did.
-pub(crate) fn update(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result<bool, FileError> {
+pub(crate) fn update(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result<bool, NodeFileError> {
     if fs::read(path).is_ok_and(|found| found == content.as_ref()) {
         return Ok(false);
     }
@@ -105,50 +108,50 @@ pub(crate) fn update(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Resul
 }
 
 /// Writes a value as JSON, for root alone.
-pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), FileError> {
+pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), NodeFileError> {
     write(path, json(path, value)?, 0o600)
 }
 
-fn json<T: Serialize>(path: &Path, value: &T) -> Result<Vec<u8>, FileError> {
-    serde_json::to_vec_pretty(value).map_err(io::Error::other).map_err(FileError::new("write", path))
+fn json<T: Serialize>(path: &Path, value: &T) -> Result<Vec<u8>, NodeFileError> {
+    serde_json::to_vec_pretty(value).map_err(io::Error::other).map_err(NodeFileError::new("write", path))
 }
 
 /// Reads text; none where there is no such file.
-pub(crate) fn read(path: &Path) -> Result<Option<String>, FileError> {
+pub(crate) fn read(path: &Path) -> Result<Option<String>, NodeFileError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(FileError::new("read", path)(error)),
+        Err(error) => Err(NodeFileError::new("read", path)(error)),
     }
 }
 
 /// Reads a value from JSON; none where there is no such file.
-pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, NodeFileError> {
     let Some(text) = read(path)? else { return Ok(None) };
-    serde_json::from_str(&text).map(Some).map_err(io::Error::from).map_err(FileError::new("read", path))
+    serde_json::from_str(&text).map(Some).map_err(io::Error::from).map_err(NodeFileError::new("read", path))
 }
 
 /// Waits until nobody else has this lock; it is let go when the file is dropped.
-pub(crate) fn lock(path: &Path) -> Result<File, FileError> {
+pub(crate) fn lock(path: &Path) -> Result<File, NodeFileError> {
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
-    let file = file.map_err(FileError::new("open", path))?;
-    flock(&file, FlockOperation::LockExclusive).map_err(io::Error::from).map_err(FileError::new("lock", path))?;
+    let file = file.map_err(NodeFileError::new("open", path))?;
+    flock(&file, FlockOperation::LockExclusive).map_err(io::Error::from).map_err(NodeFileError::new("lock", path))?;
     Ok(file)
 }
 
 /// Makes a directory with those above it; one that is there is fine.
-pub(crate) fn make_dir(path: &Path, mode: u32) -> Result<(), FileError> {
-    fs::DirBuilder::new().recursive(true).mode(mode).create(path).map_err(FileError::new("make", path))
+pub(crate) fn make_dir(path: &Path, mode: u32) -> Result<(), NodeFileError> {
+    fs::DirBuilder::new().recursive(true).mode(mode).create(path).map_err(NodeFileError::new("make", path))
 }
 
 /// Removes a file or a link; one that is not there is fine.
-pub(crate) fn remove(path: &Path) -> Result<(), FileError> {
-    gone(fs::remove_file(path)).map_err(FileError::new("remove", path))
+pub(crate) fn remove(path: &Path) -> Result<(), NodeFileError> {
+    gone(fs::remove_file(path)).map_err(NodeFileError::new("remove", path))
 }
 
 /// Removes a directory with all in it; one that is not there is fine.
-pub(crate) fn remove_tree(path: &Path) -> Result<(), FileError> {
-    gone(fs::remove_dir_all(path)).map_err(FileError::new("remove", path))
+pub(crate) fn remove_tree(path: &Path) -> Result<(), NodeFileError> {
+    gone(fs::remove_dir_all(path)).map_err(NodeFileError::new("remove", path))
 }
 
 /// Success, or that it was gone already.
@@ -181,14 +184,14 @@ mod tests {
     fn several_are_written_at_once_and_what_fails_is_told() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
-        let next = |name: &str| Next::text(at(name), name, 0o644);
-        write_all(&[next("a"), Next::json(at("b"), &1).unwrap()]).unwrap();
+        let next = |name: &str| StagedFile::text(at(name), name, 0o644);
+        write_all(&[next("a"), StagedFile::json(at("b"), &1).unwrap()]).unwrap();
         assert_eq!((read(&at("a")).unwrap().as_deref(), read_json(&at("b")).unwrap()), (Some("a"), Some(1)));
         assert_eq!(fs::metadata(at("b")).unwrap().permissions().mode() & 0o777, 0o600);
         let error = write_all(&[next("gone/c"), next("d")]).unwrap_err();
         assert!(error.to_string().contains("gone/c"), "{error}");
         assert!(at("d").exists());
-        write_json_for_now(&at("a"), &2).unwrap();
+        write_json_volatile(&at("a"), &2).unwrap();
         assert_eq!((read_json(&at("a")).unwrap(), fs::read_dir(directory.path()).unwrap().count()), (Some(2), 3));
     }
 

@@ -15,9 +15,9 @@ use ipnet::IpNet;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-use encode::{Batch, Family, Interfaces, Kind};
+use encode::{Batch, Interfaces, IpFamily, NftObjectKind};
 use leftovers::{Removal, leftovers};
-pub(crate) use seen::Names;
+pub(crate) use seen::FirewallNames;
 use seen::Ruleset;
 
 /// The table, of each family.
@@ -45,7 +45,7 @@ pub enum FirewallError {
 
 /// By which interfaces a worker's addresses in the VPN are not reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Outside {
+pub(crate) enum ExternalInterfaces {
     /// By all but these; one that ends with `*` stands for all that begin so.
     AllBut(Vec<String>),
     /// By these.
@@ -54,28 +54,28 @@ pub(crate) enum Outside {
 
 /// What the firewall is about.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct FirewallConfig {
     /// The ranges of this worker's pods.
     pub(crate) pods: Vec<IpNet>,
     /// Where what they send keeps its source.
     pub(crate) inside: Vec<IpNet>,
     /// This worker's own addresses in the VPN.
     pub(crate) own: Vec<IpAddr>,
-    pub(crate) outside: Outside,
+    pub(crate) outside: ExternalInterfaces,
 }
 
 /// Masquerades what pods send, unless it goes to one of `inside`, and drops what comes for `own` from outside. All of the table is
 /// replaced in one step.
-pub(crate) fn set(wanted: &Wanted) -> Result<(), FirewallError> {
-    let Wanted { pods, inside, own: addresses, outside } = wanted;
-    for family in Family::ALL {
-        let of_family = |range: &&IpNet| Family::of(range.addr()) == family;
+pub(crate) fn set(wanted: &FirewallConfig) -> Result<(), FirewallError> {
+    let FirewallConfig { pods, inside, own: addresses, outside } = wanted;
+    for family in IpFamily::ALL {
+        let of_family = |range: &&IpNet| IpFamily::of(range.addr()) == family;
         let mut batch = Batch::new(family);
         // Added first, so that there is one to delete.
         batch.add_table(TABLE);
         batch.delete_table(TABLE);
         let own: Vec<&IpNet> = pods.iter().filter(of_family).collect();
-        let addresses: Vec<&IpAddr> = addresses.iter().filter(|address| Family::of(**address) == family).collect();
+        let addresses: Vec<&IpAddr> = addresses.iter().filter(|address| IpFamily::of(**address) == family).collect();
         if !own.is_empty() || !addresses.is_empty() {
             batch.add_table(TABLE);
             batch.add_postrouting_chain(TABLE);
@@ -83,8 +83,10 @@ pub(crate) fn set(wanted: &Wanted) -> Result<(), FirewallError> {
         }
         for address in addresses {
             match outside {
-                Outside::AllBut(interfaces) => batch.add_drop_rule(TABLE, Interfaces::NoneOf(interfaces), *address),
-                Outside::Only(interfaces) => {
+                ExternalInterfaces::AllBut(interfaces) => {
+                    batch.add_drop_rule(TABLE, Interfaces::NoneOf(interfaces), *address);
+                }
+                ExternalInterfaces::Only(interfaces) => {
                     for interface in interfaces {
                         batch.add_drop_rule(TABLE, Interfaces::This(interface), *address);
                     }
@@ -103,19 +105,19 @@ pub(crate) fn set(wanted: &Wanted) -> Result<(), FirewallError> {
 }
 
 /// The names of all tables and chains that there are.
-pub(crate) fn names() -> Result<Names, FirewallError> {
-    let mut names = Names::default();
-    for family in Family::ALL {
-        names.extend(look(family)?.names());
+pub(crate) fn names() -> Result<FirewallNames, FirewallError> {
+    let mut names = FirewallNames::default();
+    for family in IpFamily::ALL {
+        names.extend(read_ruleset(family)?.names());
     }
     Ok(names)
 }
 
 /// Removes the worker's table, and what the kubelet, kube-proxy and CNI plugins made since there were only these. What is not there is
 /// fine.
-pub(crate) fn clear(before: &Names) -> Result<(), FirewallError> {
-    for family in Family::ALL {
-        let removals = leftovers(before, &look(family)?);
+pub(crate) fn clear(before: &FirewallNames) -> Result<(), FirewallError> {
+    for family in IpFamily::ALL {
+        let removals = leftovers(before, &read_ruleset(family)?);
         if removals.is_empty() {
             continue;
         }
@@ -133,11 +135,11 @@ pub(crate) fn clear(before: &Names) -> Result<(), FirewallError> {
     Ok(())
 }
 
-fn look(family: Family) -> Result<Ruleset, FirewallError> {
+fn read_ruleset(family: IpFamily) -> Result<Ruleset, FirewallError> {
     let read = || {
         let socket = open()?;
         let mut seen = Ruleset::default();
-        for kind in [Kind::Table, Kind::Chain, Kind::Rule] {
+        for kind in [NftObjectKind::Table, NftObjectKind::Chain, NftObjectKind::Rule] {
             for message in dump(&socket, &encode::list_request(family, kind))? {
                 seen.note(family, kind, &message);
             }

@@ -25,7 +25,7 @@ use containerd_client::{
 };
 use futures::TryStreamExt;
 use k8s_cri::v1::{StatusRequest, runtime_service_client::RuntimeServiceClient};
-use keelway_cri::Runtime;
+use keelway_cri::CriRuntime;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -34,10 +34,10 @@ use tonic::{Code, Request, Status, metadata::MetadataValue, transport::Channel};
 use crate::{
     cni::Directories,
     facts,
-    files::{self, FileError},
+    files::{self, NodeFileError},
     settings::{Layout, NodeOptions},
 };
-use programs::Way;
+use programs::InstallMethod;
 
 /// containerd's namespace that CRI looks at.
 const NAMESPACE: &str = "k8s.io";
@@ -58,7 +58,7 @@ pub enum ImageError {
         image: String,
         /// Why.
         #[source]
-        source: keelway_cri::Error,
+        source: keelway_cri::CriError,
     },
     /// containerd's own API failed.
     #[error("containerd cannot show the image {image}")]
@@ -88,16 +88,16 @@ pub enum ImageError {
     },
     /// A file failed.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] NodeFileError),
 }
 
 /// What containerd says of itself in the verbose part of a status.
-pub(crate) struct Settings {
+pub(crate) struct ContainerdSettings {
     snapshotter: String,
     cni: Directories,
 }
 
-impl Settings {
+impl ContainerdSettings {
     /// The directories in which containerd looks for CNI, unless the user said so.
     pub(crate) fn directories(self, options: &NodeOptions) -> Directories {
         Directories {
@@ -107,18 +107,18 @@ impl Settings {
     }
 }
 
-pub(crate) async fn settings(runtime: &Runtime) -> Settings {
+pub(crate) async fn settings(runtime: &CriRuntime) -> ContainerdSettings {
     let mut client = RuntimeServiceClient::new(runtime.channel());
     let answer = client.status(StatusRequest { verbose: true }).await.map(|answer| answer.into_inner().info);
     let config = answer.ok().and_then(|info| serde_json::from_str::<Value>(info.get("config")?).ok());
     settings_of(&config.unwrap_or_default())
 }
 
-fn settings_of(config: &Value) -> Settings {
+fn settings_of(config: &Value) -> ContainerdSettings {
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let cni = &config["cni"];
     let plugins = text(&cni["binDirs"][0]).or_else(|| text(&cni["binDir"]));
-    Settings {
+    ContainerdSettings {
         snapshotter: text(&config["containerd"]["snapshotter"]).unwrap_or_else(|| SNAPSHOTTER.to_owned()),
         cni: Directories {
             plugins: plugins.unwrap_or_else(|| "/opt/cni/bin".to_owned()).into(),
@@ -131,10 +131,10 @@ fn settings_of(config: &Value) -> Settings {
 /// read from is left to be removed.
 pub(crate) async fn ensure(
     layout: &Layout,
-    runtime: &Runtime,
-    settings: &Settings,
+    runtime: &CriRuntime,
+    settings: &ContainerdSettings,
     image: &str,
-) -> Result<Option<View>, ImageError> {
+) -> Result<Option<ImageSnapshot>, ImageError> {
     if files::read(&layout.programs_of())?.as_deref() == Some(image) {
         return Ok(None);
     }
@@ -142,7 +142,7 @@ pub(crate) async fn ensure(
     if runtime.image_status(image).await.map_err(wrong)?.is_none() {
         runtime.pull_image(image, None).await.map_err(wrong)?;
     }
-    let view = View::of(layout, runtime, settings, image);
+    let view = ImageSnapshot::of(layout, runtime, settings, image);
     match view.take().await {
         Ok(()) => Ok(Some(view)),
         Err(error) => {
@@ -153,15 +153,15 @@ pub(crate) async fn ensure(
 }
 
 /// What containerd shows of an image.
-pub(crate) struct View {
+pub(crate) struct ImageSnapshot {
     layout: Layout,
     image: String,
     channel: Channel,
     snapshotter: String,
 }
 
-impl View {
-    fn of(layout: &Layout, runtime: &Runtime, settings: &Settings, image: &str) -> Self {
+impl ImageSnapshot {
+    fn of(layout: &Layout, runtime: &CriRuntime, settings: &ContainerdSettings, image: &str) -> Self {
         Self {
             layout: layout.clone(),
             image: image.to_owned(),
@@ -178,7 +178,7 @@ impl View {
         tracing::debug!(action = "view of the image", "done");
         tracing::debug!(action = "programs", "begins");
         let is_linked = match programs::directory(&mounts) {
-            Some(directory) => self.fill(directory, Way::Link).await?,
+            Some(directory) => self.install_from(directory, InstallMethod::Link).await?,
             None => false,
         };
         if !is_linked {
@@ -194,16 +194,16 @@ impl View {
         for each in mounts {
             mount_at(each, &target).map_err(|source| ImageError::Mount { image: self.image.clone(), source })?;
         }
-        let copied = self.fill(&target, Way::Copy).await;
+        let copied = self.install_from(&target, InstallMethod::Copy).await;
         clear_mount(&self.layout);
         copied.map(drop)
     }
 
     /// Has the programs from there; whether that way can be gone.
-    async fn fill(&self, from: &Path, way: Way) -> Result<bool, ImageError> {
+    async fn install_from(&self, from: &Path, way: InstallMethod) -> Result<bool, ImageError> {
         let (layout, image, from) = (self.layout.clone(), self.image.clone(), from.to_owned());
-        let filled = tokio::task::spawn_blocking(move || programs::fill(&layout, &image, &from, way)).await;
-        filled.map_err(io::Error::from).map_err(FileError::new("fill", self.layout.programs()))?
+        let filled = tokio::task::spawn_blocking(move || programs::install(&layout, &image, &from, way)).await;
+        filled.map_err(io::Error::from).map_err(NodeFileError::new("fill", self.layout.programs()))?
     }
 
     /// A view of the snapshot with all layers: how it is mounted.
@@ -342,17 +342,17 @@ fn in_namespace<T>(message: T) -> Request<T> {
 }
 
 /// Takes away what a join that was cut off left in containerd while it read the image.
-pub(crate) async fn clear(layout: &Layout, runtime: &Runtime) {
-    View::of(layout, runtime, &settings(runtime).await, "").remove().await;
+pub(crate) async fn clear(layout: &Layout, runtime: &CriRuntime) {
+    ImageSnapshot::of(layout, runtime, &settings(runtime).await, "").remove().await;
 }
 
 /// The digests of all images that containerd has.
-pub(crate) async fn digests(runtime: &Runtime) -> Result<BTreeSet<String>, Status> {
+pub(crate) async fn digests(runtime: &CriRuntime) -> Result<BTreeSet<String>, Status> {
     Ok(images(runtime).await?.into_iter().map(|image| digest_of(&image)).collect())
 }
 
 /// Removes all images but these: those that came while the machine was a worker.
-pub(crate) async fn remove_all_but(runtime: &Runtime, kept: &BTreeSet<String>) -> Result<(), Status> {
+pub(crate) async fn remove_all_but(runtime: &CriRuntime, kept: &BTreeSet<String>) -> Result<(), Status> {
     let mut new = images(runtime).await?;
     new.retain(|image| !kept.contains(&digest_of(image)));
     let last = new.len().saturating_sub(1);
@@ -368,7 +368,7 @@ pub(crate) async fn remove_all_but(runtime: &Runtime, kept: &BTreeSet<String>) -
     Ok(())
 }
 
-async fn images(runtime: &Runtime) -> Result<Vec<Image>, Status> {
+async fn images(runtime: &CriRuntime) -> Result<Vec<Image>, Status> {
     let answer = ImagesClient::new(runtime.channel()).list(in_namespace(ListImagesRequest::default())).await?;
     Ok(answer.into_inner().images)
 }

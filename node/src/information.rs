@@ -6,7 +6,7 @@ use kube::{Api, Client};
 
 use crate::{
     api::ApiError,
-    files::{self, FileError, Next},
+    files::{self, NodeFileError, StagedFile},
     settings::Layout,
 };
 
@@ -15,7 +15,7 @@ pub(crate) const NAMESPACE: &str = "kube-system";
 
 /// What the cluster tells, with the authorities that are trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct TrustedInformation {
     pub(crate) cluster: ClusterInformation,
     /// PEM.
     pub(crate) authorities: String,
@@ -44,7 +44,7 @@ impl InformationError {
     }
 }
 
-impl Known {
+impl TrustedInformation {
     pub(crate) fn of(map: &ConfigMap) -> Result<Self, InformationError> {
         let value =
             |key: &'static str| map.data.as_ref().and_then(|data| data.get(key)).ok_or(InformationError::Missing(key));
@@ -60,18 +60,18 @@ impl Known {
     }
 
     /// Keeps it.
-    pub(crate) fn keep(&self, layout: &Layout) -> Result<(), FileError> {
+    pub(crate) fn store(&self, layout: &Layout) -> Result<(), NodeFileError> {
         files::write_all(&self.next(layout)?)
     }
 
     /// The files in which it is kept.
-    pub(crate) fn next(&self, layout: &Layout) -> Result<[Next; 2], FileError> {
-        let authorities = Next::text(layout.authorities(), &self.authorities, 0o644);
-        Ok([authorities, Next::json(layout.information(), &self.cluster)?])
+    pub(crate) fn next(&self, layout: &Layout) -> Result<[StagedFile; 2], NodeFileError> {
+        let authorities = StagedFile::text(layout.authorities(), &self.authorities, 0o644);
+        Ok([authorities, StagedFile::json(layout.information(), &self.cluster)?])
     }
 
     /// What was kept.
-    pub(crate) fn kept(layout: &Layout) -> Result<Option<Self>, FileError> {
+    pub(crate) fn load(layout: &Layout) -> Result<Option<Self>, NodeFileError> {
         let cluster = files::read_json(&layout.information())?;
         let authorities = files::read(&layout.authorities())?;
         Ok(cluster.zip(authorities).map(|(cluster, authorities)| Self { cluster, authorities }))

@@ -18,9 +18,9 @@ use keelway_api::{
     release,
     worker::{NodeNameFault, check_node_name},
 };
-use keelway_cri::Runtime;
+use keelway_cri::CriRuntime;
 use keelway_pki::{AuthorityHash, JoinToken};
-use keelway_vpn::error::Chain;
+use keelway_vpn::error::ErrorChain;
 use kube::{Api, Client};
 use rustix::process::geteuid;
 use rustls_pki_types::{CertificateDer, pem::PemObject};
@@ -30,21 +30,21 @@ use tokio::{
 };
 
 use crate::{
-    api::{self, AGAIN, ApiError, CONTROLLER, Identity, Wait},
-    authority::{self, EndpointError, Trusted},
-    certificate::{self, CertificateError},
-    changes::{Before, Changes},
-    checks::{self, Fault, Ranges, Wishes},
+    api::{self, AGAIN, ApiCredentials, ApiError, CONTROLLER, WaitCondition},
+    authority::{self, EndpointError, TrustedEndpoint},
+    certificate::{self, KubeletCertificateError},
+    changes::{Changes, MachineBaseline},
+    checks::{self, CheckFault, CheckOptions, NamedRanges},
     cni, facts,
-    files::{self, FileError, Next},
+    files::{self, NodeFileError, StagedFile},
     firewall::{self, FirewallError},
     image::{self, ImageError},
-    information::{InformationError, Known},
+    information::{InformationError, TrustedInformation},
     kubelet,
     peer::{self, PeerError},
     registration,
     service::{self, ServiceError},
-    settings::{Difference, Layout, NodeOptions, Service},
+    settings::{DaemonMode, Layout, NodeOptions, OptionChange},
     undo::forget,
 };
 
@@ -69,7 +69,7 @@ pub struct JoinOptions {
 
 /// What is being done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum JoinStep {
     /// The machine is looked at.
     Check,
     /// The endpoints show whom they are.
@@ -81,7 +81,7 @@ pub enum Step {
     /// Meanwhile the programs are taken from this image.
     Programs(String),
     /// The daemon starts.
-    Start(Service),
+    Start(DaemonMode),
     /// The Node is waited for.
     Wait(String),
 }
@@ -91,7 +91,7 @@ pub enum Step {
 pub enum JoinError {
     /// Something stands against it. Nothing was changed.
     #[error("this machine cannot join:{}", list(.0))]
-    Faults(Vec<Fault>),
+    Faults(Vec<CheckFault>),
     /// No endpoint can be trusted. Nothing was sent to any.
     #[error("no endpoint of the token can be trusted; the token was not sent:{}", endpoints(.0))]
     Endpoints(Vec<(SocketAddr, EndpointError)>),
@@ -105,7 +105,7 @@ pub enum JoinError {
     Named(String),
     /// The machine is a worker that was told otherwise.
     #[error("this machine has joined, or begun to, with other options:{}", differences(.0))]
-    Differs(Vec<Difference>),
+    Differs(Vec<OptionChange>),
     /// No worker may have the name.
     #[error("no worker can be named {name:?}: {fault}; use --node-name")]
     Name {
@@ -135,13 +135,13 @@ pub enum JoinError {
     Api(#[from] ApiError),
     /// No certificate.
     #[error(transparent)]
-    Certificate(#[from] CertificateError),
+    Certificate(#[from] KubeletCertificateError),
     /// No address.
     #[error(transparent)]
     Peer(#[from] PeerError),
     /// The runtime failed.
     #[error("cannot use containerd")]
-    Runtime(#[source] keelway_cri::Error),
+    Runtime(#[source] keelway_cri::CriError),
     /// No programs.
     #[error(transparent)]
     Image(#[from] ImageError),
@@ -153,7 +153,7 @@ pub enum JoinError {
     Firewall(#[from] FirewallError),
     /// A file failed.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] NodeFileError),
     /// The daemon does not start.
     #[error(transparent)]
     Service(#[from] ServiceError),
@@ -168,22 +168,22 @@ pub enum JoinError {
     },
 }
 
-fn differences(all: &[Difference]) -> String {
-    all.iter().fold(String::new(), |text, Difference { option, before, now }| {
+fn differences(all: &[OptionChange]) -> String {
+    all.iter().fold(String::new(), |text, OptionChange { option, before, now }| {
         text + &format!("\n- {option} was {before}, and is {now} now")
     })
 }
 
-fn list(faults: &[Fault]) -> String {
+fn list(faults: &[CheckFault]) -> String {
     faults.iter().fold(String::new(), |text, fault| text + "\n- " + &fault.to_string())
 }
 
 fn endpoints(errors: &[(SocketAddr, EndpointError)]) -> String {
-    errors.iter().fold(String::new(), |text, (endpoint, error)| text + &format!("\n- {endpoint} {}", Chain(error)))
+    errors.iter().fold(String::new(), |text, (endpoint, error)| text + &format!("\n- {endpoint} {}", ErrorChain(error)))
 }
 
 /// Joins. Returns the Node's name once it is ready, or once the daemon is there to be started by somebody else.
-pub async fn join(options: &JoinOptions, token: &JoinToken, told: impl FnMut(&Step)) -> Result<String, JoinError> {
+pub async fn join(options: &JoinOptions, token: &JoinToken, told: impl FnMut(&JoinStep)) -> Result<String, JoinError> {
     let mut aside = JoinSet::new();
     let outcome = join_with(options, token, told, &mut aside).await;
     while aside.join_next().await.is_some() {}
@@ -194,30 +194,30 @@ pub async fn join(options: &JoinOptions, token: &JoinToken, told: impl FnMut(&St
 async fn join_with(
     options: &JoinOptions,
     token: &JoinToken,
-    mut told: impl FnMut(&Step),
+    mut told: impl FnMut(&JoinStep),
     aside: &mut JoinSet<()>,
 ) -> Result<String, JoinError> {
     let node = &options.node;
     // The cluster's own domain is not known yet.
     check_name(&node.name, "")?;
     check_earlier(options, token)?;
-    told(&Step::Check);
+    told(&JoinStep::Check);
     // Neither waits for the other, but what stands against the machine is told first.
     let trusted = match select(pin!(check_machine(options)), pin!(trust(token))).await {
         Either::Left((checked, trusted)) => {
             checked?;
-            told(&Step::Trust);
+            told(&JoinStep::Trust);
             trusted.await?
         }
         Either::Right((trusted, checked)) => {
             checked.await?;
-            told(&Step::Trust);
+            told(&JoinStep::Trust);
             trusted?
         }
     };
     let bearer = bearer(token, &trusted)?;
     let runtime = facts::client(&node.containerd_socket).map_err(JoinError::Runtime)?;
-    let (known, seen) = try_join!(tell(bearer.clone(), &mut told), look(options, &runtime))?;
+    let (known, seen) = try_join!(fetch_information(bearer.clone(), &mut told), take_baseline(options, &runtime))?;
     check_name(&node.name, &known.cluster.dns_domain)?;
     check_cluster(options, &known)?;
     let release = release::find(&known.cluster.version);
@@ -227,25 +227,27 @@ async fn join_with(
     let before = options.layout.read_options()?;
     // From here on the machine is changed.
     prepare(options, &known, seen.as_ref())?;
-    told(&Step::Programs(image.clone()));
-    told(&Step::Certificate);
+    told(&JoinStep::Programs(image.clone()));
+    told(&JoinStep::Certificate);
     // Neither waits for the other, and where one fails the other one still ends in order.
     let (client, programs) =
         tokio::join!(be_known(options, bearer, &trusted, &known), have_programs(options, &runtime, &image, aside));
     let client = match client {
-        Err(JoinError::Certificate(error @ CertificateError::Denied { .. })) if !options.layout.identity().exists() => {
+        Err(JoinError::Certificate(error @ KubeletCertificateError::Denied { .. }))
+            if !options.layout.identity().exists() =>
+        {
             return Err(undone(options, error).await);
         }
         client => client?,
     };
     programs?;
-    told(&Step::Start(node.service));
+    told(&JoinStep::Start(node.service));
     if let Some(before) = before.filter(|before| before.service != node.service) {
         service::stop(before.service, &options.layout).await?;
     }
     let daemon = service::start(node.service, &options.program, &options.layout)?;
-    if node.service != Service::None {
-        told(&Step::Wait(node.name.clone()));
+    if node.service != DaemonMode::None {
+        told(&JoinStep::Wait(node.name.clone()));
         tokio::select! {
             ready = wait(options, client, known.cluster.cni.enabled) => ready?,
             how = daemon.ended() => {
@@ -288,15 +290,15 @@ async fn check_machine(options: &JoinOptions) -> Result<(), JoinError> {
     let is_again = geteuid().is_root() && options.layout.read_options()?.is_some();
     let mut seen = facts::observe(&options.node, own).await;
     seen.has_kubelet_state &= !is_again;
-    let found = checks::faults(&seen, Wishes { allow_cgroup_v1: options.node.allow_cgroup_v1 });
+    let found = checks::faults(&seen, CheckOptions { allow_cgroup_v1: options.node.allow_cgroup_v1 });
     if found.is_empty() { Ok(()) } else { Err(JoinError::Faults(found)) }
 }
 
 /// An endpoint that shows an authority of the token, before the token is sent to anybody.
-async fn trust(token: &JoinToken) -> Result<Trusted, JoinError> {
-    let (trusted, others) = authority::look(token).await;
+async fn trust(token: &JoinToken) -> Result<TrustedEndpoint, JoinError> {
+    let (trusted, others) = authority::check_endpoints(token).await;
     for (endpoint, error) in &others {
-        tracing::warn!(%endpoint, "{}", Chain(error));
+        tracing::warn!(%endpoint, "{}", ErrorChain(error));
     }
     let Some(first) = trusted.into_iter().next() else { return Err(JoinError::Endpoints(others)) };
     match checks::clock(Timestamp::now(), first.date) {
@@ -306,24 +308,24 @@ async fn trust(token: &JoinToken) -> Result<Trusted, JoinError> {
 }
 
 /// The API as the bearer of the token.
-fn bearer(token: &JoinToken, trusted: &Trusted) -> Result<Client, ApiError> {
+fn bearer(token: &JoinToken, trusted: &TrustedEndpoint) -> Result<Client, ApiError> {
     let bearer = token.bootstrap.expose();
-    api::client(trusted.endpoint, vec![trusted.authority.to_vec()], &Identity::Token(&bearer))
+    api::client(trusted.endpoint, vec![trusted.authority.to_vec()], &ApiCredentials::Token(&bearer))
 }
 
 /// What the cluster tells to the bearer of the token. Whose token ended is nobody (401); one that has only just begun may know the bearer,
 /// and not yet what it may read (403), or have nothing to tell (404).
-async fn tell(bearer: Client, told: &mut impl FnMut(&Step)) -> Result<Known, JoinError> {
+async fn fetch_information(bearer: Client, told: &mut impl FnMut(&JoinStep)) -> Result<TrustedInformation, JoinError> {
     let end = Instant::now() + YOUNG;
     loop {
-        let error = match Known::fetch(bearer.clone()).await {
+        let error = match TrustedInformation::fetch(bearer.clone()).await {
             Ok(known) => return Ok(known),
             Err(error) => error,
         };
         match error.code() {
             Some(401) => return Err(JoinError::Token(error)),
             Some(403 | 404) if Instant::now() < end => {
-                told(&Step::Young);
+                told(&JoinStep::Young);
                 sleep(AGAIN).await;
             }
             Some(403 | 404) => return Err(JoinError::Young(error)),
@@ -332,35 +334,35 @@ async fn tell(bearer: Client, told: &mut impl FnMut(&Step)) -> Result<Known, Joi
     }
 }
 
-fn check_cluster(options: &JoinOptions, known: &Known) -> Result<(), JoinError> {
+fn check_cluster(options: &JoinOptions, known: &TrustedInformation) -> Result<(), JoinError> {
     // A worker that has addresses has these networks by now, and they are its own.
     if options.layout.peer().exists() {
         return Ok(());
     }
     let api = &known.cluster.api;
     let api: Vec<SocketAddr> = api.addresses.iter().map(|address| SocketAddr::new(*address, api.port)).collect();
-    let mut found = checks::overlaps(&Ranges::of(&known.cluster), &facts::networks());
+    let mut found = checks::overlaps(&NamedRanges::of(&known.cluster), &facts::networks());
     found.extend(checks::api_port(&facts::listeners(), &api));
     if found.is_empty() { Ok(()) } else { Err(JoinError::Faults(found)) }
 }
 
 /// How the machine is; none where an earlier try has written that down.
-async fn look(options: &JoinOptions, runtime: &Runtime) -> Result<Option<Changes>, JoinError> {
+async fn take_baseline(options: &JoinOptions, runtime: &CriRuntime) -> Result<Option<Changes>, JoinError> {
     // Nothing was changed where either of them is missing.
     if options.layout.read_options()?.is_some() && options.layout.changes().exists() {
         return Ok(None);
     }
     let images = image::digests(runtime).await.map_err(|status| JoinError::Images(Box::new(status)))?;
-    let before = Before { firewall: firewall::names()?, images };
+    let before = MachineBaseline { firewall: firewall::names()?, images };
     Ok(Some(Changes::of(&options.node, before)?))
 }
 
 /// The worker's directory, with what it was told: from here on `leave` and `forget` know what to take away.
-fn prepare(options: &JoinOptions, known: &Known, seen: Option<&Changes>) -> Result<(), FileError> {
+fn prepare(options: &JoinOptions, known: &TrustedInformation, seen: Option<&Changes>) -> Result<(), NodeFileError> {
     let layout = &options.layout;
     files::make_dir(layout.root(), 0o700)?;
-    let mut next = vec![Next::json(layout.options(), &options.node)?];
-    next.extend(seen.map(|seen| Next::json(layout.changes(), seen)).transpose()?);
+    let mut next = vec![StagedFile::json(layout.options(), &options.node)?];
+    next.extend(seen.map(|seen| StagedFile::json(layout.changes(), seen)).transpose()?);
     next.extend(known.next(layout)?);
     files::write_all(&next)?;
     files::remove(&layout.leaving())
@@ -370,12 +372,12 @@ fn prepare(options: &JoinOptions, known: &Known, seen: Option<&Changes>) -> Resu
 async fn be_known(
     options: &JoinOptions,
     bearer: Client,
-    trusted: &Trusted,
-    known: &Known,
+    trusted: &TrustedEndpoint,
+    known: &TrustedInformation,
 ) -> Result<Client, JoinError> {
     let name = &options.node.name;
     let held = certificate::ensure(&options.layout, bearer, name, Timestamp::now()).await?;
-    let identity = Identity::Certificate { certificate: &held.certificate, key: held.key.expose() };
+    let identity = ApiCredentials::Certificate { certificate: &held.certificate, key: held.key.expose() };
     let client = api::client(trusted.endpoint, api::certificates(&known.authorities)?, &identity)?;
     let key = peer::key(&options.layout)?;
     let given = peer::ensure(client.clone(), name, key.public()).await?;
@@ -384,16 +386,16 @@ async fn be_known(
 }
 
 /// A name that is denied is not this machine's: it can be told another one.
-async fn undone(options: &JoinOptions, error: CertificateError) -> JoinError {
+async fn undone(options: &JoinOptions, error: KubeletCertificateError) -> JoinError {
     if let Err(left) = forget(&options.layout).await {
-        tracing::warn!("something of this join is left; run `keelway node forget`: {}", Chain(&left));
+        tracing::warn!("something of this join is left; run `keelway node forget`: {}", ErrorChain(&left));
     }
     JoinError::Certificate(error)
 }
 
 async fn have_programs(
     options: &JoinOptions,
-    runtime: &Runtime,
+    runtime: &CriRuntime,
     image: &str,
     aside: &mut JoinSet<()>,
 ) -> Result<(), JoinError> {
@@ -404,7 +406,7 @@ async fn have_programs(
     let (layout, directories) = (options.layout.clone(), settings.directories(&options.node));
     // Meanwhile the cluster is talked to.
     let installed = spawn_blocking(move || cni::install(&layout, &directories.plugins)).await;
-    let installed = installed.map_err(io::Error::from).map_err(FileError::new("copy", options.layout.plugins()));
+    let installed = installed.map_err(io::Error::from).map_err(NodeFileError::new("copy", options.layout.plugins()));
     Ok(installed??)
 }
 
@@ -412,17 +414,17 @@ async fn wait(options: &JoinOptions, client: Client, has_cni: bool) -> Result<()
     let nodes: Api<Node> = Api::all(client);
     let name = &options.node.name;
     let what = format!("the Node {name} is ready");
-    let wait = Wait { what: &what, mend: "it goes on meanwhile", deadline: options.timeout };
+    let wait = WaitCondition { what: &what, help: "it goes on meanwhile", deadline: options.timeout };
     let joined = |node: &Node| is_ready(node) || !has_cni && lacks_network_only(node);
     let made = registration::make(&nodes, &options.node).await;
     let ready = api::wait_for(&nodes, name, wait, made, |node| joined(&node).then_some(()));
     ready.await.map_err(|source| JoinError::NotReady { log: log(options.node.service, options.layout.root()), source })
 }
 
-fn log(service: Service, root: &Path) -> String {
+fn log(service: DaemonMode, root: &Path) -> String {
     match service {
-        Service::Systemd => format!("`journalctl -u keelway-node` and {}/log", root.display()),
-        Service::Detached | Service::None => format!("{}/log", root.display()),
+        DaemonMode::Systemd => format!("`journalctl -u keelway-node` and {}/log", root.display()),
+        DaemonMode::Detached | DaemonMode::None => format!("{}/log", root.display()),
     }
 }
 
@@ -474,18 +476,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_cluster_that_has_only_just_begun_is_asked_again() {
         let mut steps = Vec::new();
-        let outcome = tell(cluster(&[403, 404]), &mut |step| steps.push(step.clone())).await;
+        let outcome = fetch_information(cluster(&[403, 404]), &mut |step| steps.push(step.clone())).await;
         outcome.unwrap();
-        assert_eq!(steps, [Step::Young, Step::Young]);
-        let never = tell(cluster(&[403; 100]), &mut |_| {}).await.unwrap_err();
+        assert_eq!(steps, [JoinStep::Young, JoinStep::Young]);
+        let never = fetch_information(cluster(&[403; 100]), &mut |_| {}).await.unwrap_err();
         assert!(matches!(never, JoinError::Young(_)), "{never}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_token_that_ended_is_told_at_once() {
-        let ended = tell(cluster(&[401]), &mut |_| {}).await.unwrap_err();
+        let ended = fetch_information(cluster(&[401]), &mut |_| {}).await.unwrap_err();
         assert!(matches!(ended, JoinError::Token(_)), "{ended}");
-        let broken = tell(cluster(&[500]), &mut |_| {}).await.unwrap_err();
+        let broken = fetch_information(cluster(&[500]), &mut |_| {}).await.unwrap_err();
         assert!(matches!(broken, JoinError::Information(_)), "{broken}");
     }
 

@@ -7,15 +7,15 @@ use std::{net::SocketAddr, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use keelway_api::worker::WireGuardPeer;
-use keelway_vpn::error::Chain;
+use keelway_vpn::error::ErrorChain;
 use kube::{Api, Client, api::DeleteParams};
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    api::{self, ApiError, Identity},
+    api::{self, ApiCredentials, ApiError},
     certificate,
-    files::FileError,
-    information::Known,
+    files::NodeFileError,
+    information::TrustedInformation,
     service::{self, ServiceError},
     settings::Layout,
     undo::{self, UndoError},
@@ -73,7 +73,7 @@ pub enum LeaveError {
     Service(#[from] ServiceError),
     /// A file failed.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] NodeFileError),
     /// The machine is not what it was.
     #[error(transparent)]
     Undo(#[from] UndoError),
@@ -131,7 +131,7 @@ fn unless_forced<T>(force: bool, outcome: Result<T, LeaveError>) -> Result<Optio
     match outcome {
         Ok(value) => Ok(Some(value)),
         Err(error) if force => {
-            tracing::warn!("{}", Chain(&error));
+            tracing::warn!("{}", ErrorChain(&error));
             Ok(None)
         }
         Err(error) => Err(error),
@@ -140,16 +140,17 @@ fn unless_forced<T>(force: bool, outcome: Result<T, LeaveError>) -> Result<Optio
 
 /// The API as this node, by an ingress: the worker's own balancer is about to go. None where it never had a certificate.
 fn client(layout: &Layout) -> Result<Option<Client>, ApiError> {
-    let Some(known) = Known::kept(layout).map_err(ApiError::File)? else { return Ok(None) };
+    let Some(known) = TrustedInformation::load(layout).map_err(ApiError::File)? else { return Ok(None) };
     if !layout.identity().exists() {
         return Ok(None);
     }
-    let held = certificate::held(layout, Timestamp::now()).map_err(ApiError::File)?.ok_or(ApiError::NoIdentity)?;
-    let identity = Identity::Certificate { certificate: &held.certificate, key: held.key.expose() };
+    let held =
+        certificate::load_valid(layout, Timestamp::now()).map_err(ApiError::File)?.ok_or(ApiError::NoIdentity)?;
+    let identity = ApiCredentials::Certificate { certificate: &held.certificate, key: held.key.expose() };
     let reachable = known.cluster.endpoints.iter().map(|endpoint| endpoint.address).find(is_reachable);
     let first = known.cluster.endpoints.first().map(|endpoint| endpoint.address);
     let Some(address) = reachable.or(first) else { return Err(ApiError::NoIdentity) };
-    api::frank_client(address, api::certificates(&known.authorities)?, &identity).map(Some)
+    api::client_without_retries(address, api::certificates(&known.authorities)?, &identity).map(Some)
 }
 
 fn is_reachable(address: &SocketAddr) -> bool {

@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use crate::files::{self, FileError};
+use crate::files::{self, NodeFileError};
 
 /// A log that is larger is put aside; there is one that was, beside it.
 const LARGE: u64 = 64 << 20;
@@ -25,23 +25,23 @@ fn names(stream: &str, device: u64, inode: u64) -> bool {
 }
 
 /// Opens a log to write to its end, wherever that is by then: others may trim it meanwhile.
-pub(crate) fn open(path: &Path) -> Result<File, FileError> {
+pub(crate) fn open(path: &Path) -> Result<File, NodeFileError> {
     if let Some(directory) = path.parent() {
         files::make_dir(directory, 0o700)?;
     }
-    File::options().create(true).append(true).open(path).map_err(FileError::new("open", path))
+    File::options().create(true).append(true).open(path).map_err(NodeFileError::new("open", path))
 }
 
 /// Puts aside what a log holds where it is large. Whoever has it open goes on writing to it.
-pub(crate) fn trim(path: &Path) -> Result<(), FileError> {
+pub(crate) fn truncate(path: &Path) -> Result<(), NodeFileError> {
     trim_to(path, LARGE)
 }
 
-fn trim_to(path: &Path, large: u64) -> Result<(), FileError> {
+fn trim_to(path: &Path, large: u64) -> Result<(), NodeFileError> {
     if fs::metadata(path).is_ok_and(|found| found.len() > large) {
-        fs::copy(path, path.with_extension("log.1")).map_err(FileError::new("copy", path))?;
+        fs::copy(path, path.with_extension("log.1")).map_err(NodeFileError::new("copy", path))?;
         // What is written between these two is lost, and nothing else is.
-        File::options().write(true).truncate(true).open(path).map_err(FileError::new("empty", path))?;
+        File::options().write(true).truncate(true).open(path).map_err(NodeFileError::new("empty", path))?;
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_
 ///
 /// The allocator asks for huge pages, of each of which the daemon uses little. Those that were handed out by now stay until the
 /// program begins anew. Where that fails, the daemon goes on as it is, and is larger.
-pub fn renounce_huge_pages() {
+pub fn disable_huge_pages() {
     let begin_anew = || {
         if transparent_huge_pages_are_disabled()? {
             return Ok(());

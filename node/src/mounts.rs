@@ -10,7 +10,7 @@ use std::{
 
 use rustix::mount::{UnmountFlags, unmount};
 
-use crate::files::{self, FileError};
+use crate::files::{self, NodeFileError};
 
 /// Where mounts of this process' namespace are listed, in the order in which they were made.
 const LIST: &str = "/proc/self/mounts";
@@ -20,7 +20,7 @@ const LIST: &str = "/proc/self/mounts";
 pub enum RemovalError {
     /// A file failed.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] NodeFileError),
     /// Something is mounted that others would lose.
     #[error("{} is mounted in {}, which is to be removed: unmount it", mount.display(), directory.display())]
     Mounted {
@@ -32,8 +32,8 @@ pub enum RemovalError {
 }
 
 /// All that is mounted at a directory or below it.
-pub(crate) fn below(directory: &Path) -> Result<Vec<PathBuf>, FileError> {
-    let list = fs::read(LIST).map_err(FileError::new("read", LIST))?;
+pub(crate) fn below(directory: &Path) -> Result<Vec<PathBuf>, NodeFileError> {
+    let list = fs::read(LIST).map_err(NodeFileError::new("read", LIST))?;
     let targets = list.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(1));
     Ok(targets.map(unescaped).filter(|target| target.starts_with(directory)).collect())
 }
@@ -57,7 +57,7 @@ fn unescaped(text: &[u8]) -> PathBuf {
 
 /// Removes a directory, or what is new in one that was there `before`. What was mounted before stays, and stands against it unless it
 /// is the directory itself.
-pub(crate) fn remove(directory: &Path, before: &Before) -> Result<(), RemovalError> {
+pub(crate) fn remove(directory: &Path, before: &MountBaseline) -> Result<(), RemovalError> {
     let ours = |found: &PathBuf| !before.mounts.contains(found.as_os_str().as_bytes());
     for mount in below(directory)?.iter().rev().filter(|mount| ours(mount)) {
         if let Err(error) = unmount(mount.as_path(), UnmountFlags::DETACH) {
@@ -77,7 +77,7 @@ pub(crate) fn remove(directory: &Path, before: &Before) -> Result<(), RemovalErr
 
 /// How directories were found that others fill.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Before {
+pub(crate) struct MountBaseline {
     /// Those that were there, with the names of what was in them.
     pub(crate) directories: BTreeMap<PathBuf, BTreeSet<Vec<u8>>>,
     /// What was mounted at them, as bytes of its path.
@@ -85,16 +85,16 @@ pub(crate) struct Before {
 }
 
 /// The names of what is in a directory, as bytes.
-pub(crate) fn names(directory: &Path) -> Result<BTreeSet<Vec<u8>>, FileError> {
+pub(crate) fn names(directory: &Path) -> Result<BTreeSet<Vec<u8>>, NodeFileError> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
-        other => other.map_err(FileError::new("list", directory))?,
+        other => other.map_err(NodeFileError::new("list", directory))?,
     };
     let names = entries.map(|entry| entry.map(|entry| entry.file_name().into_vec()));
-    names.collect::<io::Result<_>>().map_err(FileError::new("list", directory))
+    names.collect::<io::Result<_>>().map_err(NodeFileError::new("list", directory))
 }
 
-fn remove_but(directory: &Path, kept: &BTreeSet<Vec<u8>>) -> Result<(), FileError> {
+fn remove_but(directory: &Path, kept: &BTreeSet<Vec<u8>>) -> Result<(), NodeFileError> {
     for name in names(directory)?.difference(kept) {
         let path = directory.join(OsStr::from_bytes(name));
         let is_directory = fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir());
@@ -131,7 +131,7 @@ mod tests {
             fs::create_dir_all(path.join("pods")).unwrap();
             fs::write(path.join("file"), "").unwrap();
         }
-        let before = Before { directories, mounts: BTreeSet::new() };
+        let before = MountBaseline { directories, mounts: BTreeSet::new() };
         remove(&old, &before).unwrap();
         remove(&new, &before).unwrap();
         assert_eq!(names(&old).unwrap(), [b"others".to_vec()].into());

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::{
-    api::{self, ApiError, CONTROLLER, Wait},
-    files::{self, FileError},
+    api::{self, ApiError, CONTROLLER, WaitCondition},
+    files::{self, NodeFileError},
     settings::Layout,
 };
 
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub enum PeerError {
     /// A file failed.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] NodeFileError),
     /// The key of this machine is none.
     #[error("the WireGuard key of this worker is damaged: run `keelway node forget`, and join again")]
     Key(#[source] InvalidKey),
@@ -41,7 +41,7 @@ pub enum PeerError {
 /// What the cluster gave to this worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Given {
+pub(crate) struct PeerAssignment {
     /// Its addresses in the VPN, one per family.
     pub(crate) addresses: Vec<IpAddr>,
     /// The ranges of its pods, once it has a Node.
@@ -49,7 +49,7 @@ pub(crate) struct Given {
     pub(crate) pod_cidrs: Vec<IpNet>,
 }
 
-impl Given {
+impl PeerAssignment {
     pub(crate) fn of(peer: &WireGuardPeer) -> Self {
         let status = peer.status.as_ref();
         let addresses = status.map(|status| status.addresses.iter().filter_map(|text| text.parse().ok()).collect());
@@ -65,7 +65,7 @@ impl Given {
 
 /// The key of this worker, made once.
 pub(crate) fn key(layout: &Layout) -> Result<PrivateKey, PeerError> {
-    if let Some(key) = kept_key(layout)? {
+    if let Some(key) = load_key(layout)? {
         return Ok(key);
     }
     let mut bytes = Zeroizing::new([0; keelway_vpn::KEY_LEN]);
@@ -77,13 +77,13 @@ pub(crate) fn key(layout: &Layout) -> Result<PrivateKey, PeerError> {
 }
 
 /// The key of this worker, where it has one.
-pub(crate) fn kept_key(layout: &Layout) -> Result<Option<PrivateKey>, PeerError> {
+pub(crate) fn load_key(layout: &Layout) -> Result<Option<PrivateKey>, PeerError> {
     let text = files::read(&layout.wireguard_key())?.map(Zeroizing::new);
     text.map(|text| PrivateKey::from_hex(text.trim())).transpose().map_err(PeerError::Key)
 }
 
 /// Has a peer object with this key, and waits for its addresses.
-pub(crate) async fn ensure(client: Client, name: &str, key: PublicKey) -> Result<Given, PeerError> {
+pub(crate) async fn ensure(client: Client, name: &str, key: PublicKey) -> Result<PeerAssignment, PeerError> {
     let peers: Api<WireGuardPeer> = Api::all(client);
     let wanted = WireGuardPeer::new(name, WireGuardPeerSpec { public_key: key.to_string() });
     tracing::debug!(action = "WireGuardPeer", "begins");
@@ -100,7 +100,7 @@ pub(crate) async fn ensure(client: Client, name: &str, key: PublicKey) -> Result
         }
     }
     let what = format!("the WireGuardPeer {name} has an address");
-    let wait = Wait { what: &what, mend: CONTROLLER, deadline: PATIENCE };
-    let look = |peer: WireGuardPeer| Some(Given::of(&peer)).filter(|given| !given.addresses.is_empty());
+    let wait = WaitCondition { what: &what, help: CONTROLLER, deadline: PATIENCE };
+    let look = |peer: WireGuardPeer| Some(PeerAssignment::of(&peer)).filter(|given| !given.addresses.is_empty());
     Ok(api::wait_for(&peers, name, wait, made, look).await?)
 }

@@ -6,7 +6,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use tokio::{io::unix::AsyncFd, time::timeout};
 
-use crate::files::{self, FileError};
+use crate::files::{self, NodeFileError};
 
 /// What of this process' surroundings is for those that it starts: a proxy, above all, is not.
 const KEPT: [&str; 5] = ["PATH", "LANG", "TZ", "RUST_BACKTRACE", "JOURNAL_STREAM"];
@@ -50,7 +50,7 @@ impl ProcessId {
     }
 
     /// The one that was kept in a file, where it still runs.
-    pub(crate) fn kept(path: &Path) -> Result<Option<Self>, FileError> {
+    pub(crate) fn load(path: &Path) -> Result<Option<Self>, NodeFileError> {
         // What was not on disk when the machine died is of a process that died with it.
         let id = files::read(path)?.and_then(|text| serde_json::from_str::<Self>(&text).ok());
         Ok(id.filter(|id| id.is_running()))
@@ -148,9 +148,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("process");
         fs::write(&path, "").unwrap();
-        assert_eq!(ProcessId::kept(&path).unwrap(), None);
-        files::write_json_for_now(&path, &id).unwrap();
-        assert_eq!(ProcessId::kept(&path).unwrap(), Some(id));
+        assert_eq!(ProcessId::load(&path).unwrap(), None);
+        files::write_json_volatile(&path, &id).unwrap();
+        assert_eq!(ProcessId::load(&path).unwrap(), Some(id));
         let handle = id.open().unwrap();
         handle.end(Duration::from_secs(60)).await.unwrap();
         child.wait().unwrap();

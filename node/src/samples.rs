@@ -3,7 +3,7 @@
 use keelway_api::worker::ClusterInformation;
 use serde_json::json;
 
-use crate::settings::{NodeOptions, Service};
+use crate::settings::{DaemonMode, NodeOptions};
 
 /// A worker that was told as little as can be.
 pub(crate) fn options() -> NodeOptions {
@@ -18,7 +18,7 @@ pub(crate) fn options() -> NodeOptions {
         cni_conf_dir: None,
         image: None,
         labels: vec![],
-        service: Service::Detached,
+        service: DaemonMode::Detached,
     }
 }
 

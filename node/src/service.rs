@@ -8,10 +8,10 @@ use std::{
 };
 
 use crate::{
-    files::{self, FileError},
+    files::{self, NodeFileError},
     logs, memory,
     process::{self, ProcessId},
-    settings::{Layout, Service},
+    settings::{DaemonMode, Layout},
 };
 
 /// The unit's name.
@@ -26,7 +26,7 @@ const GRACE: Duration = Duration::from_secs(20);
 pub enum ServiceError {
     /// A file failed.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] NodeFileError),
     /// The daemon cannot be started.
     #[error("cannot start {}", program.display())]
     Spawn {
@@ -109,9 +109,9 @@ fn quoted(path: &Path) -> String {
 }
 
 /// The daemon, as far as it is this process' own: whoever waits for what it does learns of its end.
-pub(crate) struct Started(Option<Child>);
+pub(crate) struct StartedDaemon(Option<Child>);
 
-impl Started {
+impl StartedDaemon {
     /// Waits for its end, and returns how it ended; never where somebody else looks after it.
     pub(crate) async fn ended(self) -> String {
         let handle = self.0.as_ref().and_then(|child| ProcessId::of(child.id())).and_then(ProcessId::open);
@@ -130,30 +130,30 @@ impl Started {
 }
 
 /// Starts the daemon, and sees to it that it is started again, where somebody can.
-pub(crate) fn start(service: Service, program: &Path, layout: &Layout) -> Result<Started, ServiceError> {
+pub(crate) fn start(service: DaemonMode, program: &Path, layout: &Layout) -> Result<StartedDaemon, ServiceError> {
     tracing::debug!(action = "daemon", "begins");
     let started = begin(service, program, layout)?;
     tracing::debug!(action = "daemon", "done");
     Ok(started)
 }
 
-fn begin(service: Service, program: &Path, layout: &Layout) -> Result<Started, ServiceError> {
+fn begin(service: DaemonMode, program: &Path, layout: &Layout) -> Result<StartedDaemon, ServiceError> {
     match service {
-        Service::Systemd => {
+        DaemonMode::Systemd => {
             files::write(&unit_path(), unit(program, layout), 0o644)?;
             systemctl(&["daemon-reload"])?;
             systemctl(&["enable", UNIT])?;
             systemctl(&["restart", UNIT])?;
         }
-        Service::Detached => return detach(program, layout).map(Started),
-        Service::None => {}
+        DaemonMode::Detached => return detach(program, layout).map(StartedDaemon),
+        DaemonMode::None => {}
     }
-    Ok(Started(None))
+    Ok(StartedDaemon(None))
 }
 
 /// In a session of its own, which the daemon makes itself. One that runs goes on.
 fn detach(program: &Path, layout: &Layout) -> Result<Option<Child>, ServiceError> {
-    if ProcessId::kept(&layout.daemon_process())?.is_some() || daemons(layout).next().is_some() {
+    if ProcessId::load(&layout.daemon_process())?.is_some() || daemons(layout).next().is_some() {
         return Ok(None);
     }
     let log = layout.logs().join(NODE_LOG);
@@ -165,9 +165,9 @@ fn detach(program: &Path, layout: &Layout) -> Result<Option<Child>, ServiceError
 }
 
 /// Stops the daemon, and sees to it that nobody starts it again. One that does not run is fine.
-pub(crate) async fn stop(service: Service, layout: &Layout) -> Result<(), ServiceError> {
+pub(crate) async fn stop(service: DaemonMode, layout: &Layout) -> Result<(), ServiceError> {
     // A unit is there also where the worker was told of another way since.
-    if files::read(&unit_path())?.is_some_and(|unit| service == Service::Systemd || is_of(&unit, layout)) {
+    if files::read(&unit_path())?.is_some_and(|unit| service == DaemonMode::Systemd || is_of(&unit, layout)) {
         if has_systemd() {
             systemctl(&["disable", "--now", UNIT])?;
         }
@@ -176,7 +176,7 @@ pub(crate) async fn stop(service: Service, layout: &Layout) -> Result<(), Servic
             systemctl(&["daemon-reload"])?;
         }
     }
-    let kept = ProcessId::kept(&layout.daemon_process())?;
+    let kept = ProcessId::load(&layout.daemon_process())?;
     for daemon in kept.into_iter().chain(daemons(layout)).filter_map(ProcessId::open) {
         daemon.end(GRACE).await.map_err(ServiceError::End)?;
     }
@@ -249,6 +249,6 @@ mod tests {
     #[tokio::test]
     async fn the_end_of_a_daemon_is_seen() {
         let child = Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
-        assert!(Started(Some(child)).ended().await.contains('3'));
+        assert!(StartedDaemon(Some(child)).ended().await.contains('3'));
     }
 }

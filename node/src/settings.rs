@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::files::{self, FileError};
+use crate::files::{self, NodeFileError};
 
 /// Where a worker keeps its state unless it is told otherwise.
 pub const STATE: &str = "/var/lib/keelway-node";
@@ -12,7 +12,7 @@ pub const STATE: &str = "/var/lib/keelway-node";
 /// How the daemon is kept running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Service {
+pub enum DaemonMode {
     /// As a unit of systemd.
     Systemd,
     /// Started once, in a session of its own; after a reboot somebody else starts it.
@@ -52,12 +52,12 @@ pub struct NodeOptions {
     #[serde(default)]
     pub labels: Vec<String>,
     /// How the daemon is kept running.
-    pub service: Service,
+    pub service: DaemonMode,
 }
 
 /// An option of an earlier join that cannot change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Difference {
+pub struct OptionChange {
     /// As it is given.
     pub option: &'static str,
     /// What it was.
@@ -69,7 +69,7 @@ pub struct Difference {
 impl NodeOptions {
     /// What cannot change while the machine is a worker: pods, files and the Node are where, and as, they were told to be.
     #[must_use]
-    pub(crate) fn differences(&self, now: &Self) -> Vec<Difference> {
+    pub(crate) fn differences(&self, now: &Self) -> Vec<OptionChange> {
         let path = |path: &Path| path.display().to_string();
         let maybe = |path: &Option<PathBuf>| {
             path.as_deref().map_or_else(|| "<default>".to_owned(), |path| path.display().to_string())
@@ -87,7 +87,7 @@ impl NodeOptions {
         };
         let pairs = each(self).into_iter().zip(each(now));
         let differing = pairs.filter(|((_, before), (_, now))| before != now);
-        differing.map(|((option, before), (_, now))| Difference { option, before, now }).collect()
+        differing.map(|((option, before), (_, now))| OptionChange { option, before, now }).collect()
     }
 }
 
@@ -214,7 +214,7 @@ impl Layout {
     }
 
     /// What this worker was told; none where the machine is no worker.
-    pub(crate) fn read_options(&self) -> Result<Option<NodeOptions>, FileError> {
+    pub(crate) fn read_options(&self) -> Result<Option<NodeOptions>, NodeFileError> {
         files::read_json(&self.options())
     }
 }
@@ -228,7 +228,7 @@ mod tests {
     fn what_cannot_change_is_told_of() {
         let before = options();
         let image = Some("registry.example.com/node:v1.37.0".to_owned());
-        let can = NodeOptions { image, service: Service::Systemd, allow_cgroup_v1: true, ..options() };
+        let can = NodeOptions { image, service: DaemonMode::Systemd, allow_cgroup_v1: true, ..options() };
         assert_eq!(before.differences(&can), []);
         let cannot = NodeOptions { kubelet_root_dir: "/srv/kubelet".into(), labels: vec!["a=b".to_owned()], ..can };
         let found: Vec<String> = before

@@ -12,7 +12,7 @@ use tokio::{
 
 pub use crate::{balancer::IngressStatus, kubelet::KubeletStatus, tunnels::TunnelStatus};
 use crate::{
-    files::{self, FileError},
+    files::{self, NodeFileError},
     settings::Layout,
 };
 
@@ -24,7 +24,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// How a worker is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Status {
+pub struct WorkerStatus {
     /// The Node's name.
     pub node: String,
     /// The cluster's release; its kubelet's is told by the image of its program.
@@ -71,7 +71,7 @@ pub enum StatusError {
     NoWorker(String),
     /// A file failed.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] NodeFileError),
     /// Nobody answers.
     #[error("the worker's daemon does not answer: start it with `systemctl start keelway-node`, or `keelway node run`")]
     Ask(#[source] io::Error),
@@ -84,7 +84,7 @@ pub enum StatusError {
 }
 
 /// Asks the daemon.
-pub async fn ask(layout: &Layout) -> Result<Status, StatusError> {
+pub async fn ask(layout: &Layout) -> Result<WorkerStatus, StatusError> {
     if layout.read_options()?.is_none() {
         return Err(StatusError::NoWorker(layout.options().display().to_string()));
     }
@@ -108,7 +108,7 @@ pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// Answers everybody who comes with how things are, for as long as it is polled.
-pub(crate) async fn serve(listener: UnixListener, status: impl Fn() -> Status) {
+pub(crate) async fn serve(listener: UnixListener, status: impl Fn() -> WorkerStatus) {
     loop {
         match listener.accept().await {
             Ok((mut stream, _)) => {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
-use crate::{changes::Changes, files::FileError, settings::Layout};
+use crate::{changes::Changes, files::NodeFileError, settings::Layout};
 
 /// Forwarding between pods and tunnels; and Services between pods of one bridge.
 const WANTED: [(&str, &str); 4] = [
@@ -53,7 +53,7 @@ pub(crate) fn all() -> BTreeMap<String, String> {
 }
 
 /// Sets all, where the kernel has them.
-pub(crate) fn set(layout: &Layout) -> Result<(), FileError> {
+pub(crate) fn set(layout: &Layout) -> Result<(), NodeFileError> {
     for (name, wanted) in WANTED {
         let Ok(found) = fs::read_to_string(file(name)) else { continue };
         let found = found.trim();
@@ -63,21 +63,21 @@ pub(crate) fn set(layout: &Layout) -> Result<(), FileError> {
         Changes::note(layout, |changes| {
             changes.sysctls.entry(name.to_owned()).or_insert_with(|| found.to_owned());
         })?;
-        fs::write(file(name), wanted).map_err(FileError::new("set", file(name)))?;
+        fs::write(file(name), wanted).map_err(NodeFileError::new("set", file(name)))?;
     }
     Ok(())
 }
 
 /// Those that the kernel does not have.
-pub(crate) fn absent() -> Vec<String> {
+pub(crate) fn missing_settings() -> Vec<String> {
     WANTED.iter().filter(|(name, _)| !file(name).exists()).map(|(name, _)| name.replace('/', ".")).collect()
 }
 
 /// Puts back what was there before. A setting for all interfaces changes those of each, so that it takes two turns.
-pub(crate) fn put_back(changes: &Changes) -> Result<(), FileError> {
+pub(crate) fn restore(changes: &Changes) -> Result<(), NodeFileError> {
     for (name, before) in changes.sysctls.iter().chain(&changes.sysctls) {
         if fs::read_to_string(file(name)).is_ok_and(|now| now.trim() != before) {
-            fs::write(file(name), before).map_err(FileError::new("set", file(name)))?;
+            fs::write(file(name), before).map_err(NodeFileError::new("set", file(name)))?;
         }
     }
     Ok(())

@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, fs, io, path::PathBuf};
 
-use keelway_cri::Runtime;
+use keelway_cri::CriRuntime;
 use keelway_vpn::{
-    error::Chain,
+    error::ErrorChain,
     netlink::{NetlinkError, interface::Interface},
 };
 
@@ -12,13 +12,13 @@ use crate::{
     cgroups,
     changes::{BRIDGE, Changes},
     facts,
-    files::{self, FileError},
+    files::{self, NodeFileError},
     firewall::{self, FirewallError},
     image,
-    information::Known,
+    information::TrustedInformation,
     kubelet,
     mounts::{self, RemovalError},
-    peer::Given,
+    peer::PeerAssignment,
     service::{self, ServiceError},
     settings::{Layout, NodeOptions},
     sysctl, tunnels,
@@ -41,7 +41,7 @@ pub enum UndoError {
     Service(#[from] ServiceError),
     /// A file failed.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] NodeFileError),
     /// A directory cannot go.
     #[error(transparent)]
     Removal(#[from] RemovalError),
@@ -62,11 +62,11 @@ pub(crate) async fn end_pods(layout: &Layout, options: &NodeOptions) -> Result<(
 }
 
 /// All that a kubelet has made, whichever of them does not end. A runtime that is gone has none.
-async fn end_sandboxes(runtime: &Runtime) -> Result<(), UndoError> {
+async fn end_sandboxes(runtime: &CriRuntime) -> Result<(), UndoError> {
     let sandboxes = match runtime.list_pod_sandboxes(&BTreeMap::new()).await {
         Ok(sandboxes) => sandboxes,
         Err(error) => {
-            tracing::warn!("pods may be left: {}", Chain(&error));
+            tracing::warn!("pods may be left: {}", ErrorChain(&error));
             return Ok(());
         }
     };
@@ -77,7 +77,7 @@ async fn end_sandboxes(runtime: &Runtime) -> Result<(), UndoError> {
             runtime.remove_pod_sandbox(&sandbox.id).await
         };
         if let Err(error) = ended.await {
-            tracing::warn!(sandbox = sandbox.id, "a pod stays: {}", Chain(&error));
+            tracing::warn!(sandbox = sandbox.id, "a pod stays: {}", ErrorChain(&error));
             left.push(sandbox.id.clone());
         }
     }
@@ -99,7 +99,7 @@ pub async fn forget(layout: &Layout) -> Result<Option<String>, UndoError> {
         clear_network(layout, &changes)?;
         cgroups::remove(options.cgroup_root.as_deref());
     }
-    sysctl::put_back(&changes)?;
+    sysctl::restore(&changes)?;
     put_back_files(&changes)?;
     image::clear_mount(layout);
     // What tells of all the others goes last.
@@ -120,8 +120,8 @@ async fn clear_runtime(options: &NodeOptions, changes: &Changes, layout: &Layout
 }
 
 fn clear_network(layout: &Layout, changes: &Changes) -> Result<(), UndoError> {
-    if let Some(known) = Known::kept(layout)? {
-        let given: Given = files::read_json(&layout.peer())?.unwrap_or_default();
+    if let Some(known) = TrustedInformation::load(layout)? {
+        let given: PeerAssignment = files::read_json(&layout.peer())?.unwrap_or_default();
         tunnels::clear(&known.cluster, &given).map_err(UndoError::Network)?;
     }
     // A daemon that was killed leaves its own.
@@ -140,7 +140,7 @@ fn put_back_files(changes: &Changes) -> Result<(), UndoError> {
         mounts::remove(tree, &before)?;
     }
     for path in &changes.files {
-        files::remove(&files::beside(path))?;
+        files::remove(&files::temporary_path(path))?;
         files::remove(path)?;
     }
     for path in changes.empty.iter().filter(|path| fs::metadata(path).is_ok_and(|found| found.len() == 0)) {
@@ -149,7 +149,7 @@ fn put_back_files(changes: &Changes) -> Result<(), UndoError> {
     for path in changes.directories.iter().rev() {
         match fs::remove_dir(path) {
             Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
-                return Err(FileError::new("remove", path)(error).into());
+                return Err(NodeFileError::new("remove", path)(error).into());
             }
             Ok(()) | Err(_) => {}
         }
@@ -157,8 +157,8 @@ fn put_back_files(changes: &Changes) -> Result<(), UndoError> {
     Ok(())
 }
 
-fn remove_but(layout: &Layout, kept: &[PathBuf]) -> Result<(), FileError> {
-    for entry in fs::read_dir(layout.root()).map_err(FileError::new("list", layout.root()))?.flatten() {
+fn remove_but(layout: &Layout, kept: &[PathBuf]) -> Result<(), NodeFileError> {
+    for entry in fs::read_dir(layout.root()).map_err(NodeFileError::new("list", layout.root()))?.flatten() {
         let path = entry.path();
         if kept.contains(&path) {
             continue;

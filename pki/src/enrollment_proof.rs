@@ -10,7 +10,7 @@ const PURPOSE: &[u8] = b"keelway enrolment 1";
 
 /// Who proves. What one side sent is no proof of the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum EnrollmentSide {
     /// The machine's agent.
     Agent,
     /// The installation's driver.
@@ -38,13 +38,13 @@ impl ProvenChannel {
 impl EnrollmentToken {
     /// Proves to be one of the two who hold the token.
     #[must_use]
-    pub fn proof(&self, side: Side, channel: &ProvenChannel) -> Vec<u8> {
+    pub fn proof(&self, side: EnrollmentSide, channel: &ProvenChannel) -> Vec<u8> {
         hmac::sign(&self.key(), &self.statement(side, channel)).as_ref().to_vec()
     }
 
     /// Whether that is the other side's proof. Takes as long whatever is wrong with it.
     #[must_use]
-    pub fn proves(&self, side: Side, channel: &ProvenChannel, proof: &[u8]) -> bool {
+    pub fn proves(&self, side: EnrollmentSide, channel: &ProvenChannel, proof: &[u8]) -> bool {
         hmac::verify(&self.key(), &self.statement(side, channel), proof).is_ok()
     }
 
@@ -53,10 +53,10 @@ impl EnrollmentToken {
     }
 
     /// Each part after its length, so that no two lists of parts are the same bytes.
-    fn statement(&self, side: Side, channel: &ProvenChannel) -> Vec<u8> {
+    fn statement(&self, side: EnrollmentSide, channel: &ProvenChannel) -> Vec<u8> {
         let side: &[u8] = match side {
-            Side::Agent => b"agent",
-            Side::Driver => b"driver",
+            EnrollmentSide::Agent => b"agent",
+            EnrollmentSide::Driver => b"driver",
         };
         let names = [&self.installation, &self.machine, &self.id].map(String::as_bytes);
         let parts = [PURPOSE, side, &channel.exported, &channel.certificate].into_iter().chain(names);
@@ -80,12 +80,18 @@ mod tests {
     #[test]
     fn a_proof_is_of_one_side_on_one_connection_under_one_token() {
         let (token_one, channel) = (token(1), ProvenChannel::new([1; 32], b"certificate"));
-        let proof = token_one.proof(Side::Agent, &channel);
-        assert!(token_one.proves(Side::Agent, &channel, &proof));
-        assert!(!token_one.proves(Side::Driver, &channel, &proof), "sent back");
-        assert!(!token_one.proves(Side::Agent, &ProvenChannel::new([2; 32], b"certificate"), &proof), "relayed");
-        assert!(!token_one.proves(Side::Agent, &ProvenChannel::new([1; 32], b"another"), &proof), "another server");
-        assert!(!token(2).proves(Side::Agent, &channel, &proof), "another token");
+        let proof = token_one.proof(EnrollmentSide::Agent, &channel);
+        assert!(token_one.proves(EnrollmentSide::Agent, &channel, &proof));
+        assert!(!token_one.proves(EnrollmentSide::Driver, &channel, &proof), "sent back");
+        assert!(
+            !token_one.proves(EnrollmentSide::Agent, &ProvenChannel::new([2; 32], b"certificate"), &proof),
+            "relayed"
+        );
+        assert!(
+            !token_one.proves(EnrollmentSide::Agent, &ProvenChannel::new([1; 32], b"another"), &proof),
+            "another server"
+        );
+        assert!(!token(2).proves(EnrollmentSide::Agent, &channel, &proof), "another token");
         for (renamed, why) in [
             (EnrollmentToken { machine: "hv-2".to_owned(), ..token_one.clone() }, "another machine"),
             (
@@ -94,10 +100,10 @@ mod tests {
             ),
             (EnrollmentToken { id: "0000000000000000".to_owned(), ..token_one.clone() }, "another id"),
         ] {
-            assert!(!renamed.proves(Side::Agent, &channel, &proof), "{why}");
+            assert!(!renamed.proves(EnrollmentSide::Agent, &channel, &proof), "{why}");
         }
         for wrong in [&proof[..31], &[], &[0; 32]] {
-            assert!(!token_one.proves(Side::Agent, &channel, wrong));
+            assert!(!token_one.proves(EnrollmentSide::Agent, &channel, wrong));
         }
     }
 
@@ -106,6 +112,6 @@ mod tests {
         let (one, channel) = (token(1), ProvenChannel::new([1; 32], b"certificate"));
         let two =
             EnrollmentToken { installation: "00000000000000ffh".to_owned(), machine: "v-1".to_owned(), ..one.clone() };
-        assert_ne!(one.proof(Side::Agent, &channel), two.proof(Side::Agent, &channel));
+        assert_ne!(one.proof(EnrollmentSide::Agent, &channel), two.proof(EnrollmentSide::Agent, &channel));
     }
 }

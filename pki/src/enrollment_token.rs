@@ -63,7 +63,7 @@ pub enum EnrollmentTokenError {
 /// What is encoded.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Form {
+struct EnrollmentTokenPayload {
     installation: String,
     machine: String,
     id: String,
@@ -72,7 +72,7 @@ struct Form {
     authorities: Vec<String>,
 }
 
-impl Drop for Form {
+impl Drop for EnrollmentTokenPayload {
     fn drop(&mut self) {
         self.secret.zeroize();
     }
@@ -96,7 +96,7 @@ impl EnrollmentToken {
     /// The text that the agent is given. It is a secret.
     #[must_use]
     pub fn encode(&self) -> Zeroizing<String> {
-        let form = Form {
+        let form = EnrollmentTokenPayload {
             installation: self.installation.clone(),
             machine: self.machine.clone(),
             id: self.id.clone(),
@@ -124,11 +124,11 @@ impl FromStr for EnrollmentToken {
     type Err = EnrollmentTokenError;
 
     fn from_str(text: &str) -> Result<Self, EnrollmentTokenError> {
-        TEXT.read::<Form>(text)?.read().ok_or(EnrollmentTokenError::Form)
+        TEXT.read::<EnrollmentTokenPayload>(text)?.read().ok_or(EnrollmentTokenError::Form)
     }
 }
 
-impl Form {
+impl EnrollmentTokenPayload {
     fn read(&self) -> Option<EnrollmentToken> {
         let secret = Zeroizing::new(URL_SAFE_NO_PAD.decode(&self.secret).ok()?);
         let is_id = self.id.len() == 2 * ID && self.id.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'));

@@ -8,7 +8,7 @@ use x509_parser::{
     extensions::{ExtendedKeyUsage, GeneralName},
 };
 
-use crate::{CertificateError, Usage, Validity, certificate, name};
+use crate::{CertificateError, CertificateUsage, Validity, certificate, name};
 
 /// What a certificate says, in plain types. Nothing of it is verified here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct CertificateFacts {
     /// The addresses among the subject's alternative names, in order.
     pub ip_addresses: Vec<IpAddr>,
     /// What it may be used for, of the usages that are known here, servers' first.
-    pub usages: Vec<Usage>,
+    pub usages: Vec<CertificateUsage>,
     /// From when until when it holds.
     pub validity: Validity,
     /// Whether it is an authority's.
@@ -64,8 +64,9 @@ impl CertificateFacts {
     }
 }
 
-fn usages(extension: &ExtendedKeyUsage<'_>) -> Vec<Usage> {
-    let known = [(extension.server_auth, Usage::ServerAuth), (extension.client_auth, Usage::ClientAuth)];
+fn usages(extension: &ExtendedKeyUsage<'_>) -> Vec<CertificateUsage> {
+    let known =
+        [(extension.server_auth, CertificateUsage::ServerAuth), (extension.client_auth, CertificateUsage::ClientAuth)];
     known.into_iter().filter_map(|(is_there, usage)| is_there.then_some(usage)).collect()
 }
 
@@ -100,9 +101,9 @@ mod tests {
 
     fn request() -> impl Strategy<Value = LeafRequest> {
         let usages = prop::sample::select(vec![
-            vec![Usage::ServerAuth],
-            vec![Usage::ClientAuth],
-            vec![Usage::ServerAuth, Usage::ClientAuth],
+            vec![CertificateUsage::ServerAuth],
+            vec![CertificateUsage::ClientAuth],
+            vec![CertificateUsage::ServerAuth, CertificateUsage::ClientAuth],
         ]);
         (
             ".{1,64}",

@@ -82,13 +82,13 @@ pub enum JoinTokenError {
 /// What is encoded.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Form {
+struct JoinTokenPayload {
     endpoints: Vec<SocketAddr>,
     authorities: Vec<String>,
     token: String,
 }
 
-impl Drop for Form {
+impl Drop for JoinTokenPayload {
     fn drop(&mut self) {
         self.token.zeroize();
     }
@@ -98,7 +98,7 @@ impl JoinToken {
     /// The text that a worker is given. It is a secret.
     #[must_use]
     pub fn encode(&self) -> Zeroizing<String> {
-        let form = Form {
+        let form = JoinTokenPayload {
             endpoints: self.endpoints.clone(),
             authorities: self.authorities.iter().map(|hash| hash.0.clone()).collect(),
             token: self.bootstrap.expose().to_string(),
@@ -128,7 +128,7 @@ impl FromStr for JoinToken {
     type Err = JoinTokenError;
 
     fn from_str(text: &str) -> Result<Self, JoinTokenError> {
-        let form: Form = TEXT.read(text)?;
+        let form: JoinTokenPayload = TEXT.read(text)?;
         if form.endpoints.is_empty() {
             return Err(JoinTokenError::NoEndpoint);
         }

@@ -49,12 +49,12 @@ pub enum ClientIdentity {
 pub struct Kubeconfig {
     clusters: BTreeMap<String, KubeconfigCluster>,
     users: BTreeMap<String, ClientIdentity>,
-    contexts: BTreeMap<String, Context>,
+    contexts: BTreeMap<String, KubeconfigContext>,
     current_context: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Context {
+struct KubeconfigContext {
     cluster: String,
     user: String,
 }
@@ -64,7 +64,7 @@ struct Context {
 pub struct KubeconfigBuilder {
     clusters: Vec<(String, KubeconfigCluster)>,
     users: Vec<(String, ClientIdentity)>,
-    contexts: Vec<(String, Context)>,
+    contexts: Vec<(String, KubeconfigContext)>,
 }
 
 /// A kubeconfig that cannot be.
@@ -112,7 +112,7 @@ impl Kubeconfig {
     pub fn to_yaml(&self) -> Result<Zeroizing<String>, KubeconfigError> {
         // A key's base64 stays on its line, as kubectl writes it.
         let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-        serde_saphyr::to_string_with_options(&document::Document::from(self), options)
+        serde_saphyr::to_string_with_options(&document::KubeconfigDocument::from(self), options)
             .map(Zeroizing::new)
             .map_err(KubeconfigError::Write)
     }
@@ -136,7 +136,7 @@ impl KubeconfigBuilder {
     /// Adds a way in: as `user` to `cluster`.
     #[must_use]
     pub fn context(mut self, name: impl Into<String>, cluster: impl Into<String>, user: impl Into<String>) -> Self {
-        self.contexts.push((name.into(), Context { cluster: cluster.into(), user: user.into() }));
+        self.contexts.push((name.into(), KubeconfigContext { cluster: cluster.into(), user: user.into() }));
         self
     }
 

@@ -17,7 +17,7 @@ const LONGEST_LABEL: usize = 63;
 
 /// What a certificate may be used for (extended key usage, RFC 5280, 4.2.1.12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Usage {
+pub enum CertificateUsage {
     /// It identifies a server to its clients.
     ServerAuth,
     /// It identifies a client to servers.
@@ -38,7 +38,7 @@ pub struct LeafRequest {
     /// The addresses that a server is reached by.
     pub ip_addresses: Vec<IpAddr>,
     /// What it may be used for; at least one.
-    pub usages: Vec<Usage>,
+    pub usages: Vec<CertificateUsage>,
     /// From when until when it holds; cut to its authority's.
     pub validity: Validity,
 }
@@ -125,7 +125,7 @@ impl core::fmt::Debug for IssuedCertificate {
     }
 }
 
-impl Usage {
+impl CertificateUsage {
     fn purpose(self) -> ExtendedKeyUsagePurpose {
         match self {
             Self::ServerAuth => ExtendedKeyUsagePurpose::ServerAuth,
@@ -153,7 +153,7 @@ impl LeafRequest {
             return Err(LeafError::NoUsage { common_name: common_name() });
         }
         let nameless = self.dns_names.is_empty() && self.ip_addresses.is_empty();
-        if nameless && self.usages.contains(&Usage::ServerAuth) {
+        if nameless && self.usages.contains(&CertificateUsage::ServerAuth) {
             return Err(LeafError::NoServerName { common_name: common_name() });
         }
         match self.dns_names.iter().find(|name| !is_dns_name(name)) {

@@ -44,7 +44,7 @@ mod wireguard_key;
 pub use authority::{Authority, AuthorityCertificate, AuthorityError};
 pub use certificate::CertificateError;
 pub use encryption_key::{EncryptionKey, EncryptionKeyError};
-pub use enrollment_proof::{ProvenChannel, Side};
+pub use enrollment_proof::{EnrollmentSide, ProvenChannel};
 pub use enrollment_token::{EnrollmentToken, EnrollmentTokenError};
 pub use facts::CertificateFacts;
 pub use generations::Generations;
@@ -55,7 +55,7 @@ pub use keyring::{AuthorityKeyring, EncryptionKeyring, KeyringError, SecretData,
 pub use kubeconfig::{
     AuthoritySource, ClientIdentity, Kubeconfig, KubeconfigBuilder, KubeconfigCluster, KubeconfigError,
 };
-pub use leaf::{IssuedCertificate, LeafError, LeafRequest, Usage};
+pub use leaf::{CertificateUsage, IssuedCertificate, LeafError, LeafRequest};
 pub use rand_core::CryptoRng;
 pub use requested::RequestedError;
 pub use revocation::RevocationError;

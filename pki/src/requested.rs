@@ -27,9 +27,9 @@ pub enum RequestedError {
 }
 
 /// The public half that somebody else has the private one of.
-struct Requested(Sec1Point);
+struct RequestedKey(Sec1Point);
 
-impl PublicKeyData for Requested {
+impl PublicKeyData for RequestedKey {
     fn der_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
@@ -39,7 +39,7 @@ impl PublicKeyData for Requested {
     }
 }
 
-impl Requested {
+impl RequestedKey {
     fn read(signing_request: &str) -> Result<Self, RequestedError> {
         let (_, block) = parse_x509_pem(signing_request.as_bytes()).map_err(|_| RequestedError::NoRequest)?;
         let parsed = X509CertificationRequest::from_der(&block.contents).map_err(|_| RequestedError::NoRequest);
@@ -64,7 +64,7 @@ impl Authority {
         serial: &Serial,
         rng: &mut R,
     ) -> Result<String, RequestedError> {
-        let key = Requested::read(signing_request)?;
+        let key = RequestedKey::read(signing_request)?;
         Ok(leaf::sign(self, request, &key, Some(serial), rng)?)
     }
 }
@@ -87,7 +87,7 @@ impl IssuedCertificate {
 mod tests {
     use super::*;
     use crate::{
-        CertificateFacts, PrivateKeyPem, Usage, client_signing_request, key_matches_certificate,
+        CertificateFacts, CertificateUsage, PrivateKeyPem, client_signing_request, key_matches_certificate,
         testing::{authority, hours, now, seeded, server},
         verify_issued_by,
     };
@@ -107,7 +107,7 @@ mod tests {
         verify_issued_by(&pem, authority.certificate().pem(), now()).unwrap();
         let facts = CertificateFacts::from_pem(&pem).unwrap();
         assert_eq!(facts.common_name.as_deref(), Some("kube-apiserver"));
-        assert_eq!((facts.dns_names, facts.usages), (wanted.dns_names, vec![Usage::ServerAuth]));
+        assert_eq!((facts.dns_names, facts.usages), (wanted.dns_names, vec![CertificateUsage::ServerAuth]));
         assert_eq!(facts.serial, serial().to_string());
     }
 

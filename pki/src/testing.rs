@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use rand::{SeedableRng, rngs::ChaCha8Rng};
 
-use crate::{Authority, LeafRequest, Usage, Validity};
+use crate::{Authority, CertificateUsage, LeafRequest, Validity};
 
 pub(crate) fn seeded(seed: u64) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(seed)
@@ -27,7 +27,7 @@ pub(crate) fn server(validity: Validity) -> LeafRequest {
         organizations: Vec::new(),
         dns_names: vec!["kubernetes.default.svc".to_owned()],
         ip_addresses: vec!["10.96.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
-        usages: vec![Usage::ServerAuth],
+        usages: vec![CertificateUsage::ServerAuth],
         validity,
     }
 }

@@ -12,8 +12,8 @@ use std::{
 
 use jiff::{Timestamp, ToSpan};
 use keelway_pki::{
-    Authority, AuthorityCertificate, AuthorityError, AuthorityKeyring, CertificateFacts, Generations,
-    IssuedCertificate, PrivateKeyPem, ServiceAccountKey, Usage, Validity,
+    Authority, AuthorityCertificate, AuthorityError, AuthorityKeyring, CertificateFacts, CertificateUsage, Generations,
+    IssuedCertificate, PrivateKeyPem, ServiceAccountKey, Validity,
 };
 use support::{authority, client, hours, issue, now, seeded, server};
 use tempfile::TempDir;
@@ -149,7 +149,7 @@ fn both_usages_at_once() {
     let files = Files::new();
     let authority = Authority::mint("etcd-ca", hours(87600), &mut seeded(1)).unwrap();
     let mut peer = server();
-    peer.usages = vec![Usage::ServerAuth, Usage::ClientAuth];
+    peer.usages = vec![CertificateUsage::ServerAuth, CertificateUsage::ClientAuth];
     let bundle = files.write("ca.crt", authority.certificate().pem());
     let leaf = files.write("peer.crt", &issue(&authority, &peer).certificate_pem);
     verify(&bundle, &leaf, "sslserver", now()).unwrap();

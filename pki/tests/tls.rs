@@ -10,7 +10,7 @@ use std::{
 };
 
 use jiff::{Timestamp, ToSpan};
-use keelway_pki::{Authority, AuthorityKeyring, IssuedCertificate, LeafRequest, Usage};
+use keelway_pki::{Authority, AuthorityKeyring, CertificateUsage, IssuedCertificate, LeafRequest};
 use rustls::{
     CertificateError, ClientConfig, ClientConnection, ConnectionCommon, Error, RootCertStore, ServerConfig,
     ServerConnection, SideData, SupportedProtocolVersion,
@@ -188,8 +188,8 @@ fn the_wrong_usage_is_refused_on_either_side() {
     let authority = authority(1);
     let side = |request: &LeafRequest| Side::new(issue(&authority, request), &authority);
     let (mut client_as_server, mut server_as_client) = (server(), client());
-    client_as_server.usages = vec![Usage::ClientAuth];
-    server_as_client.usages = vec![Usage::ServerAuth];
+    client_as_server.usages = vec![CertificateUsage::ClientAuth];
+    server_as_client.usages = vec![CertificateUsage::ServerAuth];
     server_as_client.dns_names = vec!["client".to_owned()];
     for (client, server) in [(side(&client()), side(&client_as_server)), (side(&server_as_client), side(&server()))] {
         assert!(matches!(refusal(&client, &server, now()), Some(CertificateError::InvalidPurposeContext { .. })));

@@ -23,10 +23,12 @@ use keelway_api::{
     Documents,
     documents::SecretName,
     jiff::Timestamp,
-    machine::{MachineConfig, MachineState, Seen},
+    machine::{MachineConfig, MachineState, ObservedValue},
     name::HypervisorName,
 };
-use keelway_planner::{CertificateSeen, Health, Observation, Plan, bindings_digest, configure, plan, probes};
+use keelway_planner::{
+    CertificateSeen, ComponentHealth, PassObservation, Plan, bindings_digest, configure, plan, probes,
+};
 use model::{apply, identified, mint};
 
 /// That of `keelway`.
@@ -122,14 +124,18 @@ impl World {
         Self { documents, machines, certificates: BTreeMap::new() }
     }
 
-    fn observe(&self) -> Observation {
+    fn observe(&self) -> PassObservation {
         let runs = self.machines.values().flat_map(|state| &state.sandboxes);
         let ids = self.documents.clusters.values().filter_map(|cluster| cluster.id());
-        Observation {
-            machines: self.machines.iter().map(|(name, state)| (name.clone(), Seen::Known(state.clone()))).collect(),
+        PassObservation {
+            machines: self
+                .machines
+                .iter()
+                .map(|(name, state)| (name.clone(), ObservedValue::Known(state.clone())))
+                .collect(),
             refused: BTreeMap::new(),
-            health: runs.map(|sandbox| (sandbox.pod.clone(), Health::Healthy)).collect(),
-            bindings: ids.map(|id| (id.clone(), Seen::Known(bindings_digest()))).collect(),
+            health: runs.map(|sandbox| (sandbox.pod.clone(), ComponentHealth::Healthy)).collect(),
+            bindings: ids.map(|id| (id.clone(), ObservedValue::Known(bindings_digest()))).collect(),
             certificates: self.certificates.clone(),
         }
     }

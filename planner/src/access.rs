@@ -12,7 +12,7 @@ use keelway_api::{
     Component, Documents, condition,
     crd::{WORKER_CRDS_DIGEST, worker_crds},
     documents::SecretName,
-    machine::{Seen, sha256_hex},
+    machine::{ObservedValue, sha256_hex},
     name::{ClusterId, HypervisorName},
     role::{Role, SECURE},
     worker,
@@ -20,10 +20,10 @@ use keelway_api::{
 use serde_json::{Value, json};
 
 use crate::{
-    Identity, Observation, Subject,
+    CertificateReference, CertificateSubject, PassObservation,
     certificates::{API_SERVER_NAME, DRIVER_SECRET, KUBERNETES, client},
     plan::Plan,
-    world::World,
+    world::ValidatedDocuments,
 };
 
 /// The group of rights, and that of Keelway's own kinds.
@@ -47,7 +47,7 @@ pub const BINDINGS_DIGEST: &str = "keelway.dev/digest";
 
 /// Where and as whom the pass talks to a managed cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Access {
+pub struct ClusterAccess {
     /// The machine from which to dial.
     pub machine: HypervisorName,
     /// The API server's address.
@@ -60,7 +60,7 @@ pub struct Access {
 
 /// Every API server of a cluster, those that were ready first, then by name.
 #[must_use]
-pub fn access(documents: &Documents, id: &ClusterId) -> Vec<Access> {
+pub fn access(documents: &Documents, id: &ClusterId) -> Vec<ClusterAccess> {
     let servers = documents.components_of(id).filter(|(_, component)| component.spec.role == Role::KubeApiserver);
     let mut servers: Vec<_> = servers.collect();
     servers.sort_by_key(|(_, component)| !is_ready(component));
@@ -69,7 +69,7 @@ pub fn access(documents: &Documents, id: &ClusterId) -> Vec<Access> {
         .filter_map(|(_, component)| {
             let machine = documents.hypervisors.get(&component.spec.hypervisor)?;
             let address = machine.spec.addresses.private.first()?.parse().ok()?;
-            Some(Access {
+            Some(ClusterAccess {
                 machine: component.spec.hypervisor.clone(),
                 address: SocketAddr::new(address, component.spec.port(SECURE)),
                 server_name: API_SERVER_NAME,
@@ -85,8 +85,8 @@ fn is_ready(component: &Component) -> bool {
 
 /// The pass's own identity in a cluster.
 #[must_use]
-pub fn driver_identity(id: &ClusterId) -> Identity {
-    Identity { secret: SecretName::of(id, DRIVER_SECRET), name: "client" }
+pub fn driver_identity(id: &ClusterId) -> CertificateReference {
+    CertificateReference { secret: SecretName::of(id, DRIVER_SECRET), name: "client" }
 }
 
 /// A digest of all that [`first_bindings`] gives.
@@ -228,39 +228,39 @@ fn binding(name: &str, role: &str, kind: &str, subject: &str) -> Value {
 }
 
 /// Whether an API server of the cluster is ready now.
-pub(crate) fn serves(documents: &Documents, id: &ClusterId, seen: &Observation) -> bool {
+pub(crate) fn serves(documents: &Documents, id: &ClusterId, seen: &PassObservation) -> bool {
     let mut servers = documents.components_of(id).filter(|(_, server)| server.spec.role == Role::KubeApiserver);
     servers.any(|(pod, _)| seen.healthy(pod))
 }
 
 /// Asks for the first bindings where an API server is ready and says that they are not there, or not these.
-pub(crate) fn plan_bindings(plan: &mut Plan, world: &World, seen: &Observation) {
+pub(crate) fn plan_bindings(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation) {
     let wanted = bindings_digest();
-    for (name, id, _) in world.looked_after() {
+    for (name, id, _) in world.reconciled_clusters() {
         if plan.documents.clusters.get(name).is_none_or(|cluster| cluster.deleted()) {
             continue;
         }
         match seen.bindings.get(id) {
             _ if !serves(&plan.documents, id, seen) => {}
-            Some(Seen::Known(digest)) if *digest == wanted => {}
-            Some(Seen::Known(_)) => plan.bindings.push(id.clone()),
-            Some(Seen::Unreachable { why, .. }) => {
+            Some(ObservedValue::Known(digest)) if *digest == wanted => {}
+            Some(ObservedValue::Known(_)) => plan.bindings.push(id.clone()),
+            Some(ObservedValue::Unreachable { why, .. }) => {
                 let on = format!("its API to tell its bindings: {why}");
-                plan.wait_in(name, name, on);
+                plan.wait_in_progress(name, name, on);
             }
-            None => plan.wait_in(name, name, "its API to be asked for its bindings"),
+            None => plan.wait_in_progress(name, name, "its API to be asked for its bindings"),
         }
     }
 }
 
 /// The subject of an administrator's certificate of this name.
 #[must_use]
-pub fn administrator(name: &str) -> Subject {
+pub fn administrator(name: &str) -> CertificateSubject {
     client(name, &[ADMIN_GROUP])
 }
 
 /// The subject that applies the first bindings, before any other has a right to.
 #[must_use]
-pub fn first_administrator() -> Subject {
+pub fn first_administrator() -> CertificateSubject {
     client("keelway:first-bindings", &["system:masters"])
 }

@@ -5,18 +5,18 @@ use alloc::{format, string::ToString, vec::Vec};
 
 use keelway_api::{
     Time,
-    condition::{self, Status, reason::Reason},
+    condition::{self, ConditionStatus, reason::ConditionReason},
     documents::SecretName,
     jiff::Timestamp,
     name::{ClusterId, ClusterRef},
 };
 
 use crate::{
-    Observation,
+    PassObservation,
     certificates::{ETCD, FRONT_PROXY, INFRASTRUCTURE, KUBERNETES},
     plan::Plan,
     status::verdict,
-    words::listed,
+    text::listed,
 };
 
 /// The certificate of the generation that signs.
@@ -25,7 +25,7 @@ const ACTIVE: &str = "active";
 const VALID: &str = "AuthoritiesValid";
 
 /// Tells of each cluster with an authority that has ended.
-pub(crate) fn plan_authorities(plan: &mut Plan, seen: &Observation, now: Timestamp) {
+pub(crate) fn plan_authorities(plan: &mut Plan, seen: &PassObservation, now: Timestamp) {
     let names: Vec<ClusterRef> = plan.documents.clusters.keys().cloned().collect();
     for name in names {
         let Some(cluster) = plan.documents.clusters.get(&name) else { continue };
@@ -52,20 +52,20 @@ pub(crate) fn plan_authorities(plan: &mut Plan, seen: &Observation, now: Timesta
         if ended.is_empty() {
             conditions.retain(|condition| condition.type_ != VALID);
         } else {
-            let says = verdict(Status::False, Reason::AuthorityEnded, format!("waits for {message}"));
+            let says = verdict(ConditionStatus::False, ConditionReason::AuthorityEnded, format!("waits for {message}"));
             condition::set(conditions, VALID, says, generation, &Time(now));
         }
     }
 }
 
 /// When the life of an authority ended, where it did.
-pub(crate) fn ended(seen: &Observation, id: &ClusterId, secret: &str, now: Timestamp) -> Option<Timestamp> {
+pub(crate) fn ended(seen: &PassObservation, id: &ClusterId, secret: &str, now: Timestamp) -> Option<Timestamp> {
     let found = seen.certificates.get(&(SecretName::of(id, secret), ACTIVE.to_string()))?;
     Some(found.not_after).filter(|end| *end <= now)
 }
 
 /// When the next authority ends.
-pub(crate) fn next_end(seen: &Observation, now: Timestamp) -> Option<Timestamp> {
+pub(crate) fn next_end(seen: &PassObservation, now: Timestamp) -> Option<Timestamp> {
     let signs = seen.certificates.iter().filter(|((_, name), _)| name == ACTIVE);
     signs.map(|(_, found)| found.not_after).filter(|end| *end > now).min()
 }

@@ -6,10 +6,10 @@ use keelway_api::{ByteString, Secret, documents::SecretName, name::ClusterId};
 
 use crate::{
     Decision,
-    certificates::{Holds, holds},
+    certificates::{SecretContents, holds},
     installation::installation_authority,
     plan::Plan,
-    world::World,
+    world::ValidatedDocuments,
 };
 
 /// The bundle of an authority.
@@ -18,8 +18,8 @@ const AUTHORITIES: &str = "bundle.crt";
 const GENERATIONS: [&str; 3] = ["active", "next", "previous"];
 
 /// Writes each bundle of a cluster that is missing and follows from what its Secret still has.
-pub(crate) fn restore_bundles(plan: &mut Plan, world: &World) {
-    for (cluster, id, _) in world.looked_after() {
+pub(crate) fn restore_bundles(plan: &mut Plan, world: &ValidatedDocuments) {
+    for (cluster, id, _) in world.reconciled_clusters() {
         for found in missing(plan, id) {
             restore(plan, &cluster.to_string(), found);
         }
@@ -41,16 +41,16 @@ fn restore(plan: &mut Plan, owner: &str, (name, key, bundle): (SecretName, &str,
         secret.data.get_or_insert_default().insert(key.to_string(), bundle);
     }
     let (owner, secret, key) = (owner.to_string(), name.name, key.to_string());
-    plan.decisions.push(Decision::Restore { owner, secret, key });
+    plan.decisions.push(Decision::RestoreBundle { owner, secret, key });
 }
 
 fn missing(plan: &Plan, id: &ClusterId) -> Vec<(SecretName, &'static str, ByteString)> {
     let secrets = plan.documents.secrets_of(id);
     let found = secrets.filter_map(|(name, secret)| {
         let (key, half) = match holds(name) {
-            Holds::Authority => (AUTHORITIES, "crt"),
-            Holds::ServiceAccountKey => ("bundle.pub", "pub"),
-            Holds::EncryptionKey | Holds::Certificates => return None,
+            SecretContents::Authority => (AUTHORITIES, "crt"),
+            SecretContents::ServiceAccountKey => ("bundle.pub", "pub"),
+            SecretContents::EncryptionKey | SecretContents::Certificates => return None,
         };
         Some((SecretName::of(id, name), key, derived(secret, key, half)?))
     });

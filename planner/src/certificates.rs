@@ -23,7 +23,8 @@ use keelway_api::{
 };
 
 use crate::{
-    CertificateSeen, MintRequest, Observation, Subject, authorities::ended, plan::Plan, tenant::Tenant, world::World,
+    CertificateSeen, CertificateSubject, MintRequest, PassObservation, authorities::ended, plan::Plan, tenant::Tenant,
+    world::ValidatedDocuments,
 };
 
 /// The Secret of the authority that Kubernetes' own certificates come from.
@@ -52,7 +53,7 @@ pub const WIREGUARD: &str = "wireguard";
 
 /// What a Secret of a cluster holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Holds {
+pub enum SecretContents {
     /// The generations of an authority.
     Authority,
     /// The generations of the service-account key.
@@ -65,42 +66,47 @@ pub enum Holds {
 
 /// What the Secret of this name holds.
 #[must_use]
-pub fn holds(secret: &str) -> Holds {
+pub fn holds(secret: &str) -> SecretContents {
     match secret {
-        KUBERNETES | ETCD | FRONT_PROXY | INFRASTRUCTURE => Holds::Authority,
-        SERVICE_ACCOUNT => Holds::ServiceAccountKey,
-        ENCRYPTION => Holds::EncryptionKey,
-        _ => Holds::Certificates,
+        KUBERNETES | ETCD | FRONT_PROXY | INFRASTRUCTURE => SecretContents::Authority,
+        SERVICE_ACCOUNT => SecretContents::ServiceAccountKey,
+        ENCRYPTION => SecretContents::EncryptionKey,
+        _ => SecretContents::Certificates,
     }
 }
 
 /// One certificate that is wanted.
-struct Wanted<'a> {
+struct DesiredCertificate<'a> {
     secret: &'a str,
     name: &'static str,
     authority: &'static str,
-    subject: Subject,
+    subject: CertificateSubject,
 }
 
 /// Certificates that paused clusters do without.
-pub(crate) type Overdue = BTreeMap<ClusterRef, Vec<String>>;
+pub(crate) type OverdueCertificates = BTreeMap<ClusterRef, Vec<String>>;
 
 /// What one certificate of a cluster says, by Secret and name.
-type Certified<'a> = ((&'a str, &'a str), &'a CertificateSeen);
+type NamedCertificate<'a> = ((&'a str, &'a str), &'a CertificateSeen);
 
 /// Asks for each key that a cluster never had, and for each certificate that is not there, says something else than it should, or
 /// has lived two thirds of its life.
 ///
 /// Of paused clusters nothing is asked for: returns what would be.
-pub(crate) fn plan_certificates(plan: &mut Plan, world: &World, seen: &Observation, now: Timestamp) -> Overdue {
-    let mut overdue = Overdue::new();
+pub(crate) fn plan_certificates(
+    plan: &mut Plan,
+    world: &ValidatedDocuments,
+    seen: &PassObservation,
+    now: Timestamp,
+) -> OverdueCertificates {
+    let mut overdue = OverdueCertificates::new();
     let mut blocked = Vec::new();
     let Plan { documents, mint, .. } = plan;
     for tenant in Tenant::all(documents, world).filter(|tenant| !tenant.document.deleted()) {
-        let signs = |want: &Wanted| ended(seen, tenant.id, want.authority, now).is_none();
+        let signs = |want: &DesiredCertificate| ended(seen, tenant.id, want.authority, now).is_none();
         let seen = certificates_of(seen, tenant.id);
         let public = ingress_addresses(&tenant, world);
-        let sites = tenant.components.iter().map(|(pod, component)| Site {
+        let sites = tenant.components.iter().map(|(pod, component)| CertificateInputs {
             world,
             public: &public,
             cluster: tenant.cluster,
@@ -115,7 +121,7 @@ pub(crate) fn plan_certificates(plan: &mut Plan, world: &World, seen: &Observati
             overdue.insert(tenant.cluster.reference.clone(), due);
             continue;
         }
-        blocked.extend(awaited(&tenant));
+        blocked.extend(missing_authorities(&tenant));
         mint.extend(authorities(&tenant));
         let ttl = tenant.cluster.certificates.component_ttl;
         mint.extend(due.map(|want| want.request(tenant.id, ttl)));
@@ -128,20 +134,20 @@ pub(crate) fn plan_certificates(plan: &mut Plan, world: &World, seen: &Observati
 }
 
 /// The authorities and keys of a cluster that somebody has to bring back, each with what is waited for.
-fn awaited<'a>(tenant: &'a Tenant) -> impl Iterator<Item = (ClusterRef, &'static str, String)> + use<'a> {
-    let unusable = tenant.unusable.into_iter().flatten();
-    unusable.map(|(secret, why)| (tenant.cluster.reference.clone(), *secret, why.awaits(tenant.id, secret)))
+fn missing_authorities<'a>(tenant: &'a Tenant) -> impl Iterator<Item = (ClusterRef, &'static str, String)> + use<'a> {
+    let unusable = tenant.unusable_secrets.into_iter().flatten();
+    unusable.map(|(secret, why)| (tenant.cluster.reference.clone(), *secret, why.blocker_text(tenant.id, secret)))
 }
 
 /// The public addresses of the machines with the cluster's ingresses.
-fn ingress_addresses(tenant: &Tenant, world: &World) -> Vec<IpAddr> {
+fn ingress_addresses(tenant: &Tenant, world: &ValidatedDocuments) -> Vec<IpAddr> {
     let machines =
         tenant.of_role(Role::Ingress).filter_map(|(_, ingress)| world.machines.get(&ingress.spec.hypervisor));
     machines.flat_map(|machine| machine.public.iter().copied()).collect()
 }
 
 /// In order.
-fn certificates_of<'a>(seen: &'a Observation, id: &ClusterId) -> Vec<Certified<'a>> {
+fn certificates_of<'a>(seen: &'a PassObservation, id: &ClusterId) -> Vec<NamedCertificate<'a>> {
     let from = (SecretName::of(id, ""), String::new());
     let namespace = from.0.namespace.clone();
     let of_cluster = seen.certificates.range(from..).take_while(|((secret, _), _)| secret.namespace == namespace);
@@ -177,8 +183,8 @@ fn wireguard_keys(tenant: &Tenant) -> Vec<MintRequest> {
     missing.map(request).collect()
 }
 
-impl Wanted<'_> {
-    fn is_due(&self, tenant: &Tenant, seen: &[Certified], now: Timestamp) -> bool {
+impl DesiredCertificate<'_> {
+    fn is_due(&self, tenant: &Tenant, seen: &[NamedCertificate], now: Timestamp) -> bool {
         if !tenant.has_key_of(self.secret, self.name) {
             return true;
         }
@@ -192,7 +198,7 @@ impl Wanted<'_> {
         };
         let authority = found(self.authority, AUTHORITY);
         found(self.secret, self.name)
-            .is_none_or(|found| !holds_at(found, authority, now) || !says(found, &self.subject))
+            .is_none_or(|found| !holds_at(found, authority, now) || !matches_subject(found, &self.subject))
     }
 
     fn request(self, id: &ClusterId, ttl: Span) -> MintRequest {
@@ -233,7 +239,7 @@ fn shortened(ttl: Span, secret: &SecretName) -> Span {
     Span::of_seconds(ttl.seconds() - u64::try_from(less).unwrap_or_default())
 }
 
-pub(crate) fn says(found: &CertificateSeen, wanted: &Subject) -> bool {
+pub(crate) fn matches_subject(found: &CertificateSeen, wanted: &CertificateSubject) -> bool {
     found.common_name == wanted.common_name
         && same(&found.organizations, &wanted.organizations)
         && same(&found.dns_names, &wanted.dns_names)
@@ -246,8 +252,8 @@ fn same<T: Ord>(found: &[T], wanted: &[T]) -> bool {
     found == wanted || set(found) == set(wanted)
 }
 
-pub(crate) fn client(common_name: &str, organizations: &[&str]) -> Subject {
-    Subject {
+pub(crate) fn client(common_name: &str, organizations: &[&str]) -> CertificateSubject {
+    CertificateSubject {
         common_name: common_name.to_string(),
         organizations: organizations.iter().map(ToString::to_string).collect(),
         dns_names: Vec::new(),
@@ -257,8 +263,8 @@ pub(crate) fn client(common_name: &str, organizations: &[&str]) -> Subject {
     }
 }
 
-fn server(common_name: &str, dns_names: Vec<String>, addresses: Vec<IpAddr>) -> Subject {
-    Subject {
+fn server(common_name: &str, dns_names: Vec<String>, addresses: Vec<IpAddr>) -> CertificateSubject {
+    CertificateSubject {
         common_name: common_name.to_string(),
         organizations: Vec::new(),
         dns_names,
@@ -268,33 +274,48 @@ fn server(common_name: &str, dns_names: Vec<String>, addresses: Vec<IpAddr>) -> 
     }
 }
 
-fn driver() -> Wanted<'static> {
-    Wanted { secret: DRIVER_SECRET, name: "client", authority: KUBERNETES, subject: client(crate::access::DRIVER, &[]) }
+fn driver() -> DesiredCertificate<'static> {
+    DesiredCertificate {
+        secret: DRIVER_SECRET,
+        name: "client",
+        authority: KUBERNETES,
+        subject: client(crate::access::DRIVER, &[]),
+    }
 }
 
-fn driver_of_etcd() -> Wanted<'static> {
-    Wanted { secret: DRIVER_SECRET, name: "etcd-client", authority: ETCD, subject: client(crate::access::DRIVER, &[]) }
+fn driver_of_etcd() -> DesiredCertificate<'static> {
+    DesiredCertificate {
+        secret: DRIVER_SECRET,
+        name: "etcd-client",
+        authority: ETCD,
+        subject: client(crate::access::DRIVER, &[]),
+    }
 }
 
 /// One component with what its certificates depend on.
-struct Site<'a> {
-    world: &'a World,
+struct CertificateInputs<'a> {
+    world: &'a ValidatedDocuments,
     public: &'a [IpAddr],
     cluster: &'a ValidatedCluster,
     pod: &'a PodName,
     spec: &'a ComponentSpec,
 }
 
-impl<'a> Site<'a> {
-    fn wanted(&self, name: &'static str, authority: &'static str, subject: Subject) -> Wanted<'a> {
-        Wanted { secret: self.pod.component.as_str(), name, authority, subject }
+impl<'a> CertificateInputs<'a> {
+    fn wanted(
+        &self,
+        name: &'static str,
+        authority: &'static str,
+        subject: CertificateSubject,
+    ) -> DesiredCertificate<'a> {
+        DesiredCertificate { secret: self.pod.component.as_str(), name, authority, subject }
     }
 
     fn addresses(&self) -> Vec<IpAddr> {
         self.world.machines.get(&self.spec.hypervisor).map(|machine| machine.private.clone()).unwrap_or_default()
     }
 
-    fn certificates(&self) -> Vec<Wanted<'a>> {
+    fn certificates(&self) -> Vec<DesiredCertificate<'a>> {
         match self.spec.role {
             Role::Etcd => self.etcd(),
             Role::KubeApiserver => self.kube_apiserver(),
@@ -310,13 +331,13 @@ impl<'a> Site<'a> {
     }
 
     /// etcd dials itself and its peers with its serving certificates, so they are for both usages.
-    fn etcd(&self) -> Vec<Wanted<'a>> {
+    fn etcd(&self) -> Vec<DesiredCertificate<'a>> {
         let name = self.pod.component.to_string();
-        let both = || Subject { client: true, ..server(&name, vec![name.clone()], self.addresses()) };
+        let both = || CertificateSubject { client: true, ..server(&name, vec![name.clone()], self.addresses()) };
         vec![self.wanted("server", ETCD, both()), self.wanted("peer", ETCD, both())]
     }
 
-    fn kube_apiserver(&self) -> Vec<Wanted<'a>> {
+    fn kube_apiserver(&self) -> Vec<DesiredCertificate<'a>> {
         let serving = server("kube-apiserver", self.api_names(), self.api_addresses());
         let egress = || self.wanted("egress", INFRASTRUCTURE, client(EGRESS_NAME, &[]));
         let mut wanted = vec![
@@ -330,14 +351,14 @@ impl<'a> Site<'a> {
     }
 
     /// A client certificate for the API, and one for its own health and metrics port on loopback.
-    fn controller(&self, user: &str) -> Vec<Wanted<'a>> {
+    fn controller(&self, user: &str) -> Vec<DesiredCertificate<'a>> {
         let name = self.spec.role.to_string();
         let loopback = vec![IpAddr::from([127, 0, 0, 1])];
         vec![self.user(user), self.wanted("server", INFRASTRUCTURE, server(&name, vec![name.clone()], loopback))]
     }
 
     /// Who a component is inside the cluster.
-    fn user(&self, user: &str) -> Wanted<'a> {
+    fn user(&self, user: &str) -> DesiredCertificate<'a> {
         self.wanted("client", KUBERNETES, client(user, &[]))
     }
 

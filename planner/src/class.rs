@@ -5,7 +5,7 @@ use alloc::{string::ToString, vec::Vec};
 use keelway_api::{
     Cluster, Documents, Time,
     class::ClassStatus,
-    condition::{self, Status, Verdict, reason::Reason},
+    condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     name::ClusterRef,
 };
 
@@ -20,8 +20,8 @@ pub(crate) fn plan_classes(plan: &mut Plan, now: &Time) {
     let all: Vec<ClusterRef> = plan.documents.clusters.keys().cloned().collect();
     for name in all {
         let Some(cluster) = plan.documents.clusters.get(&name).filter(|cluster| !cluster.deleted()) else { continue };
-        let class = given(&plan.documents, cluster);
-        let says = beyond(&plan.documents, cluster);
+        let class = class_status(&plan.documents, cluster);
+        let says = class_violation(&plan.documents, cluster);
         // What stays as it is stays shared.
         if class.is_none() && says.is_none() && !is_told(cluster) {
             continue;
@@ -42,16 +42,16 @@ fn is_told(cluster: &Cluster) -> bool {
 }
 
 /// What a cluster is given by its class, where that is not written down yet.
-fn given(documents: &Documents, cluster: &Cluster) -> Option<ClassStatus> {
+fn class_status(documents: &Documents, cluster: &Cluster) -> Option<ClassStatus> {
     let class = documents.class_of(cluster)?;
     let given = ClassStatus { name: class.metadata.name.clone()?, images: class.spec.images.clone() };
     let known = cluster.status.as_ref().and_then(|status| status.class.as_ref());
     (known != Some(&given)).then_some(given)
 }
 
-fn beyond(documents: &Documents, cluster: &Cluster) -> Option<Verdict> {
+fn class_violation(documents: &Documents, cluster: &Cluster) -> Option<ConditionValue> {
     let faults = documents.faults_of_class(cluster);
     let message = faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    let reason = Reason::BeyondClass.as_str().to_string();
-    (!faults.is_empty()).then_some(Verdict { status: Status::False, reason, message })
+    let reason = ConditionReason::BeyondClass.as_str().to_string();
+    (!faults.is_empty()).then_some(ConditionValue { status: ConditionStatus::False, reason, message })
 }

@@ -21,8 +21,8 @@ pub fn wait_for_clock(plan: &mut Plan, ahead: impl FnOnce(&Documents) -> Vec<Sig
     if plan.mint.is_empty() && !plan.agents.values().any(is_grant) {
         return;
     }
-    let Some(skew) = skew_of_most(ahead(&plan.documents)) else { return };
-    let on = told(skew);
+    let Some(skew) = majority_skew(ahead(&plan.documents)) else { return };
+    let on = skew_text(skew);
     let owners = plan.mint.iter().filter_map(|request| ClusterId::of_namespace(&request.secret().namespace));
     let owners: Vec<ClusterId> = owners.collect();
     let is_held_up = |id: Option<&ClusterId>| id.is_some_and(|id| owners.contains(id));
@@ -39,7 +39,7 @@ pub fn wait_for_clock(plan: &mut Plan, ahead: impl FnOnce(&Documents) -> Vec<Sig
 }
 
 /// How far most clocks are ahead, if that is too far: more than half of those that tell differ too much.
-fn skew_of_most(mut ahead: Vec<SignedDuration>) -> Option<SignedDuration> {
+fn majority_skew(mut ahead: Vec<SignedDuration>) -> Option<SignedDuration> {
     let apart = ahead.iter().filter(|ahead| ahead.abs() > MOST_SKEW).count();
     if 2 * apart <= ahead.len() {
         return None;
@@ -48,7 +48,7 @@ fn skew_of_most(mut ahead: Vec<SignedDuration>) -> Option<SignedDuration> {
     ahead.get(ahead.len() / 2).copied()
 }
 
-fn told(ahead: SignedDuration) -> String {
+fn skew_text(ahead: SignedDuration) -> String {
     let side = if ahead.is_negative() { "ahead of" } else { "behind" };
     format!(
         "the clock of the host that Keelway runs on, which is {} minutes {side} those of most machines: set it, or theirs; no certificate \
@@ -62,7 +62,8 @@ mod tests {
     use super::*;
 
     fn minutes(all: &[i64]) -> Option<i64> {
-        skew_of_most(all.iter().map(|minutes| SignedDuration::from_mins(*minutes)).collect()).map(|skew| skew.as_mins())
+        majority_skew(all.iter().map(|minutes| SignedDuration::from_mins(*minutes)).collect())
+            .map(|skew| skew.as_mins())
     }
 
     #[test]
@@ -77,7 +78,7 @@ mod tests {
 
     #[test]
     fn it_is_said_which_clock_is_ahead() {
-        assert!(told(SignedDuration::from_mins(60)).contains("60 minutes behind those"));
-        assert!(told(SignedDuration::from_mins(-7)).contains("7 minutes ahead of those"));
+        assert!(skew_text(SignedDuration::from_mins(60)).contains("60 minutes behind those"));
+        assert!(skew_text(SignedDuration::from_mins(-7)).contains("7 minutes ahead of those"));
     }
 }

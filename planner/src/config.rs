@@ -13,31 +13,31 @@ use keelway_api::{
     component::ComponentSpec,
     fault::Faults,
     hypervisor::Applied,
-    machine::{DataRemoval, Digest, Format, MachineConfig, MachineState, Pod, config_digest},
+    machine::{ConfigFormat, DataRemoval, Digest, MachineConfig, MachineState, Pod, config_digest},
     name::{ClusterId, HypervisorName, PodName},
 };
 
 use crate::{
-    Observation, Waiting,
+    PassObservation, Waiting,
     deletion::{data_removals, keeps_running},
-    plan::{Cause, Plan},
-    pod::{MissingKey, Site},
+    plan::{Plan, WaitKind},
+    pod::{MissingKey, PodInputs},
+    replacement_turns::ReplacementTurns,
     tenant::Tenant,
     term::{next_number, term_alone, term_for},
-    turns::Turns,
-    world::World,
+    world::ValidatedDocuments,
 };
 
 /// What each machine that could be seen should hold, by documents whose keys are all minted. Each config is made when it is asked
 /// for: those of a large fleet together take more memory than all else.
 pub struct Configs<'a> {
     documents: &'a Documents,
-    world: &'a World,
-    seen: &'a Observation,
+    world: &'a ValidatedDocuments,
+    seen: &'a PassObservation,
     tenants: Vec<Tenant<'a>>,
     /// Clusters that lose what their documents do not tell of.
     looked_after: BTreeSet<&'a ClusterId>,
-    turns: Turns<'a>,
+    turns: ReplacementTurns<'a>,
     placed: BTreeMap<&'a HypervisorName, Vec<Placed<'a>>>,
     /// The driver's.
     term: u64,
@@ -50,15 +50,15 @@ impl<'a> Configs<'a> {
     /// `world` is what the documents mean [for a pass](World::of_pass). They are all that there are, and whoever has them is their only
     /// driver.
     #[must_use]
-    pub fn of(documents: &'a Documents, world: &'a World, seen: &'a Observation) -> Self {
+    pub fn of(documents: &'a Documents, world: &'a ValidatedDocuments, seen: &'a PassObservation) -> Self {
         // From stale documents nothing is told to anybody.
         let tenants = if seen.stale() { Vec::new() } else { Tenant::all(documents, world).collect() };
-        let mut turns = Turns::default();
+        let mut turns = ReplacementTurns::default();
         for tenant in &tenants {
             let built = |pod: &PodName, spec: &ComponentSpec| wanted(tenant, (documents, world), seen, (pod, spec));
             turns.take(tenant, seen, |pod, spec| built(pod, spec).ok().flatten());
         }
-        let looked_after = world.looked_after().map(|(_, id, _)| id).collect();
+        let looked_after = world.reconciled_clusters().map(|(_, id, _)| id).collect();
         let placed = placed(&tenants);
         Self { documents, world, seen, tenants, looked_after, turns, placed, term: term_alone(documents) }
     }
@@ -113,7 +113,7 @@ impl<'a> Configs<'a> {
     /// What the clusters of the documents want of each machine that was seen and has something of them, or is to have it; and what
     /// cannot be built there.
     #[must_use]
-    pub fn wants(&self) -> (BTreeMap<HypervisorName, Wants>, Vec<Waiting>) {
+    pub fn desired_pods(&self) -> (BTreeMap<HypervisorName, DesiredPods>, Vec<Waiting>) {
         let (mut wants, mut waiting) = (BTreeMap::new(), Vec::new());
         if self.seen.stale() || self.documents.installation().is_none() {
             return (wants, waiting);
@@ -123,7 +123,7 @@ impl<'a> Configs<'a> {
             let MachinePods { pods, unbuildable } = self.pods(name);
             let mut left = self.left();
             left.extend(unbuildable.iter().map(|(id, _)| id.clone()));
-            wants.insert(name.clone(), Wants::of(&pods, self.removals(name), left));
+            wants.insert(name.clone(), DesiredPods::of(&pods, self.removals(name), left));
             waiting.extend(unbuildable.into_iter().map(|(_, waiting)| waiting));
         }
         (wants, waiting)
@@ -161,35 +161,35 @@ struct MachinePods {
 
 fn cannot_build(tenant: &Tenant, pod: &PodName, missing: &MissingKey) -> Waiting {
     Waiting {
-        what: format!("{}/{}", tenant.cluster.reference, pod.component),
-        on: format!(
+        subject: format!("{}/{}", tenant.cluster.reference, pod.component),
+        blocker: format!(
             "{missing} in namespace {}: restore it from a backup; until then what runs of it stays as it is",
             tenant.id.namespace()
         ),
-        holds_up: Some((tenant.cluster.reference.clone(), Cause::Blocked)),
+        delays: Some((tenant.cluster.reference.clone(), WaitKind::Blocked)),
     }
 }
 
 /// What clusters want of one machine, as one plan decided it, without what is in the pods: they are made again where the machine does not
 /// have them yet, from the same documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wants {
+pub struct DesiredPods {
     /// By name. Mostly there is one.
-    pods: Box<[(PodName, WantedPod)]>,
+    pods: Box<[(PodName, DesiredPod)]>,
     removals: BTreeMap<PodName, DataRemoval>,
     left: BTreeSet<ClusterId>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct WantedPod {
+struct DesiredPod {
     held: bool,
     /// Of all that is in it.
     digest: Digest,
 }
 
-impl Wants {
+impl DesiredPods {
     fn of(pods: &BTreeMap<PodName, Pod>, removals: BTreeMap<PodName, DataRemoval>, left: BTreeSet<ClusterId>) -> Self {
-        let wanted = |pod: &Pod| WantedPod { held: pod.hold, digest: pod.content_digest() };
+        let wanted = |pod: &Pod| DesiredPod { held: pod.hold, digest: pod.content_digest() };
         Self { pods: pods.iter().map(|(name, pod)| (name.clone(), wanted(pod))).collect(), removals, left }
     }
 
@@ -208,7 +208,7 @@ impl Wants {
 
     /// The same of clusters of which nobody decided yet what goes.
     #[must_use]
-    pub fn leaving_the_rest(mut self, clusters: &BTreeSet<ClusterId>) -> Self {
+    pub fn leaving_clusters(mut self, clusters: &BTreeSet<ClusterId>) -> Self {
         self.left.extend(clusters.iter().cloned());
         self
     }
@@ -218,7 +218,7 @@ impl Wants {
         self.pods.iter().map(|(name, pod)| (name, pod.digest))
     }
 
-    fn pod(&self, name: &PodName) -> Option<&WantedPod> {
+    fn pod(&self, name: &PodName) -> Option<&DesiredPod> {
         let place = self.pods.binary_search_by(|(known, _)| known.cmp(name)).ok()?;
         Some(&self.pods[place].1)
     }
@@ -230,14 +230,14 @@ impl Wants {
     pub fn pods(
         &self,
         documents: &Documents,
-        world: &World,
+        world: &ValidatedDocuments,
         which: impl Fn(&PodName) -> bool,
     ) -> Result<BTreeMap<PodName, Pod>, MissingKey> {
         let mut pods = BTreeMap::new();
         for tenant in Tenant::all(documents, world) {
             for (pod, component) in &tenant.components {
                 let Some(wanted) = self.pod(pod).filter(|_| which(pod)) else { continue };
-                let made = Site::of(&tenant, world, pod, &component.spec).map(|site| site.pod()).transpose()?;
+                let made = PodInputs::of(&tenant, world, pod, &component.spec).map(|site| site.pod()).transpose()?;
                 pods.extend(made.map(|made| ((*pod).clone(), Pod { hold: wanted.held, ..made })));
             }
         }
@@ -267,10 +267,10 @@ pub fn machine_config(
 /// A document does not mean anything; documents that were read by [`Documents::read`] always do.
 pub fn configure(
     plan: &mut Plan,
-    seen: &Observation,
+    seen: &PassObservation,
     mut each: impl FnMut(&HypervisorName, MachineConfig),
 ) -> Result<(), Faults> {
-    let world = World::of_pass(&plan.documents, seen)?;
+    let world = ValidatedDocuments::of_pass(&plan.documents, seen)?;
     let configs = Configs::of(&plan.documents, &world, seen);
     let (mut issued, mut unbuildable) = (Vec::new(), Vec::new());
     for (name, document) in &plan.documents.hypervisors {
@@ -294,9 +294,9 @@ pub fn configure(
 /// A document does not mean anything; documents that were read by [`Documents::read`] always do.
 pub fn machine_configs(
     documents: &Documents,
-    seen: &Observation,
+    seen: &PassObservation,
 ) -> Result<BTreeMap<HypervisorName, MachineConfig>, Faults> {
-    let world = World::of_pass(documents, seen)?;
+    let world = ValidatedDocuments::of_pass(documents, seen)?;
     let configs = Configs::of(documents, &world, seen);
     let names = documents.hypervisors.keys();
     Ok(names.filter_map(|name| Some((name.clone(), configs.config(name)?))).collect())
@@ -316,15 +316,14 @@ fn placed<'a>(tenants: &[Tenant<'a>]) -> BTreeMap<&'a HypervisorName, Vec<Placed
 /// The pod of a component, unless it is to go.
 fn wanted(
     tenant: &Tenant,
-    (documents, world): (&Documents, &World),
-    seen: &Observation,
+    (documents, world): (&Documents, &ValidatedDocuments),
+    seen: &PassObservation,
     (pod, spec): (&PodName, &ComponentSpec),
 ) -> Result<Option<Pod>, MissingKey> {
     // Of a deleted cluster that stands still nothing is started again: what is there is left alone.
-    let stays =
-        !tenant.stands_still() && (tenant.cluster.paused || keeps_running((documents, tenant), seen, pod, spec));
+    let stays = !tenant.is_frozen() && (tenant.cluster.paused || keeps_running((documents, tenant), seen, pod, spec));
     let goes = tenant.document.deleted() && !stays;
-    match Site::of(tenant, world, pod, spec).filter(|_| !goes).map(|site| site.pod()).transpose() {
+    match PodInputs::of(tenant, world, pod, spec).filter(|_| !goes).map(|site| site.pod()).transpose() {
         // A member that would have been stopped last is stopped with the others.
         Err(_) if tenant.document.deleted() && !tenant.cluster.paused => Ok(None),
         built => built,
@@ -339,10 +338,10 @@ fn composed(
     term: u64,
 ) -> Option<(MachineConfig, Applied)> {
     let installation = document.status.as_ref()?.installation.clone()?;
-    let format = Format::understood_by(state.formats)?;
+    let format = ConfigFormat::understood_by(state.formats)?;
     let mut others: BTreeSet<_> =
         state.clusters().filter(|id| !is_looked_after(id) && has_more(state, id, pods)).collect();
-    if format == Format::One {
+    if format == ConfigFormat::One {
         others.extend(clusters_with_kept_data(state, (pods, removals)));
     }
     let digest = config_digest(format, &installation, pods, (&others, removals));

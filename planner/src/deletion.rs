@@ -11,19 +11,19 @@ use keelway_api::{
     Cluster, Documents, Time,
     cluster::RemovalReason,
     component::ComponentSpec,
-    condition::{self, Status, Verdict, reason::Reason},
+    condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     hypervisor::LOST_ANNOTATION,
     machine::{DataRemoval, MachineState},
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     role::Role,
 };
 
-use crate::{Decision, Observation, plan::Plan, tenant::Tenant, world::World};
+use crate::{Decision, PassObservation, plan::Plan, tenant::Tenant, world::ValidatedDocuments};
 
 /// Drops the documents of each deleted cluster of which nothing is left on its machines.
 ///
 /// The pods of a deleted cluster are in no machine config, so the machines take them away by themselves; its store goes last.
-pub(crate) fn plan_deletions(plan: &mut Plan, world: &World, seen: &Observation, now: &Time) {
+pub(crate) fn plan_deletions(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation, now: &Time) {
     let deleted: Vec<(ClusterRef, ClusterId)> = world
         .clusters
         .iter()
@@ -38,17 +38,17 @@ pub(crate) fn plan_deletions(plan: &mut Plan, world: &World, seen: &Observation,
             }
             continue;
         }
-        let left = Left::of(&plan.documents, seen, &id);
+        let left = RemainingMachines::of(&plan.documents, seen, &id);
         if left.is_nothing() {
             plan.documents.remove_cluster(&name, &id);
-            plan.decisions.push(Decision::Forget { cluster: name.to_string() });
+            plan.decisions.push(Decision::RemoveCluster { cluster: name.to_string() });
             continue;
         }
         let on = format!("its components to leave {}", names(left.holding.union(&left.silent)));
         if left.holding.is_empty() {
             plan.block_in(&name, &name, on);
         } else {
-            plan.wait_in(&name, &name, on);
+            plan.wait_in_progress(&name, &name, on);
         }
         if let Some(cluster) = plan.documents.clusters.get_mut(&name) {
             order_data_removals(cluster);
@@ -84,21 +84,21 @@ pub(crate) fn data_removals<'a>(
 }
 
 /// Whether it is paused, or stands still.
-fn is_left(world: &World, name: &ClusterRef) -> bool {
+fn is_left(world: &ValidatedDocuments, name: &ClusterRef) -> bool {
     world.clusters.get(name).is_some_and(|(_, cluster)| cluster.paused)
 }
 
 /// Machines that hold something of a cluster, or might.
-struct Left {
+struct RemainingMachines {
     holding: BTreeSet<HypervisorName>,
     /// Those of its components that do not answer, but for those that are lost for good.
     silent: BTreeSet<HypervisorName>,
 }
 
-impl Left {
-    fn of(documents: &Documents, seen: &Observation, id: &ClusterId) -> Self {
+impl RemainingMachines {
+    fn of(documents: &Documents, seen: &PassObservation, id: &ClusterId) -> Self {
         let placed = documents.components_of(id).map(|(_, component)| &component.spec.hypervisor);
-        let unseen = placed.filter(|name| seen.machine(name).is_none() && !is_given_up(documents, name));
+        let unseen = placed.filter(|name| seen.machine(name).is_none() && !is_machine_lost(documents, name));
         // One that is being given a config answers, and what it holds is not known before it has that.
         let (busy, silent): (BTreeSet<_>, BTreeSet<_>) = unseen.cloned().partition(|name| answers(documents, name));
         // Somebody may have taken the document of a component away that is still there.
@@ -110,23 +110,23 @@ impl Left {
         self.holding.is_empty() && self.silent.is_empty()
     }
 
-    fn verdict(&self) -> Verdict {
+    fn verdict(&self) -> ConditionValue {
         let (reason, message) = if self.silent.is_empty() {
-            (Reason::LeavingMachines, format!("its components leave {}", names(&self.holding)))
+            (ConditionReason::LeavingMachines, format!("its components leave {}", names(&self.holding)))
         } else {
             let message = format!(
                 "{} may hold something of it and cannot be asked: bring it back, or, where it is lost for good, annotate its \
                  Hypervisor with {LOST_ANNOTATION}=true",
                 names(&self.silent)
             );
-            (Reason::MachinesNotAnswering, message)
+            (ConditionReason::MachinesNotAnswering, message)
         };
-        Verdict { status: Status::True, reason: reason.as_str().to_string(), message }
+        ConditionValue { status: ConditionStatus::True, reason: reason.as_str().to_string(), message }
     }
 }
 
 /// Whether a machine is lost for good: nothing of it runs any more.
-pub(crate) fn is_given_up(documents: &Documents, name: &HypervisorName) -> bool {
+pub(crate) fn is_machine_lost(documents: &Documents, name: &HypervisorName) -> bool {
     documents.hypervisors.get(name).is_some_and(|machine| machine.is_lost()) && !answers(documents, name)
 }
 
@@ -145,14 +145,14 @@ fn names<'a>(machines: impl IntoIterator<Item = &'a HypervisorName>) -> String {
 /// An API server that loses its store first cannot drain: it waits for answers until it is killed.
 pub(crate) fn keeps_running(
     (documents, tenant): (&Documents, &Tenant),
-    seen: &Observation,
+    seen: &PassObservation,
     pod: &PodName,
     component: &ComponentSpec,
 ) -> bool {
     let runs = |pod: &PodName, state: &MachineState| state.sandboxes.iter().any(|sandbox| sandbox.pod == *pod);
     let here = seen.machine(&component.hypervisor).is_some_and(|state| runs(pod, state));
     let asks = |server: &PodName, machine: &HypervisorName| {
-        seen.machine(machine).map_or_else(|| !is_given_up(documents, machine), |state| runs(server, state))
+        seen.machine(machine).map_or_else(|| !is_machine_lost(documents, machine), |state| runs(server, state))
     };
     let asked = tenant.of_role(Role::KubeApiserver).any(|(server, component)| asks(server, &component.spec.hypervisor));
     component.role == Role::Etcd && here && asked

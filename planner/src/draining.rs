@@ -9,24 +9,24 @@ use keelway_api::{
     role::Role,
 };
 
-use crate::{Observation, plan::Plan, pod::server_name, words::count, world::World};
+use crate::{PassObservation, plan::Plan, pod::server_name, text::count, world::ValidatedDocuments};
 
 /// Waits for the ends of connections to API servers that are no longer wanted, and for each haproxy that runs and does not
 /// tell.
-pub(crate) fn wait_for_connections(plan: &mut Plan, world: &World, seen: &Observation) {
-    for (name, id, _) in world.looked_after() {
+pub(crate) fn wait_for_connections(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation) {
+    for (name, id, _) in world.reconciled_clusters() {
         if plan.documents.clusters.get(name).is_none_or(|cluster| cluster.deleted()) {
             continue;
         }
         for (ingress, what) in waits(&plan.documents, seen, id) {
-            plan.wait_in(name, &format!("{name}/{}", ingress.component), what);
+            plan.wait_in_progress(name, &format!("{name}/{}", ingress.component), what);
         }
     }
 }
 
 fn waits(
     documents: &Documents,
-    seen: &Observation,
+    seen: &PassObservation,
     id: &ClusterId,
 ) -> alloc::vec::Vec<(PodName, alloc::string::String)> {
     let of_role = |role: Role| documents.components_of(id).filter(move |(_, component)| component.spec.role == role);

@@ -9,16 +9,16 @@ use core::{fmt, str};
 
 use keelway_api::{
     Documents, Hypervisor, Time,
-    condition::{self, Status, Verdict, reason::Reason},
+    condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     documents::SecretName,
-    hypervisor::{AgentStatus, Way},
+    hypervisor::{AgentStatus, MachineTransport},
     jiff::Timestamp,
-    machine::{AgentIdentity, MachineState, Seen, Silent, sha256_hex},
+    machine::{AgentIdentity, MachineState, ObservedValue, UnreachableReason, sha256_hex},
     name::{HypervisorName, InstallationId},
 };
 
 use crate::{
-    Observation,
+    PassObservation,
     installation::{AGENT_PREFIX, REVOCATION_LIST, agent_identity, installation_authority, installation_revoked},
     plan::Plan,
 };
@@ -58,7 +58,7 @@ impl fmt::Display for AgentOrder {
 }
 
 /// What is known of a machine's agent.
-enum Standing<'a> {
+enum EnrollmentState<'a> {
     /// It answers with its certificate, and may tell of it.
     Answers(Option<&'a AgentIdentity>),
     /// It answers, with a certificate that nobody granted to it, and has a token that is good until then.
@@ -69,7 +69,7 @@ enum Standing<'a> {
     Silent,
 }
 
-pub(crate) fn plan_agents(plan: &mut Plan, seen: &Observation, now: &Time) {
+pub(crate) fn plan_agents(plan: &mut Plan, seen: &PassObservation, now: &Time) {
     let Some(id) = plan.documents.installation().cloned() else { return };
     forget(&mut plan.documents, &id);
     let trusts = trusts(&plan.documents, &id);
@@ -80,16 +80,19 @@ pub(crate) fn plan_agents(plan: &mut Plan, seen: &Observation, now: &Time) {
         let Some(document) = plan.documents.hypervisors.get_mut(&name) else { continue };
         let Some(agent) = agent(document) else { continue };
         let standing = match seen.machines.get(&name).map(|seen| &**seen) {
-            Some(Seen::Known(MachineState { identity: Some(identity), .. })) => Standing::Answers(Some(identity)),
-            Some(Seen::Known(_) | Seen::Unreachable { silent: Silent::Runtime | Silent::Led, .. }) => {
-                token.map_or(Standing::Answers(None), Standing::AnswersAsBefore)
+            Some(ObservedValue::Known(MachineState { identity: Some(identity), .. })) => {
+                EnrollmentState::Answers(Some(identity))
             }
-            Some(Seen::Unreachable { silent: Silent::Asked, .. }) | None => {
-                token.map_or(Standing::Silent, Standing::Token)
+            Some(
+                ObservedValue::Known(_)
+                | ObservedValue::Unreachable { silent: UnreachableReason::Runtime | UnreachableReason::Led, .. },
+            ) => token.map_or(EnrollmentState::Answers(None), EnrollmentState::AnswersAsBefore),
+            Some(ObservedValue::Unreachable { silent: UnreachableReason::Asked, .. }) | None => {
+                token.map_or(EnrollmentState::Silent, EnrollmentState::Token)
             }
         };
         let order = order(agent, &standing, trusts.as_deref(), now.0);
-        if matches!(standing, Standing::Answers(_)) {
+        if matches!(standing, EnrollmentState::Answers(_)) {
             plan.documents.secrets.remove(&secret);
         }
         if let Some(order) = order.filter(|_| !seen.refused.contains_key(&name)) {
@@ -126,59 +129,68 @@ pub(crate) fn forget_machine(documents: &mut Documents, machine: &HypervisorName
 /// The agent of a machine that is reached over a network, where its certificates are granted here.
 fn agent(document: &mut Hypervisor) -> Option<&mut AgentStatus> {
     match document.spec.endpoint.way() {
-        Way::Network(_) => document.status.as_mut()?.agent.as_mut(),
-        Way::Runtime(_) | Way::Agent(_) | Way::Cri(_) => None,
+        MachineTransport::Network(_) => document.status.as_mut()?.agent.as_mut(),
+        MachineTransport::Runtime(_) | MachineTransport::Agent(_) | MachineTransport::Cri(_) => None,
     }
 }
 
 /// A certificate is counted before it is granted, so that none is ever granted that is not counted.
-fn order(agent: &mut AgentStatus, standing: &Standing<'_>, trusts: Option<&str>, now: Timestamp) -> Option<AgentOrder> {
+fn order(
+    agent: &mut AgentStatus,
+    standing: &EnrollmentState<'_>,
+    trusts: Option<&str>,
+    now: Timestamp,
+) -> Option<AgentOrder> {
     match standing {
-        Standing::Token(expires) => (now < *expires).then(|| AgentOrder::Enroll(agent.serial())),
-        Standing::Answers(Some(identity)) if identity.serial != agent.serial() => {
+        EnrollmentState::Token(expires) => (now < *expires).then(|| AgentOrder::Enroll(agent.serial())),
+        EnrollmentState::Answers(Some(identity)) if identity.serial != agent.serial() => {
             Some(AgentOrder::Renew(agent.serial()))
         }
-        Standing::Answers(Some(identity)) if identity.renew_at.0 <= now => {
+        EnrollmentState::Answers(Some(identity)) if identity.renew_at.0 <= now => {
             agent.certificates += 1;
             Some(AgentOrder::Renew(agent.serial()))
         }
-        Standing::Answers(Some(identity)) => {
+        EnrollmentState::Answers(Some(identity)) => {
             trusts.is_some_and(|trusts| trusts != identity.trusts).then_some(AgentOrder::Trust)
         }
-        Standing::Answers(None) | Standing::AnswersAsBefore(_) | Standing::Silent => None,
+        EnrollmentState::Answers(None) | EnrollmentState::AnswersAsBefore(_) | EnrollmentState::Silent => None,
     }
 }
 
 /// What is known now goes into the status.
-fn note(document: &mut Hypervisor, standing: &Standing<'_>, now: &Time) {
+fn note(document: &mut Hypervisor, standing: &EnrollmentState<'_>, now: &Time) {
     let generation = document.metadata.generation;
     let status = document.status.get_or_insert_default();
     let Some(agent) = &mut status.agent else { return };
-    if let Standing::Answers(Some(identity)) = standing {
+    if let EnrollmentState::Answers(Some(identity)) = standing {
         agent.not_after = Some(identity.not_after.clone());
     }
     let is_enrolled = condition::is_true(&status.conditions, "Enrolled");
     let says = match standing {
-        Standing::Answers(_) => {
+        EnrollmentState::Answers(_) => {
             let message = agent.not_after.as_ref().map(|end| format!("its certificate ends at {}", end.0));
-            verdict(Status::True, Reason::Certified, message.unwrap_or_default())
+            verdict(ConditionStatus::True, ConditionReason::Certified, message.unwrap_or_default())
         }
-        Standing::AnswersAsBefore(expires) | Standing::Token(expires) if now.0 < *expires => {
+        EnrollmentState::AnswersAsBefore(expires) | EnrollmentState::Token(expires) if now.0 < *expires => {
             let message = format!("waits for its agent, started with the token that ends at {expires}");
-            verdict(Status::False, Reason::TokenIssued, message)
+            verdict(ConditionStatus::False, ConditionReason::TokenIssued, message)
         }
-        Standing::AnswersAsBefore(expires) | Standing::Token(expires) => {
-            verdict(Status::False, Reason::TokenExpired, format!("waits for {}", new_token(expires)))
+        EnrollmentState::AnswersAsBefore(expires) | EnrollmentState::Token(expires) => {
+            verdict(ConditionStatus::False, ConditionReason::TokenExpired, format!("waits for {}", new_token(expires)))
         }
-        Standing::Silent if agent.revoked => verdict(Status::False, Reason::Revoked, "its certificates are revoked"),
-        Standing::Silent if is_enrolled => return,
-        Standing::Silent => verdict(Status::False, Reason::TokenExpired, "waits for a new token"),
+        EnrollmentState::Silent if agent.revoked => {
+            verdict(ConditionStatus::False, ConditionReason::Revoked, "its certificates are revoked")
+        }
+        EnrollmentState::Silent if is_enrolled => return,
+        EnrollmentState::Silent => {
+            verdict(ConditionStatus::False, ConditionReason::TokenExpired, "waits for a new token")
+        }
     };
     condition::set(&mut status.conditions, "Enrolled", says, generation, now);
 }
 
-fn verdict(status: Status, reason: Reason, message: impl Into<String>) -> Verdict {
-    Verdict { status, reason: reason.as_str().to_string(), message: message.into() }
+fn verdict(status: ConditionStatus, reason: ConditionReason, message: impl Into<String>) -> ConditionValue {
+    ConditionValue { status, reason: reason.as_str().to_string(), message: message.into() }
 }
 
 fn new_token(expires: &Timestamp) -> String {

@@ -17,11 +17,11 @@ use keelway_api::{
 };
 
 use crate::{
-    Observation,
-    plan::{Neighbours, Part},
+    PassObservation,
+    plan::{Neighbours, PlanScope},
     ports::{self, IngressPorts, Ports},
-    words::{count, kind_of_machine},
-    world::World,
+    text::{count, kind_of_machine},
+    world::ValidatedDocuments,
 };
 
 /// The first user id of components. Above every range that distributions give to people, services, containers and
@@ -33,7 +33,7 @@ const LAST_USER: u32 = 2_147_000_000;
 /// The machines, with what can still be given away.
 ///
 /// What a component gives back is given away by a later plan only: its process may not have ended yet.
-pub(crate) struct Fleet<'a> {
+pub(crate) struct FleetCapacity<'a> {
     rooms: BTreeMap<&'a HypervisorName, Room<'a>>,
     /// Names of the machines that answer, by kind and zone, the least loaded first.
     order: BTreeMap<(HypervisorRole, &'a str), BTreeSet<(usize, &'a HypervisorName)>>,
@@ -46,17 +46,17 @@ pub(crate) struct Fleet<'a> {
 }
 
 /// The clusters that a plan is not of.
-struct Others<'a> {
+struct OtherClusters<'a> {
     /// Those that it is of.
     own: &'a Documents,
     all: Option<Neighbours<'a>>,
 }
 
-impl<'a> Others<'a> {
-    fn of(own: &'a Documents, part: Part<'a>) -> Self {
+impl<'a> OtherClusters<'a> {
+    fn of(own: &'a Documents, part: PlanScope<'a>) -> Self {
         let all = match part {
-            Part::Cluster(neighbours) => Some(neighbours),
-            Part::World | Part::Machines(_) => None,
+            PlanScope::Cluster(neighbours) => Some(neighbours),
+            PlanScope::All | PlanScope::Machines(_) => None,
         };
         Self { own, all }
     }
@@ -89,9 +89,14 @@ pub(crate) struct Room<'a> {
     pub(crate) disk_pressure: bool,
 }
 
-impl<'a> Fleet<'a> {
-    pub(crate) fn of(documents: &Documents, part: Part<'_>, world: &'a World, seen: &Observation) -> Self {
-        let others = Others::of(documents, part);
+impl<'a> FleetCapacity<'a> {
+    pub(crate) fn of(
+        documents: &Documents,
+        part: PlanScope<'_>,
+        world: &'a ValidatedDocuments,
+        seen: &PassObservation,
+    ) -> Self {
+        let others = OtherClusters::of(documents, part);
         let unknown = PortFacts::default();
         let mut rooms: BTreeMap<&HypervisorName, Room> = BTreeMap::new();
         for machine in world.machines.values() {
@@ -224,7 +229,7 @@ impl<'a> Fleet<'a> {
     }
 
     /// Whether a name was given back in this plan.
-    pub(crate) fn gives_back(&self, id: &ClusterId, role: Role, index: u32) -> bool {
+    pub(crate) fn is_released(&self, id: &ClusterId, role: Role, index: u32) -> bool {
         self.given_back.contains(&(id.clone(), role, index))
     }
 
@@ -264,7 +269,7 @@ impl<'a> Room<'a> {
         if role == Role::Ingress {
             return ingress_port.is_some_and(|port| !self.ports.free(port));
         }
-        self.ports.fewer_than(role.row().ports.len())
+        self.ports.has_fewer_than(role.row().ports.len())
     }
 
     /// The ports of a component of this role here, where there are any.

@@ -8,7 +8,7 @@ use alloc::{
 
 use keelway_api::{
     Component, Documents, Newer,
-    component::{ComponentSpec, Stage},
+    component::{ComponentSpec, ComponentStage},
     name::{ClusterId, PodName},
     reserved,
     role::Role,
@@ -16,8 +16,8 @@ use keelway_api::{
 };
 
 use crate::{
-    Decision, Observation,
-    fleet::Fleet,
+    Decision, PassObservation,
+    fleet::FleetCapacity,
     placement::{self, of_role},
     plan::Plan,
     retirement,
@@ -27,33 +27,37 @@ use crate::{
 /// Places a gateway beside each ingress that has none, and takes away those whose ingress is gone.
 pub(crate) fn plan_gateways(
     plan: &mut Plan,
-    seen: &Observation,
-    fleet: &mut Fleet,
+    seen: &PassObservation,
+    fleet: &mut FleetCapacity,
     (id, cluster): (&ClusterId, &ValidatedCluster),
 ) {
-    let (lonely, beside) = apart(&plan.documents, id, cluster.vpn_enabled);
+    let (lonely, beside) = partition_gateways(&plan.documents, id, cluster.vpn_enabled);
     for (pod, is_leaving) in lonely {
         let component = format!("{}/{}", cluster.reference, pod.component);
         let reason = if cluster.vpn_enabled { "its ingress is gone" } else { "the cluster asks for no VPN" };
         if !is_leaving {
-            plan.decisions.push(Decision::Retire { component, reason: reason.to_string() });
+            plan.decisions.push(Decision::RetireComponent { component, reason: reason.to_string() });
         }
         retirement::stop(plan, seen, fleet, cluster, &pod);
     }
     for (pod, _) in beside.into_iter().filter(|(_, is_leaving)| *is_leaving) {
         let component = format!("{}/{}", cluster.reference, pod.component);
-        retirement::set_stage(plan, &pod, Stage::Joining);
-        plan.decisions.push(Decision::Keep { component });
+        retirement::set_stage(plan, &pod, ComponentStage::Joining);
+        plan.decisions.push(Decision::KeepComponent { component });
     }
     if !cluster.vpn_enabled {
         return;
     }
-    for ingress in without(&plan.documents, id) {
+    for ingress in ingresses_without_gateway(&plan.documents, id) {
         let Ok(name) = Role::Gateway.component(ingress.index) else { continue };
         let pod = PodName { cluster: id.clone(), component: name };
         let component = format!("{}/{}", cluster.reference, pod.component);
-        if plan.documents.components.contains_key(&pod) || fleet.gives_back(id, Role::Gateway, ingress.index) {
-            plan.wait_in(&cluster.reference, &component, "the gateway of that name elsewhere to be taken away");
+        if plan.documents.components.contains_key(&pod) || fleet.is_released(id, Role::Gateway, ingress.index) {
+            plan.wait_in_progress(
+                &cluster.reference,
+                &component,
+                "the gateway of that name elsewhere to be taken away",
+            );
             continue;
         }
         match place(&plan.documents, fleet, cluster, &pod, &ingress) {
@@ -64,27 +68,31 @@ pub(crate) fn plan_gateways(
 }
 
 /// Whether a gateway and an ingress are beside each other.
-pub(crate) fn are_twins(one: &ComponentSpec, other: &ComponentSpec) -> bool {
+pub(crate) fn are_colocated(one: &ComponentSpec, other: &ComponentSpec) -> bool {
     (one.index, &one.hypervisor) == (other.index, &other.hypervisor)
 }
 
 /// A gateway, and whether it is leaving.
-type Leaving = (PodName, bool);
+type GatewayLeaving = (PodName, bool);
 
 /// Gateways without an ingress that stays, which are all of them where there is no VPN; and the others.
-fn apart(documents: &Documents, id: &ClusterId, enabled: bool) -> (Vec<Leaving>, Vec<Leaving>) {
-    let is_lonely = |(pod, _): &Leaving| {
+fn partition_gateways(
+    documents: &Documents,
+    id: &ClusterId,
+    enabled: bool,
+) -> (Vec<GatewayLeaving>, Vec<GatewayLeaving>) {
+    let is_lonely = |(pod, _): &GatewayLeaving| {
         let gateway = documents.components.get(pod);
-        !enabled || !staying(documents, id).any(|ingress| gateway.is_some_and(|own| are_twins(ingress, &own.spec)))
+        !enabled || !staying(documents, id).any(|ingress| gateway.is_some_and(|own| are_colocated(ingress, &own.spec)))
     };
     let gateways = of_role(documents, id, Role::Gateway);
     gateways.map(|(pod, gateway)| (pod.clone(), gateway.is_leaving())).partition(is_lonely)
 }
 
 /// Ingresses that stay and have no gateway.
-fn without(documents: &Documents, id: &ClusterId) -> Vec<ComponentSpec> {
+fn ingresses_without_gateway(documents: &Documents, id: &ClusterId) -> Vec<ComponentSpec> {
     let has_gateway = |ingress: &ComponentSpec| {
-        of_role(documents, id, Role::Gateway).any(|(_, gateway)| are_twins(&gateway.spec, ingress))
+        of_role(documents, id, Role::Gateway).any(|(_, gateway)| are_colocated(&gateway.spec, ingress))
     };
     staying(documents, id).filter(|ingress| !has_gateway(ingress)).cloned().collect()
 }
@@ -97,7 +105,7 @@ fn staying<'a>(documents: &'a Documents, id: &'a ClusterId) -> impl Iterator<Ite
 
 fn place(
     documents: &Documents,
-    fleet: &mut Fleet,
+    fleet: &mut FleetCapacity,
     cluster: &ValidatedCluster,
     pod: &PodName,
     ingress: &ComponentSpec,

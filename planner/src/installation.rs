@@ -21,11 +21,11 @@ use keelway_api::{
 };
 
 use crate::{
-    CertificateSeen, Certificates, Identity, MintRequest, Observation, Subject,
+    CertificateReference, CertificateSeen, CertificateSubject, MintRequest, ObservedCertificates, PassObservation,
     access::DRIVER,
-    certificates::{AUTHORITY, DRIVER_SECRET, INFRASTRUCTURE, client, holds_at, says},
+    certificates::{AUTHORITY, DRIVER_SECRET, INFRASTRUCTURE, client, holds_at, matches_subject},
     plan::Plan,
-    world::World,
+    world::ValidatedDocuments,
 };
 
 /// The common name of every agent: which machine it is of is its DNS name.
@@ -57,17 +57,17 @@ pub fn installation_revoked(id: &InstallationId) -> SecretName {
 
 /// Whom agents on a network take for the driver of their installation.
 #[must_use]
-pub fn installation_driver(id: &InstallationId) -> Identity {
-    Identity { secret: SecretName::of_installation(id, DRIVER_SECRET), name: CLIENT }
+pub fn installation_driver(id: &InstallationId) -> CertificateReference {
+    CertificateReference { secret: SecretName::of_installation(id, DRIVER_SECRET), name: CLIENT }
 }
 
 /// Who the agent of a machine is on the network.
 #[must_use]
-pub fn agent_identity(id: &InstallationId, machine: &HypervisorName) -> Identity {
-    Identity { secret: SecretName::of_installation(id, &format!("{AGENT_PREFIX}-{machine}")), name: SERVER }
+pub fn agent_identity(id: &InstallationId, machine: &HypervisorName) -> CertificateReference {
+    CertificateReference { secret: SecretName::of_installation(id, &format!("{AGENT_PREFIX}-{machine}")), name: SERVER }
 }
 
-pub(crate) fn plan_certificates(plan: &mut Plan, world: &World, seen: &Observation, now: Timestamp) {
+pub(crate) fn plan_certificates(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation, now: Timestamp) {
     let wanted = certificates(&plan.documents, world, &seen.certificates, now);
     plan.mint.extend(wanted);
     let lost: Vec<SecretName> = lost(&plan.documents).collect();
@@ -83,10 +83,10 @@ pub(crate) fn plan_certificates(plan: &mut Plan, world: &World, seen: &Observati
 /// A document does not mean anything, or a Secret that is minted once is missing.
 pub fn installation_certificates(
     documents: &Documents,
-    seen: &Certificates,
+    seen: &ObservedCertificates,
     now: Timestamp,
 ) -> Result<Vec<MintRequest>, Faults> {
-    let world = World::of(documents)?;
+    let world = ValidatedDocuments::of(documents)?;
     let fault = |secret: SecretName| {
         let title = format!("Secret {}/{}", secret.namespace, secret.name);
         Fault { document: title, ..Fault::of("", "it is missing, and agents rely on what it held", RESTORE) }
@@ -115,7 +115,12 @@ fn lost(documents: &Documents) -> impl Iterator<Item = SecretName> {
 
 /// The authority where there never was one, and each certificate that is not there, says something else than it should, or has
 /// lived two thirds of its life.
-fn certificates(documents: &Documents, world: &World, seen: &Certificates, now: Timestamp) -> Vec<MintRequest> {
+fn certificates(
+    documents: &Documents,
+    world: &ValidatedDocuments,
+    seen: &ObservedCertificates,
+    now: Timestamp,
+) -> Vec<MintRequest> {
     let Some(id) = documents.installation() else { return Vec::new() };
     let is_there = |machine: &&ValidatedHypervisor| documents.hypervisors.contains_key(&machine.name);
     let on_network = world.machines.values().filter(is_there).filter(|machine| machine.endpoint.is_on_network());
@@ -137,10 +142,10 @@ fn certificates(documents: &Documents, world: &World, seen: &Certificates, now: 
         ttl: ttl.authority_ttl,
     });
     let signer = seen.get(&(authority.clone(), AUTHORITY.to_string()));
-    let is_due = |want: &Wanted| first.is_some() || want.is_due(documents, (seen, signer), now);
-    let due: Vec<Wanted> =
+    let is_due = |want: &InstallationCertificate| first.is_some() || want.is_due(documents, (seen, signer), now);
+    let due: Vec<InstallationCertificate> =
         [driver(id)].into_iter().chain(by_hand.into_iter().map(|name| agent(id, name))).filter(is_due).collect();
-    let certificate = |Wanted { identity, subject }| MintRequest::Certificate {
+    let certificate = |InstallationCertificate { identity, subject }| MintRequest::Certificate {
         secret: identity.secret,
         name: identity.name.to_string(),
         authority: authority.clone(),
@@ -178,22 +183,22 @@ fn revoked_serials(documents: &Documents, id: &InstallationId) -> Vec<String> {
 
 /// What the agent of a machine is granted when it is enrolled: whom it stands for, of which authority, and for how long.
 #[must_use]
-pub fn agent_grant(id: &InstallationId, machine: &HypervisorName) -> (Subject, SecretName, Span) {
+pub fn agent_grant(id: &InstallationId, machine: &HypervisorName) -> (CertificateSubject, SecretName, Span) {
     (agent(id, machine).subject, installation_authority(id), CertificatesSpec::default().component_ttl)
 }
 
 /// One certificate that is wanted.
-struct Wanted {
-    identity: Identity,
-    subject: Subject,
+struct InstallationCertificate {
+    identity: CertificateReference,
+    subject: CertificateSubject,
 }
 
-fn driver(id: &InstallationId) -> Wanted {
-    Wanted { identity: installation_driver(id), subject: client(DRIVER, &[id.as_str()]) }
+fn driver(id: &InstallationId) -> InstallationCertificate {
+    InstallationCertificate { identity: installation_driver(id), subject: client(DRIVER, &[id.as_str()]) }
 }
 
-fn agent(id: &InstallationId, machine: &HypervisorName) -> Wanted {
-    let subject = Subject {
+fn agent(id: &InstallationId, machine: &HypervisorName) -> InstallationCertificate {
+    let subject = CertificateSubject {
         common_name: AGENT.to_string(),
         organizations: vec![id.to_string()],
         dns_names: vec![agent_name(machine), ANY_AGENT.to_string()],
@@ -202,20 +207,20 @@ fn agent(id: &InstallationId, machine: &HypervisorName) -> Wanted {
         // One that dials out shows it at another's port.
         client: true,
     };
-    Wanted { identity: agent_identity(id, machine), subject }
+    InstallationCertificate { identity: agent_identity(id, machine), subject }
 }
 
-impl Wanted {
+impl InstallationCertificate {
     fn is_due(
         &self,
         documents: &Documents,
-        (seen, authority): (&Certificates, Option<&CertificateSeen>),
+        (seen, authority): (&ObservedCertificates, Option<&CertificateSeen>),
         now: Timestamp,
     ) -> bool {
-        let Identity { secret, name } = &self.identity;
+        let CertificateReference { secret, name } = &self.identity;
         let data = documents.secrets.get(secret).and_then(|secret| secret.data.as_ref());
         let has_key = data.is_some_and(|data| data.contains_key(&format!("{name}.key")));
         let found = seen.get(&(secret.clone(), String::from(*name)));
-        !has_key || found.is_none_or(|found| !holds_at(found, authority, now) || !says(found, &self.subject))
+        !has_key || found.is_none_or(|found| !holds_at(found, authority, now) || !matches_subject(found, &self.subject))
     }
 }

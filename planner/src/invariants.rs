@@ -21,7 +21,9 @@ use keelway_api::{
     role::{API, Role},
 };
 
-use crate::{Cause, Health, Observation, Plan, Waiting, check_config, gateways::are_twins, machine_configs};
+use crate::{
+    ComponentHealth, PassObservation, Plan, WaitKind, Waiting, check_config, gateways::are_colocated, machine_configs,
+};
 
 /// A rule that a plan breaks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,15 +41,15 @@ impl fmt::Display for Violation {
 }
 
 /// Documents before and after a plan, and what it rested on.
-struct Step<'a> {
+struct PlanTransition<'a> {
     before: &'a Documents,
     after: &'a Documents,
-    seen: &'a Observation,
+    seen: &'a PassObservation,
     /// What the machines would get; nothing where the documents mean nothing.
     configs: BTreeMap<HypervisorName, MachineConfig>,
 }
 
-type Invariant = fn(&Step) -> Vec<String>;
+type Invariant = fn(&PlanTransition) -> Vec<String>;
 
 const INVARIANTS: [(&str, Invariant); 24] = [
     ("a port of a machine is one component's", ports_are_given_once),
@@ -81,9 +83,9 @@ const INVARIANTS: [(&str, Invariant); 24] = [
 
 /// Every rule that is broken between two states of the documents; `after` holds minted keys, or not yet.
 #[must_use]
-pub fn check(before: &Documents, after: &Documents, seen: &Observation) -> Vec<Violation> {
+pub fn check(before: &Documents, after: &Documents, seen: &PassObservation) -> Vec<Violation> {
     let configs = machine_configs(after, seen).unwrap_or_default();
-    let step = Step { before, after, seen, configs };
+    let step = PlanTransition { before, after, seen, configs };
     let found = |(invariant, broken_by): &(&'static str, Invariant)| {
         let invariant = *invariant;
         broken_by(&step).into_iter().map(move |what| Violation { invariant, what })
@@ -99,11 +101,11 @@ pub fn check(before: &Documents, after: &Documents, seen: &Observation) -> Vec<V
 #[must_use]
 pub fn check_replicas(plan: &Plan) -> Vec<Violation> {
     let invariant = "replicas are as many as asked for, or the plan says why not";
-    let explained: BTreeSet<&str> = plan.waiting.iter().map(|waiting| waiting.what.as_str()).collect();
+    let explained: BTreeSet<&str> = plan.waiting.iter().map(|waiting| waiting.subject.as_str()).collect();
     // One that stands still says so, and no more.
     let stands_still = |name: &ClusterRef| {
-        let of_it = |waiting: &&Waiting| waiting.holds_up == Some((name.clone(), Cause::Blocked));
-        plan.waiting.iter().filter(of_it).any(|waiting| waiting.what == name.to_string())
+        let of_it = |waiting: &&Waiting| waiting.delays == Some((name.clone(), WaitKind::Blocked));
+        plan.waiting.iter().filter(of_it).any(|waiting| waiting.subject == name.to_string())
     };
     let mut found = Vec::new();
     for (name, cluster) in
@@ -133,7 +135,7 @@ fn staying(documents: &Documents, id: &ClusterId, role: Role) -> usize {
     of_role.filter(|(_, component)| !component.is_leaving()).count()
 }
 
-impl<'a> Step<'a> {
+impl<'a> PlanTransition<'a> {
     fn new_components(&self) -> impl Iterator<Item = (&'a PodName, &'a Component)> {
         let before = self.before;
         let new = self.after.components.iter().filter(move |(pod, _)| !before.components.contains_key(*pod));
@@ -174,7 +176,7 @@ impl<'a> Step<'a> {
 
     /// Whether it is paused, or stands still for a machine that holds a later config than the documents tell of.
     fn is_left(&self, cluster: &Cluster) -> bool {
-        cluster.spec.paused || cluster.id().is_some_and(|id| self.seen.standing_still(self.after).contains_key(id))
+        cluster.spec.paused || cluster.id().is_some_and(|id| self.seen.frozen_clusters(self.after).contains_key(id))
     }
 
     /// Whether it runs, or might.
@@ -184,7 +186,7 @@ impl<'a> Step<'a> {
     }
 }
 
-fn ports_are_given_once(step: &Step) -> Vec<String> {
+fn ports_are_given_once(step: &PlanTransition) -> Vec<String> {
     let mut owners = BTreeMap::new();
     let mut found = Vec::new();
     for (pod, component) in &step.after.components {
@@ -197,7 +199,7 @@ fn ports_are_given_once(step: &Step) -> Vec<String> {
     found
 }
 
-fn new_ports_are_free(step: &Step) -> Vec<String> {
+fn new_ports_are_free(step: &PlanTransition) -> Vec<String> {
     let mut found = Vec::new();
     for (pod, component) in &step.after.components {
         let Some(machine) = step.machine(component) else { continue };
@@ -216,7 +218,7 @@ fn ingress_port(cluster: &Cluster) -> Option<u16> {
     cluster.status.as_ref()?.ingress_port
 }
 
-fn ingress_ports_are_reserved(step: &Step) -> Vec<String> {
+fn ingress_ports_are_reserved(step: &PlanTransition) -> Vec<String> {
     let mut found = Vec::new();
     let mut owners: BTreeMap<u16, &ClusterRef> = BTreeMap::new();
     for (name, cluster) in &step.after.clusters {
@@ -245,12 +247,15 @@ fn ingress_ports_are_reserved(step: &Step) -> Vec<String> {
     found
 }
 
-fn unfit_on_public<'a>(step: &Step<'a>, port: u16) -> impl Iterator<Item = (&'a HypervisorName, &'static str)> {
+fn unfit_on_public<'a>(
+    step: &PlanTransition<'a>,
+    port: u16,
+) -> impl Iterator<Item = (&'a HypervisorName, &'static str)> {
     let public = step.after.hypervisors.iter().filter(|(_, machine)| machine.spec.role == HypervisorRole::Public);
     public.filter_map(move |(name, machine)| Some((name, step.unfit(name, machine, port)?)))
 }
 
-fn users_are_apart(step: &Step) -> Vec<String> {
+fn users_are_apart(step: &PlanTransition) -> Vec<String> {
     let mut owner_of: BTreeMap<u32, (&ClusterId, Role)> = BTreeMap::new();
     let mut user_of: BTreeMap<(&ClusterId, Role), u32> = BTreeMap::new();
     let mut found = Vec::new();
@@ -269,7 +274,7 @@ fn users_are_apart(step: &Step) -> Vec<String> {
     found
 }
 
-fn placed_components_stay(step: &Step) -> Vec<String> {
+fn placed_components_stay(step: &PlanTransition) -> Vec<String> {
     let both = step.before.components.iter().filter_map(|(pod, old)| Some((pod, old, step.after.components.get(pod)?)));
     let moved = both.filter(|(_, old, new)| {
         let place = |component: &Component| {
@@ -282,7 +287,7 @@ fn placed_components_stay(step: &Step) -> Vec<String> {
     moved.map(|(pod, ..)| pod.to_string()).collect()
 }
 
-fn roles_are_on_their_kind(step: &Step) -> Vec<String> {
+fn roles_are_on_their_kind(step: &PlanTransition) -> Vec<String> {
     let wrong = |(pod, component): (&PodName, &Component)| {
         let kind = step.machine(component).map(|machine| machine.spec.role);
         (kind != Some(component.spec.role.row().runs_on)).then(|| format!("{pod} on {}", component.spec.hypervisor))
@@ -290,7 +295,7 @@ fn roles_are_on_their_kind(step: &Step) -> Vec<String> {
     step.new_components().filter_map(wrong).collect()
 }
 
-fn gateways_are_beside_ingresses(step: &Step) -> Vec<String> {
+fn gateways_are_beside_ingresses(step: &PlanTransition) -> Vec<String> {
     // From stale documents nothing is planned, so nothing is mended that a person made of them.
     if step.seen.stale() {
         return Vec::new();
@@ -311,7 +316,7 @@ fn gateways_are_beside_ingresses(step: &Step) -> Vec<String> {
     alone.map(|(pod, _)| pod.to_string()).collect()
 }
 
-fn members_are_apart(step: &Step) -> Vec<String> {
+fn members_are_apart(step: &PlanTransition) -> Vec<String> {
     let mut found = Vec::new();
     for (pod, member) in step.new_components().filter(|(_, component)| component.spec.role == Role::Etcd) {
         let holds = |name: &HypervisorName| {
@@ -323,7 +328,7 @@ fn members_are_apart(step: &Step) -> Vec<String> {
         }
         let free = step.after.hypervisors.iter().find(|(name, machine)| {
             let open = !machine.spec.unschedulable && !machine.spec.drain;
-            let right = machine.spec.role == HypervisorRole::Private && open && takes(step, name);
+            let right = machine.spec.role == HypervisorRole::Private && open && accepts_work(step, name);
             right && holds(name) == 0 && has_room(step, name, machine, Role::Etcd.row().ports.len())
         });
         found.extend(free.map(|(free, _)| format!("{pod} on {} and not on {free}", member.spec.hypervisor)));
@@ -331,7 +336,7 @@ fn members_are_apart(step: &Step) -> Vec<String> {
     found
 }
 
-fn has_room(step: &Step, name: &HypervisorName, machine: &Hypervisor, ports: usize) -> bool {
+fn has_room(step: &PlanTransition, name: &HypervisorName, machine: &Hypervisor, ports: usize) -> bool {
     // What leaves in this step still has its share in it.
     let left = step.before.components.iter().filter(|(pod, _)| !step.after.components.contains_key(pod));
     let all = step.after.components.iter().chain(left).map(|(_, component)| component);
@@ -347,7 +352,7 @@ fn has_room(step: &Step, name: &HypervisorName, machine: &Hypervisor, ports: usi
     (range.from..=range.to).filter(free).nth(ports - 1).is_some()
 }
 
-fn first_members_stay(step: &Step) -> Vec<String> {
+fn first_members_stay(step: &PlanTransition) -> Vec<String> {
     let store = |cluster: &Cluster| {
         let store = cluster.status.as_ref()?.etcd.clone()?;
         Some((store.born_at, store.initial_cluster, store.cluster_id))
@@ -357,7 +362,7 @@ fn first_members_stay(step: &Step) -> Vec<String> {
     changed.map(|(name, ..)| name.to_string()).collect()
 }
 
-fn members_never_go_back(step: &Step) -> Vec<String> {
+fn members_never_go_back(step: &PlanTransition) -> Vec<String> {
     let member = |documents: &Documents, cluster: &ClusterRef, name: &ComponentName| {
         documents.clusters.get(cluster)?.status.as_ref()?.etcd.as_ref()?.members.get(name).cloned()
     };
@@ -370,7 +375,7 @@ fn members_never_go_back(step: &Step) -> Vec<String> {
     back.map(|(pod, _)| pod.to_string()).collect()
 }
 
-fn controllers_start_once(step: &Step) -> Vec<String> {
+fn controllers_start_once(step: &PlanTransition) -> Vec<String> {
     let initialized = |documents: &Documents, cluster: &ClusterRef| {
         let status = documents.clusters.get(cluster).and_then(|cluster| cluster.status.as_ref());
         status.and_then(|status| status.initialization.as_ref()).is_some_and(|found| found.control_plane_initialized)
@@ -393,7 +398,7 @@ fn controllers_start_once(step: &Step) -> Vec<String> {
 }
 
 /// Judged by the configs that the machines would get.
-fn members_start_on_their_data(step: &Step) -> Vec<String> {
+fn members_start_on_their_data(step: &PlanTransition) -> Vec<String> {
     let pods = step.configs.iter().flat_map(|(machine, config)| config.pods.iter().map(move |pod| (machine, pod)));
     let members = pods.filter(|(_, (pod, _))| pod.component.as_str().starts_with("etcd-"));
     let loose = members.filter(|(machine, (name, pod))| {
@@ -409,19 +414,19 @@ fn members_start_on_their_data(step: &Step) -> Vec<String> {
 }
 
 /// Whether a machine answers and has room on its disk.
-fn takes(step: &Step, name: &HypervisorName) -> bool {
+fn accepts_work(step: &PlanTransition, name: &HypervisorName) -> bool {
     step.seen.machine(name).is_some_and(|state| !state.disk_pressure)
 }
 
-fn placements_answer(step: &Step) -> Vec<String> {
+fn placements_answer(step: &PlanTransition) -> Vec<String> {
     let silent = step.new_components().filter(|(_, component)| {
         let closed = step.machine(component).is_some_and(|machine| machine.spec.unschedulable || machine.spec.drain);
-        closed || !takes(step, &component.spec.hypervisor)
+        closed || !accepts_work(step, &component.spec.hypervisor)
     });
     silent.map(|(pod, component)| format!("{pod} on {}", component.spec.hypervisor)).collect()
 }
 
-fn placements_have_room(step: &Step) -> Vec<String> {
+fn placements_have_room(step: &PlanTransition) -> Vec<String> {
     let machines: BTreeSet<&HypervisorName> =
         step.new_components().map(|(_, component)| &component.spec.hypervisor).collect();
     let mut found = Vec::new();
@@ -436,7 +441,7 @@ fn placements_have_room(step: &Step) -> Vec<String> {
     found
 }
 
-fn deleted_clusters_leave(step: &Step) -> Vec<String> {
+fn deleted_clusters_leave(step: &PlanTransition) -> Vec<String> {
     let pods = step.configs.values().flat_map(|config| config.pods.keys());
     pods.filter(|pod| {
         let Some(component) = step.after.components.get(pod) else { return true };
@@ -452,7 +457,7 @@ fn deleted_clusters_leave(step: &Step) -> Vec<String> {
     .collect()
 }
 
-fn components_stay(step: &Step) -> Vec<String> {
+fn components_stay(step: &PlanTransition) -> Vec<String> {
     let gone = step.before.components.iter().filter(|(pod, _)| !step.after.components.contains_key(pod));
     gone.filter(|(_, component)| {
         let Some(cluster) = step.before.clusters.get(&component.spec.cluster) else { return true };
@@ -464,7 +469,7 @@ fn components_stay(step: &Step) -> Vec<String> {
             .after
             .components_of(&component.spec.cluster_id)
             .filter(|(_, other)| other.spec.role == Role::Ingress && !other.is_leaving())
-            .any(|(_, other)| are_twins(&other.spec, &component.spec));
+            .any(|(_, other)| are_colocated(&other.spec, &component.spec));
         let may_go = match component.spec.role {
             Role::Etcd => surplus && !born,
             Role::Gateway => ingress_goes || !cluster.spec.vpn.enabled,
@@ -480,7 +485,7 @@ fn components_stay(step: &Step) -> Vec<String> {
     .collect()
 }
 
-fn servers_are_drained(step: &Step) -> Vec<String> {
+fn servers_are_drained(step: &PlanTransition) -> Vec<String> {
     let of_role = |role: Role| step.before.components.iter().filter(move |(_, component)| component.spec.role == role);
     let goes_on = |pod: &PodName| step.after.components.get(pod).is_some_and(|component| !component.is_stopping());
     let gone = of_role(Role::KubeApiserver).filter(|(pod, component)| !component.is_stopping() && !goes_on(pod));
@@ -500,8 +505,8 @@ fn servers_are_drained(step: &Step) -> Vec<String> {
 }
 
 /// Judged by the configs that the machines would get.
-fn replicas_take_turns(step: &Step) -> Vec<String> {
-    let well = |pod: &PodName| matches!(step.seen.health.get(pod), Some(Health::Healthy));
+fn replicas_take_turns(step: &PlanTransition) -> Vec<String> {
+    let well = |pod: &PodName| matches!(step.seen.health.get(pod), Some(ComponentHealth::Healthy));
     let mut found = Vec::new();
     for (name, cluster) in step.after.clusters.iter().filter(|(_, cluster)| !cluster.deleted()) {
         let Some(id) = cluster.id() else { continue };
@@ -533,7 +538,7 @@ fn replicas_take_turns(step: &Step) -> Vec<String> {
 }
 
 /// Its components are where they were in their lives, its store and its keys are the same, and what runs of it goes on.
-fn clusters_that_are_left_stay(step: &Step) -> Vec<String> {
+fn clusters_that_are_left_stay(step: &PlanTransition) -> Vec<String> {
     let mut found = Vec::new();
     for (name, cluster) in step.before.clusters.iter().filter(|(_, cluster)| step.is_left(cluster)) {
         let Some(id) = cluster.id() else { continue };
@@ -563,7 +568,7 @@ fn clusters_that_are_left_stay(step: &Step) -> Vec<String> {
 }
 
 /// What runs unknown may be asked by others, and holds keys.
-fn components_are_known(step: &Step) -> Vec<String> {
+fn components_are_known(step: &PlanTransition) -> Vec<String> {
     let gone = step.before.components.iter().filter(|(pod, _)| !step.after.components.contains_key(pod));
     gone.filter(|(pod, component)| {
         let stays = step.after.clusters.get(&component.spec.cluster).is_some_and(|cluster| !cluster.deleted());
@@ -574,7 +579,7 @@ fn components_are_known(step: &Step) -> Vec<String> {
     .collect()
 }
 
-fn documents_go_last(step: &Step) -> Vec<String> {
+fn documents_go_last(step: &PlanTransition) -> Vec<String> {
     let gone = step.before.clusters.iter().filter(|(name, _)| !step.after.clusters.contains_key(name));
     gone.filter(|(_, cluster)| {
         let Some(id) = cluster.id() else { return true };
@@ -585,7 +590,7 @@ fn documents_go_last(step: &Step) -> Vec<String> {
     .collect()
 }
 
-fn secrets_stay(step: &Step) -> Vec<String> {
+fn secrets_stay(step: &PlanTransition) -> Vec<String> {
     let gone = step.before.secrets.keys().filter(|name| !step.after.secrets.contains_key(name));
     gone.filter(|name| {
         let of_cluster = |cluster: &Shared<Cluster>| cluster.id().is_some_and(|id| id.namespace() == name.namespace);
@@ -611,7 +616,7 @@ fn keys<'a>(documents: &'a Documents, cluster: &'a Cluster) -> impl Iterator<Ite
     id.into_iter().flat_map(|id| MINTED_ONCE.map(|name| documents.secrets.get(&SecretName::of(id, name))))
 }
 
-fn keys_are_minted_once(step: &Step) -> Vec<String> {
+fn keys_are_minted_once(step: &PlanTransition) -> Vec<String> {
     let stay = step.before.clusters.iter().filter(|(name, _)| step.after.clusters.contains_key(*name));
     let minted =
         |of, cluster| keys(of, cluster).map(|secret| secret.map(|secret| without_bundle(secret))).collect::<Vec<_>>();
@@ -629,8 +634,8 @@ fn lacks_keys(documents: &Documents, cluster: &Cluster) -> bool {
     keys(documents, cluster).any(|key| key.is_none())
 }
 
-fn keys_stay_in_secrets(step: &Step) -> Vec<String> {
-    let text = shown(step);
+fn keys_stay_in_secrets(step: &PlanTransition) -> Vec<String> {
+    let text = public_text(step);
     let mut found = Vec::new();
     for (name, secret) in &step.after.secrets {
         let public = |name: &str| name.rsplit_once('.').is_some_and(|(_, kind)| matches!(kind, "crt" | "pub"));
@@ -645,7 +650,7 @@ fn keys_stay_in_secrets(step: &Step) -> Vec<String> {
 }
 
 /// Everything that may be shown to people: documents without Secrets, and the commands of containers.
-fn shown(step: &Step) -> String {
+fn public_text(step: &PlanTransition) -> String {
     let documents = step.after;
     let mut texts: Vec<String> = Vec::new();
     texts.extend(documents.hypervisors.values().filter_map(|document| serde_json::to_string(document).ok()));

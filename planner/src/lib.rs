@@ -8,10 +8,8 @@ extern crate alloc;
 
 mod access;
 mod authorities;
-mod birth;
 mod bundles;
 mod certificates;
-mod choice;
 mod class;
 mod clocks;
 mod config;
@@ -31,6 +29,7 @@ mod minted;
 mod newer;
 mod observation;
 mod placement;
+mod placement_choice;
 mod plan;
 mod pod;
 mod ports;
@@ -38,24 +37,27 @@ mod probe;
 mod progress;
 mod recover;
 mod refusal;
+mod replacement_turns;
 mod retirement;
-mod room;
 mod status;
+mod store_creation;
+mod store_room;
 mod tenant;
 mod term;
-mod turns;
+mod text;
 mod versions;
 mod waves;
-mod words;
 mod world;
 
 pub use access::{
-    ADMIN_GROUP, Access, BINDINGS_DIGEST, OWNER, access, administrator, bindings_digest, driver_identity,
+    ADMIN_GROUP, BINDINGS_DIGEST, ClusterAccess, OWNER, access, administrator, bindings_digest, driver_identity,
     first_administrator, first_bindings,
 };
-pub use certificates::{API_SERVER_NAME, DRIVER_SECRET, Holds, KUBERNETES as KUBERNETES_AUTHORITY, WIREGUARD, holds};
+pub use certificates::{
+    API_SERVER_NAME, DRIVER_SECRET, KUBERNETES as KUBERNETES_AUTHORITY, SecretContents, WIREGUARD, holds,
+};
 pub use clocks::{MOST_SKEW, wait_for_clock};
-pub use config::{Configs, Wants, configure, machine_config, machine_configs, note_issued};
+pub use config::{Configs, DesiredPods, configure, machine_config, machine_configs, note_issued};
 pub use config_check::check_config;
 pub use enrollment::{AgentOrder, ENROLLMENT_EXPIRES, ENROLLMENT_TOKEN, enrollment_secret};
 pub use identify::{identify, identify_clusters, identify_machines};
@@ -63,14 +65,14 @@ pub use installation::{
     REVOCATION_LIST, REVOKED, REVOKED_SERIALS, agent_grant, agent_identity, installation_authority,
     installation_certificates, installation_driver, installation_revoked,
 };
-pub use mint::{MintRequest, Subject};
-pub use observation::{CertificateSeen, Certificates, Health, Observation};
-pub use plan::{Cause, Connections, Decision, Neighbours, Part, Plan, Waiting, plan, plan_part};
+pub use mint::{CertificateSubject, MintRequest};
+pub use observation::{CertificateSeen, ComponentHealth, ObservedCertificates, PassObservation};
+pub use plan::{Connections, Decision, Neighbours, Plan, PlanScope, WaitKind, Waiting, plan, plan_part};
 pub use pod::MissingKey;
-pub use probe::{Identity, Probe, ProbeTls, Vouchers, probes};
+pub use probe::{CertificateReference, HealthWitness, Probe, ProbeTls, probes};
 pub use progress::plan_progress;
-pub use recover::{Difference, DifferenceKind, HeldConfig, HeldMachine, Recovery, Remedy, recover};
-pub use refusal::{Refused, later_leader, refusal, refuse};
-pub use term::{HIGHEST_NUMBER, HIGHEST_TOLD_TERM, next_term, term_alone, term_of_documents, term_told_by_most};
+pub use recover::{DifferenceKind, HeldConfig, HeldMachine, Recovery, RecoveryDifference, Remedy, recover};
+pub use refusal::{MachineRefusal, later_leader_text, refusal, refuse};
+pub use term::{HIGHEST_NUMBER, HIGHEST_TOLD_TERM, majority_term, next_term, term_alone, term_of_documents};
 pub use waves::{Waves, WavesError};
-pub use world::{World, have_the_same_machines};
+pub use world::{ValidatedDocuments, have_the_same_machines};

@@ -8,35 +8,35 @@ use alloc::{
 
 use keelway_api::{
     Documents, Hypervisor, Time,
-    condition::{self, Status, Verdict, reason::Reason},
-    hypervisor::{OnNetwork, Way},
+    condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
+    hypervisor::{AgentNetworkAddress, MachineTransport},
     machine::MachineState,
     name::HypervisorName,
 };
 
 use crate::{
-    Decision, Observation, enrollment,
-    plan::{Part, Plan},
-    words::count,
+    Decision, PassObservation, enrollment,
+    plan::{Plan, PlanScope},
+    text::count,
 };
 
 /// The most components that a message names.
 const MOST: usize = 8;
 
 /// Drops the document of each deleted machine that nothing relies on any more, and tells on the others what does.
-pub(crate) fn plan_deletions(plan: &mut Plan, part: Part<'_>, seen: &Observation, now: &Time) {
+pub(crate) fn plan_deletions(plan: &mut Plan, part: PlanScope<'_>, seen: &PassObservation, now: &Time) {
     let deleted = plan.documents.hypervisors.iter().filter(|(_, machine)| machine.deleted());
     let deleted: Vec<HypervisorName> = deleted.map(|(name, _)| name.clone()).collect();
     for name in deleted {
         let all = match part {
-            Part::World | Part::Cluster(_) => &plan.documents,
-            Part::Machines(of) => of.documents,
+            PlanScope::All | PlanScope::Cluster(_) => &plan.documents,
+            PlanScope::Machines(of) => of.documents,
         };
         let Some(says) = what_relies_on(&name, all, &plan.documents, seen) else {
             enrollment::forget_machine(&mut plan.documents, &name);
             plan.documents.hypervisors.remove(&name);
             plan.documents.forget_installations();
-            plan.decisions.push(Decision::Release { hypervisor: name });
+            plan.decisions.push(Decision::RemoveHypervisor { hypervisor: name });
             continue;
         };
         plan.wait(&name, says.message.clone());
@@ -48,15 +48,23 @@ pub(crate) fn plan_deletions(plan: &mut Plan, part: Part<'_>, seen: &Observation
 }
 
 /// A machine that does not answer is asked for nothing: what documents tell is what is on it.
-fn what_relies_on(name: &HypervisorName, all: &Documents, machines: &Documents, seen: &Observation) -> Option<Verdict> {
+fn what_relies_on(
+    name: &HypervisorName,
+    all: &Documents,
+    machines: &Documents,
+    seen: &PassObservation,
+) -> Option<ConditionValue> {
     let placed = all.components.iter().filter(|(_, component)| component.spec.hypervisor == *name);
     let placed: Vec<String> =
         placed.map(|(pod, component)| format!("{}/{}", component.spec.cluster, pod.component)).collect();
     if !placed.is_empty() {
-        return Some(verdict(Reason::HoldsComponents, holds(name, &placed)));
+        return Some(verdict(ConditionReason::HoldsComponents, holds(name, &placed)));
     }
     if seen.machine(name).is_some_and(|state| has_pods_of(state, all)) {
-        return Some(verdict(Reason::HoldsComponents, "what is left of components on it to be taken away".to_string()));
+        return Some(verdict(
+            ConditionReason::HoldsComponents,
+            "what is left of components on it to be taken away".to_string(),
+        ));
     }
     let others: Vec<&str> = machines
         .hypervisors
@@ -69,7 +77,7 @@ fn what_relies_on(name: &HypervisorName, all: &Documents, machines: &Documents, 
             "{} to be reached without it: name another machine in their spec.endpoint.agent.via",
             others.join(", ")
         );
-        verdict(Reason::ReachesOthers, message)
+        verdict(ConditionReason::ReachesOthers, message)
     })
 }
 
@@ -91,13 +99,13 @@ fn has_pods_of(state: &MachineState, all: &Documents) -> bool {
 }
 
 fn is_via(machine: &Hypervisor, name: &HypervisorName) -> bool {
-    matches!(machine.spec.endpoint.way(), Way::Network(OnNetwork { via: Some(via), .. }) if via == name.as_str())
+    matches!(machine.spec.endpoint.way(), MachineTransport::Network(AgentNetworkAddress { via: Some(via), .. }) if via == name.as_str())
 }
 
 fn own_name(machine: &Hypervisor) -> Option<&str> {
     machine.metadata.name.as_deref()
 }
 
-fn verdict(reason: Reason, message: String) -> Verdict {
-    Verdict { status: Status::True, reason: reason.as_str().to_string(), message }
+fn verdict(reason: ConditionReason, message: String) -> ConditionValue {
+    ConditionValue { status: ConditionStatus::True, reason: reason.as_str().to_string(), message }
 }

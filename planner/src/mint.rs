@@ -45,7 +45,7 @@ pub enum MintRequest {
         /// The authority that signs it.
         authority: SecretName,
         /// Whom it stands for.
-        subject: Subject,
+        subject: CertificateSubject,
         /// How long it lives.
         ttl: Span,
     },
@@ -81,7 +81,7 @@ impl MintRequest {
 
 /// Whom a certificate stands for, and for what.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Subject {
+pub struct CertificateSubject {
     /// The common name; Kubernetes reads it as the user.
     pub common_name: String,
     /// The organizations; Kubernetes reads them as groups.

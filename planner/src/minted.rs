@@ -14,23 +14,25 @@ use keelway_api::{
     name::{ClusterId, ClusterRef},
 };
 
-use crate::certificates::{ENCRYPTION, ETCD, FRONT_PROXY, Holds, INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, holds};
+use crate::certificates::{
+    ENCRYPTION, ETCD, FRONT_PROXY, INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, SecretContents, holds,
+};
 
 /// The Secrets of a cluster that are minted once.
 pub(crate) const ONCE: [&str; 6] = [KUBERNETES, ETCD, FRONT_PROXY, INFRASTRUCTURE, SERVICE_ACCOUNT, ENCRYPTION];
 
 /// Why a Secret that was minted for a living cluster cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unusable {
+pub(crate) enum UnusableReason {
     /// It is not there, or holds no key.
     Missing,
     /// It holds another key than was minted.
     Another,
 }
 
-impl Unusable {
+impl UnusableReason {
     /// What the cluster waits for.
-    pub(crate) fn awaits(self, id: &ClusterId, secret: &str) -> String {
+    pub(crate) fn blocker_text(self, id: &ClusterId, secret: &str) -> String {
         let what = match self {
             Self::Missing => "is missing",
             Self::Another => "holds another key than was minted for this cluster",
@@ -44,7 +46,7 @@ impl Unusable {
 }
 
 /// What of a cluster cannot be used, by the name of its Secret.
-pub(crate) type UnusableSecrets = BTreeMap<&'static str, Unusable>;
+pub(crate) type UnusableSecrets = BTreeMap<&'static str, UnusableReason>;
 
 /// The Secrets of a cluster that were minted once and are missing, or are others by now. A cluster that never had one gets it.
 pub(crate) fn unusable(documents: &Documents, id: &ClusterId, cluster: &Cluster) -> UnusableSecrets {
@@ -58,9 +60,9 @@ pub(crate) fn unusable(documents: &Documents, id: &ClusterId, cluster: &Cluster)
         let known = known.and_then(|known| known.get(name));
         let found = found(documents, id, name);
         match (known, found) {
-            (Some(_), None) => Some((name, Unusable::Missing)),
-            (None, None) if had_all => Some((name, Unusable::Missing)),
-            (Some(known), Some(found)) if *known != found => Some((name, Unusable::Another)),
+            (Some(_), None) => Some((name, UnusableReason::Missing)),
+            (None, None) if had_all => Some((name, UnusableReason::Missing)),
+            (Some(known), Some(found)) if *known != found => Some((name, UnusableReason::Another)),
             (Some(_) | None, _) => None,
         }
     });
@@ -105,9 +107,9 @@ pub(crate) fn found(documents: &Documents, id: &ClusterId, secret: &str) -> Opti
 /// What tells the key of a Secret from every other one, and tells nothing of the key.
 fn fingerprint(name: &str, secret: &Secret) -> Option<String> {
     let entry = match holds(name) {
-        Holds::Authority => "active.crt",
-        Holds::ServiceAccountKey | Holds::EncryptionKey => "active.key",
-        Holds::Certificates => return None,
+        SecretContents::Authority => "active.crt",
+        SecretContents::ServiceAccountKey | SecretContents::EncryptionKey => "active.key",
+        SecretContents::Certificates => return None,
     };
     let value = secret.data.as_ref()?.get(entry)?;
     Some(fingerprint_of(name, &value.0))

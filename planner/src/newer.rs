@@ -4,12 +4,12 @@ use alloc::{format, string::String, vec::Vec};
 
 use keelway_api::{
     Cluster, Documents, Time,
-    condition::{self, Status, Verdict, reason::Reason},
+    condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     document::{DocumentName, DocumentRef},
     name::{ClusterRef, HypervisorName},
 };
 
-use crate::{plan::Plan, status::verdict, words::listed};
+use crate::{plan::Plan, status::verdict, text::listed};
 
 const KNOWN: &str = "FieldsKnown";
 
@@ -18,7 +18,7 @@ pub(crate) fn report_of_clusters(plan: &mut Plan, now: &Time) {
     let all: Vec<ClusterRef> = plan.documents.clusters.keys().cloned().collect();
     for name in all {
         let Some(cluster) = plan.documents.clusters.get(&name) else { continue };
-        let says = says(&fields_of_cluster(&plan.documents, &name, cluster));
+        let says = newer_fields_condition(&fields_of_cluster(&plan.documents, &name, cluster));
         let told = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         // What stays as it is stays shared.
         if says.is_none() && !condition::has(told, KNOWN) {
@@ -36,7 +36,7 @@ pub(crate) fn report_of_machines(plan: &mut Plan, now: &Time) {
     for name in all {
         let Some(machine) = plan.documents.hypervisors.get(&name) else { continue };
         let fields = DocumentRef::Hypervisor(machine).newer_fields();
-        let says = says(&titled(&DocumentName::Hypervisor(name.clone()), fields));
+        let says = newer_fields_condition(&titled(&DocumentName::Hypervisor(name.clone()), fields));
         let told = machine.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         if says.is_none() && !condition::has(told, KNOWN) {
             continue;
@@ -64,10 +64,10 @@ fn titled(name: &DocumentName, fields: Vec<String>) -> Vec<String> {
     fields.into_iter().map(|field| format!("{field} of {name}")).collect()
 }
 
-fn says(fields: &[String]) -> Option<Verdict> {
+fn newer_fields_condition(fields: &[String]) -> Option<ConditionValue> {
     let first = (!fields.is_empty()).then(|| listed(fields.iter()))?;
     let message = format!(
         "this release of Keelway does not know {first}: a newer release wrote them; they are kept, and have no effect"
     );
-    Some(verdict(Status::False, Reason::NewerFields, message))
+    Some(verdict(ConditionStatus::False, ConditionReason::NewerFields, message))
 }

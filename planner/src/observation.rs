@@ -3,35 +3,35 @@
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use core::net::IpAddr;
 
-pub use keelway_api::Health;
+pub use keelway_api::ComponentHealth;
 use keelway_api::{
     Documents, Time,
     documents::SecretName,
     jiff::Timestamp,
-    machine::{MachineState, Seen},
+    machine::{MachineState, ObservedValue},
     name::{ClusterId, HypervisorName, PodName},
     shared::Map,
 };
 
-use crate::Refused;
+use crate::MachineRefusal;
 
 /// Everything that the decision rests on beside the documents.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Observation {
+pub struct PassObservation {
     /// Each machine of the documents.
-    pub machines: Map<HypervisorName, Seen<MachineState>>,
+    pub machines: Map<HypervisorName, ObservedValue<MachineState>>,
     /// Machines that take nothing from these documents: see [`crate::refuse`]. They count as unreachable.
-    pub refused: BTreeMap<HypervisorName, Refused>,
+    pub refused: BTreeMap<HypervisorName, MachineRefusal>,
     /// The answer of each component's health check.
-    pub health: BTreeMap<PodName, Health>,
+    pub health: BTreeMap<PodName, ComponentHealth>,
     /// The digest of the bindings that stand in each managed cluster, as its API tells it; empty where there are none.
-    pub bindings: BTreeMap<ClusterId, Seen<String>>,
+    pub bindings: BTreeMap<ClusterId, ObservedValue<String>>,
     /// What the certificates in our Secrets say, by Secret and name.
-    pub certificates: Certificates,
+    pub certificates: ObservedCertificates,
 }
 
 /// What certificates say, by Secret and name.
-pub type Certificates = BTreeMap<(SecretName, String), CertificateSeen>;
+pub type ObservedCertificates = BTreeMap<(SecretName, String), CertificateSeen>;
 
 /// What a certificate says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,10 +52,10 @@ pub struct CertificateSeen {
     pub not_after: Timestamp,
 }
 
-impl Observation {
+impl PassObservation {
     /// What a document tells, beside what the certificates of the Secrets say.
     #[must_use]
-    pub fn of(document: keelway_api::Observation, certificates: Certificates) -> Self {
+    pub fn of(document: keelway_api::Observation, certificates: ObservedCertificates) -> Self {
         let of_cluster = |(cluster, answers): (ClusterId, BTreeMap<_, _>)| {
             let named = move |(component, health)| (PodName { cluster: cluster.clone(), component }, health);
             answers.into_iter().map(named)
@@ -97,7 +97,7 @@ impl Observation {
     /// Clusters that are left as they are, each with the machine that it stands still for: they have components on a machine that holds a
     /// later config than the documents tell of. What that machine says that it holds is no fact, so the documents alone say which these are.
     #[must_use]
-    pub fn standing_still<'a>(&'a self, documents: &Documents) -> BTreeMap<ClusterId, &'a HypervisorName> {
+    pub fn frozen_clusters<'a>(&'a self, documents: &Documents) -> BTreeMap<ClusterId, &'a HypervisorName> {
         let stale: BTreeMap<&HypervisorName, &HypervisorName> =
             self.stale_machines().map(|name| (name, name)).collect();
         if stale.is_empty() {
@@ -113,12 +113,12 @@ impl Observation {
     }
 
     /// Whether a component did not answer in time, and may work all the same.
-    pub(crate) fn may_work(&self, component: &PodName) -> bool {
-        matches!(self.health.get(component), Some(Health::NoAnswer(_)))
+    pub(crate) fn may_be_working(&self, component: &PodName) -> bool {
+        matches!(self.health.get(component), Some(ComponentHealth::NoAnswer(_)))
     }
 
     /// Whether a component answers its health check.
     pub(crate) fn healthy(&self, component: &PodName) -> bool {
-        matches!(self.health.get(component), Some(Health::Healthy))
+        matches!(self.health.get(component), Some(ComponentHealth::Healthy))
     }
 }

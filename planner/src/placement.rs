@@ -17,14 +17,14 @@ use keelway_api::{
 };
 
 use crate::{
-    Decision, Observation,
-    choice::{Choice, Wanted},
-    fleet::Fleet,
+    Decision, PassObservation,
+    fleet::FleetCapacity,
     gateways,
-    plan::{Part, Plan},
+    placement_choice::{Placement, PlacementRequest},
+    plan::{Plan, PlanScope},
     retirement,
     versions::version_of_new,
-    world::World,
+    world::ValidatedDocuments,
 };
 
 /// What a missing or surplus member of a store that was born waits for.
@@ -32,9 +32,14 @@ pub(crate) const MEMBERS_STAY: &str =
     "spec.etcd.replicas to be set back: the members of a store that was born are not changed yet";
 
 /// Brings the Components of each cluster to the numbers that its document asks for.
-pub(crate) fn plan_components(plan: &mut Plan, world: &World, seen: &Observation, part: Part<'_>) {
-    let mut fleet = Fleet::of(&plan.documents, part, world, seen);
-    for (name, id, cluster) in world.looked_after() {
+pub(crate) fn plan_components(
+    plan: &mut Plan,
+    world: &ValidatedDocuments,
+    seen: &PassObservation,
+    part: PlanScope<'_>,
+) {
+    let mut fleet = FleetCapacity::of(&plan.documents, part, world, seen);
+    for (name, id, cluster) in world.reconciled_clusters() {
         let Some(document) = plan.documents.clusters.get(name) else { continue };
         if document.deleted() {
             continue;
@@ -56,7 +61,7 @@ pub(crate) fn plan_components(plan: &mut Plan, world: &World, seen: &Observation
 }
 
 /// Gives components of the last release the ports that their roles have had since. What runs of them is replaced in turns.
-fn add_ports(plan: &mut Plan, seen: &Observation, fleet: &mut Fleet, cluster: &ClusterRef, id: &ClusterId) {
+fn add_ports(plan: &mut Plan, seen: &PassObservation, fleet: &mut FleetCapacity, cluster: &ClusterRef, id: &ClusterId) {
     let (mut given, mut waiting) = (Vec::new(), Vec::new());
     for (pod, component) in plan.documents.components_of_mut(id) {
         let spec = &component.spec;
@@ -69,7 +74,7 @@ fn add_ports(plan: &mut Plan, seen: &Observation, fleet: &mut Fleet, cluster: &C
         let name = format!("{cluster}/{}", pod.component);
         match fleet.take_ports(&missing, &spec.hypervisor) {
             Ok(ports) => {
-                given.push(Decision::Give { component: name, ports: ports.keys().cloned().collect() });
+                given.push(Decision::AssignPorts { component: name, ports: ports.keys().cloned().collect() });
                 component.spec.ports.extend(ports);
             }
             Err(on) => waiting.push((name, on)),
@@ -82,13 +87,18 @@ fn add_ports(plan: &mut Plan, seen: &Observation, fleet: &mut Fleet, cluster: &C
 }
 
 /// Roles of a cluster that do not have exactly the wanted replicas, all of which stay where they are.
-fn unfinished(documents: &Documents, fleet: &Fleet, id: &ClusterId, wanted: Vec<(Role, u32)>) -> Vec<(Role, u32)> {
+fn unfinished(
+    documents: &Documents,
+    fleet: &FleetCapacity,
+    id: &ClusterId,
+    wanted: Vec<(Role, u32)>,
+) -> Vec<(Role, u32)> {
     let mut stay: BTreeMap<Role, u32> = BTreeMap::new();
     let mut change: BTreeSet<Role> = BTreeSet::new();
     for (_, component) in documents.components_of(id) {
         let role = component.spec.role;
         *stay.entry(role).or_default() += 1;
-        if component.is_leaving() || retirement::moves(fleet, &component.spec) {
+        if component.is_leaving() || retirement::must_move(fleet, &component.spec) {
             change.insert(role);
         }
     }
@@ -98,7 +108,7 @@ fn unfinished(documents: &Documents, fleet: &Fleet, id: &ClusterId, wanted: Vec<
 }
 
 /// Reserves the number that all ingresses of the cluster listen on, on every public machine.
-fn plan_ingress_port(plan: &mut Plan, fleet: &mut Fleet, name: &ClusterRef) {
+fn plan_ingress_port(plan: &mut Plan, fleet: &mut FleetCapacity, name: &ClusterRef) {
     if ingress_port(&plan.documents, name).is_some() {
         return;
     }
@@ -114,8 +124,8 @@ fn plan_ingress_port(plan: &mut Plan, fleet: &mut Fleet, name: &ClusterRef) {
 /// Gives a machine to each replica that is missing, under the lowest number that is free.
 fn place_missing(
     plan: &mut Plan,
-    world: &World,
-    fleet: &mut Fleet,
+    world: &ValidatedDocuments,
+    fleet: &mut FleetCapacity,
     (id, cluster): (&ClusterId, &ValidatedCluster),
     role: Role,
     wanted: u32,
@@ -125,7 +135,8 @@ fn place_missing(
         return;
     }
     let placed = of_role(&plan.documents, id, role);
-    let stay = placed.filter(|(_, component)| !component.is_leaving() && !retirement::moves(fleet, &component.spec));
+    let stay =
+        placed.filter(|(_, component)| !component.is_leaving() && !retirement::must_move(fleet, &component.spec));
     let mut missing = (wanted as usize).saturating_sub(stay.count());
     // Names that are taken are passed by: there are at most as many of them as components of the cluster.
     for index in 0..=u32::MAX {
@@ -134,7 +145,7 @@ fn place_missing(
         }
         let Ok(name) = role.component(index) else { return };
         let pod = PodName { cluster: id.clone(), component: name };
-        if plan.documents.components.contains_key(&pod) || fleet.gives_back(id, role, index) {
+        if plan.documents.components.contains_key(&pod) || fleet.is_released(id, role, index) {
             continue;
         }
         missing -= 1;
@@ -151,10 +162,19 @@ fn place_missing(
 }
 
 /// Puts a new component, as people call it, into a plan and on its machine.
-pub(crate) fn enter(plan: &mut Plan, fleet: &mut Fleet, (component, pod): (String, PodName), document: Component) {
+pub(crate) fn enter(
+    plan: &mut Plan,
+    fleet: &mut FleetCapacity,
+    (component, pod): (String, PodName),
+    document: Component,
+) {
     fleet.enter(&document.spec);
     let ComponentSpec { hypervisor, placement, .. } = &document.spec;
-    plan.decisions.push(Decision::Place { component, hypervisor: hypervisor.clone(), reason: placement.clone() });
+    plan.decisions.push(Decision::PlaceComponent {
+        component,
+        hypervisor: hypervisor.clone(),
+        reason: placement.clone(),
+    });
     plan.documents.components.insert(pod, document);
 }
 
@@ -174,20 +194,20 @@ pub(crate) fn count_staying(documents: &Documents, id: &ClusterId, role: Role) -
 /// The document of a new component, or what it waits for.
 fn place(
     documents: &Documents,
-    world: &World,
-    fleet: &mut Fleet,
+    world: &ValidatedDocuments,
+    fleet: &mut FleetCapacity,
     cluster: &ValidatedCluster,
     (pod, role, index): (&PodName, Role, u32),
 ) -> Result<Component, String> {
     let siblings: Vec<_> = documents.components_of(&pod.cluster).map(|(_, component)| &component.spec).collect();
     let brother = siblings.iter().find(|spec| spec.role == role).map(|spec| spec.user);
-    let wanted = Wanted {
+    let wanted = PlacementRequest {
         role,
         siblings,
         ingress_port: ingress_port(documents, &cluster.reference),
         machines: cluster.machines.as_ref(),
     };
-    let Choice { machine, ports, reason } = Choice::best(fleet, world, &wanted)?;
+    let Placement { machine, ports, reason } = Placement::best(fleet, world, &wanted)?;
     let user = brother.or_else(|| fleet.take_user()).ok_or("a user id: all are used")?;
     let spec = ComponentSpec {
         cluster: cluster.reference.clone(),

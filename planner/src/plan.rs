@@ -12,14 +12,14 @@ use keelway_api::{
     Cluster, Documents, Shared, Time,
     fault::Faults,
     jiff::Timestamp,
-    machine::{DISK_RESERVE, STATE_DIRECTORY, Seen, Silent},
+    machine::{DISK_RESERVE, ObservedValue, STATE_DIRECTORY, UnreachableReason},
     name::{ClusterId, ClusterRef, HypervisorName},
 };
 
 use crate::{
-    AgentOrder, MintRequest, Observation, access, authorities, birth, bundles, certificates, class, deletion, draining,
-    enrollment, installation, machine_deletion, newer, placement, room, status, versions, waves, waves::Waves,
-    world::World,
+    AgentOrder, MintRequest, PassObservation, access, authorities, bundles, certificates, class, deletion, draining,
+    enrollment, installation, machine_deletion, newer, placement, status, store_creation, store_room, versions, waves,
+    waves::Waves, world::ValidatedDocuments,
 };
 
 /// What one pass decided.
@@ -46,7 +46,7 @@ pub struct Plan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// A component was given a machine.
-    Place {
+    PlaceComponent {
         /// As people see it: `c1/etcd-0`.
         component: String,
         /// The machine.
@@ -55,26 +55,26 @@ pub enum Decision {
         reason: String,
     },
     /// A component of the last release was given ports that its role has had since.
-    Give {
+    AssignPorts {
         /// As people see it.
         component: String,
         /// Their names.
         ports: Vec<String>,
     },
     /// A component is no longer wanted.
-    Retire {
+    RetireComponent {
         /// As people see it.
         component: String,
         /// Why.
         reason: String,
     },
     /// A component that was about to leave is wanted again.
-    Keep {
+    KeepComponent {
         /// As people see it.
         component: String,
     },
     /// A component goes to another release.
-    Upgrade {
+    UpgradeComponent {
         /// As people see it.
         component: String,
         /// What it runs.
@@ -92,14 +92,14 @@ pub enum Decision {
         to: String,
     },
     /// The first members of a store were written down, once in a cluster's life.
-    Bear {
+    CreateStore {
         /// The cluster.
         cluster: String,
         /// The members.
         members: usize,
     },
     /// A bundle that was missing was derived from the other values of its Secret.
-    Restore {
+    RestoreBundle {
         /// The cluster, or the namespace of the installation.
         owner: String,
         /// The Secret.
@@ -108,12 +108,12 @@ pub enum Decision {
         key: String,
     },
     /// Nothing of a deleted cluster is left on any machine: its documents go.
-    Forget {
+    RemoveCluster {
         /// The cluster.
         cluster: String,
     },
     /// Nothing relies on a deleted machine: its document goes.
-    Release {
+    RemoveHypervisor {
         /// The machine.
         hypervisor: HypervisorName,
     },
@@ -123,27 +123,27 @@ pub enum Decision {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
     /// What waits: `c1/kube-apiserver-0`, `hv-1`.
-    pub what: String,
+    pub subject: String,
     /// For what, in words for people.
-    pub on: String,
+    pub blocker: String,
     /// The cluster that it keeps from being as its document says. None: it is of a machine alone.
-    pub holds_up: Option<(ClusterRef, Cause)>,
+    pub delays: Option<(ClusterRef, WaitKind)>,
 }
 
 /// Whether what a cluster waits for comes by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
+pub enum WaitKind {
     /// It was begun, and ends.
-    UnderWay,
+    InProgress,
     /// Somebody has to do something first.
     Blocked,
 }
 
 /// Which part of the documents a plan is of.
 #[derive(Debug, Clone, Copy)]
-pub enum Part<'a> {
+pub enum PlanScope<'a> {
     /// All of them.
-    World,
+    All,
     /// One cluster, with all machines at hand, of whose states it has what they tell of it.
     Cluster(Neighbours<'a>),
     /// The machines, with no cluster at hand, by who is connected to them all the time.
@@ -156,7 +156,7 @@ pub struct Connections<'a> {
     /// All documents: which components are on them.
     pub documents: &'a Documents,
     /// When each was heard of last.
-    pub heard: &'a BTreeMap<HypervisorName, Timestamp>,
+    pub last_contact: &'a BTreeMap<HypervisorName, Timestamp>,
 }
 
 /// What others have of the machines.
@@ -170,9 +170,9 @@ pub struct Neighbours<'a> {
     pub waves: &'a Waves,
 }
 
-impl Part<'_> {
+impl PlanScope<'_> {
     fn has_machines(self) -> bool {
-        matches!(self, Self::World | Self::Machines(_))
+        matches!(self, Self::All | Self::Machines(_))
     }
 }
 
@@ -182,16 +182,21 @@ impl Part<'_> {
 ///
 /// # Errors
 /// A document does not mean anything; documents that were read by [`Documents::read`] always do.
-pub fn plan(documents: Documents, seen: &Observation, now: Timestamp) -> Result<Plan, Faults> {
-    plan_part(documents, Part::World, seen, now)
+pub fn plan(documents: Documents, seen: &PassObservation, now: Timestamp) -> Result<Plan, Faults> {
+    plan_part(documents, PlanScope::All, seen, now)
 }
 
 /// The same for a part of the documents. What plans of parts decide, one after the other, is what one of all of them would.
 ///
 /// # Errors
 /// A document does not mean anything.
-pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: Timestamp) -> Result<Plan, Faults> {
-    let world = World::of_pass(&documents, seen)?;
+pub fn plan_part(
+    documents: Documents,
+    part: PlanScope<'_>,
+    seen: &PassObservation,
+    now: Timestamp,
+) -> Result<Plan, Faults> {
+    let world = ValidatedDocuments::of_pass(&documents, seen)?;
     let mut plan = Plan {
         documents,
         mint: Vec::new(),
@@ -211,14 +216,14 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
     class::plan_classes(&mut plan, &Time(now));
     newer::report_of_clusters(&mut plan, &Time(now));
     bundles::restore_bundles(&mut plan, &world);
-    birth::plan_birth_records(&mut plan);
-    birth::wait_for_changes(&mut plan, &world);
+    store_creation::plan_birth_records(&mut plan);
+    store_creation::wait_for_changes(&mut plan, &world);
     deletion::plan_deletions(&mut plan, &world, seen, &Time(now));
     waves::plan_waves(&mut plan, part, &Time(now));
     placement::plan_components(&mut plan, &world, seen, part);
-    birth::plan_births(&mut plan, &world, &Time(now));
-    birth::plan_member_phases(&mut plan, &world, seen);
-    birth::plan_initialization(&mut plan, &world, seen);
+    store_creation::plan_births(&mut plan, &world, &Time(now));
+    store_creation::plan_member_phases(&mut plan, &world, seen);
+    store_creation::plan_initialization(&mut plan, &world, seen);
     versions::plan_versions(&mut plan, &world, seen);
     if part.has_machines() {
         bundles::restore_bundle_of_installation(&mut plan);
@@ -229,7 +234,7 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
         newer::report_of_machines(&mut plan, &Time(now));
     }
     authorities::plan_authorities(&mut plan, seen, now);
-    room::plan_room(&mut plan, seen, &Time(now));
+    store_room::plan_room(&mut plan, seen, &Time(now));
     let overdue = certificates::plan_certificates(&mut plan, &world, seen, now);
     access::plan_bindings(&mut plan, &world, seen);
     status::plan_status(&mut plan, &world, (seen, &overdue), &Time(now));
@@ -239,13 +244,13 @@ pub fn plan_part(documents: Documents, part: Part<'_>, seen: &Observation, now: 
 
 /// When the next certificate has lived two thirds of its life, or an authority all of its. Those that have already are minted now, or nobody
 /// wants them.
-fn due(seen: &Observation, now: Timestamp) -> Option<Timestamp> {
+fn due(seen: &PassObservation, now: Timestamp) -> Option<Timestamp> {
     let renewals = seen.certificates.values().map(|found| found.renew_at).filter(|date| *date > now);
     renewals.chain(authorities::next_end(seen, now)).min()
 }
 
 /// Every machine that cannot be seen is waited for: nothing is planned on it. So is one that has no room.
-fn wait_for_machines(plan: &mut Plan, seen: &Observation, now: Timestamp) {
+fn wait_for_machines(plan: &mut Plan, seen: &PassObservation, now: Timestamp) {
     let is_lost = |name| plan.documents.hypervisors.get(name).is_some_and(|machine| machine.is_lost());
     let awaited: Vec<_> =
         seen.machines.iter().filter(|(name, state)| state.known().is_some() || !is_lost(name)).collect();
@@ -255,21 +260,25 @@ fn wait_for_machines(plan: &mut Plan, seen: &Observation, now: Timestamp) {
             continue;
         }
         match &**state {
-            Seen::Unreachable { silent: Silent::Asked, why } => {
+            ObservedValue::Unreachable { silent: UnreachableReason::Asked, why } => {
                 let on = enrollment::waits_for(&plan.documents, name, now);
                 plan.wait(name, on.unwrap_or_else(|| format!("an answer: {why}")));
             }
-            Seen::Unreachable { silent: Silent::Runtime, why } => plan.wait(name, silent_runtime(why)),
-            Seen::Unreachable { silent: Silent::Led, why } => plan.wait(name, format!("a mend: {why}")),
-            Seen::Known(state) if state.disk_pressure => plan.wait(name, full_disk()),
-            Seen::Known(_) => {}
+            ObservedValue::Unreachable { silent: UnreachableReason::Runtime, why } => {
+                plan.wait(name, silent_runtime(why));
+            }
+            ObservedValue::Unreachable { silent: UnreachableReason::Led, why } => {
+                plan.wait(name, format!("a mend: {why}"));
+            }
+            ObservedValue::Known(state) if state.disk_pressure => plan.wait(name, full_disk()),
+            ObservedValue::Known(_) => {}
         }
     }
 }
 
 /// A cluster that stands still says so first of all.
-fn wait_for_newer_documents(plan: &mut Plan, seen: &Observation) {
-    let still = seen.standing_still(&plan.documents);
+fn wait_for_newer_documents(plan: &mut Plan, seen: &PassObservation) {
+    let still = seen.frozen_clusters(&plan.documents);
     let stands = |(name, cluster): (&ClusterRef, &Shared<Cluster>)| Some((name.clone(), *still.get(cluster.id()?)?));
     let all: Vec<_> = plan.documents.clusters.iter().filter_map(stands).collect();
     for (name, machine) in all {
@@ -297,41 +306,43 @@ pub(crate) fn full_disk() -> String {
 
 impl Plan {
     pub(crate) fn wait(&mut self, what: &impl ToString, on: impl Into<String>) {
-        self.waiting.push(Waiting { what: what.to_string(), on: on.into(), holds_up: None });
+        self.waiting.push(Waiting { subject: what.to_string(), blocker: on.into(), delays: None });
     }
 
     /// Waits for what was begun about a cluster.
-    pub(crate) fn wait_in(&mut self, cluster: &ClusterRef, what: &impl ToString, on: impl Into<String>) {
-        let holds_up = Some((cluster.clone(), Cause::UnderWay));
-        self.waiting.push(Waiting { what: what.to_string(), on: on.into(), holds_up });
+    pub(crate) fn wait_in_progress(&mut self, cluster: &ClusterRef, what: &impl ToString, on: impl Into<String>) {
+        let holds_up = Some((cluster.clone(), WaitKind::InProgress));
+        self.waiting.push(Waiting { subject: what.to_string(), blocker: on.into(), delays: holds_up });
     }
 
     /// Waits for what somebody has to do about a cluster.
     pub(crate) fn block_in(&mut self, cluster: &ClusterRef, what: &impl ToString, on: impl Into<String>) {
-        let holds_up = Some((cluster.clone(), Cause::Blocked));
-        self.waiting.push(Waiting { what: what.to_string(), on: on.into(), holds_up });
+        let holds_up = Some((cluster.clone(), WaitKind::Blocked));
+        self.waiting.push(Waiting { subject: what.to_string(), blocker: on.into(), delays: holds_up });
     }
 }
 
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Place { component, hypervisor, reason } => write!(f, "place {component} on {hypervisor}: {reason}"),
-            Self::Give { component, ports } => {
+            Self::PlaceComponent { component, hypervisor, reason } => {
+                write!(f, "place {component} on {hypervisor}: {reason}")
+            }
+            Self::AssignPorts { component, ports } => {
                 write!(f, "give {component} the port {}: its role has it since this release", ports.join(", "))
             }
-            Self::Retire { component, reason } => write!(f, "retire {component}: {reason}"),
-            Self::Keep { component } => write!(f, "keep {component}: the cluster asks for it again"),
-            Self::Upgrade { component, from, to } => write!(f, "replace {component}: from {from} to {to}"),
+            Self::RetireComponent { component, reason } => write!(f, "retire {component}: {reason}"),
+            Self::KeepComponent { component } => write!(f, "keep {component}: the cluster asks for it again"),
+            Self::UpgradeComponent { component, from, to } => write!(f, "replace {component}: from {from} to {to}"),
             Self::UpgradeKeelway { cluster, from, to } => {
                 write!(f, "replace Keelway's own parts of {cluster}: from {from} to {to}")
             }
-            Self::Bear { cluster, members } => write!(f, "write down {} of {cluster}", first_members(*members)),
-            Self::Restore { owner, secret, key } => {
+            Self::CreateStore { cluster, members } => write!(f, "write down {} of {cluster}", first_members(*members)),
+            Self::RestoreBundle { owner, secret, key } => {
                 write!(f, "restore {key} of the Secret {secret} of {owner}: it follows from its other values")
             }
-            Self::Forget { cluster } => write!(f, "forget {cluster}: nothing of it is left on any machine"),
-            Self::Release { hypervisor } => write!(f, "release {hypervisor}: nothing is on it"),
+            Self::RemoveCluster { cluster } => write!(f, "forget {cluster}: nothing of it is left on any machine"),
+            Self::RemoveHypervisor { hypervisor } => write!(f, "release {hypervisor}: nothing is on it"),
         }
     }
 }
@@ -342,6 +353,6 @@ fn first_members(number: usize) -> String {
 
 impl fmt::Display for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} waits for {}", self.what, self.on)
+        write!(f, "{} waits for {}", self.subject, self.blocker)
     }
 }

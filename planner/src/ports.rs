@@ -55,7 +55,7 @@ impl Ports {
     }
 
     /// Whether there are fewer free ones than this.
-    pub(crate) fn fewer_than(&self, number: usize) -> bool {
+    pub(crate) fn has_fewer_than(&self, number: usize) -> bool {
         self.all_free().take(number).count() < number
     }
 

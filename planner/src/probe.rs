@@ -8,7 +8,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use keelway_api::{
     Component, Documents, Shared,
-    component::Stage,
+    component::ComponentStage,
     documents::SecretName,
     fault::Faults,
     name::{HypervisorName, PodName},
@@ -19,7 +19,7 @@ use keelway_api::{
 use crate::{
     certificates::{self, API_SERVER_NAME, DRIVER_SECRET},
     pod::server_name,
-    world::World,
+    world::ValidatedDocuments,
 };
 
 /// One `GET`, dialled from the machine's own network: over verified TLS, but for loopback.
@@ -36,12 +36,12 @@ pub struct Probe {
     /// How both sides know each other. `None`: a program of Keelway's own on loopback, which tells its health to everybody there.
     pub tls: Option<ProbeTls>,
     /// Who has asked the same a moment ago, so that nobody else need.
-    pub vouchers: Vouchers,
+    pub witness: HealthWitness,
 }
 
 /// Who asks a component again and again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Vouchers {
+pub enum HealthWitness {
     /// Nobody asks the same.
     None,
     /// The agent of its machine: the liveness check is the same.
@@ -65,12 +65,12 @@ pub struct ProbeTls {
     /// The Secret whose `bundle.crt` the server's certificate is verified with.
     pub authority: SecretName,
     /// The client certificate to show, where one is asked for.
-    pub identity: Option<Identity>,
+    pub identity: Option<CertificateReference>,
 }
 
 /// A certificate and key in one of our Secrets: `NAME.crt` and `NAME.key`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Identity {
+pub struct CertificateReference {
     /// The Secret.
     pub secret: SecretName,
     /// The name within it.
@@ -82,12 +82,12 @@ pub struct Identity {
 /// # Errors
 /// A document does not mean anything; documents that were read by [`Documents::read`] always do.
 pub fn probes(documents: &Documents) -> Result<Vec<Probe>, Faults> {
-    let world = World::of(documents)?;
+    let world = ValidatedDocuments::of(documents)?;
     let probe = |(pod, component): (&PodName, &Shared<Component>)| {
         let machine = world.machines.get(&component.spec.hypervisor)?;
         let mut probe = of(pod, component, machine)?;
         if component.spec.role == Role::KubeApiserver {
-            probe.vouchers = ingresses(documents, pod);
+            probe.witness = ingresses(documents, pod);
         }
         probe.tls.as_ref().is_none_or(|tls| documents.secrets.contains_key(&tls.authority)).then_some(probe)
     };
@@ -103,11 +103,11 @@ pub(crate) fn controller_liveness(role: Role) -> &'static str {
 pub(crate) const OWN_LIVENESS: &str = "/healthz";
 
 /// haproxy asks each API server for its readiness every second, over TLS that it verifies.
-fn ingresses(documents: &Documents, server: &PodName) -> Vouchers {
+fn ingresses(documents: &Documents, server: &PodName) -> HealthWitness {
     let components = documents.components_of(&server.cluster);
     let ingresses =
         components.filter(|(_, component)| component.spec.role == Role::Ingress && !component.is_stopping());
-    Vouchers::Ingresses {
+    HealthWitness::Ingresses {
         server: server_name(server),
         ingresses: ingresses.map(|(pod, component)| (pod.clone(), component.spec.hypervisor.clone())).collect(),
     }
@@ -117,7 +117,7 @@ fn of(pod: &PodName, component: &Component, machine: &ValidatedHypervisor) -> Op
     let private = *machine.private.first()?;
     let loopback = IpAddr::from([127, 0, 0, 1]);
     let role = component.spec.role;
-    let serves = component.stage() == Stage::Serving;
+    let serves = component.stage() == ComponentStage::Serving;
     let (address, port, path, known) = match role {
         Role::Etcd => (private, CLIENT, "/readyz", Some((pod.component.to_string(), certificates::ETCD))),
         Role::KubeApiserver => {
@@ -135,14 +135,14 @@ fn of(pod: &PodName, component: &Component, machine: &ValidatedHypervisor) -> Op
         Role::ClusterController | Role::Gateway => (loopback, HEALTH, "/readyz", None),
     };
     let vouchers = match role {
-        Role::KubeControllerManager | Role::KubeScheduler => Vouchers::Agent,
-        Role::ClusterController | Role::Gateway if serves => Vouchers::Agent,
-        Role::Ingress => Vouchers::Servers,
-        Role::ClusterController | Role::Gateway | Role::Etcd | Role::KubeApiserver => Vouchers::None,
+        Role::KubeControllerManager | Role::KubeScheduler => HealthWitness::Agent,
+        Role::ClusterController | Role::Gateway if serves => HealthWitness::Agent,
+        Role::Ingress => HealthWitness::Servers,
+        Role::ClusterController | Role::Gateway | Role::Etcd | Role::KubeApiserver => HealthWitness::None,
     };
     let id = &pod.cluster;
-    let identity =
-        (role == Role::Etcd).then(|| Identity { secret: SecretName::of(id, DRIVER_SECRET), name: "etcd-client" });
+    let identity = (role == Role::Etcd)
+        .then(|| CertificateReference { secret: SecretName::of(id, DRIVER_SECRET), name: "etcd-client" });
     Some(Probe {
         component: pod.clone(),
         machine: machine.name.clone(),
@@ -153,6 +153,6 @@ fn of(pod: &PodName, component: &Component, machine: &ValidatedHypervisor) -> Op
             authority: SecretName::of(id, authority),
             identity,
         }),
-        vouchers,
+        witness: vouchers,
     })
 }

@@ -9,26 +9,26 @@ use alloc::{
 
 use keelway_api::{
     Cluster, Time,
-    condition::{self, Status, Verdict, reason::Reason},
+    condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     jiff::Timestamp,
     name::ClusterRef,
 };
 
 use crate::{
-    Cause, Observation, Plan, Waiting, minted::note_minted, status::verdict, waves::note_upgraded, words::listed,
+    PassObservation, Plan, WaitKind, Waiting, minted::note_minted, status::verdict, text::listed, waves::note_upgraded,
 };
 
 /// Writes down of each cluster what was minted for it, and what its plan waits for, once all of that is known: whose turn it is to be
 /// replaced follows from configs. Names alone are told: what they wait for may be told in other words in each pass.
-pub fn plan_progress(plan: &mut Plan, seen: &Observation, now: Timestamp) {
+pub fn plan_progress(plan: &mut Plan, seen: &PassObservation, now: Timestamp) {
     if seen.stale() {
         return;
     }
     note_minted(&mut plan.documents);
     let Plan { documents, waiting, .. } = plan;
-    let mut of: BTreeMap<&ClusterRef, Vec<(&Waiting, Cause)>> = BTreeMap::new();
+    let mut of: BTreeMap<&ClusterRef, Vec<(&Waiting, WaitKind)>> = BTreeMap::new();
     for waiting in waiting.iter() {
-        if let Some((cluster, cause)) = &waiting.holds_up {
+        if let Some((cluster, cause)) = &waiting.delays {
             of.entry(cluster).or_default().push((waiting, *cause));
         }
     }
@@ -44,33 +44,33 @@ pub fn plan_progress(plan: &mut Plan, seen: &Observation, now: Timestamp) {
     }
 }
 
-fn progress(name: &ClusterRef, document: &Cluster, waiting: &[(&Waiting, Cause)]) -> Verdict {
+fn progress(name: &ClusterRef, document: &Cluster, waiting: &[(&Waiting, WaitKind)]) -> ConditionValue {
     if document.spec.paused && !document.deleted() {
-        return verdict(Status::Unknown, Reason::Paused, "it is paused");
+        return verdict(ConditionStatus::Unknown, ConditionReason::Paused, "it is paused");
     }
-    if let Some((first, _)) = waiting.iter().find(|(_, cause)| *cause == Cause::Blocked) {
-        return verdict(Status::False, Reason::Blocked, first.to_string());
+    if let Some((first, _)) = waiting.iter().find(|(_, cause)| *cause == WaitKind::Blocked) {
+        return verdict(ConditionStatus::False, ConditionReason::Blocked, first.to_string());
     }
     if let Some((machines, _)) = waiting.first().filter(|_| document.deleted()) {
-        return verdict(Status::True, Reason::Deleting, format!("waits for {}", machines.on));
+        return verdict(ConditionStatus::True, ConditionReason::Deleting, format!("waits for {}", machines.blocker));
     }
     let reason = if waiting.is_empty() {
-        return verdict(Status::False, Reason::Settled, "it is as its document says");
+        return verdict(ConditionStatus::False, ConditionReason::Settled, "it is as its document says");
     } else if document.is_initialized() {
-        Reason::Changing
+        ConditionReason::Changing
     } else {
-        Reason::Starting
+        ConditionReason::Starting
     };
-    verdict(Status::True, reason, format!("waits for {}", named(name, waiting)))
+    verdict(ConditionStatus::True, reason, format!("waits for {}", named(name, waiting)))
 }
 
 /// The components that are waited for, and the API where it is the cluster itself.
-fn named(cluster: &ClusterRef, waiting: &[(&Waiting, Cause)]) -> String {
+fn named(cluster: &ClusterRef, waiting: &[(&Waiting, WaitKind)]) -> String {
     let cluster = cluster.to_string();
     let short = |waiting: &str| {
         let component = waiting.strip_prefix(&cluster).and_then(|rest| rest.strip_prefix('/'));
         component.unwrap_or("its API").to_string()
     };
-    let names: BTreeSet<String> = waiting.iter().map(|(waiting, _)| short(&waiting.what)).collect();
+    let names: BTreeSet<String> = waiting.iter().map(|(waiting, _)| short(&waiting.subject)).collect();
     listed(names.iter())
 }

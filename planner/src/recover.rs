@@ -19,14 +19,14 @@ use alloc::{
 
 use keelway_api::{
     Documents, Time,
-    machine::{MachineConfig, MachineState, Pod, Seen},
+    machine::{MachineConfig, MachineState, ObservedValue, Pod},
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
 };
 
-pub use difference::{Difference, DifferenceKind, Remedy};
+pub use difference::{DifferenceKind, RecoveryDifference, Remedy};
 
 use cluster::ClusterRecovery;
-use numbers::Age;
+use numbers::ConfigAge;
 
 /// What one machine holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub struct Recovery {
     /// The documents, from which a pass goes on.
     pub documents: Documents,
     /// What differed, machines first.
-    pub differences: Vec<Difference>,
+    pub differences: Vec<RecoveryDifference>,
 }
 
 impl Recovery {
@@ -67,12 +67,16 @@ impl Recovery {
 }
 
 /// Brings documents of an older backup to what machines hold. Deterministic; documents that are current stay as they are.
-pub fn recover(documents: &Documents, held: &BTreeMap<HypervisorName, Seen<HeldMachine>>, now: &Time) -> Recovery {
+pub fn recover(
+    documents: &Documents,
+    held: &BTreeMap<HypervisorName, ObservedValue<HeldMachine>>,
+    now: &Time,
+) -> Recovery {
     let mut differences = Vec::new();
     let mut recovered = documents.clone();
     numbers::share_installation(&mut recovered);
     let ages = numbers::ages(&recovered, held, &mut differences);
-    let fleet = Fleet::of(held, &ages);
+    let fleet = AnsweringMachines::of(held, &ages);
     numbers::realign(&mut recovered, &fleet, &mut differences);
     differences.sort_by(|one, other| one.subject.cmp(&other.subject));
     let clusters: Vec<(ClusterRef, ClusterId)> =
@@ -83,14 +87,14 @@ pub fn recover(documents: &Documents, held: &BTreeMap<HypervisorName, Seen<HeldM
     let known: BTreeSet<&ClusterId> = clusters.iter().map(|(_, id)| id).collect();
     for (id, machines) in fleet.clusters.iter().filter(|(id, _)| !known.contains(id)) {
         let machines = machines.iter().map(ToString::to_string).collect();
-        differences.push(Difference::of(id, DifferenceKind::UnknownCluster { machines }));
+        differences.push(RecoveryDifference::of(id, DifferenceKind::UnknownCluster { machines }));
     }
     Recovery { documents: recovered, differences }
 }
 
 /// The machines that answered and obey this installation.
-pub(crate) struct Fleet<'a> {
-    machines: BTreeMap<&'a HypervisorName, (&'a HeldMachine, Age)>,
+pub(crate) struct AnsweringMachines<'a> {
+    machines: BTreeMap<&'a HypervisorName, (&'a HeldMachine, ConfigAge)>,
     /// The clusters of which they have something, each with those machines.
     clusters: BTreeMap<ClusterId, BTreeSet<&'a HypervisorName>>,
     /// Whether all machines of the documents are among them, each with its config.
@@ -104,20 +108,24 @@ pub(crate) struct HeldPod<'a> {
     name: &'a PodName,
     pod: &'a Pod,
     runs: bool,
-    age: Age,
+    age: ConfigAge,
 }
 
-impl<'a> Fleet<'a> {
-    fn of(held: &'a BTreeMap<HypervisorName, Seen<HeldMachine>>, ages: &BTreeMap<HypervisorName, Age>) -> Self {
-        let machine =
-            |(name, seen): (&'a HypervisorName, &'a Seen<HeldMachine>)| Some((name, (seen.known()?, *ages.get(name)?)));
+impl<'a> AnsweringMachines<'a> {
+    fn of(
+        held: &'a BTreeMap<HypervisorName, ObservedValue<HeldMachine>>,
+        ages: &BTreeMap<HypervisorName, ConfigAge>,
+    ) -> Self {
+        let machine = |(name, seen): (&'a HypervisorName, &'a ObservedValue<HeldMachine>)| {
+            Some((name, (seen.known()?, *ages.get(name)?)))
+        };
         let machines: BTreeMap<_, _> = held.iter().filter_map(machine).collect();
-        let has_config = |(machine, _): &(&HeldMachine, Age)| !matches!(machine.config, HeldConfig::Unknown(_));
+        let has_config = |(machine, _): &(&HeldMachine, ConfigAge)| !matches!(machine.config, HeldConfig::Unknown(_));
         let is_complete = machines.len() == held.len() && machines.values().all(has_config);
         Self { clusters: clusters_on(&machines), machines, is_complete }
     }
 
-    fn age(&self, machine: &HypervisorName) -> Option<Age> {
+    fn age(&self, machine: &HypervisorName) -> Option<ConfigAge> {
         self.machines.get(machine).map(|(_, age)| *age)
     }
 
@@ -130,7 +138,7 @@ impl<'a> Fleet<'a> {
         let mut found = Vec::new();
         for (machine, (held, age)) in &self.machines {
             let HeldConfig::Known(config) = &held.config else { continue };
-            if *age == Age::Older {
+            if *age == ConfigAge::Older {
                 continue;
             }
             let own = config.pods.iter().filter(|(name, _)| name.cluster == *id);
@@ -143,7 +151,7 @@ impl<'a> Fleet<'a> {
     fn strangers(&self, id: &ClusterId) -> Vec<(&'a HypervisorName, PodName)> {
         let mut found = Vec::new();
         for (machine, (held, age)) in &self.machines {
-            if *age == Age::Older || !matches!(held.config, HeldConfig::Unknown(_)) {
+            if *age == ConfigAge::Older || !matches!(held.config, HeldConfig::Unknown(_)) {
                 continue;
             }
             let here: BTreeSet<PodName> = pods_on(&held.state).into_iter().filter(|pod| pod.cluster == *id).collect();
@@ -155,7 +163,7 @@ impl<'a> Fleet<'a> {
 
 /// All clusters of which machines have something.
 fn clusters_on<'a>(
-    machines: &BTreeMap<&'a HypervisorName, (&'a HeldMachine, Age)>,
+    machines: &BTreeMap<&'a HypervisorName, (&'a HeldMachine, ConfigAge)>,
 ) -> BTreeMap<ClusterId, BTreeSet<&'a HypervisorName>> {
     let mut found: BTreeMap<ClusterId, BTreeSet<&HypervisorName>> = BTreeMap::new();
     for (name, (held, _)) in machines {

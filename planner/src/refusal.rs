@@ -10,16 +10,16 @@ use core::fmt;
 
 use keelway_api::{
     Documents, Hypervisor,
-    condition::reason::Reason,
+    condition::reason::ConditionReason,
     hypervisor::Applied,
-    machine::{Format, FormatRange, MachineState, Seen},
+    machine::{ConfigFormat, FormatRange, MachineState, ObservedValue},
     name::{HypervisorName, InstallationId},
 };
 
 use crate::{
-    Observation,
+    PassObservation,
     term::{HIGHEST_NUMBER, HIGHEST_TOLD_TERM, next_number},
-    words::count,
+    text::count,
 };
 
 /// What is not done, and what to do.
@@ -29,7 +29,7 @@ const STALE: &str = "nothing is done on this machine, nor about clusters with co
 
 /// Why a machine takes nothing. The text tells what mends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refused {
+pub enum MachineRefusal {
     /// It has another owner.
     AnotherInstallation {
         /// Who it obeys.
@@ -74,23 +74,23 @@ pub enum Refused {
     },
 }
 
-impl Refused {
+impl MachineRefusal {
     /// One word, as conditions have it.
     #[must_use]
-    pub fn reason(&self) -> Reason {
+    pub fn reason(&self) -> ConditionReason {
         match self {
-            Self::AnotherInstallation { .. } => Reason::AnotherInstallation,
-            Self::Stale { .. } | Self::TwoWriters { .. } => Reason::StaleDocuments,
-            Self::NoSuchTerm { .. } => Reason::ObeysAnotherLeader,
-            Self::NoNumberLeft { .. } => Reason::NoNumberLeft,
-            Self::UnknownFormats { .. } => Reason::UnsupportedAgent,
-            Self::Kubelet { .. } => Reason::UsedByKubelet,
-            Self::SameMachine { .. } => Reason::SameMachine,
+            Self::AnotherInstallation { .. } => ConditionReason::AnotherInstallation,
+            Self::Stale { .. } | Self::TwoWriters { .. } => ConditionReason::StaleDocuments,
+            Self::NoSuchTerm { .. } => ConditionReason::ObeysAnotherLeader,
+            Self::NoNumberLeft { .. } => ConditionReason::NoNumberLeft,
+            Self::UnknownFormats { .. } => ConditionReason::UnsupportedAgent,
+            Self::Kubelet { .. } => ConditionReason::UsedByKubelet,
+            Self::SameMachine { .. } => ConditionReason::SameMachine,
         }
     }
 
     /// Whether the documents are older than what the machine holds. What that means for others is [`Observation::stale`] and
-    /// [`Observation::standing_still`].
+    /// [`PassObservation::frozen_clusters`].
     #[must_use]
     pub fn is_stale(&self) -> bool {
         matches!(self, Self::Stale { .. } | Self::TwoWriters { .. })
@@ -98,16 +98,16 @@ impl Refused {
 }
 
 /// Takes machines that refuse out of what was seen: nothing is planned on them, as if they did not answer.
-pub fn refuse(documents: &Documents, seen: &mut Observation) {
+pub fn refuse(documents: &Documents, seen: &mut PassObservation) {
     for (name, other) in twins(documents, seen) {
-        let refused = Refused::SameMachine { other };
-        seen.machines.insert(name.clone(), Seen::unreachable(refused.to_string()));
+        let refused = MachineRefusal::SameMachine { other };
+        seen.machines.insert(name.clone(), ObservedValue::unreachable(refused.to_string()));
         seen.refused.insert(name, refused);
     }
     for (name, document) in &documents.hypervisors {
         let Some(state) = seen.machine(name) else { continue };
         let Some(refused) = refusal(document, state) else { continue };
-        seen.machines.insert(name.clone(), Seen::unreachable(refused.to_string()));
+        seen.machines.insert(name.clone(), ObservedValue::unreachable(refused.to_string()));
         // Of a machine that is lost for good nothing counts, not even what it says of the documents.
         if !(refused.is_stale() && document.is_lost()) {
             seen.refused.insert(name.clone(), refused);
@@ -117,7 +117,7 @@ pub fn refuse(documents: &Documents, seen: &mut Observation) {
 
 /// Hypervisors whose agent answers for another one as well, each with that other one: the one with components, or the first by name. Members
 /// of one store would share the machine, and each document would undo what the other asks for.
-fn twins(documents: &Documents, seen: &Observation) -> Vec<(HypervisorName, HypervisorName)> {
+fn twins(documents: &Documents, seen: &PassObservation) -> Vec<(HypervisorName, HypervisorName)> {
     let mut by_agent: BTreeMap<&str, Vec<&HypervisorName>> = BTreeMap::new();
     for name in documents.hypervisors.keys() {
         if let Some(agent) = seen.machine(name).and_then(|state| state.agent_id.as_deref()) {
@@ -136,44 +136,46 @@ fn twins(documents: &Documents, seen: &Observation) -> Vec<(HypervisorName, Hype
 
 /// Why a machine takes nothing of what the documents tell, where it does not.
 #[must_use]
-pub fn refusal(document: &Hypervisor, state: &MachineState) -> Option<Refused> {
+pub fn refusal(document: &Hypervisor, state: &MachineState) -> Option<MachineRefusal> {
     if state.kubelet_pods > 0 {
-        return Some(Refused::Kubelet { pods: state.kubelet_pods });
+        return Some(MachineRefusal::Kubelet { pods: state.kubelet_pods });
     }
     let status = document.status.as_ref();
     let installation = status.and_then(|status| status.installation.as_ref());
     if let Some(owner) = state.owner.as_ref().filter(|owner| Some(*owner) != installation) {
-        return Some(Refused::AnotherInstallation { owner: owner.clone() });
+        return Some(MachineRefusal::AnotherInstallation { owner: owner.clone() });
     }
     if state.term > HIGHEST_NUMBER {
-        return Some(Refused::NoSuchTerm { term: state.term });
+        return Some(MachineRefusal::NoSuchTerm { term: state.term });
     }
     let issued = status.and_then(|status| status.issued.as_ref());
     if let Some(issued) = issued.filter(|issued| next_number(issued.generation).is_none()) {
-        return Some(Refused::NoNumberLeft { issued: issued.clone() });
+        return Some(MachineRefusal::NoNumberLeft { issued: issued.clone() });
     }
     // Documents that are too old count first: those of a newer release may be the newest.
     let refused = state.applied.as_ref().and_then(|applied| stale(applied, issued));
-    let unknown = Format::understood_by(state.formats).is_none();
-    refused.or_else(|| unknown.then_some(Refused::UnknownFormats { formats: state.formats }))
+    let unknown = ConfigFormat::understood_by(state.formats).is_none();
+    refused.or_else(|| unknown.then_some(MachineRefusal::UnknownFormats { formats: state.formats }))
 }
 
 /// Whether what a machine holds is not what the documents tell of, nor older.
-fn stale(applied: &Applied, issued: Option<&Applied>) -> Option<Refused> {
+fn stale(applied: &Applied, issued: Option<&Applied>) -> Option<MachineRefusal> {
     let place = |applied: &Applied| (applied.term, applied.generation);
     match issued {
         Some(issued) if place(applied) < place(issued) => None,
         Some(issued) if place(applied) > place(issued) => {
-            Some(Refused::Stale { applied: applied.clone(), issued: Some(issued.clone()) })
+            Some(MachineRefusal::Stale { applied: applied.clone(), issued: Some(issued.clone()) })
         }
-        Some(issued) => (issued.digest != applied.digest).then(|| Refused::TwoWriters { applied: applied.clone() }),
-        None => Some(Refused::Stale { applied: applied.clone(), issued: None }),
+        Some(issued) => {
+            (issued.digest != applied.digest).then(|| MachineRefusal::TwoWriters { applied: applied.clone() })
+        }
+        None => Some(MachineRefusal::Stale { applied: applied.clone(), issued: None }),
     }
 }
 
 /// Why a machine that obeys a later leader takes nothing, and what to do.
 #[must_use]
-pub fn later_leader(term: u64) -> String {
+pub fn later_leader_text(term: u64) -> String {
     if term > HIGHEST_TOLD_TERM {
         return format!(
             "the machine says that it obeys the leader of term {term}, and no leader has such a term: its agent's record is \
@@ -187,7 +189,7 @@ pub fn later_leader(term: u64) -> String {
     )
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for MachineRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = |applied: &Applied| format!("{}.{}", applied.term, applied.generation);
         match self {
@@ -210,7 +212,7 @@ impl fmt::Display for Refused {
                  documents; {STALE}",
                 number(applied)
             ),
-            Self::NoSuchTerm { term } => f.write_str(&later_leader(*term)),
+            Self::NoSuchTerm { term } => f.write_str(&later_leader_text(*term)),
             Self::NoNumberLeft { issued } => write!(
                 f,
                 "the documents tell of config {}, after which there is no number: put status.issued of its Hypervisor back \

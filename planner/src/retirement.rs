@@ -8,7 +8,7 @@ use alloc::{
 
 use keelway_api::{
     Documents,
-    component::{ComponentSpec, Stage},
+    component::{ComponentSpec, ComponentStage},
     documents::SecretName,
     hypervisor::LOST_ANNOTATION,
     machine::{MachineState, ServerAdmin},
@@ -18,21 +18,21 @@ use keelway_api::{
 };
 
 use crate::{
-    Cause, Decision, Observation,
-    deletion::{answers, is_given_up},
-    fleet::Fleet,
-    gateways::are_twins,
+    Decision, PassObservation, WaitKind,
+    deletion::{answers, is_machine_lost},
+    fleet::FleetCapacity,
+    gateways::are_colocated,
     placement::{MEMBERS_STAY, born, count_staying, of_role},
     plan::Plan,
     pod::server_name,
-    words::count,
+    text::count,
 };
 
 /// Notes each component that is ready for the first time: from now on others may rely on it.
-pub(crate) fn note_ready(plan: &mut Plan, seen: &Observation, id: &ClusterId) {
+pub(crate) fn note_ready(plan: &mut Plan, seen: &PassObservation, id: &ClusterId) {
     for (pod, component) in plan.documents.components_of_mut(id) {
-        if component.stage() == Stage::Joining && seen.healthy(pod) {
-            component.status.get_or_insert_default().stage = Stage::Serving;
+        if component.stage() == ComponentStage::Joining && seen.healthy(pod) {
+            component.status.get_or_insert_default().stage = ComponentStage::Serving;
         }
     }
 }
@@ -41,14 +41,14 @@ pub(crate) fn note_ready(plan: &mut Plan, seen: &Observation, id: &ClusterId) {
 /// is not changed here.
 pub(crate) fn retire_surplus(
     plan: &mut Plan,
-    seen: &Observation,
-    fleet: &mut Fleet,
+    seen: &PassObservation,
+    fleet: &mut FleetCapacity,
     (id, cluster): (&ClusterId, &ValidatedCluster),
     role: Role,
     wanted: u32,
 ) {
     let kept = role == Role::Etcd && born(&plan.documents, &cluster.reference);
-    let rank = |spec: &ComponentSpec| (moves(fleet, spec), spec.index);
+    let rank = |spec: &ComponentSpec| (must_move(fleet, spec), spec.index);
     let mut stay: Vec<((bool, u32), PodName)> = of_role(&plan.documents, id, role)
         .filter(|(_, component)| !component.is_leaving())
         .map(|(pod, component)| (rank(&component.spec), pod.clone()))
@@ -60,14 +60,14 @@ pub(crate) fn retire_surplus(
         if kept {
             plan.block_in(&cluster.reference, &component, MEMBERS_STAY);
         } else if let Some(others) = still_needed(&plan.documents, seen, role, drained, &stay) {
-            plan.wait_in(&cluster.reference, &component, format!("{others} to be ready before it leaves"));
+            plan.wait_in_progress(&cluster.reference, &component, format!("{others} to be ready before it leaves"));
         } else {
             let reason = match plan.documents.components.get(&pod).filter(|_| drained) {
                 Some(document) => format!("{} is drained, and its replacement is ready", document.spec.hypervisor),
                 None => format!("the cluster asks for {} of {role}", count(wanted as usize, "replica")),
             };
-            set_stage(plan, &pod, Stage::Leaving);
-            plan.decisions.push(Decision::Retire { component, reason });
+            set_stage(plan, &pod, ComponentStage::Leaving);
+            plan.decisions.push(Decision::RetireComponent { component, reason });
         }
     }
     let leaving: Vec<PodName> = of_role(&plan.documents, id, role)
@@ -84,23 +84,29 @@ pub(crate) fn retire_surplus(
 }
 
 /// Has its machine stop a component on which no other one relies. Its document goes once the machine was seen without it.
-pub(crate) fn stop(plan: &mut Plan, seen: &Observation, fleet: &mut Fleet, cluster: &ValidatedCluster, pod: &PodName) {
-    set_stage(plan, pod, Stage::Stopping);
+pub(crate) fn stop(
+    plan: &mut Plan,
+    seen: &PassObservation,
+    fleet: &mut FleetCapacity,
+    cluster: &ValidatedCluster,
+    pod: &PodName,
+) {
+    set_stage(plan, pod, ComponentStage::Stopping);
     match still_held(&plan.documents, seen, pod) {
         Some(wait) => wait_for(plan, cluster, pod, wait),
         None => remove(plan, fleet, pod),
     }
 }
 
-fn wait_for(plan: &mut Plan, cluster: &ValidatedCluster, pod: &PodName, (on, cause): (String, Cause)) {
+fn wait_for(plan: &mut Plan, cluster: &ValidatedCluster, pod: &PodName, (on, cause): (String, WaitKind)) {
     let component = format!("{}/{}", cluster.reference, pod.component);
     match cause {
-        Cause::UnderWay => plan.wait_in(&cluster.reference, &component, on),
-        Cause::Blocked => plan.block_in(&cluster.reference, &component, on),
+        WaitKind::InProgress => plan.wait_in_progress(&cluster.reference, &component, on),
+        WaitKind::Blocked => plan.block_in(&cluster.reference, &component, on),
     }
 }
 
-pub(crate) fn set_stage(plan: &mut Plan, pod: &PodName, stage: Stage) {
+pub(crate) fn set_stage(plan: &mut Plan, pod: &PodName, stage: ComponentStage) {
     let is_other = plan.documents.components.get(pod).is_some_and(|component| component.stage() != stage);
     if is_other && let Some(document) = plan.documents.components.get_mut(pod) {
         document.status.get_or_insert_default().stage = stage;
@@ -118,23 +124,23 @@ pub(crate) fn call_back(plan: &mut Plan, (id, cluster): (&ClusterId, &ValidatedC
     for (_, pod) in leaving.into_iter().take(missing) {
         if let Some(document) = plan.documents.components.get_mut(&pod) {
             // It is relied on again once it is seen to be ready.
-            document.status.get_or_insert_default().stage = Stage::Joining;
+            document.status.get_or_insert_default().stage = ComponentStage::Joining;
             let component = format!("{}/{}", cluster.reference, pod.component);
-            plan.decisions.push(Decision::Keep { component });
+            plan.decisions.push(Decision::KeepComponent { component });
         }
     }
 }
 
 /// Whether a component is to move to another machine. Members of stores are not: each would have to be replaced by one with
 /// other data.
-pub(crate) fn moves(fleet: &Fleet, spec: &ComponentSpec) -> bool {
+pub(crate) fn must_move(fleet: &FleetCapacity, spec: &ComponentSpec) -> bool {
     spec.role != Role::Etcd && fleet.drains(&spec.hypervisor)
 }
 
 /// Who of those that stay is to be ready before another one leaves.
 fn still_needed(
     documents: &Documents,
-    seen: &Observation,
+    seen: &PassObservation,
     role: Role,
     drained: bool,
     stay: &[((bool, u32), PodName)],
@@ -144,22 +150,26 @@ fn still_needed(
 }
 
 /// One that stays and is not ready: what leaves a machine that is drained goes after all of them are.
-fn first_unready(seen: &Observation, stay: &[((bool, u32), PodName)]) -> Option<String> {
+fn first_unready(seen: &PassObservation, stay: &[((bool, u32), PodName)]) -> Option<String> {
     stay.iter().find(|(_, pod)| !seen.healthy(pod)).map(|(_, pod)| pod.component.to_string())
 }
 
 /// A gateway that is not ready beside an ingress that stays: workers lose that of an ingress that leaves with it.
-fn first_unready_gateway(documents: &Documents, seen: &Observation, stay: &[((bool, u32), PodName)]) -> Option<String> {
+fn first_unready_gateway(
+    documents: &Documents,
+    seen: &PassObservation,
+    stay: &[((bool, u32), PodName)],
+) -> Option<String> {
     stay.iter().find_map(|(_, pod)| {
         let ingress = documents.components.get(pod)?;
         let mut gateways = of_role(documents, &pod.cluster, Role::Gateway);
-        let (gateway, _) = gateways.find(|(_, gateway)| are_twins(&gateway.spec, &ingress.spec))?;
+        let (gateway, _) = gateways.find(|(_, gateway)| are_colocated(&gateway.spec, &ingress.spec))?;
         (!seen.healthy(gateway)).then(|| gateway.component.to_string())
     })
 }
 
 /// The replicas of a role that carries requests, where none of those that stay is ready.
-fn unready(seen: &Observation, role: Role, stay: &[((bool, u32), PodName)]) -> Option<String> {
+fn unready(seen: &PassObservation, role: Role, stay: &[((bool, u32), PodName)]) -> Option<String> {
     let carries = match role {
         Role::KubeApiserver | Role::Ingress | Role::Gateway => true,
         Role::Etcd | Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => false,
@@ -170,7 +180,7 @@ fn unready(seen: &Observation, role: Role, stay: &[((bool, u32), PodName)]) -> O
 }
 
 /// An ingress that still sends connections to an API server that leaves, or might.
-fn sender_to(documents: &Documents, seen: &Observation, server: &PodName) -> Option<(String, Cause)> {
+fn sender_to(documents: &Documents, seen: &PassObservation, server: &PodName) -> Option<(String, WaitKind)> {
     let spec = &documents.components.get(server)?.spec;
     let mut ingresses = of_role(documents, &server.cluster, Role::Ingress).filter(|_| spec.role == Role::KubeApiserver);
     ingresses.find_map(|(ingress, component)| {
@@ -179,30 +189,30 @@ fn sender_to(documents: &Documents, seen: &Observation, server: &PodName) -> Opt
             return unseen(documents, machine, ingress);
         };
         let on = || format!("{} to send it no more connections", ingress.component);
-        sends(state, ingress, server).then(|| (on(), Cause::UnderWay))
+        sends(state, ingress, server).then(|| (on(), WaitKind::InProgress))
     })
 }
 
 /// A component is known until its machine was seen without it: whatever runs unknown may be asked by others, and holds keys.
-fn still_held(documents: &Documents, seen: &Observation, pod: &PodName) -> Option<(String, Cause)> {
+fn still_held(documents: &Documents, seen: &PassObservation, pod: &PodName) -> Option<(String, WaitKind)> {
     let machine = &documents.components.get(pod)?.spec.hypervisor;
     let Some(state) = seen.machine(machine) else {
         return unseen(documents, machine, pod);
     };
-    state.holds(pod).then(|| (format!("{machine} to stop it"), Cause::UnderWay))
+    state.holds(pod).then(|| (format!("{machine} to stop it"), WaitKind::InProgress))
 }
 
 /// A component on a machine that cannot be seen, unless that is lost for good.
-fn unseen(documents: &Documents, machine: &HypervisorName, pod: &PodName) -> Option<(String, Cause)> {
+fn unseen(documents: &Documents, machine: &HypervisorName, pod: &PodName) -> Option<(String, WaitKind)> {
     let on = format!("{machine} to answer: {} may still run there", pod.component);
-    if is_given_up(documents, machine) {
+    if is_machine_lost(documents, machine) {
         None
     } else if answers(documents, machine) {
         // It is being given a config.
-        Some((on, Cause::UnderWay))
+        Some((on, WaitKind::InProgress))
     } else {
         let remedy = format!("annotate its Hypervisor with {LOST_ANNOTATION}=true");
-        Some((format!("{on}; bring the machine back, or, if it is lost for good, {remedy}"), Cause::Blocked))
+        Some((format!("{on}; bring the machine back, or, if it is lost for good, {remedy}"), WaitKind::Blocked))
     }
 }
 
@@ -214,7 +224,7 @@ fn sends(state: &MachineState, ingress: &PodName, server: &PodName) -> bool {
     }
 }
 
-fn remove(plan: &mut Plan, fleet: &mut Fleet, pod: &PodName) {
+fn remove(plan: &mut Plan, fleet: &mut FleetCapacity, pod: &PodName) {
     if let Some(document) = plan.documents.components.remove(pod) {
         fleet.leave(&document.spec);
     }

@@ -11,28 +11,37 @@ use core::net::SocketAddr;
 use keelway_api::{
     Cluster, Component, Documents, Hypervisor, Shared, Time,
     component::ComponentSpec,
-    condition::{self, Status, Verdict, reason::Reason},
+    condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     hypervisor::{DiskQuantities, HypervisorStatus, NodeInfo},
     jiff::SignedDuration,
-    machine::{ContainerPhase, ContainerState, Disk, MachineState, STATE_DIRECTORY, SandboxState, Seen, Silent},
+    machine::{
+        ContainerPhase, ContainerState, Disk, MachineState, ObservedValue, STATE_DIRECTORY, SandboxState,
+        UnreachableReason,
+    },
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     role::{EGRESS, Role},
     validated::ValidatedCluster,
 };
 
 use crate::{
-    Health, Observation, Refused, birth,
-    certificates::Overdue,
-    plan::{Cause, Connections, Part, Plan, Waiting, full_disk, silent_runtime},
-    words::{count, listed},
-    world::World,
+    ComponentHealth, MachineRefusal, PassObservation,
+    certificates::OverdueCertificates,
+    plan::{Connections, Plan, PlanScope, WaitKind, Waiting, full_disk, silent_runtime},
+    store_creation,
+    text::{count, listed},
+    world::ValidatedDocuments,
 };
 
 /// As often as a kubelet tells of a Node that does not change (`nodeStatusReportFrequency`): so do passes that nobody goes on with.
 const HEARTBEAT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Writes what was seen into the status of every cluster and component, and waits for what is not well.
-pub(crate) fn plan_status(plan: &mut Plan, world: &World, (seen, overdue): (&Observation, &Overdue), now: &Time) {
+pub(crate) fn plan_status(
+    plan: &mut Plan,
+    world: &ValidatedDocuments,
+    (seen, overdue): (&PassObservation, &OverdueCertificates),
+    now: &Time,
+) {
     components(plan, seen, now);
     for (name, document) in plan.documents.clusters.iter_mut() {
         pauses(document, overdue.get(name).map(Vec::as_slice).unwrap_or_default(), now);
@@ -42,8 +51,8 @@ pub(crate) fn plan_status(plan: &mut Plan, world: &World, (seen, overdue): (&Obs
     }
 }
 
-pub(crate) fn verdict(status: Status, reason: Reason, message: impl Into<String>) -> Verdict {
-    Verdict { status, reason: reason.as_str().to_string(), message: message.into() }
+pub(crate) fn verdict(status: ConditionStatus, reason: ConditionReason, message: impl Into<String>) -> ConditionValue {
+    ConditionValue { status, reason: reason.as_str().to_string(), message: message.into() }
 }
 
 /// What runs there, and what is left alone.
@@ -56,11 +65,11 @@ fn answers(state: &MachineState, others: usize) -> String {
 }
 
 /// Writes what was seen into the status of every machine.
-pub(crate) fn plan_machines(plan: &mut Plan, part: Part<'_>, seen: &Observation, now: &Time) {
+pub(crate) fn plan_machines(plan: &mut Plan, part: PlanScope<'_>, seen: &PassObservation, now: &Time) {
     let Documents { hypervisors, clusters, components, .. } = &mut plan.documents;
     let (clusters, components) = match part {
-        Part::World | Part::Cluster(_) => (&*clusters, &*components),
-        Part::Machines(of) => (&of.documents.clusters, &of.documents.components),
+        PlanScope::All | PlanScope::Cluster(_) => (&*clusters, &*components),
+        PlanScope::Machines(of) => (&of.documents.clusters, &of.documents.components),
     };
     let known: BTreeSet<ClusterId> = clusters.values().filter_map(|c| c.id().cloned()).collect();
     let others = |state: &MachineState| {
@@ -74,25 +83,29 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: Part<'_>, seen: &Observation,
     for (name, document) in hypervisors.iter_mut() {
         let here = placed.get(name).map(Vec::as_slice).unwrap_or_default();
         let drained = document.spec.drain.then(|| drained(here));
-        let refused = seen.refused.get(name).map(Refused::reason);
+        let refused = seen.refused.get(name).map(MachineRefusal::reason);
         let found = seen.machines.get(name).map(|seen| &**seen);
         let says = match found {
-            Some(Seen::Unreachable { why, .. }) if refused.is_some() => {
-                verdict(Status::False, refused.unwrap_or(Reason::Unreachable), why.clone())
+            Some(ObservedValue::Unreachable { why, .. }) if refused.is_some() => {
+                verdict(ConditionStatus::False, refused.unwrap_or(ConditionReason::Unreachable), why.clone())
             }
-            Some(Seen::Known(state)) => verdict(Status::True, Reason::Answers, answers(state, others(state))),
-            Some(Seen::Unreachable { silent: Silent::Asked, why }) => {
-                verdict(Status::False, Reason::Unreachable, why.clone())
+            Some(ObservedValue::Known(state)) => {
+                verdict(ConditionStatus::True, ConditionReason::Answers, answers(state, others(state)))
             }
-            Some(Seen::Unreachable { silent: Silent::Runtime, why }) => {
-                verdict(Status::False, Reason::RuntimeNotAnswering, format!("waits for {}", silent_runtime(why)))
+            Some(ObservedValue::Unreachable { silent: UnreachableReason::Asked, why }) => {
+                verdict(ConditionStatus::False, ConditionReason::Unreachable, why.clone())
             }
-            Some(Seen::Unreachable { silent: Silent::Led, why }) => {
-                verdict(Status::False, Reason::ObeysAnotherLeader, why.clone())
+            Some(ObservedValue::Unreachable { silent: UnreachableReason::Runtime, why }) => verdict(
+                ConditionStatus::False,
+                ConditionReason::RuntimeNotAnswering,
+                format!("waits for {}", silent_runtime(why)),
+            ),
+            Some(ObservedValue::Unreachable { silent: UnreachableReason::Led, why }) => {
+                verdict(ConditionStatus::False, ConditionReason::ObeysAnotherLeader, why.clone())
             }
             // What was told last stands until somebody looks.
             None if is_told(document) => continue,
-            None => verdict(Status::Unknown, Reason::NotObserved, "nobody looked yet"),
+            None => verdict(ConditionStatus::Unknown, ConditionReason::NotObserved, "nobody looked yet"),
         };
         // As the API server does with what is handed to it.
         document.metadata.creation_timestamp.get_or_insert_with(|| now.clone());
@@ -101,8 +114,9 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: Part<'_>, seen: &Observation,
         if let Some(seen) = found {
             note(status, (name, seen), part, now);
         }
-        if let Some(Seen::Known(state)) = found {
-            let waits = || verdict(Status::True, Reason::DiskFull, format!("waits for {}", full_disk()));
+        if let Some(ObservedValue::Known(state)) = found {
+            let waits =
+                || verdict(ConditionStatus::True, ConditionReason::DiskFull, format!("waits for {}", full_disk()));
             let says = state.disk_pressure.then(waits);
             condition::set_or_remove(&mut status.conditions, "DiskPressure", says, generation, now);
         }
@@ -120,28 +134,30 @@ fn is_told(document: &Hypervisor) -> bool {
 /// Writes down what a machine tells of itself, and when it was heard of last.
 fn note(
     status: &mut HypervisorStatus,
-    (name, seen): (&HypervisorName, &Seen<MachineState>),
-    part: Part<'_>,
+    (name, seen): (&HypervisorName, &ObservedValue<MachineState>),
+    part: PlanScope<'_>,
     now: &Time,
 ) {
     let answered = condition::is_true(&status.conditions, "Ready");
     match (seen, part) {
-        (Seen::Known(state), _) => {
+        (ObservedValue::Known(state), _) => {
             let is_fresh = match part {
-                Part::Machines(_) => answered && is_told_of(status, state),
-                Part::World | Part::Cluster(_) => is_fresh(status, now),
+                PlanScope::Machines(_) => answered && is_told_of(status, state),
+                PlanScope::All | PlanScope::Cluster(_) => is_fresh(status, now),
             };
             if inventory(status, state) || !is_fresh {
                 status.disk = state.disk.map(Into::into);
                 status.last_heartbeat_time = Some(now.clone());
             }
         }
-        (Seen::Unreachable { .. }, Part::Machines(Connections { heard, .. })) if answered => {
+        (ObservedValue::Unreachable { .. }, PlanScope::Machines(Connections { last_contact: heard, .. }))
+            if answered =>
+        {
             if let Some(heard) = heard.get(name) {
                 status.last_heartbeat_time = Some(Time(*heard));
             }
         }
-        (Seen::Unreachable { .. }, _) => {}
+        (ObservedValue::Unreachable { .. }, _) => {}
     }
 }
 
@@ -169,25 +185,25 @@ fn inventory(status: &mut HypervisorStatus, state: &MachineState) -> bool {
 }
 
 /// Whether a machine that is to be emptied is.
-fn drained(here: &[Role]) -> Verdict {
+fn drained(here: &[Role]) -> ConditionValue {
     let members = here.iter().filter(|role| **role == Role::Etcd).count();
     let others = here.len() - members;
     if here.is_empty() {
-        verdict(Status::True, Reason::Empty, "no component is on it")
+        verdict(ConditionStatus::True, ConditionReason::Empty, "no component is on it")
     } else if others == 0 {
         let message = format!("all but {} left: members of stores do not move yet", count(members, "etcd member"));
-        verdict(Status::False, Reason::MembersStay, message)
+        verdict(ConditionStatus::False, ConditionReason::MembersStay, message)
     } else {
         verdict(
-            Status::False,
-            Reason::Moving,
+            ConditionStatus::False,
+            ConditionReason::Moving,
             format!("{} to move, each once its replacement is ready", count(others, "component")),
         )
     }
 }
 
 /// What runs on a machine, by what it belongs to.
-struct Running<'a> {
+struct RunningPods<'a> {
     machine: &'a MachineState,
     /// The newest sandbox of each pod.
     sandboxes: BTreeMap<&'a PodName, &'a SandboxState>,
@@ -195,7 +211,7 @@ struct Running<'a> {
     containers: BTreeMap<&'a str, ContainerPhase>,
 }
 
-impl<'a> Running<'a> {
+impl<'a> RunningPods<'a> {
     fn of(machine: &'a MachineState) -> Self {
         // The newest come first, and the last of a name stays.
         let sandboxes = machine.sandboxes.iter().rev().map(|sandbox| (&sandbox.pod, sandbox)).collect();
@@ -213,29 +229,29 @@ impl<'a> Running<'a> {
     }
 }
 
-fn components(plan: &mut Plan, seen: &Observation, now: &Time) {
-    let known = seen.machines.iter().filter_map(|(name, state)| Some((name, Running::of(state.known()?))));
-    let running: BTreeMap<&HypervisorName, Running> = known.collect();
+fn components(plan: &mut Plan, seen: &PassObservation, now: &Time) {
+    let known = seen.machines.iter().filter_map(|(name, state)| Some((name, RunningPods::of(state.known()?))));
+    let running: BTreeMap<&HypervisorName, RunningPods> = known.collect();
     let says = |(pod, document): (&PodName, &Shared<Component>)| {
         let spec = &document.spec;
         let cluster = plan.documents.clusters.get(&spec.cluster);
-        if birth::lost_its_data(&plan.documents, seen, pod, spec) {
+        if store_creation::has_lost_data(&plan.documents, seen, pod, spec) {
             data_lost(&plan.documents, pod, spec)
-        } else if cluster.is_some_and(|cluster| birth::waits_for_api(cluster, spec.role)) {
-            verdict(Status::False, Reason::NotStarted, "an API server to be ready")
+        } else if cluster.is_some_and(|cluster| store_creation::waits_for_api(cluster, spec.role)) {
+            verdict(ConditionStatus::False, ConditionReason::NotStarted, "an API server to be ready")
         } else {
             component((pod, spec), seen, running.get(&spec.hypervisor))
         }
     };
-    let verdicts: Vec<Verdict> = plan.documents.components.iter().map(says).collect();
+    let verdicts: Vec<ConditionValue> = plan.documents.components.iter().map(says).collect();
     let Documents { components, clusters, .. } = &mut plan.documents;
     for ((pod, document), says) in components.iter_mut().zip(verdicts) {
         let cluster = &document.spec.cluster;
         let is_left = clusters.get(cluster).is_some_and(|cluster| cluster.deleted() || cluster.spec.paused);
-        if says.status != Status::True && !is_left && !document.is_leaving() {
+        if says.status != ConditionStatus::True && !is_left && !document.is_leaving() {
             let what = format!("{cluster}/{}", pod.component);
             let holds_up = Some((cluster.clone(), cause(&says.reason)));
-            plan.waiting.push(Waiting { what, on: says.message.clone(), holds_up });
+            plan.waiting.push(Waiting { subject: what, blocker: says.message.clone(), delays: holds_up });
         }
         let generation = document.metadata.generation;
         let status = document.status.get_or_insert_default();
@@ -253,67 +269,77 @@ fn pauses(document: &mut Cluster, overdue: &[String], now: &Time) {
         return;
     }
     let says = if overdue.is_empty() {
-        verdict(Status::True, Reason::Paused, "nothing is done about it until spec.paused is false")
+        verdict(ConditionStatus::True, ConditionReason::Paused, "nothing is done about it until spec.paused is false")
     } else {
         let due = listed(overdue.iter());
         let message = format!("nothing is done about it until spec.paused is false; certificates are due: {due}");
-        verdict(Status::True, Reason::CertificatesDue, message)
+        verdict(ConditionStatus::True, ConditionReason::CertificatesDue, message)
     };
     condition::set(&mut status.conditions, "Paused", says, generation, now);
 }
 
 /// Whether a component that is not ready gets so by itself.
-fn cause(reason: &str) -> Cause {
-    let stays_so = [Reason::MachineUnreachable, Reason::PortTaken, Reason::DataLost];
-    if stays_so.iter().any(|stays| stays.as_str() == reason) { Cause::Blocked } else { Cause::UnderWay }
+fn cause(reason: &str) -> WaitKind {
+    let stays_so = [ConditionReason::MachineUnreachable, ConditionReason::PortTaken, ConditionReason::DataLost];
+    if stays_so.iter().any(|stays| stays.as_str() == reason) { WaitKind::Blocked } else { WaitKind::InProgress }
 }
 
 /// A member that lost its data is not started empty: it would have forgotten what it promised to the others.
-fn data_lost(documents: &Documents, pod: &PodName, spec: &ComponentSpec) -> Verdict {
-    let place = format!("{STATE_DIRECTORY}/{pod}/{} of {}", birth::DATA, spec.hypervisor);
+fn data_lost(documents: &Documents, pod: &PodName, spec: &ComponentSpec) -> ConditionValue {
+    let place = format!("{STATE_DIRECTORY}/{pod}/{} of {}", store_creation::DATA, spec.hypervisor);
     let members = documents.components_of(&pod.cluster).filter(|(_, other)| other.spec.role == Role::Etcd).count();
-    let mend = if members == 1 {
+    let help = if members == 1 {
         "it was the only one: what the cluster stored is gone unless the directory is put back; else delete the cluster"
     } else {
         "the others go on without it: put the directory back as it was; a later version replaces the member"
     };
     verdict(
-        Status::False,
-        Reason::DataLost,
-        format!("its data: {place} is empty or gone, and no member starts empty; {mend}"),
+        ConditionStatus::False,
+        ConditionReason::DataLost,
+        format!("its data: {place} is empty or gone, and no member starts empty; {help}"),
     )
 }
 
-fn component((pod, spec): (&PodName, &ComponentSpec), seen: &Observation, running: Option<&Running>) -> Verdict {
+fn component(
+    (pod, spec): (&PodName, &ComponentSpec),
+    seen: &PassObservation,
+    running: Option<&RunningPods>,
+) -> ConditionValue {
     let Some(running) = running else {
-        return verdict(Status::Unknown, Reason::MachineUnreachable, "its machine to answer");
+        return verdict(ConditionStatus::Unknown, ConditionReason::MachineUnreachable, "its machine to answer");
     };
     if let Some(port) = port_of_another(running.machine, pod, spec) {
         let place = &spec.hypervisor;
         return verdict(
-            Status::False,
-            Reason::PortTaken,
+            ConditionStatus::False,
+            ConditionReason::PortTaken,
             format!(
                 "port {port} of {place}, where something else listens: end that (`ss -lptn 'sport = :{port}'` names it)"
             ),
         );
     }
     let Some(sandbox) = running.sandboxes.get(pod) else {
-        return verdict(Status::False, Reason::NotStarted, "its start");
+        return verdict(ConditionStatus::False, ConditionReason::NotStarted, "its start");
     };
     match running.containers.get(sandbox.id.as_str()) {
         Some(ContainerPhase::Running) => match seen.health.get(pod) {
-            Some(Health::Healthy) => verdict(Status::True, Reason::Healthy, "it answers its health check"),
-            Some(Health::Unhealthy(why) | Health::NoAnswer(why)) => {
-                verdict(Status::False, Reason::Unhealthy, format!("its health check to succeed: {why}"))
+            Some(ComponentHealth::Healthy) => {
+                verdict(ConditionStatus::True, ConditionReason::Healthy, "it answers its health check")
             }
-            None => verdict(Status::Unknown, Reason::NotAsked, "its health check to be asked"),
+            Some(ComponentHealth::Unhealthy(why) | ComponentHealth::NoAnswer(why)) => verdict(
+                ConditionStatus::False,
+                ConditionReason::Unhealthy,
+                format!("its health check to succeed: {why}"),
+            ),
+            None => verdict(ConditionStatus::Unknown, ConditionReason::NotAsked, "its health check to be asked"),
         },
-        Some(ContainerPhase::Exited { code }) => {
-            verdict(Status::False, Reason::Exited, format!("its restart: it ended with exit code {code}"))
-        }
+        Some(ContainerPhase::Exited { code }) => verdict(
+            ConditionStatus::False,
+            ConditionReason::Exited,
+            format!("its restart: it ended with exit code {code}"),
+        ),
         Some(ContainerPhase::Created | ContainerPhase::Unknown) | None => {
-            verdict(Status::False, Reason::NotStarted, "its start")
+            verdict(ConditionStatus::False, ConditionReason::NotStarted, "its start")
         }
     }
 }
@@ -327,7 +353,7 @@ fn port_of_another(machine: &MachineState, pod: &PodName, spec: &ComponentSpec) 
 
 fn clusters(
     plan: &mut Plan,
-    world: &World,
+    world: &ValidatedDocuments,
     (name, id, cluster): (&ClusterRef, &ClusterId, &ValidatedCluster),
     now: &Time,
 ) {
@@ -352,18 +378,22 @@ fn clusters(
     let deleted = document.deleted();
     let status = document.status.get_or_insert_default();
     let available = if deleted {
-        verdict(Status::False, Reason::Deleting, "it is being deleted")
+        verdict(ConditionStatus::False, ConditionReason::Deleting, "it is being deleted")
     } else if wanted == 0 && broken.is_empty() {
-        verdict(Status::True, Reason::Serving, "the API serves other hypervisors; there is no ingress")
+        verdict(
+            ConditionStatus::True,
+            ConditionReason::Serving,
+            "the API serves other hypervisors; there is no ingress",
+        )
     } else if ingresses.is_empty() && endpoints.len() >= wanted && wanted > 0 {
-        verdict(Status::True, Reason::Serving, "the API serves through every ingress")
+        verdict(ConditionStatus::True, ConditionReason::Serving, "the API serves through every ingress")
     } else {
-        verdict(Status::False, Reason::NotServing, "the API does not serve through every ingress")
+        verdict(ConditionStatus::False, ConditionReason::NotServing, "the API does not serve through every ingress")
     };
     let degraded = if broken.is_empty() {
-        verdict(Status::False, Reason::AllReady, "every component is ready")
+        verdict(ConditionStatus::False, ConditionReason::AllReady, "every component is ready")
     } else {
-        verdict(Status::True, Reason::NotReady, format!("not ready: {}", broken.join(", ")))
+        verdict(ConditionStatus::True, ConditionReason::NotReady, format!("not ready: {}", broken.join(", ")))
     };
     status.replicas = replicas;
     status.endpoints = endpoints;
@@ -372,7 +402,7 @@ fn clusters(
     condition::set(&mut status.conditions, "Degraded", degraded, generation, now);
 }
 
-fn endpoints(plan: &Plan, world: &World, id: &ClusterId, cluster: &ValidatedCluster) -> Vec<String> {
+fn endpoints(plan: &Plan, world: &ValidatedDocuments, id: &ClusterId, cluster: &ValidatedCluster) -> Vec<String> {
     let ingresses = plan.documents.components_of(id);
     let ingresses = ingresses.filter(|(_, component)| component.spec.role == Role::Ingress && !component.is_leaving());
     let mut urls = Vec::new();

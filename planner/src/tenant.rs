@@ -11,7 +11,7 @@ use keelway_api::{
     validated::ValidatedCluster,
 };
 
-use crate::{minted::UnusableSecrets, world::World};
+use crate::{minted::UnusableSecrets, world::ValidatedDocuments};
 
 /// A cluster's documents.
 pub(crate) struct Tenant<'a> {
@@ -23,14 +23,14 @@ pub(crate) struct Tenant<'a> {
     /// Those that name who pulls its images.
     pub(crate) pull_secrets: Vec<PullSecret>,
     /// Its authorities and keys that cannot be used; none of a cluster that has all of its own.
-    pub(crate) unusable: Option<&'a UnusableSecrets>,
+    pub(crate) unusable_secrets: Option<&'a UnusableSecrets>,
     /// By name.
     secrets: Vec<(&'a str, &'a Secret)>,
 }
 
 impl<'a> Tenant<'a> {
     /// Every cluster that has an id, by name.
-    pub(crate) fn all(documents: &'a Documents, world: &'a World) -> impl Iterator<Item = Self> {
+    pub(crate) fn all(documents: &'a Documents, world: &'a ValidatedDocuments) -> impl Iterator<Item = Self> {
         world.clusters.iter().filter_map(|(name, (id, cluster))| {
             let document = documents.clusters.get(name)?;
             let components = documents.components_of(id).collect();
@@ -38,12 +38,12 @@ impl<'a> Tenant<'a> {
             let pull_secrets = pull_secrets.filter_map(|secret| PullSecret::of(secret).ok()).collect();
             let secrets = documents.secrets_of(id).collect();
             let unusable = world.unusable(name);
-            Some(Self { id, document, cluster, components, pull_secrets, unusable, secrets })
+            Some(Self { id, document, cluster, components, pull_secrets, unusable_secrets: unusable, secrets })
         })
     }
 
     /// Whether nothing is done about it for a machine that holds a later config than the documents tell of: nobody paused it.
-    pub(crate) fn stands_still(&self) -> bool {
+    pub(crate) fn is_frozen(&self) -> bool {
         self.cluster.paused && !self.document.spec.paused
     }
 
@@ -54,7 +54,7 @@ impl<'a> Tenant<'a> {
 
     /// Whether a Secret holds another authority or key than the cluster's own, or lacks it.
     pub(crate) fn cannot_use(&self, secret: &str) -> bool {
-        self.unusable.is_some_and(|unusable| unusable.contains_key(secret))
+        self.unusable_secrets.is_some_and(|unusable| unusable.contains_key(secret))
     }
 
     /// Whether there is a Secret of this name.

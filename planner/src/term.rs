@@ -36,7 +36,7 @@ pub fn term_alone(documents: &Documents) -> u64 {
 /// The highest term that more than half of the machines know, by what each of those that answer knows; 0 for none. Terms that no leader
 /// can have count as none.
 #[must_use]
-pub fn term_told_by_most(told: impl IntoIterator<Item = u64>) -> u64 {
+pub fn majority_term(told: impl IntoIterator<Item = u64>) -> u64 {
     let mut told: Vec<u64> = told.into_iter().map(|term| if term > HIGHEST_TOLD_TERM { 0 } else { term }).collect();
     told.sort_unstable();
     // More than half know this one or a later one.
@@ -66,13 +66,13 @@ mod tests {
 
     #[test]
     fn what_most_machines_know_counts_and_one_machine_moves_nothing() {
-        assert_eq!(term_told_by_most([]), 0);
-        assert_eq!(term_told_by_most([7]), 7, "one of one is more than half");
-        assert_eq!(term_told_by_most([3, 9]), 3);
-        assert_eq!(term_told_by_most([3, 9, 4]), 4);
-        assert_eq!(term_told_by_most([9, 3, 9]), 9);
-        assert_eq!(term_told_by_most([3, 3, 9, 9]), 3);
-        assert_eq!(term_told_by_most([u64::MAX]), 0, "no leader has such a term");
+        assert_eq!(majority_term([]), 0);
+        assert_eq!(majority_term([7]), 7, "one of one is more than half");
+        assert_eq!(majority_term([3, 9]), 3);
+        assert_eq!(majority_term([3, 9, 4]), 4);
+        assert_eq!(majority_term([9, 3, 9]), 9);
+        assert_eq!(majority_term([3, 3, 9, 9]), 3);
+        assert_eq!(majority_term([u64::MAX]), 0, "no leader has such a term");
     }
 
     #[test]

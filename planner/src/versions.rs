@@ -14,7 +14,7 @@ use keelway_api::{
     validated::ValidatedCluster,
 };
 
-use crate::{Decision, Observation, plan::Plan, pod::Site, tenant::Tenant, world::World};
+use crate::{Decision, PassObservation, plan::Plan, pod::PodInputs, tenant::Tenant, world::ValidatedDocuments};
 
 /// Writes down which release components run that an older release of Keelway made: they went where their cluster went, and did not tell so.
 /// None goes back.
@@ -39,20 +39,20 @@ pub(crate) fn version_of_new(documents: &Documents, id: &ClusterId, cluster: &Va
 }
 
 /// Sends the next component of each cluster to the release that the cluster asks for, once those before it do their work.
-pub(crate) fn plan_versions(plan: &mut Plan, world: &World, seen: &Observation) {
-    let steps: Vec<Step> = Tenant::all(&plan.documents, world)
+pub(crate) fn plan_versions(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation) {
+    let steps: Vec<UpgradeStep> = Tenant::all(&plan.documents, world)
         .filter(|tenant| !tenant.cluster.paused && !tenant.document.deleted() && tenant.document.birth().is_some())
-        .filter_map(|tenant| Step::of(&tenant, world, seen).filter(|_| may_change(&plan.documents, &tenant)))
+        .filter_map(|tenant| UpgradeStep::of(&tenant, world, seen).filter(|_| may_change(&plan.documents, &tenant)))
         .collect();
-    for Step { pod, component, cluster, to, waits_for } in steps {
+    for UpgradeStep { pod, component, cluster, to, waits_for } in steps {
         let version = to.kubernetes.to_string();
         if let Some(on) = waits_for {
-            plan.wait_in(&cluster, &component, format!("its turn to run {version}: {on}"));
+            plan.wait_in_progress(&cluster, &component, format!("its turn to run {version}: {on}"));
             continue;
         }
         if let Some(document) = plan.documents.components.get_mut(&pod) {
             let from = core::mem::replace(&mut document.spec.version, version.clone());
-            plan.decisions.push(Decision::Upgrade { component, from, to: version });
+            plan.decisions.push(Decision::UpgradeComponent { component, from, to: version });
         }
     }
 }
@@ -62,7 +62,7 @@ fn may_change(documents: &Documents, tenant: &Tenant) -> bool {
 }
 
 /// The next component of a cluster that does not run the wanted release.
-struct Step {
+struct UpgradeStep {
     pod: PodName,
     /// As people see it.
     component: String,
@@ -72,8 +72,8 @@ struct Step {
     waits_for: Option<String>,
 }
 
-impl Step {
-    fn of(tenant: &Tenant, world: &World, seen: &Observation) -> Option<Self> {
+impl UpgradeStep {
+    fn of(tenant: &Tenant, world: &ValidatedDocuments, seen: &PassObservation) -> Option<Self> {
         let to = tenant.cluster.release;
         let stays = |(_, component): &(&PodName, &Component)| !component.is_leaving();
         let mut staying: Vec<(&PodName, &ComponentSpec)> =
@@ -97,10 +97,16 @@ impl Step {
 }
 
 /// Whether a component is well, and runs as its document asks for.
-fn does_its_work(tenant: &Tenant, world: &World, seen: &Observation, pod: &PodName, spec: &ComponentSpec) -> bool {
+fn does_its_work(
+    tenant: &Tenant,
+    world: &ValidatedDocuments,
+    seen: &PassObservation,
+    pod: &PodName,
+    spec: &ComponentSpec,
+) -> bool {
     let runs_as_wanted = || {
         let state = seen.machine(&spec.hypervisor)?;
-        let wanted = Site::of(tenant, world, pod, spec)?.pod().ok()?;
+        let wanted = PodInputs::of(tenant, world, pod, spec)?.pod().ok()?;
         Some(!state.is_interrupted(pod, (&wanted, &wanted.digests())))
     };
     seen.healthy(pod) && runs_as_wanted() == Some(true)

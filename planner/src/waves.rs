@@ -14,13 +14,13 @@ use core::{fmt, str::FromStr};
 use keelway_api::{
     Cluster, Documents, Time,
     cluster::KeelwayStatus,
-    condition::{self, Status, Verdict, reason::Reason},
+    condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     name::ClusterRef,
     release::KEELWAY,
 };
 
 use crate::{
-    plan::{Decision, Part, Plan},
+    plan::{Decision, Plan, PlanScope},
     status::verdict,
 };
 
@@ -160,11 +160,11 @@ fn is_healthy(cluster: &Cluster) -> bool {
 }
 
 /// Moves clusters to this release: each whose wave has begun. Whoever has all documents and runs once, such as a pipe, moves all of them.
-pub(crate) fn plan_waves(plan: &mut Plan, part: Part<'_>, now: &Time) {
+pub(crate) fn plan_waves(plan: &mut Plan, part: PlanScope<'_>, now: &Time) {
     let open = match part {
-        Part::World => None,
-        Part::Cluster(neighbours) => Some(neighbours),
-        Part::Machines(_) => return,
+        PlanScope::All => None,
+        PlanScope::Cluster(neighbours) => Some(neighbours),
+        PlanScope::Machines(_) => return,
     };
     let behind = plan.documents.clusters.iter().filter(|(_, cluster)| Waves::awaits(cluster));
     let behind: Vec<ClusterRef> = behind.map(|(name, _)| name.clone()).collect();
@@ -199,20 +199,20 @@ pub(crate) fn note_upgraded(cluster: &mut Cluster) {
     }
 }
 
-fn upgrading(from: &str) -> Verdict {
+fn upgrading(from: &str) -> ConditionValue {
     let message = format!(
         "its gateways, egresses and cluster-controllers go from {from} to {KEELWAY}, one at a time; the next wave of clusters \
          begins once they have and the cluster is available and not degraded"
     );
-    verdict(Status::False, Reason::Upgrading, message)
+    verdict(ConditionStatus::False, ConditionReason::Upgrading, message)
 }
 
-fn awaits_wave(from: &str) -> Verdict {
+fn awaits_wave(from: &str) -> ConditionValue {
     let message = format!(
         "its gateways, egresses and cluster-controllers run {from}; they go to {KEELWAY} in a later wave, once the clusters of \
          the waves before run it and are healthy"
     );
-    verdict(Status::False, Reason::AwaitsWave, message)
+    verdict(ConditionStatus::False, ConditionReason::AwaitsWave, message)
 }
 
 /// What a component waits for that is still of the release before.

@@ -13,12 +13,12 @@ use keelway_api::{
 };
 
 use crate::{
-    Observation,
+    PassObservation,
     minted::{self, UnusableSecrets},
 };
 
 /// Machines and clusters after validation. Components and Secrets stay in the documents.
-pub struct World {
+pub struct ValidatedDocuments {
     pub(crate) machines: Shared<BTreeMap<HypervisorName, ValidatedHypervisor>>,
     pub(crate) clusters: BTreeMap<ClusterRef, (ClusterId, ValidatedCluster)>,
     /// Of clusters that lack an authority or a key of theirs, or have another one's.
@@ -26,7 +26,7 @@ pub struct World {
     ranges_of_machines: Shared<OnceCell<Vec<IpNet>>>,
 }
 
-impl World {
+impl ValidatedDocuments {
     /// Reads the documents. A cluster that has no id yet is left out: it is identified first.
     ///
     /// # Errors
@@ -55,9 +55,9 @@ impl World {
     ///
     /// # Errors
     /// As [`World::of`].
-    pub fn of_pass(documents: &Documents, seen: &Observation) -> Result<Self, Faults> {
+    pub fn of_pass(documents: &Documents, seen: &PassObservation) -> Result<Self, Faults> {
         let mut world = Self::of(documents)?;
-        let still = seen.standing_still(documents);
+        let still = seen.frozen_clusters(documents);
         for (id, cluster) in world.clusters.values_mut() {
             cluster.paused |= still.contains_key(id);
         }
@@ -65,7 +65,7 @@ impl World {
     }
 
     /// Clusters that are looked after: all that are not paused, and have the authorities and keys that were minted for them.
-    pub(crate) fn looked_after(&self) -> impl Iterator<Item = (&ClusterRef, &ClusterId, &ValidatedCluster)> {
+    pub(crate) fn reconciled_clusters(&self) -> impl Iterator<Item = (&ClusterRef, &ClusterId, &ValidatedCluster)> {
         let all = self.clusters.iter().map(|(name, (id, cluster))| (name, id, cluster));
         all.filter(|(name, _, cluster)| !cluster.paused && !self.unusable.contains_key(*name))
     }
@@ -79,7 +79,7 @@ impl World {
     ///
     /// # Errors
     /// As [`World::of`].
-    pub fn beside(&self, before: &Documents, documents: &Documents) -> Result<Self, Faults> {
+    pub fn reusing_machines(&self, before: &Documents, documents: &Documents) -> Result<Self, Faults> {
         if !have_the_same_machines(&before.hypervisors, &documents.hypervisors) {
             return Self::of(documents);
         }
@@ -138,7 +138,7 @@ pub fn have_the_same_machines(
 ) -> bool {
     let same = |((name, one), (other_name, other)): ((_, &Shared<Hypervisor>), (_, &Shared<Hypervisor>))| {
         let same_labels = || one.metadata.labels == other.metadata.labels;
-        name == other_name && (one.is_one_with(other) || (one.spec == other.spec && same_labels()))
+        name == other_name && (one.ptr_eq(other) || (one.spec == other.spec && same_labels()))
     };
-    ones.is_one_with(others) || (ones.len() == others.len() && ones.iter().zip(others.iter()).all(same))
+    ones.ptr_eq(others) || (ones.len() == others.len() && ones.iter().zip(others.iter()).all(same))
 }

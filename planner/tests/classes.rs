@@ -11,10 +11,10 @@ use keelway_api::{
     class::{ClassImagesSpec, ClusterClassSpec},
     documents::SecretName,
     jiff::Timestamp,
-    machine::{MachineState, Seen},
+    machine::{MachineState, ObservedValue},
     name::{ClusterRef, HypervisorName, PodName},
 };
-use keelway_planner::{CertificateSeen, Observation, Plan, machine_configs, plan};
+use keelway_planner::{CertificateSeen, PassObservation, Plan, machine_configs, plan};
 use model::{hypervisors, identified, mint};
 use proptest::{collection::vec, prelude::*};
 
@@ -71,9 +71,13 @@ impl World {
         self.documents.clusters.get_mut(&name).unwrap()
     }
 
-    fn seen(&self) -> Observation {
-        let machines = self.machines.iter().map(|(name, state)| (name.clone(), Seen::Known(state.clone())));
-        Observation { machines: machines.collect(), certificates: self.certificates.clone(), ..Observation::default() }
+    fn seen(&self) -> PassObservation {
+        let machines = self.machines.iter().map(|(name, state)| (name.clone(), ObservedValue::Known(state.clone())));
+        PassObservation {
+            machines: machines.collect(),
+            certificates: self.certificates.clone(),
+            ..PassObservation::default()
+        }
     }
 
     fn pass(&mut self) {
@@ -104,7 +108,7 @@ impl World {
 }
 
 fn waits_for(plan: &Plan, what: &str) -> bool {
-    plan.waiting.iter().any(|waiting| waiting.on.contains(what))
+    plan.waiting.iter().any(|waiting| waiting.blocker.contains(what))
 }
 
 #[test]

@@ -4,9 +4,9 @@
 #[expect(dead_code, reason = "nothing runs on these machines")]
 mod model;
 
-use keelway_api::{Documents, jiff::Timestamp, machine::Seen};
+use keelway_api::{Documents, jiff::Timestamp, machine::ObservedValue};
 use keelway_planner::{
-    MintRequest, Observation, Waiting, identify, installation_authority, installation_certificates, plan,
+    MintRequest, PassObservation, Waiting, identify, installation_authority, installation_certificates, plan,
 };
 use model::{empty, mint};
 
@@ -15,7 +15,7 @@ const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 /// Machines by how each is reached, as one pass after the other leaves them.
 struct World {
     documents: Documents,
-    seen: Observation,
+    seen: PassObservation,
 }
 
 impl World {
@@ -30,8 +30,8 @@ impl World {
         let text: String = endpoints.iter().enumerate().map(machine).collect();
         let mut documents = Documents::read(text.as_bytes()).unwrap();
         identify(&mut documents, || "00000000000000ff".to_owned()).unwrap();
-        let machines = documents.hypervisors.keys().map(|name| (name.clone(), Seen::Known(empty()))).collect();
-        Self { documents, seen: Observation { machines, ..Observation::default() } }
+        let machines = documents.hypervisors.keys().map(|name| (name.clone(), ObservedValue::Known(empty()))).collect();
+        Self { documents, seen: PassObservation { machines, ..PassObservation::default() } }
     }
 
     /// What is minted of the installation's.
@@ -111,7 +111,8 @@ fn a_lost_authority_is_given_no_second_one() {
     world.documents.secrets.remove(&authority).unwrap();
     let plan = plan(world.documents.clone(), &world.seen, NOW).unwrap();
     assert_eq!(plan.mint.len(), 0, "{:?}", plan.mint);
-    let waits = |waiting: &&Waiting| waiting.what.ends_with("/infrastructure-ca") && waiting.on.contains("backup");
+    let waits =
+        |waiting: &&Waiting| waiting.subject.ends_with("/infrastructure-ca") && waiting.blocker.contains("backup");
     assert_eq!(plan.waiting.iter().filter(waits).count(), 1, "{:?}", plan.waiting);
     let faults = installation_certificates(&world.documents, &world.seen.certificates, NOW).unwrap_err();
     assert!(faults.0.len() == 1 && faults.0[0].document.ends_with("/infrastructure-ca"), "{faults:?}");
@@ -139,7 +140,7 @@ mod enrolled {
         condition::is_true,
         hypervisor::AgentStatus,
         jiff::SignedDuration,
-        machine::{AgentIdentity, Seen, sha256_hex},
+        machine::{AgentIdentity, ObservedValue, sha256_hex},
         name::HypervisorName,
     };
     use keelway_planner::{
@@ -161,8 +162,8 @@ mod enrolled {
         status.agent = Some(AgentStatus::new("0123456789abcdef".to_owned()));
         let values = [(ENROLLMENT_TOKEN, "kwe1.".to_owned()), (ENROLLMENT_EXPIRES, hour(2).to_string())];
         let values = values.map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes())));
-        world.documents.keep(&enrollment_secret(&id, &name), values);
-        world.seen.machines.insert(name, Seen::unreachable("no connection"));
+        world.documents.put_secret_values(&enrollment_secret(&id, &name), values);
+        world.seen.machines.insert(name, ObservedValue::unreachable("no connection"));
         world
     }
 
@@ -204,7 +205,7 @@ mod enrolled {
             let (renew_at, not_after) = (Time(renew_at), Time(hour(24 * 365)));
             let identity = Some(AgentIdentity { serial, renew_at, not_after, trusts });
             let state = keelway_api::machine::MachineState { identity, ..empty() };
-            self.seen.machines.insert(name(), Seen::Known(state));
+            self.seen.machines.insert(name(), ObservedValue::Known(state));
         }
     }
 
@@ -224,7 +225,7 @@ mod enrolled {
         assert_eq!(ordered(&world.pass_at(hour(1))), ordered(&plan));
         let late = world.pass_at(hour(2));
         assert_eq!(ordered(&late), None);
-        assert!(late.waiting[0].on.contains("a new token"), "{:?}", late.waiting);
+        assert!(late.waiting[0].blocker.contains("a new token"), "{:?}", late.waiting);
     }
 
     #[test]
@@ -239,12 +240,12 @@ mod enrolled {
         let _ = world.pass_at(hour(1));
         assert!(world.documents == before, "a settled world plans to nothing");
         // Nor does it lose that when it is away.
-        world.seen.machines.insert(name(), Seen::unreachable("no connection"));
+        world.seen.machines.insert(name(), ObservedValue::unreachable("no connection"));
         let away = world.pass_at(hour(1));
-        assert!(ordered(&away).is_none() && away.waiting[0].on.contains("an answer"), "{:?}", away.waiting);
+        assert!(ordered(&away).is_none() && away.waiting[0].blocker.contains("an answer"), "{:?}", away.waiting);
         assert!(world.is_enrolled());
         let ended = world.pass_at(hour(24 * 365));
-        assert!(ended.waiting[0].on.contains("its certificate ended"), "{:?}", ended.waiting);
+        assert!(ended.waiting[0].blocker.contains("its certificate ended"), "{:?}", ended.waiting);
     }
 
     #[test]
@@ -267,10 +268,10 @@ mod enrolled {
     #[test]
     fn an_agent_with_files_of_somebody_elses_keeps_its_token_until_it_is_started_with_it() {
         let mut world = one();
-        world.seen.machines.insert(name(), Seen::Known(empty()));
+        world.seen.machines.insert(name(), ObservedValue::Known(empty()));
         let plan = world.pass_at(hour(1));
         assert_eq!((ordered(&plan), world.has_token(), world.is_enrolled()), (None, true, false));
-        world.seen.machines.insert(name(), Seen::unreachable("a certificate of nobody"));
+        world.seen.machines.insert(name(), ObservedValue::unreachable("a certificate of nobody"));
         assert_eq!(ordered(&world.pass_at(hour(1))), Some(&AgentOrder::Enroll(world.agent().serial())));
     }
 
@@ -281,7 +282,7 @@ mod enrolled {
         world.answers(world.agent().serial(), hour(100));
         let list = installation_revoked(world.documents.installation().unwrap());
         let serials = ByteString(b"40000000000000000000000000000000\n".to_vec());
-        world.documents.keep(&list, [(REVOKED_SERIALS.to_owned(), serials)]);
+        world.documents.put_secret_values(&list, [(REVOKED_SERIALS.to_owned(), serials)]);
         world.documents.secrets.get_mut(&list).unwrap().data.as_mut().unwrap().remove(REVOCATION_LIST);
         let plan = world.pass_at(hour(1));
         let signs = |wanted: &MintRequest| matches!(wanted, MintRequest::RevocationList { serials, .. } if serials == &["40000000000000000000000000000000"]);
@@ -302,7 +303,7 @@ mod enrolled {
         let _ = world.pass_at(NOW);
         assert_eq!(secrets(&world), ["agent-hv-2", "driver", "infrastructure-ca", "revoked"]);
         let gone: HypervisorName = "hv-2".parse().unwrap();
-        world.seen.machines.insert(gone.clone(), Seen::Known(empty()));
+        world.seen.machines.insert(gone.clone(), ObservedValue::Known(empty()));
         let missing = world.documents.hypervisors.remove(&gone).unwrap();
         let _ = world.pass_at(NOW);
         assert_eq!(secrets(&world), ["agent-hv-2", "driver", "infrastructure-ca", "revoked"], "nobody deleted it");
@@ -323,7 +324,7 @@ mod enrolled {
         world.documents.secrets.remove(&list).unwrap();
         let plan = world.pass_at(hour(1));
         assert_eq!((plan.mint.len(), ordered(&plan)), (0, None));
-        assert!(plan.waiting.iter().any(|waiting| waiting.what.ends_with("/revoked")), "{:?}", plan.waiting);
+        assert!(plan.waiting.iter().any(|waiting| waiting.subject.ends_with("/revoked")), "{:?}", plan.waiting);
     }
 
     #[test]
@@ -346,6 +347,6 @@ mod enrolled {
             .revoked = true;
         let plan = world.pass_at(hour(1));
         assert_eq!((ordered(&plan), world.is_enrolled()), (None, false));
-        assert!(plan.waiting[0].on.contains("its certificates are revoked"), "{:?}", plan.waiting);
+        assert!(plan.waiting[0].blocker.contains("its certificates are revoked"), "{:?}", plan.waiting);
     }
 }

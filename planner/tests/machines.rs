@@ -13,13 +13,14 @@ use keelway_api::{
     hypervisor::{Applied, LOST_ANNOTATION},
     jiff::{SignedDuration, Timestamp},
     machine::{
-        Amount, DataState, Disk, Format, FormatRange, MachineState, SandboxState, Seen, Silent, Start, SystemFacts,
+        Amount, ConfigFormat, DataState, Disk, FormatRange, MachineState, ObservedValue, SandboxState, Start,
+        SystemFacts, UnreachableReason,
     },
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
 };
 use keelway_planner::{
-    CertificateSeen, HIGHEST_NUMBER, Health, MintRequest, Observation, Plan, Refused, Waiting, identify, invariants,
-    machine_config, machine_configs, note_issued, plan, refuse, wait_for_clock,
+    CertificateSeen, ComponentHealth, HIGHEST_NUMBER, MachineRefusal, MintRequest, PassObservation, Plan, Waiting,
+    identify, invariants, machine_config, machine_configs, note_issued, plan, refuse, wait_for_clock,
 };
 use model::{empty, mint};
 
@@ -29,7 +30,7 @@ const CLUSTER: &str = "apiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata
 /// Three private machines, and one cluster of three members.
 struct World {
     documents: Documents,
-    seen: Observation,
+    seen: PassObservation,
 }
 
 impl World {
@@ -48,14 +49,14 @@ impl World {
             format!("a{number:015x}")
         })
         .unwrap();
-        let machines = documents.hypervisors.keys().map(|name| (name.clone(), Seen::Known(empty()))).collect();
-        Self { documents, seen: Observation { machines, ..Observation::default() } }
+        let machines = documents.hypervisors.keys().map(|name| (name.clone(), ObservedValue::Known(empty()))).collect();
+        Self { documents, seen: PassObservation { machines, ..PassObservation::default() } }
     }
 
     fn machine(&mut self, name: &str) -> &mut MachineState {
         match &mut **self.seen.machines.get_mut(&name.parse::<HypervisorName>().unwrap()).unwrap() {
-            Seen::Known(state) => state,
-            Seen::Unreachable { why, .. } => unreachable!("{why}"),
+            ObservedValue::Known(state) => state,
+            ObservedValue::Unreachable { why, .. } => unreachable!("{why}"),
         }
     }
 
@@ -123,7 +124,7 @@ impl World {
         let issued = self.documents.hypervisors[&name.parse().unwrap()].status.clone().unwrap().issued;
         assert_ne!(applied, issued);
         *self.seen.machines.get_mut(&name.parse().unwrap()).unwrap() =
-            Seen::Known(MachineState { applied: issued, ..empty() }).into();
+            ObservedValue::Known(MachineState { applied: issued, ..empty() }).into();
     }
 
     fn machine_applied(&self, name: &str) -> Option<Applied> {
@@ -132,7 +133,7 @@ impl World {
         issued.map(|issued| Applied { generation: u64::MAX, ..issued })
     }
 
-    fn refuse(&mut self) -> Vec<Refused> {
+    fn refuse(&mut self) -> Vec<MachineRefusal> {
         refuse(&self.documents, &mut self.seen);
         self.seen.refused.values().cloned().collect()
     }
@@ -156,7 +157,7 @@ fn a_first_start_comes_after_its_mark_was_written_down() {
     }
     let members = world.members();
     for member in &members {
-        world.seen.health.insert(member.clone(), Health::Healthy);
+        world.seen.health.insert(member.clone(), ComponentHealth::Healthy);
     }
     for name in ["hv-1", "hv-2", "hv-3"] {
         world.machine(name).data.values_mut().for_each(|data| data.used = true);
@@ -167,7 +168,7 @@ fn a_first_start_comes_after_its_mark_was_written_down() {
 
     let servers = world.documents.components.keys().filter(|pod| pod.component.as_str().starts_with("kube-apiserver"));
     let server = servers.min().unwrap().clone();
-    world.seen.health.insert(server.clone(), Health::Healthy);
+    world.seen.health.insert(server.clone(), ComponentHealth::Healthy);
     let _ = world.pass();
     assert_eq!(world.phases(), [MemberPhase::Started].into());
     assert!(members.iter().all(|member| world.starts()[member] == Start::OnUsedData));
@@ -182,7 +183,7 @@ fn a_member_that_comes_late_is_at_work_once_the_store_served() {
     let server = server.unwrap().clone();
     let (last, first) = members.split_last().unwrap();
     for pod in first.iter().chain([&server]) {
-        world.seen.health.insert(pod.clone(), Health::Healthy);
+        world.seen.health.insert(pod.clone(), ComponentHealth::Healthy);
     }
     for name in ["hv-1", "hv-2", "hv-3"] {
         world.machine(name).data.values_mut().for_each(|data| data.used = true);
@@ -193,7 +194,7 @@ fn a_member_that_comes_late_is_at_work_once_the_store_served() {
 
     // An API server that is not ready now has been so.
     world.seen.health.remove(&server);
-    world.seen.health.insert(last.clone(), Health::Healthy);
+    world.seen.health.insert(last.clone(), ComponentHealth::Healthy);
     let _ = world.pass();
     assert_eq!(world.phases(), [MemberPhase::Started].into());
 }
@@ -215,7 +216,7 @@ fn a_lost_member_is_told_with_the_mend_and_the_others_go_on() {
     // Its directory was emptied only, after it was seen at work.
     let put_back = DataState { marked: true, used: false };
     world.machine(machine.as_str()).data.insert(format!("{lost}/data"), put_back);
-    let told = |plan: Plan| plan.waiting.iter().any(|waiting| waiting.on.contains("no member starts empty"));
+    let told = |plan: Plan| plan.waiting.iter().any(|waiting| waiting.blocker.contains("no member starts empty"));
     assert!(!told(world.pass()));
     let status = world.documents.clusters.values_mut().next().unwrap().status.as_mut().unwrap();
     status.etcd.as_mut().unwrap().members.values_mut().for_each(|member| member.phase = MemberPhase::Started);
@@ -268,9 +269,9 @@ fn a_component_that_cannot_be_built_stays_as_it_runs() {
         assert!(missing.is_empty() && !kept.is_empty() && state.holds(kept[0].0), "{name} would remove {missing:?}");
     })
     .unwrap();
-    let waits = plan.waiting.iter().find(|waiting| waiting.on.contains("bundle.pub")).unwrap();
-    assert_eq!(waits.what, "c1/kube-apiserver-0");
-    assert!(matches!(waits.holds_up, Some((_, keelway_planner::Cause::Blocked))), "{waits:?}");
+    let waits = plan.waiting.iter().find(|waiting| waiting.blocker.contains("bundle.pub")).unwrap();
+    assert_eq!(waits.subject, "c1/kube-apiserver-0");
+    assert!(matches!(waits.delays, Some((_, keelway_planner::WaitKind::Blocked))), "{waits:?}");
 }
 
 #[test]
@@ -296,17 +297,17 @@ fn a_machine_takes_nothing_from_another_installation() {
     let mut world = World::new();
     let owner = "00000000000000ee".parse().unwrap();
     world.machine("hv-1").owner = Some(owner);
-    assert!(matches!(world.refuse().as_slice(), [Refused::AnotherInstallation { .. }]));
+    assert!(matches!(world.refuse().as_slice(), [MachineRefusal::AnotherInstallation { .. }]));
     let plan = world.plan();
     assert!(plan.documents.components.values().all(|component| component.spec.hypervisor.as_str() != "hv-1"));
-    assert!(plan.waiting.iter().any(|waiting| waiting.on.contains("adopt --from 00000000000000ee")));
+    assert!(plan.waiting.iter().any(|waiting| waiting.blocker.contains("adopt --from 00000000000000ee")));
 }
 
 #[test]
 fn a_machine_of_a_kubelet_takes_nothing() {
     let mut world = World::new();
     world.machine("hv-2").kubelet_pods = 3;
-    assert_eq!(world.refuse(), [Refused::Kubelet { pods: 3 }]);
+    assert_eq!(world.refuse(), [MachineRefusal::Kubelet { pods: 3 }]);
     let plan = world.plan();
     assert!(plan.documents.components.values().all(|component| component.spec.hypervisor.as_str() != "hv-2"));
 }
@@ -318,7 +319,7 @@ fn a_machine_whose_agent_understands_no_common_format_takes_nothing_and_others_g
         let mut world = World::new();
         let formats = FormatRange { first: formats.0, last: formats.1 };
         world.machine("hv-2").formats = formats;
-        assert_eq!(world.refuse(), [Refused::UnknownFormats { formats }]);
+        assert_eq!(world.refuse(), [MachineRefusal::UnknownFormats { formats }]);
         let plan = world.plan();
         let (waiting, condition) = told(&plan, "hv-2", "Ready");
         assert!(waiting.contains(&format!("understands {formats} of configs")), "{waiting}");
@@ -340,7 +341,7 @@ fn an_agent_of_v0_1_0_is_sent_what_it_understands_and_keeps_data_that_no_order_n
     let config =
         |world: &World| machine_configs(&world.documents, &world.seen).unwrap()[&"hv-1".parse().unwrap()].clone();
     let before = config(&world);
-    assert_eq!((before.format, before.others.len()), (Format::One, 0));
+    assert_eq!((before.format, before.others.len()), (ConfigFormat::One, 0));
 
     let member = world.members().into_iter().find(|pod| before.pods.contains_key(pod)).unwrap();
     let left = PodName { component: "etcd-9".parse().unwrap(), ..member.clone() };
@@ -348,7 +349,7 @@ fn an_agent_of_v0_1_0_is_sent_what_it_understands_and_keeps_data_that_no_order_n
     assert_eq!(config(&world).others, [left.cluster.clone()].into());
     world.machine("hv-1").formats = FormatRange::OWN;
     let after = config(&world);
-    assert_eq!((after.format, after.others.len()), (Format::NEWEST, 0), "a newer one keeps it by itself");
+    assert_eq!((after.format, after.others.len()), (ConfigFormat::NEWEST, 0), "a newer one keeps it by itself");
 }
 
 #[test]
@@ -360,7 +361,7 @@ fn stale_documents_plan_nothing_anywhere() {
     assert_eq!(world.refuse(), [], "the newest documents are no stale ones");
 
     let after = std::mem::replace(&mut world.documents, before.clone());
-    assert!(world.refuse().iter().any(|refused| matches!(refused, Refused::Stale { .. })));
+    assert!(world.refuse().iter().any(|refused| matches!(refused, MachineRefusal::Stale { .. })));
     let plan = plan(world.documents.clone(), &world.seen, Timestamp::UNIX_EPOCH).unwrap();
     assert_eq!(plan.documents, before);
     assert!(plan.decisions.is_empty() && plan.mint.is_empty() && plan.bindings.is_empty());
@@ -391,7 +392,7 @@ fn one_stale_machine() -> World {
     let _ = (world.pass(), world.pass());
     alone(&mut world, |_| true);
     world.machine("hv-1").applied.as_mut().unwrap().generation = u64::MAX;
-    assert!(matches!(world.refuse().as_slice(), [Refused::Stale { .. }]));
+    assert!(matches!(world.refuse().as_slice(), [MachineRefusal::Stale { .. }]));
     world
 }
 
@@ -477,7 +478,7 @@ fn a_machine_that_holds_later_configs_can_be_given_up() {
     let machine = world.documents.hypervisors.get_mut(&name).unwrap();
     machine.metadata.annotations.get_or_insert_default().insert(LOST_ANNOTATION.to_owned(), "true".to_owned());
     world.seen.refused.clear();
-    *world.seen.machines.get_mut(&name).unwrap() = Seen::Known(MachineState { applied, ..empty() }).into();
+    *world.seen.machines.get_mut(&name).unwrap() = ObservedValue::Known(MachineState { applied, ..empty() }).into();
     assert_eq!(world.refuse(), [], "it is as if it did not answer");
     for _ in 0..4 {
         world.documents = world.plan_unchecked().documents;
@@ -544,7 +545,7 @@ fn two_documents_of_one_machine_are_told_apart_by_its_agent() {
         world.machine(name).agent_id = Some("one".to_owned());
     }
     world.machine("hv-2").agent_id = Some("another".to_owned());
-    assert_eq!(world.refuse(), [Refused::SameMachine { other: "hv-1".parse().unwrap() }]);
+    assert_eq!(world.refuse(), [MachineRefusal::SameMachine { other: "hv-1".parse().unwrap() }]);
     assert_eq!(world.seen.refused.keys().map(HypervisorName::as_str).collect::<Vec<_>>(), ["hv-3"]);
     assert!(!world.seen.stale());
     assert!(machine_configs(&world.documents, &world.seen).unwrap().contains_key(&"hv-1".parse().unwrap()));
@@ -567,7 +568,7 @@ fn nothing_is_minted_by_a_clock_that_differs_from_most() {
         hours(&[1, 1, 0])
     });
     assert_eq!(plan.mint.len(), 0);
-    let waits = |waiting: &&Waiting| waiting.what == "c1" && waiting.on.contains("60 minutes behind");
+    let waits = |waiting: &&Waiting| waiting.subject == "c1" && waiting.blocker.contains("60 minutes behind");
     assert_eq!(plan.waiting.iter().filter(waits).count(), 1, "{:?}", plan.waiting);
 
     // Nobody is asked where nothing is to be minted.
@@ -579,7 +580,7 @@ fn the_same_number_with_other_content_is_of_two_writers() {
     let mut world = World::new();
     let _ = world.pass();
     world.machine("hv-3").applied.as_mut().unwrap().digest = "other".to_owned();
-    assert!(matches!(world.refuse().as_slice(), [Refused::TwoWriters { .. }]));
+    assert!(matches!(world.refuse().as_slice(), [MachineRefusal::TwoWriters { .. }]));
 }
 
 /// What a driver of this term would give to each machine.
@@ -630,7 +631,7 @@ fn a_machine_that_claims_a_term_that_no_leader_has_is_refused_alone() {
     for claims in [1 << 63, u64::MAX] {
         let mut world = World::new();
         world.machine("hv-3").term = claims;
-        assert_eq!(world.refuse(), [Refused::NoSuchTerm { term: claims }]);
+        assert_eq!(world.refuse(), [MachineRefusal::NoSuchTerm { term: claims }]);
         let plan = world.plan();
         let (waiting, condition) = told(&plan, "hv-3", "Ready");
         assert!(waiting.contains("no leader has such a term") && waiting.contains("installed anew"), "{waiting}");
@@ -648,7 +649,7 @@ fn the_number_after_the_last_one_is_given_to_nobody() {
         document.status.get_or_insert_default().issued = Some(last.clone());
     }
     assert_eq!(machine_configs(&world.documents, &world.seen).unwrap().len(), 2);
-    assert_eq!(world.refuse(), [Refused::NoNumberLeft { issued: last }]);
+    assert_eq!(world.refuse(), [MachineRefusal::NoNumberLeft { issued: last }]);
     let (waiting, condition) = told(&world.plan_unchecked(), "hv-1", "Ready");
     assert!(waiting.contains("put status.issued"), "{waiting}");
     assert_eq!(condition, "False NoNumberLeft");
@@ -735,8 +736,8 @@ fn crowd(clusters: usize) -> Vec<String> {
         format!("a{number:015x}")
     })
     .unwrap();
-    let machines = documents.hypervisors.keys().map(|name| (name.clone(), Seen::Known(empty()))).collect();
-    let seen = Observation { machines, ..Observation::default() };
+    let machines = documents.hypervisors.keys().map(|name| (name.clone(), ObservedValue::Known(empty()))).collect();
+    let seen = PassObservation { machines, ..PassObservation::default() };
     let plan = plan(documents, &seen, Timestamp::UNIX_EPOCH).unwrap();
     let has_a_place =
         |text: &String| ["for its start", "for an API server to be ready"].iter().any(|on| text.ends_with(on));
@@ -762,12 +763,12 @@ fn a_cordoned_machine_gets_nothing() {
     world.documents.hypervisors.values_mut().for_each(|machine| machine.spec.unschedulable = true);
     let plan = world.plan();
     assert!(plan.documents.components.is_empty());
-    assert!(plan.waiting.iter().any(|waiting| waiting.on.contains("uncordon one")), "{:?}", plan.waiting);
+    assert!(plan.waiting.iter().any(|waiting| waiting.blocker.contains("uncordon one")), "{:?}", plan.waiting);
 }
 
 /// The waiting of a machine, and the reason of its condition.
 fn told(plan: &Plan, machine: &str, condition: &str) -> (String, String) {
-    let waiting = plan.waiting.iter().find(|waiting| waiting.what == machine).unwrap();
+    let waiting = plan.waiting.iter().find(|waiting| waiting.subject == machine).unwrap();
     let status = plan.documents.hypervisors[&machine.parse().unwrap()].status.clone().unwrap();
     let found = status.conditions.iter().find(|found| found.type_ == condition).unwrap();
     (waiting.to_string(), format!("{} {}", found.status, found.reason))
@@ -791,7 +792,7 @@ fn a_machine_with_a_full_disk_gets_nothing_and_is_told_of() {
     let plan = world.plan();
     assert!(plan.documents.components.is_empty());
     let full = "or make room on a disk (hv-1, hv-2, hv-3 full)";
-    assert!(plan.waiting.iter().any(|waiting| waiting.on.contains(full)), "{:?}", plan.waiting);
+    assert!(plan.waiting.iter().any(|waiting| waiting.blocker.contains(full)), "{:?}", plan.waiting);
 
     for name in ["hv-1", "hv-2", "hv-3"] {
         world.machine(name).disk_pressure = false;
@@ -806,8 +807,11 @@ fn a_machine_with_a_full_disk_gets_nothing_and_is_told_of() {
 fn a_runtime_that_does_not_answer_is_told_apart_from_its_machine() {
     let mut world = World::new();
     let why = "no answer within 8 s".to_owned();
-    world.seen.machines.insert("hv-1".parse().unwrap(), Seen::Unreachable { silent: Silent::Runtime, why });
-    world.seen.machines.insert("hv-2".parse().unwrap(), Seen::unreachable("no route"));
+    world
+        .seen
+        .machines
+        .insert("hv-1".parse().unwrap(), ObservedValue::Unreachable { silent: UnreachableReason::Runtime, why });
+    world.seen.machines.insert("hv-2".parse().unwrap(), ObservedValue::unreachable("no route"));
     let plan = world.plan();
     let (waiting, condition) = told(&plan, "hv-1", "Ready");
     assert!(waiting.contains("which does not answer: restart it"), "{waiting}");
@@ -888,7 +892,11 @@ fn a_deleted_cluster_waits_for_a_machine_until_that_is_lost() {
     let cluster = world.documents.clusters.values_mut().next().unwrap();
     cluster.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
     for (name, state) in world.seen.machines.iter_mut() {
-        let seen = if name.as_str() == "hv-1" { Seen::unreachable("no route to host") } else { Seen::Known(empty()) };
+        let seen = if name.as_str() == "hv-1" {
+            ObservedValue::unreachable("no route to host")
+        } else {
+            ObservedValue::Known(empty())
+        };
         *state = seen.into();
     }
     // The first one writes down that it does not answer.

@@ -9,12 +9,12 @@ use keelway_api::{
     Documents,
     documents::SecretName,
     jiff::Timestamp,
-    machine::{MachineConfig, MachineState, Seen},
+    machine::{MachineConfig, MachineState, ObservedValue},
     name::{ClusterId, HypervisorName, PodName},
 };
 use keelway_planner::{
-    CertificateSeen, Configs, Connections, Health, Neighbours, Observation, Part, Wants, Waves, World, bindings_digest,
-    machine_config, machine_configs, plan, plan_part, term_alone,
+    CertificateSeen, ComponentHealth, Configs, Connections, DesiredPods, Neighbours, PassObservation, PlanScope,
+    ValidatedDocuments, Waves, bindings_digest, machine_config, machine_configs, plan, plan_part, term_alone,
 };
 use model::{apply, hypervisors, identified, mint};
 
@@ -45,22 +45,22 @@ impl Model {
     }
 
     /// What is seen while some machines are silent: of each machine all, or what it tells of one cluster.
-    fn observe(&self, documents: &Documents, silent: &BTreeSet<usize>, of: Option<&ClusterId>) -> Observation {
+    fn observe(&self, documents: &Documents, silent: &BTreeSet<usize>, of: Option<&ClusterId>) -> PassObservation {
         let machine = |(number, (name, state)): (usize, (&HypervisorName, &MachineState))| {
-            let known = || Seen::Known(of.map_or_else(|| state.clone(), |id| state.part_of(id)));
-            (name.clone(), if silent.contains(&number) { Seen::unreachable("it is silent") } else { known() })
+            let known = || ObservedValue::Known(of.map_or_else(|| state.clone(), |id| state.part_of(id)));
+            (name.clone(), if silent.contains(&number) { ObservedValue::unreachable("it is silent") } else { known() })
         };
         let is_well = |pod: &&PodName| {
             self.machines.values().any(|state| state.sandboxes.iter().any(|sandbox| sandbox.pod == **pod))
         };
         let well = documents.components.keys().filter(is_well);
         let ids = documents.clusters.values().filter_map(|cluster| cluster.id());
-        Observation {
+        PassObservation {
             machines: self.machines.iter().enumerate().map(machine).collect(),
-            health: well.map(|pod| (pod.clone(), Health::Healthy)).collect(),
-            bindings: ids.map(|id| (id.clone(), Seen::Known(bindings_digest()))).collect(),
+            health: well.map(|pod| (pod.clone(), ComponentHealth::Healthy)).collect(),
+            bindings: ids.map(|id| (id.clone(), ObservedValue::Known(bindings_digest()))).collect(),
             certificates: self.certificates.clone(),
-            ..Observation::default()
+            ..PassObservation::default()
         }
     }
 
@@ -83,19 +83,19 @@ impl Model {
             let seen = self.observe(&own, silent, Some(&id));
             let users = self.machines.values().flat_map(|state| state.files.values()).map(|file| file.user).collect();
             let waves = Waves::default();
-            let part = Part::Cluster(Neighbours { documents: &self.documents, users: &users, waves: &waves });
+            let part = PlanScope::Cluster(Neighbours { documents: &self.documents, users: &users, waves: &waves });
             let mut plan = plan_part(own.clone(), part, &seen, Timestamp::UNIX_EPOCH).unwrap();
             mint(&mut plan, &mut self.certificates);
             self.take(&own, &plan.documents);
-            let world = World::of_pass(&plan.documents, &seen).unwrap();
-            let (wants, _) = Configs::of(&plan.documents, &world, &seen).wants();
+            let world = ValidatedDocuments::of_pass(&plan.documents, &seen).unwrap();
+            let (wants, _) = Configs::of(&plan.documents, &world, &seen).desired_pods();
             told.push((plan.documents, wants));
         }
         let own = self.documents.of_machines();
         let seen = self.observe(&own, silent, None);
         let mut plan = plan_part(
             own.clone(),
-            Part::Machines(Connections { documents: &self.documents, heard: &BTreeMap::new() }),
+            PlanScope::Machines(Connections { documents: &self.documents, last_contact: &BTreeMap::new() }),
             &seen,
             Timestamp::UNIX_EPOCH,
         )
@@ -113,16 +113,16 @@ impl Model {
 
     fn configs(
         &self,
-        seen: &Observation,
-        told: &[(Documents, BTreeMap<HypervisorName, Wants>)],
+        seen: &PassObservation,
+        told: &[(Documents, BTreeMap<HypervisorName, DesiredPods>)],
     ) -> BTreeMap<HypervisorName, MachineConfig> {
         let known: BTreeSet<_> = self.documents.clusters.values().filter_map(|cluster| cluster.id().cloned()).collect();
         let config = |(name, document): (&HypervisorName, &keelway_api::Shared<keelway_api::Hypervisor>)| {
             let state = seen.machines[name].known()?;
             let here = told.iter().filter_map(|(documents, wants)| Some((documents, wants.get(name)?)));
-            let pods = here
-                .clone()
-                .filter_map(|(documents, wants)| wants.pods(documents, &World::of(documents).ok()?, |_| true).ok());
+            let pods = here.clone().filter_map(|(documents, wants)| {
+                wants.pods(documents, &ValidatedDocuments::of(documents).ok()?, |_| true).ok()
+            });
             let digests = here.clone().flat_map(|(_, wants)| wants.digests());
             let digests = digests.map(|(pod, digest)| (pod.clone(), digest)).collect();
             let removals = here.clone().flat_map(|(_, wants)| wants.removals().clone()).collect();

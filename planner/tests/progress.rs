@@ -10,12 +10,12 @@ use keelway_api::{
     cluster::KeelwayStatus,
     documents::SecretName,
     jiff::{SignedDuration, Timestamp},
-    machine::{Figures, MachineState, SandboxState, Seen},
+    machine::{Figures, MachineState, ObservedValue, SandboxState},
     name::{HypervisorName, PodName},
     release::KEELWAY,
 };
 use keelway_planner::{
-    CertificateSeen, Health, MintRequest, Observation, Plan, bindings_digest, configure, invariants, plan,
+    CertificateSeen, ComponentHealth, MintRequest, PassObservation, Plan, bindings_digest, configure, invariants, plan,
     plan_progress,
 };
 use model::{apply, hypervisors, identified, mint};
@@ -70,22 +70,25 @@ impl World {
         (&found.status, &found.reason, &found.message)
     }
 
-    fn observe(&self) -> Observation {
+    fn observe(&self) -> PassObservation {
         let machine = |(name, state): (&HypervisorName, &MachineState)| {
             let silent = self.silent.contains(name);
-            (name.clone(), if silent { Seen::unreachable("it is silent") } else { Seen::Known(state.clone()) })
+            (
+                name.clone(),
+                if silent { ObservedValue::unreachable("it is silent") } else { ObservedValue::Known(state.clone()) },
+            )
         };
         let runs = |pod: &&PodName| {
             self.machines.values().any(|state| state.sandboxes.iter().any(|sandbox| sandbox.pod == **pod))
         };
         let well = self.documents.components.keys().filter(runs);
         let id = self.documents.clusters.values().next().unwrap().id().unwrap();
-        Observation {
+        PassObservation {
             machines: self.machines.iter().map(machine).collect(),
-            health: well.map(|pod| (pod.clone(), Health::Healthy)).collect(),
-            bindings: [(id.clone(), Seen::Known(bindings_digest()))].into(),
+            health: well.map(|pod| (pod.clone(), ComponentHealth::Healthy)).collect(),
+            bindings: [(id.clone(), ObservedValue::Known(bindings_digest()))].into(),
             certificates: self.certificates.clone(),
-            ..Observation::default()
+            ..PassObservation::default()
         }
     }
 
@@ -461,7 +464,7 @@ fn certificates_of_replicas_do_not_end_in_one_second() {
 fn a_member_that_does_not_answer_in_time_is_not_taken_for_one_that_does_not_work() {
     let mut world = World::settled();
     world.cluster().spec.images.registry = Some("registry.example.com".to_owned());
-    let replaced = |health: fn(String) -> Health| {
+    let replaced = |health: fn(String) -> ComponentHealth| {
         let mut seen = world.observe();
         seen.health.values_mut().for_each(|found| *found = health("it says nothing".to_owned()));
         let mut plan = plan(world.documents.clone(), &seen, world.now).unwrap();
@@ -473,7 +476,7 @@ fn a_member_that_does_not_answer_in_time_is_not_taken_for_one_that_does_not_work
         .unwrap();
         free
     };
-    assert_eq!((replaced(Health::NoAnswer), replaced(Health::Unhealthy)), (0, 1));
+    assert_eq!((replaced(ComponentHealth::NoAnswer), replaced(ComponentHealth::Unhealthy)), (0, 1));
 }
 
 const GIBIBYTE: u64 = 1 << 30;

@@ -10,13 +10,13 @@ use keelway_api::{
     cluster::MemberPhase,
     hypervisor::Applied,
     jiff::Timestamp,
-    machine::{MachineConfig, MachineState, Seen},
+    machine::{MachineConfig, MachineState, ObservedValue},
     name::{ClusterRef, HypervisorName, PodName},
     role::Role,
 };
 use keelway_planner::{
-    Certificates, DifferenceKind, Health, HeldConfig, HeldMachine, Observation, Recovery, Remedy, bindings_digest,
-    machine_configs, note_issued, plan, recover, refuse,
+    ComponentHealth, DifferenceKind, HeldConfig, HeldMachine, ObservedCertificates, PassObservation, Recovery, Remedy,
+    bindings_digest, machine_configs, note_issued, plan, recover, refuse,
 };
 use model::{apply, hypervisors, identified, mint};
 
@@ -31,7 +31,7 @@ struct World {
     documents: Documents,
     machines: BTreeMap<HypervisorName, MachineState>,
     configs: BTreeMap<HypervisorName, MachineConfig>,
-    certificates: Certificates,
+    certificates: ObservedCertificates,
     /// Of the last pass.
     waiting: Vec<String>,
 }
@@ -67,18 +67,25 @@ impl World {
         }
     }
 
-    fn observe(&self) -> Observation {
+    fn observe(&self) -> PassObservation {
         let health = self.documents.components.iter().map(|(pod, component)| {
             let runs = self.machines[&component.spec.hypervisor].runs(pod);
-            (pod.clone(), if runs { Health::Healthy } else { Health::Unhealthy("it does not run".to_owned()) })
+            (
+                pod.clone(),
+                if runs { ComponentHealth::Healthy } else { ComponentHealth::Unhealthy("it does not run".to_owned()) },
+            )
         });
         let ids = self.documents.clusters.values().filter_map(|cluster| cluster.id());
-        let mut seen = Observation {
-            machines: self.machines.iter().map(|(name, state)| (name.clone(), Seen::Known(state.clone()))).collect(),
+        let mut seen = PassObservation {
+            machines: self
+                .machines
+                .iter()
+                .map(|(name, state)| (name.clone(), ObservedValue::Known(state.clone())))
+                .collect(),
             health: health.collect(),
-            bindings: ids.map(|id| (id.clone(), Seen::Known(bindings_digest()))).collect(),
+            bindings: ids.map(|id| (id.clone(), ObservedValue::Known(bindings_digest()))).collect(),
             certificates: self.certificates.clone(),
-            ..Observation::default()
+            ..PassObservation::default()
         };
         refuse(&self.documents, &mut seen);
         seen
@@ -96,7 +103,7 @@ impl World {
             .filter_map(|(name, secret)| Some((name.clone(), secret.data.as_ref()?.get("active.crt")?.clone())));
         // A bundle begins with the active certificate.
         for (name, active) in authorities.collect::<Vec<_>>() {
-            plan.documents.keep(&name, [("bundle.crt".to_owned(), active)]);
+            plan.documents.put_secret_values(&name, [("bundle.crt".to_owned(), active)]);
         }
         let configs = machine_configs(&plan.documents, &seen).unwrap();
         note_issued(&mut plan.documents, &configs);
@@ -128,10 +135,10 @@ impl World {
         assert!(self.documents.clusters.is_empty() && self.digests().is_empty());
     }
 
-    fn held(&self) -> BTreeMap<HypervisorName, Seen<HeldMachine>> {
+    fn held(&self) -> BTreeMap<HypervisorName, ObservedValue<HeldMachine>> {
         let held = |(name, state): (&HypervisorName, &MachineState)| {
             let config = self.configs.get(name).cloned().map_or(HeldConfig::None, HeldConfig::Known);
-            (name.clone(), Seen::Known(HeldMachine { state: state.clone(), config }))
+            (name.clone(), ObservedValue::Known(HeldMachine { state: state.clone(), config }))
         };
         self.machines.iter().map(held).collect()
     }
@@ -209,7 +216,7 @@ fn components_that_are_newer_than_the_backup_are_adopted_and_nothing_is_replaced
     // The public half of a gateway's key follows from the private one, which is not for this crate.
     let gateway = newest.secrets.iter().find(|(name, _)| name.name == "gateway-1").unwrap();
     let public = gateway.1.data.as_ref().unwrap()["wireguard.pub"].clone();
-    world.documents.keep(gateway.0, [("wireguard.pub".to_owned(), public)]);
+    world.documents.put_secret_values(gateway.0, [("wireguard.pub".to_owned(), public)]);
     for (name, secret) in &newest.secrets {
         assert!(world.documents.secrets[name].data == secret.data, "{name:?}");
     }
@@ -267,7 +274,7 @@ fn another_authority_than_that_of_the_machines_blocks_its_cluster() {
     let digests = world.digests();
     let name = world.documents.secrets.keys().find(|name| name.name == "etcd-ca").unwrap().clone();
     let other = ["active.crt", "bundle.crt"].map(|key| (key.to_owned(), keelway_api::ByteString(b"other".to_vec())));
-    world.documents.keep(&name, other);
+    world.documents.put_secret_values(&name, other);
     world.documents.clusters.get_mut(&World::reference()).unwrap().status.as_mut().unwrap().minted.clear();
     let recovery = world.recover();
     assert_eq!(
@@ -323,7 +330,7 @@ fn a_machine_that_does_not_answer_keeps_its_numbers() {
     let silent = world.machine_of("kube-apiserver-1");
     world.documents = backup;
     let mut held = world.held();
-    held.insert(silent.clone(), Seen::unreachable("no answer"));
+    held.insert(silent.clone(), ObservedValue::unreachable("no answer"));
     let recovery = recover(&world.documents, &held, &Time(Timestamp::UNIX_EPOCH));
     assert_eq!(subjects(&recovery, |kind| matches!(kind, DifferenceKind::Silent { .. })), [silent.as_str()]);
     assert!(recovery.needs_attention());
@@ -343,7 +350,7 @@ fn a_cluster_is_paused_where_a_machine_does_not_give_its_config() {
     let old = world.machine_of("kube-apiserver-1");
     world.documents = backup;
     let mut held = world.held();
-    let Some(Seen::Known(machine)) = held.get_mut(&old) else { panic!("{old}") };
+    let Some(ObservedValue::Known(machine)) = held.get_mut(&old) else { panic!("{old}") };
     machine.config = HeldConfig::Unknown("its agent is too old".to_owned());
     let recovery = recover(&world.documents, &held, &Time(Timestamp::UNIX_EPOCH));
     assert_eq!(subjects(&recovery, |kind| *kind == DifferenceKind::Paused), ["c1"]);

@@ -11,12 +11,13 @@ use keelway_api::{
     documents::SecretName,
     hypervisor::LOST_ANNOTATION,
     jiff::Timestamp,
-    machine::{MachineState, Pod, Seen, ServerAdmin},
+    machine::{MachineState, ObservedValue, Pod, ServerAdmin},
     name::{ClusterRef, HypervisorName, PodName},
     role::Role,
 };
 use keelway_planner::{
-    Cause, CertificateSeen, Health, Holds, Observation, Plan, bindings_digest, holds, invariants, machine_configs, plan,
+    CertificateSeen, ComponentHealth, PassObservation, Plan, SecretContents, WaitKind, bindings_digest, holds,
+    invariants, machine_configs, plan,
 };
 use model::{apply, empty, hypervisors, identified, mint};
 use proptest::{collection::vec, prelude::*};
@@ -99,7 +100,7 @@ impl World {
         let lost = round.lost.and_then(|lost| lost.checked_rem(self.documents.secrets.len()));
         if let Some(name) = lost.and_then(|lost| self.documents.secrets.keys().nth(lost)).cloned() {
             let secret = self.documents.secrets.remove(&name).unwrap();
-            self.missed = (holds(&name.name) != Holds::Certificates).then_some((name, secret));
+            self.missed = (holds(&name.name) != SecretContents::Certificates).then_some((name, secret));
         }
     }
 
@@ -112,11 +113,11 @@ impl World {
         self.machines.values().any(|state| state.sandboxes.iter().any(|sandbox| sandbox.pod == *pod))
     }
 
-    fn observe(&self, round: &Round) -> Observation {
+    fn observe(&self, round: &Round) -> PassObservation {
         let bit = |bits: u8, number: usize| (bits >> (number % 8)) & 1 == 1;
         let machine = |(number, (name, state)): (usize, (&HypervisorName, &MachineState))| {
-            let unreachable = || Seen::unreachable("it is silent");
-            let seen = if bit(round.silent, number) { unreachable() } else { Seen::Known(state.clone()) };
+            let unreachable = || ObservedValue::unreachable("it is silent");
+            let seen = if bit(round.silent, number) { unreachable() } else { ObservedValue::Known(state.clone()) };
             (name.clone(), seen)
         };
         // Whoever asks dials the place in the documents: what is left of an earlier one elsewhere does not answer for it.
@@ -124,14 +125,17 @@ impl World {
             let state = &self.machines[&component.spec.hypervisor];
             let runs = state.sandboxes.iter().any(|sandbox| sandbox.pod == *pod);
             let well = runs && !bit(round.ill, number);
-            (pod.clone(), if well { Health::Healthy } else { Health::Unhealthy("it is ill".to_owned()) })
+            (
+                pod.clone(),
+                if well { ComponentHealth::Healthy } else { ComponentHealth::Unhealthy("it is ill".to_owned()) },
+            )
         };
         let id = self.documents.clusters.values().next().unwrap().id().unwrap();
-        Observation {
+        PassObservation {
             machines: self.machines.iter().enumerate().map(machine).collect(),
             refused: BTreeMap::new(),
             health: self.documents.components.iter().enumerate().map(health).collect(),
-            bindings: [(id.clone(), Seen::Known(bindings_digest()))].into(),
+            bindings: [(id.clone(), ObservedValue::Known(bindings_digest()))].into(),
             certificates: self.certificates.clone(),
         }
     }
@@ -260,11 +264,11 @@ fn an_api_server_is_ready_before_it_is_relied_on_and_drained_before_it_goes() {
     let second = world.pod("kube-apiserver-1");
     let leaving = Round { sessions: 1, ..calm(1, 2) };
     let plan = world.pass(&leaving);
-    assert!(plan.waiting.iter().any(|waiting| waiting.what == "c1/kube-apiserver-1"), "{:?}", plan.waiting);
+    assert!(plan.waiting.iter().any(|waiting| waiting.subject == "c1/kube-apiserver-1"), "{:?}", plan.waiting);
     assert!(world.runs(&second), "its ingresses are told first");
     let plan = world.pass(&leaving);
     assert!(!world.runs(&second), "{:?}", plan.waiting);
-    assert!(plan.waiting.iter().any(|waiting| waiting.on.contains("1 connection ")), "{:?}", plan.waiting);
+    assert!(plan.waiting.iter().any(|waiting| waiting.blocker.contains("1 connection ")), "{:?}", plan.waiting);
     let _ = world.pass(&calm(1, 2));
     let plan = world.pass(&calm(1, 2));
     assert_eq!((plan.waiting, plan.decisions), (vec![], vec![]));
@@ -283,8 +287,8 @@ fn a_component_on_a_silent_machine_stays_known_when_it_is_no_longer_wanted() {
     let number = world.machines.keys().position(|name| *name == machine).unwrap();
     for _ in 0..5 {
         let plan = world.pass(&Round { silent: 1 << number, ..calm(1, 1) });
-        let waits = plan.waiting.iter().find(|waiting| waiting.what == "c1/kube-scheduler-1").unwrap();
-        assert!(waits.on.contains("to answer"), "{waits}");
+        let waits = plan.waiting.iter().find(|waiting| waiting.subject == "c1/kube-scheduler-1").unwrap();
+        assert!(waits.blocker.contains("to answer"), "{waits}");
     }
     assert!(world.runs(&pod) && world.documents.components.contains_key(&pod));
     for _ in 0..4 {
@@ -304,8 +308,8 @@ fn controllers_start_when_an_api_server_is_ready() {
     };
     while !ready(&plan) {
         assert!(!world.runs(&world.pod("kube-controller-manager-0")));
-        let waits = plan.waiting.iter().find(|waiting| waiting.what == "c1/kube-controller-manager-0").unwrap();
-        assert_eq!(waits.on, "an API server to be ready");
+        let waits = plan.waiting.iter().find(|waiting| waiting.subject == "c1/kube-controller-manager-0").unwrap();
+        assert_eq!(waits.blocker, "an API server to be ready");
         plan = world.pass(&calm(1, 1));
     }
     assert!(world.runs(&world.pod("kube-apiserver-0")) && world.runs(&world.pod("kube-controller-manager-0")));
@@ -326,8 +330,8 @@ fn an_ingress_that_cannot_be_seen_is_waited_for() {
     let silent = Round { silent: 1 << number, ..calm(1, 2) };
     for _ in 0..5 {
         let plan = world.pass(&silent);
-        let waits = plan.waiting.iter().find(|waiting| waiting.what == "c1/kube-apiserver-1").unwrap();
-        assert!(waits.on.contains("to answer") || waits.on.contains("no more connections"), "{waits}");
+        let waits = plan.waiting.iter().find(|waiting| waiting.subject == "c1/kube-apiserver-1").unwrap();
+        assert!(waits.blocker.contains("to answer") || waits.blocker.contains("no more connections"), "{waits}");
     }
     assert_eq!(world.of_role(Role::KubeApiserver).len(), 2);
     for _ in 0..4 {
@@ -354,13 +358,16 @@ fn an_ingress_that_leaves_is_known_until_it_is_seen_to_have_ended() {
     let (mut world, machine) = with_a_leaving_ingress();
     for _ in 0..5 {
         let plan = world.pass(&Round { silent: machine, ..calm(1, 1) });
-        let waits = |what: &str| plan.waiting.iter().find(|waiting| waiting.what == what).unwrap();
-        assert!(waits("c1/ingress-1").on.contains("to answer"));
+        let waits = |what: &str| plan.waiting.iter().find(|waiting| waiting.subject == what).unwrap();
+        assert!(waits("c1/ingress-1").blocker.contains("to answer"));
         let _ = waits("c1/kube-apiserver-1");
     }
     let plan = world.pass(&Round { silent: machine, ..calm(1, 1) });
-    let waits = plan.waiting.iter().find(|waiting| waiting.what == "c1/ingress-1").unwrap();
-    assert!(waits.on.contains(LOST_ANNOTATION) && matches!(waits.holds_up, Some((_, Cause::Blocked))), "{waits:?}");
+    let waits = plan.waiting.iter().find(|waiting| waiting.subject == "c1/ingress-1").unwrap();
+    assert!(
+        waits.blocker.contains(LOST_ANNOTATION) && matches!(waits.delays, Some((_, WaitKind::Blocked))),
+        "{waits:?}"
+    );
     assert!(world.runs(&world.pod("kube-apiserver-1")), "the ingress sends it connections");
     for _ in 0..4 {
         let _ = world.pass(&calm(1, 1));
@@ -506,7 +513,7 @@ fn a_cluster_stays_as_it_was_born() {
     let blocked = |field: &str| {
         plan.waiting
             .iter()
-            .any(|waiting| waiting.on.starts_with(field) && matches!(waiting.holds_up, Some((_, Cause::Blocked))))
+            .any(|waiting| waiting.blocker.starts_with(field) && matches!(waiting.delays, Some((_, WaitKind::Blocked))))
     };
     assert!(fields.into_iter().all(blocked), "{:?}", plan.waiting);
 }
@@ -558,7 +565,11 @@ fn components_go_to_the_next_release_one_after_the_other_and_stores_first() {
         let round = ill(&world, "etcd-1");
         let plan = world.pass(&round);
         assert_eq!(world.digests(), old, "no member goes while another one is ill");
-        assert!(plan.waiting.iter().any(|waiting| waiting.on.contains("its turn to run 1.37.0")), "{:?}", plan.waiting);
+        assert!(
+            plan.waiting.iter().any(|waiting| waiting.blocker.contains("its turn to run 1.37.0")),
+            "{:?}",
+            plan.waiting
+        );
     }
     let mut passes = 0;
     while versions(&world).iter().any(|(_, version)| version == "1.36.3") {
@@ -588,7 +599,7 @@ fn components_go_to_the_next_release_one_after_the_other_and_stores_first() {
     set(&mut world, "1.36.3");
     let plan = world.pass(&calm(2, 2));
     assert_eq!(world.digests(), ran);
-    assert!(plan.waiting.iter().any(|waiting| waiting.on.contains("older minor release")), "{:?}", plan.waiting);
+    assert!(plan.waiting.iter().any(|waiting| waiting.blocker.contains("older minor release")), "{:?}", plan.waiting);
 }
 
 #[test]
@@ -601,7 +612,7 @@ fn a_cluster_skips_no_minor_release() {
     let ran = world.digests();
     let plan = world.pass(&calm(1, 1));
     assert_eq!(world.digests(), ran);
-    assert!(plan.waiting.iter().any(|waiting| waiting.on.contains("write 1.36.3 first")), "{:?}", plan.waiting);
+    assert!(plan.waiting.iter().any(|waiting| waiting.blocker.contains("write 1.36.3 first")), "{:?}", plan.waiting);
 }
 
 /// Components of an older release of Keelway went where their cluster went, and do not tell so: none of them goes back.

@@ -21,10 +21,10 @@ use std::{
 
 use keelway_api::{
     Documents,
-    machine::{MachineState, Seen},
+    machine::{MachineState, ObservedValue},
     name::HypervisorName,
 };
-use keelway_reconciler::{Applying, Outcome, PassError, StoreError, Task, Watcher};
+use keelway_reconciler::{ApplyOutcome, PassError, PassOutcome, StoreError, Task, Watcher};
 use tokio::time::{sleep, timeout};
 use world::World;
 
@@ -116,7 +116,7 @@ impl Progress {
 
 impl Watcher for Progress {
     fn began(&mut self, _: &Task) {}
-    fn passed(&mut self, task: &Task, outcome: &Outcome, _: Duration) {
+    fn passed(&mut self, task: &Task, outcome: &PassOutcome, _: Duration) {
         let mut settled = self.0.lock().unwrap();
         if matches!(task, Task::Cluster(_)) && outcome.settled {
             settled.insert(task.clone());
@@ -125,14 +125,14 @@ impl Watcher for Progress {
         }
     }
     fn saved(&mut self, _: &Documents, _: &Documents) {}
-    fn looked(&mut self, _: &HypervisorName, _: &Seen<MachineState>) {}
-    fn applied(&mut self, _: &Task, _: &Applying) {}
+    fn machine_observed(&mut self, _: &HypervisorName, _: &ObservedValue<MachineState>) {}
+    fn applied(&mut self, _: &Task, _: &ApplyOutcome) {}
     fn failed(&mut self, task: &Task, error: &PassError, _: Duration) {
         panic!("{task}: {error}");
     }
     fn queued(&mut self, _: usize) {}
     fn ended(&mut self, _: &Task) {}
-    fn unread(&mut self, error: &StoreError) {
+    fn load_failed(&mut self, error: &StoreError) {
         panic!("{error}");
     }
 }

@@ -3,11 +3,11 @@
 use futures::future::join_all;
 use keelway_api::{
     Documents,
-    machine::{MachineState, Seen},
+    machine::{MachineState, ObservedValue},
     name::{HypervisorName, InstallationId},
 };
 
-use crate::{Context, Minter, PassError, pass::identified};
+use crate::{Minter, PassContext, PassError, pass::identified};
 
 /// Why no machine was taken over.
 #[derive(Debug, thiserror::Error)]
@@ -57,14 +57,14 @@ pub enum AdoptError {
 ///
 /// Only the owner's record changes: what runs there goes on, and is left alone until documents tell of its cluster.
 pub async fn adopt(
-    context: &Context,
+    context: &PassContext,
     minter: &mut dyn Minter,
     from: &InstallationId,
     names: &[HypervisorName],
 ) -> Result<(Documents, Vec<HypervisorName>), AdoptError> {
     let loaded = context.store.load().await.map_err(PassError::from)?;
     let mut documents = identified(&loaded, minter)?;
-    let found = look(context, &documents, from, names).await?;
+    let found = observe_machines(context, &documents, from, names).await?;
     for (name, state) in &found {
         let Some(document) = documents.hypervisors.get_mut(name) else { continue };
         let status = document.status.get_or_insert_default();
@@ -80,8 +80,8 @@ pub async fn adopt(
 }
 
 /// The machines to take over, with what is on them.
-async fn look(
-    context: &Context,
+async fn observe_machines(
+    context: &PassContext,
     documents: &Documents,
     from: &InstallationId,
     names: &[HypervisorName],
@@ -89,7 +89,7 @@ async fn look(
     if let Some(name) = names.iter().find(|name| !documents.hypervisors.contains_key(*name)) {
         return Err(AdoptError::Missing(name.clone()));
     }
-    context.machines.introduce(documents);
+    context.machines.load_credentials(documents);
     let machines = documents.hypervisors.iter().filter(|(name, _)| names.is_empty() || names.contains(name));
     let seen =
         join_all(machines.map(|(name, document)| async move { (name, context.machines.observe(document).await) }));
@@ -97,21 +97,23 @@ async fn look(
     for (name, seen) in seen.await {
         let asked_for = !names.is_empty();
         match seen {
-            Seen::Unreachable { why, .. } => return Err(AdoptError::Unreachable { machine: name.clone(), why }),
-            Seen::Known(state) if state.owner.as_ref() == Some(from) => found.push((name.clone(), state)),
-            Seen::Known(state) if asked_for => {
+            ObservedValue::Unreachable { why, .. } => {
+                return Err(AdoptError::Unreachable { machine: name.clone(), why });
+            }
+            ObservedValue::Known(state) if state.owner.as_ref() == Some(from) => found.push((name.clone(), state)),
+            ObservedValue::Known(state) if asked_for => {
                 return Err(match state.owner {
                     Some(owner) => AdoptError::AnotherOwner { machine: name.clone(), owner, from: from.clone() },
                     None => AdoptError::NoOwner(name.clone()),
                 });
             }
-            Seen::Known(_) => {}
+            ObservedValue::Known(_) => {}
         }
     }
     if found.is_empty() { Err(AdoptError::Nobody(from.clone())) } else { Ok(found) }
 }
 
-async fn write(context: &Context, documents: &Documents, name: &HypervisorName) -> Result<(), AdoptError> {
+async fn write(context: &PassContext, documents: &Documents, name: &HypervisorName) -> Result<(), AdoptError> {
     let document = documents.hypervisors.get(name);
     let installation = document.and_then(|document| document.status.as_ref()?.installation.clone());
     let (Some(document), Some(installation)) = (document, installation) else {

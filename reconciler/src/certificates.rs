@@ -4,30 +4,30 @@ use std::str;
 
 use keelway_api::{Documents, Secret, documents::SecretName, shared::Map};
 use keelway_pki::CertificateFacts;
-use keelway_planner::{CertificateSeen, Certificates};
+use keelway_planner::{CertificateSeen, ObservedCertificates};
 
 /// Reads every certificate that is there. One that cannot be read is left out, so that it is minted anew.
-pub(crate) fn read(documents: &Documents) -> Certificates {
+pub(crate) fn read(documents: &Documents) -> ObservedCertificates {
     documents.secrets.iter().flat_map(|(name, secret)| of_secret(name, secret)).collect()
 }
 
 /// What was read once.
 #[derive(Default)]
-pub(crate) struct Read {
+pub(crate) struct CertificateSnapshot {
     secrets: Map<SecretName, Secret>,
-    certificates: Certificates,
+    certificates: ObservedCertificates,
 }
 
-impl Read {
-    pub(crate) fn of(documents: &Documents, certificates: Certificates) -> Self {
+impl CertificateSnapshot {
+    pub(crate) fn of(documents: &Documents, certificates: ObservedCertificates) -> Self {
         Self { secrets: documents.secrets.clone(), certificates }
     }
 
     /// The certificates of clusters, of which those in Secrets that are as they were are not read again.
-    pub(crate) fn again(&self, documents: &Documents) -> Certificates {
-        let mut found = Certificates::new();
+    pub(crate) fn again(&self, documents: &Documents) -> ObservedCertificates {
+        let mut found = ObservedCertificates::new();
         for (name, secret) in documents.secrets.iter().filter(|(name, _)| name.is_of_a_cluster()) {
-            if self.secrets.get(name).is_some_and(|known| known.is_one_with(secret)) {
+            if self.secrets.get(name).is_some_and(|known| known.ptr_eq(secret)) {
                 let first = (name.clone(), String::new());
                 let of_it = self.certificates.range(first..).take_while(|((of, _), _)| of == name);
                 found.extend(of_it.map(|(place, seen)| (place.clone(), seen.clone())));
@@ -69,7 +69,7 @@ mod tests {
     /// Documents with a Secret whose certificate cannot be read.
     fn documents(of: &SecretName) -> Documents {
         let mut documents = Documents::default();
-        documents.keep(of, [("server.crt".to_owned(), k8s_openapi::ByteString(b"nothing".to_vec()))]);
+        documents.put_secret_values(of, [("server.crt".to_owned(), k8s_openapi::ByteString(b"nothing".to_vec()))]);
         documents
     }
 
@@ -87,10 +87,10 @@ mod tests {
             renew_at: Timestamp::UNIX_EPOCH,
             not_after: Timestamp::UNIX_EPOCH,
         };
-        let known: Certificates = [((name.clone(), "server".to_owned()), seen)].into();
-        let read = Read::of(&before, known.clone());
+        let known: ObservedCertificates = [((name.clone(), "server".to_owned()), seen)].into();
+        let read = CertificateSnapshot::of(&before, known.clone());
         assert_eq!(read.again(&before), known);
-        assert_eq!(read.again(&documents(&name)), Certificates::new());
-        assert_eq!(Read::default().again(&before), Certificates::new());
+        assert_eq!(read.again(&documents(&name)), ObservedCertificates::new());
+        assert_eq!(CertificateSnapshot::default().again(&before), ObservedCertificates::new());
     }
 }

@@ -3,7 +3,7 @@
 use futures::future::join_all;
 use keelway_api::{Documents, Hypervisor, documents::SecretName, jiff::Timestamp, name::HypervisorName};
 use keelway_hypervisor_agent::{
-    enrollment::{Granted, Trust},
+    enrollment::{DriverTrust, GrantedIdentity},
     report::chain_text,
 };
 use keelway_pki::EnrollmentToken;
@@ -12,17 +12,17 @@ use keelway_planner::{
     installation_revoked,
 };
 
-use crate::{Context, Failure, mint, tls};
+use crate::{PassContext, PassFailure, mint, tls};
 
 /// What one agent is to be given, with all that it takes.
-pub struct Certifying<'a> {
+pub struct AgentCertification<'a> {
     documents: &'a Documents,
     machine: &'a HypervisorName,
     order: &'a AgentOrder,
     now: Timestamp,
 }
 
-impl<'a> Certifying<'a> {
+impl<'a> AgentCertification<'a> {
     pub(crate) fn new(
         documents: &'a Documents,
         (machine, order): (&'a HypervisorName, &'a AgentOrder),
@@ -51,21 +51,21 @@ impl<'a> Certifying<'a> {
     }
 
     /// Whom it takes for its driver.
-    pub fn trust(&self) -> Result<Trust, String> {
+    pub fn trust(&self) -> Result<DriverTrust, String> {
         let id = self.documents.installation().ok_or("the documents are of no installation")?;
         let authorities = self.text(&installation_authority(id), "bundle.crt")?;
-        Ok(Trust { authorities, revoked: self.text(&installation_revoked(id), REVOCATION_LIST)? })
+        Ok(DriverTrust { authorities, revoked: self.text(&installation_revoked(id), REVOCATION_LIST)? })
     }
 
     /// The certificate for the key of a signing request, with whom to trust.
-    pub fn grant(&self, signing_request: &str) -> Result<Granted, String> {
+    pub fn grant(&self, signing_request: &str) -> Result<GrantedIdentity, String> {
         let (AgentOrder::Enroll(serial) | AgentOrder::Renew(serial)) = self.order else {
             return Err("no certificate was decided on".to_owned());
         };
         let id = self.documents.installation().ok_or("the documents are of no installation")?;
         let (subject, authority, ttl) = agent_grant(id, self.machine);
         let certified = mint::certify(self.documents, (&authority, &subject, ttl), signing_request, serial, self.now);
-        Ok(Granted { certificate: certified.map_err(|error| chain_text(&error))?, trust: self.trust()? })
+        Ok(GrantedIdentity { certificate: certified.map_err(|error| chain_text(&error))?, trust: self.trust()? })
     }
 
     fn text(&self, secret: &SecretName, key: &str) -> Result<String, String> {
@@ -75,7 +75,7 @@ impl<'a> Certifying<'a> {
 }
 
 /// Every agent at once.
-pub(crate) async fn certify(context: &Context, plan: &Plan) -> Vec<(usize, Vec<Failure>)> {
+pub(crate) async fn certify(context: &PassContext, plan: &Plan) -> Vec<(usize, Vec<PassFailure>)> {
     let documents = &plan.documents;
     let agents = plan.agents.iter();
     let found = agents.filter_map(|(name, order)| Some((name, documents.hypervisors.get(name)?, order)));
@@ -83,16 +83,16 @@ pub(crate) async fn certify(context: &Context, plan: &Plan) -> Vec<(usize, Vec<F
 }
 
 async fn one(
-    context: &Context,
+    context: &PassContext,
     documents: &Documents,
     (machine, document): (&HypervisorName, &Hypervisor),
     order: &AgentOrder,
-) -> (usize, Vec<Failure>) {
+) -> (usize, Vec<PassFailure>) {
     if context.run.stop.is_cancelled() {
         return (0, Vec::new());
     }
-    let certifying = Certifying::new(documents, (machine, order), (context.clock)());
+    let certifying = AgentCertification::new(documents, (machine, order), (context.clock)());
     let applying = context.machines.certify(document, &certifying, &context.run).await;
-    let fail = |why| Failure { at: machine.to_string(), why };
+    let fail = |why| PassFailure { subject: machine.to_string(), reason: why };
     (applying.effects, applying.failures.into_iter().map(fail).collect())
 }

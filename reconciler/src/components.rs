@@ -3,37 +3,37 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use keelway_api::{Documents, jiff::Timestamp, machine::Seen, name::ClusterId};
+use keelway_api::{Documents, jiff::Timestamp, machine::ObservedValue, name::ClusterId};
 use keelway_hypervisor_agent::report::chain_text;
-use keelway_planner::{Health, Probe};
+use keelway_planner::{ComponentHealth, Probe};
 
-use crate::{Components, Machines, health, managed_cluster, tls::Clients};
+use crate::{Components, Machines, health, managed_cluster, tls::TlsClients};
 
 /// Components as they are reached through [`Machines::dial`], with TLS on top.
 pub struct DialledComponents {
     machines: Arc<dyn Machines>,
-    clients: Clients,
+    clients: TlsClients,
 }
 
 impl DialledComponents {
     /// The components on these machines.
     #[must_use]
     pub fn new(machines: Arc<dyn Machines>) -> Self {
-        Self { machines, clients: Clients::default() }
+        Self { machines, clients: TlsClients::default() }
     }
 }
 
 #[async_trait]
 impl Components for DialledComponents {
-    async fn health(&self, documents: &Documents, probe: &Probe) -> Health {
+    async fn health(&self, documents: &Documents, probe: &Probe) -> ComponentHealth {
         health::ask(&self.machines, &self.clients, documents, probe).await
     }
 
-    fn rest(&self, id: &ClusterId) {
+    fn close_idle_connections(&self, id: &ClusterId) {
         self.clients.forget(&id.namespace());
     }
 
-    async fn bindings(&self, documents: &Documents, id: &ClusterId) -> Seen<String> {
+    async fn bindings(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<String> {
         managed_cluster::bindings(&self.machines, &self.clients, documents, id).await
     }
 

@@ -2,7 +2,7 @@
 //! runtime that is.
 
 mod agent;
-mod bare;
+mod agentless;
 mod certify;
 mod network;
 mod runtime;
@@ -20,12 +20,14 @@ use async_trait::async_trait;
 use futures::future::{join_all, select_all};
 use keelway_api::{
     Documents, Hypervisor,
-    hypervisor::{CriEndpoint, OnNetwork, Way},
+    hypervisor::{AgentNetworkAddress, CriEndpoint, MachineTransport},
     jiff::Timestamp,
-    machine::{MachineConfig, MachineState, Seen, Silent},
+    machine::{MachineConfig, MachineState, ObservedValue, UnreachableReason},
     name::{HypervisorName, InstallationId},
 };
-use keelway_hypervisor_agent::{Connection, action::Action, client::Handover, leader::Leader, site::Question};
+use keelway_hypervisor_agent::{
+    MachineConnection, action::Action, client::ConfigDelivery, leader::Leader, machine_io::HttpQuery,
+};
 use keelway_planner::AgentOrder;
 use tokio::{
     sync::{Notify, OnceCell},
@@ -33,14 +35,14 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use crate::{Applying, Certifying, Machines, Run};
-use agent::Agent;
-use bare::Bare;
-use network::Introduction;
-use runtime::Runtime;
+use crate::{AgentCertification, ApplyOutcome, Machines, RunControl};
+use agent::ConnectedAgent;
+use agentless::AgentlessMachine;
+use network::MachineCredentials;
+use runtime::ConnectedRuntime;
 
-pub use bare::reach_bare;
-pub use network::{NetworkError, agent_channel, agent_way};
+pub use agentless::reach_bare;
+pub use network::{AgentRouteError, agent_channel, agent_way};
 
 /// How long a look at a machine may take, before it counts as out of reach.
 const LOOK: Duration = Duration::from_secs(10);
@@ -48,25 +50,25 @@ const LOOK: Duration = Duration::from_secs(10);
 /// How soon a machine is looked at again that nobody can listen to.
 const UNHEARD: Duration = Duration::from_secs(5);
 
-fn late() -> String {
+fn timeout_text() -> String {
     format!("no answer within {} s", LOOK.as_secs())
 }
 
 /// Whether the machine does by itself what it was told to, and remembers who drives it: where it has an agent.
 pub(crate) fn has_agent(machine: &Hypervisor) -> bool {
-    matches!(machine.spec.endpoint.way(), Way::Agent(_) | Way::Network(_))
+    matches!(machine.spec.endpoint.way(), MachineTransport::Agent(_) | MachineTransport::Network(_))
 }
 
 /// Machines as their documents say how to reach them; a connection to each is kept.
 pub struct ConnectedMachines {
     archives: PathBuf,
-    introduction: Introduction,
-    connected: Mutex<BTreeMap<Place, Slot>>,
+    introduction: MachineCredentials,
+    connected: Mutex<BTreeMap<ConnectionKey, ConnectionSlot>>,
 }
 
 /// Where a machine is found: a socket's path; or, over a network, which machine where, and through which other one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum ConnectionKey {
     Socket(PathBuf),
     Network {
         machine: String,
@@ -77,45 +79,45 @@ enum Place {
     Bare(String, CriEndpoint),
 }
 
-impl Place {
+impl ConnectionKey {
     fn of(machine: &Hypervisor) -> Self {
         let name = || machine.metadata.name.clone().unwrap_or_default();
         match machine.spec.endpoint.way() {
-            Way::Runtime(path) | Way::Agent(path) => Self::Socket(path.into()),
-            Way::Network(OnNetwork { address, via }) => {
+            MachineTransport::Runtime(path) | MachineTransport::Agent(path) => Self::Socket(path.into()),
+            MachineTransport::Network(AgentNetworkAddress { address, via }) => {
                 Self::Network { machine: name(), address: address.map(str::to_owned), via: via.map(str::to_owned) }
             }
-            Way::Cri(cri) => Self::Bare(name(), cri.clone()),
+            MachineTransport::Cri(cri) => Self::Bare(name(), cri.clone()),
         }
     }
 }
 
 /// Where the connection to a machine is kept, once it stands.
-type Slot = Arc<OnceCell<Arc<Connected>>>;
+type ConnectionSlot = Arc<OnceCell<Arc<MachineHandle>>>;
 
 /// A machine that is reached.
-struct Connected {
-    by: By,
+struct MachineHandle {
+    by: MachineBackend,
     changed: Arc<Notify>,
     /// Whoever tells of its changes, from the first time that somebody waits for one: most passes find nothing to wait for.
     listener: OnceCell<JoinHandle<()>>,
 }
 
 /// A machine that was not seen.
-struct Unseen {
-    silent: Silent,
+struct UnseenMachine {
+    silent: UnreachableReason,
     why: String,
 }
 
-impl From<String> for Unseen {
+impl From<String> for UnseenMachine {
     fn from(why: String) -> Self {
-        Self { silent: Silent::Asked, why }
+        Self { silent: UnreachableReason::Asked, why }
     }
 }
 
 /// Whether somebody tells of a machine's changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Listened {
+enum ChangeListening {
     /// As before.
     Already,
     /// What changed before was told to nobody.
@@ -125,13 +127,13 @@ enum Listened {
 }
 
 /// Who does what there is to do.
-enum By {
-    Runtime(Runtime),
-    Agent(Agent),
-    Bare(Box<Bare>),
+enum MachineBackend {
+    Runtime(ConnectedRuntime),
+    Agent(ConnectedAgent),
+    Bare(Box<AgentlessMachine>),
 }
 
-impl Drop for Connected {
+impl Drop for MachineHandle {
     fn drop(&mut self) {
         if let Some(listener) = self.listener.get() {
             listener.abort();
@@ -139,38 +141,38 @@ impl Drop for Connected {
     }
 }
 
-impl Connected {
+impl MachineHandle {
     /// Whether nobody will tell of a change any more.
-    fn is_deaf(&self) -> bool {
+    fn has_listener_ended(&self) -> bool {
         self.listener.get().is_some_and(JoinHandle::is_finished)
     }
 
     /// Leaves nothing on a machine that holds nothing.
-    async fn part(&self) {
+    async fn remove_idle_helper(&self) {
         match &self.by {
-            By::Bare(bare) => bare.part().await,
-            By::Runtime(_) | By::Agent(_) => {}
+            MachineBackend::Bare(bare) => bare.remove_idle_helper().await,
+            MachineBackend::Runtime(_) | MachineBackend::Agent(_) => {}
         }
     }
 
     /// Listens for changes from now on.
-    async fn listen(&self) -> Listened {
+    async fn listen(&self) -> ChangeListening {
         let mut began = false;
         let listener = self.listener.get_or_try_init(|| async {
             began = true;
             let changed = Arc::clone(&self.changed);
             match &self.by {
-                By::Runtime(runtime) => Ok(runtime.listen(changed)),
-                By::Agent(agent) => agent.listen(changed).await,
-                By::Bare(bare) => Ok(bare.listen(changed)),
+                MachineBackend::Runtime(runtime) => Ok(runtime.listen(changed)),
+                MachineBackend::Agent(agent) => agent.listen(changed).await,
+                MachineBackend::Bare(bare) => Ok(bare.listen(changed)),
             }
         });
         match listener.await {
-            Ok(_) if began => Listened::FromNowOn,
-            Ok(_) => Listened::Already,
+            Ok(_) if began => ChangeListening::FromNowOn,
+            Ok(_) => ChangeListening::Already,
             Err(why) => {
                 tracing::debug!(why, "cannot be listened to");
-                Listened::Not
+                ChangeListening::Not
             }
         }
     }
@@ -181,86 +183,97 @@ impl ConnectedMachines {
     /// registry.
     #[must_use]
     pub fn new(archives: PathBuf) -> Self {
-        Self { archives, introduction: Introduction::default(), connected: Mutex::default() }
+        Self { archives, introduction: MachineCredentials::default(), connected: Mutex::default() }
     }
 
     /// Whoever comes while somebody else connects waits for that.
-    async fn connect(&self, machine: &Hypervisor) -> Result<Arc<Connected>, String> {
-        let slot = self.slot(Place::of(machine));
+    async fn connect(&self, machine: &Hypervisor) -> Result<Arc<MachineHandle>, String> {
+        let slot = self.slot(ConnectionKey::of(machine));
         let made = || async { self.make(machine).await.map(Arc::new) };
         slot.get_or_try_init(made).await.map(Arc::clone)
     }
 
-    fn slot(&self, place: Place) -> Slot {
+    fn slot(&self, place: ConnectionKey) -> ConnectionSlot {
         let mut slots = self.held();
         // A connection that tells of no more changes is worth nothing to who waits for them.
-        if slots.get(&place).and_then(|slot| slot.get()).is_some_and(|found| found.is_deaf()) {
+        if slots.get(&place).and_then(|slot| slot.get()).is_some_and(|found| found.has_listener_ended()) {
             slots.remove(&place);
         }
         Arc::clone(slots.entry(place).or_default())
     }
 
-    async fn make(&self, machine: &Hypervisor) -> Result<Connected, String> {
+    async fn make(&self, machine: &Hypervisor) -> Result<MachineHandle, String> {
         let by = match machine.spec.endpoint.way() {
-            Way::Runtime(socket) => By::Runtime(Runtime::connect(Path::new(socket), self.archives.clone()).await?),
-            Way::Agent(socket) => By::Agent(Agent::on_socket(Path::new(socket)).await?),
-            Way::Network(_) => By::Agent(Agent::on_network(self.introduction.way(machine)?.channel())),
-            Way::Cri(_) => {
+            MachineTransport::Runtime(socket) => {
+                MachineBackend::Runtime(ConnectedRuntime::connect(Path::new(socket), self.archives.clone()).await?)
+            }
+            MachineTransport::Agent(socket) => {
+                MachineBackend::Agent(ConnectedAgent::on_socket(Path::new(socket)).await?)
+            }
+            MachineTransport::Network(_) => {
+                MachineBackend::Agent(ConnectedAgent::on_network(self.introduction.way(machine)?.channel()))
+            }
+            MachineTransport::Cri(_) => {
                 let (runtime, identity) = self.introduction.runtime(machine)?;
-                By::Bare(Box::new(Bare::connect(runtime, identity, self.archives.clone()).await?))
+                MachineBackend::Bare(Box::new(
+                    AgentlessMachine::connect(runtime, identity, self.archives.clone()).await?,
+                ))
             }
         };
-        Ok(Connected { by, changed: Arc::default(), listener: OnceCell::new() })
+        Ok(MachineHandle { by, changed: Arc::default(), listener: OnceCell::new() })
     }
 
     /// A machine with its name, to do something on it; else what came of that.
-    async fn reach(&self, machine: &Hypervisor) -> Result<(Arc<Connected>, HypervisorName), Applying> {
-        let connected = self.connect(machine).await.map_err(|why| Applying { effects: 0, failures: vec![why] })?;
+    async fn reach(&self, machine: &Hypervisor) -> Result<(Arc<MachineHandle>, HypervisorName), ApplyOutcome> {
+        let connected = self.connect(machine).await.map_err(|why| ApplyOutcome { effects: 0, failures: vec![why] })?;
         let name = machine.metadata.name.as_ref().and_then(|name| name.parse().ok());
-        name.map(|name| (connected, name)).ok_or_else(Applying::default)
+        name.map(|name| (connected, name)).ok_or_else(ApplyOutcome::default)
     }
 
     /// The next call connects anew.
     fn forget(&self, machine: &Hypervisor) {
-        self.held().remove(&Place::of(machine));
+        self.held().remove(&ConnectionKey::of(machine));
     }
 
-    fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<Place, Slot>> {
+    fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<ConnectionKey, ConnectionSlot>> {
         // Whoever panicked with it left a map of whole entries behind.
         self.connected.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Whoever was reached and then says nothing within [`LOOK`] is the silent one.
-    async fn look(&self, machine: &Hypervisor) -> Result<MachineState, Unseen> {
+    async fn look(&self, machine: &Hypervisor) -> Result<MachineState, UnseenMachine> {
         let mut deadline = Instant::now() + LOOK;
-        let connected = if let Way::Cri(_) = machine.spec.endpoint.way() {
-            let connected = timeout(bare::FIRST, self.connect(machine)).await.map_err(|_| bare::late())??;
+        let connected = if let MachineTransport::Cri(_) = machine.spec.endpoint.way() {
+            let connected =
+                timeout(agentless::FIRST, self.connect(machine)).await.map_err(|_| agentless::timeout_text())??;
             deadline = Instant::now() + LOOK;
             connected
         } else {
-            timeout_at(deadline, self.connect(machine)).await.map_err(|_| late())??
+            timeout_at(deadline, self.connect(machine)).await.map_err(|_| timeout_text())??
         };
         match &connected.by {
-            By::Runtime(runtime) => {
-                let silent = |_| Unseen { silent: Silent::Runtime, why: late() };
+            MachineBackend::Runtime(runtime) => {
+                let silent = |_| UnseenMachine { silent: UnreachableReason::Runtime, why: timeout_text() };
                 timeout_at(deadline, runtime.observe()).await.map_err(silent)?
             }
-            By::Agent(agent) => timeout_at(deadline, agent.observe()).await.map_err(|_| late())?,
-            By::Bare(bare) => timeout_at(deadline, bare.observe()).await.map_err(|_| late())?,
+            MachineBackend::Agent(agent) => timeout_at(deadline, agent.observe()).await.map_err(|_| timeout_text())?,
+            MachineBackend::Bare(bare) => timeout_at(deadline, bare.observe()).await.map_err(|_| timeout_text())?,
         }
     }
 }
 
 #[async_trait]
 impl Machines for ConnectedMachines {
-    fn introduce(&self, documents: &Documents) -> BTreeSet<HypervisorName> {
-        let changed = self.introduction.learn(documents);
+    fn load_credentials(&self, documents: &Documents) -> BTreeSet<HypervisorName> {
+        let changed = self.introduction.update(documents);
         let mut dropped = BTreeSet::new();
         self.held().retain(|place, _| {
             let (machine, stays) = match place {
-                Place::Socket(_) => return true,
-                Place::Network { machine, via, .. } => (machine, changed.keeps_agent(via.as_deref())),
-                Place::Bare(machine, cri) => (machine, changed.keeps_proxy(&cri.secret_ref)),
+                ConnectionKey::Socket(_) => return true,
+                ConnectionKey::Network { machine, via, .. } => {
+                    (machine, changed.is_agent_connection_valid(via.as_deref()))
+                }
+                ConnectionKey::Bare(machine, cri) => (machine, changed.is_proxy_connection_valid(&cri.secret_ref)),
             };
             dropped.extend(machine.parse().ok().filter(|_: &HypervisorName| !stays));
             stays
@@ -268,37 +281,43 @@ impl Machines for ConnectedMachines {
         dropped
     }
 
-    async fn observe(&self, machine: &Hypervisor) -> Seen<MachineState> {
+    async fn observe(&self, machine: &Hypervisor) -> ObservedValue<MachineState> {
         match self.look(machine).await {
-            Ok(state) => Seen::Known(state),
-            Err(Unseen { silent, why }) => {
+            Ok(state) => ObservedValue::Known(state),
+            Err(UnseenMachine { silent, why }) => {
                 self.forget(machine);
-                Seen::Unreachable { silent, why }
+                ObservedValue::Unreachable { silent, why }
             }
         }
     }
 
-    async fn apply(&self, machine: &Hypervisor, config: Handover, actions: Vec<Action>, run: &Run) -> Applying {
+    async fn apply(
+        &self,
+        machine: &Hypervisor,
+        config: ConfigDelivery,
+        actions: Vec<Action>,
+        run: &RunControl,
+    ) -> ApplyOutcome {
         let (connected, name) = match self.reach(machine).await {
             Ok(reached) => reached,
             Err(applying) => return applying,
         };
         match &connected.by {
-            By::Runtime(runtime) => runtime.execute(&name, actions, run).await,
-            By::Agent(agent) => {
+            MachineBackend::Runtime(runtime) => runtime.execute(&name, actions, run).await,
+            MachineBackend::Agent(agent) => {
                 // It decides by itself.
                 drop(actions);
                 agent.apply(&name, config, run).await
             }
-            By::Bare(bare) => bare.execute(&name, &config.config, actions, run).await,
+            MachineBackend::Bare(bare) => bare.execute(&name, &config.config, actions, run).await,
         }
     }
 
     fn clock_of(&self, machine: &Hypervisor) -> Option<Timestamp> {
-        let slot = self.held().get(&Place::of(machine)).cloned()?;
+        let slot = self.held().get(&ConnectionKey::of(machine)).cloned()?;
         match &slot.get()?.by {
-            By::Agent(agent) => agent.time(),
-            By::Runtime(_) | By::Bare(_) => None,
+            MachineBackend::Agent(agent) => agent.time(),
+            MachineBackend::Runtime(_) | MachineBackend::Bare(_) => None,
         }
     }
 
@@ -309,34 +328,43 @@ impl Machines for ConnectedMachines {
     ) -> Result<Option<MachineConfig>, String> {
         let connected = self.connect(machine).await?;
         match &connected.by {
-            By::Agent(agent) => agent.config(installation).await,
-            By::Runtime(_) | By::Bare(_) => Err("the machine has no agent, and keeps no config".to_owned()),
+            MachineBackend::Agent(agent) => agent.config(installation).await,
+            MachineBackend::Runtime(_) | MachineBackend::Bare(_) => {
+                Err("the machine has no agent, and keeps no config".to_owned())
+            }
         }
     }
 
     async fn fence(&self, machine: &Hypervisor, term: u64) -> Result<u64, String> {
         let installation = machine.status.as_ref().and_then(|status| status.installation.clone());
         let (Some(installation), true) = (installation, has_agent(machine)) else { return Ok(0) };
-        let connected = timeout(LOOK, self.connect(machine)).await.map_err(|_| late())??;
+        let connected = timeout(LOOK, self.connect(machine)).await.map_err(|_| timeout_text())??;
         match &connected.by {
-            By::Agent(agent) => agent.fence(Leader { installation, term }).await,
-            By::Runtime(_) | By::Bare(_) => Ok(0),
+            MachineBackend::Agent(agent) => agent.fence(Leader { installation, term }).await,
+            MachineBackend::Runtime(_) | MachineBackend::Bare(_) => Ok(0),
         }
     }
 
-    async fn adopt(&self, machine: &Hypervisor, installation: &InstallationId, run: &Run) -> Applying {
+    async fn adopt(&self, machine: &Hypervisor, installation: &InstallationId, run: &RunControl) -> ApplyOutcome {
         let (connected, name) = match self.reach(machine).await {
             Ok(reached) => reached,
             Err(applying) => return applying,
         };
         match &connected.by {
-            By::Runtime(runtime) => runtime.execute(&name, vec![Action::WriteOwner(installation.clone())], run).await,
-            By::Agent(agent) => agent.adopt(installation).await,
-            By::Bare(bare) => bare.adopt(&name, installation, run).await,
+            MachineBackend::Runtime(runtime) => {
+                runtime.execute(&name, vec![Action::WriteOwner(installation.clone())], run).await
+            }
+            MachineBackend::Agent(agent) => agent.adopt(installation).await,
+            MachineBackend::Bare(bare) => bare.adopt(&name, installation, run).await,
         }
     }
 
-    async fn certify(&self, machine: &Hypervisor, certifying: &Certifying<'_>, run: &Run) -> Applying {
+    async fn certify(
+        &self,
+        machine: &Hypervisor,
+        certifying: &AgentCertification<'_>,
+        run: &RunControl,
+    ) -> ApplyOutcome {
         let done = certify::certify(self, machine, certifying, run).await;
         if matches!(certifying.order(), AgentOrder::Enroll(_)) {
             // It answers as somebody else from now on.
@@ -345,46 +373,51 @@ impl Machines for ConnectedMachines {
         done
     }
 
-    async fn dial(&self, machine: &Hypervisor, address: SocketAddr, patience: Duration) -> io::Result<Connection> {
+    async fn dial(
+        &self,
+        machine: &Hypervisor,
+        address: SocketAddr,
+        patience: Duration,
+    ) -> io::Result<MachineConnection> {
         let connected = self.connect(machine).await.map_err(io::Error::other)?;
         match &connected.by {
-            By::Runtime(runtime) => runtime.dial(address, patience).await,
-            By::Agent(agent) => agent.dial(address, patience).await,
-            By::Bare(_) => bare::dial(address, patience).await,
+            MachineBackend::Runtime(runtime) => runtime.dial(address, patience).await,
+            MachineBackend::Agent(agent) => agent.dial(address, patience).await,
+            MachineBackend::Bare(_) => agentless::dial(address, patience).await,
         }
     }
 
-    async fn get(&self, machine: &Hypervisor, question: Question) -> Option<Result<u16, String>> {
-        let Way::Cri(_) = machine.spec.endpoint.way() else { return None };
+    async fn get(&self, machine: &Hypervisor, question: HttpQuery) -> Option<Result<u16, String>> {
+        let MachineTransport::Cri(_) = machine.spec.endpoint.way() else { return None };
         match &self.connect(machine).await {
             Ok(connected) => match &connected.by {
-                By::Bare(bare) => Some(bare.get(question).await),
-                By::Runtime(_) | By::Agent(_) => None,
+                MachineBackend::Bare(bare) => Some(bare.get(question).await),
+                MachineBackend::Runtime(_) | MachineBackend::Agent(_) => None,
             },
             Err(why) => Some(Err(why.clone())),
         }
     }
 
-    async fn part(&self) {
-        let held: Vec<Arc<Connected>> = self.held().values().filter_map(|slot| slot.get().cloned()).collect();
-        join_all(held.iter().map(|connected| connected.part())).await;
+    async fn release_probes(&self) {
+        let held: Vec<Arc<MachineHandle>> = self.held().values().filter_map(|slot| slot.get().cloned()).collect();
+        join_all(held.iter().map(|connected| connected.remove_idle_helper())).await;
     }
 
     async fn changed(&self, machines: &[&Hypervisor]) {
-        let held: Vec<Arc<Connected>> = {
+        let held: Vec<Arc<MachineHandle>> = {
             let held = self.held();
-            machines.iter().filter_map(|machine| held.get(&Place::of(machine))?.get().cloned()).collect()
+            machines.iter().filter_map(|machine| held.get(&ConnectionKey::of(machine))?.get().cloned()).collect()
         };
         if held.is_empty() {
             return std::future::pending().await;
         }
         let listened = join_all(held.iter().map(|connected| connected.listen())).await;
         // What changed before anybody listened was told to nobody.
-        if listened.contains(&Listened::FromNowOn) {
+        if listened.contains(&ChangeListening::FromNowOn) {
             return;
         }
         let told = select_all(held.iter().map(|connected| Box::pin(connected.changed.notified())));
-        if listened.contains(&Listened::Not) {
+        if listened.contains(&ChangeListening::Not) {
             let _ = timeout(UNHEARD, told).await;
         } else {
             told.await;

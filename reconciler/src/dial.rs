@@ -6,7 +6,7 @@ use http::Uri;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::rt::TokioIo;
 use keelway_api::Hypervisor;
-use keelway_hypervisor_agent::Connection;
+use keelway_hypervisor_agent::MachineConnection;
 use rustls::ClientConfig;
 use tower::Service;
 
@@ -35,7 +35,7 @@ impl Dialler {
 }
 
 impl Service<Uri> for Dialler {
-    type Response = TokioIo<Connection>;
+    type Response = TokioIo<MachineConnection>;
     type Error = std::io::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 

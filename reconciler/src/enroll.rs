@@ -93,7 +93,7 @@ pub fn issue_token(
     }
     let values = [(ENROLLMENT_TOKEN, token.encode().to_string()), (ENROLLMENT_EXPIRES, expires.to_string())];
     let values = values.map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes())));
-    documents.keep(&enrollment_secret(&id, machine), values);
+    documents.put_secret_values(&enrollment_secret(&id, machine), values);
     Ok((documents, token))
 }
 
@@ -128,7 +128,7 @@ fn revoked(
     let mut all: BTreeSet<String> = String::from_utf8_lossy(before).lines().map(str::to_owned).collect();
     all.extend(serials.iter().cloned());
     let lines: String = all.into_iter().map(|serial| serial + "\n").collect();
-    documents.keep(&list, [(REVOKED_SERIALS.to_owned(), ByteString(lines.into_bytes()))]);
+    documents.put_secret_values(&list, [(REVOKED_SERIALS.to_owned(), ByteString(lines.into_bytes()))]);
     if let Some(data) = documents.secrets.get_mut(&list).and_then(|secret| secret.data.as_mut()) {
         data.remove(REVOCATION_LIST);
     }
@@ -150,13 +150,13 @@ pub fn agent_credentials(documents: &Documents, machine: &HypervisorName) -> Opt
 
 #[cfg(test)]
 mod tests {
-    use keelway_api::{condition::Status, condition::Verdict};
+    use keelway_api::{condition::ConditionStatus, condition::ConditionValue};
     use keelway_pki::{CertificateFacts, PrivateKeyPem, client_signing_request, verify_issued_by};
     use keelway_planner::{AgentOrder, REVOKED};
     use rand::{SeedableRng, rngs::StdRng};
 
     use super::*;
-    use crate::{Certifying, PkiMinter};
+    use crate::{AgentCertification, PkiMinter};
 
     const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!((token.machine.as_str(), token.installation.as_str()), ("hv-1", id.as_str()));
         assert_eq!((token.expires, &agent(&documents).token), (now() + HOUR, &token.id));
         let (name, order) = (name(), AgentOrder::Enroll(agent(&documents).serial()));
-        let certifying = Certifying::new(&documents, (&name, &order), now());
+        let certifying = AgentCertification::new(&documents, (&name, &order), now());
         assert_eq!(certifying.token().unwrap(), token);
         assert!(agent_credentials(&documents, &name).is_none(), "no key of it is here");
         let written = documents.write();
@@ -214,7 +214,7 @@ mod tests {
         let (documents, _) = issued(&documents());
         let serial = agent(&documents).serial();
         let (name, order) = (name(), AgentOrder::Enroll(serial.clone()));
-        let certifying = Certifying::new(&documents, (&name, &order), now());
+        let certifying = AgentCertification::new(&documents, (&name, &order), now());
         let key = PrivateKeyPem::mint(&mut StdRng::seed_from_u64(2)).unwrap();
         let granted = certifying.grant(&client_signing_request(&key, "keelway:driver", "x").unwrap()).unwrap();
         verify_issued_by(&granted.certificate, &granted.trust.authorities, now()).unwrap();
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(facts.serial, serial);
         assert_eq!(facts.organizations, [documents.installation().unwrap().to_string()]);
         assert!(certifying.grant("no request").is_err());
-        let trust = Certifying::new(&documents, (&name, &AgentOrder::Trust), now());
+        let trust = AgentCertification::new(&documents, (&name, &AgentOrder::Trust), now());
         assert!(trust.grant(&client_signing_request(&key, "a", "b").unwrap()).is_err());
         assert_eq!(trust.trust().unwrap(), granted.trust);
     }
@@ -244,7 +244,8 @@ mod tests {
     fn who_is_enrolled_is_revoked_before_it_is_enrolled_again() {
         let (mut documents, _) = issued(&documents());
         let status = documents.hypervisors.get_mut(&name()).unwrap().status.as_mut().unwrap();
-        let says = Verdict { status: Status::True, reason: "Certified".to_owned(), message: String::new() };
+        let says =
+            ConditionValue { status: ConditionStatus::True, reason: "Certified".to_owned(), message: String::new() };
         condition::set(&mut status.conditions, "Enrolled", says, None, &keelway_api::Time(now()));
         status.agent.as_mut().unwrap().certificates = 2;
         let again = |documents: &Documents| issue_token(documents, &name(), HOUR, &mut minter(), now());

@@ -6,19 +6,19 @@ use futures::future::select_all;
 use http::StatusCode;
 use keelway_api::{
     Component, Documents,
-    condition::{self, reason::Reason},
+    condition::{self, reason::ConditionReason},
 };
 use keelway_hypervisor_agent::{
     https,
-    site::{Question, QuestionTls},
+    machine_io::{HttpQuery, HttpQueryTls},
 };
-use keelway_planner::{Health, Identity, Probe, ProbeTls, probes};
+use keelway_planner::{CertificateReference, ComponentHealth, Probe, ProbeTls, probes};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{
     Components, Machines,
     dial::DIAL,
-    tls::{Clients, TlsError, value},
+    tls::{ClientTlsError, TlsClients, value},
 };
 
 /// How long an answer may take.
@@ -27,20 +27,20 @@ const ANSWER: Duration = Duration::from_secs(3);
 /// Asks one component how it is.
 pub(crate) async fn ask(
     machines: &Arc<dyn Machines>,
-    clients: &Clients,
+    clients: &TlsClients,
     documents: &Documents,
     probe: &Probe,
-) -> Health {
+) -> ComponentHealth {
     match tokio::time::timeout(ANSWER, get(machines, clients, documents, probe)).await {
-        Ok(Ok(StatusCode::OK)) => Health::Healthy,
-        Ok(Ok(status)) => Health::Unhealthy(format!("{} answers {status}", probe.path)),
-        Ok(Err(error)) => Health::Unhealthy(root_cause(error.as_ref())),
-        Err(_) => Health::NoAnswer(format!("{} does not answer within {} s", probe.path, ANSWER.as_secs())),
+        Ok(Ok(StatusCode::OK)) => ComponentHealth::Healthy,
+        Ok(Ok(status)) => ComponentHealth::Unhealthy(format!("{} answers {status}", probe.path)),
+        Ok(Err(error)) => ComponentHealth::Unhealthy(root_cause(error.as_ref())),
+        Err(_) => ComponentHealth::NoAnswer(format!("{} does not answer within {} s", probe.path, ANSWER.as_secs())),
     }
 }
 
 /// Returns when one of these components is well. Each is asked again and again, and none waits for the answer of another.
-pub(crate) async fn until_better(
+pub(crate) async fn wait_for_recovery(
     components: &dyn Components,
     documents: &Documents,
     which: impl Fn(&Documents, &Probe) -> bool,
@@ -60,7 +60,7 @@ async fn until_well(components: &dyn Components, documents: &Documents, probe: &
     again.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         again.tick().await;
-        if components.health(documents, probe).await == Health::Healthy {
+        if components.health(documents, probe).await == ComponentHealth::Healthy {
             return;
         }
     }
@@ -79,25 +79,25 @@ pub(crate) fn is_not_ready(documents: &Documents, probe: &Probe) -> bool {
 }
 
 /// Whether it is the answer of a component that keeps it from being ready, and not what was seen of it.
-pub(crate) fn is_ill(documents: &Documents, probe: &Probe) -> bool {
+pub(crate) fn is_unhealthy(documents: &Documents, probe: &Probe) -> bool {
     documents.components.get(&probe.component).is_some_and(|component| answers_ill(component))
 }
 
 /// Whether that is so of any component.
-pub(crate) fn is_any_ill(documents: &Documents) -> bool {
+pub(crate) fn is_any_unhealthy(documents: &Documents) -> bool {
     documents.components.values().any(|component| answers_ill(component))
 }
 
 fn answers_ill(component: &Component) -> bool {
     let status = component.status.as_ref();
     let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
-    let waits = [Reason::Unhealthy, Reason::NotAsked].map(Reason::as_str);
+    let waits = [ConditionReason::Unhealthy, ConditionReason::NotAsked].map(ConditionReason::as_str);
     conditions.any(|condition| condition.type_ == "Ready" && waits.contains(&condition.reason.as_str()))
 }
 
 async fn get(
     machines: &Arc<dyn Machines>,
-    clients: &Clients,
+    clients: &TlsClients,
     documents: &Documents,
     probe: &Probe,
 ) -> Result<StatusCode, Box<dyn Error + Send + Sync>> {
@@ -117,20 +117,21 @@ async fn get(
 }
 
 /// The same for who asks in this one's place.
-fn question(documents: &Documents, probe: &Probe) -> Result<Question, TlsError> {
+fn question(documents: &Documents, probe: &Probe) -> Result<HttpQuery, ClientTlsError> {
     let known = |tls: &ProbeTls| {
-        let of = |identity: &Identity, kind: &str| {
+        let of = |identity: &CertificateReference, kind: &str| {
             value(documents, &identity.secret, &format!("{}.{kind}", identity.name)).map(<[u8]>::to_vec)
         };
-        let shown = |identity: &Identity| Ok::<_, TlsError>((of(identity, "crt")?, of(identity, "key")?));
-        Ok::<_, TlsError>(QuestionTls {
+        let shown =
+            |identity: &CertificateReference| Ok::<_, ClientTlsError>((of(identity, "crt")?, of(identity, "key")?));
+        Ok::<_, ClientTlsError>(HttpQueryTls {
             server_name: tls.server_name.clone(),
             authority: value(documents, &tls.authority, "bundle.crt")?.to_vec(),
             identity: tls.identity.as_ref().map(shown).transpose()?,
         })
     };
     let tls = probe.tls.as_ref().map(known).transpose()?;
-    Ok(Question { address: probe.address, path: probe.path.to_owned(), tls })
+    Ok(HttpQuery { address: probe.address, path: probe.path.to_owned(), tls })
 }
 
 /// The innermost cause, which is what tells: `Connection refused`, `certificate expired`.

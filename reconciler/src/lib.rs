@@ -6,16 +6,16 @@ mod certify;
 mod clocks;
 mod components;
 mod connected;
+mod continuous;
 mod dial;
 mod enroll;
 mod health;
-mod keep;
 mod managed_cluster;
 mod mint;
 mod observe;
-mod pace;
 mod pass;
 mod recover;
+mod retry_pace;
 mod run;
 mod secrets;
 #[cfg(feature = "testing")]
@@ -24,17 +24,22 @@ mod tls;
 mod workers;
 
 pub use adopt::{AdoptError, adopt};
-pub use certify::Certifying;
+pub use certify::AgentCertification;
 pub use components::DialledComponents;
-pub use connected::{ConnectedMachines, NetworkError, agent_channel, agent_way, reach_bare};
+pub use connected::{AgentRouteError, ConnectedMachines, agent_channel, agent_way, reach_bare};
+pub use continuous::{
+    ChangingDocuments, Driver, StopReason, Task, Watcher, highest_known_term, reconcile_continuously,
+};
 pub use enroll::{AgentCredentials, EnrollFault, agent_credentials, enroll, issue_token, revoke_agent};
-pub use keep::{Changing, Driver, Kept, Task, Watcher, highest_known_term, keep};
-pub use mint::{Credentials, MintError, PkiMinter, issue_client};
-pub use pass::{Clock, Context, Failure, Outcome, PassError, Preview, look, pass, preview, preview_offline};
+pub use mint::{MintError, PkiMinter, UserCredentials, issue_client};
+pub use pass::{
+    PassContext, PassError, PassFailure, PassOutcome, PlanPreview, WallClock, observe_now, pass, preview,
+    preview_offline,
+};
 pub use recover::recover;
-pub use run::{End, Limits, run};
+pub use run::{RunLimits, RunOutcome, run};
 pub use secrets::faults as secret_faults;
-pub use workers::{Eviction, Introduction, TokenRecord, Workers, WorkersError};
+pub use workers::{ClusterWorkers, Eviction, JoinInformation, TokenRecord, WorkersError};
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,11 +52,11 @@ use async_trait::async_trait;
 use keelway_api::{
     Documents, Hypervisor,
     jiff::Timestamp,
-    machine::{Format, MachineConfig, MachineState, Seen},
+    machine::{ConfigFormat, MachineConfig, MachineState, ObservedValue},
     name::{ClusterId, HypervisorName, InstallationId},
 };
-use keelway_hypervisor_agent::{Connection, action::Action, client::Handover, site::Question};
-use keelway_planner::{Health, MintRequest, Probe};
+use keelway_hypervisor_agent::{MachineConnection, action::Action, client::ConfigDelivery, machine_io::HttpQuery};
+use keelway_planner::{ComponentHealth, MintRequest, Probe};
 use tokio_util::sync::CancellationToken;
 
 /// Where documents live: a pipe, a directory, a management cluster.
@@ -80,11 +85,11 @@ pub trait Machines: Send + Sync {
     /// Learns from the documents as whom machines are spoken with that are reached over a network. Comes before anything else is
     /// asked about machines of these documents. Returns machines whose connections were dropped, as they are met anew: those whose way or
     /// credentials changed.
-    fn introduce(&self, _documents: &Documents) -> BTreeSet<HypervisorName> {
+    fn load_credentials(&self, _documents: &Documents) -> BTreeSet<HypervisorName> {
         BTreeSet::new()
     }
     /// What is on a machine now. Bounded in time: a machine that does not answer is unreachable.
-    async fn observe(&self, machine: &Hypervisor) -> Seen<MachineState>;
+    async fn observe(&self, machine: &Hypervisor) -> ObservedValue<MachineState>;
     /// What time it is on a machine by its own clock, from what it told last. Nobody is asked. None: it never told.
     fn clock_of(&self, _machine: &Hypervisor) -> Option<Timestamp> {
         None
@@ -106,11 +111,17 @@ pub trait Machines: Send + Sync {
     /// Brings a machine to its config, which is whole where the machine has no agent. Stops between two effects when told to.
     ///
     /// `actions` is what [`converge`](keelway_hypervisor_agent::converge::converge) makes of the config and a recent look.
-    async fn apply(&self, machine: &Hypervisor, config: Handover, actions: Vec<Action>, run: &Run) -> Applying;
+    async fn apply(
+        &self,
+        machine: &Hypervisor,
+        config: ConfigDelivery,
+        actions: Vec<Action>,
+        run: &RunControl,
+    ) -> ApplyOutcome;
     /// Makes a machine obey an installation, whoever it obeyed before. Nothing else of it is touched.
-    async fn adopt(&self, machine: &Hypervisor, installation: &InstallationId, run: &Run) -> Applying {
+    async fn adopt(&self, machine: &Hypervisor, installation: &InstallationId, run: &RunControl) -> ApplyOutcome {
         let nothing = MachineConfig {
-            format: Format::NEWEST,
+            format: ConfigFormat::NEWEST,
             installation: installation.clone(),
             term: 0,
             generation: 0,
@@ -121,18 +132,28 @@ pub trait Machines: Send + Sync {
         self.apply(machine, nothing.into(), vec![Action::WriteOwner(installation.clone())], run).await
     }
     /// Gives the agent of a machine on a network who it is there. One that does not listen yet is no failure.
-    async fn certify(&self, _machine: &Hypervisor, _certifying: &Certifying<'_>, _run: &Run) -> Applying {
-        Applying::default()
+    async fn certify(
+        &self,
+        _machine: &Hypervisor,
+        _certifying: &AgentCertification<'_>,
+        _run: &RunControl,
+    ) -> ApplyOutcome {
+        ApplyOutcome::default()
     }
     /// A connection from within the machine's network.
-    async fn dial(&self, machine: &Hypervisor, address: SocketAddr, patience: Duration) -> std::io::Result<Connection>;
+    async fn dial(
+        &self,
+        machine: &Hypervisor,
+        address: SocketAddr,
+        patience: Duration,
+    ) -> std::io::Result<MachineConnection>;
     /// Asks what listens on a machine's own loopback: the status of the answer, or why there is none. `None` where [`Self::dial`] leads
     /// there.
-    async fn get(&self, _machine: &Hypervisor, _question: Question) -> Option<Result<u16, String>> {
+    async fn get(&self, _machine: &Hypervisor, _question: HttpQuery) -> Option<Result<u16, String>> {
         None
     }
     /// Nothing more is asked for: what was there for questions alone goes.
-    async fn part(&self) {}
+    async fn release_probes(&self) {}
     /// Returns when something changed on one of these machines. May return early, never late.
     async fn changed(&self, machines: &[&Hypervisor]);
 }
@@ -141,12 +162,12 @@ pub trait Machines: Send + Sync {
 #[async_trait]
 pub trait Components: Send + Sync {
     /// Asks one component how it is. Bounded in time.
-    async fn health(&self, documents: &Documents, probe: &Probe) -> Health;
+    async fn health(&self, documents: &Documents, probe: &Probe) -> ComponentHealth;
     /// Nothing is asked of the components of a cluster for a while: what was there for questions alone goes.
-    fn rest(&self, _id: &ClusterId) {}
+    fn close_idle_connections(&self, _id: &ClusterId) {}
     /// The digest of the bindings that stand in a cluster, asked for as the driver; empty where there are none, and where the
     /// driver has no right to ask, which is so before the first ones.
-    async fn bindings(&self, documents: &Documents, id: &ClusterId) -> Seen<String>;
+    async fn bindings(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<String>;
     /// Applies the first bindings of a cluster. What failed is told in words for people with its causes.
     async fn bind(&self, documents: &Documents, id: &ClusterId, now: Timestamp) -> Result<(), String>;
 }
@@ -161,7 +182,7 @@ pub trait Minter: Send {
 
 /// What came of applying a config to one machine.
 #[derive(Debug, Default)]
-pub struct Applying {
+pub struct ApplyOutcome {
     /// Effects that were done.
     pub effects: usize,
     /// What failed, each in words for people with its causes.
@@ -170,15 +191,15 @@ pub struct Applying {
 
 /// How an execution is watched and ended.
 #[derive(Clone)]
-pub struct Run {
+pub struct RunControl {
     /// Cancelled when no further effect may begin.
     pub stop: CancellationToken,
     /// Told of each effect as it begins.
-    pub progress: Arc<dyn Progress>,
+    pub progress: Arc<dyn RunProgress>,
 }
 
 /// Who watches a run. Every method may be called from many tasks at once.
-pub trait Progress: Send + Sync {
+pub trait RunProgress: Send + Sync {
     /// An effect begins on a machine.
     fn effect(&self, machine: &HypervisorName, action: &str);
     /// A pass ended, and this is waited for.
@@ -187,9 +208,9 @@ pub trait Progress: Send + Sync {
 
 /// Nobody watches.
 #[derive(Debug, Clone, Copy)]
-pub struct Silent;
+pub struct NoProgress;
 
-impl Progress for Silent {
+impl RunProgress for NoProgress {
     fn effect(&self, _machine: &HypervisorName, _action: &str) {}
     fn waiting(&self, _waiting: &[keelway_planner::Waiting]) {}
 }

@@ -7,9 +7,11 @@ use hyper_util::{
     client::legacy::{Client, connect::Connect},
     rt::TokioExecutor,
 };
-use keelway_api::{Documents, Hypervisor, jiff::Timestamp, machine::Seen, name::ClusterId, worker::MANAGED_BY};
+use keelway_api::{
+    Documents, Hypervisor, jiff::Timestamp, machine::ObservedValue, name::ClusterId, worker::MANAGED_BY,
+};
 use keelway_hypervisor_agent::tls::client_from_pem;
-use keelway_planner::{Access, BINDINGS_DIGEST, OWNER, access, driver_identity, first_bindings};
+use keelway_planner::{BINDINGS_DIGEST, ClusterAccess, OWNER, access, driver_identity, first_bindings};
 use kube::{
     Api, ResourceExt,
     api::{ApiResource, DynamicObject, Patch, PatchParams},
@@ -34,7 +36,7 @@ pub(crate) enum ManagedClusterError {
     NoServer,
     /// Certificates cannot be used.
     #[error("could not make a client of its API")]
-    Tls(#[source] tls::TlsError),
+    Tls(#[source] tls::ClientTlsError),
     /// The certificate of the first bindings could not be minted.
     #[error("could not mint the certificate that applies the first bindings")]
     Mint(#[source] mint::MintError),
@@ -62,11 +64,11 @@ pub(crate) enum ManagedClusterError {
 /// before the first ones.
 pub(crate) async fn bindings(
     machines: &Arc<dyn Machines>,
-    clients: &tls::Clients,
+    clients: &tls::TlsClients,
     documents: &Documents,
     id: &ClusterId,
-) -> Seen<String> {
-    let unreachable = |why: String| Seen::unreachable(why);
+) -> ObservedValue<String> {
+    let unreachable = |why: String| ObservedValue::unreachable(why);
     let Some((server, machine)) = first_server(documents, id) else {
         return unreachable("an API server with a place".to_owned());
     };
@@ -76,8 +78,10 @@ pub(crate) async fn bindings(
     };
     let api = api(client(machines, machine, &server, &config), "ClusterRoleBinding");
     match tokio::time::timeout(REQUEST, api.get("keelway:driver")).await {
-        Ok(Ok(binding)) => Seen::Known(binding.annotations().get(BINDINGS_DIGEST).cloned().unwrap_or_default()),
-        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 403 | 404) => Seen::Known(String::new()),
+        Ok(Ok(binding)) => {
+            ObservedValue::Known(binding.annotations().get(BINDINGS_DIGEST).cloned().unwrap_or_default())
+        }
+        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 403 | 404) => ObservedValue::Known(String::new()),
         Ok(Err(error)) => unreachable(format!("its API to answer: {}", root_cause(&error))),
         Err(_) => unreachable("its API to answer in time".to_owned()),
     }
@@ -122,7 +126,7 @@ async fn apply(client: &kube::Client, object: Value) -> Result<(), ManagedCluste
     Ok(())
 }
 
-fn first_server<'a>(documents: &'a Documents, id: &ClusterId) -> Option<(Access, &'a Hypervisor)> {
+fn first_server<'a>(documents: &'a Documents, id: &ClusterId) -> Option<(ClusterAccess, &'a Hypervisor)> {
     let server = access(documents, id).into_iter().next()?;
     let machine = documents.hypervisors.get(&server.machine)?;
     Some((server, machine))
@@ -133,7 +137,12 @@ fn api(client: kube::Client, kind: &str) -> Api<DynamicObject> {
     Api::all_with(client, &ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)))
 }
 
-fn client(machines: &Arc<dyn Machines>, machine: &Hypervisor, server: &Access, config: &ClientConfig) -> kube::Client {
+fn client(
+    machines: &Arc<dyn Machines>,
+    machine: &Hypervisor,
+    server: &ClusterAccess,
+    config: &ClientConfig,
+) -> kube::Client {
     let connector = Dialler::new(Arc::clone(machines), machine, server.address).https(config.clone());
     client_over(connector, format!("https://{}:{}", server.server_name, server.address.port()))
 }

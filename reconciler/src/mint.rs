@@ -12,11 +12,11 @@ use keelway_api::{
     name::ID_DIGITS,
 };
 use keelway_pki::{
-    Authority, AuthorityError, AuthorityKeyring, EncryptionKey, EncryptionKeyring, IssuedCertificate, KeyError,
-    KeyringError, LeafError, LeafRequest, RequestedError, RevocationError, Serial, SerialError, ServiceAccountKey,
-    ServiceAccountKeyring, Usage, Validity, ValidityError, WireGuardKey, random_id,
+    Authority, AuthorityError, AuthorityKeyring, CertificateUsage, EncryptionKey, EncryptionKeyring, IssuedCertificate,
+    KeyError, KeyringError, LeafError, LeafRequest, RequestedError, RevocationError, Serial, SerialError,
+    ServiceAccountKey, ServiceAccountKeyring, Validity, ValidityError, WireGuardKey, random_id,
 };
-use keelway_planner::{MintRequest, Subject};
+use keelway_planner::{CertificateSubject, MintRequest};
 use rand::CryptoRng;
 
 use crate::Minter;
@@ -65,7 +65,7 @@ pub enum MintError {
 }
 
 /// What goes into a Secret.
-type Minted = BTreeMap<String, Vec<u8>>;
+type MintedValues = BTreeMap<String, Vec<u8>>;
 
 /// Mints with the `pki` crate from a source of randomness.
 pub struct PkiMinter<R> {
@@ -78,7 +78,7 @@ impl<R: CryptoRng> PkiMinter<R> {
         Self { rng }
     }
 
-    fn data(&mut self, documents: &Documents, wanted: &MintRequest, now: Timestamp) -> Result<Minted, MintError> {
+    fn data(&mut self, documents: &Documents, wanted: &MintRequest, now: Timestamp) -> Result<MintedValues, MintError> {
         match wanted {
             MintRequest::Authority { common_name, revokes, ttl, .. } => {
                 let validity = validity(now, *ttl)?;
@@ -132,7 +132,8 @@ impl<R: CryptoRng + Send> Minter for PkiMinter<R> {
                 several => certificates::mint(&mut self.rng, documents, several, now)?,
             };
             for (request, data) in together.iter().zip(minted) {
-                documents.keep(request.secret(), data.into_iter().map(|(key, value)| (key, ByteString(value))));
+                documents
+                    .put_secret_values(request.secret(), data.into_iter().map(|(key, value)| (key, ByteString(value))));
             }
         }
         Ok(())
@@ -153,15 +154,15 @@ pub(crate) fn issue<R: CryptoRng + ?Sized>(
     rng: &mut R,
     documents: &Documents,
     authority: &SecretName,
-    subject: &Subject,
+    subject: &CertificateSubject,
     validity: Validity,
 ) -> Result<IssuedCertificate, MintError> {
     let keyring = authority_of(documents, authority)?;
     keyring.active.issue(&request(subject, validity), rng).map_err(MintError::Leaf)
 }
 
-fn request(subject: &Subject, validity: Validity) -> LeafRequest {
-    let usages = [(subject.server, Usage::ServerAuth), (subject.client, Usage::ClientAuth)];
+fn request(subject: &CertificateSubject, validity: Validity) -> LeafRequest {
+    let usages = [(subject.server, CertificateUsage::ServerAuth), (subject.client, CertificateUsage::ClientAuth)];
     LeafRequest {
         common_name: subject.common_name.clone(),
         organizations: subject.organizations.clone(),
@@ -175,7 +176,7 @@ fn request(subject: &Subject, validity: Validity) -> LeafRequest {
 /// Signs a certificate for a key that is elsewhere, by the request of whoever has it. All but the key is said here.
 pub(crate) fn certify(
     documents: &Documents,
-    (authority, subject, ttl): (&SecretName, &Subject, Span),
+    (authority, subject, ttl): (&SecretName, &CertificateSubject, Span),
     signing_request: &str,
     serial: &str,
     now: Timestamp,
@@ -205,7 +206,7 @@ pub(crate) fn first_certificate(
 }
 
 /// A client certificate of a person, with what it takes to trust the other side.
-pub struct Credentials {
+pub struct UserCredentials {
     /// The certificates of the authority.
     pub authority_pem: String,
     /// The client certificate with its key.
@@ -216,11 +217,11 @@ pub struct Credentials {
 pub fn issue_client(
     documents: &Documents,
     authority: &SecretName,
-    subject: &Subject,
+    subject: &CertificateSubject,
     ttl: Span,
     now: Timestamp,
-) -> Result<Credentials, MintError> {
+) -> Result<UserCredentials, MintError> {
     let keyring = authority_of(documents, authority)?;
     let certificate = issue(&mut rand::rng(), documents, authority, subject, validity(now, ttl)?)?;
-    Ok(Credentials { authority_pem: keyring.bundle_pem(), certificate })
+    Ok(UserCredentials { authority_pem: keyring.bundle_pem(), certificate })
 }

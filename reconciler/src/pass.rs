@@ -15,22 +15,22 @@ use keelway_api::{
 };
 use keelway_hypervisor_agent::{action::Action, converge::converge};
 use keelway_planner::{
-    Configs, Observation, Plan, Refused, Waiting, World, check_config, configure, identify, plan, plan_progress,
-    refuse, wait_for_clock,
+    Configs, MachineRefusal, PassObservation, Plan, ValidatedDocuments, Waiting, check_config, configure, identify,
+    plan, plan_progress, refuse, wait_for_clock,
 };
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
-    Components, Machines, MintError, Minter, Progress, Run, Store, StoreError, certificates, certify::certify,
-    clocks::clocks_ahead, observe::observe,
+    Components, Machines, MintError, Minter, RunControl, RunProgress, Store, StoreError, certificates,
+    certify::certify, clocks::clocks_ahead, observe::observe,
 };
 
 /// Tells the time.
-pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// What a pass works with.
-pub struct Context {
+pub struct PassContext {
     /// Where documents live.
     pub store: Arc<dyn Store>,
     /// The machines.
@@ -38,9 +38,9 @@ pub struct Context {
     /// What runs on them.
     pub components: Arc<dyn Components>,
     /// The wall clock.
-    pub clock: Clock,
+    pub clock: WallClock,
     /// How it is watched and ended.
-    pub run: Run,
+    pub run: RunControl,
 }
 
 /// A pass that could not be carried out. Nothing was done on any machine.
@@ -62,20 +62,20 @@ pub enum PassError {
 
 /// What a pass would do.
 #[must_use]
-pub struct Preview {
+pub struct PlanPreview {
     /// What was decided. Its documents hold all minted keys.
     pub plan: Plan,
     /// What each machine would do; an error where it refuses.
     pub machines: BTreeMap<HypervisorName, Result<Vec<Action>, String>>,
     /// Machines that take nothing from these documents, and why.
-    pub refused: BTreeMap<HypervisorName, Refused>,
+    pub refused: BTreeMap<HypervisorName, MachineRefusal>,
     settled: bool,
 }
 
 /// What was decided, with what it was decided from. Of what each machine has to do, so much is kept as is asked for.
-pub(crate) struct Decided<T> {
+pub(crate) struct PassDecision<T> {
     pub(crate) plan: Plan,
-    seen: Observation,
+    seen: PassObservation,
     machines: BTreeMap<HypervisorName, Result<T, String>>,
     settled: bool,
     changed: bool,
@@ -83,17 +83,17 @@ pub(crate) struct Decided<T> {
 
 /// Whether a machine has something to do. What that is, is found again when it is done: of a large fleet, all of it together takes
 /// more memory than all else.
-struct HasSomethingToDo(bool);
+struct HasWork(bool);
 
 /// What a pass did.
 #[must_use]
-pub struct Outcome {
+pub struct PassOutcome {
     /// What it had decided.
     pub plan: Plan,
     /// Effects that were done on machines and in clusters.
     pub effects: usize,
     /// What failed.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<PassFailure>,
     /// Whether a machine takes nothing of it, so that no later pass from these documents does better.
     pub refused: bool,
     /// Whether there was nothing to do and nothing to wait for.
@@ -102,16 +102,16 @@ pub struct Outcome {
 
 /// Something that failed, with its causes, in words for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct PassFailure {
     /// The machine or cluster.
-    pub at: String,
+    pub subject: String,
     /// What failed and why.
-    pub why: String,
+    pub reason: String,
 }
 
-impl Preview {
-    fn of(decided: Decided<Vec<Action>>) -> Self {
-        let Decided { plan, seen, machines, settled, changed: _ } = decided;
+impl PlanPreview {
+    fn of(decided: PassDecision<Vec<Action>>) -> Self {
+        let PassDecision { plan, seen, machines, settled, changed: _ } = decided;
         Self { plan, machines, refused: seen.refused, settled }
     }
 
@@ -123,8 +123,8 @@ impl Preview {
 }
 
 /// Observes and decides; keys are minted in memory. Nothing is saved and nothing done.
-pub async fn preview(context: &Context, minter: &mut dyn Minter) -> Result<Preview, PassError> {
-    decided(context, minter, |actions| actions).await.map(Preview::of)
+pub async fn preview(context: &PassContext, minter: &mut dyn Minter) -> Result<PlanPreview, PassError> {
+    decided(context, minter, |actions| actions).await.map(PlanPreview::of)
 }
 
 /// What a pass over these documents would do that sees what an observation tells, as of then. Nobody is asked.
@@ -132,15 +132,18 @@ pub fn preview_offline(
     loaded: &Documents,
     observation: keelway_api::Observation,
     minter: &mut dyn Minter,
-) -> Result<Preview, PassError> {
+) -> Result<PlanPreview, PassError> {
     let documents = identified(loaded, minter)?;
     let now = observation.timestamp.0;
-    let seen = Observation::of(observation, certificates::read(&documents));
-    decide(loaded, documents, (seen, now), (minter, &|_| Vec::new()), |actions| actions).map(Preview::of)
+    let seen = PassObservation::of(observation, certificates::read(&documents));
+    decide(loaded, documents, (seen, now), (minter, &|_| Vec::new()), |actions| actions).map(PlanPreview::of)
 }
 
 /// What is seen now, as a document.
-pub async fn look(context: &Context, minter: &mut dyn Minter) -> Result<keelway_api::Observation, PassError> {
+pub async fn observe_now(
+    context: &PassContext,
+    minter: &mut dyn Minter,
+) -> Result<keelway_api::Observation, PassError> {
     let loaded = context.store.load().await?;
     let documents = identified(&loaded, minter)?;
     let now = (context.clock)();
@@ -149,10 +152,10 @@ pub async fn look(context: &Context, minter: &mut dyn Minter) -> Result<keelway_
 }
 
 async fn decided<T>(
-    context: &Context,
+    context: &PassContext,
     minter: &mut dyn Minter,
     keep: impl Fn(Vec<Action>) -> T,
-) -> Result<Decided<T>, PassError> {
+) -> Result<PassDecision<T>, PassError> {
     let loaded = context.store.load().await?;
     let documents = identified(&loaded, minter)?;
     let seen = observe(&*context.machines, &*context.components, &documents).await.map_err(PassError::Faults)?;
@@ -162,15 +165,15 @@ async fn decided<T>(
 }
 
 /// How far the clocks of machines are ahead.
-type Ahead<'a> = &'a dyn Fn(&Documents) -> Vec<SignedDuration>;
+type ClockSkews<'a> = &'a dyn Fn(&Documents) -> Vec<SignedDuration>;
 
 fn decide<T>(
     loaded: &Documents,
     documents: Documents,
-    (mut seen, now): (Observation, Timestamp),
-    (minter, ahead): (&mut dyn Minter, Ahead<'_>),
+    (mut seen, now): (PassObservation, Timestamp),
+    (minter, ahead): (&mut dyn Minter, ClockSkews<'_>),
     keep: impl Fn(Vec<Action>) -> T,
-) -> Result<Decided<T>, PassError> {
+) -> Result<PassDecision<T>, PassError> {
     refuse(&documents, &mut seen);
     let mut plan = plan(documents, &seen, now).map_err(PassError::Faults)?;
     wait_for_clock(&mut plan, ahead);
@@ -185,7 +188,7 @@ fn decide<T>(
     plan_progress(&mut plan, &seen, now);
     let settled = idle && seen.refused.is_empty() && is_settled(&plan);
     let changed = plan.documents != *loaded;
-    Ok(Decided { plan, seen, machines, settled, changed })
+    Ok(PassDecision { plan, seen, machines, settled, changed })
 }
 
 /// Whether there is nothing to do and nothing to wait for beside machines.
@@ -198,8 +201,8 @@ pub(crate) fn is_settled(plan: &Plan) -> bool {
 }
 
 /// One pass: what was decided is saved, then done.
-pub async fn pass(context: &Context, minter: &mut dyn Minter) -> Result<Outcome, PassError> {
-    let mut decided = decided(context, minter, |actions| HasSomethingToDo(!actions.is_empty())).await?;
+pub async fn pass(context: &PassContext, minter: &mut dyn Minter) -> Result<PassOutcome, PassError> {
+    let mut decided = decided(context, minter, |actions| HasWork(!actions.is_empty())).await?;
     if decided.changed {
         context.store.save(&decided.plan.documents).await?;
     }
@@ -207,9 +210,10 @@ pub async fn pass(context: &Context, minter: &mut dyn Minter) -> Result<Outcome,
     decided.plan.mint = Vec::new();
     let refused = !decided.seen.refused.is_empty() || decided.machines.values().any(Result::is_err);
     let (effects, mut failures) = execute(context, &decided).await?;
-    let Decided { plan, seen, settled, .. } = decided;
-    failures.extend(seen.refused.iter().map(|(at, why)| Failure { at: at.to_string(), why: why.to_string() }));
-    Ok(Outcome { plan, effects, failures, refused, settled })
+    let PassDecision { plan, seen, settled, .. } = decided;
+    failures
+        .extend(seen.refused.iter().map(|(at, why)| PassFailure { subject: at.to_string(), reason: why.to_string() }));
+    Ok(PassOutcome { plan, effects, failures, refused, settled })
 }
 
 pub(crate) fn identified(loaded: &Documents, minter: &mut dyn Minter) -> Result<Documents, PassError> {
@@ -218,13 +222,16 @@ pub(crate) fn identified(loaded: &Documents, minter: &mut dyn Minter) -> Result<
     Ok(documents)
 }
 
-fn actions(config: &MachineConfig, name: &HypervisorName, seen: &Observation) -> Result<Vec<Action>, String> {
+fn actions(config: &MachineConfig, name: &HypervisorName, seen: &PassObservation) -> Result<Vec<Action>, String> {
     let state = seen.machines.get(name).and_then(|state| state.known());
     state.map_or_else(|| Ok(Vec::new()), |state| converge(config, state).map_err(|refusal| refusal.to_string()))
 }
 
 /// Every machine and every cluster at once.
-async fn execute(context: &Context, decided: &Decided<HasSomethingToDo>) -> Result<(usize, Vec<Failure>), PassError> {
+async fn execute(
+    context: &PassContext,
+    decided: &PassDecision<HasWork>,
+) -> Result<(usize, Vec<PassFailure>), PassError> {
     let plan = &decided.plan;
     let machines = execute_on_machines(context, decided);
     let clusters = join_all(plan.bindings.iter().map(|id| bind(context, &plan.documents, id)));
@@ -244,20 +251,20 @@ async fn execute(context: &Context, decided: &Decided<HasSomethingToDo>) -> Resu
 const ON_THEIR_WAY: usize = 32;
 
 /// A run of which one effect has not begun yet.
-struct HandingOver {
-    progress: Arc<dyn Progress>,
+struct PermitProgress {
+    progress: Arc<dyn RunProgress>,
     place: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
-impl HandingOver {
+impl PermitProgress {
     /// Waits for a place, which is free again once the first effect begins.
-    async fn begin(places: &Arc<Semaphore>, run: &Run) -> Run {
+    async fn begin(places: &Arc<Semaphore>, run: &RunControl) -> RunControl {
         let place = Mutex::new(Arc::clone(places).acquire_owned().await.ok());
-        Run { stop: run.stop.clone(), progress: Arc::new(Self { progress: run.progress.clone(), place }) }
+        RunControl { stop: run.stop.clone(), progress: Arc::new(Self { progress: run.progress.clone(), place }) }
     }
 }
 
-impl Progress for HandingOver {
+impl RunProgress for PermitProgress {
     fn effect(&self, machine: &HypervisorName, action: &str) {
         drop(self.place.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.progress.effect(machine, action);
@@ -270,34 +277,34 @@ impl Progress for HandingOver {
 
 /// Each config is made when it is sent.
 async fn execute_on_machines(
-    context: &Context,
-    Decided { plan, seen, machines, .. }: &Decided<HasSomethingToDo>,
-) -> Result<Vec<(usize, Vec<Failure>)>, PassError> {
-    let busy = machines.iter().filter(|(_, told)| !matches!(told, Ok(HasSomethingToDo(false))));
+    context: &PassContext,
+    PassDecision { plan, seen, machines, .. }: &PassDecision<HasWork>,
+) -> Result<Vec<(usize, Vec<PassFailure>)>, PassError> {
+    let busy = machines.iter().filter(|(_, told)| !matches!(told, Ok(HasWork(false))));
     let busy: Vec<&HypervisorName> = busy.map(|(name, _)| name).collect();
     if busy.is_empty() {
         return Ok(Vec::new());
     }
-    let world = World::of_pass(&plan.documents, seen).map_err(PassError::Faults)?;
+    let world = ValidatedDocuments::of_pass(&plan.documents, seen).map_err(PassError::Faults)?;
     let configs = Configs::of(&plan.documents, &world, seen);
     let each = busy.into_iter().filter_map(|name| Some((name, plan.documents.hypervisors.get(name)?)));
     let places = Arc::new(Semaphore::new(ON_THEIR_WAY));
     let each = each.map(|(name, document)| async {
-        let (configs, handing) = (&configs, HandingOver::begin(&places, &context.run).await);
+        let (configs, handing) = (&configs, PermitProgress::begin(&places, &context.run).await);
         machine(context, (name, document), (&plan.documents, configs), seen, &handing).await
     });
     Ok(join_all(each).await)
 }
 
 async fn machine(
-    context: &Context,
+    context: &PassContext,
     (name, document): (&HypervisorName, &Hypervisor),
     (documents, configs): (&Documents, &Configs<'_>),
-    seen: &Observation,
-    run: &Run,
-) -> (usize, Vec<Failure>) {
+    seen: &PassObservation,
+    run: &RunControl,
+) -> (usize, Vec<PassFailure>) {
     let Some(config) = configs.config(name) else { return (0, Vec::new()) };
-    let fail = |why: String| Failure { at: name.to_string(), why };
+    let fail = |why: String| PassFailure { subject: name.to_string(), reason: why };
     if let Some(violation) = violation(documents, name, &config, seen) {
         return (0, vec![fail(format!("the config is not sent: {violation}"))]);
     }
@@ -315,7 +322,7 @@ fn violation(
     documents: &Documents,
     name: &HypervisorName,
     config: &MachineConfig,
-    seen: &Observation,
+    seen: &PassObservation,
 ) -> Option<String> {
     let state = seen.machines.get(name)?.known()?;
     let found = check_config(documents, (name, state), config, |pod| config.pods.contains_key(pod));
@@ -323,7 +330,7 @@ fn violation(
 }
 
 /// Applies the first bindings of a cluster.
-pub(crate) async fn bind(context: &Context, documents: &Documents, id: &ClusterId) -> (usize, Vec<Failure>) {
+pub(crate) async fn bind(context: &PassContext, documents: &Documents, id: &ClusterId) -> (usize, Vec<PassFailure>) {
     if context.run.stop.is_cancelled() {
         return (0, Vec::new());
     }
@@ -334,6 +341,6 @@ pub(crate) async fn bind(context: &Context, documents: &Documents, id: &ClusterI
             tracing::debug!(cluster = %id, "bound");
             (1, Vec::new())
         }
-        Err(why) => (0, vec![Failure { at: id.to_string(), why }]),
+        Err(reason) => (0, vec![PassFailure { subject: id.to_string(), reason }]),
     }
 }

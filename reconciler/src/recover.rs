@@ -7,7 +7,7 @@ use keelway_api::{
     Documents, Hypervisor, Time,
     documents::SecretName,
     jiff::Timestamp,
-    machine::Seen,
+    machine::ObservedValue,
     name::{HypervisorName, InstallationId},
 };
 use keelway_pki::{SecretData, WireGuardKey};
@@ -21,13 +21,13 @@ const CONFIG: Duration = Duration::from_secs(30);
 
 /// Asks every machine what it holds, and decides what follows for the documents. Nothing is saved, and nothing is done on a machine.
 pub async fn recover(machines: &dyn Machines, documents: &Documents, now: Timestamp) -> Recovery {
-    machines.introduce(documents);
+    machines.load_credentials(documents);
     let installation = documents.installation();
     let asked = documents
         .hypervisors
         .iter()
         .map(|(name, document)| async move { (name.clone(), held(machines, document, installation).await) });
-    let held: BTreeMap<HypervisorName, Seen<HeldMachine>> = join_all(asked).await.into_iter().collect();
+    let held: BTreeMap<HypervisorName, ObservedValue<HeldMachine>> = join_all(asked).await.into_iter().collect();
     let mut recovery = keelway_planner::recover(documents, &held, &Time(now));
     complete_gateway_keys(documents, &mut recovery.documents);
     recovery
@@ -37,16 +37,16 @@ async fn held(
     machines: &dyn Machines,
     document: &Hypervisor,
     installation: Option<&InstallationId>,
-) -> Seen<HeldMachine> {
+) -> ObservedValue<HeldMachine> {
     let state = match machines.observe(document).await {
-        Seen::Known(state) => state,
-        Seen::Unreachable { silent, why } => return Seen::Unreachable { silent, why },
+        ObservedValue::Known(state) => state,
+        ObservedValue::Unreachable { silent, why } => return ObservedValue::Unreachable { silent, why },
     };
     let config = match installation.filter(|_| state.applied.is_some()) {
         None => HeldConfig::None,
         Some(installation) => config(machines, document, installation).await,
     };
-    Seen::Known(HeldMachine { state, config })
+    ObservedValue::Known(HeldMachine { state, config })
 }
 
 async fn config(machines: &dyn Machines, document: &Hypervisor, installation: &InstallationId) -> HeldConfig {
@@ -73,6 +73,6 @@ fn complete_gateway_keys(before: &Documents, recovered: &mut Documents) {
         let Ok(pair) = WireGuardKey::from_base64(&found) else { continue };
         let mut data = SecretData::new();
         pair.write_to(&mut data, WIREGUARD);
-        recovered.keep(&name, data.into_iter().map(|(key, value)| (key, keelway_api::ByteString(value))));
+        recovered.put_secret_values(&name, data.into_iter().map(|(key, value)| (key, keelway_api::ByteString(value))));
     }
 }

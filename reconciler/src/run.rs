@@ -5,7 +5,7 @@ use std::time::Duration;
 use keelway_api::Hypervisor;
 use tokio::time::{Instant, sleep_until};
 
-use crate::{Context, Minter, Outcome, PassError, health, pace::Pace, pass};
+use crate::{Minter, PassContext, PassError, PassOutcome, health, pass, retry_pace::RetryPace};
 
 /// How often a component that is not well is asked again: readiness has no event to wait for.
 const RECHECK: Duration = Duration::from_millis(100);
@@ -14,7 +14,7 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// How far a run goes.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct RunLimits {
     /// One pass only.
     pub once: bool,
     /// When it ends at the latest.
@@ -23,7 +23,7 @@ pub struct Limits {
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum RunOutcome {
     /// There is nothing to do and nothing to wait for.
     Settled,
     /// One pass was asked for, and there is more to do.
@@ -37,22 +37,26 @@ pub enum End {
 }
 
 /// Runs passes until the world is settled, the time is over, or it is told to stop. Returns the last pass.
-pub async fn run(context: &Context, minter: &mut dyn Minter, limits: Limits) -> Result<(End, Outcome), PassError> {
+pub async fn run(
+    context: &PassContext,
+    minter: &mut dyn Minter,
+    limits: RunLimits,
+) -> Result<(RunOutcome, PassOutcome), PassError> {
     let deadline = Instant::now() + limits.timeout;
-    let mut pace = Pace::new();
+    let mut pace = RetryPace::new();
     let mut last = Instant::now();
     loop {
         let outcome = pass(context, minter).await?;
         let end = if outcome.settled {
-            Some(End::Settled)
+            Some(RunOutcome::Settled)
         } else if context.run.stop.is_cancelled() {
-            Some(End::Stopped)
+            Some(RunOutcome::Stopped)
         } else if outcome.refused {
-            Some(End::Refused)
+            Some(RunOutcome::Refused)
         } else if limits.once {
-            Some(End::Once)
+            Some(RunOutcome::Once)
         } else if Instant::now() >= deadline {
-            Some(End::TimedOut)
+            Some(RunOutcome::TimedOut)
         } else {
             None
         };
@@ -63,13 +67,13 @@ pub async fn run(context: &Context, minter: &mut dyn Minter, limits: Limits) -> 
         let pause = pace.after(outcome.effects, outcome.failures.len(), last.elapsed());
         last = Instant::now();
         until_next(context, &outcome, deadline).await;
-        hold(context, deadline.min(last + pause)).await;
+        wait_until(context, deadline.min(last + pause)).await;
     }
 }
 
 /// Waits until another pass makes sense: at once after effects, else when a machine tells of a change, a component that was
 /// not well is, or it is time to look again.
-async fn until_next(context: &Context, outcome: &Outcome, deadline: Instant) {
+async fn until_next(context: &PassContext, outcome: &PassOutcome, deadline: Instant) {
     if outcome.effects > 0 || !outcome.failures.is_empty() {
         return;
     }
@@ -79,14 +83,14 @@ async fn until_next(context: &Context, outcome: &Outcome, deadline: Instant) {
         // In one order, so that a run can be repeated.
         biased;
         () = context.machines.changed(&machines) => {}
-        () = health::until_better(&*context.components, documents, health::is_not_ready, RECHECK) => {}
+        () = health::wait_for_recovery(&*context.components, documents, health::is_not_ready, RECHECK) => {}
         () = context.run.stop.cancelled() => {}
         () = sleep_until(deadline.min(Instant::now() + LOOK)) => {}
     }
 }
 
 /// Waits for a moment, or to be told to stop.
-async fn hold(context: &Context, until: Instant) {
+async fn wait_until(context: &PassContext, until: Instant) {
     tokio::select! {
         biased;
         () = context.run.stop.cancelled() => {}

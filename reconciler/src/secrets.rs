@@ -7,7 +7,7 @@ use keelway_pki::{
     AuthorityKeyring, CertificateFacts, EncryptionKeyring, KeyringError, PrivateKeyPem, SecretData,
     ServiceAccountKeyring, VerifyError, WireGuardKey, key_matches_certificate,
 };
-use keelway_planner::{Holds, holds};
+use keelway_planner::{SecretContents, holds};
 
 const DATA: &str = "data";
 const BACK: &str = "put the Secret back as reconcile wrote it";
@@ -25,12 +25,16 @@ pub fn faults(secret: &Secret) -> Vec<Fault> {
     let data: SecretData = secret.data.iter().flatten().map(|(key, value)| (key.clone(), value.0.clone())).collect();
     let unreadable = |error: KeyringError| vec![of_keyring(&error)];
     match holds(secret.metadata.name.as_deref().unwrap_or_default()) {
-        Holds::Authority => AuthorityKeyring::from_secret_data(&data).err().map(unreadable).unwrap_or_default(),
-        Holds::ServiceAccountKey => {
+        SecretContents::Authority => {
+            AuthorityKeyring::from_secret_data(&data).err().map(unreadable).unwrap_or_default()
+        }
+        SecretContents::ServiceAccountKey => {
             ServiceAccountKeyring::from_secret_data(&data).err().map(unreadable).unwrap_or_default()
         }
-        Holds::EncryptionKey => EncryptionKeyring::from_secret_data(&data).err().map(unreadable).unwrap_or_default(),
-        Holds::Certificates => certificates(&data),
+        SecretContents::EncryptionKey => {
+            EncryptionKeyring::from_secret_data(&data).err().map(unreadable).unwrap_or_default()
+        }
+        SecretContents::Certificates => certificates(&data),
     }
 }
 
@@ -41,11 +45,11 @@ fn of_keyring(error: &KeyringError) -> Fault {
     | KeyringError::Key { entry, .. }
     | KeyringError::Authority { entry, .. }
     | KeyringError::EncryptionKey { entry, .. }) = error;
-    Fault::of_entry(DATA, entry, told(error), BACK)
+    Fault::of_entry(DATA, entry, error_text(error), BACK)
 }
 
 /// An error with its causes, each once: some of other crates tell their cause themselves.
-fn told(error: &dyn Error) -> String {
+fn error_text(error: &dyn Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| (*cause).source());
     causes
         .map(ToString::to_string)
@@ -65,7 +69,7 @@ fn pair(data: &SecretData, name: &str) -> Option<Fault> {
     match key {
         Ok(key) if data.get(&public_entry).is_some_and(|public| *public == key.public_base64().into_bytes()) => None,
         Ok(_) => Some(Fault::of_entry(DATA, &public_entry, format!("the public half is not of the key {entry}"), BACK)),
-        Err(error) => Some(Fault::of_entry(DATA, &entry, told(&error), BACK)),
+        Err(error) => Some(Fault::of_entry(DATA, &entry, error_text(&error), BACK)),
     }
 }
 
@@ -73,25 +77,25 @@ fn pair(data: &SecretData, name: &str) -> Option<Fault> {
 fn certificate(data: &SecretData, name: &str) -> Option<Fault> {
     let (entry, key_entry) = (format!("{name}.crt"), format!("{name}.key"));
     let fault = |entry: &str, problem: String| {
-        let mend = format!("{BACK}, or take {name}.crt and {name}.key out of it to have them issued anew");
-        Some(Fault::of_entry(DATA, entry, problem, mend))
+        let help = format!("{BACK}, or take {name}.crt and {name}.key out of it to have them issued anew");
+        Some(Fault::of_entry(DATA, entry, problem, help))
     };
     let Some(pem) = data.get(&entry).and_then(|bytes| str::from_utf8(bytes).ok()) else {
         return fault(&entry, "the certificate is not text".to_owned());
     };
-    let told_of_it = |error: &dyn Error| fault(&entry, told(error));
+    let told_of_it = |error: &dyn Error| fault(&entry, error_text(error));
     let Some(key) = data.get(&key_entry) else {
         return CertificateFacts::from_pem(pem).err().and_then(|error| told_of_it(&error));
     };
     let key = match PrivateKeyPem::from_bytes(key) {
         Ok(key) => key,
-        Err(error) => return fault(&key_entry, told(&error)),
+        Err(error) => return fault(&key_entry, error_text(&error)),
     };
     match key_matches_certificate(pem, &key) {
         Ok(true) => None,
         Ok(false) => fault(&entry, format!("the certificate is not of the key {key_entry}")),
         Err(VerifyError::Certificate(error)) => told_of_it(&error),
-        Err(error) => fault(&key_entry, told(&error)),
+        Err(error) => fault(&key_entry, error_text(&error)),
     }
 }
 
@@ -102,7 +106,7 @@ mod tests {
         jiff::{SignedDuration, Timestamp},
         secret::Metadata,
     };
-    use keelway_pki::{Authority, EncryptionKey, LeafRequest, ServiceAccountKey, Usage, Validity};
+    use keelway_pki::{Authority, CertificateUsage, EncryptionKey, LeafRequest, ServiceAccountKey, Validity};
     use rand::{SeedableRng, rngs::StdRng};
 
     use super::*;
@@ -129,7 +133,7 @@ mod tests {
             organizations: Vec::new(),
             dns_names: vec!["etcd".to_owned()],
             ip_addresses: Vec::new(),
-            usages: vec![Usage::ServerAuth],
+            usages: vec![CertificateUsage::ServerAuth],
             validity: validity(),
         };
         let mut data = SecretData::new();
@@ -183,9 +187,9 @@ mod tests {
             ("encryption", "active.key"),
         ] {
             let mut data = match holds(name) {
-                Holds::Certificates => certificate(2),
-                Holds::Authority => AuthorityKeyring::first(authority(1)).to_secret_data(),
-                Holds::ServiceAccountKey | Holds::EncryptionKey => SecretData::new(),
+                SecretContents::Certificates => certificate(2),
+                SecretContents::Authority => AuthorityKeyring::first(authority(1)).to_secret_data(),
+                SecretContents::ServiceAccountKey | SecretContents::EncryptionKey => SecretData::new(),
             };
             data.insert(entry.to_owned(), b"abracadabra".to_vec());
             let found = told_of(name, data);

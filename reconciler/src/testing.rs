@@ -4,7 +4,7 @@
 
 use keelway_api::{
     Documents, Time,
-    condition::{self, Status, Verdict},
+    condition::{self, ConditionStatus, ConditionValue},
     document::{DocumentName, DocumentRef},
     jiff::Timestamp,
 };
@@ -60,7 +60,7 @@ pub async fn load(store: &impl Store) -> Documents {
 
 /// What of documents is the same in every store: spec and status.
 #[must_use]
-pub fn essence(documents: &Documents) -> Vec<(DocumentName, serde_json::Value)> {
+pub fn comparable_documents(documents: &Documents) -> Vec<(DocumentName, serde_json::Value)> {
     let json = |name: &DocumentName| match documents.get(name).unwrap() {
         DocumentRef::ClusterClass(document) => serde_json::json!([document.spec]),
         DocumentRef::Hypervisor(document) => serde_json::json!([document.spec, document.status]),
@@ -72,27 +72,31 @@ pub fn essence(documents: &Documents) -> Vec<(DocumentName, serde_json::Value)> 
 }
 
 /// Checks that a store, which is empty, has what was saved last, also for who opens it anew. The documents of [`world`] are in it then.
-pub async fn keeps<S: Store>(open: impl Fn() -> S) -> S {
+pub async fn check_store<S: Store>(open: impl Fn() -> S) -> S {
     let store = open();
     assert!(load(&store).await.is_empty());
     store.save(&world()).await.unwrap();
-    assert_eq!(essence(&load(&store).await), essence(&world()), "what it wrote it knows at once");
+    assert_eq!(
+        comparable_documents(&load(&store).await),
+        comparable_documents(&world()),
+        "what it wrote it knows at once"
+    );
     drop(store);
     let store = open();
-    assert_eq!(essence(&load(&store).await), essence(&world()));
+    assert_eq!(comparable_documents(&load(&store).await), comparable_documents(&world()));
     let mut less = load(&store).await;
     less.components.clear();
     less.secrets.clear();
     store.save(&less).await.unwrap();
-    assert_eq!(essence(&load(&store).await), essence(&less));
+    assert_eq!(comparable_documents(&load(&store).await), comparable_documents(&less));
     drop(store);
     let store = open();
     let mut more = load(&store).await;
-    assert_eq!(essence(&more), essence(&less));
+    assert_eq!(comparable_documents(&more), comparable_documents(&less));
     more.components = world().components;
     more.secrets = world().secrets;
     store.save(&more).await.unwrap();
-    assert_eq!(essence(&load(&store).await), essence(&world()));
+    assert_eq!(comparable_documents(&load(&store).await), comparable_documents(&world()));
     saves_follow_each_other(&store).await;
     store
 }
@@ -106,7 +110,11 @@ async fn saves_follow_each_other(store: &impl Store) {
             machine.status.as_mut().unwrap().last_heartbeat_time = Some(time.clone());
         }
         for cluster in documents.clusters.values_mut() {
-            let says = Verdict { status: Status::False, reason: "Tried".to_owned(), message: nanoseconds.to_string() };
+            let says = ConditionValue {
+                status: ConditionStatus::False,
+                reason: "Tried".to_owned(),
+                message: nanoseconds.to_string(),
+            };
             condition::set(&mut cluster.status.as_mut().unwrap().conditions, "Available", says, None, &time);
         }
         store.save(&documents).await.unwrap();

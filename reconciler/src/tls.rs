@@ -7,12 +7,12 @@ use std::{
 
 use keelway_api::{Documents, documents::SecretName, machine::sha256_hex};
 use keelway_hypervisor_agent::tls::client_without;
-use keelway_planner::{Identity, REVOCATION_LIST, REVOKED};
+use keelway_planner::{CertificateReference, REVOCATION_LIST, REVOKED};
 use rustls::ClientConfig;
 
 /// Certificates that cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TlsError {
+pub(crate) enum ClientTlsError {
     /// A Secret lacks a value.
     #[error("Secret {namespace}/{name} has no {key}", namespace = secret.namespace, name = secret.name)]
     Missing {
@@ -23,42 +23,42 @@ pub(crate) enum TlsError {
     },
     /// A value cannot be used.
     #[error(transparent)]
-    Unusable(#[from] keelway_hypervisor_agent::tls::TlsError),
+    Unusable(#[from] keelway_hypervisor_agent::tls::AgentTlsError),
 }
 
 /// A value of one of our Secrets.
-pub(crate) fn value<'a>(documents: &'a Documents, secret: &SecretName, key: &str) -> Result<&'a [u8], TlsError> {
+pub(crate) fn value<'a>(documents: &'a Documents, secret: &SecretName, key: &str) -> Result<&'a [u8], ClientTlsError> {
     documents
         .secrets
         .get(secret)
         .and_then(|found| found.data.as_ref()?.get(key))
         .map(|value| value.0.as_slice())
-        .ok_or_else(|| TlsError::Missing { secret: secret.clone(), key: key.to_owned() })
+        .ok_or_else(|| ClientTlsError::Missing { secret: secret.clone(), key: key.to_owned() })
 }
 
 /// TLS clients, each made once: many components trust one authority and ask as one client, and whoever is asked again resumes
 /// its session. Those that were asked for longest ago are given up where there are many: each has room for its sessions.
 #[derive(Default)]
-pub(crate) struct Clients(Mutex<Kept>);
+pub(crate) struct TlsClients(Mutex<ClientCache>);
 
 /// The most clients that are kept.
 const MOST: usize = 512;
 
 #[derive(Default)]
-struct Kept {
-    clients: BTreeMap<(SecretName, Option<Identity>), Made>,
+struct ClientCache {
+    clients: BTreeMap<(SecretName, Option<CertificateReference>), CachedClient>,
     /// How often one was asked for.
     asked: u64,
 }
 
 /// A client, and the digest of what it was made of.
-struct Made {
+struct CachedClient {
     of: String,
     config: Arc<ClientConfig>,
     asked: u64,
 }
 
-impl Kept {
+impl ClientCache {
     fn forget_the_oldest(&mut self) {
         let oldest = self.clients.iter().min_by_key(|(_, made)| made.asked).map(|(name, _)| name.clone());
         if let Some(oldest) = oldest.filter(|_| self.clients.len() > MOST) {
@@ -67,7 +67,7 @@ impl Kept {
     }
 }
 
-impl Clients {
+impl TlsClients {
     /// Gives up those of a namespace's authorities, with their sessions.
     pub(crate) fn forget(&self, namespace: &str) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,14 +79,14 @@ impl Clients {
         &self,
         documents: &Documents,
         authority: &SecretName,
-        identity: Option<&Identity>,
-    ) -> Result<Arc<ClientConfig>, TlsError> {
+        identity: Option<&CertificateReference>,
+    ) -> Result<Arc<ClientConfig>, ClientTlsError> {
         let trusted = value(documents, authority, "bundle.crt")?;
         let shown = identity
             .map(|identity| {
                 let certificate = value(documents, &identity.secret, &format!("{}.crt", identity.name))?;
                 let key = value(documents, &identity.secret, &format!("{}.key", identity.name))?;
-                Ok::<_, TlsError>((certificate, key))
+                Ok::<_, ClientTlsError>((certificate, key))
             })
             .transpose()?;
         let (certificate, key) = shown.unwrap_or_default();
@@ -103,7 +103,7 @@ impl Clients {
             return Ok(Arc::clone(&made.config));
         }
         let config = Arc::new(client_without(trusted, revoked, shown)?);
-        kept.clients.insert(name, Made { of, config: Arc::clone(&config), asked });
+        kept.clients.insert(name, CachedClient { of, config: Arc::clone(&config), asked });
         kept.forget_the_oldest();
         Ok(config)
     }

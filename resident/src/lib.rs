@@ -8,9 +8,9 @@ use rustix::mm::{Advice, madvise};
 ///
 /// With each page that is used Linux maps those around it, and all that was needed once, such as at the start, stays mapped.
 #[derive(Debug)]
-pub struct Mapped(Vec<Range<usize>>);
+pub struct MappedProgram(Vec<Range<usize>>);
 
-impl Mapped {
+impl MappedProgram {
     /// Of this process. To be asked before anything is loaded that may be unloaded again.
     ///
     /// # Errors
@@ -23,7 +23,7 @@ impl Mapped {
     ///
     /// # Errors
     /// The kernel does not take it.
-    pub fn give_back(&self) -> io::Result<()> {
+    pub fn release(&self) -> io::Result<()> {
         for range in &self.0 {
             let start = std::ptr::without_provenance_mut(range.start);
             #[expect(
@@ -112,7 +112,7 @@ VmFlags: rd ex mr mw me de sd
             let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();
             line.trim_end_matches("kB").trim().parse::<u64>().unwrap()
         };
-        let mapped = Mapped::of_this_process().unwrap();
+        let mapped = MappedProgram::of_this_process().unwrap();
         assert!(mapped.0.len() > 1, "{:?}", mapped.0);
         // All of it.
         for range in &mapped.0 {
@@ -120,9 +120,9 @@ VmFlags: rd ex mr mw me de sd
             assert!(maps.contains(&format!("{:x}-{:x} r", range.start, range.end)), "{maps}");
         }
         let before = resident();
-        mapped.give_back().unwrap();
+        mapped.release().unwrap();
         let after = resident();
         assert!(after < before, "{before} KiB, then {after}");
-        assert_eq!(Mapped::of_this_process().unwrap().0, mapped.0);
+        assert_eq!(MappedProgram::of_this_process().unwrap().0, mapped.0);
     }
 }

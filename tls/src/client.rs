@@ -13,27 +13,27 @@ use crate::{HANDSHAKE, HandshakeError, TlsError, TlsFiles, identity};
 
 /// The side that asks.
 #[derive(Debug)]
-pub struct Client {
-    shown: Shown,
+pub struct TlsClient {
+    shown: PresentedIdentity,
 }
 
 /// What it shows.
 #[derive(Debug)]
-enum Shown {
+enum PresentedIdentity {
     Files(Current<ClientConfig>),
     Always(Arc<ClientConfig>),
 }
 
-impl Client {
+impl TlsClient {
     /// Shows the certificate of those files.
     pub fn new(files: TlsFiles) -> Result<Self, TlsError> {
-        Ok(Self { shown: Shown::Files(Current::new(files, identity::client)?) })
+        Ok(Self { shown: PresentedIdentity::Files(Current::new(files, identity::client)?) })
     }
 
     /// Shows the certificate of this configuration, and goes by whom it trusts.
     #[must_use]
     pub fn of(config: Arc<ClientConfig>) -> Self {
-        Self { shown: Shown::Always(config) }
+        Self { shown: PresentedIdentity::Always(config) }
     }
 
     /// A handshake with a server that must prove to be `name`.
@@ -42,8 +42,8 @@ impl Client {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let config = match &self.shown {
-            Shown::Files(current) => current.get(),
-            Shown::Always(config) => Arc::clone(config),
+            PresentedIdentity::Files(current) => current.get(),
+            PresentedIdentity::Always(config) => Arc::clone(config),
         };
         let connector = TlsConnector::from(config);
         let connected = tokio::time::timeout(HANDSHAKE, connector.connect(name, stream)).await;

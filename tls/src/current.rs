@@ -4,17 +4,17 @@ use std::error::Error;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::{Stamp, TlsError, TlsFiles};
+use crate::{FilesVersion, TlsError, TlsFiles};
 
 /// What was made of the files when they were last seen to be good.
 pub(crate) struct Current<T> {
     files: TlsFiles,
     make: fn(&TlsFiles) -> Result<T, TlsError>,
-    made: Mutex<Made<T>>,
+    made: Mutex<CachedValue<T>>,
 }
 
-struct Made<T> {
-    of: Stamp,
+struct CachedValue<T> {
+    of: FilesVersion,
     value: Arc<T>,
 }
 
@@ -28,7 +28,7 @@ impl<T> Current<T> {
     pub(crate) fn new(files: TlsFiles, make: fn(&TlsFiles) -> Result<T, TlsError>) -> Result<Self, TlsError> {
         let of = stamp(&files);
         let value = Arc::new(make(&files)?);
-        Ok(Self { files, make, made: Mutex::new(Made { of, value }) })
+        Ok(Self { files, make, made: Mutex::new(CachedValue { of, value }) })
     }
 
     /// What the files say now. A pair that is half replaced is good again at its next change.
@@ -53,7 +53,7 @@ impl<T> Current<T> {
     }
 }
 
-fn stamp(files: &TlsFiles) -> Stamp {
+fn stamp(files: &TlsFiles) -> FilesVersion {
     let always = [&files.certificate_file, &files.key_file, &files.authority_file];
-    Stamp::of(always.into_iter().chain(&files.revocation_file))
+    FilesVersion::of(always.into_iter().chain(&files.revocation_file))
 }

@@ -12,12 +12,12 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, TrustAnchor};
 
-use crate::server::Answering;
+use crate::server::ServerConfiguration;
 use crate::{TlsError, TlsFiles};
 
 /// A server that asks its clients for certificates.
-pub(crate) fn server(files: &TlsFiles) -> Result<Answering, TlsError> {
-    let (chain, key) = shown(files)?;
+pub(crate) fn server(files: &TlsFiles) -> Result<ServerConfiguration, TlsError> {
+    let (chain, key) = certificate_and_key(files)?;
     let organizations = organizations(&chain, &files.certificate_file)?;
     let verifier = verifier(files)?;
     let config = ServerConfig::builder_with_provider(provider())
@@ -26,12 +26,12 @@ pub(crate) fn server(files: &TlsFiles) -> Result<Answering, TlsError> {
         .with_client_cert_verifier(Arc::clone(&verifier))
         .with_single_cert(chain, key)
         .map_err(TlsError::Unusable)?;
-    Ok(Answering { config: Arc::new(config), verifier, organizations })
+    Ok(ServerConfiguration { config: Arc::new(config), verifier, organizations })
 }
 
 /// A client that shows a certificate.
 pub(crate) fn client(files: &TlsFiles) -> Result<ClientConfig, TlsError> {
-    let (chain, key) = shown(files)?;
+    let (chain, key) = certificate_and_key(files)?;
     ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&version::TLS13])
         .map_err(TlsError::Unusable)?
@@ -65,7 +65,7 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-fn shown(files: &TlsFiles) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
+fn certificate_and_key(files: &TlsFiles) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
     let chain = certificates(&files.certificate_file)?;
     let key = PrivateKeyDer::from_pem_file(&files.key_file)
         .map_err(|source| TlsError::Read { path: files.key_file.clone(), source })?;

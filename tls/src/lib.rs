@@ -5,11 +5,11 @@
 
 mod client;
 mod current;
+mod files_version;
 mod identity;
+mod log_limit;
 mod provisional;
 mod server;
-mod stamp;
-mod told;
 
 use std::io;
 use std::path::PathBuf;
@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::client::Client;
-pub use self::provisional::{Greeted, Provisional, greet, meet};
-pub use self::server::{Server, Shown, Unwanted};
-pub use self::stamp::Stamp;
-pub use self::told::Told;
+pub use self::client::TlsClient;
+pub use self::files_version::FilesVersion;
+pub use self::log_limit::LogRateLimiter;
+pub use self::provisional::{GreetedConnection, ProvisionalServer, connect_unverified, read_client_hello};
+pub use self::server::{PeerCertificate, TlsServer, UnauthorizedPeer};
 
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -101,5 +101,5 @@ pub enum HandshakeError {
     TimedOut,
     /// Whose certificate it is, may not speak here.
     #[error(transparent)]
-    Unwanted(#[from] Unwanted),
+    Unwanted(#[from] UnauthorizedPeer),
 }

@@ -22,21 +22,23 @@ use crate::{HANDSHAKE, HandshakeError, TlsError, identity};
 const ENROLLING: &[u8] = b"keelway-enrol/1";
 
 /// Somebody who has connected, and has said what for.
-pub struct Greeted<S> {
+pub struct GreetedConnection<S> {
     begun: StartHandshake<S>,
     /// When the handshake has to be over.
     until: Instant,
 }
 
 /// Waits until somebody who has connected says what for.
-pub async fn greet<S: AsyncRead + AsyncWrite + Unpin>(stream: S) -> Result<Greeted<S>, HandshakeError> {
+pub async fn read_client_hello<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+) -> Result<GreetedConnection<S>, HandshakeError> {
     let until = Instant::now() + HANDSHAKE;
     let greeting = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
     let begun = timeout_at(until, greeting).await.map_err(|_| HandshakeError::TimedOut)?;
-    Ok(Greeted { begun: begun.map_err(HandshakeError::Failed)?, until })
+    Ok(GreetedConnection { begun: begun.map_err(HandshakeError::Failed)?, until })
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Greeted<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> GreetedConnection<S> {
     /// Whether this is to enrol the machine.
     pub fn is_to_enroll(&self) -> bool {
         self.begun.client_hello().alpn().is_some_and(|mut protocols| protocols.any(|protocol| protocol == ENROLLING))
@@ -51,12 +53,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Greeted<S> {
 
 /// What an agent shows that has no certificate which anybody answers for.
 #[derive(Debug)]
-pub struct Provisional {
+pub struct ProvisionalServer {
     config: Arc<ServerConfig>,
     own: CertificateDer<'static>,
 }
 
-impl Provisional {
+impl ProvisionalServer {
     /// By a certificate and its key, PEM.
     pub fn new(certificate: &str, key: &str) -> Result<Self, TlsError> {
         let own = CertificateDer::from_pem_slice(certificate.as_bytes()).map_err(TlsError::Pem)?;
@@ -74,7 +76,10 @@ impl Provisional {
     }
 
     /// Goes on with somebody. What comes of it is known to be private, and not with whom.
-    pub async fn finish<S>(&self, greeted: Greeted<S>) -> Result<(server::TlsStream<S>, ProvenChannel), HandshakeError>
+    pub async fn finish<S>(
+        &self,
+        greeted: GreetedConnection<S>,
+    ) -> Result<(server::TlsStream<S>, ProvenChannel), HandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -86,15 +91,16 @@ impl Provisional {
 
 /// Connects to a machine that is to be enrolled, whatever certificate it shows. What comes of it is known to be private, and not with
 /// whom.
-pub async fn meet<S>(
+pub async fn connect_unverified<S>(
     name: ServerName<'static>,
     stream: S,
 ) -> Result<(client::TlsStream<S>, ProvenChannel), HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let connector =
-        TlsConnector::from(Arc::new(anybody().map_err(|error| HandshakeError::Failed(io::Error::other(error)))?));
+    let connector = TlsConnector::from(Arc::new(
+        any_certificate_config().map_err(|error| HandshakeError::Failed(io::Error::other(error)))?,
+    ));
     let connected = timeout(HANDSHAKE, connector.connect(name, stream)).await;
     let stream = connected.map_err(|_| HandshakeError::TimedOut)?.map_err(HandshakeError::Failed)?;
     let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).cloned();
@@ -112,9 +118,9 @@ fn channel<D: SideData>(
     Ok(ProvenChannel::new(exported, agent))
 }
 
-fn anybody() -> Result<ClientConfig, Error> {
+fn any_certificate_config() -> Result<ClientConfig, Error> {
     let provider = identity::provider();
-    let verifier = Anybody(provider.signature_verification_algorithms);
+    let verifier = AnyCertificateVerifier(provider.signature_verification_algorithms);
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13])?
         .dangerous()
@@ -126,9 +132,9 @@ fn anybody() -> Result<ClientConfig, Error> {
 
 /// Takes any certificate whose key its owner has. Who that is, is proven over the connection by the token.
 #[derive(Debug)]
-struct Anybody(WebPkiSupportedAlgorithms);
+struct AnyCertificateVerifier(WebPkiSupportedAlgorithms);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AnyCertificateVerifier {
     fn verify_server_cert(
         &self,
         _own: &CertificateDer<'_>,

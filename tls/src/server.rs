@@ -17,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::current::Current;
-use crate::{Greeted, HANDSHAKE, HandshakeError, TlsError, TlsFiles, identity};
+use crate::{GreetedConnection, HANDSHAKE, HandshakeError, TlsError, TlsFiles, identity};
 
 /// How often it is asked whether those who speak still may: as often as files are looked at that nothing else makes somebody
 /// look at.
@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// Whose certificate it is, may not speak here.
 #[derive(Debug, thiserror::Error)]
-pub enum Unwanted {
+pub enum UnauthorizedPeer {
     /// It showed none.
     #[error("there is no certificate")]
     Nobody,
@@ -50,25 +50,25 @@ pub enum Unwanted {
 
 /// Who showed a certificate, by what is in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown {
+pub struct PeerCertificate {
     /// Its common name.
     pub common_name: String,
     /// Its DNS names.
     pub dns_names: Vec<String>,
 }
 
-impl Shown {
+impl PeerCertificate {
     /// Who is at the other side of a connection that was accepted.
-    pub fn of<S>(stream: &TlsStream<S>) -> Result<Self, Unwanted> {
-        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).ok_or(Unwanted::Nobody)?;
-        let facts = CertificateFacts::from_der(shown).map_err(Unwanted::Unreadable)?;
+    pub fn of<S>(stream: &TlsStream<S>) -> Result<Self, UnauthorizedPeer> {
+        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).ok_or(UnauthorizedPeer::Nobody)?;
+        let facts = CertificateFacts::from_der(shown).map_err(UnauthorizedPeer::Unreadable)?;
         Ok(Self { common_name: facts.common_name.unwrap_or_default(), dns_names: facts.dns_names })
     }
 }
 
 /// What a server has of its files.
 #[derive(Debug)]
-pub(crate) struct Answering {
+pub(crate) struct ServerConfiguration {
     pub(crate) config: Arc<ServerConfig>,
     pub(crate) verifier: Arc<dyn ClientCertVerifier>,
     /// Those of its own certificate.
@@ -77,14 +77,14 @@ pub(crate) struct Answering {
 
 /// The side that is asked.
 #[derive(Debug)]
-pub struct Server {
-    current: Current<Answering>,
+pub struct TlsServer {
+    current: Current<ServerConfiguration>,
     clients: BTreeSet<String>,
     of_own_organization: bool,
     protocols: Vec<Vec<u8>>,
 }
 
-impl Server {
+impl TlsServer {
     /// Takes clients whose certificate has one of those common names.
     pub fn new(files: TlsFiles, clients: BTreeSet<String>) -> Result<Self, TlsError> {
         Ok(Self {
@@ -103,7 +103,7 @@ impl Server {
 
     /// Tells clients that ask for it which protocols are spoken here (ALPN), the first one rather than the others.
     #[must_use]
-    pub fn speaking(self, protocols: &[&str]) -> Self {
+    pub fn with_protocols(self, protocols: &[&str]) -> Self {
         Self { protocols: protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect(), ..self }
     }
 
@@ -118,7 +118,7 @@ impl Server {
     }
 
     /// The same with somebody who has begun to speak.
-    pub async fn finish<S>(&self, greeted: Greeted<S>) -> Result<TlsStream<S>, HandshakeError>
+    pub async fn finish<S>(&self, greeted: GreetedConnection<S>) -> Result<TlsStream<S>, HandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -135,33 +135,33 @@ impl Server {
 
     fn admit<S>(&self, stream: TlsStream<S>) -> Result<TlsStream<S>, HandshakeError> {
         // Also of a session that is resumed, whose certificate was verified when it began.
-        self.judge(stream.get_ref().1.peer_certificates().unwrap_or_default(), UnixTime::now())?;
+        self.verify_client(stream.get_ref().1.peer_certificates().unwrap_or_default(), UnixTime::now())?;
         Ok(stream)
     }
 
     /// Waits until a certificate would not be taken any more, with those between it and the authority, and tells why.
-    pub async fn refuses(&self, shown: &[CertificateDer<'_>]) -> Unwanted {
+    pub async fn refuses(&self, shown: &[CertificateDer<'_>]) -> UnauthorizedPeer {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
-            if let Err(unwanted) = self.judge(shown, UnixTime::now()) {
+            if let Err(unwanted) = self.verify_client(shown, UnixTime::now()) {
                 return unwanted;
             }
         }
     }
 
-    fn judge(&self, shown: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Unwanted> {
-        let (own, between) = shown.split_first().ok_or(Unwanted::Nobody)?;
+    fn verify_client(&self, shown: &[CertificateDer<'_>], now: UnixTime) -> Result<(), UnauthorizedPeer> {
+        let (own, between) = shown.split_first().ok_or(UnauthorizedPeer::Nobody)?;
         let current = self.current.get();
-        current.verifier.verify_client_cert(own, between, now).map_err(Unwanted::Void)?;
-        let facts = CertificateFacts::from_der(own).map_err(Unwanted::Unreadable)?;
+        current.verifier.verify_client_cert(own, between, now).map_err(UnauthorizedPeer::Void)?;
+        let facts = CertificateFacts::from_der(own).map_err(UnauthorizedPeer::Unreadable)?;
         let name = facts.common_name.unwrap_or_default();
         if !self.clients.contains(&name) {
-            return Err(Unwanted::Role(name));
+            return Err(UnauthorizedPeer::Role(name));
         }
         if self.of_own_organization && facts.organizations != current.organizations {
-            return Err(Unwanted::Installation { name, of: facts.organizations });
+            return Err(UnauthorizedPeer::Installation { name, of: facts.organizations });
         }
         Ok(())
     }

@@ -11,16 +11,16 @@ use ipnet::IpNet;
 /// lengths and thousands of prefixes, where this is two memory accesses and a trie would be a dozen.
 #[derive(Debug, Clone)]
 pub struct AllowedIps<T> {
-    v4: Family<T>,
-    v6: Family<T>,
+    v4: PrefixTable<T>,
+    v6: PrefixTable<T>,
 }
 
 /// Owners by prefix length and by the prefix's bits, which are shifted to the right end.
-type Family<T> = BTreeMap<u8, HashMap<u128, T>>;
+type PrefixTable<T> = BTreeMap<u8, HashMap<u128, T>>;
 
 impl<T> Default for AllowedIps<T> {
     fn default() -> Self {
-        Self { v4: Family::new(), v6: Family::new() }
+        Self { v4: PrefixTable::new(), v6: PrefixTable::new() }
     }
 }
 
@@ -57,7 +57,7 @@ impl<T: Copy + PartialEq> AllowedIps<T> {
         longest_first.find_map(|(length, owners)| owners.get(&leading_bits(address, *length)).copied())
     }
 
-    fn family_mut(&mut self, prefix: IpNet) -> &mut Family<T> {
+    fn family_mut(&mut self, prefix: IpNet) -> &mut PrefixTable<T> {
         match prefix {
             IpNet::V4(_) => &mut self.v4,
             IpNet::V6(_) => &mut self.v6,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use ipnet::IpNet;
 
 use crate::key::{PresharedKey, PrivateKey, PublicKey};
-use crate::peers::{PeerConfig, Peers};
+use crate::peers::{PeerConfig, PeerSet};
 
 /// What a file says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct FileConfig {
     /// Whether allowed IPs become routes (`Table = auto`, the default) or not (`off`).
     pub routes: bool,
     /// The peers.
-    pub peers: Peers,
+    pub peers: PeerSet,
 }
 
 /// A line that is not understood.

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::device::{Device, DeviceConfig, StartError};
 use crate::kernel::KernelDevice;
 use crate::netlink::NetlinkError;
-use crate::peers::{Change, Peers};
+use crate::peers::{PeerChange, PeerSet};
 use crate::stats::PeerStats;
 
 /// Who moves the packets.
@@ -49,7 +49,7 @@ pub trait DataPath: Send {
     fn name(&self) -> &str;
 
     /// Brings the peers to what is wanted, and returns what had to change. The same again changes nothing.
-    fn set_peers(&mut self, wanted: &Peers) -> Result<Vec<Change>, DataPathError>;
+    fn set_peers(&mut self, wanted: &PeerSet) -> Result<Vec<PeerChange>, DataPathError>;
 
     /// What is known of each peer, ordered by key.
     fn stats(&mut self) -> Result<Vec<PeerStats>, DataPathError>;
@@ -64,7 +64,7 @@ impl DataPath for Device {
         Device::name(self)
     }
 
-    fn set_peers(&mut self, wanted: &Peers) -> Result<Vec<Change>, DataPathError> {
+    fn set_peers(&mut self, wanted: &PeerSet) -> Result<Vec<PeerChange>, DataPathError> {
         Ok(Device::set_peers(self, wanted))
     }
 

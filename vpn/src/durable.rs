@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// The file beside it cannot be written, or cannot take its place.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    let next = beside(path);
+    let next = temporary_path(path);
     write(&next, content, mode)?.sync_all()?;
     fs::rename(&next, path)?;
     // The name is on disk, too, before anything relies on it.
@@ -23,8 +23,8 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// The file beside it cannot be written, or cannot take its place.
-pub fn replace_for_now(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    let next = beside(path);
+pub fn replace_volatile(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let next = temporary_path(path);
     write(&next, content, mode)?;
     fs::rename(&next, path)
 }
@@ -37,7 +37,7 @@ fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<File> {
 
 /// The name of a file's next content.
 #[must_use]
-pub fn beside(path: &Path) -> PathBuf {
+pub fn temporary_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     name.into()
@@ -57,7 +57,7 @@ mod tests {
             replace(&path, content.as_bytes(), 0o600).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), content);
         }
-        replace_for_now(&path, b"for now", 0o600).unwrap();
+        replace_volatile(&path, b"for now", 0o600).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "for now");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);

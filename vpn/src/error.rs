@@ -4,9 +4,9 @@ use std::error::Error;
 use std::fmt;
 
 /// An error and what it comes from, on one line.
-pub struct Chain<'a>(pub &'a dyn Error);
+pub struct ErrorChain<'a>(pub &'a dyn Error);
 
-impl fmt::Display for Chain<'_> {
+impl fmt::Display for ErrorChain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)?;
         let mut next = self.0.source();

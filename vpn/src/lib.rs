@@ -7,6 +7,7 @@
 compile_error!("simulated-clock stops the clock of all sessions: it is for tests alone");
 
 mod allowed_ips;
+mod clock_reading;
 pub mod conf;
 mod core;
 pub mod data_path;
@@ -18,7 +19,6 @@ pub mod kernel;
 mod key;
 mod limits;
 pub mod liveness;
-mod moment;
 pub mod netlink;
 mod output;
 mod packet;
@@ -28,14 +28,14 @@ mod stats;
 pub mod uapi;
 
 pub use crate::allowed_ips::AllowedIps;
-pub use crate::core::{Config, Core, Route};
+pub use crate::clock_reading::ClockReading;
+pub use crate::core::{Config, Core, PacketRoute};
 pub use crate::data_path::{DataPath, DataPathError, DataPathKind};
 pub use crate::device::{Device, DeviceConfig, StartError};
-pub use crate::io::Clock;
+pub use crate::io::SystemClock;
 pub use crate::key::{InvalidKey, KEY_LEN, PresharedKey, PrivateKey, PublicKey};
-pub use crate::limits::Limits;
-pub use crate::moment::Moment;
-pub use crate::output::{DatagramRun, Event, HEADROOM, Output, Path};
-pub use crate::peers::{Change, PeerConfig, PeerUpdate, Peers, plan_changes};
+pub use crate::limits::CoreLimits;
+pub use crate::output::{CoreOutput, DatagramPath, DatagramRun, HEADROOM, VpnEvent};
+pub use crate::peers::{PeerChange, PeerConfig, PeerSet, PeerUpdate, plan_changes};
 pub use crate::relay::{Relay, RelayConfig};
 pub use crate::stats::{DropCounts, PeerStats};

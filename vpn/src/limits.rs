@@ -2,7 +2,7 @@
 
 /// Bounds that a core is built with. The defaults are the protocol's, or the kernel's where the protocol leaves them open.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
+pub struct CoreLimits {
     /// From this counter on, each packet sent under a key asks for a new one (paper, section 6.1: 2^60).
     pub rekey_after_messages: u64,
     /// No packet goes out or is taken under a key with this counter or a higher one (paper, section 6.1: 2^64 - 2^13 - 1).
@@ -16,7 +16,7 @@ pub struct Limits {
     pub staged_bytes: usize,
 }
 
-impl Default for Limits {
+impl Default for CoreLimits {
     fn default() -> Self {
         Self {
             rekey_after_messages: 1 << 60,

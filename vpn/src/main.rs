@@ -7,25 +7,25 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use keelway_vpn::conf::{self, FileConfig};
 use keelway_vpn::data_path::{self, DataPath};
-use keelway_vpn::error::Chain;
+use keelway_vpn::error::ErrorChain;
 use keelway_vpn::netlink::interface::Interface;
-use keelway_vpn::uapi::{Server, default_socket};
-use keelway_vpn::{Device, DeviceConfig, Limits, Relay, RelayConfig};
+use keelway_vpn::uapi::{UapiServer, default_socket};
+use keelway_vpn::{CoreLimits, Device, DeviceConfig, Relay, RelayConfig};
 
-type Error = Box<dyn std::error::Error>;
+type VpnMainError = Box<dyn std::error::Error>;
 
 const DEFAULT_MTU: u16 = 1420;
 
 /// Runs a WireGuard device or relay in the foreground, until SIGTERM or SIGINT.
 #[derive(Parser)]
 #[command(version)]
-struct Cli {
+struct VpnArguments {
     #[command(subcommand)]
-    command: Command,
+    command: VpnCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum VpnCommand {
     /// An interface, with the file's addresses and routes. Needs CAP_NET_ADMIN.
     Device(DeviceArgs),
     /// Packets from peer to peer inside this process. Needs no privilege.
@@ -55,27 +55,27 @@ struct CommonArgs {
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Asks for a new key from this message on.
-    #[arg(long, hide = true, default_value_t = Limits::default().rekey_after_messages)]
+    #[arg(long, hide = true, default_value_t = CoreLimits::default().rekey_after_messages)]
     rekey_after_messages: u64,
     /// Sends nothing under a key from this message on.
-    #[arg(long, hide = true, default_value_t = Limits::default().reject_after_messages)]
+    #[arg(long, hide = true, default_value_t = CoreLimits::default().reject_after_messages)]
     reject_after_messages: u64,
     /// Handshakes in a second after which senders must prove their address.
-    #[arg(long, value_name = "NUMBER", default_value_t = Limits::default().handshakes_per_second)]
+    #[arg(long, value_name = "NUMBER", default_value_t = CoreLimits::default().handshakes_per_second)]
     handshakes_per_second: u64,
 }
 
 impl CommonArgs {
-    fn limits(&self) -> Limits {
-        Limits {
+    fn limits(&self) -> CoreLimits {
+        CoreLimits {
             rekey_after_messages: self.rekey_after_messages,
             reject_after_messages: self.reject_after_messages,
             handshakes_per_second: self.handshakes_per_second,
-            ..Limits::default()
+            ..CoreLimits::default()
         }
     }
 
-    fn file(&self) -> Result<FileConfig, Error> {
+    fn file(&self) -> Result<FileConfig, VpnMainError> {
         let Some(path) = &self.config else {
             return Ok(FileConfig::default());
         };
@@ -89,20 +89,20 @@ fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,boringtun=off"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let outcome = match Cli::parse().command {
-        Command::Device(args) => run_device(&args),
-        Command::Relay(args) => run_relay(&args),
+    let outcome = match VpnArguments::parse().command {
+        VpnCommand::Device(args) => run_device(&args),
+        VpnCommand::Relay(args) => run_relay(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{}", Chain(error.as_ref()));
+            tracing::error!("{}", ErrorChain(error.as_ref()));
             ExitCode::FAILURE
         }
     }
 }
 
-fn run_device(args: &DeviceArgs) -> Result<(), Error> {
+fn run_device(args: &DeviceArgs) -> Result<(), VpnMainError> {
     let file = args.common.file()?;
     let mtu = file.mtu.unwrap_or(DEFAULT_MTU);
     let config = DeviceConfig {
@@ -114,7 +114,7 @@ fn run_device(args: &DeviceArgs) -> Result<(), Error> {
         offload: !args.no_offload,
         limits: args.common.limits(),
     };
-    let mut signals = Signals::new()?;
+    let mut signals = TerminationSignals::new()?;
     let (mut path, _server) = open_device(&config, args)?;
     path.set_peers(&file.peers)?;
     let interface = Interface::find(path.name())?;
@@ -131,7 +131,7 @@ fn run_device(args: &DeviceArgs) -> Result<(), Error> {
 }
 
 /// Routes what peers are allowed to into the interface.
-fn add_routes(interface: &Interface, file: &FileConfig, mtu: u16) -> Result<(), Error> {
+fn add_routes(interface: &Interface, file: &FileConfig, mtu: u16) -> Result<(), VpnMainError> {
     /// RFC 8200, section 5: below it an interface has no IPv6.
     const SMALLEST_IPV6_MTU: u16 = 1280;
     for prefix in file.peers.iter().flat_map(|peer| &peer.allowed_ips) {
@@ -145,7 +145,10 @@ fn add_routes(interface: &Interface, file: &FileConfig, mtu: u16) -> Result<(), 
 }
 
 /// The device, and the socket for `wg` where the kernel does not serve it itself.
-fn open_device(config: &DeviceConfig, args: &DeviceArgs) -> Result<(Box<dyn DataPath>, Option<Server>), Error> {
+fn open_device(
+    config: &DeviceConfig,
+    args: &DeviceArgs,
+) -> Result<(Box<dyn DataPath>, Option<UapiServer>), VpnMainError> {
     let socket = args.common.socket.clone().unwrap_or_else(|| default_socket(&config.name));
     if !args.userspace {
         let mut served = None;
@@ -159,9 +162,9 @@ fn open_device(config: &DeviceConfig, args: &DeviceArgs) -> Result<(Box<dyn Data
     Ok((Box::new(device), Some(server)))
 }
 
-fn run_relay(args: &CommonArgs) -> Result<(), Error> {
+fn run_relay(args: &CommonArgs) -> Result<(), VpnMainError> {
     let file = args.file()?;
-    let mut signals = Signals::new()?;
+    let mut signals = TerminationSignals::new()?;
     let relay = Relay::start(RelayConfig {
         name: args.name.clone(),
         private_key: file.private_key,
@@ -178,14 +181,14 @@ fn run_relay(args: &CommonArgs) -> Result<(), Error> {
 }
 
 /// SIGTERM and SIGINT, caught from before anything is made that would have to be taken away.
-struct Signals {
+struct TerminationSignals {
     runtime: tokio::runtime::Runtime,
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
 }
 
-impl Signals {
-    fn new() -> Result<Self, Error> {
+impl TerminationSignals {
+    fn new() -> Result<Self, VpnMainError> {
         use tokio::signal::unix::{SignalKind, signal};
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (terminate, interrupt) = {

@@ -10,14 +10,14 @@ pub const HEADROOM: usize = 12;
 
 /// Two addresses between which datagrams go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Path {
+pub struct DatagramPath {
     /// The peer's side.
     pub remote: SocketAddr,
     /// Our side, where a machine has several: answers leave from the address that was asked.
     pub local: Option<IpAddr>,
 }
 
-impl Path {
+impl DatagramPath {
     /// A path from whatever address the system picks.
     #[must_use]
     pub fn to(remote: SocketAddr) -> Self {
@@ -27,7 +27,7 @@ impl Path {
 
 /// Something that whoever runs the core may want to write down.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum VpnEvent {
     /// Keys were agreed on with the peer.
     HandshakeCompleted(PublicKey),
     /// An authenticated packet came from another address than the last one.
@@ -42,7 +42,7 @@ pub enum Event {
 }
 
 struct Datagram {
-    path: Path,
+    path: DatagramPath,
     bytes: Range<usize>,
 }
 
@@ -50,7 +50,7 @@ struct Datagram {
 #[derive(Debug, PartialEq, Eq)]
 pub struct DatagramRun<'a> {
     /// Where they go.
-    pub path: Path,
+    pub path: DatagramPath,
     /// All of them; each but the last is `segment` bytes long.
     pub bytes: &'a [u8],
     /// The length of one.
@@ -59,7 +59,7 @@ pub struct DatagramRun<'a> {
 
 /// Collects the core's output over any number of calls. Buffers are kept and used again.
 #[derive(Default)]
-pub struct Output {
+pub struct CoreOutput {
     /// Space for datagrams, back to back. It only grows, so that it is not wiped for each of them.
     arena: Vec<u8>,
     used: usize,
@@ -68,13 +68,13 @@ pub struct Output {
     spare: Vec<Vec<u8>>,
     packet_capacity: usize,
     /// What happened since the last [`Output::clear`].
-    pub events: Vec<Event>,
+    pub events: Vec<VpnEvent>,
 }
 
 /// Spare packet buffers that are kept; a burst's surplus is given back.
 const SPARE_PACKETS: usize = 256;
 
-impl Output {
+impl CoreOutput {
     /// Nothing, yet.
     #[must_use]
     pub fn new() -> Self {
@@ -116,7 +116,7 @@ impl Output {
     }
 
     /// Datagrams one by one, in order.
-    pub fn datagrams(&self) -> impl Iterator<Item = (Path, &[u8])> {
+    pub fn datagrams(&self) -> impl Iterator<Item = (DatagramPath, &[u8])> {
         self.datagrams.iter().map(|datagram| (datagram.path, &self.arena[datagram.bytes.clone()]))
     }
 
@@ -159,7 +159,7 @@ impl Output {
     /// Writes one datagram of at most `most` bytes by `write`, which returns how many it wrote, if any.
     pub(crate) fn write_datagram(
         &mut self,
-        path: Path,
+        path: DatagramPath,
         most: usize,
         write: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) -> Option<&[u8]> {
@@ -197,7 +197,7 @@ impl Output {
         buffer
     }
 
-    pub(crate) fn give_back(&mut self, buffer: Vec<u8>) {
+    pub(crate) fn recycle(&mut self, buffer: Vec<u8>) {
         if self.spare.len() < SPARE_PACKETS {
             self.spare.push(buffer);
         }
@@ -212,11 +212,11 @@ impl Output {
 mod tests {
     use super::*;
 
-    fn path(port: u16) -> Path {
-        Path::to(SocketAddr::from(([192, 0, 2, 1], port)))
+    fn path(port: u16) -> DatagramPath {
+        DatagramPath::to(SocketAddr::from(([192, 0, 2, 1], port)))
     }
 
-    fn write(output: &mut Output, path: Path, length: usize) {
+    fn write(output: &mut CoreOutput, path: DatagramPath, length: usize) {
         output.write_datagram(path, length + 50, |space| {
             space[..length].fill(1);
             Some(length)
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_run_ends_at_another_path_a_longer_and_after_a_shorter_datagram() {
-        let mut output = Output::new();
+        let mut output = CoreOutput::new();
         for (port, length) in [(1, 100), (1, 100), (1, 40), (1, 100), (2, 100), (2, 120)] {
             write(&mut output, path(port), length);
         }
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_run_never_exceeds_what_one_packet_holds() {
-        let mut output = Output::new();
+        let mut output = CoreOutput::new();
         for _ in 0..20 {
             write(&mut output, path(1), 9000);
         }
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn nothing_written_is_no_datagram() {
-        let mut output = Output::new();
+        let mut output = CoreOutput::new();
         assert_eq!(output.write_datagram(path(1), 10, |_| None), None);
         assert!(output.is_empty());
         assert_eq!(output.pending_bytes(), 0);

@@ -8,16 +8,16 @@ const V6_HEADER: usize = 40;
 /// The packet's source, if it is an IP packet at all.
 pub(crate) fn source(packet: &[u8]) -> Option<IpAddr> {
     match version(packet)? {
-        Version::V4 => v4_at(packet, 12),
-        Version::V6 => v6_at(packet, 8),
+        IpVersion::V4 => v4_at(packet, 12),
+        IpVersion::V6 => v6_at(packet, 8),
     }
 }
 
 /// The packet's destination, if it is an IP packet at all.
 pub(crate) fn destination(packet: &[u8]) -> Option<IpAddr> {
     match version(packet)? {
-        Version::V4 => v4_at(packet, 16),
-        Version::V6 => v6_at(packet, 24),
+        IpVersion::V4 => v4_at(packet, 16),
+        IpVersion::V6 => v6_at(packet, 24),
     }
 }
 
@@ -25,8 +25,8 @@ pub(crate) fn destination(packet: &[u8]) -> Option<IpAddr> {
 pub(crate) fn tcp_segment(packet: &[u8]) -> Option<&[u8]> {
     const TCP: u8 = 6;
     let (protocol, header) = match version(packet)? {
-        Version::V4 => (packet[9], usize::from(packet[0] & 15) * 4),
-        Version::V6 => (packet[6], V6_HEADER),
+        IpVersion::V4 => (packet[9], usize::from(packet[0] & 15) * 4),
+        IpVersion::V6 => (packet[6], V6_HEADER),
     };
     packet.get(header..).filter(|_| protocol == TCP)
 }
@@ -35,8 +35,8 @@ pub(crate) fn tcp_segment(packet: &[u8]) -> Option<&[u8]> {
 /// circles for ever between two relays that take each other for its way. `false`: the packet ends here.
 pub(crate) fn count_hop(packet: &mut [u8]) -> bool {
     match version(packet) {
-        Some(Version::V4) => count_v4_hop(packet),
-        Some(Version::V6) => {
+        Some(IpVersion::V4) => count_v4_hop(packet),
+        Some(IpVersion::V6) => {
             let more = packet[7] > 1;
             packet[7] = packet[7].saturating_sub(1);
             more
@@ -57,15 +57,15 @@ fn count_v4_hop(packet: &mut [u8]) -> bool {
     true
 }
 
-enum Version {
+enum IpVersion {
     V4,
     V6,
 }
 
-fn version(packet: &[u8]) -> Option<Version> {
+fn version(packet: &[u8]) -> Option<IpVersion> {
     match packet.first()? >> 4 {
-        4 if packet.len() >= V4_HEADER => Some(Version::V4),
-        6 if packet.len() >= V6_HEADER => Some(Version::V6),
+        4 if packet.len() >= V4_HEADER => Some(IpVersion::V4),
+        6 if packet.len() >= V6_HEADER => Some(IpVersion::V6),
         _ => None,
     }
 }

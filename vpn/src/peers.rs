@@ -32,12 +32,12 @@ impl PeerConfig {
 
 /// All peers of a device. Each prefix belongs to one of them at most: the one that was put in last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Peers {
+pub struct PeerSet {
     by_key: BTreeMap<PublicKey, PeerConfig>,
     owners: BTreeMap<IpNet, PublicKey>,
 }
 
-impl Peers {
+impl PeerSet {
     /// Puts a peer in, in place of one of the same name. Its prefixes are taken from whoever had them.
     pub fn insert(&mut self, mut peer: PeerConfig) {
         let key = peer.public_key;
@@ -85,13 +85,13 @@ impl Peers {
     }
 
     /// Carries out a change, so that `plan_changes(seen, wanted)` brings `seen` to `wanted`.
-    pub fn apply(&mut self, change: &Change) {
+    pub fn apply(&mut self, change: &PeerChange) {
         match change {
-            Change::Remove(key) => {
+            PeerChange::Remove(key) => {
                 self.remove(key);
             }
-            Change::Add(peer) => self.insert(peer.clone()),
-            Change::Update(update) => {
+            PeerChange::Add(peer) => self.insert(peer.clone()),
+            PeerChange::Update(update) => {
                 if let Some(mut peer) = self.by_key.get(&update.public_key).cloned() {
                     update.apply(&mut peer);
                     self.insert(peer);
@@ -101,7 +101,7 @@ impl Peers {
     }
 }
 
-impl FromIterator<PeerConfig> for Peers {
+impl FromIterator<PeerConfig> for PeerSet {
     fn from_iter<I: IntoIterator<Item = PeerConfig>>(peers: I) -> Self {
         let mut all = Self::default();
         for peer in peers {
@@ -113,7 +113,7 @@ impl FromIterator<PeerConfig> for Peers {
 
 /// One step from what is seen to what is wanted. It touches one peer and no other.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum PeerChange {
     /// The peer and its sessions go.
     Remove(PublicKey),
     /// A new peer comes.
@@ -178,13 +178,14 @@ impl PeerUpdate {
 ///
 /// Removals come first so that a prefix is free when its new owner takes it.
 #[must_use]
-pub fn plan_changes(seen: &Peers, wanted: &Peers) -> Vec<Change> {
-    let removals = seen.by_key.keys().filter(|key| !wanted.by_key.contains_key(*key)).map(|key| Change::Remove(*key));
+pub fn plan_changes(seen: &PeerSet, wanted: &PeerSet) -> Vec<PeerChange> {
+    let removals =
+        seen.by_key.keys().filter(|key| !wanted.by_key.contains_key(*key)).map(|key| PeerChange::Remove(*key));
     let rest = wanted.iter().filter_map(|wanted| match seen.get(&wanted.public_key) {
-        None => Some(Change::Add(wanted.clone())),
-        Some(seen) => PeerUpdate::between(seen, wanted).map(Change::Update),
+        None => Some(PeerChange::Add(wanted.clone())),
+        Some(seen) => PeerUpdate::between(seen, wanted).map(PeerChange::Update),
     });
-    let (updates, additions): (Vec<_>, Vec<_>) = rest.partition(|change| matches!(change, Change::Update(_)));
+    let (updates, additions): (Vec<_>, Vec<_>) = rest.partition(|change| matches!(change, PeerChange::Update(_)));
     removals.chain(updates).chain(additions).collect()
 }
 
@@ -212,7 +213,7 @@ mod tests {
         }
     }
 
-    fn peers() -> impl Strategy<Value = Peers> {
+    fn peers() -> impl Strategy<Value = PeerSet> {
         proptest::collection::vec(peer(), 0..8).prop_map(|peers| peers.into_iter().collect())
     }
 
@@ -243,8 +244,8 @@ mod tests {
     fn the_same_state_twice_changes_nothing() {
         let mut peer = PeerConfig::new(PublicKey([1; 32]));
         peer.allowed_ips.insert("10.0.0.1/24".parse().unwrap());
-        let wanted: Peers = [peer].into_iter().collect();
+        let wanted: PeerSet = [peer].into_iter().collect();
         assert_eq!(plan_changes(&wanted, &wanted), vec![]);
-        assert_eq!(plan_changes(&Peers::default(), &wanted).len(), 1);
+        assert_eq!(plan_changes(&PeerSet::default(), &wanted).len(), 1);
     }
 }

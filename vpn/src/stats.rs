@@ -14,7 +14,7 @@ pub struct PeerStats {
     pub endpoint: Option<SocketAddr>,
     /// When keys were last agreed on, since the Unix epoch.
     pub last_handshake: Option<Duration>,
-    /// When the peer was last heard, on the clock of [`crate::Moment::elapsed`]; the kernel does not tell.
+    /// When the peer was last heard, on the clock of [`crate::ClockReading::elapsed`]; the kernel does not tell.
     pub last_received: Option<Duration>,
     /// Bytes of authenticated messages, headers of the protocol included.
     pub received_bytes: u64,

@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use keelway_vpn::{Config, Core, HEADROOM, Limits, Moment, Output, Path, PeerConfig, PrivateKey, Route};
+use keelway_vpn::{
+    ClockReading, Config, Core, CoreLimits, CoreOutput, DatagramPath, HEADROOM, PacketRoute, PeerConfig, PrivateKey,
+};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, RngExt, SeedableRng};
@@ -29,11 +31,11 @@ fn address(number: u8) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, number], 51820))
 }
 
-fn start() -> Moment {
-    Moment { elapsed: Duration::from_secs(1000), unix: Duration::from_secs(1_800_000_000) }
+fn start() -> ClockReading {
+    ClockReading { elapsed: Duration::from_secs(1000), unix: Duration::from_secs(1_800_000_000) }
 }
 
-fn core(number: u8, route: Route, limits: Limits) -> Core {
+fn core(number: u8, route: PacketRoute, limits: CoreLimits) -> Core {
     let other = 1 - number;
     let mut core =
         Core::new(Config { private_key: Some(private_key(number)), route, mtu: 1420 }, limits, number.into(), start());
@@ -62,8 +64,8 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let relay = Route::Relay(vec![IpAddr::from([10, 0, 0, 0])]);
-        let cores = [core(0, relay, Limits::default()), core(1, Route::Local, Limits::default())];
+        let relay = PacketRoute::Relay(vec![IpAddr::from([10, 0, 0, 0])]);
+        let cores = [core(0, relay, CoreLimits::default()), core(1, PacketRoute::Local, CoreLimits::default())];
         let mut pair = Self { cores, recorded: Vec::new() };
         assert!(pair.is_delivered(0, 1) && pair.is_delivered(1, 0));
         pair
@@ -71,13 +73,13 @@ impl Pair {
 
     /// Whether a packet from one end comes out of the other.
     fn is_delivered(&mut self, from: u8, to: u8) -> bool {
-        let mut out = Output::new();
+        let mut out = CoreOutput::new();
         self.cores[usize::from(from)].handle_packet_from_tunnel(&packet(from, to), start(), &mut out);
         let mut flying: Vec<(u8, Vec<u8>)> = out.datagrams().map(|(_, bytes)| (to, bytes.to_vec())).collect();
         let mut delivered = false;
         while let Some((at, bytes)) = flying.pop() {
-            let mut out = Output::new();
-            self.cores[usize::from(at)].handle_datagram(Path::to(address(1 - at)), &bytes, start(), &mut out);
+            let mut out = CoreOutput::new();
+            self.cores[usize::from(at)].handle_datagram(DatagramPath::to(address(1 - at)), &bytes, start(), &mut out);
             flying.extend(out.datagrams().map(|(_, bytes)| (1 - at, bytes.to_vec())));
             delivered |= out.packets().iter().any(|one| one[HEADROOM..] == packet(from, to));
             self.recorded.push(bytes);
@@ -140,7 +142,7 @@ fn resident() -> u64 {
 /// once buffers had their size.
 fn grown(cores: &mut [&mut Core], recorded: &[Vec<u8>], rng: &mut StdRng, mut told: impl FnMut(SocketAddr)) -> u64 {
     let mut now = start();
-    let mut out = Output::new();
+    let mut out = CoreOutput::new();
     let mut resident_when_warm = 0;
     for round in 0..ROUNDS {
         if round == WARM {
@@ -151,7 +153,7 @@ fn grown(cores: &mut [&mut Core], recorded: &[Vec<u8>], rng: &mut StdRng, mut to
         told(from);
         now = now.after(Duration::from_micros(50));
         for core in &mut *cores {
-            core.handle_datagram(Path::to(from), &bytes, now, &mut out);
+            core.handle_datagram(DatagramPath::to(from), &bytes, now, &mut out);
             assert!(out.pending_bytes() <= LARGEST_ANSWER && out.packets().is_empty(), "{bytes:02x?}");
             out.clear();
         }
@@ -165,8 +167,8 @@ fn no_datagram_of_a_stranger_panics_allocates_or_changes_a_peer() {
     let mut pair = Pair::new();
     let recorded = pair.recorded.clone();
     // One that was restarted, and one that is under load from the first handshake on.
-    let loaded = Limits { handshakes_per_second: 0, ..Limits::default() };
-    let mut others = [core(0, Route::Local, Limits::default()), core(0, Route::Local, loaded)];
+    let loaded = CoreLimits { handshakes_per_second: 0, ..CoreLimits::default() };
+    let mut others = [core(0, PacketRoute::Local, CoreLimits::default()), core(0, PacketRoute::Local, loaded)];
     let received =
         |pair: &Pair| pair.cores.each_ref().map(|core| core.stats().map(|peer| peer.received_bytes).sum::<u64>());
     let before = (received(&pair), pair.cores.each_ref().map(state), others.each_ref().map(state));
@@ -187,7 +189,7 @@ fn no_datagram_of_a_stranger_panics_allocates_or_changes_a_peer() {
 fn no_packet_from_this_end_panics() {
     let mut rng = StdRng::seed_from_u64(7);
     let mut pair = Pair::new();
-    let mut out = Output::new();
+    let mut out = CoreOutput::new();
     for _ in 0..ROUNDS {
         let mut bytes = vec![0; rng.random_range(0..200)];
         rng.fill_bytes(&mut bytes);
@@ -200,7 +202,7 @@ fn no_packet_from_this_end_panics() {
         out.clear();
         // What the other end makes of a packet that is none.
         for datagram in sent {
-            pair.cores[1].handle_datagram(Path::to(address(0)), &datagram, start(), &mut out);
+            pair.cores[1].handle_datagram(DatagramPath::to(address(0)), &datagram, start(), &mut out);
             out.clear();
         }
     }

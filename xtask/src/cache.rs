@@ -17,7 +17,7 @@ pub(crate) struct Cache {
 
 /// The right to change the cache, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub(crate) struct CacheLock {
     _file: File,
 }
 
@@ -54,7 +54,7 @@ impl Cache {
     }
 
     /// Waits for other runs to end; `on_wait` is called when there is one.
-    pub(crate) fn lock(&self, on_wait: impl FnOnce()) -> Result<Lock> {
+    pub(crate) fn lock(&self, on_wait: impl FnOnce()) -> Result<CacheLock> {
         fs::create_dir_all(&self.root).with_context(|| format!("create {}", self.root.display()))?;
         let path = self.root.join("lock");
         let file = File::create(&path).with_context(|| format!("open {}", path.display()))?;
@@ -67,11 +67,11 @@ impl Cache {
             Err(TryLockError::Error(error)) => Err(error),
         }
         .with_context(|| format!("lock {}", path.display()))?;
-        Ok(Lock { _file: file })
+        Ok(CacheLock { _file: file })
     }
 
     /// An empty directory on the cache's file system. What an interrupted run has left there is removed.
-    pub(crate) fn scratch(&self, _lock: &Lock) -> Result<PathBuf> {
+    pub(crate) fn scratch(&self, _lock: &CacheLock) -> Result<PathBuf> {
         let scratch = self.root.join("tmp");
         remove(&scratch)?;
         fs::create_dir(&scratch).with_context(|| format!("create {}", scratch.display()))?;

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::process;
-use crate::progress::Step;
+use crate::progress::ProgressStep;
 use crate::table::GoBuild;
 
 /// The language version that the generated module declares: the newest that a program here asks for.
@@ -23,7 +23,7 @@ const SELECTS_TOOLCHAIN: u32 = 21;
 
 /// A module of which all dependencies are on the machine.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedModule {
     /// What it builds.
     pub(crate) build: GoBuild,
     programs: BTreeSet<&'static str>,
@@ -33,25 +33,25 @@ pub(crate) struct Prepared {
 
 /// Fails with what to do where Go is missing or too old.
 pub(crate) fn check() -> Result<()> {
-    let mend = format!(
+    let help = format!(
         "install Go {GO} or newer (https://go.dev/dl) and have it in PATH; \
          where images can be pulled, `--pull` builds none"
     );
     let Ok(version) = process::output(Command::new("go").args(["env", "GOVERSION"])) else {
-        bail!("programs have to be built, and `go` is not there: {mend}");
+        bail!("programs have to be built, and `go` is not there: {help}");
     };
     let minor = version.trim().strip_prefix("go1.").and_then(|rest| rest.split('.').next());
     let minor = minor.and_then(|minor| minor.parse::<u32>().ok());
     ensure!(
         minor.is_none_or(|minor| minor >= SELECTS_TOOLCHAIN),
-        "programs have to be built, and {} is too old: {mend}",
+        "programs have to be built, and {} is too old: {help}",
         version.trim()
     );
     Ok(())
 }
 
 /// Writes the module and downloads what its programs need.
-pub(crate) fn prepare(build: GoBuild, programs: BTreeSet<&'static str>, directory: PathBuf) -> Result<Prepared> {
+pub(crate) fn prepare(build: GoBuild, programs: BTreeSet<&'static str>, directory: PathBuf) -> Result<PreparedModule> {
     fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
     let file = directory.join("go.mod");
     fs::write(&file, go_mod(build)?).with_context(|| format!("write {}", file.display()))?;
@@ -59,12 +59,12 @@ pub(crate) fn prepare(build: GoBuild, programs: BTreeSet<&'static str>, director
     list.args(["list", "-mod=mod", "-deps"]).args(packages(build, &programs));
     let packages =
         process::output(&mut list).with_context(|| format!("download the modules of {build}"))?.lines().count();
-    Ok(Prepared { build, programs, directory, packages })
+    Ok(PreparedModule { build, programs, directory, packages })
 }
 
-impl Prepared {
+impl PreparedModule {
     /// Builds the programs, and returns the directory where each is under its own name.
-    pub(crate) fn build(&self, step: &mut Step) -> Result<PathBuf> {
+    pub(crate) fn build(&self, step: &mut ProgressStep) -> Result<PathBuf> {
         let out = self.directory.join("out");
         fs::create_dir_all(&out).with_context(|| format!("create {}", out.display()))?;
         self.compile(&out, step).with_context(|| format!("build {}", self.build))?;
@@ -76,7 +76,7 @@ impl Prepared {
     }
 
     /// `go build -v` names each package that it compiles; those that Go has in its own cache it passes over.
-    fn compile(&self, out: &Path, step: &mut Step) -> Result<()> {
+    fn compile(&self, out: &Path, step: &mut ProgressStep) -> Result<()> {
         let mut child = go(&self.directory)
             .args(["build", "-v", "-mod=mod", "-trimpath", "-ldflags"])
             .arg(self.build.ldflags())

@@ -14,8 +14,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::archive::{Archive, sha256};
 use crate::cache::{self, Cache};
-use crate::progress::Progress;
-use crate::table::{GoBuild, Image, Origin, Product};
+use crate::progress::ProgressOutput;
+use crate::table::{GoBuild, ImageDefinition, Product, ProgramOrigin};
 use crate::{agent, debian, go, process, table};
 
 /// Counts the ways in which recipes were turned into files: another number makes everything anew.
@@ -32,7 +32,7 @@ pub(crate) struct Options {
     /// Say what there is and make nothing.
     pub(crate) list: bool,
     /// Which products.
-    pub(crate) part: Part,
+    pub(crate) part: ProductScope,
     /// Leave out what only tests run.
     pub(crate) no_tests: bool,
     /// Images are pulled and programs that are in PATH will do: make only the other programs.
@@ -43,7 +43,7 @@ pub(crate) struct Options {
 
 /// Whose programs the products have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Part {
+pub(crate) enum ProductScope {
     /// All, after a build of the workspace.
     #[default]
     All,
@@ -53,7 +53,7 @@ pub(crate) enum Part {
     Others,
 }
 
-impl Part {
+impl ProductScope {
     fn has(self, product: &Product) -> bool {
         match self {
             Self::All => true,
@@ -64,7 +64,7 @@ impl Part {
 }
 
 /// A product and all that decides its bytes.
-struct Wanted {
+struct ProductRecipe {
     product: Product,
     path: String,
     recipe: String,
@@ -75,36 +75,36 @@ type Builds = BTreeMap<GoBuild, PathBuf>;
 
 /// Runs the task.
 pub(crate) fn run(options: &Options, cache: &Cache) -> Result<()> {
-    if options.part == Part::All && !options.list {
+    if options.part == ProductScope::All && !options.list {
         agent::build_workspace()?;
     }
     let wanted = wanted(options)?;
     if options.list {
         return list(&wanted, cache);
     }
-    let progress = Progress::new(options.plain);
+    let progress = ProgressOutput::new(options.plain);
     let count = wanted.len();
     let current = format!("all {count} are there, in {}", cache.root().display());
-    let stale = |wanted: Vec<Wanted>| -> Vec<Wanted> {
-        let needed = |one: &Wanted| !options.missing || !cache.has(&one.path, &one.recipe);
+    let stale = |wanted: Vec<ProductRecipe>| -> Vec<ProductRecipe> {
+        let needed = |one: &ProductRecipe| !options.missing || !cache.has(&one.path, &one.recipe);
         wanted.into_iter().filter(needed).collect()
     };
     let wanted = stale(wanted);
     if wanted.is_empty() {
-        progress.say(&current);
+        progress.print(&current);
         return Ok(());
     }
-    let lock = cache.lock(|| progress.say("waiting for another run"))?;
+    let lock = cache.lock(|| progress.print("waiting for another run"))?;
     let wanted = stale(wanted);
     let scratch = cache.scratch(&lock)?;
     let made = Workshop { cache, scratch: &scratch, progress }.make(&wanted);
     let cleared = cache::remove(&scratch);
     made.and(cleared)?;
-    progress.say(&current);
+    progress.print(&current);
     Ok(())
 }
 
-fn wanted(options: &Options) -> Result<Vec<Wanted>> {
+fn wanted(options: &Options) -> Result<Vec<ProductRecipe>> {
     let products = table::products();
     let names: BTreeSet<&str> = products.iter().map(Product::name).collect();
     if let Some(unknown) = options.only.iter().find(|name| !names.contains(name.as_str())) {
@@ -117,7 +117,7 @@ fn wanted(options: &Options) -> Result<Vec<Wanted>> {
         .filter(|product| options.part.has(product))
         .filter(|product| !(options.no_tests && product.is_for_tests()))
         .filter(|product| !options.pull || must_be_made(product))
-        .map(|product| Ok(Wanted { path: product.path(), recipe: recipe(&product)?, product }))
+        .map(|product| Ok(ProductRecipe { path: product.path(), recipe: recipe(&product)?, product }))
         .collect()
 }
 
@@ -132,7 +132,7 @@ fn must_be_made(product: &Product) -> bool {
     }
 }
 
-fn list(wanted: &[Wanted], cache: &Cache) -> Result<()> {
+fn list(wanted: &[ProductRecipe], cache: &Cache) -> Result<()> {
     let mut stdout = io::stdout().lock();
     for one in wanted {
         let state = if cache.has(&one.path, &one.recipe) { "there" } else { "missing" };
@@ -152,7 +152,7 @@ fn recipe(product: &Product) -> Result<String> {
     match product {
         Product::Program(origin) => recipe += &ingredient(*origin)?,
         Product::Image(image) => {
-            let Image { reference, entrypoint, command, stop_signal, .. } = image;
+            let ImageDefinition { reference, entrypoint, command, stop_signal, .. } = image;
             let _ = writeln!(recipe, "{reference} {entrypoint:?} {command:?}");
             if let Some(signal) = stop_signal {
                 let _ = writeln!(recipe, "stops at {signal}");
@@ -165,20 +165,20 @@ fn recipe(product: &Product) -> Result<String> {
     Ok(recipe)
 }
 
-fn ingredient(origin: Origin) -> Result<String> {
+fn ingredient(origin: ProgramOrigin) -> Result<String> {
     Ok(match origin {
-        Origin::Go(build, program) => {
+        ProgramOrigin::Go(build, program) => {
             format!("{}@v{} {}\n", build.package(program), build.version(), build.ldflags())
         }
-        Origin::Workspace(name) => {
+        ProgramOrigin::Workspace(name) => {
             let program = agent::built(name)?;
             match fs::read(&program) {
                 Ok(bytes) => format!("{name} {}\n{}", sha256(&bytes), debian::fingerprint(&libraries(&program)?)?),
                 Err(_) => format!("{name} is not built\n"),
             }
         }
-        Origin::C { source, version, .. } => format!("{version}\n{source}"),
-        Origin::Debian { path, .. } => debian::fingerprint(&debian::closure(Path::new(path))?)?,
+        ProgramOrigin::C { source, version, .. } => format!("{version}\n{source}"),
+        ProgramOrigin::Debian { path, .. } => debian::fingerprint(&debian::closure(Path::new(path))?)?,
     })
 }
 
@@ -186,13 +186,13 @@ fn ingredient(origin: Origin) -> Result<String> {
 struct Workshop<'a> {
     cache: &'a Cache,
     scratch: &'a Path,
-    progress: Progress,
+    progress: ProgressOutput,
 }
 
 impl Workshop<'_> {
     /// Makes the products. Modules of all Go builds are downloaded at once, while the first of them is compiled: one
     /// waits for the network, the other for processors. Two compilations at once would gain nothing.
-    fn make(&self, wanted: &[Wanted]) -> Result<()> {
+    fn make(&self, wanted: &[ProductRecipe]) -> Result<()> {
         let builds = go_programs(wanted);
         if !builds.is_empty() {
             go::check()?;
@@ -222,7 +222,7 @@ impl Workshop<'_> {
     }
 
     /// Makes the products that waited for the newest Go build alone, or those that need none.
-    fn make_those_with(&self, done: &Builds, newest: Option<GoBuild>, wanted: &[Wanted]) -> Result<()> {
+    fn make_those_with(&self, done: &Builds, newest: Option<GoBuild>, wanted: &[ProductRecipe]) -> Result<()> {
         for one in wanted {
             let needed = one.product.go_builds();
             let its_turn = newest.map_or(needed.is_empty(), |newest| needed.contains(&newest));
@@ -233,7 +233,7 @@ impl Workshop<'_> {
         Ok(())
     }
 
-    fn make_one(&self, wanted: &Wanted, done: &Builds) -> Result<()> {
+    fn make_one(&self, wanted: &ProductRecipe, done: &Builds) -> Result<()> {
         let finished = match &wanted.product {
             Product::Program(origin) => self.second_name(&self.program(*origin, done)?)?,
             Product::Image(image) => self.image(image, done)?,
@@ -250,12 +250,12 @@ impl Workshop<'_> {
     }
 
     /// The path of a program that is made or installed.
-    fn program(&self, origin: Origin, done: &Builds) -> Result<PathBuf> {
+    fn program(&self, origin: ProgramOrigin, done: &Builds) -> Result<PathBuf> {
         match origin {
-            Origin::Go(build, name) => Ok(done.get(&build).context("find its Go build")?.join(name)),
-            Origin::Workspace(name) => self.stripped(&agent::built(name)?),
-            Origin::C { name, source, version } => self.compile(name, source, version),
-            Origin::Debian { package, path, version } => {
+            ProgramOrigin::Go(build, name) => Ok(done.get(&build).context("find its Go build")?.join(name)),
+            ProgramOrigin::Workspace(name) => self.stripped(&agent::built(name)?),
+            ProgramOrigin::C { name, source, version } => self.compile(name, source, version),
+            ProgramOrigin::Debian { package, path, version } => {
                 if let Some(version) = version {
                     debian::check_version(package, version)?;
                 }
@@ -283,7 +283,7 @@ impl Workshop<'_> {
         Ok(program)
     }
 
-    fn image(&self, image: &Image, done: &Builds) -> Result<PathBuf> {
+    fn image(&self, image: &ImageDefinition, done: &Builds) -> Result<PathBuf> {
         let archive = Archive {
             reference: &image.reference,
             entrypoint: &image.entrypoint,
@@ -298,14 +298,14 @@ impl Workshop<'_> {
     }
 
     /// All files of an image, by their path in it.
-    fn files(&self, image: &Image, done: &Builds) -> Result<BTreeMap<String, Vec<u8>>> {
+    fn files(&self, image: &ImageDefinition, done: &Builds) -> Result<BTreeMap<String, Vec<u8>>> {
         let mut files = BTreeMap::new();
         for file in &image.files {
             files.insert(file.at.to_owned(), read(&self.program(file.origin, done)?)?);
             let libraries = match file.origin {
-                Origin::Debian { path, .. } => libraries(Path::new(path))?,
-                Origin::Workspace(name) => libraries(&agent::built(name)?)?,
-                Origin::Go(..) | Origin::C { .. } => Vec::new(),
+                ProgramOrigin::Debian { path, .. } => libraries(Path::new(path))?,
+                ProgramOrigin::Workspace(name) => libraries(&agent::built(name)?)?,
+                ProgramOrigin::Go(..) | ProgramOrigin::C { .. } => Vec::new(),
             };
             for library in libraries {
                 files.insert(library.display().to_string(), read(&library)?);
@@ -321,10 +321,10 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// The programs to build, by their build.
-fn go_programs(wanted: &[Wanted]) -> BTreeMap<GoBuild, BTreeSet<&'static str>> {
+fn go_programs(wanted: &[ProductRecipe]) -> BTreeMap<GoBuild, BTreeSet<&'static str>> {
     let mut builds: BTreeMap<GoBuild, BTreeSet<&'static str>> = BTreeMap::new();
     for origin in wanted.iter().flat_map(|one| one.product.origins()) {
-        if let Origin::Go(build, program) = origin {
+        if let ProgramOrigin::Go(build, program) = origin {
             builds.entry(build).or_default().insert(program);
         }
     }

@@ -12,50 +12,52 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::cache::Cache;
-use crate::images::{self, Options, Part};
-use crate::process::{Running, output};
-use crate::table::{self, GoBuild, Image, Origin, Product};
+use crate::images::{self, Options, ProductScope};
+use crate::process::{RunningProcess, output};
+use crate::table::{self, GoBuild, ImageDefinition, Product, ProgramOrigin};
 
 /// What to ask a program, and a piece of its answer.
-fn question(origin: Origin) -> (&'static [&'static str], String) {
+fn question(origin: ProgramOrigin) -> (&'static [&'static str], String) {
     match origin {
-        Origin::Go(GoBuild::Kubernetes, "kubectl") => {
+        ProgramOrigin::Go(GoBuild::Kubernetes, "kubectl") => {
             (&["version", "--client"], format!("Client Version: v{}\n", version(origin)))
         }
         // It does not know its own version.
-        Origin::Go(GoBuild::Kubernetes, "agnhost") => (&["--version"], "app version ".to_owned()),
-        Origin::Go(GoBuild::Kubernetes, _) => (&["--version"], format!("Kubernetes v{}\n", version(origin))),
-        Origin::Go(GoBuild::Etcd, "etcd") => (&["--version"], format!("etcd Version: {}\n", version(origin))),
-        Origin::Go(GoBuild::Etcd, name) => (&["version"], format!("{name} version: {}\n", version(origin))),
-        Origin::Go(GoBuild::Containerd, "containerd-shim-runc-v2") => {
+        ProgramOrigin::Go(GoBuild::Kubernetes, "agnhost") => (&["--version"], "app version ".to_owned()),
+        ProgramOrigin::Go(GoBuild::Kubernetes, _) => (&["--version"], format!("Kubernetes v{}\n", version(origin))),
+        ProgramOrigin::Go(GoBuild::Etcd, "etcd") => (&["--version"], format!("etcd Version: {}\n", version(origin))),
+        ProgramOrigin::Go(GoBuild::Etcd, name) => (&["version"], format!("{name} version: {}\n", version(origin))),
+        ProgramOrigin::Go(GoBuild::Containerd, "containerd-shim-runc-v2") => {
             (&["-v"], format!("Version:  v{}\n", version(origin)))
         }
-        Origin::Go(GoBuild::Containerd, _) => (&["--version"], format!(" v{}", version(origin))),
+        ProgramOrigin::Go(GoBuild::Containerd, _) => (&["--version"], format!(" v{}", version(origin))),
         // It names the last version that was tagged.
-        Origin::Go(GoBuild::Wireguard, _) => (&["--version"], "wireguard-go v0.0.".to_owned()),
-        Origin::Go(GoBuild::CoreDns, _) => (&["-version"], format!("CoreDNS-{}\n", version(origin))),
-        Origin::Go(GoBuild::Distribution, _) => (&["--version"], format!(" v{}\n", version(origin))),
-        Origin::Go(GoBuild::MetricsServer, _) => (&["--version"], format!("v{}\n", version(origin))),
-        Origin::Go(GoBuild::CniPlugins, name) => (&[], format!("CNI {name} plugin v{}\n", version(origin))),
-        Origin::Go(GoBuild::CriTools, name) => (&["--version"], format!("{name} version v{}\n", version(origin))),
-        Origin::Go(GoBuild::Helm, _) => (&["version", "--short"], format!("v{}\n", version(origin))),
-        Origin::Workspace(name) => (&["--version"], format!("{name} {}\n", version(origin))),
-        Origin::C { name, .. } => (&["-v"], format!("{name} {}\n", version(origin))),
-        Origin::Debian { package: "bash" | "coreutils", .. } => (&["--version"], "Copyright".to_owned()),
-        Origin::Debian { .. } => (&["-v"], format!(" {}", version(origin))),
+        ProgramOrigin::Go(GoBuild::Wireguard, _) => (&["--version"], "wireguard-go v0.0.".to_owned()),
+        ProgramOrigin::Go(GoBuild::CoreDns, _) => (&["-version"], format!("CoreDNS-{}\n", version(origin))),
+        ProgramOrigin::Go(GoBuild::Distribution, _) => (&["--version"], format!(" v{}\n", version(origin))),
+        ProgramOrigin::Go(GoBuild::MetricsServer, _) => (&["--version"], format!("v{}\n", version(origin))),
+        ProgramOrigin::Go(GoBuild::CniPlugins, name) => (&[], format!("CNI {name} plugin v{}\n", version(origin))),
+        ProgramOrigin::Go(GoBuild::CriTools, name) => {
+            (&["--version"], format!("{name} version v{}\n", version(origin)))
+        }
+        ProgramOrigin::Go(GoBuild::Helm, _) => (&["version", "--short"], format!("v{}\n", version(origin))),
+        ProgramOrigin::Workspace(name) => (&["--version"], format!("{name} {}\n", version(origin))),
+        ProgramOrigin::C { name, .. } => (&["-v"], format!("{name} {}\n", version(origin))),
+        ProgramOrigin::Debian { package: "bash" | "coreutils", .. } => (&["--version"], "Copyright".to_owned()),
+        ProgramOrigin::Debian { .. } => (&["-v"], format!(" {}", version(origin))),
     }
 }
 
-fn version(origin: Origin) -> &'static str {
+fn version(origin: ProgramOrigin) -> &'static str {
     match origin {
-        Origin::Go(build, _) => build.version(),
-        Origin::Workspace(_) => env!("CARGO_PKG_VERSION"),
-        Origin::C { version, .. } => version,
-        Origin::Debian { version, .. } => version.unwrap_or("v"),
+        ProgramOrigin::Go(build, _) => build.version(),
+        ProgramOrigin::Workspace(_) => env!("CARGO_PKG_VERSION"),
+        ProgramOrigin::C { version, .. } => version,
+        ProgramOrigin::Debian { version, .. } => version.unwrap_or("v"),
     }
 }
 
-fn ask(origin: Origin, mut command: Command) {
+fn ask(origin: ProgramOrigin, mut command: Command) {
     let (arguments, wanted) = question(origin);
     let output = command.args(arguments).output().unwrap();
     // CNI plugins tell of themselves on stderr.
@@ -81,7 +83,7 @@ fn unpacked(archive: &Path) -> TempDir {
 }
 
 /// Asks the programs of an image with nothing but the image around them.
-fn ask_image(image: &Image, archive: &Path) {
+fn ask_image(image: &ImageDefinition, archive: &Path) {
     let root = unpacked(archive);
     for file in &image.files {
         let mut command = Command::new("unshare");
@@ -109,7 +111,7 @@ fn pause_reaps_what_it_inherits_and_ends_on_sigterm() {
     let root = unpacked(&made(&cache, &product));
     let mut shell = Command::new("sh");
     shell.args(["-c", "true & echo forked; exec \"$0\""]).arg(root.path().join("pause"));
-    let mut pause = Running(shell.stdout(Stdio::piped()).spawn().unwrap());
+    let mut pause = RunningProcess(shell.stdout(Stdio::piped()).spawn().unwrap());
     let mut said = String::new();
     BufReader::new(pause.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
     assert_eq!(said, "forked\n");
@@ -127,7 +129,7 @@ fn pause_reaps_what_it_inherits_and_ends_on_sigterm() {
 
 fn make(cache: &Cache, missing: bool) {
     let only = ["pause", "haproxy"].map(str::to_owned).into();
-    let options = Options { only, missing, part: Part::Others, plain: true, ..Options::default() };
+    let options = Options { only, missing, part: ProductScope::Others, plain: true, ..Options::default() };
     images::run(&options, cache).unwrap();
 }
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use crate::cache::Cache;
-use crate::images::{Options, Part};
+use crate::images::{Options, ProductScope};
 
 mod agent;
 mod archive;
@@ -22,7 +22,7 @@ mod images;
 #[cfg(test)]
 mod made;
 #[cfg(test)]
-mod packaged;
+mod package_test;
 mod process;
 mod progress;
 #[expect(dead_code, unreachable_pub, reason = "a part of keelway-api, whose dependencies would keep tasks waiting")]
@@ -65,7 +65,7 @@ docs writes the parts of docs/ that follow from the programs: every field, reaso
 man writes a man page for each command into DIRECTORY (target/man).
 
 test builds and runs every test, and clippy beside them, as many at once as the cores carry. WORDs choose programs by their names: live,
-'e2e losses', clippy. A live test that fails is run once more, alone: if it passes then, it is listed as FLAKY, and in target/flaky.tsv. When
+'e2e worker_outages', clippy. A live test that fails is run once more, alone: if it passes then, it is listed as FLAKY, and in target/flaky.tsv. When
 each program ran is in target/test-times.tsv, what it wrote in target/test-logs. As root.
 
 bench start measures how fast control planes start and what they take, beside the same programs as plain processes, and writes
@@ -153,8 +153,8 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options
             "--missing" => options.missing = true,
             "--list" => options.list = true,
             "--pull" => options.pull = true,
-            "--own" => options.part = Part::Own,
-            "--others" => options.part = Part::Others,
+            "--own" => options.part = ProductScope::Own,
+            "--others" => options.part = ProductScope::Others,
             "--no-tests" => options.no_tests = true,
             "--plain" => options.plain = true,
             "--only" => match arguments.next() {

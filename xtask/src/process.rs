@@ -35,10 +35,10 @@ pub(crate) fn copy(from: &std::path::Path, to: &std::path::Path) {
 
 /// A process that is ended with its guard.
 #[cfg(test)]
-pub(crate) struct Running(pub(crate) std::process::Child);
+pub(crate) struct RunningProcess(pub(crate) std::process::Child);
 
 #[cfg(test)]
-impl Drop for Running {
+impl Drop for RunningProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

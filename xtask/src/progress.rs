@@ -11,20 +11,20 @@ const REMINDER: Duration = Duration::from_secs(60);
 
 /// Where progress goes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Progress {
+pub(crate) struct ProgressOutput {
     changing: bool,
 }
 
 /// One step under way.
 #[derive(Debug)]
-pub(crate) struct Step {
-    progress: Progress,
+pub(crate) struct ProgressStep {
+    progress: ProgressOutput,
     name: String,
     started: Instant,
     shown: Instant,
 }
 
-impl Progress {
+impl ProgressOutput {
     /// `plain` asks for lines that stay on a terminal too, for one that is shared with another program.
     pub(crate) fn new(plain: bool) -> Self {
         let changing = !plain && io::stderr().is_terminal();
@@ -32,24 +32,24 @@ impl Progress {
     }
 
     /// A line that stays.
-    pub(crate) fn say(self, line: &str) {
+    pub(crate) fn print(self, line: &str) {
         let erase = if self.changing { "\r\x1b[2K" } else { "" };
         write(&format!("{erase}images: {line}\n"));
     }
 
     /// Starts a step.
-    pub(crate) fn step(self, name: impl Into<String>, now: Instant) -> Step {
+    pub(crate) fn step(self, name: impl Into<String>, now: Instant) -> ProgressStep {
         let name = name.into();
         if self.changing {
             write(&format!("\r\x1b[2Kimages: {name}"));
         } else {
-            self.say(&format!("{name} .."));
+            self.print(&format!("{name} .."));
         }
-        Step { progress: self, name, started: now, shown: now }
+        ProgressStep { progress: self, name, started: now, shown: now }
     }
 }
 
-impl Step {
+impl ProgressStep {
     /// Waits for a message, showing how the step goes on meanwhile.
     pub(crate) fn until<T>(&mut self, receiver: &Receiver<T>, detail: impl Fn() -> String) -> Result<T, RecvError> {
         loop {
@@ -64,7 +64,7 @@ impl Step {
     /// Ends the step.
     pub(crate) fn done(self) {
         let elapsed = in_words(self.started.elapsed());
-        self.progress.say(&format!("{}: done in {elapsed}", self.name));
+        self.progress.print(&format!("{}: done in {elapsed}", self.name));
     }
 
     /// Shows how far the step is, where that was not shown a moment ago.
@@ -78,7 +78,7 @@ impl Step {
         if self.progress.changing {
             write(&format!("\r\x1b[2Kimages: {line}"));
         } else {
-            self.progress.say(&line);
+            self.progress.print(&line);
         }
     }
 }

@@ -28,18 +28,18 @@ const HELM: &str = "4.3.1";
 #[derive(Debug, Clone)]
 pub(crate) enum Product {
     /// A program for the machine itself, in `bin/`.
-    Program(Origin),
+    Program(ProgramOrigin),
     /// A container image, in `images/`.
-    Image(Image),
+    Image(ImageDefinition),
 }
 
 /// A container image of one layer.
 #[derive(Debug, Clone)]
-pub(crate) struct Image {
+pub(crate) struct ImageDefinition {
     /// The full public name with its tag, as a pod names it.
     pub(crate) reference: String,
     /// What is in it; shared libraries come along by themselves.
-    pub(crate) files: Vec<File>,
+    pub(crate) files: Vec<ImageFile>,
     /// The configuration's `Entrypoint`.
     pub(crate) entrypoint: Vec<&'static str>,
     /// The configuration's `Cmd`.
@@ -50,16 +50,16 @@ pub(crate) struct Image {
 
 /// A program and its place in an image.
 #[derive(Debug, Clone)]
-pub(crate) struct File {
+pub(crate) struct ImageFile {
     /// Absolute path in the image.
     pub(crate) at: &'static str,
     /// Where its bytes come from.
-    pub(crate) origin: Origin,
+    pub(crate) origin: ProgramOrigin,
 }
 
 /// Where a program comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum ProgramOrigin {
     /// Built from Go modules: the build it belongs to, and its name.
     Go(GoBuild, &'static str),
     /// A program of this workspace as its build leaves it, taken with its shared libraries.
@@ -214,7 +214,7 @@ impl fmt::Display for GoBuild {
     }
 }
 
-impl Origin {
+impl ProgramOrigin {
     /// The program's name.
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -250,7 +250,7 @@ impl Product {
     }
 
     /// The programs that go into it.
-    pub(crate) fn origins(&self) -> Vec<Origin> {
+    pub(crate) fn origins(&self) -> Vec<ProgramOrigin> {
         match self {
             Self::Program(origin) => vec![*origin],
             Self::Image(image) => image.files.iter().map(|file| file.origin).collect(),
@@ -259,7 +259,7 @@ impl Product {
 
     /// Whether it has a program of this workspace.
     pub(crate) fn is_own(&self) -> bool {
-        self.origins().iter().any(|origin| matches!(origin, Origin::Workspace(_)))
+        self.origins().iter().any(|origin| matches!(origin, ProgramOrigin::Workspace(_)))
     }
 
     /// Whether nothing but tests runs it.
@@ -270,11 +270,11 @@ impl Product {
 
     /// The Go builds that it waits for.
     pub(crate) fn go_builds(&self) -> BTreeSet<GoBuild> {
-        self.origins().iter().filter_map(Origin::go_build).collect()
+        self.origins().iter().filter_map(ProgramOrigin::go_build).collect()
     }
 }
 
-impl Image {
+impl ImageDefinition {
     fn name(&self) -> &str {
         let last = self.reference.rsplit('/').next().unwrap_or(&self.reference);
         last.split(':').next().unwrap_or(last)
@@ -316,21 +316,21 @@ pub(crate) fn products() -> Vec<Product> {
     programs.chain(images().into_iter().map(Product::Image)).collect()
 }
 
-const PROGRAMS: [Origin; 11] = [
-    Origin::Go(GoBuild::Kubernetes, "kubectl"),
-    Origin::Go(GoBuild::Kubernetes, "kubelet"),
-    Origin::Go(GoBuild::Etcd, "etcdctl"),
-    Origin::Go(GoBuild::Etcd, "etcdutl"),
-    Origin::Go(GoBuild::Containerd, "containerd"),
-    Origin::Go(GoBuild::Containerd, "containerd-shim-runc-v2"),
-    Origin::Go(GoBuild::Containerd, "ctr"),
-    Origin::Go(GoBuild::Wireguard, "wireguard-go"),
-    Origin::Go(GoBuild::Distribution, "registry"),
-    Origin::Go(GoBuild::CriTools, "crictl"),
-    Origin::Go(GoBuild::Helm, "helm"),
+const PROGRAMS: [ProgramOrigin; 11] = [
+    ProgramOrigin::Go(GoBuild::Kubernetes, "kubectl"),
+    ProgramOrigin::Go(GoBuild::Kubernetes, "kubelet"),
+    ProgramOrigin::Go(GoBuild::Etcd, "etcdctl"),
+    ProgramOrigin::Go(GoBuild::Etcd, "etcdutl"),
+    ProgramOrigin::Go(GoBuild::Containerd, "containerd"),
+    ProgramOrigin::Go(GoBuild::Containerd, "containerd-shim-runc-v2"),
+    ProgramOrigin::Go(GoBuild::Containerd, "ctr"),
+    ProgramOrigin::Go(GoBuild::Wireguard, "wireguard-go"),
+    ProgramOrigin::Go(GoBuild::Distribution, "registry"),
+    ProgramOrigin::Go(GoBuild::CriTools, "crictl"),
+    ProgramOrigin::Go(GoBuild::Helm, "helm"),
 ];
 
-fn images() -> Vec<Image> {
+fn images() -> Vec<ImageDefinition> {
     vec![
         pause(),
         haproxy(),
@@ -351,22 +351,23 @@ fn images() -> Vec<Image> {
     ]
 }
 
-fn pause() -> Image {
-    let origin = Origin::C { name: "pause", source: include_str!("pause.c"), version: release().pause };
-    Image {
+fn pause() -> ImageDefinition {
+    let origin = ProgramOrigin::C { name: "pause", source: include_str!("pause.c"), version: release().pause };
+    ImageDefinition {
         reference: release().pause_image(None),
-        files: vec![File { at: "/pause", origin }],
+        files: vec![ImageFile { at: "/pause", origin }],
         entrypoint: vec!["/pause"],
         command: vec![],
         stop_signal: None,
     }
 }
 
-fn haproxy() -> Image {
-    let origin = Origin::Debian { package: "haproxy", path: "/usr/sbin/haproxy", version: Some(release::HAPROXY) };
-    Image {
+fn haproxy() -> ImageDefinition {
+    let origin =
+        ProgramOrigin::Debian { package: "haproxy", path: "/usr/sbin/haproxy", version: Some(release::HAPROXY) };
+    ImageDefinition {
         reference: release::haproxy_image(None),
-        files: vec![File { at: "/usr/local/sbin/haproxy", origin }],
+        files: vec![ImageFile { at: "/usr/local/sbin/haproxy", origin }],
         entrypoint: vec![],
         command: vec!["haproxy", "-f", "/usr/local/etc/haproxy/haproxy.cfg"],
         // As the official image has it: haproxy then lets connections end.
@@ -374,31 +375,37 @@ fn haproxy() -> Image {
     }
 }
 
-fn cluster_controller() -> Image {
+fn cluster_controller() -> ImageDefinition {
     own(release::cluster_controller_image(None, release::KEELWAY), "/keelway-cluster-controller")
 }
 
-fn hypervisor_agent() -> Image {
+fn hypervisor_agent() -> ImageDefinition {
     own(release::hypervisor_agent_image(None), "/keelway-hypervisor-agent")
 }
 
-fn manager() -> Image {
-    Image { command: vec!["run"], ..own(release::manager_image(None), "/keelway-manager") }
+fn manager() -> ImageDefinition {
+    ImageDefinition { command: vec!["run"], ..own(release::manager_image(None), "/keelway-manager") }
 }
 
 /// A program of this workspace alone. Such images are not public before Keelway's own release is.
-fn own(reference: String, at: &'static str) -> Image {
-    let origin = Origin::Workspace(at.trim_start_matches('/'));
-    Image { reference, files: vec![File { at, origin }], entrypoint: vec![at], command: vec![], stop_signal: None }
+fn own(reference: String, at: &'static str) -> ImageDefinition {
+    let origin = ProgramOrigin::Workspace(at.trim_start_matches('/'));
+    ImageDefinition {
+        reference,
+        files: vec![ImageFile { at, origin }],
+        entrypoint: vec![at],
+        command: vec![],
+        stop_signal: None,
+    }
 }
 
-fn helper() -> Image {
-    Image { command: vec!["wait"], ..own(release::helper_image(None), "/keelway-helper") }
+fn helper() -> ImageDefinition {
+    ImageDefinition { command: vec!["wait"], ..own(release::helper_image(None), "/keelway-helper") }
 }
 
-fn etcd() -> Image {
-    let file = |name, at| File { at, origin: Origin::Go(GoBuild::Etcd, name) };
-    Image {
+fn etcd() -> ImageDefinition {
+    let file = |name, at| ImageFile { at, origin: ProgramOrigin::Go(GoBuild::Etcd, name) };
+    ImageDefinition {
         reference: release().etcd_image(None),
         files: vec![
             file("etcd", "/usr/local/bin/etcd"),
@@ -411,10 +418,10 @@ fn etcd() -> Image {
     }
 }
 
-fn kubernetes(name: &'static str, at: &'static str) -> Image {
-    Image {
+fn kubernetes(name: &'static str, at: &'static str) -> ImageDefinition {
+    ImageDefinition {
         reference: release().kubernetes_image(name, None),
-        files: vec![File { at, origin: Origin::Go(GoBuild::Kubernetes, name) }],
+        files: vec![ImageFile { at, origin: ProgramOrigin::Go(GoBuild::Kubernetes, name) }],
         entrypoint: vec![at],
         command: vec![],
         stop_signal: None,
@@ -422,20 +429,20 @@ fn kubernetes(name: &'static str, at: &'static str) -> Image {
 }
 
 /// kube-proxy in its nftables mode runs `nft`, of any version since 1.0.1.
-fn kube_proxy() -> Image {
-    let nft = Origin::Debian { package: "nftables", path: "/usr/sbin/nft", version: None };
+fn kube_proxy() -> ImageDefinition {
+    let nft = ProgramOrigin::Debian { package: "nftables", path: "/usr/sbin/nft", version: None };
     let mut image = kubernetes("kube-proxy", "/usr/local/bin/kube-proxy");
-    image.files.push(File { at: "/usr/sbin/nft", origin: nft });
+    image.files.push(ImageFile { at: "/usr/sbin/nft", origin: nft });
     image
 }
 
 /// What a worker takes out of an image: kubelet, and the plugins that it and other networks of pods are made of. Nothing runs in it.
-fn node() -> Image {
-    let plugin = |name, at| File { at, origin: Origin::Go(GoBuild::CniPlugins, name) };
-    Image {
+fn node() -> ImageDefinition {
+    let plugin = |name, at| ImageFile { at, origin: ProgramOrigin::Go(GoBuild::CniPlugins, name) };
+    ImageDefinition {
         reference: release().node_image(None),
         files: vec![
-            File { at: "/usr/local/bin/kubelet", origin: Origin::Go(GoBuild::Kubernetes, "kubelet") },
+            ImageFile { at: "/usr/local/bin/kubelet", origin: ProgramOrigin::Go(GoBuild::Kubernetes, "kubelet") },
             plugin("bandwidth", "/opt/cni/bin/bandwidth"),
             plugin("bridge", "/opt/cni/bin/bridge"),
             plugin("firewall", "/opt/cni/bin/firewall"),
@@ -453,18 +460,24 @@ fn node() -> Image {
 }
 
 /// An image of one program that is its entrypoint, named as the last element of its path.
-fn add_on(reference: String, at: &'static str, build: GoBuild) -> Image {
-    let origin = Origin::Go(build, at.trim_start_matches('/'));
-    Image { reference, files: vec![File { at, origin }], entrypoint: vec![at], command: vec![], stop_signal: None }
+fn add_on(reference: String, at: &'static str, build: GoBuild) -> ImageDefinition {
+    let origin = ProgramOrigin::Go(build, at.trim_start_matches('/'));
+    ImageDefinition {
+        reference,
+        files: vec![ImageFile { at, origin }],
+        entrypoint: vec![at],
+        command: vec![],
+        stop_signal: None,
+    }
 }
 
 /// The container of tests, with a shell and what a test of a stream needs beside it, as the public one has.
-fn agnhost() -> Image {
-    let debian = |package, path, at| File { at, origin: Origin::Debian { package, path, version: None } };
-    Image {
+fn agnhost() -> ImageDefinition {
+    let debian = |package, path, at| ImageFile { at, origin: ProgramOrigin::Debian { package, path, version: None } };
+    ImageDefinition {
         reference: format!("registry.k8s.io/e2e-test-images/agnhost:{AGNHOST}"),
         files: vec![
-            File { at: "/agnhost", origin: Origin::Go(GoBuild::Kubernetes, "agnhost") },
+            ImageFile { at: "/agnhost", origin: ProgramOrigin::Go(GoBuild::Kubernetes, "agnhost") },
             debian("bash", "/bin/bash", "/bin/bash"),
             debian("bash", "/bin/bash", "/bin/sh"),
             debian("coreutils", "/bin/cat", "/bin/cat"),

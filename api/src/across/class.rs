@@ -5,16 +5,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Found;
+use super::DocumentFaults;
 use crate::{
     Cluster, Documents,
     class::{ClusterClass, LimitsSpec},
     document::DocumentName,
     duration::Span,
     fault::Fault,
-    kind::Kind,
+    kind::DocumentKind,
     name::ClusterRef,
-    read::Seen,
+    read::OriginIndex,
     registry::{PULL_SECRET, is_pull_secret},
     resources::asked_limits,
     role::Role,
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// One class at most is the default.
-pub(super) fn defaults(documents: &Documents, _: &Seen<'_>) -> Found {
+pub(super) fn defaults(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     let mut all = documents.classes.iter().filter(|(_, class)| class.is_default());
     let Some((first, _)) = all.next() else { return Vec::new() };
     let fault = |(name, _): (&String, _)| {
@@ -35,8 +35,8 @@ pub(super) fn defaults(documents: &Documents, _: &Seen<'_>) -> Found {
 }
 
 /// A class' Secrets for pulling images are there.
-pub(super) fn pull_secrets(documents: &Documents, seen: &Seen<'_>) -> Found {
-    if seen.broken.contains(&Kind::Secret) {
+pub(super) fn pull_secrets(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
+    if seen.broken.contains(&DocumentKind::Secret) {
         return Vec::new();
     }
     let mut found = Vec::new();
@@ -46,8 +46,8 @@ pub(super) fn pull_secrets(documents: &Documents, seen: &Seen<'_>) -> Found {
                 continue;
             }
             let problem = format!("there is no Secret {}/{} of the type {PULL_SECRET}", secret.namespace, secret.name);
-            let mend = "add it: kubectl create secret docker-registry NAME --dry-run=client -o yaml ..";
-            let fault = Fault::of(field(&item("spec.images.pullSecrets", index), "name"), problem, mend);
+            let help = "add it: kubectl create secret docker-registry NAME --dry-run=client -o yaml ..";
+            let fault = Fault::of(field(&item("spec.images.pullSecrets", index), "name"), problem, help);
             found.push((DocumentName::ClusterClass(name.clone()), fault));
         }
     }
@@ -55,8 +55,12 @@ pub(super) fn pull_secrets(documents: &Documents, seen: &Seen<'_>) -> Found {
 }
 
 /// Every Cluster asks for no more than its class allows.
-pub(super) fn clusters(documents: &Documents, seen: &Seen<'_>) -> Found {
-    if seen.broken.contains(&Kind::ClusterClass) { Vec::new() } else { documents.faults_of_classes(|_, _| true) }
+pub(super) fn clusters(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
+    if seen.broken.contains(&DocumentKind::ClusterClass) {
+        Vec::new()
+    } else {
+        documents.faults_of_classes(|_, _| true)
+    }
 }
 
 impl Documents {
@@ -88,7 +92,7 @@ impl Documents {
     #[must_use]
     pub fn faults_of_class(&self, cluster: &Cluster) -> Vec<Fault> {
         match self.allowed_class(cluster) {
-            Ok(Some(class)) => beyond(class, cluster),
+            Ok(Some(class)) => class_violations(class, cluster),
             Ok(None) => Vec::new(),
             Err(fault) => vec![fault],
         }
@@ -101,11 +105,11 @@ impl Documents {
             let names =
                 self.classes.iter().filter(|(_, class)| class.is_for(&namespace)).map(|(name, _)| name.as_str());
             let names: Vec<&str> = names.collect();
-            let mend = match names[..] {
+            let help = match names[..] {
                 [] => format!("ask who runs Keelway for a ClusterClass for namespace {namespace}"),
                 _ => format!("name one of: {}", names.join(", ")),
             };
-            Fault::of("spec.className", problem, mend)
+            Fault::of("spec.className", problem, help)
         };
         match (self.class_name(cluster), self.class_of(cluster)) {
             (_, Some(class)) if class.is_for(&namespace) => Ok(Some(class)),
@@ -121,7 +125,11 @@ impl Documents {
     }
 
     /// Clusters for which their namespace has no place. Those that are refused and never ran take none.
-    fn too_many(&self, asked: &BTreeMap<&ClusterRef, &Shared<Cluster>>, refused: &BTreeSet<&ClusterRef>) -> Found {
+    fn too_many(
+        &self,
+        asked: &BTreeMap<&ClusterRef, &Shared<Cluster>>,
+        refused: &BTreeSet<&ClusterRef>,
+    ) -> DocumentFaults {
         let mut places: BTreeMap<(&str, &str), Vec<(&ClusterRef, &Cluster)>> = BTreeMap::new();
         for (name, cluster) in self.clusters.iter().filter(|(name, _)| !refused.contains(name)) {
             let Some(class) = self.class_name(cluster) else { continue };
@@ -139,8 +147,8 @@ impl Documents {
             for name in beyond.filter(|name| asked.contains_key(name)) {
                 let problem =
                     format!("namespace {namespace} has {limit} of ClusterClass {class}, the most that it allows");
-                let mend = "delete another one, or ask who runs Keelway for more";
-                found.push((DocumentName::Cluster(name.clone()), Fault::of("spec.className", problem, mend)));
+                let help = "delete another one, or ask who runs Keelway for more";
+                found.push((DocumentName::Cluster(name.clone()), Fault::of("spec.className", problem, help)));
             }
         }
         found
@@ -148,7 +156,7 @@ impl Documents {
 }
 
 /// What a Cluster asks for that its class does not allow.
-fn beyond(class: &ClusterClass, cluster: &Cluster) -> Vec<Fault> {
+fn class_violations(class: &ClusterClass, cluster: &Cluster) -> Vec<Fault> {
     let mut found = replicas(class.spec.limits, cluster);
     found.extend(amounts(class.spec.limits, cluster));
     found.extend(lives(class.spec.limits, cluster));
@@ -255,14 +263,14 @@ fn arguments(class: &ClusterClass, cluster: &Cluster) -> Vec<Fault> {
     let of_role = |(role, name, given): (Role, &str, &BTreeMap<String, String>)| {
         let Some(allowed) = class.spec.allowed_arguments.of(role) else { return Vec::new() };
         let map = format!("spec.controlPlane.{name}.extraArgs");
-        let mend = match allowed {
+        let help = match allowed {
             [] => "leave it out: no argument is allowed there".to_owned(),
             _ => format!("leave it out; allowed are {}", allowed.join(", ")),
         };
         let refused = given.keys().filter(|argument| !allowed.contains(argument));
         refused
             .map(|argument| {
-                Fault::of_entry(&map, argument, format!("{argument} is not allowed by its ClusterClass"), mend.clone())
+                Fault::of_entry(&map, argument, format!("{argument} is not allowed by its ClusterClass"), help.clone())
             })
             .collect()
     };

@@ -6,7 +6,7 @@ use crate::duration::Span;
 
 /// What the value of an argument is.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Form {
+pub enum ArgumentType {
     /// A whole number.
     Number {
         /// The smallest one.
@@ -32,16 +32,17 @@ pub enum Form {
 /// Nothing that a control plane waits for takes longer. Go's durations end at 292 years.
 const LONGEST: Span = Span::hours(8760);
 
-impl Form {
+impl ArgumentType {
     /// Whether a text is such a value.
     #[must_use]
-    pub fn takes(self, value: &str) -> bool {
+    pub fn accepts(self, value: &str) -> bool {
         match self {
-            Self::Number { least, most } => whole(value).is_some_and(|number| (least..=most).contains(&number)),
+            Self::Number { least, most } => parse_integer(value).is_some_and(|number| (least..=most).contains(&number)),
             Self::Decimal { most } => decimal(value).is_some_and(|number| number <= f64::from(most)),
             Self::Duration => value.parse().is_ok_and(|span: Span| span.seconds() > 0 && span <= LONGEST),
             Self::Ports => {
-                let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0 && whole(text).is_some());
+                let port =
+                    |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0 && parse_integer(text).is_some());
                 let (first, last) = value.split_once('-').unwrap_or_default();
                 port(first).zip(port(last)).is_some_and(|(first, last)| first <= last)
             }
@@ -52,13 +53,13 @@ impl Form {
 }
 
 /// A number in digits alone: other signs mean something else to Go than to Rust.
-fn whole(text: &str) -> Option<u32> {
+fn parse_integer(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
 fn decimal(text: &str) -> Option<f64> {
     let (before, after) = text.split_once('.').unwrap_or((text, "0"));
-    [before, after].into_iter().all(|digits| whole(digits).is_some()).then(|| text.parse().ok())?
+    [before, after].into_iter().all(|digits| parse_integer(digits).is_some()).then(|| text.parse().ok())?
 }
 
 /// A name of a metric (Prometheus, "Data model").
@@ -68,7 +69,7 @@ fn is_metric(text: &str) -> bool {
 }
 
 /// In words, as a mend or a table says it.
-impl fmt::Display for Form {
+impl fmt::Display for ArgumentType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Number { least, most } => write!(f, "a whole number from {least} to {most}, in quotes"),
@@ -85,28 +86,32 @@ impl fmt::Display for Form {
 mod tests {
     use super::*;
 
-    fn check(form: Form, right: &[&str], wrong: &[&str]) {
+    fn check(form: ArgumentType, right: &[&str], wrong: &[&str]) {
         for value in right {
-            assert!(form.takes(value), "{value:?} is {form}");
+            assert!(form.accepts(value), "{value:?} is {form}");
         }
         for value in wrong {
-            assert!(!form.takes(value), "{value:?} is not {form}");
+            assert!(!form.accepts(value), "{value:?} is not {form}");
         }
     }
 
     #[test]
     fn values_are_what_they_should_be() {
-        let number = Form::Number { least: 1, most: 10 };
+        let number = ArgumentType::Number { least: 1, most: 10 };
         check(number, &["1", "10"], &["0", "11", "-1", "+1", "1.5", "", "1 --anonymous-auth=true", "99999999999"]);
-        let decimal = Form::Decimal { most: 1 };
+        let decimal = ArgumentType::Decimal { most: 1 };
         check(decimal, &["0", "1", "0.55", "1.0"], &["1.1", "-0.5", "1e-3", ".5", "1.", "NaN", "inf", "", "0.5.5"]);
-        check(Form::Duration, &["1s", "1h30m", "8760h"], &["0s", "soon", "10", "-1h", "500ms", "8761h", "2562048h"]);
         check(
-            Form::Ports,
+            ArgumentType::Duration,
+            &["1s", "1h30m", "8760h"],
+            &["0s", "soon", "10", "-1h", "500ms", "8761h", "2562048h"],
+        );
+        check(
+            ArgumentType::Ports,
             &["30000-32767", "80-80"],
             &["30000", "32767-30000", "0-10", "1-65536", "+1-2", "-", "30000+10", "1-2-3", ""],
         );
-        check(Form::Choice(&["json", "text"]), &["json"], &["yaml", "JSON", ""]);
-        check(Form::Metrics, &["a_total", "a:b,c1"], &["", "a,", "a b", "1a", "a,--v=9"]);
+        check(ArgumentType::Choice(&["json", "text"]), &["json"], &["yaml", "JSON", ""]);
+        check(ArgumentType::Metrics, &["a_total", "a:b,c1"], &["", "a,", "a b", "1a", "a,--v=9"]);
     }
 }

@@ -2,7 +2,7 @@
 
 /// A reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub enum ConditionReason {
     /// The machine answers, and can run components.
     Answers,
     /// Nobody answers behind the machine's socket, or it cannot be reached.
@@ -107,7 +107,7 @@ pub enum Reason {
 
 /// What people are told of a reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Explained {
+pub struct ReasonText {
     /// As it stands in documents.
     pub name: &'static str,
     /// The kind of documents that have it.
@@ -117,64 +117,64 @@ pub struct Explained {
     /// What it means.
     pub meaning: &'static str,
     /// What to do.
-    pub mend: &'static str,
+    pub help: &'static str,
 }
 
 /// All of them, by kind and condition.
-pub const ALL: &[Reason] = &[
-    Reason::Answers,
-    Reason::Unreachable,
-    Reason::RuntimeNotAnswering,
-    Reason::AnotherInstallation,
-    Reason::StaleDocuments,
-    Reason::ObeysAnotherLeader,
-    Reason::NoNumberLeft,
-    Reason::UnsupportedAgent,
-    Reason::UsedByKubelet,
-    Reason::SameMachine,
-    Reason::NotObserved,
-    Reason::Certified,
-    Reason::TokenIssued,
-    Reason::TokenExpired,
-    Reason::Revoked,
-    Reason::DiskFull,
-    Reason::Empty,
-    Reason::MembersStay,
-    Reason::Moving,
-    Reason::HoldsComponents,
-    Reason::ReachesOthers,
-    Reason::Healthy,
-    Reason::Unhealthy,
-    Reason::NotAsked,
-    Reason::NotStarted,
-    Reason::Exited,
-    Reason::MachineUnreachable,
-    Reason::PortTaken,
-    Reason::DataLost,
-    Reason::Serving,
-    Reason::NotServing,
-    Reason::Deleting,
-    Reason::LeavingMachines,
-    Reason::MachinesNotAnswering,
-    Reason::AllReady,
-    Reason::NotReady,
-    Reason::Starting,
-    Reason::Changing,
-    Reason::Settled,
-    Reason::Blocked,
-    Reason::Paused,
-    Reason::CertificatesDue,
-    Reason::Invalid,
-    Reason::BeyondClass,
-    Reason::AuthorityEnded,
-    Reason::NewerFields,
-    Reason::NearQuota,
-    Reason::NoSpace,
-    Reason::Upgrading,
-    Reason::AwaitsWave,
+pub const ALL: &[ConditionReason] = &[
+    ConditionReason::Answers,
+    ConditionReason::Unreachable,
+    ConditionReason::RuntimeNotAnswering,
+    ConditionReason::AnotherInstallation,
+    ConditionReason::StaleDocuments,
+    ConditionReason::ObeysAnotherLeader,
+    ConditionReason::NoNumberLeft,
+    ConditionReason::UnsupportedAgent,
+    ConditionReason::UsedByKubelet,
+    ConditionReason::SameMachine,
+    ConditionReason::NotObserved,
+    ConditionReason::Certified,
+    ConditionReason::TokenIssued,
+    ConditionReason::TokenExpired,
+    ConditionReason::Revoked,
+    ConditionReason::DiskFull,
+    ConditionReason::Empty,
+    ConditionReason::MembersStay,
+    ConditionReason::Moving,
+    ConditionReason::HoldsComponents,
+    ConditionReason::ReachesOthers,
+    ConditionReason::Healthy,
+    ConditionReason::Unhealthy,
+    ConditionReason::NotAsked,
+    ConditionReason::NotStarted,
+    ConditionReason::Exited,
+    ConditionReason::MachineUnreachable,
+    ConditionReason::PortTaken,
+    ConditionReason::DataLost,
+    ConditionReason::Serving,
+    ConditionReason::NotServing,
+    ConditionReason::Deleting,
+    ConditionReason::LeavingMachines,
+    ConditionReason::MachinesNotAnswering,
+    ConditionReason::AllReady,
+    ConditionReason::NotReady,
+    ConditionReason::Starting,
+    ConditionReason::Changing,
+    ConditionReason::Settled,
+    ConditionReason::Blocked,
+    ConditionReason::Paused,
+    ConditionReason::CertificatesDue,
+    ConditionReason::Invalid,
+    ConditionReason::BeyondClass,
+    ConditionReason::AuthorityEnded,
+    ConditionReason::NewerFields,
+    ConditionReason::NearQuota,
+    ConditionReason::NoSpace,
+    ConditionReason::Upgrading,
+    ConditionReason::AwaitsWave,
 ];
 
-impl Reason {
+impl ConditionReason {
     /// As it stands in documents.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -189,7 +189,7 @@ impl Reason {
 
     /// Whether somebody should look at it: an Event of it is a warning.
     #[must_use]
-    pub fn is_trouble(self) -> bool {
+    pub fn is_warning(self) -> bool {
         match self {
             Self::Unreachable
             | Self::RuntimeNotAnswering
@@ -247,8 +247,8 @@ impl Reason {
     /// What people are told of it.
     #[must_use]
     #[expect(clippy::too_many_lines, reason = "a table")]
-    pub fn explained(self) -> Explained {
-        let (name, kind, condition, meaning, mend) = match self {
+    pub fn explained(self) -> ReasonText {
+        let (name, kind, condition, meaning, help) = match self {
             Self::Answers => {
                 ("Answers", "Hypervisor", "Ready", "the machine answers, and can run components", "nothing")
             }
@@ -560,7 +560,7 @@ impl Reason {
                 "nothing; if it lasts, look at the clusters with the reason `Upgrading`: docs/operations.md, \".. a new release of Keelway\"",
             ),
         };
-        Explained { name, kind, condition, meaning, mend }
+        ReasonText { name, kind, condition, meaning, help }
     }
 }
 
@@ -571,7 +571,7 @@ mod tests {
     #[test]
     fn names_are_found() {
         for reason in ALL {
-            assert_eq!(Reason::of_name(reason.as_str()), Some(*reason));
+            assert_eq!(ConditionReason::of_name(reason.as_str()), Some(*reason));
             assert_eq!(format!("{reason:?}"), reason.as_str());
         }
     }

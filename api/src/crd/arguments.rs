@@ -1,13 +1,13 @@
 //! Rules of extra arguments.
 
 use crate::{
-    argument::{Argument, Form, of_role},
+    argument::{Argument, ArgumentType, of_role},
     release::RELEASES,
     role::Role,
 };
 
 use super::{
-    cel::{Rule, is, list, quoted, rule},
+    cel::{CelRule, is, list, quoted, rule},
     forms::{ENDLESS, PORT, SPAN},
 };
 
@@ -18,7 +18,7 @@ pub(super) const PLACES: [(Role, &str); 3] = [
     (Role::KubeScheduler, "spec.controlPlane.kubeScheduler.extraArgs"),
 ];
 
-pub(super) fn rules() -> Vec<Rule> {
+pub(super) fn rules() -> Vec<CelRule> {
     let of_place = |(role, path): &(Role, &str)| {
         let arguments = of_role(*role).iter();
         let mut rules = vec![allowed(*role, path)];
@@ -29,7 +29,7 @@ pub(super) fn rules() -> Vec<Rule> {
     PLACES.iter().flat_map(of_place).collect()
 }
 
-fn allowed(role: Role, path: &str) -> Rule {
+fn allowed(role: Role, path: &str) -> CelRule {
     let names = of_role(role).iter().map(|argument| argument.name);
     let known = list(names.clone());
     rule(
@@ -42,31 +42,31 @@ fn allowed(role: Role, path: &str) -> Rule {
     )
 }
 
-fn form(argument: &Argument, path: &str) -> Rule {
+fn form(argument: &Argument, path: &str) -> CelRule {
     let name = quoted(argument.name);
-    let holds = format!("!({name} in self) || ({})", takes(argument.form, &format!("self[{name}]")));
+    let holds = format!("!({name} in self) || ({})", accepts_expression(argument.form, &format!("self[{name}]")));
     let says = format!("{}: \"{{self[{name}]}}\" is no value of it; write {}", argument.name, argument.form);
     rule(path, holds, says)
 }
 
-fn takes(form: Form, value: &str) -> String {
+fn accepts_expression(form: ArgumentType, value: &str) -> String {
     match form {
-        Form::Number { least, most } => {
+        ArgumentType::Number { least, most } => {
             format!("{} && int({value}) >= {least} && int({value}) <= {most}", is(value, "[0-9]{1,10}"))
         }
-        Form::Decimal { most } => {
+        ArgumentType::Decimal { most } => {
             format!("{} && double({value}) <= {most}.0", is(value, "[0-9]{1,10}(\\.[0-9]{1,10})?"))
         }
-        Form::Duration => format!(
+        ArgumentType::Duration => format!(
             "{} && !{value}.matches('{ENDLESS}') && duration({value}) > duration('0s') && duration({value}) <= duration('8760h')",
             is(value, SPAN)
         ),
-        Form::Ports => format!(
+        ArgumentType::Ports => format!(
             "{} && int({value}.split('-')[0]) <= int({value}.split('-')[1])",
             is(value, &format!("{PORT}-{PORT}"))
         ),
-        Form::Choice(words) => format!("{value} in {}", list(words.iter().copied())),
-        Form::Metrics => {
+        ArgumentType::Choice(words) => format!("{value} in {}", list(words.iter().copied())),
+        ArgumentType::Metrics => {
             let metric = "[A-Za-z_:][A-Za-z0-9_:]*";
             is(value, &format!("{metric}(,{metric})*"))
         }
@@ -74,7 +74,7 @@ fn takes(form: Form, value: &str) -> String {
 }
 
 /// An argument that older releases do not know.
-fn since(role: Role, argument: &Argument, path: &str) -> Option<Rule> {
+fn since(role: Role, argument: &Argument, path: &str) -> Option<CelRule> {
     let since = argument.since?;
     let older = RELEASES.iter().filter(|release| !argument.is_known_to(release)).map(|release| release.kubernetes);
     let map = path.strip_prefix("spec.").map(|path| format!("self.{path}"))?;

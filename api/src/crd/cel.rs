@@ -5,23 +5,23 @@ use serde_json::{Value as Json, json};
 use super::schema::at;
 
 /// What must hold of a part of a document, and what is told where it does not.
-pub(super) struct Rule {
+pub(super) struct CelRule {
     /// Where the part is, as [`at`] has it.
     pub(super) path: String,
     /// The condition. `self` is the part.
-    pub(super) holds: String,
+    pub(super) expression: String,
     /// What is wrong and how to mend it. What stands in braces is a further expression, which makes a text. Of numbers none is made: an
     /// API server expects the worst of the text's length.
-    pub(super) says: String,
+    pub(super) message: String,
 }
 
-pub(super) fn rule(path: impl Into<String>, holds: impl Into<String>, says: impl Into<String>) -> Rule {
-    Rule { path: path.into(), holds: holds.into(), says: says.into() }
+pub(super) fn rule(path: impl Into<String>, holds: impl Into<String>, says: impl Into<String>) -> CelRule {
+    CelRule { path: path.into(), expression: holds.into(), message: says.into() }
 }
 
 /// Writes rules into a schema.
-pub(super) fn write(root: &mut Json, rules: Vec<Rule>) {
-    for Rule { path, holds, says } in rules {
+pub(super) fn write(root: &mut Json, rules: Vec<CelRule>) {
+    for CelRule { path, expression: holds, message: says } in rules {
         let part = at(root, &path).and_then(Json::as_object_mut);
         debug_assert!(part.is_some(), "{path} leads nowhere");
         let Some(part) = part else { continue };

@@ -10,7 +10,7 @@ use crate::{
 };
 
 use super::{
-    cel::{Rule, is, list, rule, write},
+    cel::{CelRule, is, list, rule, write},
     cluster::{LIVES, form, registry},
     forms::{CPU, LABEL, MEMORY, SPAN, subdomain},
     name,
@@ -61,7 +61,7 @@ fn bounds(root: &mut Json) {
     extend(root, &format!("{EXPRESSIONS}[].values"), json!({"maxItems": 100}));
 }
 
-fn of_spec() -> Vec<Rule> {
+fn of_spec() -> Vec<CelRule> {
     let versions = list(RELEASES.iter().map(|release| release.kubernetes));
     vec![
         rule("spec.namespaces[]", is("self", LABEL), "\"{self}\" is no RFC 1123 label; write the name of a namespace"),
@@ -99,7 +99,7 @@ fn lives() -> impl Iterator<Item = String> {
     ends.into_iter().flat_map(|end| LIVES.map(|life| format!("{end}.{life}")))
 }
 
-fn limits() -> Vec<Rule> {
+fn limits() -> Vec<CelRule> {
     let amounts = amounts().into_iter().flat_map(|(path, pattern, what, such_as)| form(path, pattern, what, such_as));
     let life = |path: String| {
         rule(path, is("self", SPAN), "\"{self}\" is not a duration such as 8760h, 1h30m or 90s; write it in that form")
@@ -107,7 +107,7 @@ fn limits() -> Vec<Rule> {
     amounts.chain(lives().map(life)).collect()
 }
 
-fn selector() -> Vec<Rule> {
+fn selector() -> Vec<CelRule> {
     let place = format!("{EXPRESSIONS}[]");
     let known = OPERATORS.map(|(name, _)| name);
     let mut rules = vec![rule(
@@ -126,7 +126,7 @@ fn selector() -> Vec<Rule> {
     rules
 }
 
-fn arguments((role, path): (Role, &str)) -> Rule {
+fn arguments((role, path): (Role, &str)) -> CelRule {
     let names = of_role(role).iter().map(|argument| argument.name);
     rule(
         format!("{path}[]"),

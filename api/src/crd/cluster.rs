@@ -11,7 +11,7 @@ use crate::{
 
 use super::{
     arguments,
-    cel::{Rule, is, list, quoted, rule, write},
+    cel::{CelRule, is, list, quoted, rule, write},
     forms::{BRACKETED, CPU, ENDLESS, ID, MEMORY, PORT, SPAN, is_dns_name, subdomain},
     name, network,
     schema::extend,
@@ -77,7 +77,7 @@ fn bounds(root: &mut Json) {
     extend(root, "status.id", json!({"pattern": ID, "maxLength": 16}));
 }
 
-fn of_spec() -> Vec<Rule> {
+fn of_spec() -> Vec<CelRule> {
     let versions = list(RELEASES.iter().map(|release| release.kubernetes));
     let wildcard = "self.startsWith('*.') ? self.substring(2) : self";
     vec![
@@ -121,7 +121,7 @@ fn of_spec() -> Vec<Rule> {
 }
 
 /// What a registry is, of a Cluster and of a class.
-pub(super) fn registry() -> Rule {
+pub(super) fn registry() -> CelRule {
     let form = format!("({}|{BRACKETED})(:{PORT})?((/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)+/*)?", subdomain());
     rule(
         "spec.images.registry",
@@ -131,7 +131,7 @@ pub(super) fn registry() -> Rule {
     )
 }
 
-fn lives() -> Vec<Rule> {
+fn lives() -> Vec<CelRule> {
     let is_span = |text: &str| is(text, SPAN);
     let is_endless = |text: &str| format!("{text}.matches('{ENDLESS}')");
     let mut rules = Vec::new();
@@ -173,7 +173,7 @@ fn lives() -> Vec<Rule> {
 }
 
 /// How large databases may grow, and what components may use.
-fn amounts() -> Vec<Rule> {
+fn amounts() -> Vec<CelRule> {
     let is_memory = |text: &str| is(text, MEMORY);
     let is_less = |text: &str, least: &str| format!("quantity({text}).compareTo(quantity({least})) < 0");
     let mut rules = form("spec.etcd.quota", MEMORY, "memory", "4Gi or 512Mi");
@@ -218,13 +218,13 @@ fn amounts() -> Vec<Rule> {
 }
 
 /// That an amount is written as one.
-pub(super) fn form(path: &str, form: &str, what: &str, such_as: &str) -> Vec<Rule> {
+pub(super) fn form(path: &str, form: &str, what: &str, such_as: &str) -> Vec<CelRule> {
     let says = format!("\"{{self}}\" is not an amount of {what} such as {such_as}; write it in that form");
     vec![rule(path, is("self", form), says)]
 }
 
 /// What is minted once stays: paths and labels on machines come from it.
-fn of_status() -> Vec<Rule> {
+fn of_status() -> Vec<CelRule> {
     let once = "it is decided once in a cluster's life; put it back as it was";
     vec![
         rule("status", "!has(oldSelf.id) || (has(self.id) && self.id == oldSelf.id)", format!("id: {once}")),
@@ -242,7 +242,7 @@ fn of_status() -> Vec<Rule> {
 }
 
 /// What may not change once a cluster was born. An API server compares with the document before, not with what runs.
-fn of_changes() -> Vec<Rule> {
+fn of_changes() -> Vec<CelRule> {
     let is_unborn = "!has(oldSelf.status) || !has(oldSelf.status.birth)";
     let of_row = |row: &ChangeRow| {
         let path = row.path;

@@ -8,7 +8,7 @@ use crate::{
 };
 
 use super::{
-    cel::{Rule, list, quoted, rule, write},
+    cel::{CelRule, list, quoted, rule, write},
     forms::ID,
     schema::extend,
 };
@@ -33,7 +33,7 @@ pub(super) fn refine(root: &mut Json) {
     write(root, rules);
 }
 
-fn of_spec() -> Vec<Rule> {
+fn of_spec() -> Vec<CelRule> {
     let versions = list(RELEASES.iter().map(|release| release.kubernetes));
     vec![
         rule(
@@ -58,7 +58,7 @@ fn of_spec() -> Vec<Rule> {
 }
 
 /// The ports of a role: those that it has, and no others.
-fn ports(role: Role) -> Rule {
+fn ports(role: Role) -> CelRule {
     let all = role.row().ports;
     let missing = all.iter().filter(|name| !role.added_ports().contains(name));
     let missing = missing.map(|name| format!("{} in self.ports", quoted(name)));

@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 use crate::validated::{FEWEST_PORTS, FIRST_PORT, LONGEST_SOCKET};
 
 use super::{
-    cel::{Rule, is, rule, write},
+    cel::{CelRule, is, rule, write},
     forms::{BRACKETED, ID, PORT, subdomain},
     name,
     schema::extend,
@@ -50,7 +50,7 @@ fn bounds(root: &mut Json) {
     extend(root, "status.installation", json!({"pattern": ID, "maxLength": 16}));
 }
 
-fn endpoint() -> Vec<Rule> {
+fn endpoint() -> Vec<CelRule> {
     let one = |fields: &[&str]| {
         let count: Vec<String> = fields.iter().map(|field| format!("({field} ? 1 : 0)")).collect();
         format!("{} == 1", count.join(" + "))
@@ -97,7 +97,7 @@ fn endpoint() -> Vec<Rule> {
     ]
 }
 
-fn secret(field: &str) -> Rule {
+fn secret(field: &str) -> CelRule {
     rule(
         format!("spec.endpoint.cri.secretRef.{field}"),
         is("self", &subdomain()),
@@ -108,7 +108,7 @@ fn secret(field: &str) -> Rule {
 }
 
 /// `HOST:PORT`.
-fn listener(path: &str, who: &str) -> [Rule; 2] {
+fn listener(path: &str, who: &str) -> [CelRule; 2] {
     let host = "self.substring(0, self.lastIndexOf(':')).replace('[', '').replace(']', '')";
     let form = is("self", &format!("({}|{BRACKETED}):{PORT}", subdomain()));
     // What is made of digits or stands in brackets can only be an address.
@@ -131,7 +131,7 @@ fn listener(path: &str, who: &str) -> [Rule; 2] {
     ]
 }
 
-fn socket(path: &str) -> [Rule; 2] {
+fn socket(path: &str) -> [CelRule; 2] {
     [
         rule(
             path,
@@ -148,7 +148,7 @@ fn socket(path: &str) -> [Rule; 2] {
     ]
 }
 
-fn ports() -> Vec<Rule> {
+fn ports() -> Vec<CelRule> {
     let path = "spec.portRange";
     vec![
         rule(
@@ -169,7 +169,7 @@ fn ports() -> Vec<Rule> {
     ]
 }
 
-fn addresses(path: &str) -> [Rule; 3] {
+fn addresses(path: &str) -> [CelRule; 3] {
     let what = "ip(self).isUnspecified() ? 'the unspecified address' : ip(self).isLoopback() ? 'a loopback address' : \
                 ip(self).isLinkLocalUnicast() || self == '255.255.255.255' ? 'an address of one link or of no network' : 'a multicast address'";
     let each = format!("{path}[]");
@@ -192,7 +192,7 @@ fn addresses(path: &str) -> [Rule; 3] {
     ]
 }
 
-fn networks() -> Vec<Rule> {
+fn networks() -> Vec<CelRule> {
     let public = "self.addresses.public.size()";
     vec![
         rule(

@@ -3,12 +3,12 @@
 use crate::name::LONGEST_NAME;
 
 use super::{
-    cel::{Rule, is, rule},
+    cel::{CelRule, is, rule},
     forms::LABEL,
 };
 
 /// Of machines and clusters, from whose names others are made.
-pub(super) fn rules() -> Vec<Rule> {
+pub(super) fn rules() -> Vec<CelRule> {
     let name = "self.metadata.name";
     vec![
         rule(

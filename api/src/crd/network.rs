@@ -1,14 +1,14 @@
 //! Rules of ranges of addresses.
 
-use crate::validated::{POD_SIZES, RESERVED, SERVICE_SIZES, Sizes, VPN_SIZES};
+use crate::validated::{POD_SIZES, PrefixLengths, RESERVED, SERVICE_SIZES, VPN_SIZES};
 
-use super::cel::{Rule, list, rule};
+use super::cel::{CelRule, list, rule};
 
 const PODS: &str = "spec.network.podCIDRs";
 const SERVICES: &str = "spec.network.serviceCIDRs";
 const VPN: &str = "spec.vpn.cidrs";
 
-pub(super) fn rules() -> Vec<Rule> {
+pub(super) fn rules() -> Vec<CelRule> {
     let mut rules = Vec::new();
     for (path, sizes) in [(PODS, &POD_SIZES), (SERVICES, &SERVICE_SIZES), (VPN, &VPN_SIZES)] {
         rules.extend(of_list(path));
@@ -33,7 +33,7 @@ pub(super) fn rules() -> Vec<Rule> {
     rules
 }
 
-fn of_list(path: &str) -> [Rule; 2] {
+fn of_list(path: &str) -> [CelRule; 2] {
     let family = |index| format!("cidr(self[{index}]).ip().family()");
     [
         rule(path, "self.size() > 0", "there is no range; give one, or leave the field out for the default"),
@@ -45,8 +45,8 @@ fn of_list(path: &str) -> [Rule; 2] {
     ]
 }
 
-fn of_range(path: &str, sizes: &Sizes) -> [Rule; 4] {
-    let Sizes { v4, v6, holds } = sizes;
+fn of_range(path: &str, sizes: &PrefixLengths) -> [CelRule; 4] {
+    let PrefixLengths { v4, v6, holds } = sizes;
     let length = "cidr(self).prefixLength()";
     let within = |sizes: &core::ops::RangeInclusive<u8>| {
         format!("({length} >= {} && {length} <= {})", sizes.start(), sizes.end())
@@ -77,7 +77,7 @@ fn of_range(path: &str, sizes: &Sizes) -> [Rule; 4] {
     ]
 }
 
-fn same_families() -> Rule {
+fn same_families() -> CelRule {
     let has = |ranges: &str, family: u8| {
         format!("self.{ranges}.exists(one, isCIDR(one) && cidr(one).ip().family() == {family})")
     };

@@ -31,7 +31,7 @@ pub(super) fn extend(root: &mut Json, path: &str, more: Json) {
 
 /// Brings derived parts into the form that API servers know: formats of OpenAPI, descriptions without line ends, and no choice of
 /// fields, which a rule tells of in better words.
-pub(super) fn tidy(schema: &mut Json) {
+pub(super) fn normalize(schema: &mut Json) {
     let Json::Object(fields) = schema else { return };
     if let Some(Json::String(text)) = fields.get_mut("description") {
         *text = unwrapped(text);
@@ -41,10 +41,10 @@ pub(super) fn tidy(schema: &mut Json) {
         fields.remove("oneOf");
     }
     for below in ["items", "additionalProperties"] {
-        fields.get_mut(below).into_iter().for_each(tidy);
+        fields.get_mut(below).into_iter().for_each(normalize);
     }
     if let Some(Json::Object(properties)) = fields.get_mut("properties") {
-        properties.values_mut().for_each(tidy);
+        properties.values_mut().for_each(normalize);
     }
 }
 

@@ -1,10 +1,10 @@
 //! What is told of a cluster's components: where they come, that they serve, fail and leave, and what they got anew.
 
-use super::{Event, find, reason::Happening};
+use super::{DocumentEvent, find, reason::EventReason};
 use crate::{
     Cluster, Component, Documents,
-    component::Stage,
-    condition::{Status, reason::Reason},
+    component::ComponentStage,
+    condition::{ConditionStatus, reason::ConditionReason},
     document::DocumentName,
     documents::SecretName,
     name::{ClusterRef, PodName},
@@ -14,7 +14,7 @@ use crate::{
 /// What certificates are called within a Secret.
 const CERTIFICATE: &str = ".crt";
 
-pub(super) fn of_change(before: &Documents, after: &Documents) -> Vec<Event> {
+pub(super) fn of_change(before: &Documents, after: &Documents) -> Vec<DocumentEvent> {
     let mut told = Vec::new();
     for (pod, now) in &after.components {
         let Some(cluster) = after.clusters.get(&now.spec.cluster) else { continue };
@@ -24,7 +24,7 @@ pub(super) fn of_change(before: &Documents, after: &Documents) -> Vec<Event> {
         // Of a cluster that is gone as a whole that is told alone.
         let Some(cluster) = after.clusters.get(&was.spec.cluster) else { continue };
         let note = format!("{} is taken away from {}", pod.component, was.spec.hypervisor);
-        told.push(of_pod(cluster, pod, Happening::ComponentRemoved, note));
+        told.push(of_pod(cluster, pod, EventReason::ComponentRemoved, note));
     }
     for (name, cluster) in &after.clusters {
         told.extend(renewals(name, cluster, before, after));
@@ -32,65 +32,67 @@ pub(super) fn of_change(before: &Documents, after: &Documents) -> Vec<Event> {
     told
 }
 
-fn of_pod(cluster: &Cluster, pod: &PodName, happening: Happening, note: String) -> Event {
+fn of_pod(cluster: &Cluster, pod: &PodName, happening: EventReason, note: String) -> DocumentEvent {
     let related = Some(DocumentName::Component(pod.clone()));
-    Event { related, ..Event::of(&cluster.reference(), cluster, happening, note) }
+    DocumentEvent { related, ..DocumentEvent::of(&cluster.reference(), cluster, happening, note) }
 }
 
-fn of_component(cluster: &Cluster, pod: &PodName, before: Option<&Component>, now: &Component) -> Vec<Event> {
+fn of_component(cluster: &Cluster, pod: &PodName, before: Option<&Component>, now: &Component) -> Vec<DocumentEvent> {
     let (name, machine) = (&pod.component, &now.spec.hypervisor);
     let tell = |happening, note| of_pod(cluster, pod, happening, note);
     let Some(before) = before else {
         let why = &now.spec.placement;
-        return vec![tell(Happening::ComponentPlaced, format!("{name} goes to {machine}: {why}"))];
+        return vec![tell(EventReason::ComponentPlaced, format!("{name} goes to {machine}: {why}"))];
     };
     let staged = match (before.stage(), now.stage()) {
-        (Stage::Joining, Stage::Serving) => {
-            Some(tell(Happening::ComponentJoined, format!("{name} on {machine} is ready for the first time")))
+        (ComponentStage::Joining, ComponentStage::Serving) => {
+            Some(tell(EventReason::ComponentJoined, format!("{name} on {machine} is ready for the first time")))
         }
-        (Stage::Joining | Stage::Serving, Stage::Leaving | Stage::Stopping) => {
-            Some(tell(Happening::ComponentLeaving, format!("{name} on {machine} is no longer wanted")))
+        (ComponentStage::Joining | ComponentStage::Serving, ComponentStage::Leaving | ComponentStage::Stopping) => {
+            Some(tell(EventReason::ComponentLeaving, format!("{name} on {machine} is no longer wanted")))
         }
-        (Stage::Leaving | Stage::Stopping, Stage::Joining | Stage::Serving) => {
-            Some(tell(Happening::ComponentKept, format!("{name} on {machine} is wanted again")))
+        (ComponentStage::Leaving | ComponentStage::Stopping, ComponentStage::Joining | ComponentStage::Serving) => {
+            Some(tell(EventReason::ComponentKept, format!("{name} on {machine} is wanted again")))
         }
-        (Stage::Joining, Stage::Joining)
-        | (Stage::Serving, Stage::Joining | Stage::Serving)
-        | (Stage::Leaving | Stage::Stopping, Stage::Leaving | Stage::Stopping) => None,
+        (ComponentStage::Joining, ComponentStage::Joining)
+        | (ComponentStage::Serving, ComponentStage::Joining | ComponentStage::Serving)
+        | (ComponentStage::Leaving | ComponentStage::Stopping, ComponentStage::Leaving | ComponentStage::Stopping) => {
+            None
+        }
     };
     staged.into_iter().chain(health(cluster, pod, before, now)).collect()
 }
 
 /// Of a component that was ready before: one that comes up is not, and one that is to go is missed by nobody.
-fn health(cluster: &Cluster, pod: &PodName, before: &Component, now: &Component) -> Option<Event> {
-    if before.stage() != Stage::Serving || now.stage() != Stage::Serving {
+fn health(cluster: &Cluster, pod: &PodName, before: &Component, now: &Component) -> Option<DocumentEvent> {
+    if before.stage() != ComponentStage::Serving || now.stage() != ComponentStage::Serving {
         return None;
     }
     let ready = |of: &'_ Component| find(&of.status.as_ref()?.conditions, "Ready").cloned();
     let (was, is) = (ready(before)?, ready(now)?);
-    let is_true = |status: &str| status == Status::True.as_str();
+    let is_true = |status: &str| status == ConditionStatus::True.as_str();
     if is_true(&was.status) == is_true(&is.status) {
         return None;
     }
-    let reason = Reason::of_name(&is.reason)?;
+    let reason = ConditionReason::of_name(&is.reason)?;
     let (name, machine) = (&pod.component, &now.spec.hypervisor);
     let note = if is_true(&is.status) {
         format!("{name} on {machine} is ready again")
     } else {
         format!("{name} on {machine} waits for {}", is.message)
     };
-    Some(Event {
+    Some(DocumentEvent {
         regarding: DocumentName::Cluster(cluster.reference()),
         uid: cluster.metadata.uid.clone(),
         related: Some(DocumentName::Component(pod.clone())),
-        warning: reason.is_trouble(),
+        warning: reason.is_warning(),
         reason: reason.as_str(),
         note,
     })
 }
 
 /// Certificates that were there before, and are others now.
-fn renewals(name: &ClusterRef, cluster: &Cluster, before: &Documents, after: &Documents) -> Vec<Event> {
+fn renewals(name: &ClusterRef, cluster: &Cluster, before: &Documents, after: &Documents) -> Vec<DocumentEvent> {
     let Some(id) = cluster.id() else { return Vec::new() };
     let mut told = Vec::new();
     for (secret, now) in after.secrets_of(id) {
@@ -99,15 +101,15 @@ fn renewals(name: &ClusterRef, cluster: &Cluster, before: &Documents, after: &Do
         if renewed.is_empty() {
             continue;
         }
-        let event = Event::of(
+        let event = DocumentEvent::of(
             name,
             cluster,
-            Happening::CertificatesRenewed,
+            EventReason::CertificatesRenewed,
             format!("{secret} has new certificates: {}", renewed.join(", ")),
         );
         let component = secret.parse().ok().map(|component| PodName { cluster: id.clone(), component });
         let related = component.filter(|pod| after.components.contains_key(pod)).map(DocumentName::Component);
-        told.push(Event { related, ..event });
+        told.push(DocumentEvent { related, ..event });
     }
     told
 }

@@ -2,7 +2,7 @@
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Happening {
+pub enum EventReason {
     /// A component was given a machine.
     ComponentPlaced,
     /// A component was ready for the first time.
@@ -28,21 +28,21 @@ pub enum Happening {
 }
 
 /// All of them, with the kind that they are told of and what they mean.
-pub const ALL: &[(Happening, &str, &str)] = &[
-    (Happening::ComponentPlaced, "Cluster", "a component was given a machine; the note says why that one"),
-    (Happening::ComponentJoined, "Cluster", "a component was ready for the first time, and is relied on from now on"),
-    (Happening::ComponentLeaving, "Cluster", "a component is no longer wanted, and stays until nobody relies on it"),
-    (Happening::ComponentKept, "Cluster", "a component that was about to leave is wanted again"),
-    (Happening::ComponentRemoved, "Cluster", "a component is taken away from its machine"),
-    (Happening::StoreBorn, "Cluster", "the first members of the store were decided, once in a cluster's life"),
-    (Happening::ControlPlaneInitialized, "Cluster", "an API server was ready for the first time"),
-    (Happening::CertificatesRenewed, "Cluster", "certificates were made anew; the note names them"),
-    (Happening::ClusterDeleted, "Cluster", "nothing of the deleted cluster is left on any machine"),
-    (Happening::Resumed, "Cluster", "the cluster was paused, and is looked after again"),
-    (Happening::DiskHasRoom, "Hypervisor", "the disk below /var/lib/keelway was full, and has room again"),
+pub const ALL: &[(EventReason, &str, &str)] = &[
+    (EventReason::ComponentPlaced, "Cluster", "a component was given a machine; the note says why that one"),
+    (EventReason::ComponentJoined, "Cluster", "a component was ready for the first time, and is relied on from now on"),
+    (EventReason::ComponentLeaving, "Cluster", "a component is no longer wanted, and stays until nobody relies on it"),
+    (EventReason::ComponentKept, "Cluster", "a component that was about to leave is wanted again"),
+    (EventReason::ComponentRemoved, "Cluster", "a component is taken away from its machine"),
+    (EventReason::StoreBorn, "Cluster", "the first members of the store were decided, once in a cluster's life"),
+    (EventReason::ControlPlaneInitialized, "Cluster", "an API server was ready for the first time"),
+    (EventReason::CertificatesRenewed, "Cluster", "certificates were made anew; the note names them"),
+    (EventReason::ClusterDeleted, "Cluster", "nothing of the deleted cluster is left on any machine"),
+    (EventReason::Resumed, "Cluster", "the cluster was paused, and is looked after again"),
+    (EventReason::DiskHasRoom, "Hypervisor", "the disk below /var/lib/keelway was full, and has room again"),
 ];
 
-impl Happening {
+impl EventReason {
     /// As it stands in Events.
     #[must_use]
     pub fn as_str(self) -> &'static str {

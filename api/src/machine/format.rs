@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// The format of a [`MachineConfig`](super::MachineConfig).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Format {
+pub enum ConfigFormat {
     /// That of v0.1.0, which has no number on the wire: the agent computes revisions, and there are no removals of data.
     #[default]
     One,
@@ -17,7 +17,7 @@ pub enum Format {
     Two,
 }
 
-impl Format {
+impl ConfigFormat {
     /// The newest one.
     pub const NEWEST: Self = Self::Two;
 
@@ -90,12 +90,12 @@ mod tests {
 
     #[test]
     fn the_newest_format_that_both_understand_is_chosen() {
-        let chosen = |first, last| Format::understood_by(FormatRange { first, last });
-        assert_eq!(chosen(1, 1), Some(Format::One));
-        assert_eq!(chosen(1, 2), Some(Format::Two));
-        assert_eq!(chosen(2, 9), Some(Format::Two));
+        let chosen = |first, last| ConfigFormat::understood_by(FormatRange { first, last });
+        assert_eq!(chosen(1, 1), Some(ConfigFormat::One));
+        assert_eq!(chosen(1, 2), Some(ConfigFormat::Two));
+        assert_eq!(chosen(2, 9), Some(ConfigFormat::Two));
         assert_eq!(chosen(3, 4), None);
         assert_eq!(chosen(2, 1), None);
-        assert_eq!(FormatRange::OWN.last, Format::NEWEST.number());
+        assert_eq!(FormatRange::OWN.last, ConfigFormat::NEWEST.number());
     }
 }

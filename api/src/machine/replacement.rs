@@ -32,7 +32,7 @@ impl MachineState {
     /// The sandbox that can stay, if what it reads is still what is wanted: of those that are ready and were made for it the one
     /// in which the most runs, then the newest. A runtime may make an empty one long after it was asked.
     #[must_use]
-    pub fn lasting_sandbox(&self, name: &PodName, (pod, digests): (&Pod, &PodDigests)) -> Option<&SandboxState> {
+    pub fn reusable_sandbox(&self, name: &PodName, (pod, digests): (&Pod, &PodDigests)) -> Option<&SandboxState> {
         let digest = &digests.replacement;
         let fits = |sandbox: &&SandboxState| sandbox.ready && sandbox.digest == *digest && sandbox.pod == *name;
         let rank = |sandbox: &&SandboxState| (self.running_in(sandbox).count(), sandbox.attempt);
@@ -47,7 +47,7 @@ impl MachineState {
         let main = pod.containers.last().map(|container| container.name.as_str());
         let runs_in = |sandbox: &SandboxState| self.running_in(sandbox).any(|found| Some(found.name.as_str()) == main);
         let mut ready = self.sandboxes.iter().filter(|sandbox| sandbox.pod == *name && sandbox.ready);
-        ready.any(runs_in) && !self.lasting_sandbox(name, (pod, digests)).is_some_and(runs_in)
+        ready.any(runs_in) && !self.reusable_sandbox(name, (pod, digests)).is_some_and(runs_in)
     }
 
     /// A mount of a directory that was removed stays what it was, and shows nothing of a new one.

@@ -18,8 +18,8 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    CertificateFiles, Check, Container, DataRemoval, Digest, File, Format, Liveness, Mount, OnChange, Pod, Resources,
-    Servers, Start, hex, sha256_hex,
+    CertificateFiles, ConfigFormat, Container, ContainerCheck, ContainerResources, DataRemoval, Digest, HaproxyServers,
+    Liveness, Mount, OnChange, Pod, PodFile, Start, hex, sha256_hex,
 };
 use crate::{
     name::{ClusterId, InstallationId, PodName},
@@ -42,10 +42,10 @@ pub(super) fn content(pod: &Pod, digests: &[String]) -> Digest {
     let Pod { user, files, data, containers, pause_image, servers, start, hold, registries } = pod;
     let files = files.iter().zip(digests);
     let files: Vec<_> = files
-        .map(|(File { path, content: _, on_change }, digest)| (path, digest, name_of_change(*on_change)))
+        .map(|(PodFile { path, content: _, on_change }, digest)| (path, digest, name_of_change(*on_change)))
         .collect();
     let containers: Vec<_> = containers.iter().map(|container| HashedContainer::of(container, true)).collect();
-    let servers = servers.as_ref().map(|Servers { options, addresses }| HashedServers { options, addresses });
+    let servers = servers.as_ref().map(|HaproxyServers { options, addresses }| HashedServers { options, addresses });
     let registries: Vec<_> = registries.iter().map(hashed_registry).collect();
     let start = name_of_start(*start);
     digest_of(&(user, files, data, containers, pause_image, servers, (start, hold, registries)))
@@ -53,7 +53,7 @@ pub(super) fn content(pod: &Pod, digests: &[String]) -> Digest {
 
 /// Changes with anything in a config but its fence. `pods` has [`content`] of each.
 pub(super) fn config(
-    format: Format,
+    format: ConfigFormat,
     installation: &InstallationId,
     pods: &BTreeMap<PodName, impl AsRef<[u8]>>,
     (others, removals): (&BTreeSet<ClusterId>, &BTreeMap<PodName, DataRemoval>),
@@ -61,7 +61,7 @@ pub(super) fn config(
     let installation = installation.as_str();
     let pods: Vec<_> = pods.iter().map(|(name, digest)| (HashedName::of(name), hex(digest.as_ref()))).collect();
     let others: Vec<_> = others.iter().map(ClusterId::as_str).collect();
-    if format == Format::One || removals.is_empty() {
+    if format == ConfigFormat::One || removals.is_empty() {
         return hex(&digest_of(&(installation, pods, others)));
     }
     let removals = removals.iter();
@@ -128,7 +128,7 @@ struct HashedFile<'a> {
 }
 
 impl<'a> HashedFile<'a> {
-    fn of(File { path, content, on_change }: &'a File) -> Self {
+    fn of(PodFile { path, content, on_change }: &'a PodFile) -> Self {
         Self { path, content: STANDARD.encode(content), on_change: name_of_change(*on_change) }
     }
 }
@@ -147,7 +147,7 @@ struct HashedContainer<'a> {
 impl<'a> HashedContainer<'a> {
     fn of(container: &'a Container, is_checked: bool) -> Self {
         let Container { name, image, command, mounts, resources, stop_seconds, liveness } = container;
-        let Resources { cpu_request_millis, cpu_limit_millis, memory_limit_bytes } = *resources;
+        let ContainerResources { cpu_request_millis, cpu_limit_millis, memory_limit_bytes } = *resources;
         let mounts = mounts.iter().map(|Mount { source, target, read_only }| HashedMount {
             source,
             target,
@@ -222,9 +222,9 @@ enum HashedCheck<'a> {
 }
 
 impl<'a> HashedCheck<'a> {
-    fn of(check: &'a Check) -> Self {
+    fn of(check: &'a ContainerCheck) -> Self {
         match check {
-            Check::Https { address, path, server_name, authority, identity } => Self::Https {
+            ContainerCheck::Https { address, path, server_name, authority, identity } => Self::Https {
                 address: *address,
                 path,
                 server_name,
@@ -233,8 +233,8 @@ impl<'a> HashedCheck<'a> {
                     .as_ref()
                     .map(|CertificateFiles { certificate, key }| HashedCertificate { certificate, key }),
             },
-            Check::Http { address, path } => Self::Http { address: *address, path },
-            Check::Socket { path, request, answer } => Self::Socket { path, request, answer },
+            ContainerCheck::Http { address, path } => Self::Http { address: *address, path },
+            ContainerCheck::Socket { path, request, answer } => Self::Socket { path, request, answer },
         }
     }
 }

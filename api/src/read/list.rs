@@ -1,15 +1,15 @@
 //! A `v1/List`, as `kubectl get -o yaml` writes what it found: each item is a document.
 
-use super::{Owner, Reader, Stands, owner};
+use super::{DocumentReader, InputPosition, Owner, owner};
 use crate::{
-    documents::{Foreign, Place},
+    documents::{Foreign, InputDocument},
     fault::Fault,
     schema,
     split::Chunk,
-    tree::{Node, Tree, Value},
+    tree::{Tree, Value, YamlNode},
 };
 
-impl<'a> Reader<'a> {
+impl<'a> DocumentReader<'a> {
     /// Takes in each item. Those of somebody else's are documents of their own from then on.
     pub(super) fn list(&mut self, tree: Tree<'_>, chunk: Chunk<'a>) {
         let Tree { root, faults, excess } = tree;
@@ -19,11 +19,11 @@ impl<'a> Reader<'a> {
         for (index, root) in items(root).into_iter().enumerate() {
             let within = Tree { root, faults: Vec::new(), excess: None };
             match owner(&within.root) {
-                Ok(Owner::Ours(kind)) => self.ours(kind, &within, Stands { chunk, item: Some(index) }),
+                Ok(Owner::Ours(kind)) => self.ours(kind, &within, InputPosition { chunk, item: Some(index) }),
                 Ok(Owner::Foreign) => {
-                    self.give(&within, Some(index));
+                    self.read_user_secret(&within, Some(index));
                     let text = Foreign(format!("---\n{}\n", schema::raw(&within.root)));
-                    self.documents.places.push(Place::Foreign(text));
+                    self.documents.reading_order.push(InputDocument::Foreign(text));
                 }
                 Ok(Owner::List) => {
                     let fault = Fault::of("items", "the list is an item of another one", "take it out of that");
@@ -35,7 +35,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn items(list: Node<'_>) -> Vec<Node<'_>> {
+fn items(list: YamlNode<'_>) -> Vec<YamlNode<'_>> {
     let Value::Map(entries) = list.value else { return Vec::new() };
     match entries.into_iter().find(|entry| entry.key == "items").map(|entry| entry.node.value) {
         Some(Value::List(items)) => items,
@@ -44,7 +44,7 @@ fn items(list: Node<'_>) -> Vec<Node<'_>> {
 }
 
 /// One of them.
-pub(super) fn item<'n, 'a>(list: &'n Node<'a>, index: usize) -> Option<&'n Node<'a>> {
+pub(super) fn item<'n, 'a>(list: &'n YamlNode<'a>, index: usize) -> Option<&'n YamlNode<'a>> {
     match &list.get("items")?.value {
         Value::List(items) => items.get(index),
         Value::Scalar(_) | Value::Map(_) => None,

@@ -1,10 +1,10 @@
 //! The one document that a file of a store holds.
 
-use super::{Asked, Owner, in_order, owner, sound, text, typed};
+use super::{Owner, ReadOptions, in_order, owner, sound, text, typed};
 use crate::{
     document::{Document, DocumentName},
     fault::{Fault, Faults},
-    kind::Kind,
+    kind::DocumentKind,
     schema,
     split::{self, Chunk},
     tree::{self, Tree},
@@ -16,7 +16,7 @@ impl Document {
     ///
     /// # Errors
     /// Every fault of it, under the name of its file.
-    pub fn read(bytes: &[u8], file: &str, asked: Asked<'_>) -> Result<(DocumentName, Self), Faults> {
+    pub fn read(bytes: &[u8], file: &str, asked: ReadOptions<'_>) -> Result<(DocumentName, Self), Faults> {
         let read = split::text(bytes).map_err(|fault| vec![fault]).and_then(|text| one(text, asked));
         read.map_err(|faults| {
             in_order(faults.into_iter().map(|fault| Fault { document: file.to_owned(), ..fault }).collect())
@@ -31,14 +31,14 @@ impl Document {
     }
 }
 
-fn one(text: &str, asked: Asked<'_>) -> Result<(DocumentName, Document), Vec<Fault>> {
+fn one(text: &str, asked: ReadOptions<'_>) -> Result<(DocumentName, Document), Vec<Fault>> {
     let (chunk, tree) = only(text)?;
     let read = match owner(&tree.root).map_err(|fault| vec![fault]) {
         Ok(Owner::Ours(kind)) => sound(kind, &tree, asked.unknown),
-        Ok(Owner::Foreign) => given(&tree),
+        Ok(Owner::Foreign) => read_user_secret(&tree),
         Ok(Owner::List) => {
-            let mend = "give each item a file of its own";
-            Err(vec![Fault::of("items", "the list holds documents of Keelway's", mend)])
+            let help = "give each item a file of its own";
+            Err(vec![Fault::of("items", "the list holds documents of Keelway's", help)])
         }
         Err(faults) => Err(faults),
     };
@@ -62,8 +62,8 @@ fn only(text: &str) -> Result<(Chunk<'_>, Tree<'_>), Vec<Fault>> {
     for chunk in split::split(text) {
         if chunk.text.len() > split::LARGEST_DOCUMENT {
             let problem = format!("the document has {} bytes", chunk.text.len());
-            let mend = format!("at most {} are read", split::LARGEST_DOCUMENT);
-            return Err(vec![Fault { line: chunk.line, ..Fault::of("", problem, mend) }]);
+            let help = format!("at most {} are read", split::LARGEST_DOCUMENT);
+            return Err(vec![Fault { line: chunk.line, ..Fault::of("", problem, help) }]);
         }
         match tree::parse(chunk.text, chunk.line) {
             Ok(Some(tree)) if !tree.root.is_null() => {
@@ -82,7 +82,7 @@ fn only(text: &str) -> Result<(Chunk<'_>, Tree<'_>), Vec<Fault>> {
 }
 
 /// A Secret that documents may refer to.
-fn given(tree: &Tree<'_>) -> Result<(DocumentName, Document), Vec<Fault>> {
+fn read_user_secret(tree: &Tree<'_>) -> Result<(DocumentName, Document), Vec<Fault>> {
     let is_secret = text(&tree.root, "apiVersion") == Some("v1") && text(&tree.root, "kind") == Some("Secret");
     if !is_secret {
         let kind = schema::short(text(&tree.root, "kind").unwrap_or_default());
@@ -91,15 +91,15 @@ fn given(tree: &Tree<'_>) -> Result<(DocumentName, Document), Vec<Fault>> {
     if let Some(excess) = &tree.excess {
         return Err(vec![excess.clone()]);
     }
-    let (json, structural) = schema::check(Kind::Secret, &tree.root);
+    let (json, structural) = schema::check(DocumentKind::Secret, &tree.root);
     let faults: Vec<Fault> = tree.faults.iter().cloned().chain(structural).collect();
     if !faults.is_empty() {
         return Err(faults);
     }
-    let document = typed(Kind::Secret, json)?;
+    let document = typed(DocumentKind::Secret, json)?;
     let name = match &document {
         Document::Secret(secret) => {
-            validated::given_secret(secret)?;
+            validated::check_user_secret(secret)?;
             DocumentName::of_secret(secret)
         }
         Document::ClusterClass(_) | Document::Hypervisor(_) | Document::Cluster(_) | Document::Component(_) => {

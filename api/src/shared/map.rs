@@ -25,31 +25,31 @@ pub struct Map<K, V> {
 }
 
 /// Where an entry is, or would be: its leaf, and its place in that.
-type Place = Result<(usize, usize), (usize, usize)>;
+type LeafPosition = Result<(usize, usize), (usize, usize)>;
 
 /// Entries of a map, by name.
 pub type Iter<'a, K, V> = FlatMap<
     slice::Iter<'a, Shared<Leaf<K, V>>>,
     core::iter::Map<slice::Iter<'a, (K, Shared<V>)>, fn(&'a (K, Shared<V>)) -> (&'a K, &'a Shared<V>)>,
-    fn(&'a Shared<Leaf<K, V>>) -> Entries<'a, K, V>,
+    fn(&'a Shared<Leaf<K, V>>) -> LeafEntries<'a, K, V>,
 >;
 
-type Entries<'a, K, V> =
+type LeafEntries<'a, K, V> =
     core::iter::Map<slice::Iter<'a, (K, Shared<V>)>, fn(&'a (K, Shared<V>)) -> (&'a K, &'a Shared<V>)>;
 
 fn pair<K, V>((name, value): &(K, Shared<V>)) -> (&K, &Shared<V>) {
     (name, value)
 }
 
-fn entries<K, V>(leaf: &Shared<Leaf<K, V>>) -> Entries<'_, K, V> {
+fn entries<K, V>(leaf: &Shared<Leaf<K, V>>) -> LeafEntries<'_, K, V> {
     leaf.iter().map(pair)
 }
 
 impl<K, V> Map<K, V> {
     /// Whether both are one map: what is in them need not be compared.
     #[must_use]
-    pub fn is_one_with(&self, other: &Self) -> bool {
-        self.leaves.is_one_with(&other.leaves)
+    pub fn ptr_eq(&self, other: &Self) -> bool {
+        self.leaves.ptr_eq(&other.leaves)
     }
 
     /// How many values there are.
@@ -83,7 +83,7 @@ impl<K, V> Map<K, V> {
 }
 
 impl<K: Ord, V> Map<K, V> {
-    fn place<Q: Ord + ?Sized>(&self, name: &Q) -> Place
+    fn place<Q: Ord + ?Sized>(&self, name: &Q) -> LeafPosition
     where
         K: Borrow<Q>,
     {
@@ -153,7 +153,7 @@ impl<K: Ord, V> Map<K, V> {
     where
         V: PartialEq,
     {
-        let is_one = self.is_one_with(before);
+        let is_one = self.ptr_eq(before);
         let mut walks = (!is_one).then(|| (Walk::of(self), Walk::of(before)));
         core::iter::from_fn(move || {
             let (now, before) = walks.as_mut()?;
@@ -305,7 +305,7 @@ impl<K: Ord + Clone, V> Map<K, V> {
 
     /// Puts names and values elsewhere in memory, leaf by leaf. What nobody else has of them is given back, so that an allocator that fills
     /// its gaps has them together in the end: one by one each would only get the place of the one before, which a thread keeps at hand.
-    pub fn put_together(&mut self)
+    pub fn compact(&mut self)
     where
         V: Clone,
     {
@@ -318,7 +318,7 @@ impl<K: Ord + Clone, V> Map<K, V> {
     }
 
     /// Takes the values of another map in the place of those that are equal to them, so that they are there once.
-    pub fn share(&mut self, other: &Self)
+    pub fn share_equal(&mut self, other: &Self)
     where
         V: PartialEq,
     {
@@ -327,7 +327,7 @@ impl<K: Ord + Clone, V> Map<K, V> {
             return;
         }
         let twin = |(name, value): (&K, &Shared<V>)| {
-            let known = other.get(name).filter(|known| !known.is_one_with(value) && *known == value)?;
+            let known = other.get(name).filter(|known| !known.ptr_eq(value) && *known == value)?;
             Some((name.clone(), known.clone()))
         };
         let twins: Vec<(K, Shared<V>)> = self.iter().filter_map(twin).collect();
@@ -413,7 +413,7 @@ impl<K, V> Clone for Map<K, V> {
 
 impl<K: PartialEq, V: PartialEq> PartialEq for Map<K, V> {
     fn eq(&self, other: &Self) -> bool {
-        self.is_one_with(other) || (self.len() == other.len() && self.iter().eq(other))
+        self.ptr_eq(other) || (self.len() == other.len() && self.iter().eq(other))
     }
 }
 
@@ -567,9 +567,9 @@ mod tests {
     fn copies_are_one_until_one_is_changed() {
         let map = map(&[(1, "a"), (2, "b")]);
         let mut copy = map.clone();
-        assert!(map.is_one_with(&copy));
+        assert!(map.ptr_eq(&copy));
         copy.get_mut(&1).unwrap().push('x');
-        assert!(!map[&1].is_one_with(&copy[&1]) && map[&2].is_one_with(&copy[&2]));
+        assert!(!map[&1].ptr_eq(&copy[&1]) && map[&2].ptr_eq(&copy[&2]));
         assert_eq!((map[&1].as_str(), copy[&1].as_str()), ("a", "ax"));
     }
 
@@ -578,7 +578,7 @@ mod tests {
         let map: Map<u16, u16> = (0..1000).map(|name| (name, name)).collect();
         let mut copy = map.clone();
         copy.insert(500, 0);
-        let common = map.leaves.iter().zip(copy.leaves.iter()).filter(|(one, other)| one.is_one_with(other));
+        let common = map.leaves.iter().zip(copy.leaves.iter()).filter(|(one, other)| one.ptr_eq(other));
         assert_eq!((map.leaves.len(), common.count()), (16, 15));
     }
 
@@ -586,7 +586,7 @@ mod tests {
     fn values_that_stand_together_leave_all_others_shared() {
         let map: Map<u16, u16> = (0..200).chain(300..500).map(|name| (name, name)).collect();
         let common = |with: &Map<u16, u16>| {
-            map.leaves.iter().filter(|one| with.leaves.iter().any(|other| one.is_one_with(other))).count()
+            map.leaves.iter().filter(|one| with.leaves.iter().any(|other| one.ptr_eq(other))).count()
         };
         let shared = |names: core::ops::Range<u16>| names.map(|name| (name, Shared::from(name + 1)));
         for (run, expected) in [(500..510, 7), (250..260, 6), (195..205, 5)] {
@@ -596,7 +596,7 @@ mod tests {
             assert!(with.iter().map(|(name, value)| (*name, **value)).eq(model));
             assert!(common(&with) >= expected, "{} of {}", common(&with), map.leaves.len());
         }
-        assert!(map.with([]).is_one_with(&map));
+        assert!(map.with([]).ptr_eq(&map));
         assert_eq!(Map::default().with(shared(0..100)).len(), 100);
     }
 
@@ -613,11 +613,11 @@ mod tests {
     fn equal_values_become_one() {
         let before = map(&[(1, "a"), (2, "b")]);
         let mut now = map(&[(1, "a"), (2, "x")]);
-        now.share(&before);
-        assert!(now[&1].is_one_with(&before[&1]));
+        now.share_equal(&before);
+        assert!(now[&1].ptr_eq(&before[&1]));
         assert_eq!(now[&2].as_str(), "x");
         let mut same = map(&[(1, "a"), (2, "b")]);
-        same.share(&before);
-        assert!(same.is_one_with(&before));
+        same.share_equal(&before);
+        assert!(same.ptr_eq(&before));
     }
 }

@@ -6,7 +6,7 @@ use serde_saphyr::granit_parser::{self, Event, Parser, ScalarStyle, Span, Tag};
 
 use crate::fault::{Fault, MOST_FAULTS};
 
-use super::{Entry, Node, Scalar, Tree, Value, field, item};
+use super::{MapEntry, Scalar, Tree, Value, YamlNode, field, item};
 
 /// The most bytes and nodes that anchors and aliases may repeat within one document. A few kilobytes can ask for terabytes.
 const MOST_REPEATED: usize = 1 << 20;
@@ -35,26 +35,26 @@ pub(crate) fn parse(text: &str, first_line: u64) -> Result<Option<Tree<'_>>, Fau
     Ok(builder.finish())
 }
 
-enum Frame<'a> {
-    List { items: Vec<Node<'a>>, line: u64, anchor: usize },
-    Map { entries: Vec<Entry<'a>>, key: Option<(Option<Cow<'a, str>>, u64)>, line: u64, anchor: usize },
+enum BuilderFrame<'a> {
+    List { items: Vec<YamlNode<'a>>, line: u64, anchor: usize },
+    Map { entries: Vec<MapEntry<'a>>, key: Option<(Option<Cow<'a, str>>, u64)>, line: u64, anchor: usize },
 }
 
 struct Builder<'a> {
     first_line: u64,
-    stack: Vec<Frame<'a>>,
-    root: Option<Node<'a>>,
+    stack: Vec<BuilderFrame<'a>>,
+    root: Option<YamlNode<'a>>,
     anchors: BTreeMap<usize, Anchor<'a>>,
     repeated: usize,
     faults: Vec<Fault>,
     excess: Option<Fault>,
 }
 
-fn path<'f, 'a: 'f>(frames: impl Iterator<Item = &'f Frame<'a>>) -> String {
+fn path<'f, 'a: 'f>(frames: impl Iterator<Item = &'f BuilderFrame<'a>>) -> String {
     frames.fold(String::new(), |path, frame| match frame {
-        Frame::List { items, .. } => item(&path, items.len()),
-        Frame::Map { key: Some((Some(key), _)), .. } => field(&path, key),
-        Frame::Map { .. } => path,
+        BuilderFrame::List { items, .. } => item(&path, items.len()),
+        BuilderFrame::Map { key: Some((Some(key), _)), .. } => field(&path, key),
+        BuilderFrame::Map { .. } => path,
     })
 }
 
@@ -99,17 +99,17 @@ impl<'a> Builder<'a> {
             Event::Scalar(text, style, anchor, tag) => {
                 let plain = self.is_plain(style, tag.as_deref(), line);
                 let value = Value::Scalar(Scalar { text, plain });
-                self.place(Node { line, value }, anchor);
+                self.place(YamlNode { line, value }, anchor);
             }
             Event::SequenceStart(_, anchor, tag) => {
                 self.check_tag(tag.as_deref(), "seq", line);
                 self.may_nest(self.stack.len() + 1, line);
-                self.stack.push(Frame::List { items: Vec::new(), line, anchor });
+                self.stack.push(BuilderFrame::List { items: Vec::new(), line, anchor });
             }
             Event::MappingStart(_, anchor, tag) => {
                 self.check_tag(tag.as_deref(), "map", line);
                 self.may_nest(self.stack.len() + 1, line);
-                self.stack.push(Frame::Map { entries: Vec::new(), key: None, line, anchor });
+                self.stack.push(BuilderFrame::Map { entries: Vec::new(), key: None, line, anchor });
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(),
             Event::StreamStart
@@ -127,16 +127,16 @@ impl<'a> Builder<'a> {
         self.root.map(|root| Tree { root, faults: self.faults, excess: self.excess })
     }
 
-    fn exceed(&mut self, line: u64, problem: String, mend: &str) {
+    fn exceed(&mut self, line: u64, problem: String, help: &str) {
         if self.excess.is_none() {
-            let fault = Fault::of(path(self.stack.iter().take(SHOWN)), problem, mend);
+            let fault = Fault::of(path(self.stack.iter().take(SHOWN)), problem, help);
             self.excess = Some(Fault { line, ..fault });
         }
     }
 
-    fn fault(&mut self, line: u64, problem: impl Into<String>, mend: &str) {
+    fn fault(&mut self, line: u64, problem: impl Into<String>, help: &str) {
         if self.faults.len() < MOST_FAULTS {
-            let fault = Fault::of(self.path(), problem, mend);
+            let fault = Fault::of(self.path(), problem, help);
             self.faults.push(Fault { line, ..fault });
         }
     }
@@ -197,10 +197,10 @@ impl<'a> Builder<'a> {
         };
         let value = self.anchors.get(&id).filter(|_| fits).map(|anchor| anchor.value.clone());
         let nothing = Value::Scalar(Scalar { text: Cow::Borrowed(""), plain: true });
-        self.place(Node { line, value: value.unwrap_or(nothing) }, 0);
+        self.place(YamlNode { line, value: value.unwrap_or(nothing) }, 0);
     }
 
-    fn anchor(&mut self, id: usize, node: &Node<'a>) {
+    fn anchor(&mut self, id: usize, node: &YamlNode<'a>) {
         if id == 0 || self.repeated > MOST_REPEATED {
             return;
         }
@@ -212,16 +212,16 @@ impl<'a> Builder<'a> {
 
     fn close(&mut self) {
         let (line, anchor, value) = match self.stack.pop() {
-            Some(Frame::List { items, line, anchor }) => (line, anchor, Value::List(items)),
-            Some(Frame::Map { entries, line, anchor, .. }) => {
+            Some(BuilderFrame::List { items, line, anchor }) => (line, anchor, Value::List(items)),
+            Some(BuilderFrame::Map { entries, line, anchor, .. }) => {
                 (line, anchor, Value::Map(self.without_duplicates(entries)))
             }
             None => return,
         };
-        self.place(Node { line, value }, anchor);
+        self.place(YamlNode { line, value }, anchor);
     }
 
-    fn without_duplicates(&mut self, entries: Vec<Entry<'a>>) -> Vec<Entry<'a>> {
+    fn without_duplicates(&mut self, entries: Vec<MapEntry<'a>>) -> Vec<MapEntry<'a>> {
         let mut first: BTreeMap<Cow<'a, str>, u64> = BTreeMap::new();
         let mut kept = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -240,24 +240,24 @@ impl<'a> Builder<'a> {
         kept
     }
 
-    fn place(&mut self, mut node: Node<'a>, anchor: usize) {
+    fn place(&mut self, mut node: YamlNode<'a>, anchor: usize) {
         self.anchor(anchor, &node);
         match self.stack.last_mut() {
             None => self.root = Some(node),
-            Some(Frame::List { items, .. }) => items.push(node),
-            Some(Frame::Map { entries, key, .. }) => match key.take() {
+            Some(BuilderFrame::List { items, .. }) => items.push(node),
+            Some(BuilderFrame::Map { entries, key, .. }) => match key.take() {
                 Some((key, line)) => {
                     if !matches!(node.value, Value::Scalar(_)) {
                         node.line = line;
                     }
-                    entries.extend(key.map(|key| Entry { key, line, node }));
+                    entries.extend(key.map(|key| MapEntry { key, line, node }));
                 }
                 None => self.key(node),
             },
         }
     }
 
-    fn key(&mut self, node: Node<'a>) {
+    fn key(&mut self, node: YamlNode<'a>) {
         let line = node.line;
         let text = if let Value::Scalar(scalar) = node.value {
             Some(scalar.text)
@@ -265,7 +265,7 @@ impl<'a> Builder<'a> {
             self.fault(line, "the name of a field is a list or a map", "write a simple name before the colon");
             None
         };
-        if let Some(Frame::Map { key, .. }) = self.stack.last_mut() {
+        if let Some(BuilderFrame::Map { key, .. }) = self.stack.last_mut() {
             *key = Some((text, line));
         }
     }

@@ -11,13 +11,13 @@ use crate::{
     schema::{short, suggestion},
 };
 
-use super::Faults;
+use super::FaultCollector;
 
 /// The extra arguments of each role as the program reads them. Where the release is not known, none is too new for it.
 pub(super) fn extra(
     spec: &ControlPlaneSpec,
     release: Option<&Release>,
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
 ) -> BTreeMap<Role, Vec<String>> {
     [
         (Role::KubeApiserver, "kubeAPIServer", &spec.kube_api_server.extra_args),
@@ -26,7 +26,7 @@ pub(super) fn extra(
     ]
     .into_iter()
     .map(|(role, field, given)| {
-        let place = Place { role, release, map: format!("spec.controlPlane.{field}.extraArgs") };
+        let place = ArgumentContext { role, release, map: format!("spec.controlPlane.{field}.extraArgs") };
         let flags = given.iter().filter_map(|(name, value)| faults.take(place.flag(name, value))).collect();
         (role, flags)
     })
@@ -34,16 +34,16 @@ pub(super) fn extra(
 }
 
 /// Where arguments are given.
-struct Place<'a> {
+struct ArgumentContext<'a> {
     role: Role,
     release: Option<&'a Release>,
     map: String,
 }
 
-impl Place<'_> {
+impl ArgumentContext<'_> {
     fn flag(&self, name: &str, value: &str) -> Result<String, Fault> {
-        let fault = |problem: String, mend: String| Fault::of_entry(&self.map, name, problem, mend);
-        let argument = self.allowed(name).map_err(|(problem, mend)| fault(problem, mend))?;
+        let fault = |problem: String, help: String| Fault::of_entry(&self.map, name, problem, help);
+        let argument = self.allowed(name).map_err(|(problem, help)| fault(problem, help))?;
         if let Some(release) = self.release.filter(|release| !argument.is_known_to(release)) {
             let since = argument.since.unwrap_or_default();
             return Err(fault(
@@ -51,7 +51,7 @@ impl Place<'_> {
                 format!("leave it out until the cluster runs 1.{since}"),
             ));
         }
-        if !argument.form.takes(value) {
+        if !argument.form.accepts(value) {
             return Err(fault(format!("{:?} is no value of {name}", short(value)), format!("write {}", argument.form)));
         }
         Ok(format!("--{name}={value}"))

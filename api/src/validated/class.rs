@@ -11,7 +11,7 @@ use crate::{
     tree::{field, item},
 };
 
-use super::{Faults, check_name, cluster::check_registry, labels::check_metadata};
+use super::{FaultCollector, check_name, cluster::check_registry, labels::check_metadata};
 
 /// The operators of a selector's expressions, and whether they take values.
 pub(crate) const OPERATORS: [(&str, bool); 4] =
@@ -19,7 +19,7 @@ pub(crate) const OPERATORS: [(&str, bool); 4] =
 
 /// Its name, if every field means something.
 pub(crate) fn class(document: &ClusterClass) -> Result<String, Vec<Fault>> {
-    let mut faults = Faults::default();
+    let mut faults = FaultCollector::default();
     let name = document.metadata.name.clone().unwrap_or_default();
     check_name(Some(&name), &mut faults);
     check_metadata(&document.metadata, &mut faults);
@@ -41,25 +41,25 @@ pub(crate) fn class(document: &ClusterClass) -> Result<String, Vec<Fault>> {
     faults.or(Some(name))
 }
 
-fn check_selector(document: &ClusterClass, faults: &mut Faults) {
+fn check_selector(document: &ClusterClass, faults: &mut FaultCollector) {
     let asked = document.spec.hypervisor_selector.match_expressions.iter().flatten();
     for (index, asked) in asked.enumerate() {
         let place = item("spec.hypervisorSelector.matchExpressions", index);
         let Some((name, takes_values)) = OPERATORS.into_iter().find(|(name, _)| *name == asked.operator) else {
-            let mend = suggestion(&asked.operator, &OPERATORS.map(|(name, _)| name));
-            faults.add(&field(&place, "operator"), format!("{:?} is no operator", asked.operator), mend);
+            let help = suggestion(&asked.operator, &OPERATORS.map(|(name, _)| name));
+            faults.add(&field(&place, "operator"), format!("{:?} is no operator", asked.operator), help);
             continue;
         };
         let has_values = asked.values.as_ref().is_some_and(|values| !values.is_empty());
         if takes_values != has_values {
-            let (problem, mend) =
+            let (problem, help) =
                 if takes_values { ("wants values", "write some") } else { ("takes no values", "leave them out") };
-            faults.add(&field(&place, "values"), format!("{name} {problem}"), mend);
+            faults.add(&field(&place, "values"), format!("{name} {problem}"), help);
         }
     }
 }
 
-fn check_pull_secrets(document: &ClusterClass, faults: &mut Faults) {
+fn check_pull_secrets(document: &ClusterClass, faults: &mut FaultCollector) {
     for (index, secret) in document.spec.images.pull_secrets.iter().enumerate() {
         let place = item("spec.images.pullSecrets", index);
         if !is_label(&secret.namespace, 63) {
@@ -68,13 +68,13 @@ fn check_pull_secrets(document: &ClusterClass, faults: &mut Faults) {
         }
         if !is_subdomain(&secret.name) {
             let problem = format!("{:?} is no RFC 1123 subdomain", secret.name);
-            let mend = "write the name of a Secret of the type kubernetes.io/dockerconfigjson";
-            faults.add(&field(&place, "name"), problem, mend);
+            let help = "write the name of a Secret of the type kubernetes.io/dockerconfigjson";
+            faults.add(&field(&place, "name"), problem, help);
         }
     }
 }
 
-fn check_arguments(document: &ClusterClass, faults: &mut Faults) {
+fn check_arguments(document: &ClusterClass, faults: &mut FaultCollector) {
     let places = [
         (Role::KubeApiserver, "kubeAPIServer"),
         (Role::KubeControllerManager, "kubeControllerManager"),

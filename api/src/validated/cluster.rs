@@ -7,17 +7,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use crate::{
     Cluster, Documents,
     class::ClassImagesSpec,
-    cluster::{CertificatesSpec, SecretReference},
+    cluster::{CertificatesSpec, LocalSecretReference},
     documents::SecretName,
     duration::Span,
     fault::Fault,
     name::{is_label, is_subdomain},
     release::{self, Release},
-    resources::{self, Bounds},
+    resources::{self, ClusterResources},
     tree::{field, item},
 };
 
-use super::{Faults, ValidatedCluster, arguments, check_name, labels::check_metadata, network};
+use super::{FaultCollector, ValidatedCluster, arguments, check_name, labels::check_metadata, network};
 
 /// The most members of etcd: more make writes slower and survive no fault that happens (etcd's FAQ, "What is maximum cluster size?").
 const MOST_MEMBERS: u32 = 7;
@@ -32,7 +32,7 @@ impl ValidatedCluster {
     /// # Errors
     /// Every fault of it, by field.
     pub fn parse(document: &Cluster) -> Result<Self, Vec<Fault>> {
-        let mut faults = Faults::default();
+        let mut faults = FaultCollector::default();
         let spec = &document.spec;
         let reference = document.reference();
         check_name(Some(&reference.name), &mut faults);
@@ -46,7 +46,7 @@ impl ValidatedCluster {
         }
         let release = faults.take(find_release(&spec.version));
         check_members(spec.etcd.replicas, &mut faults);
-        let network::Ranges { pods, services, vpn } = network::ranges(&spec.network, &spec.vpn, &mut faults);
+        let network::ClusterRanges { pods, services, vpn } = network::ranges(&spec.network, &spec.vpn, &mut faults);
         network::check_domain(&spec.network.dns_domain, &mut faults);
         let (extra_names, extra_addresses) = alternatives(&spec.control_plane.kube_api_server.extra_sans, &mut faults);
         let extra_arguments = arguments::extra(&spec.control_plane, release, &mut faults);
@@ -54,8 +54,8 @@ impl ValidatedCluster {
         check_registry(spec.images.registry.as_deref(), &mut faults);
         let pull_secrets = pull_secrets(&reference.namespace, &spec.images.pull_secrets, &mut faults);
         check_lives(&spec.certificates, &mut faults);
-        for Fault { field, problem, mend, .. } in resources::faults(spec) {
-            faults.add(&field, problem, mend);
+        for Fault { field, problem, help, .. } in resources::faults(spec) {
+            faults.add(&field, problem, help);
         }
         faults.or(release.map(|release| Self {
             reference,
@@ -67,7 +67,7 @@ impl ValidatedCluster {
             domain: spec.network.dns_domain.clone(),
             extra_names,
             extra_addresses,
-            bounds: Bounds::of(spec),
+            bounds: ClusterResources::of(spec),
             extra_arguments,
             host: spec.endpoint.host.clone(),
             machines: Some(LabelSelector::default()),
@@ -86,8 +86,8 @@ impl ValidatedCluster {
     /// # Errors
     /// Every fault of it, by field.
     pub fn of_class(document: &Cluster, documents: &Documents) -> Result<Self, Vec<Fault>> {
-        let is_as_born = document.changed_for_ever().is_empty();
-        let mut cluster = if is_as_born { Self::parse(document)? } else { Self::parse(&as_born(document))? };
+        let is_as_born = document.immutable_field_faults().is_empty();
+        let mut cluster = if is_as_born { Self::parse(document)? } else { Self::parse(&with_birth_values(document))? };
         let class = documents.class_of(document);
         let last = document.status.as_ref().and_then(|status| status.class.as_ref());
         cluster.machines = match (class, last) {
@@ -109,10 +109,10 @@ impl ValidatedCluster {
 }
 
 /// A Cluster whose fields that never change are as it was born with: whatever somebody writes there, what runs goes on as it was.
-fn as_born(document: &Cluster) -> Cluster {
+fn with_birth_values(document: &Cluster) -> Cluster {
     let mut kept = document.clone();
     if let Some(birth) = document.birth() {
-        kept.spec = birth.kept_by(&document.spec);
+        kept.spec = birth.restored_spec(&document.spec);
     }
     kept
 }
@@ -120,16 +120,16 @@ fn as_born(document: &Cluster) -> Cluster {
 fn find_release(version: &str) -> Result<&'static Release, Fault> {
     release::find(version).ok_or_else(|| {
         let bare = version.strip_prefix('v').and_then(release::find);
-        let mend = match bare {
+        let help = match bare {
             Some(release) => format!("write {}", release.kubernetes),
             None => format!("write one of {}", release::names()),
         };
         let problem = format!("{version:?} is no release that Keelway runs");
-        Fault::of("spec.version", problem, mend)
+        Fault::of("spec.version", problem, help)
     })
 }
 
-fn check_members(replicas: u32, faults: &mut Faults) {
+fn check_members(replicas: u32, faults: &mut FaultCollector) {
     const FIELD: &str = "spec.etcd.replicas";
     if !(1..=MOST_MEMBERS).contains(&replicas) {
         faults.add(FIELD, format!("etcd cannot have {replicas} members"), "write 1, 3, 5 or 7");
@@ -142,7 +142,7 @@ fn check_members(replicas: u32, faults: &mut Faults) {
     }
 }
 
-fn alternatives(texts: &[String], faults: &mut Faults) -> (Vec<String>, Vec<IpAddr>) {
+fn alternatives(texts: &[String], faults: &mut FaultCollector) -> (Vec<String>, Vec<IpAddr>) {
     let mut names = Vec::new();
     let mut addresses = Vec::new();
     for (index, text) in texts.iter().enumerate() {
@@ -167,7 +167,7 @@ fn is_dns_name(text: &str) -> bool {
     is_subdomain(text) && !last.chars().all(|c| c.is_ascii_digit())
 }
 
-fn check_host(host: Option<&str>, faults: &mut Faults) {
+fn check_host(host: Option<&str>, faults: &mut FaultCollector) {
     const FIELD: &str = "spec.endpoint.host";
     let Some(host) = host else { return };
     if host.parse::<IpAddr>().is_ok() {
@@ -185,7 +185,7 @@ fn check_host(host: Option<&str>, faults: &mut Faults) {
     }
 }
 
-pub(super) fn check_registry(registry: Option<&str>, faults: &mut Faults) {
+pub(super) fn check_registry(registry: Option<&str>, faults: &mut FaultCollector) {
     let Some(registry) = registry else { return };
     if !is_registry(registry) {
         faults.add(
@@ -196,14 +196,14 @@ pub(super) fn check_registry(registry: Option<&str>, faults: &mut Faults) {
     }
 }
 
-fn pull_secrets(namespace: &str, references: &[SecretReference], faults: &mut Faults) -> Vec<SecretName> {
+fn pull_secrets(namespace: &str, references: &[LocalSecretReference], faults: &mut FaultCollector) -> Vec<SecretName> {
     for (index, reference) in references.iter().enumerate().filter(|(_, reference)| !is_subdomain(&reference.name)) {
         let field = field(&item("spec.images.pullSecrets", index), "name");
         let problem = format!("{:?} is no RFC 1123 subdomain", reference.name);
         faults.add(&field, problem, "write the name of a Secret of the type kubernetes.io/dockerconfigjson");
     }
     let name =
-        |reference: &SecretReference| SecretName { namespace: namespace.to_owned(), name: reference.name.clone() };
+        |reference: &LocalSecretReference| SecretName { namespace: namespace.to_owned(), name: reference.name.clone() };
     references.iter().map(name).collect()
 }
 
@@ -229,7 +229,7 @@ fn is_component(text: &str) -> bool {
     text.starts_with(edge) && text.ends_with(edge) && text.chars().all(|c| edge(c) || matches!(c, '.' | '_' | '-'))
 }
 
-fn check_lives(lives: &CertificatesSpec, faults: &mut Faults) {
+fn check_lives(lives: &CertificatesSpec, faults: &mut FaultCollector) {
     let each = [
         ("spec.certificates.componentTTL", lives.component_ttl),
         ("spec.certificates.workerTTL", lives.worker_ttl),

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use crate::{Component, fault::Fault, name::PodName, release, schema::removal, tree::field};
 
-use super::{Faults, labels::check_metadata};
+use super::{FaultCollector, labels::check_metadata};
 
 const PORTS: &str = "spec.ports";
 const MADE: &str = "Components are made by Keelway: take it from what reconcile wrote";
 
 /// The component's name, where every field of the document agrees with it.
 pub(crate) fn component(document: &Component) -> Result<PodName, Vec<Fault>> {
-    let mut faults = Faults::default();
+    let mut faults = FaultCollector::default();
     check_metadata(&document.metadata, &mut faults);
     let spec = &document.spec;
     let name = spec.pod();
@@ -36,7 +36,7 @@ pub(crate) fn component(document: &Component) -> Result<PodName, Vec<Fault>> {
     faults.or(name.ok())
 }
 
-fn agree(field: &str, found: Option<&str>, wanted: &str, faults: &mut Faults) {
+fn agree(field: &str, found: Option<&str>, wanted: &str, faults: &mut FaultCollector) {
     if found != Some(wanted) {
         let found = found.unwrap_or_default();
         let problem = format!("{found:?} does not follow from spec, which says {wanted:?}");
@@ -44,7 +44,7 @@ fn agree(field: &str, found: Option<&str>, wanted: &str, faults: &mut Faults) {
     }
 }
 
-fn check_ports(document: &Component, faults: &mut Faults) {
+fn check_ports(document: &Component, faults: &mut FaultCollector) {
     let spec = &document.spec;
     let wanted = spec.role.row().ports;
     for name in wanted {

@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use crate::{
     Hypervisor,
     fault::Fault,
-    hypervisor::{AgentEndpoint, CriEndpoint, Endpoint, HypervisorRole, PortRange},
+    hypervisor::{AgentEndpoint, CriEndpoint, HypervisorEndpoint, HypervisorRole, PortRange},
     name::is_subdomain,
     tree::item,
 };
 
-use super::{Faults, ValidatedHypervisor, ZONE_LABEL, check_name, labels::check_metadata};
+use super::{FaultCollector, ValidatedHypervisor, ZONE_LABEL, check_name, labels::check_metadata};
 
 /// The first port that an unprivileged process may listen on.
 pub(crate) const FIRST_PORT: u16 = 1024;
@@ -26,7 +26,7 @@ impl ValidatedHypervisor {
     /// # Errors
     /// Every fault of it, by field.
     pub fn parse(document: &Hypervisor) -> Result<Self, Vec<Fault>> {
-        let mut faults = Faults::default();
+        let mut faults = FaultCollector::default();
         let metadata = &document.metadata;
         let spec = &document.spec;
         check_name(metadata.name.as_deref(), &mut faults);
@@ -56,31 +56,31 @@ impl ValidatedHypervisor {
     }
 }
 
-fn check_endpoint(endpoint: &Endpoint, faults: &mut Faults) {
+fn check_endpoint(endpoint: &HypervisorEndpoint, faults: &mut FaultCollector) {
     match endpoint {
-        Endpoint::Unix { path } => check_socket("spec.endpoint.unix.path", path, faults),
-        Endpoint::Agent(agent) => check_agent(agent, faults),
-        Endpoint::Cri(cri) => check_cri(cri, faults),
+        HypervisorEndpoint::Unix { path } => check_socket("spec.endpoint.unix.path", path, faults),
+        HypervisorEndpoint::Agent(agent) => check_agent(agent, faults),
+        HypervisorEndpoint::Cri(cri) => check_cri(cri, faults),
     }
 }
 
-fn check_cri(cri: &CriEndpoint, faults: &mut Faults) {
+fn check_cri(cri: &CriEndpoint, faults: &mut FaultCollector) {
     check_listener("spec.endpoint.cri.address", &cri.address, "proxy", faults);
     if let Some(name) = cri.server_name.as_deref().filter(|name| !is_subdomain(name) && name.parse::<IpAddr>().is_err())
     {
-        let mend = "write the DNS name or address that the proxy's certificate is for, such as hv-1.example.com";
-        faults.add("spec.endpoint.cri.serverName", format!("{name:?} is no name of a certificate"), mend);
+        let help = "write the DNS name or address that the proxy's certificate is for, such as hv-1.example.com";
+        faults.add("spec.endpoint.cri.serverName", format!("{name:?} is no name of a certificate"), help);
     }
     for (field, text) in [("namespace", &cri.secret_ref.namespace), ("name", &cri.secret_ref.name)] {
         if !is_subdomain(text) {
-            let mend = "write namespace and name of the Secret with tls.crt, tls.key and ca.crt";
+            let help = "write namespace and name of the Secret with tls.crt, tls.key and ca.crt";
             let problem = format!("{text:?} is no {field} of a Secret");
-            faults.add(&format!("spec.endpoint.cri.secretRef.{field}"), problem, mend);
+            faults.add(&format!("spec.endpoint.cri.secretRef.{field}"), problem, help);
         }
     }
 }
 
-fn check_agent(agent: &AgentEndpoint, faults: &mut Faults) {
+fn check_agent(agent: &AgentEndpoint, faults: &mut FaultCollector) {
     let ways = [agent.unix.is_some(), agent.address.is_some(), agent.dials_out];
     let given = ways.into_iter().filter(|given| *given).count();
     if given != 1 {
@@ -97,7 +97,7 @@ fn check_agent(agent: &AgentEndpoint, faults: &mut Faults) {
     }
 }
 
-fn check_via(agent: &AgentEndpoint, faults: &mut Faults) {
+fn check_via(agent: &AgentEndpoint, faults: &mut FaultCollector) {
     const FIELD: &str = "spec.endpoint.agent.via";
     match &agent.via {
         None if agent.dials_out => {
@@ -123,7 +123,7 @@ fn check_via(agent: &AgentEndpoint, faults: &mut Faults) {
 }
 
 /// `HOST:PORT`, where the host is an address, in brackets where it has colons itself, or a DNS name.
-fn check_listener(field: &str, text: &str, who: &str, faults: &mut Faults) {
+fn check_listener(field: &str, text: &str, who: &str, faults: &mut FaultCollector) {
     let usable = match (text.parse::<SocketAddr>(), text.rsplit_once(':')) {
         (Ok(address), _) => {
             let ip = address.ip();
@@ -139,13 +139,13 @@ fn check_listener(field: &str, text: &str, who: &str, faults: &mut Faults) {
         (Err(_), None) => false,
     };
     if !usable {
-        let mend =
+        let help =
             format!("write where the {who} listens, such as 10.0.0.5:7443, [fd00::5]:7443 or hv-1.example.com:7443");
-        faults.add(field, format!("{text:?} is not HOST:PORT"), mend);
+        faults.add(field, format!("{text:?} is not HOST:PORT"), help);
     }
 }
 
-fn check_socket(field: &str, path: &str, faults: &mut Faults) {
+fn check_socket(field: &str, path: &str, faults: &mut FaultCollector) {
     if !path.starts_with('/') {
         faults.add(
             field,
@@ -161,7 +161,7 @@ fn check_socket(field: &str, path: &str, faults: &mut Faults) {
     }
 }
 
-fn check_ports(range: PortRange, faults: &mut Faults) {
+fn check_ports(range: PortRange, faults: &mut FaultCollector) {
     let PortRange { from, to } = range;
     if from > to {
         faults.add(
@@ -184,7 +184,7 @@ fn check_ports(range: PortRange, faults: &mut Faults) {
     }
 }
 
-fn addresses(field: &str, texts: &[String], faults: &mut Faults) -> Vec<IpAddr> {
+fn addresses(field: &str, texts: &[String], faults: &mut FaultCollector) -> Vec<IpAddr> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();
     for (index, text) in texts.iter().enumerate() {
@@ -230,7 +230,7 @@ fn unusable(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-fn check_networks(document: &Hypervisor, faults: &mut Faults) {
+fn check_networks(document: &Hypervisor, faults: &mut FaultCollector) {
     let addresses = &document.spec.addresses;
     if addresses.private.is_empty() {
         faults.add(

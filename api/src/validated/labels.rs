@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::{name::is_subdomain, tree::field};
 
-use super::Faults;
+use super::FaultCollector;
 
 /// The longest value of a label, and the longest name within a key, in characters.
 const LONGEST: usize = 63;
@@ -14,24 +14,24 @@ const LONGEST: usize = 63;
 const MOST_ANNOTATIONS: usize = 256 << 10;
 
 /// Keys and values of labels, and keys of annotations.
-pub(super) fn check_metadata(metadata: &ObjectMeta, faults: &mut Faults) {
+pub(super) fn check_metadata(metadata: &ObjectMeta, faults: &mut FaultCollector) {
     check_labels(metadata.labels.iter().flatten(), faults);
     check_annotations(metadata.annotations.as_ref(), faults);
 }
 
-pub(super) fn check_labels<'a>(labels: impl Iterator<Item = (&'a String, &'a String)>, faults: &mut Faults) {
+pub(super) fn check_labels<'a>(labels: impl Iterator<Item = (&'a String, &'a String)>, faults: &mut FaultCollector) {
     for (key, value) in labels {
         check_key("metadata.labels", key, "label", faults);
         if !is_value(value) {
-            let mend = format!(
+            let help = format!(
                 "use at most {LONGEST} letters, digits, -, _ and ., with a letter or digit at both ends; or leave it empty"
             );
-            faults.add(&field("metadata.labels", key), format!("{value:?} is no value of a label"), mend);
+            faults.add(&field("metadata.labels", key), format!("{value:?} is no value of a label"), help);
         }
     }
 }
 
-pub(super) fn check_annotations(annotations: Option<&BTreeMap<String, String>>, faults: &mut Faults) {
+pub(super) fn check_annotations(annotations: Option<&BTreeMap<String, String>>, faults: &mut FaultCollector) {
     let mut bytes = 0;
     for (key, value) in annotations.into_iter().flatten() {
         check_key("metadata.annotations", key, "annotation", faults);
@@ -43,18 +43,18 @@ pub(super) fn check_annotations(annotations: Option<&BTreeMap<String, String>>, 
     }
 }
 
-fn check_key(map: &str, key: &str, of: &str, faults: &mut Faults) {
+fn check_key(map: &str, key: &str, of: &str, faults: &mut FaultCollector) {
     // API servers read keys of annotations without their case.
     let is_key = if of == "annotation" { is_key(&key.to_lowercase()) } else { is_key(key) };
     if !is_key {
-        let mend = format!(
+        let help = format!(
             "write NAME or PREFIX/NAME: NAME has at most {LONGEST} letters, digits, -, _ and ., with a letter or digit at \
              both ends, and PREFIX is a DNS name"
         );
         faults.add(
             &field(map, key),
             format!("{key:?} is no key of a{} {of}", if of == "label" { "" } else { "n" }),
-            mend,
+            help,
         );
     }
 }

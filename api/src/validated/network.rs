@@ -9,26 +9,27 @@ use crate::{
     tree::item,
 };
 
-use super::Faults;
+use super::FaultCollector;
 
 const PODS: &str = "spec.network.podCIDRs";
 const SERVICES: &str = "spec.network.serviceCIDRs";
 const VPN: &str = "spec.vpn.cidrs";
 
 /// The prefix lengths that a range may have, and why.
-pub(crate) struct Sizes {
+pub(crate) struct PrefixLengths {
     pub(crate) v4: core::ops::RangeInclusive<u8>,
     pub(crate) v6: core::ops::RangeInclusive<u8>,
     pub(crate) holds: &'static str,
 }
 
 /// kube-apiserver takes at most 20 bits of a service range (`validateServiceClusterIPRangeFlags`); below 16 addresses there is no room for its own.
-pub(crate) const SERVICE_SIZES: Sizes =
-    Sizes { v4: 12..=28, v6: 108..=124, holds: "every Service has an address of it" };
+pub(crate) const SERVICE_SIZES: PrefixLengths =
+    PrefixLengths { v4: 12..=28, v6: 108..=124, holds: "every Service has an address of it" };
 /// Each node gets a /24 or a /64 of the pod range (`--node-cidr-mask-size-ipv4`, `-ipv6`), and kube-controller-manager divides it by at most 16 bits.
-pub(crate) const POD_SIZES: Sizes = Sizes { v4: 8..=24, v6: 48..=64, holds: "every node has a /24 or /64 of it" };
+pub(crate) const POD_SIZES: PrefixLengths =
+    PrefixLengths { v4: 8..=24, v6: 48..=64, holds: "every node has a /24 or /64 of it" };
 /// An address rests for a week after its worker left, so a range holds more of them than there are workers at a time.
-pub(crate) const VPN_SIZES: Sizes = Sizes {
+pub(crate) const VPN_SIZES: PrefixLengths = PrefixLengths {
     v4: 8..=24,
     v6: 48..=112,
     holds: "the API, every gateway and every worker, also one that left within a week, has an address of it",
@@ -49,14 +50,14 @@ pub(crate) const RESERVED: [&str; 9] = [
 ];
 
 /// The ranges of a cluster.
-pub(super) struct Ranges {
+pub(super) struct ClusterRanges {
     pub(super) pods: Vec<IpNet>,
     pub(super) services: Vec<IpNet>,
     pub(super) vpn: Vec<IpNet>,
 }
 
 /// The ranges of pods, of Services and of the VPN.
-pub(super) fn ranges(network: &NetworkSpec, vpn: &VpnSpec, faults: &mut Faults) -> Ranges {
+pub(super) fn ranges(network: &NetworkSpec, vpn: &VpnSpec, faults: &mut FaultCollector) -> ClusterRanges {
     let pods = list(PODS, &network.pod_cidrs, &POD_SIZES, faults);
     let services = list(SERVICES, &network.service_cidrs, &SERVICE_SIZES, faults);
     let workers = list(VPN, &vpn.cidrs, &VPN_SIZES, faults);
@@ -74,10 +75,10 @@ pub(super) fn ranges(network: &NetworkSpec, vpn: &VpnSpec, faults: &mut Faults) 
         );
     }
     let nets = |ranges: Vec<(usize, IpNet)>| ranges.into_iter().map(|(_, net)| net).collect();
-    Ranges { pods: nets(pods), services: nets(services), vpn: nets(workers) }
+    ClusterRanges { pods: nets(pods), services: nets(services), vpn: nets(workers) }
 }
 
-fn list(field: &str, texts: &[String], sizes: &Sizes, faults: &mut Faults) -> Vec<(usize, IpNet)> {
+fn list(field: &str, texts: &[String], sizes: &PrefixLengths, faults: &mut FaultCollector) -> Vec<(usize, IpNet)> {
     if texts.is_empty() {
         faults.add(field, "there is no range", "give one, or leave the field out for the default");
     }
@@ -95,7 +96,7 @@ fn list(field: &str, texts: &[String], sizes: &Sizes, faults: &mut Faults) -> Ve
     ranges
 }
 
-fn range(field: &str, text: &str, sizes: &Sizes) -> Result<IpNet, Fault> {
+fn range(field: &str, text: &str, sizes: &PrefixLengths) -> Result<IpNet, Fault> {
     let Ok(net) = text.parse::<IpNet>() else {
         return Err(Fault::of(
             field,
@@ -137,7 +138,7 @@ fn overlap(one: &IpNet, other: &IpNet) -> bool {
 fn check_overlap(
     (field, ranges): (&str, &[(usize, IpNet)]),
     (of, others): (&str, &[(usize, IpNet)]),
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
 ) {
     for (at, net) in ranges {
         for (_, other) in others.iter().filter(|(_, other)| overlap(net, other)) {
@@ -151,7 +152,7 @@ fn check_overlap(
 }
 
 /// The DNS domain of a cluster.
-pub(super) fn check_domain(domain: &str, faults: &mut Faults) {
+pub(super) fn check_domain(domain: &str, faults: &mut FaultCollector) {
     if !is_subdomain(domain) {
         faults.add(
             "spec.network.dnsDomain",

@@ -1,7 +1,7 @@
 //! What a Secret of ours means.
 
 use crate::{
-    entries::Entries,
+    entries::CompactMap,
     fault::Fault,
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     name::{ClusterId, InstallationId, LONGEST_NAMESPACE, is_label, is_own_namespace, is_subdomain},
@@ -11,7 +11,7 @@ use crate::{
 };
 
 use super::{
-    Faults,
+    FaultCollector,
     labels::{check_annotations, check_labels},
 };
 
@@ -22,7 +22,7 @@ pub(crate) fn secret(document: &Secret) -> Result<(), Vec<Fault>> {
     if registry::is_pull_secret(document) {
         return pull_secret(document);
     }
-    let mut faults = Faults::default();
+    let mut faults = FaultCollector::default();
     let metadata = &document.metadata;
     check_labels_of(metadata, &mut faults);
     let owner = faults.take(owner(document));
@@ -44,7 +44,7 @@ pub(crate) fn secret(document: &Secret) -> Result<(), Vec<Fault>> {
 
 /// Every fault of a Secret for pulling images, which people make.
 fn pull_secret(document: &Secret) -> Result<(), Vec<Fault>> {
-    let mut faults = Faults::default();
+    let mut faults = FaultCollector::default();
     check_place(document, &mut faults);
     check_labels_of(&document.metadata, &mut faults);
     if let Err(error) = PullSecret::of(document) {
@@ -58,37 +58,37 @@ fn pull_secret(document: &Secret) -> Result<(), Vec<Fault>> {
 }
 
 /// Every fault of the place of a Secret that is its user's own. What is in it is not Keelway's to judge.
-pub(crate) fn given_secret(document: &Secret) -> Result<(), Vec<Fault>> {
-    let mut faults = Faults::default();
+pub(crate) fn check_user_secret(document: &Secret) -> Result<(), Vec<Fault>> {
+    let mut faults = FaultCollector::default();
     check_place(document, &mut faults);
     check_labels_of(&document.metadata, &mut faults);
     faults.or(Some(()))
 }
 
-fn check_labels_of(metadata: &Metadata, faults: &mut Faults) {
+fn check_labels_of(metadata: &Metadata, faults: &mut FaultCollector) {
     check_labels(metadata.labels.iter().flatten(), faults);
     let annotations = metadata.rest.as_ref().and_then(|rest| rest.annotations.as_ref());
     check_annotations(annotations, faults);
 }
 
 /// Name and namespace of a Secret that people make. Stores keep it under both.
-fn check_place(document: &Secret, faults: &mut Faults) {
+fn check_place(document: &Secret, faults: &mut FaultCollector) {
     let name = document.metadata.name.as_deref().unwrap_or_default();
     if !is_subdomain(name) {
-        let mend = "use lowercase letters, digits, - and ., with a letter or digit at both ends";
-        faults.add("metadata.name", format!("{name:?} is no RFC 1123 subdomain"), mend);
+        let help = "use lowercase letters, digits, - and ., with a letter or digit at both ends";
+        faults.add("metadata.name", format!("{name:?} is no RFC 1123 subdomain"), help);
     }
     let Some(namespace) = document.metadata.namespace.as_deref() else { return };
     if !is_label(namespace, LONGEST_NAMESPACE) {
-        let mend = "use lowercase letters, digits and -, with a letter or digit at both ends";
-        faults.add("metadata.namespace", format!("{namespace:?} is no RFC 1123 label"), mend);
+        let help = "use lowercase letters, digits and -, with a letter or digit at both ends";
+        faults.add("metadata.namespace", format!("{namespace:?} is no RFC 1123 label"), help);
     } else if is_own_namespace(namespace) {
         let problem = format!("{namespace} is a namespace of Keelway's own, and Keelway did not make this Secret");
-        let mend = format!(
+        let help = format!(
             "move it to another namespace; if Keelway made it, put its label {CLUSTER_LABEL} or {INSTALLATION_LABEL} \
              back, and its type Opaque"
         );
-        faults.add("metadata.namespace", problem, mend);
+        faults.add("metadata.namespace", problem, help);
     }
 }
 
@@ -112,9 +112,9 @@ fn owner(document: &Secret) -> Result<(&'static str, String), Fault> {
     owner.map_err(|error| Fault::of(field("metadata.labels", label), error.to_string(), MADE))
 }
 
-fn check_data(document: &Secret, faults: &mut Faults) {
+fn check_data(document: &Secret, faults: &mut FaultCollector) {
     let data = document.data.as_ref();
-    if data.is_none_or(Entries::is_empty) {
+    if data.is_none_or(CompactMap::is_empty) {
         faults.add("data", "the Secret holds nothing", MADE);
     }
     for (key, value) in data.into_iter().flatten() {

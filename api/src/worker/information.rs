@@ -22,7 +22,7 @@ pub struct ClusterInformation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registry: Option<String>,
     /// The cluster's ingresses, and the gateway beside each.
-    pub endpoints: Vec<Endpoint>,
+    pub endpoints: Vec<IngressEndpoint>,
     /// Where every worker's own balancer answers for the API.
     pub api: ApiAddress,
     /// Ranges of the VPN, one per family, as are the others.
@@ -60,7 +60,7 @@ impl Default for CniInformation {
 /// An ingress and the gateway beside it: one address and number, TCP for the API, UDP for WireGuard.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Endpoint {
+pub struct IngressEndpoint {
     /// Its public address and port.
     pub address: SocketAddr,
     /// The gateway, where there is one.

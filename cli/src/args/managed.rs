@@ -6,16 +6,16 @@ use clap::{Args, ValueEnum};
 use keelway_api::duration::Span;
 use keelway_manager::client::DEFAULT_SOCKET;
 
-use super::Output;
+use super::OutputFormat;
 
 #[derive(Args)]
-pub(crate) struct Server {
+pub(crate) struct ServerArgument {
     /// The socket of the manager [default: $KEELWAY_SERVER, else /run/keelway-manager/manager.sock]
     #[arg(long, value_name = "PATH")]
     server: Option<PathBuf>,
 }
 
-impl Server {
+impl ServerArgument {
     pub(crate) fn socket(&self) -> PathBuf {
         let named = || std::env::var_os("KEELWAY_SERVER").filter(|value| !value.is_empty()).map(PathBuf::from);
         self.server.clone().or_else(named).unwrap_or_else(|| DEFAULT_SOCKET.into())
@@ -58,7 +58,7 @@ impl KindName {
 #[derive(Args)]
 pub(crate) struct ApplyArguments {
     #[command(flatten)]
-    pub(crate) server: Server,
+    pub(crate) server: ServerArgument,
 }
 
 #[derive(Args)]
@@ -71,9 +71,9 @@ pub(crate) struct GetDocumentsArguments {
     pub(crate) names: Vec<String>,
     /// How to show them
     #[arg(short, long, value_enum, default_value = "table")]
-    pub(crate) output: Output,
+    pub(crate) output: OutputFormat,
     #[command(flatten)]
-    pub(crate) server: Server,
+    pub(crate) server: ServerArgument,
 }
 
 #[derive(Args)]
@@ -88,7 +88,7 @@ pub(crate) struct NamedArguments {
     #[arg(short, long, default_value = "default")]
     pub(crate) namespace: String,
     #[command(flatten)]
-    pub(crate) server: Server,
+    pub(crate) server: ServerArgument,
 }
 
 #[derive(Args)]
@@ -112,7 +112,7 @@ pub(crate) struct WatchArguments {
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: WatchOutput,
     #[command(flatten)]
-    pub(crate) server: Server,
+    pub(crate) server: ServerArgument,
 }
 
 /// How a change is shown.

@@ -8,10 +8,10 @@ use clap::Args;
 pub(crate) struct PivotArguments {
     /// Where the documents are: dir:PATH, kubernetes[:KUBECONFIG], or - for stdin
     #[arg(long, value_name = "STORE", default_value = "-", value_parser = end)]
-    pub(crate) from: EndArgument,
+    pub(crate) from: PivotStoreArgument,
     /// Where they go: dir:PATH, kubernetes[:KUBECONFIG], or - for stdout
     #[arg(long, value_name = "STORE", default_value = "-", value_parser = end)]
-    pub(crate) to: EndArgument,
+    pub(crate) to: PivotStoreArgument,
     /// The namespace that Keelway's managers are in, in a management cluster
     #[arg(long, value_name = "NAMESPACE", default_value = "keelway-system")]
     pub(crate) namespace: String,
@@ -21,7 +21,7 @@ pub(crate) struct PivotArguments {
 pub(crate) struct RecoverArguments {
     /// Where the documents are: dir:PATH, kubernetes[:KUBECONFIG], or - for stdin, with the recovered ones on stdout
     #[arg(long, value_name = "STORE", default_value = "-", value_parser = end)]
-    pub(crate) from: EndArgument,
+    pub(crate) from: PivotStoreArgument,
     /// Report what differs and change nothing; no documents are written
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -32,7 +32,7 @@ pub(crate) struct RecoverArguments {
 
 /// A store.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum EndArgument {
+pub(crate) enum PivotStoreArgument {
     /// stdin, or stdout.
     Stream,
     /// A directory.
@@ -41,15 +41,15 @@ pub(crate) enum EndArgument {
     Kubernetes(Option<PathBuf>),
 }
 
-fn end(text: &str) -> Result<EndArgument, String> {
-    let mend = || "write dir:PATH, kubernetes, kubernetes:KUBECONFIG, or -".to_owned();
+fn end(text: &str) -> Result<PivotStoreArgument, String> {
+    let help = || "write dir:PATH, kubernetes, kubernetes:KUBECONFIG, or -".to_owned();
     // A move that is begun again elsewhere names the same store.
     let absolute = |path: &str| std::path::absolute(Path::new(path)).map_err(|error| error.to_string());
     match text.split_once(':') {
-        None if text == "-" => Ok(EndArgument::Stream),
-        None if text == "kubernetes" => Ok(EndArgument::Kubernetes(None)),
-        Some(("dir", path)) if !path.is_empty() => Ok(EndArgument::Directory(absolute(path)?)),
-        Some(("kubernetes", path)) if !path.is_empty() => Ok(EndArgument::Kubernetes(Some(absolute(path)?))),
-        _ => Err(mend()),
+        None if text == "-" => Ok(PivotStoreArgument::Stream),
+        None if text == "kubernetes" => Ok(PivotStoreArgument::Kubernetes(None)),
+        Some(("dir", path)) if !path.is_empty() => Ok(PivotStoreArgument::Directory(absolute(path)?)),
+        Some(("kubernetes", path)) if !path.is_empty() => Ok(PivotStoreArgument::Kubernetes(Some(absolute(path)?))),
+        _ => Err(help()),
     }
 }

@@ -35,10 +35,10 @@ pub(crate) enum WorkerCommand {
     Join(Box<JoinArguments>),
     /// Run the worker: tunnels, balancer and kubelet; kubelet and pods go on when it ends
     #[command(after_help = "Example:\n  keelway node run")]
-    Run(RunArguments),
+    Run(NodeRunArguments),
     /// Show how this worker is: tunnels, active gateway, ingresses, kubelet, certificates
     #[command(after_help = "Example:\n  keelway node status\n  keelway node status -o json")]
-    Status(StatusOf),
+    Status(NodeStatusArguments),
     /// Drain this worker, take it out of its cluster, and make the machine what it was
     #[command(after_help = "Example:\n  keelway node leave\n  keelway node leave --drain-timeout 10m")]
     Leave(LeaveArguments),
@@ -158,7 +158,7 @@ pub(crate) enum NodeService {
 }
 
 #[derive(Args)]
-pub(crate) struct RunArguments {
+pub(crate) struct NodeRunArguments {
     #[command(flatten)]
     pub(crate) state: StateDirectory,
     /// Leave the session of whoever starts it
@@ -167,7 +167,7 @@ pub(crate) struct RunArguments {
 }
 
 #[derive(Args)]
-pub(crate) struct StatusOf {
+pub(crate) struct NodeStatusArguments {
     #[command(flatten)]
     pub(crate) state: StateDirectory,
     /// How to show it

@@ -6,7 +6,7 @@ use keelway_api::{
     name::{ClusterRef, is_subdomain},
 };
 
-use super::Output;
+use super::OutputFormat;
 
 /// `keelway join-token`.
 #[derive(Subcommand)]
@@ -30,7 +30,7 @@ pub(crate) enum JoinTokenCommand {
 
 /// The cluster that a command is about.
 #[derive(Args)]
-pub(crate) struct OfCluster {
+pub(crate) struct ClusterArgument {
     /// The cluster's name
     #[arg(long = "cluster", value_name = "NAME")]
     cluster: String,
@@ -39,7 +39,7 @@ pub(crate) struct OfCluster {
     namespace: String,
 }
 
-impl OfCluster {
+impl ClusterArgument {
     pub(crate) fn reference(&self) -> ClusterRef {
         ClusterRef { namespace: self.namespace.clone(), name: self.cluster.clone() }
     }
@@ -48,7 +48,7 @@ impl OfCluster {
 #[derive(Args)]
 pub(crate) struct CreateTokenArguments {
     #[command(flatten)]
-    pub(crate) cluster: OfCluster,
+    pub(crate) cluster: ClusterArgument,
     /// How long machines can join with it
     #[arg(long, default_value = "24h", value_name = "DURATION")]
     pub(crate) ttl: Span,
@@ -57,10 +57,10 @@ pub(crate) struct CreateTokenArguments {
 #[derive(Args)]
 pub(crate) struct ListTokensArguments {
     #[command(flatten)]
-    pub(crate) cluster: OfCluster,
+    pub(crate) cluster: ClusterArgument,
     /// How to show them
     #[arg(short, long, value_enum, default_value = "table")]
-    pub(crate) output: Output,
+    pub(crate) output: OutputFormat,
 }
 
 #[derive(Args)]
@@ -69,7 +69,7 @@ pub(crate) struct RevokeTokenArguments {
     #[arg(value_name = "ID")]
     pub(crate) id: String,
     #[command(flatten)]
-    pub(crate) cluster: OfCluster,
+    pub(crate) cluster: ClusterArgument,
     /// Evict the workers that joined with it too
     #[arg(long)]
     pub(crate) evict: bool,
@@ -81,7 +81,7 @@ pub(crate) struct EvictArguments {
     #[arg(required = true, value_name = "NAME", value_parser = node_name)]
     pub(crate) names: Vec<String>,
     #[command(flatten)]
-    pub(crate) cluster: OfCluster,
+    pub(crate) cluster: ClusterArgument,
 }
 
 fn node_name(text: &str) -> Result<String, String> {

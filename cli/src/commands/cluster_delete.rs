@@ -4,20 +4,20 @@ use keelway_api::{Documents, Time, jiff::Timestamp};
 
 use super::print_documents;
 use crate::{
-    args::{ClusterName, Global},
-    exit::{Code, Failure},
+    args::{ClusterName, GlobalArguments},
+    exit::{Code, CommandFailure},
     input::Input,
 };
 
-pub(super) fn run(global: &Global, name: &ClusterName) -> Result<Code, Failure> {
+pub(super) fn run(global: &GlobalArguments, name: &ClusterName) -> Result<Code, CommandFailure> {
     let input = Input::read_some(&global.files)?;
-    let documents = delete(&input, name).map_err(|failure| failure.echoing(&input))?;
+    let documents = delete(&input, name).map_err(|failure| failure.with_echo(&input))?;
     print_documents(&documents)?;
     Ok(Code::Done)
 }
 
 /// A cluster that was never reconciled has nothing on any machine: its document goes at once. Any other is only marked.
-fn delete(input: &Input, name: &ClusterName) -> Result<Documents, Failure> {
+fn delete(input: &Input, name: &ClusterName) -> Result<Documents, CommandFailure> {
     let mut documents = input.documents()?;
     let reference = name.reference();
     let cluster = documents.clusters.get_mut(&reference);

@@ -4,7 +4,7 @@ use keelway_api::{
     Cluster, Documents, Newer, ObjectMeta, Time,
     cluster::{
         AddonsSpec, ApiServerSpec, CertificatesSpec, ClusterSpec, ControlPlaneSpec, EndpointSpec, EtcdSpec, ImagesSpec,
-        IngressSpec, NetworkSpec, SecretReference, VpnSpec,
+        IngressSpec, LocalSecretReference, NetworkSpec, VpnSpec,
     },
     fault::Faults,
     jiff::Timestamp,
@@ -14,29 +14,29 @@ use keelway_api::{
 
 use super::print_documents;
 use crate::{
-    args::{Global, InjectArguments},
-    exit::{Code, Failure},
+    args::{GlobalArguments, InjectArguments},
+    exit::{Code, CommandFailure},
     input::Input,
 };
 
-pub(super) fn run(global: &Global, arguments: InjectArguments) -> Result<Code, Failure> {
+pub(super) fn run(global: &GlobalArguments, arguments: InjectArguments) -> Result<Code, CommandFailure> {
     let input = Input::read_some_of_file(&global.files)?;
-    let documents = inject(&input, arguments).map_err(|failure| failure.echoing(&input))?;
+    let documents = inject(&input, arguments).map_err(|failure| failure.with_echo(&input))?;
     print_documents(&documents)?;
     Ok(Code::Done)
 }
 
-fn inject(input: &Input, arguments: InjectArguments) -> Result<Documents, Failure> {
+fn inject(input: &Input, arguments: InjectArguments) -> Result<Documents, CommandFailure> {
     let mut documents = input.documents()?;
     let reference = arguments.cluster.reference();
     if documents.clusters.contains_key(&reference) {
-        return Err(Failure::usage(
+        return Err(CommandFailure::usage(
             format!("there is a cluster {reference} already"),
             "choose another --name, or change the document itself",
         ));
     }
     let cluster = cluster(arguments);
-    ValidatedCluster::parse(&cluster).map_err(|faults| Failure::faults(Faults(faults), &Input::flags()))?;
+    ValidatedCluster::parse(&cluster).map_err(|faults| CommandFailure::faults(Faults(faults), &Input::flags()))?;
     documents.clusters.insert(reference, cluster);
     Ok(documents)
 }
@@ -63,7 +63,7 @@ fn cluster(arguments: InjectArguments) -> Cluster {
         vpn: VpnSpec { cidrs: given(arguments.vpn_cidrs, VpnSpec::default().cidrs), ..VpnSpec::default() },
         images: ImagesSpec {
             registry: arguments.image_registry,
-            pull_secrets: arguments.image_pull_secrets.into_iter().map(|name| SecretReference { name }).collect(),
+            pull_secrets: arguments.image_pull_secrets.into_iter().map(|name| LocalSecretReference { name }).collect(),
         },
         certificates: CertificatesSpec::default(),
         addons: AddonsSpec::default(),

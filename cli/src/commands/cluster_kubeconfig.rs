@@ -2,27 +2,27 @@
 
 use keelway_api::{Cluster, Documents, documents::SecretName, duration::Span, jiff::Timestamp, name::ClusterRef};
 use keelway_pki::{AuthoritySource, ClientIdentity, Kubeconfig, KubeconfigCluster};
-use keelway_planner::{Subject, administrator, first_administrator};
-use keelway_reconciler::{Credentials, issue_client};
+use keelway_planner::{CertificateSubject, administrator, first_administrator};
+use keelway_reconciler::{UserCredentials, issue_client};
 
 use super::print;
 use crate::{
-    args::{Global, KubeconfigArguments},
-    exit::{Code, Failure},
+    args::{GlobalArguments, KubeconfigArguments},
+    exit::{Code, CommandFailure},
     input::Input,
 };
 
 /// The user of a kubeconfig where nobody says so.
 const DEFAULT_USER: &str = "admin";
 
-pub(super) fn run(global: &Global, arguments: &KubeconfigArguments) -> Result<Code, Failure> {
+pub(super) fn run(global: &GlobalArguments, arguments: &KubeconfigArguments) -> Result<Code, CommandFailure> {
     let input = Input::read(&global.files)?;
     let documents = input.documents()?;
     let reference = arguments.cluster.reference();
     let cluster = documents.clusters.get(&reference).ok_or_else(|| arguments.cluster.missing(&documents))?;
     let credentials = credentials(&documents, cluster, arguments)?;
     let kubeconfig = kubeconfig(cluster, arguments, credentials)?;
-    print(kubeconfig.to_yaml().map_err(Failure::other)?.as_str())?;
+    print(kubeconfig.to_yaml().map_err(CommandFailure::other)?.as_str())?;
     Ok(Code::Done)
 }
 
@@ -30,9 +30,9 @@ fn credentials(
     documents: &Documents,
     cluster: &Cluster,
     arguments: &KubeconfigArguments,
-) -> Result<Credentials, Failure> {
+) -> Result<UserCredentials, CommandFailure> {
     let not_yet = || {
-        Failure::usage(
+        CommandFailure::usage(
             format!("cluster {} has no certificate authority yet", cluster.reference()),
             "make it first: keelway reconcile",
         )
@@ -43,12 +43,12 @@ fn credentials(
         return Err(not_yet());
     }
     let ttl: Span = arguments.ttl.unwrap_or(cluster.spec.certificates.admin_ttl);
-    issue_client(documents, &authority, &subject(arguments), ttl, Timestamp::now()).map_err(Failure::other)
+    issue_client(documents, &authority, &subject(arguments), ttl, Timestamp::now()).map_err(CommandFailure::other)
 }
 
-fn subject(arguments: &KubeconfigArguments) -> Subject {
+fn subject(arguments: &KubeconfigArguments) -> CertificateSubject {
     if arguments.break_glass {
-        Subject { common_name: arguments.user.clone(), ..first_administrator() }
+        CertificateSubject { common_name: arguments.user.clone(), ..first_administrator() }
     } else {
         administrator(&arguments.user)
     }
@@ -58,11 +58,11 @@ fn subject(arguments: &KubeconfigArguments) -> Subject {
 fn kubeconfig(
     cluster: &Cluster,
     arguments: &KubeconfigArguments,
-    credentials: Credentials,
-) -> Result<Kubeconfig, Failure> {
+    credentials: UserCredentials,
+) -> Result<Kubeconfig, CommandFailure> {
     let endpoints = cluster.status.as_ref().map(|status| status.endpoints.as_slice()).unwrap_or_default();
     if endpoints.is_empty() {
-        return Err(Failure::usage(
+        return Err(CommandFailure::usage(
             format!("cluster {} has no ingress that its users could reach", cluster.reference()),
             "set spec.ingress.replicas to 1 or more, and reconcile",
         ));
@@ -76,7 +76,7 @@ fn kubeconfig(
         let (cluster, context) = (of_ingress(&names.cluster, index), of_ingress(&names.context, index));
         builder = builder.cluster(&cluster, entry).context(context, cluster, &names.user);
     }
-    builder.build(names.context).map_err(Failure::other)
+    builder.build(names.context).map_err(CommandFailure::other)
 }
 
 /// Names of entries. They tell clusters and users apart, so that kubeconfigs can be merged: in `KUBECONFIG=a:b`, kubectl takes of two

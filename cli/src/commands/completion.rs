@@ -5,13 +5,13 @@ use clap_complete::{Shell, generate};
 
 use super::print;
 use crate::{
-    args::Arguments,
-    exit::{Code, Failure},
+    args::CliArguments,
+    exit::{Code, CommandFailure},
 };
 
-pub(super) fn run(shell: Shell) -> Result<Code, Failure> {
+pub(super) fn run(shell: Shell) -> Result<Code, CommandFailure> {
     let mut script = Vec::new();
-    generate(shell, &mut Arguments::command(), "keelway", &mut script);
+    generate(shell, &mut CliArguments::command(), "keelway", &mut script);
     print(&String::from_utf8_lossy(&script))?;
     Ok(Code::Done)
 }

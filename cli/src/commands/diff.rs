@@ -12,24 +12,24 @@ use serde_json::Value as Json;
 use super::print;
 use crate::{
     args::DiffArguments,
-    exit::{Code, Failure},
+    exit::{Code, CommandFailure},
     input::Input,
 };
 
-pub(super) fn run(arguments: &DiffArguments) -> Result<Code, Failure> {
+pub(super) fn run(arguments: &DiffArguments) -> Result<Code, CommandFailure> {
     if [&arguments.before, &arguments.after].iter().all(|path| path.as_os_str() == "-") {
-        return Err(Failure::usage("both worlds cannot be stdin", "write one of them to a file"));
+        return Err(CommandFailure::usage("both worlds cannot be stdin", "write one of them to a file"));
     }
     let read = |path: &Path| Input::read(&[PathBuf::from(path)])?.documents();
-    let text = render(&World::of(&read(&arguments.before)?), &World::of(&read(&arguments.after)?));
+    let text = render(&DocumentFields::of(&read(&arguments.before)?), &DocumentFields::of(&read(&arguments.after)?));
     print(&text)?;
     Ok(if arguments.exit_code && !text.is_empty() { Code::SomethingToDo } else { Code::Done })
 }
 
 /// Fields of each document, by their paths.
-struct World(BTreeMap<String, BTreeMap<String, String>>);
+struct DocumentFields(BTreeMap<String, BTreeMap<String, String>>);
 
-impl World {
+impl DocumentFields {
     fn of(documents: &Documents) -> Self {
         let mut world = BTreeMap::new();
         for (name, machine) in &documents.hypervisors {
@@ -89,7 +89,7 @@ fn fingerprint(value: &[u8]) -> String {
 }
 
 /// `+` and `-` for documents and fields that came and went, `~` for what changed.
-fn render(before: &World, after: &World) -> String {
+fn render(before: &DocumentFields, after: &DocumentFields) -> String {
     let mut text = String::new();
     for name in before.0.keys().chain(after.0.keys()).collect::<BTreeSet<_>>() {
         // Writing to a String cannot fail.

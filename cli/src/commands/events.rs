@@ -9,51 +9,51 @@ use futures::{
 };
 use keelway_api::{
     Documents, Hypervisor,
-    hypervisor::{Endpoint, Way},
+    hypervisor::{HypervisorEndpoint, MachineTransport},
     jiff::Timestamp,
     machine::{CLUSTER_LABEL, COMPONENT_LABEL, MachineEvent, event::reason},
     name::{ClusterId, HypervisorName, PodName},
 };
 use keelway_cri::ContainerStatus;
-use keelway_hypervisor_agent::{client::Client, reach::Reached, report::chain_text};
+use keelway_hypervisor_agent::{client::HypervisorAgentClient, reach::ReachedMachine, report::chain_text};
 use keelway_reconciler::{agent_channel, reach_bare};
 
 use super::{
-    named::{absent, title},
+    named::{missing_document_error, title},
     print,
     session::runtime,
 };
 use crate::{
-    args::{EventsArguments, Global, Output},
+    args::{EventsArguments, GlobalArguments, OutputFormat},
     directories::cache_directory,
-    exit::{Code, Failure},
+    exit::{Code, CommandFailure},
     input::Input,
-    view::{EventView, View, list, table},
+    view::{EventView, TableRow, list, table},
 };
 
 /// How long a machine may take to begin with its answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
-type Events = Pin<Box<dyn Stream<Item = Result<MachineEvent, String>> + Send>>;
+type EventStream = Pin<Box<dyn Stream<Item = Result<MachineEvent, String>> + Send>>;
 
-pub(super) fn run(global: &Global, arguments: &EventsArguments) -> Result<Code, Failure> {
+pub(super) fn run(global: &GlobalArguments, arguments: &EventsArguments) -> Result<Code, CommandFailure> {
     let documents = Input::read(&global.files)?.documents()?;
-    let wanted = Wanted::of(&documents, arguments.of.as_deref())?;
+    let wanted = EventFilter::of(&documents, arguments.of.as_deref())?;
     runtime()?.block_on(async {
-        let known = known(&documents, &wanted, global).await?;
+        let known = past_events(&documents, &wanted, global).await?;
         show(&known, arguments.output)?;
         if arguments.watch { watch(&documents, &wanted, arguments.output).await } else { Ok(Code::Done) }
     })
 }
 
 /// Whose events are wanted.
-struct Wanted {
+struct EventFilter {
     machine: Option<HypervisorName>,
     cluster: Option<ClusterId>,
 }
 
-impl Wanted {
-    fn of(documents: &Documents, name: Option<&str>) -> Result<Self, Failure> {
+impl EventFilter {
+    fn of(documents: &Documents, name: Option<&str>) -> Result<Self, CommandFailure> {
         let Some(name) = name else { return Ok(Self { machine: None, cluster: None }) };
         if let Some(machine) = documents.hypervisors.keys().find(|machine| machine.as_str() == name) {
             return Ok(Self { machine: Some(machine.clone()), cluster: None });
@@ -62,9 +62,10 @@ impl Wanted {
         let Some((_, cluster)) = cluster else {
             let clusters = documents.clusters.keys().map(ToString::to_string);
             let there = clusters.chain(documents.hypervisors.keys().map(ToString::to_string)).collect();
-            return Err(absent("Cluster or Hypervisor", name, &there));
+            return Err(missing_document_error("Cluster or Hypervisor", name, &there));
         };
-        let not_yet = || Failure::usage(format!("cluster {name} is on no machine yet"), "make it: keelway reconcile");
+        let not_yet =
+            || CommandFailure::usage(format!("cluster {name} is on no machine yet"), "make it: keelway reconcile");
         Ok(Self { machine: None, cluster: Some(cluster.id().ok_or_else(not_yet)?.clone()) })
     }
 
@@ -81,7 +82,11 @@ impl Wanted {
 }
 
 /// What happened until now, on all machines that answer. The others are told of.
-async fn known(documents: &Documents, wanted: &Wanted, global: &Global) -> Result<Vec<EventView>, Failure> {
+async fn past_events(
+    documents: &Documents,
+    wanted: &EventFilter,
+    global: &GlobalArguments,
+) -> Result<Vec<EventView>, CommandFailure> {
     let asked = join_all(wanted.machines(documents).map(|(name, machine)| async move {
         let events = events(documents, machine, false).await?.try_collect::<Vec<_>>().await?;
         Ok::<_, String>((name, events))
@@ -98,7 +103,7 @@ async fn known(documents: &Documents, wanted: &Wanted, global: &Global) -> Resul
         }
     }
     if answered == 0 && !silent.is_empty() {
-        return Err(Failure::other(anyhow::anyhow!(silent.join("\n"))));
+        return Err(CommandFailure::other(anyhow::anyhow!(silent.join("\n"))));
     }
     for line in silent.iter().filter(|_| !global.quiet) {
         let _ = writeln!(std::io::stderr(), "warning: {line}");
@@ -120,7 +125,7 @@ pub(super) async fn of_machine(
 }
 
 /// What happens from now on, until it is interrupted or no machine tells any more.
-async fn watch(documents: &Documents, wanted: &Wanted, output: Output) -> Result<Code, Failure> {
+async fn watch(documents: &Documents, wanted: &EventFilter, output: OutputFormat) -> Result<Code, CommandFailure> {
     let begun = Timestamp::now();
     let mut all = Vec::new();
     for (name, machine) in wanted.machines(documents).filter(|(_, machine)| has_agent(machine)) {
@@ -140,25 +145,29 @@ async fn watch(documents: &Documents, wanted: &Wanted, output: Output) -> Result
 }
 
 fn has_agent(machine: &Hypervisor) -> bool {
-    matches!(machine.spec.endpoint, Endpoint::Agent(_))
+    matches!(machine.spec.endpoint, HypervisorEndpoint::Agent(_))
 }
 
-async fn events(documents: &Documents, machine: &Hypervisor, follow: bool) -> Result<Events, String> {
+async fn events(documents: &Documents, machine: &Hypervisor, follow: bool) -> Result<EventStream, String> {
     let agent = match machine.spec.endpoint.way() {
-        Way::Runtime(socket) => return of_runtime(async { Ok(Reached::behind(Path::new(socket)).await?) }).await,
-        Way::Cri(_) => {
+        MachineTransport::Runtime(socket) => {
+            return of_runtime(async { Ok(ReachedMachine::on_runtime_socket(Path::new(socket)).await?) }).await;
+        }
+        MachineTransport::Cri(_) => {
             let archives = cache_directory().join("images");
             return of_runtime(async { Ok(reach_bare(documents, machine, archives).await?) }).await;
         }
-        Way::Agent(socket) => Client::on_socket(Path::new(socket)),
-        Way::Network(_) => Client::on_channel(agent_channel(documents, machine).map_err(|error| chain_text(&error))?),
+        MachineTransport::Agent(socket) => HypervisorAgentClient::on_socket(Path::new(socket)),
+        MachineTransport::Network(_) => {
+            HypervisorAgentClient::on_channel(agent_channel(documents, machine).map_err(|error| chain_text(&error))?)
+        }
     };
     let events = agent.events(follow, ANSWER).await.map_err(|error| chain_text(&error))?;
     Ok(events.map_err(|error| chain_text(&error)).boxed())
 }
 
 /// Without an agent there is what the runtime knows of the containers that it has.
-async fn of_runtime(reached: impl Future<Output = anyhow::Result<Reached>>) -> Result<Events, String> {
+async fn of_runtime(reached: impl Future<Output = anyhow::Result<ReachedMachine>>) -> Result<EventStream, String> {
     let look = async { Ok::<_, anyhow::Error>(reached.await?.containers().await?) };
     let found = tokio::time::timeout(ANSWER, look).await.map_err(|_| "its runtime does not answer".to_owned())?;
     let found = found.map_err(|error| format!("{error:#}"))?;
@@ -204,29 +213,33 @@ fn view(documents: &Documents, machine: &HypervisorName, event: MachineEvent) ->
     EventView { hypervisor: machine.to_string(), object, event, now: Timestamp::now() }
 }
 
-fn show(views: &[EventView], output: Output) -> Result<(), Failure> {
+fn show(views: &[EventView], output: OutputFormat) -> Result<(), CommandFailure> {
     let list = || list(&views.iter().map(EventView::json).collect::<Vec<_>>());
     let text = match output {
-        Output::Table | Output::Wide if views.is_empty() => {
+        OutputFormat::Table | OutputFormat::Wide if views.is_empty() => {
             let _ = writeln!(std::io::stderr(), "nothing has happened");
             String::new()
         }
-        Output::Table => table(views, false),
-        Output::Wide => table(views, true),
-        Output::Json => serde_json::to_string_pretty(&list()).map_err(Failure::other)? + "\n",
-        Output::Yaml => serde_saphyr::to_string(&list()).map_err(Failure::other)?,
-        Output::Name => views.iter().flat_map(|view| ["event/".to_owned(), view.name(), "\n".to_owned()]).collect(),
+        OutputFormat::Table => table(views, false),
+        OutputFormat::Wide => table(views, true),
+        OutputFormat::Json => serde_json::to_string_pretty(&list()).map_err(CommandFailure::other)? + "\n",
+        OutputFormat::Yaml => serde_saphyr::to_string(&list()).map_err(CommandFailure::other)?,
+        OutputFormat::Name => {
+            views.iter().flat_map(|view| ["event/".to_owned(), view.name(), "\n".to_owned()]).collect()
+        }
     };
     print(&text)
 }
 
 /// One that is told by itself.
-fn line(view: &EventView, output: Output) -> Result<String, Failure> {
+fn line(view: &EventView, output: OutputFormat) -> Result<String, CommandFailure> {
     Ok(match output {
-        Output::Table => view.cells().get(..EventView::NARROW).unwrap_or_default().join("   ") + "\n",
-        Output::Wide => view.cells().join("   ") + "\n",
-        Output::Json => format!("{}\n", view.json()),
-        Output::Yaml => "---\n".to_owned() + &serde_saphyr::to_string(&view.json()).map_err(Failure::other)?,
-        Output::Name => format!("event/{}\n", view.name()),
+        OutputFormat::Table => view.cells().get(..EventView::NARROW).unwrap_or_default().join("   ") + "\n",
+        OutputFormat::Wide => view.cells().join("   ") + "\n",
+        OutputFormat::Json => format!("{}\n", view.json()),
+        OutputFormat::Yaml => {
+            "---\n".to_owned() + &serde_saphyr::to_string(&view.json()).map_err(CommandFailure::other)?
+        }
+        OutputFormat::Name => format!("event/{}\n", view.name()),
     })
 }

@@ -2,8 +2,8 @@
 
 use std::io::{IsTerminal, Write};
 
-use keelway_cri::exec::{Size, Streams};
-use keelway_hypervisor_agent::reach::Command;
+use keelway_cri::exec::{ExecStreams, Size};
+use keelway_hypervisor_agent::reach::ContainerCommand;
 use tokio::{
     io::{stderr, stdin, stdout},
     signal::unix::{SignalKind, signal},
@@ -15,16 +15,16 @@ use super::{
     session::runtime,
 };
 use crate::{
-    args::{ExecArguments, Global},
-    exit::{Code, Failure},
+    args::{ExecArguments, GlobalArguments},
+    exit::{Code, CommandFailure},
     input::Input,
-    terminal::{self, Raw},
+    terminal::{self, RawTerminal},
 };
 
-pub(super) fn run(global: &Global, arguments: ExecArguments) -> Result<Code, Failure> {
+pub(super) fn run(global: &GlobalArguments, arguments: ExecArguments) -> Result<Code, CommandFailure> {
     let reads_documents = global.files.is_empty() || global.files.iter().any(|file| file.as_os_str() == "-");
     if arguments.stdin && reads_documents {
-        return Err(Failure::usage(
+        return Err(CommandFailure::usage(
             "stdin cannot be both the documents and what the command reads",
             "name the documents with -f: keelway exec c1/etcd-0 -i -f c1.yaml -- cat",
         ));
@@ -36,14 +36,20 @@ pub(super) fn run(global: &Global, arguments: ExecArguments) -> Result<Code, Fai
         let _ = writeln!(std::io::stderr(), "there is no terminal to give to the command: it runs without one");
     }
     let terminal = arguments.tty && has_terminal;
-    let asked =
-        Command { pod, container: arguments.container, command: arguments.command, stdin: arguments.stdin, terminal };
-    let raw = if terminal && asked.stdin { Some(Raw::of_stdin().map_err(Failure::other)?) } else { None };
+    let asked = ContainerCommand {
+        pod,
+        container: arguments.container,
+        command: arguments.command,
+        stdin: arguments.stdin,
+        terminal,
+    };
+    let raw =
+        if terminal && asked.stdin { Some(RawTerminal::of_stdin().map_err(CommandFailure::other)?) } else { None };
     let executor = runtime()?;
     let ended = executor.block_on(async {
         let machine = reach(&documents, machine).await?;
-        let streams = Streams { stdin: stdin(), stdout: stdout(), stderr: stderr(), sizes: sizes() };
-        machine.exec(asked, streams).await.map_err(Failure::other)
+        let streams = ExecStreams { stdin: stdin(), stdout: stdout(), stderr: stderr(), sizes: sizes() };
+        machine.exec(asked, streams).await.map_err(CommandFailure::other)
     });
     drop(raw);
     // A read of stdin that nobody waits for any more cannot be ended.

@@ -6,13 +6,13 @@ use keelway_api::explain::{Explanation, explain};
 
 use super::print;
 use crate::{
-    exit::{Code, Failure},
-    table::Table,
+    exit::{Code, CommandFailure},
+    table::TextTable,
     terminal,
 };
 
-pub(super) fn run(question: &str) -> Result<Code, Failure> {
-    let found = explain(question).map_err(|error| Failure::usage(error.problem, error.mend))?;
+pub(super) fn run(question: &str) -> Result<Code, CommandFailure> {
+    let found = explain(question).map_err(|error| CommandFailure::usage(error.problem, error.help))?;
     print(&render(&found))?;
     Ok(Code::Done)
 }
@@ -30,7 +30,7 @@ fn render(found: &Explanation) -> String {
         let _ = writeln!(text, "\nDESCRIPTION:\n{}", textwrap(&found.description));
     }
     if !found.fields.is_empty() {
-        let mut table = Table::new(&["FIELD", "TYPE", "REQUIRED"]);
+        let mut table = TextTable::new(&["FIELD", "TYPE", "REQUIRED"]);
         for field in &found.fields {
             let required = if field.required { "yes" } else { "" };
             table.row(vec![field.name.to_owned(), field.form.clone(), required.to_owned()]);

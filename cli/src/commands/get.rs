@@ -8,21 +8,21 @@ use std::{
 use keelway_api::{Documents, document::DocumentRef, documents::SecretName, jiff::Timestamp, name::ClusterRef};
 use serde_json::Value as Json;
 
-use super::{named::absent, print};
+use super::{named::missing_document_error, print};
 use crate::{
-    args::{GetArguments, Global, KindName, Output},
-    exit::{Code, Failure},
+    args::{GetArguments, GlobalArguments, KindName, OutputFormat},
+    exit::{Code, CommandFailure},
     input::Input,
-    view::{ClassView, ClusterView, ComponentView, InventoryView, SecretView, View, list, table},
+    view::{ClassView, ClusterView, ComponentView, InventoryView, SecretView, TableRow, list, table},
 };
 
 /// Of the documents of the input.
-pub(super) fn run(kind: KindName, global: &Global, arguments: &GetArguments) -> Result<Code, Failure> {
+pub(super) fn run(kind: KindName, global: &GlobalArguments, arguments: &GetArguments) -> Result<Code, CommandFailure> {
     of_kind(kind, &Input::read(&global.files)?.documents()?, arguments)
 }
 
 /// Of documents from wherever they are.
-pub(super) fn of_kind(kind: KindName, documents: &Documents, arguments: &GetArguments) -> Result<Code, Failure> {
+pub(super) fn of_kind(kind: KindName, documents: &Documents, arguments: &GetArguments) -> Result<Code, CommandFailure> {
     match kind {
         KindName::ClusterClass => classes(documents, arguments),
         KindName::Hypervisor => hypervisors(documents, arguments),
@@ -32,8 +32,8 @@ pub(super) fn of_kind(kind: KindName, documents: &Documents, arguments: &GetArgu
     }
 }
 
-fn classes(documents: &Documents, arguments: &GetArguments) -> Result<Code, Failure> {
-    let wanted = Wanted::of("ClusterClass", documents.classes.keys().cloned().collect(), arguments)?;
+fn classes(documents: &Documents, arguments: &GetArguments) -> Result<Code, CommandFailure> {
+    let wanted = GetSelection::of("ClusterClass", documents.classes.keys().cloned().collect(), arguments)?;
     let mut shown = Documents::default();
     shown.classes = documents.classes.clone();
     shown.classes.retain(|name, _| wanted.has(name));
@@ -41,9 +41,9 @@ fn classes(documents: &Documents, arguments: &GetArguments) -> Result<Code, Fail
     show(&shown, &views, || all_json(&shown), &wanted)
 }
 
-fn hypervisors(documents: &Documents, arguments: &GetArguments) -> Result<Code, Failure> {
+fn hypervisors(documents: &Documents, arguments: &GetArguments) -> Result<Code, CommandFailure> {
     let names = documents.hypervisors.keys().map(ToString::to_string).collect();
-    let wanted = Wanted::of("Hypervisor", names, arguments)?;
+    let wanted = GetSelection::of("Hypervisor", names, arguments)?;
     let mut shown = Documents::default();
     shown.hypervisors = documents.hypervisors.clone();
     shown.hypervisors.retain(|name, _| wanted.has(name.as_str()));
@@ -53,9 +53,9 @@ fn hypervisors(documents: &Documents, arguments: &GetArguments) -> Result<Code, 
     show(&shown, &views, || all_json(&shown), &wanted)
 }
 
-fn clusters(documents: &Documents, arguments: &GetArguments) -> Result<Code, Failure> {
+fn clusters(documents: &Documents, arguments: &GetArguments) -> Result<Code, CommandFailure> {
     let names = documents.clusters.keys().map(ToString::to_string).collect();
-    let wanted = Wanted::of("Cluster", names, arguments)?;
+    let wanted = GetSelection::of("Cluster", names, arguments)?;
     let mut shown = Documents::default();
     shown.clusters = documents.clusters.clone();
     shown.clusters.retain(|name, _| wanted.has(&name.to_string()));
@@ -64,11 +64,11 @@ fn clusters(documents: &Documents, arguments: &GetArguments) -> Result<Code, Fai
     show(&shown, &views, || all_json(&shown), &wanted)
 }
 
-fn components(documents: &Documents, arguments: &GetArguments) -> Result<Code, Failure> {
+fn components(documents: &Documents, arguments: &GetArguments) -> Result<Code, CommandFailure> {
     let title = |cluster: &ClusterRef, name: &str| format!("{cluster}/{name}");
     let names =
         documents.components.iter().map(|(pod, found)| title(&found.spec.cluster, pod.component.as_str())).collect();
-    let wanted = Wanted::of("Component", names, arguments)?;
+    let wanted = GetSelection::of("Component", names, arguments)?;
     let mut shown = Documents::default();
     shown.components = documents.components.clone();
     shown.components.retain(|pod, found| wanted.has(&title(&found.spec.cluster, pod.component.as_str())));
@@ -77,11 +77,11 @@ fn components(documents: &Documents, arguments: &GetArguments) -> Result<Code, F
 }
 
 /// By name, and how many values each has: a table shows none of them.
-fn secrets(documents: &Documents, arguments: &GetArguments) -> Result<Code, Failure> {
+fn secrets(documents: &Documents, arguments: &GetArguments) -> Result<Code, CommandFailure> {
     let title = |name: &SecretName| format!("{}/{}", name.namespace, name.name);
-    let all: BTreeMap<_, _> = documents.secrets.iter().chain(&documents.given).collect();
+    let all: BTreeMap<_, _> = documents.secrets.iter().chain(&documents.user_secrets).collect();
     let names = all.keys().map(|name| title(name)).collect();
-    let wanted = Wanted::of("Secret", names, arguments)?;
+    let wanted = GetSelection::of("Secret", names, arguments)?;
     let mut shown = Documents::default();
     for (name, secret) in all.into_iter().filter(|(name, _)| wanted.has(&title(name))) {
         shown.secrets.insert(name.clone(), secret.clone());
@@ -92,21 +92,21 @@ fn secrets(documents: &Documents, arguments: &GetArguments) -> Result<Code, Fail
 }
 
 /// Which documents of a kind are wanted, and how they are shown.
-struct Wanted {
+struct GetSelection {
     kind: &'static str,
     names: BTreeSet<String>,
-    output: Output,
+    output: OutputFormat,
     /// One was asked for by its name: it is shown itself, not in a list.
     single: bool,
 }
 
-impl Wanted {
+impl GetSelection {
     /// Everything, or what is named; each name that is not there is a fault.
-    fn of(kind: &'static str, there: BTreeSet<String>, arguments: &GetArguments) -> Result<Self, Failure> {
+    fn of(kind: &'static str, there: BTreeSet<String>, arguments: &GetArguments) -> Result<Self, CommandFailure> {
         let asked: BTreeSet<String> = arguments.names.iter().cloned().collect();
         let missing: Vec<&str> = asked.difference(&there).map(String::as_str).collect();
         if !missing.is_empty() {
-            return Err(absent(kind, &missing.join(", "), &there));
+            return Err(missing_document_error(kind, &missing.join(", "), &there));
         }
         let single = asked.len() == 1;
         let names = if asked.is_empty() { there } else { asked };
@@ -122,28 +122,28 @@ fn all_json(documents: &Documents) -> Vec<Json> {
     documents.names().filter_map(|name| documents.get(&name).map(DocumentRef::json)).collect()
 }
 
-fn show<V: View>(
+fn show<V: TableRow>(
     shown: &Documents,
     views: &[V],
     found: impl Fn() -> Vec<Json>,
-    wanted: &Wanted,
-) -> Result<Code, Failure> {
+    wanted: &GetSelection,
+) -> Result<Code, CommandFailure> {
     let text = match wanted.output {
-        Output::Table | Output::Wide if views.is_empty() => {
+        OutputFormat::Table | OutputFormat::Wide if views.is_empty() => {
             let _ = writeln!(std::io::stderr(), "the documents hold no {}", wanted.kind);
             String::new()
         }
-        Output::Table => table(views, false),
-        Output::Wide => table(views, true),
-        Output::Yaml => shown.write(),
-        Output::Json => {
+        OutputFormat::Table => table(views, false),
+        OutputFormat::Wide => table(views, true),
+        OutputFormat::Yaml => shown.write(),
+        OutputFormat::Json => {
             let value = match found().as_slice() {
                 [single] if wanted.single => single.clone(),
                 items => list(items),
             };
-            serde_json::to_string_pretty(&value).map_err(Failure::other)? + "\n"
+            serde_json::to_string_pretty(&value).map_err(CommandFailure::other)? + "\n"
         }
-        Output::Name => {
+        OutputFormat::Name => {
             let kind = wanted.kind.to_lowercase();
             let group = if wanted.kind == "Secret" { "/" } else { ".keelway.dev/" };
             wanted.names.iter().flat_map(|name| [kind.as_str(), group, name, "\n"]).collect()

@@ -6,22 +6,22 @@ use keelway_api::name::HypervisorName;
 
 use super::{
     print_documents,
-    session::{Session, runtime_of_passes},
+    session::{PipeSession, runtime_of_passes},
 };
 use crate::{
-    args::{AdoptArguments, Global},
-    exit::{Code, Failure},
+    args::{AdoptArguments, GlobalArguments},
+    exit::{Code, CommandFailure},
     input::Input,
 };
 
-pub(super) fn run(global: &Global, arguments: &AdoptArguments) -> Result<Code, Failure> {
+pub(super) fn run(global: &GlobalArguments, arguments: &AdoptArguments) -> Result<Code, CommandFailure> {
     let input = Input::read_some(&global.files)?;
-    let documents = input.documents().map_err(|failure| failure.echoing(&input))?;
-    let mut session = Session::new(global, documents);
+    let documents = input.documents().map_err(|failure| failure.with_echo(&input))?;
+    let mut session = PipeSession::new(global, documents);
     let adopted = runtime_of_passes()?.block_on(async {
         let (from, names) = (&arguments.from, &arguments.names);
         let adopted = keelway_reconciler::adopt(&session.context, &mut session.minter, from, names).await;
-        session.context.machines.part().await;
+        session.context.machines.release_probes().await;
         adopted
     });
     drop(session.context);
@@ -29,19 +29,19 @@ pub(super) fn run(global: &Global, arguments: &AdoptArguments) -> Result<Code, F
         Err(error) if session.pipe.saved() => {
             // A record may have been written: what was saved counts.
             print_documents(&session.pipe.documents())?;
-            Err(Failure::other(error))
+            Err(CommandFailure::other(error))
         }
-        Err(error) => Err(Failure::other(error).echoing(&input)),
+        Err(error) => Err(CommandFailure::other(error).with_echo(&input)),
         Ok((documents, names)) => {
             print_documents(&documents)?;
             session.pipe.done();
-            tell(global, &names);
+            print_result(global, &names);
             Ok(Code::Done)
         }
     }
 }
 
-fn tell(global: &Global, names: &[HypervisorName]) {
+fn print_result(global: &GlobalArguments, names: &[HypervisorName]) {
     if !global.quiet {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
         let _ = writeln!(std::io::stderr(), "taken over: {}", names.join(", "));

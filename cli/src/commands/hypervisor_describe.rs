@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use keelway_api::{
     Component, Documents, Hypervisor, Time,
-    hypervisor::{Applied, HypervisorStatus, OnNetwork, Quantities, Way},
+    hypervisor::{AgentNetworkAddress, Applied, HypervisorStatus, MachineTransport, Quantities},
     jiff::Timestamp,
     name::{HypervisorName, PodName},
 };
@@ -13,23 +13,23 @@ use keelway_planner::agent_identity;
 
 use super::{
     events,
-    named::{absent, title},
+    named::{missing_document_error, title},
     print,
     session::runtime,
 };
 use crate::{
-    args::{DescribeArguments, Global},
-    exit::{Code, Failure},
+    args::{DescribeArguments, GlobalArguments},
+    exit::{Code, CommandFailure},
     input::Input,
-    table::Table,
-    view::{Allocation, EventView, View, age, message_of, size, status_of},
+    table::TextTable,
+    view::{Allocation, EventView, TableRow, age, message_of, size, status_of},
 };
 
-pub(super) fn run(global: &Global, arguments: &DescribeArguments) -> Result<Code, Failure> {
+pub(super) fn run(global: &GlobalArguments, arguments: &DescribeArguments) -> Result<Code, CommandFailure> {
     let documents = Input::read(&global.files)?.documents()?;
     let there: BTreeSet<String> = documents.hypervisors.keys().map(ToString::to_string).collect();
     if let Some(missing) = arguments.names.iter().find(|name| !there.contains(*name)) {
-        return Err(absent("Hypervisor", missing, &there));
+        return Err(missing_document_error("Hypervisor", missing, &there));
     }
     let is_wanted = |name: &str| arguments.names.is_empty() || arguments.names.iter().any(|wanted| wanted == name);
     let now = Timestamp::now();
@@ -53,7 +53,7 @@ fn happened(events: Result<Vec<EventView>, String>) -> String {
         Err(why) => section("Events", &format!("<unknown>: {why}\n")),
         Ok(events) if events.is_empty() => section("Events", "<none>\n"),
         Ok(events) => {
-            let rows = events.iter().rev().take(SHOWN).rev().map(View::cells);
+            let rows = events.iter().rev().take(SHOWN).rev().map(TableRow::cells);
             section("Events", &rows_of(EventView::HEADER.get(..EventView::NARROW).unwrap_or_default(), rows))
         }
     }
@@ -202,16 +202,16 @@ fn component_row(pod: &PodName, component: &Component) -> Vec<String> {
     ]
 }
 
-fn endpoint(way: Way<'_>) -> String {
+fn endpoint(way: MachineTransport<'_>) -> String {
     match way {
-        Way::Runtime(path) => format!("container runtime behind {path}"),
-        Way::Agent(path) => format!("agent behind {path}"),
-        Way::Network(OnNetwork { address, via }) => match (address, via) {
+        MachineTransport::Runtime(path) => format!("container runtime behind {path}"),
+        MachineTransport::Agent(path) => format!("agent behind {path}"),
+        MachineTransport::Network(AgentNetworkAddress { address, via }) => match (address, via) {
             (Some(address), None) => format!("agent at {address}"),
             (Some(address), Some(via)) => format!("agent at {address}, through that of {via}"),
             (None, via) => format!("agent that waits to be called at that of {}", via.unwrap_or_default()),
         },
-        Way::Cri(cri) => format!("container runtime at {}", cri.address),
+        MachineTransport::Cri(cri) => format!("container runtime at {}", cri.address),
     }
 }
 
@@ -233,7 +233,7 @@ fn pairs<const N: usize>(pairs: [(&str, String); N]) -> String {
 
 /// A table under its header; `<none>` where it has no row.
 fn rows_of(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut table = Table::new(header);
+    let mut table = TextTable::new(header);
     let mut count = 0;
     for mut row in rows {
         row.truncate(header.len());

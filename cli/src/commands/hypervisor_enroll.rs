@@ -5,7 +5,7 @@ use std::{io::Write, net::SocketAddr};
 use keelway_api::{
     Documents, Hypervisor,
     fault::Faults,
-    hypervisor::{AgentEndpoint, Endpoint},
+    hypervisor::{AgentEndpoint, HypervisorEndpoint},
     jiff::{SignedDuration, Timestamp},
     validated::{ValidatedHypervisor, ZONE_LABEL},
 };
@@ -14,24 +14,24 @@ use keelway_reconciler::{EnrollFault, issue_token};
 
 use super::{hypervisor_inject::hypervisor, print_documents, session::minter};
 use crate::{
-    args::{Global, HypervisorEnrollArguments, HypervisorInjectArguments, PlacementArguments},
-    exit::{Code, Failure},
+    args::{GlobalArguments, HypervisorEnrollArguments, HypervisorInjectArguments, PlacementArguments},
+    exit::{Code, CommandFailure},
     input::Input,
 };
 
 /// Where an agent listens where nobody says so.
 const PORT: u16 = 7443;
 
-pub(super) fn run(global: &Global, arguments: HypervisorEnrollArguments) -> Result<Code, Failure> {
-    let input = Input::read_or_nothing(&global.files)?;
-    let (documents, listen, token) = enroll(&input, arguments).map_err(|failure| failure.echoing(&input))?;
+pub(super) fn run(global: &GlobalArguments, arguments: HypervisorEnrollArguments) -> Result<Code, CommandFailure> {
+    let input = Input::read_or_empty(&global.files)?;
+    let (documents, listen, token) = enroll(&input, arguments).map_err(|failure| failure.with_echo(&input))?;
     print_documents(&documents)?;
-    tell(&listen, &token);
+    print_command(&listen, &token);
     Ok(Code::Done)
 }
 
 /// What to run there is all that people need of it, and it is told also where nothing else is.
-fn tell(listen: &str, token: &EnrollmentToken) {
+fn print_command(listen: &str, token: &EnrollmentToken) {
     let token = token.encode();
     let _ = writeln!(std::io::stderr(), "keelway-hypervisor-agent run --enroll {} --listen {listen}", *token);
 }
@@ -39,38 +39,39 @@ fn tell(listen: &str, token: &EnrollmentToken) {
 fn enroll(
     input: &Input,
     arguments: HypervisorEnrollArguments,
-) -> Result<(Documents, String, EnrollmentToken), Failure> {
+) -> Result<(Documents, String, EnrollmentToken), CommandFailure> {
     let mut documents = input.documents()?;
     let (name, ttl) = (arguments.name.clone(), arguments.ttl);
     if ttl.seconds() == 0 {
-        return Err(Failure::usage("a token that lives for no time enrols nobody", "give --ttl 1m or more"));
+        return Err(CommandFailure::usage("a token that lives for no time enrols nobody", "give --ttl 1m or more"));
     }
     let wanted = match documents.hypervisors.get(&name) {
         Some(there) => changed(Hypervisor::clone(there), arguments)?,
         None => new(arguments)?,
     };
-    ValidatedHypervisor::parse(&wanted).map_err(|faults| Failure::faults(Faults(faults), &Input::flags()))?;
+    ValidatedHypervisor::parse(&wanted).map_err(|faults| CommandFailure::faults(Faults(faults), &Input::flags()))?;
     let listen = listen(&wanted);
     documents.hypervisors.insert(name.clone(), wanted);
     let ttl = SignedDuration::from_secs(i64::try_from(ttl.seconds()).unwrap_or(i64::MAX));
     let issued = issue_token(&documents, &name, ttl, &mut minter(), Timestamp::now());
     let (documents, token) = issued.map_err(|error| match error {
-        EnrollFault::Enrolled(_) => Failure::usage(
+        EnrollFault::Enrolled(_) => CommandFailure::usage(
             error.to_string(),
             format!("revoke its certificates first: keelway hypervisor revoke {name}"),
         ),
-        EnrollFault::Ttl => Failure::usage(error.to_string(), "give a shorter --ttl"),
+        EnrollFault::Ttl => CommandFailure::usage(error.to_string(), "give a shorter --ttl"),
         other
         @ (EnrollFault::Missing(_) | EnrollFault::Never(_) | EnrollFault::Authority(_) | EnrollFault::Pass(_)) => {
-            Failure::other(other)
+            CommandFailure::other(other)
         }
     })?;
     Ok((documents, listen, token))
 }
 
-fn new(arguments: HypervisorEnrollArguments) -> Result<Hypervisor, Failure> {
-    let missing =
-        |flag: &str| Failure::usage(format!("there is no hypervisor {} yet", arguments.name), format!("give {flag}"));
+fn new(arguments: HypervisorEnrollArguments) -> Result<Hypervisor, CommandFailure> {
+    let missing = |flag: &str| {
+        CommandFailure::usage(format!("there is no hypervisor {} yet", arguments.name), format!("give {flag}"))
+    };
     let role = arguments.role.ok_or_else(|| missing("--role"))?;
     let address = arguments.address.clone().ok_or_else(|| missing("--address"))?;
     let own = || address.parse().map(|address: SocketAddr| address.ip().to_string()).into_iter().collect();
@@ -92,17 +93,18 @@ fn new(arguments: HypervisorEnrollArguments) -> Result<Hypervisor, Failure> {
 }
 
 /// One that is there is changed by what was given of it.
-fn changed(mut there: Hypervisor, arguments: HypervisorEnrollArguments) -> Result<Hypervisor, Failure> {
+fn changed(mut there: Hypervisor, arguments: HypervisorEnrollArguments) -> Result<Hypervisor, CommandFailure> {
     let PlacementArguments { public_addresses, zone, port_range } = arguments.placement;
     let spec = &mut there.spec;
     match arguments.address {
         Some(address) => {
-            let via = if let Endpoint::Agent(agent) = &mut spec.endpoint { agent.via.take() } else { None };
-            spec.endpoint = Endpoint::Agent(AgentEndpoint { address: Some(address), via, ..AgentEndpoint::default() });
+            let via = if let HypervisorEndpoint::Agent(agent) = &mut spec.endpoint { agent.via.take() } else { None };
+            spec.endpoint =
+                HypervisorEndpoint::Agent(AgentEndpoint { address: Some(address), via, ..AgentEndpoint::default() });
         }
         None if spec.endpoint.address().is_none() => {
             let problem = format!("the document of {} does not say where its agent is reached", arguments.name);
-            return Err(Failure::usage(problem, "give --address"));
+            return Err(CommandFailure::usage(problem, "give --address"));
         }
         None => {}
     }

@@ -5,33 +5,36 @@ use std::path::Path;
 use keelway_api::{
     Documents, Hypervisor, Newer, ObjectMeta,
     fault::Faults,
-    hypervisor::{Addresses, AgentEndpoint, CriEndpoint, Endpoint, HypervisorRole, HypervisorSpec, SecretReference},
+    hypervisor::{
+        Addresses, AgentEndpoint, CriEndpoint, HypervisorEndpoint, HypervisorRole, HypervisorSpec, SecretReference,
+    },
     validated::{ValidatedHypervisor, ZONE_LABEL},
 };
 
 use super::print_documents;
 use crate::{
-    args::{Global, HypervisorInjectArguments, PlacementArguments, RoleArgument},
-    exit::{Code, Failure},
+    args::{GlobalArguments, HypervisorInjectArguments, PlacementArguments, RoleArgument},
+    exit::{Code, CommandFailure},
     input::Input,
 };
 
-pub(super) fn run(global: &Global, arguments: HypervisorInjectArguments) -> Result<Code, Failure> {
-    let input = Input::read_or_nothing(&global.files)?;
-    let documents = inject(&input, arguments).map_err(|failure| failure.echoing(&input))?;
+pub(super) fn run(global: &GlobalArguments, arguments: HypervisorInjectArguments) -> Result<Code, CommandFailure> {
+    let input = Input::read_or_empty(&global.files)?;
+    let documents = inject(&input, arguments).map_err(|failure| failure.with_echo(&input))?;
     print_documents(&documents)?;
     Ok(Code::Done)
 }
 
-fn inject(input: &Input, arguments: HypervisorInjectArguments) -> Result<Documents, Failure> {
+fn inject(input: &Input, arguments: HypervisorInjectArguments) -> Result<Documents, CommandFailure> {
     let mut documents = input.documents()?;
     let name = arguments.name.clone();
     if documents.hypervisors.contains_key(&name) {
-        let mend = "choose another --name, or change the document itself";
-        return Err(Failure::usage(format!("there is a hypervisor {name} already"), mend));
+        let help = "choose another --name, or change the document itself";
+        return Err(CommandFailure::usage(format!("there is a hypervisor {name} already"), help));
     }
     let hypervisor = hypervisor(arguments);
-    ValidatedHypervisor::parse(&hypervisor).map_err(|faults| Failure::faults(Faults(faults), &Input::flags()))?;
+    ValidatedHypervisor::parse(&hypervisor)
+        .map_err(|faults| CommandFailure::faults(Faults(faults), &Input::flags()))?;
     documents.hypervisors.insert(name, hypervisor);
     Ok(documents)
 }
@@ -45,14 +48,14 @@ fn secret(text: &str) -> SecretReference {
 pub(super) fn hypervisor(arguments: HypervisorInjectArguments) -> Hypervisor {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let endpoint = match (arguments.socket, arguments.agent_socket, arguments.cri_address) {
-        (Some(socket), _, _) => Endpoint::Unix { path: text(&socket) },
-        (None, Some(agent), _) => Endpoint::agent(text(&agent)),
-        (None, None, Some(address)) => Endpoint::Cri(CriEndpoint {
+        (Some(socket), _, _) => HypervisorEndpoint::Unix { path: text(&socket) },
+        (None, Some(agent), _) => HypervisorEndpoint::agent(text(&agent)),
+        (None, None, Some(address)) => HypervisorEndpoint::Cri(CriEndpoint {
             address,
             server_name: arguments.cri_server_name,
             secret_ref: secret(&arguments.cri_secret.unwrap_or_default()),
         }),
-        (None, None, None) => Endpoint::Agent(AgentEndpoint {
+        (None, None, None) => HypervisorEndpoint::Agent(AgentEndpoint {
             unix: None,
             address: arguments.agent_address,
             via: arguments.agent_via.map(|via| via.to_string()),

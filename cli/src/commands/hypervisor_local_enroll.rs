@@ -7,11 +7,11 @@ use std::{
 
 use keelway_api::{
     Documents, Hypervisor,
-    hypervisor::{AgentEndpoint, Endpoint, HypervisorRole, Way},
+    hypervisor::{AgentEndpoint, HypervisorEndpoint, HypervisorRole, MachineTransport},
     jiff::Timestamp,
     name::HypervisorName,
 };
-use keelway_local_hypervisor::{AgentIdentity, FLEET_LABEL, Step, enroll};
+use keelway_local_hypervisor::{FLEET_LABEL, FleetStep, LocalAgentIdentity, enroll};
 use keelway_reconciler::{AgentCredentials, agent_credentials};
 
 use super::{
@@ -20,27 +20,27 @@ use super::{
     session::{minter, runtime},
 };
 use crate::{
-    args::{EnrollFrom, Global, LocalEnrollArguments},
-    exit::{Code, Failure},
+    args::{EnrollFrom, GlobalArguments, LocalEnrollArguments},
+    exit::{Code, CommandFailure},
     input::Input,
-    progress::Line,
+    progress::ProgressLine,
 };
 
 /// Where agents of local hypervisors listen: outside of the ports of components.
 const PORT: u16 = 7443;
 
-pub(super) fn run(global: &Global, arguments: &LocalEnrollArguments) -> Result<Code, Failure> {
+pub(super) fn run(global: &GlobalArguments, arguments: &LocalEnrollArguments) -> Result<Code, CommandFailure> {
     let input = Input::read_some(&global.files)?;
-    let enrolled = enroll_those_of(global, &input, arguments.from).map_err(|failure| failure.echoing(&input))?;
+    let enrolled = enroll_those_of(global, &input, arguments.from).map_err(|failure| failure.with_echo(&input))?;
     print_documents(&enrolled)?;
     Ok(Code::Done)
 }
 
 /// The documents, whose agents on local hypervisors are reached over a network by now.
-fn enroll_those_of(global: &Global, input: &Input, from: EnrollFrom) -> Result<Documents, Failure> {
+fn enroll_those_of(global: &GlobalArguments, input: &Input, from: EnrollFrom) -> Result<Documents, CommandFailure> {
     let mut documents = input.documents()?;
     let fleet = |machine: &Hypervisor| machine.metadata.labels.as_ref()?.get(FLEET_LABEL).cloned();
-    let mut fleets: BTreeMap<String, Vec<(HypervisorName, Place)>> = BTreeMap::new();
+    let mut fleets: BTreeMap<String, Vec<(HypervisorName, AgentNetworkSetup)>> = BTreeMap::new();
     let publics: BTreeMap<Option<String>, (HypervisorName, IpAddr)> = documents
         .hypervisors
         .iter()
@@ -50,40 +50,45 @@ fn enroll_those_of(global: &Global, input: &Input, from: EnrollFrom) -> Result<D
     for (name, machine) in documents.hypervisors.iter_mut() {
         let Some(fleet) = fleet(machine) else { continue };
         let Some(place) = place(machine, from, publics.get(&Some(fleet.clone()))) else { continue };
-        machine.spec.endpoint = Endpoint::Agent(place.endpoint.clone());
+        machine.spec.endpoint = HypervisorEndpoint::Agent(place.endpoint.clone());
         fleets.entry(fleet).or_default().push((name.clone(), place));
     }
     if fleets.is_empty() {
-        let mend = "make some: keelway hypervisor local create";
-        return Err(Failure::usage("the documents hold no local hypervisor with an agent", mend));
+        let help = "make some: keelway hypervisor local create";
+        return Err(CommandFailure::usage("the documents hold no local hypervisor with an agent", help));
     }
-    let documents = keelway_reconciler::enroll(&documents, &mut minter(), Timestamp::now()).map_err(Failure::other)?;
-    let line = Line::of_terminal(global.quiet);
+    let documents =
+        keelway_reconciler::enroll(&documents, &mut minter(), Timestamp::now()).map_err(CommandFailure::other)?;
+    let line = ProgressLine::of_terminal(global.quiet);
     let executor = runtime()?;
     for (fleet, machines) in fleets {
-        let identities = machines.into_iter().filter_map(|(name, Place { listen, connect, .. })| {
+        let identities = machines.into_iter().filter_map(|(name, AgentNetworkSetup { listen, connect, .. })| {
             let AgentCredentials { certificate, key, authorities } = agent_credentials(&documents, &name)?;
-            Some((name.to_string(), AgentIdentity { listen, connect, files: [certificate, key, authorities] }))
+            Some((name.to_string(), LocalAgentIdentity { listen, connect, files: [certificate, key, authorities] }))
         });
         let request = request(&fleet, true)?;
-        let say = |step: &Step| line.say(&step.to_string());
-        executor.block_on(enroll(&request, &identities.collect(), &say)).map_err(Failure::other)?;
+        let say = |step: &FleetStep| line.show(&step.to_string());
+        executor.block_on(enroll(&request, &identities.collect(), &say)).map_err(CommandFailure::other)?;
     }
     Ok(documents)
 }
 
 /// Where an agent is on the network, and how its document says so.
-struct Place {
+struct AgentNetworkSetup {
     listen: Option<SocketAddr>,
     connect: Vec<SocketAddr>,
     endpoint: AgentEndpoint,
 }
 
 /// The place of a machine that has an agent. `public` is one whose agent those of others are reached through.
-fn place(machine: &Hypervisor, from: EnrollFrom, public: Option<&(HypervisorName, IpAddr)>) -> Option<Place> {
-    let (Way::Agent(_) | Way::Network(_)) = machine.spec.endpoint.way() else { return None };
+fn place(
+    machine: &Hypervisor,
+    from: EnrollFrom,
+    public: Option<&(HypervisorName, IpAddr)>,
+) -> Option<AgentNetworkSetup> {
+    let (MachineTransport::Agent(_) | MachineTransport::Network(_)) = machine.spec.endpoint.way() else { return None };
     let private = SocketAddr::new(first(&machine.spec.addresses.private)?, PORT);
-    let listening = |listen: SocketAddr, address: SocketAddr, via: Option<&HypervisorName>| Place {
+    let listening = |listen: SocketAddr, address: SocketAddr, via: Option<&HypervisorName>| AgentNetworkSetup {
         listen: Some(listen),
         connect: Vec::new(),
         endpoint: AgentEndpoint {
@@ -102,7 +107,7 @@ fn place(machine: &Hypervisor, from: EnrollFrom, public: Option<&(HypervisorName
         (EnrollFrom::DialOut, HypervisorRole::Private, via) => {
             let (via, address) = via?;
             let endpoint = AgentEndpoint { via: Some(via.to_string()), dials_out: true, ..AgentEndpoint::default() };
-            Place { listen: None, connect: vec![SocketAddr::new(*address, PORT)], endpoint }
+            AgentNetworkSetup { listen: None, connect: vec![SocketAddr::new(*address, PORT)], endpoint }
         }
     })
 }

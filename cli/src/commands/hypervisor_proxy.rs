@@ -2,46 +2,46 @@
 
 use std::{fs, io::Write, os::unix::fs::FileTypeExt, path::Path};
 
-use keelway_hypervisor_agent::agent::Listener;
+use keelway_hypervisor_agent::agent::AgentUnixSocket;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    named::{absent, reach},
+    named::{missing_document_error, reach},
     session::runtime,
 };
 use crate::{
-    args::{Global, ProxyArguments},
-    exit::{Code, Failure},
+    args::{GlobalArguments, ProxyArguments},
+    exit::{Code, CommandFailure},
     input::Input,
     signals::cancel_on_signal,
 };
 
-pub(super) fn run(global: &Global, arguments: &ProxyArguments) -> Result<Code, Failure> {
+pub(super) fn run(global: &GlobalArguments, arguments: &ProxyArguments) -> Result<Code, CommandFailure> {
     let documents = Input::read(&global.files)?.documents()?;
     let machine = documents.hypervisors.get(&arguments.name).ok_or_else(|| {
         let there = documents.hypervisors.keys().map(ToString::to_string).collect();
-        absent("Hypervisor", arguments.name.as_str(), &there)
+        missing_document_error("Hypervisor", arguments.name.as_str(), &there)
     })?;
     check(&arguments.listen)?;
     runtime()?.block_on(async {
         let stop = CancellationToken::new();
-        let received = cancel_on_signal(stop.clone()).map_err(Failure::other)?;
+        let received = cancel_on_signal(stop.clone()).map_err(CommandFailure::other)?;
         let machine = reach(&documents, machine).await?;
-        let socket = Listener::bind(&arguments.listen).map_err(Failure::other)?;
+        let socket = AgentUnixSocket::bind(&arguments.listen).map_err(CommandFailure::other)?;
         if !global.quiet {
             let (name, path) = (&arguments.name, arguments.listen.display());
             let _ = writeln!(std::io::stderr(), "the runtime of {name} answers at unix://{path} until this ends");
         }
-        machine.proxy(socket, stop).await.map_err(Failure::other)?;
+        machine.proxy(socket, stop).await.map_err(CommandFailure::other)?;
         Ok(received.number().map_or(Code::Done, Code::Signal))
     })
 }
 
 /// What is there already is cleared away only where it is a socket.
-fn check(path: &Path) -> Result<(), Failure> {
+fn check(path: &Path) -> Result<(), CommandFailure> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
-            Err(Failure::usage(format!("{} is there and no socket", path.display()), "choose another path"))
+            Err(CommandFailure::usage(format!("{} is there and no socket", path.display()), "choose another path"))
         }
         Ok(_) | Err(_) => Ok(()),
     }

@@ -5,29 +5,29 @@ use keelway_reconciler::{EnrollFault, revoke_agent};
 
 use super::{print_documents, session::minter};
 use crate::{
-    args::{Global, HypervisorNames},
-    exit::{Code, Failure},
+    args::{GlobalArguments, HypervisorNames},
+    exit::{Code, CommandFailure},
     input::Input,
 };
 
-pub(super) fn run(global: &Global, names: &HypervisorNames) -> Result<Code, Failure> {
+pub(super) fn run(global: &GlobalArguments, names: &HypervisorNames) -> Result<Code, CommandFailure> {
     let input = Input::read_some(&global.files)?;
     let revoked = input.documents().and_then(|documents| revoke(documents, names));
-    print_documents(&revoked.map_err(|failure| failure.echoing(&input))?)?;
+    print_documents(&revoked.map_err(|failure| failure.with_echo(&input))?)?;
     Ok(Code::Done)
 }
 
-fn revoke(documents: Documents, names: &HypervisorNames) -> Result<Documents, Failure> {
+fn revoke(documents: Documents, names: &HypervisorNames) -> Result<Documents, CommandFailure> {
     let (now, mut minter) = (Timestamp::now(), minter());
     names.names.iter().try_fold(documents, |documents, name| {
         revoke_agent(&documents, name, &mut minter, now).map_err(|error| match error {
-            EnrollFault::Missing(_) => Failure::usage(error.to_string(), "see `keelway hypervisor get`"),
+            EnrollFault::Missing(_) => CommandFailure::usage(error.to_string(), "see `keelway hypervisor get`"),
             EnrollFault::Never(_) => {
-                Failure::usage(error.to_string(), "take its document away, or its address out of reach")
+                CommandFailure::usage(error.to_string(), "take its document away, or its address out of reach")
             }
             other
             @ (EnrollFault::Enrolled(_) | EnrollFault::Ttl | EnrollFault::Authority(_) | EnrollFault::Pass(_)) => {
-                Failure::other(other)
+                CommandFailure::other(other)
             }
         })
     })

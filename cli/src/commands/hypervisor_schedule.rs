@@ -4,16 +4,16 @@ use keelway_api::{Documents, hypervisor::HypervisorSpec, role::Role};
 
 use super::print_documents;
 use crate::{
-    args::{DrainArguments, Global, HypervisorNames},
-    exit::{Code, Failure},
+    args::{DrainArguments, GlobalArguments, HypervisorNames},
+    exit::{Code, CommandFailure},
     input::Input,
 };
 
-pub(super) fn cordon(global: &Global, names: &HypervisorNames) -> Result<Code, Failure> {
+pub(super) fn cordon(global: &GlobalArguments, names: &HypervisorNames) -> Result<Code, CommandFailure> {
     change(global, |documents| names.set(documents, |spec| spec.unschedulable = true))
 }
 
-pub(super) fn uncordon(global: &Global, names: &HypervisorNames) -> Result<Code, Failure> {
+pub(super) fn uncordon(global: &GlobalArguments, names: &HypervisorNames) -> Result<Code, CommandFailure> {
     change(global, |documents| {
         names.set(documents, |spec| {
             spec.unschedulable = false;
@@ -22,7 +22,7 @@ pub(super) fn uncordon(global: &Global, names: &HypervisorNames) -> Result<Code,
     })
 }
 
-pub(super) fn drain(global: &Global, arguments: &DrainArguments) -> Result<Code, Failure> {
+pub(super) fn drain(global: &GlobalArguments, arguments: &DrainArguments) -> Result<Code, CommandFailure> {
     change(global, |documents| {
         if !arguments.leave_etcd {
             arguments.hypervisors.refuse_members(documents)?;
@@ -34,23 +34,26 @@ pub(super) fn drain(global: &Global, arguments: &DrainArguments) -> Result<Code,
     })
 }
 
-fn change(global: &Global, change: impl FnOnce(&mut Documents) -> Result<(), Failure>) -> Result<Code, Failure> {
+fn change(
+    global: &GlobalArguments,
+    change: impl FnOnce(&mut Documents) -> Result<(), CommandFailure>,
+) -> Result<Code, CommandFailure> {
     let input = Input::read_some(&global.files)?;
     let changed = input.documents().and_then(|mut documents| change(&mut documents).map(|()| documents));
-    print_documents(&changed.map_err(|failure| failure.echoing(&input))?)?;
+    print_documents(&changed.map_err(|failure| failure.with_echo(&input))?)?;
     Ok(Code::Done)
 }
 
 impl HypervisorNames {
-    fn set(&self, documents: &mut Documents, set: impl Fn(&mut HypervisorSpec)) -> Result<(), Failure> {
+    fn set(&self, documents: &mut Documents, set: impl Fn(&mut HypervisorSpec)) -> Result<(), CommandFailure> {
         for name in &self.names {
             let Some(document) = documents.hypervisors.get_mut(name) else {
                 let there: Vec<String> = documents.hypervisors.keys().map(ToString::to_string).collect();
-                let mend = match there.as_slice() {
+                let help = match there.as_slice() {
                     [] => "the documents hold no Hypervisor".to_owned(),
                     _ => format!("the documents hold {}", there.join(", ")),
                 };
-                return Err(Failure::usage(format!("there is no hypervisor {name}"), mend));
+                return Err(CommandFailure::usage(format!("there is no hypervisor {name}"), help));
             };
             set(&mut document.spec);
         }
@@ -58,7 +61,7 @@ impl HypervisorNames {
     }
 
     /// Members of a store do not move: each would have to be replaced by one with other data.
-    fn refuse_members(&self, documents: &Documents) -> Result<(), Failure> {
+    fn refuse_members(&self, documents: &Documents) -> Result<(), CommandFailure> {
         let members = documents.components.iter().filter(|(_, component)| component.spec.role == Role::Etcd);
         let here = members.filter(|(_, component)| self.names.contains(&component.spec.hypervisor));
         let names: Vec<String> = here
@@ -69,7 +72,7 @@ impl HypervisorNames {
         if names.is_empty() {
             return Ok(());
         }
-        Err(Failure::usage(
+        Err(CommandFailure::usage(
             format!("members of stores do not move yet: {}", names.join(", ")),
             "add --leave-etcd to move all but them",
         ))

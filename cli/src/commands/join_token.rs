@@ -4,7 +4,7 @@ use std::{io::Write, net::SocketAddr};
 
 use keelway_api::{Cluster, jiff::Timestamp};
 use keelway_pki::{BootstrapToken, JoinToken};
-use keelway_reconciler::{Introduction, WorkersError};
+use keelway_reconciler::{JoinInformation, WorkersError};
 use rand::{SeedableRng, rngs::StdRng};
 
 use super::{
@@ -13,13 +13,16 @@ use super::{
     workers::{after, cluster, connect, failure, list_tokens},
 };
 use crate::{
-    args::{CreateTokenArguments, Global, JoinTokenCommand, ListTokensArguments, Output, RevokeTokenArguments},
-    exit::{Code, Failure},
+    args::{
+        CreateTokenArguments, GlobalArguments, JoinTokenCommand, ListTokensArguments, OutputFormat,
+        RevokeTokenArguments,
+    },
+    exit::{Code, CommandFailure},
     input::Input,
     view::{TokenView, list, table},
 };
 
-pub(super) fn run(global: &Global, command: &JoinTokenCommand) -> Result<Code, Failure> {
+pub(super) fn run(global: &GlobalArguments, command: &JoinTokenCommand) -> Result<Code, CommandFailure> {
     match command {
         JoinTokenCommand::Create(arguments) => create(global, arguments),
         JoinTokenCommand::List(arguments) => show(global, arguments),
@@ -27,20 +30,20 @@ pub(super) fn run(global: &Global, command: &JoinTokenCommand) -> Result<Code, F
     }
 }
 
-fn create(global: &Global, arguments: &CreateTokenArguments) -> Result<Code, Failure> {
+fn create(global: &GlobalArguments, arguments: &CreateTokenArguments) -> Result<Code, CommandFailure> {
     let documents = Input::read(&global.files)?.documents()?;
     let cluster = cluster(&documents, &arguments.cluster)?;
     if arguments.ttl.seconds() == 0 {
-        return Err(Failure::usage("a token that lives for no time lets nobody in", "give --ttl 1m or more"));
+        return Err(CommandFailure::usage("a token that lives for no time lets nobody in", "give --ttl 1m or more"));
     }
     let failed = |error| failure(error, &arguments.cluster);
-    let introduction = Introduction::of(&documents, cluster).map_err(failed)?;
+    let introduction = JoinInformation::of(&documents, cluster).map_err(failed)?;
     let (runtime, workers) = connect(&documents, cluster, &arguments.cluster)?;
     let bootstrap = BootstrapToken::mint(&mut StdRng::from_rng(&mut rand::rng()));
     let token = runtime.block_on(async {
         let endpoints = endpoints(introduction.endpoints, cluster, global).await;
         workers.create_token(&bootstrap, after(Timestamp::now(), arguments.ttl)).await.map_err(failed)?;
-        Ok::<_, Failure>(JoinToken { endpoints, authorities: introduction.authorities, bootstrap })
+        Ok::<_, CommandFailure>(JoinToken { endpoints, authorities: introduction.authorities, bootstrap })
     })?;
     print(&token.encode())?;
     print("\n")?;
@@ -48,7 +51,7 @@ fn create(global: &Global, arguments: &CreateTokenArguments) -> Result<Code, Fai
 }
 
 /// The ingresses, and where the user's own name over them leads now: that may be another way to them.
-async fn endpoints(mut endpoints: Vec<SocketAddr>, cluster: &Cluster, global: &Global) -> Vec<SocketAddr> {
+async fn endpoints(mut endpoints: Vec<SocketAddr>, cluster: &Cluster, global: &GlobalArguments) -> Vec<SocketAddr> {
     let (Some(host), Some(port)) = (&cluster.spec.endpoint.host, endpoints.first().map(SocketAddr::port)) else {
         return endpoints;
     };
@@ -68,7 +71,7 @@ async fn endpoints(mut endpoints: Vec<SocketAddr>, cluster: &Cluster, global: &G
     endpoints
 }
 
-fn show(global: &Global, arguments: &ListTokensArguments) -> Result<Code, Failure> {
+fn show(global: &GlobalArguments, arguments: &ListTokensArguments) -> Result<Code, CommandFailure> {
     let documents = Input::read(&global.files)?.documents()?;
     let cluster = cluster(&documents, &arguments.cluster)?;
     let (runtime, workers) = connect(&documents, cluster, &arguments.cluster)?;
@@ -78,26 +81,26 @@ fn show(global: &Global, arguments: &ListTokensArguments) -> Result<Code, Failur
         records.into_iter().map(|record| TokenView { cluster: title.clone(), record, now }).collect();
     let list = || list(&views.iter().map(TokenView::json).collect::<Vec<_>>());
     let text = match arguments.output {
-        Output::Table | Output::Wide if views.is_empty() => {
+        OutputFormat::Table | OutputFormat::Wide if views.is_empty() => {
             let _ = writeln!(std::io::stderr(), "cluster {title} has no join token");
             String::new()
         }
-        Output::Table => table(&views, false),
-        Output::Wide => table(&views, true),
-        Output::Json => serde_json::to_string_pretty(&list()).map_err(Failure::other)? + "\n",
-        Output::Yaml => serde_saphyr::to_string(&list()).map_err(Failure::other)?,
-        Output::Name => views.iter().flat_map(|view| ["jointoken/", view.record.id.as_str(), "\n"]).collect(),
+        OutputFormat::Table => table(&views, false),
+        OutputFormat::Wide => table(&views, true),
+        OutputFormat::Json => serde_json::to_string_pretty(&list()).map_err(CommandFailure::other)? + "\n",
+        OutputFormat::Yaml => serde_saphyr::to_string(&list()).map_err(CommandFailure::other)?,
+        OutputFormat::Name => views.iter().flat_map(|view| ["jointoken/", view.record.id.as_str(), "\n"]).collect(),
     };
     print(&text)?;
     Ok(Code::Done)
 }
 
-fn revoke(global: &Global, arguments: &RevokeTokenArguments) -> Result<Code, Failure> {
+fn revoke(global: &GlobalArguments, arguments: &RevokeTokenArguments) -> Result<Code, CommandFailure> {
     let id = &arguments.id;
     // What is no id may be a whole token, and is not told.
     if id.len() != 6 || !id.bytes().all(|c| c.is_ascii_digit() || c.is_ascii_lowercase()) {
         let problem = "that is no id of a join token: one has six lower letters and digits";
-        return Err(Failure::usage(problem, list_tokens(&arguments.cluster)));
+        return Err(CommandFailure::usage(problem, list_tokens(&arguments.cluster)));
     }
     let documents = Input::read(&global.files)?.documents()?;
     let cluster = cluster(&documents, &arguments.cluster)?;

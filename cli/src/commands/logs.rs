@@ -10,58 +10,58 @@ use keelway_api::{jiff::Timestamp, name::PodName};
 use keelway_hypervisor_agent::{
     files::Log,
     layout::is_named_after,
-    logs::Wanted,
+    logs::LogOptions,
     reach::{ComponentLogs, ReachError},
 };
 
 use super::{
-    named::{absent, component, reach},
+    named::{component, missing_document_error, reach},
     session::runtime,
 };
 use crate::{
-    args::{Global, LogsArguments},
-    exit::{Code, Failure},
+    args::{GlobalArguments, LogsArguments},
+    exit::{Code, CommandFailure},
     input::Input,
 };
 
-pub(super) fn run(global: &Global, arguments: &LogsArguments) -> Result<Code, Failure> {
+pub(super) fn run(global: &GlobalArguments, arguments: &LogsArguments) -> Result<Code, CommandFailure> {
     let documents = Input::read(&global.files)?.documents()?;
     let (pod, machine) = component(&documents, &arguments.component)?;
     let executor = runtime()?;
     let logs = executor.block_on(async {
         let machine = reach(&documents, machine).await?;
-        machine.logs(&pod).await.map_err(Failure::other)
+        machine.logs(&pod).await.map_err(CommandFailure::other)
     });
     let none = || {
         let problem = format!("{} has no log on its machine", arguments.component);
-        Failure::usage(problem, "it is written once the component was started: keelway reconcile")
+        CommandFailure::usage(problem, "it is written once the component was started: keelway reconcile")
     };
     let logs = logs?.ok_or_else(none)?;
     let log = choose(&logs, &pod, arguments)?.ok_or_else(none)?;
     let since = arguments.since.map(|since| Timestamp::now().checked_sub(Duration::from(since)));
-    let wanted = Wanted {
+    let wanted = LogOptions {
         tail: arguments.tail,
-        since: since.transpose().map_err(Failure::other)?,
+        since: since.transpose().map_err(CommandFailure::other)?,
         timestamps: arguments.timestamps,
         follow: arguments.follow && !arguments.previous,
-        left: None,
+        reader_closed: None,
     };
     let mut stdout = io::stdout().lock();
     let read = executor.block_on(logs.read(log, &wanted, &mut stdout));
     match read.and_then(|()| stdout.flush().map_err(ReachError::from)) {
         // Whoever read has enough.
         Err(ReachError::Logs(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Code::Done),
-        other => other.map(|()| Code::Done).map_err(Failure::other),
+        other => other.map(|()| Code::Done).map_err(CommandFailure::other),
     }
 }
 
 /// The newest log of the container, or the one before.
-fn choose(logs: &ComponentLogs, pod: &PodName, arguments: &LogsArguments) -> Result<Option<Log>, Failure> {
+fn choose(logs: &ComponentLogs, pod: &PodName, arguments: &LogsArguments) -> Result<Option<Log>, CommandFailure> {
     let all = logs.list();
     let containers: BTreeSet<String> = all.iter().map(|log| log.container.clone()).collect();
     let container = match (&arguments.container, containers.len()) {
         (Some(name), _) if containers.contains(name) => name.clone(),
-        (Some(name), _) => return Err(absent("log of a container", name, &containers)),
+        (Some(name), _) => return Err(missing_document_error("log of a container", name, &containers)),
         (None, 0) => return Ok(None),
         (None, 1) => containers.into_iter().next().unwrap_or_default(),
         (None, _) if containers.iter().any(|name| is_named_after(pod, name)) => {
@@ -70,7 +70,7 @@ fn choose(logs: &ComponentLogs, pod: &PodName, arguments: &LogsArguments) -> Res
         (None, _) => {
             let names = containers.into_iter().collect::<Vec<_>>().join(", ");
             let problem = format!("{} has more than one container", arguments.component);
-            return Err(Failure::usage(problem, format!("choose one of {names} with --container")));
+            return Err(CommandFailure::usage(problem, format!("choose one of {names} with --container")));
         }
     };
     let mut newest_first = all.iter().filter(|log| log.container == container).rev().cloned();
@@ -79,6 +79,6 @@ fn choose(logs: &ComponentLogs, pod: &PodName, arguments: &LogsArguments) -> Res
     }
     newest_first.nth(1).map(Some).ok_or_else(|| {
         let problem = format!("container {container} of {} has not run before", arguments.component);
-        Failure::usage(problem, "leave --previous out")
+        CommandFailure::usage(problem, "leave --previous out")
     })
 }

@@ -18,40 +18,42 @@ use keelway_api::{
     name::{ClusterRef, NAMESPACE_PREFIX, PodName},
 };
 use keelway_manager::{
-    client::{Client, ClientError},
+    client::{ManagerClient, ManagerClientError},
     proto,
 };
 use tokio::runtime::Runtime;
 
 use crate::{
-    args::{KindName, NamedArguments, Server},
-    exit::Failure,
+    args::{KindName, NamedArguments, ServerArgument},
+    exit::CommandFailure,
 };
 
 /// A manager, to be asked within this runtime.
-fn client(runtime: &Runtime, server: &Server) -> Client {
+fn client(runtime: &Runtime, server: &ServerArgument) -> ManagerClient {
     let _entered = runtime.enter();
-    Client::new(&server.socket())
+    ManagerClient::new(&server.socket())
 }
 
 /// What people are told of a manager that did not do what they asked for.
-fn failed(error: ClientError) -> Failure {
+fn failed(error: ManagerClientError) -> CommandFailure {
     match error {
-        ClientError::Refused(faults) => Failure::usage(faults, "nothing was changed: mend it, and ask again"),
-        ClientError::NotFound(what) => Failure::usage(what, "see what is there with `keelway get`"),
-        ClientError::Unavailable { .. } => Failure::usage(
+        ManagerClientError::Refused(faults) => {
+            CommandFailure::usage(faults, "nothing was changed: mend it, and ask again")
+        }
+        ManagerClientError::NotFound(what) => CommandFailure::usage(what, "see what is there with `keelway get`"),
+        ManagerClientError::Unavailable { .. } => CommandFailure::usage(
             error.to_string(),
             "start `keelway-manager run`, or name its socket by --server or $KEELWAY_SERVER; who asks has to be of the socket's group",
         ),
-        ClientError::Failed(_) => Failure::other(error),
+        ManagerClientError::Failed(_) => CommandFailure::other(error),
     }
 }
 
 /// The documents that a command line names.
-fn names(arguments: &NamedArguments) -> Result<Vec<DocumentName>, Failure> {
+fn names(arguments: &NamedArguments) -> Result<Vec<DocumentName>, CommandFailure> {
     let named = |name: &String| {
         name_of(arguments.kind, &arguments.namespace, name).ok_or_else(|| {
-            Failure::usage(format!("{name} is no name of a {}", arguments.kind.kind()), "see `keelway get`")
+            CommandFailure::usage(format!("{name} is no name of a {}", arguments.kind.kind()), "see `keelway get`")
         })
     };
     arguments.names.iter().map(named).collect()
@@ -72,7 +74,7 @@ fn name_of(kind: KindName, namespace: &str, name: &str) -> Option<DocumentName> 
 }
 
 /// As kubectl names it: `cluster.keelway.dev/c1`.
-fn told(name: Option<&proto::DocumentName>) -> String {
+fn kubectl_name(name: Option<&proto::DocumentName>) -> String {
     let Some(name) = name else { return String::new() };
     let group = if name.kind == "Secret" { "" } else { ".keelway.dev" };
     let own = match name.namespace.as_str() {

@@ -3,16 +3,16 @@
 use std::io::Write;
 
 use keelway_api::{duration::Span, jiff::Timestamp};
-use keelway_reconciler::{Eviction, Workers};
+use keelway_reconciler::{ClusterWorkers, Eviction};
 
 use super::workers::{after, cluster, connect, failure};
 use crate::{
-    args::{EvictArguments, Global, OfCluster},
-    exit::{Code, Failure},
+    args::{ClusterArgument, EvictArguments, GlobalArguments},
+    exit::{Code, CommandFailure},
     input::Input,
 };
 
-pub(super) fn run(global: &Global, arguments: &EvictArguments) -> Result<Code, Failure> {
+pub(super) fn run(global: &GlobalArguments, arguments: &EvictArguments) -> Result<Code, CommandFailure> {
     let documents = Input::read(&global.files)?.documents()?;
     let cluster = cluster(&documents, &arguments.cluster)?;
     let (runtime, workers) = connect(&documents, cluster, &arguments.cluster)?;
@@ -22,11 +22,11 @@ pub(super) fn run(global: &Global, arguments: &EvictArguments) -> Result<Code, F
 
 /// Evicts each, in order, until one cannot be. Their names are nobody's for as long as certificates of workers live.
 pub(super) async fn evict(
-    workers: &Workers,
+    workers: &ClusterWorkers,
     names: impl IntoIterator<Item = impl AsRef<str>>,
-    (cluster, worker_ttl): (&OfCluster, Span),
-    global: &Global,
-) -> Result<Code, Failure> {
+    (cluster, worker_ttl): (&ClusterArgument, Span),
+    global: &GlobalArguments,
+) -> Result<Code, CommandFailure> {
     let until = after(Timestamp::now(), worker_ttl);
     for name in names {
         let name = name.as_ref();

@@ -1,26 +1,26 @@
 //! `keelway observe`.
 
-use keelway_reconciler::look;
+use keelway_reconciler::observe_now;
 
 use super::{
     print,
-    session::{Session, runtime_of_passes},
+    session::{PipeSession, runtime_of_passes},
 };
 use crate::{
-    args::Global,
-    exit::{Code, Failure},
+    args::GlobalArguments,
+    exit::{Code, CommandFailure},
     input::Input,
 };
 
-pub(super) fn run(global: &Global) -> Result<Code, Failure> {
-    let mut session = Session::new(global, Input::read_some(&global.files)?.world()?);
+pub(super) fn run(global: &GlobalArguments) -> Result<Code, CommandFailure> {
+    let mut session = PipeSession::new(global, Input::read_some(&global.files)?.world()?);
     let seen = runtime_of_passes()?.block_on(async {
-        let seen = look(&session.context, &mut session.minter).await;
-        session.context.machines.part().await;
+        let seen = observe_now(&session.context, &mut session.minter).await;
+        session.context.machines.release_probes().await;
         seen
     });
     drop(session.context);
-    let seen = seen.map_err(Failure::other)?;
+    let seen = seen.map_err(CommandFailure::other)?;
     print(&seen.write())?;
     Ok(Code::Done)
 }

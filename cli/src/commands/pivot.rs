@@ -3,32 +3,32 @@
 use std::io::Write;
 
 use keelway_api::Documents;
-use keelway_manager::pivot::{PivotError, Stream, pivot};
+use keelway_manager::pivot::{PipeStore, PivotError, pivot};
 
-use super::{session::runtime_of_passes, taken::Taken};
+use super::{claimed_store::ClaimedStore, session::runtime_of_passes};
 use crate::{
-    args::{EndArgument, Global, PivotArguments},
+    args::{GlobalArguments, PivotArguments, PivotStoreArgument},
     directories::state_directory,
-    exit::{Code, Failure},
+    exit::{Code, CommandFailure},
     input::Input,
     pipe::Pipe,
 };
 
-pub(super) fn run(global: &Global, arguments: &PivotArguments) -> Result<Code, Failure> {
+pub(super) fn run(global: &GlobalArguments, arguments: &PivotArguments) -> Result<Code, CommandFailure> {
     let PivotArguments { from, to, namespace } = arguments;
     if from == to {
         let problem = "the documents are to stay where they are";
-        return Err(Failure::usage(problem, "say --from, --to, or both: two different stores"));
+        return Err(CommandFailure::usage(problem, "say --from, --to, or both: two different stores"));
     }
     let input = match from {
-        EndArgument::Stream => Some(Input::read(&global.files)?),
-        EndArgument::Directory(_) | EndArgument::Kubernetes(_) => None,
+        PivotStoreArgument::Stream => Some(Input::read(&global.files)?),
+        PivotStoreArgument::Directory(_) | PivotStoreArgument::Kubernetes(_) => None,
     };
     let documents = input.as_ref().map(Input::documents).transpose()?.unwrap_or_default();
     let moved = runtime_of_passes()?.block_on(async {
-        let from = Taken::begin(from, Taken::Stdin(Stream::of(documents)), namespace).await?;
+        let from = ClaimedStore::begin(from, ClaimedStore::Stdin(PipeStore::of(documents)), namespace).await?;
         let stdout = Pipe::new(Documents::default(), &state_directory(), global.quiet);
-        let to = match Taken::begin(to, Taken::Stdout(stdout), namespace).await {
+        let to = match ClaimedStore::begin(to, ClaimedStore::Stdout(stdout), namespace).await {
             Ok(to) => to,
             Err(failure) => {
                 from.end().await;
@@ -41,21 +41,21 @@ pub(super) fn run(global: &Global, arguments: &PivotArguments) -> Result<Code, F
         to.end().await;
         moved
     })?;
-    tell(global, &moved);
+    print_result(global, &moved);
     Ok(Code::Done)
 }
 
 /// What did not fit is told fault by fault.
-fn failed(error: PivotError) -> Failure {
+fn failed(error: PivotError) -> CommandFailure {
     match error {
-        PivotError::Faults { faults, .. } => Failure::faults(faults, &Input::flags()),
+        PivotError::Faults { faults, .. } => CommandFailure::faults(faults, &Input::flags()),
         error @ (PivotError::Store(_) | PivotError::Empty(_) | PivotError::Left { .. } | PivotError::Lost { .. }) => {
-            Failure::other(error)
+            CommandFailure::other(error)
         }
     }
 }
 
-fn tell(global: &Global, moved: &Documents) {
+fn print_result(global: &GlobalArguments, moved: &Documents) {
     if global.quiet {
         return;
     }
@@ -64,7 +64,7 @@ fn tell(global: &Global, moved: &Documents) {
         ("Hypervisors", moved.hypervisors.len()),
         ("Clusters", moved.clusters.len()),
         ("Components", moved.components.len()),
-        ("Secrets", moved.secrets.len() + moved.given.len()),
+        ("Secrets", moved.secrets.len() + moved.user_secrets.len()),
     ];
     let counts = classes.into_iter().chain(counts).map(|(what, count)| format!("{count} {what}"));
     let _ = writeln!(std::io::stderr(), "moved: {}", counts.collect::<Vec<_>>().join(", "));

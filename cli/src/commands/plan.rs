@@ -4,19 +4,19 @@ use std::{collections::BTreeMap, fmt::Write, path::Path};
 
 use keelway_api::{Cluster, Documents, Observation, Shared, name::ClusterRef};
 use keelway_hypervisor_agent::action::Action;
-use keelway_reconciler::{Preview, preview, preview_offline};
+use keelway_reconciler::{PlanPreview, preview, preview_offline};
 
 use super::{
     print,
-    session::{self, Session, runtime_of_passes},
+    session::{self, PipeSession, runtime_of_passes},
 };
 use crate::{
-    args::{Global, PlanArguments},
-    exit::{Code, Failure},
+    args::{GlobalArguments, PlanArguments},
+    exit::{Code, CommandFailure},
     input::Input,
 };
 
-pub(super) fn run(global: &Global, arguments: &PlanArguments) -> Result<Code, Failure> {
+pub(super) fn run(global: &GlobalArguments, arguments: &PlanArguments) -> Result<Code, CommandFailure> {
     let input = Input::read_some(&global.files)?;
     let preview = match &arguments.offline {
         Some(file) => offline(&input, file)?,
@@ -26,27 +26,27 @@ pub(super) fn run(global: &Global, arguments: &PlanArguments) -> Result<Code, Fa
     Ok(if arguments.exit_code && !preview.settled() { Code::SomethingToDo } else { Code::Done })
 }
 
-fn online(global: &Global, input: &Input) -> Result<Preview, Failure> {
-    let mut session = Session::new(global, input.world()?);
+fn online(global: &GlobalArguments, input: &Input) -> Result<PlanPreview, CommandFailure> {
+    let mut session = PipeSession::new(global, input.world()?);
     let preview = runtime_of_passes()?.block_on(async {
         let preview = preview(&session.context, &mut session.minter).await;
-        session.context.machines.part().await;
+        session.context.machines.release_probes().await;
         preview
     });
     drop(session.context);
-    preview.map_err(Failure::other)
+    preview.map_err(CommandFailure::other)
 }
 
 /// Certificates count as they did when the observation was made.
-fn offline(input: &Input, file: &Path) -> Result<Preview, Failure> {
+fn offline(input: &Input, file: &Path) -> Result<PlanPreview, CommandFailure> {
     let told = Input::read(&[file.to_owned()])?;
-    let observation = Observation::read(&told.bytes).map_err(|faults| Failure::faults(faults, &told))?;
+    let observation = Observation::read(&told.bytes).map_err(|faults| CommandFailure::faults(faults, &told))?;
     let documents = input.world()?;
-    preview_offline(&documents, observation, &mut session::minter()).map_err(Failure::other)
+    preview_offline(&documents, observation, &mut session::minter()).map_err(CommandFailure::other)
 }
 
 /// Headings over lists, in the order in which a pass works.
-fn render(preview: &Preview) -> String {
+fn render(preview: &PlanPreview) -> String {
     let mut text = String::new();
     let clusters = preview.plan.documents.clusters.iter();
     let paused = clusters.filter(|(_, cluster)| cluster.spec.paused).map(|(name, _)| name.to_string());
@@ -55,7 +55,7 @@ fn render(preview: &Preview) -> String {
         section(&mut text, "Paused", paused);
         return text;
     }
-    let names = Names::of(&preview.plan.documents);
+    let names = ClusterNames::of(&preview.plan.documents);
     section(&mut text, "Decisions", preview.plan.decisions.iter().map(ToString::to_string));
     let keys = preview.plan.mint.iter();
     section(
@@ -87,9 +87,9 @@ fn render(preview: &Preview) -> String {
 }
 
 /// Clusters as people name them, by the namespace of what is theirs.
-struct Names<'a>(BTreeMap<String, &'a ClusterRef>);
+struct ClusterNames<'a>(BTreeMap<String, &'a ClusterRef>);
 
-impl<'a> Names<'a> {
+impl<'a> ClusterNames<'a> {
     fn of(documents: &'a Documents) -> Self {
         let named = |(name, cluster): (&'a ClusterRef, &Shared<Cluster>)| Some((cluster.id()?.namespace(), name));
         Self(documents.clusters.iter().filter_map(named).collect())

@@ -3,65 +3,65 @@
 use std::{collections::BTreeMap, io::Write};
 
 use keelway_api::{Documents, jiff::Timestamp, name::ClusterRef};
-use keelway_manager::pivot::{End, PivotError, Stream};
+use keelway_manager::pivot::{PipeStore, PivotError, PivotStore};
 use keelway_planner::{Recovery, Remedy};
 use keelway_reconciler::{ConnectedMachines, Machines, StoreError, recover};
 
-use super::{print_documents, session::runtime_of_passes, taken::Taken};
+use super::{claimed_store::ClaimedStore, print_documents, session::runtime_of_passes};
 use crate::{
-    args::{EndArgument, Global, RecoverArguments},
+    args::{GlobalArguments, PivotStoreArgument, RecoverArguments},
     directories::cache_directory,
-    exit::{Code, Failure},
+    exit::{Code, CommandFailure},
     input::Input,
-    table::Table,
+    table::TextTable,
 };
 
-pub(super) fn run(global: &Global, arguments: &RecoverArguments) -> Result<Code, Failure> {
+pub(super) fn run(global: &GlobalArguments, arguments: &RecoverArguments) -> Result<Code, CommandFailure> {
     let RecoverArguments { from, dry_run, namespace } = arguments;
     let input = match from {
-        EndArgument::Stream => Some(Input::read_some(&global.files)?),
-        EndArgument::Directory(_) | EndArgument::Kubernetes(_) => None,
+        PivotStoreArgument::Stream => Some(Input::read_some(&global.files)?),
+        PivotStoreArgument::Directory(_) | PivotStoreArgument::Kubernetes(_) => None,
     };
     // A dry run writes no documents, so nothing of its input is to be given back.
     let echoed = input.as_ref().filter(|_| !dry_run);
-    let echo = |failure: Failure| match echoed {
-        Some(input) => failure.echoing(input),
+    let echo = |failure: CommandFailure| match echoed {
+        Some(input) => failure.with_echo(input),
         None => failure,
     };
     let documents = input.as_ref().map(Input::documents).transpose().map_err(echo)?.unwrap_or_default();
     let recovery = runtime_of_passes()?.block_on(async {
-        let taken = Taken::begin(from, Taken::Stdin(Stream::of(documents)), namespace).await?;
+        let taken = ClaimedStore::begin(from, ClaimedStore::Stdin(PipeStore::of(documents)), namespace).await?;
         let recovery = recovered(taken.as_end(), *dry_run).await;
         taken.end().await;
         recovery
     });
     let recovery = recovery.map_err(echo)?;
-    if *from == EndArgument::Stream && !dry_run {
+    if *from == PivotStoreArgument::Stream && !dry_run {
         print_documents(&recovery.documents)?;
     }
     report(global, &recovery);
     Ok(if recovery.needs_attention() { Code::SomethingToDo } else { Code::Done })
 }
 
-async fn recovered(store: &dyn End, dry_run: bool) -> Result<Recovery, Failure> {
-    if let Some(whither) = store.left_for().await.map_err(Failure::other)? {
-        return Err(Failure::other(PivotError::Left { from: store.title(), whither }));
+async fn recovered(store: &dyn PivotStore, dry_run: bool) -> Result<Recovery, CommandFailure> {
+    if let Some(target) = store.pivot_target().await.map_err(CommandFailure::other)? {
+        return Err(CommandFailure::other(PivotError::Left { from: store.title(), target }));
     }
-    let documents = store.load().await.map_err(Failure::other)?;
+    let documents = store.load().await.map_err(CommandFailure::other)?;
     if documents.is_empty() {
-        return Err(Failure::other(PivotError::Empty(store.title())));
+        return Err(CommandFailure::other(PivotError::Empty(store.title())));
     }
     let machines = ConnectedMachines::new(cache_directory().join("images"));
     let recovery = recover(&machines, &documents, Timestamp::now()).await;
-    machines.part().await;
+    machines.release_probes().await;
     if !dry_run && recovery.documents != *documents {
-        save(store, &documents, &recovery.documents).await.map_err(Failure::other)?;
+        save(store, &documents, &recovery.documents).await.map_err(CommandFailure::other)?;
     }
     Ok(recovery)
 }
 
 /// Clusters are paused first: nobody works on the documents before both are saved.
-async fn save(store: &dyn End, before: &Documents, recovered: &Documents) -> Result<(), StoreError> {
+async fn save(store: &dyn PivotStore, before: &Documents, recovered: &Documents) -> Result<(), StoreError> {
     let is_running = |name: &ClusterRef| before.clusters.get(name).is_some_and(|cluster| !cluster.spec.paused);
     let paused = recovered.clusters.iter().filter(|(name, cluster)| cluster.spec.paused && is_running(name));
     let paused: Vec<ClusterRef> = paused.map(|(name, _)| name.clone()).collect();
@@ -72,10 +72,10 @@ async fn save(store: &dyn End, before: &Documents, recovered: &Documents) -> Res
     store.save(recovered).await
 }
 
-fn report(global: &Global, recovery: &Recovery) {
+fn report(global: &GlobalArguments, recovery: &Recovery) {
     let mut stderr = std::io::stderr();
     if !global.quiet && !recovery.differences.is_empty() {
-        let mut table = Table::new(&["SUBJECT", "RESULT", "DIFFERENCE"]);
+        let mut table = TextTable::new(&["SUBJECT", "RESULT", "DIFFERENCE"]);
         for difference in &recovery.differences {
             let kind = &difference.kind;
             table.row(vec![difference.subject.clone(), kind.remedy().to_string(), kind.to_string()]);

@@ -22,13 +22,13 @@ use keelway_api::{
 
 use super::print;
 use crate::{
-    args::{Arguments, ReferenceCommand},
-    exit::{Code, Failure},
+    args::{CliArguments, ReferenceCommand},
+    exit::{Code, CommandFailure},
 };
 
-pub(super) fn run(command: ReferenceCommand) -> Result<Code, Failure> {
+pub(super) fn run(command: ReferenceCommand) -> Result<Code, CommandFailure> {
     match command {
-        ReferenceCommand::Man { directory } => pages(&directory).map_err(Failure::other)?,
+        ReferenceCommand::Man { directory } => pages(&directory).map_err(CommandFailure::other)?,
         ReferenceCommand::Fields => print(&fields()?)?,
         ReferenceCommand::Reasons => print(&reasons())?,
         ReferenceCommand::Arguments => print(&arguments())?,
@@ -51,7 +51,7 @@ const EXIT_STATUS: [(&str, &str); 7] = [
 
 fn pages(directory: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("could not make {}", directory.display()))?;
-    let mut command = Arguments::command().disable_help_subcommand(true);
+    let mut command = CliArguments::command().disable_help_subcommand(true);
     command.build();
     page(directory, &command, "keelway")
 }
@@ -115,15 +115,15 @@ fn commands() -> String {
         }
     }
     let mut text = String::new();
-    add(&mut text, &Arguments::command(), "");
+    add(&mut text, &CliArguments::command(), "");
     text
 }
 
-fn fields() -> Result<String, Failure> {
+fn fields() -> Result<String, CommandFailure> {
     let mut text =
         "# Every field\n\nWritten by `cargo xtask docs`. `keelway explain KIND.FIELD` tells the same.\n".to_owned();
     for kind in kinds() {
-        let found = explain(kind).map_err(Failure::other)?;
+        let found = explain(kind).map_err(CommandFailure::other)?;
         let _ = write!(text, "\n## {kind}\n\n| Field | Type | Required | Default | Meaning |\n|---|---|---|---|---|\n");
         rows(&mut text, kind, &found)?;
     }
@@ -131,10 +131,10 @@ fn fields() -> Result<String, Failure> {
 }
 
 /// A line for each field, and for those below it.
-fn rows(text: &mut String, kind: &str, of: &Explanation) -> Result<(), Failure> {
+fn rows(text: &mut String, kind: &str, of: &Explanation) -> Result<(), CommandFailure> {
     for field in &of.fields {
         let path = if of.path.is_empty() { field.name.to_owned() } else { format!("{}.{}", of.path, field.name) };
-        let found = explain(&format!("{kind}.{path}")).map_err(Failure::other)?;
+        let found = explain(&format!("{kind}.{path}")).map_err(CommandFailure::other)?;
         let default = found.default.as_ref().filter(|_| found.fields.is_empty()).map(|value| format!("`{value}`"));
         let required = if field.required { "yes" } else { "" };
         let meaning = field.description.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");
@@ -254,7 +254,7 @@ Written by `cargo xtask docs`.
     .to_owned();
     for reason in condition::reason::ALL {
         let of = reason.explained();
-        let _ = writeln!(text, "| {} | {} | `{}` | {} | {} |", of.kind, of.condition, of.name, of.meaning, of.mend);
+        let _ = writeln!(text, "| {} | {} | `{}` | {} | {} |", of.kind, of.condition, of.name, of.meaning, of.help);
     }
     text.push_str(
         "\

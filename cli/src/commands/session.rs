@@ -3,38 +3,39 @@
 use std::sync::Arc;
 
 use keelway_api::{Documents, jiff::Timestamp};
-use keelway_reconciler::{ConnectedMachines, Context, DialledComponents, PkiMinter, Run};
+use keelway_reconciler::{ConnectedMachines, DialledComponents, PassContext, PkiMinter, RunControl};
 use rand::{SeedableRng, rngs::StdRng};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::Global,
+    args::GlobalArguments,
     directories::{cache_directory, state_directory},
-    exit::Failure,
+    exit::CommandFailure,
     pipe::Pipe,
-    progress::Line,
+    progress::ProgressLine,
 };
 
 /// A pass over documents of a pipe.
-pub(super) struct Session {
+pub(super) struct PipeSession {
     pub(super) pipe: Arc<Pipe>,
-    pub(super) context: Context,
+    pub(super) context: PassContext,
     pub(super) minter: PkiMinter<StdRng>,
 }
 
-impl Session {
+impl PipeSession {
     /// Over documents that stdout gets.
-    pub(super) fn new(global: &Global, documents: Documents) -> Self {
+    pub(super) fn new(global: &GlobalArguments, documents: Documents) -> Self {
         Self::over(Pipe::new(documents, &state_directory(), global.quiet), global)
     }
 
     /// Over documents of this store.
-    pub(super) fn over(pipe: Pipe, global: &Global) -> Self {
+    pub(super) fn over(pipe: Pipe, global: &GlobalArguments) -> Self {
         let pipe = Arc::new(pipe);
-        let run = Run { stop: CancellationToken::new(), progress: Arc::new(Line::of_terminal(global.quiet)) };
+        let run =
+            RunControl { stop: CancellationToken::new(), progress: Arc::new(ProgressLine::of_terminal(global.quiet)) };
         let machines = Arc::new(ConnectedMachines::new(cache_directory().join("images")));
         let components = Arc::new(DialledComponents::new(machines.clone()));
-        let context = Context { store: pipe.clone(), machines, components, clock: Arc::new(Timestamp::now), run };
+        let context = PassContext { store: pipe.clone(), machines, components, clock: Arc::new(Timestamp::now), run };
         Self { pipe, context, minter: minter() }
     }
 }
@@ -46,11 +47,11 @@ pub(super) fn minter() -> PkiMinter<StdRng> {
 
 /// The runtime of passes. Connections are spoken on by a thread of their own, as a decision about many machines takes longer than
 /// the other side of one waits for a sign of life.
-pub(super) fn runtime_of_passes() -> Result<tokio::runtime::Runtime, Failure> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(Failure::other)
+pub(super) fn runtime_of_passes() -> Result<tokio::runtime::Runtime, CommandFailure> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(CommandFailure::other)
 }
 
 /// The runtime of a command that talks to machines and decides nothing. It waits nearly all of the time, and one thread wakes no other.
-pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::other)
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, CommandFailure> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CommandFailure::other)
 }

@@ -9,8 +9,8 @@ use serde_json::Value as Json;
 
 use super::print;
 use crate::{
-    args::{Global, StatusArguments, StatusOutput},
-    exit::{Code, Failure},
+    args::{GlobalArguments, StatusArguments, StatusOutput},
+    exit::{Code, CommandFailure},
     input::Input,
     view::{ClusterView, ComponentView, HypervisorView, RoleView, list, table},
 };
@@ -18,20 +18,22 @@ use crate::{
 /// How many lines a screen has.
 const SCREEN: usize = 24;
 
-pub(super) fn run(global: &Global, arguments: &StatusArguments) -> Result<Code, Failure> {
+pub(super) fn run(global: &GlobalArguments, arguments: &StatusArguments) -> Result<Code, CommandFailure> {
     let documents = Input::read(&global.files)?.documents()?;
     let text = match arguments.output {
-        StatusOutput::Table => World::of(&documents, Timestamp::now()).on_a_screen(),
-        StatusOutput::Wide => World::of(&documents, Timestamp::now()).whole(true),
-        StatusOutput::Json => serde_json::to_string_pretty(&whole(&documents)).map_err(Failure::other)? + "\n",
-        StatusOutput::Yaml => serde_saphyr::to_string(&whole(&documents)).map_err(Failure::other)?,
+        StatusOutput::Table => StatusReport::of(&documents, Timestamp::now()).on_a_screen(),
+        StatusOutput::Wide => StatusReport::of(&documents, Timestamp::now()).full_text(true),
+        StatusOutput::Json => {
+            serde_json::to_string_pretty(&document_list(&documents)).map_err(CommandFailure::other)? + "\n"
+        }
+        StatusOutput::Yaml => serde_saphyr::to_string(&document_list(&documents)).map_err(CommandFailure::other)?,
     };
     print(&text)?;
     Ok(Code::Done)
 }
 
 /// The documents themselves, without keys.
-fn whole(documents: &Documents) -> Json {
+fn document_list(documents: &Documents) -> Json {
     let clusters = documents.clusters.values().map(|cluster| DocumentRef::Cluster(cluster).json());
     let components = documents.components.values().map(|component| DocumentRef::Component(component).json());
     let machines = documents.hypervisors.values().map(|machine| DocumentRef::Hypervisor(machine).json());
@@ -40,7 +42,7 @@ fn whole(documents: &Documents) -> Json {
 }
 
 /// What the documents tell of the world.
-struct World {
+struct StatusReport {
     troubles: String,
     clusters: Vec<ClusterView>,
     components: Vec<ComponentView>,
@@ -48,7 +50,7 @@ struct World {
     hypervisors: Vec<HypervisorView>,
 }
 
-impl World {
+impl StatusReport {
     fn of(documents: &Documents, now: Timestamp) -> Self {
         let mut roles: BTreeMap<String, RoleView> = BTreeMap::new();
         for component in documents.components.values() {
@@ -64,7 +66,7 @@ impl World {
     }
 
     /// What is wrong comes first, then three tables.
-    fn whole(&self, wide: bool) -> String {
+    fn full_text(&self, wide: bool) -> String {
         self.with(&table(&self.components, wide), wide)
     }
 
@@ -80,12 +82,12 @@ impl World {
     fn on_a_screen(&self) -> String {
         let fits = |text: &String| text.lines().count() <= SCREEN;
         let by_role = || self.with(&table(&self.roles, false), false);
-        let fitting = [self.whole(false)].into_iter().chain(std::iter::once_with(by_role)).find(fits);
-        fitting.unwrap_or_else(|| self.in_short())
+        let fitting = [self.full_text(false)].into_iter().chain(std::iter::once_with(by_role)).find(fits);
+        fitting.unwrap_or_else(|| self.summary())
     }
 
     /// What is not well, and how many others there are.
-    fn in_short(&self) -> String {
+    fn summary(&self) -> String {
         let mut text = self.troubles.clone();
         if !text.is_empty() {
             text.push('\n');

@@ -2,12 +2,12 @@
 
 use super::print;
 use crate::{
-    args::Global,
-    exit::{Code, Failure},
+    args::GlobalArguments,
+    exit::{Code, CommandFailure},
     input::Input,
 };
 
-pub(super) fn run(global: &Global) -> Result<Code, Failure> {
+pub(super) fn run(global: &GlobalArguments) -> Result<Code, CommandFailure> {
     let documents = Input::read_some(&global.files)?.world()?;
     let counts = [
         (documents.hypervisors.len(), "Hypervisor"),

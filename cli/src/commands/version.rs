@@ -6,40 +6,43 @@ use serde::Serialize;
 use super::print;
 use crate::{
     args::{VersionArguments, VersionOutput},
-    exit::{Code, Failure},
-    table::Table,
+    exit::{Code, CommandFailure},
+    table::TextTable,
     terminal,
 };
 
 /// What this program is and runs.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Version {
+struct VersionReport {
     client_version: &'static str,
-    releases: Vec<Runs>,
+    releases: Vec<SupportedRelease>,
 }
 
 /// A release that clusters can run.
 #[derive(Serialize)]
-struct Runs {
+struct SupportedRelease {
     kubernetes: &'static str,
     etcd: &'static str,
 }
 
-pub(super) fn run(arguments: &VersionArguments) -> Result<Code, Failure> {
-    let releases = RELEASES.iter().map(|release| Runs { kubernetes: release.kubernetes, etcd: release.etcd }).collect();
-    let version = Version { client_version: env!("CARGO_PKG_VERSION"), releases };
+pub(super) fn run(arguments: &VersionArguments) -> Result<Code, CommandFailure> {
+    let releases = RELEASES
+        .iter()
+        .map(|release| SupportedRelease { kubernetes: release.kubernetes, etcd: release.etcd })
+        .collect();
+    let version = VersionReport { client_version: env!("CARGO_PKG_VERSION"), releases };
     let text = match arguments.output {
         VersionOutput::Text => render(&version),
-        VersionOutput::Json => serde_json::to_string_pretty(&version).map_err(Failure::other)? + "\n",
-        VersionOutput::Yaml => serde_saphyr::to_string(&version).map_err(Failure::other)?,
+        VersionOutput::Json => serde_json::to_string_pretty(&version).map_err(CommandFailure::other)? + "\n",
+        VersionOutput::Yaml => serde_saphyr::to_string(&version).map_err(CommandFailure::other)?,
     };
     print(&text)?;
     Ok(Code::Done)
 }
 
-fn render(version: &Version) -> String {
-    let mut table = Table::new(&["KUBERNETES", "ETCD"]);
+fn render(version: &VersionReport) -> String {
+    let mut table = TextTable::new(&["KUBERNETES", "ETCD"]);
     for release in &version.releases {
         table.row(vec![release.kubernetes.to_owned(), release.etcd.to_owned()]);
     }

@@ -2,7 +2,7 @@
 
 use keelway_api::{ClusterClass, Documents};
 
-use super::View;
+use super::TableRow;
 
 /// A class at a glance.
 pub(crate) struct ClassView {
@@ -13,7 +13,7 @@ pub(crate) struct ClassView {
     namespaces: String,
 }
 
-impl View for ClassView {
+impl TableRow for ClassView {
     const HEADER: &'static [&'static str] = &["CLUSTERCLASS", "DEFAULT", "CLUSTERS", "REGISTRY", "NAMESPACES"];
     const NARROW: usize = 4;
 

@@ -2,7 +2,7 @@
 
 use keelway_api::{Cluster, Documents, condition, jiff::Timestamp, role::Role};
 
-use super::{View, age, message_of, reason_of, status_of};
+use super::{TableRow, age, message_of, reason_of, status_of};
 
 /// A cluster at a glance.
 pub(crate) struct ClusterView {
@@ -17,7 +17,7 @@ pub(crate) struct ClusterView {
     pub(crate) message: String,
 }
 
-impl View for ClusterView {
+impl TableRow for ClusterView {
     const HEADER: &'static [&'static str] =
         &["CLUSTER", "AVAILABLE", "VERSION", "ETCD", "API", "ENDPOINT", "AGE", "PROGRESSING", "MESSAGE"];
     const NARROW: usize = 7;

@@ -2,7 +2,7 @@
 
 use keelway_api::{Component, name::PodName};
 
-use super::{View, status_of};
+use super::{TableRow, status_of};
 
 /// A component at a glance.
 pub(crate) struct ComponentView {
@@ -15,7 +15,7 @@ pub(crate) struct ComponentView {
     pub(crate) placement: String,
 }
 
-impl View for ComponentView {
+impl TableRow for ComponentView {
     const HEADER: &'static [&'static str] =
         &["COMPONENT", "READY", "VERSION", "HYPERVISOR", "PORTS", "USER", "PLACEMENT"];
     const NARROW: usize = 4;

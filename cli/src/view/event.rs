@@ -3,7 +3,7 @@
 use keelway_api::{Time, jiff::Timestamp, machine::MachineEvent};
 use serde_json::{Value as Json, json};
 
-use super::{View, age};
+use super::{TableRow, age};
 
 /// An event of a machine, with its machine and what it is about by the names of the documents.
 pub(crate) struct EventView {
@@ -14,7 +14,7 @@ pub(crate) struct EventView {
     pub(crate) now: Timestamp,
 }
 
-impl View for EventView {
+impl TableRow for EventView {
     const HEADER: &'static [&'static str] =
         &["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE", "CONTAINER", "HYPERVISOR", "FIRST SEEN", "COUNT"];
     const NARROW: usize = 5;

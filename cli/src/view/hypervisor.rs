@@ -2,7 +2,7 @@
 
 use keelway_api::{Documents, Hypervisor};
 
-use super::{View, message_of, status_of};
+use super::{TableRow, message_of, status_of};
 
 /// A hypervisor at a glance.
 pub(crate) struct HypervisorView {
@@ -14,7 +14,7 @@ pub(crate) struct HypervisorView {
     pub(crate) message: String,
 }
 
-impl View for HypervisorView {
+impl TableRow for HypervisorView {
     const HEADER: &'static [&'static str] = &["HYPERVISOR", "ROLE", "READY", "COMPONENTS", "ADDRESSES", "RUNTIME"];
     const NARROW: usize = 4;
 

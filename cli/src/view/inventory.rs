@@ -9,12 +9,12 @@ use keelway_api::{
     validated::ZONE_LABEL,
 };
 
-use super::{View, age, message_of, status_of};
+use super::{TableRow, age, message_of, status_of};
 
 /// A hypervisor with what components request of it.
 pub(crate) struct InventoryView(Vec<String>);
 
-impl View for InventoryView {
+impl TableRow for InventoryView {
     const HEADER: &'static [&'static str] = &[
         "HYPERVISOR",
         "ROLE",

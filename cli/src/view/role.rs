@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use keelway_api::{Component, condition};
 
-use super::View;
+use super::TableRow;
 
 /// Components of one role at a glance.
 #[derive(Default)]
@@ -16,7 +16,7 @@ pub(crate) struct RoleView {
     hypervisors: BTreeSet<String>,
 }
 
-impl View for RoleView {
+impl TableRow for RoleView {
     const HEADER: &'static [&'static str] = &["COMPONENTS", "READY", "VERSION", "HYPERVISORS"];
     const NARROW: usize = 4;
 

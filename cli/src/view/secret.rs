@@ -2,7 +2,7 @@
 
 use keelway_api::{Secret, jiff::Timestamp};
 
-use super::{View, age};
+use super::{TableRow, age};
 
 /// One row about a Secret.
 pub(crate) struct SecretView {
@@ -17,13 +17,13 @@ impl SecretView {
         Self {
             name,
             kind: secret.type_.clone().unwrap_or_else(|| "Opaque".to_owned()),
-            values: secret.data.as_ref().map_or(0, keelway_api::entries::Entries::len),
+            values: secret.data.as_ref().map_or(0, keelway_api::entries::CompactMap::len),
             age: age(secret.metadata.creation_timestamp(), now),
         }
     }
 }
 
-impl View for SecretView {
+impl TableRow for SecretView {
     const HEADER: &'static [&'static str] = &["SECRET", "TYPE", "DATA", "AGE"];
     const NARROW: usize = 4;
 

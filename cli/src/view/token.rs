@@ -4,7 +4,7 @@ use keelway_api::{Time, jiff::Timestamp};
 use keelway_reconciler::TokenRecord;
 use serde_json::{Value as Json, json};
 
-use super::{View, age};
+use super::{TableRow, age};
 
 /// A token of a cluster, without its secret.
 pub(crate) struct TokenView {
@@ -13,7 +13,7 @@ pub(crate) struct TokenView {
     pub(crate) now: Timestamp,
 }
 
-impl View for TokenView {
+impl TableRow for TokenView {
     const HEADER: &'static [&'static str] = &["TOKEN", "STATE", "ENDS IN", "AGE", "CLUSTER"];
     const NARROW: usize = 4;
 

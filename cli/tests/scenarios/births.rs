@@ -86,7 +86,7 @@ pub(super) const ALL: &[Scenario] = &[
         name: "birth-with-a-machine-that-does-not-answer",
         question: "Where do three replicas go while one machine does not answer?",
         from: worlds::three_unborn,
-        change: |world| world.silence("private-2", keelway_api::machine::Silent::Asked, "no route to host"),
+        change: |world| world.silence("private-2", keelway_api::machine::UnreachableReason::Asked, "no route to host"),
     },
     Scenario {
         name: "birth-with-a-cordoned-machine",

@@ -1,6 +1,6 @@
 //! Documents and files that change, and time that passes.
 
-use keelway_api::{documents::SecretName, machine::Silent};
+use keelway_api::{documents::SecretName, machine::UnreachableReason};
 
 use super::{Scenario, worlds};
 
@@ -74,7 +74,7 @@ pub(super) const ALL: &[Scenario] = &[
         change: |world| {
             world.cluster("c1").spec.images.registry = Some("registry.example.com".to_owned());
             let place = world.place_of("c1/kube-apiserver-1");
-            world.silence(&place, Silent::Asked, "no route to host");
+            world.silence(&place, UnreachableReason::Asked, "no route to host");
         },
     },
     Scenario {

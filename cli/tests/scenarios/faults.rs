@@ -1,6 +1,6 @@
 //! Machines and components that are not as they should be.
 
-use keelway_api::{machine::Silent, role::EGRESS};
+use keelway_api::{machine::UnreachableReason, role::EGRESS};
 
 use super::{Scenario, worlds};
 
@@ -11,7 +11,7 @@ pub(super) const ALL: &[Scenario] = &[
         from: worlds::three,
         change: |world| {
             let place = world.place_of("c1/etcd-0");
-            world.silence(&place, Silent::Asked, "no route to host");
+            world.silence(&place, UnreachableReason::Asked, "no route to host");
         },
     },
     Scenario {
@@ -20,7 +20,7 @@ pub(super) const ALL: &[Scenario] = &[
         from: worlds::one,
         change: |world| {
             let why = "could not reach the agent at /run/private-1.sock: connection refused";
-            world.silence("private-1", Silent::Asked, why);
+            world.silence("private-1", UnreachableReason::Asked, why);
         },
     },
     Scenario {
@@ -29,7 +29,7 @@ pub(super) const ALL: &[Scenario] = &[
         from: worlds::three,
         change: |world| {
             let place = world.place_of("c1/etcd-0");
-            world.silence(&place, Silent::Runtime, "no answer within 8 s");
+            world.silence(&place, UnreachableReason::Runtime, "no answer within 8 s");
         },
     },
     Scenario {
@@ -85,7 +85,7 @@ pub(super) const ALL: &[Scenario] = &[
         from: worlds::one,
         change: |world| {
             let path = "/run/containerd/containerd.sock".to_owned();
-            world.hypervisor("private-1").spec.endpoint = keelway_api::hypervisor::Endpoint::Unix { path };
+            world.hypervisor("private-1").spec.endpoint = keelway_api::hypervisor::HypervisorEndpoint::Unix { path };
             world.end("c1/kube-apiserver-0", 137);
         },
     },

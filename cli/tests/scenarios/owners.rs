@@ -3,7 +3,7 @@
 use keelway_api::{
     Time,
     hypervisor::LOST_ANNOTATION,
-    machine::{SandboxState, Silent},
+    machine::{SandboxState, UnreachableReason},
     name::PodName,
 };
 
@@ -55,7 +55,7 @@ pub(super) const ALL: &[Scenario] = &[
         from: worlds::one,
         change: |world| {
             delete(world, "c1");
-            world.silence("public-1", Silent::Asked, "no route to host");
+            world.silence("public-1", UnreachableReason::Asked, "no route to host");
         },
     },
     Scenario {
@@ -64,7 +64,7 @@ pub(super) const ALL: &[Scenario] = &[
         from: worlds::one,
         change: |world| {
             delete(world, "c1");
-            world.silence("public-1", Silent::Asked, "no route to host");
+            world.silence("public-1", UnreachableReason::Asked, "no route to host");
             world.pass();
             let machine = world.documents.hypervisors.get_mut(&"public-1".parse().unwrap()).unwrap();
             machine.metadata.annotations.get_or_insert_default().insert(LOST_ANNOTATION.to_owned(), "true".to_owned());

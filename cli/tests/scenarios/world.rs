@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
-    Cluster, Component, Documents, Health, Hypervisor, Observation, Time,
+    Cluster, Component, ComponentHealth, Documents, Hypervisor, Observation, Time,
     jiff::{SignedDuration, Timestamp},
-    machine::{ContainerPhase, DataState, PortFacts, Seen, ServerAdmin, ServerState, Silent},
+    machine::{ContainerPhase, DataState, ObservedValue, PortFacts, ServerAdmin, ServerState, UnreachableReason},
     name::{ClusterRef, HypervisorName, PodName},
     role::{EGRESS, Role},
 };
-use keelway_hypervisor_agent::{action::Action, converge::model::Model};
+use keelway_hypervisor_agent::{action::Action, converge::model::MachineModel};
 use keelway_planner::{bindings_digest, identify, machine_configs};
-use keelway_reconciler::{Minter, PkiMinter, Preview, preview_offline};
+use keelway_reconciler::{Minter, PkiMinter, PlanPreview, preview_offline};
 use rand::{SeedableRng, rngs::StdRng};
 
 /// 2026-01-01T00:00:00Z.
@@ -23,10 +23,10 @@ const MOST_PASSES: usize = 40;
 #[derive(Clone)]
 pub(super) struct World {
     pub(super) documents: Documents,
-    pub(super) machines: BTreeMap<HypervisorName, Model>,
+    pub(super) machines: BTreeMap<HypervisorName, MachineModel>,
     pub(super) now: Timestamp,
     /// Machines that give no answer, and why.
-    silent: BTreeMap<HypervisorName, (Silent, String)>,
+    silent: BTreeMap<HypervisorName, (UnreachableReason, String)>,
     /// Components that run and are not well.
     ill: BTreeSet<PodName>,
     /// Ports of others.
@@ -55,7 +55,7 @@ impl World {
             format!("c{number:015x}")
         })
         .unwrap();
-        let machines = documents.hypervisors.keys().map(|name| (name.clone(), Model::empty())).collect();
+        let machines = documents.hypervisors.keys().map(|name| (name.clone(), MachineModel::empty())).collect();
         Self {
             documents,
             machines,
@@ -72,7 +72,7 @@ impl World {
     pub(super) fn read(&mut self, text: &str) {
         let new = Documents::read(text.as_bytes()).unwrap();
         for (name, document) in new.hypervisors {
-            self.machines.entry(name.clone()).or_insert_with(Model::empty);
+            self.machines.entry(name.clone()).or_insert_with(MachineModel::empty);
             self.documents.hypervisors.get_or_insert_with(name, || document);
         }
         self.documents.classes.extend(new.classes);
@@ -99,21 +99,25 @@ impl World {
             let Some(id) = cluster.id() else { continue };
             let mut servers = self.documents.components_of(id);
             let is_up = servers.any(|(pod, server)| {
-                server.spec.role == Role::KubeApiserver && self.health(pod, server) == Health::Healthy
+                server.spec.role == Role::KubeApiserver && self.health(pod, server) == ComponentHealth::Healthy
             });
             let told = match (is_up, self.bound.contains(id.as_str())) {
-                (false, _) => Seen::unreachable("its API to be ready"),
-                (true, true) => Seen::Known(bindings_digest()),
-                (true, false) => Seen::Known(String::new()),
+                (false, _) => ObservedValue::unreachable("its API to be ready"),
+                (true, true) => ObservedValue::Known(bindings_digest()),
+                (true, false) => ObservedValue::Known(String::new()),
             };
             seen.bindings.insert(id.clone(), told);
         }
         seen
     }
 
-    fn machine_seen(&self, name: &HypervisorName, machine: &Model) -> Seen<keelway_api::machine::MachineState> {
+    fn machine_seen(
+        &self,
+        name: &HypervisorName,
+        machine: &MachineModel,
+    ) -> ObservedValue<keelway_api::machine::MachineState> {
         if let Some((silent, why)) = self.silent.get(name) {
-            return Seen::Unreachable { silent: *silent, why: why.clone() };
+            return ObservedValue::Unreachable { silent: *silent, why: why.clone() };
         }
         let mut state = machine.state.clone();
         let here = self.documents.components.iter().filter(|(_, component)| component.spec.hypervisor == *name);
@@ -124,25 +128,25 @@ impl World {
         let strangers = self.strangers.get(name).into_iter().flatten();
         let listening = ours.chain(strangers).copied().collect();
         state.ports = PortFacts { ephemeral: Some((32768, 60999)), listening };
-        Seen::Known(state)
+        ObservedValue::Known(state)
     }
 
-    fn health(&self, pod: &PodName, component: &Component) -> Health {
+    fn health(&self, pod: &PodName, component: &Component) -> ComponentHealth {
         let machine = self.machines.get(&component.spec.hypervisor);
         let runs = machine.is_some_and(|machine| machine.state.runs_container(pod, component.spec.role.row().name));
-        if self.silent.get(&component.spec.hypervisor).is_some_and(|(silent, _)| *silent == Silent::Asked) {
-            Health::Unhealthy("no route to host".to_owned())
+        if self.silent.get(&component.spec.hypervisor).is_some_and(|(silent, _)| *silent == UnreachableReason::Asked) {
+            ComponentHealth::Unhealthy("no route to host".to_owned())
         } else if !runs {
-            Health::Unhealthy("connection refused".to_owned())
+            ComponentHealth::Unhealthy("connection refused".to_owned())
         } else if self.ill.contains(pod) {
-            Health::Unhealthy("/readyz answers 500".to_owned())
+            ComponentHealth::Unhealthy("/readyz answers 500".to_owned())
         } else {
-            Health::Healthy
+            ComponentHealth::Healthy
         }
     }
 
     /// What the next pass would do.
-    pub(super) fn preview(&self) -> Preview {
+    pub(super) fn preview(&self) -> PlanPreview {
         let mut minter = PkiMinter::new(StdRng::seed_from_u64(self.seed));
         assert_eq!(minter.id().len(), 16);
         preview_offline(&self.documents, self.look(), &mut minter).unwrap()
@@ -158,7 +162,7 @@ impl World {
         let preview = self.preview();
         self.seed += 1;
         let settled = preview.settled();
-        let seen = keelway_planner::Observation::of(self.look(), BTreeMap::new());
+        let seen = keelway_planner::PassObservation::of(self.look(), BTreeMap::new());
         self.bound.extend(preview.plan.bindings.iter().map(|id| id.as_str().to_owned()));
         let configs = machine_configs(&preview.plan.documents, &seen).unwrap();
         self.documents = preview.plan.documents;
@@ -204,7 +208,7 @@ impl World {
         self.documents.hypervisors.get_mut(&name.parse().unwrap()).unwrap()
     }
 
-    pub(super) fn machine(&mut self, name: &str) -> &mut Model {
+    pub(super) fn machine(&mut self, name: &str) -> &mut MachineModel {
         self.machines.get_mut(&name.parse().unwrap()).unwrap()
     }
 
@@ -224,7 +228,7 @@ impl World {
         self.documents.components[&self.pod(name)].spec.hypervisor.to_string()
     }
 
-    pub(super) fn silence(&mut self, machine: &str, silent: Silent, why: &str) {
+    pub(super) fn silence(&mut self, machine: &str, silent: UnreachableReason, why: &str) {
         self.silent.insert(machine.parse().unwrap(), (silent, why.to_owned()));
     }
 
@@ -274,6 +278,6 @@ impl World {
 
     /// Nothing is on a machine any more.
     pub(super) fn empty(&mut self, machine: &str) {
-        *self.machine(machine) = Model::empty();
+        *self.machine(machine) = MachineModel::empty();
     }
 }

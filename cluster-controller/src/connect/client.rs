@@ -9,7 +9,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Reason, Refusal, Target};
+use super::{ConnectRefusal, RefusalReason, TunnelTarget};
 
 /// The largest head of an answer, in bytes.
 const LARGEST_HEAD: usize = 8192;
@@ -21,7 +21,7 @@ const LONGEST_LINE: usize = 1024;
 pub(crate) enum AskError {
     /// The other side said so.
     #[error("{0}")]
-    Refused(Refusal),
+    Refused(ConnectRefusal),
     /// The other side said what is no answer to this.
     #[error("an answer of status {0}")]
     Unexpected(StatusCode),
@@ -34,12 +34,12 @@ pub(crate) enum AskError {
 }
 
 /// A connection over which requests go.
-pub(crate) struct Connection {
+pub(crate) struct GatewayConnection {
     sender: http1::SendRequest<Empty<Bytes>>,
     _driver: AbortOnDropHandle<()>,
 }
 
-impl Connection {
+impl GatewayConnection {
     async fn open(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Self, AskError> {
         let mut builder = http1::Builder::new();
         let (sender, driver) =
@@ -70,8 +70,8 @@ impl Connection {
 /// A connection to ask over whether anybody answers, again and again.
 pub(crate) async fn probe(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-) -> Result<Connection, AskError> {
-    let mut connection = Connection::open(stream).await?;
+) -> Result<GatewayConnection, AskError> {
+    let mut connection = GatewayConnection::open(stream).await?;
     connection.check().await?;
     Ok(connection)
 }
@@ -79,19 +79,19 @@ pub(crate) async fn probe(
 /// Asks for a tunnel over a connection of its own.
 pub(crate) async fn ask(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    target: &Target,
+    target: &TunnelTarget,
 ) -> Result<TokioIo<Upgraded>, AskError> {
     let authority = target.to_string();
     let uri = Uri::builder().authority(authority.as_str()).build().map_err(AskError::Request)?;
-    let mut connection = Connection::open(stream).await?;
+    let mut connection = GatewayConnection::open(stream).await?;
     let request = Request::builder().method(Method::CONNECT).uri(uri).header("host", authority);
     let response = connection.send(request).await?;
     let status = response.status();
     if status == StatusCode::OK {
         return hyper::upgrade::on(response).await.map(TokioIo::new).map_err(AskError::Exchange);
     }
-    let Some(reason) = Reason::of_status(status) else { return Err(AskError::Unexpected(status)) };
+    let Some(reason) = RefusalReason::of_status(status) else { return Err(AskError::Unexpected(status)) };
     let line = Limited::new(response.into_body(), LONGEST_LINE).collect().await;
     let line = line.map(|line| String::from_utf8_lossy(&line.to_bytes()).trim().to_owned()).unwrap_or_default();
-    Err(AskError::Refused(Refusal::new(reason, line)))
+    Err(AskError::Refused(ConnectRefusal::new(reason, line)))
 }

@@ -4,7 +4,7 @@ use http::StatusCode;
 
 /// The kinds of refusal, as clients and metrics see them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Reason {
+pub(crate) enum RefusalReason {
     /// The request makes no sense.
     Invalid,
     /// The target is none that may be reached from here.
@@ -17,7 +17,7 @@ pub(crate) enum Reason {
     TimedOut,
 }
 
-impl Reason {
+impl RefusalReason {
     /// All of them.
     pub(crate) const ALL: [Self; 5] = [Self::Invalid, Self::Forbidden, Self::Unreachable, Self::Busy, Self::TimedOut];
 
@@ -38,7 +38,7 @@ impl Reason {
     }
 
     /// A word for metrics and logs.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Invalid => "invalid",
             Self::Forbidden => "forbidden",
@@ -52,16 +52,16 @@ impl Reason {
 /// A CONNECT that is refused, and one line that says why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
-pub(crate) struct Refusal {
+pub(crate) struct ConnectRefusal {
     /// The kind.
-    pub(crate) reason: Reason,
+    pub(crate) reason: RefusalReason,
     /// The line, for whoever asked.
     pub(crate) text: String,
 }
 
-impl Refusal {
+impl ConnectRefusal {
     /// A refusal of that kind.
-    pub(crate) fn new(reason: Reason, text: impl Into<String>) -> Self {
+    pub(crate) fn new(reason: RefusalReason, text: impl Into<String>) -> Self {
         Self { reason, text: text.into() }
     }
 }
@@ -72,9 +72,9 @@ mod tests {
 
     #[test]
     fn each_reason_has_a_status_of_its_own() {
-        for reason in Reason::ALL {
-            assert_eq!(Reason::of_status(reason.status()), Some(reason));
+        for reason in RefusalReason::ALL {
+            assert_eq!(RefusalReason::of_status(reason.status()), Some(reason));
         }
-        assert_eq!(Reason::of_status(StatusCode::OK), None);
+        assert_eq!(RefusalReason::of_status(StatusCode::OK), None);
     }
 }

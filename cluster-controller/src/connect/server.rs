@@ -12,7 +12,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
 
-use super::{Reason, Refusal, Target, Tunnel};
+use super::{ConnectRefusal, RefusalReason, TunnelGuard, TunnelTarget};
 use crate::connects::Connects;
 
 /// How long a request's head may take, and a connection may say nothing between two of them.
@@ -25,29 +25,32 @@ const MOST_HEADERS: usize = 32;
 const COPIED: usize = 16 * 1024;
 
 /// Opens what a tunnel leads to.
-pub(crate) trait Opener: Send + Sync + 'static {
+pub(crate) trait TunnelOpener: Send + Sync + 'static {
     /// The connection behind the tunnel.
     type Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static;
     /// What the tunnel is known by while it is open.
     type Key: Send + Sync + 'static;
 
     /// Opens the way to `target`, or says why there is none; in bounded time.
-    fn open(&self, target: &Target) -> impl Future<Output = Result<Opened<Self::Stream, Self::Key>, Refusal>> + Send;
+    fn open(
+        &self,
+        target: &TunnelTarget,
+    ) -> impl Future<Output = Result<OpenedTunnel<Self::Stream, Self::Key>, ConnectRefusal>> + Send;
 
     /// Where requests are counted.
     fn connects(&self) -> &Connects;
 }
 
 /// What a tunnel leads to, and its place among the tunnels.
-pub(crate) struct Opened<S, K> {
+pub(crate) struct OpenedTunnel<S, K> {
     /// The connection.
     pub(crate) stream: S,
     /// The place.
-    pub(crate) tunnel: Tunnel<K>,
+    pub(crate) tunnel: TunnelGuard<K>,
 }
 
 /// Answers one connection: CONNECT, and `GET /healthz` for whoever wants to know whether anybody answers.
-pub(crate) async fn serve<O: Opener>(
+pub(crate) async fn serve<O: TunnelOpener>(
     connection: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     opener: Arc<O>,
 ) -> hyper::Result<()> {
@@ -65,7 +68,7 @@ pub(crate) async fn serve<O: Opener>(
         .await
 }
 
-async fn answer<O: Opener>(request: Request<Incoming>, opener: &O) -> Response<Full<Bytes>> {
+async fn answer<O: TunnelOpener>(request: Request<Incoming>, opener: &O) -> Response<Full<Bytes>> {
     if request.method() == Method::GET && request.uri().path() == "/healthz" {
         return Response::new(Full::from("ok\n"));
     }
@@ -73,13 +76,13 @@ async fn answer<O: Opener>(request: Request<Incoming>, opener: &O) -> Response<F
     opener.connects().count(outcome.as_ref().map(|_| ()).map_err(|refusal| refusal.reason));
     match outcome {
         Ok(way) => {
-            tokio::spawn(carry(request, way));
+            tokio::spawn(copy_both_ways(request, way));
             Response::new(Full::default())
         }
         Err(refusal) => {
             let target = request.uri().authority().map(http::uri::Authority::as_str);
-            if opener.connects().may_tell() {
-                tracing::info!(target, reason = refusal.reason.word(), "refused: {refusal}");
+            if opener.connects().may_log() {
+                tracing::info!(target, reason = refusal.reason.label(), "refused: {refusal}");
             }
             let mut response = Response::new(Full::from(format!("{refusal}\n")));
             *response.status_mut() = refusal.reason.status();
@@ -88,22 +91,26 @@ async fn answer<O: Opener>(request: Request<Incoming>, opener: &O) -> Response<F
     }
 }
 
-async fn open<O: Opener>(request: &Request<Incoming>, opener: &O) -> Result<Opened<O::Stream, O::Key>, Refusal> {
+async fn open<O: TunnelOpener>(
+    request: &Request<Incoming>,
+    opener: &O,
+) -> Result<OpenedTunnel<O::Stream, O::Key>, ConnectRefusal> {
     if request.method() != Method::CONNECT {
-        return Err(Refusal::new(Reason::Invalid, "only CONNECT is answered here"));
+        return Err(ConnectRefusal::new(RefusalReason::Invalid, "only CONNECT is answered here"));
     }
     let authority = request.uri().authority().map_or("", http::uri::Authority::as_str);
-    let target: Target = authority.parse().map_err(|error| Refusal::new(Reason::Invalid, format!("{error}")))?;
+    let target: TunnelTarget =
+        authority.parse().map_err(|error| ConnectRefusal::new(RefusalReason::Invalid, format!("{error}")))?;
     opener.open(&target).await
 }
 
 /// Copies both ways until both sides are done, one breaks, or the tunnel is reset. Both ends are dropped at the end: where one
 /// was not done, it sees a connection that is cut off.
-async fn carry<S, K>(request: Request<Incoming>, way: Opened<S, K>)
+async fn copy_both_ways<S, K>(request: Request<Incoming>, way: OpenedTunnel<S, K>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin,
 {
-    let Opened { mut stream, tunnel } = way;
+    let OpenedTunnel { mut stream, tunnel } = way;
     let outside = match hyper::upgrade::on(request).await {
         Ok(outside) => outside,
         Err(error) => {

@@ -9,7 +9,7 @@ const LONGEST_NAME: usize = 253;
 
 /// Where a tunnel is to lead.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum TunnelTarget {
     /// An address, written as one.
     Address(SocketAddr),
     /// A name that somebody has yet to resolve.
@@ -26,7 +26,7 @@ pub(crate) enum Target {
 #[error("the target is not HOST:PORT")]
 pub(crate) struct InvalidTarget;
 
-impl FromStr for Target {
+impl FromStr for TunnelTarget {
     type Err = InvalidTarget;
 
     fn from_str(text: &str) -> Result<Self, InvalidTarget> {
@@ -47,7 +47,7 @@ impl FromStr for Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for TunnelTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => write!(f, "{address}"),
@@ -64,10 +64,10 @@ mod tests {
 
     #[test]
     fn addresses_and_names_are_told_apart() {
-        let address = |text: &str| Ok(Target::Address(text.parse().unwrap()));
+        let address = |text: &str| Ok(TunnelTarget::Address(text.parse().unwrap()));
         assert_eq!("100.80.0.7:10250".parse(), address("100.80.0.7:10250"));
         assert_eq!("[fd00::7]:443".parse(), address("[fd00::7]:443"));
-        let name = Target::Name { host: "hooks.example.com".to_owned(), port: 443 };
+        let name = TunnelTarget::Name { host: "hooks.example.com".to_owned(), port: 443 };
         assert_eq!("hooks.example.com:443".parse(), Ok(name));
     }
 
@@ -90,20 +90,20 @@ mod tests {
             "a b:1",
             &long,
         ] {
-            assert_eq!(text.parse::<Target>(), Err(InvalidTarget), "{text}");
+            assert_eq!(text.parse::<TunnelTarget>(), Err(InvalidTarget), "{text}");
         }
     }
 
     proptest! {
         #[test]
         fn what_is_written_is_read_again(address: IpAddr, port in 1..=u16::MAX) {
-            let target = Target::Address(SocketAddr::new(address, port));
-            prop_assert_eq!(target.to_string().parse::<Target>(), Ok(target));
+            let target = TunnelTarget::Address(SocketAddr::new(address, port));
+            prop_assert_eq!(target.to_string().parse::<TunnelTarget>(), Ok(target));
         }
 
         #[test]
         fn nothing_panics(text in ".{0,40}") {
-            let _ = text.parse::<Target>();
+            let _ = text.parse::<TunnelTarget>();
         }
     }
 }

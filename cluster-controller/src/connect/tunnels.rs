@@ -7,30 +7,30 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// Open tunnels, each known by where it leads.
-pub(crate) struct Tunnels<K> {
-    open: Mutex<Open<K>>,
+pub(crate) struct TunnelRegistry<K> {
+    open: Mutex<TunnelTable<K>>,
     most: usize,
     left: Notify,
 }
 
-struct Open<K> {
+struct TunnelTable<K> {
     next: u64,
     by_number: BTreeMap<u64, (K, CancellationToken)>,
 }
 
-impl<K> Tunnels<K> {
+impl<K> TunnelRegistry<K> {
     /// Room for `most` of them.
     pub(crate) fn new(most: usize) -> Arc<Self> {
-        let open = Mutex::new(Open { next: 0, by_number: BTreeMap::new() });
+        let open = Mutex::new(TunnelTable { next: 0, by_number: BTreeMap::new() });
         Arc::new(Self { open, most, left: Notify::new() })
     }
 
-    fn open(&self) -> MutexGuard<'_, Open<K>> {
+    fn open(&self) -> MutexGuard<'_, TunnelTable<K>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A place for one more; `None` where there is no room.
-    pub(crate) fn enter(self: &Arc<Self>, to: K) -> Option<Tunnel<K>> {
+    pub(crate) fn enter(self: &Arc<Self>, to: K) -> Option<TunnelGuard<K>> {
         let mut open = self.open();
         if open.by_number.len() >= self.most {
             return None;
@@ -39,7 +39,7 @@ impl<K> Tunnels<K> {
         open.next += 1;
         let reset = CancellationToken::new();
         open.by_number.insert(number, (to, reset.clone()));
-        Some(Tunnel { tunnels: Arc::clone(self), number, reset })
+        Some(TunnelGuard { tunnels: Arc::clone(self), number, reset })
     }
 
     /// Ends those that `is_over` picks, and tells how many they are.
@@ -67,20 +67,20 @@ impl<K> Tunnels<K> {
 }
 
 /// One open tunnel, until it is dropped.
-pub(crate) struct Tunnel<K> {
-    tunnels: Arc<Tunnels<K>>,
+pub(crate) struct TunnelGuard<K> {
+    tunnels: Arc<TunnelRegistry<K>>,
     number: u64,
     reset: CancellationToken,
 }
 
-impl<K> Tunnel<K> {
+impl<K> TunnelGuard<K> {
     /// Returns once the tunnel is to end.
     pub(crate) async fn is_reset(&self) {
         self.reset.cancelled().await;
     }
 }
 
-impl<K> Drop for Tunnel<K> {
+impl<K> Drop for TunnelGuard<K> {
     fn drop(&mut self) {
         let mut open = self.tunnels.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.by_number.remove(&self.number);
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn only_those_to_the_one_that_is_gone_are_reset() {
-        let tunnels = Tunnels::new(3);
+        let tunnels = TunnelRegistry::new(3);
         let [a, b, c] = ["w1", "w2", "w1"].map(|name| tunnels.enter(name).unwrap());
         assert!(tunnels.enter("w3").is_none(), "there is room for three");
         assert_eq!(tunnels.reset(|to| *to == "w1"), 2);

@@ -11,12 +11,12 @@ use keelway_api::{
     duration::Span,
     name::is_subdomain,
     release,
-    worker::{ApiAddress, ClusterInformation, CniInformation, Endpoint, NodeNameFault, check_node_name},
+    worker::{ApiAddress, ClusterInformation, CniInformation, IngressEndpoint, NodeNameFault, check_node_name},
 };
 use serde::{Deserialize, Serialize};
 
 use super::addresses::Pool;
-use crate::configuration::{Check, FieldFault};
+use crate::configuration::{FieldFault, ValidateConfiguration};
 
 /// The port at which every worker's own balancer answers for the API.
 pub(crate) const API_PORT: u16 = 6443;
@@ -24,7 +24,7 @@ pub(crate) const API_PORT: u16 = 6443;
 /// What `keelway-cluster-controller run --config` reads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Configuration {
+pub struct ControllerConfiguration {
     /// The kubeconfig for the managed cluster.
     pub kubeconfig: PathBuf,
     /// The cluster's Kubernetes release, such as 1.37.0: add-ons are of that release.
@@ -47,7 +47,7 @@ pub struct Configuration {
     #[serde(default)]
     pub api_names: Vec<String>,
     /// Where workers reach the cluster's ingresses, and beside each its gateway.
-    pub endpoints: Vec<Endpoint>,
+    pub endpoints: Vec<IngressEndpoint>,
     /// The certificates of all authorities that workers trust, PEM.
     pub authorities: PathBuf,
     /// How long certificates of workers live, and so for how long an address rests that a worker had.
@@ -81,7 +81,7 @@ fn worker_ttl() -> Span {
     Span::hours(168)
 }
 
-impl Configuration {
+impl ControllerConfiguration {
     /// The addresses of the VPN, by range.
     pub(crate) fn pools(&self) -> Vec<Pool> {
         self.vpn_cidrs.iter().copied().map(Pool::new).collect()
@@ -123,9 +123,9 @@ impl Configuration {
     }
 }
 
-impl Check for Configuration {
+impl ValidateConfiguration for ControllerConfiguration {
     fn check(&self) -> Result<(), FieldFault> {
-        let fault = |field: &str, problem: String, mend: &str| Err(FieldFault::new(field, problem, mend));
+        let fault = |field: &str, problem: String, help: &str| Err(FieldFault::new(field, problem, help));
         if release::find(&self.version).is_none() {
             return fault(
                 "version",

@@ -3,7 +3,7 @@
 use std::{fmt::Debug, future::Future, sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
-use keelway_lease::{Fence, NotHeld};
+use keelway_lease::{LeaseFence, NotHeld};
 use kube::{
     Client, Resource, ResourceExt,
     api::{DeleteParams, Preconditions},
@@ -15,17 +15,17 @@ use kube::{
     },
 };
 
-use super::{Configuration, MANAGER, metrics::Metrics};
+use super::{ControllerConfiguration, MANAGER, metrics::ControllerMetrics};
 
 /// How soon something is tried again that failed.
 const AGAIN: Duration = Duration::from_secs(2);
 
 /// What a controller works with.
-pub(crate) struct Context {
+pub(crate) struct ControllerContext {
     pub(crate) client: Client,
-    pub(crate) configuration: Configuration,
-    pub(crate) metrics: Metrics,
-    pub(crate) fence: Fence,
+    pub(crate) configuration: ControllerConfiguration,
+    pub(crate) metrics: ControllerMetrics,
+    pub(crate) fence: LeaseFence,
     recorder: Recorder,
 }
 
@@ -62,7 +62,7 @@ pub(crate) async fn call<T>(
 
 /// The same for what writes or deletes an object that was seen. None where it is gone, or another version of it is there by now: a
 /// watch tells of that.
-pub(crate) async fn unless_overtaken<T>(
+pub(crate) async fn ignore_conflict<T>(
     what: &'static str,
     call: impl Future<Output = kube::Result<T>>,
 ) -> Result<Option<T>, ControllerError> {
@@ -80,7 +80,7 @@ pub(crate) fn only(this: &impl ResourceExt) -> DeleteParams {
 }
 
 /// The same for the version that was seen.
-pub(crate) fn only_as_seen(this: &impl ResourceExt) -> DeleteParams {
+pub(crate) fn delete_precondition(this: &impl ResourceExt) -> DeleteParams {
     let preconditions = Some(Preconditions { uid: this.uid(), resource_version: this.resource_version() });
     DeleteParams { preconditions, ..DeleteParams::default() }
 }
@@ -92,7 +92,7 @@ pub(crate) fn has_code(error: &kube::Error, code: u16) -> bool {
 
 /// What a controller does about a step that failed.
 #[expect(clippy::needless_pass_by_value, reason = "the signature is the library's")]
-pub(crate) fn on_error<K>(_: Arc<K>, _: &ControllerError, context: Arc<Context>) -> Action {
+pub(crate) fn on_error<K>(_: Arc<K>, _: &ControllerError, context: Arc<ControllerContext>) -> Action {
     context.metrics.count_failure();
     Action::requeue(AGAIN)
 }
@@ -114,12 +114,12 @@ pub(crate) async fn log_outcome<K>(
     }
 }
 
-impl Context {
+impl ControllerContext {
     pub(crate) fn new(
         client: Client,
-        configuration: Configuration,
-        metrics: Metrics,
-        fence: Fence,
+        configuration: ControllerConfiguration,
+        metrics: ControllerMetrics,
+        fence: LeaseFence,
         identity: &str,
     ) -> Self {
         let reporter = Reporter { controller: MANAGER.to_owned(), instance: Some(identity.to_owned()) };

@@ -7,15 +7,15 @@ use prometheus_client::{
 };
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Decision {
+struct DecisionLabels {
     decision: String,
     reason: String,
 }
 
 /// All metrics of the controller.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Metrics {
-    requests: Family<Decision, Counter>,
+pub(crate) struct ControllerMetrics {
+    requests: Family<DecisionLabels, Counter>,
     allocations: Counter,
     conflicts: Counter,
     applications: Counter,
@@ -23,7 +23,7 @@ pub(crate) struct Metrics {
     leading: Gauge,
 }
 
-impl Metrics {
+impl ControllerMetrics {
     /// All of them, registered.
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
@@ -38,7 +38,7 @@ impl Metrics {
     }
 
     pub(crate) fn count_request(&self, kind: &str, reason: &str) {
-        let decision = Decision { decision: kind.to_owned(), reason: reason.to_owned() };
+        let decision = DecisionLabels { decision: kind.to_owned(), reason: reason.to_owned() };
         self.requests.get_or_create(&decision).inc();
     }
 

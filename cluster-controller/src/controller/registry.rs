@@ -13,23 +13,23 @@ use kube::{
 };
 use tokio::time::timeout;
 
-use super::{Context, ControllerError, context::unless_overtaken};
+use super::{ControllerContext, ControllerError, context::ignore_conflict};
 
 /// How soon the list is tried again that could not be written.
 const AGAIN: Duration = Duration::from_secs(1);
 
-enum Notice {
+enum RegistryEvent {
     Peers,
     List(Option<Box<NodeAllocation>>),
 }
 
 /// A watch that fails is tried again, later each time: the first failure of a row is told.
-struct Said {
+struct WatchFailureLog {
     what: &'static str,
     is_failing: bool,
 }
 
-impl Said {
+impl WatchFailureLog {
     fn new(what: &'static str) -> Self {
         Self { what, is_failing: false }
     }
@@ -52,31 +52,32 @@ impl Said {
 }
 
 /// Keeps the list.
-pub(super) async fn run(context: Arc<Context>) {
+pub(super) async fn run(context: Arc<ControllerContext>) {
     let (peers, writer) = reflector::store::<WireGuardPeer>();
     let changes = watcher(Api::all(context.client.clone()), watcher::Config::default()).default_backoff();
-    let mut peers_said = Said::new("peers");
+    let mut peers_said = WatchFailureLog::new("peers");
     let changes =
-        changes.reflect(writer).filter_map(move |event| ready(peers_said.passed(event).map(|_| Notice::Peers)));
+        changes.reflect(writer).filter_map(move |event| ready(peers_said.passed(event).map(|_| RegistryEvent::Peers)));
     let (identities, writer) = reflector::store::<WorkerIdentity>();
     let others = watcher(Api::all(context.client.clone()), watcher::Config::default()).default_backoff();
-    let mut identities_said = Said::new("identities");
-    let others =
-        others.reflect(writer).filter_map(move |event| ready(identities_said.passed(event).map(|_| Notice::Peers)));
+    let mut identities_said = WatchFailureLog::new("identities");
+    let others = others
+        .reflect(writer)
+        .filter_map(move |event| ready(identities_said.passed(event).map(|_| RegistryEvent::Peers)));
     let changes = select(changes, others);
     let lists = Api::<NodeAllocation>::all(context.client.clone());
     let list = watcher::watch_object(lists.clone(), ALLOCATION).default_backoff();
-    let mut list_said = Said::new("the list of workers");
-    let list =
-        list.filter_map(move |event| ready(list_said.passed(event).map(|list| Notice::List(list.map(Box::new)))));
+    let mut list_said = WatchFailureLog::new("the list of workers");
+    let list = list
+        .filter_map(move |event| ready(list_said.passed(event).map(|list| RegistryEvent::List(list.map(Box::new)))));
     let mut notices = Box::pin(select(changes, list));
     let mut seen: Option<Option<Box<NodeAllocation>>> = None;
     let mut is_behind = false;
     loop {
         let next = if is_behind { timeout(AGAIN, notices.next()).await } else { Ok(notices.next().await) };
         match next {
-            Ok(Some(Notice::List(list))) => seen = Some(list),
-            Ok(Some(Notice::Peers)) | Err(_) => {}
+            Ok(Some(RegistryEvent::List(list))) => seen = Some(list),
+            Ok(Some(RegistryEvent::Peers)) | Err(_) => {}
             Ok(None) => return,
         }
         // Half a list would take away the right of workers that have it.
@@ -124,7 +125,7 @@ async fn write(
     lists: &Api<NodeAllocation>,
     current: Option<&NodeAllocation>,
     wanted: NodeAllocationSpec,
-    context: &Context,
+    context: &ControllerContext,
 ) -> Result<(), ControllerError> {
     context.fence.check()?;
     let parameters = PostParams::default();
@@ -137,7 +138,7 @@ async fn write(
             None => lists.create(&parameters, &NodeAllocation::new(ALLOCATION, wanted)).await,
         }
     };
-    unless_overtaken("write the list", written).await.map(drop)
+    ignore_conflict("write the list", written).await.map(drop)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use keelway_vpn::error::Chain;
+use keelway_vpn::error::ErrorChain;
 use kube::{
     Client, Config,
     client::ClientBuilder,
@@ -14,17 +14,17 @@ use kube::{
 };
 use tower::timeout::TimeoutLayer;
 
-use super::{ANSWER, Configuration, RunError, objects};
+use super::{ANSWER, ControllerConfiguration, ControllerRunError, objects};
 use crate::{configuration, kubeconfig::files_of};
-use keelway_tls::Stamp;
+use keelway_tls::FilesVersion;
 
 /// The configuration, and what was made of it and of the files that it names.
-pub(super) struct Settings {
+pub(super) struct ControllerSettings {
     /// All of them, the configuration first.
     files: Vec<PathBuf>,
-    stamp: Stamp,
+    stamp: FilesVersion,
     path: PathBuf,
-    pub(super) configuration: Configuration,
+    pub(super) configuration: ControllerConfiguration,
     pub(super) client: Client,
     /// Definitions of kinds, which come before all else.
     pub(super) definitions: Vec<DynamicObject>,
@@ -32,24 +32,25 @@ pub(super) struct Settings {
     pub(super) wanted: Vec<DynamicObject>,
 }
 
-impl Settings {
+impl ControllerSettings {
     /// Reads all of them.
-    pub(super) async fn read(path: &Path) -> Result<Self, RunError> {
+    pub(super) async fn read(path: &Path) -> Result<Self, ControllerRunError> {
         // Each file's stamp is of before it is read: what changes meanwhile is read again.
-        let own = Stamp::of([path]);
-        let configuration: Configuration = configuration::read(path).map_err(RunError::Configuration)?;
+        let own = FilesVersion::of([path]);
+        let configuration: ControllerConfiguration =
+            configuration::read(path).map_err(ControllerRunError::Configuration)?;
         let mut others = files_of(&configuration.kubeconfig);
         others.push(configuration.authorities.clone());
-        let stamp = own.with(Stamp::of(&others));
+        let stamp = own.with(FilesVersion::of(&others));
         let authorities = fs::read_to_string(&configuration.authorities)
-            .map_err(|source| RunError::Authorities { path: configuration.authorities.clone(), source })?;
+            .map_err(|source| ControllerRunError::Authorities { path: configuration.authorities.clone(), source })?;
         Ok(Self {
             files: [path.to_owned()].into_iter().chain(others).collect(),
             stamp,
             path: path.to_owned(),
             client: client(&configuration.kubeconfig).await?,
-            definitions: objects::definitions().map_err(RunError::Objects)?,
-            wanted: objects::wanted(&configuration, &authorities).map_err(RunError::Objects)?,
+            definitions: objects::definitions().map_err(ControllerRunError::Objects)?,
+            wanted: objects::wanted(&configuration, &authorities).map_err(ControllerRunError::Objects)?,
             configuration,
         })
     }
@@ -61,16 +62,16 @@ impl Settings {
             stamp = stamp.next(&self.files).await;
             match Self::read(&self.path).await {
                 Ok(next) => return next,
-                Err(error) => tracing::warn!("files have changed, and are passed over: {}", Chain(&error)),
+                Err(error) => tracing::warn!("files have changed, and are passed over: {}", ErrorChain(&error)),
             }
         }
     }
 }
 
-async fn client(path: &Path) -> Result<Client, RunError> {
-    let wrong = |source| RunError::Kubeconfig { path: path.to_owned(), source: Box::new(source) };
+async fn client(path: &Path) -> Result<Client, ControllerRunError> {
+    let wrong = |source| ControllerRunError::Kubeconfig { path: path.to_owned(), source: Box::new(source) };
     let kubeconfig = Kubeconfig::read_from(path).map_err(wrong)?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(wrong)?;
-    let builder = ClientBuilder::try_from(config).map_err(|source| RunError::Client(Box::new(source)))?;
+    let builder = ClientBuilder::try_from(config).map_err(|source| ControllerRunError::Client(Box::new(source)))?;
     Ok(builder.with_layer(&TimeoutLayer::new(ANSWER)).build())
 }

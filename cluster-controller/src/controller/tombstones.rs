@@ -10,27 +10,27 @@ use kube::{
 };
 
 use super::{
-    Context, ControllerError,
-    context::{log_outcome, now, on_error, only_as_seen, unless_overtaken},
+    ControllerContext, ControllerError,
+    context::{delete_precondition, ignore_conflict, log_outcome, now, on_error},
 };
 
 /// Looks after tombstones.
-pub(super) async fn run(context: Arc<Context>) {
+pub(super) async fn run(context: Arc<ControllerContext>) {
     Controller::new(Api::<Tombstone>::all(context.client.clone()), watcher::Config::default())
         .run(reconcile, on_error, context)
         .for_each(|outcome| log_outcome("tombstones", outcome))
         .await;
 }
 
-async fn reconcile(tombstone: Arc<Tombstone>, context: Arc<Context>) -> Result<Action, ControllerError> {
+async fn reconcile(tombstone: Arc<Tombstone>, context: Arc<ControllerContext>) -> Result<Action, ControllerError> {
     let left = tombstone.spec.until.0.duration_since(now());
     if left.is_positive() {
         return Ok(Action::requeue(Duration::try_from(left).unwrap_or_default() + Duration::from_secs(1)));
     }
     context.fence.check()?;
     let tombstones = Api::<Tombstone>::all(context.client.clone());
-    let (name, parameters) = (tombstone.name_any(), only_as_seen(&*tombstone));
-    if unless_overtaken("delete the tombstone", tombstones.delete(&name, &parameters)).await?.is_some() {
+    let (name, parameters) = (tombstone.name_any(), delete_precondition(&*tombstone));
+    if ignore_conflict("delete the tombstone", tombstones.delete(&name, &parameters)).await?.is_some() {
         tracing::info!(name, "the name of an evicted worker is free");
     }
     Ok(Action::await_change())

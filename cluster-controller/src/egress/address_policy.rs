@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 /// Why an address is not called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Forbidden {
+pub(crate) enum ForbiddenAddress {
     /// The machine itself.
     #[error("a loopback address")]
     Loopback,
@@ -47,48 +47,48 @@ const METADATA: [IpAddr; 3] = [
 ];
 
 /// Judges an address; `ranges` and the machine's `own` addresses are forbidden as well.
-pub(crate) fn judge(address: IpAddr, ranges: &[IpNet], own: &BTreeSet<IpAddr>) -> Result<(), Forbidden> {
+pub(crate) fn check_address(address: IpAddr, ranges: &[IpNet], own: &BTreeSet<IpAddr>) -> Result<(), ForbiddenAddress> {
     match address {
         IpAddr::V4(address) => judge_v4(address)?,
         IpAddr::V6(address) => judge_v6(address)?,
     }
     if METADATA.contains(&address) {
-        return Err(Forbidden::Metadata);
+        return Err(ForbiddenAddress::Metadata);
     }
     if own.contains(&address) {
-        return Err(Forbidden::Own);
+        return Err(ForbiddenAddress::Own);
     }
     match ranges.iter().find(|range| range.contains(&address)) {
-        Some(range) => Err(Forbidden::Range(*range)),
+        Some(range) => Err(ForbiddenAddress::Range(*range)),
         None => Ok(()),
     }
 }
 
-fn judge_v4(address: Ipv4Addr) -> Result<(), Forbidden> {
+fn judge_v4(address: Ipv4Addr) -> Result<(), ForbiddenAddress> {
     match address.octets() {
-        [0, ..] => Err(Forbidden::Unspecified),
-        [127, ..] => Err(Forbidden::Loopback),
-        [169, 254, ..] => Err(Forbidden::LinkLocal),
-        [224..=239, ..] | [255, 255, 255, 255] => Err(Forbidden::Multicast),
-        [240..=255, ..] => Err(Forbidden::Reserved),
+        [0, ..] => Err(ForbiddenAddress::Unspecified),
+        [127, ..] => Err(ForbiddenAddress::Loopback),
+        [169, 254, ..] => Err(ForbiddenAddress::LinkLocal),
+        [224..=239, ..] | [255, 255, 255, 255] => Err(ForbiddenAddress::Multicast),
+        [240..=255, ..] => Err(ForbiddenAddress::Reserved),
         _ => Ok(()),
     }
 }
 
-fn judge_v6(address: Ipv6Addr) -> Result<(), Forbidden> {
+fn judge_v6(address: Ipv6Addr) -> Result<(), ForbiddenAddress> {
     match address.segments() {
-        [0, 0, 0, 0, 0, 0, 0, 0] => Err(Forbidden::Unspecified),
-        [0, 0, 0, 0, 0, 0, 0, 1] => Err(Forbidden::Loopback),
+        [0, 0, 0, 0, 0, 0, 0, 0] => Err(ForbiddenAddress::Unspecified),
+        [0, 0, 0, 0, 0, 0, 0, 1] => Err(ForbiddenAddress::Loopback),
         // IPv4-compatible, -mapped and -translated; NAT64 (RFC 6052, RFC 8215), Teredo and 6to4.
         [0, 0, 0, 0, 0, 0 | 0xffff, ..]
         | [0, 0, 0, 0, 0xffff, 0, ..]
         | [0x64, 0xff9b, ..]
         | [0x2001, 0, ..]
-        | [0x2002, ..] => Err(Forbidden::Embedded),
-        [0xff00..=0xffff, ..] => Err(Forbidden::Multicast),
+        | [0x2002, ..] => Err(ForbiddenAddress::Embedded),
+        [0xff00..=0xffff, ..] => Err(ForbiddenAddress::Multicast),
         // Site-local addresses (fec0::/10) are deprecated, and still somebody's own network.
-        [0xfe80..=0xfebf, ..] => Err(Forbidden::LinkLocal),
-        [0xfec0..=0xfeff, ..] => Err(Forbidden::Reserved),
+        [0xfe80..=0xfebf, ..] => Err(ForbiddenAddress::LinkLocal),
+        [0xfec0..=0xfeff, ..] => Err(ForbiddenAddress::Reserved),
         _ => Ok(()),
     }
 }
@@ -99,19 +99,19 @@ mod tests {
 
     use super::*;
 
-    fn verdict(address: &str, ranges: &[&str]) -> Result<(), Forbidden> {
+    fn verdict(address: &str, ranges: &[&str]) -> Result<(), ForbiddenAddress> {
         let ranges: Vec<IpNet> = ranges.iter().map(|range| range.parse().unwrap()).collect();
-        judge(address.parse().unwrap(), &ranges, &["192.0.2.9".parse().unwrap()].into())
+        check_address(address.parse().unwrap(), &ranges, &["192.0.2.9".parse().unwrap()].into())
     }
 
     #[test]
     fn each_kind_is_refused_for_its_reason() {
         for (addresses, reason) in [
-            (&["127.0.0.1", "127.255.255.254", "::1"][..], Forbidden::Loopback),
-            (&["0.0.0.0", "0.1.2.3", "::"], Forbidden::Unspecified),
-            (&["169.254.169.254", "169.254.0.1", "fe80::1", "febf::1"], Forbidden::LinkLocal),
-            (&["224.0.0.1", "239.255.255.255", "255.255.255.255", "ff02::1"], Forbidden::Multicast),
-            (&["240.0.0.1", "255.255.255.254", "fec0::1"], Forbidden::Reserved),
+            (&["127.0.0.1", "127.255.255.254", "::1"][..], ForbiddenAddress::Loopback),
+            (&["0.0.0.0", "0.1.2.3", "::"], ForbiddenAddress::Unspecified),
+            (&["169.254.169.254", "169.254.0.1", "fe80::1", "febf::1"], ForbiddenAddress::LinkLocal),
+            (&["224.0.0.1", "239.255.255.255", "255.255.255.255", "ff02::1"], ForbiddenAddress::Multicast),
+            (&["240.0.0.1", "255.255.255.254", "fec0::1"], ForbiddenAddress::Reserved),
             (
                 &[
                     "::ffff:127.0.0.1",
@@ -123,10 +123,10 @@ mod tests {
                     "2002:7f00:1::",
                     "2001::1",
                 ],
-                Forbidden::Embedded,
+                ForbiddenAddress::Embedded,
             ),
-            (&["192.0.2.9"], Forbidden::Own),
-            (&["fd00:ec2::254", "100.100.100.200", "168.63.129.16"], Forbidden::Metadata),
+            (&["192.0.2.9"], ForbiddenAddress::Own),
+            (&["fd00:ec2::254", "100.100.100.200", "168.63.129.16"], ForbiddenAddress::Metadata),
         ] {
             for address in addresses {
                 assert_eq!(verdict(address, &[]), Err(reason.clone()), "{address}");
@@ -137,8 +137,8 @@ mod tests {
     #[test]
     fn ranges_of_the_configuration_are_refused_and_nothing_else() {
         let ranges = ["10.0.0.0/24", "fd12::/64"];
-        assert_eq!(verdict("10.0.0.7", &ranges), Err(Forbidden::Range(ranges[0].parse().unwrap())));
-        assert_eq!(verdict("fd12::7", &ranges), Err(Forbidden::Range(ranges[1].parse().unwrap())));
+        assert_eq!(verdict("10.0.0.7", &ranges), Err(ForbiddenAddress::Range(ranges[0].parse().unwrap())));
+        assert_eq!(verdict("fd12::7", &ranges), Err(ForbiddenAddress::Range(ranges[1].parse().unwrap())));
         for allowed in ["10.0.1.7", "192.168.0.1", "192.0.2.1", "2001:db8::1", "fd13::7"] {
             assert_eq!(verdict(allowed, &ranges), Ok(()), "{allowed}");
         }
@@ -158,13 +158,13 @@ mod tests {
                 0x2002_u128 << 112 | inner << 80,
                 0x2001_u128 << 112 | (inner ^ 0xffff_ffff),
             ];
-            prop_assert!(judge(IpAddr::V6(Ipv6Addr::from(forms[prefix])), &[], &BTreeSet::new()).is_err());
+            prop_assert!(check_address(IpAddr::V6(Ipv6Addr::from(forms[prefix])), &[], &BTreeSet::new()).is_err());
         }
 
         #[test]
         fn an_address_within_a_forbidden_range_never_passes(address: IpAddr, length in 0..=32u8) {
             let range = IpNet::new(address, length).unwrap().trunc();
-            prop_assert!(judge(address, &[range], &BTreeSet::new()).is_err());
+            prop_assert!(check_address(address, &[range], &BTreeSet::new()).is_err());
         }
     }
 }

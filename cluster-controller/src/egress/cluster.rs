@@ -7,12 +7,12 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use keelway_vpn::error::Chain;
+use keelway_vpn::error::ErrorChain;
 use tokio::time::{sleep, timeout};
 
 use super::BUDGET;
 use super::gateways::{Gateways, KnownGateway};
-use crate::connect::{AskError, Opened, Opener, Reason, Refusal, Target, ask};
+use crate::connect::{AskError, ConnectRefusal, OpenedTunnel, RefusalReason, TunnelOpener, TunnelTarget, ask};
 use crate::connects::Connects;
 
 /// After so long the next gateway is tried beside the one that has not answered yet: what a worker far away takes to answer,
@@ -20,33 +20,33 @@ use crate::connects::Connects;
 const STAGGER: Duration = Duration::from_secs(1);
 
 /// Asks gateways for tunnels.
-pub(super) struct Cluster {
+pub(super) struct ClusterDialer {
     gateways: Arc<Gateways>,
     connects: Connects,
 }
 
 /// A way through a gateway.
-struct Won {
+struct OpenedRoute {
     stream: TokioIo<Upgraded>,
     through: String,
 }
 
 /// Why there is none through one: its own word counts for more than that it cannot be reached.
-struct Lost {
+struct FailedRoute {
     is_answer: bool,
-    refusal: Refusal,
+    refusal: ConnectRefusal,
 }
 
-impl Cluster {
+impl ClusterDialer {
     pub(super) fn new(gateways: Arc<Gateways>, connects: Connects) -> Self {
         Self { gateways, connects }
     }
 
     /// The first way that opens. The next gateway is tried when one says no, and beside one that says nothing.
-    async fn race(&self, target: &Target) -> Result<Won, Refusal> {
+    async fn race(&self, target: &TunnelTarget) -> Result<OpenedRoute, ConnectRefusal> {
         let mut untried = self.gateways.in_order().into_iter();
         let mut under_way = FuturesUnordered::new();
-        let mut lost: Option<Lost> = None;
+        let mut lost: Option<FailedRoute> = None;
         loop {
             if under_way.is_empty() {
                 let Some(next) = untried.next() else { break };
@@ -67,40 +67,41 @@ impl Cluster {
                 }
             }
         }
-        let none = || Refusal::new(Reason::Unreachable, "the cluster has no gateway");
+        let none = || ConnectRefusal::new(RefusalReason::Unreachable, "the cluster has no gateway");
         Err(lost.map_or_else(none, |lost| lost.refusal))
     }
 
-    async fn attempt(&self, gateway: Arc<KnownGateway>, target: &Target) -> Result<Won, Lost> {
+    async fn attempt(&self, gateway: Arc<KnownGateway>, target: &TunnelTarget) -> Result<OpenedRoute, FailedRoute> {
         let name = &gateway.name;
-        let unreachable = |why: String| Lost {
+        let unreachable = |why: String| FailedRoute {
             is_answer: false,
-            refusal: Refusal::new(Reason::Unreachable, format!("gateway {name}: {why}")),
+            refusal: ConnectRefusal::new(RefusalReason::Unreachable, format!("gateway {name}: {why}")),
         };
         let connected = self.gateways.connect(&gateway).await;
-        let stream = connected.map_err(|error| unreachable(Chain(&error).to_string()))?;
+        let stream = connected.map_err(|error| unreachable(ErrorChain(&error).to_string()))?;
         match ask(stream, target).await {
-            Ok(stream) => Ok(Won { stream, through: name.clone() }),
+            Ok(stream) => Ok(OpenedRoute { stream, through: name.clone() }),
             Err(AskError::Refused(refusal)) => {
                 let text = format!("gateway {name}: {refusal}");
-                Err(Lost { is_answer: true, refusal: Refusal::new(refusal.reason, text) })
+                Err(FailedRoute { is_answer: true, refusal: ConnectRefusal::new(refusal.reason, text) })
             }
-            Err(error) => Err(unreachable(Chain(&error).to_string())),
+            Err(error) => Err(unreachable(ErrorChain(&error).to_string())),
         }
     }
 }
 
-impl Opener for Cluster {
+impl TunnelOpener for ClusterDialer {
     type Stream = TokioIo<Upgraded>;
     type Key = String;
 
-    async fn open(&self, target: &Target) -> Result<Opened<Self::Stream, String>, Refusal> {
+    async fn open(&self, target: &TunnelTarget) -> Result<OpenedTunnel<Self::Stream, String>, ConnectRefusal> {
         let raced = timeout(BUDGET, self.race(target)).await;
-        let silent = || Refusal::new(Reason::TimedOut, format!("no gateway answered within {BUDGET:?}"));
+        let silent = || ConnectRefusal::new(RefusalReason::TimedOut, format!("no gateway answered within {BUDGET:?}"));
         let won = raced.unwrap_or_else(|_| Err(silent()))?;
         let tunnel = self.gateways.tunnels.enter(won.through);
-        let tunnel = tunnel.ok_or_else(|| Refusal::new(Reason::Busy, "there are as many tunnels as there may be"))?;
-        Ok(Opened { stream: won.stream, tunnel })
+        let tunnel = tunnel
+            .ok_or_else(|| ConnectRefusal::new(RefusalReason::Busy, "there are as many tunnels as there may be"))?;
+        Ok(OpenedTunnel { stream: won.stream, tunnel })
     }
 
     fn connects(&self) -> &Connects {

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use rustls_pki_types::ServerName;
 use serde::{Deserialize, Serialize};
 
-use crate::configuration::{Check, FieldFault};
+use crate::configuration::{FieldFault, ValidateConfiguration};
 use keelway_tls::TlsFiles;
 
 /// An egress's file.
@@ -50,7 +50,7 @@ pub struct ClusterEgress {
     /// The socket of `EgressSelectorConfiguration`'s selection `cluster`.
     pub socket: PathBuf,
     /// The gateways of the cluster. A change of the list is taken up within seconds, without a restart.
-    pub gateways: Vec<Gateway>,
+    pub gateways: Vec<EgressGateway>,
     /// The DNS name that each gateway's certificate must have.
     pub server_name: String,
     /// Who the egress is, and whom it believes.
@@ -60,7 +60,7 @@ pub struct ClusterEgress {
 /// A gateway.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Gateway {
+pub struct EgressGateway {
     /// Its name, for logs and metrics.
     pub name: String,
     /// Where it takes CONNECT.
@@ -105,7 +105,7 @@ impl From<SocketMode> for String {
     }
 }
 
-impl Check for EgressConfig {
+impl ValidateConfiguration for EgressConfig {
     fn check(&self) -> Result<(), FieldFault> {
         let mut names = BTreeSet::new();
         for (at, gateway) in self.cluster.gateways.iter().enumerate() {

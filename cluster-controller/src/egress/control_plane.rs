@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use keelway_vpn::error::Chain;
+use keelway_vpn::error::ErrorChain;
 use keelway_vpn::netlink::interface::local_addresses;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::BUDGET;
-use super::address_policy::judge;
-use crate::connect::{Opened, Opener, Reason, Refusal, Target, Tunnels};
+use super::address_policy::check_address;
+use crate::connect::{ConnectRefusal, OpenedTunnel, RefusalReason, TunnelOpener, TunnelRegistry, TunnelTarget};
 use crate::connects::Connects;
 use keelway_vpn::liveness::keep_alive;
 
@@ -24,9 +24,9 @@ const MOST_ADDRESSES: usize = 4;
 
 /// Ranges that are never dialled, which change while machines come and go.
 #[derive(Default)]
-pub(super) struct Forbidden(Mutex<Arc<Vec<IpNet>>>);
+pub(super) struct ForbiddenRanges(Mutex<Arc<Vec<IpNet>>>);
 
-impl Forbidden {
+impl ForbiddenRanges {
     pub(super) fn set(&self, ranges: Vec<IpNet>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(ranges);
     }
@@ -37,34 +37,36 @@ impl Forbidden {
 }
 
 /// Dials what a control plane may call.
-pub(super) struct ControlPlane {
-    forbidden: Arc<Forbidden>,
-    tunnels: Arc<Tunnels<()>>,
+pub(super) struct ControlPlaneDialer {
+    forbidden: Arc<ForbiddenRanges>,
+    tunnels: Arc<TunnelRegistry<()>>,
     connects: Connects,
 }
 
-impl ControlPlane {
-    pub(super) fn new(forbidden: Arc<Forbidden>, tunnels: Arc<Tunnels<()>>, connects: Connects) -> Self {
+impl ControlPlaneDialer {
+    pub(super) fn new(forbidden: Arc<ForbiddenRanges>, tunnels: Arc<TunnelRegistry<()>>, connects: Connects) -> Self {
         Self { forbidden, tunnels, connects }
     }
 
     /// Addresses that may be dialled: those that are returned are those that are dialled.
-    async fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>, Refusal> {
+    async fn addresses(&self, target: &TunnelTarget) -> Result<Vec<SocketAddr>, ConnectRefusal> {
         let found = match target {
-            Target::Address(address) => BTreeSet::from([*address]),
-            Target::Name { host, port } => resolve(host, *port).await?,
+            TunnelTarget::Address(address) => BTreeSet::from([*address]),
+            TunnelTarget::Name { host, port } => resolve(host, *port).await?,
         };
         let own = local_addresses().map_err(|error| {
-            tracing::error!("nothing is dialled: {}", Chain(&error));
-            Refusal::new(Reason::Unreachable, "the machine's own addresses are not known")
+            tracing::error!("nothing is dialled: {}", ErrorChain(&error));
+            ConnectRefusal::new(RefusalReason::Unreachable, "the machine's own addresses are not known")
         })?;
         let forbidden = self.forbidden.get();
         let mut refused = None;
         let mut allowed = Vec::new();
         for address in found {
-            match judge(address.ip(), &forbidden, &own) {
+            match check_address(address.ip(), &forbidden, &own) {
                 Ok(()) => allowed.push(address),
-                Err(why) => refused = Some(Refusal::new(Reason::Forbidden, format!("{} is {why}", address.ip()))),
+                Err(why) => {
+                    refused = Some(ConnectRefusal::new(RefusalReason::Forbidden, format!("{} is {why}", address.ip())));
+                }
             }
         }
         match refused {
@@ -73,10 +75,10 @@ impl ControlPlane {
         }
     }
 
-    async fn dial(&self, target: &Target) -> Result<TcpStream, Refusal> {
+    async fn dial(&self, target: &TunnelTarget) -> Result<TcpStream, ConnectRefusal> {
         let deadline = Instant::now() + BUDGET;
         let addresses = self.addresses(target).await?;
-        let mut last = Refusal::new(Reason::Unreachable, format!("{target} has no address"));
+        let mut last = ConnectRefusal::new(RefusalReason::Unreachable, format!("{target} has no address"));
         let mut left = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
         for address in addresses {
             let now = Instant::now();
@@ -85,25 +87,28 @@ impl ControlPlane {
             left -= 1;
             last = match timeout_at(share, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => return Ok(stream),
-                Ok(Err(error)) => Refusal::new(Reason::Unreachable, format!("{address} cannot be reached: {error}")),
-                Err(_) => Refusal::new(Reason::TimedOut, format!("{address} did not answer in time")),
+                Ok(Err(error)) => {
+                    ConnectRefusal::new(RefusalReason::Unreachable, format!("{address} cannot be reached: {error}"))
+                }
+                Err(_) => ConnectRefusal::new(RefusalReason::TimedOut, format!("{address} did not answer in time")),
             };
         }
         Err(last)
     }
 }
 
-impl Opener for ControlPlane {
+impl TunnelOpener for ControlPlaneDialer {
     type Stream = TcpStream;
     type Key = ();
 
-    async fn open(&self, target: &Target) -> Result<Opened<TcpStream, ()>, Refusal> {
+    async fn open(&self, target: &TunnelTarget) -> Result<OpenedTunnel<TcpStream, ()>, ConnectRefusal> {
         let tunnel = self.tunnels.enter(());
-        let tunnel = tunnel.ok_or_else(|| Refusal::new(Reason::Busy, "there are as many tunnels as there may be"))?;
+        let tunnel = tunnel
+            .ok_or_else(|| ConnectRefusal::new(RefusalReason::Busy, "there are as many tunnels as there may be"))?;
         let stream = self.dial(target).await?;
         let _ = stream.set_nodelay(true);
         keep_alive(&stream);
-        Ok(Opened { stream, tunnel })
+        Ok(OpenedTunnel { stream, tunnel })
     }
 
     fn connects(&self) -> &Connects {
@@ -111,10 +116,12 @@ impl Opener for ControlPlane {
     }
 }
 
-async fn resolve(host: &str, port: u16) -> Result<BTreeSet<SocketAddr>, Refusal> {
+async fn resolve(host: &str, port: u16) -> Result<BTreeSet<SocketAddr>, ConnectRefusal> {
     match timeout(RESOLUTION, lookup_host((host, port))).await {
         Ok(Ok(found)) => Ok(found.collect()),
-        Ok(Err(error)) => Err(Refusal::new(Reason::Unreachable, format!("{host} cannot be resolved: {error}"))),
-        Err(_) => Err(Refusal::new(Reason::TimedOut, format!("{host} could not be resolved in time"))),
+        Ok(Err(error)) => {
+            Err(ConnectRefusal::new(RefusalReason::Unreachable, format!("{host} cannot be resolved: {error}")))
+        }
+        Err(_) => Err(ConnectRefusal::new(RefusalReason::TimedOut, format!("{host} could not be resolved in time"))),
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use keelway_vpn::error::Chain;
+use keelway_vpn::error::ErrorChain;
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, timeout};
@@ -17,9 +17,9 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::config::Gateway;
-use crate::connect::{AskError, Connection, Tunnels, probe};
-use keelway_tls::{Client, HandshakeError};
+use super::config::EgressGateway;
+use crate::connect::{AskError, GatewayConnection, TunnelRegistry, probe};
+use keelway_tls::{HandshakeError, TlsClient};
 use keelway_vpn::liveness::keep_alive;
 
 /// How often each gateway is asked whether it answers.
@@ -31,7 +31,7 @@ const MISSES: usize = 2;
 
 /// A gateway cannot be spoken with.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum GatewayError {
+pub(super) enum GatewayConnectionError {
     #[error("it cannot be connected to")]
     Connect(#[source] io::Error),
     #[error("it cannot be trusted")]
@@ -57,31 +57,35 @@ impl KnownGateway {
 }
 
 /// Each with the task that asks it, which ends when it is forgotten.
-type Known = BTreeMap<Gateway, (Arc<KnownGateway>, AbortOnDropHandle<()>)>;
+type GatewayTasks = BTreeMap<EgressGateway, (Arc<KnownGateway>, AbortOnDropHandle<()>)>;
 
 /// All gateways of the cluster.
 pub(super) struct Gateways {
-    client: Client,
+    client: TlsClient,
     server_name: ServerName<'static>,
-    pub(super) tunnels: Arc<Tunnels<String>>,
-    known: Mutex<Known>,
+    pub(super) tunnels: Arc<TunnelRegistry<String>>,
+    known: Mutex<GatewayTasks>,
     turn: AtomicUsize,
     /// Once what watches one of them panicked.
     unwatched: CancellationToken,
 }
 
 impl Gateways {
-    pub(super) fn new(client: Client, server_name: ServerName<'static>, tunnels: Arc<Tunnels<String>>) -> Arc<Self> {
+    pub(super) fn new(
+        client: TlsClient,
+        server_name: ServerName<'static>,
+        tunnels: Arc<TunnelRegistry<String>>,
+    ) -> Arc<Self> {
         let (turn, unwatched) = (AtomicUsize::new(0), CancellationToken::new());
         Arc::new(Self { client, server_name, tunnels, known: Mutex::default(), turn, unwatched })
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, GatewayTasks> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Uses these from now on. Tunnels through others go on until they end.
-    pub(super) fn set(self: &Arc<Self>, wanted: &[Gateway]) {
+    pub(super) fn set(self: &Arc<Self>, wanted: &[EgressGateway]) {
         let mut known = self.known();
         known.retain(|gateway, _| wanted.contains(gateway));
         for gateway in wanted {
@@ -101,7 +105,7 @@ impl Gateways {
     }
 
     /// Returns once a gateway is watched no more that was not forgotten.
-    pub(super) async fn unwatched(&self) {
+    pub(super) async fn wait_for_unwatched(&self) {
         self.unwatched.cancelled().await;
     }
 
@@ -121,15 +125,19 @@ impl Gateways {
     }
 
     /// A connection to one.
-    pub(super) async fn connect(&self, gateway: &KnownGateway) -> Result<TlsStream<TcpStream>, GatewayError> {
-        let stream = TcpStream::connect(gateway.address).await.map_err(GatewayError::Connect)?;
+    pub(super) async fn connect(&self, gateway: &KnownGateway) -> Result<TlsStream<TcpStream>, GatewayConnectionError> {
+        let stream = TcpStream::connect(gateway.address).await.map_err(GatewayConnectionError::Connect)?;
         let _ = stream.set_nodelay(true);
         keep_alive(&stream);
-        self.client.connect(self.server_name.clone(), stream).await.map_err(GatewayError::Handshake)
+        self.client.connect(self.server_name.clone(), stream).await.map_err(GatewayConnectionError::Handshake)
     }
 
     /// Asks one whether it answers, over the connection of before where there is one.
-    async fn check(&self, gateway: &KnownGateway, kept: &mut Option<Connection>) -> Result<(), GatewayError> {
+    async fn check(
+        &self,
+        gateway: &KnownGateway,
+        kept: &mut Option<GatewayConnection>,
+    ) -> Result<(), GatewayConnectionError> {
         let checked = timeout(CHECK, async {
             if let Some(mut connection) = kept.take()
                 && connection.check().await.is_ok()
@@ -137,13 +145,13 @@ impl Gateways {
                 *kept = Some(connection);
                 return Ok(());
             }
-            *kept = Some(probe(self.connect(gateway).await?).await.map_err(GatewayError::Ask)?);
+            *kept = Some(probe(self.connect(gateway).await?).await.map_err(GatewayConnectionError::Ask)?);
             Ok(())
         });
-        checked.await.unwrap_or(Err(GatewayError::Silent))
+        checked.await.unwrap_or(Err(GatewayConnectionError::Silent))
     }
 
-    fn note(&self, gateway: &KnownGateway, outcome: Result<(), GatewayError>, misses: &mut usize) {
+    fn note(&self, gateway: &KnownGateway, outcome: Result<(), GatewayConnectionError>, misses: &mut usize) {
         let answered = outcome.is_ok();
         let before = gateway.answers.swap(answered, Ordering::Relaxed);
         match outcome {
@@ -156,7 +164,7 @@ impl Gateways {
             Err(error) => {
                 *misses += 1;
                 if before || *misses == 1 {
-                    tracing::warn!(gateway = gateway.name, "it does not answer: {}", Chain(&error));
+                    tracing::warn!(gateway = gateway.name, "it does not answer: {}", ErrorChain(&error));
                 }
                 // Further ones too: a tunnel that opened in between leads nowhere either.
                 if *misses >= MISSES {

@@ -9,13 +9,13 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use super::gateways::Gateways;
-use crate::connect::Tunnels;
+use crate::connect::TunnelRegistry;
 use crate::connects::Connects;
 
 /// All of them.
 pub(super) fn registry(
     gateways: &Arc<Gateways>,
-    others: &Arc<Tunnels<()>>,
+    others: &Arc<TunnelRegistry<()>>,
     [cluster, control_plane]: [&Connects; 2],
 ) -> Registry {
     let mut registry = Registry::with_prefix("keelway_egress");
@@ -28,7 +28,7 @@ pub(super) fn registry(
 /// What is so at the moment of asking.
 struct Now {
     gateways: Weak<Gateways>,
-    others: Weak<Tunnels<()>>,
+    others: Weak<TunnelRegistry<()>>,
 }
 
 impl fmt::Debug for Now {

@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 
-use crate::connect::{Opener, serve};
+use crate::connect::{TunnelOpener, serve};
 
 /// Connections that are not tunnels yet; more are closed.
 const MOST_CONVERSATIONS: usize = 256;
 
 /// Answers whoever connects, until it is dropped.
-pub(super) async fn accept<O: Opener>(listener: UnixListener, opener: Arc<O>) {
+pub(super) async fn accept<O: TunnelOpener>(listener: UnixListener, opener: Arc<O>) {
     let room = Arc::new(Semaphore::new(MOST_CONVERSATIONS));
     loop {
         let Ok((stream, _)) = listener.accept().await else {

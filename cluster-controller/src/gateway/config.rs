@@ -9,7 +9,7 @@ use keelway_api::reserved::of_api_on_workers;
 use keelway_vpn::PublicKey;
 use serde::{Deserialize, Serialize};
 
-use crate::configuration::{Check, FieldFault};
+use crate::configuration::{FieldFault, ValidateConfiguration};
 use keelway_tls::TlsFiles;
 
 /// The addresses that the relay's TCP/IP stack has room for.
@@ -26,7 +26,7 @@ pub struct GatewayConfig {
     #[serde(default)]
     pub gateways_file: Option<PathBuf>,
     /// Where peers come from.
-    pub peers: Peers,
+    pub peers: PeerSource,
     /// Where the API servers' connections come in.
     pub connect: Connect,
     /// Where health is asked for, without authentication: a loopback address.
@@ -90,7 +90,7 @@ pub struct OtherGateway {
 /// Where peers come from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Peers {
+pub struct PeerSource {
     /// Who the gateway is in the cluster whose `WireGuardPeer` objects it watches. Without one the file is all there is.
     #[serde(default)]
     pub kubeconfig: Option<PathBuf>,
@@ -131,7 +131,7 @@ mod key_text {
     }
 }
 
-impl Check for GatewayConfig {
+impl ValidateConfiguration for GatewayConfig {
     fn check(&self) -> Result<(), FieldFault> {
         self.wire_guard.check()?;
         self.connect.check()?;
@@ -142,14 +142,14 @@ impl Check for GatewayConfig {
     }
 }
 
-impl Check for Vec<OtherGateway> {
+impl ValidateConfiguration for Vec<OtherGateway> {
     fn check(&self) -> Result<(), FieldFault> {
         let (mut addresses, mut keys) = (BTreeSet::new(), BTreeSet::new());
         for (at, gateway) in self.iter().enumerate() {
             let field = format!("[{at}]");
             if !keys.insert(gateway.public_key) {
-                let mend = "give each gateway a key of its own";
-                return Err(FieldFault::new(field + ".publicKey", "another gateway has this key", mend));
+                let help = "give each gateway a key of its own";
+                return Err(FieldFault::new(field + ".publicKey", "another gateway has this key", help));
             }
             if let Some(twice) = gateway.addresses.iter().find(|address| !addresses.insert(**address)) {
                 let problem = format!("{twice} is another gateway's");
@@ -160,10 +160,10 @@ impl Check for Vec<OtherGateway> {
     }
 }
 
-impl Check for WireGuard {
+impl ValidateConfiguration for WireGuard {
     fn check(&self) -> Result<(), FieldFault> {
         let fault =
-            |field: &str, problem: &str, mend: &str| Err(FieldFault::new(format!("wireGuard.{field}"), problem, mend));
+            |field: &str, problem: &str, help: &str| Err(FieldFault::new(format!("wireGuard.{field}"), problem, help));
         if self.listen_port == 0 {
             return fault("listenPort", "workers could not know it", "name a port");
         }
@@ -188,10 +188,10 @@ impl Check for WireGuard {
     }
 }
 
-impl Check for Connect {
+impl ValidateConfiguration for Connect {
     fn check(&self) -> Result<(), FieldFault> {
         let fault =
-            |field: &str, problem: &str, mend: &str| Err(FieldFault::new(format!("connect.{field}"), problem, mend));
+            |field: &str, problem: &str, help: &str| Err(FieldFault::new(format!("connect.{field}"), problem, help));
         if self.listen.is_empty() {
             return fault("listen", "there is no address", "name one of the private network");
         }
@@ -238,7 +238,7 @@ health: 127.0.0.1:20011
   addresses: [100.80.255.3]
 ";
 
-    fn read<T: DeserializeOwned + Check>(text: &str) -> Result<T, String> {
+    fn read<T: DeserializeOwned + ValidateConfiguration>(text: &str) -> Result<T, String> {
         let config: T = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
         config.check().map_err(|fault| fault.to_string())?;
         Ok(config)

@@ -15,20 +15,20 @@ use super::vpn::Vpn;
 pub(super) fn registry(vpn: &Arc<Vpn>) -> Registry {
     let mut registry = Registry::with_prefix("keelway_gateway");
     vpn.connects.register(&mut registry);
-    registry.register_collector(Box::new(Peers(Arc::downgrade(vpn))));
+    registry.register_collector(Box::new(PeerCollector(Arc::downgrade(vpn))));
     registry
 }
 
 /// What is known of peers at the moment of asking.
-struct Peers(Weak<Vpn>);
+struct PeerCollector(Weak<Vpn>);
 
-impl fmt::Debug for Peers {
+impl fmt::Debug for PeerCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Peers")
     }
 }
 
-impl Collector for Peers {
+impl Collector for PeerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let Some(vpn) = self.0.upgrade() else { return Ok(()) };
         let members = vpn.members();

@@ -6,11 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use keelway_vpn::relay::{Dialer, Liveness, Stream};
-use keelway_vpn::{Clock, PublicKey, Relay};
+use keelway_vpn::relay::{Dialer, RelayStream, StreamKeepalive};
+use keelway_vpn::{PublicKey, Relay, SystemClock};
 
-use super::members::Members;
-use crate::connect::{Opened, Opener, Reason, Refusal, Target, Tunnels};
+use super::gateway_peers::GatewayPeers;
+use crate::connect::{ConnectRefusal, OpenedTunnel, RefusalReason, TunnelOpener, TunnelRegistry, TunnelTarget};
 use crate::connects::Connects;
 
 /// How long a worker may take to accept a connection.
@@ -22,39 +22,39 @@ const DEAD_AFTER: Duration = Duration::from_secs(9);
 
 /// Where a tunnel leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct PeerRoute {
     /// To which peer.
     pub(super) peer: PublicKey,
     /// To which of its addresses.
     pub(super) address: IpAddr,
-    /// Since when, on the clock of [`Clock`].
+    /// Since when, on the clock of [`SystemClock`].
     pub(super) since: Duration,
 }
 
 /// The relay, its peers, and the tunnels to them.
 pub(super) struct Vpn {
     pub(super) relay: Relay,
-    pub(super) tunnels: Arc<Tunnels<Way>>,
+    pub(super) tunnels: Arc<TunnelRegistry<PeerRoute>>,
     pub(super) connects: Connects,
-    members: RwLock<Arc<Members>>,
+    members: RwLock<Arc<GatewayPeers>>,
     dialer: Dialer,
 }
 
 impl Vpn {
     /// A relay that nobody may be reached through yet.
     pub(super) fn new(relay: Relay, most_tunnels: usize) -> Self {
-        let dialer = relay.dialer().with_liveness(Liveness { interval: ASKED_EVERY, dead_after: DEAD_AFTER });
-        let members = RwLock::new(Arc::new(Members::default()));
-        Self { relay, tunnels: Tunnels::new(most_tunnels), connects: Connects::default(), members, dialer }
+        let dialer = relay.dialer().with_liveness(StreamKeepalive { interval: ASKED_EVERY, dead_after: DEAD_AFTER });
+        let members = RwLock::new(Arc::new(GatewayPeers::default()));
+        Self { relay, tunnels: TunnelRegistry::new(most_tunnels), connects: Connects::default(), members, dialer }
     }
 
     /// The present members.
-    pub(super) fn members(&self) -> Arc<Members> {
+    pub(super) fn members(&self) -> Arc<GatewayPeers> {
         Arc::clone(&self.members.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Lets tunnels lead to these members and nowhere else: others are reset. Returns the members before.
-    pub(super) fn admit_only(&self, members: Members) -> Arc<Members> {
+    pub(super) fn admit_only(&self, members: GatewayPeers) -> Arc<GatewayPeers> {
         let members = Arc::new(members);
         let before =
             std::mem::replace(&mut *self.members.write().unwrap_or_else(PoisonError::into_inner), Arc::clone(&members));
@@ -71,7 +71,7 @@ impl Vpn {
         if self.tunnels.len() == 0 {
             return;
         }
-        let now = Clock.now().elapsed;
+        let now = SystemClock.now().elapsed;
         let stats = self.relay.stats();
         let heard: BTreeMap<PublicKey, Option<Duration>> =
             stats.into_iter().map(|peer| (peer.public_key, peer.last_received)).collect();
@@ -84,7 +84,7 @@ impl Vpn {
         }
     }
 
-    /// When a worker was last heard, on the clock of [`Clock`].
+    /// When a worker was last heard, on the clock of [`SystemClock`].
     pub(super) fn last_heard(&self) -> Option<Duration> {
         let members = self.members();
         let stats = self.relay.stats().into_iter();
@@ -97,7 +97,7 @@ impl Vpn {
         self.relay.stats().iter().any(|known| known.public_key == *peer && known.endpoint.is_some())
     }
 
-    async fn dial(&self, to: SocketAddr) -> Result<Stream, Refusal> {
+    async fn dial(&self, to: SocketAddr) -> Result<RelayStream, ConnectRefusal> {
         let dialled = tokio::time::timeout(DIAL, self.dialer.dial(to, DIAL)).await;
         let error = match dialled {
             Ok(Ok(stream)) => return Ok(stream),
@@ -106,33 +106,37 @@ impl Vpn {
         };
         if error == ErrorKind::TimedOut {
             let text = format!("{to} did not answer within {} s", DIAL.as_secs());
-            return Err(Refusal::new(Reason::TimedOut, text));
+            return Err(ConnectRefusal::new(RefusalReason::TimedOut, text));
         }
-        Err(Refusal::new(Reason::Unreachable, format!("{to} cannot be reached: {error}")))
+        Err(ConnectRefusal::new(RefusalReason::Unreachable, format!("{to} cannot be reached: {error}")))
     }
 }
 
-impl Opener for Vpn {
-    type Stream = Stream;
-    type Key = Way;
+impl TunnelOpener for Vpn {
+    type Stream = RelayStream;
+    type Key = PeerRoute;
 
-    async fn open(&self, target: &Target) -> Result<Opened<Stream, Way>, Refusal> {
-        let Target::Address(to) = target else {
-            return Err(Refusal::new(Reason::Forbidden, "the target is a name; only addresses of peers are dialled"));
+    async fn open(&self, target: &TunnelTarget) -> Result<OpenedTunnel<RelayStream, PeerRoute>, ConnectRefusal> {
+        let TunnelTarget::Address(to) = target else {
+            return Err(ConnectRefusal::new(
+                RefusalReason::Forbidden,
+                "the target is a name; only addresses of peers are dialled",
+            ));
         };
         let Some(peer) = self.members().owner(to.ip()) else {
             let text = format!("{} is not an address of a peer of this cluster", to.ip());
-            return Err(Refusal::new(Reason::Forbidden, text));
+            return Err(ConnectRefusal::new(RefusalReason::Forbidden, text));
         };
         if !self.is_met(&peer) {
             let text = format!("the worker of {} was not seen yet", to.ip());
-            return Err(Refusal::new(Reason::Unreachable, text));
+            return Err(ConnectRefusal::new(RefusalReason::Unreachable, text));
         }
-        let way = Way { peer, address: to.ip(), since: Clock.now().elapsed };
+        let way = PeerRoute { peer, address: to.ip(), since: SystemClock.now().elapsed };
         let tunnel = self.tunnels.enter(way);
-        let tunnel = tunnel.ok_or_else(|| Refusal::new(Reason::Busy, "there are as many tunnels as there may be"))?;
+        let tunnel = tunnel
+            .ok_or_else(|| ConnectRefusal::new(RefusalReason::Busy, "there are as many tunnels as there may be"))?;
         let stream = self.dial(*to).await?;
-        Ok(Opened { stream, tunnel })
+        Ok(OpenedTunnel { stream, tunnel })
     }
 
     fn connects(&self) -> &Connects {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use keelway_api::worker::WireGuardPeer;
-use keelway_vpn::error::Chain;
+use keelway_vpn::error::ErrorChain;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{Config, Event};
@@ -15,9 +15,9 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::watch;
 
-use super::members::Candidate;
+use super::gateway_peers::Candidate;
 use crate::kubeconfig::files_of;
-use keelway_tls::Stamp;
+use keelway_tls::FilesVersion;
 
 /// The least and the most time between two tries.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
@@ -30,7 +30,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 
 /// There is no way to ask the cluster.
 #[derive(Debug, thiserror::Error)]
-enum ClientError {
+enum ClusterClientError {
     #[error("cannot read the kubeconfig")]
     Kubeconfig(#[source] KubeconfigError),
     #[error("cannot make a client of the kubeconfig")]
@@ -43,30 +43,31 @@ enum ClientError {
 pub(super) async fn watch(kubeconfig: PathBuf, candidates: watch::Sender<Option<Vec<Candidate>>>) {
     loop {
         let files = files_of(&kubeconfig);
-        let stamp = Stamp::of(&files);
+        let stamp = FilesVersion::of(&files);
         match client(&kubeconfig).await {
-            Ok(client) => follow(client, &candidates, || Stamp::of(&files) != stamp).await,
+            Ok(client) => follow(client, &candidates, || FilesVersion::of(&files) != stamp).await,
             Err(error) => {
-                tracing::warn!("peers cannot be asked for: {}", Chain(&error));
+                tracing::warn!("peers cannot be asked for: {}", ErrorChain(&error));
                 tokio::time::sleep(BACKOFF.1).await;
             }
         }
     }
 }
 
-async fn client(kubeconfig: &Path) -> Result<Client, ClientError> {
-    let read = Kubeconfig::read_from(kubeconfig).map_err(ClientError::Kubeconfig)?;
+async fn client(kubeconfig: &Path) -> Result<Client, ClusterClientError> {
+    let read = Kubeconfig::read_from(kubeconfig).map_err(ClusterClientError::Kubeconfig)?;
     let options = KubeConfigOptions::default();
-    let mut config = kube::Config::from_custom_kubeconfig(read, &options).await.map_err(ClientError::Kubeconfig)?;
+    let mut config =
+        kube::Config::from_custom_kubeconfig(read, &options).await.map_err(ClusterClientError::Kubeconfig)?;
     config.connect_timeout = Some(CONNECT);
     config.read_timeout = Some(ANSWER);
-    Client::try_from(config).map_err(ClientError::Client)
+    Client::try_from(config).map_err(ClusterClientError::Client)
 }
 
 async fn follow(client: Client, candidates: &watch::Sender<Option<Vec<Candidate>>>, is_outdated: impl Fn() -> bool) {
     let api: Api<WireGuardPeer> = Api::all(client);
-    let mut events = pin!(watcher(api, Config::default().timeout(WATCH)).backoff(Pauses::default()));
-    let mut known = Known::default();
+    let mut events = pin!(watcher(api, Config::default().timeout(WATCH)).backoff(WatchBackoff::default()));
+    let mut known = CandidateCache::default();
     let mut is_well = true;
     while let Some(event) = events.next().await {
         match event {
@@ -78,7 +79,7 @@ async fn follow(client: Client, candidates: &watch::Sender<Option<Vec<Candidate>
             }
             Err(error) => {
                 if std::mem::replace(&mut is_well, false) {
-                    tracing::warn!("the watch of peers broke: {}", Chain(&error));
+                    tracing::warn!("the watch of peers broke: {}", ErrorChain(&error));
                 }
                 if is_outdated() {
                     return;
@@ -90,13 +91,13 @@ async fn follow(client: Client, candidates: &watch::Sender<Option<Vec<Candidate>
 
 /// What the watch has told so far.
 #[derive(Default)]
-struct Known {
+struct CandidateCache {
     present: BTreeMap<String, Candidate>,
     /// A list that is not whole yet.
     coming: BTreeMap<String, Candidate>,
 }
 
-impl Known {
+impl CandidateCache {
     /// Takes an event; `true` where the present candidates may be others now.
     fn take(&mut self, event: Event<WireGuardPeer>) -> bool {
         match event {
@@ -129,9 +130,9 @@ fn candidate(peer: &WireGuardPeer) -> Candidate {
 
 /// Longer and longer pauses between tries.
 #[derive(Default)]
-struct Pauses(Option<Duration>);
+struct WatchBackoff(Option<Duration>);
 
-impl Iterator for Pauses {
+impl Iterator for WatchBackoff {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
@@ -141,7 +142,7 @@ impl Iterator for Pauses {
     }
 }
 
-impl Backoff for Pauses {
+impl Backoff for WatchBackoff {
     fn reset(&mut self) {
         self.0 = None;
     }
@@ -164,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_list_counts_once_it_is_whole() {
-        let mut known = Known::default();
+        let mut known = CandidateCache::default();
         assert!(!known.take(Event::Init));
         assert!(!known.take(Event::InitApply(object("w1", "100.80.0.1"))));
         assert!(known.present.is_empty());

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
-use keelway_pki::{Authority, LeafRequest, ServiceAccountKey, Usage, Validity};
+use keelway_pki::{Authority, CertificateUsage, LeafRequest, ServiceAccountKey, Validity};
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use rand::SeedableRng;
@@ -59,17 +59,17 @@ impl ApiServer {
         fs::write(self.folder.join("sa.key"), key.private_pem().expose()).unwrap();
         fs::write(self.folder.join("sa.pub"), key.public_pem().as_str()).unwrap();
         fs::write(self.folder.join("ca.crt"), self.authority.certificate().pem()).unwrap();
-        let issued = self.issue("kube-apiserver", &[], Usage::ServerAuth);
+        let issued = self.issue("kube-apiserver", &[], CertificateUsage::ServerAuth);
         fs::write(self.folder.join("tls.crt"), &issued.certificate_pem).unwrap();
         fs::write(self.folder.join("tls.key"), issued.key_pem.expose()).unwrap();
     }
 
-    fn issue(&mut self, name: &str, groups: &[&str], usage: Usage) -> keelway_pki::IssuedCertificate {
+    fn issue(&mut self, name: &str, groups: &[&str], usage: CertificateUsage) -> keelway_pki::IssuedCertificate {
         let request = LeafRequest {
             common_name: name.to_owned(),
             organizations: groups.iter().map(ToString::to_string).collect(),
             dns_names: Vec::new(),
-            ip_addresses: if usage == Usage::ServerAuth {
+            ip_addresses: if usage == CertificateUsage::ServerAuth {
                 vec![address(self.number).parse().unwrap()]
             } else {
                 Vec::new()
@@ -130,7 +130,7 @@ impl ApiServer {
 
     /// A new kubeconfig of somebody.
     pub(crate) fn kubeconfig(&mut self, name: &str, groups: &[&str]) -> Value {
-        let issued = self.issue(name, groups, Usage::ClientAuth);
+        let issued = self.issue(name, groups, CertificateUsage::ClientAuth);
         json!({
             "apiVersion": "v1",
             "kind": "Config",

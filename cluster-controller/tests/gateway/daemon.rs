@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use jiff::{SignedDuration, Timestamp};
-use keelway_pki::{Authority, LeafRequest, Usage, Validity};
+use keelway_pki::{Authority, CertificateUsage, LeafRequest, Validity};
 use keelway_vpn::PublicKey;
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
@@ -55,7 +55,11 @@ impl Keys {
             organizations: organizations.iter().map(ToString::to_string).collect(),
             dns_names: if name == GATEWAY_NAME { vec![name.to_owned()] } else { Vec::new() },
             ip_addresses: Vec::new(),
-            usages: vec![if name == GATEWAY_NAME { Usage::ServerAuth } else { Usage::ClientAuth }],
+            usages: vec![if name == GATEWAY_NAME {
+                CertificateUsage::ServerAuth
+            } else {
+                CertificateUsage::ClientAuth
+            }],
             validity: day(),
         };
         let issued = signed_by.issue(&request, &mut *self.0.lock().unwrap()).unwrap();

@@ -10,8 +10,8 @@ use std::{
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use keelway_cri::testing::cache;
 use keelway_pki::{
-    Authority, AuthoritySource, ClientIdentity, IssuedCertificate, Kubeconfig, KubeconfigCluster, LeafRequest,
-    ServiceAccountKey, Usage, Validity,
+    Authority, AuthoritySource, CertificateUsage, ClientIdentity, IssuedCertificate, Kubeconfig, KubeconfigCluster,
+    LeafRequest, ServiceAccountKey, Validity,
 };
 use kube::{Client, Config, config::KubeConfigOptions};
 use rand::{SeedableRng, rngs::ChaCha8Rng};
@@ -49,8 +49,8 @@ pub(crate) struct Plane {
 }
 
 /// A certificate's subject and names.
-fn leaf(name: &str, groups: &[&str], usage: Usage) -> LeafRequest {
-    let is_server = usage == Usage::ServerAuth;
+fn leaf(name: &str, groups: &[&str], usage: CertificateUsage) -> LeafRequest {
+    let is_server = usage == CertificateUsage::ServerAuth;
     LeafRequest {
         common_name: name.to_owned(),
         organizations: groups.iter().map(|&group| group.to_owned()).collect(),
@@ -143,7 +143,7 @@ fn flags(flags: &[(&str, &str)]) -> Vec<String> {
 
 /// A certificate of this user and these groups, by that authority.
 pub(crate) fn client_identity(authority: &Authority, user: &str, groups: &[&str]) -> IssuedCertificate {
-    authority.issue(&leaf(user, groups, Usage::ClientAuth), &mut random()).unwrap()
+    authority.issue(&leaf(user, groups, CertificateUsage::ClientAuth), &mut random()).unwrap()
 }
 
 impl Plane {
@@ -264,7 +264,7 @@ impl Plane {
 
     /// A server's certificate of this name.
     pub(crate) fn server_identity(&self, name: &str) -> IssuedCertificate {
-        self.authority.issue(&leaf(name, &[], Usage::ServerAuth), &mut random()).unwrap()
+        self.authority.issue(&leaf(name, &[], CertificateUsage::ServerAuth), &mut random()).unwrap()
     }
 
     /// The file of a kubeconfig with a certificate of this user and these groups.

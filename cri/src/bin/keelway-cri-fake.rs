@@ -3,7 +3,7 @@
 use std::{error::Error, fs, io, path::PathBuf, process::ExitCode};
 
 use clap::{ArgGroup, Parser, ValueEnum};
-use keelway_cri::fake::{Fake, Fault, When, serve};
+use keelway_cri::fake::{CallFault, Fake, SignalTiming, serve};
 use rustix::process::Signal;
 use tokio::{
     net::UnixListener,
@@ -13,7 +13,7 @@ use tokio::{
 /// Serves a fake container runtime on a Unix socket until SIGTERM or SIGINT.
 #[derive(Debug, Parser)]
 #[command(group = ArgGroup::new("when").args(["after", "before"]))]
-struct Arguments {
+struct CriFakeArguments {
     /// The socket to make. One that a dead process left is replaced.
     #[arg(long)]
     socket: PathBuf,
@@ -25,7 +25,7 @@ struct Arguments {
     calls: Option<PathBuf>,
     /// The signal that a caller gets.
     #[arg(long, requires = "when")]
-    signal: Option<Name>,
+    signal: Option<SignalName>,
     /// After the answer to the call of this number that changes something.
     #[arg(long, value_name = "N", requires = "signal")]
     after: Option<usize>,
@@ -36,25 +36,25 @@ struct Arguments {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "UPPER")]
-enum Name {
+enum SignalName {
     Term,
     Kill,
     Int,
 }
 
-impl From<Name> for Signal {
-    fn from(name: Name) -> Self {
+impl From<SignalName> for Signal {
+    fn from(name: SignalName) -> Self {
         match name {
-            Name::Term => Self::TERM,
-            Name::Kill => Self::KILL,
-            Name::Int => Self::INT,
+            SignalName::Term => Self::TERM,
+            SignalName::Kill => Self::KILL,
+            SignalName::Int => Self::INT,
         }
     }
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run(Arguments::parse()).await {
+    match run(CriFakeArguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             #[expect(clippy::print_stderr, reason = "the one place where this program speaks")]
@@ -66,7 +66,7 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+async fn run(arguments: CriFakeArguments) -> Result<(), Box<dyn Error>> {
     let fake = Fake::new();
     for image in &arguments.images {
         fake.add_image(image);
@@ -77,10 +77,10 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     if let Some(name) = arguments.signal {
         let signal = name.into();
         if let Some(nth) = arguments.after {
-            fake.inject(nth, Fault::Signal(signal, When::AfterAnswer));
+            fake.inject(nth, CallFault::Signal(signal, SignalTiming::AfterAnswer));
         }
         if let Some(nth) = arguments.before {
-            fake.inject(nth, Fault::Signal(signal, When::BeforeAnswer));
+            fake.inject(nth, CallFault::Signal(signal, SignalTiming::BeforeAnswer));
         }
     }
     // Before the socket is there, so that whoever waits for it can end this process at once.

@@ -11,7 +11,7 @@ use tokio::{
 
 use super::{
     ExecError,
-    spdy::{self, Frame, Opener},
+    spdy::{self, SpdyFrame, StreamOpener},
 };
 
 /// How much of stdin is sent at once, in bytes.
@@ -32,7 +32,7 @@ pub struct Size {
 
 /// This side of a command's streams.
 #[derive(Debug)]
-pub struct Streams<I, O, E> {
+pub struct ExecStreams<I, O, E> {
     /// What it reads, where it was prepared to read.
     pub stdin: I,
     /// What it writes, all of it where it has a terminal.
@@ -54,7 +54,7 @@ struct Numbers {
 
 pub(super) async fn run<S, I, O, E>(
     connection: S,
-    streams: Streams<I, O, E>,
+    streams: ExecStreams<I, O, E>,
     (stdin, terminal): (bool, bool),
 ) -> Result<i32, ExecError>
 where
@@ -64,7 +64,7 @@ where
     E: AsyncWrite + Unpin,
 {
     let (from, mut to) = tokio::io::split(connection);
-    let mut opener = Opener::default();
+    let mut opener = StreamOpener::default();
     let mut opening = Vec::new();
     let mut open = |kind| {
         let (number, frame) = opener.open("streamtype", kind);
@@ -132,13 +132,13 @@ async fn receive(
     loop {
         while let Some(frame) = spdy::take(&mut received) {
             match frame {
-                Frame::Data { stream, bytes, .. } if stream == numbers.stdout => {
+                SpdyFrame::Data { stream, bytes, .. } if stream == numbers.stdout => {
                     pass(&mut stdout, &bytes).await?;
                 }
-                Frame::Data { stream, bytes, .. } if Some(stream) == numbers.stderr => {
+                SpdyFrame::Data { stream, bytes, .. } if Some(stream) == numbers.stderr => {
                     pass(&mut stderr, &bytes).await?;
                 }
-                Frame::Data { stream, bytes, fin } if stream == numbers.error => {
+                SpdyFrame::Data { stream, bytes, fin } if stream == numbers.error => {
                     status.extend(bytes);
                     // It comes last, and in whole.
                     match ended(&status) {
@@ -146,11 +146,11 @@ async fn receive(
                         end => return end.unwrap_or(Err(ExecError::CutOff)),
                     }
                 }
-                Frame::Reset { stream } if stream == numbers.error => return Err(ExecError::CutOff),
+                SpdyFrame::Reset { stream } if stream == numbers.error => return Err(ExecError::CutOff),
                 // Who writes the answer may have ended with the command.
-                Frame::Ping(number) => drop(ping.send(number)),
-                Frame::GoAway => return Err(ExecError::CutOff),
-                Frame::Data { .. } | Frame::Reset { .. } | Frame::Other => {}
+                SpdyFrame::Ping(number) => drop(ping.send(number)),
+                SpdyFrame::GoAway => return Err(ExecError::CutOff),
+                SpdyFrame::Data { .. } | SpdyFrame::Reset { .. } | SpdyFrame::Other => {}
             }
         }
         received.reserve(ROOM);

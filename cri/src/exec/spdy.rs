@@ -17,7 +17,7 @@ pub(super) const MOST: usize = (1 << 24) - 1;
 
 /// What the other side says.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Frame {
+pub(super) enum SpdyFrame {
     Data {
         stream: u32,
         fin: bool,
@@ -34,11 +34,11 @@ pub(super) enum Frame {
 
 /// The streams of a client, opened one after another.
 #[derive(Debug, Default)]
-pub(super) struct Opener {
+pub(super) struct StreamOpener {
     opened: u32,
 }
 
-impl Opener {
+impl StreamOpener {
     /// Opens a stream with one header, whose name is in lower case, and returns its number and the frame that says so.
     pub(super) fn open(&mut self, name: &str, value: &str) -> (u32, Vec<u8>) {
         // A client's streams have odd numbers.
@@ -104,7 +104,7 @@ fn length(bytes: &[u8]) -> [u8; 3] {
 }
 
 /// Takes the first frame out of what was received, once it is there as a whole.
-pub(super) fn take(received: &mut BytesMut) -> Option<Frame> {
+pub(super) fn take(received: &mut BytesMut) -> Option<SpdyFrame> {
     let &[a, b, c, d, flags, high, middle, low] = received.first_chunk::<HEAD>()?;
     let length = usize::try_from(u32::from_be_bytes([0, high, middle, low])).ok()?;
     let whole = HEAD + length;
@@ -116,15 +116,15 @@ pub(super) fn take(received: &mut BytesMut) -> Option<Frame> {
     let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_be_bytes(*bytes) & 0x7fff_ffff);
     if a & 0x80 == 0 {
         let stream = u32::from_be_bytes([a, b, c, d]);
-        return Some(Frame::Data { stream, fin: flags & FIN != 0, bytes: payload });
+        return Some(SpdyFrame::Data { stream, fin: flags & FIN != 0, bytes: payload });
     }
     let frame = match u16::from_be_bytes([c, d]) {
-        PING => payload.first_chunk().map(|bytes| Frame::Ping(u32::from_be_bytes(*bytes))),
-        RST_STREAM => number(&payload).map(|stream| Frame::Reset { stream }),
-        GOAWAY => Some(Frame::GoAway),
+        PING => payload.first_chunk().map(|bytes| SpdyFrame::Ping(u32::from_be_bytes(*bytes))),
+        RST_STREAM => number(&payload).map(|stream| SpdyFrame::Reset { stream }),
+        GOAWAY => Some(SpdyFrame::GoAway),
         _ => None,
     };
-    Some(frame.unwrap_or(Frame::Other))
+    Some(frame.unwrap_or(SpdyFrame::Other))
 }
 
 #[cfg(test)]
@@ -143,9 +143,9 @@ mod tests {
         assert_eq!(
             frames,
             [
-                Frame::Data { stream: 3, fin: false, bytes: Bytes::from_static(b"hello") },
-                Frame::Data { stream: 3, fin: true, bytes: Bytes::new() },
-                Frame::Ping(8),
+                SpdyFrame::Data { stream: 3, fin: false, bytes: Bytes::from_static(b"hello") },
+                SpdyFrame::Data { stream: 3, fin: true, bytes: Bytes::new() },
+                SpdyFrame::Ping(8),
             ]
         );
         assert!(received.is_empty());
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn streams_are_opened_as_the_draft_writes_them() {
-        let mut opener = Opener::default();
+        let mut opener = StreamOpener::default();
         let (first, frame) = opener.open("streamtype", "error");
         assert_eq!(first, 1);
         assert_eq!(frame[..4], [0x80, 3, 0, 1]);

@@ -4,7 +4,7 @@
 const TEST_PROGRAM: &str = "keelway-test";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Behaviour {
+pub(super) enum FakeBehaviour {
     /// Runs, and ends with 0 when asked to.
     #[default]
     Serve,
@@ -14,7 +14,7 @@ pub(super) enum Behaviour {
     Exit(i32),
 }
 
-impl Behaviour {
+impl FakeBehaviour {
     pub(super) fn of(command_line: &[String]) -> Self {
         match words(command_line).as_deref() {
             Some(["stubborn", ..]) => Self::Stubborn,

@@ -6,12 +6,12 @@ use k8s_cri::v1;
 use rustix::process::Pid;
 use tonic::{Request, Response, Status, transport::server::UdsConnectInfo};
 
-use super::{Fake, Fault, When, lock, now, state};
+use super::{CallFault, Fake, SignalTiming, lock, now, state};
 
 impl Fake {
-    pub(super) fn looked(&self, method: &'static str, object: impl Into<String>) {
-        self.shared.faults.call_came_in();
-        lock(&self.shared.journal).look(method, object.into());
+    pub(super) fn record_query(&self, method: &'static str, object: impl Into<String>) {
+        self.shared.faults.notify_call();
+        lock(&self.shared.journal).record_query(method, object.into());
     }
 
     /// Makes one change, with what is to go wrong with it.
@@ -22,35 +22,35 @@ impl Fake {
         caller: Option<Pid>,
         effect: impl Future<Output = Result<T, Status>>,
     ) -> Result<Response<T>, Status> {
-        self.shared.faults.call_came_in();
-        if !self.shared.faults.spared(caller).await {
+        self.shared.faults.notify_call();
+        if !self.shared.faults.wait_for_signals(caller).await {
             return Err(Status::cancelled("the caller was killed"));
         }
-        let call = lock(&self.shared.journal).change(method, object);
+        let call = lock(&self.shared.journal).record_change(method, object);
         let fault = self.shared.faults.at(call);
         match fault {
-            Some(Fault::Fail) => return Err(Status::internal("told to fail")),
-            Some(Fault::Hang) => std::future::pending().await,
-            Some(Fault::LoseAnswer | Fault::Signal(..)) | None => {}
+            Some(CallFault::Fail) => return Err(Status::internal("told to fail")),
+            Some(CallFault::Hang) => std::future::pending().await,
+            Some(CallFault::LoseAnswer | CallFault::Signal(..)) | None => {}
         }
         let mut answer = effect.await.map(Response::new);
         match fault {
-            Some(Fault::LoseAnswer) => return Err(Status::unavailable("told to lose the answer")),
-            Some(Fault::Signal(signal, When::BeforeAnswer)) => self.shared.faults.signal(caller, signal),
-            Some(Fault::Signal(signal, When::AfterAnswer)) => {
+            Some(CallFault::LoseAnswer) => return Err(Status::unavailable("told to lose the answer")),
+            Some(CallFault::Signal(signal, SignalTiming::BeforeAnswer)) => self.shared.faults.signal(caller, signal),
+            Some(CallFault::Signal(signal, SignalTiming::AfterAnswer)) => {
                 let signal = self.shared.faults.pending_signal(caller, signal);
                 // A refusal carries nothing; dropped here, the signal still waits for the caller's next call.
                 if let Ok(answer) = &mut answer {
                     answer.extensions_mut().insert(signal);
                 }
             }
-            Some(Fault::Fail | Fault::Hang) | None => {}
+            Some(CallFault::Fail | CallFault::Hang) | None => {}
         }
         answer
     }
 
     pub(super) async fn stop(&self, id: &str, grace: Duration) {
-        let ended = self.changing(|state| !grace.is_zero() && state.ask_to_end(id, now()));
+        let ended = self.changing(|state| !grace.is_zero() && state.terminate(id, now()));
         if ended {
             return;
         }
@@ -64,7 +64,7 @@ impl Fake {
             let changed = self.shared.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let running = |container: &state::Container| container.state() == v1::ContainerState::ContainerRunning;
+            let running = |container: &state::FakeContainer| container.state() == v1::ContainerState::ContainerRunning;
             if !self.state().containers.get(id).is_some_and(running) {
                 return;
             }

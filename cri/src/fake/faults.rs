@@ -16,7 +16,7 @@ const READ_WITHIN: Duration = Duration::from_secs(1);
 
 /// What goes wrong with a call that changes something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum CallFault {
     /// It is refused, and changes nothing.
     Fail,
     /// It is never answered, and changes nothing.
@@ -24,12 +24,12 @@ pub enum Fault {
     /// It changes what it should, and its answer is an error all the same.
     LoseAnswer,
     /// It does what it should, and its caller gets a signal. Callers are known only on a served fake.
-    Signal(Signal, When),
+    Signal(Signal, SignalTiming),
 }
 
 /// When a caller gets its signal. Either way the call's change is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum SignalTiming {
     /// Before the answer is on its way.
     BeforeAnswer,
     /// After the answer: when the caller's next call shows that it has it, or a second later. No change is made between.
@@ -37,13 +37,13 @@ pub enum When {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Faults {
-    by_call: Mutex<BTreeMap<usize, Fault>>,
-    signals: Arc<Signals>,
+pub(super) struct CallFaults {
+    by_call: Mutex<BTreeMap<usize, CallFault>>,
+    signals: Arc<SignalQueue>,
 }
 
 #[derive(Debug, Default)]
-struct Signals {
+struct SignalQueue {
     /// How many are still to be sent. Changes wait until there are none.
     unsent: watch::Sender<usize>,
     /// Told when a call comes in.
@@ -52,21 +52,21 @@ struct Signals {
     killed: Mutex<BTreeSet<i32>>,
 }
 
-impl Faults {
-    pub(super) fn add(&self, call: usize, fault: Fault) {
+impl CallFaults {
+    pub(super) fn add(&self, call: usize, fault: CallFault) {
         lock(&self.by_call).insert(call, fault);
     }
 
-    pub(super) fn at(&self, call: usize) -> Option<Fault> {
+    pub(super) fn at(&self, call: usize) -> Option<CallFault> {
         lock(&self.by_call).remove(&call)
     }
 
-    pub(super) fn call_came_in(&self) {
+    pub(super) fn notify_call(&self) {
         self.signals.asked.notify_waiters();
     }
 
     /// Waits until all signals that are due were sent, and says whether the caller was not killed by one.
-    pub(super) async fn spared(&self, caller: Option<Pid>) -> bool {
+    pub(super) async fn wait_for_signals(&self, caller: Option<Pid>) -> bool {
         // The sender is right here, so this only ends with the condition.
         let _ = self.signals.unsent.subscribe().wait_for(|unsent| *unsent == 0).await;
         caller.is_none_or(|caller| !lock(&self.signals.killed).contains(&caller.as_raw_pid()))
@@ -79,11 +79,11 @@ impl Faults {
     /// A signal that is sent when what is returned is dropped.
     pub(super) fn pending_signal(&self, caller: Option<Pid>, signal: Signal) -> PendingSignal {
         self.signals.unsent.send_modify(|unsent| *unsent += 1);
-        PendingSignal(Arc::new(Pending { caller, signal, signals: Arc::clone(&self.signals) }))
+        PendingSignal(Arc::new(QueuedSignal { caller, signal, signals: Arc::clone(&self.signals) }))
     }
 }
 
-impl Signals {
+impl SignalQueue {
     fn send(&self, caller: Option<Pid>, signal: Signal) {
         let Some(caller) = caller else {
             return tracing::error!("a caller in this process gets no signal");
@@ -99,16 +99,16 @@ impl Signals {
 
 /// Rides on an answer, and sends its signal after the answer is gone.
 #[derive(Clone, Debug)]
-pub(super) struct PendingSignal(#[expect(dead_code, reason = "what counts is when it is dropped")] Arc<Pending>);
+pub(super) struct PendingSignal(#[expect(dead_code, reason = "what counts is when it is dropped")] Arc<QueuedSignal>);
 
 #[derive(Debug)]
-struct Pending {
+struct QueuedSignal {
     caller: Option<Pid>,
     signal: Signal,
-    signals: Arc<Signals>,
+    signals: Arc<SignalQueue>,
 }
 
-impl Drop for Pending {
+impl Drop for QueuedSignal {
     fn drop(&mut self) {
         let (caller, signal, signals) = (self.caller, self.signal, Arc::clone(&self.signals));
         // Counts from here on, before the task has its turn.

@@ -9,7 +9,7 @@ impl ImageService for Fake {
         &self,
         request: Request<v1::ListImagesRequest>,
     ) -> Result<Response<v1::ListImagesResponse>, Status> {
-        self.looked("ListImages", "");
+        self.record_query("ListImages", "");
         let filter = request.into_inner().filter.unwrap_or_default();
         let wanted = filter.image.unwrap_or_default().image;
         let state = self.state();
@@ -27,7 +27,7 @@ impl ImageService for Fake {
     ) -> Result<Response<v1::ImageStatusResponse>, Status> {
         let name = request.into_inner().image.unwrap_or_default().image;
         let image = self.state().image(&name).cloned();
-        self.looked("ImageStatus", name);
+        self.record_query("ImageStatus", name);
         Ok(Response::new(v1::ImageStatusResponse { image, ..Default::default() }))
     }
 

@@ -8,7 +8,7 @@ use std::{
 
 /// One call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct RecordedCall {
     /// The method's name in CRI.
     pub method: &'static str,
     /// The pod, `pod/container` or image it was about, by name where that was known; empty for none.
@@ -18,19 +18,19 @@ pub struct Call {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Journal {
-    calls: Vec<Call>,
+pub(super) struct CallJournal {
+    calls: Vec<RecordedCall>,
     changes: usize,
     file: Option<File>,
 }
 
-impl Journal {
+impl CallJournal {
     pub(super) fn write_to(&mut self, path: &Path) -> io::Result<()> {
         self.file = Some(OpenOptions::new().create(true).append(true).open(path)?);
         Ok(())
     }
 
-    pub(super) fn calls(&self) -> &[Call] {
+    pub(super) fn calls(&self) -> &[RecordedCall] {
         &self.calls
     }
 
@@ -38,18 +38,18 @@ impl Journal {
         self.changes
     }
 
-    pub(super) fn look(&mut self, method: &'static str, object: String) {
-        self.calls.push(Call { method, object, change: false });
+    pub(super) fn record_query(&mut self, method: &'static str, object: String) {
+        self.calls.push(RecordedCall { method, object, change: false });
     }
 
     /// Notes a call that changes something, and returns its number, from 1.
-    pub(super) fn change(&mut self, method: &'static str, object: String) -> usize {
+    pub(super) fn record_change(&mut self, method: &'static str, object: String) -> usize {
         if let Some(file) = &mut self.file
             && let Err(error) = writeln!(file, "{method} {object}")
         {
             tracing::error!(%error, "a call could not be noted");
         }
-        self.calls.push(Call { method, object, change: true });
+        self.calls.push(RecordedCall { method, object, change: true });
         self.changes += 1;
         self.changes
     }

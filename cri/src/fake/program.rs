@@ -3,12 +3,12 @@
 use k8s_cri::v1;
 use tokio::sync::futures::Notified;
 
-use super::{Fake, state::Container};
-use crate::Mount;
+use super::{Fake, state::FakeContainer};
+use crate::CriMount;
 
 /// The program of a running container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Program {
+pub struct FakeProgram {
     /// The container's id.
     pub container: String,
     /// The container's name in its pod.
@@ -16,13 +16,13 @@ pub struct Program {
     /// The command and its arguments.
     pub command: Vec<String>,
     /// What the container sees of the machine.
-    pub mounts: Vec<Mount>,
+    pub mounts: Vec<CriMount>,
 }
 
 impl Fake {
     /// The programs of all running containers, in the order of their ids.
     #[must_use]
-    pub fn programs(&self) -> Vec<Program> {
+    pub fn programs(&self) -> Vec<FakeProgram> {
         let state = self.state();
         let running = state.containers.iter().filter(|(_, container)| is_running(container));
         running.map(|(id, container)| program(id, container)).collect()
@@ -40,18 +40,18 @@ impl Fake {
     }
 }
 
-fn is_running(container: &Container) -> bool {
+fn is_running(container: &FakeContainer) -> bool {
     container.state() == v1::ContainerState::ContainerRunning
 }
 
-fn program(id: &str, container: &Container) -> Program {
+fn program(id: &str, container: &FakeContainer) -> FakeProgram {
     let config = &container.config;
-    let mount = |mount: &v1::Mount| Mount {
+    let mount = |mount: &v1::Mount| CriMount {
         host_path: mount.host_path.clone(),
         container_path: mount.container_path.clone(),
         read_only: mount.readonly,
     };
-    Program {
+    FakeProgram {
         container: id.to_owned(),
         name: config.metadata.clone().unwrap_or_default().name,
         command: config.command.iter().chain(&config.args).cloned().collect(),

@@ -8,7 +8,7 @@ use tokio_stream::wrappers::{BroadcastStream, errors::BroadcastStreamRecvError};
 use tonic::{Request, Response, Status};
 
 use super::{Fake, behaviour, change::caller, now, state};
-use crate::CgroupDriver;
+use crate::CriCgroupDriver;
 
 /// A method that nobody here calls, in the shape that `async_trait` gives to one that somebody does.
 macro_rules! unimplemented_method {
@@ -26,12 +26,12 @@ macro_rules! unimplemented_method {
     };
 }
 
-type Answer<T> = Result<Response<T>, Status>;
+type FakeResult<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
 impl RuntimeService for Fake {
-    async fn version(&self, _: Request<v1::VersionRequest>) -> Answer<v1::VersionResponse> {
-        self.looked("Version", "");
+    async fn version(&self, _: Request<v1::VersionRequest>) -> FakeResult<v1::VersionResponse> {
+        self.record_query("Version", "");
         let (runtime_name, runtime_version) = self.state().version.clone();
         Ok(Response::new(v1::VersionResponse {
             version: "0.1.0".into(),
@@ -41,8 +41,8 @@ impl RuntimeService for Fake {
         }))
     }
 
-    async fn status(&self, _: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
-        self.looked("Status", "");
+    async fn status(&self, _: Request<v1::StatusRequest>) -> FakeResult<v1::StatusResponse> {
+        self.record_query("Status", "");
         let conditions = ["RuntimeReady", "NetworkReady"].map(|name| v1::RuntimeCondition {
             r#type: name.into(),
             status: true,
@@ -52,18 +52,21 @@ impl RuntimeService for Fake {
         Ok(Response::new(v1::StatusResponse { status: Some(status), ..Default::default() }))
     }
 
-    async fn runtime_config(&self, _: Request<v1::RuntimeConfigRequest>) -> Answer<v1::RuntimeConfigResponse> {
-        self.looked("RuntimeConfig", "");
+    async fn runtime_config(&self, _: Request<v1::RuntimeConfigRequest>) -> FakeResult<v1::RuntimeConfigResponse> {
+        self.record_query("RuntimeConfig", "");
         let driver = match self.state().cgroup_driver {
-            Some(CgroupDriver::Cgroupfs) => v1::CgroupDriver::Cgroupfs,
-            Some(CgroupDriver::Systemd) => v1::CgroupDriver::Systemd,
+            Some(CriCgroupDriver::Cgroupfs) => v1::CgroupDriver::Cgroupfs,
+            Some(CriCgroupDriver::Systemd) => v1::CgroupDriver::Systemd,
             None => return Err(Status::unimplemented("unknown method RuntimeConfig")),
         };
         let linux = v1::LinuxRuntimeConfiguration { cgroup_driver: driver.into() };
         Ok(Response::new(v1::RuntimeConfigResponse { linux: Some(linux) }))
     }
 
-    async fn run_pod_sandbox(&self, request: Request<v1::RunPodSandboxRequest>) -> Answer<v1::RunPodSandboxResponse> {
+    async fn run_pod_sandbox(
+        &self,
+        request: Request<v1::RunPodSandboxRequest>,
+    ) -> FakeResult<v1::RunPodSandboxResponse> {
         let caller = caller(&request);
         let config = request.into_inner().config.unwrap_or_default();
         let name = config.metadata.clone().unwrap_or_default().name;
@@ -77,7 +80,7 @@ impl RuntimeService for Fake {
     async fn stop_pod_sandbox(
         &self,
         request: Request<v1::StopPodSandboxRequest>,
-    ) -> Answer<v1::StopPodSandboxResponse> {
+    ) -> FakeResult<v1::StopPodSandboxResponse> {
         let caller = caller(&request);
         let id = request.into_inner().pod_sandbox_id;
         let name = self.state().name_of_sandbox(&id);
@@ -91,7 +94,7 @@ impl RuntimeService for Fake {
     async fn remove_pod_sandbox(
         &self,
         request: Request<v1::RemovePodSandboxRequest>,
-    ) -> Answer<v1::RemovePodSandboxResponse> {
+    ) -> FakeResult<v1::RemovePodSandboxResponse> {
         let caller = caller(&request);
         let id = request.into_inner().pod_sandbox_id;
         let name = self.state().name_of_sandbox(&id);
@@ -105,11 +108,11 @@ impl RuntimeService for Fake {
     async fn pod_sandbox_status(
         &self,
         request: Request<v1::PodSandboxStatusRequest>,
-    ) -> Answer<v1::PodSandboxStatusResponse> {
+    ) -> FakeResult<v1::PodSandboxStatusResponse> {
         let id = request.into_inner().pod_sandbox_id;
         let state = self.state();
         let status = state.sandboxes.get(&id).map(|sandbox| sandbox.status(&id));
-        self.looked("PodSandboxStatus", state.name_of_sandbox(&id));
+        self.record_query("PodSandboxStatus", state.name_of_sandbox(&id));
         let status = Some(status.ok_or_else(|| state::no_sandbox(&id))?);
         Ok(Response::new(v1::PodSandboxStatusResponse { status, ..Default::default() }))
     }
@@ -117,8 +120,8 @@ impl RuntimeService for Fake {
     async fn list_pod_sandbox(
         &self,
         request: Request<v1::ListPodSandboxRequest>,
-    ) -> Answer<v1::ListPodSandboxResponse> {
-        self.looked("ListPodSandbox", "");
+    ) -> FakeResult<v1::ListPodSandboxResponse> {
+        self.record_query("ListPodSandbox", "");
         let filter = request.into_inner().filter.unwrap_or_default();
         let state = self.state();
         let items = state.sandboxes.iter().map(|(id, sandbox)| sandbox.listed(id));
@@ -134,7 +137,7 @@ impl RuntimeService for Fake {
     async fn create_container(
         &self,
         request: Request<v1::CreateContainerRequest>,
-    ) -> Answer<v1::CreateContainerResponse> {
+    ) -> FakeResult<v1::CreateContainerResponse> {
         let caller = caller(&request);
         let request = request.into_inner();
         let config = request.config.clone().unwrap_or_default();
@@ -147,7 +150,10 @@ impl RuntimeService for Fake {
         .await
     }
 
-    async fn start_container(&self, request: Request<v1::StartContainerRequest>) -> Answer<v1::StartContainerResponse> {
+    async fn start_container(
+        &self,
+        request: Request<v1::StartContainerRequest>,
+    ) -> FakeResult<v1::StartContainerResponse> {
         let caller = caller(&request);
         let id = request.into_inner().container_id;
         let name = self.state().name_of_container(&id);
@@ -158,7 +164,10 @@ impl RuntimeService for Fake {
         .await
     }
 
-    async fn stop_container(&self, request: Request<v1::StopContainerRequest>) -> Answer<v1::StopContainerResponse> {
+    async fn stop_container(
+        &self,
+        request: Request<v1::StopContainerRequest>,
+    ) -> FakeResult<v1::StopContainerResponse> {
         let caller = caller(&request);
         let v1::StopContainerRequest { container_id, timeout } = request.into_inner();
         let name = self.state().name_of_container(&container_id);
@@ -173,7 +182,7 @@ impl RuntimeService for Fake {
     async fn remove_container(
         &self,
         request: Request<v1::RemoveContainerRequest>,
-    ) -> Answer<v1::RemoveContainerResponse> {
+    ) -> FakeResult<v1::RemoveContainerResponse> {
         let caller = caller(&request);
         let id = request.into_inner().container_id;
         let name = self.state().name_of_container(&id);
@@ -187,7 +196,7 @@ impl RuntimeService for Fake {
     async fn reopen_container_log(
         &self,
         request: Request<v1::ReopenContainerLogRequest>,
-    ) -> Answer<v1::ReopenContainerLogResponse> {
+    ) -> FakeResult<v1::ReopenContainerLogResponse> {
         let caller = caller(&request);
         let id = request.into_inner().container_id;
         let name = self.state().name_of_container(&id);
@@ -199,8 +208,11 @@ impl RuntimeService for Fake {
         .await
     }
 
-    async fn list_containers(&self, request: Request<v1::ListContainersRequest>) -> Answer<v1::ListContainersResponse> {
-        self.looked("ListContainers", "");
+    async fn list_containers(
+        &self,
+        request: Request<v1::ListContainersRequest>,
+    ) -> FakeResult<v1::ListContainersResponse> {
+        self.record_query("ListContainers", "");
         let filter = request.into_inner().filter.unwrap_or_default();
         let state = self.state();
         let items = state.containers.iter().map(|(id, container)| container.listed(id));
@@ -219,19 +231,22 @@ impl RuntimeService for Fake {
     async fn container_status(
         &self,
         request: Request<v1::ContainerStatusRequest>,
-    ) -> Answer<v1::ContainerStatusResponse> {
+    ) -> FakeResult<v1::ContainerStatusResponse> {
         let id = request.into_inner().container_id;
         let state = self.state();
         let status = state.containers.get(&id).map(|container| container.status(&id));
-        self.looked("ContainerStatus", state.name_of_container(&id));
+        self.record_query("ContainerStatus", state.name_of_container(&id));
         let status = Some(status.ok_or_else(|| state::no_container(&id))?);
         Ok(Response::new(v1::ContainerStatusResponse { status, ..Default::default() }))
     }
 
-    async fn container_stats(&self, request: Request<v1::ContainerStatsRequest>) -> Answer<v1::ContainerStatsResponse> {
+    async fn container_stats(
+        &self,
+        request: Request<v1::ContainerStatsRequest>,
+    ) -> FakeResult<v1::ContainerStatsResponse> {
         let id = request.into_inner().container_id;
         let state = self.state();
-        self.looked("ContainerStats", state.name_of_container(&id));
+        self.record_query("ContainerStats", state.name_of_container(&id));
         let container = state.containers.get(&id).ok_or_else(|| state::no_container(&id))?;
         let value = |value| Some(v1::UInt64Value { value });
         let running = container.state() == v1::ContainerState::ContainerRunning;
@@ -243,10 +258,10 @@ impl RuntimeService for Fake {
         Ok(Response::new(v1::ContainerStatsResponse { stats: used }))
     }
 
-    async fn exec_sync(&self, request: Request<v1::ExecSyncRequest>) -> Answer<v1::ExecSyncResponse> {
+    async fn exec_sync(&self, request: Request<v1::ExecSyncRequest>) -> FakeResult<v1::ExecSyncResponse> {
         let v1::ExecSyncRequest { container_id, cmd, .. } = request.into_inner();
         let state = self.state();
-        self.looked("ExecSync", state.name_of_container(&container_id));
+        self.record_query("ExecSync", state.name_of_container(&container_id));
         let container = state.containers.get(&container_id);
         let container = container.ok_or_else(|| state::no_container(&container_id))?;
         if container.state() != v1::ContainerState::ContainerRunning {
@@ -257,18 +272,21 @@ impl RuntimeService for Fake {
         Ok(Response::new(v1::ExecSyncResponse { stdout, stderr: Vec::new(), exit_code }))
     }
 
-    async fn exec(&self, request: Request<v1::ExecRequest>) -> Answer<v1::ExecResponse> {
+    async fn exec(&self, request: Request<v1::ExecRequest>) -> FakeResult<v1::ExecResponse> {
         let id = request.into_inner().container_id;
         let state = self.state();
-        self.looked("Exec", state.name_of_container(&id));
+        self.record_query("Exec", state.name_of_container(&id));
         let url = state.streams.clone().ok_or_else(|| Status::unimplemented("the fake runtime has no streams"))?;
         Ok(Response::new(v1::ExecResponse { url }))
     }
 
     type GetContainerEventsStream = Pin<Box<dyn Stream<Item = Result<v1::ContainerEventResponse, Status>> + Send>>;
 
-    async fn get_container_events(&self, _: Request<v1::GetEventsRequest>) -> Answer<Self::GetContainerEventsStream> {
-        self.looked("GetContainerEvents", "");
+    async fn get_container_events(
+        &self,
+        _: Request<v1::GetEventsRequest>,
+    ) -> FakeResult<Self::GetContainerEventsStream> {
+        self.record_query("GetContainerEvents", "");
         let mut state = self.state();
         let later = BroadcastStream::new(self.shared.events.subscribe());
         let kept = futures::stream::iter(state.take_events().into_iter().map(Ok));

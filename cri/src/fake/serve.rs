@@ -17,7 +17,7 @@ use tonic::{
 use tower::util::MapResponseLayer;
 
 use super::{Fake, faults::PendingSignal};
-use crate::{Deadlines, Runtime};
+use crate::{CriRuntime, Deadlines};
 
 /// Room for what is on its way between client and server.
 const PIPE: usize = 64 << 10;
@@ -27,7 +27,7 @@ pub async fn serve(listener: UnixListener, fake: Fake) -> Result<(), Error> {
     serve_connections(fake, UnixListenerStream::new(listener)).await
 }
 
-pub(super) fn in_process(fake: Fake, deadlines: Deadlines) -> Runtime {
+pub(super) fn in_process(fake: Fake, deadlines: Deadlines) -> CriRuntime {
     let (accept, connections) = mpsc::unbounded::<DuplexStream>();
     // Ends with the client, which holds the only way to it.
     tokio::spawn(serve_connections(fake, connections.map(Ok::<_, Infallible>)));
@@ -36,7 +36,7 @@ pub(super) fn in_process(fake: Fake, deadlines: Deadlines) -> Runtime {
         let accepted = accept.unbounded_send(theirs);
         async move { accepted.map(|()| ours).map_err(io::Error::other) }
     };
-    Runtime::dialled_by(dial, deadlines)
+    CriRuntime::dialled_by(dial, deadlines)
 }
 
 async fn serve_connections<C, E>(fake: Fake, connections: impl Stream<Item = Result<C, E>>) -> Result<(), Error>

@@ -5,20 +5,20 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use k8s_cri::v1;
 use tonic::Status;
 
-use super::{EVENTS, behaviour::Behaviour};
-use crate::CgroupDriver;
+use super::{EVENTS, behaviour::FakeBehaviour};
+use crate::CriCgroupDriver;
 
 /// 128 and the number of SIGKILL.
 const KILLED: i32 = 137;
 
 #[derive(Debug)]
-pub(super) struct State {
-    pub(super) sandboxes: BTreeMap<String, Sandbox>,
-    pub(super) containers: BTreeMap<String, Container>,
+pub(super) struct FakeState {
+    pub(super) sandboxes: BTreeMap<String, FakeSandbox>,
+    pub(super) containers: BTreeMap<String, FakeContainer>,
     pub(super) images: BTreeMap<String, v1::Image>,
     /// What can be pulled, beside what is there.
     pub(super) registry: BTreeSet<String>,
-    pub(super) cgroup_driver: Option<CgroupDriver>,
+    pub(super) cgroup_driver: Option<CriCgroupDriver>,
     /// The runtime's name and version.
     pub(super) version: (String, String),
     /// The URL of each stream.
@@ -30,14 +30,14 @@ pub(super) struct State {
 }
 
 #[derive(Debug)]
-pub(super) struct Sandbox {
+pub(super) struct FakeSandbox {
     pub(super) config: v1::PodSandboxConfig,
     pub(super) ready: bool,
     pub(super) created: i64,
 }
 
 #[derive(Debug)]
-pub(super) struct Container {
+pub(super) struct FakeContainer {
     pub(super) sandbox_id: String,
     pub(super) config: v1::ContainerConfig,
     pub(super) log_path: String,
@@ -48,14 +48,14 @@ pub(super) struct Container {
     pub(super) exit: Option<(i64, i32)>,
 }
 
-impl Default for State {
+impl Default for FakeState {
     fn default() -> Self {
         Self {
             sandboxes: BTreeMap::new(),
             containers: BTreeMap::new(),
             images: BTreeMap::new(),
             registry: BTreeSet::new(),
-            cgroup_driver: Some(CgroupDriver::Cgroupfs),
+            cgroup_driver: Some(CriCgroupDriver::Cgroupfs),
             streams: None,
             version: ("keelway-cri-fake".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
             events: VecDeque::new(),
@@ -64,7 +64,7 @@ impl Default for State {
     }
 }
 
-impl State {
+impl FakeState {
     pub(super) fn add_image(&mut self, name: &str) {
         if self.image(name).is_some() {
             return;
@@ -110,9 +110,9 @@ impl State {
             return Err(reserved("sandbox", &sandbox_name(&metadata), holder));
         }
         let id = self.new_id();
-        self.sandboxes.insert(id.clone(), Sandbox { config, ready: true, created: now });
-        self.tell(&id, &id, v1::ContainerEventType::ContainerCreatedEvent, now);
-        self.tell(&id, &id, v1::ContainerEventType::ContainerStartedEvent, now);
+        self.sandboxes.insert(id.clone(), FakeSandbox { config, ready: true, created: now });
+        self.emit_event(&id, &id, v1::ContainerEventType::ContainerCreatedEvent, now);
+        self.emit_event(&id, &id, v1::ContainerEventType::ContainerStartedEvent, now);
         Ok(id)
     }
 
@@ -124,7 +124,7 @@ impl State {
             return;
         };
         if std::mem::replace(&mut sandbox.ready, false) {
-            self.tell(id, id, v1::ContainerEventType::ContainerStoppedEvent, now);
+            self.emit_event(id, id, v1::ContainerEventType::ContainerStoppedEvent, now);
         }
     }
 
@@ -134,7 +134,7 @@ impl State {
             self.remove_container(&container, now);
         }
         if self.sandboxes.remove(id).is_some() {
-            self.tell(id, id, v1::ContainerEventType::ContainerDeletedEvent, now);
+            self.emit_event(id, id, v1::ContainerEventType::ContainerDeletedEvent, now);
         }
     }
 
@@ -161,7 +161,7 @@ impl State {
         };
         let log_path = log_path(&sandbox.config.log_directory, &config.log_path);
         let id = self.new_id();
-        let container = Container {
+        let container = FakeContainer {
             sandbox_id: sandbox_id.clone(),
             config,
             log_path,
@@ -171,7 +171,7 @@ impl State {
             exit: None,
         };
         self.containers.insert(id.clone(), container);
-        self.tell(&id, &sandbox_id, v1::ContainerEventType::ContainerCreatedEvent, now);
+        self.emit_event(&id, &sandbox_id, v1::ContainerEventType::ContainerCreatedEvent, now);
         Ok(id)
     }
 
@@ -188,8 +188,8 @@ impl State {
         }
         container.started = now;
         let behaviour = container.behaviour();
-        self.tell(id, &sandbox_id, v1::ContainerEventType::ContainerStartedEvent, now);
-        if let Behaviour::Exit(code) = behaviour {
+        self.emit_event(id, &sandbox_id, v1::ContainerEventType::ContainerStartedEvent, now);
+        if let FakeBehaviour::Exit(code) = behaviour {
             self.exit(id, code, now);
         }
         Ok(())
@@ -202,11 +202,12 @@ impl State {
     }
 
     /// Asks a container to end, and returns whether it has.
-    pub(super) fn ask_to_end(&mut self, id: &str, now: i64) -> bool {
+    pub(super) fn terminate(&mut self, id: &str, now: i64) -> bool {
         let Some(container) = self.containers.get(id) else {
             return true;
         };
-        if container.state() == v1::ContainerState::ContainerRunning && container.behaviour() == Behaviour::Stubborn {
+        if container.state() == v1::ContainerState::ContainerRunning && container.behaviour() == FakeBehaviour::Stubborn
+        {
             return false;
         }
         self.exit(id, 0, now);
@@ -220,13 +221,14 @@ impl State {
     pub(super) fn remove_container(&mut self, id: &str, now: i64) {
         self.exit(id, KILLED, now);
         if let Some(container) = self.containers.remove(id) {
-            self.tell(id, &container.sandbox_id, v1::ContainerEventType::ContainerDeletedEvent, now);
+            self.emit_event(id, &container.sandbox_id, v1::ContainerEventType::ContainerDeletedEvent, now);
         }
     }
 
     pub(super) fn exit_by_name(&mut self, name: &str, code: i32, now: i64) -> usize {
-        let named =
-            |container: &Container| container.config.metadata.as_ref().is_some_and(|metadata| metadata.name == name);
+        let named = |container: &FakeContainer| {
+            container.config.metadata.as_ref().is_some_and(|metadata| metadata.name == name)
+        };
         let running: Vec<String> = self
             .containers
             .iter()
@@ -247,7 +249,7 @@ impl State {
         if container.state() == v1::ContainerState::ContainerRunning {
             container.exit = Some((now, code));
             let sandbox_id = container.sandbox_id.clone();
-            self.tell(id, &sandbox_id, v1::ContainerEventType::ContainerStoppedEvent, now);
+            self.emit_event(id, &sandbox_id, v1::ContainerEventType::ContainerStoppedEvent, now);
         }
     }
 
@@ -271,11 +273,11 @@ impl State {
     }
 
     fn containers_of(&self, sandbox_id: &str) -> Vec<String> {
-        let of = |(id, container): (&String, &Container)| (container.sandbox_id == sandbox_id).then(|| id.clone());
+        let of = |(id, container): (&String, &FakeContainer)| (container.sandbox_id == sandbox_id).then(|| id.clone());
         self.containers.iter().filter_map(of).collect()
     }
 
-    fn tell(&mut self, id: &str, sandbox_id: &str, kind: v1::ContainerEventType, now: i64) {
+    fn emit_event(&mut self, id: &str, sandbox_id: &str, kind: v1::ContainerEventType, now: i64) {
         if self.events.len() == EVENTS {
             self.events.pop_front();
         }
@@ -295,7 +297,7 @@ impl State {
     }
 }
 
-impl Sandbox {
+impl FakeSandbox {
     pub(super) fn state(&self) -> v1::PodSandboxState {
         if self.ready { v1::PodSandboxState::SandboxReady } else { v1::PodSandboxState::SandboxNotready }
     }
@@ -325,7 +327,7 @@ impl Sandbox {
     }
 }
 
-impl Container {
+impl FakeContainer {
     pub(super) fn state(&self) -> v1::ContainerState {
         match (self.started, &self.exit) {
             (0, _) => v1::ContainerState::ContainerCreated,
@@ -334,9 +336,9 @@ impl Container {
         }
     }
 
-    fn behaviour(&self) -> Behaviour {
+    fn behaviour(&self) -> FakeBehaviour {
         let words: Vec<String> = self.config.command.iter().chain(&self.config.args).cloned().collect();
-        Behaviour::of(&words)
+        FakeBehaviour::of(&words)
     }
 
     pub(super) fn status(&self, id: &str) -> v1::ContainerStatus {

@@ -2,19 +2,21 @@ use std::{collections::BTreeMap, time::Duration};
 
 use k8s_cri::v1;
 
-use super::{Runtime, gone_is_fine, pid_of, within};
-use crate::{Container, ContainerSpec, ContainerStatus, Error, ExecOutput, Operation, SandboxSpec, Usage};
+use super::{CriRuntime, gone_is_fine, pid_of, within};
+use crate::{
+    ContainerSpec, ContainerStatus, ContainerUsage, CriContainer, CriError, ExecOutput, Operation, SandboxSpec,
+};
 
-impl Runtime {
-    /// Makes a container in a sandbox, which was run from `sandbox`, and returns its id. [`Error::Conflict`] where one
-    /// of the same name and attempt exists there, [`Error::NotFound`] where the sandbox or the image is not on the
+impl CriRuntime {
+    /// Makes a container in a sandbox, which was run from `sandbox`, and returns its id. [`CriError::Conflict`] where one
+    /// of the same name and attempt exists there, [`CriError::NotFound`] where the sandbox or the image is not on the
     /// machine.
     pub async fn create_container(
         &self,
         sandbox_id: &str,
         sandbox: &SandboxSpec,
         spec: &ContainerSpec,
-    ) -> Result<String, Error> {
+    ) -> Result<String, CriError> {
         let request = v1::CreateContainerRequest {
             pod_sandbox_id: sandbox_id.to_owned(),
             config: Some(spec.into()),
@@ -27,14 +29,14 @@ impl Runtime {
     }
 
     /// Starts a container. Only a new one can be started, and only once.
-    pub async fn start_container(&self, id: &str) -> Result<(), Error> {
+    pub async fn start_container(&self, id: &str) -> Result<(), CriError> {
         let request = v1::StartContainerRequest { container_id: id.to_owned() };
         self.change("StartContainer", id, self.runtime_service().start_container(request)).await.map(|_| ())
     }
 
     /// Stops a container: its stop signal, and after `grace` (whole seconds; none kills at once) SIGKILL. One that is
     /// stopped or gone is fine.
-    pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), Error> {
+    pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), CriError> {
         let request = v1::StopContainerRequest { container_id: id.to_owned(), timeout: seconds(grace) };
         let deadline = self.deadlines.change.saturating_add(grace);
         let operation = Operation::new("StopContainer", id);
@@ -44,51 +46,51 @@ impl Runtime {
     }
 
     /// Removes a container, and kills it before if it runs. One that is gone is fine.
-    pub async fn remove_container(&self, id: &str) -> Result<(), Error> {
+    pub async fn remove_container(&self, id: &str) -> Result<(), CriError> {
         let request = v1::RemoveContainerRequest { container_id: id.to_owned() };
         let answer = self.change("RemoveContainer", id, self.runtime_service().remove_container(request)).await;
         gone_is_fine(answer).map(|_| ())
     }
 
     /// Lets a running container's log begin anew at its path, from which it was moved away.
-    pub async fn reopen_container_log(&self, id: &str) -> Result<(), Error> {
+    pub async fn reopen_container_log(&self, id: &str) -> Result<(), CriError> {
         let request = v1::ReopenContainerLogRequest { container_id: id.to_owned() };
         self.change("ReopenContainerLog", id, self.runtime_service().reopen_container_log(request)).await.map(|_| ())
     }
 
     /// The containers that have all of these labels, by id.
-    pub async fn list_containers(&self, labels: &BTreeMap<String, String>) -> Result<Vec<Container>, Error> {
+    pub async fn list_containers(&self, labels: &BTreeMap<String, String>) -> Result<Vec<CriContainer>, CriError> {
         let filter = v1::ContainerFilter { label_selector: labels.clone().into_iter().collect(), ..Default::default() };
         let request = v1::ListContainersRequest { filter: Some(filter) };
-        let answer = self.look("ListContainers", "", self.runtime_service().list_containers(request)).await?;
-        let mut containers: Vec<Container> = answer.containers.into_iter().map(Into::into).collect();
+        let answer = self.query("ListContainers", "", self.runtime_service().list_containers(request)).await?;
+        let mut containers: Vec<CriContainer> = answer.containers.into_iter().map(Into::into).collect();
         containers.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(containers)
     }
 
-    /// One container. [`Error::NotFound`] where it is gone.
-    pub async fn container_status(&self, id: &str) -> Result<ContainerStatus, Error> {
+    /// One container. [`CriError::NotFound`] where it is gone.
+    pub async fn container_status(&self, id: &str) -> Result<ContainerStatus, CriError> {
         let answer = self.container_answer(id, false).await?;
         answer
             .status
             .map(Into::into)
-            .ok_or_else(|| Error::Malformed { operation: Operation::new("ContainerStatus", id), what: "no status" })
+            .ok_or_else(|| CriError::Malformed { operation: Operation::new("ContainerStatus", id), what: "no status" })
     }
 
     /// The process id of a container's first process as the runtime sees it, if it runs.
-    pub async fn container_pid(&self, id: &str) -> Result<Option<u32>, Error> {
+    pub async fn container_pid(&self, id: &str) -> Result<Option<u32>, CriError> {
         Ok(pid_of(&self.container_answer(id, true).await?.info))
     }
 
     /// What a container uses.
-    pub async fn container_usage(&self, id: &str) -> Result<Usage, Error> {
+    pub async fn container_usage(&self, id: &str) -> Result<ContainerUsage, CriError> {
         let request = v1::ContainerStatsRequest { container_id: id.to_owned() };
-        let answer = self.look("ContainerStats", id, self.runtime_service().container_stats(request)).await?;
+        let answer = self.query("ContainerStats", id, self.runtime_service().container_stats(request)).await?;
         Ok(answer.stats.map(Into::into).unwrap_or_default())
     }
 
     /// Runs a command in a running container, for at most `limit` (whole seconds, at least one).
-    pub async fn exec_sync(&self, id: &str, command: &[String], limit: Duration) -> Result<ExecOutput, Error> {
+    pub async fn exec_sync(&self, id: &str, command: &[String], limit: Duration) -> Result<ExecOutput, CriError> {
         let request = v1::ExecSyncRequest {
             container_id: id.to_owned(),
             cmd: command.to_vec(),
@@ -102,9 +104,9 @@ impl Runtime {
         Ok(ExecOutput { stdout: answer.stdout, stderr: answer.stderr, exit_code: answer.exit_code })
     }
 
-    async fn container_answer(&self, id: &str, verbose: bool) -> Result<v1::ContainerStatusResponse, Error> {
+    async fn container_answer(&self, id: &str, verbose: bool) -> Result<v1::ContainerStatusResponse, CriError> {
         let request = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose };
-        self.look("ContainerStatus", id, self.runtime_service().container_status(request)).await
+        self.query("ContainerStatus", id, self.runtime_service().container_status(request)).await
     }
 }
 

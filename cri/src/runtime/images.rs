@@ -1,8 +1,8 @@
 use k8s_cri::v1;
 use tokio::io::AsyncRead;
 
-use super::{Runtime, gone_is_fine, within};
-use crate::{Error, Image, Operation, images, wire};
+use super::{CriRuntime, gone_is_fine, within};
+use crate::{CriError, CriImage, Operation, images, wire};
 
 /// Who pulls an image.
 #[derive(Clone, Copy)]
@@ -13,25 +13,25 @@ pub struct Login<'a> {
     pub password: &'a str,
 }
 
-impl Runtime {
+impl CriRuntime {
     /// All images on the machine, by id.
-    pub async fn list_images(&self) -> Result<Vec<Image>, Error> {
+    pub async fn list_images(&self) -> Result<Vec<CriImage>, CriError> {
         let request = v1::ListImagesRequest { filter: None };
-        let answer = self.look("ListImages", "", self.image_service().list_images(request)).await?;
-        let mut images: Vec<Image> = answer.images.into_iter().map(Into::into).collect();
+        let answer = self.query("ListImages", "", self.image_service().list_images(request)).await?;
+        let mut images: Vec<CriImage> = answer.images.into_iter().map(Into::into).collect();
         images.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(images)
     }
 
     /// One image by name, digest or id; `None` where the machine does not have it.
-    pub async fn image_status(&self, image: &str) -> Result<Option<Image>, Error> {
+    pub async fn image_status(&self, image: &str) -> Result<Option<CriImage>, CriError> {
         let request = v1::ImageStatusRequest { image: Some(wire::image_spec(image)), verbose: false };
-        let answer = self.look("ImageStatus", image, self.image_service().image_status(request)).await?;
+        let answer = self.query("ImageStatus", image, self.image_service().image_status(request)).await?;
         Ok(answer.image.map(Into::into))
     }
 
     /// Pulls an image from its registry, as somebody where the registry wants to know, and returns its id or digest.
-    pub async fn pull_image(&self, image: &str, login: Option<Login<'_>>) -> Result<String, Error> {
+    pub async fn pull_image(&self, image: &str, login: Option<Login<'_>>) -> Result<String, CriError> {
         let auth = login.map(|login| v1::AuthConfig {
             username: login.username.to_owned(),
             password: login.password.to_owned(),
@@ -46,7 +46,7 @@ impl Runtime {
 
     /// Removes an image with all of its names, given by one of them or by its id. The runtime removes it also while a container uses it. One
     /// that is gone is fine.
-    pub async fn remove_image(&self, image: &str) -> Result<(), Error> {
+    pub async fn remove_image(&self, image: &str) -> Result<(), CriError> {
         let request = v1::RemoveImageRequest { image: Some(wire::image_spec(image)) };
         let answer = self.change("RemoveImage", image, self.image_service().remove_image(request)).await;
         gone_is_fine(answer).map(|_| ())
@@ -54,7 +54,7 @@ impl Runtime {
 
     /// Imports an image archive (of `docker save`, or an OCI layout, as a tar that may be compressed) into containerd,
     /// and returns the names of its images once CRI knows them. See [`images::import`].
-    pub async fn import_images<R>(&self, archive: R) -> Result<Vec<String>, Error>
+    pub async fn import_images<R>(&self, archive: R) -> Result<Vec<String>, CriError>
     where
         R: AsyncRead + Unpin,
     {

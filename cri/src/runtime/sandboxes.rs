@@ -2,13 +2,13 @@ use std::collections::BTreeMap;
 
 use k8s_cri::v1;
 
-use super::{Runtime, gone_is_fine, pid_of};
-use crate::{Error, Operation, Sandbox, SandboxSpec};
+use super::{CriRuntime, gone_is_fine, pid_of};
+use crate::{CriError, CriSandbox, Operation, SandboxSpec};
 
-impl Runtime {
-    /// Makes and starts a sandbox, and returns its id. [`Error::Conflict`] where one of the same name, namespace, uid
+impl CriRuntime {
+    /// Makes and starts a sandbox, and returns its id. [`CriError::Conflict`] where one of the same name, namespace, uid
     /// and attempt exists.
-    pub async fn run_pod_sandbox(&self, spec: &SandboxSpec) -> Result<String, Error> {
+    pub async fn run_pod_sandbox(&self, spec: &SandboxSpec) -> Result<String, CriError> {
         let request = v1::RunPodSandboxRequest { config: Some(spec.into()), runtime_handler: String::new() };
         let answer =
             self.change("RunPodSandbox", &spec.name, Box::pin(self.runtime_service().run_pod_sandbox(request))).await?;
@@ -16,46 +16,46 @@ impl Runtime {
     }
 
     /// Stops a sandbox and, at once, all its containers. One that is stopped or gone is fine.
-    pub async fn stop_pod_sandbox(&self, id: &str) -> Result<(), Error> {
+    pub async fn stop_pod_sandbox(&self, id: &str) -> Result<(), CriError> {
         let request = v1::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
         let answer = self.change("StopPodSandbox", id, self.runtime_service().stop_pod_sandbox(request)).await;
         gone_is_fine(answer).map(|_| ())
     }
 
     /// Removes a sandbox with all its containers, running or not. One that is gone is fine.
-    pub async fn remove_pod_sandbox(&self, id: &str) -> Result<(), Error> {
+    pub async fn remove_pod_sandbox(&self, id: &str) -> Result<(), CriError> {
         let request = v1::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
         let answer = self.change("RemovePodSandbox", id, self.runtime_service().remove_pod_sandbox(request)).await;
         gone_is_fine(answer).map(|_| ())
     }
 
     /// The sandboxes that have all of these labels, by id.
-    pub async fn list_pod_sandboxes(&self, labels: &BTreeMap<String, String>) -> Result<Vec<Sandbox>, Error> {
+    pub async fn list_pod_sandboxes(&self, labels: &BTreeMap<String, String>) -> Result<Vec<CriSandbox>, CriError> {
         let filter =
             v1::PodSandboxFilter { label_selector: labels.clone().into_iter().collect(), ..Default::default() };
         let request = v1::ListPodSandboxRequest { filter: Some(filter) };
-        let answer = self.look("ListPodSandbox", "", self.runtime_service().list_pod_sandbox(request)).await?;
-        let mut sandboxes: Vec<Sandbox> = answer.items.into_iter().map(Into::into).collect();
+        let answer = self.query("ListPodSandbox", "", self.runtime_service().list_pod_sandbox(request)).await?;
+        let mut sandboxes: Vec<CriSandbox> = answer.items.into_iter().map(Into::into).collect();
         sandboxes.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(sandboxes)
     }
 
-    /// One sandbox. [`Error::NotFound`] where it is gone.
-    pub async fn pod_sandbox_status(&self, id: &str) -> Result<Sandbox, Error> {
+    /// One sandbox. [`CriError::NotFound`] where it is gone.
+    pub async fn pod_sandbox_status(&self, id: &str) -> Result<CriSandbox, CriError> {
         let answer = self.sandbox_answer(id, false).await?;
         answer
             .status
             .map(Into::into)
-            .ok_or_else(|| Error::Malformed { operation: Operation::new("PodSandboxStatus", id), what: "no status" })
+            .ok_or_else(|| CriError::Malformed { operation: Operation::new("PodSandboxStatus", id), what: "no status" })
     }
 
     /// The process id of a sandbox's own process as the runtime sees it, if it runs.
-    pub async fn pod_sandbox_pid(&self, id: &str) -> Result<Option<u32>, Error> {
+    pub async fn pod_sandbox_pid(&self, id: &str) -> Result<Option<u32>, CriError> {
         Ok(pid_of(&self.sandbox_answer(id, true).await?.info))
     }
 
-    async fn sandbox_answer(&self, id: &str, verbose: bool) -> Result<v1::PodSandboxStatusResponse, Error> {
+    async fn sandbox_answer(&self, id: &str, verbose: bool) -> Result<v1::PodSandboxStatusResponse, CriError> {
         let request = v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose };
-        self.look("PodSandboxStatus", id, self.runtime_service().pod_sandbox_status(request)).await
+        self.query("PodSandboxStatus", id, self.runtime_service().pod_sandbox_status(request)).await
     }
 }

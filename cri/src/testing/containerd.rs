@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::leftovers::{self, CONFIGURATION};
-use crate::{Deadlines, Error, Runtime};
+use crate::{CriError, CriRuntime, Deadlines};
 
 const START_WITHIN: Duration = Duration::from_secs(60);
 
@@ -39,7 +39,7 @@ pub struct Containerd {
 impl Containerd {
     /// Clears what killed tests left, starts a containerd, and waits until it answers.
     pub async fn start(options: &ContainerdOptions) -> io::Result<Self> {
-        leftovers::sweep()?;
+        leftovers::remove_leftovers()?;
         let directory = leftovers::directory_for(&options.test)?;
         leftovers::clear(&directory)?;
         fs::create_dir_all(directory.join("cni"))?;
@@ -69,8 +69,8 @@ impl Containerd {
     }
 
     /// A client.
-    pub fn runtime(&self) -> Result<Runtime, Error> {
-        Runtime::on_socket(self.socket(), Deadlines::default())
+    pub fn runtime(&self) -> Result<CriRuntime, CriError> {
+        CriRuntime::on_socket(self.socket(), Deadlines::default())
     }
 
     /// What it logged so far.
@@ -87,7 +87,7 @@ impl Containerd {
                 match runtime.version().await {
                     Ok(_) => return Ok(()),
                     // It serves, but without CRI.
-                    Err(error @ Error::Refused { .. }) => {
+                    Err(error @ CriError::Refused { .. }) => {
                         return Err(io::Error::other(format!("{error}\n{}", self.log()?)));
                     }
                     Err(_) => {}

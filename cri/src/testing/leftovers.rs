@@ -9,7 +9,7 @@ use std::{
 
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::process::{Process, all, start_of};
+use super::process::{TestProcess, all, start_of};
 
 const PREFIX: &str = "keelway-";
 /// What makes a directory one of a containerd.
@@ -24,7 +24,7 @@ pub(super) fn directory_for(test: &str) -> io::Result<PathBuf> {
 }
 
 /// Clears what tests left whose process is no more.
-pub(super) fn sweep() -> io::Result<()> {
+pub(super) fn remove_leftovers() -> io::Result<()> {
     for entry in fs::read_dir(env::temp_dir())?.flatten() {
         let path = entry.path();
         if entry.file_name().to_str().is_some_and(orphaned) && path.join(CONFIGURATION).is_file() {
@@ -66,7 +66,7 @@ pub(super) fn clear(directory: &Path) -> io::Result<()> {
 }
 
 /// The processes of `program` that have a path in the directory among their arguments.
-fn started_from(directory: &Path, program: &str) -> Vec<Process> {
+fn started_from(directory: &Path, program: &str) -> Vec<TestProcess> {
     let is_meant = |process: &Path| {
         let Ok(line) = fs::read(process.join("cmdline")) else {
             return false;
@@ -75,7 +75,7 @@ fn started_from(directory: &Path, program: &str) -> Vec<Process> {
         let called = words.next().map(|word| word.rsplit(|byte| *byte == b'/').next() == Some(program.as_bytes()));
         called == Some(true) && words.any(|word| inside(word, directory))
     };
-    all().into_iter().filter_map(|pid| Process::open(pid, is_meant)).collect()
+    all().into_iter().filter_map(|pid| TestProcess::open(pid, is_meant)).collect()
 }
 
 fn inside(path: &[u8], directory: &Path) -> bool {
@@ -83,7 +83,7 @@ fn inside(path: &[u8], directory: &Path) -> bool {
 }
 
 /// The first process of each container and sandbox, whose id its bundle holds and whose cgroup is called after it.
-fn first_processes(directory: &Path) -> Vec<Process> {
+fn first_processes(directory: &Path) -> Vec<TestProcess> {
     let bundles = directory.join("state/io.containerd.runtime.v2.task/k8s.io");
     let Ok(bundles) = fs::read_dir(bundles) else {
         return Vec::new();
@@ -91,7 +91,7 @@ fn first_processes(directory: &Path) -> Vec<Process> {
     let first = |bundle: fs::DirEntry| {
         let pid = fs::read_to_string(bundle.path().join("init.pid")).ok()?.trim().parse().ok()?;
         let id = bundle.file_name().into_string().ok()?;
-        Process::open(pid, |process| {
+        TestProcess::open(pid, |process| {
             fs::read_to_string(process.join("cgroup")).is_ok_and(|cgroup| cgroup.contains(&id))
         })
     };

@@ -12,11 +12,11 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 
-pub(super) struct Process {
+pub(super) struct TestProcess {
     descriptor: OwnedFd,
 }
 
-impl Process {
+impl TestProcess {
     /// The process of this id, if it is the one that `is_meant` describes; it is asked once the id is held.
     pub(super) fn open(pid: u32, is_meant: impl FnOnce(&Path) -> bool) -> Option<Self> {
         let raw = Pid::from_raw(i32::try_from(pid).ok()?)?;

@@ -10,7 +10,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{Deadlines, Error, Runtime};
+use crate::{CriError, CriRuntime, Deadlines};
 
 const START_WITHIN: Duration = Duration::from_secs(30);
 
@@ -53,8 +53,8 @@ impl ServedFake {
     }
 
     /// A client.
-    pub fn runtime(&self) -> Result<Runtime, Error> {
-        Runtime::on_socket(self.socket(), Deadlines::default())
+    pub fn runtime(&self) -> Result<CriRuntime, CriError> {
+        CriRuntime::on_socket(self.socket(), Deadlines::default())
     }
 
     /// Asks it to end, and waits until it has.

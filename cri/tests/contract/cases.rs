@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use keelway_cri::{ContainerState, Error, EventKind, Notice, SandboxState, testing::PROGRAM};
+use keelway_cri::{CriContainerState, CriError, CriSandboxState, EventKind, EventMessage, testing::PROGRAM};
 
 use crate::subject::{
     Case, DEADLINE, IMAGE, SPARE, Subject, container, eventually, labels, not_found, refused, refused_or_not_found,
@@ -54,17 +54,20 @@ async fn sandbox_from_run_to_removal(subject: &Subject) {
 
     let seen = subject.runtime.pod_sandbox_status(&id).await.unwrap();
     assert_eq!(seen.id, id);
-    assert_eq!(seen.state, SandboxState::Ready);
+    assert_eq!(seen.state, CriSandboxState::Ready);
     assert_eq!((&seen.name, &seen.namespace, &seen.uid, seen.attempt), (&spec.name, &spec.namespace, &spec.uid, 0));
     assert_eq!((&seen.labels, &seen.annotations), (&spec.labels, &spec.annotations));
     let listed = subject.runtime.list_pod_sandboxes(&spec.labels).await.unwrap();
     assert_eq!(listed.len(), 1, "{listed:?}");
-    assert_eq!((&listed[0].id, listed[0].state, &listed[0].annotations), (&id, SandboxState::Ready, &spec.annotations));
+    assert_eq!(
+        (&listed[0].id, listed[0].state, &listed[0].annotations),
+        (&id, CriSandboxState::Ready, &spec.annotations)
+    );
 
     for _ in 0..2 {
         subject.runtime.stop_pod_sandbox(&id).await.unwrap();
         let stopped = subject.runtime.pod_sandbox_status(&id).await.unwrap();
-        assert_eq!(stopped.state, SandboxState::NotReady);
+        assert_eq!(stopped.state, CriSandboxState::NotReady);
     }
     for _ in 0..2 {
         subject.runtime.remove_pod_sandbox(&id).await.unwrap();
@@ -77,10 +80,10 @@ async fn sandbox_name_is_taken_until_it_is_removed(subject: &Subject) {
     let spec = subject.sandbox("sandbox-name");
     let first = subject.runtime.run_pod_sandbox(&spec).await.unwrap();
     let second = subject.runtime.run_pod_sandbox(&spec).await;
-    assert!(matches!(&second, Err(Error::Conflict { holder: Some(id), .. }) if *id == first), "{second:?}");
+    assert!(matches!(&second, Err(CriError::Conflict { holder: Some(id), .. }) if *id == first), "{second:?}");
     subject.runtime.stop_pod_sandbox(&first).await.unwrap();
     let second = subject.runtime.run_pod_sandbox(&spec).await;
-    assert!(matches!(second, Err(Error::Conflict { .. })), "{second:?}");
+    assert!(matches!(second, Err(CriError::Conflict { .. })), "{second:?}");
 
     let mut next = spec.clone();
     next.attempt = 1;
@@ -100,17 +103,17 @@ async fn container_from_creation_to_removal(subject: &Subject) {
     let id = subject.runtime.create_container(&pod, &sandbox, &spec).await.unwrap();
 
     let created = subject.runtime.container_status(&id).await.unwrap();
-    assert_eq!((created.state, created.started, created.exit.is_some()), (ContainerState::Created, None, false));
+    assert_eq!((created.state, created.started, created.exit.is_some()), (CriContainerState::Created, None, false));
     assert_eq!((&created.name, created.attempt), (&spec.name, 0));
     assert_eq!((&created.labels, &created.annotations), (&spec.labels, &spec.annotations));
 
     subject.runtime.start_container(&id).await.unwrap();
     let running = subject.runtime.container_status(&id).await.unwrap();
-    assert_eq!((running.state, running.exit.is_some()), (ContainerState::Running, false));
+    assert_eq!((running.state, running.exit.is_some()), (CriContainerState::Running, false));
     assert!(running.started.is_some_and(|started| started >= running.created), "{running:?}");
     let listed = subject.runtime.list_containers(&spec.labels).await.unwrap();
     assert_eq!(listed.len(), 1, "{listed:?}");
-    assert_eq!((&listed[0].id, &listed[0].sandbox_id, listed[0].state), (&id, &pod, ContainerState::Running));
+    assert_eq!((&listed[0].id, &listed[0].sandbox_id, listed[0].state), (&id, &pod, CriContainerState::Running));
     assert_eq!((&listed[0].image, &listed[0].annotations), (&spec.image, &spec.annotations));
     assert_eq!(listed[0].image_ref, subject.runtime.image_status(IMAGE).await.unwrap().unwrap().id);
 
@@ -119,7 +122,7 @@ async fn container_from_creation_to_removal(subject: &Subject) {
         subject.runtime.stop_container(&id, DEADLINE).await.unwrap();
         let stopped = subject.runtime.container_status(&id).await.unwrap();
         let exit = stopped.exit.expect("an exit");
-        assert_eq!((stopped.state, exit.code, exit.reason.as_str()), (ContainerState::Exited, 0, "Completed"));
+        assert_eq!((stopped.state, exit.code, exit.reason.as_str()), (CriContainerState::Exited, 0, "Completed"));
         assert!(Some(exit.finished) >= stopped.started, "{exit:?}");
     }
     for _ in 0..2 {
@@ -136,7 +139,7 @@ async fn container_name_is_taken_until_it_is_removed(subject: &Subject) {
     let pod = subject.runtime.run_pod_sandbox(&sandbox).await.unwrap();
     let first = subject.runtime.create_container(&pod, &sandbox, &spec).await.unwrap();
     let second = subject.runtime.create_container(&pod, &sandbox, &spec).await;
-    assert!(matches!(&second, Err(Error::Conflict { holder: Some(id), .. }) if *id == first), "{second:?}");
+    assert!(matches!(&second, Err(CriError::Conflict { holder: Some(id), .. }) if *id == first), "{second:?}");
 
     let mut next = spec.clone();
     next.attempt = 1;
@@ -150,8 +153,8 @@ async fn exit_code_is_kept(subject: &Subject) {
     let (pod, id) = subject.started("exit-code", &["exit", "3"]).await;
     let status = subject.exited(&id).await;
     let exit = status.exit.unwrap();
-    assert_eq!((status.state, exit.code, exit.reason.as_str()), (ContainerState::Exited, 3, "Error"));
-    assert_eq!(subject.runtime.pod_sandbox_status(&pod).await.unwrap().state, SandboxState::Ready);
+    assert_eq!((status.state, exit.code, exit.reason.as_str()), (CriContainerState::Exited, 3, "Error"));
+    assert_eq!(subject.runtime.pod_sandbox_status(&pod).await.unwrap().state, CriSandboxState::Ready);
     subject.runtime.remove_pod_sandbox(&pod).await.unwrap();
 }
 
@@ -311,7 +314,7 @@ async fn image_is_removed_although_a_container_uses_it(subject: &Subject) {
         assert_eq!(runtime.image_status(&image.id).await.unwrap(), None);
     }
     let listed = runtime.list_containers(&spec.labels).await.unwrap();
-    assert_eq!((listed[0].state, &listed[0].image_ref), (ContainerState::Running, &image.id));
+    assert_eq!((listed[0].state, &listed[0].image_ref), (CriContainerState::Running, &image.id));
     spec.attempt = 1;
     not_found(&runtime.create_container(&pod, &sandbox, &spec).await);
     // It is there although its twin has the same layers.
@@ -323,7 +326,7 @@ async fn image_that_nobody_has_cannot_be_pulled(subject: &Subject) {
     // A port of the machine's own where nothing listens.
     let pulled = subject.runtime.pull_image("127.0.0.1:1/keelway-nothing:v1.0.0", None).await;
     let error = pulled.expect_err("there is no such registry");
-    assert!(!matches!(error, Error::TimedOut { .. }), "{error:?}");
+    assert!(!matches!(error, CriError::TimedOut { .. }), "{error:?}");
 }
 
 async fn commands_run_in_containers(subject: &Subject) {
@@ -360,10 +363,10 @@ async fn events_tell_a_whole_life(subject: &Subject) {
     let whole_life = async {
         while of_sandbox.last() != Some(&EventKind::Deleted) {
             match events.next().await.expect("the stream goes on").unwrap() {
-                Notice::Event(event) if event.id == id => of_container.push(event.kind),
-                Notice::Event(event) if event.id == pod => of_sandbox.push(event.kind),
-                Notice::Event(_) => {}
-                Notice::Missed(lost) => panic!("{lost} events were lost"),
+                EventMessage::Event(event) if event.id == id => of_container.push(event.kind),
+                EventMessage::Event(event) if event.id == pod => of_sandbox.push(event.kind),
+                EventMessage::Event(_) => {}
+                EventMessage::Missed(lost) => panic!("{lost} events were lost"),
             }
         }
     };

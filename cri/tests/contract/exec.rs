@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use keelway_cri::{
-    exec::{ExecError, Size, Streams},
+    exec::{ExecError, ExecStreams, Size},
     testing::{Containerd, PROGRAM},
 };
 use tokio::{
@@ -22,7 +22,7 @@ async fn connected(
     id: &str,
     arguments: &[&str],
     (stdin, terminal): (bool, bool),
-) -> (keelway_cri::exec::Prepared, TcpStream) {
+) -> (keelway_cri::exec::PreparedExec, TcpStream) {
     let command: Vec<String> = [&[PROGRAM], arguments].concat().into_iter().map(String::from).collect();
     let prepared = subject.runtime.exec(id, &command, (stdin, terminal)).await.unwrap();
     let connection = TcpStream::connect(prepared.address().unwrap()).await.unwrap();
@@ -36,7 +36,7 @@ pub async fn commands_have_streams((subject, _): &(&Subject, &Containerd)) {
     let sent: Vec<u8> = (0..4_000_000_u32).flat_map(u32::to_le_bytes).take(5_000_000).collect();
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     let (_, sizes) = mpsc::channel(1);
-    let streams = Streams { stdin: sent.as_slice(), stdout: &mut stdout, stderr: &mut stderr, sizes };
+    let streams = ExecStreams { stdin: sent.as_slice(), stdout: &mut stdout, stderr: &mut stderr, sizes };
     let code = timeout(PATIENCE, prepared.run(connection, streams)).await.unwrap().unwrap();
     assert_eq!(code, 7);
     assert!(stdout == sent, "{} bytes came back", stdout.len());
@@ -51,7 +51,7 @@ pub async fn commands_have_a_terminal((subject, _): &(&Subject, &Containerd)) {
     let (sizes, changes) = mpsc::channel(1);
     let ((mut keys, stdin), (mut screen, stdout)) = (duplex(1024), duplex(1024));
     let running = tokio::spawn(async move {
-        let streams = Streams { stdin, stdout, stderr: tokio::io::sink(), sizes: changes };
+        let streams = ExecStreams { stdin, stdout, stderr: tokio::io::sink(), sizes: changes };
         prepared.run(connection, streams).await
     });
     for width in [80, 123] {
@@ -70,14 +70,14 @@ pub async fn commands_end_as_they_end((subject, _): &(&Subject, &Containerd)) {
     for (arguments, code) in [(["print", "hello", "0"].as_slice(), 0), (&["exit", "255"], 255)] {
         let (prepared, connection) = connected(subject, &id, arguments, (false, false)).await;
         let (_, sizes) = mpsc::channel(1);
-        let streams = Streams { stdin: tokio::io::empty(), stdout: Vec::new(), stderr: Vec::new(), sizes };
+        let streams = ExecStreams { stdin: tokio::io::empty(), stdout: Vec::new(), stderr: Vec::new(), sizes };
         assert_eq!(timeout(PATIENCE, prepared.run(connection, streams)).await.unwrap().unwrap(), code);
     }
     let nothing = ["/nothing".to_owned()];
     let prepared = subject.runtime.exec(&id, &nothing, (false, false)).await.unwrap();
     let connection = TcpStream::connect(prepared.address().unwrap()).await.unwrap();
     let (_, sizes) = mpsc::channel(1);
-    let streams = Streams { stdin: tokio::io::empty(), stdout: Vec::new(), stderr: Vec::new(), sizes };
+    let streams = ExecStreams { stdin: tokio::io::empty(), stdout: Vec::new(), stderr: Vec::new(), sizes };
     let error = timeout(PATIENCE, prepared.run(connection, streams)).await.unwrap().unwrap_err();
     assert!(matches!(&error, ExecError::NotStarted(why) if why.contains("/nothing")), "{error:?}");
     subject.runtime.remove_pod_sandbox(&pod).await.unwrap();

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt, path::Path};
 
 use containerd_client::services::v1::{GetImageRequest, images_client::ImagesClient};
 use keelway_cri::{
-    CgroupDriver, Error, Mount, Resources, SandboxState,
+    CriCgroupDriver, CriError, CriMount, CriResources, CriSandboxState,
     testing::{Containerd, ImageArchive, PROGRAM},
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -43,7 +43,7 @@ cases! {
 
 async fn cgroup_driver_is_asked_for((subject, _): &Pair<'_>) {
     let status = subject.runtime.status().await.unwrap();
-    assert_eq!(status.cgroup_driver, CgroupDriver::Cgroupfs);
+    assert_eq!(status.cgroup_driver, CriCgroupDriver::Cgroupfs);
     assert_eq!(subject.runtime.version().await.unwrap().runtime, "containerd");
 }
 
@@ -53,7 +53,7 @@ async fn containers_have_no_privilege((subject, containerd): &Pair<'_>) {
     fs::write(shared.join("file"), "seen").unwrap();
     let sandbox = subject.sandbox("privilege");
     let mut spec = container("one", &["serve"]);
-    let mount = |path: &str, read_only| Mount {
+    let mount = |path: &str, read_only| CriMount {
         host_path: shared.display().to_string(),
         container_path: path.into(),
         read_only,
@@ -120,7 +120,7 @@ fn namespace(proc: &Path, kind: &str) -> u64 {
 async fn limits_reach_the_cgroup((subject, _): &Pair<'_>) {
     let sandbox = subject.sandbox("limits");
     let mut spec = container("one", &["serve"]);
-    spec.resources = Resources { cpu_shares: 512, cpu_quota: 50_000, cpu_period: 100_000, memory_limit: 64 << 20 };
+    spec.resources = CriResources { cpu_shares: 512, cpu_quota: 50_000, cpu_period: 100_000, memory_limit: 64 << 20 };
     let pod = subject.runtime.run_pod_sandbox(&sandbox).await.unwrap();
     let id = subject.runtime.create_container(&pod, &sandbox, &spec).await.unwrap();
     subject.runtime.start_container(&id).await.unwrap();
@@ -168,7 +168,7 @@ async fn killed_processes_are_seen((subject, _): &Pair<'_>) {
     kill(subject.runtime.pod_sandbox_pid(&pod).await.unwrap());
     eventually("the sandbox's end", async || {
         let sandbox = subject.runtime.pod_sandbox_status(&pod).await.unwrap();
-        (sandbox.state == SandboxState::NotReady).then_some(())
+        (sandbox.state == CriSandboxState::NotReady).then_some(())
     })
     .await;
     subject.runtime.remove_pod_sandbox(&pod).await.unwrap();
@@ -264,12 +264,12 @@ async fn broken_archives_are_refused((subject, containerd): &Pair<'_>) {
         ("half an archive", whole[..whole.len() / 2].to_vec()),
     ] {
         let imported = subject.runtime.import_images(content.as_slice()).await;
-        assert!(matches!(imported, Err(Error::Refused { .. })), "{what}: {imported:?}");
+        assert!(matches!(imported, Err(CriError::Refused { .. })), "{what}: {imported:?}");
     }
     // A directory opens like a file, and cannot be read like one.
     let unreadable = tokio::fs::File::open("/").await.unwrap();
     let imported = subject.runtime.import_images(unreadable).await;
-    assert!(matches!(imported, Err(Error::ReadArchive { .. })), "{imported:?}");
+    assert!(matches!(imported, Err(CriError::ReadArchive { .. })), "{imported:?}");
 }
 
 /// No process, no mount, no cgroup and no file speaks of this directory any more.

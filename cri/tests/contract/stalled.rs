@@ -8,7 +8,7 @@ use std::{
 
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1::{self, runtime_service_client::RuntimeServiceClient};
-use keelway_cri::{Notice, testing::Containerd};
+use keelway_cri::{EventMessage, testing::Containerd};
 use tokio::{net::UnixStream, time::timeout};
 use tonic::transport::Endpoint;
 
@@ -26,7 +26,7 @@ pub(crate) async fn who_does_not_fetch_holds_nobody_up((subject, containerd): &(
     let started = Instant::now();
     assert_eq!(lives(subject, "unfetched", LIVES).await, LIVES);
     println!("{LIVES} containers came and went in {:?}", started.elapsed());
-    assert!(matches!(unfetched.next().await, Some(Ok(Notice::Event(_)))));
+    assert!(matches!(unfetched.next().await, Some(Ok(EventMessage::Event(_)))));
 
     // Without the reader in between, they are held up.
     let unread = unread(containerd.socket()).await;

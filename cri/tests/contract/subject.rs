@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, time::Duration};
 
 use futures::future::LocalBoxFuture;
-use keelway_cri::{ContainerSpec, ContainerStatus, Error, Runtime, SandboxSpec, testing::PROGRAM};
+use keelway_cri::{ContainerSpec, ContainerStatus, CriError, CriRuntime, SandboxSpec, testing::PROGRAM};
 
 /// An image with the test program.
 pub const IMAGE: &str = "registry.k8s.io/keelway-test:v1.0.0";
@@ -19,7 +19,7 @@ pub const DEADLINE: Duration = Duration::from_secs(30);
 pub type Case<S> = (&'static str, for<'a> fn(&'a S) -> LocalBoxFuture<'a, ()>);
 
 pub struct Subject {
-    pub runtime: Runtime,
+    pub runtime: CriRuntime,
     /// Where logs go; empty for none.
     pub logs: String,
     pub cgroup_parent: String,
@@ -121,15 +121,15 @@ pub async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) 
     tokio::time::timeout(DEADLINE, found).await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
 }
 
-pub fn not_found<T: std::fmt::Debug>(answer: &Result<T, Error>) {
-    assert!(matches!(answer, Err(Error::NotFound { .. })), "{answer:?}");
+pub fn not_found<T: std::fmt::Debug>(answer: &Result<T, CriError>) {
+    assert!(matches!(answer, Err(CriError::NotFound { .. })), "{answer:?}");
 }
 
 /// containerd looks for a stopped sandbox' shim, which may have gone or not.
-pub fn refused_or_not_found<T: std::fmt::Debug>(answer: &Result<T, Error>) {
-    assert!(matches!(answer, Err(Error::Refused { .. } | Error::NotFound { .. })), "{answer:?}");
+pub fn refused_or_not_found<T: std::fmt::Debug>(answer: &Result<T, CriError>) {
+    assert!(matches!(answer, Err(CriError::Refused { .. } | CriError::NotFound { .. })), "{answer:?}");
 }
 
-pub fn refused<T: std::fmt::Debug>(answer: &Result<T, Error>) {
-    assert!(matches!(answer, Err(Error::Refused { .. })), "{answer:?}");
+pub fn refused<T: std::fmt::Debug>(answer: &Result<T, CriError>) {
+    assert!(matches!(answer, Err(CriError::Refused { .. })), "{answer:?}");
 }

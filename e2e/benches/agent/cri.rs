@@ -8,9 +8,9 @@ use keelway_api::{
     name::PodName,
     release,
 };
-use keelway_cri::{ContainerSpec, Deadlines, Runtime, SandboxSpec, exec::Streams, testing::cache};
-use keelway_e2e::{Machine, World, deadline, ran::run};
-use keelway_hypervisor_agent::reach::{self, Reached};
+use keelway_cri::{ContainerSpec, CriRuntime, Deadlines, SandboxSpec, exec::ExecStreams, testing::cache};
+use keelway_e2e::{TestFleet, TestMachine, command::run, deadline};
+use keelway_hypervisor_agent::reach::{self, ReachedMachine};
 use keelway_reconciler::agent_way;
 use tokio::{io, sync::mpsc};
 
@@ -24,7 +24,7 @@ const BYTES: usize = 256 << 20;
 const IMAGE: &str = "registry.k8s.io/e2e-test-images/agnhost:2.66.1";
 
 pub(crate) fn measure(rounds: usize, table: &mut Table) {
-    let mut world = World::new("e2ebag");
+    let mut world = TestFleet::new("e2ebag");
     let made = world.create_two();
     let enrolled = world.keelway.run(&["hypervisor", "local", "enroll", "--from", "public"], &made).succeeded();
     let documents = Documents::read(&enrolled.stdout).unwrap();
@@ -34,19 +34,20 @@ pub(crate) fn measure(rounds: usize, table: &mut Table) {
     executor.block_on(compare(&documents, machine, rounds, table));
 }
 
-async fn compare(documents: &Documents, machine: &Machine, rounds: usize, table: &mut Table) {
+async fn compare(documents: &Documents, machine: &TestMachine, rounds: usize, table: &mut Table) {
     let document: &Hypervisor =
         documents.hypervisors.values().find(|found| found.metadata.name == machine.document.metadata.name).unwrap();
-    let on_socket = Runtime::on_socket(machine.socket(), Deadlines::default()).unwrap();
+    let on_socket = CriRuntime::on_socket(machine.socket(), Deadlines::default()).unwrap();
     let pod = writer(&on_socket, machine).await;
     let (mut calls, mut streams) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
     for _ in 0..rounds {
         let way = agent_way(documents, document).unwrap();
-        let through = Runtime::on_channel(way.channel(), Deadlines::default());
+        let through = CriRuntime::on_channel(way.channel(), Deadlines::default());
         for (figures, runtime) in calls.iter_mut().zip([&through, &on_socket]) {
             figures.push(call(runtime).await);
         }
-        let [through, behind] = [Reached::over(way), Reached::behind(&machine.socket()).await.unwrap()];
+        let [through, behind] =
+            [ReachedMachine::over(way), ReachedMachine::on_runtime_socket(&machine.socket()).await.unwrap()];
         for (figures, reached) in streams.iter_mut().zip([&through, &behind]) {
             figures.push(stream(reached, &pod).await);
         }
@@ -62,7 +63,7 @@ async fn compare(documents: &Documents, machine: &Machine, rounds: usize, table:
 }
 
 /// The median of many, in milliseconds.
-async fn call(runtime: &Runtime) -> f64 {
+async fn call(runtime: &CriRuntime) -> f64 {
     runtime.version().await.unwrap();
     let mut times = Vec::new();
     for _ in 0..CALLS {
@@ -74,18 +75,23 @@ async fn call(runtime: &Runtime) -> f64 {
 }
 
 /// How long a command's output takes, in seconds.
-async fn stream(machine: &Reached, pod: &PodName) -> f64 {
+async fn stream(machine: &ReachedMachine, pod: &PodName) -> f64 {
     let command = ["/usr/bin/head", "-c", &BYTES.to_string(), "/dev/zero"].map(str::to_owned);
-    let asked =
-        reach::Command { pod: pod.clone(), container: None, command: command.into(), stdin: false, terminal: false };
-    let streams = Streams { stdin: io::empty(), stdout: io::sink(), stderr: io::sink(), sizes: mpsc::channel(1).1 };
+    let asked = reach::ContainerCommand {
+        pod: pod.clone(),
+        container: None,
+        command: command.into(),
+        stdin: false,
+        terminal: false,
+    };
+    let streams = ExecStreams { stdin: io::empty(), stdout: io::sink(), stderr: io::sink(), sizes: mpsc::channel(1).1 };
     let begun = Instant::now();
     assert_eq!(machine.exec(asked, streams).await.unwrap(), 0);
     begun.elapsed().as_secs_f64()
 }
 
 /// A container of a cluster that nobody knows, so that it is left alone.
-async fn writer(runtime: &Runtime, machine: &Machine) -> PodName {
+async fn writer(runtime: &CriRuntime, machine: &TestMachine) -> PodName {
     for image in [IMAGE.to_owned(), release::newest().pause_image(None)] {
         import(machine, &image);
     }
@@ -114,7 +120,7 @@ async fn writer(runtime: &Runtime, machine: &Machine) -> PodName {
     pod
 }
 
-fn import(machine: &Machine, image: &str) {
+fn import(machine: &TestMachine, image: &str) {
     let cache = cache().unwrap();
     let archive = cache.join("images").join(format!("{}.tar", image.replace(['/', ':'], "_")));
     let mut import = Command::new(cache.join("bin/ctr"));

@@ -15,11 +15,11 @@ use keelway_api::{
     release::{self, KEELWAY, cluster_controller_image, haproxy_image},
 };
 use keelway_cri::{Deadlines, fake::Fake};
-use keelway_e2e::{Keelway, host, process, ran::Runs};
+use keelway_e2e::{Keelway, command::RunningCommand, host, process};
 use keelway_hypervisor_agent::{
     LocalMachine,
-    access::Access,
-    agent::{Bounds, Entrances, Listener, Network, run},
+    access::MachineAccess,
+    agent::{AgentListeners, AgentNetwork, AgentUnixSocket, ConnectionLimits, run},
 };
 use keelway_reconciler::{AgentCredentials, agent_credentials};
 use keelway_tls::TlsFiles;
@@ -155,11 +155,13 @@ fn start(root: &Path, address: SocketAddr, credentials: &AgentCredentials, stop:
     for image in images() {
         fake.add_image(&image);
     }
-    let access = Access::of_root(File::open(root).unwrap().into());
+    let access = MachineAccess::of_root(File::open(root).unwrap().into());
     let machine = LocalMachine::new(access, fake.runtime(Deadlines::default()), None);
-    let entrances = Entrances {
-        socket: Listener::bind(&root.join("run/agent.sock")).unwrap(),
-        network: Some(Network::of_files(files, Bounds::default()).unwrap().listening_on(address).unwrap()),
+    let entrances = AgentListeners {
+        socket: AgentUnixSocket::bind(&root.join("run/agent.sock")).unwrap(),
+        network: Some(
+            AgentNetwork::of_files(files, ConnectionLimits::default()).unwrap().listening_on(address).unwrap(),
+        ),
     };
     tokio::spawn(async move { run(machine, entrances, stop).await.unwrap() });
 }
@@ -178,7 +180,7 @@ fn images() -> Vec<String> {
 }
 
 /// Looked at for as long as it runs.
-fn most_resident(running: &Runs) -> f64 {
+fn most_resident(running: &RunningCommand) -> f64 {
     let mut most = 0.0;
     while !process::ends_within(running.pid(), Duration::from_millis(5)) {
         let text = process::status(running.pid(), "VmHWM").unwrap_or_default();

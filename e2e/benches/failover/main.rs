@@ -2,7 +2,7 @@
 //! back, or gives its ingress to another one: `KEELWAY_BENCH_ROUNDS=7 cargo bench -p keelway-e2e --bench failover`. Needs what live
 //! tests need.
 //!
-//! What happens, and who notices, is what the test `losses` has. In each round every public machine with an ingress is lost once, and
+//! What happens, and who notices, is what the test `worker_outages` has. In each round every public machine with an ingress is lost once, and
 //! each ingress moves once.
 
 #![expect(
@@ -11,29 +11,29 @@
     reason = "a step that fails ends the benchmark; its table is its output"
 )]
 
-#[path = "../../tests/losses/clients.rs"]
+#[path = "../../tests/worker_outages/clients.rs"]
 mod clients;
-#[path = "../../tests/losses/gateways.rs"]
+#[path = "../../tests/worker_outages/gateways.rs"]
 mod gateways;
-#[path = "../../tests/losses/idle.rs"]
+#[path = "../../tests/worker_outages/idle.rs"]
 mod idle;
-#[path = "../../tests/losses/logs.rs"]
+#[path = "../../tests/worker_outages/logs.rs"]
 mod logs;
-#[path = "../../tests/losses/moves.rs"]
+#[path = "../../tests/worker_outages/moves.rs"]
 mod moves;
-#[path = "../../tests/losses/public.rs"]
+#[path = "../../tests/worker_outages/public.rs"]
 #[expect(dead_code, reason = "the test asserts, and the benchmark tells")]
 mod public;
 #[path = "../start/table.rs"]
 #[expect(dead_code, reason = "the other benchmarks have other kinds of rows")]
 mod table;
-#[path = "../../tests/losses/watch.rs"]
+#[path = "../../tests/worker_outages/watch.rs"]
 mod watch;
 
 use std::{env, path::Path, time::Duration};
 
 use clients::{Clients, Gaps};
-use keelway_e2e::{host::on_own_host, setting::Setting};
+use keelway_e2e::{host::on_own_host, worker_fleet::WorkerFleet};
 use table::Table;
 
 /// Rounds where `$KEELWAY_BENCH_ROUNDS` does not say how many.
@@ -63,7 +63,7 @@ fn main() {
 }
 
 fn measure(rounds: usize) -> Figures {
-    let setting = Setting::new("e2ebfo", "3", &WORKERS);
+    let setting = WorkerFleet::new("e2ebfo", "3", &WORKERS);
     setting.inject("c1", &[]);
     setting.reconcile();
     let mut cluster = setting.cluster("c1", &["w1", "w2"]);

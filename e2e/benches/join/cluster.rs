@@ -3,40 +3,40 @@
 use std::{collections::BTreeMap, fs, io::BufRead, net::TcpStream, path::PathBuf, time::Instant};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use keelway_cri::{Deadlines, Runtime};
-use keelway_e2e::{ControlPlane, Ran, World, https::Https};
+use keelway_cri::{CriRuntime, Deadlines};
+use keelway_e2e::{FinishedCommand, TestControlPlane, TestFleet, https::HttpsClient};
 use serde_json::Value;
 
 use crate::MACHINE;
 
 /// A cluster that runs, with a machine that joins it.
 pub(crate) struct Cluster<'a> {
-    world: &'a World,
-    pub(crate) plane: ControlPlane<'a>,
+    world: &'a TestFleet,
+    pub(crate) plane: TestControlPlane<'a>,
     pub(crate) token: Vec<u8>,
-    admin: Https,
+    admin: HttpsClient,
 }
 
 impl<'a> Cluster<'a> {
-    pub(crate) fn new(world: &'a World, made: &[u8]) -> Self {
+    pub(crate) fn new(world: &'a TestFleet, made: &[u8]) -> Self {
         let keelway = &world.keelway;
         let wanted = keelway.run(&["cluster", "inject", "--name", "c1"], made).succeeded().stdout;
         let text = keelway.run(&["reconcile"], &wanted).succeeded().stdout;
         let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
         fs::write(keelway.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
-        let plane = ControlPlane::new(keelway, text, "c1.kubeconfig");
+        let plane = TestControlPlane::new(keelway, text, "c1.kubeconfig");
         let token = keelway.run(&["join-token", "create", "--cluster", "c1"], &plane.text).succeeded().stdout;
         let config = plane.kubectl.kubeconfig();
         let value =
             |list: &str, kind: &str, key: &str| STANDARD.decode(config[list][0][kind][key].as_str().unwrap()).unwrap();
         let authority = value("clusters", "cluster", "certificate-authority-data");
         let identity = ["client-certificate-data", "client-key-data"].map(|key| value("users", "user", key));
-        let admin = Https::new(&authority, "kubernetes", Some((&identity[0], &identity[1])));
+        let admin = HttpsClient::new(&authority, "kubernetes", Some((&identity[0], &identity[1])));
         Self { world, plane, token, admin }
     }
 
     /// Runs a command on the worker's machine.
-    pub(crate) fn on_machine(&self, command: &[&str], stdin: &[u8]) -> Ran {
+    pub(crate) fn on_machine(&self, command: &[&str], stdin: &[u8]) -> FinishedCommand {
         self.world.keelway.run(&[&self.enter(), command].concat(), stdin)
     }
 
@@ -65,7 +65,7 @@ impl<'a> Cluster<'a> {
         let _ = kubectl.run(&["delete", "pods", "-A", &of_node, "--grace-period=0", "--force"]).succeeded();
         let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         executor.block_on(async {
-            let runtime = Runtime::on_socket(self.socket(), Deadlines::default()).unwrap();
+            let runtime = CriRuntime::on_socket(self.socket(), Deadlines::default()).unwrap();
             for sandbox in runtime.list_pod_sandboxes(&BTreeMap::new()).await.unwrap() {
                 runtime.stop_pod_sandbox(&sandbox.id).await.unwrap();
                 runtime.remove_pod_sandbox(&sandbox.id).await.unwrap();

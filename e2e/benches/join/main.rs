@@ -24,7 +24,7 @@ use std::{
 };
 
 use cluster::Cluster;
-use keelway_e2e::{World, deadline, host::on_own_host, process};
+use keelway_e2e::{TestFleet, deadline, host::on_own_host, process};
 use plain::Plain;
 use table::Table;
 
@@ -69,7 +69,7 @@ fn main() {
 }
 
 fn measure(rounds: usize) -> Figures {
-    let mut world = World::new("e2ebjn");
+    let mut world = TestFleet::new("e2ebjn");
     let made = world.create_two();
     let create = ["node", "local", "create", "--fleet", &world.fleet, "--name", MACHINE];
     let _ = world.keelway.run(&create, &[]).succeeded();

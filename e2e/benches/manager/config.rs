@@ -10,7 +10,7 @@ use keelway_api::{
     machine::{MachineConfig, Start},
     name::ClusterId,
 };
-use keelway_hypervisor_agent::{client::Client, wire};
+use keelway_hypervisor_agent::{client::HypervisorAgentClient, wire};
 
 use crate::machine::SOCKET;
 
@@ -19,14 +19,14 @@ const BOOK: &str = "var/lib/keelway/config";
 
 /// What a machine had, on its way there once more.
 pub(crate) struct Config {
-    agent: Client,
+    agent: HypervisorAgentClient,
     config: MachineConfig,
 }
 
 impl Config {
     /// Takes all away that a machine has, and returns its config of these clusters.
     pub(crate) async fn cleared(root: &Path, clusters: &BTreeSet<ClusterId>) -> Self {
-        let agent = Client::on_socket(&root.join(SOCKET));
+        let agent = HypervisorAgentClient::on_socket(&root.join(SOCKET));
         let mut config = wire::decode_config(&fs::read(root.join(BOOK)).unwrap()).unwrap();
         config.pods.retain(|name, _| clusters.contains(&name.cluster));
         // As if it were a first time: what was there before is gone.
@@ -46,7 +46,7 @@ impl Config {
 
     async fn hand_over(&self, config: &MachineConfig) {
         let finished = self.agent.apply(config, &|_| {}).await.unwrap();
-        assert!(finished.failures.is_empty() && finished.held.is_empty(), "{finished:?}");
+        assert!(finished.failures.is_empty() && finished.postponed.is_empty(), "{finished:?}");
         assert!(finished.effects > 0 || self.config.pods.is_empty(), "a machine was there already");
     }
 }

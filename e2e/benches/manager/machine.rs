@@ -10,11 +10,11 @@ use std::{
 
 use keelway_api::release::{self, KEELWAY, cluster_controller_image, haproxy_image};
 use keelway_cri::{Deadlines, fake::Fake};
-use keelway_e2e::fake_machine::Stage;
+use keelway_e2e::fake_machine::ProgramRunner;
 use keelway_hypervisor_agent::{
     LocalMachine,
-    access::Access,
-    agent::{Bounds, Entrances, Listener, Network, run},
+    access::MachineAccess,
+    agent::{AgentListeners, AgentNetwork, AgentUnixSocket, ConnectionLimits, run},
 };
 use keelway_reconciler::AgentCredentials;
 use keelway_tls::TlsFiles;
@@ -74,19 +74,19 @@ impl Machine {
             fake.add_image(&image);
         }
         let programs = fake.clone();
-        let access = Access::of_root(File::open(&root).unwrap().into());
+        let access = MachineAccess::of_root(File::open(&root).unwrap().into());
         let access = access.with_answers(move |container| programs.runs(container));
         let machine = LocalMachine::new(access, fake.runtime(Deadlines::default()), None);
-        let network = Network::of_files(files(&root, &credentials), Bounds::default()).unwrap();
-        let entrances = Entrances {
-            socket: Listener::bind(&root.join(SOCKET)).unwrap(),
+        let network = AgentNetwork::of_files(files(&root, &credentials), ConnectionLimits::default()).unwrap();
+        let entrances = AgentListeners {
+            socket: AgentUnixSocket::bind(&root.join(SOCKET)).unwrap(),
             network: Some(network.listening_on((addresses.private, PORT).into()).unwrap()),
         };
-        let stage = Stage::below(&root, fake.clone());
+        let stage = ProgramRunner::below(&root, fake.clone());
         listens();
         tokio::select! {
             ended = run(machine, entrances, CancellationToken::new()) => ended.unwrap(),
-            () = stage.play() => {}
+            () = stage.poll_programs() => {}
             () = tell(&fake, &effects) => {}
         }
     }

@@ -5,7 +5,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use keelway_e2e::fake_machine::Network;
+use keelway_e2e::fake_machine::FakeNetwork;
 use rustix::process::Pid;
 
 /// Those of machines, and the host's own among them.
@@ -48,7 +48,7 @@ fn public(host: u8) -> Ipv4Addr {
 pub(crate) fn enter(addresses: Addresses) {
     let Addresses { private, public } = addresses;
     let all = [Some(private), public].into_iter().flatten().map(Into::into);
-    Network::New(all.collect()).enter().unwrap();
+    FakeNetwork::New(all.collect()).enter().unwrap();
 }
 
 /// Joins the network of a thread to the bridge. Called on the host.

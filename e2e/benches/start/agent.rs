@@ -3,7 +3,7 @@
 use std::{fs, time::Duration};
 
 use keelway_api::Documents;
-use keelway_e2e::{ControlPlane, World, process};
+use keelway_e2e::{TestControlPlane, TestFleet, process};
 
 use crate::{size::pause, table::Table};
 
@@ -25,7 +25,7 @@ pub(crate) struct Figures {
 
 /// Measures the agent of a private machine, on machines of its own.
 pub(crate) fn measure() -> Figures {
-    let mut world = World::new("e2ebag");
+    let mut world = TestFleet::new("e2ebag");
     let made = world.create_two();
     let keelway = &world.keelway;
     let inject = ["cluster", "inject", "--name", "c1", "--etcd-replicas", "1", "--control-plane-replicas", "3"];
@@ -38,7 +38,7 @@ pub(crate) fn measure() -> Figures {
     let text = keelway.run(&["reconcile"], wanted.write().as_bytes()).succeeded().stdout;
     let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
     fs::write(keelway.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
-    let plane = ControlPlane::new(keelway, text, "c1.kubeconfig");
+    let plane = TestControlPlane::new(keelway, text, "c1.kubeconfig");
     let machine = plane.private();
     assert_eq!(machine.running().len(), PODS);
     pause(CALM);

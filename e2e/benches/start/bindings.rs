@@ -3,11 +3,11 @@
 use std::{path::PathBuf, sync::Arc};
 
 use keelway_api::jiff::Timestamp;
-use keelway_e2e::{ControlPlane, deadline};
+use keelway_e2e::{TestControlPlane, deadline};
 use keelway_reconciler::{Components, ConnectedMachines, DialledComponents};
 
 /// Applies them as the pass does, to whatever serves the cluster's API now.
-pub(crate) fn bind(plane: &ControlPlane<'_>) {
+pub(crate) fn bind(plane: &TestControlPlane<'_>) {
     let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     // Nothing is run on the machines, so that no image is looked for.
     let components = DialledComponents::new(Arc::new(ConnectedMachines::new(PathBuf::new())));

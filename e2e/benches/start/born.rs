@@ -7,14 +7,14 @@ use std::{
 };
 
 use keelway_api::{Documents, documents::SecretName};
-use keelway_e2e::{Keelway, Ran, control_plane::ingress_of, deadline, https::Https};
+use keelway_e2e::{FinishedCommand, Keelway, control_plane::ingress_of, deadline, https::HttpsClient};
 
 use crate::plain::ready;
 
 /// A cluster's first moments.
 pub(crate) struct Born {
     /// What came of `reconcile`.
-    pub(crate) ran: Ran,
+    pub(crate) ran: FinishedCommand,
     /// From its start to an answer of `/readyz` through the ingress.
     pub(crate) took: Duration,
     /// When that was answered.
@@ -34,10 +34,10 @@ pub(crate) fn born(keelway: &Keelway, wanted: &[u8]) -> Born {
 }
 
 /// The first documents that are kept have a place for all components, and all keys.
-fn entrance(text: &[u8]) -> (Https, SocketAddr) {
+fn entrance(text: &[u8]) -> (HttpsClient, SocketAddr) {
     let documents = Documents::read(text).unwrap();
     let id = documents.clusters.values().next().unwrap().id().unwrap();
     let authority = &documents.secrets[&SecretName::of(id, "kubernetes-ca")];
     let bundle = &authority.data.as_ref().unwrap()["bundle.crt"].0;
-    (Https::new(bundle, "kubernetes", None), ingress_of(&documents).unwrap())
+    (HttpsClient::new(bundle, "kubernetes", None), ingress_of(&documents).unwrap())
 }

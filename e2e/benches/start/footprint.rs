@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use keelway_e2e::{ControlPlane, Machine};
+use keelway_e2e::{TestControlPlane, TestMachine};
 
 use crate::{
     memory::{anonymous, group_of, used_in},
@@ -34,7 +34,7 @@ pub(crate) struct Footprint(BTreeMap<String, f64>);
 
 impl Side {
     /// All that runs for a cluster. A machine's runtime and agent are there for all clusters, and count for none.
-    pub(crate) fn ours(plane: &ControlPlane<'_>) -> Self {
+    pub(crate) fn ours(plane: &TestControlPlane<'_>) -> Self {
         let mut side = Self::default();
         plane.machines.iter().for_each(|machine| side.add(machine));
         side
@@ -46,7 +46,7 @@ impl Side {
         Self { groups: groups.collect(), shims: Vec::new() }
     }
 
-    fn add(&mut self, machine: &Machine) {
+    fn add(&mut self, machine: &TestMachine) {
         for (name, running) in machine.running() {
             self.groups.insert(format!("pause of {name}"), group_of(machine.sandbox_pid(&running.sandbox)).unwrap());
             self.groups.insert(name, group_of(machine.container_pid(&running.container)).unwrap());

@@ -23,7 +23,7 @@ mod table;
 
 use std::{env, fs, path::Path, time::Instant};
 
-use keelway_e2e::{World, host::on_own_host};
+use keelway_e2e::{TestFleet, host::on_own_host};
 use size::{AGE, Size};
 use table::Table;
 
@@ -64,7 +64,7 @@ fn main() {
 fn measure(rounds: usize) -> String {
     let sizes = [Size { replicas: 1, ingresses: 1 }, Size { replicas: 3, ingresses: 2 }];
     let mut figures = sizes.each_ref().map(|_| Figures::default());
-    let mut world = World::new("e2ebst");
+    let mut world = TestFleet::new("e2ebst");
     let made = world.create(|keelway, fleet| {
         let machines = ["--public", "2", "--private", "3", "--agent"];
         keelway.run(&[&["hypervisor", "local", "create", "--fleet", fleet], &machines[..]].concat(), &[])

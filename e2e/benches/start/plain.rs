@@ -10,7 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keelway_e2e::{ControlPlane, Machine, deadline, found::tree, https::Https, machine::Running as Container, process};
+use keelway_e2e::{
+    TestControlPlane, TestMachine, deadline, https::HttpsClient, machine::RunningComponent as Container,
+    machine_facts::tree, process,
+};
 
 use crate::memory::Group;
 
@@ -27,7 +30,7 @@ const STATE: [(&str, &str); 5] = [
 /// A cluster's programs, ready to be started. Their keys are on disk.
 pub(crate) struct Plain {
     programs: BTreeMap<String, Program>,
-    readyz: Https,
+    readyz: HttpsClient,
     ingress: SocketAddr,
 }
 
@@ -53,12 +56,12 @@ pub(crate) struct Running {
 
 impl Plain {
     /// Copies all that the components of a running cluster have.
-    pub(crate) fn of(plane: &ControlPlane<'_>, directory: &Path) -> Self {
+    pub(crate) fn of(plane: &TestControlPlane<'_>, directory: &Path) -> Self {
         let _ = fs::remove_dir_all(directory);
         fs::create_dir_all(directory).unwrap();
         let mut programs = BTreeMap::new();
         for (name, component) in plane.components() {
-            let on = |machine: &Machine| machine.name() == component.spec.hypervisor.as_str();
+            let on = |machine: &TestMachine| machine.name() == component.spec.hypervisor.as_str();
             let machine = plane.machines.iter().position(on).unwrap();
             let home = directory.join(&name);
             let copy = Copy { plane, machine: &plane.machines[machine], home: home.clone() };
@@ -72,12 +75,12 @@ impl Plain {
                 programs.insert(format!("beside-{name}"), Program { machine, arguments, user, home });
             }
         }
-        let readyz = Https::new(&plane.secret("kubernetes-ca", "bundle.crt"), "kubernetes", None);
+        let readyz = HttpsClient::new(&plane.secret("kubernetes-ca", "bundle.crt"), "kubernetes", None);
         Self { programs, readyz, ingress: plane.ingress() }
     }
 
     /// Starts all at once, each in the network of its machine, and waits until the API is ready.
-    pub(crate) fn start(&self, machines: &[Machine]) -> Running {
+    pub(crate) fn start(&self, machines: &[TestMachine]) -> Running {
         for program in self.programs.values() {
             for (_, state) in STATE {
                 empty(&program.home.join(state), program.user);
@@ -96,7 +99,7 @@ impl Plain {
     }
 
     /// Starts one again that has ended.
-    pub(crate) fn start_again(&self, name: &str, machines: &[Machine], running: &mut Running) {
+    pub(crate) fn start_again(&self, name: &str, machines: &[TestMachine], running: &mut Running) {
         let program = &self.programs[name];
         let child = program.start(name, &machines[program.machine], &running.groups[name]);
         running.children.insert(name.to_owned(), child);
@@ -104,7 +107,7 @@ impl Plain {
 }
 
 /// Waits until `/readyz` is answered there. Returns when it was.
-pub(crate) fn ready(readyz: &Https, address: SocketAddr) -> Instant {
+pub(crate) fn ready(readyz: &HttpsClient, address: SocketAddr) -> Instant {
     let answers = || {
         let stream = std::net::TcpStream::connect_timeout(&address, deadline::ANSWER);
         stream.and_then(|stream| readyz.get(stream, "/readyz")).is_ok_and(|answer| answer.status == 200)
@@ -114,8 +117,8 @@ pub(crate) fn ready(readyz: &Https, address: SocketAddr) -> Instant {
 }
 
 struct Copy<'a> {
-    plane: &'a ControlPlane<'a>,
-    machine: &'a Machine,
+    plane: &'a TestControlPlane<'a>,
+    machine: &'a TestMachine,
     home: PathBuf,
 }
 
@@ -157,7 +160,7 @@ impl Copy<'_> {
 }
 
 impl Program {
-    fn start(&self, name: &str, machine: &Machine, group: &Group) -> Child {
+    fn start(&self, name: &str, machine: &TestMachine, group: &Group) -> Child {
         const ENTER: &str = "echo $$ > \"$PROCS\"; exec \"$@\"";
         let user = self.user.to_string();
         let log = fs::File::create(self.home.join(format!("{name}.log"))).unwrap();

@@ -9,7 +9,7 @@ use std::{
 };
 
 use keelway_api::role::SECURE;
-use keelway_e2e::{ControlPlane, World, https::Https, machine::find, process};
+use keelway_e2e::{TestControlPlane, TestFleet, https::HttpsClient, machine::find, process};
 
 use crate::{
     Figures,
@@ -36,7 +36,7 @@ pub(crate) struct Size {
 
 impl Size {
     /// Ours and then the plain processes, on the same machines and ports.
-    pub(crate) fn round(&self, world: &World, made: &[u8], directory: &Path, figures: &mut Figures) {
+    pub(crate) fn round(&self, world: &TestFleet, made: &[u8], directory: &Path, figures: &mut Figures) {
         let keelway = &world.keelway;
         let (replicas, ingresses) = (self.replicas.to_string(), self.ingresses.to_string());
         let inject = ["cluster", "inject", "--name", "c1"];
@@ -48,7 +48,7 @@ impl Size {
         figures.settled.push(born.ran.took.as_secs_f64());
         let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &born.ran.stdout).succeeded().stdout;
         fs::write(keelway.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
-        let plane = ControlPlane::new(keelway, born.ran.stdout, "c1.kubeconfig");
+        let plane = TestControlPlane::new(keelway, born.ran.stdout, "c1.kubeconfig");
         let plain = Plain::of(&plane, directory);
         let held = if self.replicas == 1 {
             Some(take(&plane, born.ready, figures))
@@ -69,14 +69,14 @@ impl Size {
 }
 
 /// Passes over a cluster that nothing happens in.
-fn pass(plane: &ControlPlane<'_>, figures: &mut Figures) {
+fn pass(plane: &TestControlPlane<'_>, figures: &mut Figures) {
     fs::write(plane.keelway.directory().join("c1.yaml"), &plane.text).unwrap();
     pause(CALM);
     (0..PASSES).for_each(|_| settled(plane, figures));
 }
 
 /// A pass that does nothing, by the shell's clocks.
-fn settled(plane: &ControlPlane<'_>, figures: &mut Figures) {
+fn settled(plane: &TestControlPlane<'_>, figures: &mut Figures) {
     let keelway = plane.keelway;
     let ran = keelway.shell("TIMEFORMAT='%R %U %S'; time keelway reconcile < c1.yaml > again.yaml").succeeded();
     let last = ran.stderr.lines().last().unwrap();
@@ -97,7 +97,7 @@ pub(crate) fn pause(time: Duration) {
 }
 
 /// What the cluster takes, and how fast its API server is back. Returns what its store held.
-fn take(plane: &ControlPlane<'_>, ready: Instant, figures: &mut Figures) -> Keys {
+fn take(plane: &TestControlPlane<'_>, ready: Instant, figures: &mut Figures) -> Keys {
     pause(AGE.saturating_sub(ready.elapsed()));
     let held = Keys::of(plane);
     let footprint = Side::ours(plane).footprint();
@@ -110,7 +110,7 @@ fn take(plane: &ControlPlane<'_>, ready: Instant, figures: &mut Figures) -> Keys
 
 /// What plain processes take that do the same work: the same bindings let their cluster-controller and gateway do theirs.
 /// Of these, as of haproxy and the egress, nothing is counted: they are what Keelway adds.
-fn take_plain(plane: &ControlPlane<'_>, held: &Keys, running: &Running, figures: &mut Figures) {
+fn take_plain(plane: &TestControlPlane<'_>, held: &Keys, running: &Running, figures: &mut Figures) {
     bind(plane);
     pause(AGE.saturating_sub(running.ready.elapsed()));
     held.awaited_in(plane);
@@ -121,14 +121,14 @@ fn take_plain(plane: &ControlPlane<'_>, held: &Keys, running: &Running, figures:
 }
 
 /// Where the API server itself answers, and who asks.
-fn api_server(plane: &ControlPlane<'_>) -> (SocketAddr, Https) {
+fn api_server(plane: &TestControlPlane<'_>) -> (SocketAddr, HttpsClient) {
     let component = plane.components()["kube-apiserver-0"];
     let machine = plane.machines.iter().find(|machine| machine.name() == component.spec.hypervisor.as_str()).unwrap();
     let address = SocketAddr::new(machine.addresses()[0], component.spec.port(SECURE));
-    (address, Https::new(&plane.secret("kubernetes-ca", "bundle.crt"), "kubernetes", None))
+    (address, HttpsClient::new(&plane.secret("kubernetes-ca", "bundle.crt"), "kubernetes", None))
 }
 
-fn killed(plane: &ControlPlane<'_>) -> f64 {
+fn killed(plane: &TestControlPlane<'_>) -> f64 {
     let (machine, seen) = find(&plane.machines, "kube-apiserver-0");
     let (address, https) = api_server(plane);
     process::kill(machine.container_pid(&seen.container));
@@ -137,7 +137,7 @@ fn killed(plane: &ControlPlane<'_>) -> f64 {
     started.elapsed().as_secs_f64()
 }
 
-fn killed_plain(plane: &ControlPlane<'_>, plain: &Plain, running: &mut Running) -> f64 {
+fn killed_plain(plane: &TestControlPlane<'_>, plain: &Plain, running: &mut Running) -> f64 {
     let (address, https) = api_server(plane);
     running.kill("kube-apiserver-0");
     let started = Instant::now();

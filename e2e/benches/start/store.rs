@@ -9,7 +9,7 @@ use std::{
 };
 
 use keelway_cri::testing::cache;
-use keelway_e2e::{ControlPlane, deadline};
+use keelway_e2e::{TestControlPlane, deadline};
 use keelway_planner::{DRIVER_SECRET, probes};
 
 use crate::size::pause;
@@ -32,7 +32,7 @@ pub(crate) struct Keys(BTreeMap<String, usize>);
 
 impl Keys {
     /// Of the store that serves the cluster now, whoever runs it.
-    pub(crate) fn of(plane: &ControlPlane<'_>) -> Self {
+    pub(crate) fn of(plane: &TestControlPlane<'_>) -> Self {
         let probes = probes(&plane.documents).unwrap();
         let member = probes.iter().find(|probe| probe.component.component.as_str() == "etcd-0").unwrap();
         let mut command = Command::new(cache().unwrap().join("bin/etcdctl"));
@@ -50,7 +50,7 @@ impl Keys {
     }
 
     /// Waits until the store that serves the cluster now has as many.
-    pub(crate) fn awaited_in(&self, plane: &ControlPlane<'_>) {
+    pub(crate) fn awaited_in(&self, plane: &TestControlPlane<'_>) {
         let started = Instant::now();
         loop {
             let unlike = self.unlike(&Self::of(plane));
@@ -74,7 +74,7 @@ impl Keys {
     }
 }
 
-fn file(plane: &ControlPlane<'_>, secret: &str, key: &str) -> PathBuf {
+fn file(plane: &TestControlPlane<'_>, secret: &str, key: &str) -> PathBuf {
     let path = plane.keelway.directory().join(format!("{secret}-{key}"));
     fs::write(&path, plane.secret(secret, key)).unwrap();
     path

@@ -1,6 +1,6 @@
 //! A fake machine as a process.
 //!
-//! Says `ready` on stdout once its socket is there, takes orders on stdin (see [`Order`]) and says `ok` to each, and ends
+//! Says `ready` on stdout once its socket is there, takes orders on stdin (see [`SignalOrder`]) and says `ok` to each, and ends
 //! with its stdin: it never outlives the test that it is for.
 
 use std::{
@@ -19,8 +19,8 @@ use keelway_cri::{
     Deadlines,
     fake::{Fake, serve},
 };
-use keelway_e2e::fake_machine::{Network, Order, Stage, change_root};
-use keelway_hypervisor_agent::{LocalMachine, access::Access, agent};
+use keelway_e2e::fake_machine::{FakeNetwork, ProgramRunner, SignalOrder, change_root};
+use keelway_hypervisor_agent::{LocalMachine, access::MachineAccess, agent};
 use rustix::{
     mount::{MountFlags, mount},
     process::Pid,
@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 /// Serves a fake container runtime and plays the programs of its containers, until stdin ends.
 #[derive(Debug, Parser)]
 #[command(group = ArgGroup::new("network").args(["addresses", "beside"]).required(true))]
-struct Arguments {
+struct FakeMachineArguments {
     /// The CRI socket to make.
     #[arg(long)]
     socket: PathBuf,
@@ -59,8 +59,8 @@ fn pid(text: &str) -> Result<Pid, String> {
 }
 
 fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
-    let network = arguments.beside.map_or(Network::New(arguments.addresses), Network::Of);
+    let arguments = FakeMachineArguments::parse();
+    let network = arguments.beside.map_or(FakeNetwork::New(arguments.addresses), FakeNetwork::Of);
     network.enter()?;
     let listener = UnixListener::bind(&arguments.socket).context("could not listen")?;
     let fake = Fake::new();
@@ -86,35 +86,35 @@ fn mount_processes(root: &Path) -> anyhow::Result<()> {
 async fn run(listener: UnixListener, fake: &Fake, has_agent: bool) -> anyhow::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::UnixListener::from_std(listener)?;
-    let stage = Stage::new(fake.clone());
-    let socket = if has_agent { Some(agent::Listener::bind(Path::new("/agent.sock"))?) } else { None };
+    let stage = ProgramRunner::new(fake.clone());
+    let socket = if has_agent { Some(agent::AgentUnixSocket::bind(Path::new("/agent.sock"))?) } else { None };
     let orders = tokio::task::spawn_blocking({
         let stage = stage.clone();
         move || take_orders(&stage)
     });
     tokio::select! {
         served = serve(listener, fake.clone()) => Ok(served?),
-        () = stage.play() => Ok(()),
+        () = stage.poll_programs() => Ok(()),
         ended = orders => ended?,
         ended = keep(fake.clone(), socket) => ended,
     }
 }
 
 /// The machine's agent, where it has one.
-async fn keep(fake: Fake, socket: Option<agent::Listener>) -> anyhow::Result<()> {
+async fn keep(fake: Fake, socket: Option<agent::AgentUnixSocket>) -> anyhow::Result<()> {
     let Some(socket) = socket else { return std::future::pending().await };
     let log = File::create("/agent.log")?;
     tracing_subscriber::fmt().with_env_filter("info").with_ansi(false).with_writer(Mutex::new(log)).init();
-    let access = Access::of_root(File::open("/")?.into());
+    let access = MachineAccess::of_root(File::open("/")?.into());
     let machine = LocalMachine::new(access, fake.runtime(Deadlines::default()), None);
     Ok(agent::run(machine, socket, CancellationToken::new()).await?)
 }
 
-fn take_orders(stage: &Stage) -> anyhow::Result<()> {
+fn take_orders(stage: &ProgramRunner) -> anyhow::Result<()> {
     let mut stdout = io::stdout();
     writeln!(stdout, "ready")?;
     for line in io::stdin().lock().lines() {
-        stage.take(line?.parse::<Order>()?);
+        stage.take(line?.parse::<SignalOrder>()?);
         writeln!(stdout, "ok")?;
     }
     Ok(())

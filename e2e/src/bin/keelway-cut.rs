@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use keelway_e2e::failpoint::{At, Cut};
+use keelway_e2e::failpoint::{FailpointSelector, FailpointSignal};
 use rustix::process::{getpid, kill_process};
 use tracing::{
     Event, Subscriber,
@@ -25,37 +25,40 @@ use tracing_subscriber::{Layer, layer::Context};
 const TOLD: [&str; 6] = ["saves", "saved", "begins", "done", "binds", "bound"];
 
 fn main() -> anyhow::Result<ExitCode> {
-    let cut = std::env::var("CUT").ok().map(|cut| cut.parse::<Cut>()).transpose()?;
+    let cut = std::env::var("CUT").ok().map(|cut| cut.parse::<FailpointSignal>()).transpose()?;
     let Some(points) = std::env::var_os("POINTS") else { bail!("POINTS names no file") };
     let told = OpenOptions::new().create(true).append(true).open(points).context("POINTS")?;
-    Ok(keelway_cli::main_observed(Some(Failpoints(Mutex::new(Points { cut, told, count: 0 })))))
+    Ok(keelway_cli::main_with_observer(Some(Failpoints(Mutex::new(Points { cut, told, count: 0 })))))
 }
 
 struct Failpoints(Mutex<Points>);
 
 struct Points {
-    cut: Option<Cut>,
+    cut: Option<FailpointSignal>,
     told: File,
     count: usize,
 }
 
 impl<S: Subscriber> Layer<S> for Failpoints {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let mut words = Words::default();
+        let mut words = FieldVisitor::default();
         event.record(&mut words);
         if TOLD.contains(&words.message.as_str()) {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).come_to(&format!("{} {}", words.message, words.rest));
+            self.0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .reach_point(&format!("{} {}", words.message, words.rest));
         }
     }
 }
 
 impl Points {
-    fn come_to(&mut self, point: &str) {
+    fn reach_point(&mut self, point: &str) {
         self.count += 1;
         let _ = writeln!(self.told, "{}", point.trim_end());
         let here = self.cut.as_ref().is_some_and(|cut| match &cut.at {
-            At::Nth(nth) => *nth == self.count,
-            At::First(words) => point.contains(words.as_str()),
+            FailpointSelector::Nth(nth) => *nth == self.count,
+            FailpointSelector::First(words) => point.contains(words.as_str()),
         });
         if here && let Some(cut) = self.cut.take() {
             let _ = kill_process(getpid(), cut.signal);
@@ -64,12 +67,12 @@ impl Points {
 }
 
 #[derive(Default)]
-struct Words {
+struct FieldVisitor {
     message: String,
     rest: String,
 }
 
-impl Visit for Words {
+impl Visit for FieldVisitor {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         match field.name() {
             "message" => self.message = format!("{value:?}"),

@@ -8,7 +8,7 @@ use keelway_api::{
 };
 use keelway_hypervisor_agent::action::PodAction;
 
-use super::subject::{Case, Subject, container, pod, pod_of};
+use super::subject::{Case, ContractSubject, container, pod, pod_of};
 
 macro_rules! cases {
     ($($case:ident,)*) => {
@@ -29,12 +29,12 @@ cases! {
 const DATA: &str = "/var/lib/etcd";
 
 /// Three members on ports of a case's own, of which each names those of `initial`.
-struct Store<'a> {
-    subject: &'a dyn Subject,
+struct EtcdCluster<'a> {
+    subject: &'a dyn ContractSubject,
     first_port: u16,
 }
 
-impl Store<'_> {
+impl EtcdCluster<'_> {
     fn name(&self, member: u16) -> PodName {
         pod(&format!("etcd-{}", self.first_port * 10 + member))
     }
@@ -74,7 +74,7 @@ impl Store<'_> {
     /// Starts these members, and ends those that are not among them; their data stays.
     async fn run(&self, members: &[u16]) {
         let pods: Vec<_> = members.iter().map(|member| self.member(*member, &[0, 1, 2])).collect();
-        self.subject.hold(&pods).await;
+        self.subject.apply_pods(&pods).await;
     }
 
     async fn until_ready(&self, member: u16, ready: bool) {
@@ -88,8 +88,8 @@ impl Store<'_> {
     }
 }
 
-async fn a_store_is_ready_with_more_than_half_of_its_members(subject: &dyn Subject) {
-    let store = Store { subject, first_port: 2_100 };
+async fn a_store_is_ready_with_more_than_half_of_its_members(subject: &dyn ContractSubject) {
+    let store = EtcdCluster { subject, first_port: 2_100 };
     store.run(&[0]).await;
     store.until_ready(0, false).await;
     store.run(&[0, 1, 2]).await;
@@ -105,25 +105,25 @@ async fn a_store_is_ready_with_more_than_half_of_its_members(subject: &dyn Subje
     for member in 0..3 {
         store.until_ready(member, true).await;
     }
-    subject.hold(&[]).await;
+    subject.apply_pods(&[]).await;
 }
 
-async fn a_member_goes_on_with_its_data_whatever_its_flags_say(subject: &dyn Subject) {
-    let store = Store { subject, first_port: 2_200 };
+async fn a_member_goes_on_with_its_data_whatever_its_flags_say(subject: &dyn ContractSubject) {
+    let store = EtcdCluster { subject, first_port: 2_200 };
     store.run(&[0, 1, 2]).await;
     store.until_ready(0, true).await;
     // What stands in its flags would be a store of its own, if it began anew.
     let alone = store.member(0, &[0]);
-    subject.hold(&[alone.clone(), store.member(1, &[0, 1, 2]), store.member(2, &[0, 1, 2])]).await;
+    subject.apply_pods(&[alone.clone(), store.member(1, &[0, 1, 2]), store.member(2, &[0, 1, 2])]).await;
     store.until_ready(0, true).await;
     store.kill(1).await;
     store.kill(2).await;
     store.until_ready(0, false).await;
-    subject.hold(&[]).await;
+    subject.apply_pods(&[]).await;
 }
 
-async fn a_member_that_lost_its_data_does_not_start_beside_others(subject: &dyn Subject) {
-    let store = Store { subject, first_port: 2_300 };
+async fn a_member_that_lost_its_data_does_not_start_beside_others(subject: &dyn ContractSubject) {
+    let store = EtcdCluster { subject, first_port: 2_300 };
     store.run(&[0, 1, 2]).await;
     for member in 0..3 {
         store.until_ready(member, true).await;
@@ -134,24 +134,24 @@ async fn a_member_that_lost_its_data_does_not_start_beside_others(subject: &dyn 
     store.run(&[0, 1, 2]).await;
     assert_ne!(subject.exit_code(&store.name(0)).await, 0);
     store.until_ready(1, true).await;
-    subject.hold(&[]).await;
+    subject.apply_pods(&[]).await;
 }
 
-async fn a_member_is_one_of_its_initial_cluster(subject: &dyn Subject) {
-    let store = Store { subject, first_port: 2_400 };
-    subject.hold(&[store.member(0, &[1, 2])]).await;
+async fn a_member_is_one_of_its_initial_cluster(subject: &dyn ContractSubject) {
+    let store = EtcdCluster { subject, first_port: 2_400 };
+    subject.apply_pods(&[store.member(0, &[1, 2])]).await;
     assert_ne!(subject.exit_code(&store.name(0)).await, 0);
-    subject.hold(&[]).await;
+    subject.apply_pods(&[]).await;
 }
 
-async fn a_port_is_one_member_s(subject: &dyn Subject) {
-    let store = Store { subject, first_port: 2_500 };
-    subject.hold(&[store.member(0, &[0])]).await;
+async fn a_port_is_one_member_s(subject: &dyn ContractSubject) {
+    let store = EtcdCluster { subject, first_port: 2_500 };
+    subject.apply_pods(&[store.member(0, &[0])]).await;
     store.until_ready(0, true).await;
     let (_, same) = store.member(0, &[0]);
     let other = store.name(9);
-    subject.hold(&[store.member(0, &[0]), (other.clone(), same)]).await;
+    subject.apply_pods(&[store.member(0, &[0]), (other.clone(), same)]).await;
     assert_ne!(subject.exit_code(&other).await, 0);
     assert_eq!(subject.container(&store.name(0)).await.phase, ContainerPhase::Running);
-    subject.hold(&[]).await;
+    subject.apply_pods(&[]).await;
 }

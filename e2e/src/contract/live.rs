@@ -14,22 +14,22 @@ use keelway_hypervisor_agent::{LocalMachine, action::Action, report::ApplyReport
 use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
 
-use super::{Behaviour, Subject};
-use crate::{Machine, World, process};
+use super::{ContractSubject, ProgramBehaviour};
+use crate::{TestFleet, TestMachine, process};
 
 /// How long etcd has for an answer.
 const ANSWER: Duration = Duration::from_secs(3);
 
 /// The private machine of a world without agents.
 pub struct LiveMachine {
-    world: World,
-    machine: Machine,
+    world: TestFleet,
+    machine: TestMachine,
     local: RwLock<Arc<LocalMachine>>,
 }
 
 impl LiveMachine {
     /// The machine of a world that [`World::create_two_without_agents`] made.
-    pub async fn of(world: World) -> Self {
+    pub async fn of(world: TestFleet) -> Self {
         let machine = world.machines().into_iter().find(|machine| !machine.is_public()).unwrap();
         let local = RwLock::new(connect(&machine).await);
         Self { world, machine, local }
@@ -40,17 +40,17 @@ impl LiveMachine {
     }
 }
 
-async fn connect(machine: &Machine) -> Arc<LocalMachine> {
+async fn connect(machine: &TestMachine) -> Arc<LocalMachine> {
     let archives = cache().unwrap().join("images");
     Arc::new(LocalMachine::connect(&machine.socket(), Some(archives)).await.unwrap())
 }
 
 #[async_trait]
-impl Subject for LiveMachine {
-    fn program(&self, behaviour: Behaviour) -> (String, Vec<String>) {
+impl ContractSubject for LiveMachine {
+    fn program(&self, behaviour: ProgramBehaviour) -> (String, Vec<String>) {
         match behaviour {
-            Behaviour::Serves => (self.pause(), vec!["/pause".to_owned()]),
-            Behaviour::Fails => (self.etcd(), vec!["etcd".to_owned(), "--no-such-flag".to_owned()]),
+            ProgramBehaviour::Serves => (self.pause(), vec!["/pause".to_owned()]),
+            ProgramBehaviour::Fails => (self.etcd(), vec!["etcd".to_owned(), "--no-such-flag".to_owned()]),
         }
     }
 

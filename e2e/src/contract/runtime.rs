@@ -1,12 +1,12 @@
 //! What holds of every machine's runtime and files.
 
-use keelway_api::machine::{ContainerPhase, File, OnChange, sha256_hex};
+use keelway_api::machine::{ContainerPhase, OnChange, PodFile, sha256_hex};
 use keelway_hypervisor_agent::{
     action::{Action, PodAction},
-    layout::Directory,
+    layout::MachineDirectory,
 };
 
-use super::subject::{Behaviour, Case, Subject, USER, pod};
+use super::subject::{Case, ContractSubject, ProgramBehaviour, USER, pod};
 
 macro_rules! cases {
     ($($case:ident,)*) => {
@@ -29,9 +29,9 @@ cases! {
 }
 
 /// Whatever ends, can be ended again.
-async fn a_pod_comes_and_goes(subject: &dyn Subject) {
+async fn a_pod_comes_and_goes(subject: &dyn ContractSubject) {
     let pod = pod("kube-scheduler-0");
-    subject.act_all(&pod, subject.steps(&pod, Behaviour::Serves).await).await.unwrap();
+    subject.execute_all(&pod, subject.steps(&pod, ProgramBehaviour::Serves).await).await.unwrap();
     let [sandbox] = subject.sandboxes(&pod).await.try_into().unwrap();
     assert!(sandbox.ready);
     assert_eq!((sandbox.attempt, sandbox.digest), (0, format!("digest of {pod}")));
@@ -59,9 +59,9 @@ async fn a_pod_comes_and_goes(subject: &dyn Subject) {
     }
 }
 
-async fn a_name_is_taken_until_it_is_removed(subject: &dyn Subject) {
+async fn a_name_is_taken_until_it_is_removed(subject: &dyn ContractSubject) {
     let pod = pod("kube-scheduler-1");
-    subject.act_all(&pod, subject.steps(&pod, Behaviour::Serves).await).await.unwrap();
+    subject.execute_all(&pod, subject.steps(&pod, ProgramBehaviour::Serves).await).await.unwrap();
     let [first] = subject.sandboxes(&pod).await.try_into().unwrap();
     let again = PodAction::CreateSandbox(subject.new_sandbox(&pod, 0).await);
     subject.act(&pod, again.clone()).await.unwrap_err();
@@ -72,7 +72,7 @@ async fn a_name_is_taken_until_it_is_removed(subject: &dyn Subject) {
     let both = subject.sandboxes(&pod).await;
     assert_eq!(both.iter().map(|found| found.attempt).max(), Some(1));
     let second = both.iter().find(|found| found.attempt == 1).unwrap();
-    let mut new = subject.new_container(&subject.new_sandbox(&pod, 1).await, Behaviour::Serves, 1);
+    let mut new = subject.new_container(&subject.new_sandbox(&pod, 1).await, ProgramBehaviour::Serves, 1);
     new.sandbox_id = Some(second.id.clone());
     let create = PodAction::CreateContainer(Box::new(new));
     subject.act(&pod, create.clone()).await.unwrap();
@@ -84,9 +84,9 @@ async fn a_name_is_taken_until_it_is_removed(subject: &dyn Subject) {
     subject.remove(&pod).await;
 }
 
-async fn a_container_starts_once(subject: &dyn Subject) {
+async fn a_container_starts_once(subject: &dyn ContractSubject) {
     let pod = pod("kube-scheduler-2");
-    subject.act_all(&pod, subject.steps(&pod, Behaviour::Serves).await).await.unwrap();
+    subject.execute_all(&pod, subject.steps(&pod, ProgramBehaviour::Serves).await).await.unwrap();
     let found = subject.container(&pod).await;
     let start = PodAction::StartContainer { id: Some(found.id.clone()), name: found.name.clone() };
     subject.act(&pod, start.clone()).await.unwrap_err();
@@ -96,21 +96,21 @@ async fn a_container_starts_once(subject: &dyn Subject) {
     subject.remove(&pod).await;
 }
 
-async fn exit_codes_are_kept(subject: &dyn Subject) {
+async fn exit_codes_are_kept(subject: &dyn ContractSubject) {
     let pod = pod("kube-scheduler-3");
-    subject.act_all(&pod, subject.steps(&pod, Behaviour::Fails).await).await.unwrap();
+    subject.execute_all(&pod, subject.steps(&pod, ProgramBehaviour::Fails).await).await.unwrap();
     assert!(![0, 137].contains(&subject.exit_code(&pod).await));
     assert!(subject.sandboxes(&pod).await[0].ready, "a container's end is not the sandbox's");
     subject.remove(&pod).await;
 }
 
-async fn a_stopped_sandbox_keeps_its_dead_containers(subject: &dyn Subject) {
+async fn a_stopped_sandbox_keeps_its_dead_containers(subject: &dyn ContractSubject) {
     let pod = pod("kube-scheduler-4");
-    subject.act_all(&pod, subject.steps(&pod, Behaviour::Serves).await).await.unwrap();
+    subject.execute_all(&pod, subject.steps(&pod, ProgramBehaviour::Serves).await).await.unwrap();
     let [sandbox] = subject.sandboxes(&pod).await.try_into().unwrap();
     subject.act(&pod, PodAction::StopSandbox { id: sandbox.id.clone() }).await.unwrap();
     assert_eq!(subject.exit_code(&pod).await, 137);
-    let mut new = subject.new_container(&subject.new_sandbox(&pod, 0).await, Behaviour::Serves, 1);
+    let mut new = subject.new_container(&subject.new_sandbox(&pod, 0).await, ProgramBehaviour::Serves, 1);
     new.sandbox_id = Some(sandbox.id.clone());
     let create = PodAction::CreateContainer(Box::new(new));
     subject.act(&pod, create.clone()).await.unwrap_err();
@@ -120,7 +120,7 @@ async fn a_stopped_sandbox_keeps_its_dead_containers(subject: &dyn Subject) {
     subject.act(&pod, create).await.unwrap_err();
 }
 
-async fn what_never_was_can_be_stopped_and_removed(subject: &dyn Subject) {
+async fn what_never_was_can_be_stopped_and_removed(subject: &dyn ContractSubject) {
     let pod = pod("kube-scheduler-5");
     let (id, name) = ("0123456789abcdef".to_owned(), "one".to_owned());
     for action in [
@@ -136,10 +136,10 @@ async fn what_never_was_can_be_stopped_and_removed(subject: &dyn Subject) {
     subject.act(&pod, PodAction::StartContainer { id: Some(id), name }).await.unwrap_err();
 }
 
-async fn what_is_missing_is_refused(subject: &dyn Subject) {
+async fn what_is_missing_is_refused(subject: &dyn ContractSubject) {
     let pod = pod("kube-scheduler-6");
     let sandbox = subject.new_sandbox(&pod, 0).await;
-    let mut new = subject.new_container(&sandbox, Behaviour::Serves, 0);
+    let mut new = subject.new_container(&sandbox, ProgramBehaviour::Serves, 0);
     new.sandbox_id = Some("0123456789abcdef".to_owned());
     subject.act(&pod, PodAction::CreateContainer(Box::new(new.clone()))).await.unwrap_err();
 
@@ -154,18 +154,18 @@ async fn what_is_missing_is_refused(subject: &dyn Subject) {
     subject.remove(&pod).await;
 }
 
-async fn files_are_as_they_were_written(subject: &dyn Subject) {
+async fn files_are_as_they_were_written(subject: &dyn ContractSubject) {
     let pod = pod("kube-scheduler-7");
     let path = format!("{pod}/files/config");
     let write = |content: &[u8]| PodAction::WriteFile {
-        file: File { path: "config".to_owned(), content: content.to_vec(), on_change: OnChange::Restart },
+        file: PodFile { path: "config".to_owned(), content: content.to_vec(), on_change: OnChange::Restart },
         user: USER,
     };
     subject.act(&pod, write(b"one")).await.unwrap_err();
     let directories = vec![
-        Directory::of_cluster(&pod.cluster),
-        Directory::of_files(pod.to_string(), USER),
-        Directory::of_files(format!("{pod}/files"), USER),
+        MachineDirectory::of_cluster(&pod.cluster),
+        MachineDirectory::of_files(pod.to_string(), USER),
+        MachineDirectory::of_files(format!("{pod}/files"), USER),
     ];
     for content in [b"one".as_slice(), b"two", b"two"] {
         subject.act(&pod, PodAction::MakeDirectories(directories.clone())).await.unwrap();
@@ -175,7 +175,7 @@ async fn files_are_as_they_were_written(subject: &dyn Subject) {
     }
     subject.act(&pod, PodAction::RemovePath { path: path.clone() }).await.unwrap();
     assert!(!subject.observe().await.files.contains_key(&path));
-    let nested = Directory::of_files(path.clone(), USER);
+    let nested = MachineDirectory::of_files(path.clone(), USER);
     subject.act(&pod, PodAction::MakeDirectories(vec![nested])).await.unwrap();
     subject.act(&pod, write(b"a directory is in its place")).await.unwrap_err();
     assert_eq!(subject.observe().await.files[&path].sha256, None);
@@ -183,14 +183,14 @@ async fn files_are_as_they_were_written(subject: &dyn Subject) {
     assert!(!subject.observe().await.files.keys().any(|found| found.starts_with(&pod.to_string())));
 }
 
-async fn data_is_marked_and_goes_with_its_pod(subject: &dyn Subject) {
+async fn data_is_marked_and_goes_with_its_pod(subject: &dyn ContractSubject) {
     let pod = pod("kube-scheduler-8");
     let path = format!("{pod}/data");
     subject.act(&pod, PodAction::MarkData { path: path.clone() }).await.unwrap_err();
     let directories = vec![
-        Directory::of_cluster(&pod.cluster),
-        Directory::of_files(pod.to_string(), USER),
-        Directory::of_data(path.clone(), USER),
+        MachineDirectory::of_cluster(&pod.cluster),
+        MachineDirectory::of_files(pod.to_string(), USER),
+        MachineDirectory::of_data(path.clone(), USER),
     ];
     subject.act(&pod, PodAction::MakeDirectories(directories)).await.unwrap();
     assert!(!subject.observe().await.data_of(&pod, "data").marked);
@@ -205,10 +205,10 @@ async fn data_is_marked_and_goes_with_its_pod(subject: &dyn Subject) {
     assert!(report.is_complete(), "{report:?}");
 }
 
-async fn a_runtime_that_starts_again_knows_what_there_was(subject: &dyn Subject) {
+async fn a_runtime_that_starts_again_knows_what_there_was(subject: &dyn ContractSubject) {
     let pods = [pod("kube-scheduler-9"), pod("kube-controller-manager-9")];
-    subject.act_all(&pods[0], subject.steps(&pods[0], Behaviour::Serves).await).await.unwrap();
-    subject.act_all(&pods[1], subject.steps(&pods[1], Behaviour::Fails).await).await.unwrap();
+    subject.execute_all(&pods[0], subject.steps(&pods[0], ProgramBehaviour::Serves).await).await.unwrap();
+    subject.execute_all(&pods[1], subject.steps(&pods[1], ProgramBehaviour::Fails).await).await.unwrap();
     subject.exit_code(&pods[1]).await;
     let look = async || {
         let state = subject.observe().await;

@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use futures::future::LocalBoxFuture;
 use keelway_api::{
     machine::{
-        Container, ContainerPhase, ContainerState, MachineConfig, MachineState, Mount, Pod, Resources, SandboxState,
-        Start,
+        Container, ContainerPhase, ContainerResources, ContainerState, MachineConfig, MachineState, Mount, Pod,
+        SandboxState, Start,
     },
     name::{ClusterId, PodName},
 };
@@ -30,11 +30,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// One thing that holds for every subject.
-pub type Case = (&'static str, for<'a> fn(&'a dyn Subject) -> LocalBoxFuture<'a, ()>);
+pub type Case = (&'static str, for<'a> fn(&'a dyn ContractSubject) -> LocalBoxFuture<'a, ()>);
 
 /// What a program in a container does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Behaviour {
+pub enum ProgramBehaviour {
     /// It runs until it is told to end, and ends well then.
     Serves,
     /// It ends at once, and not well.
@@ -43,9 +43,9 @@ pub enum Behaviour {
 
 /// A machine with its runtime, and with what runs on it.
 #[async_trait]
-pub trait Subject: Sync {
+pub trait ContractSubject: Sync {
     /// An image and a command line that do this.
-    fn program(&self, behaviour: Behaviour) -> (String, Vec<String>);
+    fn program(&self, behaviour: ProgramBehaviour) -> (String, Vec<String>);
     /// The image of etcd.
     fn etcd(&self) -> String;
     /// The image of sandboxes.
@@ -64,26 +64,26 @@ pub trait Subject: Sync {
     async fn is_ready(&self, member: SocketAddr) -> bool;
 }
 
-impl dyn Subject + '_ {
+impl dyn ContractSubject + '_ {
     /// Does one thing for a pod; says what went wrong.
     pub(super) async fn act(&self, pod: &PodName, action: PodAction) -> Result<(), String> {
-        self.act_all(pod, vec![action]).await
+        self.execute_all(pod, vec![action]).await
     }
 
-    pub(super) async fn act_all(&self, pod: &PodName, actions: Vec<PodAction>) -> Result<(), String> {
+    pub(super) async fn execute_all(&self, pod: &PodName, actions: Vec<PodAction>) -> Result<(), String> {
         let actions = actions.into_iter().map(|action| Action::Pod(pod.clone(), action)).collect();
         let report = self.execute(actions).await;
         report.failed.into_iter().next().map_or(Ok(()), |failure| Err(failure.error))
     }
 
     /// Makes the machine hold these pods of a cluster, and no others of it.
-    pub(super) async fn hold(&self, pods: &[(PodName, Pod)]) {
+    pub(super) async fn apply_pods(&self, pods: &[(PodName, Pod)]) {
         let state = self.observe().await;
         let installation = state.owner.clone().unwrap_or_else(|| "00000000000000ff".parse().unwrap());
         let generation = state.applied.as_ref().map_or(1, |applied| applied.generation + 1);
         let pods = pods.iter().cloned().collect();
         let config = MachineConfig {
-            format: keelway_api::machine::Format::NEWEST,
+            format: keelway_api::machine::ConfigFormat::NEWEST,
             installation,
             term: 1,
             generation,
@@ -138,14 +138,19 @@ impl dyn Subject + '_ {
         NewSandbox { attempt, digest: format!("digest of {pod}"), cgroup_parent: parent, user: USER }
     }
 
-    pub(super) fn new_container(&self, sandbox: &NewSandbox, behaviour: Behaviour, attempt: u32) -> NewContainer {
+    pub(super) fn new_container(
+        &self,
+        sandbox: &NewSandbox,
+        behaviour: ProgramBehaviour,
+        attempt: u32,
+    ) -> NewContainer {
         let (image, command) = self.program(behaviour);
         let container = container(image, command, Vec::new());
         NewContainer { sandbox_id: None, sandbox: sandbox.clone(), attempt, container }
     }
 
     /// The steps that run one container of this behaviour.
-    pub(super) async fn steps(&self, pod: &PodName, behaviour: Behaviour) -> Vec<PodAction> {
+    pub(super) async fn steps(&self, pod: &PodName, behaviour: ProgramBehaviour) -> Vec<PodAction> {
         let sandbox = self.new_sandbox(pod, 0).await;
         let container = self.new_container(&sandbox, behaviour, 0);
         vec![
@@ -174,7 +179,7 @@ pub(super) fn container(image: String, command: Vec<String>, mounts: Vec<Mount>)
         image,
         command,
         mounts,
-        resources: Resources { cpu_request_millis: 50, cpu_limit_millis: None, memory_limit_bytes: 512 << 20 },
+        resources: ContainerResources { cpu_request_millis: 50, cpu_limit_millis: None, memory_limit_bytes: 512 << 20 },
         stop_seconds: 5,
         liveness: None,
     }

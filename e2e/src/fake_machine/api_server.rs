@@ -23,9 +23,9 @@ use tokio_rustls::TlsConnector;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{
-    order::{Moment, Order},
-    program::{Started, address_of},
-    serving::{self, Answer, Clients, Shown, text},
+    program::{StartedProgram, address_of},
+    serving::{self, ClientAuthentication, HttpResponse, ShownCertificate, text},
+    signal_order::{SignalOrder, SignalTrigger},
 };
 
 /// Where the driver's binding is, without its name.
@@ -37,19 +37,19 @@ const MASTERS: &str = "system:masters";
 
 /// The order to send a signal when objects are stored.
 #[derive(Debug, Default)]
-pub(super) struct Watch(Mutex<Option<Order>>);
+pub(super) struct StorageTrigger(Mutex<Option<SignalOrder>>);
 
-impl Watch {
-    pub(super) fn set(&self, order: Order) {
+impl StorageTrigger {
+    pub(super) fn set(&self, order: SignalOrder) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(order);
     }
 
     /// Counts one object, and sends the signal if it is the one.
     fn stored(&self) {
         let mut order = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Order { signal, moment: Moment::Stored(nth, pid) }) = *order else { return };
+        let Some(SignalOrder { signal, moment: SignalTrigger::Stored(nth, pid) }) = *order else { return };
         if nth > 1 {
-            *order = Some(Order { signal, moment: Moment::Stored(nth - 1, pid) });
+            *order = Some(SignalOrder { signal, moment: SignalTrigger::Stored(nth - 1, pid) });
             return;
         }
         *order = None;
@@ -58,18 +58,18 @@ impl Watch {
     }
 }
 
-struct Server {
-    store: Store,
+struct FakeApiServer {
+    store: EtcdConnection,
     /// By path.
     objects: Mutex<BTreeMap<String, Value>>,
-    watch: Arc<Watch>,
+    watch: Arc<StorageTrigger>,
 }
 
-pub(super) async fn serve(program: &Started, watch: Arc<Watch>) -> anyhow::Result<()> {
-    let clients = Clients::Known(program.read_flag("client-ca-file")?);
+pub(super) async fn serve(program: &StartedProgram, watch: Arc<StorageTrigger>) -> anyhow::Result<()> {
+    let clients = ClientAuthentication::Known(program.read_flag("client-ca-file")?);
     let pair = (program.read_flag("tls-cert-file")?, program.read_flag("tls-private-key-file")?);
     let config = serving::config(&pair.0, &pair.1, clients)?;
-    let server = Arc::new(Server { store: Store::of(program)?, objects: Mutex::default(), watch });
+    let server = Arc::new(FakeApiServer { store: EtcdConnection::of(program)?, objects: Mutex::default(), watch });
     serving::serve(program.bind_address()?, config, move |shown, request| {
         let server = Arc::clone(&server);
         async move { server.answer(shown, request).await }
@@ -77,8 +77,8 @@ pub(super) async fn serve(program: &Started, watch: Arc<Watch>) -> anyhow::Resul
     .await
 }
 
-impl Server {
-    async fn answer(&self, shown: Shown, request: Request<Incoming>) -> Answer {
+impl FakeApiServer {
+    async fn answer(&self, shown: ShownCertificate, request: Request<Incoming>) -> HttpResponse {
         let path = decoded(request.uri().path());
         if path == "/readyz" {
             return match self.store.ready().await {
@@ -86,7 +86,7 @@ impl Server {
                 Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("etcd: {error:#}")),
             };
         }
-        let (method, user) = (request.method().clone(), shown.and_then(|der| User::of(&der)));
+        let (method, user) = (request.method().clone(), shown.and_then(|der| ApiUser::of(&der)));
         if !user.is_some_and(|user| self.allows(&user, &method, &path)) {
             return failure(StatusCode::FORBIDDEN);
         }
@@ -98,17 +98,17 @@ impl Server {
     }
 
     /// The driver may look at its own binding, as soon as that is there.
-    fn allows(&self, user: &User, method: &Method, path: &str) -> bool {
+    fn allows(&self, user: &ApiUser, method: &Method, path: &str) -> bool {
         let own = format!("{BINDINGS}{DRIVER}");
         user.groups.iter().any(|group| group == MASTERS)
             || (user.name == DRIVER && *method == Method::GET && path == own && self.objects().contains_key(&own))
     }
 
-    fn get(&self, path: &str) -> Answer {
+    fn get(&self, path: &str) -> HttpResponse {
         self.objects().get(path).map_or_else(|| failure(StatusCode::NOT_FOUND), object)
     }
 
-    async fn apply(&self, path: String, request: Request<Incoming>) -> Answer {
+    async fn apply(&self, path: String, request: Request<Incoming>) -> HttpResponse {
         let is_apply = request.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "application/apply-patch+yaml");
         let body = request.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
         match serde_json::from_slice::<Value>(&body) {
@@ -122,11 +122,11 @@ impl Server {
     }
 }
 
-fn object(value: &Value) -> Answer {
+fn object(value: &Value) -> HttpResponse {
     text(StatusCode::OK, value.to_string())
 }
 
-fn failure(code: StatusCode) -> Answer {
+fn failure(code: StatusCode) -> HttpResponse {
     let status = json!({
         "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
         "code": code.as_u16(), "reason": code.canonical_reason(), "message": code.to_string(),
@@ -140,12 +140,12 @@ fn decoded(path: &str) -> String {
 }
 
 /// Whom a client certificate is of.
-struct User {
+struct ApiUser {
     name: String,
     groups: Vec<String>,
 }
 
-impl User {
+impl ApiUser {
     fn of(der: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
         let subject = certificate.subject();
@@ -156,13 +156,13 @@ impl User {
 }
 
 /// The way to etcd.
-struct Store {
+struct EtcdConnection {
     address: SocketAddr,
     tls: TlsConnector,
 }
 
-impl Store {
-    fn of(program: &Started) -> anyhow::Result<Self> {
+impl EtcdConnection {
+    fn of(program: &StartedProgram) -> anyhow::Result<Self> {
         let url = program.flag("etcd-servers")?.split(',').next().unwrap_or_default();
         let (chain, key) = serving::pair(&program.read_flag("etcd-certfile")?, &program.read_flag("etcd-keyfile")?)?;
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))

@@ -8,19 +8,19 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use keelway_cri::fake::Program;
+use keelway_cri::fake::FakeProgram;
 use tokio::net::UnixListener;
 
 /// What a program was started with.
 #[derive(Debug)]
-pub(super) struct Started {
-    program: Program,
+pub(super) struct StartedProgram {
+    program: FakeProgram,
     /// Its machine's root.
     root: PathBuf,
 }
 
-impl Started {
-    pub(super) fn new(root: &Path, program: Program) -> Self {
+impl StartedProgram {
+    pub(super) fn new(root: &Path, program: FakeProgram) -> Self {
         Self { program, root: root.to_owned() }
     }
 

@@ -7,20 +7,20 @@ use std::{
 };
 
 use anyhow::Context;
-use keelway_cri::fake::{Fake, Program};
+use keelway_cri::fake::{Fake, FakeProgram};
 use tokio::task::AbortHandle;
 
 use super::{
-    api_server::{self, Watch},
-    order::Order,
-    program::Started,
+    api_server::{self, StorageTrigger},
+    program::StartedProgram,
     proxy, serving,
+    signal_order::SignalOrder,
 };
 
 /// A program that ends when this is dropped.
-struct Running(AbortHandle);
+struct ProgramTask(AbortHandle);
 
-impl Drop for Running {
+impl Drop for ProgramTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -28,13 +28,13 @@ impl Drop for Running {
 
 /// Plays the programs of a machine, and takes orders, for as long as this is polled.
 #[derive(Clone, Debug)]
-pub struct Stage {
+pub struct ProgramRunner {
     fake: Fake,
-    watch: Arc<Watch>,
+    watch: Arc<StorageTrigger>,
     root: PathBuf,
 }
 
-impl Stage {
+impl ProgramRunner {
     /// The programs of this machine, whose root is that of this process.
     #[must_use]
     pub fn new(fake: Fake) -> Self {
@@ -48,7 +48,7 @@ impl Stage {
     }
 
     /// Takes an order.
-    pub fn take(&self, order: Order) {
+    pub fn take(&self, order: SignalOrder) {
         match order.fault() {
             Some((nth, fault)) => self.fake.inject(nth, fault),
             None => self.watch.set(order),
@@ -56,8 +56,8 @@ impl Stage {
     }
 
     /// Starts and ends programs with their containers.
-    pub async fn play(&self) {
-        let mut playing: BTreeMap<String, Running> = BTreeMap::new();
+    pub async fn poll_programs(&self) {
+        let mut playing: BTreeMap<String, ProgramTask> = BTreeMap::new();
         loop {
             let changed = self.fake.changed();
             let programs = self.fake.programs();
@@ -66,7 +66,7 @@ impl Stage {
                 let id = program.container.clone();
                 playing.entry(id).or_insert_with(|| {
                     let stage = self.clone();
-                    Running(tokio::spawn(async move { stage.run(program).await }).abort_handle())
+                    ProgramTask(tokio::spawn(async move { stage.run(program).await }).abort_handle())
                 });
             }
             changed.await;
@@ -74,9 +74,9 @@ impl Stage {
     }
 
     /// A program that cannot go on ends its container.
-    async fn run(self, program: Program) {
+    async fn run(self, program: FakeProgram) {
         let name = program.name.clone();
-        if let Err(error) = serve(Started::new(&self.root, program), self.watch).await {
+        if let Err(error) = serve(StartedProgram::new(&self.root, program), self.watch).await {
             #[expect(clippy::print_stderr, reason = "a program's last words")]
             {
                 eprintln!("{name}: {error:#}");
@@ -87,7 +87,7 @@ impl Stage {
     }
 }
 
-async fn serve(program: Started, watch: Arc<Watch>) -> anyhow::Result<()> {
+async fn serve(program: StartedProgram, watch: Arc<StorageTrigger>) -> anyhow::Result<()> {
     match program.name() {
         "etcd" => serving::etcd(&program).await,
         "kube-apiserver" => api_server::serve(&program, watch).await,

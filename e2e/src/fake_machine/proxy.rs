@@ -11,17 +11,17 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::program::Started;
-use servers::Servers;
+use super::program::StartedProgram;
+use servers::BackendServers;
 
-pub(super) async fn serve(program: &Started) -> anyhow::Result<()> {
+pub(super) async fn serve(program: &StartedProgram) -> anyhow::Result<()> {
     let mut configuration = String::new();
     for file in program.all_after("-f") {
         configuration += &String::from_utf8(program.read(file)?)?;
     }
     let bind = lines(&configuration, "bind").next().context("there is no bind")?;
     let bind: SocketAddr = bind.first().and_then(|word| word.parse().ok()).context("bind names no address")?;
-    let servers = Arc::new(Servers::of(&configuration)?);
+    let servers = Arc::new(BackendServers::of(&configuration)?);
     let socket = lines(&configuration, "stats").next().context("there is no stats socket")?;
     let socket = socket.get(1).context("the stats socket has no path")?;
     let listener = TcpListener::bind(bind).await.with_context(|| format!("could not listen on {bind}"))?;
@@ -37,7 +37,7 @@ pub(super) async fn serve(program: &Started) -> anyhow::Result<()> {
 }
 
 /// Either end may break off. What is small is sent at once.
-async fn pass_on(mut client: TcpStream, servers: Arc<Servers>) {
+async fn pass_on(mut client: TcpStream, servers: Arc<BackendServers>) {
     let Some((server, _session)) = servers.enter() else { return };
     if let Ok(mut server) = TcpStream::connect(server).await {
         let _ = client.set_nodelay(true).and(server.set_nodelay(true));
@@ -46,7 +46,7 @@ async fn pass_on(mut client: TcpStream, servers: Arc<Servers>) {
 }
 
 /// One command on a connection, as haproxy takes them. Who asked may be gone.
-async fn answer(stream: UnixStream, servers: Arc<Servers>) {
+async fn answer(stream: UnixStream, servers: Arc<BackendServers>) {
     let mut stream = BufReader::new(stream);
     let mut command = String::new();
     if stream.read_line(&mut command).await.is_ok() {

@@ -19,13 +19,13 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use super::program::{Started, address_of};
+use super::program::{StartedProgram, address_of};
 
 /// What is answered.
-pub(super) type Answer = Response<Full<Bytes>>;
+pub(super) type HttpResponse = Response<Full<Bytes>>;
 
 /// Whose certificates clients may, or must, show.
-pub(super) enum Clients {
+pub(super) enum ClientAuthentication {
     /// Nobody is asked.
     Any,
     /// Those of these authorities, in PEM, where they show one.
@@ -35,25 +35,25 @@ pub(super) enum Clients {
 }
 
 /// The certificate that a client showed, in DER.
-pub(super) type Shown = Option<Arc<[u8]>>;
+pub(super) type ShownCertificate = Option<Arc<[u8]>>;
 
-pub(super) async fn etcd(program: &Started) -> anyhow::Result<()> {
+pub(super) async fn etcd(program: &StartedProgram) -> anyhow::Result<()> {
     let address = address_of(program.flag("listen-client-urls")?)?;
     program.make_directory(&format!("{}/member", program.flag("data-dir")?))?;
-    let clients = Clients::OnlyKnown(program.read_flag("trusted-ca-file")?);
+    let clients = ClientAuthentication::OnlyKnown(program.read_flag("trusted-ca-file")?);
     let config = config(&program.read_flag("cert-file")?, &program.read_flag("key-file")?, clients)?;
     serve(address, config, |_, request| async move { health(&request, &["/readyz"]) }).await
 }
 
 /// kube-controller-manager and kube-scheduler: health is open.
-pub(super) async fn controller(program: &Started) -> anyhow::Result<()> {
+pub(super) async fn controller(program: &StartedProgram) -> anyhow::Result<()> {
     let pair = (program.read_flag("tls-cert-file")?, program.read_flag("tls-private-key-file")?);
-    let config = config(&pair.0, &pair.1, Clients::Any)?;
+    let config = config(&pair.0, &pair.1, ClientAuthentication::Any)?;
     serve(program.bind_address()?, config, |_, request| async move { health(&request, &["/healthz", "/livez"]) }).await
 }
 
 /// A program of Keelway's own, as far as it is asked for its health: without TLS.
-pub(super) async fn own(program: &Started) -> anyhow::Result<()> {
+pub(super) async fn own(program: &StartedProgram) -> anyhow::Result<()> {
     let config: serde_json::Value = serde_json::from_slice(&program.read_flag("config")?)?;
     let health = program.flag("health").ok().or_else(|| config["health"].as_str());
     let address: SocketAddr = health.context("no address for health")?.parse()?;
@@ -70,26 +70,28 @@ pub(super) async fn own(program: &Started) -> anyhow::Result<()> {
     }
 }
 
-fn health(request: &Request<Incoming>, paths: &[&str]) -> Answer {
+fn health(request: &Request<Incoming>, paths: &[&str]) -> HttpResponse {
     if paths.contains(&request.uri().path()) { text(StatusCode::OK, "ok") } else { text(StatusCode::NOT_FOUND, "") }
 }
 
-pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
+pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> HttpResponse {
     let mut answer = Response::new(Full::new(text.into()));
     *answer.status_mut() = status;
     answer
 }
 
-pub(super) fn config(certificate: &[u8], key: &[u8], clients: Clients) -> anyhow::Result<ServerConfig> {
+pub(super) fn config(certificate: &[u8], key: &[u8], clients: ClientAuthentication) -> anyhow::Result<ServerConfig> {
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
     let verifier = |pem: &[u8]| {
         anyhow::Ok(WebPkiClientVerifier::builder_with_provider(Arc::new(authorities(pem)?), Arc::clone(&provider)))
     };
     let builder = match clients {
-        Clients::Any => builder.with_no_client_auth(),
-        Clients::Known(pem) => builder.with_client_cert_verifier(verifier(&pem)?.allow_unauthenticated().build()?),
-        Clients::OnlyKnown(pem) => builder.with_client_cert_verifier(verifier(&pem)?.build()?),
+        ClientAuthentication::Any => builder.with_no_client_auth(),
+        ClientAuthentication::Known(pem) => {
+            builder.with_client_cert_verifier(verifier(&pem)?.allow_unauthenticated().build()?)
+        }
+        ClientAuthentication::OnlyKnown(pem) => builder.with_client_cert_verifier(verifier(&pem)?.build()?),
     };
     let (chain, key) = pair(certificate, key)?;
     Ok(builder.with_single_cert(chain, key)?)
@@ -122,8 +124,8 @@ async fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
 /// Answers requests until dropped, and takes all connections along then.
 pub(super) async fn serve<H, F>(address: SocketAddr, config: ServerConfig, handler: H) -> anyhow::Result<()>
 where
-    H: Fn(Shown, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Answer> + Send + 'static,
+    H: Fn(ShownCertificate, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = HttpResponse> + Send + 'static,
 {
     let listener = TcpListener::bind(address).await.with_context(|| format!("could not listen on {address}"))?;
     let acceptor = TlsAcceptor::from(Arc::new(config));
@@ -134,7 +136,7 @@ where
         connections.spawn(async move {
             // A client without the right certificate, or one that goes away, is its own business.
             let Ok(stream) = acceptor.accept(stream).await else { return };
-            let shown: Shown =
+            let shown: ShownCertificate =
                 stream.get_ref().1.peer_certificates().and_then(|chain| Some(chain.first()?.as_ref().into()));
             let service = service_fn(move |request| {
                 let answer = handler(shown.clone(), request);

@@ -31,45 +31,45 @@ const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Whom to trust, and whom to be; all in PEM.
-pub(super) struct Credentials {
+pub(super) struct LoadCredentials {
     pub(super) authority: Vec<u8>,
     pub(super) certificate: Vec<u8>,
     pub(super) key: Vec<u8>,
 }
 
-pub(super) struct Client {
+pub(super) struct LoadClient {
     servers: Vec<SocketAddr>,
     tls: TlsConnector,
 }
 
 /// A connection that is kept from one request to the next, and the server whose turn it is.
-pub(super) struct Kept {
+pub(super) struct KeepAliveConnection {
     turn: usize,
     sender: Option<SendRequest<Full<Bytes>>>,
 }
 
 /// What came of a request.
-pub(super) struct Asked {
+pub(super) struct RequestResult {
     pub(super) answer: Result<Value, String>,
     pub(super) retries: usize,
 }
 
 /// The lines of a watch.
-pub(super) struct Events {
+pub(super) struct WatchLines {
     body: Incoming,
     read: Vec<u8>,
     _sender: SendRequest<Full<Bytes>>,
 }
 
-impl Kept {
+impl KeepAliveConnection {
     /// No connection yet.
     pub(super) fn new(turn: usize) -> Self {
         Self { turn, sender: None }
     }
 }
 
-impl Client {
-    pub(super) fn new(servers: &[SocketAddr], credentials: &Credentials) -> Self {
+impl LoadClient {
+    pub(super) fn new(servers: &[SocketAddr], credentials: &LoadCredentials) -> Self {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&credentials.authority) {
             roots.add(certificate.unwrap()).unwrap();
@@ -86,26 +86,26 @@ impl Client {
     /// Tries until there is a good answer or the window is over.
     pub(super) async fn request(
         &self,
-        kept: &mut Kept,
+        kept: &mut KeepAliveConnection,
         method: Method,
         path: &str,
         body: &str,
         window: Duration,
-    ) -> Asked {
+    ) -> RequestResult {
         let started = Instant::now();
         let mut retries = 0;
         let mut pause = PAUSE;
         loop {
             let tried = timeout(TRY, self.once(kept, method.clone(), path, body)).await;
             let why = match tried {
-                Ok(Ok(value)) => return Asked { answer: Ok(value), retries },
+                Ok(Ok(value)) => return RequestResult { answer: Ok(value), retries },
                 Ok(Err(error)) => format!("{error:#}"),
                 Err(_) => format!("no answer within {TRY:?}"),
             };
             kept.sender = None;
             kept.turn += 1;
             if started.elapsed() + pause > window {
-                return Asked { answer: Err(why), retries };
+                return RequestResult { answer: Err(why), retries };
             }
             retries += 1;
             tokio::time::sleep(pause).await;
@@ -113,7 +113,13 @@ impl Client {
         }
     }
 
-    async fn once(&self, kept: &mut Kept, method: Method, path: &str, body: &str) -> anyhow::Result<Value> {
+    async fn once(
+        &self,
+        kept: &mut KeepAliveConnection,
+        method: Method,
+        path: &str,
+        body: &str,
+    ) -> anyhow::Result<Value> {
         if kept.sender.as_ref().is_none_or(SendRequest::is_closed) {
             kept.sender = Some(self.connect(kept.turn).await?);
         }
@@ -125,12 +131,12 @@ impl Client {
         Ok(serde_json::from_slice(&text)?)
     }
 
-    pub(super) async fn watch(&self, turn: usize, path: &str) -> anyhow::Result<Events> {
+    pub(super) async fn watch(&self, turn: usize, path: &str) -> anyhow::Result<WatchLines> {
         let open = async {
             let mut sender = self.connect(turn).await?;
             let answer = sender.send_request(request(Method::GET, path, "")?).await?;
             ensure!(answer.status() == StatusCode::OK, "{}", answer.status());
-            Ok(Events { body: answer.into_body(), read: Vec::new(), _sender: sender })
+            Ok(WatchLines { body: answer.into_body(), read: Vec::new(), _sender: sender })
         };
         timeout(TRY, open).await?
     }
@@ -153,7 +159,7 @@ impl Client {
     }
 }
 
-impl Events {
+impl WatchLines {
     /// The next object; none where the watch broke off.
     pub(super) async fn next(&mut self) -> Option<Value> {
         loop {

@@ -7,20 +7,20 @@ use std::{
 
 use keelway_api::{
     jiff::SignedDuration,
-    machine::{Check, MachineConfig, SERVING_CERTIFICATE, Seen},
+    machine::{ContainerCheck, MachineConfig, ObservedValue, SERVING_CERTIFICATE},
     name::{HypervisorName, PodName},
 };
 use keelway_hypervisor_agent::{
     action::{Action, PodAction},
     converge::converge,
-    execute::Made,
-    supervise::{Question, Supervisor},
+    execute::CreatedIds,
+    supervise::{LivenessQuery, Supervisor},
 };
 use keelway_pki::CertificateFacts;
-use keelway_planner::{Observation, machine_configs};
+use keelway_planner::{PassObservation, machine_configs};
 use tokio::time::{Instant, sleep};
 
-use super::{bug::Bug, fault::Fault, sim::Sim, world::World};
+use super::{bug::Bug, fault::InjectedFault, fault_steps::Sim, state::SimulationState};
 
 /// How often something goes wrong.
 const BLOWS: u64 = 3;
@@ -36,10 +36,10 @@ const QUIET: Duration = Duration::from_secs(120);
 const MOST_LOOKS: usize = 8;
 
 /// What goes wrong on machines is mended by their agents alone.
-pub(super) async fn live_without_passes(sim: &Sim) {
+pub(super) async fn run_without_passes(sim: &Sim) {
     let mut agents = Agents::of(&sim.world());
     for _ in 0..BLOWS {
-        agents.strike(&mut sim.world());
+        agents.inject_faults(&mut sim.world());
         let struck = Instant::now();
         loop {
             sleep(Duration::from_secs(1)).await;
@@ -48,18 +48,18 @@ pub(super) async fn live_without_passes(sim: &Sim) {
                 agents.act(&mut world);
             }
             let missing = world.missing();
-            if missing.is_empty() || world.broken.is_some() {
+            if missing.is_empty() || world.broken_rule.is_some() {
                 break;
             }
             if struck.elapsed() > MENDED_WITHIN {
-                return world.breaks("what ends is restarted by the agent beside it", missing.join("; "));
+                return world.report_violation("what ends is restarted by the agent beside it", missing.join("; "));
             }
         }
-        if sim.world().broken.is_some() {
+        if sim.world().broken_rule.is_some() {
             return;
         }
     }
-    if sim.world().random.once_in(ENDS) {
+    if sim.world().random.one_in(ENDS) {
         agents.outlive_certificates(sim).await;
     }
 }
@@ -67,38 +67,44 @@ pub(super) async fn live_without_passes(sim: &Sim) {
 /// The agents of all machines, each with the config that it was given last.
 struct Agents {
     started: Instant,
-    all: BTreeMap<HypervisorName, Agent>,
+    all: BTreeMap<HypervisorName, SimulatedAgent>,
 }
 
-struct Agent {
+struct SimulatedAgent {
     config: MachineConfig,
     supervisor: Supervisor,
 }
 
 impl Agents {
-    fn of(world: &World) -> Self {
-        let machines = world.machines.iter().map(|(name, machine)| (name.clone(), Seen::Known(machine.state())));
+    fn of(world: &SimulationState) -> Self {
+        let machines =
+            world.machines.iter().map(|(name, machine)| (name.clone(), ObservedValue::Known(machine.state())));
         let health = world.pass.seen.health.clone();
-        let seen = Observation { machines: machines.collect(), health, ..Observation::default() };
+        let seen = PassObservation { machines: machines.collect(), health, ..PassObservation::default() };
         let configs = machine_configs(&world.saved, &seen).unwrap_or_default();
-        let agent = |config| Agent { config, supervisor: Supervisor::default() };
+        let agent = |config| SimulatedAgent { config, supervisor: Supervisor::default() };
         Self { started: Instant::now(), all: configs.into_iter().map(|(name, config)| (name, agent(config))).collect() }
     }
 
     /// Containers end, a machine reboots, somebody changes files, an agent starts anew.
-    fn strike(&mut self, world: &mut World) {
+    fn inject_faults(&mut self, world: &mut SimulationState) {
         let Some(machine) = world.random.pick(world.machines.keys().cloned().collect::<Vec<_>>()) else { return };
-        let fault =
-            world.random.pick([Fault::Crashed, Fault::Crashed, Fault::Crashed, Fault::Rebooted, Fault::Tampered]);
+        let fault = world.random.pick([
+            InjectedFault::Crashed,
+            InjectedFault::Crashed,
+            InjectedFault::Crashed,
+            InjectedFault::Rebooted,
+            InjectedFault::Tampered,
+        ]);
         if let Some(fault) = fault
-            && let Some(struck) = world.strike(fault, &machine)
+            && let Some(struck) = world.inject(fault, &machine)
         {
-            world.tell(format!("no pass: {fault:?} of {struck}"));
+            world.trace_line(format!("no pass: {fault:?} of {struck}"));
         }
-        if world.random.once_in(3)
+        if world.random.one_in(3)
             && let Some(agent) = self.all.get_mut(&machine)
         {
-            world.tell(format!("no pass: the agent of {machine} starts anew"));
+            world.trace_line(format!("no pass: the agent of {machine} starts anew"));
             agent.supervisor = Supervisor::default();
         }
     }
@@ -106,20 +112,20 @@ impl Agents {
     /// Every certificate ends, and nobody renews one.
     async fn outlive_certificates(&mut self, sim: &Sim) {
         sim.world().jump(BEYOND_ALL_CERTIFICATES);
-        sim.world().tell("no pass: all certificates have ended");
+        sim.world().trace_line("no pass: all certificates have ended");
         let began = Instant::now();
         while began.elapsed() < QUIET {
             sleep(Duration::from_secs(1)).await;
             let mut world = sim.world();
             let stopped = self.act(&mut world);
             if let Some(pod) = stopped.first() {
-                return world.breaks("certificates that end stop nothing", pod.to_string());
+                return world.report_violation("certificates that end stop nothing", pod.to_string());
             }
         }
     }
 
     /// Says which pods lost a container or their sandbox.
-    fn act(&mut self, world: &mut World) -> Vec<PodName> {
+    fn act(&mut self, world: &mut SimulationState) -> Vec<PodName> {
         let mut stopped = Vec::new();
         let now = self.started.elapsed();
         for (name, agent) in &mut self.all {
@@ -132,16 +138,16 @@ impl Agents {
     }
 }
 
-impl Agent {
+impl SimulatedAgent {
     /// Looks, decides, and does what may be done now. Says which pods lost a container or their sandbox; none: nothing was done.
-    fn look(&mut self, now: Duration, name: &HypervisorName, world: &mut World) -> Option<Vec<PodName>> {
+    fn look(&mut self, now: Duration, name: &HypervisorName, world: &mut SimulationState) -> Option<Vec<PodName>> {
         let machine = world.machines.get(name).filter(|machine| machine.answers(Instant::now()))?;
         let state = machine.state();
         let actions = converge(&self.config, &state).ok()?;
         let round = self.supervisor.round(now, (&self.config, &state), &actions, &BTreeSet::new());
         for question in self.supervisor.questions(now) {
             let answer = world.answer(name, &question);
-            self.supervisor.answered(now, &question.container, answer);
+            self.supervisor.record_answer(now, &question.container, answer);
         }
         let acts = !round.pods.is_empty();
         let mut stopped = Vec::new();
@@ -160,14 +166,14 @@ impl Agent {
         name: &HypervisorName,
         pod: &PodName,
         steps: Vec<PodAction>,
-        world: &mut World,
+        world: &mut SimulationState,
     ) {
-        let mut made = Made::default();
+        let mut made = CreatedIds::default();
         let mut done = Vec::new();
         let mut failed = false;
         for step in steps {
             let action = Action::Pod(pod.clone(), step.clone());
-            world.tell(format!("{name} agent: {action}"));
+            world.trace_line(format!("{name} agent: {action}"));
             match world.perform(name, &action, &made) {
                 Ok(id) => {
                     match (&step, id) {
@@ -180,7 +186,7 @@ impl Agent {
                     done.push(step);
                 }
                 Err(refused) => {
-                    world.tell(format!("{name} agent failed: {refused}"));
+                    world.trace_line(format!("{name} agent failed: {refused}"));
                     failed = true;
                     break;
                 }
@@ -197,10 +203,10 @@ fn is_stop(step: &PodAction) -> bool {
     matches!(step, PodAction::StopContainer { .. } | PodAction::StopSandbox { .. })
 }
 
-impl World {
+impl SimulationState {
     /// What a container answers: all that run are well, whatever their certificates say.
-    fn answer(&self, machine: &HypervisorName, question: &Question) -> Result<(), String> {
-        let checks_dates = self.bug == Some(Bug::ChecksDates) && matches!(question.check, Check::Https { .. });
+    fn answer(&self, machine: &HypervisorName, question: &LivenessQuery) -> Result<(), String> {
+        let checks_dates = self.bug == Some(Bug::ChecksDates) && matches!(question.check, ContainerCheck::Https { .. });
         let found = self.machines.get(machine).filter(|_| checks_dates);
         let Some(pem) = found.and_then(|found| found.disk.read(&question.pod, SERVING_CERTIFICATE)) else {
             return Ok(());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use keelway_api::{
     Documents,
-    machine::{ContainerPhase, MachineConfig, MachineState, Pod, Seen, ServerAdmin, Start},
+    machine::{ContainerPhase, MachineConfig, MachineState, ObservedValue, Pod, ServerAdmin, Start},
     name::{HypervisorName, PodName},
 };
 use keelway_hypervisor_agent::{
@@ -13,7 +13,7 @@ use keelway_hypervisor_agent::{
 };
 use keelway_planner::refusal;
 
-use super::world::World;
+use super::state::SimulationState;
 
 /// A mistake in what is between the real parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,37 +110,41 @@ impl Bug {
     ];
 }
 
-impl World {
+impl SimulationState {
     /// What a pass takes for the state of a machine.
-    pub(super) fn misjudged(&mut self, machine: &HypervisorName, seen: Seen<MachineState>) -> Seen<MachineState> {
+    pub(super) fn alter_observation(
+        &mut self,
+        machine: &HypervisorName,
+        seen: ObservedValue<MachineState>,
+    ) -> ObservedValue<MachineState> {
         match (self.bug, seen) {
-            (Some(Bug::ActsOnTheUnreachable), unreachable @ Seen::Unreachable { .. }) => {
-                self.machines.get(machine).map_or(unreachable, |found| Seen::Known(found.state()))
+            (Some(Bug::ActsOnTheUnreachable), unreachable @ ObservedValue::Unreachable { .. }) => {
+                self.machines.get(machine).map_or(unreachable, |found| ObservedValue::Known(found.state()))
             }
-            (Some(Bug::IgnoresTheOwner), Seen::Known(state)) => {
+            (Some(Bug::IgnoresTheOwner), ObservedValue::Known(state)) => {
                 let of_others = self.machines.get(machine).is_some_and(|found| found.strangers.owner.is_some());
-                Seen::Known(MachineState { owner: state.owner.filter(|_| !of_others), ..state })
+                ObservedValue::Known(MachineState { owner: state.owner.filter(|_| !of_others), ..state })
             }
-            (Some(Bug::RestartsTheHealthy), Seen::Known(mut state)) => {
+            (Some(Bug::RestartsTheHealthy), ObservedValue::Known(mut state)) => {
                 for sandbox in &mut state.sandboxes {
                     sandbox.digest.clear();
                 }
-                Seen::Known(state)
+                ObservedValue::Known(state)
             }
-            (Some(Bug::ActsOnStaleDocuments), Seen::Known(state)) if self.pass.stale => {
-                Seen::Known(MachineState { applied: None, ..state })
+            (Some(Bug::ActsOnStaleDocuments), ObservedValue::Known(state)) if self.pass.stale => {
+                ObservedValue::Known(MachineState { applied: None, ..state })
             }
-            (Some(Bug::StaleMachineStopsAll), Seen::Known(mut state)) if self.has_stale_machine() => {
+            (Some(Bug::StaleMachineStopsAll), ObservedValue::Known(mut state)) if self.has_stale_machine() => {
                 if let Some(applied) = &mut state.applied {
                     applied.term += 1;
                 }
-                Seen::Known(state)
+                ObservedValue::Known(state)
             }
-            (Some(Bug::TakesServersForDrained), Seen::Known(mut state)) => {
+            (Some(Bug::TakesServersForDrained), ObservedValue::Known(mut state)) => {
                 for server in state.servers.values_mut().flat_map(BTreeMap::values_mut) {
                     server.admin = ServerAdmin::Drains;
                 }
-                Seen::Known(state)
+                ObservedValue::Known(state)
             }
             (_, seen) => seen,
         }
@@ -157,7 +161,7 @@ impl World {
     }
 
     /// What is saved instead of what was decided.
-    pub(super) fn mistaken(&self, mut documents: Documents) -> Documents {
+    pub(super) fn alter_documents(&self, mut documents: Documents) -> Documents {
         match self.bug {
             Some(Bug::MovesAComponent) => {
                 let machines: Vec<HypervisorName> = documents.hypervisors.keys().cloned().collect();
@@ -189,7 +193,7 @@ impl World {
     }
 
     /// What is done instead of what was decided.
-    pub(super) fn misled(
+    pub(super) fn alter_actions(
         &mut self,
         machine: &HypervisorName,
         config: &MachineConfig,
@@ -261,7 +265,9 @@ impl World {
     }
 
     fn decided_by(&self, machine: &HypervisorName, config: MachineConfig, actions: Vec<Action>) -> Vec<Action> {
-        let Some(Seen::Known(state)) = self.pass.seen.machines.get(machine).map(|seen| &**seen) else { return actions };
+        let Some(ObservedValue::Known(state)) = self.pass.seen.machines.get(machine).map(|seen| &**seen) else {
+            return actions;
+        };
         let other = MachineConfig { generation: config.generation + 1, ..config };
         let (first, last): (Vec<_>, Vec<_>) = actions
             .into_iter()

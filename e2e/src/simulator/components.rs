@@ -1,48 +1,51 @@
 //! Simulated components as the pass asks them.
 
 use async_trait::async_trait;
-use keelway_api::{Documents, jiff::Timestamp, machine::Seen, name::ClusterId};
-use keelway_planner::{Access, Health, Probe, access, bindings_digest};
+use keelway_api::{Documents, jiff::Timestamp, machine::ObservedValue, name::ClusterId};
+use keelway_planner::{ClusterAccess, ComponentHealth, Probe, access, bindings_digest};
 use keelway_reconciler::Components;
 
 use super::{
-    error::Refused,
-    fault::Step,
-    sim::{Of, Sim},
-    world::World,
+    error::SimulatedRefusal,
+    fault::FaultPoint,
+    fault_steps::{Sim, StepTarget},
+    state::SimulationState,
 };
 
 pub(super) struct SimulatedComponents(pub(super) Sim);
 
 #[async_trait]
 impl Components for SimulatedComponents {
-    async fn health(&self, _documents: &Documents, probe: &Probe) -> Health {
+    async fn health(&self, _documents: &Documents, probe: &Probe) -> ComponentHealth {
         let (machine, address) = (probe.machine.clone(), probe.address);
-        let asked = self.0.step(Step::AskHealth, Of::Network(&probe.machine), move |world| {
+        let asked = self.0.step(FaultPoint::AskHealth, StepTarget::Network(&probe.machine), move |world| {
             match world.process_at(&machine, address) {
                 Some(process) if world.is_well(process) => Ok(()),
-                Some(_) => Err(Refused("it answers that it is not well".to_owned())),
-                None => Err(Refused("connection refused".to_owned())),
+                Some(_) => Err(SimulatedRefusal("it answers that it is not well".to_owned())),
+                None => Err(SimulatedRefusal("connection refused".to_owned())),
             }
         });
         let health = match asked.await {
-            Ok(()) => Health::Healthy,
-            Err(refused) => Health::Unhealthy(refused.to_string()),
+            Ok(()) => ComponentHealth::Healthy,
+            Err(refused) => ComponentHealth::Unhealthy(refused.to_string()),
         };
         self.0.world().pass.seen.health.insert(probe.component.clone(), health.clone());
         health
     }
 
-    async fn bindings(&self, documents: &Documents, id: &ClusterId) -> Seen<String> {
+    async fn bindings(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<String> {
         let seen = match access(documents, id).into_iter().next() {
-            None => Seen::unreachable("an API server with a place"),
+            None => ObservedValue::unreachable("an API server with a place"),
             Some(server) => {
                 let (asked, of) = (server.clone(), id.clone());
-                let bindings = self.0.step(Step::AskBindings, Of::Network(&server.machine), move |world| {
-                    world.check_server(&asked)?;
-                    Ok(world.bindings.get(&of).cloned().unwrap_or_default())
-                });
-                bindings.await.map_or_else(|refused| Seen::unreachable(refused.to_string()), Seen::Known)
+                let bindings =
+                    self.0.step(FaultPoint::AskBindings, StepTarget::Network(&server.machine), move |world| {
+                        world.check_server(&asked)?;
+                        Ok(world.bindings.get(&of).cloned().unwrap_or_default())
+                    });
+                bindings
+                    .await
+                    .map_or_else(|refused| ObservedValue::unreachable(refused.to_string()), ObservedValue::Known)
             }
         };
         self.0.world().pass.seen.bindings.insert(id.clone(), seen.clone());
@@ -54,15 +57,15 @@ impl Components for SimulatedComponents {
             let mut world = self.0.world();
             world.counts.effects += 1;
             if world.pass.stale {
-                world.breaks("nothing is done from stale documents", id.to_string());
+                world.report_violation("nothing is done from stale documents", id.to_string());
             }
             if *documents != world.pass.kept {
-                world.breaks("documents are saved before any effect that relies on them", id.to_string());
+                world.report_violation("documents are saved before any effect that relies on them", id.to_string());
             }
         }
         let server = access(documents, id).into_iter().next().ok_or("no API server")?;
         let (asked, of) = (server.clone(), id.clone());
-        let bound = self.0.step(Step::Bind, Of::Network(&server.machine), move |world| {
+        let bound = self.0.step(FaultPoint::Bind, StepTarget::Network(&server.machine), move |world| {
             world.check_server(&asked)?;
             world.bindings.insert(of.clone(), bindings_digest());
             Ok(())
@@ -71,9 +74,9 @@ impl Components for SimulatedComponents {
     }
 }
 
-impl World {
-    fn check_server(&self, server: &Access) -> Result<(), Refused> {
+impl SimulationState {
+    fn check_server(&self, server: &ClusterAccess) -> Result<(), SimulatedRefusal> {
         let well = self.process_at(&server.machine, server.address).is_some_and(|process| self.is_well(process));
-        if well { Ok(()) } else { Err(Refused("the API server does not answer".to_owned())) }
+        if well { Ok(()) } else { Err(SimulatedRefusal("the API server does not answer".to_owned())) }
     }
 }

@@ -7,9 +7,9 @@ use keelway_api::{
     machine::{DataState, FileState, sha256_hex},
     name::{InstallationId, PodName},
 };
-use keelway_hypervisor_agent::layout::{Directory, FILES, file_path, pod_directory};
+use keelway_hypervisor_agent::layout::{FILES, MachineDirectory, file_path, pod_directory};
 
-use super::{error::Refused, program::Member};
+use super::{error::SimulatedRefusal, program::SimulatedMember};
 
 /// Says of the top directory that we made it.
 const TOP: u32 = 0o1711;
@@ -19,23 +19,23 @@ const OVERWRITTEN: &[u8] = b"changed by hand";
 
 /// Everything below the state directory, which is itself the empty path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Disk {
+pub(super) struct SimulatedDisk {
     pub(super) owner: Option<InstallationId>,
     pub(super) applied: Option<Applied>,
-    nodes: BTreeMap<String, Node>,
+    nodes: BTreeMap<String, DiskNode>,
     /// Members of stores that have written into their data directory, as they were when they did so first.
-    pub(super) members: BTreeMap<PodName, Member>,
+    pub(super) members: BTreeMap<PodName, SimulatedMember>,
     /// Data directories that carry the mark of their pod.
     marks: BTreeSet<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Node {
+struct DiskNode {
     state: FileState,
     content: Vec<u8>,
 }
 
-impl Disk {
+impl SimulatedDisk {
     pub(super) fn write_owner(&mut self, installation: &InstallationId) {
         self.make_top();
         self.owner = Some(installation.clone());
@@ -46,25 +46,25 @@ impl Disk {
         self.applied = Some(applied.clone());
     }
 
-    pub(super) fn make_directory(&mut self, directory: &Directory) -> Result<(), Refused> {
-        let Directory { path, user, group, mode } = directory;
+    pub(super) fn make_directory(&mut self, directory: &MachineDirectory) -> Result<(), SimulatedRefusal> {
+        let MachineDirectory { path, user, group, mode } = directory;
         self.make_top();
         self.check_parent(path)?;
         if self.nodes.get(path).is_some_and(|node| node.state.sha256.is_some()) {
-            return Err(Refused(format!("{path} is no directory")));
+            return Err(SimulatedRefusal(format!("{path} is no directory")));
         }
-        self.nodes.insert(path.clone(), Node::directory(*user, *group, *mode));
+        self.nodes.insert(path.clone(), DiskNode::directory(*user, *group, *mode));
         Ok(())
     }
 
-    pub(super) fn write_file(&mut self, path: &str, user: u32, content: &[u8]) -> Result<(), Refused> {
+    pub(super) fn write_file(&mut self, path: &str, user: u32, content: &[u8]) -> Result<(), SimulatedRefusal> {
         self.check_parent(path)?;
         if self.nodes.get(path).is_some_and(|node| node.state.sha256.is_none()) {
-            return Err(Refused(format!("{path} is a directory")));
+            return Err(SimulatedRefusal(format!("{path} is a directory")));
         }
         let sha256 = Some(sha256_hex(content));
         let state = FileState { user, group: user, mode: FILE, sha256 };
-        self.nodes.insert(path.to_owned(), Node { state, content: content.to_vec() });
+        self.nodes.insert(path.to_owned(), DiskNode { state, content: content.to_vec() });
         Ok(())
     }
 
@@ -79,9 +79,9 @@ impl Disk {
         });
     }
 
-    pub(super) fn mark(&mut self, path: &str) -> Result<(), Refused> {
+    pub(super) fn mark(&mut self, path: &str) -> Result<(), SimulatedRefusal> {
         if !self.has_directory(path) {
-            return Err(Refused(format!("{path}: no such directory")));
+            return Err(SimulatedRefusal(format!("{path}: no such directory")));
         }
         self.marks.insert(path.to_owned());
         Ok(())
@@ -155,29 +155,29 @@ impl Disk {
     }
 
     /// Somebody puts a file beside another one.
-    pub(super) fn stray_beside(&mut self, path: &str) {
+    pub(super) fn add_stray_file(&mut self, path: &str) {
         let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
         let content = b"a stray".to_vec();
         let state = FileState { user: 0, group: 0, mode: 0o644, sha256: Some(sha256_hex(&content)) };
-        self.nodes.insert(format!("{parent}/stray"), Node { state, content });
+        self.nodes.insert(format!("{parent}/stray"), DiskNode { state, content });
     }
 
     /// Somebody puts a directory in the place of a file.
     pub(super) fn replace_by_directory(&mut self, path: &str) {
-        self.nodes.insert(path.to_owned(), Node::directory(0, 0, 0o755));
+        self.nodes.insert(path.to_owned(), DiskNode::directory(0, 0, 0o755));
     }
 
     fn make_top(&mut self) {
-        self.nodes.entry(String::new()).or_insert_with(|| Node::directory(0, 0, TOP));
+        self.nodes.entry(String::new()).or_insert_with(|| DiskNode::directory(0, 0, TOP));
     }
 
-    fn check_parent(&self, path: &str) -> Result<(), Refused> {
+    fn check_parent(&self, path: &str) -> Result<(), SimulatedRefusal> {
         let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
-        if self.has_directory(parent) { Ok(()) } else { Err(Refused(format!("{parent}: no such directory"))) }
+        if self.has_directory(parent) { Ok(()) } else { Err(SimulatedRefusal(format!("{parent}: no such directory"))) }
     }
 }
 
-impl Node {
+impl DiskNode {
     fn directory(user: u32, group: u32, mode: u32) -> Self {
         Self { state: FileState { user, group, mode, sha256: None }, content: Vec::new() }
     }

@@ -3,9 +3,9 @@
 /// The machine says no.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Refused(pub(super) String);
+pub(super) struct SimulatedRefusal(pub(super) String);
 
 /// Who asked does not learn what came of it.
-pub(super) fn no_answer() -> Refused {
-    Refused("no answer".to_owned())
+pub(super) fn no_answer() -> SimulatedRefusal {
+    SimulatedRefusal("no answer".to_owned())
 }

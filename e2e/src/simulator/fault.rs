@@ -6,7 +6,7 @@ use keelway_hypervisor_agent::action::{Action, PodAction};
 
 /// Something that goes wrong while a step is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
+pub enum InjectedFault {
     /// It is never asked for, and who asked is told that it failed.
     RequestLost,
     /// It is done, and who asked is told that it failed.
@@ -49,7 +49,7 @@ pub enum Fault {
     DiesAfter,
 }
 
-impl Fault {
+impl InjectedFault {
     /// Every fault.
     pub const ALL: [Self; 20] = [
         Self::RequestLost,
@@ -78,7 +78,7 @@ impl Fault {
 /// A step of a pass that can be hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "they are the methods of traits and the kinds of actions, under their names")]
-pub enum Step {
+pub enum FaultPoint {
     Load,
     Save,
     Observe,
@@ -106,7 +106,7 @@ pub enum Step {
     Adopt,
 }
 
-impl Step {
+impl FaultPoint {
     /// Every step.
     pub const ALL: [Self; 25] = [
         Self::Load,
@@ -172,23 +172,23 @@ impl Step {
     }
 
     /// Whether it happens only where something is taken away.
-    pub(super) fn takes_away(self) -> bool {
+    pub(super) fn needs_removal(self) -> bool {
         matches!(self, Self::RemoveTree | Self::ForgetCluster | Self::Leave)
     }
 }
 
 /// A fault and the step that it hits.
-pub type Cell = (Fault, Step);
+pub type Cell = (InjectedFault, FaultPoint);
 
 /// Why a fault cannot hit a step, where it cannot.
 #[must_use]
 pub fn impossible((fault, step): Cell) -> Option<&'static str> {
-    let of_store = matches!(step, Step::Load | Step::Save);
-    if fault == Fault::Late && of_store {
+    let of_store = matches!(step, FaultPoint::Load | FaultPoint::Save);
+    if fault == InjectedFault::Late && of_store {
         Some("a store is waited for as long as it takes")
-    } else if fault == Fault::Stale && step != Step::Load {
+    } else if fault == InjectedFault::Stale && step != FaultPoint::Load {
         Some("documents are read by the load alone")
-    } else if fault == Fault::CutOff && step != Step::Save {
+    } else if fault == InjectedFault::CutOff && step != FaultPoint::Save {
         Some("it is one change")
     } else {
         None
@@ -198,26 +198,26 @@ pub fn impossible((fault, step): Cell) -> Option<&'static str> {
 /// Every cell that can be hit.
 #[must_use]
 pub fn cells() -> Vec<Cell> {
-    let all = Fault::ALL.into_iter().flat_map(|fault| Step::ALL.map(|step| (fault, step)));
+    let all = InjectedFault::ALL.into_iter().flat_map(|fault| FaultPoint::ALL.map(|step| (fault, step)));
     all.filter(|cell| impossible(*cell).is_none()).collect()
 }
 
 /// The cell that a run is for. Each gets its turn as seeds count up.
-pub(super) fn aim_of(seed: u64) -> Cell {
+pub(super) fn target_cell(seed: u64) -> Cell {
     let all = cells();
     all[usize::try_from(seed % all.len() as u64).unwrap_or_default()]
 }
 
 /// The seeds of runs that are for one cell.
 pub fn seeds_for(cell: Cell) -> impl Iterator<Item = u64> {
-    (0..).filter(move |seed| aim_of(*seed) == cell)
+    (0..).filter(move |seed| target_cell(*seed) == cell)
 }
 
 /// How often each fault hit each step.
 #[derive(Debug, Clone, Default)]
-pub struct Table(BTreeMap<Cell, u64>);
+pub struct FaultTable(BTreeMap<Cell, u64>);
 
-impl Table {
+impl FaultTable {
     pub(super) fn count(&mut self, cell: Cell) {
         *self.0.entry(cell).or_default() += 1;
     }
@@ -236,21 +236,21 @@ impl Table {
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for FaultTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:16}", "")?;
-        for fault in Fault::ALL {
+        for fault in InjectedFault::ALL {
             write!(f, "{:>12}", format!("{fault:?}"))?;
         }
-        for step in Step::ALL {
+        for step in FaultPoint::ALL {
             write!(f, "\n{:16}", format!("{step:?}"))?;
-            for fault in Fault::ALL {
+            for fault in InjectedFault::ALL {
                 let times = self.0.get(&(fault, step)).copied().unwrap_or_default();
                 let shown = if impossible((fault, step)).is_some() { "-".to_owned() } else { times.to_string() };
                 write!(f, "{shown:>12}")?;
             }
         }
-        for cell in Fault::ALL.into_iter().flat_map(|fault| Step::ALL.map(|step| (fault, step))) {
+        for cell in InjectedFault::ALL.into_iter().flat_map(|fault| FaultPoint::ALL.map(|step| (fault, step))) {
             if let Some(why) = impossible(cell) {
                 write!(f, "\n- {:?} of {:?}: {why}", cell.0, cell.1)?;
             }

@@ -8,30 +8,30 @@ use keelway_api::{
 };
 use keelway_hypervisor_agent::{
     action::{Action, PodAction},
-    execute::Made,
+    execute::CreatedIds,
     layout::{file_path, pod_directory},
 };
 use tokio::time::Instant;
 
-use super::{disk::Disk, error::Refused, runtime::Runtime};
+use super::{disk::SimulatedDisk, error::SimulatedRefusal, runtime::SimulatedRuntime};
 
 /// A machine with what is on it.
 #[derive(Debug, Clone)]
-pub(super) struct Machine {
+pub(super) struct SimulatedHypervisor {
     pub(super) private: IpAddr,
-    pub(super) disk: Disk,
-    pub(super) runtime: Runtime,
-    pub(super) reach: Reach,
+    pub(super) disk: SimulatedDisk,
+    pub(super) runtime: SimulatedRuntime,
+    pub(super) reach: Reachability,
     /// Until when nothing more can be written.
     pub(super) full_until: Option<Instant>,
     pub(super) ephemeral: Option<(u16, u16)>,
     /// What others have on it.
-    pub(super) strangers: Strangers,
+    pub(super) strangers: ForeignResources,
 }
 
 /// Whether a machine answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(super) enum Reachability {
     Up,
     /// Its runtime hangs; what runs on it runs on.
     Hangs {
@@ -45,7 +45,7 @@ pub(super) enum Reach {
 
 /// What is not ours.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Strangers {
+pub(super) struct ForeignResources {
     /// Ports that their processes listen on.
     pub(super) ports: BTreeSet<u16>,
     /// Ids of their sandboxes.
@@ -54,32 +54,32 @@ pub(super) struct Strangers {
     pub(super) owner: Option<InstallationId>,
 }
 
-impl Machine {
+impl SimulatedHypervisor {
     pub(super) fn new(private: IpAddr) -> Self {
         Self {
             private,
-            disk: Disk::default(),
-            runtime: Runtime::default(),
-            reach: Reach::Up,
+            disk: SimulatedDisk::default(),
+            runtime: SimulatedRuntime::default(),
+            reach: Reachability::Up,
             full_until: None,
             ephemeral: Some((32768, 60999)),
-            strangers: Strangers::default(),
+            strangers: ForeignResources::default(),
         }
     }
 
     /// Whether its runtime answers now.
     pub(super) fn answers(&self, now: Instant) -> bool {
         match self.reach {
-            Reach::Up => true,
-            Reach::Hangs { until } | Reach::Off { until } => until <= now,
+            Reachability::Up => true,
+            Reachability::Hangs { until } | Reachability::Off { until } => until <= now,
         }
     }
 
     /// Whether others on the network reach its processes.
     pub(super) fn on_network(&self, now: Instant) -> bool {
         match self.reach {
-            Reach::Up | Reach::Hangs { .. } => true,
-            Reach::Off { until } => until <= now,
+            Reachability::Up | Reachability::Hangs { .. } => true,
+            Reachability::Off { until } => until <= now,
         }
     }
 
@@ -87,8 +87,8 @@ impl Machine {
         self.full_until.is_some_and(|until| until > Instant::now())
     }
 
-    fn check_room(&self) -> Result<(), Refused> {
-        if self.is_full() { Err(Refused("no space left on device".to_owned())) } else { Ok(()) }
+    fn check_room(&self) -> Result<(), SimulatedRefusal> {
+        if self.is_full() { Err(SimulatedRefusal("no space left on device".to_owned())) } else { Ok(()) }
     }
 
     pub(super) fn state(&self) -> MachineState {
@@ -115,7 +115,7 @@ impl Machine {
     }
 
     /// Does one action but for a start, which needs the rest of the world.
-    pub(super) fn perform(&mut self, action: &Action) -> Result<(), Refused> {
+    pub(super) fn perform(&mut self, action: &Action) -> Result<(), SimulatedRefusal> {
         match action {
             Action::WriteOwner(installation) => {
                 self.check_room()?;
@@ -137,8 +137,8 @@ impl Machine {
         &mut self,
         pod: &PodName,
         action: &PodAction,
-        made: &Made,
-    ) -> Result<Option<String>, Refused> {
+        made: &CreatedIds,
+    ) -> Result<Option<String>, SimulatedRefusal> {
         if matches!(
             action,
             PodAction::EnsureImage(_)
@@ -171,7 +171,7 @@ impl Machine {
             PodAction::CreateSandbox(new) => return self.runtime.create_sandbox(pod, new).map(Some),
             PodAction::CreateContainer(new) => {
                 let sandbox = new.sandbox_id.as_ref().or(made.sandbox.as_ref());
-                let sandbox = sandbox.ok_or_else(|| Refused("no sandbox was made".to_owned()))?;
+                let sandbox = sandbox.ok_or_else(|| SimulatedRefusal("no sandbox was made".to_owned()))?;
                 self.check_mounts(pod, new.container.mounts.iter().map(|mount| mount.source.as_str()))?;
                 return self.runtime.create_container(pod, sandbox, new).map(Some);
             }
@@ -180,25 +180,25 @@ impl Machine {
         Ok(None)
     }
 
-    fn check_mounts<'a>(&self, pod: &PodName, sources: impl Iterator<Item = &'a str>) -> Result<(), Refused> {
+    fn check_mounts<'a>(&self, pod: &PodName, sources: impl Iterator<Item = &'a str>) -> Result<(), SimulatedRefusal> {
         let mut paths = sources.map(|source| format!("{}/{source}", pod_directory(pod)));
         match paths.find(|path| !self.disk.has_directory(path)) {
-            Some(path) => Err(Refused(format!("cannot mount {path}: no such directory"))),
+            Some(path) => Err(SimulatedRefusal(format!("cannot mount {path}: no such directory"))),
             None => Ok(()),
         }
     }
 
     pub(super) fn reboot(&mut self, until: Instant, loses_track: bool) {
         self.runtime.reboot(loses_track);
-        self.reach = Reach::Off { until };
+        self.reach = Reachability::Off { until };
     }
 
     /// A machine of the same name and addresses with nothing on it.
     pub(super) fn empty(&mut self, until: Instant) {
-        self.disk = Disk::default();
-        self.runtime = Runtime::default();
-        self.strangers = Strangers::default();
+        self.disk = SimulatedDisk::default();
+        self.runtime = SimulatedRuntime::default();
+        self.strangers = ForeignResources::default();
         self.full_until = None;
-        self.reach = Reach::Off { until };
+        self.reach = Reachability::Off { until };
     }
 }

@@ -5,58 +5,59 @@ use std::{collections::BTreeSet, io, net::SocketAddr, time::Duration};
 use async_trait::async_trait;
 use keelway_api::{
     Hypervisor,
-    machine::{MachineState, Seen},
+    machine::{MachineState, ObservedValue},
     name::{HypervisorName, InstallationId, PodName},
 };
 use keelway_hypervisor_agent::{
-    Connection,
+    MachineConnection,
     action::{Action, PodAction},
-    client::Handover,
-    execute::{Hands, Made, execute},
+    client::ConfigDelivery,
+    execute::{ActionExecutor, CreatedIds, execute},
     report::Effect,
 };
-use keelway_reconciler::{Applying, Machines, Run};
+use keelway_reconciler::{ApplyOutcome, Machines, RunControl};
 
 use super::{
     bug::Bug,
-    error::Refused,
-    fault::Step,
+    error::SimulatedRefusal,
+    fault::FaultPoint,
+    fault_steps::{Sim, StepTarget},
     rules::shows_a_key,
-    sim::{Of, Sim},
-    world::World,
+    state::SimulationState,
 };
 
 pub(super) struct SimulatedMachines(pub(super) Sim);
 
 #[async_trait]
 impl Machines for SimulatedMachines {
-    async fn observe(&self, machine: &Hypervisor) -> Seen<MachineState> {
+    async fn observe(&self, machine: &Hypervisor) -> ObservedValue<MachineState> {
         let name = name_of(machine);
         let looked = name.clone();
-        let seen = self.0.step(Step::Observe, Of::Machine(&name), move |world| {
-            let found = world.machines.get(&looked).ok_or_else(|| Refused(format!("{looked}: no such machine")))?;
+        let seen = self.0.step(FaultPoint::Observe, StepTarget::Machine(&name), move |world| {
+            let found =
+                world.machines.get(&looked).ok_or_else(|| SimulatedRefusal(format!("{looked}: no such machine")))?;
             Ok(found.state())
         });
         let seen = match seen.await {
-            Ok(state) => Seen::Known(state),
-            Err(refused) => Seen::unreachable(refused.to_string()),
+            Ok(state) => ObservedValue::Known(state),
+            Err(refused) => ObservedValue::unreachable(refused.to_string()),
         };
         let mut world = self.0.world();
         world.pass.seen.machines.insert(name.clone(), seen.clone());
-        world.misjudged(&name, seen)
+        world.alter_observation(&name, seen)
     }
 
     async fn apply(
         &self,
         machine: &Hypervisor,
-        Handover { config, .. }: Handover,
+        ConfigDelivery { config, .. }: ConfigDelivery,
         actions: Vec<Action>,
-        run: &Run,
-    ) -> Applying {
+        run: &RunControl,
+    ) -> ApplyOutcome {
         let name = name_of(machine);
         let actions = {
             let mut world = self.0.world();
-            let actions = world.misled(&name, &config, actions);
+            let actions = world.alter_actions(&name, &config, actions);
             world.check_actions(&name, &config, &actions);
             actions
         };
@@ -65,43 +66,51 @@ impl Machines for SimulatedMachines {
                 run.progress.effect(&name, &action.to_string());
             }
         };
-        let hands = SimulatedHands { sim: &self.0, machine: &name };
+        let hands = SimulatedExecutor { sim: &self.0, machine: &name };
         let report = execute(&hands, &actions, &run.stop, &tell).await;
         let failures: Vec<String> =
             report.failed.iter().map(|failure| format!("{}: {}", failure.action, failure.error)).collect();
         let mut world = self.0.world();
         for failure in &failures {
-            world.tell(format!("{name} failed: {failure}"));
+            world.trace_line(format!("{name} failed: {failure}"));
             if shows_a_key(failure) {
-                world.breaks("no key is in an error", failure.clone());
+                world.report_violation("no key is in an error", failure.clone());
             }
         }
-        Applying { effects: report.done.len(), failures }
+        ApplyOutcome { effects: report.done.len(), failures }
     }
 
-    async fn adopt(&self, machine: &Hypervisor, installation: &InstallationId, _run: &Run) -> Applying {
+    async fn adopt(&self, machine: &Hypervisor, installation: &InstallationId, _run: &RunControl) -> ApplyOutcome {
         let name = name_of(machine);
         let (machine, owner) = (name.clone(), installation.clone());
-        let done = self.0.step(Step::Adopt, Of::Machine(&name), move |world| {
+        let done = self.0.step(FaultPoint::Adopt, StepTarget::Machine(&name), move |world| {
             world.counts.effects += 1;
             let kept =
                 world.pass.kept.hypervisors.get(&machine).and_then(|kept| kept.status.clone()).unwrap_or_default();
             if kept.installation.as_ref() != Some(&owner) {
-                world
-                    .breaks("documents are saved before any effect that relies on them", format!("{machine} is taken"));
+                world.report_violation(
+                    "documents are saved before any effect that relies on them",
+                    format!("{machine} is taken"),
+                );
             }
-            let found = world.machines.get_mut(&machine).ok_or_else(|| Refused("no such machine".to_owned()))?;
+            let found =
+                world.machines.get_mut(&machine).ok_or_else(|| SimulatedRefusal("no such machine".to_owned()))?;
             found.perform(&Action::WriteOwner(owner.clone()))?;
             found.strangers.owner = None;
             Ok(())
         });
         match done.await {
-            Ok(()) => Applying { effects: 1, failures: Vec::new() },
-            Err(refused) => Applying { effects: 0, failures: vec![refused.to_string()] },
+            Ok(()) => ApplyOutcome { effects: 1, failures: Vec::new() },
+            Err(refused) => ApplyOutcome { effects: 0, failures: vec![refused.to_string()] },
         }
     }
 
-    async fn dial(&self, _machine: &Hypervisor, _address: SocketAddr, _patience: Duration) -> io::Result<Connection> {
+    async fn dial(
+        &self,
+        _machine: &Hypervisor,
+        _address: SocketAddr,
+        _patience: Duration,
+    ) -> io::Result<MachineConnection> {
         Err(io::Error::other("simulated components are asked, not dialled"))
     }
 
@@ -111,31 +120,33 @@ impl Machines for SimulatedMachines {
 }
 
 /// Does actions on one machine of the simulation.
-pub(super) struct SimulatedHands<'a> {
+pub(super) struct SimulatedExecutor<'a> {
     pub(super) sim: &'a Sim,
     pub(super) machine: &'a HypervisorName,
 }
 
-impl Hands for SimulatedHands<'_> {
-    type Error = Refused;
+impl ActionExecutor for SimulatedExecutor<'_> {
+    type Error = SimulatedRefusal;
 
-    async fn on_machine(&self, action: &Action) -> Result<(), Refused> {
+    async fn on_machine(&self, action: &Action) -> Result<(), SimulatedRefusal> {
         let (machine, done) = (self.machine.clone(), action.clone());
-        let doing = move |world: &mut World| world.perform(&machine, &done, &Made::default()).map(|_| ());
-        self.sim.step(Step::of(action), Of::Machine(self.machine), doing).await
+        let doing =
+            move |world: &mut SimulationState| world.perform(&machine, &done, &CreatedIds::default()).map(|_| ());
+        self.sim.step(FaultPoint::of(action), StepTarget::Machine(self.machine), doing).await
     }
 
-    async fn for_pod(&self, pod: &PodName, action: &PodAction, made: &mut Made) -> Result<(), Refused> {
+    async fn for_pod(&self, pod: &PodName, action: &PodAction, made: &mut CreatedIds) -> Result<(), SimulatedRefusal> {
         let (machine, done) = (self.machine.clone(), Action::Pod(pod.clone(), action.clone()));
-        let before = Made { sandbox: made.sandbox.clone(), containers: made.containers.clone() };
-        let spared = ends(action) && self.sim.world().is_spared(pod);
-        let doing = move |world: &mut World| {
+        let before = CreatedIds { sandbox: made.sandbox.clone(), containers: made.containers.clone() };
+        let spared = ends(action) && self.sim.world().may_be_replaced(pod);
+        let doing = move |world: &mut SimulationState| {
             let working = if ends_what_runs(&done) { world.working() } else { BTreeSet::new() };
             let made = world.perform(&machine, &done, &before);
             world.check_work_goes_on(&working, &done, spared);
             made
         };
-        let Some(id) = self.sim.step(Step::of_pod(action), Of::Machine(self.machine), doing).await? else {
+        let Some(id) = self.sim.step(FaultPoint::of_pod(action), StepTarget::Machine(self.machine), doing).await?
+        else {
             return Ok(());
         };
         if let PodAction::CreateContainer(new) = action {
@@ -147,21 +158,21 @@ impl Hands for SimulatedHands<'_> {
     }
 }
 
-impl World {
+impl SimulationState {
     /// One action takes place on a machine; returns the id of what was made.
     pub(super) fn perform(
         &mut self,
         machine: &HypervisorName,
         action: &Action,
-        made: &Made,
-    ) -> Result<Option<String>, Refused> {
+        made: &CreatedIds,
+    ) -> Result<Option<String>, SimulatedRefusal> {
         self.counts.effects += 1;
         self.check_action(machine, action);
-        let found = self.machines.get_mut(machine).ok_or_else(|| Refused("no such machine".to_owned()))?;
+        let found = self.machines.get_mut(machine).ok_or_else(|| SimulatedRefusal("no such machine".to_owned()))?;
         match action {
             Action::Pod(_, PodAction::StartContainer { id, name }) => {
                 let id = id.as_ref().or_else(|| made.containers.get(name));
-                let id = id.ok_or_else(|| Refused("no container was made".to_owned()))?.clone();
+                let id = id.ok_or_else(|| SimulatedRefusal("no container was made".to_owned()))?.clone();
                 found.runtime.startable(&id)?;
                 self.start(machine, &id);
                 Ok(None)

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{ByteString, Documents, documents::SecretName, duration::Span, jiff::Timestamp};
-use keelway_planner::{MintRequest, Subject};
+use keelway_planner::{CertificateSubject, MintRequest};
 use keelway_reconciler::{MintError, Minter};
 use rcgen::{CertificateParams, DistinguishedName, DnType, PublicKeyData, SanType, SignatureAlgorithm, SigningKey};
 use time::OffsetDateTime;
 
-use super::{bug::Bug, rules::KEY, sim::Sim};
+use super::{bug::Bug, fault_steps::Sim, rules::KEY};
 
 /// The length of a key that encrypts Secrets at rest.
 const ENCRYPTION_KEY: usize = 32;
@@ -24,7 +24,7 @@ impl Minter for SimulatedMinter {
     fn mint(&mut self, documents: &mut Documents, wanted: &[MintRequest], now: Timestamp) -> Result<(), MintError> {
         for request in wanted {
             let (name, data) = self.data(request, now);
-            documents.keep(&name, data);
+            documents.put_secret_values(&name, data);
         }
         Ok(())
     }
@@ -35,7 +35,7 @@ impl SimulatedMinter {
         let key = self.key();
         let entries = match request {
             MintRequest::Authority { common_name, ttl, .. } => {
-                let subject = Subject {
+                let subject = CertificateSubject {
                     common_name: common_name.clone(),
                     organizations: Vec::new(),
                     dns_names: Vec::new(),
@@ -99,7 +99,7 @@ impl SigningKey for Nobody {
     }
 }
 
-fn certificate(subject: &Subject, now: Timestamp, ttl: Span) -> String {
+fn certificate(subject: &CertificateSubject, now: Timestamp, ttl: Span) -> String {
     let mut parameters = CertificateParams::default();
     parameters.distinguished_name = DistinguishedName::new();
     parameters.distinguished_name.push(DnType::CommonName, subject.common_name.as_str());

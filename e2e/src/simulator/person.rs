@@ -3,22 +3,22 @@
 use std::{collections::BTreeMap, fmt};
 
 use keelway_api::{
-    Asked, Cluster, Documents, Hypervisor, Shared,
+    Cluster, Documents, Hypervisor, ReadOptions, Shared,
     cluster::MemberPhase,
-    component::Stage,
+    component::ComponentStage,
     documents::{ENCRYPTION_SECRET, SecretName},
-    machine::Seen,
+    machine::ObservedValue,
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     role::Role,
 };
-use keelway_planner::{Holds, Observation, holds, refuse};
+use keelway_planner::{PassObservation, SecretContents, holds, refuse};
 
-use super::{error::Refused, world::World};
+use super::{error::SimulatedRefusal, state::SimulationState};
 
 /// Something that a person does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names say it")]
-pub enum Deed {
+pub enum PersonAction {
     BringsAMachine,
     AsksForACluster,
     Changes,
@@ -41,7 +41,7 @@ pub enum Deed {
     IsRefused,
 }
 
-impl Deed {
+impl PersonAction {
     /// Everything that people do.
     pub const ALL: [Self; 19] = [
         Self::BringsAMachine,
@@ -68,9 +68,9 @@ impl Deed {
 
 /// How often people did what.
 #[derive(Debug, Clone, Default)]
-pub struct Deeds(BTreeMap<Deed, u64>);
+pub struct PersonActionCounts(BTreeMap<PersonAction, u64>);
 
-impl Deeds {
+impl PersonActionCounts {
     /// Adds what another run counted.
     pub fn add(&mut self, other: &Self) {
         for (deed, times) in &other.0 {
@@ -80,21 +80,22 @@ impl Deeds {
 
     /// What nobody did.
     #[must_use]
-    pub fn missing(&self) -> Vec<Deed> {
-        Deed::ALL.into_iter().filter(|deed| !self.0.contains_key(deed)).collect()
+    pub fn missing(&self) -> Vec<PersonAction> {
+        PersonAction::ALL.into_iter().filter(|deed| !self.0.contains_key(deed)).collect()
     }
 }
 
-impl fmt::Display for Deeds {
+impl fmt::Display for PersonActionCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counted = Deed::ALL.map(|deed| format!("{deed:?} {}", self.0.get(&deed).copied().unwrap_or_default()));
+        let counted =
+            PersonAction::ALL.map(|deed| format!("{deed:?} {}", self.0.get(&deed).copied().unwrap_or_default()));
         write!(f, "People: {}", counted.join(", "))
     }
 }
 
 /// One of the documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Document {
+enum DocumentKey {
     Hypervisor(HypervisorName),
     Cluster(ClusterRef),
     Component(PodName),
@@ -103,9 +104,9 @@ enum Document {
 
 /// What a person wrote in the place of what is saved.
 #[derive(Debug, Clone)]
-pub(super) struct ByHand {
+pub(super) struct ManualEdit {
     text: String,
-    changed: Document,
+    changed: DocumentKey,
     /// What is right to say to it.
     expected: Expected,
 }
@@ -117,9 +118,9 @@ enum Expected {
     Either,
 }
 
-impl World {
-    pub(super) fn did(&mut self, deed: Deed) {
-        self.deeds.count(deed);
+impl SimulationState {
+    pub(super) fn record_action(&mut self, deed: PersonAction) {
+        self.actions.count(deed);
     }
 
     pub(super) fn remove_document(&mut self) -> bool {
@@ -127,10 +128,12 @@ impl World {
         let mut documents = self.saved.clone();
         let expected = if self.is_relied_on(&document) { Expected::Refusal } else { Expected::Either };
         let deed = match &document {
-            Document::Hypervisor(name) => documents.hypervisors.remove(name).map(|_| Deed::RemovesHypervisor),
-            Document::Cluster(name) => documents.clusters.remove(name).map(|_| Deed::RemovesCluster),
-            Document::Component(name) => documents.components.remove(name).map(|_| Deed::RemovesComponent),
-            Document::Secret(name) => documents.secrets.remove(name).map(|_| Deed::RemovesSecret),
+            DocumentKey::Hypervisor(name) => {
+                documents.hypervisors.remove(name).map(|_| PersonAction::RemovesHypervisor)
+            }
+            DocumentKey::Cluster(name) => documents.clusters.remove(name).map(|_| PersonAction::RemovesCluster),
+            DocumentKey::Component(name) => documents.components.remove(name).map(|_| PersonAction::RemovesComponent),
+            DocumentKey::Secret(name) => documents.secrets.remove(name).map(|_| PersonAction::RemovesSecret),
         };
         self.write_by_hand(deed, "takes away", document, &documents, expected)
     }
@@ -141,20 +144,20 @@ impl World {
         };
         let mut documents = self.saved.clone();
         let deed = match &document {
-            Document::Hypervisor(name) => old.hypervisors.get(name).map(|copy| {
+            DocumentKey::Hypervisor(name) => old.hypervisors.get(name).map(|copy| {
                 documents.hypervisors.insert(name.clone(), copy.clone());
-                Deed::RestoresHypervisor
+                PersonAction::RestoresHypervisor
             }),
-            Document::Cluster(name) => old.clusters.get(name).map(|copy| {
+            DocumentKey::Cluster(name) => old.clusters.get(name).map(|copy| {
                 documents.clusters.insert(name.clone(), copy.clone());
-                Deed::RestoresCluster
+                PersonAction::RestoresCluster
             }),
-            Document::Component(name) => old.components.get(name).map(|copy| {
+            DocumentKey::Component(name) => old.components.get(name).map(|copy| {
                 documents.components.insert(name.clone(), copy.clone());
-                Deed::RestoresComponent
+                PersonAction::RestoresComponent
             }),
             // Its older copies are what it is: a Secret hardly ever changes.
-            Document::Secret(_) => None,
+            DocumentKey::Secret(_) => None,
         };
         self.write_by_hand(deed, "puts an older copy in the place of", document, &documents, Expected::Either)
     }
@@ -163,80 +166,82 @@ impl World {
         let Some(document) = self.some_document() else { return false };
         let mut alone = Documents::default();
         match &document {
-            Document::Hypervisor(name) => {
+            DocumentKey::Hypervisor(name) => {
                 alone.hypervisors.extend(self.saved.hypervisors.get_key_value(name).map(owned));
             }
-            Document::Cluster(name) => alone.clusters.extend(self.saved.clusters.get_key_value(name).map(owned)),
-            Document::Component(name) => {
+            DocumentKey::Cluster(name) => alone.clusters.extend(self.saved.clusters.get_key_value(name).map(owned)),
+            DocumentKey::Component(name) => {
                 alone.components.extend(self.saved.components.get_key_value(name).map(owned));
             }
-            Document::Secret(name) => alone.secrets.extend(self.saved.secrets.get_key_value(name).map(owned)),
+            DocumentKey::Secret(name) => alone.secrets.extend(self.saved.secrets.get_key_value(name).map(owned)),
         }
-        if self.by_hand.is_some() || self.pass.stale {
+        if self.manual_edit.is_some() || self.pass.stale {
             return false;
         }
         let text = format!("{}---\n{}", self.saved.write(), alone.write());
-        self.tell(format!("a person writes {document:?} twice"));
-        self.did(Deed::DoublesADocument);
-        self.by_hand = Some(ByHand { text, changed: document, expected: Expected::Refusal });
+        self.trace_line(format!("a person writes {document:?} twice"));
+        self.record_action(PersonAction::DoublesADocument);
+        self.manual_edit = Some(ManualEdit { text, changed: document, expected: Expected::Refusal });
         true
     }
 
     /// What a person wrote is read as the command line reads it. Who is told that it cannot be puts the documents back.
-    pub(super) fn read_what_a_person_wrote(&mut self) -> Result<(), Refused> {
-        let Some(ByHand { text, changed, expected }) = self.by_hand.take() else { return Ok(()) };
-        match Documents::read_with(text.as_bytes(), Asked { whole: true, ..Asked::default() }) {
+    pub(super) fn read_manual_edit(&mut self) -> Result<(), SimulatedRefusal> {
+        let Some(ManualEdit { text, changed, expected }) = self.manual_edit.take() else { return Ok(()) };
+        match Documents::read_with(text.as_bytes(), ReadOptions { is_complete_world: true, ..ReadOptions::default() }) {
             Ok(_) if expected == Expected::Refusal => {
-                self.breaks("what others rely on is missed where it is not there", format!("{changed:?}"));
+                self.report_violation("what others rely on is missed where it is not there", format!("{changed:?}"));
                 Ok(())
             }
             Ok(documents) => {
-                self.tell(format!("what a person made of {changed:?} is read"));
+                self.trace_line(format!("what a person made of {changed:?} is read"));
                 let before = std::mem::replace(&mut self.saved, documents);
                 match changed {
-                    Document::Hypervisor(name) => drop(self.replaced.insert(name)),
-                    Document::Secret(name) => self.miss_what_is_minted_once(name, &before),
-                    Document::Cluster(_) | Document::Component(_) => {}
+                    DocumentKey::Hypervisor(name) => drop(self.replaced.insert(name)),
+                    DocumentKey::Secret(name) => self.miss_what_is_minted_once(name, &before),
+                    DocumentKey::Cluster(_) | DocumentKey::Component(_) => {}
                 }
                 self.history.push(before);
-                self.forget_what_was_taken_back();
+                self.forget_reverted_members();
                 Ok(())
             }
             Err(faults) => {
-                let vague = faults.0.iter().find(|fault| fault.document.is_empty() || fault.mend.is_empty());
+                let vague = faults.0.iter().find(|fault| fault.document.is_empty() || fault.help.is_empty());
                 if let Some(fault) = vague {
-                    self.breaks("a fault names its document and its mend", fault.to_string());
+                    self.report_violation("a fault names its document and its mend", fault.to_string());
                 }
-                self.did(Deed::IsRefused);
-                self.tell(format!("refused, and put back: {faults}"));
-                Err(Refused(faults.to_string()))
+                self.record_action(PersonAction::IsRefused);
+                self.trace_line(format!("refused, and put back: {faults}"));
+                Err(SimulatedRefusal(faults.to_string()))
             }
         }
     }
 
     /// Nobody makes an authority or a key of a living cluster anew: who took it away brings it back.
     fn miss_what_is_minted_once(&mut self, name: SecretName, before: &Documents) {
-        let is_minted_once =
-            matches!(holds(&name.name), Holds::Authority | Holds::ServiceAccountKey | Holds::EncryptionKey);
+        let is_minted_once = matches!(
+            holds(&name.name),
+            SecretContents::Authority | SecretContents::ServiceAccountKey | SecretContents::EncryptionKey
+        );
         if let Some(secret) = before.secrets.get(&name).filter(|_| is_minted_once && name.is_of_a_cluster()) {
             self.missed.insert(name, secret.clone());
         }
     }
 
     /// Who is told that a cluster misses its authority brings that back. Another one may have written from documents without it meanwhile.
-    pub(super) fn put_back_what_is_missed(&mut self) {
+    pub(super) fn restore_missing_secrets(&mut self) {
         for (name, secret) in self.missed.clone() {
             let of_it = |cluster: &Shared<Cluster>| cluster.id().is_some_and(|id| id.namespace() == name.namespace);
             let is_there = self.saved.clusters.values().any(of_it);
             if is_there && !self.saved.secrets.contains_key(&name) {
-                self.tell(format!("a person puts {}/{} back", name.namespace, name.name));
+                self.trace_line(format!("a person puts {}/{} back", name.namespace, name.name));
                 self.saved.secrets.insert(name, secret);
             }
         }
     }
 
     /// Where it is written no more that a member may have started, and it never served, nothing tells that it ran.
-    fn forget_what_was_taken_back(&mut self) {
+    fn forget_reverted_members(&mut self) {
         let saved = &self.saved;
         let told = |pod: &PodName| {
             let mut all = saved.clusters.values();
@@ -250,21 +255,22 @@ impl World {
     }
 
     /// Who is told that a machine takes nothing puts its newest document back, and so does who misses a machine.
-    pub(super) fn put_back_what_is_stale(&mut self) {
+    pub(super) fn restore_stale_documents(&mut self) {
         if self.pass.stale {
             // All of those documents were old ones.
             return;
         }
         let refused = self.refused().refused;
-        self.put_back(|name| refused.contains_key(name));
+        self.restore_hypervisors(|name| refused.contains_key(name));
     }
 
     /// The same, for all that is there now.
-    pub(super) fn put_back_what_machines_refuse(&mut self) {
-        let machines = self.machines.iter().map(|(name, machine)| (name.clone(), Seen::Known(machine.state())));
-        let mut seen = Observation { machines: machines.collect(), ..Observation::default() };
+    pub(super) fn restore_refused_documents(&mut self) {
+        let machines =
+            self.machines.iter().map(|(name, machine)| (name.clone(), ObservedValue::Known(machine.state())));
+        let mut seen = PassObservation { machines: machines.collect(), ..PassObservation::default() };
         refuse(&self.saved, &mut seen);
-        self.put_back(|name| seen.refused.contains_key(name));
+        self.restore_hypervisors(|name| seen.refused.contains_key(name));
     }
 
     /// Whether machines told the last pass that the documents are stale as a whole.
@@ -272,17 +278,17 @@ impl World {
         self.refused().stale()
     }
 
-    fn refused(&self) -> Observation {
+    fn refused(&self) -> PassObservation {
         self.usable(&self.pass.kept)
     }
 
-    fn put_back(&mut self, refused: impl Fn(&HypervisorName) -> bool) {
+    fn restore_hypervisors(&mut self, refused: impl Fn(&HypervisorName) -> bool) {
         for name in self.replaced.clone() {
             if !refused(&name) && self.saved.hypervisors.contains_key(&name) {
                 continue;
             }
             let Some(document) = self.newest(&name) else { continue };
-            self.tell(format!("a person puts {name} back"));
+            self.trace_line(format!("a person puts {name} back"));
             self.saved.hypervisors.insert(name, document);
         }
     }
@@ -305,34 +311,35 @@ impl World {
 
     fn write_by_hand(
         &mut self,
-        deed: Option<Deed>,
+        deed: Option<PersonAction>,
         what: &str,
-        document: Document,
+        document: DocumentKey,
         documents: &Documents,
         expected: Expected,
     ) -> bool {
-        let Some(deed) = deed.filter(|_| *documents != self.saved && self.by_hand.is_none() && !self.pass.stale) else {
+        let Some(deed) = deed.filter(|_| *documents != self.saved && self.manual_edit.is_none() && !self.pass.stale)
+        else {
             return false;
         };
-        self.tell(format!("a person {what} {document:?}"));
-        self.did(deed);
-        self.by_hand = Some(ByHand { text: documents.write(), changed: document, expected });
+        self.trace_line(format!("a person {what} {document:?}"));
+        self.record_action(deed);
+        self.manual_edit = Some(ManualEdit { text: documents.write(), changed: document, expected });
         true
     }
 
     /// Each kind is as likely as the others.
-    fn some_document(&mut self) -> Option<Document> {
+    fn some_document(&mut self) -> Option<DocumentKey> {
         let saved = &self.saved;
         match self.random.between(0, 3) {
-            0 => self.random.pick(saved.hypervisors.keys().cloned()).map(Document::Hypervisor),
-            1 => self.random.pick(saved.clusters.keys().cloned()).map(Document::Cluster),
-            2 => self.random.pick(saved.components.keys().cloned()).map(Document::Component),
-            _ => self.random.pick(saved.secrets.keys().cloned()).map(Document::Secret),
+            0 => self.random.pick(saved.hypervisors.keys().cloned()).map(DocumentKey::Hypervisor),
+            1 => self.random.pick(saved.clusters.keys().cloned()).map(DocumentKey::Cluster),
+            2 => self.random.pick(saved.components.keys().cloned()).map(DocumentKey::Component),
+            _ => self.random.pick(saved.secrets.keys().cloned()).map(DocumentKey::Secret),
         }
     }
 
     /// Whether it cannot be missed, or made anew.
-    fn is_relied_on(&self, document: &Document) -> bool {
+    fn is_relied_on(&self, document: &DocumentKey) -> bool {
         let born = |cluster: &Cluster| {
             !cluster.deleted() && cluster.status.as_ref().is_some_and(|status| status.etcd.is_some())
         };
@@ -341,23 +348,24 @@ impl World {
             all.find(|cluster| cluster.id() == Some(id)).is_some_and(|cluster| born(cluster))
         };
         match document {
-            Document::Hypervisor(name) => {
+            DocumentKey::Hypervisor(name) => {
                 self.saved.components.values().any(|component| component.spec.hypervisor == *name)
             }
-            Document::Cluster(name) => {
+            DocumentKey::Cluster(name) => {
                 let id = self.saved.clusters.get(name).and_then(|cluster| cluster.id());
                 id.is_some_and(|id| {
                     self.saved.components_of(id).next().is_some()
                         || self.saved.secrets.keys().any(|secret| secret.namespace == id.namespace())
                 })
             }
-            Document::Component(name) => {
+            DocumentKey::Component(name) => {
                 let component = self.saved.components.get(name);
-                let is_member = component
-                    .is_some_and(|component| component.spec.role == Role::Etcd && component.stage() == Stage::Serving);
+                let is_member = component.is_some_and(|component| {
+                    component.spec.role == Role::Etcd && component.stage() == ComponentStage::Serving
+                });
                 is_member && of_id(&name.cluster)
             }
-            Document::Secret(name) => {
+            DocumentKey::Secret(name) => {
                 let mut ids = self.saved.clusters.values().filter_map(|cluster| cluster.id());
                 let id = ids.find(|id| id.namespace() == name.namespace);
                 name.name == ENCRYPTION_SECRET && id.is_some_and(of_id)
@@ -366,8 +374,8 @@ impl World {
     }
 }
 
-impl Deeds {
-    fn count(&mut self, deed: Deed) {
+impl PersonActionCounts {
+    fn count(&mut self, deed: PersonAction) {
         *self.0.entry(deed).or_default() += 1;
     }
 }

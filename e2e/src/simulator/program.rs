@@ -6,15 +6,15 @@ use keelway_api::{
     machine::{Container, ServerAdmin, ServerState},
     name::{ClusterId, ComponentName},
 };
-use keelway_cluster_controller::{controller::Configuration, egress::EgressConfig, gateway::GatewayConfig};
+use keelway_cluster_controller::{controller::ControllerConfiguration, egress::EgressConfig, gateway::GatewayConfig};
 
 /// The directory of a pod's files as its containers see it.
 const FILES: &str = "/etc/keelway/";
 
 /// A program that runs, as far as others notice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Program {
-    Etcd(Member),
+pub(super) enum SimulatedProgram {
+    Etcd(SimulatedMember),
     ApiServer {
         listen: SocketAddr,
         stores: Vec<SocketAddr>,
@@ -42,7 +42,7 @@ pub(super) enum Program {
 
 /// A member of a store as its flags say.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Member {
+pub(super) struct SimulatedMember {
     pub(super) cluster: ClusterId,
     pub(super) name: ComponentName,
     pub(super) client: SocketAddr,
@@ -51,7 +51,7 @@ pub(super) struct Member {
     pub(super) initial: BTreeMap<ComponentName, SocketAddr>,
 }
 
-impl Program {
+impl SimulatedProgram {
     /// Reads a command line, and the files that it names; an error is what the program would end with.
     pub(super) fn of(container: &Container, file: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Self, String> {
         let flags = Flags::of(&container.command);
@@ -87,7 +87,7 @@ impl Program {
 }
 
 /// A program of Keelway's own, as strict about its configuration as the real one.
-fn own(command: &[String], flags: &Flags, file: &impl Fn(&str) -> Option<Vec<u8>>) -> Result<Program, String> {
+fn own(command: &[String], flags: &Flags, file: &impl Fn(&str) -> Option<Vec<u8>>) -> Result<SimulatedProgram, String> {
     let path = flags.get("config")?.strip_prefix(FILES).ok_or("config")?;
     let config = text(file, path)?;
     let named = |path: &Path| {
@@ -104,23 +104,23 @@ fn own(command: &[String], flags: &Flags, file: &impl Fn(&str) -> Option<Vec<u8>
                 .chain([&wire_guard.private_key_file])
                 .try_for_each(|path| named(path))?;
             let connect = *connect.listen.first().ok_or("connect.listen")?;
-            Ok(Program::Gateway { connect, health })
+            Ok(SimulatedProgram::Gateway { connect, health })
         }
         Some("egress") => {
             let EgressConfig { cluster, health, .. } =
                 serde_json::from_str(&config).map_err(|error| error.to_string())?;
             let tls = [&cluster.tls.certificate_file, &cluster.tls.key_file, &cluster.tls.authority_file];
             tls.into_iter().try_for_each(|path| named(path))?;
-            Ok(Program::Egress { health })
+            Ok(SimulatedProgram::Egress { health })
         }
         Some("run") => {
             flags.get("identity")?;
             let health = flags.get("health")?.parse().map_err(|_| "health")?;
-            let Configuration { kubeconfig, authorities, .. } =
+            let ControllerConfiguration { kubeconfig, authorities, .. } =
                 serde_json::from_str(&config).map_err(|error| error.to_string())?;
             [&kubeconfig, &authorities].into_iter().try_for_each(|path| named(path))?;
             server_of(file)?;
-            Ok(Program::ClusterController { health })
+            Ok(SimulatedProgram::ClusterController { health })
         }
         other => Err(format!("no such program: {other:?}")),
     }
@@ -150,12 +150,12 @@ impl<'a> Flags<'a> {
         named.try_for_each(|name| file(name).map(|_| ()).ok_or_else(|| format!("open {FILES}{name}: no such file")))
     }
 
-    fn etcd(&self) -> Result<Program, String> {
+    fn etcd(&self) -> Result<SimulatedProgram, String> {
         let initial = self.get("initial-cluster")?.split(',').map(|pair| {
             let (name, url) = pair.split_once('=').ok_or("initial-cluster")?;
             Ok((name.parse().map_err(|_| "a member's name")?, address(url)?))
         });
-        let member = Member {
+        let member = SimulatedMember {
             cluster: self.get("initial-cluster-token")?.parse().map_err(|_| "initial-cluster-token")?,
             name: self.get("name")?.parse().map_err(|_| "name")?,
             client: address(self.get("listen-client-urls")?)?,
@@ -163,26 +163,26 @@ impl<'a> Flags<'a> {
             initial: initial.collect::<Result<_, String>>()?,
         };
         match member.initial.get(&member.name) {
-            Some(peer) if *peer == member.peer => Ok(Program::Etcd(member)),
+            Some(peer) if *peer == member.peer => Ok(SimulatedProgram::Etcd(member)),
             _ => Err("--initial-cluster does not have this member".to_owned()),
         }
     }
 
-    fn api_server(&self) -> Result<Program, String> {
+    fn api_server(&self) -> Result<SimulatedProgram, String> {
         let ip = self.get("bind-address")?.parse().map_err(|_| "bind-address")?;
         let port = self.get("secure-port")?.parse().map_err(|_| "secure-port")?;
         let stores = self.get("etcd-servers")?.split(',').map(address);
-        Ok(Program::ApiServer { listen: SocketAddr::new(ip, port), stores: stores.collect::<Result<_, _>>()? })
+        Ok(SimulatedProgram::ApiServer { listen: SocketAddr::new(ip, port), stores: stores.collect::<Result<_, _>>()? })
     }
 
-    fn controller(&self, file: &impl Fn(&str) -> Option<Vec<u8>>) -> Result<Program, String> {
+    fn controller(&self, file: &impl Fn(&str) -> Option<Vec<u8>>) -> Result<SimulatedProgram, String> {
         let ip = self.get("bind-address")?.parse().map_err(|_| "bind-address")?;
         let port = self.get("secure-port")?.parse().map_err(|_| "secure-port")?;
-        Ok(Program::Controller { listen: SocketAddr::new(ip, port), server: server_of(file)? })
+        Ok(SimulatedProgram::Controller { listen: SocketAddr::new(ip, port), server: server_of(file)? })
     }
 }
 
-fn proxy(config: &str) -> Result<Program, String> {
+fn proxy(config: &str) -> Result<SimulatedProgram, String> {
     let mut binds = Vec::new();
     let mut servers = BTreeMap::new();
     let mut backend = "";
@@ -199,7 +199,7 @@ fn proxy(config: &str) -> Result<Program, String> {
             _ => {}
         }
     }
-    Ok(Program::Proxy { binds, servers })
+    Ok(SimulatedProgram::Proxy { binds, servers })
 }
 
 fn text(file: &impl Fn(&str) -> Option<Vec<u8>>, name: &str) -> Result<String, String> {

@@ -13,7 +13,7 @@ impl Random {
     }
 
     /// Whether something happens that does once in so many times.
-    pub(super) fn once_in(&mut self, times: u32) -> bool {
+    pub(super) fn one_in(&mut self, times: u32) -> bool {
         self.0.random_range(0..times) == 0
     }
 

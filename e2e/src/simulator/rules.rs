@@ -5,14 +5,16 @@ use std::collections::BTreeSet;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
     Component, Documents,
-    machine::{ContainerPhase, MachineConfig, MachineState, Seen},
+    machine::{ContainerPhase, MachineConfig, MachineState, ObservedValue},
     name::{ClusterId, HypervisorName, PodName},
     role::Role,
 };
 use keelway_hypervisor_agent::action::{Action, PodAction};
-use keelway_planner::{Health, Observation, invariants, machine_configs, refuse};
+use keelway_planner::{ComponentHealth, PassObservation, invariants, machine_configs, refuse};
 
-use super::{machine::Machine, program::Member, runtime::Kept, world::World};
+use super::{
+    machine::SimulatedHypervisor, program::SimulatedMember, runtime::SimulatedContainer, state::SimulationState,
+};
 
 /// Whether a member of a born store that lost its data is recognised, and not started as a new one.
 const LOST_DATA_IS_RECOGNISED: bool = true;
@@ -30,18 +32,18 @@ pub(super) fn shows_a_key(text: &str) -> bool {
     text.contains(KEY) || text.contains("83, 73, 77, 75, 69, 89") || coded.iter().any(|coded| text.contains(coded))
 }
 
-impl World {
+impl SimulationState {
     /// Rules of documents, at each save and at the end of each pass.
     pub(super) fn check_documents(&mut self, after: &Documents) {
         let found = invariants::check(&self.pass.loaded, after, &self.usable(after));
         for violation in found {
-            self.breaks(violation.invariant, violation.what);
+            self.report_violation(violation.invariant, violation.what);
         }
     }
 
     /// What was seen but for machines that take nothing from these documents: nothing is planned on those, so what is on them
     /// is in nobody's way.
-    pub(super) fn usable(&self, identified: &Documents) -> Observation {
+    pub(super) fn usable(&self, identified: &Documents) -> PassObservation {
         let mut machines = self.pass.loaded.hypervisors.clone();
         for (name, document) in machines.iter_mut() {
             // Who came without an installation was given one before anything was looked at.
@@ -59,9 +61,9 @@ impl World {
     /// Rules of a config and its actions, before any of them begins.
     pub(super) fn check_actions(&mut self, machine: &HypervisorName, config: &MachineConfig, actions: &[Action]) {
         let seen = match self.pass.seen.machines.get(machine).map(|seen| &**seen) {
-            Some(Seen::Known(state)) => state.clone(),
-            Some(Seen::Unreachable { .. }) | None => {
-                return self.breaks("nothing is planned on what was not seen", machine.to_string());
+            Some(ObservedValue::Known(state)) => state.clone(),
+            Some(ObservedValue::Unreachable { .. }) | None => {
+                return self.report_violation("nothing is planned on what was not seen", machine.to_string());
             }
         };
         if self.pass.configs.is_none() {
@@ -69,19 +71,19 @@ impl World {
         }
         let saved = self.pass.configs.as_ref().and_then(|configs| configs.get(machine));
         if saved != Some(config) {
-            self.breaks("documents are saved before any effect that relies on them", machine.to_string());
+            self.report_violation("documents are saved before any effect that relies on them", machine.to_string());
         }
         let for_pods = actions.iter().any(|action| action.pod().is_some()) && !config.pods.is_empty();
         if seen.owner.is_none() && for_pods && !matches!(actions.first(), Some(Action::WriteOwner(_))) {
-            self.breaks("a machine's owner is recorded before anything else", machine.to_string());
+            self.report_violation("a machine's owner is recorded before anything else", machine.to_string());
         }
         if self.pass.stale && !actions.is_empty() {
-            self.breaks("nothing is done from stale documents", machine.to_string());
+            self.report_violation("nothing is done from stale documents", machine.to_string());
         }
         self.check_ends(&seen, config, actions);
         for action in actions {
             if shows_a_key(&format!("{action} {action:?}")) {
-                self.breaks("no key is in the words of an action", format!("{machine} {action}"));
+                self.report_violation("no key is in the words of an action", format!("{machine} {action}"));
             }
         }
     }
@@ -90,7 +92,7 @@ impl World {
     pub(super) fn check_action(&mut self, machine: &HypervisorName, action: &Action) {
         let Some(found) = self.machines.get(machine) else { return };
         if found.strangers.owner.is_some() && found.disk.owner == found.strangers.owner {
-            self.breaks("a machine of another installation is never changed", format!("{machine}: {action}"));
+            self.report_violation("a machine of another installation is never changed", format!("{machine}: {action}"));
             return;
         }
         match action {
@@ -100,7 +102,7 @@ impl World {
                     keeps_files_on(machine, component) && !self.is_deleted(&component.spec.cluster_id)
                 });
                 if wanted {
-                    self.breaks("files of wanted components stay", format!("{machine}: forgets {cluster}"));
+                    self.report_violation("files of wanted components stay", format!("{machine}: forgets {cluster}"));
                 }
             }
             Action::WriteOwner(_) | Action::RecordApplied(_) | Action::Leave => {}
@@ -109,9 +111,9 @@ impl World {
 
     fn check_pod_action(&mut self, machine: &HypervisorName, pod: &PodName, action: &PodAction) {
         let Some(found) = self.machines.get(machine) else { return };
-        if let Some(id) = touched(action).filter(|id| found.strangers.sandboxes.contains(*id)) {
+        if let Some(id) = runtime_id(action).filter(|id| found.strangers.sandboxes.contains(*id)) {
             let what = format!("{machine}: {action} of {id}");
-            return self.breaks("pods of others are never touched", what);
+            return self.report_violation("pods of others are never touched", what);
         }
         let has_data = *action == PodAction::RemoveTree && found.state().has_marked_data(pod);
         let outside = match action {
@@ -128,25 +130,25 @@ impl World {
             | PodAction::StopSandbox { .. }
             | PodAction::RemoveSandbox { .. }
             | PodAction::CreateContainer(_)
-            | PodAction::StartContainer { .. } => touched(action).is_some_and(|id| belongs_to_other(found, pod, id)),
+            | PodAction::StartContainer { .. } => runtime_id(action).is_some_and(|id| belongs_to_other(found, pod, id)),
             PodAction::EnsureImage(_)
             | PodAction::CreateSandbox(_)
             | PodAction::ChangeServer { .. }
             | PodAction::RemoveTree => false,
         };
         if outside {
-            self.breaks("what is done for a pod is done to that pod", format!("{machine} {pod}: {action}"));
+            self.report_violation("what is done for a pod is done to that pod", format!("{machine} {pod}: {action}"));
         }
         if has_data && ![&self.saved, &self.pass.kept, &self.pass.loaded].iter().any(|known| orders_removal(known, pod))
         {
             let what = format!("{machine} {pod}");
-            self.breaks("the data of a member is removed by an order in the documents", what);
+            self.report_violation("the data of a member is removed by an order in the documents", what);
         }
         let wanted = self.saved.components.get(pod).is_some_and(|component| keeps_files_on(machine, component));
         if *action == PodAction::RemoveTree && wanted && !self.is_deleted(&pod.cluster) {
             let late = !self.weather.calm && !self.started.contains(pod);
             if !late {
-                self.breaks("files of wanted components stay", format!("{machine} {pod}: {action}"));
+                self.report_violation("files of wanted components stay", format!("{machine} {pod}: {action}"));
             }
         }
     }
@@ -186,14 +188,14 @@ impl World {
 
     /// Whether the pass that runs has seen that the others of a pod do its work, or that none does, and has ended none of them.
     /// What happens to them after that is nobody's fault.
-    pub(super) fn is_spared(&mut self, pod: &PodName) -> bool {
+    pub(super) fn may_be_replaced(&mut self, pod: &PodName) -> bool {
         let Some(role) = role_of(pod) else { return true };
         let mut processes = self.machines.values().flat_map(|machine| machine.runtime.processes());
         if !processes.any(|(kept, process)| kept.pod == *pod && process.program.is_main()) {
             return true;
         }
         let ended = self.pass.ended.entry((pod.cluster.clone(), role)).or_insert_with(|| pod.clone()).clone();
-        let seen_well = |pod: &PodName| matches!(self.pass.seen.health.get(pod), Some(Health::Healthy));
+        let seen_well = |pod: &PodName| matches!(self.pass.seen.health.get(pod), Some(ComponentHealth::Healthy));
         let mut others = self.replicas(&pod.cluster, role).filter(|other| *other != pod);
         let others_work = if role == Role::Etcd { others.all(seen_well) } else { others.any(seen_well) };
         ended == *pod && (others_work || !self.replicas(&pod.cluster, role).any(seen_well))
@@ -204,7 +206,7 @@ impl World {
         let Some(role) = role_of(pod).filter(|role| before.contains(&(pod.cluster.clone(), *role))) else { return };
         let stays = self.saved.components.get(pod).is_some_and(|component| !component.is_leaving());
         if stays && !self.works(&pod.cluster, role) {
-            self.breaks("what several do goes on while one is replaced", format!("{pod}: {action}"));
+            self.report_violation("what several do goes on while one is replaced", format!("{pod}: {action}"));
         }
     }
 
@@ -228,13 +230,13 @@ impl World {
                 of_pod.next().is_some_and(|found| found.phase == ContainerPhase::Running) && of_pod.next().is_none()
             });
             if sandboxes == 1 && all_run && !seen.is_interrupted(pod, (wanted, &wanted.digests())) {
-                self.breaks("what runs as it should is left alone", pod.to_string());
+                self.report_violation("what runs as it should is left alone", pod.to_string());
             }
         }
     }
 
     /// A store begins only as it was written down.
-    pub(super) fn check_birth(&mut self, pod: &PodName, member: &Member) {
+    pub(super) fn check_birth(&mut self, pod: &PodName, member: &SimulatedMember) {
         // A person may have changed what is saved since.
         let of_pod = |documents: &Documents| {
             documents.clusters.values().find(|cluster| cluster.id() == Some(&pod.cluster)).cloned()
@@ -244,28 +246,28 @@ impl World {
         let store = kept.as_ref().and_then(|cluster| cluster.status.as_ref()?.etcd.as_ref());
         let same = store.is_some_and(|store| store.initial_cluster.keys().eq(member.initial.keys()));
         if !same && cluster.is_some() {
-            self.breaks("a store's first members are written down before the first start", pod.to_string());
+            self.report_violation("a store's first members are written down before the first start", pod.to_string());
         }
     }
 
     /// A member that ran before begins with nothing.
     pub(super) fn starts_empty(&mut self, pod: &PodName) {
-        self.tell(format!("{pod} starts with nothing, and ran before"));
+        self.trace_line(format!("{pod} starts with nothing, and ran before"));
         if LOST_DATA_IS_RECOGNISED && !self.is_deleted(&pod.cluster) {
-            self.breaks("a member that lost its data does not start as a new one", pod.to_string());
+            self.report_violation("a member that lost its data does not start as a new one", pod.to_string());
         }
     }
 
     /// What must be true of a world at rest.
     pub(super) fn check_rest(&mut self) {
         for what in self.missing() {
-            self.breaks("a settled world is as its documents say", what);
+            self.report_violation("a settled world is as its documents say", what);
         }
         let written = self.saved.write();
         match Documents::read(written.as_bytes()) {
             Ok(read) if read.write() == written => {}
-            Ok(_) => self.breaks("documents are read as they were written", "they differ"),
-            Err(faults) => self.breaks("documents are read as they were written", format!("{faults:?}")),
+            Ok(_) => self.report_violation("documents are read as they were written", "they differ"),
+            Err(faults) => self.report_violation("documents are read as they were written", format!("{faults:?}")),
         }
     }
 
@@ -278,7 +280,7 @@ impl World {
         .collect()
     }
 
-    fn at_rest(&self, name: &HypervisorName, machine: &Machine) -> Vec<String> {
+    fn at_rest(&self, name: &HypervisorName, machine: &SimulatedHypervisor) -> Vec<String> {
         let mut found = Vec::new();
         let here = self.saved.components.iter().filter(|(_, component)| component.spec.hypervisor == *name);
         let wanted: BTreeSet<PodName> = here.map(|(pod, _)| pod.clone()).collect();
@@ -286,7 +288,7 @@ impl World {
         if there.len() != wanted.len() || !there.iter().all(|pod| wanted.contains(*pod)) {
             found.push(format!("pods {there:?} instead of {wanted:?}"));
         }
-        let is_well = |kept: &Kept| kept.process.as_ref().is_some_and(|process| self.is_well(process));
+        let is_well = |kept: &SimulatedContainer| kept.process.as_ref().is_some_and(|process| self.is_well(process));
         let mut well: BTreeSet<&PodName> = machine.runtime.containers.iter().map(|kept| &kept.pod).collect();
         for kept in machine.runtime.containers.iter().filter(|kept| !is_well(kept)) {
             well.remove(&kept.pod);
@@ -325,7 +327,7 @@ fn role_of(pod: &PodName) -> Option<Role> {
 }
 
 /// The runtime's id that an action is about.
-fn touched(action: &PodAction) -> Option<&String> {
+fn runtime_id(action: &PodAction) -> Option<&String> {
     match action {
         PodAction::StopContainer { id, .. }
         | PodAction::RemoveContainer { id, .. }
@@ -344,7 +346,7 @@ fn touched(action: &PodAction) -> Option<&String> {
     }
 }
 
-fn belongs_to_other(machine: &Machine, pod: &PodName, id: &str) -> bool {
+fn belongs_to_other(machine: &SimulatedHypervisor, pod: &PodName, id: &str) -> bool {
     let sandboxes = machine.runtime.sandboxes.iter().filter(|sandbox| sandbox.id == id).map(|sandbox| &sandbox.pod);
     let containers = machine.runtime.containers.iter().filter(|kept| kept.state.id == id).map(|kept| &kept.pod);
     sandboxes.chain(containers).any(|owner| owner != pod)

@@ -9,45 +9,45 @@ use keelway_api::{
 use keelway_hypervisor_agent::action::{NewContainer, NewSandbox, ServerChange};
 use tokio::time::Instant;
 
-use super::{error::Refused, program::Program};
+use super::{error::SimulatedRefusal, program::SimulatedProgram};
 
 /// What a process ends with that a reboot or SIGKILL took away.
 pub(super) const KILLED: i32 = 137;
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Runtime {
+pub(super) struct SimulatedRuntime {
     /// Newest first.
     pub(super) sandboxes: Vec<SandboxState>,
     /// Newest first.
-    pub(super) containers: Vec<Kept>,
+    pub(super) containers: Vec<SimulatedContainer>,
     pub(super) images: BTreeSet<String>,
     ids: u64,
 }
 
 /// A container of ours.
 #[derive(Debug, Clone)]
-pub(super) struct Kept {
+pub(super) struct SimulatedContainer {
     pub(super) state: ContainerState,
     pub(super) pod: PodName,
     pub(super) made_from: Container,
     /// What runs in it.
-    pub(super) process: Option<Process>,
+    pub(super) process: Option<SimulatedProcess>,
 }
 
 /// A process of ours.
 #[derive(Debug, Clone)]
-pub(super) struct Process {
-    pub(super) program: Program,
+pub(super) struct SimulatedProcess {
+    pub(super) program: SimulatedProgram,
     pub(super) since: Instant,
     /// When it first can be ready.
     pub(super) up_at: Instant,
 }
 
-impl Runtime {
-    pub(super) fn create_sandbox(&mut self, pod: &PodName, new: &NewSandbox) -> Result<String, Refused> {
+impl SimulatedRuntime {
+    pub(super) fn create_sandbox(&mut self, pod: &PodName, new: &NewSandbox) -> Result<String, SimulatedRefusal> {
         let taken = |sandbox: &SandboxState| sandbox.pod == *pod && sandbox.attempt == new.attempt;
         if self.sandboxes.iter().any(taken) {
-            return Err(Refused(format!("the name {pod} {} is reserved", new.attempt)));
+            return Err(SimulatedRefusal(format!("the name {pod} {} is reserved", new.attempt)));
         }
         let id = self.new_id();
         let state = SandboxState {
@@ -66,19 +66,20 @@ impl Runtime {
         pod: &PodName,
         sandbox: &str,
         new: &NewContainer,
-    ) -> Result<String, Refused> {
+    ) -> Result<String, SimulatedRefusal> {
         let found = self.sandboxes.iter().find(|found| found.id == sandbox);
         if !found.is_some_and(|found| found.ready) {
-            return Err(Refused(format!("sandbox {sandbox} is not running")));
+            return Err(SimulatedRefusal(format!("sandbox {sandbox} is not running")));
         }
         let wanted = &new.container;
         if !self.images.contains(&wanted.image) {
-            return Err(Refused(format!("image {}: not found", wanted.image)));
+            return Err(SimulatedRefusal(format!("image {}: not found", wanted.image)));
         }
-        let taken =
-            |kept: &Kept| kept.pod == *pod && kept.state.name == wanted.name && kept.state.attempt == new.attempt;
+        let taken = |kept: &SimulatedContainer| {
+            kept.pod == *pod && kept.state.name == wanted.name && kept.state.attempt == new.attempt
+        };
         if self.containers.iter().any(taken) {
-            return Err(Refused(format!("the name {pod} {} {} is reserved", wanted.name, new.attempt)));
+            return Err(SimulatedRefusal(format!("the name {pod} {} {} is reserved", wanted.name, new.attempt)));
         }
         let id = self.new_id();
         let state = ContainerState {
@@ -89,22 +90,23 @@ impl Runtime {
             phase: ContainerPhase::Created,
             stop_seconds: Some(wanted.stop_seconds),
         };
-        self.containers.insert(0, Kept { state, pod: pod.clone(), made_from: wanted.clone(), process: None });
+        self.containers
+            .insert(0, SimulatedContainer { state, pod: pod.clone(), made_from: wanted.clone(), process: None });
         Ok(id)
     }
 
     /// The container, where it can be started.
-    pub(super) fn startable(&mut self, id: &str) -> Result<&mut Kept, Refused> {
+    pub(super) fn startable(&mut self, id: &str) -> Result<&mut SimulatedContainer, SimulatedRefusal> {
         let kept = self.containers.iter_mut().find(|kept| kept.state.id == id);
-        let kept = kept.ok_or_else(|| Refused(format!("container {id}: not found")))?;
+        let kept = kept.ok_or_else(|| SimulatedRefusal(format!("container {id}: not found")))?;
         if kept.state.phase != ContainerPhase::Created {
-            return Err(Refused(format!("container {id} is in state {:?}", kept.state.phase)));
+            return Err(SimulatedRefusal(format!("container {id} is in state {:?}", kept.state.phase)));
         }
         let sandbox = self.sandboxes.iter().find(|sandbox| sandbox.id == kept.state.sandbox);
         if sandbox.is_some_and(|sandbox| sandbox.ready) {
             Ok(kept)
         } else {
-            Err(Refused(format!("the sandbox of container {id} is not running")))
+            Err(SimulatedRefusal(format!("the sandbox of container {id} is not running")))
         }
     }
 
@@ -129,7 +131,7 @@ impl Runtime {
     }
 
     /// Ends processes.
-    pub(super) fn end(&mut self, which: impl Fn(&Kept) -> bool, code: i32) {
+    pub(super) fn end(&mut self, which: impl Fn(&SimulatedContainer) -> bool, code: i32) {
         let ending =
             self.containers.iter_mut().filter(|kept| kept.state.phase == ContainerPhase::Running && which(kept));
         for kept in ending {
@@ -153,18 +155,23 @@ impl Runtime {
 
     /// What each haproxy tells of its servers.
     pub(super) fn servers(&self) -> BTreeMap<PodName, BTreeMap<String, ServerState>> {
-        let of = |(kept, process): (&Kept, &Process)| {
-            let Program::Proxy { servers, .. } = &process.program else { return None };
+        let of = |(kept, process): (&SimulatedContainer, &SimulatedProcess)| {
+            let SimulatedProgram::Proxy { servers, .. } = &process.program else { return None };
             Some((kept.pod.clone(), servers.clone()))
         };
         self.processes().filter_map(of).collect()
     }
 
-    pub(super) fn change_server(&mut self, pod: &PodName, server: &str, change: &ServerChange) -> Result<(), Refused> {
+    pub(super) fn change_server(
+        &mut self,
+        pod: &PodName,
+        server: &str,
+        change: &ServerChange,
+    ) -> Result<(), SimulatedRefusal> {
         let mut processes =
             self.containers.iter_mut().filter(|kept| kept.pod == *pod).filter_map(|kept| kept.process.as_mut());
-        let Some(Program::Proxy { servers, .. }) = processes.next().map(|process| &mut process.program) else {
-            return Err(Refused("no haproxy answers".to_owned()));
+        let Some(SimulatedProgram::Proxy { servers, .. }) = processes.next().map(|process| &mut process.program) else {
+            return Err(SimulatedRefusal("no haproxy answers".to_owned()));
         };
         match (change, servers.get_mut(server)) {
             (ServerChange::Add { address, .. }, None) => {
@@ -177,13 +184,15 @@ impl Runtime {
                 servers.remove(server);
             }
             (ServerChange::Remove, None) => {}
-            (ServerChange::Add { .. }, Some(_)) => return Err(Refused(format!("{server} is there already"))),
-            (ServerChange::Enable | ServerChange::Drain, None) => return Err(Refused(format!("no server {server}"))),
+            (ServerChange::Add { .. }, Some(_)) => return Err(SimulatedRefusal(format!("{server} is there already"))),
+            (ServerChange::Enable | ServerChange::Drain, None) => {
+                return Err(SimulatedRefusal(format!("no server {server}")));
+            }
         }
         Ok(())
     }
 
-    pub(super) fn processes(&self) -> impl Iterator<Item = (&Kept, &Process)> {
+    pub(super) fn processes(&self) -> impl Iterator<Item = (&SimulatedContainer, &SimulatedProcess)> {
         self.containers.iter().filter_map(|kept| Some((kept, kept.process.as_ref()?)))
     }
 

@@ -6,7 +6,7 @@ use keelway_api::{
     Cluster, Hypervisor, ObjectMeta, Secret, Shared, Time,
     cluster::{CertificatesSpec, ClusterSpec, MemberPhase},
     duration::Span,
-    hypervisor::{Addresses, Endpoint, HypervisorRole, HypervisorSpec, PortRange},
+    hypervisor::{Addresses, HypervisorEndpoint, HypervisorRole, HypervisorSpec, PortRange},
     name::ClusterRef,
     release,
     role::Role,
@@ -16,17 +16,17 @@ use keelway_pki::CertificateFacts;
 use serde_json::json;
 
 use super::{
-    fault::Step,
-    machine::{Machine, Reach},
-    person::Deed,
-    world::World,
+    fault::FaultPoint,
+    machine::{Reachability, SimulatedHypervisor},
+    person::PersonAction,
+    state::SimulationState,
 };
 
 /// More than a run has time for.
 const MOST_MACHINES: usize = 7;
 const MOST_CLUSTERS: usize = 3;
 
-impl World {
+impl SimulationState {
     /// The first machines and the first cluster.
     pub(super) fn begin(&mut self) {
         for _ in 0..self.random.count(1, 2) {
@@ -40,14 +40,14 @@ impl World {
 
     /// One change of the documents by a person.
     pub(super) fn edit(&mut self) {
-        if self.by_hand.is_some() {
+        if self.manual_edit.is_some() {
             // What is written already is read first.
             return;
         }
         match self.random.between(0, 11) {
             0 if self.saved.clusters.len() < MOST_CLUSTERS => self.add_cluster(),
             1 if self.machines.len() < MOST_MACHINES => {
-                let role = if self.random.once_in(3) { HypervisorRole::Public } else { HypervisorRole::Private };
+                let role = if self.random.one_in(3) { HypervisorRole::Public } else { HypervisorRole::Private };
                 self.add_machine(role);
             }
             2 => self.delete_one(),
@@ -95,7 +95,7 @@ impl World {
 
     /// All clusters go.
     pub(super) fn delete_all(&mut self) {
-        self.by_hand = None;
+        self.manual_edit = None;
         let names: Vec<ClusterRef> = self.saved.clusters.keys().cloned().collect();
         for name in names {
             self.delete(&name);
@@ -103,19 +103,19 @@ impl World {
     }
 
     /// Nothing goes wrong any more, and nothing is asked for that cannot be.
-    pub(super) fn mend(&mut self) {
+    pub(super) fn stop_faults(&mut self) {
         self.weather.calm = true;
         self.uses_old_documents = false;
-        self.by_hand = None;
-        self.put_back_what_is_missed();
-        self.put_back_what_is_stale();
+        self.manual_edit = None;
+        self.restore_missing_secrets();
+        self.restore_stale_documents();
         self.reopen_machines();
         for machine in self.machines.values_mut() {
-            machine.reach = Reach::Up;
+            machine.reach = Reachability::Up;
             machine.full_until = None;
             machine.strangers.ports.clear();
             if machine.strangers.owner.take().is_some() {
-                machine.disk = super::disk::Disk::default();
+                machine.disk = super::disk::SimulatedDisk::default();
             }
         }
         let is_public = |machine: &&Shared<Hypervisor>| machine.spec.role == HypervisorRole::Public;
@@ -128,8 +128,8 @@ impl World {
                 cluster.spec.etcd.replicas = u32::try_from(store.initial_cluster.len()).unwrap();
             }
         }
-        self.put_back_what_machines_refuse();
-        self.tell("from here on nothing goes wrong");
+        self.restore_refused_documents();
+        self.trace_line("from here on nothing goes wrong");
     }
 
     fn add_machine(&mut self, role: HypervisorRole) {
@@ -140,10 +140,10 @@ impl World {
             HypervisorRole::Public => vec![format!("198.51.100.{number}")],
             HypervisorRole::Private => vec![],
         };
-        let to = if self.random.once_in(4) { 20_063 } else { 22_767 };
+        let to = if self.random.one_in(4) { 20_063 } else { 22_767 };
         let spec = HypervisorSpec {
             role,
-            endpoint: Endpoint::Unix { path: format!("/run/{name}.sock") },
+            endpoint: HypervisorEndpoint::Unix { path: format!("/run/{name}.sock") },
             addresses: Addresses { private: vec![private.to_string()], public },
             port_range: PortRange { from: 20_000, to },
             unschedulable: false,
@@ -158,26 +158,26 @@ impl World {
             ..ObjectMeta::default()
         };
         let name: keelway_api::name::HypervisorName = name.parse().unwrap();
-        let machine = self.machine(Machine::new(private));
-        self.did(Deed::BringsAMachine);
-        self.tell(format!("a person brings {name}, {role:?}, owner {:?}", machine.strangers.owner));
+        let machine = self.machine(SimulatedHypervisor::new(private));
+        self.record_action(PersonAction::BringsAMachine);
+        self.trace_line(format!("a person brings {name}, {role:?}, owner {:?}", machine.strangers.owner));
         self.machines.insert(name.clone(), machine);
         self.saved.hypervisors.insert(name, document);
     }
 
     /// A machine with others on it, perhaps.
-    fn machine(&mut self, mut machine: Machine) -> Machine {
+    fn machine(&mut self, mut machine: SimulatedHypervisor) -> SimulatedHypervisor {
         for number in 0..self.random.count(0, 2) {
             machine.strangers.sandboxes.insert(format!("stranger-{number}"));
         }
         for _ in 0..self.random.count(0, 2) {
             machine.strangers.ports.insert(u16::try_from(self.random.between(20_000, 20_010)).unwrap());
         }
-        if self.random.once_in(5) {
+        if self.random.one_in(5) {
             machine.ephemeral = Some((20_005, 20_015));
         }
-        let first = self.machines.is_empty() && self.weather.aim.1 == Step::Adopt;
-        if first || self.random.once_in(12) {
+        let first = self.machines.is_empty() && self.weather.aim.1 == FaultPoint::Adopt;
+        if first || self.random.one_in(12) {
             let owner: keelway_api::name::InstallationId = self.random.id().parse().unwrap();
             machine.disk.write_owner(&owner);
             machine.strangers.owner = Some(owner);
@@ -193,10 +193,10 @@ impl World {
         spec.etcd.replicas = self.number_of_members();
         spec.control_plane.replicas = self.random.count(1, 3);
         spec.ingress.replicas = self.random.count(1, 2);
-        if self.random.once_in(3) {
+        if self.random.one_in(3) {
             // Short enough for a jump of the clock to make them due.
             spec.certificates = CertificatesSpec { component_ttl: Span::hours(2), ..spec.certificates };
-        } else if self.random.once_in(4) {
+        } else if self.random.one_in(4) {
             // Authorities end with such a jump.
             let short = Span::minutes(45);
             spec.certificates =
@@ -208,8 +208,8 @@ impl World {
             namespace: Some(reference.namespace.clone()),
             ..ObjectMeta::default()
         };
-        self.did(Deed::AsksForACluster);
-        self.tell(format!("a person asks for {reference}: {}", sizes(&cluster)));
+        self.record_action(PersonAction::AsksForACluster);
+        self.trace_line(format!("a person asks for {reference}: {}", sizes(&cluster)));
         self.saved.clusters.insert(reference, cluster);
     }
 
@@ -220,7 +220,7 @@ impl World {
     fn scale(&mut self) {
         let Some(name) = self.random.pick(self.saved.clusters.keys().cloned().collect::<Vec<_>>()) else { return };
         let (what, members) = (self.random.between(0, 7), self.number_of_members());
-        let (few, some, maybe) = (self.random.count(0, 2), self.random.count(1, 3), self.random.once_in(2));
+        let (few, some, maybe) = (self.random.count(0, 2), self.random.count(1, 3), self.random.one_in(2));
         let Some(cluster) = self.saved.clusters.get_mut(&name) else { return };
         let plane = &mut cluster.spec.control_plane;
         match what {
@@ -232,8 +232,8 @@ impl World {
             _ => cluster.spec.etcd.replicas = members,
         }
         let (sizes, registry) = (sizes(cluster), cluster.spec.images.registry.clone());
-        self.did(Deed::Changes);
-        self.tell(format!("a person changes {name}: {sizes}, registry {registry:?}"));
+        self.record_action(PersonAction::Changes);
+        self.trace_line(format!("a person changes {name}: {sizes}, registry {registry:?}"));
     }
 
     /// One that is paused already is looked after again.
@@ -242,8 +242,8 @@ impl World {
         let Some(cluster) = self.saved.clusters.get_mut(&name) else { return };
         let paused = !cluster.spec.paused;
         cluster.spec.paused = paused;
-        self.did(if paused { Deed::Pauses } else { Deed::Unpauses });
-        self.tell(format!("a person {} {name}", if paused { "pauses" } else { "unpauses" }));
+        self.record_action(if paused { PersonAction::Pauses } else { PersonAction::Unpauses });
+        self.trace_line(format!("a person {} {name}", if paused { "pauses" } else { "unpauses" }));
     }
 
     /// As `keelway hypervisor cordon` and `uncordon` do it.
@@ -253,8 +253,8 @@ impl World {
         let closed = !document.spec.unschedulable;
         document.spec.unschedulable = closed;
         document.spec.drain = false;
-        self.did(if closed { Deed::Cordons } else { Deed::Uncordons });
-        self.tell(format!("a person {} {name}", if closed { "cordons" } else { "uncordons" }));
+        self.record_action(if closed { PersonAction::Cordons } else { PersonAction::Uncordons });
+        self.trace_line(format!("a person {} {name}", if closed { "cordons" } else { "uncordons" }));
     }
 
     /// As `keelway hypervisor drain --leave-etcd` does it.
@@ -263,8 +263,8 @@ impl World {
         let Some(document) = self.saved.hypervisors.get_mut(&name) else { return };
         document.spec.unschedulable = true;
         document.spec.drain = true;
-        self.did(Deed::Drains);
-        self.tell(format!("a person drains {name}"));
+        self.record_action(PersonAction::Drains);
+        self.trace_line(format!("a person drains {name}"));
     }
 
     /// Machines take components again, but for one that is drained where another one of its kind has room enough.
@@ -298,8 +298,8 @@ impl World {
 
     /// As `keelway cluster delete` does it.
     pub(super) fn delete(&mut self, name: &ClusterRef) {
-        self.did(Deed::Deletes);
-        self.tell(format!("a person deletes {name}"));
+        self.record_action(PersonAction::Deletes);
+        self.trace_line(format!("a person deletes {name}"));
         let now = Time(self.now());
         let Some(cluster) = self.saved.clusters.get_mut(name) else { return };
         if cluster.id().is_none() {

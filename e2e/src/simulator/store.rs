@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use keelway_api::{Asked, Documents, hypervisor::Applied};
+use keelway_api::{Documents, ReadOptions, hypervisor::Applied};
 use keelway_reconciler::{Store, StoreError};
 use tokio::time::Instant;
 
 use super::{
     bug::Bug,
-    error::Refused,
-    fault::Step,
-    sim::{Of, Sim},
-    world::{Pass, World},
+    error::SimulatedRefusal,
+    fault::FaultPoint,
+    fault_steps::{Sim, StepTarget},
+    state::{Pass, SimulationState},
 };
 
 pub(super) struct SimulatedStore(pub(super) Sim);
@@ -20,18 +20,18 @@ pub(super) struct SimulatedStore(pub(super) Sim);
 #[async_trait]
 impl Store for SimulatedStore {
     async fn load(&self) -> Result<Arc<Documents>, StoreError> {
-        let loaded = self.0.step(Step::Load, Of::Store, load).await;
+        let loaded = self.0.step(FaultPoint::Load, StepTarget::Store, load).await;
         loaded.map(Arc::new).map_err(|refused| failed("load", refused))
     }
 
     async fn save(&self, documents: &Documents) -> Result<(), StoreError> {
         let documents = {
             let mut world = self.0.world();
-            let documents = world.mistaken(documents.clone());
+            let documents = world.alter_documents(documents.clone());
             world.check_documents(&documents);
             documents
         };
-        let saved = self.0.step(Step::Save, Of::Store, move |world| save(world, &documents));
+        let saved = self.0.step(FaultPoint::Save, StepTarget::Store, move |world| save(world, &documents));
         match saved.await {
             Err(_) if self.0.world().bug == Some(Bug::IgnoresFailedSaves) => Ok(()),
             saved => saved.map_err(|refused| failed("save", refused)),
@@ -39,22 +39,22 @@ impl Store for SimulatedStore {
     }
 }
 
-fn load(world: &mut World) -> Result<Documents, Refused> {
+fn load(world: &mut SimulationState) -> Result<Documents, SimulatedRefusal> {
     if let Some(late) = world.unsaved.take() {
         world.saved = late;
     }
     world.counts.passes += 1;
     let number = world.counts.passes;
-    world.tell(format!("pass {number}"));
-    world.put_back_what_is_missed();
-    world.read_what_a_person_wrote()?;
+    world.trace_line(format!("pass {number}"));
+    world.restore_missing_secrets();
+    world.read_manual_edit()?;
     if world.bug == Some(Bug::EndedAuthorityStopsAll) && !world.clusters_whose_authority_ended().is_empty() {
-        return Err(Refused("an authority has ended".to_owned()));
+        return Err(SimulatedRefusal("an authority has ended".to_owned()));
     }
-    world.put_back_what_is_stale();
+    world.restore_stale_documents();
     let old = std::mem::take(&mut world.uses_old_documents).then(|| world.old_documents()).flatten();
     if old.is_some() {
-        world.tell("a person uses old documents");
+        world.trace_line("a person uses old documents");
     }
     let stale = old.is_some();
     let mut documents = old.unwrap_or_else(|| world.saved.clone());
@@ -68,15 +68,15 @@ fn load(world: &mut World) -> Result<Documents, Refused> {
 }
 
 /// What a person changed since the load is not written over.
-fn save(world: &mut World, documents: &Documents) -> Result<(), Refused> {
+fn save(world: &mut SimulationState, documents: &Documents) -> Result<(), SimulatedRefusal> {
     world.pass.configs = None;
     if world.bug == Some(Bug::SavesAfterwards) {
         world.unsaved = Some(documents.clone());
         return Ok(());
     }
     if !world.pass.stale {
-        if world.saved != world.pass.kept || world.by_hand.is_some() {
-            return Err(Refused("the documents were changed by somebody else".to_owned()));
+        if world.saved != world.pass.kept || world.manual_edit.is_some() {
+            return Err(SimulatedRefusal("the documents were changed by somebody else".to_owned()));
         }
         let documents =
             &if std::mem::take(&mut world.cuts_save) { world.cut_off(documents) } else { documents.clone() };
@@ -87,7 +87,7 @@ fn save(world: &mut World, documents: &Documents) -> Result<(), Refused> {
     Ok(())
 }
 
-impl World {
+impl SimulationState {
     /// What is there after some of the changes that lead to these documents.
     fn cut_off(&mut self, documents: &Documents) -> Documents {
         let steps = documents.steps_since(&self.saved);
@@ -96,18 +96,18 @@ impl World {
         for (number, step) in steps.iter().enumerate().take(whole + 1) {
             for change in step {
                 // Of the step that is cut off any part may be there.
-                if number < whole || self.random.once_in(2) {
+                if number < whole || self.random.one_in(2) {
                     saved.make(change, documents);
                     made += 1;
                 }
             }
         }
-        self.tell(format!("{made} of {} changes are saved", steps.iter().flatten().count()));
-        let asked = Asked { whole: true, ..Asked::default() };
+        self.trace_line(format!("{made} of {} changes are saved", steps.iter().flatten().count()));
+        let asked = ReadOptions { is_complete_world: true, ..ReadOptions::default() };
         if !saved.is_empty()
             && let Err(faults) = Documents::read_with(saved.write().as_bytes(), asked)
         {
-            self.breaks("a save that is cut off leaves sound documents", faults.to_string());
+            self.report_violation("a save that is cut off leaves sound documents", faults.to_string());
         }
         saved
     }
@@ -135,6 +135,6 @@ impl World {
     }
 }
 
-fn failed(operation: &'static str, refused: Refused) -> StoreError {
+fn failed(operation: &'static str, refused: SimulatedRefusal) -> StoreError {
     StoreError { operation, cause: Box::new(refused) }
 }

@@ -4,8 +4,8 @@
 use std::time::Instant;
 
 use keelway_e2e::{
-    World,
-    contract::{Case, ETCD, LiveMachine, RUNTIME, Subject},
+    TestFleet,
+    contract::{Case, ContractSubject, ETCD, LiveMachine, RUNTIME},
     host::on_own_host,
     simulator::SimulatedMachine,
 };
@@ -19,7 +19,7 @@ async fn simulated() {
 #[test]
 fn real() {
     on_own_host("real", || {
-        let mut world = World::new("e2econ");
+        let mut world = TestFleet::new("e2econ");
         world.create_two_without_agents();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let machine = runtime.block_on(LiveMachine::of(world));
@@ -28,7 +28,7 @@ fn real() {
     });
 }
 
-async fn all(subject: &dyn Subject, cases: &[Case]) {
+async fn all(subject: &dyn ContractSubject, cases: &[Case]) {
     for (name, case) in cases {
         println!("{name} ..");
         let started = Instant::now();

@@ -8,7 +8,7 @@ use std::{
 };
 
 use keelway_api::{hypervisor::Applied, role::Role};
-use keelway_e2e::{deadline, load::Load, ran::run};
+use keelway_e2e::{command::run, deadline, load::Load};
 use rustix::fs::statvfs;
 
 use crate::{
@@ -61,7 +61,7 @@ pub(crate) fn is_full(plane: &mut Plane<'_>, load: &Load) {
     assert_eq!(reason(plane, &name, "DiskPressure"), Some("DiskFull".to_owned()));
     let status = status(plane, &name);
     assert!(status.applied < status.issued, "it has the config of before");
-    load.goes_on(100);
+    load.wait_for_requests(100);
     load.lap("a disk was full").assert_good();
 
     mount(&format!("remount,size={SIZE}"), &disk);
@@ -71,7 +71,7 @@ pub(crate) fn is_full(plane: &mut Plane<'_>, load: &Load) {
     let status = self::status(plane, &name);
     assert_eq!(status.applied, status.issued);
     assert_eq!(plane.directory(&member, "data/member").metadata().unwrap().ino(), data, "nothing was thrown away");
-    load.goes_on(20);
+    load.wait_for_requests(20);
     load.lap("it had room again").assert_good();
 }
 

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use keelway_api::{Component, role::Role};
-use keelway_e2e::{Running, deadline, load::Load, machine::millis, process};
+use keelway_e2e::{RunningComponent, deadline, load::Load, machine::millis, process};
 
 use crate::{
     plane::Plane,
@@ -41,14 +41,14 @@ pub(crate) fn a_sandbox_of_each_role(plane: &Plane<'_>, load: &Load) {
         process::kill(plane.machine(component).sandbox_pid(&running.sandbox));
     }
     let what = "a sandbox of each role was killed";
-    plane.mend();
-    let is_new = |(component, before): (&&Component, &Running)| {
+    plane.help();
+    let is_new = |(component, before): (&&Component, &RunningComponent)| {
         plane.running(component).is_some_and(|now| now.sandbox != before.sandbox)
     };
     let took = deadline::until(what, deadline::KUBERNETES, || victims.iter().zip(&before).all(is_new));
     println!("{}  until all ran again: {what}", millis(took));
     plane.is_whole_again(what);
-    load.goes_on(20);
+    load.wait_for_requests(20);
     load.lap(what).assert_good();
 }
 
@@ -61,22 +61,22 @@ pub(crate) fn a_role_on_one_machine(plane: &Plane<'_>, load: &Load) {
             |component: &&&Component| all.iter().filter(|c| c.spec.hypervisor == component.spec.hypervisor).count();
         let crowded = &all.iter().max_by_key(beside).unwrap().spec.hypervisor;
         let victims: Vec<&Component> = all.iter().copied().filter(|c| c.spec.hypervisor == *crowded).collect();
-        let before: Vec<Running> = victims.iter().map(|component| plane.running(component).unwrap()).collect();
-        process::kill_together(victims.iter().zip(&before).flat_map(|(component, running)| {
+        let before: Vec<RunningComponent> = victims.iter().map(|component| plane.running(component).unwrap()).collect();
+        process::kill_all(victims.iter().zip(&before).flat_map(|(component, running)| {
             let machine = plane.machine(component);
             [machine.sandbox_pid(&running.sandbox), machine.container_pid(&running.container)]
         }));
         let what = format!("all {} of {role} on one machine were killed", victims.len());
-        plane.mend();
+        plane.help();
         let back = || {
-            let new = |(component, before): (&&Component, &Running)| {
+            let new = |(component, before): (&&Component, &RunningComponent)| {
                 plane.running(component).is_some_and(|now| now.sandbox != before.sandbox)
             };
             victims.iter().zip(&before).all(new)
         };
         deadline::until(&what, deadline::KUBERNETES, back);
         plane.is_whole_again(&what);
-        load.goes_on(20);
+        load.wait_for_requests(20);
         load.lap(&what).assert_good();
     }
 }
@@ -85,13 +85,19 @@ fn name(component: &Component) -> String {
     component.spec.name().unwrap().to_string()
 }
 
-fn comes_back(plane: &Plane<'_>, load: &Load, component: &Component, what: &str, is_new: impl Fn(&Running) -> bool) {
-    plane.mend();
+fn comes_back(
+    plane: &Plane<'_>,
+    load: &Load,
+    component: &Component,
+    what: &str,
+    is_new: impl Fn(&RunningComponent) -> bool,
+) {
+    plane.help();
     let back = || plane.running(component).is_some_and(|now| is_new(&now));
     let took = deadline::until(what, deadline::KUBERNETES, back);
     println!("{}  until it ran again: {what}", millis(took));
     plane.is_whole_again(what);
-    load.goes_on(20);
+    load.wait_for_requests(20);
     load.lap(what).assert_good();
 }
 
@@ -123,7 +129,7 @@ pub(crate) fn public_machine(plane: &Plane<'_>, load: &Load) {
     let away = plane.of_role(Role::Ingress)[0].spec.hypervisor.to_string();
     plane.power("stop", &away);
     // Enough for each worker to have met the machine that is gone, and gone on after that.
-    load.goes_on(600);
+    load.wait_for_requests(600);
     load.lap("a public machine lost its power").assert_good();
     plane.power("start", &away);
     plane.is_whole_again("a public machine is back");

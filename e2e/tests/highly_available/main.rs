@@ -17,53 +17,53 @@ mod scaling;
 mod store;
 mod unseen;
 
-use keelway_e2e::{Found, Reach, World, host::on_own_host, load::Load};
+use keelway_e2e::{MachineFacts, ReachMode, TestFleet, host::on_own_host, load::Load};
 use plane::Plane;
 
 /// Two public and three private machines; the last one's disk is of a size of its own.
-fn create(world: &mut World, reach: Reach) -> Vec<u8> {
+fn create(world: &mut TestFleet, reach: ReachMode) -> Vec<u8> {
     disk::of_its_own(&world.fleet);
     world.create_reached(reach, "2", "3")
 }
 
 #[test]
 fn clients_go_on() {
-    on_own_host("clients_go_on", || scenario("e2eha", Reach::Network));
+    on_own_host("clients_go_on", || scenario("e2eha", ReachMode::Network));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
 fn clients_go_on_by_sockets() {
-    on_own_host("clients_go_on_by_sockets", || scenario("e2ehaso", Reach::Socket));
+    on_own_host("clients_go_on_by_sockets", || scenario("e2ehaso", ReachMode::Socket));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
 fn clients_go_on_by_agents_sockets() {
-    on_own_host("clients_go_on_by_agents_sockets", || scenario("e2ehaag", Reach::AgentSocket));
+    on_own_host("clients_go_on_by_agents_sockets", || scenario("e2ehaag", ReachMode::AgentSocket));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
 fn clients_go_on_through_a_public_machine() {
-    on_own_host("clients_go_on_through_a_public_machine", || scenario("e2ehavi", Reach::Via));
+    on_own_host("clients_go_on_through_a_public_machine", || scenario("e2ehavi", ReachMode::Via));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
 fn clients_go_on_where_agents_wait() {
-    on_own_host("clients_go_on_where_agents_wait", || scenario("e2ehado", Reach::DialOut));
+    on_own_host("clients_go_on_where_agents_wait", || scenario("e2ehado", ReachMode::DialOut));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
 fn clients_go_on_behind_proxies() {
-    on_own_host("clients_go_on_behind_proxies", || scenario("e2ehapr", Reach::Proxy));
+    on_own_host("clients_go_on_behind_proxies", || scenario("e2ehapr", ReachMode::Proxy));
 }
 
-fn scenario(tag: &str, reach: Reach) {
-    let mut world = World::new(tag);
-    let host = Found::on_host(&world.fleet);
+fn scenario(tag: &str, reach: ReachMode) {
+    let mut world = TestFleet::new(tag);
+    let host = MachineFacts::on_host(&world.fleet);
     let machines = create(&mut world, reach);
     let mut plane = Plane::new(&world, &machines);
     replicas::are_spread(&plane);
@@ -76,7 +76,7 @@ fn scenario(tag: &str, reach: Reach) {
     replicas::are_spread(&plane);
 
     let load = Load::start(&plane.kubectl);
-    load.goes_on(100);
+    load.wait_for_requests(100);
     failures::each_container(&plane, &load);
     failures::a_sandbox_of_each_role(&plane, &load);
     failures::private_machine(&mut plane, &load);
@@ -92,7 +92,7 @@ fn scenario(tag: &str, reach: Reach) {
     plane.delete();
     let gone = world.keelway.run(&["hypervisor", "local", "destroy"], &plane.text).succeeded();
     println!("{:>7} ms  until all machines were gone", gone.took.as_millis());
-    let difference = host.difference(&Found::on_host(&world.fleet));
+    let difference = host.difference(&MachineFacts::on_host(&world.fleet));
     assert!(difference.is_empty(), "not as it was found:\n{difference}");
 }
 
@@ -100,11 +100,11 @@ fn scenario(tag: &str, reach: Reach) {
 #[ignore = "long: what a lost sandbox held is given its time to drain, one after the other"]
 fn clients_go_on_without_any_sandbox() {
     on_own_host("clients_go_on_without_any_sandbox", || {
-        let mut world = World::new("e2ehas");
-        let machines = create(&mut world, Reach::Network);
+        let mut world = TestFleet::new("e2ehas");
+        let machines = create(&mut world, ReachMode::Network);
         let plane = Plane::new(&world, &machines);
         let load = Load::start(&plane.kubectl);
-        load.goes_on(100);
+        load.wait_for_requests(100);
         failures::each_sandbox(&plane, &load);
         load.end().assert_good();
     });

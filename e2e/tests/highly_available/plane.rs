@@ -3,27 +3,27 @@
 use std::{collections::BTreeMap, fs};
 
 use keelway_api::{Cluster, Component, Documents, cluster::ClusterSpec, role::Role};
-use keelway_e2e::{Keelway, Kubectl, Machine, Running, World, deadline, machine::millis};
+use keelway_e2e::{Keelway, Kubectl, RunningComponent, TestFleet, TestMachine, deadline, machine::millis};
 
 use crate::ingress;
 
 /// The cluster as its documents tell.
 pub(crate) struct Plane<'a> {
-    world: &'a World,
+    world: &'a TestFleet,
     pub(crate) keelway: &'a Keelway,
     pub(crate) fleet: &'a str,
     /// What `reconcile` wrote last.
     pub(crate) text: Vec<u8>,
     /// The same, read.
     pub(crate) documents: Documents,
-    pub(crate) machines: Vec<Machine>,
+    pub(crate) machines: Vec<TestMachine>,
     /// An administrator's client.
     pub(crate) kubectl: Kubectl,
 }
 
 impl<'a> Plane<'a> {
     /// Three of each on private machines, two ingresses.
-    pub(crate) fn new(world: &'a World, machines: &[u8]) -> Self {
+    pub(crate) fn new(world: &'a TestFleet, machines: &[u8]) -> Self {
         let keelway = &world.keelway;
         let size = ["--etcd-replicas", "3", "--control-plane-replicas", "3", "--ingress-replicas", "2"];
         let inject = [&["cluster", "inject", "--name", "c1"][..], &size].concat();
@@ -60,17 +60,17 @@ impl<'a> Plane<'a> {
     }
 
     /// The machine of a component.
-    pub(crate) fn machine(&self, component: &Component) -> &Machine {
+    pub(crate) fn machine(&self, component: &Component) -> &TestMachine {
         self.machines.iter().find(|machine| machine.name() == component.spec.hypervisor.as_str()).unwrap()
     }
 
     /// The machine of this name.
-    pub(crate) fn machine_named(&self, name: &str) -> &Machine {
+    pub(crate) fn machine_named(&self, name: &str) -> &TestMachine {
         self.machines.iter().find(|machine| machine.name() == name).unwrap()
     }
 
     /// What runs of a component, if anything does.
-    pub(crate) fn running(&self, component: &Component) -> Option<Running> {
+    pub(crate) fn running(&self, component: &Component) -> Option<RunningComponent> {
         self.machine(component).of(component)
     }
 
@@ -92,15 +92,15 @@ impl<'a> Plane<'a> {
     }
 
     /// What agents do by themselves is done by a pass where there are none. It asks for nothing else than the documents did before.
-    pub(crate) fn mend(&self) {
-        if !self.machines.iter().all(Machine::has_agent) {
+    pub(crate) fn help(&self) {
+        if !self.machines.iter().all(TestMachine::has_agent) {
             let _ = self.keelway.run(&["reconcile"], &self.text).succeeded();
         }
     }
 
     /// Waits until there is nothing to do and nothing to wait for, and every ingress knows it. Nothing is done for it where there are agents.
     pub(crate) fn is_whole_again(&self, what: &str) {
-        self.mend();
+        self.help();
         let idle = || self.keelway.run(&["plan", "--exit-code"], &self.text).code() == 0;
         let took = deadline::until(what, deadline::KUBERNETES, || ingress::are_whole(self) && idle());
         println!("{}  until all was well: {what}", millis(took));

@@ -1,7 +1,7 @@
 //! Machines that do not answer: the rest goes on, and nothing is planned from what cannot be seen.
 
 use keelway_api::{Documents, Hypervisor, condition, role::Role};
-use keelway_e2e::{Ran, load::Load, process};
+use keelway_e2e::{FinishedCommand, load::Load, process};
 use rustix::process::Signal;
 
 use crate::plane::Plane;
@@ -39,7 +39,7 @@ pub(crate) fn goes_on_without(plane: &mut Plane<'_>, away: &str) {
 }
 
 /// The report says what waits for what, and the exit code that it is not settled.
-fn waits_for(ran: &Ran, away: &str, documents: &Documents) {
+fn waits_for(ran: &FinishedCommand, away: &str, documents: &Documents) {
     assert_eq!(ran.code(), 3, "{}", ran.stderr);
     assert!(ran.stderr.contains(&format!("{away} waits for ")), "{}", ran.stderr);
     assert!(ran.stderr.contains("not settled in time"), "{}", ran.stderr);

@@ -1,9 +1,9 @@
 //! Where a command is cut off, and by what.
 
-use keelway_cri::fake::When;
+use keelway_cri::fake::SignalTiming;
 use keelway_e2e::{
-    failpoint::{self, At},
-    fake_machine::{Moment, Order},
+    failpoint::{self, FailpointSelector},
+    fake_machine::{SignalOrder, SignalTrigger},
 };
 use rustix::process::{Pid, Signal};
 use tokio::process::Child;
@@ -21,7 +21,7 @@ pub(crate) struct Cut {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Point {
     /// A call to the machine of this index that changes something.
-    Call(usize, usize, When),
+    Call(usize, usize, SignalTiming),
     /// A moment before or after a save or an effect, in the order in which the program comes to them.
     Failpoint(usize),
     /// An object that is stored in the cluster, before the answer.
@@ -34,17 +34,17 @@ impl World {
         let Cut { point, signal } = cut;
         match point {
             Point::Call(machine, nth, when) => {
-                self.machines[machine].order(Order { signal, moment: Moment::Call(nth, when) }).await;
+                self.machines[machine].order(SignalOrder { signal, moment: SignalTrigger::Call(nth, when) }).await;
                 self.keelway(&["reconcile"], documents).await
             }
             Point::Stored(nth) => {
                 let child = self.spawn(&["reconcile"]);
-                let order = Order { signal, moment: Moment::Stored(nth, pid(&child)) };
+                let order = SignalOrder { signal, moment: SignalTrigger::Stored(nth, pid(&child)) };
                 self.machines[0].order(order).await;
                 end(child, documents).await
             }
             Point::Failpoint(nth) => {
-                let cut = failpoint::Cut { signal, at: At::Nth(nth) };
+                let cut = failpoint::FailpointSignal { signal, at: FailpointSelector::Nth(nth) };
                 self.keelway_until(Some(&cut), &["reconcile"], documents).await
             }
         }

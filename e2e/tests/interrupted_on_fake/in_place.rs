@@ -2,8 +2,8 @@
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
-use keelway_cri::fake::When;
-use keelway_e2e::fake_machine::{Moment, Order};
+use keelway_cri::fake::SignalTiming;
+use keelway_e2e::fake_machine::{SignalOrder, SignalTrigger};
 use rustix::process::Signal;
 
 use crate::{
@@ -22,8 +22,8 @@ async fn a_file_in_place_has_everything_before_each_effect() {
         let mut world = World::start().await;
         let file = world.file("world.yaml", &world.with_cluster().await);
         let reconcile = ["reconcile", "--in-place", file.to_str().unwrap()];
-        let moment = Moment::Call(nth, When::AfterAnswer);
-        world.machines[0].order(Order { signal: Signal::KILL, moment }).await;
+        let moment = SignalTrigger::Call(nth, SignalTiming::AfterAnswer);
+        world.machines[0].order(SignalOrder { signal: Signal::KILL, moment }).await;
         let ended = world.keelway(&reconcile, "").await;
         assert!(ended.killed(), "{:?}: {}", ended.status, ended.stderr);
 
@@ -48,7 +48,9 @@ async fn a_file_in_place_has_everything_before_each_effect() {
 async fn documents_of_a_killed_run_are_offered() {
     let mut world = World::start().await;
     let input = world.with_cluster().await;
-    world.machines[0].order(Order { signal: Signal::KILL, moment: Moment::Call(3, When::AfterAnswer) }).await;
+    world.machines[0]
+        .order(SignalOrder { signal: Signal::KILL, moment: SignalTrigger::Call(3, SignalTiming::AfterAnswer) })
+        .await;
     assert!(world.keelway(&["reconcile"], &input).await.killed());
     let left = world.left();
     let left = left[0].to_str().unwrap();

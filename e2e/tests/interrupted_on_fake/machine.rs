@@ -12,8 +12,8 @@ use keelway_api::{
     machine::DATA_MARK,
     release::{self, KEELWAY, cluster_controller_image, haproxy_image},
 };
-use keelway_cri::{ContainerState, Deadlines, Runtime, SandboxState};
-use keelway_e2e::fake_machine::Order;
+use keelway_cri::{CriContainerState, CriRuntime, CriSandboxState, Deadlines};
+use keelway_e2e::fake_machine::SignalOrder;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
     process::{Child, ChildStdin, ChildStdout, Command},
@@ -32,8 +32,8 @@ pub(crate) struct Machine {
 /// What is on a machine: each sandbox and container with its state, each file with owner and mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    pub(crate) sandboxes: Vec<(String, SandboxState)>,
-    pub(crate) containers: Vec<(String, ContainerState)>,
+    pub(crate) sandboxes: Vec<(String, CriSandboxState)>,
+    pub(crate) containers: Vec<(String, CriContainerState)>,
     pub(crate) files: BTreeMap<PathBuf, (u32, u32)>,
 }
 
@@ -67,7 +67,7 @@ impl Machine {
     }
 
     /// Gives an order, and returns when it stands.
-    pub(crate) async fn order(&mut self, order: Order) {
+    pub(crate) async fn order(&mut self, order: SignalOrder) {
         self.orders.write_all(format!("{order}\n").as_bytes()).await.unwrap();
         assert_eq!(self.answers.next_line().await.unwrap().as_deref(), Some("ok"));
     }
@@ -79,14 +79,14 @@ impl Machine {
 
     /// What is there, with `ID` in the place of the cluster's id.
     pub(crate) async fn seen(&self, id: &str) -> Seen {
-        let runtime = Runtime::on_socket(&self.socket, Deadlines::default()).unwrap();
+        let runtime = CriRuntime::on_socket(&self.socket, Deadlines::default()).unwrap();
         let everything = BTreeMap::new();
         let mut seen = Seen::default();
         let pods = runtime.list_pod_sandboxes(&everything).await.unwrap();
         seen.sandboxes = pods.iter().map(|pod| (pod.name.clone(), pod.state)).collect();
         let pod = |id: &str| pods.iter().find(|pod| pod.id == id).map(|pod| pod.name.as_str());
         let containers = runtime.list_containers(&everything).await.unwrap();
-        let container = |found: &keelway_cri::Container| {
+        let container = |found: &keelway_cri::CriContainer| {
             (format!("{}/{}", pod(&found.sandbox_id).unwrap_or("no pod"), found.name), found.state)
         };
         seen.containers = containers.iter().map(container).collect();

@@ -19,7 +19,7 @@ mod world;
 use std::collections::BTreeSet;
 
 use cut::{Cut, Point};
-use keelway_cri::fake::When;
+use keelway_cri::fake::SignalTiming;
 use keelway_planner::first_bindings;
 use reference::{Counts, reference};
 use round::rounds;
@@ -27,12 +27,12 @@ use rustix::process::Signal;
 
 #[tokio::test]
 async fn a_signal_after_each_call() {
-    calls(When::AfterAnswer).await;
+    calls(SignalTiming::AfterAnswer).await;
 }
 
 #[tokio::test]
 async fn a_signal_before_each_answer() {
-    calls(When::BeforeAnswer).await;
+    calls(SignalTiming::BeforeAnswer).await;
 }
 
 /// Before and after each save and each effect: calls on both machines, files, records, what is applied in the cluster.
@@ -54,11 +54,11 @@ async fn a_signal_while_objects_are_stored_in_the_cluster() {
     // Those of a stage are stored beside each other.
     let ends: BTreeSet<usize> = ends.flatten().collect();
     let stored = cuts(ends.into_iter().map(Point::Stored));
-    let deletions = cuts((1..=found.deletion.calls[0]).map(|nth| Point::Call(0, nth, When::AfterAnswer)));
+    let deletions = cuts((1..=found.deletion.calls[0]).map(|nth| Point::Call(0, nth, SignalTiming::AfterAnswer)));
     rounds("stored objects", stored, deletions).await;
 }
 
-async fn calls(when: When) {
+async fn calls(when: SignalTiming) {
     let found = reference().await;
     let of_machine = |machine: usize, last: usize| (1..=last).map(move |nth| Point::Call(machine, nth, when));
     let of_both = |counts: &Counts| {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use keelway_api::{Documents, condition::is_true, release};
-use keelway_cri::{ContainerState, SandboxState};
+use keelway_cri::{CriContainerState, CriSandboxState};
 use keelway_e2e::{deadline, manager::documents_in, process};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use rustix::process::Signal;
@@ -262,8 +262,8 @@ impl Managed {
             let seen = machine.seen("").await;
             let wanted = documents.components.values().filter(|component| component.spec.hypervisor == *name);
             assert_eq!(seen.sandboxes.len(), wanted.count(), "{name}: {:?}", seen.sandboxes);
-            assert!(seen.sandboxes.iter().all(|(_, state)| *state == SandboxState::Ready), "{:?}", seen.sandboxes);
-            let runs = |state: &ContainerState| *state == ContainerState::Running;
+            assert!(seen.sandboxes.iter().all(|(_, state)| *state == CriSandboxState::Ready), "{:?}", seen.sandboxes);
+            let runs = |state: &CriContainerState| *state == CriContainerState::Running;
             assert!(seen.containers.iter().all(|(_, state)| runs(state)), "{:?}", seen.containers);
             let ids =
                 |path: &Path| path.strip_prefix("var/lib/keelway").ok()?.iter().next()?.to_str().map(str::to_owned);

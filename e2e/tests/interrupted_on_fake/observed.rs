@@ -1,7 +1,7 @@
 //! What a pass sees, as a document: no key is in it, and the same plan comes of it.
 
 use keelway_api::Documents;
-use keelway_e2e::keys::Keys;
+use keelway_e2e::leak_patterns::LeakPatterns;
 
 use crate::world::World;
 
@@ -9,7 +9,7 @@ use crate::world::World;
 async fn an_observation_has_no_key_and_gives_the_same_plan() {
     let world = World::start().await;
     let settled = world.settle(&world.with_cluster().await).await;
-    let keys = Keys::of(&Documents::read(settled.as_bytes()).unwrap());
+    let keys = LeakPatterns::of(&Documents::read(settled.as_bytes()).unwrap());
     assert!(keys.count() > 10, "{}", keys.count());
     let deleted = world.deleted(&settled).await;
     for documents in [&settled, &deleted] {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, path::PathBuf, process::Stdio};
 
 use keelway_api::Documents;
-use keelway_cri::{Deadlines, Runtime};
+use keelway_cri::{CriRuntime, Deadlines};
 use tempfile::TempDir;
 use tokio::process::Command;
 
@@ -83,7 +83,7 @@ impl AgentWorld {
     async fn sandboxes(&self) -> BTreeMap<(usize, String), String> {
         let mut found = BTreeMap::new();
         for (number, machine) in self.machines.iter().enumerate() {
-            let runtime = Runtime::on_socket(&machine.socket, Deadlines::default()).unwrap();
+            let runtime = CriRuntime::on_socket(&machine.socket, Deadlines::default()).unwrap();
             let pods = runtime.list_pod_sandboxes(&BTreeMap::new()).await.unwrap();
             found.extend(pods.into_iter().map(|pod| ((number, pod.name), pod.id)));
         }

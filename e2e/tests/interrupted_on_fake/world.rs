@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use keelway_e2e::failpoint::Cut;
+use keelway_e2e::failpoint::FailpointSignal;
 use tempfile::TempDir;
 use tokio::{
     io::AsyncWriteExt,
@@ -85,7 +85,12 @@ impl World {
     }
 
     /// The same of the program that tells of its failpoints, and ends itself at one of them.
-    pub(crate) async fn keelway_until(&self, cut: Option<&Cut>, arguments: &[&str], documents: &str) -> Ended {
+    pub(crate) async fn keelway_until(
+        &self,
+        cut: Option<&FailpointSignal>,
+        arguments: &[&str],
+        documents: &str,
+    ) -> Ended {
         let mut command = self.run(Path::new(env!("CARGO_BIN_EXE_keelway-cut")), arguments);
         command.env("POINTS", self.points()).stderr(Stdio::piped());
         if let Some(cut) = cut {

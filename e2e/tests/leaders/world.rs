@@ -7,8 +7,8 @@ use std::{
 };
 
 use keelway_api::{machine::MachineConfig, release};
-use keelway_cri::{ContainerState, Deadlines, Runtime, SandboxState};
-use keelway_hypervisor_agent::{client::Client, report::chain_text};
+use keelway_cri::{CriContainerState, CriRuntime, CriSandboxState, Deadlines};
+use keelway_hypervisor_agent::{client::HypervisorAgentClient, report::chain_text};
 
 use crate::{
     kubectl::Kubectl,
@@ -154,7 +154,7 @@ impl World {
     pub(crate) async fn hear_of_leader(&self, term: u64) -> usize {
         let installation = self.kubectl.says(&["get", "hv", "hv-0", "-o", "jsonpath={.status.installation}"]);
         let late = MachineConfig {
-            format: keelway_api::machine::Format::NEWEST,
+            format: keelway_api::machine::ConfigFormat::NEWEST,
             installation: installation.parse().unwrap(),
             term,
             generation: 1000,
@@ -164,7 +164,7 @@ impl World {
         };
         let mut refused = 0;
         for machine in &self.machines {
-            let agent = Client::on_socket(&machine.root.join("agent.sock"));
+            let agent = HypervisorAgentClient::on_socket(&machine.root.join("agent.sock"));
             let error = chain_text(&agent.apply(&late, &|_| {}).await.unwrap_err());
             refused += usize::from(error.contains("another manager leads by now"));
         }
@@ -197,12 +197,12 @@ impl World {
         let all = BTreeMap::new();
         let mut sandboxes = 0;
         for machine in &self.machines {
-            let runtime = Runtime::on_socket(&machine.socket, Deadlines::default()).unwrap();
+            let runtime = CriRuntime::on_socket(&machine.socket, Deadlines::default()).unwrap();
             let (pods, containers) = (runtime.list_pod_sandboxes(&all).await, runtime.list_containers(&all).await);
             let (pods, containers) = (pods.unwrap(), containers.unwrap());
             sandboxes += pods.len();
-            assert!(pods.iter().all(|pod| pod.state == SandboxState::Ready), "{pods:?}");
-            assert!(containers.iter().all(|one| one.state == ContainerState::Running), "{containers:?}");
+            assert!(pods.iter().all(|pod| pod.state == CriSandboxState::Ready), "{pods:?}");
+            assert!(containers.iter().all(|one| one.state == CriContainerState::Running), "{containers:?}");
         }
         assert_eq!(sandboxes, components.lines().count());
         let made = self.made();

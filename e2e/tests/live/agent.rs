@@ -7,7 +7,7 @@ use std::{
 };
 
 use keelway_e2e::{
-    ControlPlane, Keelway, Machine, Running, World, deadline,
+    Keelway, RunningComponent, TestControlPlane, TestFleet, TestMachine, deadline,
     host::on_own_host,
     machine::{find, millis},
     process,
@@ -20,7 +20,7 @@ fn machines_keep_themselves_alive() {
 }
 
 fn scenario() {
-    let mut world = World::new("e2eagt");
+    let mut world = TestFleet::new("e2eagt");
     let made = world.create_two();
     let plane = born(&world.keelway, &made);
     let _ = plane.kubectl.run(&["create", "configmap", "kept", "--from-literal=from=before"]).succeeded();
@@ -35,13 +35,13 @@ fn scenario() {
         for machine in &plane.machines {
             process::kill(machine.agent_pid());
         }
-        assert_eq!(world.make_whole(), made);
+        assert_eq!(world.restart_missing(), made);
     });
     nothing_restarts(&plane, || {
         for machine in &plane.machines {
             process::kill(machine.pid());
         }
-        assert_eq!(world.make_whole(), made);
+        assert_eq!(world.restart_missing(), made);
     });
     // Its agent has found the new runtime.
     what_is_killed_comes_back(&plane, "kube-controller-manager-0");
@@ -51,24 +51,24 @@ fn scenario() {
     assert_eq!(world.keelway.run(&["plan", "--exit-code"], &settled.stdout).code(), 0);
 }
 
-fn born<'a>(keelway: &'a Keelway, made: &[u8]) -> ControlPlane<'a> {
+fn born<'a>(keelway: &'a Keelway, made: &[u8]) -> TestControlPlane<'a> {
     let injected = keelway.run(&["cluster", "inject", "--name", "c1"], made).succeeded().stdout;
     let text = keelway.run(&["reconcile"], &injected).succeeded().stdout;
     let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
     fs::write(keelway.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
-    ControlPlane::new(keelway, text, "c1.kubeconfig")
+    TestControlPlane::new(keelway, text, "c1.kubeconfig")
 }
 
-fn is_new(plane: &ControlPlane<'_>, component: &str, before: &Running) -> bool {
+fn is_new(plane: &TestControlPlane<'_>, component: &str, before: &RunningComponent) -> bool {
     plane.running().get(component).is_some_and(|now| now.container != before.container)
 }
 
-fn serves(plane: &ControlPlane<'_>) -> bool {
+fn serves(plane: &TestControlPlane<'_>) -> bool {
     plane.kubectl.run(&["get", "--raw", "/readyz", "--request-timeout=2s"]).code() == 0
 }
 
 /// The container's process, by the signal that none can catch. Only it comes back as another one.
-fn what_is_killed_comes_back(plane: &ControlPlane<'_>, component: &str) {
+fn what_is_killed_comes_back(plane: &TestControlPlane<'_>, component: &str) {
     let (machine, before) = find(&plane.machines, component);
     process::kill(machine.container_pid(&before.container));
     let killed = Instant::now();
@@ -83,12 +83,12 @@ fn what_is_killed_comes_back(plane: &ControlPlane<'_>, component: &str) {
 /// A component that lives and does nothing.
 struct Silent {
     component: &'static str,
-    before: Running,
+    before: RunningComponent,
     since: Instant,
 }
 
 impl Silent {
-    fn of(plane: &ControlPlane<'_>, component: &'static str) -> Self {
+    fn of(plane: &TestControlPlane<'_>, component: &'static str) -> Self {
         let (machine, before) = find(&plane.machines, component);
         // Silence counts of what was up.
         let up = format!("pod={}/{component}", plane.id());
@@ -102,18 +102,18 @@ impl Silent {
     }
 
     /// Three questions, each ten seconds after the other, and ten seconds more to end.
-    fn comes_back(self, plane: &ControlPlane<'_>) {
+    fn comes_back(self, plane: &TestControlPlane<'_>) {
         let limit = deadline::KUBERNETES.max(Duration::from_secs(150));
         deadline::until("a new container", limit, || is_new(plane, self.component, &self.before));
         println!("{}  until {} ran again after it was stopped", millis(self.since.elapsed()), self.component);
     }
 }
 
-fn processes(plane: &ControlPlane<'_>) -> BTreeMap<String, u32> {
-    plane.machines.iter().flat_map(Machine::pids).collect()
+fn processes(plane: &TestControlPlane<'_>) -> BTreeMap<String, u32> {
+    plane.machines.iter().flat_map(TestMachine::pids).collect()
 }
 
-fn nothing_restarts(plane: &ControlPlane<'_>, meanwhile: impl FnOnce()) {
+fn nothing_restarts(plane: &TestControlPlane<'_>, meanwhile: impl FnOnce()) {
     let before = (plane.running(), processes(plane));
     assert_eq!(before.0.len(), plane.components().len());
     meanwhile();
@@ -122,9 +122,9 @@ fn nothing_restarts(plane: &ControlPlane<'_>, meanwhile: impl FnOnce()) {
 }
 
 /// The power fails on all machines. What was written is there, and everything runs, with nobody's help.
-fn reboot(plane: &ControlPlane<'_>, fleet: &str) {
+fn reboot(plane: &TestControlPlane<'_>, fleet: &str) {
     let before = plane.running();
-    let names: Vec<&str> = plane.machines.iter().map(Machine::name).collect();
+    let names: Vec<&str> = plane.machines.iter().map(TestMachine::name).collect();
     let arguments = [&["hypervisor", "local", "reboot", "--fleet", fleet], names.as_slice()].concat();
     let _ = plane.keelway.run(&arguments, &[]).succeeded();
     let booted = Instant::now();

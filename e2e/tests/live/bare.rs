@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs};
 
 use keelway_api::Documents;
-use keelway_e2e::{ControlPlane, Machine, Reach, World, host::on_own_host, machine::find, process};
+use keelway_e2e::{ReachMode, TestControlPlane, TestFleet, TestMachine, host::on_own_host, machine::find, process};
 use rustix::process::Signal;
 
 use crate::{files, interrupted, keys, life, look, settled, workload};
@@ -14,8 +14,8 @@ fn runtimes_behind_proxies() {
 }
 
 fn scenario() {
-    let mut world = World::new("e2ebare");
-    let text = world.create_reached(Reach::Proxy, "1", "1");
+    let mut world = TestFleet::new("e2ebare");
+    let text = world.create_reached(ReachMode::Proxy, "1", "1");
     let (machines, driver) = (world.machines(), &world.keelway);
 
     // Looking leaves nothing behind.
@@ -51,7 +51,7 @@ fn scenario() {
 const CUT: (Signal, &str) = (Signal::KILL, "done create container etcd");
 
 /// Nothing of Keelway's is on a machine.
-fn holds_nothing(machine: &Machine) {
+fn holds_nothing(machine: &TestMachine) {
     assert_eq!(machine.ids(), BTreeSet::new(), "{}", machine.name());
     for path in ["/var/lib/keelway", "/var/log/keelway"] {
         assert!(!machine.path(path).exists(), "{path} of {}", machine.name());
@@ -59,7 +59,7 @@ fn holds_nothing(machine: &Machine) {
 }
 
 /// A command ends as it would on the machine; streams are the machine's own.
-fn commands(plane: &ControlPlane<'_>) {
+fn commands(plane: &TestControlPlane<'_>) {
     let ran = plane.keelway.run(&["exec", "c1/etcd-0", "--", "etcdctl", "version"], &plane.text).succeeded();
     assert!(ran.text().starts_with("etcdctl version: "), "{}", ran.text());
     let ran = plane.keelway.run(&["exec", "c1/etcd-0", "--", "etcdutl", "no-such-command"], &plane.text);
@@ -73,7 +73,7 @@ fn commands(plane: &ControlPlane<'_>) {
 }
 
 /// Not by itself: nobody is there to see it.
-fn comes_back_with_the_next_pass(plane: &ControlPlane<'_>, component: &str) {
+fn comes_back_with_the_next_pass(plane: &TestControlPlane<'_>, component: &str) {
     let (machine, before) = find(&plane.machines, component);
     process::kill(machine.container_pid(&before.container));
     let again = plane.keelway.run(&["reconcile"], &plane.text).succeeded();

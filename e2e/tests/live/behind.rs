@@ -7,7 +7,7 @@ use std::{
 };
 
 use keelway_api::Documents;
-use keelway_e2e::{ControlPlane, Machine, World, deadline, host::on_own_host, machine::find, process};
+use keelway_e2e::{TestControlPlane, TestFleet, TestMachine, deadline, host::on_own_host, machine::find, process};
 
 use crate::{crictl, life, look, nat, settled, workload};
 
@@ -26,8 +26,8 @@ fn waiting_behind_a_nat() {
     on_own_host("behind::waiting_behind_a_nat", || scenario("e2enat", "dial-out", nat::between, renumbered));
 }
 
-fn scenario(tag: &str, from: &str, prepare: impl FnOnce(&World), disturb: impl FnOnce(&ControlPlane<'_>)) {
-    let mut world = World::new(tag);
+fn scenario(tag: &str, from: &str, prepare: impl FnOnce(&TestFleet), disturb: impl FnOnce(&TestControlPlane<'_>)) {
+    let mut world = TestFleet::new(tag);
     let made = world.create_two();
     prepare(&world);
     let enroll = ["hypervisor", "local", "enroll", "--from", from];
@@ -36,7 +36,7 @@ fn scenario(tag: &str, from: &str, prepare: impl FnOnce(&World), disturb: impl F
     let machines = world.machines();
     nobody_reaches_a_private_one(&machines);
 
-    let driver = world.keelway.of_nobody_within(Path::new(OF_THE_HOST));
+    let driver = world.keelway.unprivileged_in(Path::new(OF_THE_HOST));
     let plane = life::born(&driver, &enrolled, &[]);
 
     settled::a_second_pass_does_nothing(&plane);
@@ -55,11 +55,11 @@ fn scenario(tag: &str, from: &str, prepare: impl FnOnce(&World), disturb: impl F
     assert!(Documents::read(&left).unwrap().is_empty());
 }
 
-pub(crate) fn private_of(machine: &Machine) -> IpAddr {
+pub(crate) fn private_of(machine: &TestMachine) -> IpAddr {
     machine.document.spec.addresses.private[0].parse().unwrap()
 }
 
-fn nobody_reaches_a_private_one(machines: &[Machine]) {
+fn nobody_reaches_a_private_one(machines: &[TestMachine]) {
     for machine in machines {
         let reached = TcpStream::connect_timeout(&SocketAddr::new(private_of(machine), PORT), deadline::ANSWER);
         assert!(reached.is_err(), "{} is reached in the private network", machine.name());
@@ -67,7 +67,7 @@ fn nobody_reaches_a_private_one(machines: &[Machine]) {
 }
 
 /// What happened on a machine is told by its agent.
-fn events_are_told(plane: &ControlPlane<'_>) {
+fn events_are_told(plane: &TestControlPlane<'_>) {
     let name = plane.private().name();
     let events = plane.keelway.run(&["events", name, "-o", "json"], &plane.text).succeeded().json();
     let all = events["items"].as_array().unwrap();
@@ -75,7 +75,7 @@ fn events_are_told(plane: &ControlPlane<'_>) {
 }
 
 /// With nobody's help but its agent's.
-fn comes_back(plane: &ControlPlane<'_>, component: &str) {
+fn comes_back(plane: &TestControlPlane<'_>, component: &str) {
     let (machine, before) = find(&plane.machines, component);
     process::kill(machine.container_pid(&before.container));
     let is_new = || plane.running().get(component).is_some_and(|now| now.container != before.container);
@@ -83,7 +83,7 @@ fn comes_back(plane: &ControlPlane<'_>, component: &str) {
 }
 
 /// The NAT gets another address, and knows no connection any more: the agent notices, and waits to be called again.
-fn renumbered(plane: &ControlPlane<'_>) {
+fn renumbered(plane: &TestControlPlane<'_>) {
     nat::renumber(private_of(plane.private()));
     let look = ["exec", "c1/etcd-0", "--", "etcdctl", "version"];
     let took = deadline::until("the agent waits again", deadline::KUBERNETES, || {

@@ -2,8 +2,8 @@
 
 use std::{fs, path::Path, process::Command};
 
-use keelway_cri::{Deadlines, Runtime, testing::cache};
-use keelway_e2e::{ControlPlane, Keelway, deadline, machine::find, process, ran::run};
+use keelway_cri::{CriRuntime, Deadlines, testing::cache};
+use keelway_e2e::{Keelway, TestControlPlane, command::run, deadline, machine::find, process};
 use rustix::process::Signal;
 
 const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.66.1";
@@ -13,7 +13,7 @@ const POD: &str = r#"{"metadata": {"name": "tools", "namespace": "others", "uid"
     "linux": {"security_context": {"namespace_options": {"network": 2}}}}"#;
 
 /// The proxy runs while this works, and takes its socket away when it ends. The tool's own user is root, who may use every socket.
-pub(crate) fn works(plane: &ControlPlane<'_>, of_root: &Keelway) {
+pub(crate) fn works(plane: &TestControlPlane<'_>, of_root: &Keelway) {
     let driver = plane.keelway;
     let machine = plane.private();
     let socket = driver.directory().join("nobody/hv.sock");
@@ -51,7 +51,7 @@ struct Tools {
 }
 
 impl Tools {
-    fn run(plane: &ControlPlane<'_>, crictl: &dyn Fn(&str) -> String, folder: &Path) -> Self {
+    fn run(plane: &TestControlPlane<'_>, crictl: &dyn Fn(&str) -> String, folder: &Path) -> Self {
         let cache = cache().unwrap();
         let archive = cache.join("images").join(format!("{}.tar", AGNHOST.replace(['/', ':'], "_")));
         let runtime = plane.private().socket();
@@ -120,7 +120,7 @@ impl Tools {
 fn websocket(socket: &Path, container: &str, of_root: &Keelway) {
     let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let url = executor.block_on(async {
-        let runtime = Runtime::on_socket(socket, Deadlines::default()).unwrap();
+        let runtime = CriRuntime::on_socket(socket, Deadlines::default()).unwrap();
         let command = ["etcdctl", "version"].map(str::to_owned);
         runtime.exec(container, &command, (false, false)).await.unwrap().uri().to_string()
     });

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use keelway_api::Documents;
-use keelway_e2e::{ControlPlane, World, deadline, host::on_own_host, machine::find, process};
+use keelway_e2e::{TestControlPlane, TestFleet, deadline, host::on_own_host, machine::find, process};
 
 use crate::{files, keys, life, look, settled, strangers, workload};
 
@@ -13,7 +13,7 @@ fn agents_on_a_network() {
 }
 
 fn scenario() {
-    let mut world = World::new("e2enet");
+    let mut world = TestFleet::new("e2enet");
     let made = world.create_two();
     let enrolled = world.keelway.run(&["hypervisor", "local", "enroll"], &made).succeeded().stdout;
     let documents = Documents::read(&enrolled).unwrap();
@@ -23,7 +23,7 @@ fn scenario() {
 
     let machines = world.machines();
     let public = machines.iter().find(|machine| machine.is_public()).unwrap();
-    let driver = world.keelway.of_nobody_within(&public.network());
+    let driver = world.keelway.unprivileged_in(&public.network());
     let plane = life::born(&driver, &enrolled, &[]);
 
     settled::a_second_pass_does_nothing(&plane);
@@ -46,7 +46,7 @@ fn scenario() {
 }
 
 /// With nobody's help but its agent's.
-fn comes_back(plane: &ControlPlane<'_>, component: &str) {
+fn comes_back(plane: &TestControlPlane<'_>, component: &str) {
     let (machine, before) = find(&plane.machines, component);
     process::kill(machine.container_pid(&before.container));
     let is_new = || plane.running().get(component).is_some_and(|now| now.container != before.container);

@@ -3,7 +3,9 @@
 use std::{fs, net::Ipv4Addr, process::Command};
 
 use keelway_api::{Documents, Hypervisor, condition};
-use keelway_e2e::{Keelway, Machine, Ran, World, deadline, host::on_own_host, ran::Runs};
+use keelway_e2e::{
+    FinishedCommand, Keelway, TestFleet, TestMachine, command::RunningCommand, deadline, host::on_own_host,
+};
 
 use crate::{files, life, look, settled, workload};
 
@@ -19,12 +21,12 @@ fn machines_are_enrolled_over_their_network() {
 }
 
 fn scenario() {
-    let mut world = World::new("e2eenrol");
+    let mut world = TestFleet::new("e2eenrol");
     let made = world.create_two_without_agents();
     let machines = world.machines();
     let public = machines.iter().find(|machine| machine.is_public()).unwrap();
     let private = machines.iter().find(|machine| !machine.is_public()).unwrap();
-    let driver = world.keelway.of_nobody_within(&public.network());
+    let driver = world.keelway.unprivileged_in(&public.network());
 
     let (mut text, mut lines) = (made, Vec::new());
     for machine in &machines {
@@ -37,7 +39,8 @@ fn scenario() {
     let waiting = driver.run(&["reconcile", "--timeout", "3s"], &text);
     assert_eq!(waiting.code(), 3);
     assert!(waiting.stderr.contains("its agent, which has to run there with the token"), "{}", waiting.stderr);
-    let mut agents: Vec<Runs> = machines.iter().zip(&lines).map(|(machine, line)| start(machine, line)).collect();
+    let mut agents: Vec<RunningCommand> =
+        machines.iter().zip(&lines).map(|(machine, line)| start(machine, line)).collect();
     let injected = driver.run(&["cluster", "inject", "--name", "c1"], &waiting.stdout).succeeded().stdout;
     let text = driver.run(&["reconcile"], &injected).succeeded().stdout;
     are_enrolled(&text);
@@ -47,7 +50,7 @@ fn scenario() {
     workload::write(&plane);
     look::logs(&plane);
     look::commands(&plane);
-    files::are_users_of_their_own(&plane, agents.iter().map(Runs::pid));
+    files::are_users_of_their_own(&plane, agents.iter().map(RunningCommand::pid));
 
     // As a unit starts it again: with the token on its command line, which is spent.
     let index = machines.iter().position(|machine| machine.name() == private.name()).unwrap();
@@ -72,7 +75,7 @@ fn scenario() {
 }
 
 /// What the console shows, run on the machine by a user with the rights that the unit leaves it, and as few.
-fn start(machine: &Machine, line: &str) -> Runs {
+fn start(machine: &TestMachine, line: &str) -> RunningCommand {
     let target = format!("--target={}", machine.pid());
     let private: Ipv4Addr = machine.document.spec.addresses.private[0].parse().unwrap();
     let [.., number] = private.octets();
@@ -84,10 +87,10 @@ fn start(machine: &Machine, line: &str) -> Runs {
     command.arg(Keelway::agent());
     command.args(line.split_whitespace().skip(1));
     command.arg(format!("--image-archives={}", keelway_cri::testing::cache().unwrap().join("images").display()));
-    Runs::start(&mut command, &[])
+    RunningCommand::start(&mut command, &[])
 }
 
-fn stop(agent: Runs) {
+fn stop(agent: RunningCommand) {
     keelway_e2e::process::signal(agent.pid(), rustix::process::Signal::TERM);
     let ended = agent.end(deadline::READ);
     assert!(!ended.stderr.contains("kwe1."), "{}", ended.stderr);
@@ -108,12 +111,12 @@ fn are_enrolled(text: &[u8]) {
 }
 
 /// A file of an agent's identity, on its machine.
-fn kept(machine: &Machine, name: &str) -> String {
+fn kept(machine: &TestMachine, name: &str) -> String {
     fs::read_to_string(machine.path("/var/lib/keelway-agent/current").join(name)).unwrap()
 }
 
 /// Another certificate is granted, as it is when two thirds of the first one's life are over: the agent makes another key.
-fn renewed(driver: &Keelway, text: &[u8], machine: &Machine) -> Vec<u8> {
+fn renewed(driver: &Keelway, text: &[u8], machine: &TestMachine) -> Vec<u8> {
     let mut documents = Documents::read(text).unwrap();
     let document = documents.hypervisors.get_mut(&machine.name().parse().unwrap()).unwrap();
     document.status.as_mut().unwrap().agent.as_mut().unwrap().certificates += 1;
@@ -125,9 +128,14 @@ fn renewed(driver: &Keelway, text: &[u8], machine: &Machine) -> Vec<u8> {
 }
 
 /// The machine is nobody's in between, and what runs on it goes on.
-fn revoked_and_enrolled_again(driver: &Keelway, text: &[u8], machine: &Machine, agent: Runs) -> (Vec<u8>, Runs) {
+fn revoked_and_enrolled_again(
+    driver: &Keelway,
+    text: &[u8],
+    machine: &TestMachine,
+    agent: RunningCommand,
+) -> (Vec<u8>, RunningCommand) {
     let revoked = driver.run(&["hypervisor", "revoke", machine.name()], text).succeeded().stdout;
-    let waiting: Ran = driver.run(&["reconcile", "--timeout", "3s"], &revoked);
+    let waiting: FinishedCommand = driver.run(&["reconcile", "--timeout", "3s"], &revoked);
     assert_eq!(waiting.code(), 3);
     assert!(waiting.stderr.contains("its certificates are revoked"), "{}", waiting.stderr);
     stop(agent);

@@ -7,10 +7,10 @@ use std::{
     path::Path,
 };
 
-use keelway_e2e::{ControlPlane, Machine, found::tree, process};
+use keelway_e2e::{TestControlPlane, TestMachine, machine_facts::tree, process};
 
 /// Files are for their component's eyes; what it reads, it cannot change.
-pub(crate) fn files_are_private(plane: &ControlPlane<'_>) {
+pub(crate) fn files_are_private(plane: &TestControlPlane<'_>) {
     for (name, component) in plane.components() {
         let machine = machine_of(plane, component.spec.hypervisor.as_str());
         let home = machine.path(&format!("/var/lib/keelway/{}/{name}", plane.id()));
@@ -42,7 +42,7 @@ pub(crate) fn files_are_private(plane: &ControlPlane<'_>) {
 }
 
 /// What agents know of all clusters is for root's eyes.
-pub(crate) fn agents_keep_to_themselves(plane: &ControlPlane<'_>) {
+pub(crate) fn agents_keep_to_themselves(plane: &TestControlPlane<'_>) {
     for machine in plane.machines.iter().filter(|machine| machine.has_agent()) {
         let socket = machine.document.spec.endpoint.socket().unwrap();
         let within = Path::new("/run/keelway/agent.sock");
@@ -66,13 +66,13 @@ pub(crate) fn agents_keep_to_themselves(plane: &ControlPlane<'_>) {
 const RIGHTS: &str = "000000000000000b";
 
 /// Each agent is a user of its own, which has few of root's rights and cannot have more.
-pub(crate) fn agents_are_users_of_their_own(plane: &ControlPlane<'_>) {
+pub(crate) fn agents_are_users_of_their_own(plane: &TestControlPlane<'_>) {
     let machines = plane.machines.iter().filter(|machine| machine.has_agent());
-    are_users_of_their_own(plane, machines.map(Machine::agent_pid));
+    are_users_of_their_own(plane, machines.map(TestMachine::agent_pid));
 }
 
 /// Likewise, for the processes of agents.
-pub(crate) fn are_users_of_their_own(plane: &ControlPlane<'_>, agents: impl Iterator<Item = u32>) {
+pub(crate) fn are_users_of_their_own(plane: &TestControlPlane<'_>, agents: impl Iterator<Item = u32>) {
     let mut users: BTreeSet<u32> = plane.components().values().map(|component| component.spec.user).collect();
     users.insert(0);
     for pid in agents {
@@ -100,7 +100,7 @@ fn not_writable(directory: &Path) -> bool {
 }
 
 /// Every process of every pod.
-pub(crate) fn processes_have_no_privilege(plane: &ControlPlane<'_>) {
+pub(crate) fn processes_have_no_privilege(plane: &TestControlPlane<'_>) {
     let running = plane.running();
     let components = plane.components();
     let users: BTreeSet<u32> = components.values().map(|component| component.spec.user).collect();
@@ -153,6 +153,6 @@ fn has_no_privilege(name: &str, pid: u32, user: u32) {
     assert!(root[5].split(',').any(|option| option == "ro"), "{name}: {}", root[5]);
 }
 
-fn machine_of<'a>(plane: &'a ControlPlane<'_>, name: &str) -> &'a Machine {
+fn machine_of<'a>(plane: &'a TestControlPlane<'_>, name: &str) -> &'a TestMachine {
     plane.machines.iter().find(|machine| machine.name() == name).unwrap()
 }

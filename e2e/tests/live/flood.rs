@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keelway_e2e::{ControlPlane, Machine, World, deadline, host::on_own_host};
+use keelway_e2e::{TestControlPlane, TestFleet, TestMachine, deadline, host::on_own_host};
 use rustix::net::sockopt::set_socket_linger;
 
 use crate::life;
@@ -31,7 +31,7 @@ fn connections_of_a_stranger_fill_no_disk() {
 }
 
 fn scenario() {
-    let mut world = World::new("e2eflood");
+    let mut world = TestFleet::new("e2eflood");
     let made = world.create_two();
     let plane = life::born(&world.keelway, &made, &[]);
     let machines = [plane.public(), plane.private()];
@@ -98,7 +98,7 @@ fn connect(ingress: SocketAddr, number: u64) -> std::io::Result<bool> {
 }
 
 /// All that Keelway and its components have on the disk of a machine, logs included.
-fn on_disk(machine: &Machine) -> u64 {
+fn on_disk(machine: &TestMachine) -> u64 {
     ["/var/lib/keelway", "/var/log/keelway"].into_iter().map(|path| size(&machine.path(path))).sum()
 }
 
@@ -109,7 +109,7 @@ fn size(path: &Path) -> u64 {
     text.split('\t').next().unwrap().parse().unwrap()
 }
 
-fn serves(plane: &ControlPlane<'_>) {
+fn serves(plane: &TestControlPlane<'_>) {
     deadline::until("the API serves", deadline::KUBERNETES, || {
         plane.kubectl.run(&["get", "--raw", "/readyz"]).code() == 0
     });

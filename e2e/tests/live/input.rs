@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use keelway_e2e::{ControlPlane, Machine};
+use keelway_e2e::{TestControlPlane, TestMachine};
 
 /// Refused with the line, the input given back, and no machine touched.
-pub(crate) fn bad_input_does_nothing(plane: &ControlPlane<'_>) {
-    let ids = |machines: &[Machine]| -> Vec<BTreeSet<String>> { machines.iter().map(Machine::ids).collect() };
+pub(crate) fn bad_input_does_nothing(plane: &TestControlPlane<'_>) {
+    let ids = |machines: &[TestMachine]| -> Vec<BTreeSet<String>> { machines.iter().map(TestMachine::ids).collect() };
     let before = ids(&plane.machines);
     let text = String::from_utf8(plane.text.clone()).unwrap();
     for (broken, said) in [

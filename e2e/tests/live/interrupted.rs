@@ -8,8 +8,8 @@ use std::{
 
 use keelway_api::Documents;
 use keelway_e2e::{
-    ControlPlane, Keelway, Machine, Ran, World,
-    failpoint::{At, Cut},
+    FinishedCommand, Keelway, TestControlPlane, TestFleet, TestMachine,
+    failpoint::{FailpointSelector, FailpointSignal},
     host::on_own_host,
 };
 use rustix::process::Signal;
@@ -44,7 +44,7 @@ const END: [(Signal, &str); 4] = [
 ];
 
 fn scenario() {
-    let mut world = World::new("e2eint");
+    let mut world = TestFleet::new("e2eint");
     let made = world.create_two_without_agents();
     let keelway = &world.keelway;
     let mut text = keelway.run(&["cluster", "inject", "--name", "c1"], &made).succeeded().stdout;
@@ -54,7 +54,7 @@ fn scenario() {
     text = keelway.run(&["reconcile"], &text).succeeded().stdout;
     let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
     fs::write(keelway.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
-    let plane = ControlPlane::new(keelway, text.clone(), "c1.kubeconfig");
+    let plane = TestControlPlane::new(keelway, text.clone(), "c1.kubeconfig");
     assert_eq!(plane.kubectl.run(&["get", "--raw", "/readyz"]).succeeded().text(), "ok");
     assert_eq!(plane.running().len(), 7);
     for machine in &plane.machines {
@@ -70,7 +70,7 @@ fn scenario() {
     text = keelway.run(&["reconcile"], &text).succeeded().stdout;
     let left = Documents::read(&text).unwrap();
     assert!(left.clusters.is_empty() && left.components.is_empty() && left.secrets.is_empty());
-    for machine in Machine::all(&left) {
+    for machine in TestMachine::all(&left) {
         assert_eq!(machine.sandboxes(), (0, 0));
         assert!(!machine.path("/var/lib/keelway").exists());
     }
@@ -78,13 +78,17 @@ fn scenario() {
 
 /// The same command, ended at a failpoint; returns the documents to go on from.
 pub(crate) fn cut_off(keelway: &Keelway, (signal, at): (Signal, &str), text: Vec<u8>) -> Vec<u8> {
-    let ran = keelway.interrupt(&["reconcile"], &text, &Cut { signal, at: At::First(at.to_owned()) });
+    let ran = keelway.interrupt(
+        &["reconcile"],
+        &text,
+        &FailpointSignal { signal, at: FailpointSelector::First(at.to_owned()) },
+    );
     println!("            {signal:?} at {at:?}");
     if signal == Signal::KILL { killed(&ran, text, &keelway.state()) } else { terminated(&ran, &text) }
 }
 
 /// Whatever it was at: documents on stdout, with all keys that there were.
-fn terminated(ran: &Ran, before: &[u8]) -> Vec<u8> {
+fn terminated(ran: &FinishedCommand, before: &[u8]) -> Vec<u8> {
     assert_eq!(ran.code(), 143, "{}", ran.stderr);
     assert!(ran.stderr.contains("stopped: run the same command on what was written to go on"), "{}", ran.stderr);
     let (before, after) = (Documents::read(before).unwrap(), Documents::read(&ran.stdout).unwrap());
@@ -93,7 +97,7 @@ fn terminated(ran: &Ran, before: &[u8]) -> Vec<u8> {
 }
 
 /// Killed before it saved anything, it had done nothing; else the file that it named is complete.
-fn killed(ran: &Ran, before: Vec<u8>, state: &Path) -> Vec<u8> {
+fn killed(ran: &FinishedCommand, before: Vec<u8>, state: &Path) -> Vec<u8> {
     assert_eq!((ran.code(), ran.stdout.len()), (137, 0));
     let named = ran.stderr.lines().find_map(|line| {
         line.strip_prefix("documents are kept in ")?.strip_suffix(" until they are written").map(PathBuf::from)

@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use keelway_e2e::{ControlPlane, Machine, found::tree, keys::Keys, process};
+use keelway_e2e::{TestControlPlane, TestMachine, leak_patterns::LeakPatterns, machine_facts::tree, process};
 
 /// What was looked through, by where it was found.
 type Places = BTreeMap<String, Vec<u8>>;
@@ -28,8 +28,8 @@ const LOOKS: [&[&str]; 6] = [
 ];
 
 /// `handed`: the arguments that helpers were given, as [`handed_while`] saw them.
-pub(crate) fn are_nowhere_else(plane: &ControlPlane<'_>, handed: &BTreeSet<Vec<u8>>) {
-    let keys = Keys::of(&plane.documents);
+pub(crate) fn are_nowhere_else(plane: &TestControlPlane<'_>, handed: &BTreeSet<Vec<u8>>) {
+    let keys = LeakPatterns::of(&plane.documents);
     assert_eq!(keys.found_in(&plane.text), keys.count(), "the search finds what documents hold");
     let used = plane.machines.iter().flat_map(|machine| tree(&machine.path("/var/lib/keelway")));
     let used: usize = used.map(|path| keys.found_in(&fs::read(path).unwrap_or_default())).sum();
@@ -47,12 +47,12 @@ pub(crate) fn are_nowhere_else(plane: &ControlPlane<'_>, handed: &BTreeSet<Vec<u
 }
 
 /// What `keelway` says, and said.
-fn said(plane: &ControlPlane<'_>) -> Places {
+fn said(plane: &TestControlPlane<'_>) -> Places {
     let run = |arguments: &[&str]| {
         let ran = plane.keelway.run(arguments, &plane.text).succeeded();
         (arguments.join(" "), [ran.stdout, ran.stderr.into_bytes()].concat())
     };
-    let before = ("what keelway says".to_owned(), plane.keelway.said().into_bytes());
+    let before = ("what keelway says".to_owned(), plane.keelway.stderr().into_bytes());
     let events = plane.machines.iter().map(|machine| run(&["events", machine.name(), "-oyaml"]));
     let logs = plane.components().into_keys().map(|component| run(&["logs", &format!("c1/{component}")]));
     LOOKS.into_iter().map(run).chain(events).chain(logs).chain([before]).collect()
@@ -64,7 +64,7 @@ fn of_processes() -> Places {
     files.map(|(pid, file)| (format!("/proc/{pid}/{file}"), process::file(pid, file).unwrap_or_default())).collect()
 }
 
-fn of_machine(machine: &Machine) -> Places {
+fn of_machine(machine: &TestMachine) -> Places {
     let is_of_images = |path: &Path| OF_IMAGES.iter().any(|part| path.display().to_string().contains(part));
     let below = KEPT.iter().flat_map(|kept| {
         let path = machine.path(kept);

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, fs, time::Instant};
 
 use keelway_api::{Documents, hypervisor::HypervisorRole, release};
 use keelway_e2e::{
-    ControlPlane, Found, Kubectl, Machine, Management, Running, World, deadline, host::on_own_host, machine::millis,
-    manager::Manager,
+    Kubectl, MachineFacts, Management, RunningComponent, TestControlPlane, TestFleet, TestMachine, deadline,
+    host::on_own_host, machine::millis, manager::Manager,
 };
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ fn clusters_are_kept_as_a_management_cluster_says() {
 }
 
 fn scenario() {
-    let mut world = World::new("e2ekube");
+    let mut world = TestFleet::new("e2ekube");
     let made = world.create(|keelway, fleet| {
         let create = ["hypervisor", "local", "create", "--fleet", fleet, "--public", "2", "--private", "2"];
         keelway.run(&create, &[])
@@ -33,8 +33,8 @@ fn scenario() {
     others_are_not_its(&management.kubectl, &Kubectl::new(&account));
     let mut manager = Manager::with(&account);
     let user = &management.kubectl;
-    let machines = Machine::all(&given);
-    let found: Vec<Found> = machines.iter().map(|machine| Found::on(machine, &world.fleet)).collect();
+    let machines = TestMachine::all(&given);
+    let found: Vec<MachineFacts> = machines.iter().map(|machine| MachineFacts::on(machine, &world.fleet)).collect();
 
     stage("applies", || applies(user, &given));
     let plane = plane(&world, user);
@@ -104,20 +104,20 @@ fn applies(user: &Kubectl, machines: &Documents) {
 }
 
 /// The cluster for its user, as `keelway` reads it out of the management cluster.
-fn plane<'a>(world: &'a World, user: &Kubectl) -> ControlPlane<'a> {
+fn plane<'a>(world: &'a TestFleet, user: &Kubectl) -> TestControlPlane<'a> {
     let text = user.run(&DOCUMENTS).succeeded().stdout;
     let kubeconfig = world.keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
     fs::write(world.keelway.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
-    ControlPlane::new(&world.keelway, text, "c1.kubeconfig")
+    TestControlPlane::new(&world.keelway, text, "c1.kubeconfig")
 }
 
-fn settled(manager: &Manager, plane: &ControlPlane<'_>) -> BTreeMap<String, Running> {
+fn settled(manager: &Manager, plane: &TestControlPlane<'_>) -> BTreeMap<String, RunningComponent> {
     deadline::until("it says so", deadline::KUBERNETES, || manager.log().contains("\"settled\""));
     plane.running()
 }
 
 /// Every column says something.
-fn is_shown(user: &Kubectl, plane: &ControlPlane<'_>) {
+fn is_shown(user: &Kubectl, plane: &TestControlPlane<'_>) {
     let table = |kind: &str| {
         let shown = user.run(&["get", kind, "--all-namespaces"]).succeeded();
         let rows: Vec<Vec<String>> =
@@ -144,7 +144,7 @@ fn is_shown(user: &Kubectl, plane: &ControlPlane<'_>) {
 }
 
 /// What rules can tell is refused at once; what they cannot is told on the object. What runs goes on.
-fn is_refused(user: &Kubectl, plane: &ControlPlane<'_>, before: &BTreeMap<String, Running>) {
+fn is_refused(user: &Kubectl, plane: &TestControlPlane<'_>, before: &BTreeMap<String, RunningComponent>) {
     let members = ["patch", "kwc", "c1", "--type=merge", "--patch", r#"{"spec":{"etcd":{"replicas":2}}}"#];
     let told = user.run(&members);
     assert_ne!(told.code(), 0);
@@ -170,7 +170,7 @@ fn is_refused(user: &Kubectl, plane: &ControlPlane<'_>, before: &BTreeMap<String
 }
 
 /// What is Keelway's own is not deleted by taking it away.
-fn is_written_again(user: &Kubectl, plane: &ControlPlane<'_>, before: &BTreeMap<String, Running>) {
+fn is_written_again(user: &Kubectl, plane: &TestControlPlane<'_>, before: &BTreeMap<String, RunningComponent>) {
     let namespace = plane.id().namespace();
     let object = |name: &str| user.run(&["get", name, "--namespace", &namespace, "--output", "json"]);
     for (name, content) in [("component/kube-scheduler-0", "spec"), ("secret/kubernetes-ca", "data")] {
@@ -185,7 +185,11 @@ fn is_written_again(user: &Kubectl, plane: &ControlPlane<'_>, before: &BTreeMap<
     assert_eq!(plane.running(), *before);
 }
 
-fn scales(user: &Kubectl, plane: &ControlPlane<'_>, before: &BTreeMap<String, Running>) -> BTreeMap<String, Running> {
+fn scales(
+    user: &Kubectl,
+    plane: &TestControlPlane<'_>,
+    before: &BTreeMap<String, RunningComponent>,
+) -> BTreeMap<String, RunningComponent> {
     let _ = user.run(&["scale", "kwc", "c1", "--replicas", "2"]).succeeded();
     let scaled = deadline::until("a second API server runs", deadline::KUBERNETES, || {
         plane.running().contains_key("kube-apiserver-1")
@@ -194,13 +198,17 @@ fn scales(user: &Kubectl, plane: &ControlPlane<'_>, before: &BTreeMap<String, Ru
     user.wait("jsonpath={.status.replicas}=2", &["kwc/c1"]);
     user.wait("condition=Degraded=false", &["kwc/c1"]);
     let after = plane.running();
-    let kept: BTreeMap<String, Running> =
+    let kept: BTreeMap<String, RunningComponent> =
         after.clone().into_iter().filter(|(name, _)| before.contains_key(name)).collect();
     assert_eq!(kept, *before, "nothing else was touched");
     after
 }
 
-fn is_killed_and_begins_anew(manager: &mut Manager, plane: &ControlPlane<'_>, before: &BTreeMap<String, Running>) {
+fn is_killed_and_begins_anew(
+    manager: &mut Manager,
+    plane: &TestControlPlane<'_>,
+    before: &BTreeMap<String, RunningComponent>,
+) {
     manager.kill();
     let settled = manager.log().matches("\"settled\"").count();
     manager.start_again();
@@ -209,7 +217,7 @@ fn is_killed_and_begins_anew(manager: &mut Manager, plane: &ControlPlane<'_>, be
 }
 
 /// A machine is there for as long as components are on it, and gets no more of them.
-fn a_machine_that_is_used_stays(user: &Kubectl, plane: &ControlPlane<'_>) {
+fn a_machine_that_is_used_stays(user: &Kubectl, plane: &TestControlPlane<'_>) {
     let name = format!("hypervisor/{}", plane.public().name());
     let _ = user.run(&["delete", &name, "--wait=false"]).succeeded();
     user.wait("condition=Deleting", &[&name]);
@@ -219,7 +227,7 @@ fn a_machine_that_is_used_stays(user: &Kubectl, plane: &ControlPlane<'_>) {
 }
 
 /// The object is there for as long as anything of it is on machines.
-fn deletes(user: &Kubectl, plane: &ControlPlane<'_>) {
+fn deletes(user: &Kubectl, plane: &TestControlPlane<'_>) {
     let _ = user.run(&["delete", "kwc", "c1"]).succeeded();
     assert_eq!(plane.running(), BTreeMap::new());
     let namespace = format!("namespace/{}", plane.id().namespace());
@@ -227,8 +235,8 @@ fn deletes(user: &Kubectl, plane: &ControlPlane<'_>) {
     user.wait("delete", &[&namespace, &machine]);
 }
 
-fn is_as_found(before: &Found, machine: &Machine, fleet: &str) {
-    let difference = || before.difference(&Found::on(machine, fleet));
+fn is_as_found(before: &MachineFacts, machine: &TestMachine, fleet: &str) {
+    let difference = || before.difference(&MachineFacts::on(machine, fleet));
     deadline::until(&format!("{} is as it was found", machine.name()), deadline::READ, || {
         let difference = difference();
         if !difference.is_empty() {
@@ -238,7 +246,7 @@ fn is_as_found(before: &Found, machine: &Machine, fleet: &str) {
     });
 }
 
-fn machines_go(user: &Kubectl, plane: &ControlPlane<'_>) {
+fn machines_go(user: &Kubectl, plane: &TestControlPlane<'_>) {
     let _ = user.run(&["delete", "hypervisor", plane.private().name()]).succeeded();
     let left = ["get", "kwc,components,hypervisors", "--all-namespaces", "--output", "name"];
     assert_eq!(user.run(&left).succeeded().text(), "");

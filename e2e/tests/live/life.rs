@@ -3,10 +3,10 @@
 use std::fs;
 
 use keelway_api::{Documents, cluster::ClusterSpec};
-use keelway_e2e::{ControlPlane, Keelway};
+use keelway_e2e::{Keelway, TestControlPlane};
 
 /// Makes a cluster of this size, and waits until it is there.
-pub(crate) fn born<'a>(driver: &'a Keelway, machines: &[u8], size: &[&str]) -> ControlPlane<'a> {
+pub(crate) fn born<'a>(driver: &'a Keelway, machines: &[u8], size: &[&str]) -> TestControlPlane<'a> {
     let inject = [&["cluster", "inject", "--name", "c1"][..], size].concat();
     let injected = driver.run(&inject, machines).succeeded().stdout;
     let text = driver.run(&["reconcile"], &injected).succeeded().stdout;
@@ -14,7 +14,7 @@ pub(crate) fn born<'a>(driver: &'a Keelway, machines: &[u8], size: &[&str]) -> C
 }
 
 /// The same machines and the same client, with a cluster of another spec.
-pub(crate) fn changed<'a>(plane: &ControlPlane<'a>, change: impl FnOnce(&mut ClusterSpec)) -> ControlPlane<'a> {
+pub(crate) fn changed<'a>(plane: &TestControlPlane<'a>, change: impl FnOnce(&mut ClusterSpec)) -> TestControlPlane<'a> {
     let mut documents = Documents::read(&plane.text).unwrap();
     change(&mut documents.clusters.values_mut().next().unwrap().spec);
     let text = plane.keelway.run(&["reconcile"], documents.write().as_bytes()).succeeded().stdout;
@@ -22,7 +22,7 @@ pub(crate) fn changed<'a>(plane: &ControlPlane<'a>, change: impl FnOnce(&mut Clu
 }
 
 /// Takes it away, and returns the documents that are left: of machines.
-pub(crate) fn ends(plane: &ControlPlane<'_>) -> Vec<u8> {
+pub(crate) fn ends(plane: &TestControlPlane<'_>) -> Vec<u8> {
     let deleted = plane.keelway.run(&["cluster", "delete", "--name", "c1"], &plane.text).succeeded().stdout;
     let empty = plane.keelway.run(&["reconcile"], &deleted).succeeded().stdout;
     let left = Documents::read(&empty).unwrap();
@@ -31,9 +31,9 @@ pub(crate) fn ends(plane: &ControlPlane<'_>) -> Vec<u8> {
     empty
 }
 
-pub(crate) fn with_kubeconfig(driver: &Keelway, text: Vec<u8>) -> ControlPlane<'_> {
+pub(crate) fn with_kubeconfig(driver: &Keelway, text: Vec<u8>) -> TestControlPlane<'_> {
     let kubeconfig = driver.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
     fs::write(driver.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
     fs::write(driver.directory().join("c1.yaml"), &text).unwrap();
-    ControlPlane::new(driver, text, "c1.kubeconfig")
+    TestControlPlane::new(driver, text, "c1.kubeconfig")
 }

@@ -2,11 +2,11 @@
 
 use std::cell::RefCell;
 
-use keelway_e2e::{ControlPlane, Keelway, deadline, ran::Runs};
+use keelway_e2e::{Keelway, TestControlPlane, command::RunningCommand, deadline};
 use serde_json::Value as Json;
 
 /// The log of a component, all of it and the end of it.
-pub(crate) fn logs(plane: &ControlPlane<'_>) {
+pub(crate) fn logs(plane: &TestControlPlane<'_>) {
     let log = |arguments: &[&str]| {
         let arguments = [&["logs", "c1/kube-apiserver-0"], arguments].concat();
         plane.keelway.run(&arguments, &plane.text).succeeded().text().to_owned()
@@ -33,7 +33,7 @@ pub(crate) fn last_lines(number: usize, read: impl Fn() -> String) -> String {
 }
 
 /// A command ends as it would on the machine, with what it said.
-pub(crate) fn commands(plane: &ControlPlane<'_>) {
+pub(crate) fn commands(plane: &TestControlPlane<'_>) {
     let ran = plane.keelway.run(&["exec", "c1/etcd-0", "--", "etcdctl", "version"], &plane.text).succeeded();
     assert!(ran.text().starts_with("etcdctl version: "), "{}", ran.text());
     let ran = plane.keelway.run(&["exec", "c1/etcd-0", "--", "etcdutl", "no-such-command"], &plane.text);
@@ -48,7 +48,7 @@ pub(crate) fn commands(plane: &ControlPlane<'_>) {
 }
 
 /// A container that was killed is told of, with its last words and its restart.
-pub(crate) fn what_died(plane: &ControlPlane<'_>, component: &str) {
+pub(crate) fn what_died(plane: &TestControlPlane<'_>, component: &str) {
     let title = format!("c1/{component}");
     let before = plane.keelway.run(&["logs", &title, "--previous", "--tail", "1"], &plane.text).succeeded();
     assert_eq!(before.text().lines().count(), 1, "{}", before.text());
@@ -70,12 +70,12 @@ pub(crate) fn what_died(plane: &ControlPlane<'_>, component: &str) {
 }
 
 /// Follows the log of a component that is to be deleted.
-pub(crate) fn follow(plane: &ControlPlane<'_>) -> Runs {
+pub(crate) fn follow(plane: &TestControlPlane<'_>) -> RunningCommand {
     plane.keelway.start(&["logs", "c1/etcd-0", "--follow", "--tail", "0"], &plane.text)
 }
 
 /// The log ends with its component, after its last words.
-pub(crate) fn ended(keelway: &Keelway, following: Runs) {
+pub(crate) fn ended(keelway: &Keelway, following: RunningCommand) {
     let log = keelway.end(following).succeeded();
     assert!(log.text().contains("signal"), "{}", log.text());
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, time::Instant};
 
 use keelway_api::{Documents, release};
 use keelway_e2e::{
-    ControlPlane, Running, World, deadline,
+    RunningComponent, TestControlPlane, TestFleet, deadline,
     host::{self, on_own_host},
     machine::millis,
     manager::Manager,
@@ -21,7 +21,7 @@ fn clusters_are_kept_as_files_say() {
 }
 
 fn scenario() {
-    let mut world = World::new("e2emgr");
+    let mut world = TestFleet::new("e2emgr");
     let made = Documents::read(&world.create_two()).unwrap();
     let mut manager = Manager::start(&host::directory("manager").join("store"));
     let applied = world.keelway.run(&["apply"], made.write().as_bytes()).succeeded();
@@ -45,7 +45,7 @@ fn scenario() {
 }
 
 /// To people as tables, and to programs as documents, which all other commands take.
-fn is_shown(plane: &ControlPlane<'_>) {
+fn is_shown(plane: &TestControlPlane<'_>) {
     let keelway = plane.keelway;
     let shown = keelway.run(&["get", "clusters"], b"").succeeded();
     let row = shown.text().lines().nth(1).unwrap();
@@ -70,7 +70,7 @@ fn is_told(manager: &Manager) {
 }
 
 /// One of the socket's group sees clusters; who is not of it sees nothing.
-fn others_see_no_key(plane: &ControlPlane<'_>) {
+fn others_see_no_key(plane: &TestControlPlane<'_>) {
     let as_group = |group: u32, words: &str| {
         plane
             .keelway
@@ -99,15 +99,15 @@ fn is_available(manager: &Manager) -> bool {
     conditions.any(|condition| condition.type_ == "Available" && condition.status == "True")
 }
 
-fn plane<'a>(world: &'a World, manager: &Manager) -> ControlPlane<'a> {
+fn plane<'a>(world: &'a TestFleet, manager: &Manager) -> TestControlPlane<'a> {
     let text = manager.documents().unwrap().write().into_bytes();
     let kubeconfig = world.keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
     fs::write(world.keelway.directory().join("c1.kubeconfig"), kubeconfig).unwrap();
-    ControlPlane::new(&world.keelway, text, "c1.kubeconfig")
+    TestControlPlane::new(&world.keelway, text, "c1.kubeconfig")
 }
 
 /// Nothing is written any more where there is nothing to do.
-fn settled(manager: &Manager, plane: &ControlPlane<'_>) -> BTreeMap<String, Running> {
+fn settled(manager: &Manager, plane: &TestControlPlane<'_>) -> BTreeMap<String, RunningComponent> {
     deadline::until("it says so", deadline::KUBERNETES, || manager.log().contains("\"settled\""));
     let text = manager.documents().unwrap().write();
     assert_eq!(plane.keelway.run(&["plan", "--exit-code"], text.as_bytes()).code(), 0);
@@ -115,7 +115,7 @@ fn settled(manager: &Manager, plane: &ControlPlane<'_>) -> BTreeMap<String, Runn
 }
 
 /// A file that is half written changes nothing, and is told of with its place.
-fn refuses(manager: &Manager, plane: &ControlPlane<'_>, before: &BTreeMap<String, Running>) {
+fn refuses(manager: &Manager, plane: &TestControlPlane<'_>, before: &BTreeMap<String, RunningComponent>) {
     let sound = manager.read(CLUSTER).unwrap();
     manager.write(CLUSTER, &sound.replace("spec:\n", "spec:\n  etcd: {replica: 3}\n"));
     let told = "clusters/default/c1.yaml, line ";
@@ -126,7 +126,11 @@ fn refuses(manager: &Manager, plane: &ControlPlane<'_>, before: &BTreeMap<String
 }
 
 /// What it placed goes on without it, and it finds all as it is.
-fn is_killed_and_begins_anew(manager: &mut Manager, plane: &ControlPlane<'_>, before: &BTreeMap<String, Running>) {
+fn is_killed_and_begins_anew(
+    manager: &mut Manager,
+    plane: &TestControlPlane<'_>,
+    before: &BTreeMap<String, RunningComponent>,
+) {
     manager.kill();
     let settled = manager.log().matches("\"settled\"").count();
     manager.start_again();
@@ -135,7 +139,7 @@ fn is_killed_and_begins_anew(manager: &mut Manager, plane: &ControlPlane<'_>, be
 }
 
 /// A person asks for more.
-fn scales(manager: &Manager, plane: &ControlPlane<'_>, before: &BTreeMap<String, Running>) {
+fn scales(manager: &Manager, plane: &TestControlPlane<'_>, before: &BTreeMap<String, RunningComponent>) {
     let editor = "sed -i 's/^  controlPlane:$/  controlPlane:\\n    kubeScheduler: {replicas: 2}/'";
     let edited = plane.keelway.shell(&format!("EDITOR=\"{editor}\" keelway edit cluster c1")).succeeded();
     assert_eq!(edited.text(), "cluster.keelway.dev/c1 configured\n");
@@ -153,7 +157,7 @@ fn scales(manager: &Manager, plane: &ControlPlane<'_>, before: &BTreeMap<String,
 const WRITES: usize = 320;
 
 /// Its store is filled until etcd takes no more, and the way out of docs/operations.md is gone.
-fn fills_its_store(manager: &Manager, plane: &ControlPlane<'_>) {
+fn fills_its_store(manager: &Manager, plane: &TestControlPlane<'_>) {
     let begun = Instant::now();
     let object = |number: usize| {
         let text = format!("{}{number}", "0".repeat(1_000_000));
@@ -198,7 +202,7 @@ fn room(manager: &Manager) -> Option<String> {
 }
 
 /// All is gone from the machines, then the document.
-fn deletes(manager: &mut Manager, plane: &ControlPlane<'_>) {
+fn deletes(manager: &mut Manager, plane: &TestControlPlane<'_>) {
     let watching = plane.keelway.start(&["watch", "clusters"], b"");
     let deleted = plane.keelway.run(&["delete", "cluster", "c1"], b"").succeeded();
     assert_eq!(deleted.text(), "cluster.keelway.dev/c1 deleted\n");

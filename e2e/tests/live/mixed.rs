@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use keelway_api::hypervisor::Way;
-use keelway_e2e::{ControlPlane, Found, Machine, World, host::on_own_host};
+use keelway_api::hypervisor::MachineTransport;
+use keelway_e2e::{MachineFacts, TestControlPlane, TestFleet, TestMachine, host::on_own_host};
 
 use crate::{files, keys, life, look, recovery, settled, workload};
 
@@ -16,12 +16,12 @@ fn all_kinds_of_endpoint() {
 }
 
 fn scenario() {
-    let mut world = World::new("e2emix");
-    let host = Found::on_host(&world.fleet);
+    let mut world = TestFleet::new("e2emix");
+    let host = MachineFacts::on_host(&world.fleet);
     let made = world.create_mixed();
     let machines = world.machines();
     assert_eq!(kinds(&machines), BTreeSet::from(["agent", "proxy", "socket"]));
-    let found: Vec<Found> = machines.iter().map(|machine| Found::on(machine, &world.fleet)).collect();
+    let found: Vec<MachineFacts> = machines.iter().map(|machine| MachineFacts::on(machine, &world.fleet)).collect();
 
     let (plane, handed) = keys::handed_while(|| life::born(&world.keelway, &made, &SIZE));
     settled::a_second_pass_does_nothing(&plane);
@@ -45,24 +45,24 @@ fn scenario() {
 
     let empty = life::ends(&plane);
     for (before, machine) in found.iter().zip(&machines) {
-        as_found(before, &Found::on(machine, &world.fleet));
+        as_found(before, &MachineFacts::on(machine, &world.fleet));
     }
     let _ = world.keelway.run(&["hypervisor", "local", "destroy"], &empty).succeeded();
-    as_found(&host, &Found::on_host(&world.fleet));
+    as_found(&host, &MachineFacts::on_host(&world.fleet));
 }
 
-fn kinds(machines: &[Machine]) -> BTreeSet<&'static str> {
-    let kind = |machine: &Machine| match machine.document.spec.endpoint.way() {
-        Way::Runtime(_) => "socket",
-        Way::Cri(_) => "proxy",
-        Way::Network(_) => "agent",
-        Way::Agent(_) => "agent's socket",
+fn kinds(machines: &[TestMachine]) -> BTreeSet<&'static str> {
+    let kind = |machine: &TestMachine| match machine.document.spec.endpoint.way() {
+        MachineTransport::Runtime(_) => "socket",
+        MachineTransport::Cri(_) => "proxy",
+        MachineTransport::Network(_) => "agent",
+        MachineTransport::Agent(_) => "agent's socket",
     };
     machines.iter().filter(|machine| !machine.is_public()).map(kind).collect()
 }
 
 /// Logs and commands of each replica, which are on machines of their own, and events of all machines.
-fn is_seen_on_each(plane: &ControlPlane<'_>) {
+fn is_seen_on_each(plane: &TestControlPlane<'_>) {
     for replica in 0..3 {
         let title = format!("c1/kube-apiserver-{replica}");
         let log = ["logs", &title, "--tail", "3"];
@@ -78,7 +78,7 @@ fn is_seen_on_each(plane: &ControlPlane<'_>) {
     }
 }
 
-fn as_found(before: &Found, after: &Found) {
+fn as_found(before: &MachineFacts, after: &MachineFacts) {
     let difference = before.difference(after);
     assert!(difference.is_empty(), "not as it was found:\n{difference}");
 }

@@ -2,7 +2,7 @@
 
 use std::{fs, net::IpAddr, path::Path, process::Command};
 
-use keelway_e2e::{Machine, World, deadline, ran::run};
+use keelway_e2e::{TestFleet, TestMachine, command::run, deadline};
 
 use crate::behind::{PORT, private_of};
 
@@ -14,7 +14,7 @@ const OUTSIDE: [u8; 2] = [250, 251];
 const TABLE: &str = "77";
 
 /// Puts it there before anything goes over the network.
-pub(crate) fn between(world: &World) {
+pub(crate) fn between(world: &TestFleet) {
     let machines = world.machines();
     let [public, private] = [true, false].map(|kind| machines.iter().find(|found| found.is_public() == kind).unwrap());
     let bridges = Path::new("/run/keelway-local").join(&world.fleet).join("net");
@@ -55,7 +55,7 @@ fn masquerade(beside: IpAddr) {
 }
 
 /// What goes to the public machine's agent, and nothing else.
-fn lead_through(machine: &Machine, to: IpAddr) {
+fn lead_through(machine: &TestMachine, to: IpAddr) {
     let network = machine.network();
     within(&network, "ip address add 192.168.77.2/24 dev nat");
     within(&network, &format!("ip route add default via 192.168.77.1 table {TABLE}"));

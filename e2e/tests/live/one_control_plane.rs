@@ -3,9 +3,9 @@
 use std::{collections::BTreeSet, fs, time::Instant};
 
 use keelway_e2e::{
-    ControlPlane, Found, Keelway, Machine, World,
+    Keelway, MachineFacts, TestControlPlane, TestFleet, TestMachine,
     host::on_own_host,
-    transcript::{Step, of_readme, of_tour},
+    transcript::{TranscriptStep, of_readme, of_tour},
 };
 
 use crate::{
@@ -20,8 +20,8 @@ fn one_control_plane() {
 }
 
 fn scenario() {
-    let mut world = World::new("e2eone");
-    let host = Found::on_host(&world.fleet);
+    let mut world = TestFleet::new("e2eone");
+    let host = MachineFacts::on_host(&world.fleet);
     let steps = of_tour();
     goes_as_the_readme(&steps);
     let cluster = steps.iter().position(|step| step.command.contains("cluster inject")).unwrap();
@@ -29,16 +29,16 @@ fn scenario() {
 
     steps[..cluster].iter().for_each(|step| create(&mut world, step));
     let machines = world.machines();
-    let found: Vec<Found> = machines.iter().map(|machine| Found::on(machine, &world.fleet)).collect();
+    let found: Vec<MachineFacts> = machines.iter().map(|machine| MachineFacts::on(machine, &world.fleet)).collect();
 
     let keelway = &world.keelway;
     there_is_something_to_do(keelway);
     steps[cluster..deletion].iter().for_each(|step| run(keelway, step));
-    let plane = ControlPlane::new(keelway, read(keelway, "c1.yaml"), "c1.kubeconfig");
+    let plane = TestControlPlane::new(keelway, read(keelway, "c1.yaml"), "c1.kubeconfig");
     settled(&plane, &world.fleet);
-    let images = machines.iter().map(Machine::images).collect::<Vec<_>>();
+    let images = machines.iter().map(TestMachine::images).collect::<Vec<_>>();
     for (before, machine) in found.iter().zip(&machines) {
-        let now = before.difference(&Found::on(machine, &world.fleet));
+        let now = before.difference(&MachineFacts::on(machine, &world.fleet));
         for kind in ["file", "mount", "cgroup", "process", "runtime"] {
             assert!(now.contains(&format!("+ {kind} ")), "{kind} of {}: {now}", machine.name());
         }
@@ -48,16 +48,16 @@ fn scenario() {
     run(keelway, &steps[deletion]);
     look::ended(keelway, log);
     for (before, machine) in found.iter().zip(&machines) {
-        same(before, &Found::on(machine, &world.fleet));
+        same(before, &MachineFacts::on(machine, &world.fleet));
     }
-    assert_eq!(machines.iter().map(Machine::images).collect::<Vec<_>>(), images, "images stay");
+    assert_eq!(machines.iter().map(TestMachine::images).collect::<Vec<_>>(), images, "images stay");
     others_are_in_place(&String::from_utf8(read(keelway, "empty.yaml")).unwrap());
     steps[deletion + 1..].iter().for_each(|step| run(keelway, step));
-    same(&host, &Found::on_host(&world.fleet));
+    same(&host, &MachineFacts::on_host(&world.fleet));
 }
 
 /// All that must hold while the cluster runs.
-fn settled(plane: &ControlPlane<'_>, fleet: &str) {
+fn settled(plane: &TestControlPlane<'_>, fleet: &str) {
     stage("settled", || {
         settled::a_second_pass_does_nothing(plane);
         settled::status(plane, fleet);
@@ -112,7 +112,7 @@ fn settled(plane: &ControlPlane<'_>, fleet: &str) {
     stage("settled", || settled::a_second_pass_does_nothing(plane));
 }
 
-fn dies(plane: &ControlPlane<'_>, component: &str) {
+fn dies(plane: &TestControlPlane<'_>, component: &str) {
     stage(component, || {
         for kill in [recovery::container, recovery::sandbox] {
             kill(plane, component);
@@ -138,13 +138,13 @@ fn there_is_something_to_do(keelway: &Keelway) {
     assert_eq!(keelway.run(&["plan"], &injected).code(), 0);
 }
 
-fn same(before: &Found, after: &Found) {
+fn same(before: &MachineFacts, after: &MachineFacts) {
     let difference = before.difference(after);
     assert!(difference.is_empty(), "not as it was found:\n{difference}");
 }
 
 /// The README has some of the tour's steps, in their order.
-fn goes_as_the_readme(tour: &[Step]) {
+fn goes_as_the_readme(tour: &[TranscriptStep]) {
     let mut tour = tour.iter();
     for step in of_readme() {
         assert!(tour.any(|of_tour| of_tour.command == step.command), "docs/tour.md lacks {}", step.command);
@@ -152,7 +152,7 @@ fn goes_as_the_readme(tour: &[Step]) {
 }
 
 /// The tour's fleet is called `local`; this one has the test's name.
-fn create(world: &mut World, step: &Step) {
+fn create(world: &mut TestFleet, step: &TranscriptStep) {
     let made = world.create(|keelway, fleet| {
         let (command, file) = step.command.split_once(" > ").unwrap();
         keelway.shell(&format!("{command} --fleet {fleet} | tee {file}"))
@@ -160,7 +160,7 @@ fn create(world: &mut World, step: &Step) {
     assert_eq!(made, read(&world.keelway, "world.yaml"));
 }
 
-fn run(keelway: &Keelway, step: &Step) {
+fn run(keelway: &Keelway, step: &TranscriptStep) {
     let ran = keelway.shell(&step.command).succeeded();
     if !step.output.is_empty() {
         assert_eq!(ran.text().trim_end(), step.output.trim_end(), "{}", step.command);

@@ -11,16 +11,16 @@ use keelway_api::{
     role::{EGRESS, HEALTH, PEER, Role},
 };
 use keelway_e2e::{
-    ControlPlane, Machine, deadline,
-    https::{ALERT, HANDSHAKE, Https, PROTOCOL_VERSION, TLS_1_1, TLS_1_2, hello, plain},
+    TestControlPlane, TestMachine, deadline,
+    https::{ALERT, HANDSHAKE, HttpsClient, PROTOCOL_VERSION, TLS_1_1, TLS_1_2, client_hello_response, plain},
     listening,
 };
-use keelway_pki::{Authority, LeafRequest, PrivateKeyPem, Usage, Validity};
+use keelway_pki::{Authority, CertificateUsage, LeafRequest, PrivateKeyPem, Validity};
 use keelway_planner::{Probe, probes};
 use rand::{SeedableRng, rngs::ChaCha8Rng};
 
 /// From the client's place, the ingress answers and nothing else, whatever is known of machines and ports.
-pub(crate) fn only_the_ingress(plane: &ControlPlane<'_>) {
+pub(crate) fn only_the_ingress(plane: &TestControlPlane<'_>) {
     let heard: BTreeSet<SocketAddr> = plane.machines.iter().flat_map(|machine| listening::tcp(machine.pid())).collect();
     let ports: BTreeSet<u16> = heard.iter().map(SocketAddr::port).collect();
     assert!(ports.len() >= plane.components().len(), "{heard:?}");
@@ -52,7 +52,7 @@ pub(crate) fn only_the_ingress(plane: &ControlPlane<'_>) {
 }
 
 /// On the private machine itself, nothing tells anything to somebody without a certificate but how it is.
-pub(crate) fn only_health(plane: &ControlPlane<'_>) {
+pub(crate) fn only_health(plane: &TestControlPlane<'_>) {
     let machine = plane.private();
     let runtime = runtime_sockets(machine);
     let own = own_health(plane, machine);
@@ -77,18 +77,18 @@ pub(crate) fn only_health(plane: &ControlPlane<'_>) {
 }
 
 /// Without a certificate: etcd says nothing at all, the others only how they are.
-fn strangers(plane: &ControlPlane<'_>, probe: &Probe) {
+fn strangers(plane: &TestControlPlane<'_>, probe: &Probe) {
     let machine = plane.private();
     let Some(tls) = &probe.tls else { return };
     let bundle = plane.secret(&tls.authority.name, "bundle.crt");
-    let get = |https: &Https, path: &str| https.get(machine.connect(probe.address).unwrap(), path);
-    let stranger = Https::new(&bundle, &tls.server_name, None);
+    let get = |https: &HttpsClient, path: &str| https.get(machine.connect(probe.address).unwrap(), path);
+    let stranger = HttpsClient::new(&bundle, &tls.server_name, None);
     if let Some(identity) = &tls.identity {
         let refused = get(&stranger, probe.path).unwrap_err().to_string();
         assert!(refused.contains("CertificateRequired"), "{}: {refused}", probe.address);
         let value = |suffix: &str| plane.secret(&identity.secret.name, &format!("{}.{suffix}", identity.name));
         let (certificate, key) = (value("crt"), value("key"));
-        let known = Https::new(&bundle, &tls.server_name, Some((&certificate, &key)));
+        let known = HttpsClient::new(&bundle, &tls.server_name, Some((&certificate, &key)));
         assert_eq!(get(&known, probe.path).unwrap().status, 200);
         tenants(plane, probe.address, &tls.server_name);
     } else {
@@ -101,7 +101,7 @@ fn strangers(plane: &ControlPlane<'_>, probe: &Probe) {
 }
 
 /// With a certificate that the cluster's own authority signed, whatever it says: etcd has another authority, which is what counts.
-fn tenants(plane: &ControlPlane<'_>, address: SocketAddr, server: &str) {
+fn tenants(plane: &TestControlPlane<'_>, address: SocketAddr, server: &str) {
     let signed_by = |authority: &str| {
         let value = |key: &str| String::from_utf8(plane.secret(authority, key)).unwrap();
         let authority = Authority::from_pem(&value("active.crt"), &PrivateKeyPem::new(value("active.key"))).unwrap();
@@ -110,7 +110,7 @@ fn tenants(plane: &ControlPlane<'_>, address: SocketAddr, server: &str) {
             organizations: vec!["system:masters".to_owned()],
             dns_names: vec![],
             ip_addresses: vec![],
-            usages: vec![Usage::ClientAuth],
+            usages: vec![CertificateUsage::ClientAuth],
             validity: Validity::starting(Timestamp::now(), SignedDuration::from_mins(10)).unwrap(),
         };
         authority.issue(&request, &mut ChaCha8Rng::from_rng(&mut rand::rng())).unwrap()
@@ -119,7 +119,7 @@ fn tenants(plane: &ControlPlane<'_>, address: SocketAddr, server: &str) {
     let get = |authority: &str| {
         let signed = signed_by(authority);
         let identity = (signed.certificate_pem.as_bytes(), signed.key_pem.expose().as_bytes());
-        Https::new(&bundle, server, Some(identity)).get(plane.private().connect(address).unwrap(), "/version")
+        HttpsClient::new(&bundle, server, Some(identity)).get(plane.private().connect(address).unwrap(), "/version")
     };
     let refused = get("kubernetes-ca").unwrap_err().to_string();
     assert!(["UnknownCA", "BadCertificate"].iter().any(|alert| refused.contains(alert)), "{address}: {refused}");
@@ -127,29 +127,29 @@ fn tenants(plane: &ControlPlane<'_>, address: SocketAddr, server: &str) {
 }
 
 /// etcd's other port, to which members alone have a certificate.
-pub(crate) fn peers_only(plane: &ControlPlane<'_>) {
+pub(crate) fn peers_only(plane: &TestControlPlane<'_>) {
     let components = plane.components();
     let etcd = components.values().find(|component| component.spec.role == Role::Etcd).unwrap();
     let address = SocketAddr::new(plane.private().addresses()[0], etcd.spec.port(PEER));
-    let stranger = Https::new(&plane.secret("etcd-ca", "bundle.crt"), "etcd-0", None);
+    let stranger = HttpsClient::new(&plane.secret("etcd-ca", "bundle.crt"), "etcd-0", None);
     let refused = stranger.get(plane.private().connect(address).unwrap(), "/members").unwrap_err().to_string();
     assert!(refused.contains("CertificateRequired"), "{refused}");
 }
 
 /// TLS 1.1 is refused where 1.2 is taken.
-fn versions(machine: &Machine, address: SocketAddr) {
-    let answer = |version| hello(machine.connect(address).unwrap(), version).unwrap();
+fn versions(machine: &TestMachine, address: SocketAddr) {
+    let answer = |version| client_hello_response(machine.connect(address).unwrap(), version).unwrap();
     assert_eq!(answer(TLS_1_2).0, HANDSHAKE, "{address}");
     assert_eq!(answer(TLS_1_1), (ALERT, PROTOCOL_VERSION), "{address}");
 }
 
-fn private_probes(plane: &ControlPlane<'_>) -> Vec<Probe> {
+fn private_probes(plane: &TestControlPlane<'_>) -> Vec<Probe> {
     let all = probes(&plane.documents).unwrap();
     all.into_iter().filter(|probe| probe.machine.as_str() == plane.private().name()).collect()
 }
 
 /// Where programs of Keelway's own tell their health to whoever is on the machine.
-fn own_health(plane: &ControlPlane<'_>, machine: &Machine) -> BTreeSet<SocketAddr> {
+fn own_health(plane: &TestControlPlane<'_>, machine: &TestMachine) -> BTreeSet<SocketAddr> {
     let components = plane.components();
     let here = components.values().filter(|component| component.spec.hypervisor.as_str() == machine.name());
     let ports = here.flat_map(|component| [HEALTH, EGRESS].map(|port| component.spec.ports.get(port).copied()));
@@ -157,7 +157,7 @@ fn own_health(plane: &ControlPlane<'_>, machine: &Machine) -> BTreeSet<SocketAdd
 }
 
 /// What the machine listened on before it held anything: containerd's streaming server, whose addresses are secrets.
-fn runtime_sockets(machine: &Machine) -> BTreeSet<SocketAddr> {
+fn runtime_sockets(machine: &TestMachine) -> BTreeSet<SocketAddr> {
     let range = machine.document.spec.port_range;
     let outside = |address: &SocketAddr| !(range.from..=range.to).contains(&address.port());
     listening::tcp(machine.pid()).into_iter().filter(outside).collect()

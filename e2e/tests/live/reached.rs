@@ -2,49 +2,49 @@
 
 use std::collections::BTreeSet;
 
-use keelway_e2e::{Found, Reach, World, host::on_own_host};
+use keelway_e2e::{MachineFacts, ReachMode, TestFleet, host::on_own_host};
 
 use crate::{files, keys, life, recovery, settled, workload};
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
 fn by_their_sockets() {
-    on_own_host("reached::by_their_sockets", || scenario("e2ersoc", Reach::Socket));
+    on_own_host("reached::by_their_sockets", || scenario("e2ersoc", ReachMode::Socket));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
 fn by_their_agents_sockets() {
-    on_own_host("reached::by_their_agents_sockets", || scenario("e2erags", Reach::AgentSocket));
+    on_own_host("reached::by_their_agents_sockets", || scenario("e2erags", ReachMode::AgentSocket));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
 fn over_the_network() {
-    on_own_host("reached::over_the_network", || scenario("e2ernet", Reach::Network));
+    on_own_host("reached::over_the_network", || scenario("e2ernet", ReachMode::Network));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
 fn through_a_public_one() {
-    on_own_host("reached::through_a_public_one", || scenario("e2ervia", Reach::Via));
+    on_own_host("reached::through_a_public_one", || scenario("e2ervia", ReachMode::Via));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
 fn where_they_wait() {
-    on_own_host("reached::where_they_wait", || scenario("e2erdia", Reach::DialOut));
+    on_own_host("reached::where_they_wait", || scenario("e2erdia", ReachMode::DialOut));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
 fn behind_proxies() {
-    on_own_host("reached::behind_proxies", || scenario("e2erpro", Reach::Proxy));
+    on_own_host("reached::behind_proxies", || scenario("e2erpro", ReachMode::Proxy));
 }
 
-fn scenario(tag: &str, reach: Reach) {
-    let mut world = World::new(tag);
-    let host = Found::on_host(&world.fleet);
+fn scenario(tag: &str, reach: ReachMode) {
+    let mut world = TestFleet::new(tag);
+    let host = MachineFacts::on_host(&world.fleet);
     let made = world.create_reached(reach, "1", "1");
     let plane = life::born(&world.keelway, &made, &[]);
     settled::a_second_pass_does_nothing(&plane);
@@ -65,6 +65,6 @@ fn scenario(tag: &str, reach: Reach) {
     settled::a_second_pass_does_nothing(&plane);
     let empty = life::ends(&plane);
     let _ = world.keelway.run(&["hypervisor", "local", "destroy"], &empty).succeeded();
-    let difference = host.difference(&Found::on_host(&world.fleet));
+    let difference = host.difference(&MachineFacts::on_host(&world.fleet));
     assert!(difference.is_empty(), "not as it was found:\n{difference}");
 }

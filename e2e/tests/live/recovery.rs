@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use keelway_e2e::{ControlPlane, Machine, Running, deadline, machine::find, process};
+use keelway_e2e::{RunningComponent, TestControlPlane, TestMachine, deadline, machine::find, process};
 
 /// What goes on while this component is away. Controllers end by themselves where they cannot renew their lease.
 fn bystanders(component: &str) -> &'static [&'static str] {
@@ -14,7 +14,7 @@ fn bystanders(component: &str) -> &'static [&'static str] {
 }
 
 /// The container's process, by the signal that none can catch.
-pub(crate) fn container(plane: &ControlPlane<'_>, component: &str) {
+pub(crate) fn container(plane: &TestControlPlane<'_>, component: &str) {
     let (machine, seen) = find(&plane.machines, component);
     let before = plane.running();
     process::kill(machine.container_pid(&seen.container));
@@ -23,7 +23,7 @@ pub(crate) fn container(plane: &ControlPlane<'_>, component: &str) {
 }
 
 /// The sandbox, by the runtime's own call.
-pub(crate) fn sandbox(plane: &ControlPlane<'_>, component: &str) {
+pub(crate) fn sandbox(plane: &TestControlPlane<'_>, component: &str) {
     let (machine, seen) = find(&plane.machines, component);
     let before = plane.running();
     machine.stop_sandbox(&seen.sandbox);
@@ -34,10 +34,10 @@ pub(crate) fn sandbox(plane: &ControlPlane<'_>, component: &str) {
 
 /// A pass that comes after an agent finds nothing to do, and waits until all is well.
 fn comes_back(
-    plane: &ControlPlane<'_>,
-    (component, machine): (&str, &Machine),
-    before: &BTreeMap<String, Running>,
-) -> Running {
+    plane: &TestControlPlane<'_>,
+    (component, machine): (&str, &TestMachine),
+    before: &BTreeMap<String, RunningComponent>,
+) -> RunningComponent {
     if machine.has_agent() {
         let is_new = || plane.running().get(component).is_some_and(|now| now.container != before[component].container);
         let took = deadline::until("a new container", deadline::KUBERNETES, is_new);
@@ -49,7 +49,7 @@ fn comes_back(
     let ran = plane.keelway.run(&["reconcile"], &plane.text).succeeded();
     println!("{:>7} ms  until {component} was back", ran.took.as_millis());
     let after = plane.running();
-    let names = |running: &BTreeMap<String, Running>| running.keys().cloned().collect::<BTreeSet<_>>();
+    let names = |running: &BTreeMap<String, RunningComponent>| running.keys().cloned().collect::<BTreeSet<_>>();
     assert_eq!(names(&after), plane.components().into_keys().collect());
     for bystander in bystanders(component).iter().filter(|bystander| **bystander != component) {
         assert_eq!(after[*bystander], before[*bystander], "{bystander}");

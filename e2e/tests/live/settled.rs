@@ -1,11 +1,11 @@
 //! A settled world, and what is said of it.
 
-use keelway_e2e::ControlPlane;
+use keelway_e2e::TestControlPlane;
 
 const NOTHING: &str = "Nothing to do: the world is as the documents say.\n";
 
 /// Nothing is planned, written differently, or started anew.
-pub(crate) fn a_second_pass_does_nothing(plane: &ControlPlane<'_>) {
+pub(crate) fn a_second_pass_does_nothing(plane: &TestControlPlane<'_>) {
     let before: Vec<_> = plane.machines.iter().map(|machine| (machine.ids(), machine.running())).collect();
     let planned = plane.keelway.run(&["plan", "--exit-code"], &plane.text).succeeded();
     assert_eq!(planned.text(), NOTHING);
@@ -39,7 +39,7 @@ e2eone-FLEET0-public-1    Public    True    2
 ";
 
 /// Tables for people, and the same for programs.
-pub(crate) fn status(plane: &ControlPlane<'_>, fleet: &str) {
+pub(crate) fn status(plane: &TestControlPlane<'_>, fleet: &str) {
     let status = |format: &str| plane.keelway.run(&["status", "-o", format], &plane.text).succeeded();
     let table = status("table").text().replace(fleet, "e2eone-FLEET0");
     let age = table.lines().nth(1).unwrap().rsplit(' ').next().unwrap();

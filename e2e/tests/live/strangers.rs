@@ -5,7 +5,7 @@ use std::{
     net::{SocketAddr, TcpStream},
 };
 
-use keelway_e2e::{ControlPlane, Machine, process};
+use keelway_e2e::{TestControlPlane, TestMachine, process};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Connections that stay.
@@ -16,7 +16,7 @@ const MOST: u64 = 100 << 10;
 const BEGINNING: [u8; 5] = [22, 3, 1, 0x40, 0];
 
 /// Its agent serves all the while, and takes little for it.
-pub(crate) fn take_nothing(plane: &ControlPlane<'_>) {
+pub(crate) fn take_nothing(plane: &TestControlPlane<'_>) {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let machine = plane.private();
@@ -44,12 +44,12 @@ fn begin(address: SocketAddr, count: usize, says: &[u8]) -> Vec<TcpStream> {
     (0..count).map(begin).collect()
 }
 
-fn answers(plane: &ControlPlane<'_>) {
+fn answers(plane: &TestControlPlane<'_>) {
     let planned = plane.keelway.run(&["plan", "--exit-code"], &plane.text).succeeded();
     assert!(planned.stderr.is_empty(), "{}", planned.stderr);
 }
 
-fn most_resident(machine: &Machine) -> u64 {
+fn most_resident(machine: &TestMachine) -> u64 {
     let text = process::status(machine.agent_pid(), "VmHWM").unwrap();
     text.trim_end_matches(" kB").trim().parse().unwrap()
 }

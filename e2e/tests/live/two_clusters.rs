@@ -7,7 +7,7 @@ use std::{
 };
 
 use keelway_api::{Component, Documents, name::ClusterId, reserved, role::Role, validated::ValidatedCluster};
-use keelway_e2e::{Keelway, Kubectl, Machine, World, host::on_own_host, process};
+use keelway_e2e::{Keelway, Kubectl, TestFleet, TestMachine, host::on_own_host, process};
 
 #[test]
 fn two_clusters() {
@@ -15,7 +15,7 @@ fn two_clusters() {
 }
 
 fn scenario() {
-    let mut world = World::new("e2etwo");
+    let mut world = TestFleet::new("e2etwo");
     let made = world.create(|keelway, fleet| {
         let create = &["hypervisor", "local", "create", "--fleet", fleet];
         // The first private one is kept by passes alone.
@@ -86,7 +86,7 @@ fn with_arguments(text: &[u8], name: &str) -> Vec<u8> {
 }
 
 /// What runs was given what its cluster asks for, and nothing that another one does.
-fn each_has_its_arguments(machines: &[Machine], documents: &Documents) {
+fn each_has_its_arguments(machines: &[TestMachine], documents: &Documents) {
     let mut found = BTreeSet::new();
     for (pod, component) in &documents.components {
         let machine = machine(machines, component);
@@ -109,7 +109,7 @@ fn id_of<'a>(documents: &'a Documents, name: &str) -> &'a ClusterId {
     documents.clusters.values().find(|cluster| cluster.reference().name == name).unwrap().id().unwrap()
 }
 
-fn machine<'a>(machines: &'a [Machine], component: &Component) -> &'a Machine {
+fn machine<'a>(machines: &'a [TestMachine], component: &Component) -> &'a TestMachine {
     machines.iter().find(|machine| machine.name() == component.spec.hypervisor.as_str()).unwrap()
 }
 
@@ -138,7 +138,7 @@ fn documents_share_nothing(documents: &Documents) {
 }
 
 /// Really tried, as each component's user, with all files and sockets of all components.
-fn nobody_reads_what_is_anothers(machines: &[Machine], documents: &Documents) {
+fn nobody_reads_what_is_anothers(machines: &[TestMachine], documents: &Documents) {
     let script = "find /var/lib/keelway /var/log/keelway \\( -type f -o -type s \\) -print0 |
         setpriv --reuid \"$1\" --regid \"$1\" --clear-groups xargs -0 sh -c 'for path; do
             if [ -S \"$path\" ]; then test -w \"$path\" && echo \"$path\"
@@ -184,7 +184,7 @@ fn on_workers(documents: &Documents, name: &str) -> Vec<String> {
     ranges.iter().map(|range| reserved::of_api_on_workers(range).to_string()).collect()
 }
 
-fn a_kubelets_runtime_is_refused(keelway: &Keelway, machine: &Machine, documents: &[u8]) {
+fn a_kubelets_runtime_is_refused(keelway: &Keelway, machine: &TestMachine, documents: &[u8]) {
     let before = machine.ids();
     let pod = machine.run_sandbox("of-a-kubelet", &[("io.kubernetes.pod.uid", "0f0e0d0c")]);
     let with = machine.ids();
@@ -198,7 +198,7 @@ fn a_kubelets_runtime_is_refused(keelway: &Keelway, machine: &Machine, documents
 }
 
 /// A member whose data is gone is told of, and not started empty; it comes back with its data.
-fn a_member_without_its_data_stays_away(keelway: &Keelway, machines: &[Machine], documents: &[u8]) {
+fn a_member_without_its_data_stays_away(keelway: &Keelway, machines: &[TestMachine], documents: &[u8]) {
     let read = read(documents);
     let (pod, component) = read.components_of(id_of(&read, "c2")).find(|(_, c)| c.spec.role == Role::Etcd).unwrap();
     let machine = machine(machines, component);
@@ -221,7 +221,7 @@ fn a_member_without_its_data_stays_away(keelway: &Keelway, machines: &[Machine],
 }
 
 /// What can move leaves a private machine, and the rest is told of.
-fn a_machine_is_drained(keelway: &Keelway, machines: &[Machine], documents: &[u8]) -> Vec<u8> {
+fn a_machine_is_drained(keelway: &Keelway, machines: &[TestMachine], documents: &[u8]) -> Vec<u8> {
     let before = read(documents);
     let of_role = |documents: &Documents, name: &str, role: Role| {
         let component = documents.components_of(id_of(documents, name)).find(|(_, c)| c.spec.role == role);
@@ -254,27 +254,27 @@ fn a_machine_is_drained(keelway: &Keelway, machines: &[Machine], documents: &[u8
 }
 
 /// Documents from before a machine's last config do nothing anywhere.
-fn stale_documents_are_refused(keelway: &Keelway, machines: &[Machine], documents: &[u8]) {
-    let before: Vec<_> = machines.iter().map(Machine::ids).collect();
+fn stale_documents_are_refused(keelway: &Keelway, machines: &[TestMachine], documents: &[u8]) {
+    let before: Vec<_> = machines.iter().map(TestMachine::ids).collect();
     let refused = keelway.run(&["reconcile"], documents);
     assert_eq!(refused.code(), 1, "{}", refused.stderr);
     assert!(refused.stderr.contains("stale documents"), "{}", refused.stderr);
-    assert_eq!(machines.iter().map(Machine::ids).collect::<Vec<_>>(), before);
+    assert_eq!(machines.iter().map(TestMachine::ids).collect::<Vec<_>>(), before);
 }
 
 /// A second installation gets nothing of the machines; then one is taken over and given back, and nothing on it is touched.
 fn another_installation_is_refused(
     keelway: &Keelway,
-    machines: &[Machine],
+    machines: &[TestMachine],
     (made, documents): (&[u8], &[u8]),
 ) -> Vec<u8> {
-    let before: Vec<_> = machines.iter().map(Machine::ids).collect();
+    let before: Vec<_> = machines.iter().map(TestMachine::ids).collect();
     let second = injected(keelway, made, "c3");
     let refused = keelway.run(&["reconcile"], &second);
     assert_eq!(refused.code(), 1, "{}", refused.stderr);
     let owner = read(documents).installation().unwrap().clone();
-    let mend = format!("keelway hypervisor adopt --from {owner}");
-    assert!(refused.stderr.contains(&mend), "{}", refused.stderr);
+    let help = format!("keelway hypervisor adopt --from {owner}");
+    assert!(refused.stderr.contains(&help), "{}", refused.stderr);
 
     let name = machines[1].name();
     let adopt =
@@ -294,7 +294,7 @@ fn another_installation_is_refused(
 }
 
 /// What the other installation placed goes first.
-fn give_back(keelway: &Keelway, machines: &[Machine], (theirs, documents, from): (&[u8], &[u8], &str)) -> Vec<u8> {
+fn give_back(keelway: &Keelway, machines: &[TestMachine], (theirs, documents, from): (&[u8], &[u8], &str)) -> Vec<u8> {
     let deleted = keelway.run(&["cluster", "delete", "--name", "c3"], theirs).succeeded().stdout;
     let _ = keelway.run(&["reconcile", "--once"], &deleted);
     let name = machines[1].name();

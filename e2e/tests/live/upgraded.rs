@@ -7,7 +7,7 @@ use std::{
 };
 
 use keelway_api::Documents;
-use keelway_e2e::{ControlPlane, Keelway, World, host::on_own_host, process};
+use keelway_e2e::{Keelway, TestControlPlane, TestFleet, host::on_own_host, process};
 
 use crate::life::born;
 
@@ -20,7 +20,7 @@ const REPLACED: [&str; 2] = ["etcd-0", "ingress-0"];
 #[ignore = "soak: programs of v0.1.0 are built for it"]
 fn agents_of_a_release_obey_this_driver() {
     on_own_host("upgraded::agents_of_a_release_obey_this_driver", || {
-        let mut world = World::new("e2eold");
+        let mut world = TestFleet::new("e2eold");
         let (old, new) = both(&mut world);
         let made = world.create_two();
         let plane = born(&old, &made, &[]);
@@ -32,7 +32,7 @@ fn agents_of_a_release_obey_this_driver() {
 #[ignore = "soak: programs of v0.1.0 are built for it"]
 fn agents_of_this_tree_obey_the_driver_of_a_release() {
     on_own_host("upgraded::agents_of_this_tree_obey_the_driver_of_a_release", || {
-        let mut world = World::new("e2enew");
+        let mut world = TestFleet::new("e2enew");
         let (old, new) = both(&mut world);
         let made = world.create_two();
         let plane = born(&old, &made, &[]);
@@ -41,7 +41,7 @@ fn agents_of_this_tree_obey_the_driver_of_a_release() {
             process::kill(machine.agent_pid());
         }
         world.keelway = new.clone();
-        assert_eq!(world.make_whole(), made);
+        assert_eq!(world.restart_missing(), made);
         let again = old.run(&["reconcile"], &plane.text).succeeded();
         assert_eq!(old.run(&["plan", "--exit-code"], &again.stdout).code(), 0);
         assert_eq!(plane.running(), before, "nothing restarts, nothing stops");
@@ -50,7 +50,7 @@ fn agents_of_this_tree_obey_the_driver_of_a_release() {
 }
 
 /// A driver of that release, which the world has from now on, and one of this tree.
-fn both(world: &mut World) -> (Keelway, Keelway) {
+fn both(world: &mut TestFleet) -> (Keelway, Keelway) {
     let new = world.keelway.clone();
     let old = new.of_programs(programs());
     world.keelway = old.clone();
@@ -64,7 +64,7 @@ fn programs() -> PathBuf {
 }
 
 /// This tree replaces what it is meant to, and nothing else.
-fn is_taken_over(plane: &ControlPlane<'_>, new: &Keelway) {
+fn is_taken_over(plane: &TestControlPlane<'_>, new: &Keelway) {
     let before = plane.running();
     let taken = new.run(&["reconcile"], &plane.text).succeeded().stdout;
     let after = plane.running();

@@ -1,14 +1,14 @@
 //! Each program is the one that its release names.
 
 use keelway_api::{
-    argument::{self, Form},
+    argument::{self, ArgumentType},
     release,
     role::Role,
 };
-use keelway_e2e::{ControlPlane, machine::find};
+use keelway_e2e::{TestControlPlane, machine::find};
 
 /// Asked in the containers that run.
-pub(crate) fn programs_answer(plane: &ControlPlane<'_>) {
+pub(crate) fn programs_answer(plane: &TestControlPlane<'_>) {
     let release = release::newest();
     let etcd = release.etcd.split('-').next().unwrap();
     let kubernetes = format!("Kubernetes v{}", release.kubernetes);
@@ -40,18 +40,18 @@ pub(crate) fn programs_answer(plane: &ControlPlane<'_>) {
 }
 
 /// Each argument that may be given is one of the program's own, of the type that its values are checked for.
-pub(crate) fn programs_take_arguments(plane: &ControlPlane<'_>) {
+pub(crate) fn programs_take_arguments(plane: &TestControlPlane<'_>) {
     for role in [Role::KubeApiserver, Role::KubeControllerManager, Role::KubeScheduler] {
         let (machine, running) = find(&plane.machines, &format!("{role}-0"));
         let help = machine.exec(&running.container, &[&role.to_string(), "--help"]);
         for argument in argument::of_role(role) {
             let types: &[&str] = match argument.form {
-                Form::Number { .. } => &["int", "int32", "float32", "Level"],
-                Form::Decimal { .. } => &["float", "float32"],
-                Form::Duration => &["duration"],
-                Form::Ports => &["portRange"],
-                Form::Choice(_) => &["string"],
-                Form::Metrics => &["strings"],
+                ArgumentType::Number { .. } => &["int", "int32", "float32", "Level"],
+                ArgumentType::Decimal { .. } => &["float", "float32"],
+                ArgumentType::Duration => &["duration"],
+                ArgumentType::Ports => &["portRange"],
+                ArgumentType::Choice(_) => &["string"],
+                ArgumentType::Metrics => &["strings"],
             };
             let flag = format!("--{} ", argument.name);
             let found = help.lines().find_map(|line| line.trim_start().trim_start_matches("-v, ").strip_prefix(&flag));

@@ -9,7 +9,7 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use keelway_e2e::{ControlPlane, deadline, https::Https};
+use keelway_e2e::{TestControlPlane, deadline, https::HttpsClient};
 use serde_json::Value;
 
 /// Longer than the minute after which proxies commonly end what is silent.
@@ -19,14 +19,14 @@ const SILENCE: Duration = Duration::from_secs(70);
 pub(crate) struct Lines(Receiver<Value>);
 
 /// One request on one connection through the ingress, as the administrator of the kubeconfig.
-pub(crate) fn lines(plane: &ControlPlane<'_>, path: &str) -> Lines {
+pub(crate) fn lines(plane: &TestControlPlane<'_>, path: &str) -> Lines {
     let config = plane.kubectl.kubeconfig();
     let value =
         |list: &str, kind: &str, key: &str| STANDARD.decode(config[list][0][kind][key].as_str().unwrap()).unwrap();
     let certificate = value("users", "user", "client-certificate-data");
     let key = value("users", "user", "client-key-data");
     let authority = value("clusters", "cluster", "certificate-authority-data");
-    let https = Https::new(&authority, "kubernetes", Some((&certificate, &key)));
+    let https = HttpsClient::new(&authority, "kubernetes", Some((&certificate, &key)));
     let reader = https.stream(TcpStream::connect(plane.ingress()).unwrap(), path).unwrap();
     let (sender, receiver) = channel();
     thread::spawn(move || {
@@ -57,7 +57,7 @@ pub(crate) struct Silent {
 }
 
 /// Opens a watch on what nobody changes.
-pub(crate) fn open(plane: &ControlPlane<'_>) -> Silent {
+pub(crate) fn open(plane: &TestControlPlane<'_>) -> Silent {
     let _ = plane.kubectl.run(&["create", "namespace", "watched"]).succeeded();
     plane.kubectl.wait("create", &["configmap/kube-root-ca.crt", "-n", "watched"]);
     let path = "/api/v1/namespaces/watched/configmaps";
@@ -70,7 +70,7 @@ pub(crate) fn open(plane: &ControlPlane<'_>) -> Silent {
 
 impl Silent {
     /// It has been silent for long, and yet the first change is seen.
-    pub(crate) fn wakes(&self, plane: &ControlPlane<'_>) {
+    pub(crate) fn wakes(&self, plane: &TestControlPlane<'_>) {
         match self.lines.0.recv_timeout(SILENCE.saturating_sub(self.since.elapsed())) {
             Err(RecvTimeoutError::Timeout) => {}
             other => panic!("silent for {:?} only: {other:?}", self.since.elapsed()),

@@ -4,17 +4,17 @@ use std::{fs, os::unix::fs::OpenOptionsExt};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{crd::worker_crds, worker::BOOTSTRAPPERS};
-use keelway_e2e::{ControlPlane, Kubectl, Ran, deadline};
+use keelway_e2e::{FinishedCommand, Kubectl, TestControlPlane, deadline};
 use keelway_pki::{AuthorityHash, BootstrapToken, JoinToken};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::{Value, json};
 
-fn keelway(plane: &ControlPlane<'_>, arguments: &[&str]) -> Ran {
+fn keelway(plane: &TestControlPlane<'_>, arguments: &[&str]) -> FinishedCommand {
     let arguments: Vec<&str> = arguments.iter().chain(&["--cluster", "c1"]).copied().collect();
     plane.keelway.run(&arguments, &plane.text)
 }
 
-fn token(plane: &ControlPlane<'_>) -> JoinToken {
+fn token(plane: &TestControlPlane<'_>) -> JoinToken {
     let made = keelway(plane, &["join-token", "create", "--ttl", "10m"]).succeeded();
     assert_eq!(made.stderr, "");
     assert_eq!(made.text().lines().count(), 1);
@@ -22,7 +22,7 @@ fn token(plane: &ControlPlane<'_>) -> JoinToken {
 }
 
 /// `kubectl` with a bootstrap token and nothing else.
-fn bearer(plane: &ControlPlane<'_>, token: &BootstrapToken) -> Kubectl {
+fn bearer(plane: &TestControlPlane<'_>, token: &BootstrapToken) -> Kubectl {
     let mut kubeconfig = plane.kubectl.kubeconfig();
     kubeconfig["users"][0]["user"] = json!({ "token": *token.expose() });
     let path = plane.keelway.directory().join("bearer.kubeconfig");
@@ -56,7 +56,7 @@ fn request(name: &str) -> String {
 }
 
 /// The kinds of workers, as the cluster has them already where a cluster-controller is in it.
-fn define(plane: &ControlPlane<'_>) {
+fn define(plane: &TestControlPlane<'_>) {
     for kind in worker_crds() {
         let kind = serde_json::to_vec(&kind).unwrap();
         let _ = plane.kubectl.run_with(&["apply", "--server-side", "-f", "-"], &kind).succeeded();
@@ -68,7 +68,7 @@ fn define(plane: &ControlPlane<'_>) {
 }
 
 /// A token leads to the cluster and into it, is shown without its secret, and ends when it is revoked.
-pub(crate) fn tokens(plane: &ControlPlane<'_>) {
+pub(crate) fn tokens(plane: &TestControlPlane<'_>) {
     // The cluster-controller's to bind.
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -107,7 +107,7 @@ pub(crate) fn tokens(plane: &ControlPlane<'_>) {
     assert_eq!(keelway(plane, &["join-token", "list"]).succeeded().text(), "");
 }
 
-fn join(plane: &ControlPlane<'_>, name: &str) -> String {
+fn join(plane: &TestControlPlane<'_>, name: &str) -> String {
     let key = STANDARD.encode(KeyPair::generate().unwrap().public_key_raw().split_at(32).0);
     let peer = json!({
         "apiVersion": "keelway.dev/v1alpha1",
@@ -122,12 +122,12 @@ fn join(plane: &ControlPlane<'_>, name: &str) -> String {
     key
 }
 
-fn is_there(plane: &ControlPlane<'_>, kind: &str, name: &str) -> bool {
+fn is_there(plane: &TestControlPlane<'_>, kind: &str, name: &str) -> bool {
     !plane.kubectl.run(&["get", kind, name, "--ignore-not-found", "-o", "name"]).succeeded().stdout.is_empty()
 }
 
 /// What is left of an evicted worker is its tombstone.
-pub(crate) fn eviction(plane: &ControlPlane<'_>) {
+pub(crate) fn eviction(plane: &TestControlPlane<'_>) {
     define(plane);
     let key = join(plane, "evicted");
     // Only with an address a key is its own for sure.
@@ -163,7 +163,7 @@ pub(crate) fn eviction(plane: &ControlPlane<'_>) {
 }
 
 /// The pass's own identity can do this, and nothing like it elsewhere.
-pub(crate) fn driver(plane: &ControlPlane<'_>) {
+pub(crate) fn driver(plane: &TestControlPlane<'_>) {
     let can = |words: &str| {
         let arguments: Vec<&str> =
             ["auth", "can-i", "--as", "keelway:driver"].into_iter().chain(words.split(' ')).collect();
@@ -189,7 +189,7 @@ pub(crate) fn driver(plane: &ControlPlane<'_>) {
 }
 
 /// What rights cannot tell apart, a policy does: of Secrets, tokens are made and deleted and nothing else.
-fn only_tokens(plane: &ControlPlane<'_>) {
+fn only_tokens(plane: &TestControlPlane<'_>) {
     const GUARD: [&str; 2] = ["validatingadmissionpolicybinding", "keelway-driver-tokens"];
     let run = |words: &str, others: &[&str]| {
         let words: Vec<&str> = words.split(' ').chain(others.iter().copied()).collect();

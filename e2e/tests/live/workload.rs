@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::OpenOptionsExt, process::Command};
 
-use keelway_e2e::{ControlPlane, Kubectl, deadline, https::Https};
+use keelway_e2e::{Kubectl, TestControlPlane, deadline, https::HttpsClient};
 use keelway_planner::{DRIVER_SECRET, probes};
 use serde_json::Value;
 
@@ -30,7 +30,7 @@ spec:
 ";
 
 /// The controller manager makes pods, the scheduler says why they wait: there is no node.
-pub(crate) fn write(plane: &ControlPlane<'_>) {
+pub(crate) fn write(plane: &TestControlPlane<'_>) {
     let kubectl = &plane.kubectl;
     kubectl.apply(MANIFEST);
     kubectl.wait("jsonpath={.status.replicas}=2", &["deployment/hello"]);
@@ -47,13 +47,13 @@ pub(crate) fn write(plane: &ControlPlane<'_>) {
 }
 
 /// The Secret as it was written.
-pub(crate) fn secret_is_there(plane: &ControlPlane<'_>) {
+pub(crate) fn secret_is_there(plane: &TestControlPlane<'_>) {
     let word = plane.kubectl.run(&["get", "secret", "told-nobody", "-o", "go-template={{.data.word | base64decode}}"]);
     assert_eq!(word.succeeded().text(), PLAIN);
 }
 
 /// Asked of etcd itself, as the pass asks it, from the machine's own network.
-pub(crate) fn secret_is_encrypted(plane: &ControlPlane<'_>) {
+pub(crate) fn secret_is_encrypted(plane: &TestControlPlane<'_>) {
     let value = stored(plane, "/registry/secrets/default/told-nobody");
     assert!(value.starts_with(b"k8s:enc:secretbox:v1:"), "{}", String::from_utf8_lossy(&value[..40]));
     assert!(!holds(&value, PLAIN));
@@ -65,7 +65,7 @@ fn holds(value: &[u8], text: &str) -> bool {
     value.windows(text.len()).any(|window| window == text.as_bytes())
 }
 
-fn stored(plane: &ControlPlane<'_>, key: &str) -> Vec<u8> {
+fn stored(plane: &TestControlPlane<'_>, key: &str) -> Vec<u8> {
     let probe =
         probes(&plane.documents).unwrap().into_iter().find(|probe| probe.component.component.as_str() == "etcd-0");
     let directory = plane.keelway.directory();
@@ -86,7 +86,7 @@ fn stored(plane: &ControlPlane<'_>, key: &str) -> Vec<u8> {
 }
 
 /// An administrator is whom RBAC makes one; `system:masters` is for when RBAC is broken.
-pub(crate) fn administrators(plane: &ControlPlane<'_>) {
+pub(crate) fn administrators(plane: &TestControlPlane<'_>) {
     let groups = |kubectl: &Kubectl| -> Vec<Value> {
         let user = kubectl.run(&["auth", "whoami", "-o", "json"]).succeeded().json();
         user["status"]["userInfo"]["groups"].as_array().unwrap().clone()
@@ -109,9 +109,9 @@ pub(crate) fn administrators(plane: &ControlPlane<'_>) {
 }
 
 /// Strangers are told of health, and of nothing else.
-pub(crate) fn strangers(plane: &ControlPlane<'_>) {
+pub(crate) fn strangers(plane: &TestControlPlane<'_>) {
     let bundle = plane.secret("kubernetes-ca", "bundle.crt");
-    let https = Https::new(&bundle, "kubernetes", None);
+    let https = HttpsClient::new(&bundle, "kubernetes", None);
     let get = |path: &str| https.get(std::net::TcpStream::connect(plane.ingress()).unwrap(), path).unwrap().status;
     for path in ["/livez", "/readyz", "/healthz"] {
         assert_eq!(get(path), 200, "{path}");
@@ -136,7 +136,7 @@ pub(crate) fn strangers(plane: &ControlPlane<'_>) {
 }
 
 /// Nobody tells workers of a private machine.
-pub(crate) fn endpoints(plane: &ControlPlane<'_>) {
+pub(crate) fn endpoints(plane: &TestControlPlane<'_>) {
     let all = plane.kubectl.get(&["endpointslices,endpoints", "--all-namespaces"]).to_string();
     for address in &plane.private().document.spec.addresses.private {
         assert!(!all.contains(address), "{all}");

@@ -8,17 +8,17 @@ use std::{
 
 use keelway_e2e::{
     deadline,
-    setting::{AGNHOST, Cluster, KUBECTL},
+    worker_fleet::{AGNHOST, KUBECTL, TestCluster},
 };
 
-pub(crate) fn logs(cluster: &Cluster) {
+pub(crate) fn logs(cluster: &TestCluster) {
     for worker in cluster.workers {
         cluster.wait_for_log(&format!("on-{worker}"), "Started HTTP server on port 8080");
     }
 }
 
 /// What is typed comes back.
-pub(crate) fn attach(cluster: &Cluster) {
+pub(crate) fn attach(cluster: &TestCluster) {
     cluster.kubectl.apply(&format!(
         "
 apiVersion: v1
@@ -35,7 +35,7 @@ spec:
     assert!(said.text().contains("the quick brown fox"), "{}{}", said.text(), said.stderr);
 }
 
-pub(crate) fn port_forward(cluster: &Cluster) {
+pub(crate) fn port_forward(cluster: &TestCluster) {
     let mut command = cluster.kubectl.command(&["port-forward", "pod/on-w2", ":8080"]);
     let mut forwards = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
@@ -55,7 +55,7 @@ pub(crate) fn port_forward(cluster: &Cluster) {
 }
 
 /// An aggregated API: it is served by pods.
-pub(crate) fn top(cluster: &Cluster) {
+pub(crate) fn top(cluster: &TestCluster) {
     cluster.kubectl.wait("condition=Available", &["apiservice/v1beta1.metrics.k8s.io"]);
     let took = deadline::until("all workers are measured", deadline::KUBERNETES, || {
         let said = cluster.kubectl.run(&["top", "nodes", "--no-headers"]);
@@ -66,7 +66,7 @@ pub(crate) fn top(cluster: &Cluster) {
 }
 
 /// By its ServiceAccount, through the Service `kubernetes`.
-pub(crate) fn watch_from_a_pod(cluster: &Cluster) {
+pub(crate) fn watch_from_a_pod(cluster: &TestCluster) {
     cluster.add_reader("watcher");
     cluster.kubectl.apply(&format!(
         "

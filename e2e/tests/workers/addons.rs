@@ -1,8 +1,8 @@
 //! What a cluster has on its workers without anybody asking.
 
-use keelway_e2e::setting::Cluster;
+use keelway_e2e::worker_fleet::TestCluster;
 
-pub(crate) fn all_are_there(cluster: &Cluster) {
+pub(crate) fn all_are_there(cluster: &TestCluster) {
     let kubectl = &cluster.kubectl;
     for deployment in ["coredns", "metrics-server"] {
         kubectl.wait("condition=Available", &["-n", "kube-system", &format!("deployment/{deployment}")]);

@@ -3,10 +3,10 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_e2e::{
     deadline,
-    setting::{AGNHOST, Cluster},
+    worker_fleet::{AGNHOST, TestCluster},
 };
 
-pub(crate) fn by_a_pod(cluster: &Cluster) {
+pub(crate) fn by_a_pod(cluster: &TestCluster) {
     let rcgen::CertifiedKey { cert, signing_key } =
         rcgen::generate_simple_self_signed(["judge.default.svc".to_owned()]).unwrap();
     let (certificate, key) = (pem("CERTIFICATE", cert.der()), pem("PRIVATE KEY", &signing_key.serialize_der()));

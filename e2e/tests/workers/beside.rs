@@ -6,7 +6,7 @@ use std::{
     thread,
 };
 
-use keelway_e2e::setting::{AGNHOST, Cluster, serves};
+use keelway_e2e::worker_fleet::{AGNHOST, TestCluster, serves};
 
 use crate::pods::GET;
 
@@ -19,7 +19,7 @@ const POD_PORT: u16 = 8080;
 type Known = BTreeMap<(Ipv4Addr, u16), String>;
 
 /// All workers of both ask at the same time.
-pub(crate) fn nobody_meets_the_other(c1: &Cluster, c2: &Cluster) {
+pub(crate) fn nobody_meets_the_other(c1: &TestCluster, c2: &TestCluster) {
     for cluster in [c1, c2] {
         start(cluster);
     }
@@ -49,7 +49,7 @@ fn asker(worker: &str) -> String {
 }
 
 /// A pod with the network of each worker itself.
-fn start(cluster: &Cluster) {
+fn start(cluster: &TestCluster) {
     let pod = |worker: &&str| {
         format!(
             "
@@ -69,13 +69,13 @@ spec:
 }
 
 /// Workers, by their addresses.
-fn workers(cluster: &Cluster) -> Known {
+fn workers(cluster: &TestCluster) -> Known {
     let of = |worker: &str| cluster.value(&format!("wireguardpeer/{worker}"), "{.status.addresses[0]}");
     cluster.workers.iter().map(|worker| ((of(worker).parse().unwrap(), PORT), (*worker).to_owned())).collect()
 }
 
 /// Asks everybody five times.
-fn meets_its_own(cluster: &Cluster, worker: &str, known: &Known) {
+fn meets_its_own(cluster: &TestCluster, worker: &str, known: &Known) {
     let asks: Vec<_> = known.keys().map(|(address, port)| format!("get {address} {port} /hostname; echo;")).collect();
     let asks = asks.join(" ");
     let said = cluster.shell(&asker(worker), &format!("{GET} for i in 1 2 3 4 5; do {asks} done")).succeeded();
@@ -91,13 +91,13 @@ struct Twins {
 
 /// Pods of one worker, by their addresses.
 struct Siblings<'a> {
-    cluster: &'a Cluster,
+    cluster: &'a TestCluster,
     worker: &'a str,
     pods: BTreeMap<Ipv4Addr, String>,
 }
 
 /// Two pods with the same address. A worker gives addresses one after the other, so that whoever is behind comes to the other's.
-fn twins(c1: &Cluster, c2: &Cluster) -> Twins {
+fn twins(c1: &TestCluster, c2: &TestCluster) -> Twins {
     let range = range(c2, c2.workers[0]);
     let (mut one, mut other) = (Siblings::of(c1, &range), Siblings::of(c2, &range));
     one.more(1);
@@ -114,13 +114,13 @@ fn twins(c1: &Cluster, c2: &Cluster) -> Twins {
     panic!("no address is in both: {:?}, {:?}", one.pods, other.pods);
 }
 
-fn range(cluster: &Cluster, worker: &str) -> String {
+fn range(cluster: &TestCluster, worker: &str) -> String {
     cluster.value(&format!("node/{worker}"), "{.spec.podCIDR}")
 }
 
 impl<'a> Siblings<'a> {
     /// On the worker whose pods have this range.
-    fn of(cluster: &'a Cluster, range: &str) -> Self {
+    fn of(cluster: &'a TestCluster, range: &str) -> Self {
         let worker = cluster.workers.iter().find(|worker| self::range(cluster, worker) == range);
         Self { cluster, worker: worker.unwrap(), pods: BTreeMap::new() }
     }

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use keelway_api::{Component, role::Role};
 use keelway_e2e::{
-    Machine, deadline, metrics,
-    setting::{Cluster, Setting},
+    TestMachine, deadline, metrics,
+    worker_fleet::{TestCluster, WorkerFleet},
 };
 
 /// What root finds on its machine: who acts, and what was done for the workers that joined.
-pub(crate) fn counts_what_it_did(setting: &Setting, cluster: &Cluster) {
+pub(crate) fn counts_what_it_did(setting: &WorkerFleet, cluster: &TestCluster) {
     let sockets = setting.each(cluster, Role::ClusterController, |component, machine| {
         let (id, name) = (&component.spec.cluster_id, component.spec.name().unwrap());
         (machine.path(&format!("/var/lib/keelway/{id}/{name}/run/metrics.sock")), component.spec.user)
@@ -26,7 +26,7 @@ pub(crate) fn counts_what_it_did(setting: &Setting, cluster: &Cluster) {
 }
 
 /// Its containers.
-pub(crate) fn containers(setting: &Setting, cluster: &Cluster) -> BTreeSet<String> {
-    let container = |component: &Component, machine: &Machine| machine.of(component).unwrap().container;
+pub(crate) fn containers(setting: &WorkerFleet, cluster: &TestCluster) -> BTreeSet<String> {
+    let container = |component: &Component, machine: &TestMachine| machine.of(component).unwrap().container;
     setting.each(cluster, Role::ClusterController, container).into_iter().collect()
 }

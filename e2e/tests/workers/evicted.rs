@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use keelway_api::{Time, jiff::Timestamp};
 use keelway_e2e::{
     deadline,
-    setting::{Cluster, Setting, Worker},
+    worker_fleet::{TestCluster, TestWorker, WorkerFleet},
 };
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ use crate::pods;
 const HOURS: i64 = 168 - 1;
 
 /// Puts a worker out, and returns its addresses.
-pub(crate) fn from(setting: &Setting, cluster: &Cluster, name: &str) -> BTreeSet<String> {
+pub(crate) fn from(setting: &WorkerFleet, cluster: &TestCluster, name: &str) -> BTreeSet<String> {
     let worker = setting.worker(name);
     let others: Vec<&str> = cluster.workers.iter().copied().filter(|other| *other != name).collect();
     let peer = cluster.value(&format!("wireguardpeer/{name}"), "{.status.addresses[*]}");
@@ -46,26 +46,26 @@ pub(crate) fn from(setting: &Setting, cluster: &Cluster, name: &str) -> BTreeSet
     addresses
 }
 
-fn is_gone(cluster: &Cluster, name: &str) {
+fn is_gone(cluster: &TestCluster, name: &str) {
     let left = cluster.kubectl.run(&["get", "nodes,wireguardpeers", "-o", "name"]).succeeded();
     assert!(!left.text().lines().any(|line| line.ends_with(&format!("/{name}"))), "{}", left.text());
 }
 
 /// The addresses of gateways, as the worker knows them.
-fn gateways(worker: &Worker<'_>) -> Vec<String> {
+fn gateways(worker: &TestWorker<'_>) -> Vec<String> {
     let cluster = worker.run(&["cat", "/var/lib/keelway-node/cluster.json"], &[]).succeeded().json();
     let endpoints = cluster["endpoints"].as_array().unwrap().iter();
     endpoints.map(|endpoint| endpoint["gateway"]["addresses"][0].as_str().unwrap().to_owned()).collect()
 }
 
 /// A gateway that knows the worker refuses, inside its tunnel; one that does not says nothing.
-fn is_answered(worker: &Worker<'_>, gateway: &str) -> bool {
+fn is_answered(worker: &TestWorker<'_>, gateway: &str) -> bool {
     let said = worker.shell(&format!("timeout 2 bash -c 'exec 3<>/dev/tcp/{gateway}/9' 2>&1 || true")).succeeded();
     said.text().contains("refused")
 }
 
 /// Nobody else is given its addresses while somebody might believe that they are its own.
-fn rests(cluster: &Cluster, name: &str, addresses: &BTreeSet<String>) {
+fn rests(cluster: &TestCluster, name: &str, addresses: &BTreeSet<String>) {
     let hold = |until: &Value| {
         let until: Time = serde_json::from_value(until.clone()).unwrap();
         until.0.duration_since(Timestamp::now()).as_hours() >= HOURS

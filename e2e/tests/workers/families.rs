@@ -2,7 +2,7 @@
 
 use keelway_e2e::{
     deadline,
-    setting::{AGNHOST, Cluster},
+    worker_fleet::{AGNHOST, TestCluster},
 };
 
 use crate::pods::GET;
@@ -19,7 +19,7 @@ pub(crate) const RANGES: [&str; 6] = [
 /// More than fits into a packet.
 const MUCH: &str = "20M";
 
-pub(crate) fn both_carry(cluster: &Cluster) {
+pub(crate) fn both_carry(cluster: &TestCluster) {
     for worker in cluster.workers {
         let addresses =
             cluster.value(&format!("node/{worker}"), "{.status.addresses[?(@.type=='InternalIP')].address}");
@@ -50,7 +50,7 @@ pub(crate) fn both_carry(cluster: &Cluster) {
 }
 
 /// A pod on each worker that has its name and some bytes to give, and a Service over all.
-fn start(cluster: &Cluster) {
+fn start(cluster: &TestCluster) {
     let service = "
 apiVersion: v1
 kind: Service

@@ -17,7 +17,7 @@ use keelway_api::{
 };
 use keelway_e2e::{
     deadline,
-    setting::{Cluster, Setting},
+    worker_fleet::{TestCluster, WorkerFleet},
 };
 use keelway_pki::{JoinToken, PrivateKeyPem, WireGuardKey, client_signing_request};
 use kube::{Api, Client, Config, ResourceExt, api::PostParams, config::AuthInfo};
@@ -49,7 +49,7 @@ enum Answer {
 }
 
 /// Ten of different names; two of one name; two of one key.
-pub(crate) fn each_has_its_own(setting: &Setting, cluster: &Cluster, evicted: &Evicted<'_>) {
+pub(crate) fn each_has_its_own(setting: &WorkerFleet, cluster: &TestCluster, evicted: &Evicted<'_>) {
     let way = Way::to(setting, cluster);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let ten: Vec<String> = (0..10).map(|number| format!("ten-{number}")).collect();
@@ -90,7 +90,7 @@ async fn make_nodes(workers: &[(String, Client)]) {
 }
 
 /// Of everybody who is in the cluster.
-fn all_differ(cluster: &Cluster, evicted: &Evicted<'_>) {
+fn all_differ(cluster: &TestCluster, evicted: &Evicted<'_>) {
     // One word for each that has one.
     let all = |kind: &str, path: &str| {
         let lines = cluster.value(kind, &format!("{{range .items[*]}}{path}{{\"\\n\"}}{{end}}"));
@@ -166,7 +166,7 @@ async fn make_peers(workers: &[(String, Client)], key: impl Fn() -> WireGuardKey
 }
 
 impl Way {
-    fn to(setting: &Setting, cluster: &Cluster) -> Self {
+    fn to(setting: &WorkerFleet, cluster: &TestCluster) -> Self {
         let token: JoinToken = String::from_utf8(setting.token(cluster)).unwrap().trim().parse().unwrap();
         let kubeconfig = cluster.kubectl.kubeconfig();
         let authority = kubeconfig["clusters"][0]["cluster"]["certificate-authority-data"].as_str().unwrap();

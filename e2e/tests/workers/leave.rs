@@ -1,15 +1,15 @@
 //! A machine that was a worker is what it was before.
 
 use keelway_e2e::{
-    Found, deadline,
-    setting::{Cluster, Setting},
+    MachineFacts, deadline,
+    worker_fleet::{TestCluster, WorkerFleet},
 };
 
 /// It ran pods of all kinds, and nothing of them stays, nor does the cluster know it any more.
-pub(crate) fn leaves_nothing(setting: &Setting, cluster: &Cluster, name: &str, before: &Found) {
+pub(crate) fn leaves_nothing(setting: &WorkerFleet, cluster: &TestCluster, name: &str, before: &MachineFacts) {
     let ran = setting.worker(name).run(&["keelway", "node", "leave"], &[]).succeeded();
     println!("{:>7} ms  {name} left", ran.took.as_millis());
-    let difference = before.difference(&Found::on_worker(&setting.world.fleet, name));
+    let difference = before.difference(&MachineFacts::on_worker(&setting.fleet.fleet, name));
     assert!(difference.is_empty(), "not as it was found:\n{difference}");
     deadline::until("neither Node nor peer is left", deadline::KUBERNETES, || {
         let left = cluster.kubectl.run(&["get", "nodes,wireguardpeers", "-o", "name"]).succeeded();

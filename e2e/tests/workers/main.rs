@@ -25,56 +25,56 @@ mod public;
 
 use std::time::Instant;
 
-use keelway_e2e::{Found, Reach, host::on_own_host, setting::Setting};
+use keelway_e2e::{MachineFacts, ReachMode, host::on_own_host, worker_fleet::WorkerFleet};
 
 /// Machines for workers, and the NATs that each is behind, the one next to it first. Those next to `w1` and `w2` give the same addresses.
 const WORKERS: [(&str, &str); 5] = [("w1", "nat-a"), ("w2", "nat-b,nat-c"), ("w3", ""), ("w4", "nat-a"), ("w5", "")];
 
 #[test]
 fn workers() {
-    on_own_host("workers", || scenario("e2ework", Reach::Network));
+    on_own_host("workers", || scenario("e2ework", ReachMode::Network));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
 fn workers_of_sockets() {
-    on_own_host("workers_of_sockets", || scenario("e2ewoso", Reach::Socket));
+    on_own_host("workers_of_sockets", || scenario("e2ewoso", ReachMode::Socket));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
 fn workers_of_agents_sockets() {
-    on_own_host("workers_of_agents_sockets", || scenario("e2ewoag", Reach::AgentSocket));
+    on_own_host("workers_of_agents_sockets", || scenario("e2ewoag", ReachMode::AgentSocket));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
 fn workers_through_a_public_machine() {
-    on_own_host("workers_through_a_public_machine", || scenario("e2ewovi", Reach::Via));
+    on_own_host("workers_through_a_public_machine", || scenario("e2ewovi", ReachMode::Via));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
 fn workers_where_agents_wait() {
-    on_own_host("workers_where_agents_wait", || scenario("e2ewodo", Reach::DialOut));
+    on_own_host("workers_where_agents_wait", || scenario("e2ewodo", ReachMode::DialOut));
 }
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
 fn workers_behind_proxies() {
-    on_own_host("workers_behind_proxies", || scenario("e2ewopr", Reach::Proxy));
+    on_own_host("workers_behind_proxies", || scenario("e2ewopr", ReachMode::Proxy));
 }
 
 /// Two clusters, of which one has ranges of both families, and their workers.
-fn scenario(tag: &str, reach: Reach) {
-    let setting = Setting::reached(reach, tag, "2", &WORKERS);
+fn scenario(tag: &str, reach: ReachMode) {
+    let setting = WorkerFleet::reached(reach, tag, "2", &WORKERS);
     stage("clusters", || {
         setting.inject("c1", &[]);
         setting.inject("c2", &families::RANGES);
         setting.reconcile();
     });
     let (c1, c2) = (setting.cluster("c1", &["w1", "w2", "w3"]), setting.cluster("c2", &["w4", "w5"]));
-    let found = Found::on_worker(&setting.world.fleet, "w3");
+    let found = MachineFacts::on_worker(&setting.fleet.fleet, "w3");
     stage("join", || setting.join(&[&c1, &c2]));
     stage("add-ons", || addons::all_are_there(&c1));
     stage("controller", || controller::counts_what_it_did(&setting, &c1));

@@ -3,25 +3,25 @@
 use std::time::Duration;
 
 use keelway_e2e::{
-    Ran, deadline, gap,
+    FinishedCommand, deadline, outage,
     prober::Prober,
-    setting::{Cluster, Setting},
+    worker_fleet::{TestCluster, WorkerFleet},
 };
 
 /// Three times what is stated: 5 s from the worker's next packet on, 15 s with no traffic.
 const WITH_TRAFFIC: Duration = Duration::from_secs(15);
 const SILENT: Duration = Duration::from_secs(45);
 
-pub(crate) fn forget_and_move(setting: &Setting, cluster: &Cluster) {
+pub(crate) fn forget_and_move(setting: &WorkerFleet, cluster: &TestCluster) {
     let restarts = restarts(cluster);
     let of_w1 = cluster.value("pod/on-w1", "{.status.podIP}");
     // w2 talks all the time; what is behind the NATs of w2 is found again by what it sends.
     let prober = Prober::start(cluster, "prober", "w2", &of_w1);
     for (what, command) in [("forgets", "forget"), ("moves", "renumber")] {
         for nat in ["nat-b", "nat-c"] {
-            let before = gap::now();
+            let before = outage::now();
             let _ = nat_command(setting, command, nat).succeeded();
-            let gap = gap::longest_between(before, gap::now(), || prober.answers(&cluster.kubectl));
+            let gap = outage::longest_between(before, outage::now(), || prober.answers(&cluster.kubectl));
             println!("{:>7} ms  {nat} {what}: longest gap", gap.as_millis());
             assert!(gap < WITH_TRAFFIC, "{nat} {what}: {gap:?}");
         }
@@ -38,12 +38,12 @@ pub(crate) fn forget_and_move(setting: &Setting, cluster: &Cluster) {
     assert_eq!(self::restarts(cluster), restarts, "no pod was restarted");
 }
 
-fn nat_command(setting: &Setting, command: &str, nat: &str) -> Ran {
-    setting.world.keelway.run(&["node", "local", command, "--fleet", &setting.world.fleet, nat], &[])
+fn nat_command(setting: &WorkerFleet, command: &str, nat: &str) -> FinishedCommand {
+    setting.fleet.keelway.run(&["node", "local", command, "--fleet", &setting.fleet.fleet, nat], &[])
 }
 
 /// Pods and how often each was restarted.
-fn restarts(cluster: &Cluster) -> Vec<String> {
+fn restarts(cluster: &TestCluster) -> Vec<String> {
     let path = "{range .items[*]}{.metadata.name} {.status.containerStatuses[*].restartCount}{\"\\n\"}{end}";
     let said = cluster.kubectl.run(&["get", "pods", "-A", "-o", &format!("jsonpath={path}")]).succeeded();
     said.text().lines().filter(|line| !line.starts_with("prober")).map(str::to_owned).collect()

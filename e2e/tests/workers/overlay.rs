@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 
 use keelway_e2e::{
     deadline,
-    setting::{Cluster, Setting, Worker, serves},
+    worker_fleet::{TestCluster, TestWorker, WorkerFleet, serves},
 };
 use rustix::{
     io::Errno,
@@ -23,7 +23,7 @@ const HEADERS: usize = 28;
 /// A worker in the overlay.
 struct Place<'a> {
     name: &'a str,
-    worker: Worker<'a>,
+    worker: TestWorker<'a>,
     /// In the VPN.
     outer: Ipv4Addr,
     /// In the overlay: the third part of its own address and of its pods'.
@@ -37,7 +37,7 @@ impl Place<'_> {
 }
 
 /// The cluster has two workers.
-pub(crate) fn on_the_vpn(setting: &Setting, cluster: &Cluster) {
+pub(crate) fn on_the_vpn(setting: &WorkerFleet, cluster: &TestCluster) {
     let places: Vec<Place<'_>> =
         cluster.workers.iter().zip([201, 202]).map(|(name, part)| place(setting, cluster, name, part)).collect();
     // What has a network that is taken away cannot be stopped as it should be.
@@ -61,7 +61,7 @@ pub(crate) fn on_the_vpn(setting: &Setting, cluster: &Cluster) {
     pods_meet(cluster, &places);
 }
 
-fn place<'a>(setting: &'a Setting, cluster: &Cluster, name: &'a str, part: usize) -> Place<'a> {
+fn place<'a>(setting: &'a WorkerFleet, cluster: &TestCluster, name: &'a str, part: usize) -> Place<'a> {
     let outer = cluster.value(&format!("wireguardpeer/{name}"), "{.status.addresses[0]}").parse().unwrap();
     Place { name, worker: setting.worker(name), outer, part }
 }
@@ -111,7 +111,7 @@ fn carries(place: &Place<'_>, (from, to): (Ipv4Addr, Ipv4Addr), other: &Place<'_
 }
 
 /// By address, and by a Service's.
-fn pods_meet(cluster: &Cluster, places: &[Place<'_>]) {
+fn pods_meet(cluster: &TestCluster, places: &[Place<'_>]) {
     let service = "
 apiVersion: v1
 kind: Service

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use keelway_e2e::{
     deadline,
-    setting::{AGNHOST, Cluster},
+    worker_fleet::{AGNHOST, TestCluster},
 };
 
 /// A function of a shell that asks over HTTP, and writes what comes after the header.
@@ -14,7 +14,7 @@ pub(crate) const GET: &str = "get() { exec 3<>/dev/tcp/$1/$2; printf 'GET %s HTT
 const MUCH: &str = "400M";
 
 /// A pod on each worker, with a Service over all.
-pub(crate) fn start(cluster: &Cluster) {
+pub(crate) fn start(cluster: &TestCluster) {
     cluster.start_peers();
     cluster.kubectl.apply(
         "
@@ -50,7 +50,7 @@ spec: {{selector: {{app: store}}, ports: [{{port: 80, targetPort: 8080}}]}}
 }
 
 /// By address, by the Service's address, and by its name.
-pub(crate) fn each_reaches_each(cluster: &Cluster) {
+pub(crate) fn each_reaches_each(cluster: &TestCluster) {
     let service = cluster.value("service/peers", "{.spec.clusterIP}");
     by_address(cluster, cluster.workers);
     for from in cluster.workers {
@@ -61,7 +61,7 @@ pub(crate) fn each_reaches_each(cluster: &Cluster) {
 }
 
 /// Those on these workers.
-pub(crate) fn by_address(cluster: &Cluster, workers: &[&str]) {
+pub(crate) fn by_address(cluster: &TestCluster, workers: &[&str]) {
     for from in workers {
         let pod = format!("on-{from}");
         for to in workers {
@@ -72,7 +72,7 @@ pub(crate) fn by_address(cluster: &Cluster, workers: &[&str]) {
     }
 }
 
-fn all_answer(cluster: &Cluster, pod: &str, host: &str) {
+fn all_answer(cluster: &TestCluster, pod: &str, host: &str) {
     deadline::until(&format!("{pod} is answered by all of {host}"), deadline::KUBERNETES, || {
         let script = format!("{GET} for i in 1 2 3 4 5 6 7 8 9 10 11 12; do get {host} 80 /hostname; echo; done");
         let said = cluster.shell(pod, &script).succeeded();
@@ -80,7 +80,7 @@ fn all_answer(cluster: &Cluster, pod: &str, host: &str) {
     });
 }
 
-pub(crate) fn much_arrives_as_it_was_sent(cluster: &Cluster) {
+pub(crate) fn much_arrives_as_it_was_sent(cluster: &TestCluster) {
     let digest = |text: &str| text.split_whitespace().next().unwrap_or_default().to_owned();
     let sent = cluster.shell("store", "sha256sum /data/much").succeeded();
     for from in ["on-w2", "on-w3"] {

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use keelway_e2e::{process, setting::Setting};
+use keelway_e2e::{process, worker_fleet::WorkerFleet};
 
 /// Ingress and gateway of each cluster.
-pub(crate) fn nothing_has_privilege(setting: &Setting) {
-    let machines = setting.world.machines();
+pub(crate) fn nothing_has_privilege(setting: &WorkerFleet) {
+    let machines = setting.fleet.machines();
     let documents = setting.documents();
     let mut found = BTreeSet::new();
     for public in machines.iter().filter(|machine| machine.is_public()) {

@@ -14,24 +14,24 @@ use rustix::{
 
 /// A network namespace.
 #[derive(Debug, Clone)]
-pub(super) enum Network {
+pub(super) enum NetworkNamespace {
     /// The one that this process is in.
     Own,
     /// Another one.
-    Other(Arc<Way>),
+    Other(Arc<NamespacePair>),
 }
 
 /// The way to a namespace, and the way back.
 #[derive(Debug)]
-pub(super) struct Way {
+pub(super) struct NamespacePair {
     there: OwnedFd,
     back: OwnedFd,
 }
 
 /// While it lives, its thread is in the other namespace. Namespaces are a thread's own: no other one notices.
-struct Visit<'a>(&'a Way);
+struct Visit<'a>(&'a NamespacePair);
 
-impl Network {
+impl NetworkNamespace {
     /// The namespace of a descriptor of `/proc/PID/ns/net`.
     pub(super) fn of(there: OwnedFd) -> io::Result<Self> {
         let back = openat(CWD, "/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -39,7 +39,7 @@ impl Network {
         Ok(if (own.st_dev, own.st_ino) == (other.st_dev, other.st_ino) {
             Self::Own
         } else {
-            Self::Other(Arc::new(Way { there, back }))
+            Self::Other(Arc::new(NamespacePair { there, back }))
         })
     }
 
@@ -60,7 +60,7 @@ impl Network {
 }
 
 impl<'a> Visit<'a> {
-    fn begin(way: &'a Way) -> io::Result<Self> {
+    fn begin(way: &'a NamespacePair) -> io::Result<Self> {
         move_into_link_name_space(way.there.as_fd(), Some(LinkNameSpaceType::Network))?;
         Ok(Self(way))
     }

@@ -74,18 +74,18 @@ fn directory() -> TempDir {
     tempfile::Builder::new().prefix("keelway-access-").tempdir().unwrap()
 }
 
-async fn of_socket(directory: &TempDir) -> Access {
-    Access::of_socket(&directory.path().join("socket")).await.unwrap()
+async fn of_socket(directory: &TempDir) -> MachineAccess {
+    MachineAccess::of_socket(&directory.path().join("socket")).await.unwrap()
 }
 
-async fn greeting(access: &Access, machine: &Machine) -> String {
+async fn greeting(access: &MachineAccess, machine: &Machine) -> String {
     let mut stream = access.dial(machine.address(), Duration::from_secs(5)).await.unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).await.unwrap();
     text
 }
 
-async fn name(access: &Access, directory: &TempDir) -> String {
+async fn name(access: &MachineAccess, directory: &TempDir) -> String {
     let place = access.place().await.unwrap();
     let path = directory.path().join("private/name");
     let inside = path.strip_prefix("/").unwrap();
@@ -148,7 +148,7 @@ async fn a_machine_in_our_own_namespaces_needs_no_other() {
     let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = server.local_addr().unwrap();
     let directory = directory();
-    let access = Access::of_root(fs::File::open(directory.path()).unwrap().into());
+    let access = MachineAccess::of_root(fs::File::open(directory.path()).unwrap().into());
     let stream = access.dial(address, Duration::from_secs(5)).await.unwrap();
     assert!(stream.nodelay().unwrap(), "a question is held back");
     assert!(access.ports().await.unwrap().listening.contains(&address.port()));

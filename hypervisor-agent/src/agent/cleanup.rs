@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::SignedDuration;
 
-use super::book::{Book, Kept};
+use super::config_store::{ConfigStore, StoredConfig};
 use crate::{
     LocalMachine,
     image::Images,
     report::chain_text,
-    supervise::Moment,
-    unused::{self, Idle, ImageUse, UnusedImage, Verdict},
+    supervise::MonotonicTime,
+    unused_images::{self, Idle, ImageCleanupPlan, ImageUse, UnusedImage},
 };
 
 /// How long images are kept.
@@ -31,7 +31,7 @@ impl ImageLimits {
 impl Default for ImageLimits {
     /// A day.
     fn default() -> Self {
-        Self { max_age: Some(unused::GRACE) }
+        Self { max_age: Some(unused_images::GRACE) }
     }
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Cleanup {
 
 /// What was removed, and what was not.
 #[derive(Debug, Default)]
-pub(super) struct Cleaned {
+pub(super) struct CleanupResult {
     removed: Vec<UnusedImage>,
     failed: Vec<(UnusedImage, String)>,
 }
@@ -57,35 +57,41 @@ impl Cleanup {
 
     /// Whether there is an image that the agent fetched and that the config does not ask for. Only then the runtime is asked what uses its
     /// images.
-    pub(super) fn has_candidates(&self, machine: &LocalMachine, config: Option<&Kept>) -> bool {
+    pub(super) fn has_candidates(&self, machine: &LocalMachine, config: Option<&StoredConfig>) -> bool {
         let Some(kept) = config.filter(|_| self.limits.max_age.is_some() && !self.busy) else { return false };
-        let wanted = unused::wanted_by(&kept.config);
+        let wanted = unused_images::wanted_by(&kept.config);
         machine.fetches.record().images.keys().any(|name| !wanted.contains(name.as_str()))
     }
 
-    pub(super) fn another_config(&mut self, config: Option<&Kept>) {
-        let wanted = config.map(|kept| unused::wanted_by(&kept.config)).unwrap_or_default();
+    pub(super) fn another_config(&mut self, config: Option<&StoredConfig>) {
+        let wanted = config.map(|kept| unused_images::wanted_by(&kept.config)).unwrap_or_default();
         self.idle.another_config(&wanted);
     }
 
     /// What is to be done, where nothing is being removed yet.
-    pub(super) fn decide(&mut self, now: Moment, machine: &LocalMachine, kept: &Kept, seen: &ImageUse) -> Verdict {
-        let Some(grace) = self.limits.max_age.filter(|_| !self.busy) else { return Verdict::default() };
-        let (record, wanted) = (machine.fetches.record(), unused::wanted_by(&kept.config));
+    pub(super) fn decide(
+        &mut self,
+        now: MonotonicTime,
+        machine: &LocalMachine,
+        kept: &StoredConfig,
+        seen: &ImageUse,
+    ) -> ImageCleanupPlan {
+        let Some(grace) = self.limits.max_age.filter(|_| !self.busy) else { return ImageCleanupPlan::default() };
+        let (record, wanted) = (machine.fetches.record(), unused_images::wanted_by(&kept.config));
         let verdict = self.idle.decide((now, grace), (&record, &wanted), seen);
         self.busy = !verdict.remove.is_empty() || !verdict.forget.is_empty();
         verdict
     }
 
     /// Returns what to tell people: whether something failed, and what happened.
-    pub(super) fn done(&mut self, cleaned: &Cleaned) -> Vec<(bool, String)> {
+    pub(super) fn done(&mut self, cleaned: &CleanupResult) -> Vec<(bool, String)> {
         self.busy = false;
         let age = self.limits.max_age.unwrap_or_default();
         let removed = cleaned.removed.iter().map(|image| (false, removal_text(image, age)));
         let failed =
             cleaned.failed.iter().map(|(image, why)| (true, format!("cannot remove image {}: {why}", names_of(image))));
         let told = removed.chain(failed).collect();
-        cleaned.failed.iter().for_each(|(image, _)| self.idle.put_off(&image.names));
+        cleaned.failed.iter().for_each(|(image, _)| self.idle.restart_age(&image.names));
         told
     }
 }
@@ -100,13 +106,18 @@ fn names_of(image: &UnusedImage) -> String {
 }
 
 /// Does what was decided, as long as the config that it was decided by is in effect.
-pub(super) async fn clean_up(machine: &LocalMachine, book: &Book, kept: &Arc<Kept>, verdict: Verdict) -> Cleaned {
-    let Verdict { remove, forget, .. } = verdict;
+pub(super) async fn clean_up(
+    machine: &LocalMachine,
+    book: &ConfigStore,
+    kept: &Arc<StoredConfig>,
+    verdict: ImageCleanupPlan,
+) -> CleanupResult {
+    let ImageCleanupPlan { remove, forget, .. } = verdict;
     let holds = || book.current().is_some_and(|current| Arc::ptr_eq(&current, kept));
     if holds() {
         machine.fetches.forget(&machine.site, &forget).await;
     }
-    let mut cleaned = Cleaned::default();
+    let mut cleaned = CleanupResult::default();
     for image in remove {
         match Images::of(machine).remove(&image, holds).await {
             Ok(true) => cleaned.removed.push(image),

@@ -2,7 +2,7 @@
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use keelway_cri::Runtime;
+use keelway_cri::CriRuntime;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout},
@@ -21,7 +21,7 @@ const IN_EFFECT: Duration = Duration::from_secs(1);
 
 /// Tells of every change for as long as it is polled. However many events there are, and however long nobody looks, one
 /// notice waits and no more, so that this reader never stalls: containerd blocks its own calls when one does.
-pub(crate) async fn follow(runtime: Runtime, told: Arc<Fanout>, changed: Arc<Notify>) {
+pub(crate) async fn follow(runtime: CriRuntime, told: Arc<Fanout>, changed: Arc<Notify>) {
     let mut pause = FIRST;
     loop {
         let since = Instant::now();
@@ -41,7 +41,7 @@ pub(crate) async fn follow(runtime: Runtime, told: Arc<Fanout>, changed: Arc<Not
 }
 
 /// Reads until the stream ends, and says why it did.
-async fn read(runtime: &Runtime, told: &Fanout, changed: &Notify) -> String {
+async fn read(runtime: &CriRuntime, told: &Fanout, changed: &Notify) -> String {
     let telling = told.begin();
     let mut events = match fanout::subscribe(runtime.channel()).await {
         Ok(events) => events,
@@ -50,7 +50,7 @@ async fn read(runtime: &Runtime, told: &Fanout, changed: &Notify) -> String {
     loop {
         match events.message().await {
             Ok(Some(event)) => {
-                telling.tell(event);
+                telling.publish(event);
                 changed.notify_one();
             }
             Ok(None) => return "the runtime ended the stream".to_owned(),

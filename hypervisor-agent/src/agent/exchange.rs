@@ -17,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
-    caller::{Caller, Who},
+    caller::{Caller, CallerRole},
     proto::{self, exchange_server},
 };
 
@@ -28,46 +28,46 @@ const TAKEN: Duration = Duration::from_secs(5);
 
 /// Those who wait, by the names in their certificates.
 #[derive(Clone, Default)]
-pub(super) struct Exchange(Arc<Mutex<Desk>>);
+pub(super) struct Exchange(Arc<Mutex<WaitingAgents>>);
 
 #[derive(Default)]
-struct Desk {
-    waiting: BTreeMap<HypervisorName, Waiting>,
+struct WaitingAgents {
+    waiting: BTreeMap<HypervisorName, WaitingAgent>,
     /// The number of the last call.
     last: u64,
 }
 
-struct Waiting {
+struct WaitingAgent {
     told: mpsc::Sender<Result<proto::Called, Status>>,
-    calls: BTreeMap<u64, Call>,
+    calls: BTreeMap<u64, PendingCall>,
 }
 
 /// A call that nobody took yet.
-struct Call {
+struct PendingCall {
     from_driver: Streaming<proto::CallRequest>,
     taken: oneshot::Sender<Streaming<proto::AnswerRequest>>,
 }
 
 /// Forgets a call whose caller went away.
-struct Pending<'a> {
+struct CallGuard<'a> {
     exchange: &'a Exchange,
     machine: &'a HypervisorName,
     call: u64,
 }
 
-impl Drop for Pending<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         self.exchange.take(self.machine, self.call);
     }
 }
 
 impl Exchange {
-    fn desk(&self) -> MutexGuard<'_, Desk> {
+    fn desk(&self) -> MutexGuard<'_, WaitingAgents> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the one who waits under this name of a call. Returns its number.
-    fn call(&self, machine: &HypervisorName, call: Call) -> Result<u64, Status> {
+    fn call(&self, machine: &HypervisorName, call: PendingCall) -> Result<u64, Status> {
         let mut desk = self.desk();
         desk.last += 1;
         let number = desk.last;
@@ -82,24 +82,24 @@ impl Exchange {
         Ok(number)
     }
 
-    fn take(&self, machine: &HypervisorName, call: u64) -> Option<Call> {
+    fn take(&self, machine: &HypervisorName, call: u64) -> Option<PendingCall> {
         self.desk().waiting.get_mut(machine)?.calls.remove(&call)
     }
 }
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type ExchangeStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl exchange_server::Exchange for Exchange {
     type WaitStream = ReceiverStream<Result<proto::Called, Status>>;
-    type AnswerStream = Answers<proto::AnswerResponse>;
-    type CallStream = Answers<proto::CallResponse>;
+    type AnswerStream = ExchangeStream<proto::AnswerResponse>;
+    type CallStream = ExchangeStream<proto::CallResponse>;
 
     async fn wait(&self, request: Request<proto::WaitRequest>) -> Result<Response<Self::WaitStream>, Status> {
         let machine = agent(&request)?;
         let (told, calls) = mpsc::channel(CALLS);
         // Whoever waited before is told by the end of its answer.
-        self.desk().waiting.insert(machine, Waiting { told, calls: BTreeMap::new() });
+        self.desk().waiting.insert(machine, WaitingAgent { told, calls: BTreeMap::new() });
         Ok(Response::new(ReceiverStream::new(calls)))
     }
 
@@ -111,7 +111,7 @@ impl exchange_server::Exchange for Exchange {
         let mut from_agent = request.into_inner();
         let first = from_agent.message().await?.ok_or_else(|| Status::invalid_argument("there is no call"))?;
         let gone = || Status::not_found("nobody calls by that number");
-        let Call { from_driver, taken } = self.take(&machine, first.call).ok_or_else(gone)?;
+        let PendingCall { from_driver, taken } = self.take(&machine, first.call).ok_or_else(gone)?;
         taken.send(from_agent).map_err(|_| gone())?;
         let answers = from_driver.map(|said| Ok(proto::AnswerResponse { data: said?.data }));
         Ok(Response::new(Box::pin(answers)))
@@ -126,8 +126,8 @@ impl exchange_server::Exchange for Exchange {
         let machine: HypervisorName =
             first.machine.parse().map_err(|_| Status::invalid_argument("the machine's name is none"))?;
         let (taken, answer) = oneshot::channel();
-        let call = self.call(&machine, Call { from_driver, taken })?;
-        let pending = Pending { exchange: self, machine: &machine, call };
+        let call = self.call(&machine, PendingCall { from_driver, taken })?;
+        let pending = CallGuard { exchange: self, machine: &machine, call };
         let silent = || Status::unavailable(format!("the agent of {machine} does not take the call"));
         let from_agent = timeout(TAKEN, answer).await.map_err(|_| silent())?.map_err(|_| silent())?;
         drop(pending);
@@ -139,8 +139,8 @@ impl exchange_server::Exchange for Exchange {
 /// The machine whose agent asks.
 fn agent<T>(request: &Request<T>) -> Result<HypervisorName, Status> {
     match request.extensions().get::<Caller>() {
-        Some(Caller { who: Who::Agent(machine), .. }) => Ok(machine.clone()),
-        Some(Caller { who: Who::Driver, .. }) | None => {
+        Some(Caller { role: CallerRole::Agent(machine), .. }) => Ok(machine.clone()),
+        Some(Caller { role: CallerRole::Driver, .. }) | None => {
             Err(Status::permission_denied("agents wait here, and show their certificates for it"))
         }
     }

@@ -17,19 +17,19 @@ const LINES: usize = 4 * REMEMBERED;
 
 /// What something happened to: a component's container, a component (no container), or the machine (neither).
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct About {
+pub(super) struct EventSubject {
     pub(super) pod: Option<PodName>,
     pub(super) container: String,
 }
 
-impl About {
+impl EventSubject {
     pub(super) fn pod(pod: &PodName, container: &str) -> Self {
         Self { pod: Some(pod.clone()), container: container.to_owned() }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Journal {
+pub(super) struct EventJournal {
     ring: Mutex<Ring>,
     told: broadcast::Sender<MachineEvent>,
     to_disk: mpsc::UnboundedSender<MachineEvent>,
@@ -47,7 +47,7 @@ struct Ring {
 
 impl Ring {
     /// Takes the place of what happened before in the same words.
-    fn put(&mut self, event: MachineEvent) {
+    fn insert(&mut self, event: MachineEvent) {
         self.events.retain(|known| !same(known, &event));
         self.events.push_back(event);
         if self.events.len() > REMEMBERED {
@@ -65,7 +65,7 @@ fn same(one: &MachineEvent, other: &MachineEvent) -> bool {
 pub(super) type ToDisk = mpsc::UnboundedReceiver<MachineEvent>;
 
 #[expect(clippy::redundant_closure_for_method_calls, reason = "the methods are not general over their lifetime")]
-impl Journal {
+impl EventJournal {
     /// Goes on with the record on disk. One that cannot be read is begun anew: nothing is decided by it.
     pub(super) async fn open(machine: &LocalMachine, open: bool) -> (Self, ToDisk) {
         let mut ring = Ring { open, ..Ring::default() };
@@ -73,7 +73,7 @@ impl Journal {
             let bytes = machine.with_files(|files| files.read_events()).await.ok().flatten().unwrap_or_default();
             // The last line may be half written.
             let lines = bytes.split(|byte| *byte == b'\n');
-            lines.filter_map(|line| serde_json::from_slice(line).ok()).for_each(|event| ring.put(event));
+            lines.filter_map(|line| serde_json::from_slice(line).ok()).for_each(|event| ring.insert(event));
         }
         let (to_disk, on_the_way) = mpsc::unbounded_channel();
         let journal = Self {
@@ -89,7 +89,7 @@ impl Journal {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn note(&self, about: About, (warning, reason): (bool, &str), message: String) {
+    pub(super) fn note(&self, about: EventSubject, (warning, reason): (bool, &str), message: String) {
         let now = Timestamp::now();
         let mut event = MachineEvent {
             pod: about.pod,
@@ -110,7 +110,7 @@ impl Journal {
                 event.count = known.count.saturating_add(1);
                 event.first = known.first;
             }
-            ring.put(event.clone());
+            ring.insert(event.clone());
         }
         // Nobody may be listening.
         let _ = self.told.send(event.clone());
@@ -139,7 +139,7 @@ impl Journal {
     }
 
     /// Writes to the disk what happens, for as long as it is polled. What cannot be written is in memory still.
-    pub(super) async fn keep(self: Arc<Self>, machine: Arc<LocalMachine>, mut on_the_way: ToDisk) {
+    pub(super) async fn persist(self: Arc<Self>, machine: Arc<LocalMachine>, mut on_the_way: ToDisk) {
         let mut lines = LINES;
         while let Some(event) = on_the_way.recv().await {
             let mut batch = vec![event];
@@ -169,17 +169,17 @@ impl Journal {
 mod tests {
     use super::*;
 
-    fn journal(open: bool) -> (Journal, ToDisk) {
+    fn journal(open: bool) -> (EventJournal, ToDisk) {
         let (to_disk, on_the_way) = mpsc::unbounded_channel();
         let ring = Mutex::new(Ring { open, ..Ring::default() });
         (
-            Journal { ring, told: broadcast::Sender::new(16), to_disk, writing: tokio::sync::Mutex::default() },
+            EventJournal { ring, told: broadcast::Sender::new(16), to_disk, writing: tokio::sync::Mutex::default() },
             on_the_way,
         )
     }
 
-    fn note(journal: &Journal, message: &str) {
-        journal.note(About::default(), (true, "Failed"), message.to_owned());
+    fn note(journal: &EventJournal, message: &str) {
+        journal.note(EventSubject::default(), (true, "Failed"), message.to_owned());
     }
 
     #[test]

@@ -7,12 +7,12 @@
 //! places of their own, and where all of these are taken, whoever came first gives way to whoever comes. So one who connects
 //! again and again, or says nothing, keeps nobody out.
 
+mod bounded_tasks;
 mod calls;
+mod connection_handler;
 mod conversation;
 mod gate;
-mod reception;
-mod standing;
-mod strangers;
+mod tls_identity;
 mod waiting;
 
 use std::{
@@ -35,15 +35,15 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
 use crate::{
-    connection::Connection,
+    connection::MachineConnection,
     enrollment::{EnrollingError, IdentityFolder},
-    streams::Streams,
+    streams::PendingStreams,
 };
+use bounded_tasks::BoundedTasks;
 use calls::Calls;
+use connection_handler::ConnectionHandler;
 use conversation::Conversation;
-use reception::Reception;
-pub(crate) use standing::Standing;
-use strangers::Strangers;
+pub(crate) use tls_identity::AgentTlsIdentity;
 
 /// The common name of whoever drives the machines of an installation, which is the organization of its certificate.
 pub const DRIVER: &str = "keelway:driver";
@@ -59,7 +59,7 @@ const ASKED: u32 = 4;
 
 /// Why there is no port.
 #[derive(Debug, thiserror::Error)]
-pub enum NetworkError {
+pub enum AgentNetworkError {
     /// It cannot be had.
     #[error("cannot listen on {address}")]
     Listen {
@@ -94,7 +94,7 @@ pub enum NetworkError {
 
 /// How much of the agent others can take.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
+pub struct ConnectionLimits {
     /// Connections of strangers.
     pub strangers: usize,
     /// Connections of who may speak.
@@ -103,7 +103,7 @@ pub struct Bounds {
     pub silence: Duration,
 }
 
-impl Default for Bounds {
+impl Default for ConnectionLimits {
     /// A driver has a connection or two, one for each stream, and one for each machine that is reached through this one.
     fn default() -> Self {
         Self { strangers: 256, conversations: 512, silence: Duration::from_secs(20) }
@@ -112,44 +112,44 @@ impl Default for Bounds {
 
 /// Where connections of the driver come from.
 #[derive(Debug)]
-pub struct Network {
+pub struct AgentNetwork {
     listener: Option<TcpListener>,
     /// Other agents at which it waits to be called.
     at: Vec<SocketAddr>,
-    standing: Arc<Standing>,
-    bounds: Bounds,
+    standing: Arc<AgentTlsIdentity>,
+    bounds: ConnectionLimits,
 }
 
 /// A connection of a stranger.
-struct Came {
-    stream: Connection,
+struct StrangerConnection {
+    stream: MachineConnection,
     from: SocketAddr,
     /// Where who speaks on it finds streams.
     at: String,
 }
 
-impl Network {
+impl AgentNetwork {
     /// As whom the files say. It listens nowhere yet.
-    pub fn of_files(files: TlsFiles, bounds: Bounds) -> Result<Self, NetworkError> {
-        Ok(Self::of(Standing::of_files(files)?, bounds))
+    pub fn of_files(files: TlsFiles, bounds: ConnectionLimits) -> Result<Self, AgentNetworkError> {
+        Ok(Self::of(AgentTlsIdentity::of_files(files)?, bounds))
     }
 
     /// As whom the agent was enrolled; with a token that was not used yet, it waits to be enrolled. It listens nowhere yet.
     pub fn enrolled(
         folder: IdentityFolder,
         token: Option<EnrollmentToken>,
-        bounds: Bounds,
-    ) -> Result<Self, NetworkError> {
-        Ok(Self::of(Standing::of_folder(folder, token)?, bounds))
+        bounds: ConnectionLimits,
+    ) -> Result<Self, AgentNetworkError> {
+        Ok(Self::of(AgentTlsIdentity::of_folder(folder, token)?, bounds))
     }
 
-    fn of(standing: Standing, bounds: Bounds) -> Self {
+    fn of(standing: AgentTlsIdentity, bounds: ConnectionLimits) -> Self {
         Self { listener: None, at: Vec::new(), standing: Arc::new(standing), bounds }
     }
 
     /// Listens on an address.
-    pub fn listening_on(self, address: SocketAddr) -> Result<Self, NetworkError> {
-        let listener = listen(address).map_err(|source| NetworkError::Listen { address, source })?;
+    pub fn listening_on(self, address: SocketAddr) -> Result<Self, AgentNetworkError> {
+        let listener = listen(address).map_err(|source| AgentNetworkError::Listen { address, source })?;
         Ok(Self { listener: Some(listener), ..self })
     }
 
@@ -160,7 +160,7 @@ impl Network {
     }
 
     /// As whom the agent answers.
-    pub(super) fn stands_as(&self) -> Arc<Standing> {
+    pub(super) fn tls_identity(&self) -> Arc<AgentTlsIdentity> {
         Arc::clone(&self.standing)
     }
 
@@ -171,23 +171,23 @@ impl Network {
     }
 
     /// Answers those who may speak, until they may no more or the agent stops.
-    pub(super) async fn serve(self, routes: Routes, streams: Arc<Streams>, stop: CancellationToken) {
+    pub(super) async fn serve(self, routes: Routes, streams: Arc<PendingStreams>, stop: CancellationToken) {
         let Self { listener, at, standing, bounds } = self;
         let calls = Calls::new(routes, bounds.silence);
-        let reception = Arc::new(Reception::new(Arc::clone(&standing), bounds, (calls, streams), stop));
+        let reception = Arc::new(ConnectionHandler::new(Arc::clone(&standing), bounds, (calls, streams), stop));
         let (came, mut called) = mpsc::channel(1);
         let mut waiting = JoinSet::new();
         for address in at {
             waiting.spawn(waiting::wait_at(address, Arc::clone(&standing), came.clone()));
         }
-        let mut strangers = Strangers::new(bounds.strangers);
+        let mut strangers = BoundedTasks::new(bounds.strangers);
         loop {
             let came = tokio::select! {
                 came = accept(listener.as_ref()) => came,
                 Some(came) = called.recv() => came,
             };
             strangers.make_room().await;
-            strangers.take(Arc::clone(&reception).meet(came));
+            strangers.take(Arc::clone(&reception).handle(came));
         }
     }
 }
@@ -201,18 +201,18 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// The next connection to the port, where there is one.
-async fn accept(listener: Option<&TcpListener>) -> Came {
+async fn accept(listener: Option<&TcpListener>) -> StrangerConnection {
     let Some(listener) = listener else { return std::future::pending().await };
     loop {
         if let Ok((stream, from)) = listener.accept().await {
-            return Came::of(stream, from);
+            return StrangerConnection::of(stream, from);
         }
         // Only a shortage of descriptors or memory comes here, and that takes a moment to pass.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
-impl Came {
+impl StrangerConnection {
     fn of(stream: TcpStream, from: SocketAddr) -> Self {
         // What is not set costs some milliseconds.
         let _ = stream.set_nodelay(true);

@@ -8,7 +8,7 @@ use std::{
 
 use http::StatusCode;
 use keelway_api::{
-    machine::{CertificateFiles, Check, SERVING_CERTIFICATE},
+    machine::{CertificateFiles, ContainerCheck, SERVING_CERTIFICATE},
     name::PodName,
 };
 use tokio::{
@@ -23,8 +23,8 @@ use crate::{
     https::{self, GetError},
     layout::is_named_after,
     report::chain_text,
-    supervise::Question,
-    tls::{PinnedClient, PublicKey, TlsError, public_key},
+    supervise::LivenessQuery,
+    tls::{AgentTlsError, PinnedClient, SubjectPublicKey, public_key},
 };
 
 /// As much as is read of an answer's first line, in bytes: nobody here trusts a component.
@@ -43,7 +43,7 @@ enum ProbeError {
     #[error("{0} is not there")]
     NoFile(String),
     #[error(transparent)]
-    Tls(#[from] TlsError),
+    Tls(#[from] AgentTlsError),
     #[error(transparent)]
     Dial(#[from] AccessError),
     #[error(transparent)]
@@ -63,33 +63,33 @@ const KEYS: usize = 2;
 /// What is known of the containers that serve TLS. Clients resume their sessions, which spares both sides the signatures of a
 /// handshake: a question that comes again every few seconds costs next to nothing.
 #[derive(Debug, Default)]
-pub(super) struct Clients(Mutex<BTreeMap<PodName, Known>>);
+pub(super) struct ProbeClients(Mutex<BTreeMap<PodName, ProbedContainer>>);
 
 /// A container, with the keys that stood in its certificate since it was asked first, the newest last.
 #[derive(Debug)]
-struct Known {
+struct ProbedContainer {
     container: String,
-    keys: Vec<PublicKey>,
+    keys: Vec<SubjectPublicKey>,
     /// Of one that answered, and whose files did not change since.
     client: Option<PinnedClient>,
 }
 
-impl Clients {
-    fn of(&self, question: &Question) -> Option<PinnedClient> {
+impl ProbeClients {
+    fn of(&self, question: &LivenessQuery) -> Option<PinnedClient> {
         let known = self.held();
         known.get(&question.pod).filter(|known| known.container == question.container)?.client.clone()
     }
 
-    fn keep(&self, question: &Question, client: PinnedClient) {
+    fn cache_client(&self, question: &LivenessQuery, client: PinnedClient) {
         if let Some(known) = self.held().get_mut(&question.pod).filter(|known| known.container == question.container) {
             known.client = Some(client);
         }
     }
 
     /// Takes the key that stands in the certificate now. Returns those with which the container may answer.
-    fn keys(&self, question: &Question, now: PublicKey) -> Vec<PublicKey> {
+    fn keys(&self, question: &LivenessQuery, now: SubjectPublicKey) -> Vec<SubjectPublicKey> {
         let mut held = self.held();
-        let anew = || Known { container: question.container.clone(), keys: Vec::new(), client: None };
+        let anew = || ProbedContainer { container: question.container.clone(), keys: Vec::new(), client: None };
         let known = held.entry(question.pod.clone()).or_insert_with(anew);
         if known.container != question.container {
             *known = anew();
@@ -113,14 +113,18 @@ impl Clients {
         held.iter_mut().filter(|(pod, _)| is_other(pod)).for_each(|(_, known)| known.client = None);
     }
 
-    fn held(&self) -> MutexGuard<'_, BTreeMap<PodName, Known>> {
+    fn held(&self) -> MutexGuard<'_, BTreeMap<PodName, ProbedContainer>> {
         // Whoever panicked with it left a map of whole entries behind.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Asks one question, within its time.
-pub(super) async fn ask(machine: &LocalMachine, clients: &Clients, question: &Question) -> Result<(), String> {
+pub(super) async fn ask(
+    machine: &LocalMachine,
+    clients: &ProbeClients,
+    question: &LivenessQuery,
+) -> Result<(), String> {
     #[cfg(feature = "testing")]
     if let Some(is_well) = machine.site.answer(&question.container) {
         return if is_well { Ok(()) } else { Err("it does not run".to_owned()) };
@@ -134,8 +138,12 @@ pub(super) async fn ask(machine: &LocalMachine, clients: &Clients, question: &Qu
 
 /// Whether a store has raised the alarm `NOSPACE`, asked of an etcd member that answered its check just now. etcd tells that at a path of its
 /// own, before all else that makes it unwell: its other checks succeed meanwhile. `None`: it is no etcd member, or does not say.
-pub(super) async fn has_no_space(machine: &LocalMachine, clients: &Clients, question: &Question) -> Option<bool> {
-    let Check::Https { address, server_name, .. } = &question.check else { return None };
+pub(super) async fn has_no_space(
+    machine: &LocalMachine,
+    clients: &ProbeClients,
+    question: &LivenessQuery,
+) -> Option<bool> {
+    let ContainerCheck::Https { address, server_name, .. } = &question.check else { return None };
     let client = clients.of(question).filter(|_| is_named_after(&question.pod, ETCD))?;
     let asking = async {
         let stream = machine.dial(*address, question.within).await.ok()?;
@@ -149,17 +157,17 @@ fn alarm(answer: &str) -> Option<bool> {
     answer.contains("\"health\"").then(|| answer.contains("ALARM NOSPACE"))
 }
 
-async fn answer(machine: &LocalMachine, clients: &Clients, question: &Question) -> Result<(), ProbeError> {
+async fn answer(machine: &LocalMachine, clients: &ProbeClients, question: &LivenessQuery) -> Result<(), ProbeError> {
     let pod = &question.pod;
     match &question.check {
-        Check::Https { address, path, server_name, identity, .. } => {
+        ContainerCheck::Https { address, path, server_name, identity, .. } => {
             let ask = async |client: &PinnedClient| {
                 let stream = machine.dial(*address, question.within).await?;
                 match https::get(Arc::clone(&client.config), server_name, stream, *address, path).await {
                     Ok(StatusCode::OK) => Ok(()),
                     Ok(status) => Err(ProbeError::Status { path: path.to_owned(), status }),
                     // Whoever lets nobody in any more, as our certificates have ended, lives.
-                    Err(error) if client.was_refused_by_it(&error) => Ok(()),
+                    Err(error) if client.server_refused_certificate(&error) => Ok(()),
                     Err(error) => Err(error.into()),
                 }
             };
@@ -172,24 +180,24 @@ async fn answer(machine: &LocalMachine, clients: &Clients, question: &Question) 
             let keys = clients.keys(question, public_key(&file(machine, pod, SERVING_CERTIFICATE).await?)?);
             let client = client(machine, pod, keys, identity.as_ref()).await?;
             ask(&client).await?;
-            clients.keep(question, client);
+            clients.cache_client(question, client);
             Ok(())
         }
-        Check::Http { address, path } => {
+        ContainerCheck::Http { address, path } => {
             let stream = machine.dial(*address, question.within).await?;
             match https::get_plain(stream, *address, path).await? {
                 StatusCode::OK => Ok(()),
                 status => Err(ProbeError::Status { path: path.to_owned(), status }),
             }
         }
-        Check::Socket { path, request, answer } => line(machine, pod, path, request, answer).await,
+        ContainerCheck::Socket { path, request, answer } => line(machine, pod, path, request, answer).await,
     }
 }
 
 async fn client(
     machine: &LocalMachine,
     pod: &PodName,
-    keys: Vec<PublicKey>,
+    keys: Vec<SubjectPublicKey>,
     identity: Option<&CertificateFiles>,
 ) -> Result<PinnedClient, ProbeError> {
     let shown = match identity {

@@ -8,10 +8,10 @@ use keelway_api::{
 };
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::board::Board;
+use super::reconciler_channel::ReconcilerChannel;
 use crate::{
     FilesError, LocalMachine,
-    files::{FileError, Files, Log, Logs},
+    files::{Log, MachineFileError, MachineFiles, PodLogs},
     layout::log_directory,
     report::chain_text,
 };
@@ -43,7 +43,7 @@ struct Written {
 }
 
 /// Rotates logs for as long as it is polled. Of one that does not grow, its size is asked for and nothing more.
-pub(super) async fn keep(machine: Arc<LocalMachine>, board: Arc<Board>, limits: LogLimits) {
+pub(super) async fn rotate_logs(machine: Arc<LocalMachine>, board: Arc<ReconcilerChannel>, limits: LogLimits) {
     let mut turns = interval(limits.interval);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -74,7 +74,7 @@ fn written(state: &MachineState) -> impl Iterator<Item = Written> {
 }
 
 /// What cannot be looked at is left alone: whoever removes a pod is at work on it.
-fn due(files: Files<'_>, written: Vec<Written>, most: u64) -> Vec<Written> {
+fn due(files: MachineFiles<'_>, written: Vec<Written>, most: u64) -> Vec<Written> {
     let is_due = |one: &Written| {
         let logs = files.logs(&one.pod).ok().flatten();
         logs.is_some_and(|logs| logs.is_due(&one.log, most).unwrap_or_default())
@@ -94,7 +94,7 @@ async fn rotate(machine: &LocalMachine, one: Written, kept: u32) {
         return;
     };
     tracing::info!(%pod, container = log.container, why = chain_text(&error), "its log does not begin anew");
-    if let Err(error) = on_log(machine, &one, Logs::rotate_back).await {
+    if let Err(error) = on_log(machine, &one, PodLogs::rotate_back).await {
         tracing::warn!(%pod, container = log.container, why = chain_text(&error), "cannot put a log back");
     }
 }
@@ -102,11 +102,11 @@ async fn rotate(machine: &LocalMachine, one: Written, kept: u32) {
 async fn on_log(
     machine: &LocalMachine,
     one: &Written,
-    work: impl FnOnce(&Logs, &Log) -> std::io::Result<()> + Send + 'static,
+    work: impl FnOnce(&PodLogs, &Log) -> std::io::Result<()> + Send + 'static,
 ) -> Result<(), FilesError> {
     let (pod, log) = (one.pod.clone(), one.log.clone());
-    let on_files = move |files: Files<'_>| match files.logs(&pod)? {
-        Some(logs) => work(&logs, &log).map_err(FileError::write(&log_directory(&pod))),
+    let on_files = move |files: MachineFiles<'_>| match files.logs(&pod)? {
+        Some(logs) => work(&logs, &log).map_err(MachineFileError::write(&log_directory(&pod))),
         None => Ok(()),
     };
     machine.with_files(on_files).await

@@ -14,23 +14,23 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming, service::Routes, transport::Server};
 
 use super::{
-    Entrances,
-    board::Board,
-    book::{AcceptError, Book, ConfigError, FenceError, Kept, Unfit},
+    AgentListeners,
+    config_store::{AcceptError, ConfigError, ConfigStore, FenceError, StoredConfig, UnfitConfig},
     exchange::Exchange,
-    journal::Journal,
-    network::Standing,
-    told_logs,
+    journal::EventJournal,
+    log_stream,
+    network::AgentTlsIdentity,
+    reconciler_channel::ReconcilerChannel,
 };
 use crate::{
     FilesError, LocalMachine,
-    connection::Connection,
-    enrollment::{RefusedEnrollment, Trust},
+    connection::MachineConnection,
+    cri_passthrough::CriPassthrough,
+    enrollment::{DriverTrust, RefusedEnrollment},
     fanout::Fanout,
-    files::FileError,
+    files::MachineFileError,
     leader::Leader,
     observe::ObserveError,
-    passed::Passed,
     proto::{
         self,
         agent_server::{Agent, AgentServer},
@@ -39,7 +39,7 @@ use crate::{
     },
     relay,
     report::chain_text,
-    streams::{Streams, address_of},
+    streams::{PendingStreams, address_of},
     wire::{self, WireError},
 };
 
@@ -51,34 +51,34 @@ const DIAL: Duration = Duration::from_secs(10);
 /// Lines of progress on their way to one caller.
 const ON_THE_WAY: usize = 64;
 
-pub(super) struct Service {
+pub(super) struct AgentService {
     pub(super) machine: Arc<LocalMachine>,
-    pub(super) book: Arc<Book>,
-    pub(super) board: Arc<Board>,
-    pub(super) journal: Arc<Journal>,
+    pub(super) config_store: Arc<ConfigStore>,
+    pub(super) channel: Arc<ReconcilerChannel>,
+    pub(super) journal: Arc<EventJournal>,
     /// As whom it answers on a network, where it does.
-    pub(super) standing: Option<Arc<Standing>>,
+    pub(super) tls_identity: Option<Arc<AgentTlsIdentity>>,
     /// Of logs that are read.
-    pub(super) places: Arc<Semaphore>,
+    pub(super) log_permits: Arc<Semaphore>,
     /// Tells this agent from every other one, for as long as it runs.
     pub(super) id: String,
 }
 
 /// Serves until it is told to stop. Who is connected then is cut off: an apply goes on without its caller.
 pub(super) async fn serve(
-    service: Service,
+    service: AgentService,
     events: Arc<Fanout>,
-    entrances: Entrances,
+    entrances: AgentListeners,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
     // Who asks the runtime much, or does not read its answers, holds up nothing but its own questions.
-    let runtime = service.machine.runtime().apart().channel();
+    let runtime = service.machine.runtime().on_own_connection().channel();
     let streams = Arc::new(streams(&service.machine));
     let routes = Routes::new(AgentServer::new(service).max_decoding_message_size(MAX_MESSAGE))
         .add_service(ExchangeServer::new(Exchange::default()))
-        .add_service(Passed::<false>::new(runtime.clone(), Arc::clone(&streams), Some(events)))
-        .add_service(Passed::<true>::new(runtime, Arc::clone(&streams), None));
-    let Entrances { socket, network } = entrances;
+        .add_service(CriPassthrough::<false>::new(runtime.clone(), Arc::clone(&streams), Some(events)))
+        .add_service(CriPassthrough::<true>::new(runtime, Arc::clone(&streams), None));
+    let AgentListeners { socket, network } = entrances;
     let on_network = async {
         let Some(network) = network else { return std::future::pending().await };
         network.serve(routes.clone(), streams, stop.clone()).await;
@@ -91,39 +91,39 @@ pub(super) async fn serve(
 }
 
 /// Streams of the machine's runtime, which it serves on its own loopback.
-fn streams(machine: &Arc<LocalMachine>) -> Streams {
+fn streams(machine: &Arc<LocalMachine>) -> PendingStreams {
     let machine = Arc::clone(machine);
-    Streams::new(move |url| {
+    PendingStreams::new(move |url| {
         let (machine, address) = (Arc::clone(&machine), address_of(url));
-        async move { machine.dial(address?, DIAL).await.map(Connection::from).map_err(io::Error::other) }
+        async move { machine.dial(address?, DIAL).await.map(MachineConnection::from).map_err(io::Error::other) }
     })
 }
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type ServiceStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
-impl Agent for Service {
-    type ApplyStream = Answers<proto::ApplyEvent>;
-    type DialStream = Answers<proto::DialResponse>;
-    type ReadLogStream = Answers<proto::LogText>;
-    type WatchEventsStream = Answers<proto::MachineEvent>;
-    type WatchStateStream = Answers<proto::StateChange>;
+impl Agent for AgentService {
+    type ApplyStream = ServiceStream<proto::ApplyEvent>;
+    type DialStream = ServiceStream<proto::DialResponse>;
+    type ReadLogStream = ServiceStream<proto::LogText>;
+    type WatchEventsStream = ServiceStream<proto::MachineEvent>;
+    type WatchStateStream = ServiceStream<proto::StateChange>;
 
     async fn get_state(
         &self,
         request: Request<proto::GetStateRequest>,
     ) -> Result<Response<proto::GetStateResponse>, Status> {
-        let known = self.book.current();
-        let known = self.board.found(request.into_inner().revision, known.as_deref().map(|kept| &kept.fence));
+        let known = self.config_store.current();
+        let known = self.channel.found(request.into_inner().revision, known.as_deref().map(|kept| &kept.fence));
         let mut state = match known {
             Some(known) => Arc::unwrap_or_clone(known),
             None => self.machine.observe().await.map_err(|error| unseen(&error))?,
         };
         // What is recorded and not held is sent again.
-        state.applied = self.book.current().map(|kept| kept.fence.clone());
-        state.term = self.book.leads(state.owner.as_ref());
+        state.applied = self.config_store.current().map(|kept| kept.fence.clone());
+        state.term = self.config_store.leader_term(state.owner.as_ref());
         {
-            let status = self.board.status();
+            let status = self.channel.status();
             let status = status.borrow();
             state.healthy.clone_from(&status.healthy);
             state.failures.clone_from(&status.failures);
@@ -131,8 +131,8 @@ impl Agent for Service {
                 figures.no_space = status.no_space.contains(pod);
             }
         }
-        state.failures.extend(self.book.lost().map(|lost| lost.failure()));
-        if let Some(standing) = &self.standing {
+        state.failures.extend(self.config_store.lost_config().map(|lost| lost.failure()));
+        if let Some(standing) = &self.tls_identity {
             state.identity = standing.identity().await;
         }
         state.agent_id = Some(self.id.clone());
@@ -147,30 +147,30 @@ impl Agent for Service {
         let config = request.config.ok_or_else(|| Status::invalid_argument("there is no config"))?;
         let config = wire::read_config(config).map_err(|error| not_understood(&error))?;
         let same = wire::same_pods(request.same).map_err(|error| not_understood(&error))?;
-        let before = self.book.current();
-        let kept = Kept::sent(before.as_deref(), config, same, request.digest);
+        let before = self.config_store.current();
+        let kept = StoredConfig::sent(before.as_deref(), config, same, request.digest);
         let kept = kept.map_err(|error| match error {
-            Unfit::UnknownPod(_) => Status::not_found(error.to_string()),
-            Unfit::OtherDigest => Status::invalid_argument(error.to_string()),
+            UnfitConfig::UnknownPod(_) => Status::not_found(error.to_string()),
+            UnfitConfig::OtherDigest => Status::invalid_argument(error.to_string()),
         })?;
-        let mut effects = self.board.effects();
-        let status = self.board.status();
+        let mut effects = self.channel.effects();
+        let status = self.channel.status();
         let before = status.borrow().effects;
         // On a task of its own: disk and memory stay the same also where the caller is cut off between the two.
-        let book = Arc::clone(&self.book);
+        let book = Arc::clone(&self.config_store);
         let accepting = tokio::spawn(async move { book.accept(kept).await });
         let accepted = accepting.await.map_err(|_| Status::internal("the config was not looked at to its end"))?;
         accepted.map_err(|error| refused(&error))?;
-        let asked = self.board.ask();
+        let asked = self.channel.request_look();
         let (sender, receiver) = mpsc::channel(ON_THE_WAY);
         tokio::spawn(async move {
             let mut finishing = std::pin::pin!(finished(status, asked, before));
-            say(&sender, Event::Accepted(proto::Accepted {}));
+            send_progress(&sender, Event::Accepted(proto::Accepted {}));
             loop {
                 tokio::select! {
                     () = sender.closed() => return,
                     effect = effects.recv() => match effect {
-                        Ok(effect) => say(&sender, Event::Effect(effect)),
+                        Ok(effect) => send_progress(&sender, Event::Effect(effect)),
                         Err(RecvError::Lagged(_)) => {}
                         Err(RecvError::Closed) => return,
                     },
@@ -191,7 +191,7 @@ impl Agent for Service {
         let installation =
             installation.parse().map_err(|error: NameError| Status::invalid_argument(error.to_string()))?;
         // On a task of its own: disk and memory stay the same also where the caller is cut off between the two.
-        let book = Arc::clone(&self.book);
+        let book = Arc::clone(&self.config_store);
         let fencing = tokio::spawn(async move { book.fence(Leader { installation, term }).await });
         let fenced = fencing.await.map_err(|_| Status::internal("the leader was not heard to its end"))?;
         let term = fenced.map_err(|error| match &error {
@@ -207,7 +207,7 @@ impl Agent for Service {
     ) -> Result<Response<proto::GetConfigResponse>, Status> {
         let installation = request.into_inner().installation.parse();
         let installation = installation.map_err(|error: NameError| Status::invalid_argument(error.to_string()))?;
-        let kept = self.book.config_for(&installation).await.map_err(|error| match &error {
+        let kept = self.config_store.config_for(&installation).await.map_err(|error| match &error {
             ConfigError::Records(_) => Status::internal(chain_text(&error)),
             ConfigError::Refused(_) | ConfigError::Unreadable(_) => Status::failed_precondition(chain_text(&error)),
         })?;
@@ -218,7 +218,7 @@ impl Agent for Service {
         &self,
         _request: Request<proto::WatchStateRequest>,
     ) -> Result<Response<Self::WatchStateStream>, Status> {
-        let revisions = WatchStream::new(self.board.status()).map(|status| status.revision);
+        let revisions = WatchStream::new(self.channel.status()).map(|status| status.revision);
         let changes = revisions.scan(None, |last, revision| {
             let news = last.replace(revision) != Some(revision);
             std::future::ready(Some(news.then_some(revision)))
@@ -233,7 +233,7 @@ impl Agent for Service {
     ) -> Result<Response<Self::WatchEventsStream>, Status> {
         let (known, following) = self.journal.read();
         let known = futures::stream::iter(known);
-        let events: Answers<proto::MachineEvent> = if request.into_inner().follow {
+        let events: ServiceStream<proto::MachineEvent> = if request.into_inner().follow {
             let following = BroadcastStream::new(following).filter_map(|event| std::future::ready(event.ok()));
             Box::pin(known.chain(following).map(|event| Ok((&event).into())))
         } else {
@@ -262,12 +262,12 @@ impl Agent for Service {
         &self,
         request: Request<proto::ListLogsRequest>,
     ) -> Result<Response<proto::ListLogsResponse>, Status> {
-        let logs = told_logs::list(&self.machine, request.into_inner().pod).await?;
+        let logs = log_stream::list(&self.machine, request.into_inner().pod).await?;
         Ok(Response::new(proto::ListLogsResponse { logs }))
     }
 
     async fn read_log(&self, request: Request<proto::ReadLogRequest>) -> Result<Response<Self::ReadLogStream>, Status> {
-        Ok(Response::new(told_logs::tell(&self.machine, &self.places, request.into_inner()).await?))
+        Ok(Response::new(log_stream::stream_log(&self.machine, &self.log_permits, request.into_inner()).await?))
     }
 
     async fn adopt(&self, request: Request<proto::AdoptRequest>) -> Result<Response<proto::AdoptResponse>, Status> {
@@ -282,7 +282,7 @@ impl Agent for Service {
         &self,
         _request: Request<proto::RequestCertificateRequest>,
     ) -> Result<Response<proto::RequestCertificateResponse>, Status> {
-        let signing_request = self.standing()?.ask().await.map_err(|error| not_taken(&error))?;
+        let signing_request = self.tls_identity()?.ask().await.map_err(|error| not_taken(&error))?;
         Ok(Response::new(proto::RequestCertificateResponse { signing_request }))
     }
 
@@ -291,18 +291,19 @@ impl Agent for Service {
         request: Request<proto::GiveIdentityRequest>,
     ) -> Result<Response<proto::GiveIdentityResponse>, Status> {
         let proto::GiveIdentityRequest { certificate, authorities, revoked } = request.into_inner();
-        let standing = Arc::clone(self.standing()?);
+        let standing = Arc::clone(self.tls_identity()?);
         // On a task of its own: what is begun is not left half done where its caller is cut off.
-        let taking = tokio::spawn(async move { standing.take(certificate, Trust { authorities, revoked }).await });
+        let taking =
+            tokio::spawn(async move { standing.take(certificate, DriverTrust { authorities, revoked }).await });
         let taken = taking.await.map_err(|_| Status::internal("the identity was not taken to its end"))?;
         taken.map_err(|error| not_taken(&error))?;
         Ok(Response::new(proto::GiveIdentityResponse {}))
     }
 }
 
-impl Service {
-    fn standing(&self) -> Result<&Arc<Standing>, Status> {
-        self.standing.as_ref().ok_or_else(|| Status::failed_precondition("this agent is on no network"))
+impl AgentService {
+    fn tls_identity(&self) -> Result<&Arc<AgentTlsIdentity>, Status> {
+        self.tls_identity.as_ref().ok_or_else(|| Status::failed_precondition("this agent is on no network"))
     }
 }
 
@@ -315,13 +316,13 @@ fn not_taken(error: &RefusedEnrollment) -> Status {
 }
 
 /// Progress that a slow caller has no room for is lost to it.
-fn say(sender: &Sender<Result<proto::ApplyEvent, Status>>, event: Event) {
+fn send_progress(sender: &Sender<Result<proto::ApplyEvent, Status>>, event: Event) {
     let _ = sender.try_send(Ok(proto::ApplyEvent { event: Some(event) }));
 }
 
 /// Waits until the keeper looked after this question and did what there was to do.
 async fn finished(
-    mut status: tokio::sync::watch::Receiver<super::board::Status>,
+    mut status: tokio::sync::watch::Receiver<super::reconciler_channel::ReconcileStatus>,
     asked: u64,
     before: u64,
 ) -> proto::Finished {
@@ -329,7 +330,7 @@ async fn finished(
         Ok(status) => proto::Finished {
             effects: status.effects.saturating_sub(before),
             failures: status.failures.clone(),
-            held: status.held.clone(),
+            held: status.postponed.clone(),
         },
         Err(_) => proto::Finished { effects: 0, failures: vec!["the agent is ending".to_owned()], held: Vec::new() },
     }
@@ -345,11 +346,11 @@ fn refused(error: &AcceptError) -> Status {
     let why = chain_text(error);
     tracing::warn!(why, "refused a config");
     match error {
-        AcceptError::Refused(crate::refusal::Refusal::Invalid { .. }) => Status::invalid_argument(why),
+        AcceptError::Refused(crate::refusal::ConfigRefusal::Invalid { .. }) => Status::invalid_argument(why),
         AcceptError::Refused(_) => Status::failed_precondition(why),
-        AcceptError::Keep(FilesError::Files(FileError::Write { source, .. } | FileError::Make { source, .. }))
-            if matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded) =>
-        {
+        AcceptError::Keep(FilesError::Files(
+            MachineFileError::Write { source, .. } | MachineFileError::Make { source, .. },
+        )) if matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded) => {
             Status::resource_exhausted(why)
         }
         AcceptError::Keep(_) => Status::internal(why),

@@ -16,7 +16,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
-pub enum SocketError {
+pub enum AgentSocketError {
     /// Its directory, its lock or itself could not be made.
     #[error("cannot make {}", path.display())]
     Make {
@@ -37,18 +37,18 @@ pub enum SocketError {
 /// A socket that takes connections of this process' own user and of root. What an agent that was killed left of it is cleared
 /// away; two at once there are never, which a lock beside it sees to.
 #[derive(Debug)]
-pub struct Listener {
+pub struct AgentUnixSocket {
     path: PathBuf,
     socket: UnixListener,
     _lock: File,
 }
 
-impl Listener {
+impl AgentUnixSocket {
     /// Listens on a path; its directory is made where it is missing.
-    pub fn bind(path: &Path) -> Result<Self, SocketError> {
+    pub fn bind(path: &Path) -> Result<Self, AgentSocketError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
-            move |source| SocketError::Make { path, source }
+            move |source| AgentSocketError::Make { path, source }
         };
         let directory = path.parent().unwrap_or(Path::new("/"));
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed(directory))?;
@@ -56,7 +56,7 @@ impl Listener {
         let lock = File::options().create(true).truncate(false).write(true).mode(0o600).open(&lock_path);
         let lock = lock.map_err(failed(&lock_path))?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(SocketError::Taken { path: path.to_owned() });
+            return Err(AgentSocketError::Taken { path: path.to_owned() });
         }
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(path)(error)),
@@ -87,7 +87,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for AgentUnixSocket {
     fn drop(&mut self) {
         // The next agent clears it away, too.
         let _ = fs::remove_file(&self.path);

@@ -11,7 +11,10 @@ use anyhow::{Context, bail};
 use clap::{ArgAction, Args, Parser, Subcommand};
 use jiff::SignedDuration;
 use keelway_hypervisor_agent::{
-    agent::{Bounds, Entrances, ImageLimits, Limits, Listener, LogLimits, Network, own_machine, run_within},
+    agent::{
+        AgentLimits, AgentListeners, AgentNetwork, AgentUnixSocket, ConnectionLimits, ImageLimits, LogLimits,
+        own_machine, run_with_limits,
+    },
     enrollment::IdentityFolder,
 };
 use keelway_pki::EnrollmentToken;
@@ -31,16 +34,16 @@ const SOCKET: &str = "/run/keelway/agent.sock";
 /// Keeps the control plane components of one machine running, with nobody else's help.
 #[derive(Parser)]
 #[command(name = "keelway-hypervisor-agent", version, after_help = EXAMPLE)]
-struct Arguments {
+struct AgentArguments {
     /// Say more on stderr
     #[arg(short, long, action = ArgAction::Count, global = true)]
     verbose: u8,
     #[command(subcommand)]
-    command: Command,
+    command: AgentCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum AgentCommand {
     /// Run until SIGTERM; what runs on the machine goes on running after that
     #[command(after_help = EXAMPLE)]
     Run {
@@ -50,19 +53,19 @@ enum Command {
         /// Where to answer the process that drives this machine: a socket to make, unix:///run/keelway/agent.sock if none is given,
         /// and ADDRESS:PORT if it is to be reached over a network
         #[arg(long, value_name = "ENDPOINT", value_parser = endpoint)]
-        listen: Vec<Endpoint>,
+        listen: Vec<ListenEndpoint>,
         /// Where another machine's agent listens: wait there to be called, as behind a NAT. May be given many times
         #[arg(long, value_name = "ADDRESS:PORT")]
         connect: Vec<SocketAddr>,
         #[command(flatten)]
-        identity: Option<Identity>,
+        identity: Option<AgentTlsArguments>,
         #[command(flatten)]
         enrollment: Enrollment,
         /// A directory of image archives to look into before asking a registry
         #[arg(long, value_name = "DIRECTORY")]
         image_archives: Option<PathBuf>,
         #[command(flatten)]
-        logs: Logs,
+        logs: LogLimitArguments,
         /// Remove an image that this agent fetched once no config has named it and no container has used it for so long, such as 24h; 0s
         /// keeps all
         #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration)]
@@ -72,7 +75,7 @@ enum Command {
 
 /// Bounds on the logs of containers, in the kubelet's words.
 #[derive(Args)]
-struct Logs {
+struct LogLimitArguments {
     /// How large the log of a container may grow until it is rotated: bytes, or a number with Ki, Mi or Gi
     #[arg(long, value_name = "SIZE", default_value = "10Mi", value_parser = size)]
     container_log_max_size: u64,
@@ -81,8 +84,8 @@ struct Logs {
     container_log_max_files: u32,
 }
 
-impl From<Logs> for LogLimits {
-    fn from(logs: Logs) -> Self {
+impl From<LogLimitArguments> for LogLimits {
+    fn from(logs: LogLimitArguments) -> Self {
         Self { max_size: logs.container_log_max_size, max_files: logs.container_log_max_files, ..Self::default() }
     }
 }
@@ -137,7 +140,7 @@ fn read(file: &Path) -> std::io::Result<String> {
 
 /// Who the agent is on the network, and whom it trusts. The files are read again when they change.
 #[derive(Args)]
-struct Identity {
+struct AgentTlsArguments {
     /// The agent's certificate, PEM. Its organization is the installation
     #[arg(long = "tls-certificate", value_name = "FILE", required = false, requires_all = ["key", "authority"])]
     certificate: PathBuf,
@@ -152,8 +155,8 @@ struct Identity {
     revoked: Option<PathBuf>,
 }
 
-impl From<Identity> for TlsFiles {
-    fn from(identity: Identity) -> Self {
+impl From<AgentTlsArguments> for TlsFiles {
+    fn from(identity: AgentTlsArguments) -> Self {
         Self {
             certificate_file: identity.certificate,
             key_file: identity.key,
@@ -165,16 +168,16 @@ impl From<Identity> for TlsFiles {
 
 /// Where the agent answers.
 #[derive(Clone)]
-enum Endpoint {
+enum ListenEndpoint {
     Socket(PathBuf),
     Port(SocketAddr),
 }
 
 /// A socket, or `ADDRESS:PORT`.
-fn endpoint(text: &str) -> Result<Endpoint, String> {
+fn endpoint(text: &str) -> Result<ListenEndpoint, String> {
     match text.parse() {
-        Ok(address) => Ok(Endpoint::Port(address)),
-        Err(_) => socket(text).map(Endpoint::Socket).map_err(|what| format!("{what}, or ADDRESS:PORT")),
+        Ok(address) => Ok(ListenEndpoint::Port(address)),
+        Err(_) => socket(text).map(ListenEndpoint::Socket).map_err(|what| format!("{what}, or ADDRESS:PORT")),
     }
 }
 
@@ -185,7 +188,7 @@ fn socket(text: &str) -> Result<PathBuf, String> {
 }
 
 fn main() -> ExitCode {
-    let Arguments { verbose, command } = Arguments::parse();
+    let AgentArguments { verbose, command } = AgentArguments::parse();
     let level = if verbose == 0 { "warn,keelway_hypervisor_agent=info" } else { "info,keelway_hypervisor_agent=debug" };
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(level))
@@ -202,8 +205,8 @@ fn main() -> ExitCode {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn serve(command: Command) -> anyhow::Result<()> {
-    let Command::Run {
+async fn serve(command: AgentCommand) -> anyhow::Result<()> {
+    let AgentCommand::Run {
         runtime_endpoint,
         listen,
         connect,
@@ -213,7 +216,7 @@ async fn serve(command: Command) -> anyhow::Result<()> {
         logs,
         image_maximum_gc_age,
     } = command;
-    let limits = Limits { logs: logs.into(), images: ImageLimits::of_age(image_maximum_gc_age) };
+    let limits = AgentLimits { logs: logs.into(), images: ImageLimits::of_age(image_maximum_gc_age) };
     let stop = CancellationToken::new();
     let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
     let machine = own_machine(&runtime_endpoint, image_archives)?;
@@ -227,21 +230,21 @@ async fn serve(command: Command) -> anyhow::Result<()> {
             stop.cancel();
         }
     });
-    Ok(run_within(machine, entrances, limits, stop).await?)
+    Ok(run_with_limits(machine, entrances, limits, stop).await?)
 }
 
 /// One socket, and one port where one is asked for; beside or instead of the port, other agents to wait at.
 fn open(
-    listen: Vec<Endpoint>,
+    listen: Vec<ListenEndpoint>,
     connect: Vec<SocketAddr>,
-    identity: Option<Identity>,
+    identity: Option<AgentTlsArguments>,
     enrollment: &Enrollment,
-) -> anyhow::Result<Entrances> {
+) -> anyhow::Result<AgentListeners> {
     let (mut socket, mut port) = (None, None);
     for endpoint in listen {
         let again = match endpoint {
-            Endpoint::Socket(path) => socket.replace(path).is_some(),
-            Endpoint::Port(address) => port.replace(address).is_some(),
+            ListenEndpoint::Socket(path) => socket.replace(path).is_some(),
+            ListenEndpoint::Port(address) => port.replace(address).is_some(),
         };
         if again {
             bail!("an agent has one socket and one port: give --listen once for each");
@@ -257,27 +260,28 @@ fn open(
     }
     let own = IdentityFolder::new(enrollment.identity_directory.clone());
     let network = is_on_network.then(|| match identity.map(TlsFiles::from) {
-        Some(files) => Network::of_files(files, Bounds::default()),
-        None => Network::enrolled(own, token, Bounds::default()),
+        Some(files) => AgentNetwork::of_files(files, ConnectionLimits::default()),
+        None => AgentNetwork::enrolled(own, token, ConnectionLimits::default()),
     });
     let network = network.transpose()?.map(|network| network.waiting_at(connect));
     let network = match (network, port) {
         (Some(network), Some(address)) => Some(network.listening_on(address)?),
         (network, _) => network,
     };
-    let socket = Listener::bind(socket.as_deref().unwrap_or(Path::new(SOCKET)))?;
-    Ok(Entrances { socket, network })
+    let socket = AgentUnixSocket::bind(socket.as_deref().unwrap_or(Path::new(SOCKET)))?;
+    Ok(AgentListeners { socket, network })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    type Parsed = (Vec<Endpoint>, Vec<SocketAddr>, Option<Identity>, Enrollment);
+    type Parsed = (Vec<ListenEndpoint>, Vec<SocketAddr>, Option<AgentTlsArguments>, Enrollment);
 
     fn parse(arguments: &str) -> Result<Parsed, clap::Error> {
         let all = ["keelway-hypervisor-agent", "run"].into_iter().chain(arguments.split_whitespace());
-        let Command::Run { listen, connect, identity, enrollment, .. } = Arguments::try_parse_from(all)?.command;
+        let AgentCommand::Run { listen, connect, identity, enrollment, .. } =
+            AgentArguments::try_parse_from(all)?.command;
         Ok((listen, connect, identity, enrollment))
     }
 
@@ -301,7 +305,8 @@ mod tests {
     fn logs_are_bounded_in_the_words_of_kubernetes() {
         let parse = |arguments: &str| {
             let all = ["keelway-hypervisor-agent", "run"].into_iter().chain(arguments.split_whitespace());
-            let Command::Run { logs, .. } = Arguments::try_parse_from(all).map_err(|error| error.to_string())?.command;
+            let AgentCommand::Run { logs, .. } =
+                AgentArguments::try_parse_from(all).map_err(|error| error.to_string())?.command;
             let limits = LogLimits::from(logs);
             Ok::<_, String>((limits.max_size, limits.max_files))
         };
@@ -317,8 +322,8 @@ mod tests {
     fn unused_images_are_kept_for_a_day_unless_it_is_said_otherwise() {
         let parse = |arguments: &str| {
             let all = ["keelway-hypervisor-agent", "run"].into_iter().chain(arguments.split_whitespace());
-            let Command::Run { image_maximum_gc_age, .. } =
-                Arguments::try_parse_from(all).map_err(|error| error.to_string())?.command;
+            let AgentCommand::Run { image_maximum_gc_age, .. } =
+                AgentArguments::try_parse_from(all).map_err(|error| error.to_string())?.command;
             Ok::<_, String>(ImageLimits::of_age(image_maximum_gc_age).max_age)
         };
         assert_eq!(parse(""), Ok(ImageLimits::default().max_age));
@@ -332,7 +337,7 @@ mod tests {
     #[test]
     fn an_endpoint_is_a_socket_or_a_port() {
         let (listen, ..) = parse("--listen unix:///run/a.sock --listen 10.0.0.5:7443 --listen [fd00::1]:7443").unwrap();
-        let [Endpoint::Socket(path), Endpoint::Port(v4), Endpoint::Port(v6)] = &listen[..] else {
+        let [ListenEndpoint::Socket(path), ListenEndpoint::Port(v4), ListenEndpoint::Port(v6)] = &listen[..] else {
             panic!("{}", listen.len())
         };
         assert_eq!((path.to_str(), v4.port(), v6.is_ipv6()), (Some("/run/a.sock"), 7443, true));

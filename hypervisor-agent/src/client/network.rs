@@ -9,8 +9,8 @@ use tokio::{io::BufReader, net::TcpStream, time::timeout};
 use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint};
 
-use super::Client;
-use crate::{connection::Connection, report::chain_text};
+use super::HypervisorAgentClient;
+use crate::{connection::MachineConnection, report::chain_text};
 
 /// How long a port may take to be connected to.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -30,69 +30,69 @@ async fn reach(address: &str) -> io::Result<TcpStream> {
 
 /// The way to somebody who must prove to be who is meant, mostly an agent, for whoever `identity` shows. Nothing is dialled yet.
 #[derive(Debug, Clone)]
-pub struct Way {
-    to: To,
+pub struct DialTarget {
+    to: DialMethod,
     name: ServerName<'static>,
-    identity: Arc<keelway_tls::Client>,
+    identity: Arc<keelway_tls::TlsClient>,
 }
 
 /// How there is a connection.
 #[derive(Debug, Clone)]
-enum To {
+enum DialMethod {
     /// `HOST:PORT`.
     Address(String),
     /// Another agent dials.
-    Through(Client, SocketAddr),
+    Through(HypervisorAgentClient, SocketAddr),
     /// It waits at another agent to be called.
-    Called(Client, HypervisorName),
+    Called(HypervisorAgentClient, HypervisorName),
 }
 
-impl Way {
+impl DialTarget {
     /// To the agent of a machine that listens at `HOST:PORT`.
     pub fn to_machine(
         machine: &HypervisorName,
         address: &str,
-        identity: Arc<keelway_tls::Client>,
+        identity: Arc<keelway_tls::TlsClient>,
     ) -> Result<Self, InvalidDnsNameError> {
         Ok(Self::to(address, ServerName::try_from(agent_name(machine))?, identity))
     }
 
     /// To the agent of a machine that another one's reaches: at an address, or, where there is none, because it waits there.
     pub fn through(
-        via: Client,
+        via: HypervisorAgentClient,
         machine: &HypervisorName,
         address: Option<SocketAddr>,
-        identity: Arc<keelway_tls::Client>,
+        identity: Arc<keelway_tls::TlsClient>,
     ) -> Result<Self, InvalidDnsNameError> {
         let to = match address {
-            Some(address) => To::Through(via, address),
-            None => To::Called(via, machine.clone()),
+            Some(address) => DialMethod::Through(via, address),
+            None => DialMethod::Called(via, machine.clone()),
         };
         Ok(Self { to, name: ServerName::try_from(agent_name(machine))?, identity })
     }
 
     /// To whoever listens at `HOST:PORT` and proves to be `name`.
     #[must_use]
-    pub fn to(address: &str, name: ServerName<'static>, identity: Arc<keelway_tls::Client>) -> Self {
-        Self { to: To::Address(address.to_owned()), name, identity }
+    pub fn to(address: &str, name: ServerName<'static>, identity: Arc<keelway_tls::TlsClient>) -> Self {
+        Self { to: DialMethod::Address(address.to_owned()), name, identity }
     }
 
     /// A connection for a stream of the runtime's.
-    pub async fn stream(&self) -> io::Result<TlsStream<Connection>> {
+    pub async fn stream(&self) -> io::Result<TlsStream<MachineConnection>> {
         let connection = self.connection().await?;
-        self.secured(Connection::new(BufReader::with_capacity(PIECE, connection))).await
+        self.secured(MachineConnection::new(BufReader::with_capacity(PIECE, connection))).await
     }
 
-    async fn secured(&self, connection: Connection) -> io::Result<TlsStream<Connection>> {
-        self.identity.connect(self.name.clone(), connection).await.map_err(|error| whole(&error))
+    async fn secured(&self, connection: MachineConnection) -> io::Result<TlsStream<MachineConnection>> {
+        self.identity.connect(self.name.clone(), connection).await.map_err(|error| full_error(&error))
     }
 
     /// A connection to whoever is there.
-    pub async fn connection(&self) -> io::Result<Connection> {
+    pub async fn connection(&self) -> io::Result<MachineConnection> {
         match &self.to {
-            To::Address(address) => reach(address).await.map(Connection::from),
-            To::Through(via, address) => via.dial(*address, CONNECT).await.map_err(|error| whole(&error)),
-            To::Called(via, machine) => via.call(machine, CONNECT).await.map_err(|error| whole(&error)),
+            DialMethod::Address(address) => reach(address).await.map(MachineConnection::from),
+            DialMethod::Through(via, address) => via.dial(*address, CONNECT).await.map_err(|error| full_error(&error)),
+            DialMethod::Called(via, machine) => via.call(machine, CONNECT).await.map_err(|error| full_error(&error)),
         }
     }
 
@@ -122,7 +122,7 @@ impl Way {
 }
 
 /// An error with its causes: calls over the connection tell of the last one only.
-fn whole(error: &(dyn std::error::Error + 'static)) -> io::Error {
+fn full_error(error: &(dyn std::error::Error + 'static)) -> io::Error {
     io::Error::other(chain_text(error))
 }
 
@@ -130,7 +130,7 @@ fn whole(error: &(dyn std::error::Error + 'static)) -> io::Error {
 pub fn channel(
     address: &str,
     machine: &HypervisorName,
-    identity: Arc<keelway_tls::Client>,
+    identity: Arc<keelway_tls::TlsClient>,
 ) -> Result<Channel, InvalidDnsNameError> {
-    Ok(Way::to_machine(machine, address, identity)?.channel())
+    Ok(DialTarget::to_machine(machine, address, identity)?.channel())
 }

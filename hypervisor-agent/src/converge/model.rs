@@ -14,14 +14,14 @@ use super::servers;
 use crate::{
     action::{Action, NewContainer, NewSandbox, PodAction},
     files::is_ours,
-    layout::{Directory, FILES, file_path, pod_directory},
+    layout::{FILES, MachineDirectory, file_path, pod_directory},
 };
 
 const TOP: u32 = 0o1711;
 
 /// A machine.
 #[derive(Debug, Clone)]
-pub struct Model {
+pub struct MachineModel {
     /// What is on it.
     pub state: MachineState,
     ids: u32,
@@ -29,7 +29,7 @@ pub struct Model {
     made: BTreeMap<(PodName, Option<String>), String>,
 }
 
-impl Model {
+impl MachineModel {
     /// Nothing is on it.
     #[must_use]
     pub fn empty() -> Self {
@@ -179,11 +179,11 @@ impl Model {
         self.state.files.entry(String::new()).or_insert_with(|| file_state(0, 0, TOP, None));
     }
 
-    fn make_directory(&mut self, directory: &Directory) {
+    fn make_directory(&mut self, directory: &MachineDirectory) {
         self.make_top();
         let there = self.state.files.get(&directory.path);
         assert!(there.is_none_or(|there| there.sha256.is_none()), "{}", directory.path);
-        let Directory { path, user, group, mode } = directory;
+        let MachineDirectory { path, user, group, mode } = directory;
         self.insert(path, file_state(*user, *group, *mode, None));
     }
 

@@ -22,7 +22,7 @@ const DEFAULT_GRACE_SECONDS: u32 = 30;
 /// the pod itself; what only its predecessor read goes last.
 pub(super) fn plan_wanted(name: &PodName, wanted: (&Pod, &PodDigests), state: &MachineState) -> Vec<PodAction> {
     let (pod, digests) = wanted;
-    let seen = Seen::new(name, state);
+    let seen = ObservedPod::new(name, state);
     if pod.start.waits() {
         return plan_ready(name, wanted, state);
     }
@@ -33,7 +33,7 @@ pub(super) fn plan_wanted(name: &PodName, wanted: (&Pod, &PodDigests), state: &M
     if pod.hold && state.is_interrupted(name, wanted) {
         return plan_held(&seen, wanted);
     }
-    let kept = state.lasting_sandbox(name, wanted);
+    let kept = state.reusable_sandbox(name, wanted);
     let old = seen.sandboxes.iter().filter(|sandbox| kept.is_none_or(|kept| kept.id != sandbox.id));
     let replacing: Vec<_> = old.flat_map(|sandbox| seen.plan_end_of(sandbox)).collect();
     let running = match kept {
@@ -67,8 +67,8 @@ fn plan_ready(name: &PodName, (pod, digests): (&Pod, &PodDigests), state: &Machi
 
 /// What runs goes on as it was started, with what it picks up by itself, and what has ended beside it is started again. What it read at its
 /// start is left as it is: where that was changed, it tells that there is something to replace.
-fn plan_held(seen: &Seen, (pod, digests): (&Pod, &PodDigests)) -> Vec<PodAction> {
-    let Seen { name, state, .. } = *seen;
+fn plan_held(seen: &ObservedPod, (pod, digests): (&Pod, &PodDigests)) -> Vec<PodAction> {
+    let ObservedPod { name, state, .. } = *seen;
     let files = pod.files.iter().cloned().zip(digests.files.iter().cloned());
     let (files, of_files) = files.filter(|(file, _)| file.on_change == OnChange::PickedUp).unzip();
     let now = (&Pod { files, ..pod.clone() }, &PodDigests { files: of_files, ..digests.clone() });
@@ -86,14 +86,14 @@ fn plan_held(seen: &Seen, (pod, digests): (&Pod, &PodDigests)) -> Vec<PodAction>
 /// another definition, stays as it is.
 pub(super) fn plan_revival(name: &PodName, wanted: (&Pod, &PodDigests), state: &MachineState) -> Vec<PodAction> {
     let (pod, digests) = wanted;
-    let seen = Seen::new(name, state);
+    let seen = ObservedPod::new(name, state);
     let was_made_of_it = seen.sandboxes.iter().all(|sandbox| sandbox.digest == digests.replacement);
     let has_files = state.files.contains_key(&format!("{}/{FILES}", pod_directory(name)));
     let was_started = !seen.sandboxes.is_empty() && was_made_of_it && has_files;
     if !was_started || pod.start.waits() || !tree::allows_start(name, pod, state) {
         return Vec::new();
     }
-    let (ended, running) = if let Some(sandbox) = state.lasting_sandbox(name, wanted) {
+    let (ended, running) = if let Some(sandbox) = state.reusable_sandbox(name, wanted) {
         (Vec::new(), seen.plan_containers(sandbox, pod))
     } else {
         let ended = seen.sandboxes.iter().flat_map(|sandbox| seen.plan_end_of(sandbox)).collect();
@@ -111,7 +111,7 @@ fn plan_servers(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodActio
 
 /// Stops and removes all of a pod, its data last.
 pub(super) fn plan_removal(name: &PodName, state: &MachineState) -> Vec<PodAction> {
-    let seen = Seen::new(name, state);
+    let seen = ObservedPod::new(name, state);
     let mut steps: Vec<_> = seen.sandboxes.iter().flat_map(|sandbox| seen.plan_end_of(sandbox)).collect();
     if !seen.sandboxes.is_empty() || state.files.contains_key(&pod_directory(name)) {
         steps.push(PodAction::RemoveTree);
@@ -144,13 +144,13 @@ fn fetch(pod: &Pod, images: BTreeSet<&String>, state: &MachineState) -> Vec<PodA
 }
 
 /// What was seen of one pod.
-struct Seen<'a> {
+struct ObservedPod<'a> {
     name: &'a PodName,
     state: &'a MachineState,
     sandboxes: Vec<&'a SandboxState>,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> ObservedPod<'a> {
     fn new(name: &'a PodName, state: &'a MachineState) -> Self {
         let of_pod = |sandbox: &&SandboxState| sandbox.pod == *name;
         Self { name, state, sandboxes: state.sandboxes.iter().filter(of_pod).collect() }

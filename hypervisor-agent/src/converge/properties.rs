@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
     machine::{
-        Container, ContainerPhase, ContainerState, DataRemoval, DataState, File, MachineConfig, MachineState, Mount,
-        OnChange, Pod, Resources, SandboxState, Start, sha256_hex,
+        Container, ContainerPhase, ContainerResources, ContainerState, DataRemoval, DataState, MachineConfig,
+        MachineState, Mount, OnChange, Pod, PodFile, SandboxState, Start, sha256_hex,
     },
     name::PodName,
 };
@@ -19,7 +19,7 @@ use proptest::{
 
 use super::{
     applied_by, converge,
-    model::{Model, file_state},
+    model::{MachineModel, file_state},
 };
 use crate::{
     action::{Action, PodAction},
@@ -46,15 +46,15 @@ fn container(name: &str, image: &str, data: &[String]) -> Container {
         mounts: sources
             .map(|source| Mount { target: format!("/{source}"), read_only: source == FILES, source })
             .collect(),
-        resources: Resources { cpu_request_millis: 100, cpu_limit_millis: None, memory_limit_bytes: 1 << 28 },
+        resources: ContainerResources { cpu_request_millis: 100, cpu_limit_millis: None, memory_limit_bytes: 1 << 28 },
         stop_seconds: 10,
         liveness: None,
     }
 }
 
 prop_compose! {
-    fn file(path: &'static str)(content in 0..3u8, restart in any::<bool>()) -> File {
-        File {
+    fn file(path: &'static str)(content in 0..3u8, restart in any::<bool>()) -> PodFile {
+        PodFile {
             path: path.to_owned(),
             content: vec![content],
             on_change: if restart { OnChange::Restart } else { OnChange::PickedUp },
@@ -63,7 +63,7 @@ prop_compose! {
 }
 
 /// Two sets of paths in which files of one are directories of the other.
-fn files() -> impl Strategy<Value = Vec<File>> {
+fn files() -> impl Strategy<Value = Vec<PodFile>> {
     let some_of = |paths: [&'static str; 3]| {
         paths.map(|path| option::of(file(path))).prop_map(|files| files.into_iter().flatten().collect())
     };
@@ -103,7 +103,7 @@ fn removal() -> DataRemoval {
 
 fn config(generation: u64) -> impl Strategy<Value = MachineConfig> {
     vec(option::weighted(0.7, pod()), 4).prop_map(move |pods| MachineConfig {
-        format: keelway_api::machine::Format::NEWEST,
+        format: keelway_api::machine::ConfigFormat::NEWEST,
         installation: "00000000000000ff".parse().unwrap(),
         term: 1,
         generation,
@@ -171,7 +171,7 @@ fn pick<T>(items: &[T], index: Index) -> Option<usize> {
     (!items.is_empty()).then(|| index.index(items.len()))
 }
 
-fn happen(model: &mut Model, event: &Event, index: Index) {
+fn happen(model: &mut MachineModel, event: &Event, index: Index) {
     match event {
         Event::ImagesVanish => model.state.images.clear(),
         Event::OwnerVanishes => model.state.owner = None,
@@ -196,7 +196,7 @@ fn happen(model: &mut Model, event: &Event, index: Index) {
     }
 }
 
-fn happen_to_sandbox(model: &mut Model, event: &Event, at: usize) {
+fn happen_to_sandbox(model: &mut MachineModel, event: &Event, at: usize) {
     let sandboxes = &mut model.state.sandboxes;
     if let Event::SandboxDoubled { ready } = event {
         let highest = sandboxes.iter().map(|sandbox| sandbox.attempt).max();
@@ -211,7 +211,7 @@ fn happen_to_sandbox(model: &mut Model, event: &Event, at: usize) {
     }
 }
 
-fn happen_to_container(model: &mut Model, event: &Event, at: usize) {
+fn happen_to_container(model: &mut MachineModel, event: &Event, at: usize) {
     if let Event::ContainerDoubled(phase) = event {
         let highest = model.state.containers.iter().map(|container| container.attempt).max();
         let double = ContainerState {
@@ -228,7 +228,7 @@ fn happen_to_container(model: &mut Model, event: &Event, at: usize) {
     }
 }
 
-fn happen_to_path(model: &mut Model, event: &Event, path: &str) {
+fn happen_to_path(model: &mut MachineModel, event: &Event, path: &str) {
     let of_pod = path.match_indices('/').nth(1).map_or(path, |(end, _)| &path[..end]);
     let is_directory = model.state.files[path].sha256.is_none();
     match event {
@@ -260,11 +260,11 @@ fn happen_to_path(model: &mut Model, event: &Event, path: &str) {
 }
 
 /// A machine with a history, and a config for it that leaves more pods as they were than not.
-fn world() -> impl Strategy<Value = (Model, MachineConfig)> {
+fn world() -> impl Strategy<Value = (MachineModel, MachineConfig)> {
     let same = vec(weighted(0.6), 4);
     let events = vec((event(), any::<Index>()), 0..8);
     (option::weighted(0.8, config(1)), config(2), same, events).prop_map(|(before, mut config, same, events)| {
-        let mut model = Model::empty();
+        let mut model = MachineModel::empty();
         if let Some(before) = before {
             model.execute(&converge(&before, &model.state).unwrap());
             let kept = before.pods.into_iter().zip(same).filter(|(_, same)| *same);
@@ -384,7 +384,7 @@ proptest! {
 
     #[test]
     fn what_runs_as_wanted_is_not_restarted(before in config(1), users in 0..4usize) {
-        let mut machine = Model::empty();
+        let mut machine = MachineModel::empty();
         machine.execute(&converge(&before, &machine.state).unwrap());
         let mut config = MachineConfig { generation: 2, ..before };
         // A file that is picked up, and another pod's removal, touch no process.
@@ -394,7 +394,7 @@ proptest! {
             }
         }
         config.pods.remove(&pod_names()[users]);
-        let ids = |machine: &Model| -> Vec<_> {
+        let ids = |machine: &MachineModel| -> Vec<_> {
             let kept = machine.state.sandboxes.iter().filter(|sandbox| config.pods.contains_key(&sandbox.pod));
             let kept: BTreeSet<_> = kept.map(|sandbox| sandbox.id.clone()).collect();
             let inside = machine.state.containers.iter().filter(|found| kept.contains(&found.sandbox));

@@ -2,15 +2,15 @@
 
 use keelway_api::machine::MachineState;
 
-use super::{Wanted, check, pod};
-use crate::{action::Action, refusal::Refusal};
+use super::{DesiredConfig, check, pod};
+use crate::{action::Action, refusal::ConfigRefusal};
 
 /// What has ended on a machine is made anew, of what is known of a config whose files are not. Nothing else is done: no file is written,
 /// and no pod is taken away.
 ///
 /// # Errors
 /// The machine takes nothing of the config.
-pub(crate) fn revive(known: &Wanted<'_>, state: &MachineState) -> Result<Vec<Action>, Refusal> {
+pub(crate) fn revive(known: &DesiredConfig<'_>, state: &MachineState) -> Result<Vec<Action>, ConfigRefusal> {
     check((known.config, known.fence), state)?;
     let pods = known.config.pods.iter().filter_map(|(name, pod)| Some((name, (pod, known.digests.get(name)?))));
     let steps = pods.flat_map(|(name, wanted)| {
@@ -26,14 +26,14 @@ mod tests {
 
     use keelway_api::{
         machine::{
-            Container, ContainerPhase, DataState, File, MachineConfig, Mount, OnChange, Pod, PodDigests, Resources,
-            Start,
+            Container, ContainerPhase, ContainerResources, DataState, MachineConfig, Mount, OnChange, Pod, PodDigests,
+            PodFile, Start,
         },
         name::PodName,
     };
 
     use super::*;
-    use crate::converge::{applied_by, converge, model::Model};
+    use crate::converge::{applied_by, converge, model::MachineModel};
 
     fn etcd() -> PodName {
         PodName { cluster: "0123456789abcdef".parse().unwrap(), component: "etcd-0".parse().unwrap() }
@@ -45,12 +45,16 @@ mod tests {
             image: "example.test/etcd:1".to_owned(),
             command: vec!["etcd".to_owned()],
             mounts: vec![Mount { source: "data".to_owned(), target: "/data".to_owned(), read_only: false }],
-            resources: Resources { cpu_request_millis: 100, cpu_limit_millis: None, memory_limit_bytes: 1 << 30 },
+            resources: ContainerResources {
+                cpu_request_millis: 100,
+                cpu_limit_millis: None,
+                memory_limit_bytes: 1 << 30,
+            },
             stop_seconds: 25,
             liveness: None,
         };
         let file =
-            File { path: "server.crt".to_owned(), content: b"certificate".to_vec(), on_change: OnChange::Restart };
+            PodFile { path: "server.crt".to_owned(), content: b"certificate".to_vec(), on_change: OnChange::Restart };
         let pod = Pod {
             user: 20000,
             files: vec![file],
@@ -64,7 +68,7 @@ mod tests {
         };
         let installation = "00000000000000ff".parse().unwrap();
         MachineConfig {
-            format: keelway_api::machine::Format::NEWEST,
+            format: keelway_api::machine::ConfigFormat::NEWEST,
             installation,
             term: 3,
             generation: 7,
@@ -75,19 +79,19 @@ mod tests {
     }
 
     /// A machine on which a config was applied.
-    fn settled(start: Start) -> Model {
-        let mut machine = Model::empty();
+    fn settled(start: Start) -> MachineModel {
+        let mut machine = MachineModel::empty();
         machine.execute(&converge(&config(start), &machine.state).unwrap());
         machine
     }
 
     /// What is done there, of what is known of the config without its files.
-    fn revived(config: &MachineConfig, machine: &mut Model) -> Vec<String> {
+    fn revived(config: &MachineConfig, machine: &mut MachineModel) -> Vec<String> {
         let of = |digests: PodDigests| PodDigests { files: Vec::new(), content: Vec::new(), ..digests };
         let digests = config.pod_digests().into_iter().map(|(name, digests)| (name, of(digests))).collect();
         let mut known = config.clone();
         known.pods.values_mut().for_each(|pod| pod.files.clear());
-        let wanted = Wanted { config: &known, fence: &applied_by(config), digests: &digests };
+        let wanted = DesiredConfig { config: &known, fence: &applied_by(config), digests: &digests };
         let actions = revive(&wanted, &machine.state).unwrap();
         machine.execute(&actions);
         actions.iter().map(ToString::to_string).collect()
@@ -134,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_was_never_started_and_one_that_is_known_by_nobody_are_left_alone() {
-        assert_eq!(revived(&config(Start::Always), &mut Model::empty()), [""; 0]);
+        assert_eq!(revived(&config(Start::Always), &mut MachineModel::empty()), [""; 0]);
         let nothing = MachineConfig { pods: BTreeMap::new(), ..config(Start::Always) };
         let mut machine = settled(Start::Always);
         machine.state.applied = None;

@@ -1,14 +1,14 @@
 //! The servers of a haproxy that runs: towards what is wanted, and no connection is cut.
 
 use keelway_api::{
-    machine::{MachineState, ServerAdmin, ServerState, Servers},
+    machine::{HaproxyServers, MachineState, ServerAdmin, ServerState},
     name::PodName,
 };
 
 use crate::action::{PodAction, ServerChange};
 
 /// A haproxy that does not answer is left alone: it reads its files when it starts, and is looked at again.
-pub(super) fn plan_servers(name: &PodName, wanted: &Servers, state: &MachineState) -> Vec<PodAction> {
+pub(super) fn plan_servers(name: &PodName, wanted: &HaproxyServers, state: &MachineState) -> Vec<PodAction> {
     let Some(found) = state.servers.get(name) else { return Vec::new() };
     let missing =
         wanted.addresses.iter().filter(|(server, _)| !found.contains_key(*server)).map(|(server, address)| {
@@ -20,7 +20,7 @@ pub(super) fn plan_servers(name: &PodName, wanted: &Servers, state: &MachineStat
 }
 
 /// Whether a server that is not wanted stays only for the connections that it has.
-pub(super) fn waits_for_connections(name: &PodName, wanted: &Servers, state: &MachineState) -> bool {
+pub(super) fn waits_for_connections(name: &PodName, wanted: &HaproxyServers, state: &MachineState) -> bool {
     let mut found = state.servers.get(name).into_iter().flatten();
     found.any(|(server, found)| {
         let drains = matches!(found.admin, ServerAdmin::Drains | ServerAdmin::Maintenance);
@@ -29,7 +29,7 @@ pub(super) fn waits_for_connections(name: &PodName, wanted: &Servers, state: &Ma
 }
 
 /// One that stands elsewhere now goes first, and is added once it is gone.
-fn step(server: &str, found: &ServerState, wanted: &Servers) -> Option<ServerChange> {
+fn step(server: &str, found: &ServerState, wanted: &HaproxyServers) -> Option<ServerChange> {
     let is_wanted = wanted.addresses.get(server) == Some(&found.address);
     match (is_wanted, found.admin) {
         (true, ServerAdmin::Serves) => None,

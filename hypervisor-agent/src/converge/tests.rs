@@ -8,18 +8,19 @@ use std::{
 use keelway_api::{
     hypervisor::Applied,
     machine::{
-        Check, Container, ContainerPhase, DataRemoval, DataState, File, Liveness, MachineConfig, Mount, OnChange, Pod,
-        Resources, SERVING_CERTIFICATE, SandboxState, ServerAdmin, ServerState, Servers, Start,
+        Container, ContainerCheck, ContainerPhase, ContainerResources, DataRemoval, DataState, HaproxyServers,
+        Liveness, MachineConfig, Mount, OnChange, Pod, PodFile, SERVING_CERTIFICATE, SandboxState, ServerAdmin,
+        ServerState, Start,
     },
     name::PodName,
     registry::RegistryCredentials,
 };
 use proptest::{collection::btree_map, prelude::*};
 
-use super::{applied_by, converge, model::Model, waits_for_connections};
+use super::{applied_by, converge, model::MachineModel, waits_for_connections};
 use crate::{
     action::{Action, PodAction, ServerChange, WantedImage},
-    refusal::Refusal,
+    refusal::ConfigRefusal,
 };
 
 fn etcd() -> PodName {
@@ -32,13 +33,13 @@ fn config() -> MachineConfig {
         image: "registry.k8s.io/etcd:3.7.0-0".to_owned(),
         command: vec!["etcd".to_owned()],
         mounts: vec![Mount { source: "data".to_owned(), target: "/data".to_owned(), read_only: false }],
-        resources: Resources { cpu_request_millis: 100, cpu_limit_millis: None, memory_limit_bytes: 1 << 30 },
+        resources: ContainerResources { cpu_request_millis: 100, cpu_limit_millis: None, memory_limit_bytes: 1 << 30 },
         stop_seconds: 25,
         liveness: None,
     };
     let pod = Pod {
         user: 20000,
-        files: vec![File {
+        files: vec![PodFile {
             path: "pki/ca.crt".to_owned(),
             content: b"certificate".to_vec(),
             on_change: OnChange::PickedUp,
@@ -52,7 +53,7 @@ fn config() -> MachineConfig {
         registries: BTreeMap::new(),
     };
     MachineConfig {
-        format: keelway_api::machine::Format::NEWEST,
+        format: keelway_api::machine::ConfigFormat::NEWEST,
         installation: "00000000000000ff".parse().unwrap(),
         term: 3,
         generation: 7,
@@ -62,13 +63,13 @@ fn config() -> MachineConfig {
     }
 }
 
-fn plan(config: &MachineConfig, machine: &Model) -> Vec<String> {
+fn plan(config: &MachineConfig, machine: &MachineModel) -> Vec<String> {
     let actions = converge(config, &machine.state).unwrap();
     actions.iter().map(ToString::to_string).collect()
 }
 
-fn settled(config: &MachineConfig) -> Model {
-    let mut machine = Model::empty();
+fn settled(config: &MachineConfig) -> MachineModel {
+    let mut machine = MachineModel::empty();
     machine.execute(&converge(config, &machine.state).unwrap());
     machine
 }
@@ -76,7 +77,7 @@ fn settled(config: &MachineConfig) -> Model {
 #[test]
 fn a_first_pod_comes_up_in_order() {
     assert_eq!(
-        plan(&config(), &Model::empty()),
+        plan(&config(), &MachineModel::empty()),
         [
             "take the machine for installation 00000000000000ff",
             "fetch image registry.k8s.io/etcd:3.7.0-0",
@@ -102,7 +103,7 @@ fn a_changed_password_is_taken_and_restarts_nothing() {
         config
     };
     let old = with("old", 7);
-    let actions = converge(&old, &Model::empty().state).unwrap();
+    let actions = converge(&old, &MachineModel::empty().state).unwrap();
     let credentials = old.pods[&etcd()].registries.get(&image).cloned();
     let fetch = PodAction::EnsureImage(WantedImage { name: image.clone(), credentials });
     assert!(actions.contains(&Action::Pod(etcd(), fetch)), "{actions:?}");
@@ -169,7 +170,7 @@ fn accompanied() -> MachineConfig {
 
 #[test]
 fn what_a_container_relies_on_is_there_before_it_and_after_it() {
-    let begins = plan(&accompanied(), &Model::empty());
+    let begins = plan(&accompanied(), &MachineModel::empty());
     let of_containers: Vec<&str> =
         begins.iter().map(String::as_str).filter(|step| step.contains(" container ")).collect();
     assert_eq!(
@@ -269,7 +270,7 @@ fn a_pod_is_replaced_when_what_it_reads_at_its_start_was_changed_by_hand() {
 fn a_pod_that_is_held_runs_on() {
     let mut config = config();
     let pod = config.pods.get_mut(&etcd()).unwrap();
-    pod.files.push(File { path: "conf".to_owned(), content: b"old".to_vec(), on_change: OnChange::Restart });
+    pod.files.push(PodFile { path: "conf".to_owned(), content: b"old".to_vec(), on_change: OnChange::Restart });
     let mut machine = settled(&config);
     let pod = config.pods.get_mut(&etcd()).unwrap();
     pod.hold = true;
@@ -301,10 +302,10 @@ fn a_pod_is_not_held_for_what_stands_beside_it() {
     let mut machine = settled(&config);
     let pod = config.pods.get_mut(&etcd()).unwrap();
     pod.hold = true;
-    pod.files.push(File { path: "conf".to_owned(), content: b"new".to_vec(), on_change: OnChange::Restart });
+    pod.files.push(PodFile { path: "conf".to_owned(), content: b"new".to_vec(), on_change: OnChange::Restart });
     config.generation += 1;
     let replaced = "create sandbox 1".to_owned();
-    let with = |machine: &mut Model, ended: &str| {
+    let with = |machine: &mut MachineModel, ended: &str| {
         for container in &mut machine.state.containers {
             let has_ended = container.name == ended;
             container.phase = if has_ended { ContainerPhase::Exited { code: 1 } } else { ContainerPhase::Running };
@@ -322,7 +323,7 @@ fn what_stands_beside_a_pod_that_is_held_is_started_again() {
     let mut config = accompanied();
     let pod = config.pods.get_mut(&etcd()).unwrap();
     pod.hold = true;
-    pod.files.push(File { path: "conf".to_owned(), content: b"own".to_vec(), on_change: OnChange::Restart });
+    pod.files.push(PodFile { path: "conf".to_owned(), content: b"own".to_vec(), on_change: OnChange::Restart });
     let mut machine = settled(&config);
     let changed = machine.state.files.iter_mut().find(|(path, _)| path.ends_with("/conf")).unwrap().1;
     changed.sha256 = Some("0".repeat(64));
@@ -355,7 +356,7 @@ fn the_last_pod_takes_everything_with_it() {
 }
 
 /// A machine with a member whose data directory carries its mark.
-fn marked() -> Model {
+fn marked() -> MachineModel {
     let mut machine = settled(&config());
     let data = DataState { marked: true, used: true };
     machine.state.data.insert("0123456789abcdef/etcd-0/data".to_owned(), data);
@@ -399,7 +400,7 @@ fn another_installation_is_refused_with_the_mend() {
     let machine = settled(&config());
     let stranger = MachineConfig { installation: "00000000000000ee".parse().unwrap(), generation: 9, ..config() };
     let refusal = converge(&stranger, &machine.state).unwrap_err();
-    assert!(matches!(refusal, Refusal::AnotherInstallation { .. }));
+    assert!(matches!(refusal, ConfigRefusal::AnotherInstallation { .. }));
     assert!(refusal.to_string().contains("hypervisor adopt --from 00000000000000ff"));
 }
 
@@ -410,14 +411,14 @@ fn only_the_same_or_a_newer_config_is_taken() {
     assert_eq!(converge(&numbered(3, 7), &machine.state), Ok(Vec::new()));
     for (term, generation) in [(3, 6), (2, 9)] {
         let refusal = converge(&numbered(term, generation), &machine.state).unwrap_err();
-        assert!(matches!(refusal, Refusal::Stale { .. }), "{refusal}");
+        assert!(matches!(refusal, ConfigRefusal::Stale { .. }), "{refusal}");
     }
     for (term, generation) in [(3, 8), (4, 1)] {
         assert!(converge(&numbered(term, generation), &machine.state).is_ok());
     }
     let mut changed = config();
     changed.pods.get_mut(&etcd()).unwrap().user += 1;
-    let refusal = Refusal::Changed { term: 3, generation: 7 };
+    let refusal = ConfigRefusal::Changed { term: 3, generation: 7 };
     assert_eq!(converge(&changed, &machine.state), Err(refusal));
 }
 
@@ -448,21 +449,21 @@ fn a_pod_keeps_to_its_own_directory_and_has_no_privilege() {
     for (index, spoil) in spoils.iter().enumerate() {
         let mut config = config();
         spoil(config.pods.get_mut(&etcd()).unwrap());
-        let refused = converge(&config, &Model::empty().state);
-        assert!(matches!(refused, Err(Refusal::Invalid { .. })), "{index}: {refused:?}");
+        let refused = converge(&config, &MachineModel::empty().state);
+        assert!(matches!(refused, Err(ConfigRefusal::Invalid { .. })), "{index}: {refused:?}");
     }
 }
 
-fn asking(check: Check) -> Liveness {
+fn asking(check: ContainerCheck) -> Liveness {
     Liveness { check, period_seconds: 5, timeout_seconds: 5, failure_threshold: 3, startup_seconds: None }
 }
 
-fn socket(path: &str) -> Check {
-    Check::Socket { path: path.to_owned(), request: "show info".to_owned(), answer: "Name".to_owned() }
+fn socket(path: &str) -> ContainerCheck {
+    ContainerCheck::Socket { path: path.to_owned(), request: "show info".to_owned(), answer: "Name".to_owned() }
 }
 
-fn https(authority: &str) -> Check {
-    Check::Https {
+fn https(authority: &str) -> ContainerCheck {
+    ContainerCheck::Https {
         address: ([127, 0, 0, 1], 2379).into(),
         path: "/livez".to_owned(),
         server_name: "etcd-0".to_owned(),
@@ -477,8 +478,8 @@ fn a_check_reads_and_dials_what_is_the_pods_own() {
         let mut config = config();
         let pod = config.pods.get_mut(&etcd()).unwrap();
         pod.containers[0].liveness = Some(liveness);
-        pod.files.push(File { path: SERVING_CERTIFICATE.to_owned(), ..pod.files[0].clone() });
-        converge(&config, &Model::empty().state)
+        pod.files.push(PodFile { path: SERVING_CERTIFICATE.to_owned(), ..pod.files[0].clone() });
+        converge(&config, &MachineModel::empty().state)
     };
     for good in [socket("data/admin.sock"), https("pki/ca.crt")] {
         assert!(with(asking(good)).is_ok());
@@ -486,10 +487,10 @@ fn a_check_reads_and_dials_what_is_the_pods_own() {
     let of_others = ["../x/admin.sock", "data/../admin.sock", "files/admin.sock", "data"].map(socket);
     for bad in of_others.into_iter().chain([https("/etc/ssl/ca.crt")]) {
         let refused = with(asking(bad.clone()));
-        assert!(matches!(refused, Err(Refusal::Invalid { .. })), "{bad:?}: {refused:?}");
+        assert!(matches!(refused, Err(ConfigRefusal::Invalid { .. })), "{bad:?}: {refused:?}");
     }
     let at_once = Liveness { period_seconds: 0, ..asking(https("pki/ca.crt")) };
-    assert!(matches!(with(at_once), Err(Refusal::Invalid { .. })));
+    assert!(matches!(with(at_once), Err(ConfigRefusal::Invalid { .. })));
 }
 
 #[test]
@@ -505,7 +506,7 @@ fn balanced(servers: &[(&str, &str)]) -> MachineConfig {
     let pod = config.pods.get_mut(&etcd()).unwrap();
     let addresses = servers.iter().map(|(name, address)| ((*name).to_owned(), address.parse().unwrap())).collect();
     pod.data.push("run".to_owned());
-    pod.servers = Some(Servers { options: "check".to_owned(), addresses });
+    pod.servers = Some(HaproxyServers { options: "check".to_owned(), addresses });
     config
 }
 
@@ -543,7 +544,7 @@ fn servers_change_while_their_haproxy_runs() {
 fn a_first_start_waits_for_the_mark_to_be_written_down() {
     let mut config = config();
     config.pods.get_mut(&etcd()).unwrap().start = Start::Never;
-    let mut machine = Model::empty();
+    let mut machine = MachineModel::empty();
     assert_eq!(
         plan(&config, &machine),
         [
@@ -572,7 +573,7 @@ fn a_first_start_waits_for_the_mark_to_be_written_down() {
 fn what_can_be_made_anew_is_held_back_without_a_mark() {
     let mut config = config();
     config.pods.get_mut(&etcd()).unwrap().start = Start::Later;
-    let mut machine = Model::empty();
+    let mut machine = MachineModel::empty();
     for _ in 0..2 {
         machine.execute(&converge(&config, &machine.state).unwrap());
         assert_eq!(plan(&config, &machine), [""; 0]);
@@ -607,8 +608,8 @@ fn names_of_servers_hold_no_commands() {
     for (name, options) in [("b/a;shutdown", "check"), ("a", "check"), ("b/a b/c", "check"), ("b/a", "check\ndel")] {
         let mut config = balanced(&[(name, "10.0.0.1:1")]);
         config.pods.get_mut(&etcd()).unwrap().servers.as_mut().unwrap().options = options.to_owned();
-        let refused = converge(&config, &Model::empty().state);
-        assert!(matches!(refused, Err(Refusal::Invalid { .. })), "{name} {options:?}: {refused:?}");
+        let refused = converge(&config, &MachineModel::empty().state);
+        assert!(matches!(refused, Err(ConfigRefusal::Invalid { .. })), "{name} {options:?}: {refused:?}");
     }
 }
 
@@ -674,7 +675,7 @@ fn a_member_without_its_data_is_not_started_and_nothing_of_it_is_touched() {
     assert_eq!(plan(&config, &machine), [""; 0]);
     machine.state.data.values_mut().for_each(|data| *data = DataState { marked: false, used: true });
     assert_eq!(plan(&config, &machine), [""; 0]);
-    let empty = Model::empty();
+    let empty = MachineModel::empty();
     assert_eq!(
         plan(&config, &empty),
         ["take the machine for installation 00000000000000ff", "record config 3.8 as applied"]
@@ -686,7 +687,7 @@ fn clusters_that_nobody_tells_of_are_left_alone() {
     let mut machine = settled(&config());
     let stranger = PodName { cluster: "00000000000000aa".parse().unwrap(), component: "etcd-0".parse().unwrap() };
     let both = MachineConfig {
-        format: keelway_api::machine::Format::NEWEST,
+        format: keelway_api::machine::ConfigFormat::NEWEST,
         generation: 8,
         pods: [etcd(), stranger.clone()].map(|name| (name, config().pods[&etcd()].clone())).into(),
         ..config()
@@ -720,5 +721,5 @@ fn a_cluster_that_loses_nothing_has_its_pods_looked_after() {
 fn a_machine_of_a_kubelet_is_refused() {
     let mut machine = settled(&config());
     machine.state.kubelet_pods = 2;
-    assert_eq!(converge(&config(), &machine.state), Err(Refusal::UsedByKubelet { pods: 2 }));
+    assert_eq!(converge(&config(), &machine.state), Err(ConfigRefusal::UsedByKubelet { pods: 2 }));
 }

@@ -9,7 +9,7 @@ use keelway_api::{
 
 use crate::{
     action::PodAction,
-    layout::{Directory, FILE_MODE, FILES, file_path, pod_directory},
+    layout::{FILE_MODE, FILES, MachineDirectory, file_path, pod_directory},
 };
 
 /// Makes what should be there and is not, and takes away first what stands in its way.
@@ -84,19 +84,19 @@ fn is_below(path: &str, above: &str) -> bool {
 }
 
 /// A pod's directories, each after the one that it is in.
-fn directories_of(name: &PodName, pod: &Pod) -> Vec<Directory> {
+fn directories_of(name: &PodName, pod: &Pod) -> Vec<MachineDirectory> {
     let own = pod_directory(name);
-    let of_files = |path: String| Directory::of_files(path, pod.user);
+    let of_files = |path: String| MachineDirectory::of_files(path, pod.user);
     let inner: BTreeSet<&str> =
         pod.files.iter().flat_map(|file| file.path.match_indices('/').map(|(end, _)| &file.path[..end])).collect();
     let mut directories =
-        vec![Directory::of_cluster(&name.cluster), of_files(own.clone()), of_files(format!("{own}/{FILES}"))];
+        vec![MachineDirectory::of_cluster(&name.cluster), of_files(own.clone()), of_files(format!("{own}/{FILES}"))];
     directories.extend(inner.into_iter().map(|path| of_files(file_path(name, path))));
-    directories.extend(pod.data.iter().map(|path| Directory::of_data(format!("{own}/{path}"), pod.user)));
+    directories.extend(pod.data.iter().map(|path| MachineDirectory::of_data(format!("{own}/{path}"), pod.user)));
     directories
 }
 
-fn holds(wanted: &Directory, found: Option<&FileState>) -> bool {
+fn holds(wanted: &MachineDirectory, found: Option<&FileState>) -> bool {
     found.is_some_and(|found| {
         found.sha256.is_none() && (found.user, found.group, found.mode) == (wanted.user, wanted.group, wanted.mode)
     })

@@ -5,15 +5,15 @@ use std::io;
 use jiff::{SignedDuration, Timestamp};
 use keelway_api::hypervisor::ANY_AGENT;
 use keelway_pki::{
-    AuthorityHash, CertificateFacts, EnrollmentToken, IssuedCertificate, KeyError, LeafError, LeafRequest,
-    PrivateKeyPem, ProvenChannel, Side, SigningRequestError, Usage, Validity, ValidityError, VerifyError,
+    AuthorityHash, CertificateFacts, CertificateUsage, EnrollmentSide, EnrollmentToken, IssuedCertificate, KeyError,
+    LeafError, LeafRequest, PrivateKeyPem, ProvenChannel, SigningRequestError, Validity, ValidityError, VerifyError,
     client_signing_request, key_matches_certificate, verify_issued_by,
 };
-use keelway_tls::{Greeted, HandshakeError, Provisional, TlsError};
+use keelway_tls::{GreetedConnection, HandshakeError, ProvisionalServer, TlsError};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
-    AGENT, Granted, Trust,
+    AGENT, DriverTrust, GrantedIdentity,
     frame::{self, OF_KNOWN, OF_STRANGERS},
     name_of,
 };
@@ -26,7 +26,7 @@ const PROVISIONAL: SignedDuration = SignedDuration::from_hours(24 * 365);
 #[derive(Debug)]
 pub(crate) struct Enrolling {
     pub(crate) token: EnrollmentToken,
-    provisional: Provisional,
+    provisional: ProvisionalServer,
 }
 
 /// An agent cannot wait to be enrolled.
@@ -100,21 +100,21 @@ impl Enrolling {
             organizations: Vec::new(),
             dns_names: vec![name_of(&token).ok_or(EnrollingError::Machine)?],
             ip_addresses: Vec::new(),
-            usages: vec![Usage::ServerAuth],
+            usages: vec![CertificateUsage::ServerAuth],
             validity: Validity::starting(now, PROVISIONAL).map_err(EnrollingError::Validity)?,
         };
         let shown = IssuedCertificate::self_signed(&request, &mut rand::rng()).map_err(EnrollingError::Leaf)?;
-        let provisional = Provisional::new(&shown.certificate_pem, shown.key_pem.expose())?;
+        let provisional = ProvisionalServer::new(&shown.certificate_pem, shown.key_pem.expose())?;
         Ok(Self { token, provisional })
     }
 
     /// Enrols, with whoever holds the token and nobody else. `keep` is given what came of it before the other side hears of that.
     pub(crate) async fn answer<S, K>(
         &self,
-        greeted: Greeted<S>,
+        greeted: GreetedConnection<S>,
         is_spent: bool,
         now: Timestamp,
-        keep: impl FnOnce(PrivateKeyPem, Granted) -> K,
+        keep: impl FnOnce(PrivateKeyPem, GrantedIdentity) -> K,
     ) -> Result<(), RefusedEnrollment>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -122,7 +122,7 @@ impl Enrolling {
     {
         let (mut stream, channel) = self.provisional.finish(greeted).await?;
         let hello: proto::EnrollHello = frame::read(&mut stream, OF_STRANGERS).await?;
-        let answered = self.introduce(&hello, &channel, is_spent, now);
+        let answered = self.answer_hello(&hello, &channel, is_spent, now);
         let (key, answer) = match answered {
             Ok(answered) => answered,
             Err(refused) => {
@@ -133,9 +133,9 @@ impl Enrolling {
         };
         frame::write(&mut stream, &answer).await?;
         let grant: proto::EnrollGrant = frame::read(&mut stream, OF_KNOWN).await?;
-        let granted = Granted {
+        let granted = GrantedIdentity {
             certificate: grant.certificate,
-            trust: Trust { authorities: grant.authorities, revoked: grant.revoked },
+            trust: DriverTrust { authorities: grant.authorities, revoked: grant.revoked },
         };
         let kept = match check_enrolled(&self.token, &key, &granted, now) {
             Ok(()) => keep(key, granted).await,
@@ -147,7 +147,7 @@ impl Enrolling {
     }
 
     /// The answer to somebody who says to hold the token, with the key that is asked for a certificate with.
-    fn introduce(
+    fn answer_hello(
         &self,
         hello: &proto::EnrollHello,
         channel: &ProvenChannel,
@@ -158,7 +158,7 @@ impl Enrolling {
         if hello.token != token.id {
             return Err(RefusedEnrollment::Another);
         }
-        if !token.proves(Side::Driver, channel, &hello.proof) {
+        if !token.proves(EnrollmentSide::Driver, channel, &hello.proof) {
             return Err(RefusedEnrollment::Proof);
         }
         if now >= token.expires {
@@ -169,7 +169,7 @@ impl Enrolling {
         }
         let key = PrivateKeyPem::mint(&mut rand::rng()).map_err(RefusedEnrollment::Key)?;
         let answer = proto::EnrollAnswer {
-            proof: token.proof(Side::Agent, channel),
+            proof: token.proof(EnrollmentSide::Agent, channel),
             signing_request: client_signing_request(&key, AGENT, &token.installation)?,
             refused: String::new(),
         };
@@ -181,7 +181,7 @@ impl Enrolling {
 fn check_enrolled(
     token: &EnrollmentToken,
     key: &PrivateKeyPem,
-    granted: &Granted,
+    granted: &GrantedIdentity,
     now: Timestamp,
 ) -> Result<(), RefusedEnrollment> {
     let name = name_of(token).ok_or(RefusedEnrollment::Certificate("the token names no machine"))?;
@@ -197,7 +197,7 @@ fn check_enrolled(
 /// What an agent is given is for its key, its name and its installation, and of the authority that is beside it.
 pub(crate) fn check_granted(
     key: &PrivateKeyPem,
-    granted: &Granted,
+    granted: &GrantedIdentity,
     (installation, name): (&str, &str),
     now: Timestamp,
 ) -> Result<(), RefusedEnrollment> {
@@ -209,7 +209,7 @@ pub(crate) fn check_granted(
     if facts.dns_names != [name, ANY_AGENT] {
         return Err(RefusedEnrollment::Certificate("it is for another machine"));
     }
-    if ![Usage::ServerAuth, Usage::ClientAuth].iter().all(|usage| facts.usages.contains(usage)) {
+    if ![CertificateUsage::ServerAuth, CertificateUsage::ClientAuth].iter().all(|usage| facts.usages.contains(usage)) {
         return Err(RefusedEnrollment::Certificate("it is not for both sides of a connection"));
     }
     if facts.organizations != [installation] {

@@ -3,13 +3,13 @@
 use std::io;
 
 use keelway_api::{hypervisor::agent_name, name::HypervisorName};
-use keelway_pki::{EnrollmentToken, Side};
-use keelway_tls::{HandshakeError, meet};
+use keelway_pki::{EnrollmentSide, EnrollmentToken};
+use keelway_tls::{HandshakeError, connect_unverified};
 use rustls_pki_types::{InvalidDnsNameError, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
-    Granted,
+    GrantedIdentity,
     frame::{self, OF_STRANGERS},
 };
 use crate::proto;
@@ -44,23 +44,23 @@ pub async fn enroll<S>(
     stream: S,
     machine: &HypervisorName,
     token: &EnrollmentToken,
-    sign: impl FnOnce(&str) -> Result<Granted, String>,
+    sign: impl FnOnce(&str) -> Result<GrantedIdentity, String>,
 ) -> Result<(), EnrollError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let name = ServerName::try_from(agent_name(machine))?;
-    let (mut stream, channel) = meet(name, stream).await?;
-    let hello = proto::EnrollHello { token: token.id.clone(), proof: token.proof(Side::Driver, &channel) };
+    let (mut stream, channel) = connect_unverified(name, stream).await?;
+    let hello = proto::EnrollHello { token: token.id.clone(), proof: token.proof(EnrollmentSide::Driver, &channel) };
     frame::write(&mut stream, &hello).await?;
     let answer: proto::EnrollAnswer = frame::read(&mut stream, OF_STRANGERS).await?;
     if !answer.refused.is_empty() {
         return Err(EnrollError::Refused(answer.refused));
     }
-    if !token.proves(Side::Agent, &channel, &answer.proof) {
+    if !token.proves(EnrollmentSide::Agent, &channel, &answer.proof) {
         return Err(EnrollError::Proof);
     }
-    let Granted { certificate, trust } = sign(&answer.signing_request).map_err(EnrollError::Sign)?;
+    let GrantedIdentity { certificate, trust } = sign(&answer.signing_request).map_err(EnrollError::Sign)?;
     let grant = proto::EnrollGrant { certificate, authorities: trust.authorities, revoked: trust.revoked };
     frame::write(&mut stream, &grant).await?;
     let end: proto::EnrollEnd = frame::read(&mut stream, OF_STRANGERS).await?;

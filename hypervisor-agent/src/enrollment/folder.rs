@@ -20,7 +20,7 @@ use jiff::Timestamp;
 use keelway_pki::PrivateKeyPem;
 use keelway_tls::TlsFiles;
 
-use super::{Granted, Trust};
+use super::{DriverTrust, GrantedIdentity};
 
 const CURRENT: &str = "current";
 const NEXT: &str = "current.new";
@@ -31,17 +31,17 @@ const PREFIX: &str = "identity-";
 pub struct IdentityFolder(PathBuf);
 
 /// Who an agent is.
-pub(crate) struct Identity {
+pub(crate) struct EnrolledIdentity {
     pub(crate) key: PrivateKeyPem,
-    pub(crate) granted: Granted,
-    pub(crate) spent: Spent,
+    pub(crate) granted: GrantedIdentity,
+    pub(crate) spent: SpentTokens,
 }
 
 /// Tokens that were used, with the end of each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Spent(Vec<(String, Timestamp)>);
+pub(crate) struct SpentTokens(Vec<(String, Timestamp)>);
 
-impl Spent {
+impl SpentTokens {
     pub(crate) fn holds(&self, token: &str) -> bool {
         self.0.iter().any(|(spent, _)| spent == token)
     }
@@ -94,23 +94,23 @@ impl IdentityFolder {
     }
 
     /// The identity, if there is one.
-    pub(crate) fn read(&self) -> io::Result<Option<Identity>> {
+    pub(crate) fn read(&self) -> io::Result<Option<EnrolledIdentity>> {
         let current = match fs::read_link(self.0.join(CURRENT)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             // One and the same for all files, whatever is put in its place meanwhile.
             link => self.0.join(link?),
         };
         let text = |name: &str| fs::read_to_string(current.join(name));
-        let trust = Trust { authorities: text("ca.crt")?, revoked: text("revoked.crl")? };
-        Ok(Some(Identity {
+        let trust = DriverTrust { authorities: text("ca.crt")?, revoked: text("revoked.crl")? };
+        Ok(Some(EnrolledIdentity {
             key: PrivateKeyPem::new(text("tls.key")?),
-            granted: Granted { certificate: text("tls.crt")?, trust },
-            spent: Spent::read(&text("spent")?)?,
+            granted: GrantedIdentity { certificate: text("tls.crt")?, trust },
+            spent: SpentTokens::read(&text("spent")?)?,
         }))
     }
 
     /// Puts an identity in the place of the one before. It is on disk when this returns. Only one at a time may do it.
-    pub(crate) fn write(&self, identity: &Identity) -> io::Result<()> {
+    pub(crate) fn write(&self, identity: &EnrolledIdentity) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
         let before = fs::read_link(self.0.join(CURRENT)).ok();
         let number = before.as_deref().and_then(number).unwrap_or_default() + 1;
@@ -118,7 +118,7 @@ impl IdentityFolder {
         let folder = self.0.join(&name);
         self.remove_but(before.as_deref())?;
         DirBuilder::new().mode(0o700).create(&folder)?;
-        let Granted { certificate, trust } = &identity.granted;
+        let GrantedIdentity { certificate, trust } = &identity.granted;
         let spent = identity.spent.write();
         let files = [
             ("tls.crt", certificate.as_str()),
@@ -164,15 +164,15 @@ mod tests {
 
     use super::*;
 
-    fn identity(text: &str) -> Identity {
+    fn identity(text: &str) -> EnrolledIdentity {
         let of = |what: &str| format!("{what} {text}");
-        Identity {
+        EnrolledIdentity {
             key: PrivateKeyPem::new(of("key")),
-            granted: Granted {
+            granted: GrantedIdentity {
                 certificate: of("certificate"),
-                trust: Trust { authorities: of("authorities"), revoked: of("revoked") },
+                trust: DriverTrust { authorities: of("authorities"), revoked: of("revoked") },
             },
-            spent: Spent::default().with(text, Timestamp::MAX, Timestamp::UNIX_EPOCH),
+            spent: SpentTokens::default().with(text, Timestamp::MAX, Timestamp::UNIX_EPOCH),
         }
     }
 
@@ -213,11 +213,11 @@ mod tests {
     #[test]
     fn a_token_is_forgotten_once_it_is_worth_nothing() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let spent = Spent::default().with("one", at(10), at(1)).with("two", at(20), at(5));
+        let spent = SpentTokens::default().with("one", at(10), at(1)).with("two", at(20), at(5));
         assert!(spent.holds("one") && spent.holds("two") && !spent.holds("three"));
-        assert_eq!(Spent::read(&spent.write()).unwrap(), spent);
+        assert_eq!(SpentTokens::read(&spent.write()).unwrap(), spent);
         let later = spent.with("three", at(30), at(15));
         assert!(!later.holds("one") && later.holds("two") && later.holds("three"));
-        assert!(Spent::read("one").is_err());
+        assert!(SpentTokens::read("one").is_err());
     }
 }

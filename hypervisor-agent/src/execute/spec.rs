@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use keelway_api::{
-    machine::{CLUSTER_LABEL, COMPONENT_LABEL, DIGEST_ANNOTATION, Resources, STOP_LABEL},
+    machine::{CLUSTER_LABEL, COMPONENT_LABEL, ContainerResources, DIGEST_ANNOTATION, STOP_LABEL},
     name::PodName,
 };
 use keelway_cri as cri;
@@ -37,7 +37,7 @@ pub(super) fn sandbox(pod: &PodName, new: &NewSandbox) -> cri::SandboxSpec {
 
 pub(super) fn container(pod: &PodName, new: &NewContainer) -> cri::ContainerSpec {
     let wanted = &new.container;
-    let mounts = wanted.mounts.iter().map(|mount| cri::Mount {
+    let mounts = wanted.mounts.iter().map(|mount| cri::CriMount {
         host_path: on_machine(pod, &mount.source),
         container_path: mount.target.clone(),
         read_only: mount.read_only,
@@ -66,10 +66,10 @@ fn labels(pod: &PodName) -> BTreeMap<String, String> {
     ])
 }
 
-fn resources(wanted: Resources) -> cri::Resources {
+fn resources(wanted: ContainerResources) -> cri::CriResources {
     let shares = i64::from(wanted.cpu_request_millis) * 1024 / 1000;
     let quota = |millis: u32| (i64::from(millis) * CPU_PERIOD / 1000).max(LEAST_QUOTA);
-    cri::Resources {
+    cri::CriResources {
         cpu_shares: shares.max(LEAST_SHARES),
         cpu_quota: wanted.cpu_limit_millis.map_or(0, quota),
         cpu_period: CPU_PERIOD,
@@ -84,7 +84,11 @@ mod tests {
     #[test]
     fn a_core_is_1024_shares_and_a_whole_period() {
         let bounds = |request, limit| {
-            resources(Resources { cpu_request_millis: request, cpu_limit_millis: limit, memory_limit_bytes: 1 << 20 })
+            resources(ContainerResources {
+                cpu_request_millis: request,
+                cpu_limit_millis: limit,
+                memory_limit_bytes: 1 << 20,
+            })
         };
         assert_eq!(bounds(1000, Some(2000)).cpu_shares, 1024);
         assert_eq!(bounds(1000, Some(2000)).cpu_quota, 200_000);

@@ -5,7 +5,7 @@ use std::{env::consts::ARCH, os::fd::BorrowedFd};
 use keelway_api::machine::{Amount, Disk, STATE_DIRECTORY, SystemFacts};
 use serde::{Deserialize, Serialize};
 
-use super::{Files, folder::Folder};
+use super::{MachineFiles, folder::Folder};
 
 /// What a machine is and has.
 #[derive(Debug, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub struct Inventory {
     pub system: SystemFacts,
 }
 
-impl Files<'_> {
+impl MachineFiles<'_> {
     /// All of it.
     #[must_use]
     pub fn inventory(self) -> Inventory {
@@ -40,12 +40,12 @@ impl Files<'_> {
     }
 }
 
-impl Files<'_> {
+impl MachineFiles<'_> {
     /// The file system for what is written below [`STATE_DIRECTORY`], which may have to be made first.
     fn disk(self) -> Option<Disk> {
         let above = STATE_DIRECTORY.match_indices('/').skip(1).map(|(end, _)| &STATE_DIRECTORY[..end]);
         let mut places = std::iter::once(STATE_DIRECTORY).chain(above.collect::<Vec<_>>().into_iter().rev());
-        places.find_map(|path| Folder::under(self.root, path).ok())?.disk().ok()
+        places.find_map(|path| Folder::open_in_root(self.root, path).ok())?.disk().ok()
     }
 
     /// Its files are those of a process on it, so its kernel and processors are those of this program.
@@ -62,7 +62,7 @@ impl Files<'_> {
 }
 
 fn read(root: BorrowedFd<'_>, folder: &str, name: &str) -> Option<String> {
-    Folder::under(root, folder).ok()?.read(name).ok()?
+    Folder::open_in_root(root, folder).ok()?.read(name).ok()?
 }
 
 /// `PRETTY_NAME="Debian GNU/Linux 13 (trixie)"`.
@@ -161,7 +161,7 @@ mod tests {
         std::fs::create_dir_all(disk.path().join("var/lib")).unwrap();
         let look = || {
             let root = std::fs::File::open(disk.path()).unwrap();
-            Files::new(std::os::fd::AsFd::as_fd(&root)).disk().unwrap()
+            MachineFiles::new(std::os::fd::AsFd::as_fd(&root)).disk().unwrap()
         };
         let large = look();
         assert!(large.capacity_bytes >= large.available_bytes && large.capacity_bytes > 64 << 20, "{large:?}");
@@ -179,12 +179,12 @@ mod tests {
     #[test]
     fn a_machine_tells_what_it_has() {
         let root = std::fs::File::open("/").unwrap();
-        let found = Files::new(std::os::fd::AsFd::as_fd(&root)).inventory();
+        let found = MachineFiles::new(std::os::fd::AsFd::as_fd(&root)).inventory();
         let capacity = found.capacity.unwrap();
         assert!(capacity.cpu_millis >= 100 && capacity.memory_bytes > 64 << 20, "{capacity}");
         assert!(found.system.kernel_version.starts_with(|first: char| first.is_ascii_digit()), "{:?}", found.system);
         let nothing = tempfile::tempdir().unwrap();
         let root = std::fs::File::open(nothing.path()).unwrap();
-        assert_eq!(Files::new(std::os::fd::AsFd::as_fd(&root)).capacity(), None);
+        assert_eq!(MachineFiles::new(std::os::fd::AsFd::as_fd(&root)).capacity(), None);
     }
 }

@@ -17,15 +17,15 @@ pub(super) fn remove_parents(root: BorrowedFd<'_>, cluster: &ClusterId) -> io::R
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             found => found?,
         };
-        unless_used(keelway.remove_empty(cluster.as_str()))?;
-        unless_used(hierarchy.remove_empty("keelway"))?;
+        ignore_busy(keelway.remove_empty(cluster.as_str()))?;
+        ignore_busy(hierarchy.remove_empty("keelway"))?;
     }
     Ok(())
 }
 
 /// The root of each hierarchy: version 2 is mounted as one, version 1 as one for each set of controllers.
 fn hierarchies(root: BorrowedFd<'_>) -> io::Result<Vec<Folder>> {
-    let mount = match Folder::under(root, MOUNT) {
+    let mount = match Folder::open_in_root(root, MOUNT) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         found => found?,
     };
@@ -35,7 +35,7 @@ fn hierarchies(root: BorrowedFd<'_>) -> io::Result<Vec<Folder>> {
     Ok(found)
 }
 
-fn unless_used(removed: Result<(), Errno>) -> io::Result<()> {
+fn ignore_busy(removed: Result<(), Errno>) -> io::Result<()> {
     match removed {
         Err(Errno::NOTEMPTY | Errno::BUSY | Errno::NOENT | Errno::EXIST) => Ok(()),
         other => Ok(other?),

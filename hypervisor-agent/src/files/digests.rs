@@ -20,18 +20,18 @@ const AT_REST: Duration = Duration::from_millis(100);
 
 /// The digests of a machine's files, as they were read last.
 #[derive(Debug, Default)]
-pub struct Digests(Mutex<BTreeMap<String, Known>>);
+pub struct Digests(Mutex<BTreeMap<String, DigestEntry>>);
 
 /// A file that was read.
 #[derive(Debug, Clone)]
-struct Known {
-    stamp: Stamp,
+struct DigestEntry {
+    stamp: InodeStamp,
     sha256: String,
 }
 
 /// What changes with any change of a file: the kernel sets the time of its last change, which nobody else can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+struct InodeStamp {
     device: u64,
     inode: u64,
     size: i64,
@@ -39,16 +39,16 @@ struct Stamp {
 }
 
 /// One look at all files.
-pub(super) struct Reader {
-    before: BTreeMap<String, Known>,
-    now: BTreeMap<String, Known>,
+pub(super) struct DigestReader {
+    before: BTreeMap<String, DigestEntry>,
+    now: BTreeMap<String, DigestEntry>,
 }
 
 impl Digests {
-    pub(super) fn reader(&self) -> Reader {
+    pub(super) fn reader(&self) -> DigestReader {
         // A look that begins meanwhile reads all by itself.
         let before = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        Reader { before, now: BTreeMap::new() }
+        DigestReader { before, now: BTreeMap::new() }
     }
 
     /// How many files are not read again while they are as they are.
@@ -58,15 +58,15 @@ impl Digests {
     }
 
     /// Takes what a look knows. Files that are gone are forgotten.
-    pub(super) fn keep(&self, reader: Reader) {
+    pub(super) fn store(&self, reader: DigestReader) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = reader.now;
     }
 }
 
-impl Reader {
+impl DigestReader {
     /// The SHA-256 of a regular file, in hexadecimal digits; empty where it is none by now.
     pub(super) fn digest(&mut self, path: &str, (folder, name): (&Folder, &str), stat: &Stat) -> io::Result<String> {
-        let stamp = Stamp::of(stat);
+        let stamp = InodeStamp::of(stat);
         if let Some(known) = self.before.remove(path).filter(|known| known.stamp == stamp) {
             let sha256 = known.sha256.clone();
             self.now.insert(path.to_owned(), known);
@@ -76,13 +76,13 @@ impl Reader {
         let Some(file) = folder.open_regular(name)? else { return Ok(String::new()) };
         let sha256 = read(file)?;
         if is_at_rest {
-            self.now.insert(path.to_owned(), Known { stamp, sha256: sha256.clone() });
+            self.now.insert(path.to_owned(), DigestEntry { stamp, sha256: sha256.clone() });
         }
         Ok(sha256)
     }
 }
 
-impl Stamp {
+impl InodeStamp {
     fn of(stat: &Stat) -> Self {
         let changed = (stat.st_ctime, stat.st_ctime_nsec.cast_signed());
         Self { device: stat.st_dev, inode: stat.st_ino, size: stat.st_size, changed }

@@ -2,7 +2,7 @@ use std::io;
 
 /// Why something on a machine's file system could not be done.
 #[derive(Debug, thiserror::Error)]
-pub enum FileError {
+pub enum MachineFileError {
     /// A directory could not be made or given its owner and mode.
     #[error("cannot make the directory {path}")]
     Make {
@@ -41,7 +41,7 @@ pub enum FileError {
     },
 }
 
-impl FileError {
+impl MachineFileError {
     pub(crate) fn make(path: &str) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         |source| Self::Make { path, source }

@@ -18,7 +18,7 @@ use rustix::{
     rand::{GetRandomFlags, getrandom},
 };
 
-use crate::layout::{is_plain_name, leads_downwards};
+use crate::layout::{is_plain_name, is_plain_relative_path};
 
 /// How the name of a file that is not yet whole begins. One that a crash left behind is seen as a file that nobody wants.
 pub(super) const UNFINISHED: &str = ".keelway-new-";
@@ -67,7 +67,7 @@ impl AsFd for Folder {
 impl Folder {
     /// Opens a directory by its absolute path on the machine. Links on the way, which the machine's owner may have put
     /// there, are taken as on the machine itself and never lead out of it.
-    pub(super) fn under(root: BorrowedFd<'_>, path: &str) -> io::Result<Self> {
+    pub(super) fn open_in_root(root: BorrowedFd<'_>, path: &str) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         loop {
@@ -97,7 +97,7 @@ impl Folder {
 
     /// Opens a directory further down, name by name. A path that leads anywhere else is an error.
     pub(super) fn descend(self, path: &str) -> io::Result<Self> {
-        if !leads_downwards(path) {
+        if !is_plain_relative_path(path) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path leads out of its directory"));
         }
         path.split('/').try_fold(self, |folder, name| folder.child(name))

@@ -15,7 +15,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{FileError, Files, folder::Folder};
+use super::{MachineFileError, MachineFiles, folder::Folder};
 use crate::layout::{self, LOG_DIRECTORY};
 use keelway_api::name::PodName;
 use serde::{Deserialize, Serialize};
@@ -42,21 +42,21 @@ impl Log {
 
 /// The directory that a pod's logs are in.
 #[derive(Debug)]
-pub struct Logs(Folder);
+pub struct PodLogs(Folder);
 
-impl Files<'_> {
+impl MachineFiles<'_> {
     /// The logs of a pod; `None` where it has none on this machine.
-    pub fn logs(self, pod: &PodName) -> Result<Option<Logs>, FileError> {
-        let opened = Folder::under(self.root, LOG_DIRECTORY)
+    pub fn logs(self, pod: &PodName) -> Result<Option<PodLogs>, MachineFileError> {
+        let opened = Folder::open_in_root(self.root, LOG_DIRECTORY)
             .and_then(|logs| logs.child(pod.cluster.as_str())?.child(pod.component.as_str()));
         match opened {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            other => other.map(Logs).map(Some).map_err(FileError::read(&layout::log_directory(pod))),
+            other => other.map(PodLogs).map(Some).map_err(MachineFileError::read(&layout::log_directory(pod))),
         }
     }
 }
 
-impl Logs {
+impl PodLogs {
     /// The logs that are there, those of one container together and the newest last.
     pub fn list(&self) -> io::Result<Vec<Log>> {
         let names = self.0.names()?;

@@ -23,14 +23,14 @@ pub(super) fn tree(parent: &Folder, name: &str) -> io::Result<()> {
             found => found?,
         };
         for entry in folder.names()? {
-            take_out(&folder, &entry)?;
+            remove_entry(&folder, &entry)?;
         }
     }
     Err(io::Error::other("somebody goes on writing into it"))
 }
 
 /// Removes an entry of the directory that is being emptied, or moves what is below it up into that directory.
-fn take_out(folder: &Folder, entry: &CStr) -> io::Result<()> {
+fn remove_entry(folder: &Folder, entry: &CStr) -> io::Result<()> {
     if gone(unlink_any(folder, entry))? {
         return Ok(());
     }

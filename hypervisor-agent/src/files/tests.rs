@@ -36,18 +36,18 @@ impl Machine {
     fn with_pod() -> Self {
         let machine = Self::new();
         for directory in [
-            Directory::of_cluster(&pod().cluster),
-            Directory::of_files(layout::pod_directory(&pod()), USER),
-            Directory::of_files(layout::file_path(&pod(), "").trim_end_matches('/').to_owned(), USER),
-            Directory::of_data(format!("{}/data", layout::pod_directory(&pod())), USER),
+            MachineDirectory::of_cluster(&pod().cluster),
+            MachineDirectory::of_files(layout::pod_directory(&pod()), USER),
+            MachineDirectory::of_files(layout::file_path(&pod(), "").trim_end_matches('/').to_owned(), USER),
+            MachineDirectory::of_data(format!("{}/data", layout::pod_directory(&pod())), USER),
         ] {
             machine.files().make_directory(&directory).unwrap();
         }
         machine
     }
 
-    fn files(&self) -> Files<'_> {
-        Files::new(self.root.as_fd())
+    fn files(&self) -> MachineFiles<'_> {
+        MachineFiles::new(self.root.as_fd())
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -80,8 +80,8 @@ fn pod() -> PodName {
     PodName { cluster: "0123456789abcdef".parse().unwrap(), component: "etcd-0".parse().unwrap() }
 }
 
-fn file(path: &str, content: &[u8]) -> File {
-    File { path: path.to_owned(), content: content.to_vec(), on_change: OnChange::Restart }
+fn file(path: &str, content: &[u8]) -> PodFile {
+    PodFile { path: path.to_owned(), content: content.to_vec(), on_change: OnChange::Restart }
 }
 
 fn owner_and_mode(path: PathBuf) -> (u32, u32, u32) {
@@ -145,7 +145,7 @@ fn a_failed_write_leaves_nothing_behind() {
     let machine = Machine::with_pod();
     fs::create_dir(machine.in_pod("files/config")).unwrap();
     let error = machine.files().write_file(&pod(), USER, &file("config", b"x")).unwrap_err();
-    assert!(matches!(error, FileError::Write { .. }), "{error:?}");
+    assert!(matches!(error, MachineFileError::Write { .. }), "{error:?}");
     assert_eq!(names_in(machine.in_pod("files")), ["config"]);
 }
 
@@ -181,7 +181,7 @@ fn what_was_written_is_observed() {
         ("00000000000000ff".parse().unwrap(), Applied { term: 1, generation: 2, digest: "d".to_owned() });
     machine.files().write_owner(&installation).unwrap();
     machine.files().record_applied(&applied).unwrap();
-    machine.files().make_directory(&Directory::of_files(layout::file_path(&pod(), "pki"), USER)).unwrap();
+    machine.files().make_directory(&MachineDirectory::of_files(layout::file_path(&pod(), "pki"), USER)).unwrap();
     machine.files().write_file(&pod(), USER, &file("pki/ca.crt", b"certificate")).unwrap();
     fs::write(machine.in_pod("data/wal"), "not looked at").unwrap();
     symlink("/etc/passwd", machine.in_pod("files/link")).unwrap();
@@ -256,7 +256,7 @@ fn data_is_known_by_its_mark_and_by_what_is_beside_it() {
 
 #[test]
 fn a_machine_without_anything_is_observed_as_such() {
-    assert_eq!(Machine::new().files().observe(&Digests::default()).unwrap(), Observed::default());
+    assert_eq!(Machine::new().files().observe(&Digests::default()).unwrap(), ObservedFiles::default());
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn an_owner_that_cannot_be_read_is_an_error() {
     let machine = Machine::new();
     machine.files().write_owner(&"00000000000000ff".parse().unwrap()).unwrap();
     fs::write(machine.path("/var/lib/keelway/owner"), "nobody").unwrap();
-    assert!(matches!(machine.files().observe(&Digests::default()), Err(FileError::Read { .. })));
+    assert!(matches!(machine.files().observe(&Digests::default()), Err(MachineFileError::Read { .. })));
 }
 
 #[test]

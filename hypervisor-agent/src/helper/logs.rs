@@ -8,14 +8,16 @@ use keelway_api::name::PodName;
 use super::{Helper, HelperError};
 use crate::{
     files::Log,
-    logs::{Lines, Span, Wanted},
-    site::{Done, Page, ReadLog, Tail, Work},
+    logs::{LogLines, LogOptions, LogRange},
+    machine_io::{LogPage, LogTail, MachineOperation, OperationResult, ReadLog},
 };
 
 impl Helper {
     /// The logs of a component, those of one container together and the newest last; `None` where it has none on the machine.
     pub async fn logs(&self, pod: &PodName) -> Result<Option<Vec<Log>>, HelperError> {
-        let Done::Logs(logs) = self.call(&Work::ListLogs(pod.clone())).await? else { return Err(HelperError::Answer) };
+        let OperationResult::Logs(logs) = self.call(&MachineOperation::ListLogs(pod.clone())).await? else {
+            return Err(HelperError::Answer);
+        };
         Ok(logs)
     }
 
@@ -24,10 +26,10 @@ impl Helper {
         &self,
         pod: &PodName,
         mut log: Log,
-        wanted: &Wanted,
+        wanted: &LogOptions,
         to: &mut dyn Write,
     ) -> Result<(), HelperError> {
-        let mut lines = Lines::new(wanted);
+        let mut lines = LogLines::new(wanted);
         let found = self.span(pod, &log, wanted).await?;
         let mut at = found.begins;
         // What is written while it is read was not asked for.
@@ -39,7 +41,7 @@ impl Helper {
             if inode.is_some() && page.inode.is_some() && page.inode != inode {
                 // Rotated: the same name, another file, read from its beginning.
                 (at, inode, end) = (0, page.inode, None);
-                lines.begin_anew();
+                lines.start_new_file();
                 continue;
             }
             inode = page.inode.or(inode);
@@ -55,24 +57,28 @@ impl Helper {
                 None => return Ok(()),
                 Some(newest) if newest.attempt > log.attempt => {
                     (log, at, inode) = (newest, 0, None);
-                    lines.begin_anew();
+                    lines.start_new_file();
                 }
                 Some(_) => {}
             }
         }
     }
 
-    async fn span(&self, pod: &PodName, log: &Log, wanted: &Wanted) -> Result<Span, HelperError> {
+    async fn span(&self, pod: &PodName, log: &Log, wanted: &LogOptions) -> Result<LogRange, HelperError> {
         if wanted.tail.is_none() && wanted.follow {
-            return Ok(Span { begins: 0, ends: 0 });
+            return Ok(LogRange { begins: 0, ends: 0 });
         }
-        let tail = Tail { pod: pod.clone(), log: log.clone(), tail: wanted.tail, since: wanted.since };
-        let Done::Tail(found) = self.call(&Work::FindTail(tail)).await? else { return Err(HelperError::Answer) };
+        let tail = LogTail { pod: pod.clone(), log: log.clone(), tail: wanted.tail, since: wanted.since };
+        let OperationResult::Tail(found) = self.call(&MachineOperation::FindTail(tail)).await? else {
+            return Err(HelperError::Answer);
+        };
         Ok(found)
     }
 
-    async fn page(&self, wanted: ReadLog) -> Result<Page, HelperError> {
-        let Done::Page(page) = self.call(&Work::ReadLog(wanted)).await? else { return Err(HelperError::Answer) };
+    async fn page(&self, wanted: ReadLog) -> Result<LogPage, HelperError> {
+        let OperationResult::Page(page) = self.call(&MachineOperation::ReadLog(wanted)).await? else {
+            return Err(HelperError::Answer);
+        };
         Ok(page)
     }
 }

@@ -8,10 +8,11 @@ use keelway_api::{
     release,
 };
 use keelway_cri::{
-    self as cri, CgroupDriver, ContainerSpec, ContainerState, Mount, Resources, Runtime, SandboxSpec, SandboxState,
+    self as cri, ContainerSpec, CriCgroupDriver, CriContainerState, CriMount, CriResources, CriRuntime,
+    CriSandboxState, SandboxSpec,
 };
 
-use super::{HelperError, Identity, run};
+use super::{HelperError, HelperIdentity, run};
 use crate::{image, layout::LOG_DIRECTORY};
 
 /// The program of the image.
@@ -25,17 +26,21 @@ const MEMORY: i64 = 256 << 20;
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// A helper that runs.
-pub(super) struct Pod {
+pub(super) struct HelperPod {
     pub(super) sandbox: String,
     pub(super) container: String,
 }
 
 /// The pod that runs, else a new one in the place of what is left of others.
-pub(super) async fn ensure(runtime: &Runtime, archives: &Path, identity: &Identity) -> Result<Pod, HelperError> {
+pub(super) async fn ensure(
+    runtime: &CriRuntime,
+    archives: &Path,
+    identity: &HelperIdentity,
+) -> Result<HelperPod, HelperError> {
     let found = runtime.list_pod_sandboxes(&labels(identity)).await?;
-    for sandbox in found.iter().filter(|sandbox| sandbox.state == SandboxState::Ready) {
+    for sandbox in found.iter().filter(|sandbox| sandbox.state == CriSandboxState::Ready) {
         if let Some(container) = running(runtime, identity, &sandbox.id).await? {
-            return Ok(Pod { sandbox: sandbox.id.clone(), container });
+            return Ok(HelperPod { sandbox: sandbox.id.clone(), container });
         }
     }
     for sandbox in &found {
@@ -45,35 +50,44 @@ pub(super) async fn ensure(runtime: &Runtime, archives: &Path, identity: &Identi
     make(runtime, archives, identity, attempt).await
 }
 
-async fn running(runtime: &Runtime, identity: &Identity, sandbox: &str) -> Result<Option<String>, HelperError> {
+async fn running(
+    runtime: &CriRuntime,
+    identity: &HelperIdentity,
+    sandbox: &str,
+) -> Result<Option<String>, HelperError> {
     let image = release::helper_image(None);
     let mut containers = runtime.list_containers(&labels(identity)).await?.into_iter();
     let found = containers.find(|container| {
         container.sandbox_id == sandbox
             && container.name == NAME
             && container.image == image
-            && container.state == ContainerState::Running
+            && container.state == CriContainerState::Running
     });
     Ok(found.map(|container| container.id))
 }
 
-async fn make(runtime: &Runtime, archives: &Path, identity: &Identity, attempt: u32) -> Result<Pod, HelperError> {
+async fn make(
+    runtime: &CriRuntime,
+    archives: &Path,
+    identity: &HelperIdentity,
+    attempt: u32,
+) -> Result<HelperPod, HelperError> {
     for image in [release::newest().pause_image(None), release::helper_image(None)] {
         let ensured = image::ensure(runtime, archives, &image).await;
         ensured.map_err(|error| HelperError::Image(Box::new(error)))?;
     }
     let sandbox = sandbox(runtime, identity, attempt).await?;
     let id = runtime.run_pod_sandbox(&sandbox).await?;
-    tops(runtime, identity, (&id, &sandbox), "make").await?;
+    manage_top_directories(runtime, identity, (&id, &sandbox), "make").await?;
     let mounts = [STATE_DIRECTORY, LOG_DIRECTORY, CGROUPS].map(mounted).to_vec();
     let container = start(runtime, (&id, &sandbox), &container(identity, NAME, mounts)).await?;
-    Ok(Pod { sandbox: id, container })
+    Ok(HelperPod { sandbox: id, container })
 }
 
 /// Has the directories made, or left, from where they are seen among those of others. That container is gone afterwards.
-async fn tops(
-    runtime: &Runtime,
-    identity: &Identity,
+async fn manage_top_directories(
+    runtime: &CriRuntime,
+    identity: &HelperIdentity,
     within: (&str, &SandboxSpec),
     what: &str,
 ) -> Result<(), HelperError> {
@@ -86,7 +100,7 @@ async fn tops(
 }
 
 async fn start(
-    runtime: &Runtime,
+    runtime: &CriRuntime,
     (id, sandbox): (&str, &SandboxSpec),
     container: &ContainerSpec,
 ) -> Result<String, HelperError> {
@@ -97,20 +111,20 @@ async fn start(
 
 /// Takes the pod away, and the directories where nothing is in them.
 pub(super) async fn remove(
-    runtime: &Runtime,
-    identity: &Identity,
+    runtime: &CriRuntime,
+    identity: &HelperIdentity,
     id: &str,
     container: &str,
 ) -> Result<(), HelperError> {
     // What is mounted somewhere cannot be removed.
     runtime.remove_container(container).await?;
     let sandbox = sandbox(runtime, identity, runtime.pod_sandbox_status(id).await?.attempt).await?;
-    tops(runtime, identity, (id, &sandbox), "leave").await?;
+    manage_top_directories(runtime, identity, (id, &sandbox), "leave").await?;
     remove_sandbox(runtime, id).await
 }
 
 /// Takes away the pods of other installations.
-pub(super) async fn remove_others(runtime: &Runtime, own: &InstallationId) -> Result<(), HelperError> {
+pub(super) async fn remove_others(runtime: &CriRuntime, own: &InstallationId) -> Result<(), HelperError> {
     for sandbox in runtime.list_pod_sandboxes(&BTreeMap::new()).await? {
         let labels = &sandbox.labels;
         if labels.contains_key(HELPER_LABEL) && labels.get(INSTALLATION_LABEL).map(String::as_str) != Some(own.as_str())
@@ -121,25 +135,25 @@ pub(super) async fn remove_others(runtime: &Runtime, own: &InstallationId) -> Re
     Ok(())
 }
 
-async fn remove_sandbox(runtime: &Runtime, id: &str) -> Result<(), HelperError> {
+async fn remove_sandbox(runtime: &CriRuntime, id: &str) -> Result<(), HelperError> {
     runtime.stop_pod_sandbox(id).await?;
     Ok(runtime.remove_pod_sandbox(id).await?)
 }
 
 /// Without the label of a cluster: it is no component, and outlives all of them.
-fn labels(identity: &Identity) -> BTreeMap<String, String> {
+fn labels(identity: &HelperIdentity) -> BTreeMap<String, String> {
     BTreeMap::from([
         (INSTALLATION_LABEL.to_owned(), identity.installation.to_string()),
         (HELPER_LABEL.to_owned(), identity.machine.to_string()),
     ])
 }
 
-async fn sandbox(runtime: &Runtime, identity: &Identity, attempt: u32) -> Result<SandboxSpec, cri::Error> {
+async fn sandbox(runtime: &CriRuntime, identity: &HelperIdentity, attempt: u32) -> Result<SandboxSpec, cri::CriError> {
     // What runtimes make above a pod's cgroup they never remove, and nobody is left who could: so nothing is above it. Where systemd
     // makes cgroups, a parent has to be a slice.
     let cgroup_parent = match runtime.status().await?.cgroup_driver {
-        CgroupDriver::Cgroupfs => "/".to_owned(),
-        CgroupDriver::Systemd => "keelway-helper.slice".to_owned(),
+        CriCgroupDriver::Cgroupfs => "/".to_owned(),
+        CriCgroupDriver::Systemd => "keelway-helper.slice".to_owned(),
     };
     Ok(SandboxSpec {
         name: NAME.to_owned(),
@@ -152,21 +166,21 @@ async fn sandbox(runtime: &Runtime, identity: &Identity, attempt: u32) -> Result
     })
 }
 
-fn container(identity: &Identity, name: &str, mounts: Vec<Mount>) -> ContainerSpec {
+fn container(identity: &HelperIdentity, name: &str, mounts: Vec<CriMount>) -> ContainerSpec {
     ContainerSpec {
         name: name.to_owned(),
         image: release::helper_image(None),
         command: vec![PROGRAM.to_owned(), "wait".to_owned()],
         mounts,
         capabilities: CAPABILITIES.map(str::to_owned).to_vec(),
-        resources: Resources { memory_limit: MEMORY, ..Resources::default() },
+        resources: CriResources { memory_limit: MEMORY, ..CriResources::default() },
         labels: labels(identity),
         ..ContainerSpec::default()
     }
 }
 
 /// A directory of the machine, under its own path.
-fn mounted(path: impl AsRef<str>) -> Mount {
+fn mounted(path: impl AsRef<str>) -> CriMount {
     let path = path.as_ref().to_owned();
-    Mount { host_path: path.clone(), container_path: path, read_only: false }
+    CriMount { host_path: path.clone(), container_path: path, read_only: false }
 }

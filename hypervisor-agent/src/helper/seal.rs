@@ -8,7 +8,7 @@ use hpke::{
 use keelway_api::name::{HypervisorName, InstallationId};
 use serde::{Deserialize, Serialize};
 
-use crate::site::Work;
+use crate::machine_io::MachineOperation;
 
 type Kem = X25519HkdfSha256;
 type Private = <Kem as hpke::Kem>::PrivateKey;
@@ -36,14 +36,14 @@ pub enum SealError {
 
 /// Whose helper it is, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct HelperIdentity {
     /// Whose.
     pub installation: InstallationId,
     /// On which machine.
     pub machine: HypervisorName,
 }
 
-impl Identity {
+impl HelperIdentity {
     fn info(&self) -> Vec<u8> {
         // No id and no name has a line break in it.
         format!("{CONTEXT}\n{}\n{}", self.installation, self.machine).into_bytes()
@@ -52,7 +52,7 @@ impl Identity {
 
 /// Which config asks for something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Fence {
+pub struct ConfigFence {
     /// The driver's term.
     pub term: u64,
     /// The generation within the term.
@@ -61,14 +61,14 @@ pub struct Fence {
 
 /// What is told beside something sealed, and bound to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Label {
+pub struct SealLabel {
     /// [`Work::subject`].
     pub subject: String,
     /// Which config asks for it, where one does.
-    pub fence: Option<Fence>,
+    pub fence: Option<ConfigFence>,
 }
 
-impl Label {
+impl SealLabel {
     pub(crate) fn text(&self) -> String {
         // Plain data of texts and numbers has no way to fail.
         serde_json::to_string(self).unwrap_or_default()
@@ -76,9 +76,9 @@ impl Label {
 }
 
 /// A helper's own key pair.
-pub struct Keys(Private);
+pub struct HelperKeyPair(Private);
 
-impl Keys {
+impl HelperKeyPair {
     /// A new one, of this machine's randomness.
     #[must_use]
     pub fn generate() -> Self {
@@ -98,16 +98,16 @@ impl Keys {
 
     /// The public half.
     #[must_use]
-    pub fn public(&self) -> PublicKey {
-        PublicKey(Kem::sk_to_pk(&self.0))
+    pub fn public(&self) -> HelperPublicKey {
+        HelperPublicKey(Kem::sk_to_pk(&self.0))
     }
 }
 
 /// The public half of a helper's key pair.
 #[derive(Clone)]
-pub struct PublicKey(Public);
+pub struct HelperPublicKey(Public);
 
-impl PublicKey {
+impl HelperPublicKey {
     /// As a helper told it.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, SealError> {
         Public::from_bytes(bytes).map(Self).map_err(|_| SealError::Key)
@@ -120,24 +120,29 @@ impl PublicKey {
     }
 }
 
-impl std::fmt::Debug for PublicKey {
+impl std::fmt::Debug for HelperPublicKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("PublicKey")
+        f.write_str("HelperPublicKey")
     }
 }
 
 /// Something that only one helper opens.
 #[derive(Debug, Clone)]
-pub struct Sealed {
+pub struct SealedWork {
     /// The encapsulated key.
     pub key: Vec<u8>,
     /// The ciphertext.
     pub text: Vec<u8>,
 }
 
-impl Sealed {
+impl SealedWork {
     /// Seals work.
-    pub fn seal(to: &PublicKey, identity: &Identity, label: &Label, work: &Work) -> Result<Self, SealError> {
+    pub fn seal(
+        to: &HelperPublicKey,
+        identity: &HelperIdentity,
+        label: &SealLabel,
+        work: &MachineOperation,
+    ) -> Result<Self, SealError> {
         let plain = serde_json::to_vec(work).map_err(|_| SealError::Malformed)?;
         let sealed = single_shot_seal::<ChaCha20Poly1305, HkdfSha256, Kem>(
             &OpModeS::Base,
@@ -151,7 +156,12 @@ impl Sealed {
     }
 
     /// Opens what was sealed under the text of a label.
-    pub fn open(&self, keys: &Keys, identity: &Identity, label: &str) -> Result<Work, SealError> {
+    pub fn open(
+        &self,
+        keys: &HelperKeyPair,
+        identity: &HelperIdentity,
+        label: &str,
+    ) -> Result<MachineOperation, SealError> {
         let key = <Kem as hpke::Kem>::EncappedKey::from_bytes(&self.key).map_err(|_| SealError::Open)?;
         let plain = single_shot_open::<ChaCha20Poly1305, HkdfSha256, Kem>(
             &OpModeR::Base,

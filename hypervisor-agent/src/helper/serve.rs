@@ -12,20 +12,20 @@ use keelway_api::{hypervisor::Applied, name::InstallationId};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{Fence, Identity, Keys, Label, SealError, Sealed};
+use super::{ConfigFence, HelperIdentity, HelperKeyPair, SealError, SealLabel, SealedWork};
 use crate::{
-    access::Access,
-    files::{FileError, Files},
+    access::MachineAccess,
+    files::{MachineFileError, MachineFiles},
     local::FilesError,
+    machine_io::{MachineIo, MachineOperation, OperationResult, OutOfBounds},
     report::chain_text,
-    site::{Done, OutOfBounds, Site, Work},
 };
 
 /// What a helper says.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Answer {
+pub enum HelperResponse {
     /// It is done.
-    Done(Done),
+    Done(OperationResult),
     /// It was not, in words for people.
     Failed(String),
     /// It will not be, in words for people.
@@ -34,7 +34,7 @@ pub enum Answer {
 
 /// Why a helper does not do what it is handed.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub enum HelperRefusal {
     /// It cannot be opened.
     #[error(transparent)]
     Seal(#[from] SealError),
@@ -57,16 +57,16 @@ pub enum Refused {
     #[error("stale: config {}.{} came before {}.{}", later.term, later.generation, asked.term, asked.generation)]
     Stale {
         /// The later one.
-        later: Fence,
+        later: ConfigFence,
         /// The one that asks.
-        asked: Fence,
+        asked: ConfigFence,
     },
     /// It is another one's already.
     #[error("this helper is another machine's or installation's")]
     Another,
     /// Its own files cannot be used.
     #[error("cannot use {}", path.display())]
-    Home {
+    KeyDirectory {
         /// Which.
         path: PathBuf,
         /// The cause.
@@ -80,30 +80,30 @@ pub enum Refused {
 
 /// Where a helper keeps its key: a directory in memory, of its own container.
 #[derive(Debug)]
-pub struct Home(PathBuf);
+pub struct HelperKeyDirectory(PathBuf);
 
-impl Home {
+impl HelperKeyDirectory {
     /// In this directory, which is made where it is not there.
-    pub fn at(path: &Path) -> Result<Self, Refused> {
+    pub fn at(path: &Path) -> Result<Self, HelperRefusal> {
         match fs::create_dir(path) {
             Ok(()) => fs::set_permissions(path, Permissions::from_mode(0o700)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(error) => Err(error),
         }
-        .map_err(|source| Refused::Home { path: path.to_owned(), source })?;
+        .map_err(|source| HelperRefusal::KeyDirectory { path: path.to_owned(), source })?;
         Ok(Self(path.to_owned()))
     }
 
     /// The public half of the key, which is made when it is asked for the first time: by whom, and for which machine, is kept
     /// with it.
-    pub fn key(&self, identity: &Identity) -> Result<String, Refused> {
+    pub fn key(&self, identity: &HelperIdentity) -> Result<String, HelperRefusal> {
         let _lock = self.lock()?;
-        let keys = match self.read::<Kept>("key")? {
+        let keys = match self.read::<HelperKeyFile>("key")? {
             Some(kept) if kept.identity == *identity => kept.keys()?,
-            Some(_) => return Err(Refused::Another),
+            Some(_) => return Err(HelperRefusal::Another),
             None => {
-                let keys = Keys::generate();
-                let kept = Kept { identity: identity.clone(), key: STANDARD.encode(keys.to_bytes()) };
+                let keys = HelperKeyPair::generate();
+                let kept = HelperKeyFile { identity: identity.clone(), key: STANDARD.encode(keys.to_bytes()) };
                 self.write("key", &kept)?;
                 keys
             }
@@ -112,24 +112,29 @@ impl Home {
     }
 
     /// Does what it is handed, on the machine with that root.
-    pub async fn serve(&self, root: OwnedFd, label: &str, sealed: &Sealed) -> Answer {
-        let access = Access::of_root(root);
-        let work = match self.judge(&access, label, sealed).await {
+    pub async fn serve(&self, root: OwnedFd, label: &str, sealed: &SealedWork) -> HelperResponse {
+        let access = MachineAccess::of_root(root);
+        let work = match self.verify(&access, label, sealed).await {
             Ok(work) => work,
-            Err(refused) => return Answer::Refused(chain_text(&refused)),
+            Err(refused) => return HelperResponse::Refused(chain_text(&refused)),
         };
         match access.work(work).await {
-            Ok(done) => Answer::Done(done),
-            Err(error) => Answer::Failed(chain_text(&error)),
+            Ok(done) => HelperResponse::Done(done),
+            Err(error) => HelperResponse::Failed(chain_text(&error)),
         }
     }
 
-    async fn judge(&self, access: &Access, label: &str, sealed: &Sealed) -> Result<Work, Refused> {
-        let kept = self.read::<Kept>("key")?.ok_or(SealError::Key)?;
+    async fn verify(
+        &self,
+        access: &MachineAccess,
+        label: &str,
+        sealed: &SealedWork,
+    ) -> Result<MachineOperation, HelperRefusal> {
+        let kept = self.read::<HelperKeyFile>("key")?.ok_or(SealError::Key)?;
         let work = sealed.open(&kept.keys()?, &kept.identity, label)?;
-        let label: Label = serde_json::from_str(label).map_err(|_| SealError::Malformed)?;
+        let label: SealLabel = serde_json::from_str(label).map_err(|_| SealError::Malformed)?;
         if label.subject != work.subject() {
-            return Err(Refused::Label);
+            return Err(HelperRefusal::Label);
         }
         work.check()?;
         if work.changes() {
@@ -142,35 +147,35 @@ impl Home {
     }
 
     /// Remembers the latest config that asked for something: an older one comes too late.
-    fn pass(&self, asked: Fence) -> Result<(), Refused> {
+    fn pass(&self, asked: ConfigFence) -> Result<(), HelperRefusal> {
         let _lock = self.lock()?;
-        match self.read::<Fence>("fence")? {
-            Some(later) if later > asked => Err(Refused::Stale { later, asked }),
+        match self.read::<ConfigFence>("fence")? {
+            Some(later) if later > asked => Err(HelperRefusal::Stale { later, asked }),
             Some(same) if same == asked => Ok(()),
             Some(_) | None => self.write("fence", &asked),
         }
     }
 
-    fn lock(&self) -> Result<File, Refused> {
+    fn lock(&self) -> Result<File, HelperRefusal> {
         let path = self.0.join("lock");
         let lock = || {
             let file = File::options().create(true).truncate(false).write(true).open(&path)?;
             flock(&file, FlockOperation::LockExclusive)?;
             Ok(file)
         };
-        lock().map_err(|source| Refused::Home { path: path.clone(), source })
+        lock().map_err(|source| HelperRefusal::KeyDirectory { path: path.clone(), source })
     }
 
-    fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Refused> {
+    fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, HelperRefusal> {
         let path = self.0.join(name);
         let read = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read.and_then(|bytes| Ok(serde_json::from_slice(&bytes)?)),
         };
-        read.map(Some).map_err(|source| Refused::Home { path, source })
+        read.map(Some).map_err(|source| HelperRefusal::KeyDirectory { path, source })
     }
 
-    fn write(&self, name: &str, value: &impl Serialize) -> Result<(), Refused> {
+    fn write(&self, name: &str, value: &impl Serialize) -> Result<(), HelperRefusal> {
         let (next, path) = (self.0.join(format!(".{name}")), self.0.join(name));
         let write = || {
             let mut file = File::options().create(true).truncate(true).write(true).open(&next)?;
@@ -179,49 +184,49 @@ impl Home {
             io::Write::write_all(&mut file, &serde_json::to_vec(value)?)?;
             fs::rename(&next, &path)
         };
-        write().map_err(|source| Refused::Home { path: path.clone(), source })
+        write().map_err(|source| HelperRefusal::KeyDirectory { path: path.clone(), source })
     }
 }
 
 /// What a helper keeps.
 #[derive(Serialize, Deserialize)]
-struct Kept {
-    identity: Identity,
+struct HelperKeyFile {
+    identity: HelperIdentity,
     key: String,
 }
 
-impl Kept {
-    fn keys(&self) -> Result<Keys, SealError> {
-        Keys::from_bytes(&STANDARD.decode(&self.key).map_err(|_| SealError::Key)?)
+impl HelperKeyFile {
+    fn keys(&self) -> Result<HelperKeyPair, SealError> {
+        HelperKeyPair::from_bytes(&STANDARD.decode(&self.key).map_err(|_| SealError::Key)?)
     }
 }
 
 /// Whether the machine takes a change from whoever sealed it.
 fn may_change(
-    work: &Work,
-    fence: Option<Fence>,
-    identity: &Identity,
+    work: &MachineOperation,
+    fence: Option<ConfigFence>,
+    identity: &HelperIdentity,
     owner: Option<InstallationId>,
     applied: Option<&Applied>,
-) -> Result<(), Refused> {
-    let takes = matches!(work, Work::WriteOwner(_));
+) -> Result<(), HelperRefusal> {
+    let takes = matches!(work, MachineOperation::WriteOwner(_));
     let Some(asked) = fence else {
         // A machine is taken over by a person, who has no config for it yet.
-        return if takes { Ok(()) } else { Err(Refused::NoConfig) };
+        return if takes { Ok(()) } else { Err(HelperRefusal::NoConfig) };
     };
     let obeys = owner.as_ref().is_none_or(|owner| *owner == identity.installation);
-    if !obeys || (owner.is_none() && !takes && !matches!(work, Work::LeaveRecords)) {
-        return Err(Refused::Owner { owner });
+    if !obeys || (owner.is_none() && !takes && !matches!(work, MachineOperation::LeaveRecords)) {
+        return Err(HelperRefusal::Owner { owner });
     }
-    let later = applied.map(|applied| Fence { term: applied.term, generation: applied.generation });
+    let later = applied.map(|applied| ConfigFence { term: applied.term, generation: applied.generation });
     match later.filter(|later| *later > asked) {
-        Some(later) => Err(Refused::Stale { later, asked }),
+        Some(later) => Err(HelperRefusal::Stale { later, asked }),
         None => Ok(()),
     }
 }
 
 /// Makes, or leaves, the directories that are mounted into a helper.
-pub fn tops(root: &OwnedFd, make: bool) -> Result<(), FileError> {
-    let files = Files::new(std::os::fd::AsFd::as_fd(root));
-    if make { files.make_tops() } else { files.leave_tops() }
+pub fn manage_top_directories(root: &OwnedFd, make: bool) -> Result<(), MachineFileError> {
+    let files = MachineFiles::new(std::os::fd::AsFd::as_fd(root));
+    if make { files.make_top_directories() } else { files.remove_top_directories() }
 }

@@ -6,20 +6,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use keelway_api::machine::{File, OnChange};
+use keelway_api::machine::{OnChange, PodFile};
 use tempfile::TempDir;
 
 use super::*;
-use crate::helper::serve::Home;
+use crate::helper::serve::HelperKeyDirectory;
 use keelway_api::{hypervisor::Applied, name::PodName};
 
 const SECRET: &[u8] = b"-----BEGIN PRIVATE KEY----- of a component -----END PRIVATE KEY-----";
 
-fn identity(installation: &str, machine: &str) -> Identity {
-    Identity { installation: installation.parse().unwrap(), machine: machine.parse().unwrap() }
+fn identity(installation: &str, machine: &str) -> HelperIdentity {
+    HelperIdentity { installation: installation.parse().unwrap(), machine: machine.parse().unwrap() }
 }
 
-fn own() -> Identity {
+fn own() -> HelperIdentity {
     identity("00000000000000aa", "hv-1")
 }
 
@@ -27,48 +27,48 @@ fn pod() -> PodName {
     PodName { cluster: "0123456789abcdef".parse().unwrap(), component: "etcd-0".parse().unwrap() }
 }
 
-fn write(path: &str, content: &[u8]) -> Work {
-    let file = File { path: path.to_owned(), content: content.to_vec(), on_change: OnChange::Restart };
-    Work::WriteFile { pod: pod(), user: 20_017, file }
+fn write(path: &str, content: &[u8]) -> MachineOperation {
+    let file = PodFile { path: path.to_owned(), content: content.to_vec(), on_change: OnChange::Restart };
+    MachineOperation::WriteFile { pod: pod(), user: 20_017, file }
 }
 
-fn label(work: &Work, generation: u64) -> Label {
-    Label { subject: work.subject(), fence: Some(Fence { term: 1, generation }) }
+fn label(work: &MachineOperation, generation: u64) -> SealLabel {
+    SealLabel { subject: work.subject(), fence: Some(ConfigFence { term: 1, generation }) }
 }
 
 /// A machine's files, and its helper's home.
 struct Served {
     root: TempDir,
     _home: TempDir,
-    home: Home,
-    key: PublicKey,
+    home: HelperKeyDirectory,
+    key: HelperPublicKey,
 }
 
 impl Served {
     fn new() -> Self {
         let (root, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let home = Home::at(&folder.path().join("home")).unwrap();
+        let home = HelperKeyDirectory::at(&folder.path().join("home")).unwrap();
         let key = STANDARD.decode(home.key(&own()).unwrap()).unwrap();
-        Self { root, _home: folder, home, key: PublicKey::from_bytes(&key).unwrap() }
+        Self { root, _home: folder, home, key: HelperPublicKey::from_bytes(&key).unwrap() }
     }
 
     /// Hands it something as a driver does.
-    async fn does(&self, work: &Work, label: &Label) -> Answer {
-        let sealed = Sealed::seal(&self.key, &own(), label, work).unwrap();
+    async fn does(&self, work: &MachineOperation, label: &SealLabel) -> HelperResponse {
+        let sealed = SealedWork::seal(&self.key, &own(), label, work).unwrap();
         self.takes(&sealed, &label.text()).await
     }
 
-    async fn takes(&self, sealed: &Sealed, label: &str) -> Answer {
+    async fn takes(&self, sealed: &SealedWork, label: &str) -> HelperResponse {
         self.home.serve(fs::File::open(self.root.path()).unwrap().into(), label, sealed).await
     }
 
     /// What a first config does before anything else.
     async fn is_taken(&self) {
-        let work = Work::WriteOwner(own().installation);
+        let work = MachineOperation::WriteOwner(own().installation);
         done(self.does(&work, &label(&work, 1)).await);
         let directories = ["", "/etcd-0", "/etcd-0/files"]
-            .map(|below| crate::layout::Directory::of_files(format!("{}{below}", pod().cluster), 20_017));
-        let work = Work::MakeDirectories(directories.to_vec());
+            .map(|below| crate::layout::MachineDirectory::of_files(format!("{}{below}", pod().cluster), 20_017));
+        let work = MachineOperation::MakeDirectories(directories.to_vec());
         done(self.does(&work, &label(&work, 1)).await);
     }
 
@@ -77,34 +77,35 @@ impl Served {
     }
 }
 
-fn done(answer: Answer) -> Done {
+fn done(answer: HelperResponse) -> OperationResult {
     let said = format!("{answer:?}");
-    let Answer::Done(done) = answer else { panic!("{said}") };
+    let HelperResponse::Done(done) = answer else { panic!("{said}") };
     done
 }
 
-fn refused(answer: Answer) -> String {
+fn refused(answer: HelperResponse) -> String {
     let said = format!("{answer:?}");
-    let Answer::Refused(why) = answer else { panic!("{said}") };
+    let HelperResponse::Refused(why) = answer else { panic!("{said}") };
     why
 }
 
 #[test]
 fn only_whom_it_is_sealed_to_opens_it() {
-    let (keys, others) = (Keys::generate(), Keys::generate());
+    let (keys, others) = (HelperKeyPair::generate(), HelperKeyPair::generate());
     let work = write("pki/ca.key", SECRET);
     let label = label(&work, 3);
-    let sealed = Sealed::seal(&keys.public(), &own(), &label, &work).unwrap();
+    let sealed = SealedWork::seal(&keys.public(), &own(), &label, &work).unwrap();
     let opened = sealed.open(&keys, &own(), &label.text()).unwrap();
-    assert!(matches!(opened, Work::WriteFile { file, .. } if file.content == SECRET));
+    assert!(matches!(opened, MachineOperation::WriteFile { file, .. } if file.content == SECRET));
 
-    let fails = |keys: &Keys, identity: &Identity, label: &str| sealed.open(keys, identity, label).is_err();
+    let fails =
+        |keys: &HelperKeyPair, identity: &HelperIdentity, label: &str| sealed.open(keys, identity, label).is_err();
     assert!(fails(&others, &own(), &label.text()), "another key");
     assert!(fails(&keys, &identity("00000000000000aa", "hv-2"), &label.text()), "another machine");
     assert!(fails(&keys, &identity("00000000000000ab", "hv-1"), &label.text()), "another installation");
-    let elsewhere = Label { subject: label.subject.replace("ca.key", "sa.key"), ..label.clone() };
+    let elsewhere = SealLabel { subject: label.subject.replace("ca.key", "sa.key"), ..label.clone() };
     assert!(fails(&keys, &own(), &elsewhere.text()), "another path");
-    let later = Label { fence: Some(Fence { term: 1, generation: 4 }), ..label.clone() };
+    let later = SealLabel { fence: Some(ConfigFence { term: 1, generation: 4 }), ..label.clone() };
     assert!(fails(&keys, &own(), &later.text()), "another config");
 
     for index in 0..sealed.text.len() {
@@ -118,18 +119,18 @@ fn only_whom_it_is_sealed_to_opens_it() {
         assert!(flipped.open(&keys, &own(), &label.text()).is_err(), "byte {index} of the key");
     }
     for length in 0..sealed.text.len() {
-        let cut = Sealed { text: sealed.text[..length].to_vec(), ..sealed.clone() };
+        let cut = SealedWork { text: sealed.text[..length].to_vec(), ..sealed.clone() };
         assert!(cut.open(&keys, &own(), &label.text()).is_err(), "cut at {length}");
     }
 }
 
 #[test]
 fn arguments_hold_nothing_of_it_and_fit() {
-    let keys = Keys::generate();
+    let keys = HelperKeyPair::generate();
     let content = [SECRET, &vec![b'x'; 700 << 10]].concat();
     let work = write("pki/ca.key", &content);
     let label = label(&work, 3);
-    let words = arguments(&label, &Sealed::seal(&keys.public(), &own(), &label, &work).unwrap()).unwrap();
+    let words = arguments(&label, &SealedWork::seal(&keys.public(), &own(), &label, &work).unwrap()).unwrap();
     assert!(words.len() > 5, "{}", words.len());
     assert!(words.iter().all(|word| word.len() < 128 << 10));
     assert!(words.iter().map(String::len).sum::<usize>() < 2 << 20);
@@ -140,7 +141,7 @@ fn arguments_hold_nothing_of_it_and_fit() {
 
     let long = write("large", &vec![b'x'; 2 << 20]);
     let label = self::label(&long, 3);
-    let sealed = Sealed::seal(&keys.public(), &own(), &label, &long).unwrap();
+    let sealed = SealedWork::seal(&keys.public(), &own(), &label, &long).unwrap();
     let error = arguments(&label, &sealed).unwrap_err();
     assert!(error.to_string().contains("keelway-hypervisor-agent"), "{error}");
 }
@@ -150,7 +151,7 @@ async fn a_helper_does_what_the_latest_config_asks_for() {
     let served = Served::new();
     served.is_taken().await;
     let first = write("ca.key", b"first");
-    let sealed = Sealed::seal(&served.key, &own(), &label(&first, 2), &first).unwrap();
+    let sealed = SealedWork::seal(&served.key, &own(), &label(&first, 2), &first).unwrap();
     done(served.takes(&sealed, &label(&first, 2).text()).await);
     assert_eq!(fs::read(served.file("ca.key")).unwrap(), b"first");
     let second = write("ca.key", b"second");
@@ -162,7 +163,7 @@ async fn a_helper_does_what_the_latest_config_asks_for() {
 
     // The machine's own record counts as well: another helper begins with no memory.
     let applied = Applied { term: 1, generation: 9, digest: String::new() };
-    let record = Work::RecordApplied(applied);
+    let record = MachineOperation::RecordApplied(applied);
     done(served.does(&record, &label(&record, 9)).await);
     let anew = Served { root: served.root, ..Served::new() };
     let why = refused(anew.does(&second, &label(&second, 8)).await);
@@ -178,31 +179,31 @@ async fn a_helper_refuses_what_is_not_its_own() {
     assert!(why.contains("nobody yet"), "{why}");
     served.is_taken().await;
 
-    let unfenced = Label { fence: None, ..label(&work, 1) };
+    let unfenced = SealLabel { fence: None, ..label(&work, 1) };
     assert!(refused(served.does(&work, &unfenced).await).contains("no config"));
-    let lies = Label { subject: "look".to_owned(), ..label(&work, 1) };
+    let lies = SealLabel { subject: "look".to_owned(), ..label(&work, 1) };
     assert!(refused(served.does(&work, &lies).await).contains("label"));
     for path in ["../../../owner", "/etc/passwd", "a/../../b", "", "a//b"] {
         let work = write(path, SECRET);
         assert!(refused(served.does(&work, &label(&work, 1)).await).contains("not below"), "{path}");
     }
-    assert!(matches!(served.home.key(&identity("00000000000000ab", "hv-1")), Err(serve::Refused::Another)));
+    assert!(matches!(served.home.key(&identity("00000000000000ab", "hv-1")), Err(serve::HelperRefusal::Another)));
 
     // A person takes the machine over; from then on whoever it obeyed before is nobody.
-    let taken = Work::WriteOwner("00000000000000bb".parse().unwrap());
-    done(served.does(&taken, &Label { subject: taken.subject(), fence: None }).await);
+    let taken = MachineOperation::WriteOwner("00000000000000bb".parse().unwrap());
+    done(served.does(&taken, &SealLabel { subject: taken.subject(), fence: None }).await);
     assert!(refused(served.does(&work, &label(&work, 5)).await).contains("00000000000000bb"));
     // Looks are anybody's who may ask at all.
-    let look = Work::Look;
-    let found = done(served.does(&look, &Label { subject: look.subject(), fence: None }).await);
-    assert!(matches!(found, Done::Found(found) if found.observed.owner.is_some()));
+    let look = MachineOperation::Look;
+    let found = done(served.does(&look, &SealLabel { subject: look.subject(), fence: None }).await);
+    assert!(matches!(found, OperationResult::Found(found) if found.observed.owner.is_some()));
 }
 
 #[test]
 fn a_key_is_for_nobody_elses_eyes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("home");
-    let home = Home::at(&path).unwrap();
+    let home = HelperKeyDirectory::at(&path).unwrap();
     let public = home.key(&own()).unwrap();
     assert_eq!(public, home.key(&own()).unwrap(), "it is made once");
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -222,15 +223,15 @@ async fn a_helper_asks_loopback_and_nobody_else() {
         tokio::io::AsyncWriteExt::write_all(&mut stream, answer).await.unwrap();
     });
     let get = |address: &str| {
-        Work::Get(Question { address: address.parse().unwrap(), path: "/healthz".to_owned(), tls: None })
+        MachineOperation::Get(HttpQuery { address: address.parse().unwrap(), path: "/healthz".to_owned(), tls: None })
     };
     let served = &served;
-    let asks = |work: Work| async move {
-        let label = Label { subject: work.subject(), fence: None };
+    let asks = |work: MachineOperation| async move {
+        let label = SealLabel { subject: work.subject(), fence: None };
         served.does(&work, &label).await
     };
-    assert!(matches!(done(asks(get(&address.to_string())).await), Done::Answered(Ok(503))));
+    assert!(matches!(done(asks(get(&address.to_string())).await), OperationResult::Answered(Ok(503))));
     let gone = done(asks(get("127.0.0.1:1")).await);
-    assert!(matches!(&gone, Done::Answered(Err(why)) if why.contains("refused")), "{gone:?}");
+    assert!(matches!(&gone, OperationResult::Answered(Err(why)) if why.contains("refused")), "{gone:?}");
     assert!(refused(asks(get("10.0.0.1:80")).await).contains("loopback"));
 }

@@ -3,7 +3,7 @@ use std::{fs, io::Write, os::fd::AsFd, path::PathBuf, sync::mpsc, thread, time::
 use keelway_api::name::PodName;
 
 use super::*;
-use crate::{files::Files, layout::log_directory};
+use crate::{files::MachineFiles, layout::log_directory};
 
 const LINES: &str = "\
 2026-01-01T00:00:00.1Z stdout F one
@@ -36,12 +36,12 @@ impl Machine {
         file.write_all(text.as_bytes()).unwrap();
     }
 
-    fn logs(&self) -> Logs {
+    fn logs(&self) -> PodLogs {
         let root = fs::File::open(self.root.path()).unwrap();
-        Files::new(root.as_fd()).logs(&self.pod).unwrap().unwrap()
+        MachineFiles::new(root.as_fd()).logs(&self.pod).unwrap().unwrap()
     }
 
-    fn read(&self, wanted: &Wanted) -> String {
+    fn read(&self, wanted: &LogOptions) -> String {
         let logs = self.logs();
         let newest = logs.list().unwrap().pop().unwrap();
         let mut text = Vec::new();
@@ -50,7 +50,7 @@ impl Machine {
     }
 }
 
-fn of_lines(wanted: &Wanted) -> String {
+fn of_lines(wanted: &LogOptions) -> String {
     let machine = Machine::new();
     machine.write("etcd-0.log", LINES);
     machine.read(wanted)
@@ -58,12 +58,12 @@ fn of_lines(wanted: &Wanted) -> String {
 
 #[test]
 fn lines_that_go_on_are_one() {
-    assert_eq!(of_lines(&Wanted::default()), "one\ntwo\n\nfour and more\n");
+    assert_eq!(of_lines(&LogOptions::default()), "one\ntwo\n\nfour and more\n");
 }
 
 #[test]
 fn the_last_ones() {
-    let tail = |tail| of_lines(&Wanted { tail: Some(tail), ..Wanted::default() });
+    let tail = |tail| of_lines(&LogOptions { tail: Some(tail), ..LogOptions::default() });
     assert_eq!(tail(0), "");
     assert_eq!(tail(1), "four and more\n");
     assert_eq!(tail(3), "two\n\nfour and more\n");
@@ -72,11 +72,11 @@ fn the_last_ones() {
 
 #[test]
 fn those_since_a_moment_with_their_times() {
-    let wanted = Wanted {
+    let wanted = LogOptions {
         since: Some("2026-01-01T00:00:01Z".parse().unwrap()),
         timestamps: true,
         tail: Some(2),
-        ..Wanted::default()
+        ..LogOptions::default()
     };
     assert_eq!(of_lines(&wanted), "2026-01-01T00:00:02.4Z \n2026-01-01T00:00:03.5Z four and more\n");
 }
@@ -102,7 +102,7 @@ fn what_was_rotated_comes_first() {
     for (name, lines) in [("etcd-0.log.2", 0..3), ("etcd-0.log.1", 3..6), ("etcd-0.log", 6..8)] {
         machine.write(name, &numbered(lines));
     }
-    let tail = |tail| machine.read(&Wanted { tail, ..Wanted::default() }).replace('\n', " ");
+    let tail = |tail| machine.read(&LogOptions { tail, ..LogOptions::default() }).replace('\n', " ");
     assert_eq!(tail(None), "0 1 2 3 4 5 6 7 ");
     assert_eq!(tail(Some(0)), "");
     assert_eq!(tail(Some(2)), "6 7 ");
@@ -112,7 +112,7 @@ fn what_was_rotated_comes_first() {
     fs::rename(machine.path("etcd-0.log"), machine.path("etcd-0.log.3")).unwrap();
     let logs = machine.logs();
     let mut text = Vec::new();
-    read(&logs, Log { container: "etcd".to_owned(), attempt: 0 }, &Wanted::default(), &mut text).unwrap();
+    read(&logs, Log { container: "etcd".to_owned(), attempt: 0 }, &LogOptions::default(), &mut text).unwrap();
     assert_eq!(text.len(), 16);
 }
 
@@ -138,10 +138,10 @@ fn so_many_are_kept() {
     assert_eq!(there(), "etcd-0.log.1 etcd-0.log.2");
     logs.rotate_back(&log).unwrap();
     assert_eq!(there(), "etcd-0.log etcd-0.log.2");
-    assert_eq!(machine.read(&Wanted::default()), "5\n");
+    assert_eq!(machine.read(&LogOptions::default()), "5\n");
     logs.rotate(&log, 3).unwrap();
     machine.write("etcd-0.log", &numbered(6..7));
-    assert_eq!(machine.read(&Wanted::default()), "5\n6\n");
+    assert_eq!(machine.read(&LogOptions::default()), "5\n6\n");
     // Fewer are kept than before.
     machine.write("etcd-0.log.2", &numbered(4..5));
     logs.rotate(&log, 2).unwrap();
@@ -171,7 +171,7 @@ fn a_log_is_followed() {
     let (sender, receiver) = mpsc::channel();
     let logs = machine.logs();
     let following = thread::spawn(move || {
-        let wanted = Wanted { follow: true, ..Wanted::default() };
+        let wanted = LogOptions { follow: true, ..LogOptions::default() };
         read(&logs, Log { container: "etcd".to_owned(), attempt: 0 }, &wanted, &mut Told(sender)).unwrap();
     });
     let says = |text: &str| {
@@ -202,10 +202,10 @@ fn a_log_is_followed() {
 fn what_is_written_while_a_log_is_read_was_not_asked_for() {
     let machine = Machine::new();
     machine.write("etcd-0.log", LINES);
-    let wanted = Wanted { tail: Some(2), ..Wanted::default() };
+    let wanted = LogOptions { tail: Some(2), ..LogOptions::default() };
     let logs = machine.logs();
     let open = || logs.open(&Log { container: "etcd".to_owned(), attempt: 0 }).unwrap().unwrap();
-    let mut opened = Opened::new(open(), &wanted).unwrap();
+    let mut opened = OpenLog::new(open(), &wanted).unwrap();
     let mut printer = Printer { wanted: &wanted, open: false };
     opened.skip_to_last(2, &mut printer).unwrap();
     let found = span(open(), &wanted).unwrap();
@@ -214,5 +214,5 @@ fn what_is_written_while_a_log_is_read_was_not_asked_for() {
     while opened.one(&mut printer, &mut text).unwrap().is_some() {}
     assert_eq!(String::from_utf8(text).unwrap(), "\nfour and more\n");
     let at = |number| LINES.match_indices('\n').nth(number).unwrap().0 as u64 + 1;
-    assert_eq!(found, Span { begins: at(2), ends: LINES.len() as u64 });
+    assert_eq!(found, LogRange { begins: at(2), ends: LINES.len() as u64 });
 }

@@ -3,8 +3,8 @@
 use std::{net::SocketAddr, time::Duration};
 
 use keelway_cri::{
-    Runtime,
-    exec::{ExecError, Streams},
+    CriRuntime,
+    exec::{ExecError, ExecStreams},
 };
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt},
@@ -12,17 +12,17 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Connection, ReachError};
+use super::{MachineConnection, ReachError};
 
 /// How long a command may take that nothing is handed to: what it says comes with its end.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Runs a command that reads nothing: its end, and what it said, are one answer of the runtime.
 pub(super) async fn exec<I, O, E>(
-    runtime: &Runtime,
+    runtime: &CriRuntime,
     container: &str,
     command: &[String],
-    mut streams: Streams<I, O, E>,
+    mut streams: ExecStreams<I, O, E>,
 ) -> Result<i32, ReachError>
 where
     O: AsyncWrite + Unpin,
@@ -40,11 +40,11 @@ where
 }
 
 /// Connects to the runtime's streams from here.
-pub(super) async fn dial(address: SocketAddr, within: Duration) -> Result<Connection, ReachError> {
+pub(super) async fn dial(address: SocketAddr, within: Duration) -> Result<MachineConnection, ReachError> {
     if address.ip().is_loopback() || address.ip().is_unspecified() {
         return Err(ReachError::Loopback { address });
     }
     let connected = timeout(within, TcpStream::connect(address)).await;
     let connected = connected.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
-    connected.map(Connection::from).map_err(|source| ReachError::Streams { address, source })
+    connected.map(MachineConnection::from).map_err(|source| ReachError::Streams { address, source })
 }

@@ -10,10 +10,10 @@ use keelway_api::name::PodName;
 
 use super::ReachError;
 use crate::{
-    client::Client,
-    files::{Log, Logs},
+    client::HypervisorAgentClient,
+    files::{Log, PodLogs},
     helper::Helper,
-    logs::{Wanted, read},
+    logs::{LogOptions, read},
 };
 
 /// How long an agent may take to begin with its answer.
@@ -23,29 +23,29 @@ const ANSWER: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct ComponentLogs {
     all: Vec<Log>,
-    at: At,
+    at: LogSource,
 }
 
 #[derive(Debug)]
-enum At {
-    Here(Logs),
-    There(Box<Client>, PodName),
+enum LogSource {
+    Here(PodLogs),
+    There(Box<HypervisorAgentClient>, PodName),
     Helper(Box<Helper>, PodName),
 }
 
 impl ComponentLogs {
-    pub(super) fn here(logs: Logs) -> io::Result<Self> {
-        Ok(Self { all: logs.list()?, at: At::Here(logs) })
+    pub(super) fn here(logs: PodLogs) -> io::Result<Self> {
+        Ok(Self { all: logs.list()?, at: LogSource::Here(logs) })
     }
 
-    pub(super) async fn through(client: &Client, pod: &PodName) -> Result<Option<Self>, ReachError> {
+    pub(super) async fn through(client: &HypervisorAgentClient, pod: &PodName) -> Result<Option<Self>, ReachError> {
         let all = client.logs(pod, ANSWER).await?;
-        Ok(all.map(|all| Self { all, at: At::There(Box::new(client.clone()), pod.clone()) }))
+        Ok(all.map(|all| Self { all, at: LogSource::There(Box::new(client.clone()), pod.clone()) }))
     }
 
     pub(super) async fn by_helper(helper: &Helper, pod: &PodName) -> Result<Option<Self>, ReachError> {
         let all = helper.logs(pod).await?;
-        Ok(all.map(|all| Self { all, at: At::Helper(Box::new(helper.clone()), pod.clone()) }))
+        Ok(all.map(|all| Self { all, at: LogSource::Helper(Box::new(helper.clone()), pod.clone()) }))
     }
 
     /// The logs that are there, those of one container together and the newest last.
@@ -55,11 +55,11 @@ impl ComponentLogs {
     }
 
     /// Writes the lines of a log that are wanted. Whoever follows one waits here for as long as there may be more.
-    pub async fn read(&self, log: Log, wanted: &Wanted, to: &mut dyn Write) -> Result<(), ReachError> {
+    pub async fn read(&self, log: Log, wanted: &LogOptions, to: &mut dyn Write) -> Result<(), ReachError> {
         let (client, pod) = match &self.at {
-            At::Here(logs) => return Ok(read(logs, log, wanted, to)?),
-            At::There(client, pod) => (client, pod),
-            At::Helper(helper, pod) => return Ok(helper.read_log(pod, log, wanted, to).await?),
+            LogSource::Here(logs) => return Ok(read(logs, log, wanted, to)?),
+            LogSource::There(client, pod) => (client, pod),
+            LogSource::Helper(helper, pod) => return Ok(helper.read_log(pod, log, wanted, to).await?),
         };
         let mut text = client.read_log(pod, &log, wanted, ANSWER).await?;
         while let Some(text) = text.next().await {

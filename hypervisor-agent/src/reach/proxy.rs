@@ -7,20 +7,20 @@ use std::{
     time::Duration,
 };
 
-use keelway_cri::Runtime;
+use keelway_cri::CriRuntime;
 use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 use tonic::{body::Body, service::Routes, transport::Server};
 use tower::util::MapRequestLayer;
 
-use super::{By, DIAL, Reached, bare};
+use super::{DIAL, ReachMethod, ReachedMachine, bare};
 use crate::{
-    agent::{self, Listener},
-    caller::{Caller, Who},
-    connection::Connection,
+    agent::{self, AgentUnixSocket},
+    caller::{Caller, CallerRole},
+    connection::MachineConnection,
+    cri_passthrough::CriPassthrough,
     fanout::Fanout,
-    passed::Passed,
-    streams::{self, Streams, address_of},
+    streams::{self, PendingStreams, address_of},
 };
 
 /// Streams at a time, and connections of whoever else is on this machine.
@@ -37,9 +37,9 @@ pub enum ProxyError {
     Serve(#[source] tonic::transport::Error),
 }
 
-impl Reached {
+impl ReachedMachine {
     /// Answers on a socket as the machine's runtime does, until it is told to stop.
-    pub async fn proxy(self, socket: Listener, stop: CancellationToken) -> Result<(), ProxyError> {
+    pub async fn proxy(self, socket: AgentUnixSocket, stop: CancellationToken) -> Result<(), ProxyError> {
         let loopback = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(ProxyError::Listen)?;
         let address = loopback.local_addr().map_err(ProxyError::Listen)?;
         let runtime = self.runtime.channel();
@@ -47,8 +47,8 @@ impl Reached {
         let events = self.has_agent().then(Arc::<Fanout>::default);
         let following = follow(self.runtime.clone(), events.clone());
         let streams = Arc::new(self.streams());
-        let routes = Routes::new(Passed::<false>::new(runtime.clone(), Arc::clone(&streams), events))
-            .add_service(Passed::<true>::new(runtime, Arc::clone(&streams), None));
+        let routes = Routes::new(CriPassthrough::<false>::new(runtime.clone(), Arc::clone(&streams), events))
+            .add_service(CriPassthrough::<true>::new(runtime, Arc::clone(&streams), None));
         let mut http = Server::builder().layer(MapRequestLayer::new(caller(address)));
         tokio::select! {
             served = http.add_routes(routes).serve_with_incoming(socket.connections()) => served.map_err(ProxyError::Serve),
@@ -60,27 +60,27 @@ impl Reached {
 
     fn has_agent(&self) -> bool {
         match &self.by {
-            By::Process { is_agent, .. } => *is_agent,
-            By::Agent(_) => true,
-            By::Helper(_) => false,
+            ReachMethod::Process { is_agent, .. } => *is_agent,
+            ReachMethod::Agent(_) => true,
+            ReachMethod::Helper(_) => false,
         }
     }
 
-    fn streams(self) -> Streams {
+    fn streams(self) -> PendingStreams {
         match self.by {
-            By::Process { access, .. } => {
+            ReachMethod::Process { access, .. } => {
                 let access = Arc::new(access);
-                Streams::new(move |url| {
+                PendingStreams::new(move |url| {
                     let (access, address) = (Arc::clone(&access), address_of(url));
-                    async move { access.dial(address?, DIAL).await.map(Connection::from).map_err(io::Error::other) }
+                    async move { access.dial(address?, DIAL).await.map(MachineConnection::from).map_err(io::Error::other) }
                 })
             }
             // It relays the runtime's streams on its own port, under the same paths.
-            By::Agent(agent) => Streams::new(move |_| {
+            ReachMethod::Agent(agent) => PendingStreams::new(move |_| {
                 let way = agent.1.clone();
-                async move { way.stream().await.map(Connection::new) }
+                async move { way.stream().await.map(MachineConnection::new) }
             }),
-            By::Helper(_) => Streams::new(|url| {
+            ReachMethod::Helper(_) => PendingStreams::new(|url| {
                 let address = address_of(url);
                 async move { bare::dial(address?, DIAL).await.map_err(io::Error::other) }
             }),
@@ -89,7 +89,7 @@ impl Reached {
 }
 
 /// Tells of the runtime's events, where somebody is to be told.
-async fn follow(runtime: Runtime, events: Option<Arc<Fanout>>) {
+async fn follow(runtime: CriRuntime, events: Option<Arc<Fanout>>) {
     match events {
         Some(events) => agent::follow(runtime, events, Arc::default()).await,
         None => std::future::pending().await,
@@ -98,7 +98,7 @@ async fn follow(runtime: Runtime, events: Option<Arc<Fanout>>) {
 
 /// Whoever asks on the socket finds streams on that port.
 fn caller(address: SocketAddr) -> impl Fn(http::Request<Body>) -> http::Request<Body> + Clone {
-    let caller = Caller { who: Who::Driver, at: format!("http://{address}") };
+    let caller = Caller { role: CallerRole::Driver, at: format!("http://{address}") };
     move |mut request| {
         request.extensions_mut().insert(caller.clone());
         request
@@ -106,7 +106,7 @@ fn caller(address: SocketAddr) -> impl Fn(http::Request<Body>) -> http::Request<
 }
 
 /// A path leads to a stream only as long as nobody came for it, and nobody else knows it.
-async fn relay(loopback: TcpListener, streams: Arc<Streams>) {
+async fn relay(loopback: TcpListener, streams: Arc<PendingStreams>) {
     let places = Arc::new(Semaphore::new(STREAMS));
     while let Ok(place) = Arc::clone(&places).acquire_owned().await {
         let Ok((stream, _)) = loopback.accept().await else {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Moment;
+use super::MonotonicTime;
 
 /// What ended once is started again at once. After that the pause begins here and doubles: a component that waits for another
 /// one ends a few times, and must not be late by much when that one is there.
@@ -16,13 +16,13 @@ const WELL: Duration = Duration::from_secs(600);
 #[derive(Debug, Default)]
 pub struct Backoff {
     restarts: u32,
-    started: Option<Moment>,
-    held_until: Option<Moment>,
+    started: Option<MonotonicTime>,
+    held_until: Option<MonotonicTime>,
 }
 
 impl Backoff {
     /// It is seen to have ended. Returns the moment from which on it may be started again, which stays the same until it is.
-    pub fn ended(&mut self, now: Moment) -> Moment {
+    pub fn ended(&mut self, now: MonotonicTime) -> MonotonicTime {
         if let Some(until) = self.held_until {
             return until;
         }
@@ -35,20 +35,20 @@ impl Backoff {
     }
 
     /// It was started, anew where it had ended before.
-    pub fn started(&mut self, now: Moment) {
+    pub fn started(&mut self, now: MonotonicTime) {
         self.restarts = self.restarts.saturating_add(u32::from(self.held_until.take().is_some()));
         self.started = Some(now);
     }
 
     /// It was tried and failed: there is a pause from the first time on.
-    pub fn failed(&mut self, now: Moment) {
+    pub fn failed(&mut self, now: MonotonicTime) {
         self.restarts = self.restarts.saturating_add(1);
         self.held_until = Some(now.saturating_add(pause(self.restarts)));
     }
 
     /// Until when it waits, where it does.
     #[must_use]
-    pub fn held_until(&self) -> Option<Moment> {
+    pub fn held_until(&self) -> Option<MonotonicTime> {
         self.held_until
     }
 }

@@ -6,24 +6,24 @@ use std::{
 };
 
 use keelway_api::{
-    machine::{Check, ContainerPhase, Liveness, MachineConfig, MachineState},
+    machine::{ContainerCheck, ContainerPhase, Liveness, MachineConfig, MachineState},
     name::PodName,
 };
 
-use super::Moment;
+use super::MonotonicTime;
 
 /// How often at least a container is asked that is not known to be up, so that its silence counts soon after that.
 const STARTUP_PERIOD: Duration = Duration::from_secs(2);
 
 /// A question to ask a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Question {
+pub struct LivenessQuery {
     /// The runtime's id of the container.
     pub container: String,
     /// The component that it belongs to.
     pub pod: PodName,
     /// What to ask.
-    pub check: Check,
+    pub check: ContainerCheck,
     /// How long the answer may take.
     pub within: Duration,
 }
@@ -38,17 +38,17 @@ struct Checked {
     name: String,
     stop_seconds: u32,
     liveness: Liveness,
-    since: Moment,
+    since: MonotonicTime,
     answered: bool,
     failures: u32,
     /// When the next question is due; none while one is being asked.
-    next: Option<Moment>,
+    next: Option<MonotonicTime>,
     why: String,
 }
 
 /// A container that failed too often.
 #[derive(Debug)]
-pub(super) struct Stuck {
+pub(super) struct StuckContainer {
     pub(super) pod: PodName,
     pub(super) id: String,
     pub(super) name: String,
@@ -58,7 +58,7 @@ pub(super) struct Stuck {
 
 impl Checks {
     /// Takes up containers that run as the config says, and forgets those that do not run any more.
-    pub(super) fn look(&mut self, now: Moment, config: &MachineConfig, state: &MachineState) {
+    pub(super) fn track_containers(&mut self, now: MonotonicTime, config: &MachineConfig, state: &MachineState) {
         let running: BTreeMap<&str, _> = running(config, state).collect();
         self.0.retain(|id, _| running.contains_key(id.as_str()));
         for (id, (pod, container, liveness)) in running {
@@ -77,11 +77,11 @@ impl Checks {
         }
     }
 
-    pub(super) fn due(&mut self, now: Moment) -> Vec<Question> {
+    pub(super) fn due(&mut self, now: MonotonicTime) -> Vec<LivenessQuery> {
         let due = self.0.iter_mut().filter(|(_, checked)| checked.next.is_some_and(|next| next <= now));
         due.map(|(id, checked)| {
             checked.next = None;
-            Question {
+            LivenessQuery {
                 container: id.clone(),
                 pod: checked.pod.clone(),
                 check: checked.liveness.check.clone(),
@@ -91,11 +91,11 @@ impl Checks {
         .collect()
     }
 
-    pub(super) fn next(&self) -> Option<Moment> {
+    pub(super) fn next(&self) -> Option<MonotonicTime> {
         self.0.values().filter_map(|checked| checked.next).min()
     }
 
-    pub(super) fn answered(&mut self, now: Moment, id: &str, answer: Result<(), String>) -> bool {
+    pub(super) fn record_answer(&mut self, now: MonotonicTime, id: &str, answer: Result<(), String>) -> bool {
         let Some(checked) = self.0.get_mut(id) else {
             return false;
         };
@@ -135,11 +135,11 @@ impl Checks {
     }
 
     /// Containers that still run although they failed too often. Those that were replaced are nobody's any more.
-    pub(super) fn stuck(&self, config: &MachineConfig, state: &MachineState) -> Vec<Stuck> {
+    pub(super) fn stuck(&self, config: &MachineConfig, state: &MachineState) -> Vec<StuckContainer> {
         let running: BTreeMap<&str, _> = running(config, state).collect();
         let stuck = self.0.iter().filter(|(id, checked)| checked.is_stuck() && running.contains_key(id.as_str()));
         stuck
-            .map(|(id, checked)| Stuck {
+            .map(|(id, checked)| StuckContainer {
                 pod: checked.pod.clone(),
                 id: id.clone(),
                 name: checked.name.clone(),
@@ -152,7 +152,7 @@ impl Checks {
 
 impl Checked {
     /// Whether a failure at this moment counts: not before the component had its time to come up.
-    fn counts(&self, now: Moment) -> bool {
+    fn counts(&self, now: MonotonicTime) -> bool {
         let up = self.liveness.startup_seconds.map(|limit| self.since.saturating_add(seconds(limit)));
         self.answered || up.is_some_and(|up| now >= up)
     }
@@ -166,10 +166,13 @@ impl Checked {
     }
 }
 
-type Running<'a> = (&'a PodName, &'a keelway_api::machine::Container, &'a Liveness);
+type LivenessTarget<'a> = (&'a PodName, &'a keelway_api::machine::Container, &'a Liveness);
 
 /// Containers that run in a sandbox of the config, and have a check in it.
-fn running<'a>(config: &'a MachineConfig, state: &'a MachineState) -> impl Iterator<Item = (&'a str, Running<'a>)> {
+fn running<'a>(
+    config: &'a MachineConfig,
+    state: &'a MachineState,
+) -> impl Iterator<Item = (&'a str, LivenessTarget<'a>)> {
     state.containers.iter().filter(|found| found.phase == ContainerPhase::Running).filter_map(|found| {
         let sandbox = state.sandboxes.iter().find(|sandbox| sandbox.id == found.sandbox)?;
         let (pod, wanted) = config.pods.get_key_value(&sandbox.pod)?;

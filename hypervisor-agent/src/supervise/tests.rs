@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use keelway_api::{
     machine::{
-        CgroupDriver, Check, Container, ContainerPhase, ContainerState, File, Liveness, MachineConfig, MachineState,
-        OnChange, Pod, Resources, RuntimeFacts, SandboxState, Start,
+        CgroupDriver, Container, ContainerCheck, ContainerPhase, ContainerResources, ContainerState, Liveness,
+        MachineConfig, MachineState, OnChange, Pod, PodFile, RuntimeFacts, SandboxState, Start,
     },
     name::PodName,
 };
@@ -23,7 +23,7 @@ fn pod() -> PodName {
 
 fn config() -> MachineConfig {
     let liveness = Liveness {
-        check: Check::Socket { path: "data/x".to_owned(), request: String::new(), answer: String::new() },
+        check: ContainerCheck::Socket { path: "data/x".to_owned(), request: String::new(), answer: String::new() },
         period_seconds: 10,
         timeout_seconds: 5,
         failure_threshold: 3,
@@ -34,11 +34,11 @@ fn config() -> MachineConfig {
         image: "image".to_owned(),
         command: Vec::new(),
         mounts: Vec::new(),
-        resources: Resources { cpu_request_millis: 1, cpu_limit_millis: None, memory_limit_bytes: 1 << 20 },
+        resources: ContainerResources { cpu_request_millis: 1, cpu_limit_millis: None, memory_limit_bytes: 1 << 20 },
         stop_seconds: 25,
         liveness: Some(liveness),
     };
-    let file = File { path: "a".to_owned(), content: b"1".to_vec(), on_change: OnChange::PickedUp };
+    let file = PodFile { path: "a".to_owned(), content: b"1".to_vec(), on_change: OnChange::PickedUp };
     let pod = Pod {
         user: 20000,
         files: vec![file],
@@ -51,7 +51,7 @@ fn config() -> MachineConfig {
         registries: std::collections::BTreeMap::new(),
     };
     MachineConfig {
-        format: keelway_api::machine::Format::NEWEST,
+        format: keelway_api::machine::ConfigFormat::NEWEST,
         installation: "00000000000000ff".parse().unwrap(),
         term: 1,
         generation: 1,
@@ -63,7 +63,7 @@ fn config() -> MachineConfig {
 
 /// A machine whose one container ends, is made anew, and answers or does not.
 struct World {
-    now: Moment,
+    now: MonotonicTime,
     config: MachineConfig,
     state: MachineState,
     supervisor: Supervisor,
@@ -71,7 +71,7 @@ struct World {
 }
 
 impl World {
-    fn starting_at(now: Moment) -> Self {
+    fn starting_at(now: MonotonicTime) -> Self {
         let config = config();
         let wanted = &config.pods[&pod()];
         let runtime =
@@ -109,7 +109,7 @@ impl World {
         }];
     }
 
-    fn round(&mut self) -> Round {
+    fn round(&mut self) -> SupervisionRound {
         let actions = converge(&self.config, &self.state).unwrap();
         self.supervisor.round(self.now, (&self.config, &self.state), &actions, &BTreeSet::new())
     }
@@ -120,7 +120,7 @@ impl World {
         let ended = self.now;
         let mut round = self.round();
         while !starts(&round) {
-            assert_eq!(round.held.len(), 1);
+            assert_eq!(round.postponed.len(), 1);
             self.now = round.wake.expect("a moment to look again");
             round = self.round();
         }
@@ -132,15 +132,15 @@ impl World {
     }
 
     fn answer(&mut self, answer: Result<(), String>) -> bool {
-        self.now = self.supervisor.next_question().expect("a question");
+        self.now = self.supervisor.next_query_at().expect("a question");
         let questions = self.supervisor.questions(self.now);
         assert_eq!(questions.len(), 1);
         assert_eq!(self.supervisor.questions(self.now), [], "it is being asked");
-        self.supervisor.answered(self.now, &questions[0].container, answer)
+        self.supervisor.record_answer(self.now, &questions[0].container, answer)
     }
 }
 
-fn starts(round: &Round) -> bool {
+fn starts(round: &SupervisionRound) -> bool {
     let steps = round.pods.get(&pod());
     steps.is_some_and(|steps| steps.iter().any(|step| matches!(step, PodAction::StartContainer { .. })))
 }
@@ -169,7 +169,7 @@ fn files_are_put_in_place_while_a_restart_is_put_off() {
     world.end();
     world.is(ContainerPhase::Exited { code: 1 });
     let round = world.round();
-    assert_eq!((round.held.len(), round.wake), (1, Some(SECOND)));
+    assert_eq!((round.postponed.len(), round.wake), (1, Some(SECOND)));
     let steps = &round.pods[&pod()];
     assert!(steps.iter().any(|step| matches!(step, PodAction::WriteFile { .. })), "{steps:?}");
     assert!(!steps.iter().any(|step| matches!(step, PodAction::RemoveContainer { .. })), "{steps:?}");
@@ -188,7 +188,7 @@ fn what_failed_is_tried_again_later_unless_something_changed() {
         world.now += SECOND * pause;
     }
     world.supervisor.failed(world.now, &pod());
-    world.supervisor.forgive();
+    world.supervisor.reset_backoff();
     assert!(starts(&world.round()));
 }
 
@@ -202,7 +202,7 @@ fn a_pod_of_other_content_waits_for_nothing() {
     world.is(ContainerPhase::Exited { code: 1 });
     let round = world.round();
     assert!(starts(&round), "{round:?}");
-    assert_eq!(round.held, []);
+    assert_eq!(round.postponed, []);
 }
 
 #[test]
@@ -226,10 +226,10 @@ fn who_is_busy_is_left_alone() {
     let actions = converge(&world.config, &world.state).unwrap();
     let busy = BTreeSet::from([pod()]);
     let round = world.supervisor.round(world.now, (&world.config, &world.state), &actions, &busy);
-    assert_eq!(round, Round::default());
+    assert_eq!(round, SupervisionRound::default());
 }
 
-fn stops(round: &Round) -> Option<u32> {
+fn stops(round: &SupervisionRound) -> Option<u32> {
     round.pods.get(&pod())?.iter().find_map(|step| {
         if let PodAction::StopContainer { grace_seconds, .. } = step { Some(*grace_seconds) } else { None }
     })
@@ -297,11 +297,11 @@ fn one_is_healthy_from_its_first_answer_until_one_fails() {
     world.answer(Ok(()));
     assert_eq!(healthy(&world), ["c0"]);
     world.state.healthy = world.supervisor.healthy();
-    assert!(world.state.vouches(&pod()));
+    assert!(world.state.reports_healthy(&pod()));
     world.answer(Err("silence".to_owned()));
     assert_eq!(healthy(&world), Vec::<String>::new());
     world.answer(Ok(()));
     world.end();
     world.state.healthy = world.supervisor.healthy();
-    assert!(!world.state.vouches(&pod()), "another container was not asked yet");
+    assert!(!world.state.reports_healthy(&pod()), "another container was not asked yet");
 }

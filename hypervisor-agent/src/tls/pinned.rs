@@ -20,7 +20,7 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject};
 
-use super::{SESSIONS, TlsError};
+use super::{AgentTlsError, SESSIONS};
 
 /// Whoever answers on the port is not the container that was given this certificate.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +28,7 @@ use super::{SESSIONS, TlsError};
 struct AnotherKey;
 
 /// A public key, as certificates hold it (`SubjectPublicKeyInfo`).
-pub(crate) type PublicKey = Vec<u8>;
+pub(crate) type SubjectPublicKey = Vec<u8>;
 
 /// A client of a server that is known by its keys: dates, names and issuers of its certificate are nothing to it.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ pub(crate) struct PinnedClient {
 
 impl PinnedClient {
     /// A client that takes a server with one of these keys, and shows a certificate with its key where it is asked for one.
-    pub(crate) fn new(keys: Vec<PublicKey>, identity: Option<(&[u8], &[u8])>) -> Result<Self, TlsError> {
+    pub(crate) fn new(keys: Vec<SubjectPublicKey>, identity: Option<(&[u8], &[u8])>) -> Result<Self, AgentTlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let proof = Arc::new(AtomicBool::new(false));
         let algorithms = provider.signature_verification_algorithms;
@@ -48,16 +48,17 @@ impl PinnedClient {
         let versions = if identity.is_some() { &[&TLS12][..] } else { DEFAULT_VERSIONS };
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)
-            .map_err(TlsError::Unusable)?
+            .map_err(AgentTlsError::Unusable)?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier));
         let mut config = match identity {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
-                let chain =
-                    CertificateDer::pem_slice_iter(certificate).collect::<Result<_, _>>().map_err(TlsError::Pem)?;
-                let key = PrivateKeyDer::from_pem_slice(key).map_err(TlsError::Pem)?;
-                builder.with_client_auth_cert(chain, key).map_err(TlsError::Unusable)?
+                let chain = CertificateDer::pem_slice_iter(certificate)
+                    .collect::<Result<_, _>>()
+                    .map_err(AgentTlsError::Pem)?;
+                let key = PrivateKeyDer::from_pem_slice(key).map_err(AgentTlsError::Pem)?;
+                builder.with_client_auth_cert(chain, key).map_err(AgentTlsError::Unusable)?
             }
         };
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
@@ -66,24 +67,24 @@ impl PinnedClient {
 
     /// Whether the server proved its key and then refused the certificate that it was shown. Asked after each connection, one after the
     /// other.
-    pub(crate) fn was_refused_by_it(&self, error: &(dyn std::error::Error + 'static)) -> bool {
+    pub(crate) fn server_refused_certificate(&self, error: &(dyn std::error::Error + 'static)) -> bool {
         self.proof.swap(false, Ordering::Relaxed) && is_about_our_certificate(error)
     }
 }
 
 /// The key of the first certificate in a PEM text: the server's own.
-pub(crate) fn public_key(certificate: &[u8]) -> Result<PublicKey, TlsError> {
-    let certificate = CertificateDer::from_pem_slice(certificate).map_err(TlsError::Pem)?;
-    key_of(&certificate).map_err(TlsError::Unusable)
+pub(crate) fn public_key(certificate: &[u8]) -> Result<SubjectPublicKey, AgentTlsError> {
+    let certificate = CertificateDer::from_pem_slice(certificate).map_err(AgentTlsError::Pem)?;
+    key_of(&certificate).map_err(AgentTlsError::Unusable)
 }
 
-fn key_of(certificate: &CertificateDer<'_>) -> Result<PublicKey, Error> {
+fn key_of(certificate: &CertificateDer<'_>) -> Result<SubjectPublicKey, Error> {
     Ok(ParsedCertificate::try_from(certificate)?.subject_public_key_info().to_vec())
 }
 
 #[derive(Debug)]
 struct ByKey {
-    keys: Vec<PublicKey>,
+    keys: Vec<SubjectPublicKey>,
     algorithms: WebPkiSupportedAlgorithms,
     /// Whether the last server that was met has proved that it holds its key.
     proof: Arc<AtomicBool>,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use keelway_api::{
     machine::{
-        CertificateFiles, Check, Container, DataRemoval, File, Format, FormatRange, Liveness, MachineConfig, Mount,
-        OnChange, Pod, PodDigests, Resources, Servers, Start,
+        CertificateFiles, ConfigFormat, Container, ContainerCheck, ContainerResources, DataRemoval, FormatRange,
+        HaproxyServers, Liveness, MachineConfig, Mount, OnChange, Pod, PodDigests, PodFile, Start,
     },
     name::PodName,
     registry::RegistryCredentials,
@@ -15,13 +15,13 @@ use super::{WireError, all, pod_name};
 use crate::proto::{self, liveness::Check as WireCheck};
 
 /// A config, with the digests that its driver made of its pods.
-pub(crate) struct Revised<'a> {
+pub(crate) struct RevisedConfig<'a> {
     pub(crate) config: &'a MachineConfig,
     pub(crate) digests: &'a BTreeMap<PodName, PodDigests>,
 }
 
-impl From<Revised<'_>> for proto::MachineConfig {
-    fn from(Revised { config, digests }: Revised<'_>) -> Self {
+impl From<RevisedConfig<'_>> for proto::MachineConfig {
+    fn from(RevisedConfig { config, digests }: RevisedConfig<'_>) -> Self {
         let pods = config.pods.iter().map(|(name, pod)| proto::Pod {
             name: Some(name.into()),
             user: pod.user,
@@ -47,8 +47,8 @@ impl From<Revised<'_>> for proto::MachineConfig {
             digest: String::new(),
         };
         match config.format {
-            Format::One => of_format_1,
-            Format::Two => Self {
+            ConfigFormat::One => of_format_1,
+            ConfigFormat::Two => Self {
                 pods: config
                     .pods
                     .keys()
@@ -69,9 +69,9 @@ fn revised(pod: proto::Pod, digests: Option<&PodDigests>) -> proto::Pod {
 }
 
 /// The format of a config, before anything else of it is read.
-fn format_of(config: &proto::MachineConfig) -> Result<Format, WireError> {
-    let number = config.format.max(Format::One.number());
-    Format::of_number(number).ok_or(WireError::Format { format: number, known: FormatRange::OWN })
+fn format_of(config: &proto::MachineConfig) -> Result<ConfigFormat, WireError> {
+    let number = config.format.max(ConfigFormat::One.number());
+    ConfigFormat::of_number(number).ok_or(WireError::Format { format: number, known: FormatRange::OWN })
 }
 
 /// A config, and the digests that its driver made of its pods. Those of format 1 come without them: they are made here, as v0.1.0 made them.
@@ -83,7 +83,7 @@ pub(crate) fn read(
     let revisions: Vec<Result<_, WireError>> =
         config.pods.iter_mut().map(|pod| Ok((pod_name(pod.name.clone())?, take(pod)))).collect();
     let config = MachineConfig::try_from(config)?;
-    if format == Format::One {
+    if format == ConfigFormat::One {
         let digests = config.pod_digests();
         return Ok((config, digests));
     }
@@ -115,7 +115,7 @@ impl TryFrom<proto::MachineConfig> for MachineConfig {
             let registries = pod.registries.into_iter().map(|(image, found)| (image, found.into())).collect();
             Ok((name, Pod { user, files, data, containers, pause_image, servers, start, hold, registries }))
         });
-        let removals = if format == Format::One { Vec::new() } else { config.removals };
+        let removals = if format == ConfigFormat::One { Vec::new() } else { config.removals };
         Ok(Self {
             format,
             installation: config.installation.parse()?,
@@ -139,14 +139,14 @@ fn removal(removal: proto::DataRemoval) -> Result<(PodName, DataRemoval), WireEr
     Ok((pod_name(pod)?, DataRemoval { member, reason }))
 }
 
-impl From<&Servers> for proto::Servers {
-    fn from(servers: &Servers) -> Self {
+impl From<&HaproxyServers> for proto::Servers {
+    fn from(servers: &HaproxyServers) -> Self {
         let addresses = servers.addresses.iter().map(|(name, address)| (name.clone(), address.to_string()));
         Self { options: servers.options.clone(), addresses: addresses.collect() }
     }
 }
 
-impl TryFrom<proto::Servers> for Servers {
+impl TryFrom<proto::Servers> for HaproxyServers {
     type Error = WireError;
 
     fn try_from(servers: proto::Servers) -> Result<Self, WireError> {
@@ -188,8 +188,8 @@ impl From<proto::RegistryCredentials> for RegistryCredentials {
     }
 }
 
-impl From<&File> for proto::File {
-    fn from(file: &File) -> Self {
+impl From<&PodFile> for proto::File {
+    fn from(file: &PodFile) -> Self {
         let on_change = match file.on_change {
             OnChange::PickedUp => proto::OnChange::PickedUp,
             OnChange::Restart => proto::OnChange::Restart,
@@ -198,7 +198,7 @@ impl From<&File> for proto::File {
     }
 }
 
-impl TryFrom<proto::File> for File {
+impl TryFrom<proto::File> for PodFile {
     type Error = WireError;
 
     fn try_from(file: proto::File) -> Result<Self, WireError> {
@@ -248,7 +248,7 @@ impl TryFrom<proto::Container> for Container {
             mounts: mounts
                 .map(|mount| Mount { source: mount.source, target: mount.target, read_only: mount.read_only })
                 .collect(),
-            resources: Resources {
+            resources: ContainerResources {
                 cpu_request_millis: resources.cpu_request_millis,
                 cpu_limit_millis: resources.cpu_limit_millis,
                 memory_limit_bytes: resources.memory_limit_bytes,
@@ -262,20 +262,22 @@ impl TryFrom<proto::Container> for Container {
 impl From<&Liveness> for proto::Liveness {
     fn from(liveness: &Liveness) -> Self {
         let check = match &liveness.check {
-            Check::Https { address, path, server_name, authority, identity } => WireCheck::Https(proto::HttpsCheck {
-                address: address.to_string(),
-                path: path.clone(),
-                server_name: server_name.clone(),
-                authority: authority.clone(),
-                identity: identity.as_ref().map(|files| proto::CertificateFiles {
-                    certificate: files.certificate.clone(),
-                    key: files.key.clone(),
-                }),
-            }),
-            Check::Http { address, path } => {
+            ContainerCheck::Https { address, path, server_name, authority, identity } => {
+                WireCheck::Https(proto::HttpsCheck {
+                    address: address.to_string(),
+                    path: path.clone(),
+                    server_name: server_name.clone(),
+                    authority: authority.clone(),
+                    identity: identity.as_ref().map(|files| proto::CertificateFiles {
+                        certificate: files.certificate.clone(),
+                        key: files.key.clone(),
+                    }),
+                })
+            }
+            ContainerCheck::Http { address, path } => {
                 WireCheck::Http(proto::HttpCheck { address: address.to_string(), path: path.clone() })
             }
-            Check::Socket { path, request, answer } => WireCheck::Socket(proto::SocketCheck {
+            ContainerCheck::Socket { path, request, answer } => WireCheck::Socket(proto::SocketCheck {
                 path: path.clone(),
                 request: request.clone(),
                 answer: answer.clone(),
@@ -296,7 +298,7 @@ impl TryFrom<proto::Liveness> for Liveness {
 
     fn try_from(liveness: proto::Liveness) -> Result<Self, WireError> {
         let check = match liveness.check.ok_or(WireError::Missing("what is asked for liveness"))? {
-            WireCheck::Https(https) => Check::Https {
+            WireCheck::Https(https) => ContainerCheck::Https {
                 address: https.address.parse()?,
                 path: https.path,
                 server_name: https.server_name,
@@ -305,9 +307,9 @@ impl TryFrom<proto::Liveness> for Liveness {
                     .identity
                     .map(|files| CertificateFiles { certificate: files.certificate, key: files.key }),
             },
-            WireCheck::Http(http) => Check::Http { address: http.address.parse()?, path: http.path },
+            WireCheck::Http(http) => ContainerCheck::Http { address: http.address.parse()?, path: http.path },
             WireCheck::Socket(socket) => {
-                Check::Socket { path: socket.path, request: socket.request, answer: socket.answer }
+                ContainerCheck::Socket { path: socket.path, request: socket.request, answer: socket.answer }
             }
         };
         Ok(Self {

@@ -7,9 +7,10 @@ use keelway_api::{
     Time,
     hypervisor::Applied,
     machine::{
-        AgentIdentity, Amount, CertificateFiles, CgroupDriver, Check, Container, ContainerPhase, ContainerState,
-        DataRemoval, DataState, Disk, Figures, File, FileState, Format, Liveness, MachineState, Mount, OnChange, Pod,
-        PortFacts, Resources, RuntimeFacts, SandboxState, ServerAdmin, ServerState, Servers, Start, SystemFacts,
+        AgentIdentity, Amount, CertificateFiles, CgroupDriver, ConfigFormat, Container, ContainerCheck, ContainerPhase,
+        ContainerResources, ContainerState, DataRemoval, DataState, Disk, Figures, FileState, HaproxyServers, Liveness,
+        MachineState, Mount, OnChange, Pod, PodFile, PortFacts, RuntimeFacts, SandboxState, ServerAdmin, ServerState,
+        Start, SystemFacts,
     },
     registry::RegistryCredentials,
 };
@@ -43,18 +44,18 @@ fn server() -> impl Strategy<Value = ServerState> {
     })
 }
 
-fn check() -> impl Strategy<Value = Check> {
+fn check() -> impl Strategy<Value = ContainerCheck> {
     let identity = ("[a-z]{1,9}", "[a-z]{1,9}").prop_map(|(certificate, key)| CertificateFiles { certificate, key });
     prop_oneof![
-        (address(), option::of(identity)).prop_map(|(address, identity)| Check::Https {
+        (address(), option::of(identity)).prop_map(|(address, identity)| ContainerCheck::Https {
             address,
             path: "/livez?exclude=etcd".to_owned(),
             server_name: "kubernetes".to_owned(),
             authority: "ca.crt".to_owned(),
             identity,
         }),
-        address().prop_map(|address| Check::Http { address, path: "/healthz".to_owned() }),
-        "[a-z]{1,9}".prop_map(|name| Check::Socket {
+        address().prop_map(|address| ContainerCheck::Http { address, path: "/healthz".to_owned() }),
+        "[a-z]{1,9}".prop_map(|name| ContainerCheck::Socket {
             path: format!("run/{name}"),
             request: "show info".to_owned(),
             answer: "Name".to_owned(),
@@ -82,7 +83,11 @@ fn container() -> impl Strategy<Value = Container> {
             image: "registry.example/image:1".to_owned(),
             command,
             mounts: vec![Mount { source: "files".to_owned(), target: "/etc".to_owned(), read_only }],
-            resources: Resources { cpu_request_millis: request, cpu_limit_millis: limit, memory_limit_bytes: memory },
+            resources: ContainerResources {
+                cpu_request_millis: request,
+                cpu_limit_millis: limit,
+                memory_limit_bytes: memory,
+            },
             stop_seconds,
             liveness,
         },
@@ -90,13 +95,13 @@ fn container() -> impl Strategy<Value = Container> {
 }
 
 fn config() -> impl Strategy<Value = MachineConfig> {
-    let file = (vec(any::<u8>(), 0..64), any::<bool>()).prop_map(|(content, restart)| File {
+    let file = (vec(any::<u8>(), 0..64), any::<bool>()).prop_map(|(content, restart)| PodFile {
         path: "pki/ca.key".to_owned(),
         content,
         on_change: if restart { OnChange::Restart } else { OnChange::PickedUp },
     });
     let servers = btree_map("[a-z]{1,9}/[a-z]{1,9}", address(), 0..3)
-        .prop_map(|addresses| Servers { options: "check".to_owned(), addresses });
+        .prop_map(|addresses| HaproxyServers { options: "check".to_owned(), addresses });
     let starts = [Start::Always, Start::Never, Start::Later, Start::OnMarkedData, Start::OnUsedData];
     let start = proptest::sample::select(starts.to_vec());
     let registry = ("[a-z]{1,9}", "[a-z]{0,9}");
@@ -123,7 +128,7 @@ fn config() -> impl Strategy<Value = MachineConfig> {
     let removals = btree_map(name(), removal, 0..3);
     let parts = (btree_map(name(), pod, 0..3), any::<u64>(), any::<u64>(), others, removals);
     parts.prop_map(|(pods, term, generation, others, removals)| MachineConfig {
-        format: Format::NEWEST,
+        format: ConfigFormat::NEWEST,
         installation: "00000000000000ff".parse().unwrap(),
         term,
         generation,
@@ -241,8 +246,8 @@ proptest! {
     /// What an agent of v0.1.0 is sent is what v0.1.0 sent.
     #[test]
     fn a_config_of_format_1_has_nothing_that_came_later(config in config()) {
-        let config = MachineConfig { format: Format::One, ..config };
-        let sent = proto::MachineConfig::from(Revised { config: &config, digests: &config.pod_digests() });
+        let config = MachineConfig { format: ConfigFormat::One, ..config };
+        let sent = proto::MachineConfig::from(RevisedConfig { config: &config, digests: &config.pod_digests() });
         prop_assert_eq!((sent.format, sent.digest.as_str(), sent.removals.len()), (0, "", 0));
         prop_assert!(sent.pods.iter().all(|pod| pod.revision.is_empty() && pod.content.is_empty()));
         let (back, digests) = read_config(sent).unwrap();

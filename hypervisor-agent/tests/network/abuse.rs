@@ -13,7 +13,7 @@ use std::{
 
 use futures::future::join_all;
 use keelway_cri::fake::{self, Fake};
-use keelway_hypervisor_agent::client::{Client, channel};
+use keelway_hypervisor_agent::client::{HypervisorAgentClient, channel};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 use tokio::{
@@ -97,12 +97,12 @@ impl Program {
     }
 
     fn channel(&self, driver: &TempDir) -> Channel {
-        let identity = Arc::new(keelway_tls::Client::new(files(driver.path())).unwrap());
+        let identity = Arc::new(keelway_tls::TlsClient::new(files(driver.path())).unwrap());
         channel(&self.address.to_string(), &MACHINE.parse().unwrap(), identity).unwrap()
     }
 
-    fn client(&self, driver: &TempDir) -> Client {
-        Client::on_channel(self.channel(driver))
+    fn client(&self, driver: &TempDir) -> HypervisorAgentClient {
+        HypervisorAgentClient::on_channel(self.channel(driver))
     }
 
     async fn serves(&self, driver: &TempDir) -> bool {

@@ -13,7 +13,7 @@ use std::{
 use futures::stream;
 use http_body_util::StreamBody;
 use hyper::body::{Bytes, Frame};
-use keelway_hypervisor_agent::agent::Bounds;
+use keelway_hypervisor_agent::agent::ConnectionLimits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{io::AsyncWriteExt, runtime::Handle, task::spawn_blocking, time::timeout};
 use tonic::{body::Body, transport::Channel};
@@ -43,7 +43,7 @@ async fn ten_thousand_that_say_nothing_take_a_few_places() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let mut installation = Installation::new(1);
-    let bounds = Bounds::default();
+    let bounds = ConnectionLimits::default();
     let machine = Machine::new(&mut installation, bounds);
     let driver = installation.driver(|_| {});
     let watching = machine.client(&driver);
@@ -61,7 +61,7 @@ async fn ten_thousand_that_say_nothing_take_a_few_places() {
     assert!(watching.state(WITHIN).await.is_ok(), "a conversation that stood goes on");
 
     // Where there is room for all, each takes its own.
-    let machine = Machine::new(&mut installation, Bounds { strangers: IDLE, ..bounds });
+    let machine = Machine::new(&mut installation, ConnectionLimits { strangers: IDLE, ..bounds });
     let _idle = say_nothing(&machine, IDLE / 10).await;
     let all = async {
         while Handle::current().metrics().num_alive_tasks() < IDLE / 10 {
@@ -107,7 +107,7 @@ pub(crate) async fn ask_with_chunks(channel: Channel, path: &str, chunks: usize)
 #[tokio::test]
 async fn a_message_of_a_gigabyte_is_refused_by_its_first_bytes() {
     let mut installation = Installation::new(1);
-    let machine = Machine::new(&mut installation, Bounds::default());
+    let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let driver = installation.driver(|_| {});
     assert!(machine.serves(&driver).await);
     for path in ["/keelway.agent.v1.Agent/Apply", "/runtime.v1.RuntimeService/Version"] {
@@ -146,7 +146,7 @@ pub(crate) fn question(nth: u32, path: &str, message: &[u8]) -> Vec<u8> {
 #[tokio::test]
 async fn who_asks_and_does_not_read_loses_its_place() {
     let mut installation = Installation::new(1);
-    let bounds = Bounds { conversations: 1, silence: Duration::from_secs(1), ..Bounds::default() };
+    let bounds = ConnectionLimits { conversations: 1, silence: Duration::from_secs(1), ..ConnectionLimits::default() };
     let machine = Machine::new(&mut installation, bounds);
     let driver = installation.driver(|_| {});
     let mut stuck = converse(&machine, &tls(Some(&driver))).await.unwrap();

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use futures::StreamExt;
 use keelway_api::machine::{Digest, MachineConfig, sha256_hex};
-use keelway_cri::{Deadlines, Runtime};
-use keelway_hypervisor_agent::{agent::Bounds, client::Handover, converge::applied_by, report::chain_text};
+use keelway_cri::{CriRuntime, Deadlines};
+use keelway_hypervisor_agent::{
+    agent::ConnectionLimits, client::ConfigDelivery, converge::applied_by, report::chain_text,
+};
 use tokio::time::timeout;
 
 use crate::{
@@ -18,7 +20,7 @@ use crate::{
 #[tokio::test]
 async fn the_driver_is_served() {
     let mut installation = Installation::new(1);
-    let machine = Machine::new(&mut installation, Bounds::default());
+    let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let driver = installation.driver(|_| {});
     let client = machine.client(&driver);
     let finished = timeout(WITHIN, client.apply(&config(1, "a"), &|_| {})).await.unwrap().unwrap();
@@ -26,7 +28,7 @@ async fn the_driver_is_served() {
     let state = client.state(WITHIN).await.unwrap();
     assert_eq!(state.applied.map(|applied| applied.generation), Some(1));
     // On the same port, what is passed on to the runtime.
-    let runtime = Runtime::on_channel(machine.channel(driver.path()), Deadlines::default());
+    let runtime = CriRuntime::on_channel(machine.channel(driver.path()), Deadlines::default());
     runtime.version().await.unwrap();
     let containers = runtime.list_containers(&std::collections::BTreeMap::new()).await.unwrap();
     assert_eq!(containers.len(), 1);
@@ -50,7 +52,7 @@ async fn the_driver_is_served() {
 #[tokio::test]
 async fn what_a_look_found_is_told_as_often_as_it_is_asked_for() {
     let mut installation = Installation::new(1);
-    let machine = Machine::new(&mut installation, Bounds::default());
+    let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let client = machine.client(&installation.driver(|_| {}));
     timeout(WITHIN, client.apply(&config(1, "a"), &|_| {})).await.unwrap().unwrap();
     let mut revisions = client.watch(WITHIN).await.unwrap();
@@ -74,7 +76,7 @@ async fn what_a_look_found_is_told_as_often_as_it_is_asked_for() {
 #[tokio::test]
 async fn what_could_not_be_done_is_told_for_as_long_as_it_is_so() {
     let mut installation = Installation::new(1);
-    let machine = Machine::new(&mut installation, Bounds::default());
+    let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let client = machine.client(&installation.driver(|_| {}));
     let mut config = config(1, "a");
     let image = "example.test/missing:1";
@@ -98,7 +100,7 @@ async fn what_could_not_be_done_is_told_for_as_long_as_it_is_so() {
 #[tokio::test]
 async fn a_config_may_leave_out_what_the_agent_has() {
     let mut installation = Installation::new(1);
-    let machine = Machine::new(&mut installation, Bounds::default());
+    let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let client = machine.client(&installation.driver(|_| {}));
     timeout(WITHIN, client.apply(&config(1, "a"), &|_| {})).await.unwrap().unwrap();
     let before = client.state(WITHIN).await.unwrap();
@@ -108,7 +110,7 @@ async fn a_config_may_leave_out_what_the_agent_has() {
         let digests =
             whole.pods.iter().map(|(name, pod)| (name.clone(), digest.unwrap_or_else(|| pod.content_digest())));
         let config = MachineConfig { pods: BTreeMap::new(), ..whole.clone() };
-        Handover { config, same: digests.collect(), digest: Some(whole.digest()) }
+        ConfigDelivery { config, unchanged: digests.collect(), digest: Some(whole.digest()) }
     };
     let refused = timeout(WITHIN, client.apply(same(Some([0; 32])), &|_| {})).await.unwrap().unwrap_err();
     assert!(chain_text(&refused).contains("hand over all of them"), "{}", chain_text(&refused));
@@ -119,14 +121,14 @@ async fn a_config_may_leave_out_what_the_agent_has() {
     let state = client.state(WITHIN).await.unwrap();
     assert_eq!((state.sandboxes, state.containers), (before.sandboxes, before.containers), "what runs goes on");
     assert_eq!(state.applied.unwrap(), applied_by(&whole));
-    let wrong = Handover { digest: Some(config(3, "b").digest()), ..same(None) };
+    let wrong = ConfigDelivery { digest: Some(config(3, "b").digest()), ..same(None) };
     assert!(timeout(WITHIN, client.apply(wrong, &|_| {})).await.unwrap().is_err(), "its digest is of something else");
 }
 
 #[tokio::test]
 async fn certificates_are_replaced_under_a_conversation() {
     let mut installation = Installation::new(1);
-    let machine = Machine::new(&mut installation, Bounds::default());
+    let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let (driver, other) = (installation.driver(|_| {}), installation.driver(|_| {}));
     let client = machine.client(&driver);
     timeout(WITHIN, client.apply(&config(1, "a"), &|_| {})).await.unwrap().unwrap();
@@ -149,7 +151,7 @@ async fn certificates_are_replaced_under_a_conversation() {
 #[tokio::test]
 async fn conversations_end_with_the_agent() {
     let mut installation = Installation::new(1);
-    let machine = Machine::new(&mut installation, Bounds::default());
+    let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let driver = installation.driver(|_| {});
     let mut revisions = machine.client(&driver).watch(WITHIN).await.unwrap();
     revisions.next().await.unwrap();
@@ -164,7 +166,7 @@ const ROUNDS: u32 = 100;
 #[tokio::test]
 async fn a_driver_that_is_cut_off_leaves_disk_and_memory_the_same() {
     let mut installation = Installation::new(1);
-    let machine = Machine::new(&mut installation, Bounds::default());
+    let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let driver = installation.driver(|_| {});
     let client = machine.client(&driver);
     let config = |generation: u64| config(generation, &format!("content {generation}."));

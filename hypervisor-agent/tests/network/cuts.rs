@@ -4,8 +4,8 @@ use std::{net::SocketAddr, sync::Arc};
 
 use keelway_api::machine::MachineConfig;
 use keelway_hypervisor_agent::{
-    agent::Bounds,
-    client::{Client, channel},
+    agent::ConnectionLimits,
+    client::{HypervisorAgentClient, channel},
 };
 use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 use tempfile::TempDir;
@@ -68,10 +68,10 @@ impl Network {
         Self { address, cut }
     }
 
-    fn client(&self, identity: &TempDir) -> Client {
-        let identity = keelway_tls::Client::new(files(identity.path())).unwrap();
+    fn client(&self, identity: &TempDir) -> HypervisorAgentClient {
+        let identity = keelway_tls::TlsClient::new(files(identity.path())).unwrap();
         let name = MACHINE.parse().unwrap();
-        Client::on_channel(channel(&self.address.to_string(), &name, Arc::new(identity)).unwrap())
+        HypervisorAgentClient::on_channel(channel(&self.address.to_string(), &name, Arc::new(identity)).unwrap())
     }
 }
 
@@ -139,7 +139,7 @@ async fn insist(network: &Network, driver: &TempDir, config: &MachineConfig, ran
 
 async fn each_config_has_effect_once(rounds: u64, seed: u64) {
     let mut installation = Installation::new(1);
-    let machine = Machine::new(&mut installation, Bounds::default());
+    let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let driver = installation.driver(|_| {});
     let (network, direct) = (Network::before(machine.address).await, machine.client(&driver));
     let mut random = ChaCha8Rng::seed_from_u64(seed);

@@ -8,9 +8,9 @@ use std::{
     },
 };
 
-use keelway_hypervisor_agent::enrollment::{EnrollError, Granted, enroll};
-use keelway_pki::{EnrollmentToken, IssuedCertificate, LeafRequest, ProvenChannel, Side, Usage};
-use keelway_tls::{Provisional, greet, meet};
+use keelway_hypervisor_agent::enrollment::{EnrollError, GrantedIdentity, enroll};
+use keelway_pki::{CertificateUsage, EnrollmentSide, EnrollmentToken, IssuedCertificate, LeafRequest, ProvenChannel};
+use keelway_tls::{ProvisionalServer, connect_unverified, read_client_hello};
 use rand::{SeedableRng, rngs::ChaCha8Rng};
 use rustls_pki_types::ServerName;
 use tokio::{
@@ -34,7 +34,7 @@ pub(crate) const FIRST: &str = "4000000000000000000000000000000f";
 async fn enroll_at(
     address: SocketAddr,
     token: &EnrollmentToken,
-    grant: impl FnOnce(&str) -> Granted,
+    grant: impl FnOnce(&str) -> GrantedIdentity,
 ) -> Result<(), EnrollError> {
     let stream = TcpStream::connect(address).await.unwrap();
     enroll(stream, &MACHINE.parse().unwrap(), token, |request| Ok(grant(request))).await
@@ -135,7 +135,7 @@ async fn an_agent_that_does_not_hold_the_token_gets_no_certificate() {
     // It says what an agent would, with a proof that it made up.
     tokio::spawn(async move {
         let provisional = provisional();
-        let greeted = greet(impostor.accept().await.unwrap().0).await.unwrap();
+        let greeted = read_client_hello(impostor.accept().await.unwrap().0).await.unwrap();
         let (mut stream, _) = provisional.finish(greeted).await.unwrap();
         let length = stream.read_u32().await.unwrap();
         stream.read_exact(&mut vec![0; usize::try_from(length).unwrap()]).await.unwrap();
@@ -175,8 +175,8 @@ async fn a_certificate_is_taken_for_its_own_name_of_its_own_installation_and_of_
         ("another machine", |of| of.dns_names = vec!["hv-2.hypervisor.keelway".to_owned()]),
         ("another installation", |of| of.organizations = vec!["00000000000000ee".to_owned()]),
         ("another machine", |of| of.dns_names.truncate(1)),
-        ("both sides", |of| of.usages = vec![Usage::ClientAuth]),
-        ("both sides", |of| of.usages = vec![Usage::ServerAuth]),
+        ("both sides", |of| of.usages = vec![CertificateUsage::ClientAuth]),
+        ("both sides", |of| of.usages = vec![CertificateUsage::ServerAuth]),
         ("does not hold", |of| of.validity = hours(-2, -1)),
     ];
     for (why, differs) in unlike {
@@ -255,7 +255,7 @@ async fn who_says_nothing_or_too_much_keeps_nobody_from_it() {
     let machine = Machine::enrolling(&token);
     let stranger = async || {
         let stream = TcpStream::connect(machine.address).await.unwrap();
-        meet(ServerName::try_from(AGENT).unwrap(), stream).await.unwrap().0
+        connect_unverified(ServerName::try_from(AGENT).unwrap(), stream).await.unwrap().0
     };
     let mut silent = Vec::new();
     for _ in 0..300 {
@@ -270,17 +270,17 @@ async fn who_says_nothing_or_too_much_keeps_nobody_from_it() {
     assert_eq!(silent.len(), 300);
 }
 
-fn provisional() -> Provisional {
+fn provisional() -> ProvisionalServer {
     let request = LeafRequest {
         common_name: "keelway:agent".to_owned(),
         organizations: vec![ID.to_owned()],
         dns_names: vec![AGENT.to_owned()],
         ip_addresses: Vec::new(),
-        usages: vec![Usage::ServerAuth],
+        usages: vec![CertificateUsage::ServerAuth],
         validity: hours(-1, 1),
     };
     let shown = IssuedCertificate::self_signed(&request, &mut ChaCha8Rng::seed_from_u64(3)).unwrap();
-    Provisional::new(&shown.certificate_pem, shown.key_pem.expose()).unwrap()
+    ProvisionalServer::new(&shown.certificate_pem, shown.key_pem.expose()).unwrap()
 }
 
 /// A man in the middle: a connection to each side, with a certificate of his own, and what comes on one goes out on the other.
@@ -290,9 +290,9 @@ async fn man_in_the_middle(agent: SocketAddr) -> SocketAddr {
     tokio::spawn(async move {
         let provisional = provisional();
         while let Ok((stream, _)) = listener.accept().await {
-            let (mut driver, _) = provisional.finish(greet(stream).await.unwrap()).await.unwrap();
+            let (mut driver, _) = provisional.finish(read_client_hello(stream).await.unwrap()).await.unwrap();
             let to_agent = TcpStream::connect(agent).await.unwrap();
-            let (mut agent, _) = meet(ServerName::try_from(AGENT).unwrap(), to_agent).await.unwrap();
+            let (mut agent, _) = connect_unverified(ServerName::try_from(AGENT).unwrap(), to_agent).await.unwrap();
             let _ = copy_bidirectional(&mut driver, &mut agent).await;
         }
     });
@@ -321,16 +321,16 @@ async fn a_proof_of_no_connection_passes_through_a_man_in_the_middle() {
     let proven = tokio::spawn({
         let token = token.clone();
         async move {
-            let greeted = greet(agent.accept().await.unwrap().0).await.unwrap();
+            let greeted = read_client_hello(agent.accept().await.unwrap().0).await.unwrap();
             let (mut stream, channel) = provisional().finish(greeted).await.unwrap();
             let mut proof = [0; 32];
             stream.read_exact(&mut proof).await.unwrap();
-            (token.proves(Side::Driver, &anywhere(), &proof), channel)
+            (token.proves(EnrollmentSide::Driver, &anywhere(), &proof), channel)
         }
     });
     let stream = TcpStream::connect(between).await.unwrap();
-    let (mut stream, channel) = meet(ServerName::try_from(AGENT).unwrap(), stream).await.unwrap();
-    stream.write_all(&token.proof(Side::Driver, &anywhere())).await.unwrap();
+    let (mut stream, channel) = connect_unverified(ServerName::try_from(AGENT).unwrap(), stream).await.unwrap();
+    stream.write_all(&token.proof(EnrollmentSide::Driver, &anywhere())).await.unwrap();
     stream.flush().await.unwrap();
     let (proven, of_agent) = proven.await.unwrap();
     assert!(proven && channel != of_agent);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_cri::v1::{self, runtime_service_client::RuntimeServiceClient};
-use keelway_hypervisor_agent::agent::Bounds;
+use keelway_hypervisor_agent::agent::ConnectionLimits;
 use tempfile::TempDir;
 use tokio::time::timeout;
 use tonic::{Code, Status, Streaming, transport::Channel};
@@ -82,7 +82,7 @@ async fn end(events: &mut Streaming<v1::ContainerEventResponse>) -> (usize, Stat
 #[tokio::test]
 async fn many_are_told_by_one_subscription() {
     let mut installation = Installation::new(1);
-    let machine = Machine::new(&mut installation, Bounds::default());
+    let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let driver = installation.driver(|_| {});
     let mut runtime = runtime(&machine, &driver);
     let mut subscribers = Vec::new();
@@ -99,7 +99,7 @@ async fn many_are_told_by_one_subscription() {
 #[tokio::test]
 async fn who_does_not_read_holds_up_nobody_and_is_told_what_it_missed() {
     let mut installation = Installation::new(1);
-    let machine = Machine::new(&mut installation, Bounds::default());
+    let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let driver = installation.driver(|_| {});
     let (mut runtime, mut apart) = (runtime(&machine, &driver), runtime(&machine, &driver));
     let mut slow = subscribe(&mut apart).await;

@@ -6,9 +6,9 @@ use jiff::{SignedDuration, Timestamp};
 use keelway_api::hypervisor::{ANY_AGENT, agent_name};
 use keelway_hypervisor_agent::{
     agent::DRIVER,
-    enrollment::{Granted, Trust},
+    enrollment::{DriverTrust, GrantedIdentity},
 };
-use keelway_pki::{Authority, AuthorityHash, EnrollmentToken, LeafRequest, Usage, Validity};
+use keelway_pki::{Authority, AuthorityHash, CertificateUsage, EnrollmentToken, LeafRequest, Validity};
 use keelway_tls::TlsFiles;
 use rand::{SeedableRng, rngs::ChaCha8Rng};
 use rustls::RootCertStore;
@@ -41,7 +41,7 @@ impl Installation {
             organizations: vec![ID.to_owned()],
             dns_names: Vec::new(),
             ip_addresses: Vec::new(),
-            usages: vec![Usage::ClientAuth],
+            usages: vec![CertificateUsage::ClientAuth],
             validity: hours(-1, 24),
         };
         Self { authority, random, request }
@@ -71,7 +71,12 @@ impl Installation {
     }
 
     /// What is granted to the agent of [`MACHINE`] by its request, where `differs` changes nothing.
-    pub(crate) fn grant(&mut self, request: &str, serial: &str, differs: impl FnOnce(&mut LeafRequest)) -> Granted {
+    pub(crate) fn grant(
+        &mut self,
+        request: &str,
+        serial: &str,
+        differs: impl FnOnce(&mut LeafRequest),
+    ) -> GrantedIdentity {
         self.grant_of(MACHINE, request, serial, differs)
     }
 
@@ -82,16 +87,16 @@ impl Installation {
         request: &str,
         serial: &str,
         differs: impl FnOnce(&mut LeafRequest),
-    ) -> Granted {
+    ) -> GrantedIdentity {
         let mut wanted = self.of_agent(machine);
         differs(&mut wanted);
         let certificate = self.authority.certify(request, &wanted, &serial.parse().unwrap(), &mut self.random).unwrap();
-        Granted { certificate, trust: self.trust(&[]) }
+        GrantedIdentity { certificate, trust: self.trust(&[]) }
     }
 
     /// Whom members of it trust, but for certificates of those files.
-    pub(crate) fn trust(&self, revoked: &[&TempDir]) -> Trust {
-        Trust { authorities: self.authority.certificate().pem().to_owned(), revoked: self.list(revoked) }
+    pub(crate) fn trust(&self, revoked: &[&TempDir]) -> DriverTrust {
+        DriverTrust { authorities: self.authority.certificate().pem().to_owned(), revoked: self.list(revoked) }
     }
 
     /// That agents' certificates of these serial numbers hold no more.
@@ -103,7 +108,7 @@ impl Installation {
         LeafRequest {
             common_name: "keelway:agent".to_owned(),
             dns_names: vec![agent_name(&machine.parse().unwrap()), ANY_AGENT.to_owned()],
-            usages: vec![Usage::ServerAuth, Usage::ClientAuth],
+            usages: vec![CertificateUsage::ServerAuth, CertificateUsage::ClientAuth],
             ..self.request.clone()
         }
     }

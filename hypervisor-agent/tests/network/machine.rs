@@ -9,15 +9,15 @@ use std::{
 };
 
 use keelway_api::{
-    machine::{Container, File, MachineConfig, OnChange, Pod, Resources, Start},
+    machine::{Container, ContainerResources, MachineConfig, OnChange, Pod, PodFile, Start},
     name::PodName,
 };
 use keelway_cri::{Deadlines, fake::Fake};
 use keelway_hypervisor_agent::{
     LocalMachine,
-    access::Access,
-    agent::{Bounds, Entrances, Listener, Network, NetworkError, run},
-    client::{Client, channel},
+    access::MachineAccess,
+    agent::{AgentListeners, AgentNetwork, AgentNetworkError, AgentUnixSocket, ConnectionLimits, run},
+    client::{HypervisorAgentClient, channel},
     enrollment::IdentityFolder,
 };
 use keelway_pki::EnrollmentToken;
@@ -44,14 +44,18 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// [`MACHINE`], with a port.
-    pub(crate) fn new(installation: &mut Installation, bounds: Bounds) -> Self {
+    pub(crate) fn new(installation: &mut Installation, bounds: ConnectionLimits) -> Self {
         Self::of(MACHINE, installation, |files| {
-            Network::of_files(files, bounds).unwrap().listening_on(LOOPBACK).unwrap()
+            AgentNetwork::of_files(files, bounds).unwrap().listening_on(LOOPBACK).unwrap()
         })
     }
 
     /// Another one on a network.
-    pub(crate) fn of(name: &str, installation: &mut Installation, network: impl FnOnce(TlsFiles) -> Network) -> Self {
+    pub(crate) fn of(
+        name: &str,
+        installation: &mut Installation,
+        network: impl FnOnce(TlsFiles) -> AgentNetwork,
+    ) -> Self {
         Self::with(|root| {
             fs::create_dir(root.join("tls")).unwrap();
             installation.write_agent_of(name, &root.join("tls"));
@@ -69,12 +73,12 @@ impl Machine {
         Self::with(|root| Ok(Self::enrolled(root, Some(token))?.waiting_at(at)))
     }
 
-    fn enrolled(root: &Path, token: Option<&EnrollmentToken>) -> Result<Network, NetworkError> {
+    fn enrolled(root: &Path, token: Option<&EnrollmentToken>) -> Result<AgentNetwork, AgentNetworkError> {
         let folder = IdentityFolder::new(root.join("identity"));
-        Network::enrolled(folder, token.cloned(), Bounds::default())?.listening_on(LOOPBACK)
+        AgentNetwork::enrolled(folder, token.cloned(), ConnectionLimits::default())?.listening_on(LOOPBACK)
     }
 
-    fn with(network: impl FnOnce(&Path) -> Result<Network, NetworkError>) -> Self {
+    fn with(network: impl FnOnce(&Path) -> Result<AgentNetwork, AgentNetworkError>) -> Self {
         let root = tempfile::Builder::new().prefix("keelway-network-").tempdir().unwrap();
         for path in ["var/lib", "var/log", "run"] {
             fs::create_dir_all(root.path().join(path)).unwrap();
@@ -91,13 +95,13 @@ impl Machine {
     }
 
     /// Runs an agent on it.
-    fn start(&mut self, network: Network) {
-        let access = Access::of_root(fs::File::open(self.root.path()).unwrap().into());
+    fn start(&mut self, network: AgentNetwork) {
+        let access = MachineAccess::of_root(fs::File::open(self.root.path()).unwrap().into());
         let local = LocalMachine::new(access, self.fake.runtime(Deadlines::default()), None);
         self.address = network.address().unwrap();
         self.stop = CancellationToken::new();
-        let socket = Listener::bind(&self.root.path().join("run/agent.sock")).unwrap();
-        let entrances = Entrances { socket, network: Some(network) };
+        let socket = AgentUnixSocket::bind(&self.root.path().join("run/agent.sock")).unwrap();
+        let entrances = AgentListeners { socket, network: Some(network) };
         let stop = self.stop.clone();
         self.running = Some(tokio::spawn(async move { run(local, entrances, stop).await.unwrap() }));
     }
@@ -136,12 +140,12 @@ impl Machine {
 
     /// The way for whom the files show.
     pub(crate) fn channel(&self, identity: &Path) -> Channel {
-        let identity = keelway_tls::Client::new(files(identity)).unwrap();
+        let identity = keelway_tls::TlsClient::new(files(identity)).unwrap();
         channel(&self.address.to_string(), &MACHINE.parse().unwrap(), Arc::new(identity)).unwrap()
     }
 
-    pub(crate) fn client(&self, identity: &TempDir) -> Client {
-        Client::on_channel(self.channel(identity.path()))
+    pub(crate) fn client(&self, identity: &TempDir) -> HypervisorAgentClient {
+        HypervisorAgentClient::on_channel(self.channel(identity.path()))
     }
 
     /// Whether it serves whom the files show.
@@ -153,14 +157,18 @@ impl Machine {
 pub(crate) fn config(generation: u64, content: &str) -> MachineConfig {
     let pod = Pod {
         user: 20_000,
-        files: vec![File { path: "key".to_owned(), content: content.into(), on_change: OnChange::PickedUp }],
+        files: vec![PodFile { path: "key".to_owned(), content: content.into(), on_change: OnChange::PickedUp }],
         data: vec!["data".to_owned()],
         containers: vec![Container {
             name: "main".to_owned(),
             image: "example.test/etcd:1".to_owned(),
             command: vec!["etcd".to_owned()],
             mounts: Vec::new(),
-            resources: Resources { cpu_request_millis: 100, cpu_limit_millis: None, memory_limit_bytes: 1 << 28 },
+            resources: ContainerResources {
+                cpu_request_millis: 100,
+                cpu_limit_millis: None,
+                memory_limit_bytes: 1 << 28,
+            },
             stop_seconds: 1,
             liveness: None,
         }],
@@ -172,7 +180,7 @@ pub(crate) fn config(generation: u64, content: &str) -> MachineConfig {
     };
     let name = PodName { cluster: "0123456789abcdef".parse().unwrap(), component: "etcd-0".parse().unwrap() };
     MachineConfig {
-        format: keelway_api::machine::Format::NEWEST,
+        format: keelway_api::machine::ConfigFormat::NEWEST,
         installation: ID.parse().unwrap(),
         term: 1,
         generation,

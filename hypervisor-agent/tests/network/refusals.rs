@@ -9,10 +9,10 @@ use std::{
 
 use keelway_api::machine::MachineConfig;
 use keelway_hypervisor_agent::{
-    agent::Bounds,
-    client::{Client, channel},
+    agent::ConnectionLimits,
+    client::{HypervisorAgentClient, channel},
 };
-use keelway_pki::{LeafRequest, Usage};
+use keelway_pki::{CertificateUsage, LeafRequest};
 use rustls::{
     ClientConfig, SupportedProtocolVersion,
     version::{TLS12, TLS13},
@@ -132,7 +132,7 @@ impl Write for Ear {
 #[tokio::test]
 async fn only_the_driver_of_the_installation_is_answered() {
     let (mut installation, mut other) = (Installation::new(1), Installation::new(2));
-    let machine = Machine::new(&mut installation, Bounds::default());
+    let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let driver = installation.driver(|_| {});
     let differs = |change: fn(&mut LeafRequest)| change;
     let unlike = [
@@ -145,7 +145,7 @@ async fn only_the_driver_of_the_installation_is_answered() {
         (
             "a server's",
             differs(|of| {
-                of.usages = vec![Usage::ServerAuth];
+                of.usages = vec![CertificateUsage::ServerAuth];
                 of.dns_names = vec![AGENT.to_owned()];
             }),
         ),
@@ -188,7 +188,7 @@ fn client_hello(minor: u8) -> Vec<u8> {
 #[tokio::test]
 async fn what_is_no_tls_1_3_is_not_answered() {
     let mut installation = Installation::new(1);
-    let machine = Machine::new(&mut installation, Bounds::default());
+    let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let driver = installation.driver(|_| {});
     let cases = [
         ("HTTP/2", PREFACE.to_vec()),
@@ -215,7 +215,7 @@ async fn what_is_no_tls_1_3_is_not_answered() {
 async fn a_config_that_is_old_or_for_somebody_else_has_no_effect() {
     const SECRET: &str = "what only the component may know";
     let mut installation = Installation::new(1);
-    let machine = Machine::new(&mut installation, Bounds::default());
+    let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let driver = installation.driver(|_| {});
     let client = machine.client(&driver);
     let apply = async |config: &MachineConfig| timeout(WITHIN, client.apply(config, &|_| {})).await.unwrap();
@@ -232,9 +232,12 @@ async fn a_config_that_is_old_or_for_somebody_else_has_no_effect() {
         assert!(refused.contains(why) && log.text().contains(why), "{refused}\n{}", log.text());
     }
     // Whoever dials another machine's agent finds that this is none.
-    let identity = Arc::new(keelway_tls::Client::new(files(driver.path())).unwrap());
+    let identity = Arc::new(keelway_tls::TlsClient::new(files(driver.path())).unwrap());
     let other = channel(&machine.address.to_string(), &"hv-2".parse().unwrap(), identity).unwrap();
-    timeout(WITHIN, Client::on_channel(other).apply(&config(3, SECRET), &|_| {})).await.unwrap().unwrap_err();
+    timeout(WITHIN, HypervisorAgentClient::on_channel(other).apply(&config(3, SECRET), &|_| {}))
+        .await
+        .unwrap()
+        .unwrap_err();
     assert_eq!(client.state(WITHIN).await.unwrap().applied.unwrap().generation, 2);
     assert!(log.text().contains("refused a connection") && !log.text().contains(SECRET), "{}", log.text());
     apply(&config(3, SECRET)).await.unwrap();
@@ -244,7 +247,7 @@ async fn a_config_that_is_old_or_for_somebody_else_has_no_effect() {
 #[tokio::test]
 async fn a_driver_takes_nobody_else_for_the_agent() {
     let (mut installation, mut other) = (Installation::new(1), Installation::new(2));
-    let stranger = Machine::new(&mut other, Bounds::default());
+    let stranger = Machine::new(&mut other, ConnectionLimits::default());
     assert!(stranger.serves(&other.driver(|_| {})).await);
     assert!(!stranger.serves(&installation.driver(|_| {})).await);
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use keelway_hypervisor_agent::{
-    client::{Client, ClientError, channel},
-    enrollment::Trust,
+    client::{AgentClientError, HypervisorAgentClient, channel},
+    enrollment::DriverTrust,
     tls::client_without,
 };
 
@@ -25,7 +25,7 @@ async fn enrolled_machine(installation: &mut Installation) -> Machine {
     machine
 }
 
-async fn serial(client: &Client) -> String {
+async fn serial(client: &HypervisorAgentClient) -> String {
     client.state(WITHIN).await.unwrap().identity.unwrap().serial
 }
 
@@ -61,7 +61,7 @@ async fn a_certificate_that_nobody_asked_for_is_not_taken() {
     let machine = enrolled_machine(&mut installation).await;
     let driver = installation.driver(|_| {});
     let client = machine.client(&driver);
-    let refused = |given: Result<(), ClientError>| matches!(given, Err(ClientError::Refused(_)));
+    let refused = |given: Result<(), AgentClientError>| matches!(given, Err(AgentClientError::Refused(_)));
     let request = client.request_certificate(WITHIN).await.unwrap();
     let of_another =
         installation.grant(&request, SECOND, |of| of.dns_names = vec!["hv-2.hypervisor.keelway".to_owned()]);
@@ -72,9 +72,9 @@ async fn a_certificate_that_nobody_asked_for_is_not_taken() {
     assert!(refused(give(late.certificate).await));
     assert_eq!(serial(&client).await, FIRST);
     // Nobody keeps files that are somebody else's.
-    let by_hand = Machine::new(&mut Installation::new(1), keelway_hypervisor_agent::agent::Bounds::default());
+    let by_hand = Machine::new(&mut Installation::new(1), keelway_hypervisor_agent::agent::ConnectionLimits::default());
     let client = by_hand.client(&driver);
-    assert!(matches!(client.request_certificate(WITHIN).await, Err(ClientError::Refused(_))));
+    assert!(matches!(client.request_certificate(WITHIN).await, Err(AgentClientError::Refused(_))));
     assert_eq!(client.state(WITHIN).await.unwrap().identity, None);
 }
 
@@ -100,11 +100,11 @@ async fn an_agent_that_is_revoked_is_spoken_with_no_more() {
     let answers = async |list: Option<String>| {
         let list = list.as_ref().map(String::as_bytes);
         let config = client_without(&authorities, list, Some((&certificate, &key))).unwrap();
-        let identity = Arc::new(keelway_tls::Client::of(Arc::new(config)));
+        let identity = Arc::new(keelway_tls::TlsClient::of(Arc::new(config)));
         let channel = channel(&machine.address.to_string(), &MACHINE.parse().unwrap(), identity).unwrap();
-        Client::on_channel(channel).state(WITHIN).await.is_ok()
+        HypervisorAgentClient::on_channel(channel).state(WITHIN).await.is_ok()
     };
-    let Trust { revoked: nobody, .. } = installation.trust(&[]);
+    let DriverTrust { revoked: nobody, .. } = installation.trust(&[]);
     assert!(answers(None).await && answers(Some(nobody)).await);
     assert!(answers(Some(installation.revoke_serial(SECOND))).await, "somebody else");
     assert!(!answers(Some(installation.revoke_serial(FIRST))).await);

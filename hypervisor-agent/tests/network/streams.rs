@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, sync::Arc};
 
 use k8s_cri::v1::{self, runtime_service_client::RuntimeServiceClient};
-use keelway_hypervisor_agent::agent::Bounds;
+use keelway_hypervisor_agent::agent::ConnectionLimits;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
@@ -74,7 +74,7 @@ async fn prepare(machine: &Machine, identity: &TempDir) -> String {
 }
 
 async fn machine_with_streams(installation: &mut Installation, driver: &TempDir) -> (Machine, SocketAddr) {
-    let machine = Machine::new(installation, Bounds::default());
+    let machine = Machine::new(installation, ConnectionLimits::default());
     let runtime = streams().await;
     timeout(WITHIN, machine.client(driver).apply(&config(1, "a"), &|_| {})).await.unwrap().unwrap();
     (machine, runtime)

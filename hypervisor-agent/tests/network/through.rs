@@ -4,7 +4,7 @@ use std::{fs, io::Write, net::SocketAddr};
 
 use futures::StreamExt;
 use keelway_api::name::PodName;
-use keelway_hypervisor_agent::{agent::Bounds, files::Log, logs::Wanted};
+use keelway_hypervisor_agent::{agent::ConnectionLimits, files::Log, logs::LogOptions};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
@@ -30,7 +30,7 @@ async fn echo() -> SocketAddr {
 #[tokio::test]
 async fn connections_from_the_machines_network() {
     let mut installation = Installation::new(1);
-    let machine = Machine::new(&mut installation, Bounds::default());
+    let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let driver = installation.driver(|_| {});
     let client = machine.client(&driver);
     let address = echo().await;
@@ -55,7 +55,7 @@ async fn connections_from_the_machines_network() {
 #[tokio::test]
 async fn logs_are_listed_read_and_followed() {
     let mut installation = Installation::new(1);
-    let machine = Machine::new(&mut installation, Bounds::default());
+    let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let driver = installation.driver(|_| {});
     let client = machine.client(&driver);
     let pod: PodName = "0123456789abcdef/etcd-0".parse().unwrap();
@@ -69,12 +69,13 @@ async fn logs_are_listed_read_and_followed() {
     let log = Log { container: "main".to_owned(), attempt: 0 };
     assert_eq!(client.logs(&pod, WITHIN).await.unwrap(), Some(vec![log.clone()]));
 
-    let wanted = Wanted { tail: Some(1), timestamps: true, ..Wanted::default() };
+    let wanted = LogOptions { tail: Some(1), timestamps: true, ..LogOptions::default() };
     let mut text = client.read_log(&pod, &log, &wanted, WITHIN).await.unwrap();
     assert_eq!(timeout(WITHIN, text.next()).await.unwrap().unwrap().unwrap(), b"2026-01-01T00:00:01Z two\n");
     assert!(timeout(WITHIN, text.next()).await.unwrap().is_none());
 
-    let wanted = Wanted { follow: true, since: Some("2026-01-01T00:00:01Z".parse().unwrap()), ..Wanted::default() };
+    let wanted =
+        LogOptions { follow: true, since: Some("2026-01-01T00:00:01Z".parse().unwrap()), ..LogOptions::default() };
     let mut text = client.read_log(&pod, &log, &wanted, WITHIN).await.unwrap();
     assert_eq!(timeout(WITHIN, text.next()).await.unwrap().unwrap().unwrap(), b"two\n");
     file.write_all(line(2, "three").as_bytes()).unwrap();
@@ -86,7 +87,7 @@ async fn logs_are_listed_read_and_followed() {
 #[tokio::test]
 async fn an_installation_takes_a_machine_over() {
     let mut installation = Installation::new(1);
-    let machine = Machine::new(&mut installation, Bounds::default());
+    let machine = Machine::new(&mut installation, ConnectionLimits::default());
     let driver = installation.driver(|_| {});
     let client = machine.client(&driver);
     let id = "00000000000000ff".parse().unwrap();

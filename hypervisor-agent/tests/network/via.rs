@@ -4,8 +4,8 @@ use std::{net::SocketAddr, path::Path, sync::Arc};
 
 use futures::{FutureExt, StreamExt};
 use keelway_hypervisor_agent::{
-    agent::{Bounds, Network},
-    client::{Client, Way},
+    agent::{AgentNetwork, ConnectionLimits},
+    client::{DialTarget, HypervisorAgentClient},
     enrollment::enroll,
 };
 use tempfile::TempDir;
@@ -21,30 +21,32 @@ use crate::{
 
 const BEHIND: &str = "hv-2";
 
-fn identity(folder: &Path) -> Arc<keelway_tls::Client> {
-    Arc::new(keelway_tls::Client::new(files(folder)).unwrap())
+fn identity(folder: &Path) -> Arc<keelway_tls::TlsClient> {
+    Arc::new(keelway_tls::TlsClient::new(files(folder)).unwrap())
 }
 
 /// The agent of a machine, reached through that of [`MACHINE`].
-fn through(public: &Machine, machine: &str, address: Option<SocketAddr>, driver: &TempDir) -> Client {
-    let way = Way::through(public.client(driver), &machine.parse().unwrap(), address, identity(driver.path()));
-    Client::on_channel(way.unwrap().channel())
+fn through(public: &Machine, machine: &str, address: Option<SocketAddr>, driver: &TempDir) -> HypervisorAgentClient {
+    let way = DialTarget::through(public.client(driver), &machine.parse().unwrap(), address, identity(driver.path()));
+    HypervisorAgentClient::on_channel(way.unwrap().channel())
 }
 
 fn listening(installation: &mut Installation, name: &str, address: SocketAddr) -> Machine {
     Machine::of(name, installation, |files| {
-        Network::of_files(files, Bounds::default()).unwrap().listening_on(address).unwrap()
+        AgentNetwork::of_files(files, ConnectionLimits::default()).unwrap().listening_on(address).unwrap()
     })
 }
 
 /// A machine that listens nowhere.
 fn waiting(installation: &mut Installation, name: &str, at: &[SocketAddr]) -> Machine {
     let at = at.to_vec();
-    Machine::of(name, installation, |files| Network::of_files(files, Bounds::default()).unwrap().waiting_at(at))
+    Machine::of(name, installation, |files| {
+        AgentNetwork::of_files(files, ConnectionLimits::default()).unwrap().waiting_at(at)
+    })
 }
 
 /// Once it is reached: where one waits, nobody is told when that begins.
-async fn reached(public: &Machine, machine: &str, driver: &TempDir) -> Client {
+async fn reached(public: &Machine, machine: &str, driver: &TempDir) -> HypervisorAgentClient {
     let client = through(public, machine, None, driver);
     let looking = async {
         while client.state(WITHIN).await.is_err() {
@@ -58,7 +60,7 @@ async fn reached(public: &Machine, machine: &str, driver: &TempDir) -> Client {
 #[tokio::test]
 async fn one_that_another_agent_dials() {
     let mut installation = Installation::new(1);
-    let public = Machine::new(&mut installation, Bounds::default());
+    let public = Machine::new(&mut installation, ConnectionLimits::default());
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let private = listening(&mut installation, BEHIND, loopback);
     let driver = installation.driver(|_| {});
@@ -75,7 +77,7 @@ async fn one_that_another_agent_dials() {
 #[tokio::test]
 async fn one_that_waits_to_be_called() {
     let mut installation = Installation::new(1);
-    let public = Machine::new(&mut installation, Bounds::default());
+    let public = Machine::new(&mut installation, ConnectionLimits::default());
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let private = waiting(&mut installation, BEHIND, &[nobody, public.address]);
     let driver = installation.driver(|_| {});
@@ -97,7 +99,7 @@ async fn one_that_waits_to_be_called() {
 #[tokio::test]
 async fn who_waits_comes_back_to_an_agent_that_began_anew() {
     let mut installation = Installation::new(1);
-    let public = Machine::new(&mut installation, Bounds::default());
+    let public = Machine::new(&mut installation, ConnectionLimits::default());
     let at = public.address;
     let _private = waiting(&mut installation, BEHIND, &[at]);
     let driver = installation.driver(|_| {});
@@ -121,16 +123,17 @@ async fn who_waits_comes_back_to_an_agent_that_began_anew() {
 #[tokio::test]
 async fn one_is_enrolled_through_another_and_then_waits_there() {
     let mut installation = Installation::new(1);
-    let public = Machine::new(&mut installation, Bounds::default());
+    let public = Machine::new(&mut installation, ConnectionLimits::default());
     let driver = installation.driver(|_| {});
     let token = installation.token(BEHIND, 1);
     let private = Machine::enrolling_and_waiting(&token, vec![public.address]);
     let machine = BEHIND.parse().unwrap();
-    let way = |address| Way::through(public.client(&driver), &machine, address, identity(driver.path())).unwrap();
+    let way =
+        |address| DialTarget::through(public.client(&driver), &machine, address, identity(driver.path())).unwrap();
     let direct = way(Some(private.address));
     let grant = |request: &str| Ok(installation.grant_of(BEHIND, request, FIRST, |_| {}));
     enroll(direct.connection().await.unwrap(), &machine, &token, grant).await.unwrap();
-    let identity = Client::on_channel(direct.channel()).state(WITHIN).await.unwrap().identity;
+    let identity = HypervisorAgentClient::on_channel(direct.channel()).state(WITHIN).await.unwrap().identity;
     assert_eq!(identity.unwrap().serial, FIRST);
     assert_eq!(reached(&public, BEHIND, &driver).await.state(WITHIN).await.unwrap().identity.unwrap().serial, FIRST);
 }
@@ -152,7 +155,7 @@ async fn refusal(public: &Machine, agent: &TempDir, path: &'static str) -> Code 
 #[tokio::test]
 async fn an_agent_may_wait_and_nothing_else() {
     let mut installation = Installation::new(1);
-    let public = Machine::new(&mut installation, Bounds::default());
+    let public = Machine::new(&mut installation, ConnectionLimits::default());
     let (agent, driver) = (installation.agent(BEHIND), installation.driver(|_| {}));
     let asked = [
         "/keelway.agent.v1.Agent/GetState",
@@ -182,7 +185,7 @@ async fn an_agent_may_wait_and_nothing_else() {
 #[tokio::test]
 async fn an_agent_is_called_by_its_own_name() {
     let mut installation = Installation::new(1);
-    let public = Machine::new(&mut installation, Bounds::default());
+    let public = Machine::new(&mut installation, ConnectionLimits::default());
     let driver = installation.driver(|_| {});
     let _other = waiting(&mut installation, "hv-3", &[public.address]);
     reached(&public, "hv-3", &driver).await;

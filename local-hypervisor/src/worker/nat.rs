@@ -6,15 +6,15 @@ use std::{
 };
 
 use super::{
-    record::Workers,
+    record::WorkersRecord,
     wiring::{self, OUTSIDE},
 };
 use crate::{
-    Error, Fleet, Progress,
+    Fleet, FleetProgress, LocalHypervisorError,
     create::{blocking, require_root},
     files::remove_tree,
     ip,
-    lock::Lock,
+    lock::FleetLock,
     mounts, namespace,
 };
 
@@ -34,25 +34,29 @@ table ip nat {
 ";
 
 /// Called in the NAT's namespace.
-pub(super) fn masquerade() -> Result<(), Error> {
+pub(super) fn masquerade() -> Result<(), LocalHypervisorError> {
     run("nft", &["-f", "-"], RULES)
 }
 
 /// Makes a NAT forget all connections, as one does that was switched off and on.
-pub async fn forget(fleet: &Fleet, nat: &str, progress: Progress<'_>) -> Result<(), Error> {
+pub async fn forget(fleet: &Fleet, nat: &str, progress: FleetProgress<'_>) -> Result<(), LocalHypervisorError> {
     require_root()?;
-    let _lock = Lock::of_fleet(fleet, progress).await?;
+    let _lock = FleetLock::of_fleet(fleet, progress).await?;
     let pin = existing(fleet, nat)?;
     blocking(move || namespace::within(&pin, forget_all)).await
 }
 
 /// Gives a NAT another public address, as a provider does over night; all connections through it are gone. Returns the new one.
-pub async fn renumber(fleet: &Fleet, nat: &str, progress: Progress<'_>) -> Result<std::net::Ipv4Addr, Error> {
+pub async fn renumber(
+    fleet: &Fleet,
+    nat: &str,
+    progress: FleetProgress<'_>,
+) -> Result<std::net::Ipv4Addr, LocalHypervisorError> {
     require_root()?;
-    let _lock = Lock::of_fleet(fleet, progress).await?;
+    let _lock = FleetLock::of_fleet(fleet, progress).await?;
     let pin = existing(fleet, nat)?;
     let network = super::network(fleet)?;
-    let mut workers = Workers::load(fleet)?;
+    let mut workers = WorkersRecord::load(fleet)?;
     let found = workers.nats.get(nat).ok_or_else(|| no_nat(fleet, nat))?;
     let octet = workers.free(found.place.behind.as_ref())?;
     let mut place = found.place.clone();
@@ -76,25 +80,25 @@ pub async fn renumber(fleet: &Fleet, nat: &str, progress: Progress<'_>) -> Resul
     Ok(new.addr())
 }
 
-pub(super) fn remove(fleet: &Fleet, nat: &str) -> Result<(), Error> {
+pub(super) fn remove(fleet: &Fleet, nat: &str) -> Result<(), LocalHypervisorError> {
     mounts::unmount_below(&fleet.nat_run(nat))?;
     remove_tree(&fleet.nat_run(nat))
 }
 
-fn existing(fleet: &Fleet, nat: &str) -> Result<std::path::PathBuf, Error> {
+fn existing(fleet: &Fleet, nat: &str) -> Result<std::path::PathBuf, LocalHypervisorError> {
     let pin = fleet.nat(nat);
     if namespace::is_pinned(&pin) { Ok(pin) } else { Err(no_nat(fleet, nat)) }
 }
 
-fn no_nat(fleet: &Fleet, nat: &str) -> Error {
-    Error::NoNat { name: nat.to_owned(), fleet: fleet.name().to_owned() }
+fn no_nat(fleet: &Fleet, nat: &str) -> LocalHypervisorError {
+    LocalHypervisorError::NoNat { name: nat.to_owned(), fleet: fleet.name().to_owned() }
 }
 
-fn forget_all() -> Result<(), Error> {
+fn forget_all() -> Result<(), LocalHypervisorError> {
     run("conntrack", &["-F"], "")
 }
 
-fn run(program: &str, arguments: &[&str], stdin: &str) -> Result<(), Error> {
+fn run(program: &str, arguments: &[&str], stdin: &str) -> Result<(), LocalHypervisorError> {
     let spawned = || -> std::io::Result<_> {
         let mut child = Command::new(program)
             .args(arguments)
@@ -107,10 +111,10 @@ fn run(program: &str, arguments: &[&str], stdin: &str) -> Result<(), Error> {
         }
         child.wait_with_output()
     };
-    let output = spawned().map_err(|source| Error::Spawn { program: program.into(), source })?;
+    let output = spawned().map_err(|source| LocalHypervisorError::Spawn { program: program.into(), source })?;
     if output.status.success() {
         return Ok(());
     }
     let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(Error::Nat { command: format!("{program} {}", arguments.join(" ")), stderr })
+    Err(LocalHypervisorError::Nat { command: format!("{program} {}", arguments.join(" ")), stderr })
 }

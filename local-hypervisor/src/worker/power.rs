@@ -1,12 +1,12 @@
 //! Workers that lose their power or their link, and get it back.
 
-use super::{bring_up, known, network, record::Workers, wiring};
+use super::{bring_up, known, network, record::WorkersRecord, wiring};
 use crate::{
-    Error, Fleet, Launcher, Power, Progress, Search,
+    Fleet, FleetProgress, Launcher, LocalHypervisorError, PowerState, ProgramSearch,
     create::{blocking, require_root},
-    lock::Lock,
+    lock::FleetLock,
     namespace,
-    power::take_down,
+    power::power_off,
 };
 
 /// Which workers, and what they are started with.
@@ -17,14 +17,14 @@ pub struct WorkersRequest {
     /// Their names.
     pub names: Vec<String>,
     /// Where programs are looked for.
-    pub search: Search,
+    pub search: ProgramSearch,
     /// How to start the process that becomes their containerd.
     pub launcher: Launcher,
 }
 
 /// What becomes of a worker's link. Its processes go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Link {
+pub enum LinkState {
     /// Nothing comes in or goes out, and nobody is told.
     Down,
     /// As before.
@@ -36,21 +36,25 @@ pub enum Link {
 ///
 /// # Errors
 /// A name that no worker of the fleet has is one, before anything is done.
-pub async fn power_workers(request: &WorkersRequest, power: Power, progress: Progress<'_>) -> Result<(), Error> {
+pub async fn power_workers(
+    request: &WorkersRequest,
+    power: PowerState,
+    progress: FleetProgress<'_>,
+) -> Result<(), LocalHypervisorError> {
     require_root()?;
     let tools = request.search.tools()?;
     let fleet = &request.fleet;
-    let _lock = Lock::of_fleet(fleet, progress).await?;
+    let _lock = FleetLock::of_fleet(fleet, progress).await?;
     let network = network(fleet)?;
-    let workers = Workers::load(fleet)?;
+    let workers = WorkersRecord::load(fleet)?;
     let machines = known(fleet, &request.names, &workers)?;
-    if power != Power::On {
+    if power != PowerState::On {
         for machine in &machines {
             let (ended, workers) = (machine.clone(), workers.clone());
-            take_down(machine, move || wiring::cut(&ended, &workers), progress).await?;
+            power_off(machine, move || wiring::cut(&ended, &workers), progress).await?;
         }
     }
-    if power != Power::Off {
+    if power != PowerState::Off {
         for machine in &machines {
             bring_up(machine, &workers, network, (&tools, &request.launcher), progress).await?;
         }
@@ -62,19 +66,24 @@ pub async fn power_workers(request: &WorkersRequest, power: Power, progress: Pro
 ///
 /// # Errors
 /// A name that no worker of the fleet has is one, and one that is down, before anything is done.
-pub async fn link_workers(fleet: &Fleet, names: &[String], link: Link, progress: Progress<'_>) -> Result<(), Error> {
+pub async fn link_workers(
+    fleet: &Fleet,
+    names: &[String],
+    link: LinkState,
+    progress: FleetProgress<'_>,
+) -> Result<(), LocalHypervisorError> {
     require_root()?;
-    let _lock = Lock::of_fleet(fleet, progress).await?;
-    let workers = Workers::load(fleet)?;
+    let _lock = FleetLock::of_fleet(fleet, progress).await?;
+    let workers = WorkersRecord::load(fleet)?;
     let machines = known(fleet, names, &workers)?;
     for (name, machine) in names.iter().zip(&machines) {
         if !namespace::is_pinned(&machine.namespace()) {
-            return Err(Error::WorkerDown { name: name.clone() });
+            return Err(LocalHypervisorError::WorkerDown { name: name.clone() });
         }
     }
     let state = match link {
-        Link::Down => "down",
-        Link::Up => "up",
+        LinkState::Down => "down",
+        LinkState::Up => "up",
     };
-    blocking(move || machines.iter().try_for_each(|machine| wiring::plug(machine, &workers, state))).await
+    blocking(move || machines.iter().try_for_each(|machine| wiring::set_link(machine, &workers, state))).await
 }

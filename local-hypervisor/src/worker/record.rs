@@ -11,11 +11,11 @@ use ipnet::Ipv4Net;
 use keelway_api::name::is_label;
 use serde::{Deserialize, Serialize};
 
-use super::Worker;
+use super::WorkerMachine;
 use crate::{
-    Error, Fleet,
-    files::{if_there, read_if_there, write_atomically},
-    network::{GUESTS, Network},
+    Fleet, LocalHypervisorError,
+    files::{none_if_missing, read_if_there, write_atomically},
+    network::{FleetNetwork, GUESTS},
 };
 
 /// The longest name: the path of a worker's socket has room for no more.
@@ -27,15 +27,15 @@ const INSIDE: RangeInclusive<u8> = 2..=254;
 /// All workers and NATs of a fleet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Workers {
-    pub(super) workers: BTreeMap<String, Place>,
+pub(super) struct WorkersRecord {
+    pub(super) workers: BTreeMap<String, NetworkPosition>,
     pub(super) nats: BTreeMap<String, Nat>,
 }
 
 /// Where a worker or a NAT is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Place {
+pub(super) struct NetworkPosition {
     /// The NAT next to it; none in the public network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) behind: Option<String>,
@@ -47,7 +47,7 @@ pub(super) struct Place {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Nat {
-    pub(super) place: Place,
+    pub(super) place: NetworkPosition,
     /// 192.168.N.0/24 is behind it.
     pub(super) range: u8,
 }
@@ -62,31 +62,34 @@ fn inside(range: u8, octet: u8) -> Ipv4Net {
     Ipv4Net::new_assert(Ipv4Addr::new(192, 168, range, octet), 24)
 }
 
-impl Workers {
-    pub(super) fn load(fleet: &Fleet) -> Result<Self, Error> {
+impl WorkersRecord {
+    pub(super) fn load(fleet: &Fleet) -> Result<Self, LocalHypervisorError> {
         let path = fleet.workers();
         let Some(text) = read_if_there(&path)? else {
             return Ok(Self::default());
         };
-        serde_json::from_str(&text).map_err(|source| Error::Record { path, source })
+        serde_json::from_str(&text).map_err(|source| LocalHypervisorError::Record { path, source })
     }
 
-    pub(super) fn save(&self, fleet: &Fleet) -> Result<(), Error> {
+    pub(super) fn save(&self, fleet: &Fleet) -> Result<(), LocalHypervisorError> {
         let path = fleet.workers();
         if *self == Self::default() {
-            return if_there(fs::remove_file(&path)).map(drop).map_err(Error::file("remove", path));
+            return none_if_missing(fs::remove_file(&path))
+                .map(drop)
+                .map_err(LocalHypervisorError::file("remove", path));
         }
-        let text = serde_json::to_vec_pretty(self).map_err(|source| Error::Record { path: path.clone(), source })?;
+        let text = serde_json::to_vec_pretty(self)
+            .map_err(|source| LocalHypervisorError::Record { path: path.clone(), source })?;
         write_atomically(&path, &text)
     }
 
     /// Gives a worker a place, and the NATs that are missing. What is there stays as it is.
-    pub(super) fn place(&mut self, name: &str, behind: &[String]) -> Result<(), Error> {
+    pub(super) fn place(&mut self, name: &str, behind: &[String]) -> Result<(), LocalHypervisorError> {
         if let Some(bad) = behind.iter().map(String::as_str).chain([name]).find(|name| !is_label(name, LONGEST)) {
-            return Err(Error::WorkerName { name: bad.to_owned(), longest: LONGEST });
+            return Err(LocalHypervisorError::WorkerName { name: bad.to_owned(), longest: LONGEST });
         }
         if let Some(twice) = behind.iter().enumerate().find(|(index, nat)| behind[..*index].contains(nat)) {
-            return Err(Error::NatTwice { name: twice.1.clone() });
+            return Err(LocalHypervisorError::NatTwice { name: twice.1.clone() });
         }
         for (index, nat) in behind.iter().enumerate().rev() {
             self.place_nat(nat, behind.get(index + 1), index)?;
@@ -94,26 +97,26 @@ impl Workers {
         let next = behind.first().cloned();
         match self.workers.get(name) {
             Some(place) if place.behind == next => Ok(()),
-            Some(place) => Err(elsewhere(name, place)),
+            Some(place) => Err(wrong_position_error(name, place)),
             None => {
                 let octet = self.free(next.as_ref())?;
-                self.workers.insert(name.to_owned(), Place { behind: next, octet });
+                self.workers.insert(name.to_owned(), NetworkPosition { behind: next, octet });
                 Ok(())
             }
         }
     }
 
     /// The range follows from how far it is from the worker that it was made for, unless one that it is behind has that already.
-    fn place_nat(&mut self, name: &str, behind: Option<&String>, distance: usize) -> Result<(), Error> {
+    fn place_nat(&mut self, name: &str, behind: Option<&String>, distance: usize) -> Result<(), LocalHypervisorError> {
         match self.nats.get(name) {
             Some(nat) if nat.place.behind.as_ref() == behind => Ok(()),
-            Some(nat) => Err(elsewhere(name, &nat.place)),
+            Some(nat) => Err(wrong_position_error(name, &nat.place)),
             None => {
                 let octet = self.free(behind)?;
                 let taken = self.ranges(behind);
                 let first = u8::try_from(distance + 1).map_err(|_| full(Some(name)))?;
                 let range = (first..=u8::MAX).find(|range| !taken.contains(range)).ok_or_else(|| full(Some(name)))?;
-                let place = Place { behind: behind.cloned(), octet };
+                let place = NetworkPosition { behind: behind.cloned(), octet };
                 self.nats.insert(name.to_owned(), Nat { place, range });
                 Ok(())
             }
@@ -128,7 +131,7 @@ impl Workers {
     }
 
     /// The lowest address that is free, above all that were given to those who are there.
-    pub(super) fn free(&self, behind: Option<&String>) -> Result<u8, Error> {
+    pub(super) fn free(&self, behind: Option<&String>) -> Result<u8, LocalHypervisorError> {
         let places = self.workers.values().chain(self.nats.values().map(|nat| &nat.place));
         let taken: BTreeSet<u8> =
             places.filter(|place| place.behind.as_ref() == behind).map(|place| place.octet).collect();
@@ -148,10 +151,10 @@ impl Workers {
     }
 
     /// The address of a place, with the length of its network's prefix.
-    pub(super) fn address(&self, place: &Place, network: Network) -> Ipv4Net {
+    pub(super) fn address(&self, place: &NetworkPosition, network: FleetNetwork) -> Ipv4Net {
         match place.behind.as_ref().and_then(|nat| self.nats.get(nat)) {
             Some(nat) => inside(nat.range, place.octet),
-            None => Ipv4Net::new_assert(network.guest(place.octet), network.public().prefix_len()),
+            None => Ipv4Net::new_assert(network.guest_address(place.octet), network.public().prefix_len()),
         }
     }
 
@@ -160,7 +163,8 @@ impl Workers {
         let mut rest = self.clone();
         let mut idle = Vec::new();
         loop {
-            let places: Vec<&Place> = rest.workers.values().chain(rest.nats.values().map(|nat| &nat.place)).collect();
+            let places: Vec<&NetworkPosition> =
+                rest.workers.values().chain(rest.nats.values().map(|nat| &nat.place)).collect();
             let used = |name: &String| places.iter().any(|place| place.behind.as_ref() == Some(name));
             let Some(next) = rest.nats.keys().find(|name| !used(name)).cloned() else {
                 return idle;
@@ -170,12 +174,17 @@ impl Workers {
         }
     }
 
-    pub(super) fn worker(&self, fleet: &Fleet, network: Network, name: &str) -> Result<Worker, Error> {
-        let no_worker = || Error::NoWorker { name: name.to_owned(), fleet: fleet.name().to_owned() };
+    pub(super) fn worker(
+        &self,
+        fleet: &Fleet,
+        network: FleetNetwork,
+        name: &str,
+    ) -> Result<WorkerMachine, LocalHypervisorError> {
+        let no_worker = || LocalHypervisorError::NoWorker { name: name.to_owned(), fleet: fleet.name().to_owned() };
         let place = self.workers.get(name).ok_or_else(no_worker)?;
         let behind = self.behind(name);
         let outermost = behind.last().and_then(|nat| self.nats.get(nat)).map_or(place, |nat| &nat.place);
-        Ok(Worker {
+        Ok(WorkerMachine {
             name: name.to_owned(),
             address: self.address(place, network).addr(),
             public_address: self.address(outermost, network).addr(),
@@ -185,22 +194,22 @@ impl Workers {
     }
 }
 
-fn elsewhere(name: &str, place: &Place) -> Error {
+fn wrong_position_error(name: &str, place: &NetworkPosition) -> LocalHypervisorError {
     let place = place.behind.as_ref().map_or("in the public network".to_owned(), |nat| format!("behind {nat}"));
-    Error::Elsewhere { name: name.to_owned(), place }
+    LocalHypervisorError::Elsewhere { name: name.to_owned(), place }
 }
 
-fn full(nat: Option<&str>) -> Error {
+fn full(nat: Option<&str>) -> LocalHypervisorError {
     let place = nat.map_or("in the public network".to_owned(), |nat| format!("behind {nat}"));
-    Error::Full { place }
+    LocalHypervisorError::Full { place }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn placed(all: &[(&str, &[&str])]) -> Result<Workers, Error> {
-        let mut workers = Workers::default();
+    fn placed(all: &[(&str, &[&str])]) -> Result<WorkersRecord, LocalHypervisorError> {
+        let mut workers = WorkersRecord::default();
         for (name, behind) in all {
             let behind: Vec<String> = behind.iter().map(|nat| (*nat).to_owned()).collect();
             workers.place(name, &behind)?;
@@ -208,8 +217,8 @@ mod tests {
         Ok(workers)
     }
 
-    fn seen(workers: &Workers, name: &str) -> String {
-        let network = Network::lowest_free(&BTreeSet::new(), &[]).unwrap();
+    fn seen(workers: &WorkersRecord, name: &str) -> String {
+        let network = FleetNetwork::lowest_free(&BTreeSet::new(), &[]).unwrap();
         let worker = workers.worker(&Fleet::default(), network, name).unwrap();
         format!("{} as {} through {}", worker.address, worker.public_address, worker.behind.join(" "))
     }
@@ -229,10 +238,10 @@ mod tests {
             placed(&[("w1", &["a", "b"]), ("w1", &["a", "b"])]).unwrap(),
             placed(&[("w1", &["a", "b"])]).unwrap()
         );
-        assert!(matches!(placed(&[("w1", &["a"]), ("w1", &[])]), Err(Error::Elsewhere { .. })));
-        assert!(matches!(placed(&[("w1", &["a"]), ("w2", &["a", "b"])]), Err(Error::Elsewhere { .. })));
-        assert!(matches!(placed(&[("w1", &["a", "a"])]), Err(Error::NatTwice { .. })));
-        assert!(matches!(placed(&[("w1", &["../a"])]), Err(Error::WorkerName { .. })));
+        assert!(matches!(placed(&[("w1", &["a"]), ("w1", &[])]), Err(LocalHypervisorError::Elsewhere { .. })));
+        assert!(matches!(placed(&[("w1", &["a"]), ("w2", &["a", "b"])]), Err(LocalHypervisorError::Elsewhere { .. })));
+        assert!(matches!(placed(&[("w1", &["a", "a"])]), Err(LocalHypervisorError::NatTwice { .. })));
+        assert!(matches!(placed(&[("w1", &["../a"])]), Err(LocalHypervisorError::WorkerName { .. })));
     }
 
     #[test]

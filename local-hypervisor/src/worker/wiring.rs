@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use super::{
     nat::masquerade,
-    record::{Place, Workers},
+    record::{NetworkPosition, WorkersRecord},
 };
 use crate::{
-    Error, Fleet,
+    Fleet, LocalHypervisorError,
     files::make_dir,
-    fleet::{Id, Machine},
+    fleet::{FleetMachine, FleetMachineId},
     ip, namespace,
-    network::Network,
-    wiring::{Leg, alone, set_if_there},
+    network::FleetNetwork,
+    wiring::{NetworkLeg, alone, set_if_there},
 };
 
 /// The bridge in a NAT's namespace that those behind it are linked to.
@@ -23,13 +23,22 @@ pub(super) const OUTSIDE: &str = "outside";
 const UPLINK: &str = "uplink";
 
 /// The NATs that a worker is behind, outer ones first: the others are linked to them.
-pub(super) fn ensure_nats(machine: &Machine, workers: &Workers, network: Network) -> Result<(), Error> {
-    let Id::Worker(name) = &machine.id else { return Ok(()) };
+pub(super) fn ensure_nats(
+    machine: &FleetMachine,
+    workers: &WorkersRecord,
+    network: FleetNetwork,
+) -> Result<(), LocalHypervisorError> {
+    let FleetMachineId::Worker(name) = &machine.id else { return Ok(()) };
     workers.behind(name).iter().rev().try_for_each(|nat| ensure_nat(&machine.fleet, workers, nat, network))
 }
 
 /// A NAT: what comes from within leaves under its own address, and nothing comes in that was not asked for.
-fn ensure_nat(fleet: &Fleet, workers: &Workers, name: &str, network: Network) -> Result<(), Error> {
+fn ensure_nat(
+    fleet: &Fleet,
+    workers: &WorkersRecord,
+    name: &str,
+    network: FleetNetwork,
+) -> Result<(), LocalHypervisorError> {
     let pin = fleet.nat(name);
     let (false, Some(nat)) = (namespace::is_pinned(&pin), workers.nats.get(name)) else {
         return Ok(());
@@ -49,7 +58,11 @@ fn ensure_nat(fleet: &Fleet, workers: &Workers, name: &str, network: Network) ->
 }
 
 /// A worker's namespace, with one link.
-pub(super) fn ensure_worker(machine: &Machine, workers: &Workers, network: Network) -> Result<(), Error> {
+pub(super) fn ensure_worker(
+    machine: &FleetMachine,
+    workers: &WorkersRecord,
+    network: FleetNetwork,
+) -> Result<(), LocalHypervisorError> {
     let pin = machine.namespace();
     let (false, Some(place)) = (namespace::is_pinned(&pin), place(machine, workers)) else {
         return Ok(());
@@ -61,7 +74,7 @@ pub(super) fn ensure_worker(machine: &Machine, workers: &Workers, network: Netwo
 }
 
 /// Takes a worker's link away.
-pub(super) fn cut(machine: &Machine, workers: &Workers) -> Result<(), Error> {
+pub(super) fn cut(machine: &FleetMachine, workers: &WorkersRecord) -> Result<(), LocalHypervisorError> {
     let Some(place) = place(machine, workers) else { return Ok(()) };
     let bridges = bridges(&machine.fleet, place);
     if namespace::is_pinned(&bridges) {
@@ -71,27 +84,37 @@ pub(super) fn cut(machine: &Machine, workers: &Workers) -> Result<(), Error> {
 }
 
 /// Takes the other end of a worker's link down or up: the worker sees that nothing is plugged in any more, and keeps its addresses.
-pub(super) fn plug(machine: &Machine, workers: &Workers, state: &str) -> Result<(), Error> {
+pub(super) fn set_link(
+    machine: &FleetMachine,
+    workers: &WorkersRecord,
+    state: &str,
+) -> Result<(), LocalHypervisorError> {
     let Some(place) = place(machine, workers) else { return Ok(()) };
     let command = format!("link set {} {state}", port(place));
     namespace::within(&bridges(&machine.fleet, place), || ip::batch(&[command]))
 }
 
-fn place<'a>(machine: &Machine, workers: &'a Workers) -> Option<&'a Place> {
-    let Id::Worker(name) = &machine.id else { return None };
+fn place<'a>(machine: &FleetMachine, workers: &'a WorkersRecord) -> Option<&'a NetworkPosition> {
+    let FleetMachineId::Worker(name) = &machine.id else { return None };
     workers.workers.get(name)
 }
 
 /// Called in the namespace of who is linked.
-fn link(fleet: &Fleet, workers: &Workers, place: &Place, name: &'static str, network: Network) -> Result<(), Error> {
+fn link(
+    fleet: &Fleet,
+    workers: &WorkersRecord,
+    place: &NetworkPosition,
+    name: &'static str,
+    network: FleetNetwork,
+) -> Result<(), LocalHypervisorError> {
     let bridge = if place.behind.is_some() { INSIDE } else { "public" };
-    let leg = Leg { name, bridge, port: port(place), address: workers.address(place, network) };
+    let leg = NetworkLeg { name, bridge, port: port(place), address: workers.address(place, network) };
     leg.attach(&bridges(fleet, place))?;
     default_route(workers, place)
 }
 
 /// Through the NAT next to it; nothing is beyond the public network.
-pub(super) fn default_route(workers: &Workers, place: &Place) -> Result<(), Error> {
+pub(super) fn default_route(workers: &WorkersRecord, place: &NetworkPosition) -> Result<(), LocalHypervisorError> {
     match place.behind.as_ref().and_then(|nat| workers.nats.get(nat)) {
         Some(nat) => ip::batch(&[format!("route replace default via {}", nat.inside().addr())]),
         None => Ok(()),
@@ -99,17 +122,21 @@ pub(super) fn default_route(workers: &Workers, place: &Place) -> Result<(), Erro
 }
 
 /// The namespace whose bridge it is linked to.
-fn bridges(fleet: &Fleet, place: &Place) -> PathBuf {
+fn bridges(fleet: &Fleet, place: &NetworkPosition) -> PathBuf {
     place.behind.as_ref().map_or_else(|| fleet.namespace(), |nat| fleet.nat(nat))
 }
 
 /// A port is named after the address behind it, so that nobody else's has its name.
-pub(super) fn rename_port(fleet: &Fleet, before: &Place, after: &Place) -> Result<(), Error> {
+pub(super) fn rename_port(
+    fleet: &Fleet,
+    before: &NetworkPosition,
+    after: &NetworkPosition,
+) -> Result<(), LocalHypervisorError> {
     let (old, new) = (port(before), port(after));
     let commands = [format!("link set {old} down"), format!("link set {old} name {new}"), format!("link set {new} up")];
     namespace::within(&bridges(fleet, after), || ip::batch(&commands))
 }
 
-fn port(place: &Place) -> String {
+fn port(place: &NetworkPosition) -> String {
     format!("guest-{}", place.octet)
 }

@@ -9,8 +9,10 @@ use std::{
 };
 
 use keelway_api::Hypervisor;
-use keelway_cri::{Deadlines, Runtime, testing::cache};
-use keelway_local_hypervisor::{CreateRequest, Error, Fleet, Launcher, Search, Step, create, destroy};
+use keelway_cri::{CriRuntime, Deadlines, testing::cache};
+use keelway_local_hypervisor::{
+    CreateRequest, Fleet, FleetStep, Launcher, LocalHypervisorError, ProgramSearch, create, destroy,
+};
 use rustix::{
     net::sockopt::socket_peercred,
     process::{Signal, getpid, kill_process},
@@ -27,7 +29,7 @@ impl Setting {
     /// `tag`: short, and no other test's.
     pub(crate) fn new(tag: &str) -> Self {
         let fleet = Fleet::new(format!("{tag}-{}", outer_pid())).unwrap();
-        let search = Search { cache_bin: cache().unwrap().join("bin"), path: env::var_os("PATH").unwrap() };
+        let search = ProgramSearch { cache_bin: cache().unwrap().join("bin"), path: env::var_os("PATH").unwrap() };
         let program = PathBuf::from(env!("CARGO_BIN_EXE_keelway-local-machine"));
         let launcher = Launcher { program, arguments: Vec::new() };
         Self {
@@ -39,7 +41,7 @@ impl Setting {
         &self.request.fleet
     }
 
-    pub(crate) async fn try_create(&self, public: u8, private: u8) -> Result<Vec<Hypervisor>, Error> {
+    pub(crate) async fn try_create(&self, public: u8, private: u8) -> Result<Vec<Hypervisor>, LocalHypervisorError> {
         let request = CreateRequest { public, private, ..self.request.clone() };
         let started = Instant::now();
         let result = create(&request, &|step| println!("{:>6} ms  {step}", started.elapsed().as_millis())).await;
@@ -55,7 +57,7 @@ impl Setting {
     pub(crate) async fn create_until_killed(&self, number: usize) {
         let begun = AtomicUsize::new(0);
         let request = CreateRequest { public: 1, private: 1, ..self.request.clone() };
-        let count = |_: &Step| {
+        let count = |_: &FleetStep| {
             if begun.fetch_add(1, Ordering::SeqCst) == number {
                 kill_process(getpid(), Signal::KILL).unwrap();
             }
@@ -112,8 +114,8 @@ pub(crate) fn namespace(pid: i32, kind: &str) -> String {
     fs::read_link(format!("/proc/{pid}/ns/{kind}")).unwrap().display().to_string()
 }
 
-pub(crate) fn runtime(machine: &Hypervisor) -> Runtime {
-    Runtime::on_socket(socket(machine), Deadlines::default()).unwrap()
+pub(crate) fn runtime(machine: &Hypervisor) -> CriRuntime {
+    CriRuntime::on_socket(socket(machine), Deadlines::default()).unwrap()
 }
 
 pub(crate) fn named<'a>(machines: &'a [Hypervisor], suffix: &str) -> &'a Hypervisor {

@@ -4,10 +4,12 @@ use std::{collections::BTreeMap, env, fs, os::unix::process::ExitStatusExt, proc
 
 use keelway_api::{Hypervisor, hypervisor::HypervisorRole};
 use keelway_cri::{
-    ContainerSpec, ContainerState, SandboxSpec,
+    ContainerSpec, CriContainerState, SandboxSpec,
     testing::{ImageArchive, PROGRAM, build_program},
 };
-use keelway_local_hypervisor::{Error, FLEET_LABEL, Fleet, Launcher, ZONE_LABEL, destroy_machines, fleets, list};
+use keelway_local_hypervisor::{
+    FLEET_LABEL, Fleet, Launcher, LocalHypervisorError, ZONE_LABEL, destroy_machines, fleets, list,
+};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
@@ -98,7 +100,7 @@ fn a_machine_is_one_of_its_own() {
         assert_eq!(kinds.map(|kind| namespace(after, kind)), namespaces);
         let client = runtime(machine);
         let status = client.container_status(&container).await.unwrap();
-        assert_eq!(status.state, ContainerState::Running);
+        assert_eq!(status.state, CriContainerState::Running);
         assert_eq!(client.container_pid(&container).await.unwrap(), Some(pid));
         let again = client.exec_sync(&container, &words(&[PROGRAM, "print", "again", "0"]), LIMIT).await.unwrap();
         assert_eq!(String::from_utf8_lossy(&again.stdout).trim(), "again");
@@ -218,7 +220,7 @@ fn a_failed_creation_is_undone() {
             arguments: words(&["-c", "echo the disk is on fire; exit 3"]).iter().map(Into::into).collect(),
         };
         let error = setting.try_create(1, 1).await.unwrap_err();
-        assert!(matches!(error, Error::Ended { .. }), "{error:?}");
+        assert!(matches!(error, LocalHypervisorError::Ended { .. }), "{error:?}");
         assert!(error.to_string().contains("the disk is on fire"), "{error}");
         assert_eq!(difference(&nothing, &facts(&fleet)), Vec::<String>::new());
 
@@ -248,7 +250,7 @@ fn documents_name_the_machines_to_remove() {
         let mut foreign: Hypervisor = machines[0].clone();
         foreign.metadata.labels = Some(BTreeMap::new());
         let error = destroy_machines(&[machines[0].clone(), foreign], &|_| {}).await.unwrap_err();
-        assert!(matches!(error, Error::NotLocal { .. }), "{error:?}");
+        assert!(matches!(error, LocalHypervisorError::NotLocal { .. }), "{error:?}");
         assert_eq!(list(setting.fleet()).unwrap(), machines);
 
         machines.push(gone);

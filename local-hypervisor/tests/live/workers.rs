@@ -7,8 +7,8 @@ use std::{
 };
 
 use keelway_local_hypervisor::{
-    Error, Link, Power, Worker, WorkerRequest, WorkersRequest, create_worker, destroy_workers, forget, link_workers,
-    power_workers, renumber, workers,
+    LinkState, LocalHypervisorError, PowerState, WorkerMachine, WorkerRequest, WorkersRequest, create_worker,
+    destroy_workers, forget, link_workers, power_workers, renumber, workers,
 };
 
 use crate::{
@@ -35,7 +35,7 @@ fn request(setting: &Setting, name: &str, behind: &[&str]) -> WorkerRequest {
     }
 }
 
-async fn create(setting: &Setting, name: &str, behind: &[&str]) -> Worker {
+async fn create(setting: &Setting, name: &str, behind: &[&str]) -> WorkerMachine {
     create_worker(&request(setting, name, behind), &|_| {}).await.unwrap()
 }
 
@@ -71,7 +71,7 @@ fn workers_are_where_they_were_put() {
         let setting = Setting::new("workers");
         let found = facts(setting.fleet().name());
         let nowhere = create_worker(&request(&setting, "w1", &[]), &|_| {}).await;
-        assert!(matches!(nowhere, Err(Error::NoFleet { .. })), "{nowhere:?}");
+        assert!(matches!(nowhere, Err(LocalHypervisorError::NoFleet { .. })), "{nowhere:?}");
         let machines = setting.create(1, 0).await;
         serve(&machines[0]);
         let gate = named(&machines, "public-1");
@@ -114,7 +114,7 @@ fn workers_are_where_they_were_put() {
 }
 
 /// What a NAT has forgotten does not come in any more, until the worker sends again.
-async fn forgetful(setting: &Setting, worker: &Worker, server: &UdpSocket, to: SocketAddr) {
+async fn forgetful(setting: &Setting, worker: &WorkerMachine, server: &UdpSocket, to: SocketAddr) {
     let client = socket(Place::Socket(&worker.socket), "0.0.0.0:0");
     let seen = seen_as(&client, server, to);
     assert!(arrives(server, seen, &client));
@@ -123,11 +123,11 @@ async fn forgetful(setting: &Setting, worker: &Worker, server: &UdpSocket, to: S
     let again = seen_as(&client, server, to);
     assert!(arrives(server, again, &client));
     let unknown = forget(setting.fleet(), "nat-x", &|_| {}).await;
-    assert!(matches!(unknown, Err(Error::NoNat { .. })), "{unknown:?}");
+    assert!(matches!(unknown, Err(LocalHypervisorError::NoNat { .. })), "{unknown:?}");
 }
 
 /// Both NATs of a series get another address, one after the other.
-async fn moving(setting: &Setting, worker: &Worker, server: &UdpSocket, to: SocketAddr) {
+async fn moving(setting: &Setting, worker: &WorkerMachine, server: &UdpSocket, to: SocketAddr) {
     let client = socket(Place::Socket(&worker.socket), "0.0.0.0:0");
     let seen = seen_as(&client, server, to);
     for nat in ["nat-b", "nat-c"] {
@@ -141,7 +141,7 @@ async fn moving(setting: &Setting, worker: &Worker, server: &UdpSocket, to: Sock
 }
 
 /// Also with a route to it; without the NAT's rule, that is enough.
-fn nobody_comes_in(worker: &Worker) {
+fn nobody_comes_in(worker: &WorkerMachine) {
     let (host, place) = (Place::Host, Place::Socket(&worker.socket));
     let inside = socket(place, &format!("0.0.0.0:{PORT}"));
     let outside = socket(host, "0.0.0.0:0");
@@ -151,7 +151,7 @@ fn nobody_comes_in(worker: &Worker) {
     place.shell("ip route show default | grep -q 'via 192.168.1.1'");
 }
 
-fn own_directories(one: &Worker, other: &Worker) {
+fn own_directories(one: &WorkerMachine, other: &WorkerMachine) {
     for directory in ["/etc", "/opt", "/var/lib", "/run"] {
         let name = format!("{directory}/of-a-worker");
         std::fs::write(file_at(&one.socket, &name), "x").unwrap();
@@ -160,20 +160,20 @@ fn own_directories(one: &Worker, other: &Worker) {
 }
 
 /// Nothing goes out of a worker without a link, which keeps its addresses and its way out.
-async fn unplugged(setting: &Setting, worker: &Worker, server: &UdpSocket, to: SocketAddr) {
+async fn unplugged(setting: &Setting, worker: &WorkerMachine, server: &UdpSocket, to: SocketAddr) {
     let client = socket(Place::Socket(&worker.socket), "0.0.0.0:0");
     let names = [worker.name.clone()];
-    link_workers(setting.fleet(), &names, Link::Down, &|_| {}).await.unwrap();
+    link_workers(setting.fleet(), &names, LinkState::Down, &|_| {}).await.unwrap();
     assert!(!arrives(&client, to, server));
-    link_workers(setting.fleet(), &names, Link::Up, &|_| {}).await.unwrap();
+    link_workers(setting.fleet(), &names, LinkState::Up, &|_| {}).await.unwrap();
     // The kernel takes a moment to see the link again; what is sent before that is lost.
     assert!((0..60).any(|_| arrives(&client, to, server)), "nothing comes out");
-    let unknown = link_workers(setting.fleet(), &["w9".to_owned()], Link::Down, &|_| {}).await;
-    assert!(matches!(unknown, Err(Error::NoWorker { .. })), "{unknown:?}");
+    let unknown = link_workers(setting.fleet(), &["w9".to_owned()], LinkState::Down, &|_| {}).await;
+    assert!(matches!(unknown, Err(LocalHypervisorError::NoWorker { .. })), "{unknown:?}");
 }
 
 /// Without power it has no process, no link and no `/run`; its disk and its address are there again with the power.
-async fn powerless(setting: &Setting, worker: &Worker, server: &UdpSocket, to: SocketAddr) {
+async fn powerless(setting: &Setting, worker: &WorkerMachine, server: &UdpSocket, to: SocketAddr) {
     let file = |name: &str| file_at(&worker.socket, name);
     for name in ["/run/gone", "/etc/stays", "/var/lib/stays"] {
         std::fs::write(file(name), "x").unwrap();
@@ -184,11 +184,11 @@ async fn powerless(setting: &Setting, worker: &Worker, server: &UdpSocket, to: S
         search: setting.request.search.clone(),
         launcher: setting.request.launcher.clone(),
     };
-    power_workers(&request, Power::Off, &|_| {}).await.unwrap();
+    power_workers(&request, PowerState::Off, &|_| {}).await.unwrap();
     assert!(!worker.socket.exists());
-    let down = link_workers(setting.fleet(), &request.names, Link::Up, &|_| {}).await;
-    assert!(matches!(down, Err(Error::WorkerDown { .. })), "{down:?}");
-    power_workers(&request, Power::On, &|_| {}).await.unwrap();
+    let down = link_workers(setting.fleet(), &request.names, LinkState::Up, &|_| {}).await;
+    assert!(matches!(down, Err(LocalHypervisorError::WorkerDown { .. })), "{down:?}");
+    power_workers(&request, PowerState::On, &|_| {}).await.unwrap();
     assert!(file("/etc/stays").exists() && file("/var/lib/stays").exists() && !file("/run/gone").exists());
     assert_eq!(create(setting, &worker.name, &["nat-a"]).await, *worker, "it is where it was");
     let place = Place::Socket(&worker.socket);

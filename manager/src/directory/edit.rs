@@ -11,10 +11,10 @@ use keelway_api::{
 };
 use tokio::task::block_in_place;
 
-use super::Directory;
+use super::DirectoryStore;
 use crate::{
-    accept::{Accepted, Found, Keeper, accept},
-    place::{name_of, path_of},
+    accept::{AcceptedDocuments, ChangedFiles, StatusOwner, accept},
+    document_paths::{name_of, path_of},
 };
 
 /// Why nothing of what was asked for is done.
@@ -33,7 +33,7 @@ pub enum EditError {
 
 /// What came of one document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum EditOutcome {
     /// There was none of its name.
     Created,
     /// It is another one than before.
@@ -42,20 +42,20 @@ pub enum Outcome {
     Unchanged,
 }
 
-impl Directory {
+impl DirectoryStore {
     /// Takes documents in, in the place of those of their names. Status of those that are there already is not taken.
     ///
     /// # Errors
     /// Some do not fit the others, or the store is not ready; nothing is changed then.
-    pub fn apply(&self, documents: &Documents) -> Result<Vec<(DocumentName, Outcome)>, EditError> {
+    pub fn apply(&self, documents: &Documents) -> Result<Vec<(DocumentName, EditOutcome)>, EditError> {
         let wanted: Vec<DocumentName> = documents.all_names().collect();
         let text = |name: &DocumentName| documents.text_of(name).unwrap_or_default().into_bytes();
-        let found: Found = wanted.iter().map(|name| (path_of(name), Some(text(name)))).collect();
+        let found: ChangedFiles = wanted.iter().map(|name| (path_of(name), Some(text(name)))).collect();
         let (before, after) = self.edit(&found)?;
         let outcome = |name: &DocumentName| match (before.get(name), after.get(name)) {
-            (None, _) => Outcome::Created,
-            (before, after) if before == after => Outcome::Unchanged,
-            _ => Outcome::Configured,
+            (None, _) => EditOutcome::Created,
+            (before, after) if before == after => EditOutcome::Unchanged,
+            _ => EditOutcome::Configured,
         };
         Ok(wanted.into_iter().map(|name| (name.clone(), outcome(&name))).collect())
     }
@@ -67,7 +67,7 @@ impl Directory {
     /// Something refers to one of them, there is none of a name, or the store is not ready; nothing is changed then.
     pub fn delete(&self, names: &[DocumentName]) -> Result<Vec<(DocumentName, bool)>, EditError> {
         let documents = self.ready()?;
-        let mut found = Found::new();
+        let mut found = ChangedFiles::new();
         let mut faults = Vec::new();
         for name in names {
             match documents.get(name) {
@@ -110,11 +110,12 @@ impl Directory {
     }
 
     /// The documents before and after.
-    fn edit(&self, found: &Found) -> Result<(Arc<Documents>, Arc<Documents>), EditError> {
+    fn edit(&self, found: &ChangedFiles) -> Result<(Arc<Documents>, Arc<Documents>), EditError> {
         block_in_place(|| {
             let mut held = self.held();
             let before = held.world.clone().ok_or(EditError::NotReady)?;
-            let Accepted { documents, refused, put_back: _ } = accept(Some(&before), found, Keeper::Reader);
+            let AcceptedDocuments { documents, refused, rewrite: _ } =
+                accept(Some(&before), found, StatusOwner::Reader);
             if !refused.is_empty() {
                 let faults = refused.into_iter().flat_map(|(path, faults)| {
                     let name = name_of(&path);

@@ -12,8 +12,8 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    accept::Found,
-    place::{FOLDERS, is_document},
+    accept::ChangedFiles,
+    document_paths::{FOLDERS, is_document},
 };
 
 /// What stands before the name of a file that is not complete yet.
@@ -25,9 +25,9 @@ const REFUSED: &str = ".refused";
 
 /// What a file holds, in 32 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stamp([u8; 32]);
+pub(super) struct ContentHash([u8; 32]);
 
-impl Stamp {
+impl ContentHash {
     pub(super) fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
@@ -35,13 +35,13 @@ impl Stamp {
 
 /// Files of a store, below its directory.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct StoreFiles {
     root: PathBuf,
 }
 
 /// Which files to read.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum FileSelection {
     /// All there are.
     All,
     /// These, each of which may be there or not.
@@ -50,13 +50,13 @@ pub(super) enum Which {
 
 /// Whether a file is as it was to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Replaced {
+pub(super) enum ReplaceOutcome {
     Yes,
     /// It is not what it was known to be: nothing was written.
     No,
 }
 
-impl Files {
+impl StoreFiles {
     pub(super) fn open(root: &Path) -> io::Result<Self> {
         make_directory(root)?;
         FOLDERS.iter().try_for_each(|folder| make_directory(&root.join(folder)))?;
@@ -75,15 +75,19 @@ impl Files {
     }
 
     /// Files that are other than they are known to be.
-    pub(super) fn read(&self, which: &Which, known: &BTreeMap<PathBuf, Stamp>) -> io::Result<Found> {
+    pub(super) fn read(
+        &self,
+        which: &FileSelection,
+        known: &BTreeMap<PathBuf, ContentHash>,
+    ) -> io::Result<ChangedFiles> {
         let paths = match which {
-            Which::All => self.all()?.into_iter().chain(known.keys().cloned()).collect(),
-            Which::These(paths) => paths.clone(),
+            FileSelection::All => self.all()?.into_iter().chain(known.keys().cloned()).collect(),
+            FileSelection::These(paths) => paths.clone(),
         };
-        let mut found = Found::new();
+        let mut found = ChangedFiles::new();
         for path in paths.into_iter().filter(|path| is_document(path)) {
             let bytes = self.bytes(&path)?;
-            if bytes.as_deref().map(Stamp::of).as_ref() != known.get(&path) {
+            if bytes.as_deref().map(ContentHash::of).as_ref() != known.get(&path) {
                 found.insert(path, bytes);
             }
         }
@@ -91,19 +95,24 @@ impl Files {
     }
 
     /// Brings a file from what it is known to hold to other bytes, durably; `None` is no file.
-    pub(super) fn replace(&self, path: &Path, known: Option<Stamp>, wanted: Option<&[u8]>) -> io::Result<Replaced> {
+    pub(super) fn replace(
+        &self,
+        path: &Path,
+        known: Option<ContentHash>,
+        wanted: Option<&[u8]>,
+    ) -> io::Result<ReplaceOutcome> {
         let file = self.root.join(path);
         let directory = file.parent().ok_or(io::ErrorKind::InvalidInput)?;
         let name = file.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
         let beside = directory.join(format!("{UNFINISHED}{name}"));
         let replaced = match (known, wanted) {
-            (None, None) => return Ok(Replaced::Yes),
+            (None, None) => return Ok(ReplaceOutcome::Yes),
             (known, Some(wanted)) => {
                 make_directory(directory)?;
                 write(&beside, wanted)?;
                 exchange(&beside, &file, known)?
             }
-            (Some(known), None) => take_away(&beside, &file, known)?,
+            (Some(known), None) => remove_unless_changed(&beside, &file, known)?,
         };
         File::open(directory)?.sync_all()?;
         Ok(replaced)
@@ -129,16 +138,16 @@ impl Files {
         Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned()))
     }
 
-    pub(super) fn write_left_for(&self, whither: Option<&str>) -> io::Result<()> {
-        let Some(whither) = whither else { return self.take_away(Path::new(LEFT_FOR)) };
+    pub(super) fn write_left_for(&self, target: Option<&str>) -> io::Result<()> {
+        let Some(target) = target else { return self.remove(Path::new(LEFT_FOR)) };
         let beside = self.root.join(format!("{UNFINISHED}{LEFT_FOR}"));
-        write(&beside, format!("{whither}\n").as_bytes())?;
+        write(&beside, format!("{target}\n").as_bytes())?;
         fs::rename(beside, self.root.join(LEFT_FOR))?;
         File::open(&self.root)?.sync_all()
     }
 
     /// Takes a file away, durably, if it is there.
-    pub(super) fn take_away(&self, path: &Path) -> io::Result<()> {
+    pub(super) fn remove(&self, path: &Path) -> io::Result<()> {
         let file = self.root.join(path);
         match fs::remove_file(&file) {
             Ok(()) => file.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all()),
@@ -195,36 +204,36 @@ fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Puts a new file in the place of one, or of none. Both change places in one step, so that what stood there is seen before it
 /// is lost.
-fn exchange(beside: &Path, file: &Path, known: Option<Stamp>) -> io::Result<Replaced> {
+fn exchange(beside: &Path, file: &Path, known: Option<ContentHash>) -> io::Result<ReplaceOutcome> {
     let flags = if known.is_some() { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
     match renameat_with(CWD, beside, CWD, file, flags) {
         Ok(()) => {}
         Err(rustix::io::Errno::EXIST | rustix::io::Errno::NOENT) => {
             fs::remove_file(beside)?;
-            return Ok(Replaced::No);
+            return Ok(ReplaceOutcome::No);
         }
         Err(error) => return Err(error.into()),
     }
-    let Some(known) = known else { return Ok(Replaced::Yes) };
-    if Stamp::of(&fs::read(beside)?) == known {
+    let Some(known) = known else { return Ok(ReplaceOutcome::Yes) };
+    if ContentHash::of(&fs::read(beside)?) == known {
         fs::remove_file(beside)?;
-        return Ok(Replaced::Yes);
+        return Ok(ReplaceOutcome::Yes);
     }
     renameat_with(CWD, beside, CWD, file, RenameFlags::EXCHANGE)?;
     fs::remove_file(beside)?;
-    Ok(Replaced::No)
+    Ok(ReplaceOutcome::No)
 }
 
 /// Takes a file away, unless it is another one than is known.
-fn take_away(beside: &Path, file: &Path, known: Stamp) -> io::Result<Replaced> {
+fn remove_unless_changed(beside: &Path, file: &Path, known: ContentHash) -> io::Result<ReplaceOutcome> {
     match fs::rename(file, beside) {
         Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Replaced::Yes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ReplaceOutcome::Yes),
         Err(error) => return Err(error),
     }
-    if Stamp::of(&fs::read(beside)?) == known {
+    if ContentHash::of(&fs::read(beside)?) == known {
         fs::remove_file(beside)?;
-        return Ok(Replaced::Yes);
+        return Ok(ReplaceOutcome::Yes);
     }
     // Whoever wrote a newer one meanwhile has the word.
     match renameat_with(CWD, beside, CWD, file, RenameFlags::NOREPLACE) {
@@ -232,5 +241,5 @@ fn take_away(beside: &Path, file: &Path, known: Stamp) -> io::Result<Replaced> {
         Err(rustix::io::Errno::EXIST) => fs::remove_file(beside)?,
         Err(error) => return Err(error.into()),
     }
-    Ok(Replaced::No)
+    Ok(ReplaceOutcome::No)
 }

@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 
 /// Why a store is not one's own.
 #[derive(Debug, thiserror::Error)]
-pub enum LockError {
+pub enum DirectoryLockError {
     /// Another process has it.
     #[error("{} is in use by process {holder}: stop that one, or use another directory", path.display())]
     Held {
@@ -33,14 +33,14 @@ pub enum LockError {
 
 /// Held for as long as it lives; the kernel lets go of it with the process.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub(super) struct DirectoryLock {
     _file: File,
 }
 
-impl Lock {
-    pub(super) fn take(root: &Path) -> Result<Self, LockError> {
+impl DirectoryLock {
+    pub(super) fn take(root: &Path) -> Result<Self, DirectoryLockError> {
         let path = root.join("lock");
-        let fail = |cause| LockError::Io { path: path.clone(), cause };
+        let fail = |cause| DirectoryLockError::Io { path: path.clone(), cause };
         let mut options = OpenOptions::new();
         let mut file =
             options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(fail)?;
@@ -49,7 +49,7 @@ impl Lock {
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let mut holder = String::new();
                 let _ = (&file).take(20).read_to_string(&mut holder);
-                return Err(LockError::Held { path: root.to_owned(), holder: holder.trim().to_owned() });
+                return Err(DirectoryLockError::Held { path: root.to_owned(), holder: holder.trim().to_owned() });
             }
             Err(error) => return Err(fail(error.into())),
         }

@@ -15,33 +15,33 @@ use futures::StreamExt;
 use inotify::{Event, EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
 use tokio::{sync::Notify, task::AbortHandle};
 
-use super::files::Which;
-use crate::place::{FOLDERS, is_document};
+use super::files::FileSelection;
+use crate::document_paths::{FOLDERS, is_document};
 
 /// Room for events that are read at once.
 const BUFFER: usize = 16 << 10;
 
 /// A watch on all folders of a store, those that come later, too.
 #[derive(Debug)]
-pub(super) struct Watch {
-    seen: Arc<Seen>,
+pub(super) struct DirectoryWatch {
+    seen: Arc<PendingChanges>,
     task: AbortHandle,
 }
 
 #[derive(Debug)]
-struct Seen {
-    changed: Mutex<Which>,
+struct PendingChanges {
+    changed: Mutex<FileSelection>,
     woken: AtomicBool,
     notify: Notify,
 }
 
-impl Drop for Watch {
+impl Drop for DirectoryWatch {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Watch {
+impl DirectoryWatch {
     /// Needs a runtime. Everything counts as changed at first.
     pub(super) fn start(root: &Path) -> io::Result<Self> {
         let inotify = Inotify::init()?;
@@ -49,14 +49,17 @@ impl Watch {
         for folder in FOLDERS {
             folders.add(Path::new(folder))?;
         }
-        let seen =
-            Arc::new(Seen { changed: Mutex::new(Which::All), woken: AtomicBool::new(false), notify: Notify::new() });
+        let seen = Arc::new(PendingChanges {
+            changed: Mutex::new(FileSelection::All),
+            woken: AtomicBool::new(false),
+            notify: Notify::new(),
+        });
         let mut events = inotify.into_event_stream(vec![0; BUFFER])?;
         let told = seen.clone();
         let task = tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 match event {
-                    Ok(event) => folders.tell(&told, &event),
+                    Ok(event) => folders.record_event(&told, &event),
                     Err(error) => {
                         tracing::error!(%error, "the store is no longer watched: start again");
                         return;
@@ -72,7 +75,7 @@ impl Watch {
         loop {
             let notified = self.seen.notify.notified();
             let is_woken = self.seen.woken.load(Ordering::Relaxed);
-            if is_woken || *self.seen.lock() != Which::These(BTreeSet::new()) {
+            if is_woken || *self.seen.lock() != FileSelection::These(BTreeSet::new()) {
                 return;
             }
             notified.await;
@@ -80,18 +83,18 @@ impl Watch {
     }
 
     /// What may have changed since it was asked last.
-    pub(super) fn take(&self) -> Which {
+    pub(super) fn take(&self) -> FileSelection {
         self.seen.woken.store(false, Ordering::Relaxed);
-        std::mem::replace(&mut *self.seen.lock(), Which::These(BTreeSet::new()))
+        std::mem::replace(&mut *self.seen.lock(), FileSelection::These(BTreeSet::new()))
     }
 
     /// What was taken could not be read: it is still to be.
-    pub(super) fn put_back(&self, which: Which) {
+    pub(super) fn requeue(&self, which: FileSelection) {
         let mut changed = self.seen.lock();
         match (&mut *changed, which) {
-            (Which::All, _) => {}
-            (all, Which::All) => *all = Which::All,
-            (Which::These(paths), Which::These(more)) => paths.extend(more),
+            (FileSelection::All, _) => {}
+            (all, FileSelection::All) => *all = FileSelection::All,
+            (FileSelection::These(paths), FileSelection::These(more)) => paths.extend(more),
         }
     }
 
@@ -107,20 +110,20 @@ impl Watch {
     }
 }
 
-impl Seen {
-    fn lock(&self) -> MutexGuard<'_, Which> {
+impl PendingChanges {
+    fn lock(&self) -> MutexGuard<'_, FileSelection> {
         self.changed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(&self, path: PathBuf) {
-        if let Which::These(paths) = &mut *self.lock() {
+        if let FileSelection::These(paths) = &mut *self.lock() {
             paths.insert(path);
         }
         self.notify.notify_waiters();
     }
 
     fn add_all(&self) {
-        *self.lock() = Which::All;
+        *self.lock() = FileSelection::All;
         self.notify.notify_waiters();
     }
 }
@@ -148,7 +151,7 @@ impl Folders {
         Ok(())
     }
 
-    fn tell(&mut self, seen: &Seen, event: &Event<std::ffi::OsString>) {
+    fn record_event(&mut self, seen: &PendingChanges, event: &Event<std::ffi::OsString>) {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
             return seen.add_all();
         }

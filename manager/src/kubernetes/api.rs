@@ -9,7 +9,7 @@ use kube::{
 
 /// The kinds that a store is made of.
 #[derive(Clone)]
-pub(super) struct Resources {
+pub(super) struct StoreResources {
     pub(super) class: ApiResource,
     pub(super) hypervisor: ApiResource,
     pub(super) cluster: ApiResource,
@@ -17,7 +17,7 @@ pub(super) struct Resources {
     pub(super) secret: ApiResource,
 }
 
-impl Resources {
+impl StoreResources {
     pub(super) fn new() -> Self {
         Self {
             class: of::<ClusterClass>(),

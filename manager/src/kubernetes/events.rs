@@ -7,7 +7,7 @@ mod fold;
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use keelway_api::{document::DocumentName, event::Event, jiff::Timestamp};
+use keelway_api::{document::DocumentName, event::DocumentEvent, jiff::Timestamp};
 use kube::{
     Client,
     runtime::events::{Event as NewEvent, EventType, Recorder, Reporter},
@@ -17,9 +17,9 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-use super::{MANAGER, Shared, api::Resources};
+use super::{MANAGER, SharedWatchCache, api::StoreResources};
 use budget::Budget;
-use fold::folded;
+use fold::fold;
 
 /// Events that may wait to be told. What comes beyond is dropped.
 const WAITING: usize = 8192;
@@ -40,17 +40,17 @@ const LONGEST_NOTE: usize = 1024;
 const ACTION: &str = "Reconciling";
 
 /// How documents are written meanwhile.
-pub(super) struct Writing {
+pub(super) struct WriteActivity {
     /// Held while changes are made of which several cannot be made at once.
     pub(super) turns: Arc<Mutex<()>>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedWatchCache>,
 }
 
-impl Writing {
+impl WriteActivity {
     /// Returns once nobody writes any more, or a moment has come.
     async fn rests(&self, end: Instant) {
         loop {
-            let quiet = self.shared.held().touched().map_or(Instant::now(), |touched| touched + QUIET);
+            let quiet = self.shared.held().last_write().map_or(Instant::now(), |touched| touched + QUIET);
             if quiet <= Instant::now() || end <= Instant::now() {
                 break;
             }
@@ -62,18 +62,18 @@ impl Writing {
 
 /// Takes what is to be told.
 #[derive(Debug, Clone)]
-pub struct Teller(mpsc::Sender<Event>);
+pub struct EventSender(mpsc::Sender<DocumentEvent>);
 
-impl Teller {
+impl EventSender {
     /// Begins to tell. Ends with the last one that tells. While documents are written, one is told at most: they are waited for.
-    pub(super) fn start(client: Client, resources: Resources, writing: Writing) -> Self {
+    pub(super) fn start(client: Client, resources: StoreResources, writing: WriteActivity) -> Self {
         let (sender, receiver) = mpsc::channel(WAITING);
         tokio::spawn(publish(client, resources, writing, receiver));
         Self(sender)
     }
 
     /// Tells this, soon.
-    pub fn tell(&self, event: Event) {
+    pub fn send(&self, event: DocumentEvent) {
         if self.0.try_send(event).is_err() {
             tracing::warn!("too many events wait to be told: one is dropped");
         }
@@ -81,7 +81,12 @@ impl Teller {
 }
 
 /// What waits together is told together. The recorder counts what happens again and again in one Event of a series.
-async fn publish(client: Client, resources: Resources, writing: Writing, mut events: mpsc::Receiver<Event>) {
+async fn publish(
+    client: Client,
+    resources: StoreResources,
+    writing: WriteActivity,
+    mut events: mpsc::Receiver<DocumentEvent>,
+) {
     let begin = || Recorder::new(client.clone(), Reporter::from(MANAGER));
     let mut recorder = begin();
     let mut budget = Budget::default();
@@ -94,8 +99,8 @@ async fn publish(client: Client, resources: Resources, writing: Writing, mut eve
         while let Ok(event) = events.try_recv() {
             together.push(event);
         }
-        for event in folded(std::mem::take(&mut together)) {
-            if !budget.takes(&event.regarding, Timestamp::now()) {
+        for event in fold(std::mem::take(&mut together)) {
+            if !budget.try_spend(&event.regarding, Timestamp::now()) {
                 continue;
             }
             if known == KNOWN {
@@ -103,12 +108,12 @@ async fn publish(client: Client, resources: Resources, writing: Writing, mut eve
             }
             known += 1;
             writing.rests(end).await;
-            tell(&recorder, &resources, &event).await;
+            publish_event(&recorder, &resources, &event).await;
         }
     }
 }
 
-async fn tell(recorder: &Recorder, resources: &Resources, event: &Event) {
+async fn publish_event(recorder: &Recorder, resources: &StoreResources, event: &DocumentEvent) {
     let regarding = ObjectReference { uid: event.uid.clone(), ..reference(resources, &event.regarding) };
     let new = NewEvent {
         type_: if event.warning { EventType::Warning } else { EventType::Normal },
@@ -125,7 +130,7 @@ async fn tell(recorder: &Recorder, resources: &Resources, event: &Event) {
     }
 }
 
-fn reference(resources: &Resources, name: &DocumentName) -> ObjectReference {
+fn reference(resources: &StoreResources, name: &DocumentName) -> ObjectReference {
     let resource = resources.of(name);
     ObjectReference {
         api_version: Some(resource.api_version.clone()),

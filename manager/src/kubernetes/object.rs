@@ -5,32 +5,32 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 use keelway_api::{
     Documents, cluster,
     documents::SecretName,
-    hypervisor::{self, CriEndpoint, Endpoint, SecretReference},
+    hypervisor::{self, CriEndpoint, HypervisorEndpoint, SecretReference},
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     name::is_own_namespace,
 };
 use kube::core::{ApiResource, DynamicObject};
 use serde_json::{Value as Json, json};
 
-use super::verdict::ACCEPTED;
-use crate::place::path_of_object;
+use super::refusal_condition::ACCEPTED;
+use crate::document_paths::path_of_object;
 
 /// What `kubectl apply` notes: the whole document, with all that a Secret holds.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Which object it is of all that had its name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Version {
+pub(super) struct ObjectRevision {
     /// Grows with each write (KEP-5504). 0 where an API server tells none.
     pub(super) number: u64,
     pub(super) uid: Option<Arc<str>>,
     /// What is told on it of why it does not count.
     pub(super) refused: Option<String>,
     /// Whether Keelway's finalizer keeps it there.
-    pub(super) kept: bool,
+    pub(super) has_finalizer: bool,
 }
 
-impl Version {
+impl ObjectRevision {
     pub(super) fn of(object: &DynamicObject) -> Self {
         let number = object.metadata.resource_version.as_deref().and_then(|text| text.parse().ok());
         let conditions = object.data.pointer("/status/conditions").and_then(Json::as_array);
@@ -40,7 +40,9 @@ impl Version {
             number: number.unwrap_or_default(),
             uid: object.metadata.uid.as_deref().map(Arc::from),
             refused: refused.and_then(|condition| Some(condition["message"].as_str()?.to_owned())),
-            kept: finalizers.iter().any(|name| [cluster::FINALIZER, hypervisor::FINALIZER].contains(&name.as_str())),
+            has_finalizer: finalizers
+                .iter()
+                .any(|name| [cluster::FINALIZER, hypervisor::FINALIZER].contains(&name.as_str())),
         }
     }
 }
@@ -54,7 +56,7 @@ pub(super) fn path(resource: &ApiResource, object: &DynamicObject) -> Option<Pat
 pub(super) fn is_released(resource: &ApiResource, object: &DynamicObject) -> bool {
     matches!(resource.kind.as_str(), "Cluster" | "Hypervisor")
         && object.metadata.deletion_timestamp.is_some()
-        && !Version::of(object).kept
+        && !ObjectRevision::of(object).has_finalizer
 }
 
 /// The document, without what an API server or a client notes for itself.
@@ -63,7 +65,7 @@ pub(super) fn text(resource: &ApiResource, object: &DynamicObject) -> Vec<u8> {
     json["apiVersion"] = json!(resource.api_version);
     json["kind"] = json!(resource.kind);
     let own = matches!(resource.kind.as_str(), "Component" | "Secret");
-    let is_users = resource.kind == "Secret" && !is_at_home(object);
+    let is_users = resource.kind == "Secret" && !is_in_keelway_namespace(object);
     if let Some(metadata) = json.get_mut("metadata").and_then(Json::as_object_mut) {
         metadata.retain(|field, _| !is_noted(field, own));
         // This store's own means to keep it.
@@ -120,10 +122,10 @@ pub(super) fn references(resource: &ApiResource, object: &DynamicObject) -> BTre
 /// The same of all documents that count.
 pub(super) fn referred_to(world: &Documents) -> BTreeSet<SecretName> {
     let of_machines = world.hypervisors.values().filter_map(|machine| match &machine.spec.endpoint {
-        Endpoint::Cri(CriEndpoint { secret_ref: SecretReference { namespace, name }, .. }) => {
+        HypervisorEndpoint::Cri(CriEndpoint { secret_ref: SecretReference { namespace, name }, .. }) => {
             Some(SecretName { namespace: namespace.clone(), name: name.clone() })
         }
-        Endpoint::Unix { .. } | Endpoint::Agent(_) => None,
+        HypervisorEndpoint::Unix { .. } | HypervisorEndpoint::Agent(_) => None,
     });
     let of_classes = world.classes.values().flat_map(|class| class.spec.images.secrets());
     let of_clusters = world.clusters.iter().flat_map(|(cluster, document)| {
@@ -149,12 +151,12 @@ fn pull_secrets<'a>(
 }
 
 /// Whether a Secret with one of our labels is where Keelway's own are. Anybody may write labels.
-pub(super) fn is_at_home(object: &DynamicObject) -> bool {
-    object.metadata.namespace.as_deref().is_some_and(is_home)
+pub(super) fn is_in_keelway_namespace(object: &DynamicObject) -> bool {
+    object.metadata.namespace.as_deref().is_some_and(is_keelway_namespace)
 }
 
 /// Whether a namespace is one of Keelway's own.
-pub(super) fn is_home(namespace: &str) -> bool {
+pub(super) fn is_keelway_namespace(namespace: &str) -> bool {
     is_own_namespace(namespace)
 }
 

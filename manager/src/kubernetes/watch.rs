@@ -25,28 +25,30 @@ use kube::{
 use tokio::task::JoinHandle;
 
 use super::{
-    Shared,
-    api::Resources,
-    held::Source,
-    object::{Version, is_at_home, is_home, is_released, path, references, referred_to, text},
+    SharedWatchCache,
+    api::StoreResources,
+    object::{
+        ObjectRevision, is_in_keelway_namespace, is_keelway_namespace, is_released, path, references, referred_to, text,
+    },
+    watch_cache::WatchSource,
 };
 
 /// The watches of a store. They end with it.
 pub(super) struct Watches {
     tasks: Vec<JoinHandle<()>>,
-    given: Arc<Given>,
+    given: Arc<SecretWatches>,
 }
 
 /// Watches on Secrets of users', each by its name: no right to look at others is needed.
-struct Given {
+struct SecretWatches {
     client: Client,
     secret: ApiResource,
-    shared: Arc<Shared>,
-    referred: Mutex<Referred>,
+    shared: Arc<SharedWatchCache>,
+    referred: Mutex<ReferredSecrets>,
 }
 
 #[derive(Default)]
-struct Referred {
+struct ReferredSecrets {
     tasks: BTreeMap<SecretName, JoinHandle<()>>,
     /// What each object refers to.
     by: BTreeMap<PathBuf, BTreeSet<SecretName>>,
@@ -62,8 +64,8 @@ impl Drop for Watches {
 }
 
 impl Watches {
-    pub(super) fn start(client: &Client, resources: &Resources, shared: &Arc<Shared>) -> Self {
-        let given = Arc::new(Given {
+    pub(super) fn start(client: &Client, resources: &StoreResources, shared: &Arc<SharedWatchCache>) -> Self {
+        let given = Arc::new(SecretWatches {
             client: client.clone(),
             secret: resources.secret.clone(),
             shared: shared.clone(),
@@ -75,8 +77,14 @@ impl Watches {
             let selector = label.map(|label| watcher::Config::default().labels(label)).unwrap_or_default();
             let api = Api::all_with(client.clone(), resource);
             let own = label.is_some();
-            let watch =
-                Watch { source: source.into(), api, selector, own, resource: resource.clone(), shared: shared.clone() };
+            let watch = ObjectWatch {
+                source: source.into(),
+                api,
+                selector,
+                own,
+                resource: resource.clone(),
+                shared: shared.clone(),
+            };
             watch.begin(given.clone())
         };
         let tasks = vec![
@@ -108,8 +116,8 @@ impl Watches {
     }
 }
 
-impl Given {
-    fn referred(&self) -> MutexGuard<'_, Referred> {
+impl SecretWatches {
+    fn referred(&self) -> MutexGuard<'_, ReferredSecrets> {
         self.referred.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -119,7 +127,7 @@ impl Given {
         for name in &names {
             referred.tasks.entry(name.clone()).or_insert_with_key(|name| {
                 let SecretName { namespace, name: secret } = name;
-                let watch = Watch {
+                let watch = ObjectWatch {
                     source: source_of(name).into(),
                     api: Api::namespaced_with(self.client.clone(), namespace, &self.secret),
                     own: false,
@@ -145,7 +153,8 @@ impl Given {
         let by_objects: BTreeSet<&SecretName> = referred.by.values().flatten().collect();
         let by_documents = referred_to(world);
         // Keelway's own are told of by their labels, too.
-        let left = referred.tasks.keys().filter(|name| !by_objects.contains(name) && !is_home(&name.namespace));
+        let left =
+            referred.tasks.keys().filter(|name| !by_objects.contains(name) && !is_keelway_namespace(&name.namespace));
         let (kept, ended): (Vec<_>, Vec<_>) = left.cloned().partition(|name| by_documents.contains(name));
         referred.dropped = !kept.is_empty();
         for name in ended {
@@ -162,14 +171,14 @@ fn source_of(SecretName { namespace, name }: &SecretName) -> String {
     format!("Secret {namespace}/{name}")
 }
 
-struct Watch {
-    source: Source,
+struct ObjectWatch {
+    source: WatchSource,
     api: Api<DynamicObject>,
     selector: watcher::Config,
     /// Whether it is on Keelway's own Secrets alone.
     own: bool,
     resource: ApiResource,
-    shared: Arc<Shared>,
+    shared: Arc<SharedWatchCache>,
 }
 
 /// Objects of a list that is under way, and the last write before it was asked for.
@@ -178,21 +187,21 @@ struct Listing {
     asked: u64,
 }
 
-impl Watch {
-    fn begin(self, given: Arc<Given>) -> JoinHandle<()> {
+impl ObjectWatch {
+    fn begin(self, given: Arc<SecretWatches>) -> JoinHandle<()> {
         self.shared.held().begin(&self.source);
         tokio::spawn(async move { self.follow(&given).await })
     }
 
     /// Lists come as streams, which API servers need less memory for; where one serves none, as pages.
-    async fn follow(&self, given: &Arc<Given>) {
+    async fn follow(&self, given: &Arc<SecretWatches>) {
         let streaming = self.selector.clone().streaming_lists();
         self.read(streaming, given, true).await;
         self.read(self.selector.clone(), given, false).await;
     }
 
     /// Ends where lists are to come as streams and do not.
-    async fn read(&self, config: watcher::Config, given: &Arc<Given>, streams: bool) {
+    async fn read(&self, config: watcher::Config, given: &Arc<SecretWatches>, streams: bool) {
         let mut events = pin!(watcher(self.api.clone(), config).default_backoff());
         let mut listing = None;
         while let Some(event) = events.next().await {
@@ -204,23 +213,23 @@ impl Watch {
         }
     }
 
-    fn take(&self, event: Event<DynamicObject>, listing: &mut Option<Listing>, given: &Arc<Given>) {
+    fn take(&self, event: Event<DynamicObject>, listing: &mut Option<Listing>, given: &Arc<SecretWatches>) {
         match event {
             Event::Init => {
                 *listing = Some(Listing { all: BTreeSet::new(), asked: self.shared.held().writes() });
                 return;
             }
             Event::InitApply(object) => {
-                let path = self.there(&object, given);
+                let path = self.tracked_path(&object, given);
                 if let (Some(listing), Some(path)) = (listing.as_mut(), path) {
                     listing.all.insert(path);
                 }
             }
-            Event::Apply(object) => drop(self.there(&object, given)),
+            Event::Apply(object) => drop(self.tracked_path(&object, given)),
             Event::Delete(object) => {
                 if let Some(path) = self.path(&object) {
                     given.refer(&path, BTreeSet::new());
-                    self.shared.held().lost(path, &Version::of(&object));
+                    self.shared.held().record_deletion(path, &ObjectRevision::of(&object));
                 }
             }
             Event::InitDone => {
@@ -237,14 +246,14 @@ impl Watch {
 
     /// Where it is, unless it is of somebody who only says that it is Keelway's.
     fn path(&self, object: &DynamicObject) -> Option<PathBuf> {
-        (!self.own || is_at_home(object)).then(|| path(&self.resource, object))?
+        (!self.own || is_in_keelway_namespace(object)).then(|| path(&self.resource, object))?
     }
 
-    fn there(&self, object: &DynamicObject, given: &Arc<Given>) -> Option<PathBuf> {
+    fn tracked_path(&self, object: &DynamicObject, given: &Arc<SecretWatches>) -> Option<PathBuf> {
         let path = self.path(object)?;
         given.refer(&path, references(&self.resource, object));
         let text = (!is_released(&self.resource, object)).then(|| text(&self.resource, object));
-        self.shared.held().seen(&self.source, path.clone(), Version::of(object), text);
+        self.shared.held().seen(&self.source, path.clone(), ObjectRevision::of(object), text);
         Some(path)
     }
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Namespace;
 use keelway_api::{
-    Asked, Cluster, Component, Documents, Hypervisor, Shared, UnknownFields,
+    Cluster, Component, Documents, Hypervisor, ReadOptions, Shared, UnknownFields,
     cluster::FINALIZER,
-    document::{Change, Document, DocumentName, DocumentRef},
+    document::{Document, DocumentChange, DocumentName, DocumentRef},
     hypervisor,
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     name::NAMESPACE_PREFIX,
@@ -21,19 +21,24 @@ use serde_json::{Value as Json, json};
 use tokio::sync::Semaphore;
 
 use super::{
-    Kubernetes, KubernetesError, MANAGER,
-    object::{Version, is_released, text},
+    KubernetesError, KubernetesStore, MANAGER,
+    object::{ObjectRevision, is_released, text},
 };
-use crate::place::path_of;
+use crate::document_paths::path_of;
 
 /// Requests of one step at one time.
 const AT_ONCE: usize = 16;
 /// What installations' namespaces are called before their ids.
 const INSTALLATION_PREFIX: &str = "keelway-installation-";
 
-impl Kubernetes {
+impl KubernetesStore {
     /// Makes one change. What the API server answers is what counts from then on.
-    pub(super) async fn make(&self, change: &Change, since: &Documents, to: &Documents) -> Result<(), KubernetesError> {
+    pub(super) async fn make(
+        &self,
+        change: &DocumentChange,
+        since: &Documents,
+        to: &Documents,
+    ) -> Result<(), KubernetesError> {
         let name = change.name();
         match change.outcome(to) {
             Some(document) => self.put(name, since.get(name), document.as_ref()).await,
@@ -42,7 +47,7 @@ impl Kubernetes {
     }
 
     /// Writes a document again that somebody took away.
-    pub(super) async fn put_back(&self, name: &DocumentName, world: &Documents) -> Result<(), KubernetesError> {
+    pub(super) async fn rewrite(&self, name: &DocumentName, world: &Documents) -> Result<(), KubernetesError> {
         match world.get(name) {
             Some(document) => self.put(name, None, document).await,
             None => Ok(()),
@@ -91,7 +96,7 @@ impl Kubernetes {
                 }
                 if !self.is_there(name) {
                     let object = self.create(name, &document.json()).await?;
-                    self.answered(name, Some(document), Ok(object))?;
+                    self.accept_response(name, Some(document), Ok(object))?;
                 }
             }
             DocumentRef::Hypervisor(machine) => {
@@ -102,7 +107,7 @@ impl Kubernetes {
                     self.create(name, &document.json()).await?;
                 }
                 if !machine.deleted() {
-                    self.keep(name).await?;
+                    self.add_finalizer(name).await?;
                 }
                 self.status(name, document).await?;
             }
@@ -111,8 +116,8 @@ impl Kubernetes {
     }
 
     /// From now on the object of a machine is there until this store lets it go.
-    async fn keep(&self, name: &DocumentName) -> Result<(), KubernetesError> {
-        if self.shared.held().known(&path_of(name)).is_some_and(|version| version.kept) {
+    async fn add_finalizer(&self, name: &DocumentName) -> Result<(), KubernetesError> {
+        if self.shared.held().known(&path_of(name)).is_some_and(|version| version.has_finalizer) {
             return Ok(());
         }
         let mut body = self.body(name, json!({}));
@@ -121,7 +126,7 @@ impl Kubernetes {
         let params = PatchParams::apply(MANAGER).force();
         let object = self.api(name).patch(name.name(), &params, &Patch::Apply(body)).await;
         let object = object.map_err(|cause| failed(name, cause))?;
-        self.shared.held().wrote(path_of(name), Version::of(&object));
+        self.shared.held().record_write(path_of(name), ObjectRevision::of(&object));
         Ok(())
     }
 
@@ -142,19 +147,19 @@ impl Kubernetes {
             }
             body
         };
-        let answer = self.apply(name, document, Target::Object, body).await;
+        let answer = self.apply(name, document, WriteTarget::Object, body).await;
         if let (Err(_), Some(namespace)) = (&answer, name.namespace()) {
             self.shared.held().lost_namespace(&namespace);
         }
-        self.answered(name, Some(document), answer)
+        self.accept_response(name, Some(document), answer)
     }
 
     async fn status(&self, name: &DocumentName, document: DocumentRef<'_>) -> Result<(), KubernetesError> {
         let body = |json: &Json| {
             self.body(name, json!({ "status": json.get("status").cloned().unwrap_or_else(|| json!({})) }))
         };
-        let answer = self.apply(name, document, Target::Status, body).await;
-        self.answered(name, Some(document), answer)
+        let answer = self.apply(name, document, WriteTarget::Status, body).await;
+        self.accept_response(name, Some(document), answer)
     }
 
     /// Server-side apply takes away the fields of this manager that it leaves out, so that those of a newer release are sent back. Where the definitions went back
@@ -163,7 +168,7 @@ impl Kubernetes {
         &self,
         name: &DocumentName,
         document: DocumentRef<'_>,
-        target: Target,
+        target: WriteTarget,
         body: impl Fn(&Json) -> Json,
     ) -> kube::Result<DynamicObject> {
         let send = async |json: Json| {
@@ -171,8 +176,8 @@ impl Kubernetes {
             self.precondition(name, &mut body);
             let params = PatchParams::apply(MANAGER).force();
             match target {
-                Target::Object => self.api(name).patch(name.name(), &params, &Patch::Apply(body)).await,
-                Target::Status => self.api(name).patch_status(name.name(), &params, &Patch::Apply(body)).await,
+                WriteTarget::Object => self.api(name).patch(name.name(), &params, &Patch::Apply(body)).await,
+                WriteTarget::Status => self.api(name).patch_status(name.name(), &params, &Patch::Apply(body)).await,
             }
         };
         match send(document.json()).await {
@@ -203,14 +208,14 @@ impl Kubernetes {
         let object: DynamicObject = serde_json::from_value(body).map_err(|error| broken(name, error))?;
         let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
         let object = self.api(name).create(&params, &object).await.map_err(|cause| failed(name, cause))?;
-        self.shared.held().wrote(path_of(name), Version::of(&object));
+        self.shared.held().record_write(path_of(name), ObjectRevision::of(&object));
         Ok(object)
     }
 
     /// Keelway's finalizer, with those of others as they are.
     async fn finalizers(&self, name: &DocumentName, cluster: &Cluster) -> Result<(), KubernetesError> {
         let wanted = cluster.metadata.finalizers.clone().unwrap_or_default();
-        let world = self.shared.held().world.clone().unwrap_or_default();
+        let world = self.shared.held().documents.clone().unwrap_or_default();
         let mut known = Vec::new();
         if let Some(DocumentRef::Cluster(cluster)) = world.get(name) {
             known = cluster.metadata.finalizers.clone().unwrap_or_default();
@@ -219,7 +224,7 @@ impl Kubernetes {
             return Ok(());
         }
         let answer = self.set_finalizers(name, &wanted).await;
-        self.answered(name, None, answer)
+        self.accept_response(name, None, answer)
     }
 
     async fn set_finalizers(&self, name: &DocumentName, wanted: &[String]) -> kube::Result<DynamicObject> {
@@ -251,7 +256,7 @@ impl Kubernetes {
         if let Some(id) = cluster.id() {
             let namespaces: Api<Namespace> = Api::all(self.client.clone());
             let deleted = namespaces.delete(&id.namespace(), &DeleteParams::default()).await;
-            unless_gone(deleted.map(drop)).map_err(|cause| failed(name, cause))?;
+            ignore_not_found(deleted.map(drop)).map_err(|cause| failed(name, cause))?;
         }
         let finalizers = cluster.metadata.finalizers.clone().unwrap_or_default();
         let others: Vec<String> = finalizers.into_iter().filter(|finalizer| finalizer != FINALIZER).collect();
@@ -271,10 +276,10 @@ impl Kubernetes {
         match self.set_finalizers(name, others).await {
             Ok(object) => {
                 // Others may keep it there.
-                self.shared.held().wrote(path_of(name), Version::of(&object));
+                self.shared.held().record_write(path_of(name), ObjectRevision::of(&object));
                 Ok(())
             }
-            Err(cause) => unless_gone(Err(cause)).map_err(|cause| failed(name, cause)),
+            Err(cause) => ignore_not_found(Err(cause)).map_err(|cause| failed(name, cause)),
         }
     }
 
@@ -286,12 +291,13 @@ impl Kubernetes {
         };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
         let deleted = self.api(name).delete(name.name(), &params).await;
-        unless_gone(deleted.map(drop)).map_err(|cause| failed(name, cause))
+        ignore_not_found(deleted.map(drop)).map_err(|cause| failed(name, cause))
     }
 
     /// The namespaces of what is about to be written.
-    pub(super) async fn ensure_namespaces(&self, changes: &[Change]) -> Result<(), KubernetesError> {
-        let written = changes.iter().filter(|change| matches!(change, Change::Put(_))).map(Change::name);
+    pub(super) async fn ensure_namespaces(&self, changes: &[DocumentChange]) -> Result<(), KubernetesError> {
+        let written =
+            changes.iter().filter(|change| matches!(change, DocumentChange::Put(_))).map(DocumentChange::name);
         let is_own = |name: &&DocumentName| matches!(name, DocumentName::Component(_) | DocumentName::Secret(_));
         let one_of_each: BTreeMap<_, _> = written.filter(is_own).map(|name| (name.namespace(), name)).collect();
         at_once(one_of_each.into_values().map(|name| self.ensure_namespace(name))).await
@@ -318,7 +324,7 @@ impl Kubernetes {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let applied = namespaces.patch(&namespace, &PatchParams::apply(MANAGER).force(), &Patch::Apply(body)).await;
         applied.map(drop).map_err(|cause| failed(name, cause))?;
-        self.shared.held().made_namespace(namespace);
+        self.shared.held().record_namespace(namespace);
         Ok(())
     }
 
@@ -355,7 +361,7 @@ impl Kubernetes {
     }
 
     /// What counts from now on. Where that is what was sent, it is there once.
-    fn answered(
+    fn accept_response(
         &self,
         name: &DocumentName,
         sent: Option<DocumentRef<'_>>,
@@ -364,12 +370,15 @@ impl Kubernetes {
         let object = answer.map_err(|cause| failed(name, cause))?;
         let resource = self.resources.of(name);
         let bytes = text(resource, &object);
-        let (_, document) =
-            Document::read(&bytes, &name.to_string(), Asked { unknown: UnknownFields::Kept, ..Asked::default() })
-                .map_err(|faults| broken(name, faults))?;
+        let (_, document) = Document::read(
+            &bytes,
+            &name.to_string(),
+            ReadOptions { unknown: UnknownFields::Kept, ..ReadOptions::default() },
+        )
+        .map_err(|faults| broken(name, faults))?;
         let document = sent.filter(|sent| document.as_ref() == *sent).map_or(document, DocumentRef::owned);
         let mut held = self.shared.held();
-        held.wrote(path_of(name), Version::of(&object));
+        held.record_write(path_of(name), ObjectRevision::of(&object));
         held.count(name, (!is_released(resource, &object)).then_some(document));
         Ok(())
     }
@@ -377,7 +386,7 @@ impl Kubernetes {
 
 /// What of an object is written.
 #[derive(Clone, Copy)]
-enum Target {
+enum WriteTarget {
     Object,
     Status,
 }
@@ -402,7 +411,7 @@ pub(super) async fn at_once(
 }
 
 /// What is gone already need not be taken away.
-pub(crate) fn unless_gone(done: kube::Result<()>) -> kube::Result<()> {
+pub(crate) fn ignore_not_found(done: kube::Result<()>) -> kube::Result<()> {
     if let Err(kube::Error::Api(status)) = &done
         && status.code == 404
     {

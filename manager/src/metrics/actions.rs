@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 
 use keelway_planner::{Decision, MintRequest};
-use keelway_reconciler::{Applying, Outcome};
+use keelway_reconciler::{ApplyOutcome, PassOutcome};
 
 /// What was done, and whether it could be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Kind {
+pub(super) struct ActionKind {
     pub(super) kind: &'static str,
     pub(super) result: &'static str,
 }
 
 /// All that can be told: what is decided or minted is done, where its pass went through; effects may fail.
-pub(super) const KINDS: [Kind; 18] = [
+pub(super) const KINDS: [ActionKind; 18] = [
     done("bear"),
     done("restore"),
     done("bind"),
@@ -34,24 +34,24 @@ pub(super) const KINDS: [Kind; 18] = [
     done("retire"),
 ];
 
-const fn done(kind: &'static str) -> Kind {
-    Kind { kind, result: "done" }
+const fn done(kind: &'static str) -> ActionKind {
+    ActionKind { kind, result: "done" }
 }
 
-const fn failed(kind: &'static str) -> Kind {
-    Kind { kind, result: "failed" }
+const fn failed(kind: &'static str) -> ActionKind {
+    ActionKind { kind, result: "failed" }
 }
 
 /// How often each was done, and failed. What is decided or minted is saved before anything else, so that it is done once the pass went
 /// through.
-pub(super) fn of(outcome: &Outcome) -> BTreeMap<Kind, u64> {
+pub(super) fn of(outcome: &PassOutcome) -> BTreeMap<ActionKind, u64> {
     let plan = &outcome.plan;
-    let mut found = Counts::default();
+    let mut found = ActionCounts::default();
     plan.decisions.iter().for_each(|decision| found.add(done(of_decision(decision)), 1));
     plan.mint.iter().for_each(|request| found.add(done(of_mint(request)), 1));
     let bindings: Vec<String> = plan.bindings.iter().map(ToString::to_string).collect();
     let (of_clusters, of_agents): (Vec<_>, Vec<_>) =
-        outcome.failures.iter().partition(|failure| bindings.contains(&failure.at));
+        outcome.failures.iter().partition(|failure| bindings.contains(&failure.subject));
     let bound = bindings.len().saturating_sub(of_clusters.len()).min(outcome.effects);
     found.add(done("bind"), bound);
     found.add(failed("bind"), of_clusters.len());
@@ -61,18 +61,18 @@ pub(super) fn of(outcome: &Outcome) -> BTreeMap<Kind, u64> {
 }
 
 /// How many effects a machine took, and what failed there: which effects these are is the business of the machine's own core.
-pub(super) fn on_machine(applying: &Applying) -> BTreeMap<Kind, u64> {
-    let mut found = Counts::default();
+pub(super) fn on_machine(applying: &ApplyOutcome) -> BTreeMap<ActionKind, u64> {
+    let mut found = ActionCounts::default();
     found.add(done("converge"), applying.effects);
     found.add(failed("converge"), applying.failures.len());
     found.0
 }
 
 #[derive(Default)]
-struct Counts(BTreeMap<Kind, u64>);
+struct ActionCounts(BTreeMap<ActionKind, u64>);
 
-impl Counts {
-    fn add(&mut self, kind: Kind, number: usize) {
+impl ActionCounts {
+    fn add(&mut self, kind: ActionKind, number: usize) {
         if number > 0 {
             *self.0.entry(kind).or_default() += u64::try_from(number).unwrap_or(u64::MAX);
         }
@@ -81,16 +81,16 @@ impl Counts {
 
 fn of_decision(decision: &Decision) -> &'static str {
     match decision {
-        Decision::Place { .. } => "place",
-        Decision::Give { .. } => "give",
-        Decision::Retire { .. } => "retire",
-        Decision::Keep { .. } => "keep",
-        Decision::Upgrade { .. } => "upgrade",
+        Decision::PlaceComponent { .. } => "place",
+        Decision::AssignPorts { .. } => "give",
+        Decision::RetireComponent { .. } => "retire",
+        Decision::KeepComponent { .. } => "keep",
+        Decision::UpgradeComponent { .. } => "upgrade",
         Decision::UpgradeKeelway { .. } => "upgrade-keelway",
-        Decision::Bear { .. } => "bear",
-        Decision::Restore { .. } => "restore",
-        Decision::Forget { .. } => "forget",
-        Decision::Release { .. } => "release",
+        Decision::CreateStore { .. } => "bear",
+        Decision::RestoreBundle { .. } => "restore",
+        Decision::RemoveCluster { .. } => "forget",
+        Decision::RemoveHypervisor { .. } => "release",
     }
 }
 
@@ -109,12 +109,12 @@ fn of_mint(request: &MintRequest) -> &'static str {
 pub(super) mod tests {
     use keelway_api::Documents;
     use keelway_planner::Plan;
-    use keelway_reconciler::Failure;
+    use keelway_reconciler::PassFailure;
 
     use super::*;
 
     /// A pass that did nothing.
-    pub(in crate::metrics) fn outcome() -> Outcome {
+    pub(in crate::metrics) fn outcome() -> PassOutcome {
         let plan = Plan {
             documents: Documents::default(),
             mint: Vec::new(),
@@ -124,11 +124,11 @@ pub(super) mod tests {
             waiting: Vec::new(),
             due: None,
         };
-        Outcome { plan, effects: 0, failures: Vec::new(), refused: false, settled: true }
+        PassOutcome { plan, effects: 0, failures: Vec::new(), refused: false, settled: true }
     }
 
-    pub(in crate::metrics) fn failure(at: &str) -> Failure {
-        Failure { at: at.to_owned(), why: "it is broken".to_owned() }
+    pub(in crate::metrics) fn failure(at: &str) -> PassFailure {
+        PassFailure { subject: at.to_owned(), reason: "it is broken".to_owned() }
     }
 
     #[test]
@@ -140,8 +140,8 @@ pub(super) mod tests {
     fn what_was_done_in_clusters_is_told_apart_from_agents() {
         let mut outcome = outcome();
         outcome.plan.decisions = vec![
-            Decision::Bear { cluster: "c1".to_owned(), members: 3 },
-            Decision::Keep { component: "c1/etcd-0".to_owned() },
+            Decision::CreateStore { cluster: "c1".to_owned(), members: 3 },
+            Decision::KeepComponent { component: "c1/etcd-0".to_owned() },
         ];
         outcome.plan.bindings = vec!["0123456789abcdef".parse().unwrap(), "fedcba9876543210".parse().unwrap()];
         outcome.effects = 5;
@@ -149,11 +149,11 @@ pub(super) mod tests {
         let told = of(&outcome);
         assert!(told.keys().all(|kind| KINDS.contains(kind)), "{told:?}");
         let lines: Vec<String> =
-            told.iter().map(|(Kind { kind, result }, number)| format!("{kind} {result} {number}")).collect();
+            told.iter().map(|(ActionKind { kind, result }, number)| format!("{kind} {result} {number}")).collect();
         let expected =
             ["bear done 1", "bind done 1", "bind failed 1", "certify done 4", "certify failed 2", "keep done 1"];
         assert_eq!(lines, expected);
-        let applying = Applying { effects: 3, failures: Vec::new() };
+        let applying = ApplyOutcome { effects: 3, failures: Vec::new() };
         assert_eq!(on_machine(&applying), BTreeMap::from([(done("converge"), 3)]));
     }
 }

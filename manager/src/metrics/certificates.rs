@@ -15,20 +15,20 @@ use keelway_api::{
     role::Role,
 };
 use keelway_pki::{CertificateFacts, Validity};
-use keelway_planner::{Holds, holds};
+use keelway_planner::{SecretContents, holds};
 
 use super::{
     clusters,
-    family::{Family, Label, seconds},
+    family::{MetricFamily, MetricLabel, seconds},
     hypervisors,
 };
 
 /// What was read of Secrets, so that one that did not change is not read again: they are most of the documents' bytes.
 #[derive(Debug, Default)]
-pub(super) struct Certificates(Mutex<BTreeMap<SecretName, Read>>);
+pub(super) struct CertificateCache(Mutex<BTreeMap<SecretName, CachedDates>>);
 
 /// A digest of a Secret, which would be there twice if it were kept, and what its certificates say.
-type Read = (u64, Option<Dates>);
+type CachedDates = (u64, Option<Dates>);
 
 /// The first of each among some certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,14 +47,14 @@ impl Dates {
     }
 }
 
-impl Certificates {
-    pub(super) fn families(&self, documents: &Documents) -> [Family; 3] {
+impl CertificateCache {
+    pub(super) fn families(&self, documents: &Documents) -> [MetricFamily; 3] {
         let [ends, renewals] = self.of_clusters(documents);
         [ends, renewals, of_agents(documents)]
     }
 
     /// Components of one role count as one, so that each cluster has as many values as there are roles.
-    fn of_clusters(&self, documents: &Documents) -> [Family; 2] {
+    fn of_clusters(&self, documents: &Documents) -> [MetricFamily; 2] {
         let ids = documents.clusters.iter().filter_map(|(name, cluster)| Some((cluster.id()?, name)));
         let clusters: BTreeMap<String, &ClusterRef> = ids.map(|(id, name)| (ClusterId::namespace(id), name)).collect();
         let mut first: BTreeMap<(Option<&ClusterRef>, &str), Dates> = BTreeMap::new();
@@ -62,18 +62,18 @@ impl Certificates {
             let known = first.entry((clusters.get(&secret.namespace).copied(), holder(&secret.name))).or_insert(dates);
             *known = known.first(dates);
         }
-        let mut ends = Family::new(
+        let mut ends = MetricFamily::new(
             "certificate_expiration_timestamp_seconds",
             "When the first certificate of an authority, a role or the manager ends, since the epoch; without a cluster: of those \
              between the manager and agents",
         );
-        let mut renewals = Family::new(
+        let mut renewals = MetricFamily::new(
             "certificate_renewal_timestamp_seconds",
             "When two thirds of the life of the first of these certificates are over, since the epoch",
         );
         for ((cluster, holder), dates) in first {
             let of = cluster.map(clusters::of).into_iter().flatten();
-            let labels: Vec<Label> = of.chain([("holder", holder.to_owned())]).collect();
+            let labels: Vec<MetricLabel> = of.chain([("holder", holder.to_owned())]).collect();
             ends.add(labels.clone(), seconds(dates.end));
             renewals.add(labels, seconds(dates.renewal));
         }
@@ -103,9 +103,9 @@ fn digest(secret: &Secret) -> u64 {
 /// An authority's next and previous generations sign nothing.
 fn dates_in(name: &str, secret: &Secret) -> Option<Dates> {
     let counts = |entry: &str| match holds(name) {
-        Holds::Authority => entry == "active.crt",
-        Holds::Certificates => entry.strip_suffix(".crt").is_some(),
-        Holds::ServiceAccountKey | Holds::EncryptionKey => false,
+        SecretContents::Authority => entry == "active.crt",
+        SecretContents::Certificates => entry.strip_suffix(".crt").is_some(),
+        SecretContents::ServiceAccountKey | SecretContents::EncryptionKey => false,
     };
     let entries = secret.data.iter().flatten().filter(|(entry, _)| counts(entry));
     let facts = entries.filter_map(|(_, value)| CertificateFacts::from_pem(str::from_utf8(&value.0).ok()?).ok());
@@ -125,9 +125,9 @@ fn holder(secret: &str) -> &str {
     }
 }
 
-fn of_agents(documents: &Documents) -> Family {
+fn of_agents(documents: &Documents) -> MetricFamily {
     let name = "hypervisor_certificate_expiration_timestamp_seconds";
-    let mut family = Family::new(name, "When the certificate of a machine's agent ends, since the epoch");
+    let mut family = MetricFamily::new(name, "When the certificate of a machine's agent ends, since the epoch");
     for (name, machine) in &documents.hypervisors {
         let agent = machine.status.as_ref().and_then(|status| status.agent.as_ref());
         let end = agent.filter(|agent| !agent.revoked).and_then(|agent| agent.not_after.as_ref());
@@ -182,7 +182,7 @@ mod tests {
         secret(&mut documents, &namespace, "etcd-ca", &[("active.crt", 96), ("previous.crt", 1)]);
         secret(&mut documents, &namespace, "encryption", &[("active.crt", 1)]);
         secret(&mut documents, "keelway-installation-x", "infrastructure-ca", &[("active.crt", 9)]);
-        let certificates = Certificates::default();
+        let certificates = CertificateCache::default();
         let [family, ..] = certificates.families(&documents);
         assert_eq!(
             family.lines(),

@@ -5,38 +5,38 @@ use std::collections::BTreeMap;
 use keelway_api::{Component, Condition, Documents, condition, name::ClusterRef, role::Role};
 
 use super::{
-    family::{Family, Label, count, seconds},
-    state::State,
+    family::{MetricFamily, MetricLabel, count, seconds},
+    state::ClusterState,
 };
 
-pub(super) fn families(documents: &Documents) -> [Family; 4] {
+pub(super) fn families(documents: &Documents) -> [MetricFamily; 4] {
     [clusters(documents), conditions(documents), deletions(documents), components(documents)]
 }
 
 /// Every state has a value, so that one that no cluster is in is 0 and not unknown.
-fn clusters(documents: &Documents) -> Family {
-    let mut family = Family::new("clusters", "Clusters by state: Available, Progressing, Degraded or Deleting");
-    for state in State::ALL {
-        let number = documents.clusters.values().filter(|cluster| State::of(cluster) == state).count();
+fn clusters(documents: &Documents) -> MetricFamily {
+    let mut family = MetricFamily::new("clusters", "Clusters by state: Available, Progressing, Degraded or Deleting");
+    for state in ClusterState::ALL {
+        let number = documents.clusters.values().filter(|cluster| ClusterState::of(cluster) == state).count();
         family.add([("state", state.as_str().to_owned())], count(number));
     }
     family
 }
 
-fn conditions(documents: &Documents) -> Family {
-    let mut family = Family::new("cluster_condition", "1 where a condition of a cluster is True, else 0");
+fn conditions(documents: &Documents) -> MetricFamily {
+    let mut family = MetricFamily::new("cluster_condition", "1 where a condition of a cluster is True, else 0");
     for (name, cluster) in &documents.clusters {
         for condition in cluster.status.iter().flat_map(|status| &status.conditions) {
             let labels = of(name).into_iter().chain([("condition", condition.type_.clone())]);
-            family.add(labels, truth(condition));
+            family.add(labels, gauge_value(condition));
         }
     }
     family
 }
 
-fn deletions(documents: &Documents) -> Family {
+fn deletions(documents: &Documents) -> MetricFamily {
     let name = "cluster_deletion_timestamp_seconds";
-    let mut family = Family::new(name, "When the deletion of a cluster was asked for, since the epoch");
+    let mut family = MetricFamily::new(name, "When the deletion of a cluster was asked for, since the epoch");
     for (name, cluster) in &documents.clusters {
         let at = cluster.metadata.deletion_timestamp.as_ref();
         family.add_known(of(name), at.map(|at| seconds(at.0)));
@@ -44,7 +44,7 @@ fn deletions(documents: &Documents) -> Family {
     family
 }
 
-fn components(documents: &Documents) -> Family {
+fn components(documents: &Documents) -> MetricFamily {
     let mut found: BTreeMap<(Role, &str), usize> = BTreeMap::new();
     for role in Role::ALL {
         found.extend([((role, "Ready"), 0), ((role, "NotReady"), 0)]);
@@ -53,7 +53,7 @@ fn components(documents: &Documents) -> Family {
         let state = if is_ready(component) { "Ready" } else { "NotReady" };
         *found.entry((component.spec.role, state)).or_default() += 1;
     }
-    let mut family = Family::new("components", "Components by role and by whether they are ready");
+    let mut family = MetricFamily::new("components", "Components by role and by whether they are ready");
     for ((role, state), number) in found {
         family.add([("role", role.to_string()), ("state", state.to_owned())], count(number));
     }
@@ -65,13 +65,13 @@ fn is_ready(component: &Component) -> bool {
 }
 
 /// Which cluster a value is of.
-pub(super) fn of(cluster: &ClusterRef) -> [Label; 2] {
+pub(super) fn of(cluster: &ClusterRef) -> [MetricLabel; 2] {
     [("namespace", cluster.namespace.clone()), ("cluster", cluster.name.clone())]
 }
 
 /// 1 where it holds.
-pub(super) fn truth(condition: &Condition) -> f64 {
-    f64::from(u8::from(condition.status == condition::Status::True.as_str()))
+pub(super) fn gauge_value(condition: &Condition) -> f64 {
+    f64::from(u8::from(condition.status == condition::ConditionStatus::True.as_str()))
 }
 
 #[cfg(test)]
@@ -79,7 +79,7 @@ pub(super) mod tests {
     use keelway_api::{
         Cluster, Time,
         cluster::{ClusterSpec, ClusterStatus, Initialization},
-        condition::{Status, Verdict},
+        condition::{ConditionStatus, ConditionValue},
     };
 
     use super::*;
@@ -89,8 +89,8 @@ pub(super) mod tests {
         let at = Time("2026-01-01T00:01:00Z".parse().unwrap());
         let mut conditions = Vec::new();
         for kind in ["Available", "Degraded", "Progressing"] {
-            let status = if truths.contains(&kind) { Status::True } else { Status::False };
-            let verdict = Verdict { status, reason: "Told".to_owned(), message: String::new() };
+            let status = if truths.contains(&kind) { ConditionStatus::True } else { ConditionStatus::False };
+            let verdict = ConditionValue { status, reason: "Told".to_owned(), message: String::new() };
             condition::set(&mut conditions, kind, verdict, None, &at);
         }
         let spec = serde_json::from_value::<ClusterSpec>(serde_json::json!({ "version": "1.37.0" })).unwrap();

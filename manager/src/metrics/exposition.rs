@@ -6,17 +6,17 @@ use prometheus_client::{encoding::text::encode, registry::Registry};
 
 /// A form that Prometheus reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum ExpositionFormat {
     /// OpenMetrics, which Prometheus asks for.
     OpenMetrics,
     /// Prometheus' own text format: for people, `promtool check metrics`, and programs that ask for nothing.
     Text,
 }
 
-impl Format {
+impl ExpositionFormat {
     /// What somebody takes, by the request's `Accept`.
     #[must_use]
-    pub fn asked_for(accept: Option<&str>) -> Self {
+    pub fn negotiate(accept: Option<&str>) -> Self {
         let takes = |accept: &str| accept.contains("application/openmetrics-text");
         if accept.is_some_and(takes) { Self::OpenMetrics } else { Self::Text }
     }
@@ -31,12 +31,12 @@ impl Format {
     }
 }
 
-pub(super) fn text(registry: &Registry, format: Format) -> Result<String, fmt::Error> {
+pub(super) fn text(registry: &Registry, format: ExpositionFormat) -> Result<String, fmt::Error> {
     let mut text = String::new();
     encode(&mut text, registry)?;
     Ok(match format {
-        Format::OpenMetrics => text,
-        Format::Text => plain(&text),
+        ExpositionFormat::OpenMetrics => text,
+        ExpositionFormat::Text => plain(&text),
     })
 }
 
@@ -47,7 +47,7 @@ fn plain(text: &str) -> String {
         text.lines().filter_map(kind).filter(|(_, kind)| *kind == "counter").map(|(name, _)| name).collect();
     let mut plain = String::with_capacity(text.len());
     for line in text.lines().filter(|line| *line != "# EOF") {
-        match told(line) {
+        match parse_comment(line) {
             Some((before, name, rest)) if counters.contains(name) => {
                 plain.extend([before, name, "_total ", rest]);
             }
@@ -59,7 +59,7 @@ fn plain(text: &str) -> String {
 }
 
 /// A line about a name: what stands before it, the name, and what is told of it.
-fn told(line: &str) -> Option<(&str, &str, &str)> {
+fn parse_comment(line: &str) -> Option<(&str, &str, &str)> {
     let before = ["# HELP ", "# TYPE "].into_iter().find(|before| line.starts_with(before))?;
     let (name, rest) = line.get(before.len()..)?.split_once(' ')?;
     Some((before, name, rest))
@@ -76,18 +76,18 @@ mod tests {
         let mut registry = Registry::with_prefix("keelway");
         registry.register("passes", "Passes", <Counter>::default());
         registry.register("queue_depth", "Clusters that wait", <Gauge>::default());
-        let open = text(&registry, Format::OpenMetrics).unwrap();
+        let open = text(&registry, ExpositionFormat::OpenMetrics).unwrap();
         assert!(open.contains("# TYPE keelway_passes counter\n") && open.ends_with("# EOF\n"), "{open}");
         let expected = "# HELP keelway_passes_total Passes.\n# TYPE keelway_passes_total counter\nkeelway_passes_total 0\n\
                         # HELP keelway_queue_depth Clusters that wait.\n# TYPE keelway_queue_depth gauge\nkeelway_queue_depth 0\n";
-        assert_eq!(text(&registry, Format::Text).unwrap(), expected);
+        assert_eq!(text(&registry, ExpositionFormat::Text).unwrap(), expected);
     }
 
     #[test]
     fn who_asks_for_nothing_gets_text() {
-        assert_eq!(Format::asked_for(None), Format::Text);
-        assert_eq!(Format::asked_for(Some("*/*")), Format::Text);
+        assert_eq!(ExpositionFormat::negotiate(None), ExpositionFormat::Text);
+        assert_eq!(ExpositionFormat::negotiate(Some("*/*")), ExpositionFormat::Text);
         let prometheus = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
-        assert_eq!(Format::asked_for(Some(prometheus)), Format::OpenMetrics);
+        assert_eq!(ExpositionFormat::negotiate(Some(prometheus)), ExpositionFormat::OpenMetrics);
     }
 }

@@ -10,7 +10,7 @@ use prometheus_client::{
 
 /// All values of one name.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Family {
+pub(super) struct MetricFamily {
     pub(super) name: &'static str,
     help: &'static str,
     pub(super) samples: Vec<Sample>,
@@ -19,24 +19,24 @@ pub(super) struct Family {
 /// One value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Sample {
-    pub(super) labels: Vec<Label>,
+    pub(super) labels: Vec<MetricLabel>,
     pub(super) value: f64,
 }
 
 /// What a value is of.
-pub(super) type Label = (&'static str, String);
+pub(super) type MetricLabel = (&'static str, String);
 
-impl Family {
+impl MetricFamily {
     pub(super) fn new(name: &'static str, help: &'static str) -> Self {
         Self { name, help, samples: Vec::new() }
     }
 
-    pub(super) fn add(&mut self, labels: impl IntoIterator<Item = Label>, value: f64) {
+    pub(super) fn add(&mut self, labels: impl IntoIterator<Item = MetricLabel>, value: f64) {
         self.samples.push(Sample { labels: labels.into_iter().collect(), value });
     }
 
     /// A value that may not be known.
-    pub(super) fn add_known(&mut self, labels: impl IntoIterator<Item = Label>, value: Option<f64>) {
+    pub(super) fn add_known(&mut self, labels: impl IntoIterator<Item = MetricLabel>, value: Option<f64>) {
         if let Some(value) = value {
             self.add(labels, value);
         }
@@ -75,7 +75,7 @@ pub(super) fn seconds(at: Timestamp) -> f64 {
 }
 
 #[cfg(test)]
-impl Family {
+impl MetricFamily {
     /// Each value with what it is of, as a line: `role=etcd state=Ready 3`.
     pub(super) fn lines(&self) -> Vec<String> {
         let line = |sample: &Sample| {

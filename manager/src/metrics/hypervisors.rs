@@ -10,11 +10,11 @@ use keelway_api::{
 };
 
 use super::{
-    clusters::truth,
-    family::{Family, Label, amount, count, seconds},
+    clusters::gauge_value,
+    family::{MetricFamily, MetricLabel, amount, count, seconds},
 };
 
-pub(super) fn families(documents: &Documents) -> Vec<Family> {
+pub(super) fn families(documents: &Documents) -> Vec<MetricFamily> {
     let mut families =
         vec![hypervisors(documents), conditions(documents), components(documents), heartbeats(documents)];
     families.extend(of_cpu(documents));
@@ -23,7 +23,7 @@ pub(super) fn families(documents: &Documents) -> Vec<Family> {
     families
 }
 
-fn hypervisors(documents: &Documents) -> Family {
+fn hypervisors(documents: &Documents) -> MetricFamily {
     let mut found = BTreeMap::new();
     for role in ["Private", "Public"] {
         found.extend([((role, "Ready"), 0), ((role, "NotReady"), 0)]);
@@ -36,38 +36,38 @@ fn hypervisors(documents: &Documents) -> Family {
         };
         *found.entry((role, if is_ready { "Ready" } else { "NotReady" })).or_default() += 1;
     }
-    let mut family = Family::new("hypervisors", "Machines by role and by whether they are ready");
+    let mut family = MetricFamily::new("hypervisors", "Machines by role and by whether they are ready");
     for ((role, state), number) in found {
         family.add([("role", role.to_owned()), ("state", state.to_owned())], count(number));
     }
     family
 }
 
-fn conditions(documents: &Documents) -> Family {
-    let mut family = Family::new("hypervisor_condition", "1 where a condition of a machine is True, else 0");
+fn conditions(documents: &Documents) -> MetricFamily {
+    let mut family = MetricFamily::new("hypervisor_condition", "1 where a condition of a machine is True, else 0");
     for (name, machine) in &documents.hypervisors {
         for condition in status(machine).iter().flat_map(|status| &status.conditions) {
-            family.add(of(name).into_iter().chain([("condition", condition.type_.clone())]), truth(condition));
+            family.add(of(name).into_iter().chain([("condition", condition.type_.clone())]), gauge_value(condition));
         }
     }
     family
 }
 
-fn components(documents: &Documents) -> Family {
+fn components(documents: &Documents) -> MetricFamily {
     let mut found: BTreeMap<_, _> = documents.hypervisors.keys().map(|name| (name, 0)).collect();
     for component in documents.components.values() {
         *found.entry(&component.spec.hypervisor).or_default() += 1;
     }
-    let mut family = Family::new("hypervisor_components", "Components that are placed on a machine");
+    let mut family = MetricFamily::new("hypervisor_components", "Components that are placed on a machine");
     for (name, number) in found {
         family.add(of(name), count(number));
     }
     family
 }
 
-fn heartbeats(documents: &Documents) -> Family {
+fn heartbeats(documents: &Documents) -> MetricFamily {
     let name = "hypervisor_last_heartbeat_timestamp_seconds";
-    let mut family = Family::new(name, "When a machine was last written down to have answered, since the epoch");
+    let mut family = MetricFamily::new(name, "When a machine was last written down to have answered, since the epoch");
     for (name, machine) in &documents.hypervisors {
         let at = status(machine).and_then(|status| status.last_heartbeat_time.as_ref());
         family.add_known(of(name), at.map(|at| seconds(at.0)));
@@ -75,28 +75,28 @@ fn heartbeats(documents: &Documents) -> Family {
     family
 }
 
-fn of_cpu(documents: &Documents) -> [Family; 3] {
+fn of_cpu(documents: &Documents) -> [MetricFamily; 3] {
     let mut families = [
-        Family::new("hypervisor_cpu_capacity_cores", "Cores that a machine has"),
-        Family::new("hypervisor_cpu_allocatable_cores", "Cores of a machine that may be given to components"),
-        Family::new("hypervisor_cpu_requested_cores", "Cores of a machine that its components ask for"),
+        MetricFamily::new("hypervisor_cpu_capacity_cores", "Cores that a machine has"),
+        MetricFamily::new("hypervisor_cpu_allocatable_cores", "Cores of a machine that may be given to components"),
+        MetricFamily::new("hypervisor_cpu_requested_cores", "Cores of a machine that its components ask for"),
     ];
     amounts(documents, &mut families, |of| amount(of.cpu_millis) / 1000.0);
     families
 }
 
-fn of_memory(documents: &Documents) -> [Family; 3] {
+fn of_memory(documents: &Documents) -> [MetricFamily; 3] {
     let mut families = [
-        Family::new("hypervisor_memory_capacity_bytes", "Memory that a machine has"),
-        Family::new("hypervisor_memory_allocatable_bytes", "Memory of a machine that may be given to components"),
-        Family::new("hypervisor_memory_requested_bytes", "Memory of a machine that its components ask for"),
+        MetricFamily::new("hypervisor_memory_capacity_bytes", "Memory that a machine has"),
+        MetricFamily::new("hypervisor_memory_allocatable_bytes", "Memory of a machine that may be given to components"),
+        MetricFamily::new("hypervisor_memory_requested_bytes", "Memory of a machine that its components ask for"),
     ];
     amounts(documents, &mut families, |of| amount(of.memory_bytes));
     families
 }
 
 /// Capacity, what may be given away, and what is asked for, in this order.
-fn amounts(documents: &Documents, families: &mut [Family; 3], value: impl Fn(Amount) -> f64) {
+fn amounts(documents: &Documents, families: &mut [MetricFamily; 3], value: impl Fn(Amount) -> f64) {
     let asked = requested(documents);
     let [capacity, allocatable, requested] = families;
     for (name, machine) in &documents.hypervisors {
@@ -118,12 +118,12 @@ fn requested(documents: &Documents) -> BTreeMap<&HypervisorName, Amount> {
     asked
 }
 
-fn of_disk(documents: &Documents) -> [Family; 2] {
-    let mut capacity = Family::new(
+fn of_disk(documents: &Documents) -> [MetricFamily; 2] {
+    let mut capacity = MetricFamily::new(
         "hypervisor_disk_capacity_bytes",
         "How large the file system below /var/lib/keelway of a machine is",
     );
-    let mut available = Family::new(
+    let mut available = MetricFamily::new(
         "hypervisor_disk_available_bytes",
         "What may still be written below /var/lib/keelway of a machine, as of its last heartbeat",
     );
@@ -140,7 +140,7 @@ fn status(machine: &Hypervisor) -> Option<&HypervisorStatus> {
 }
 
 /// Which machine a value is of.
-pub(super) fn of(name: &HypervisorName) -> [Label; 1] {
+pub(super) fn of(name: &HypervisorName) -> [MetricLabel; 1] {
     [("hypervisor", name.to_string())]
 }
 

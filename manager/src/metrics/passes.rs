@@ -9,19 +9,19 @@ use std::{
 };
 
 use keelway_api::jiff::Timestamp;
-use keelway_reconciler::{Applying, Outcome};
+use keelway_reconciler::{ApplyOutcome, PassOutcome};
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
 
 use super::{
-    actions::{self, Kind},
-    births::Births,
+    actions::{self, ActionKind},
+    cluster_creation::Births,
     family::seconds,
 };
 
-type Label = (&'static str, &'static str);
+type PassLabels = (&'static str, &'static str);
 
 /// A pass over what is settled takes some milliseconds, one that waits for slow machines many seconds.
 const PASS_SECONDS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
@@ -31,10 +31,10 @@ const BIRTH_SECONDS: [f64; 11] = [5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0
 /// Passes, and what came of them.
 #[derive(Debug)]
 pub struct Passes {
-    results: Family<[Label; 1], Counter>,
+    results: Family<[PassLabels; 1], Counter>,
     durations: Histogram,
     last: Gauge<f64, AtomicU64>,
-    actions: Family<[Label; 2], Counter>,
+    actions: Family<[PassLabels; 2], Counter>,
     births: Histogram,
     unborn: Mutex<Births>,
     queue: Gauge,
@@ -71,19 +71,19 @@ impl Passes {
     }
 
     /// Counts a pass that was carried out.
-    pub fn passed(&self, outcome: &Outcome, took: Duration, now: Timestamp) {
+    pub fn passed(&self, outcome: &PassOutcome, took: Duration, now: Timestamp) {
         self.count(result(outcome), took);
         self.last.set(seconds(now));
         self.act(actions::of(outcome));
         let mut unborn = self.unborn.lock().unwrap_or_else(PoisonError::into_inner);
-        for took in unborn.look(&outcome.plan.documents, now) {
+        for took in unborn.newly_available(&outcome.plan.documents, now) {
             self.births.observe(took.as_secs_f64());
         }
         self.carried_out.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts what was done on a machine.
-    pub fn applied(&self, applying: &Applying) {
+    pub fn applied(&self, applying: &ApplyOutcome) {
         self.act(actions::on_machine(applying));
     }
 
@@ -103,8 +103,8 @@ impl Passes {
         self.carried_out.load(Ordering::Relaxed) > 0
     }
 
-    fn act(&self, actions: impl IntoIterator<Item = (Kind, u64)>) {
-        for (Kind { kind, result }, number) in actions {
+    fn act(&self, actions: impl IntoIterator<Item = (ActionKind, u64)>) {
+        for (ActionKind { kind, result }, number) in actions {
             self.actions.get_or_create(&[("kind", kind), ("result", result)]).inc_by(number);
         }
     }
@@ -119,7 +119,7 @@ const FAILED: &str = "failed";
 const RESULTS: [&str; 5] = ["settled", "waiting", "changed", "incomplete", FAILED];
 
 /// What came of a pass that was carried out.
-fn result(outcome: &Outcome) -> &'static str {
+fn result(outcome: &PassOutcome) -> &'static str {
     if !outcome.failures.is_empty() {
         "incomplete"
     } else if outcome.settled {
@@ -135,14 +135,14 @@ fn result(outcome: &Outcome) -> &'static str {
 mod tests {
     use super::*;
     use crate::metrics::{
-        Format,
+        ExpositionFormat,
         actions::tests::{failure, outcome},
         exposition,
     };
 
     #[test]
     fn a_pass_has_one_result() {
-        let with = |change: fn(&mut Outcome)| {
+        let with = |change: fn(&mut PassOutcome)| {
             let mut outcome = outcome();
             outcome.settled = false;
             change(&mut outcome);
@@ -164,7 +164,7 @@ mod tests {
         passes.passed(&outcome(), Duration::from_millis(20), Timestamp::from_second(1000).unwrap());
         passes.queued(7);
         assert!(passes.any());
-        let text = exposition::text(&registry, Format::Text).unwrap();
+        let text = exposition::text(&registry, ExpositionFormat::Text).unwrap();
         for line in [
             "keelway_passes_total{result=\"settled\"} 1",
             "keelway_passes_total{result=\"failed\"} 1",

@@ -10,26 +10,26 @@ use prometheus_client::{
 };
 use rustix::process::{Resource, getrlimit};
 
-use super::family::{Family, amount, count, seconds};
+use super::family::{MetricFamily, amount, count, seconds};
 
 /// Ticks in a second of what the kernel tells users (`USER_HZ`): the same on every architecture that it has today.
 const TICKS: u64 = 100;
 
 /// The process that asks.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct ProcessCollector {
     began: Timestamp,
 }
 
-impl Process {
+impl ProcessCollector {
     pub(super) fn new(began: Timestamp) -> Self {
         Self { began }
     }
 
-    fn families(&self) -> io::Result<Vec<Family>> {
+    fn families(&self) -> io::Result<Vec<MetricFamily>> {
         let status = fs::read_to_string("/proc/self/status")?;
         let one = |name, help, value| {
-            let mut family = Family::new(name, help);
+            let mut family = MetricFamily::new(name, help);
             family.add_known([], value);
             family
         };
@@ -46,7 +46,7 @@ impl Process {
     }
 }
 
-impl Collector for Process {
+impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let Ok(stat) = fs::read_to_string("/proc/self/stat") else { return Ok(()) };
         if let Some(seconds) = cpu_seconds(&stat) {
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn this_process_has_memory_and_files() {
-        let families = Process::new(Timestamp::UNIX_EPOCH).families().unwrap();
+        let families = ProcessCollector::new(Timestamp::UNIX_EPOCH).families().unwrap();
         let unknown: Vec<_> = families.iter().filter(|family| family.samples.len() != 1).collect();
         assert!(unknown.is_empty(), "{unknown:?}");
         let empty = families.iter().take(3).filter(|family| family.samples[0].value <= 0.0);

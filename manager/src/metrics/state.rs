@@ -4,7 +4,7 @@ use keelway_api::{Cluster, condition};
 
 /// Where a cluster is, as its conditions tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum State {
+pub(super) enum ClusterState {
     /// Its API serves, and nothing of it is broken.
     Available,
     /// It is coming up, or becomes what its document says.
@@ -15,7 +15,7 @@ pub(super) enum State {
     Deleting,
 }
 
-impl State {
+impl ClusterState {
     pub(super) const ALL: [Self; 4] = [Self::Available, Self::Progressing, Self::Degraded, Self::Deleting];
 
     pub(super) fn as_str(self) -> &'static str {
@@ -53,18 +53,22 @@ mod tests {
     #[test]
     fn one_word_tells_where_a_cluster_is() {
         for (conditions, initialized, state) in [
-            (&[][..], false, State::Progressing),
-            (&["Degraded"], false, State::Progressing),
-            (&["Available"], true, State::Available),
-            (&["Available", "Progressing"], true, State::Progressing),
-            (&["Available", "Degraded"], true, State::Degraded),
-            (&["Progressing", "Degraded"], true, State::Degraded),
-            (&[], true, State::Degraded),
+            (&[][..], false, ClusterState::Progressing),
+            (&["Degraded"], false, ClusterState::Progressing),
+            (&["Available"], true, ClusterState::Available),
+            (&["Available", "Progressing"], true, ClusterState::Progressing),
+            (&["Available", "Degraded"], true, ClusterState::Degraded),
+            (&["Progressing", "Degraded"], true, ClusterState::Degraded),
+            (&[], true, ClusterState::Degraded),
         ] {
-            assert_eq!(State::of(&cluster("c1", conditions, initialized)), state, "{conditions:?} {initialized}");
+            assert_eq!(
+                ClusterState::of(&cluster("c1", conditions, initialized)),
+                state,
+                "{conditions:?} {initialized}"
+            );
         }
         let mut going = cluster("c1", &["Available"], true);
         going.metadata.deletion_timestamp = Some(keelway_api::Time("2026-01-01T00:00:00Z".parse().unwrap()));
-        assert_eq!(State::of(&going), State::Deleting);
+        assert_eq!(ClusterState::of(&going), ClusterState::Deleting);
     }
 }

@@ -5,21 +5,21 @@ use keelway_api::Documents;
 use keelway_reconciler::StoreError;
 use tokio::task::block_in_place;
 
-use super::End;
-use crate::{directory::Directory, place::path_of};
+use super::PivotStore;
+use crate::{directory::DirectoryStore, document_paths::path_of};
 
 #[async_trait]
-impl End for Directory {
+impl PivotStore for DirectoryStore {
     fn title(&self) -> String {
         format!("dir:{}", self.root().display())
     }
 
-    async fn left_for(&self) -> Result<Option<String>, StoreError> {
+    async fn pivot_target(&self) -> Result<Option<String>, StoreError> {
         block_in_place(|| self.read_left_for()).map_err(|cause| failed("load", cause))
     }
 
-    async fn leave_for(&self, whither: Option<&str>) -> Result<(), StoreError> {
-        block_in_place(|| self.write_left_for(whither)).map_err(|cause| failed("save", cause))
+    async fn set_pivot_target(&self, target: Option<&str>) -> Result<(), StoreError> {
+        block_in_place(|| self.write_left_for(target)).map_err(|cause| failed("save", cause))
     }
 
     async fn prepare(&self, _: &Documents) -> Result<(), StoreError> {
@@ -28,7 +28,7 @@ impl End for Directory {
 
     async fn forget(&self, documents: &Documents) -> Result<(), StoreError> {
         let paths = documents.all_names().map(|name| path_of(&name));
-        block_in_place(|| self.take_away(paths)).map_err(|cause| failed("save", cause))
+        block_in_place(|| self.remove_files(paths)).map_err(|cause| failed("save", cause))
     }
 }
 

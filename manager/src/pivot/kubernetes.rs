@@ -17,7 +17,7 @@ use keelway_api::{
     name::{ClusterRef, InstallationId},
     registry::is_pull_secret,
 };
-use keelway_lease::{Election, LeaseError, Times, process};
+use keelway_lease::{Election, LeaseError, LeaseTimes, process};
 use keelway_reconciler::{Store, StoreError};
 use kube::{
     Api, Client, Config,
@@ -33,8 +33,8 @@ use kube::{
 use serde_json::json;
 use tokio::{task::AbortHandle, time::timeout};
 
-use super::End;
-use crate::kubernetes::{Kubernetes, LEASE, MANAGER, unless_gone};
+use super::PivotStore;
+use crate::kubernetes::{KubernetesStore, LEASE, MANAGER, ignore_not_found};
 
 /// Where the documents of a management cluster have gone: an annotation of the Lease that its managers work by.
 pub const LEFT_FOR: &str = "keelway.dev/left-for";
@@ -42,9 +42,9 @@ pub const LEFT_FOR: &str = "keelway.dev/left-for";
 /// Who holds the Lease of managers during a move.
 const PIVOT: &str = "keelway-pivot";
 /// Of the Lease, as managers have it.
-const TIMES: Times = Times {
-    lasts: Duration::from_secs(15),
-    acts: Duration::from_secs(10),
+const TIMES: LeaseTimes = LeaseTimes {
+    duration: Duration::from_secs(15),
+    holder_deadline: Duration::from_secs(10),
     renewal: Duration::from_secs(2),
     again: Duration::from_secs(2),
 };
@@ -87,7 +87,7 @@ pub enum ManagementClusterError {
 /// A management cluster on which no manager works meanwhile.
 pub struct ManagementCluster {
     client: Client,
-    store: Kubernetes,
+    store: KubernetesStore,
     election: Arc<Election>,
     renewal: AbortHandle,
     title: String,
@@ -117,26 +117,26 @@ impl ManagementCluster {
             () = is_renewed(Api::namespaced(client.clone(), namespace)) => return Err(held()),
         };
         let keeping = election.clone();
-        let renewal = tokio::spawn(async move { keeping.keep(lease).await }).abort_handle();
+        let renewal = tokio::spawn(async move { keeping.renew_until_lost(lease).await }).abort_handle();
         let client = election.fence().guard(client);
-        let store = Kubernetes::open(client.clone());
+        let store = KubernetesStore::open(client.clone());
         Ok(Self { client, store, election, renewal, title })
     }
 
     /// Lets managers work on it.
-    pub async fn give_back(&self) {
+    pub async fn unlock(&self) {
         self.renewal.abort();
         self.election.release().await;
     }
 
-    async fn take_away(&self, name: &DocumentName, document: DocumentRef<'_>) -> kube::Result<()> {
+    async fn delete_document(&self, name: &DocumentName, document: DocumentRef<'_>) -> kube::Result<()> {
         let api = self.store.api(name);
         match document {
             DocumentRef::Secret(secret) if is_pull_secret(secret) => return Ok(()),
-            DocumentRef::Hypervisor(_) | DocumentRef::Cluster(_) => unless_gone(self.release(&api, name).await)?,
+            DocumentRef::Hypervisor(_) | DocumentRef::Cluster(_) => ignore_not_found(self.release(&api, name).await)?,
             DocumentRef::ClusterClass(_) | DocumentRef::Component(_) | DocumentRef::Secret(_) => {}
         }
-        unless_gone(api.delete(name.name(), &DeleteParams::background()).await.map(drop))
+        ignore_not_found(api.delete(name.name(), &DeleteParams::background()).await.map(drop))
     }
 
     /// Takes Keelway's finalizers off an object.
@@ -166,18 +166,18 @@ impl Store for ManagementCluster {
 }
 
 #[async_trait]
-impl End for ManagementCluster {
+impl PivotStore for ManagementCluster {
     fn title(&self) -> String {
         self.title.clone()
     }
 
-    async fn left_for(&self) -> Result<Option<String>, StoreError> {
-        let noted = self.election.noted(LEFT_FOR).await.map_err(|cause| failed("load", cause))?;
-        Ok(noted.filter(|whither| !whither.is_empty()))
+    async fn pivot_target(&self) -> Result<Option<String>, StoreError> {
+        let noted = self.election.annotation(LEFT_FOR).await.map_err(|cause| failed("load", cause))?;
+        Ok(noted.filter(|target| !target.is_empty()))
     }
 
-    async fn leave_for(&self, whither: Option<&str>) -> Result<(), StoreError> {
-        self.election.note(LEFT_FOR, whither.unwrap_or_default()).await.map_err(|cause| failed("save", cause))
+    async fn set_pivot_target(&self, target: Option<&str>) -> Result<(), StoreError> {
+        self.election.note(LEFT_FOR, target.unwrap_or_default()).await.map_err(|cause| failed("save", cause))
     }
 
     /// The namespaces of users. Those of clusters are made with what is in them.
@@ -188,7 +188,8 @@ impl End for ManagementCluster {
             .secrets
             .iter()
             .filter(|(name, secret)| !name.namespace.starts_with("keelway-") || is_pull_secret(secret));
-        let secrets = documents.given.keys().chain(of_users.map(|(name, _)| name)).map(|name| name.namespace.clone());
+        let secrets =
+            documents.user_secrets.keys().chain(of_users.map(|(name, _)| name)).map(|name| name.namespace.clone());
         let all = clusters.chain(secrets);
         for name in all.collect::<std::collections::BTreeSet<_>>() {
             let patch = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
@@ -222,12 +223,12 @@ impl End for ManagementCluster {
         });
         for name in names {
             let Some(document) = documents.get(&name) else { continue };
-            self.take_away(&name, document).await.map_err(|cause| failed("save", cause))?;
+            self.delete_document(&name, document).await.map_err(|cause| failed("save", cause))?;
         }
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         for name in own_namespaces(documents) {
             let deleted = namespaces.delete(&name, &DeleteParams::background()).await.map(drop);
-            unless_gone(deleted).map_err(|cause| failed("save", cause))?;
+            ignore_not_found(deleted).map_err(|cause| failed("save", cause))?;
         }
         Ok(())
     }

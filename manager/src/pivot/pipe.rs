@@ -6,13 +6,13 @@ use async_trait::async_trait;
 use keelway_api::Documents;
 use keelway_reconciler::{Store, StoreError};
 
-use super::End;
+use super::PivotStore;
 
 /// Documents that nobody keeps: those that came stay with whoever gave them.
 #[derive(Debug, Default)]
-pub struct Stream(Mutex<Arc<Documents>>);
+pub struct PipeStore(Mutex<Arc<Documents>>);
 
-impl Stream {
+impl PipeStore {
     /// With these in it.
     #[must_use]
     pub fn of(documents: Documents) -> Self {
@@ -27,7 +27,7 @@ impl Stream {
 }
 
 #[async_trait]
-impl Store for Stream {
+impl Store for PipeStore {
     async fn load(&self) -> Result<Arc<Documents>, StoreError> {
         Ok(self.documents())
     }
@@ -39,7 +39,7 @@ impl Store for Stream {
 }
 
 #[async_trait]
-impl End for Stream {
+impl PivotStore for PipeStore {
     fn title(&self) -> String {
         "-".to_owned()
     }

@@ -7,7 +7,7 @@ use keelway_api::{
     name::{ClusterRef, LONGEST_NAME, NAMESPACE_PREFIX, PodName, is_label},
 };
 
-use crate::{directory::Outcome, proto};
+use crate::{directory::EditOutcome, proto};
 
 impl From<&DocumentName> for proto::DocumentName {
     fn from(name: &DocumentName) -> Self {
@@ -35,12 +35,12 @@ pub(super) fn name_of(name: &proto::DocumentName) -> Option<DocumentName> {
     })
 }
 
-impl From<Outcome> for proto::Outcome {
-    fn from(outcome: Outcome) -> Self {
+impl From<EditOutcome> for proto::Outcome {
+    fn from(outcome: EditOutcome) -> Self {
         match outcome {
-            Outcome::Created => Self::Created,
-            Outcome::Configured => Self::Configured,
-            Outcome::Unchanged => Self::Unchanged,
+            EditOutcome::Created => Self::Created,
+            EditOutcome::Configured => Self::Configured,
+            EditOutcome::Unchanged => Self::Unchanged,
         }
     }
 }

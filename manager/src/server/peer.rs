@@ -11,14 +11,14 @@ use tonic::{Request, Status, transport::server::UdsConnectInfo};
 
 /// Who is at the other end of the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Peer {
+pub(super) enum SocketPeer {
     /// Root, or the manager's own user: their files are all that there is.
     Owner,
     /// One of the socket's group.
     Member,
 }
 
-impl Peer {
+impl SocketPeer {
     pub(super) fn of<T>(request: &Request<T>) -> Result<Self, Status> {
         let info = request.extensions().get::<UdsConnectInfo>().and_then(|info| info.peer_cred);
         let cred = info.ok_or_else(|| Status::unauthenticated("nobody knows who asks"))?;
@@ -65,7 +65,7 @@ fn belongs_to_people(document: DocumentRef<'_>) -> Result<(), &'static str> {
 
 #[cfg(test)]
 mod tests {
-    use keelway_api::{Asked, Documents, documents::SecretName};
+    use keelway_api::{Documents, ReadOptions, documents::SecretName};
 
     use super::*;
 
@@ -76,7 +76,7 @@ mod tests {
             "{{apiVersion: v1, kind: Secret, type: {kind}, metadata: {{name: kubernetes-ca, namespace: {namespace}, \
              labels: {{{labels}}}}}, data: {{active.crt: YQ==}}}}"
         );
-        Documents::read_apart(text.as_bytes(), Asked::default()).unwrap()
+        Documents::read_partial(text.as_bytes(), ReadOptions::default()).unwrap()
     }
 
     fn only(documents: &Documents) -> (DocumentName, DocumentRef<'_>) {
@@ -92,11 +92,11 @@ mod tests {
         let users = secret("default", "", "Opaque");
         let (name, own) = only(&own);
         let (users_name, users) = only(&users);
-        assert_eq!(Peer::Member.may_write(&users_name, [users, users]), Ok(()));
-        assert!(Peer::Member.may_write(&users_name, [own, users]).unwrap_err().contains("only root"));
-        assert!(Peer::Member.may_write(&users_name, [users, own]).unwrap_err().contains("only root"));
-        assert!(Peer::Member.may_write(&name, [own]).is_err());
-        assert_eq!(Peer::Owner.may_write(&name, [own, users]), Ok(()));
+        assert_eq!(SocketPeer::Member.may_write(&users_name, [users, users]), Ok(()));
+        assert!(SocketPeer::Member.may_write(&users_name, [own, users]).unwrap_err().contains("only root"));
+        assert!(SocketPeer::Member.may_write(&users_name, [users, own]).unwrap_err().contains("only root"));
+        assert!(SocketPeer::Member.may_write(&name, [own]).is_err());
+        assert_eq!(SocketPeer::Owner.may_write(&name, [own, users]), Ok(()));
     }
 
     #[test]
@@ -105,9 +105,9 @@ mod tests {
         let (_, document) = only(&users);
         let refused = |namespace: &str| {
             let name = DocumentName::Secret(SecretName { namespace: namespace.to_owned(), name: "a".to_owned() });
-            let told = Peer::Member.may_write(&name, [document]);
-            assert_eq!(told, Peer::Member.may_write(&name, []), "{namespace}: a deletion is a write, too");
-            assert_eq!(Peer::Owner.may_write(&name, [document]), Ok(()));
+            let told = SocketPeer::Member.may_write(&name, [document]);
+            assert_eq!(told, SocketPeer::Member.may_write(&name, []), "{namespace}: a deletion is a write, too");
+            assert_eq!(SocketPeer::Owner.may_write(&name, [document]), Ok(()));
             told.is_err()
         };
         for own in ["keelway-0123456789abcdef", "keelway-installation-0123456789abcdef", "keelway-other"] {

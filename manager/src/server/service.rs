@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, pin::Pin, sync::Arc};
 
 use futures::{Stream, StreamExt, stream};
 use keelway_api::{
-    Asked, Documents,
+    Documents, ReadOptions,
     document::DocumentName,
     fault::{Fault, Faults},
 };
@@ -15,34 +15,34 @@ use tonic::{Request, Response, Status};
 
 use super::{
     convert::{document, name_of},
-    peer::Peer,
+    peer::SocketPeer,
 };
 use crate::{
-    directory::{Directory, EditError},
+    directory::{DirectoryStore, EditError},
     proto::{self, documents_server, watch_event::Type},
 };
 
-pub(super) struct Service {
-    store: Arc<Directory>,
+pub(super) struct DocumentsService {
+    store: Arc<DirectoryStore>,
     /// Who watches is not waited for.
     stop: CancellationToken,
 }
 
-impl Service {
-    pub(super) fn new(store: Arc<Directory>, stop: CancellationToken) -> Self {
+impl DocumentsService {
+    pub(super) fn new(store: Arc<DirectoryStore>, stop: CancellationToken) -> Self {
         Self { store, stop }
     }
 }
 
-type Told<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type DocumentStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
-impl documents_server::Documents for Service {
-    type GetStream = Told<proto::Document>;
-    type WatchStream = Told<proto::WatchEvent>;
+impl documents_server::Documents for DocumentsService {
+    type GetStream = DocumentStream<proto::Document>;
+    type WatchStream = DocumentStream<proto::WatchEvent>;
 
     async fn get(&self, request: Request<proto::GetRequest>) -> Result<Response<Self::GetStream>, Status> {
-        let wanted = Wanted::of(&request)?;
+        let wanted = DocumentQuery::of(&request)?;
         let documents = self.store.documents().borrow().clone();
         let names = wanted.missing(&documents).map_or_else(|| Ok(wanted.names_in(&documents)), Err)?;
         let found = stream::iter(names).filter_map(move |name| {
@@ -53,10 +53,10 @@ impl documents_server::Documents for Service {
     }
 
     async fn apply(&self, request: Request<proto::ApplyRequest>) -> Result<Response<proto::ApplyResponse>, Status> {
-        let peer = Peer::of(&request)?;
-        let asked = Asked { keys: Some(&secret_faults), ..Asked::default() };
+        let peer = SocketPeer::of(&request)?;
+        let asked = ReadOptions { keys: Some(&secret_faults), ..ReadOptions::default() };
         let documents =
-            Documents::read_apart(&request.get_ref().documents, asked).map_err(|faults| refused(&faults))?;
+            Documents::read_partial(&request.get_ref().documents, asked).map_err(|faults| refused(&faults))?;
         let there = self.store.documents().borrow().clone();
         let denied = documents.all_names().filter_map(|name| {
             let versions = there.get(&name).into_iter().chain(documents.get(&name));
@@ -77,7 +77,7 @@ impl documents_server::Documents for Service {
     }
 
     async fn delete(&self, request: Request<proto::DeleteRequest>) -> Result<Response<proto::DeleteResponse>, Status> {
-        let peer = Peer::of(&request)?;
+        let peer = SocketPeer::of(&request)?;
         let names = names(&request.get_ref().names)?;
         let documents = self.store.documents().borrow().clone();
         for name in &names {
@@ -89,7 +89,7 @@ impl documents_server::Documents for Service {
     }
 
     async fn watch(&self, request: Request<proto::GetRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let wanted = Wanted::of(&request)?;
+        let wanted = DocumentQuery::of(&request)?;
         let mut documents = self.store.documents();
         let first = documents.borrow_and_update().clone();
         let begin = wanted.names_in(&first).into_iter().filter_map(|name| event(Type::Added, document(&first, &name)));
@@ -101,10 +101,12 @@ impl documents_server::Documents for Service {
     }
 }
 
-type Watching = (watch::Receiver<Arc<Documents>>, Arc<Documents>, Wanted);
+type WatchSubscription = (watch::Receiver<Arc<Documents>>, Arc<Documents>, DocumentQuery);
 
 /// What is other than it was, once something is. A watcher that is slow misses what was between.
-async fn next_changes((mut documents, before, wanted): Watching) -> Option<(Vec<proto::WatchEvent>, Watching)> {
+async fn next_changes(
+    (mut documents, before, wanted): WatchSubscription,
+) -> Option<(Vec<proto::WatchEvent>, WatchSubscription)> {
     documents.changed().await.ok()?;
     let after = documents.borrow_and_update().clone();
     let old: BTreeSet<DocumentName> = wanted.names_in(&before).into_iter().collect();
@@ -127,16 +129,16 @@ fn event(kind: Type, document: Option<proto::Document>) -> Option<proto::WatchEv
 }
 
 /// Which documents somebody asks for.
-struct Wanted {
-    peer: Peer,
+struct DocumentQuery {
+    peer: SocketPeer,
     kinds: Vec<String>,
     names: BTreeSet<DocumentName>,
 }
 
-impl Wanted {
+impl DocumentQuery {
     fn of(request: &Request<proto::GetRequest>) -> Result<Self, Status> {
         let proto::GetRequest { kinds, names: named } = request.get_ref();
-        Ok(Self { peer: Peer::of(request)?, kinds: kinds.clone(), names: names(named)?.into_iter().collect() })
+        Ok(Self { peer: SocketPeer::of(request)?, kinds: kinds.clone(), names: names(named)?.into_iter().collect() })
     }
 
     fn names_in(&self, documents: &Documents) -> Vec<DocumentName> {

@@ -14,7 +14,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
 #[error("could not listen on {}", path.display())]
-pub struct SocketError {
+pub struct ManagerSocketError {
     path: PathBuf,
     #[source]
     cause: io::Error,
@@ -22,18 +22,18 @@ pub struct SocketError {
 
 /// A socket that goes with it.
 #[derive(Debug)]
-pub struct Listener {
+pub struct ManagerUnixSocket {
     path: PathBuf,
     socket: UnixListener,
 }
 
-impl Listener {
+impl ManagerUnixSocket {
     /// Listens on a path, for its owner and its group. Its directory is made where it is missing; what another one left there is
     /// replaced: whoever holds the lock of the store is the one.
     ///
     /// # Errors
     /// It cannot be made.
-    pub fn bind(path: &Path) -> Result<Self, SocketError> {
+    pub fn bind(path: &Path) -> Result<Self, ManagerSocketError> {
         let make = || {
             let directory = path.parent().unwrap_or(Path::new("/"));
             DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
@@ -49,7 +49,7 @@ impl Listener {
             fs::rename(&beside, path)?;
             Ok(socket)
         };
-        let socket = make().map_err(|cause| SocketError { path: path.to_owned(), cause })?;
+        let socket = make().map_err(|cause| ManagerSocketError { path: path.to_owned(), cause })?;
         Ok(Self { path: path.to_owned(), socket })
     }
 

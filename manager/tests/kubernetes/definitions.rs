@@ -148,8 +148,8 @@ pub(crate) async fn refuse_what_validation_refuses(client: &Client) {
         }
         refused += 1;
         let faults = fs::read_to_string(path.with_extension("fault")).unwrap();
-        let mends = faults.lines().filter_map(|line| line.split_once("; ")).map(|(_, mend)| mend);
-        let untold: Vec<&str> = mends.filter(|mend| !told.contains(mend)).collect();
+        let mends = faults.lines().filter_map(|line| line.split_once("; ")).map(|(_, help)| help);
+        let untold: Vec<&str> = mends.filter(|help| !told.contains(help)).collect();
         if IN_OUR_WORDS.contains(&name.as_str()) && !untold.is_empty() {
             wrong.push(format!("{name}: {untold:?} is not in {told}"));
         }

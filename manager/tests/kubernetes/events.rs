@@ -3,18 +3,18 @@
 use std::{sync::Arc, time::Duration};
 
 use keelway_api::{
-    Asked, Cluster, Documents, Time,
-    condition::{self, Status, Verdict, reason::Reason},
+    Cluster, Documents, ReadOptions, Time,
+    condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     document::Document,
     jiff::Timestamp,
     name::ClusterRef,
 };
 use keelway_manager::{
     Reports,
-    kubernetes::Kubernetes,
-    metrics::{Kept, Metrics},
+    kubernetes::KubernetesStore,
+    metrics::{DocumentSource, ManagerMetrics},
 };
-use keelway_reconciler::{Changing, Store, Watcher};
+use keelway_reconciler::{ChangingDocuments, Store, Watcher};
 use kube::Client;
 use serde_json::Value as Json;
 use tokio::time::timeout;
@@ -45,16 +45,16 @@ status: {conditions: [{type: Ready, status: 'False', reason: Starting, message: 
 
 /// A manager's store, with what tells of its passes.
 struct Manager {
-    store: Arc<Kubernetes>,
+    store: Arc<KubernetesStore>,
     reports: Reports,
 }
 
 impl Manager {
     fn start(client: Client) -> Self {
-        let store = Arc::new(Kubernetes::open(client));
-        let kept: Arc<dyn Kept> = store.clone();
-        let metrics = Arc::new(Metrics::new(kept, Timestamp::now()));
-        Self { reports: Reports::new(metrics).with_events(store.teller()), store }
+        let store = Arc::new(KubernetesStore::open(client));
+        let kept: Arc<dyn DocumentSource> = store.clone();
+        let metrics = Arc::new(ManagerMetrics::new(kept, Timestamp::now()));
+        Self { reports: Reports::new(metrics).with_events(store.event_sender()), store }
     }
 
     /// Waits for documents, saves what becomes of them, and tells of it, as a pass does.
@@ -82,9 +82,9 @@ fn cluster(documents: &mut Documents) -> &mut Cluster {
     documents.clusters.get_mut(&name()).unwrap()
 }
 
-fn says(documents: &mut Documents, kind: &str, (status, reason): (Status, Reason)) {
+fn says(documents: &mut Documents, kind: &str, (status, reason): (ConditionStatus, ConditionReason)) {
     let message = format!("it is {reason:?}");
-    let verdict = Verdict { status, reason: reason.as_str().to_owned(), message };
+    let verdict = ConditionValue { status, reason: reason.as_str().to_owned(), message };
     let status = cluster(documents).status.get_or_insert_default();
     condition::set(&mut status.conditions, kind, verdict, None, &Time(Timestamp::now()));
 }
@@ -115,8 +115,8 @@ pub(crate) async fn are_told_once(plane: &Plane, kubectl: &Kubectl) {
             let status = cluster(documents).status.get_or_insert_default();
             status.id = Some(ID.parse().unwrap());
             status.ingress_port = Some(20000);
-            says(documents, "Progressing", (Status::True, Reason::Starting));
-            let asked = Asked { whole: true, ..Asked::default() };
+            says(documents, "Progressing", (ConditionStatus::True, ConditionReason::Starting));
+            let asked = ReadOptions { is_complete_world: true, ..ReadOptions::default() };
             let (component, document) = Document::read(COMPONENT.as_bytes(), "", asked).unwrap();
             documents.put(&component, document);
         })
@@ -127,13 +127,17 @@ pub(crate) async fn are_told_once(plane: &Plane, kubectl: &Kubectl) {
     // The next manager knows what was told.
     let mut manager = Manager::start(plane.admin().await);
     manager.pass(|_| ()).await;
-    manager.pass(|documents| says(documents, "Progressing", (Status::False, Reason::Blocked))).await;
+    manager.pass(|documents| says(documents, "Progressing", (ConditionStatus::False, ConditionReason::Blocked))).await;
     told(kubectl, "told", &["Blocked 1", "ComponentPlaced 1", "Starting 1"]).await;
 
     // What comes again and again is one Event that counts.
     for _ in 0..2 {
-        manager.pass(|documents| says(documents, "Progressing", (Status::True, Reason::Changing))).await;
-        manager.pass(|documents| says(documents, "Progressing", (Status::False, Reason::Blocked))).await;
+        manager
+            .pass(|documents| says(documents, "Progressing", (ConditionStatus::True, ConditionReason::Changing)))
+            .await;
+        manager
+            .pass(|documents| says(documents, "Progressing", (ConditionStatus::False, ConditionReason::Blocked)))
+            .await;
     }
     told(kubectl, "told", &["Blocked 3", "Changing 2", "ComponentPlaced 1", "Starting 1"]).await;
     a_refusal_is_told_once(plane, kubectl).await;
@@ -155,7 +159,7 @@ async fn a_refusal_is_told_once(plane: &Plane, kubectl: &Kubectl) {
                    endpoint: {agent: {dialsOut: true, via: hv-9}}, addresses: {private: [10.0.0.78]}}}";
     kubectl.does(&["apply", "-f", "-"], nowhere);
     for _ in 0..2 {
-        let store = Kubernetes::open(plane.admin().await);
+        let store = KubernetesStore::open(plane.admin().await);
         store.load().await.unwrap();
         kubectl.says(&["wait", "--for=condition=Accepted=false", "hv/told-2", "--timeout=30s"]);
         told(kubectl, "told-2", &["Invalid 1"]).await;

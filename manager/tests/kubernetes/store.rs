@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use keelway_api::{Documents, document::DocumentName};
-use keelway_manager::kubernetes::Kubernetes;
-use keelway_reconciler::{Changing, Store};
+use keelway_manager::kubernetes::KubernetesStore;
+use keelway_reconciler::{ChangingDocuments, Store};
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -17,10 +17,10 @@ struct Server<'a> {
 }
 
 impl contract::Subject for Server<'_> {
-    type Store = Kubernetes;
+    type Store = KubernetesStore;
 
-    fn open(&self) -> Kubernetes {
-        Kubernetes::open(self.client.clone())
+    fn open(&self) -> KubernetesStore {
+        KubernetesStore::open(self.client.clone())
     }
 
     fn apply(&self, text: &str) {

@@ -15,8 +15,8 @@ use keelway_api::{
     name::{ClusterId, ClusterRef},
     registry::PULL_SECRET,
 };
-use keelway_manager::kubernetes::Kubernetes;
-use keelway_reconciler::{Changing, Store};
+use keelway_manager::kubernetes::KubernetesStore;
+use keelway_reconciler::{ChangingDocuments, Store};
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -134,15 +134,15 @@ impl Tenancy<'_> {
         }
         let store = self.open();
         let mut documents = Documents::clone(&*store.load().await.unwrap());
-        let others = Documents::read_apart(OTHERS.as_bytes(), keelway_api::Asked::default()).unwrap();
+        let others = Documents::read_partial(OTHERS.as_bytes(), keelway_api::ReadOptions::default()).unwrap();
         for name in others.all_names() {
             documents.put(&name, others.get(&name).unwrap().owned());
         }
         store.save(&documents).await.unwrap();
     }
 
-    fn open(&self) -> Kubernetes {
-        Kubernetes::open(self.client.clone())
+    fn open(&self) -> KubernetesStore {
+        KubernetesStore::open(self.client.clone())
     }
 
     fn forbidden(&self, arguments: &[&str]) {
@@ -159,7 +159,7 @@ impl Tenancy<'_> {
     }
 
     /// Looks until what counts is so.
-    async fn until(&self, what: &str, store: &Kubernetes, holds: impl Fn(&Documents) -> bool) {
+    async fn until(&self, what: &str, store: &KubernetesStore, holds: impl Fn(&Documents) -> bool) {
         let wait = async {
             while !holds(&store.load().await.unwrap()) {
                 store.changed().await;
@@ -169,7 +169,7 @@ impl Tenancy<'_> {
     }
 
     /// Looks until a Cluster is told why it does not count.
-    async fn until_refused(&self, store: &Kubernetes, name: &ClusterRef, why: &str) {
+    async fn until_refused(&self, store: &KubernetesStore, name: &ClusterRef, why: &str) {
         let wait = async {
             loop {
                 store.load().await.unwrap();
@@ -254,7 +254,7 @@ impl Tenancy<'_> {
             let names: BTreeSet<_> = documents.all_names().collect();
             assert!(names.iter().all(|name| !matches!(name, DocumentName::Secret(name) if name.namespace == "team-a")));
         }
-        assert_eq!(keelway_manager::metrics::Kept::refused(&fresh), 0);
+        assert_eq!(keelway_manager::metrics::DocumentSource::refused(&fresh), 0);
         let shown = labelled(&format!("keelway-{ID}"), "shown", "keelway.dev/cluster-id", ID, "Opaque").to_string();
         self.operator.does(&["apply", "-f", "-"], &shown);
         let shown = secret(&format!("keelway-{ID}"), "shown");
@@ -296,7 +296,7 @@ impl Tenancy<'_> {
     }
 
     /// A Secret is watched for as long as something refers to it: who names many in turn takes no more of a manager than one.
-    async fn refer_to_one_after_the_other(&self, store: &Kubernetes) {
+    async fn refer_to_one_after_the_other(&self, store: &KubernetesStore) {
         for name in ["first", "second"] {
             let own = json!({
                 "apiVersion": "v1", "kind": "Secret", "type": PULL_SECRET,
@@ -482,7 +482,7 @@ fn running(documents: &Documents, name: &ClusterRef) -> Documents {
         .replace("20004", "20006")
         .replace("1900000001", "1900000002")
         .replace("21000", "21001");
-    let own = Documents::read_apart(text.as_bytes(), keelway_api::Asked::default()).unwrap();
+    let own = Documents::read_partial(text.as_bytes(), keelway_api::ReadOptions::default()).unwrap();
     let mut next = documents.clone();
     for part in own.all_names().filter(|part| !matches!(part, DocumentName::Cluster(_))) {
         next.put(&part, own.get(&part).unwrap().owned());

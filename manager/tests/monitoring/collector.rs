@@ -8,7 +8,7 @@ use std::{
 };
 
 use keelway_api::jiff::{SignedDuration, Timestamp};
-use keelway_pki::{Authority, LeafRequest, Usage, Validity};
+use keelway_pki::{Authority, CertificateUsage, LeafRequest, Validity};
 use opentelemetry_proto::tonic::{
     collector::trace::v1::{
         ExportTraceServiceRequest, ExportTraceServiceResponse,
@@ -96,7 +96,7 @@ impl Collector {
             organizations: Vec::new(),
             dns_names: vec!["localhost".to_owned()],
             ip_addresses: Vec::new(),
-            usages: vec![Usage::ServerAuth],
+            usages: vec![CertificateUsage::ServerAuth],
             validity,
         };
         let issued = authority.issue(&request, &mut rng).unwrap();

@@ -9,8 +9,8 @@ use keelway_api::{
     name::{ClusterRef, HypervisorName, PodName},
 };
 use keelway_reconciler::{
-    Changing, Store,
-    testing::{essence, keeps, load, world},
+    ChangingDocuments, Store,
+    testing::{check_store, comparable_documents, load, world},
 };
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -40,7 +40,7 @@ spec: {version: 1.37.0, className: small, etcd: {replicas: 3}}
 
 /// A store, and somebody else who writes into it.
 pub(crate) trait Subject {
-    type Store: Store + Changing;
+    type Store: Store + ChangingDocuments;
     /// Opens it anew: what is known is what it kept. The last one is closed.
     fn open(&self) -> Self::Store;
     /// Somebody else writes a document without its status.
@@ -58,7 +58,7 @@ pub(crate) trait Subject {
 
 /// All of it, one after the other in one world.
 pub(crate) async fn holds(subject: &impl Subject) {
-    let store = keeps(|| subject.open()).await;
+    let store = check_store(|| subject.open()).await;
     its_own_writes_are_no_news(&store).await;
     what_somebody_else_changed_is_kept(subject, &store).await;
     news_wake(subject, &store).await;
@@ -75,7 +75,7 @@ pub(crate) fn c1() -> ClusterRef {
 }
 
 /// Loads until what is loaded is so.
-async fn until(what: &str, store: &(impl Store + Changing), holds: impl Fn(&Documents) -> bool) -> Documents {
+async fn until(what: &str, store: &(impl Store + ChangingDocuments), holds: impl Fn(&Documents) -> bool) -> Documents {
     let wait = async {
         loop {
             let documents = load(store).await;
@@ -89,13 +89,13 @@ async fn until(what: &str, store: &(impl Store + Changing), holds: impl Fn(&Docu
 }
 
 /// What is told of its own writes later changes nothing.
-async fn its_own_writes_are_no_news(store: &(impl Store + Changing)) {
+async fn its_own_writes_are_no_news(store: &(impl Store + ChangingDocuments)) {
     let mut less = load(store).await;
     less.components.clear();
     less.secrets.clear();
     store.save(&less).await.unwrap();
     while timeout(Duration::from_millis(500), store.changed()).await.is_ok() {
-        assert_eq!(essence(&load(store).await), essence(&less));
+        assert_eq!(comparable_documents(&load(store).await), comparable_documents(&less));
     }
     let mut more = load(store).await;
     more.components = world().components;

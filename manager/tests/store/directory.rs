@@ -3,16 +3,16 @@
 use std::{fs, path::Path, time::Duration};
 
 use keelway_api::{
-    Asked, Documents, Time,
+    Documents, ReadOptions, Time,
     document::{Document, DocumentName},
     documents::SecretName,
     jiff::Timestamp,
     name::ClusterRef,
     newer::{FORMAT, FORMAT_ANNOTATION},
 };
-use keelway_manager::directory::{Directory, DirectoryError, LockError};
+use keelway_manager::directory::{DirectoryError, DirectoryLockError, DirectoryStore};
 use keelway_planner::MintRequest;
-use keelway_reconciler::{Changing, Minter, PkiMinter, Store};
+use keelway_reconciler::{ChangingDocuments, Minter, PkiMinter, Store};
 use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -53,8 +53,8 @@ async fn what_it_wrote_itself_is_no_news() {
 async fn there_is_one_writer() {
     let place = Place::new();
     let store = place.open();
-    let second = Directory::open(place.0.path()).unwrap_err();
-    let DirectoryError::Lock(LockError::Held { holder, .. }) = &second else { panic!("{second}") };
+    let second = DirectoryStore::open(place.0.path()).unwrap_err();
+    let DirectoryError::Lock(DirectoryLockError::Held { holder, .. }) = &second else { panic!("{second}") };
     assert_eq!(*holder, std::process::id().to_string());
     drop(store);
     drop(place.open());
@@ -133,7 +133,7 @@ async fn a_secret_of_keelways_stays_where_a_plain_one_takes_its_file() {
         place.write(&file, &plain);
         let after = next(&store).await;
         assert_eq!(after.secrets.get(&authority), documents.secrets.get(&authority));
-        assert!(after.given.is_empty());
+        assert!(after.user_secrets.is_empty());
         assert_eq!(store.refused().len(), 1);
         place.write(&file, &labelled);
         next(&store).await;
@@ -288,14 +288,14 @@ async fn a_file_of_another_name_is_refused() {
 }
 
 impl contract::Subject for Place {
-    type Store = Directory;
+    type Store = DirectoryStore;
 
-    fn open(&self) -> Directory {
+    fn open(&self) -> DirectoryStore {
         Place::open(self)
     }
 
     fn apply(&self, text: &str) {
-        let (name, _) = Document::read(text.as_bytes(), "", Asked::default()).unwrap();
+        let (name, _) = Document::read(text.as_bytes(), "", ReadOptions::default()).unwrap();
         self.write(&file_of(&name), text);
     }
 
@@ -309,7 +309,7 @@ impl contract::Subject for Place {
 
     fn delete(&self, name: &DocumentName) {
         let path = file_of(name);
-        let (_, mut document) = Document::read(self.read(&path).as_bytes(), "", Asked::default()).unwrap();
+        let (_, mut document) = Document::read(self.read(&path).as_bytes(), "", ReadOptions::default()).unwrap();
         let metadata = match &mut document {
             Document::Cluster(cluster) => &mut cluster.metadata,
             Document::Hypervisor(machine) => &mut machine.metadata,
@@ -322,7 +322,7 @@ impl contract::Subject for Place {
     fn next_release_writes(&self, names: &[DocumentName], fields: &Value) {
         for name in names {
             let path = file_of(name);
-            let (_, document) = Document::read(self.read(&path).as_bytes(), "", Asked::default()).unwrap();
+            let (_, document) = Document::read(self.read(&path).as_bytes(), "", ReadOptions::default()).unwrap();
             let mut json = document.as_ref().json();
             json["metadata"]["annotations"][FORMAT_ANNOTATION] = json!((FORMAT + 1).to_string());
             json["spec"]["ofNextRelease"] = fields.clone();

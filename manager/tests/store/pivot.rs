@@ -12,8 +12,8 @@ use std::{
 use async_trait::async_trait;
 use keelway_api::{Documents, document::DocumentName};
 use keelway_manager::{
-    directory::{Directory, DirectoryError},
-    pivot::{End, PivotError, Stream, pivot},
+    directory::{DirectoryError, DirectoryStore},
+    pivot::{PipeStore, PivotError, PivotStore, pivot},
 };
 use keelway_reconciler::{Store, StoreError};
 
@@ -28,7 +28,7 @@ spec: {versions: [1.37.0]}
 
 /// An end that fails from its nth change on.
 struct Cut<'a> {
-    end: &'a dyn End,
+    end: &'a dyn PivotStore,
     left: AtomicUsize,
 }
 
@@ -58,18 +58,18 @@ impl Store for Cut<'_> {
 }
 
 #[async_trait]
-impl End for Cut<'_> {
+impl PivotStore for Cut<'_> {
     fn title(&self) -> String {
         self.end.title()
     }
 
-    async fn left_for(&self) -> Result<Option<String>, StoreError> {
-        self.end.left_for().await
+    async fn pivot_target(&self) -> Result<Option<String>, StoreError> {
+        self.end.pivot_target().await
     }
 
-    async fn leave_for(&self, whither: Option<&str>) -> Result<(), StoreError> {
+    async fn set_pivot_target(&self, target: Option<&str>) -> Result<(), StoreError> {
         self.step()?;
-        self.end.leave_for(whither).await
+        self.end.set_pivot_target(target).await
     }
 
     async fn prepare(&self, documents: &Documents) -> Result<(), StoreError> {
@@ -97,7 +97,7 @@ async fn a_world_moves_and_comes_back() {
     assert_eq!(written(&moved), written(&world()));
     drop((from, to));
     assert!(one.open().load().await.unwrap().is_empty() && !one.path(CLUSTER).exists());
-    let (from, to) = (other.open(), Stream::default());
+    let (from, to) = (other.open(), PipeStore::default());
     assert_eq!(written(&from.load().await.unwrap()), written(&world()));
     pivot(&from, &to).await.unwrap();
     assert_eq!(written(&to.documents()), written(&world()));
@@ -134,7 +134,8 @@ async fn a_move_that_is_cut_off_goes_on() {
             let (from, to) = (Cut { end: &from, left: steps(left) }, Cut { end: &to, left: steps(arrived) });
             pivot(&from, &to).await.is_err()
         };
-        let whole = |place: &Place| Directory::open(place.0.path()).ok().map(|store| async move { store.load().await });
+        let whole =
+            |place: &Place| DirectoryStore::open(place.0.path()).ok().map(|store| async move { store.load().await });
         let mut found = Vec::new();
         for place in [&one, &other] {
             if let Some(load) = whole(place) {
@@ -143,10 +144,10 @@ async fn a_move_that_is_cut_off_goes_on() {
         }
         assert!(!found.is_empty(), "cut {cuts}");
         if one.path("left-for").exists() {
-            let refused = Directory::open(one.0.path()).unwrap_err();
+            let refused = DirectoryStore::open(one.0.path()).unwrap_err();
             assert!(matches!(refused, DirectoryError::Left { .. }), "{refused}");
         }
-        let (from, to) = (Directory::open_to_leave(one.0.path()).unwrap(), other.open());
+        let (from, to) = (DirectoryStore::open_to_leave(one.0.path()).unwrap(), other.open());
         match pivot(&from, &to).await {
             Ok(_) => {}
             Err(PivotError::Empty(_)) if !cut_off => {}

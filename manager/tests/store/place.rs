@@ -7,8 +7,8 @@ use std::{
 };
 
 use keelway_api::Documents;
-use keelway_manager::directory::Directory;
-use keelway_reconciler::{Changing, Store};
+use keelway_manager::directory::DirectoryStore;
+use keelway_reconciler::{ChangingDocuments, Store};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
@@ -28,8 +28,8 @@ impl Place {
         Self(TempDir::new().unwrap())
     }
 
-    pub(crate) fn open(&self) -> Directory {
-        Directory::open(self.0.path()).unwrap()
+    pub(crate) fn open(&self) -> DirectoryStore {
+        DirectoryStore::open(self.0.path()).unwrap()
     }
 
     pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
@@ -48,7 +48,7 @@ impl Place {
     }
 
     /// A store that holds [`world`], and that is told of what others write alone: one before it wrote that.
-    pub(crate) async fn with_world(&self) -> Directory {
+    pub(crate) async fn with_world(&self) -> DirectoryStore {
         let store = self.open();
         store.load().await.unwrap();
         store.save(&world()).await.unwrap();
@@ -69,7 +69,7 @@ pub(crate) fn world() -> Documents {
 }
 
 /// The next look, once the store tells that there is something to see.
-pub(crate) async fn next(store: &Directory) -> Documents {
+pub(crate) async fn next(store: &DirectoryStore) -> Documents {
     timeout(Duration::from_secs(10), store.changed()).await.unwrap();
     Documents::clone(&*store.load().await.unwrap())
 }

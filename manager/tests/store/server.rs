@@ -3,14 +3,14 @@
 use std::{os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
 use futures::{Stream, TryStreamExt};
-use keelway_api::{Asked, Documents, document::DocumentName, documents::SecretName, name::ClusterRef};
+use keelway_api::{Documents, ReadOptions, document::DocumentName, documents::SecretName, name::ClusterRef};
 use keelway_manager::{
-    client::{Client, ClientError, Wanted},
-    directory::Directory,
+    client::{DocumentSelection, ManagerClient, ManagerClientError},
+    directory::DirectoryStore,
     proto::{self, Outcome},
-    server::{Listener, serve},
+    server::{ManagerUnixSocket, serve},
 };
-use keelway_reconciler::{Changing, Store};
+use keelway_reconciler::{ChangingDocuments, Store};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -19,8 +19,8 @@ use crate::place::{CLUSTER, MACHINE, Place, WRITTEN, next, world, written};
 /// A manager's socket before a store.
 struct Served {
     place: Place,
-    store: Arc<Directory>,
-    client: Client,
+    store: Arc<DirectoryStore>,
+    client: ManagerClient,
     stop: CancellationToken,
 }
 
@@ -35,17 +35,17 @@ impl Served {
         let place = Place::new();
         let store = Arc::new(place.with_world().await);
         let path = place.path("manager.sock");
-        let listener = Listener::bind(&path).unwrap();
+        let listener = ManagerUnixSocket::bind(&path).unwrap();
         let mode = path.metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o660);
         let stop = CancellationToken::new();
         tokio::spawn(serve(listener, store.clone(), stop.clone()));
-        Self { client: Client::new(&path), place, store, stop }
+        Self { client: ManagerClient::new(&path), place, store, stop }
     }
 
     async fn everything(&mut self) -> Documents {
-        let text = self.client.get(&Wanted::default()).await.unwrap();
-        Documents::read_apart(&text, Asked::default()).unwrap()
+        let text = self.client.get(&DocumentSelection::default()).await.unwrap();
+        Documents::read_partial(&text, ReadOptions::default()).unwrap()
     }
 }
 
@@ -61,13 +61,16 @@ fn outcomes(applied: &[proto::Applied]) -> Vec<(String, Outcome)> {
 async fn what_is_asked_for_is_shown() {
     let mut served = Served::new().await;
     assert_eq!(written(&served.everything().await), written(&world()));
-    let clusters = Wanted { kinds: vec!["Cluster".to_owned()], names: Vec::new() };
+    let clusters = DocumentSelection { kinds: vec!["Cluster".to_owned()], names: Vec::new() };
     let found = served.client.get(&clusters).await.unwrap();
-    assert_eq!(Documents::read_apart(&found, Asked::default()).unwrap().names().collect::<Vec<_>>(), [c1()]);
+    assert_eq!(Documents::read_partial(&found, ReadOptions::default()).unwrap().names().collect::<Vec<_>>(), [c1()]);
     let missing = "c2".to_owned();
     let c2 = DocumentName::Cluster(ClusterRef { namespace: "default".to_owned(), name: missing });
-    let error = served.client.get(&Wanted { kinds: Vec::new(), names: vec![c2] }).await.unwrap_err();
-    assert!(matches!(&error, ClientError::NotFound(what) if what == "there is no Cluster default/c2"), "{error}");
+    let error = served.client.get(&DocumentSelection { kinds: Vec::new(), names: vec![c2] }).await.unwrap_err();
+    assert!(
+        matches!(&error, ManagerClientError::NotFound(what) if what == "there is no Cluster default/c2"),
+        "{error}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -121,7 +124,8 @@ async fn of_what_is_not_sound_nothing_is_taken() {
     let error = served.client.apply(format!("{sound}---\n{broken}").into_bytes()).await.unwrap_err();
     let told = error.to_string();
     assert!(
-        matches!(error, ClientError::Refused(_)) && told.contains("document 2 (Cluster c3), line 9: spec.etcd.replica"),
+        matches!(error, ManagerClientError::Refused(_))
+            && told.contains("document 2 (Cluster c3), line 9: spec.etcd.replica"),
         "{told}"
     );
     // One that is sound by itself, and of which another one has the id.
@@ -143,7 +147,7 @@ async fn a_secret_is_written_nowhere_but_in_its_folder() {
         );
         let error = served.client.apply(secret.into_bytes()).await.unwrap_err();
         let told = error.to_string();
-        assert!(matches!(error, ClientError::Refused(_)) && told.contains("metadata.namespace"), "{told}");
+        assert!(matches!(error, ManagerClientError::Refused(_)) && told.contains("metadata.namespace"), "{told}");
         assert_eq!(told.matches("RFC 1123").count(), 1, "{told}");
     }
     assert!(!served.place.path("hypervisors/x.yaml").exists() && !outside.exists());
@@ -172,7 +176,7 @@ async fn what_is_keelways_own_is_not_deleted_by_itself() {
     let mut documents = Documents::clone(&served.store.load().await.unwrap());
     let component = documents.components.keys().next().unwrap().clone();
     let secret = SecretName::of(&component.cluster, "kubernetes-ca");
-    documents.keep(&secret, [("bundle.crt".to_owned(), keelway_api::ByteString(b"one".to_vec()))]);
+    documents.put_secret_values(&secret, [("bundle.crt".to_owned(), keelway_api::ByteString(b"one".to_vec()))]);
     served.store.save(&documents).await.unwrap();
     let own = [DocumentName::Secret(secret), DocumentName::Component(component)];
     let error = served.client.delete(&own).await.unwrap_err().to_string();
@@ -183,7 +187,7 @@ async fn what_is_keelways_own_is_not_deleted_by_itself() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_watches_is_told_of_each_change() {
     let mut served = Served::new().await;
-    let wanted = Wanted { kinds: vec!["Cluster".to_owned()], names: Vec::new() };
+    let wanted = DocumentSelection { kinds: vec!["Cluster".to_owned()], names: Vec::new() };
     let mut events = Box::pin(served.client.watch(&wanted).await.unwrap());
     assert_eq!(told(&mut events).await, ("TYPE_ADDED", "c1".to_owned()));
     assert_eq!(told(&mut events).await.0, "TYPE_BOOKMARK");
@@ -200,7 +204,7 @@ async fn who_watches_is_told_of_each_change() {
 }
 
 async fn told(
-    events: &mut (impl Stream<Item = Result<proto::WatchEvent, ClientError>> + Unpin),
+    events: &mut (impl Stream<Item = Result<proto::WatchEvent, ManagerClientError>> + Unpin),
 ) -> (&'static str, String) {
     let event = timeout(Duration::from_secs(10), events.try_next()).await.unwrap().unwrap().unwrap();
     let name = event.document.as_ref().and_then(|document| document.name.clone()).unwrap_or_default();
@@ -211,9 +215,9 @@ async fn told(
 async fn nobody_who_listens_is_told_with_its_socket() {
     let place = Place::new();
     let path = place.path("manager.sock");
-    let error = Client::new(&path).get(&Wanted::default()).await.unwrap_err();
+    let error = ManagerClient::new(&path).get(&DocumentSelection::default()).await.unwrap_err();
     assert!(
-        matches!(&error, ClientError::Unavailable { .. }) && error.to_string().contains("manager.sock: "),
+        matches!(&error, ManagerClientError::Unavailable { .. }) && error.to_string().contains("manager.sock: "),
         "{error}"
     );
 }

@@ -11,7 +11,8 @@ use tower::Layer;
 
 use super::*;
 
-const WAIT: Wait<'static> = Wait { what: "it is there", mend: "mend it", deadline: Duration::from_secs(10) };
+const WAIT: WaitCondition<'static> =
+    WaitCondition { what: "it is there", help: "mend it", deadline: Duration::from_secs(10) };
 
 /// An API that answers so to each request, and what it was asked for.
 fn api(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> (Api<ConfigMap>, Arc<Mutex<Vec<String>>>) {
@@ -108,7 +109,7 @@ async fn an_answer_that_does_not_come_is_told_with_its_deadline() {
     let asked = Api::<ConfigMap>::namespaced(client, "kube-system").get("a").await;
     let error = asked.map_err(ApiError::request("read a")).unwrap_err();
     assert_eq!(error.to_string(), "cannot read a: no answer within 30 s");
-    assert!(error.may_pass());
+    assert!(error.is_transient());
 }
 
 #[tokio::test]
@@ -118,6 +119,6 @@ async fn what_is_refused_stays_refused() {
     {
         let (api, _) = api(move |_| failure(code));
         let error = api.get("a").await.map_err(ApiError::request("read a")).unwrap_err();
-        assert_eq!(error.may_pass(), may_pass, "{code}");
+        assert_eq!(error.is_transient(), may_pass, "{code}");
     }
 }

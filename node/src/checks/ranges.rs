@@ -5,16 +5,16 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use keelway_api::worker::ClusterInformation;
 
-use super::Fault;
+use super::CheckFault;
 
 /// The ranges of a cluster, each with its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ranges {
+pub struct NamedRanges {
     named: Vec<(&'static str, IpNet)>,
     endpoints: Vec<SocketAddr>,
 }
 
-impl Ranges {
+impl NamedRanges {
     /// Of this cluster.
     #[must_use]
     pub fn of(cluster: &ClusterInformation) -> Self {
@@ -33,19 +33,19 @@ impl Ranges {
 
 /// Networks and addresses of the machine that are in ranges of the cluster, or the other way round. The default route meets nothing.
 #[must_use]
-pub fn overlaps(ranges: &Ranges, networks: &[IpNet]) -> Vec<Fault> {
-    let mend = |name: &str| format!("give the cluster another {name}, or this machine another network");
+pub fn overlaps(ranges: &NamedRanges, networks: &[IpNet]) -> Vec<CheckFault> {
+    let help = |name: &str| format!("give the cluster another {name}, or this machine another network");
     let mut faults = Vec::new();
     for (name, range) in &ranges.named {
-        for network in networks.iter().filter(|network| network.prefix_len() > 0 && meet(range, network)) {
-            faults.push(Fault::new(
+        for network in networks.iter().filter(|network| network.prefix_len() > 0 && overlap(range, network)) {
+            faults.push(CheckFault::new(
                 format!("the cluster's {name} {range} meets this machine's network {network}"),
-                mend(name),
+                help(name),
             ));
         }
         for endpoint in ranges.endpoints.iter().filter(|endpoint| range.contains(&endpoint.ip())) {
             let problem = format!("the cluster's endpoint {endpoint} is in its own {name} {range}");
-            faults.push(Fault::new(problem, mend(name)));
+            faults.push(CheckFault::new(problem, help(name)));
         }
     }
     faults.sort();
@@ -53,7 +53,7 @@ pub fn overlaps(ranges: &Ranges, networks: &[IpNet]) -> Vec<Fault> {
     faults
 }
 
-fn meet(one: &IpNet, other: &IpNet) -> bool {
+fn overlap(one: &IpNet, other: &IpNet) -> bool {
     let holds = |outer: &IpNet, inner: &IpNet| outer.contains(inner);
     same_family(one.addr(), other.addr()) && (holds(one, other) || holds(other, one))
 }

@@ -1,10 +1,10 @@
 use super::*;
 
-fn good() -> Facts {
-    Facts {
+fn good() -> HostFacts {
+    HostFacts {
         is_root: true,
         socket: "/run/containerd/containerd.sock".into(),
-        runtime: Ok(RuntimeFacts { name: "containerd".to_owned(), version: "v2.4.2".to_owned(), components: 0 }),
+        runtime: Ok(HostRuntimeFacts { name: "containerd".to_owned(), version: "v2.4.2".to_owned(), components: 0 }),
         cgroups: Cgroups::Unified,
         kubelets: BTreeSet::new(),
         kubelet_root: "/var/lib/kubelet".into(),
@@ -19,7 +19,7 @@ fn good() -> Facts {
     }
 }
 
-const STRICT: Wishes = Wishes { allow_cgroup_v1: false };
+const STRICT: CheckOptions = CheckOptions { allow_cgroup_v1: false };
 
 #[test]
 fn nothing_stands_against_a_good_machine() {
@@ -27,12 +27,12 @@ fn nothing_stands_against_a_good_machine() {
 }
 
 /// What is wrong, and words of the fault and its mend.
-type Row<'a> = (&'a dyn Fn(&mut Facts), &'a str, &'a str);
+type Row<'a> = (&'a dyn Fn(&mut HostFacts), &'a str, &'a str);
 
 #[test]
 fn each_fault_names_what_mends_it() {
     let runtime = |name: &str, version: &str, components| {
-        Ok(RuntimeFacts { name: name.to_owned(), version: version.to_owned(), components })
+        Ok(HostRuntimeFacts { name: name.to_owned(), version: version.to_owned(), components })
     };
     let table: [Row<'_>; 15] = [
         (&|f| f.is_root = false, "root", "sudo"),
@@ -51,20 +51,20 @@ fn each_fault_names_what_mends_it() {
         (&|f| f.has_bridge_netfilter = false, "bridged", "modprobe br_netfilter"),
         (&|f| f.has_resolv_conf = false, "resolv.conf", "nameserver"),
     ];
-    for (change, problem, mend) in table {
+    for (change, problem, help) in table {
         let mut facts = good();
         change(&mut facts);
         let found = faults(&facts, STRICT);
         let [fault] = found.as_slice() else { panic!("{problem}: {found:?}") };
-        assert!(fault.problem.contains(problem) && fault.mend.contains(mend), "{fault}");
+        assert!(fault.problem.contains(problem) && fault.help.contains(help), "{fault}");
     }
 }
 
 #[test]
 fn all_faults_are_told_at_once() {
-    let facts = Facts { is_root: false, cgroups: Cgroups::Legacy, has_tunnels: false, ..good() };
+    let facts = HostFacts { is_root: false, cgroups: Cgroups::Legacy, has_tunnels: false, ..good() };
     assert_eq!(faults(&facts, STRICT).len(), 3);
-    assert_eq!(faults(&facts, Wishes { allow_cgroup_v1: true }).len(), 2);
+    assert_eq!(faults(&facts, CheckOptions { allow_cgroup_v1: true }).len(), 2);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn ranges_that_meet_are_told() {
     let mut cluster = crate::samples::cluster();
     cluster.vpn_cidrs.push("fd00::/64".parse().unwrap());
     cluster.endpoints = serde_json::from_value(serde_json::json!([{ "address": "203.0.113.1:20000" }])).unwrap();
-    let ranges = Ranges::of(&cluster);
+    let ranges = NamedRanges::of(&cluster);
     let networks = |list: &[&str]| list.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpNet>>();
     assert_eq!(overlaps(&ranges, &networks(&["0.0.0.0/0", "::/0", "192.168.0.0/24", "10.0.0.0/24"])), []);
     let met = overlaps(&ranges, &networks(&["10.0.0.0/8", "10.96.3.7/32", "fd00::7/128"]));

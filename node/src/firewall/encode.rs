@@ -58,12 +58,12 @@ pub(super) enum Interfaces<'a> {
 /// A family of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Family {
+pub(crate) enum IpFamily {
     V4,
     V6,
 }
 
-impl Family {
+impl IpFamily {
     pub(super) const ALL: [Self; 2] = [Self::V4, Self::V6];
 
     pub(super) fn of(address: IpAddr) -> Self {
@@ -89,13 +89,13 @@ impl Family {
 
 /// What there are lists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum NftObjectKind {
     Table,
     Chain,
     Rule,
 }
 
-impl Kind {
+impl NftObjectKind {
     /// `NFT_MSG_GETTABLE`, `NFT_MSG_GETCHAIN`, `NFT_MSG_GETRULE`
     fn question(self) -> u16 {
         let number = match self {
@@ -109,13 +109,13 @@ impl Kind {
 
 /// Changes that are made all at once or not at all.
 pub(super) struct Batch {
-    family: Family,
+    family: IpFamily,
     bytes: Vec<u8>,
     count: u32,
 }
 
 impl Batch {
-    pub(super) fn new(family: Family) -> Self {
+    pub(super) fn new(family: IpFamily) -> Self {
         let mut bytes = Vec::new();
         message(&mut bytes, BATCH_BEGIN, REQUEST, 0, 0, SUBSYSTEM, &[]);
         Self { family, bytes, count: 0 }
@@ -162,8 +162,8 @@ impl Batch {
     pub(super) fn add_drop_rule(&mut self, table: &str, interfaces: Interfaces<'_>, to: IpAddr) {
         let (_, destination) = self.family.offsets();
         let mut expressions = match interfaces {
-            Interfaces::This(name) => came_by(EQUAL, name),
-            Interfaces::NoneOf(names) => names.iter().flat_map(|name| came_by(UNEQUAL, name)).collect(),
+            Interfaces::This(name) => match_interface(EQUAL, name),
+            Interfaces::NoneOf(names) => names.iter().flat_map(|name| match_interface(UNEQUAL, name)).collect(),
         };
         expressions.extend(is_not_translated());
         expressions.extend(within(destination, &IpNet::from(to)));
@@ -211,7 +211,7 @@ pub(super) fn generation_request() -> Vec<u8> {
 }
 
 /// A question for all tables, chains or rules of a family.
-pub(super) fn list_request(family: Family, kind: Kind) -> Vec<u8> {
+pub(super) fn list_request(family: IpFamily, kind: NftObjectKind) -> Vec<u8> {
     let mut bytes = Vec::new();
     message(&mut bytes, kind.question(), REQUEST | ALL, 1, family.number(), 0, &[]);
     bytes
@@ -242,13 +242,13 @@ pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> 
 }
 
 /// A message as it came.
-struct Message<'a> {
+struct NftMessage<'a> {
     kind: u16,
     /// What is after its header.
     body: &'a [u8],
 }
 
-impl Message<'_> {
+impl NftMessage<'_> {
     /// Of one that is an error: none is an error, too.
     fn outcome(&self) -> Result<(), i32> {
         match self.body.first_chunk().map(|first| i32::from_ne_bytes(*first)) {
@@ -258,13 +258,13 @@ impl Message<'_> {
     }
 }
 
-fn messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
+fn messages(mut rest: &[u8]) -> impl Iterator<Item = NftMessage<'_>> {
     std::iter::from_fn(move || {
         let length = usize::try_from(u32::from_ne_bytes(*rest.first_chunk()?)).ok()?;
         let kind = u16::from_ne_bytes(*rest.get(4..)?.first_chunk()?);
         let body = rest.get(16..length)?;
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some(Message { kind, body })
+        Some(NftMessage { kind, body })
     })
 }
 
@@ -301,7 +301,7 @@ fn verdict(verdict: u32) -> Vec<u8> {
 }
 
 /// Goes on where the packet came by an interface of that name (`*`: that begins so), or did not.
-fn came_by(how: u32, name: &str) -> Vec<u8> {
+fn match_interface(how: u32, name: &str) -> Vec<u8> {
     /// `NFT_META_IIFNAME`
     const INPUT_NAME: u32 = 6;
     let mut wanted = name.strip_suffix('*').unwrap_or(name).as_bytes().to_vec();
@@ -380,8 +380,8 @@ mod tests {
     fn names_of_interfaces_are_whole_unless_they_end_with_a_star() {
         let mut whole = b"lo".to_vec();
         whole.resize(NAME, 0);
-        assert!(came_by(UNEQUAL, "lo").ends_with(&value(3, &whole)));
-        assert!(came_by(UNEQUAL, "keelway*").ends_with(&value(3, b"keelway")));
+        assert!(match_interface(UNEQUAL, "lo").ends_with(&value(3, &whole)));
+        assert!(match_interface(UNEQUAL, "keelway*").ends_with(&value(3, b"keelway")));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     TABLE,
-    seen::{ChainName, Names, Ruleset, TableName},
+    seen::{ChainName, FirewallNames, Ruleset, TableName},
 };
 
 /// Tables that are all a worker's: its own, kube-proxy's, and those of the plugins `portmap` and `bridge`.
@@ -28,7 +28,7 @@ pub(super) enum Removal {
 }
 
 /// What to remove of a family. What was there `before` stays, and so does what others have put there since.
-pub(super) fn leftovers(before: &Names, now: &Ruleset) -> Vec<Removal> {
+pub(super) fn leftovers(before: &FirewallNames, now: &Ruleset) -> Vec<Removal> {
     let mut removals = Vec::new();
     for table in &now.tables {
         let is_new = !before.tables.contains(table);
@@ -42,7 +42,7 @@ pub(super) fn leftovers(before: &Names, now: &Ruleset) -> Vec<Removal> {
 }
 
 /// Of a table that is not a worker's alone.
-fn of_table(before: &Names, now: &Ruleset, table: &TableName, is_new: bool) -> Vec<Removal> {
+fn of_table(before: &FirewallNames, now: &Ruleset, table: &TableName, is_new: bool) -> Vec<Removal> {
     let in_table = |chain: &&ChainName| chain.table == table.name && chain.family == table.family;
     let chains: BTreeSet<&ChainName> = now.chains.keys().filter(in_table).collect();
     let is_ours = |chain: &&ChainName| {
@@ -70,17 +70,17 @@ fn of_table(before: &Names, now: &Ruleset, table: &TableName, is_new: bool) -> V
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{encode::Family, seen::Rule},
+        super::{encode::IpFamily, seen::FirewallRule},
         *,
     };
 
     fn table(name: &str) -> TableName {
-        TableName { family: Family::V4, name: name.to_owned() }
+        TableName { family: IpFamily::V4, name: name.to_owned() }
     }
 
     fn chain(name: &str) -> ChainName {
         let (table, name) = name.split_once(' ').unwrap();
-        ChainName { family: Family::V4, table: table.to_owned(), name: name.to_owned() }
+        ChainName { family: IpFamily::V4, table: table.to_owned(), name: name.to_owned() }
     }
 
     /// `filter INPUT*` is a chain that the kernel calls, `filter INPUT > KUBE-FIREWALL` a rule.
@@ -89,7 +89,7 @@ mod tests {
         for (line, handle) in lines.iter().zip(1..) {
             if let Some((from, to)) = line.split_once(" > ") {
                 let targets = [to.to_owned()].into_iter().filter(|to| to != "nothing").collect();
-                seen.rules.push(Rule { chain: chain(from), handle, targets });
+                seen.rules.push(FirewallRule { chain: chain(from), handle, targets });
             } else {
                 let name = chain(line.trim_end_matches('*'));
                 seen.tables.insert(table(&name.table));
@@ -111,7 +111,7 @@ mod tests {
     fn tables_that_are_a_workers_alone_go_whole() {
         let now = ruleset(&[&KUBELETS[..], &["kube-proxy services", "keelway-node postrouting*"]].concat());
         let tables = ["filter", "keelway-node", "kube-proxy", "mangle"].map(|name| Removal::Table(table(name)));
-        assert_eq!(leftovers(&Names::default(), &now), tables);
+        assert_eq!(leftovers(&FirewallNames::default(), &now), tables);
     }
 
     #[test]
@@ -130,10 +130,10 @@ mod tests {
     #[test]
     fn what_others_put_beside_it_stays() {
         let now = ruleset(&[&KUBELETS[..4], &["filter INPUT > nothing"]].concat());
-        let removals = leftovers(&Names::default(), &now);
+        let removals = leftovers(&FirewallNames::default(), &now);
         assert_eq!(removals.first(), Some(&Removal::Rule(chain("filter INPUT"), 3)));
         assert_eq!(removals.last(), Some(&Removal::Chain(chain("filter KUBE-FIREWALL"))));
         let now = ruleset(&["filter INPUT*", "filter DOCKER", "other chain"]);
-        assert_eq!(leftovers(&Names::default(), &now), []);
+        assert_eq!(leftovers(&FirewallNames::default(), &now), []);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::encode::{Family, Kind, attributes};
+use super::encode::{IpFamily, NftObjectKind, attributes};
 
 /// `NF_ACCEPT`
 const ACCEPT: u32 = 1;
@@ -12,28 +12,28 @@ const ACCEPT: u32 = 1;
 /// A table.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct TableName {
-    pub(super) family: Family,
+    pub(super) family: IpFamily,
     pub(super) name: String,
 }
 
 /// A chain.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct ChainName {
-    pub(super) family: Family,
+    pub(super) family: IpFamily,
     pub(super) table: String,
     pub(super) name: String,
 }
 
 /// What there was, by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Names {
+pub(crate) struct FirewallNames {
     #[serde(default)]
     pub(super) tables: BTreeSet<TableName>,
     #[serde(default)]
     pub(super) chains: BTreeSet<ChainName>,
 }
 
-impl Names {
+impl FirewallNames {
     pub(super) fn extend(&mut self, other: Self) {
         self.tables.extend(other.tables);
         self.chains.extend(other.chains);
@@ -42,7 +42,7 @@ impl Names {
 
 /// A rule, as far as it matters whether it leads to a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Rule {
+pub(super) struct FirewallRule {
     pub(super) chain: ChainName,
     pub(super) handle: u64,
     /// The chains of the same table that it jumps to.
@@ -55,34 +55,34 @@ pub(super) struct Ruleset {
     pub(super) tables: BTreeSet<TableName>,
     /// Each with whether the kernel calls it by itself and, where no rule decides, accepts.
     pub(super) chains: BTreeMap<ChainName, bool>,
-    pub(super) rules: Vec<Rule>,
+    pub(super) rules: Vec<FirewallRule>,
 }
 
 impl Ruleset {
     /// Takes the attributes of one message of a list. What is not understood is passed over.
-    pub(super) fn note(&mut self, family: Family, kind: Kind, message: &[u8]) {
+    pub(super) fn note(&mut self, family: IpFamily, kind: NftObjectKind, message: &[u8]) {
         let of: BTreeMap<u16, &[u8]> = attributes(message).collect();
         let word = |attribute: u16| of.get(&attribute).map(|value| text(value));
         let chain = |table, name| Some(ChainName { family, table: word(table)?, name: word(name)? });
         match kind {
-            Kind::Table => self.tables.extend(word(1).map(|name| TableName { family, name })),
-            Kind::Chain => {
+            NftObjectKind::Table => self.tables.extend(word(1).map(|name| TableName { family, name })),
+            NftObjectKind::Chain => {
                 let accepts = of.get(&5).and_then(|policy| number(policy)) == Some(ACCEPT);
                 self.chains.extend(chain(1, 3).map(|name| (name, of.contains_key(&4) && accepts)));
             }
-            Kind::Rule => {
+            NftObjectKind::Rule => {
                 let handle = of.get(&3).and_then(|handle| handle.first_chunk()).map(|bytes| u64::from_be_bytes(*bytes));
                 let expressions = of.get(&4).copied().unwrap_or_default();
                 let targets = attributes(expressions).filter_map(|(_, expression)| target(expression)).collect();
                 let rule = chain(1, 2).zip(handle);
-                self.rules.extend(rule.map(|(chain, handle)| Rule { chain, handle, targets }));
+                self.rules.extend(rule.map(|(chain, handle)| FirewallRule { chain, handle, targets }));
             }
         }
     }
 
     /// The names of what is in it.
-    pub(super) fn names(self) -> Names {
-        Names { tables: self.tables, chains: self.chains.into_keys().collect() }
+    pub(super) fn names(self) -> FirewallNames {
+        FirewallNames { tables: self.tables, chains: self.chains.into_keys().collect() }
     }
 }
 
@@ -120,8 +120,8 @@ mod tests {
             [head, attribute(4, expressions)].concat()
         };
         let mut seen = Ruleset::default();
-        seen.note(Family::V4, Kind::Rule, &rule(&[counter.clone(), jump].concat()));
-        seen.note(Family::V4, Kind::Rule, &rule(&counter));
+        seen.note(IpFamily::V4, NftObjectKind::Rule, &rule(&[counter.clone(), jump].concat()));
+        seen.note(IpFamily::V4, NftObjectKind::Rule, &rule(&counter));
         let [first, second] = seen.rules.as_slice() else { panic!("{seen:?}") };
         assert_eq!((first.handle, first.chain.name.as_str()), (9, "INPUT"));
         assert_eq!(first.targets.iter().collect::<Vec<_>>(), ["KUBE-FIREWALL"]);
@@ -132,8 +132,8 @@ mod tests {
     fn a_chain_of_the_kernels_is_told_from_others() {
         let mut seen = Ruleset::default();
         let names = [text(1, "filter"), text(3, "INPUT")].concat();
-        seen.note(Family::V4, Kind::Chain, &[names, attribute(4, &[]), number(5, 1)].concat());
-        seen.note(Family::V4, Kind::Chain, &[text(1, "filter"), text(3, "KUBE-FIREWALL")].concat());
+        seen.note(IpFamily::V4, NftObjectKind::Chain, &[names, attribute(4, &[]), number(5, 1)].concat());
+        seen.note(IpFamily::V4, NftObjectKind::Chain, &[text(1, "filter"), text(3, "KUBE-FIREWALL")].concat());
         assert_eq!(seen.chains.values().collect::<Vec<_>>(), [&true, &false]);
     }
 }

@@ -9,7 +9,7 @@ use containerd_client::types::Mount;
 
 use super::ImageError;
 use crate::{
-    files::{self, FileError},
+    files::{self, NodeFileError},
     settings::Layout,
 };
 
@@ -21,7 +21,7 @@ const LABELS: &str = "/sys/fs/selinux/enforce";
 
 /// How programs come into the worker's directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum InstallMethod {
     /// As another name of containerd's own file: nothing is read or written, and it stays when containerd lets go of its name. Such a file
     /// is never written to, and its mode and owner stay.
     Link,
@@ -38,33 +38,33 @@ pub(super) fn directory(mounts: &[Mount]) -> Option<&Path> {
 }
 
 /// Has the programs that are there. The note of which image they are of comes last. False where they cannot be linked.
-pub(super) fn fill(layout: &Layout, image: &str, from: &Path, way: Way) -> Result<bool, ImageError> {
+pub(super) fn install(layout: &Layout, image: &str, from: &Path, way: InstallMethod) -> Result<bool, ImageError> {
     files::remove(&layout.programs_of())?;
     files::make_dir(&layout.plugins(), 0o755)?;
     let lacks = |what| ImageError::Form { image: image.to_owned(), what };
     let plugins = match fs::read_dir(from.join(PLUGINS)) {
         Ok(plugins) => plugins,
-        Err(_) if way == Way::Link => return Ok(false),
+        Err(_) if way == InstallMethod::Link => return Ok(false),
         Err(_) => return Err(lacks("/opt/cni/bin")),
     };
     let plugins = plugins.flatten().map(|plugin| (plugin.path(), layout.plugins().join(plugin.file_name())));
     let programs: Vec<(PathBuf, PathBuf)> = plugins.chain([(from.join(KUBELET), layout.kubelet())]).collect();
     for (from, to) in &programs {
         let done = match way {
-            Way::Link if !is_file(from) => return Ok(false),
-            Way::Link => have(from, to, |from, to| fs::hard_link(from, to)),
-            Way::Copy => have(from, to, |from, to| fs::copy(from, to).map(drop)),
+            InstallMethod::Link if !is_file(from) => return Ok(false),
+            InstallMethod::Link => have(from, to, |from, to| fs::hard_link(from, to)),
+            InstallMethod::Copy => have(from, to, |from, to| fs::copy(from, to).map(drop)),
         };
         match done {
             Ok(()) => {}
-            Err(error) if way == Way::Link => {
+            Err(error) if way == InstallMethod::Link => {
                 tracing::debug!(%error, program = %from.display(), "cannot be linked, and is copied");
                 return Ok(false);
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound && *to == layout.kubelet() => {
                 return Err(lacks("/usr/local/bin/kubelet"));
             }
-            Err(error) => return Err(FileError::new("copy", from)(error).into()),
+            Err(error) => return Err(NodeFileError::new("copy", from)(error).into()),
         }
     }
     files::write(&layout.programs_of(), image, 0o600)?;
@@ -78,7 +78,7 @@ fn is_file(path: &Path) -> bool {
 
 /// Has a program in one step, so that one that runs is not written to.
 fn have(from: &Path, to: &Path, make: impl FnOnce(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
-    let next = files::beside(to);
+    let next = files::temporary_path(to);
     // What was left there may be containerd's file.
     files::gone(fs::remove_file(&next))?;
     make(from, &next)?;
@@ -115,7 +115,7 @@ mod tests {
     fn programs_are_linked_and_nothing_is_left_beside_them() {
         let (_directory, from, layout) = image();
         for _ in 0..2 {
-            assert!(fill(&layout, IMAGE, &from, Way::Link).unwrap());
+            assert!(install(&layout, IMAGE, &from, InstallMethod::Link).unwrap());
             assert_eq!((links(&layout.kubelet()), links(&layout.plugins().join("bridge"))), (2, 2));
             assert_eq!(fs::read_to_string(layout.programs_of()).unwrap(), IMAGE);
             assert_eq!(fs::read_dir(layout.plugins()).unwrap().count(), 1);
@@ -125,14 +125,14 @@ mod tests {
     #[test]
     fn a_copy_never_writes_to_what_was_linked() {
         let (_directory, from, layout) = image();
-        assert!(fill(&layout, IMAGE, &from, Way::Link).unwrap());
+        assert!(install(&layout, IMAGE, &from, InstallMethod::Link).unwrap());
         // Cut off before it had its place.
-        fs::hard_link(from.join(KUBELET), files::beside(&layout.kubelet())).unwrap();
+        fs::hard_link(from.join(KUBELET), files::temporary_path(&layout.kubelet())).unwrap();
         let next = from.with_file_name("next");
         fs::create_dir_all(next.join(PLUGINS)).unwrap();
         fs::create_dir_all(next.join("usr/local/bin")).unwrap();
         fs::write(next.join(KUBELET), "another").unwrap();
-        assert!(fill(&layout, IMAGE, &next, Way::Copy).unwrap());
+        assert!(install(&layout, IMAGE, &next, InstallMethod::Copy).unwrap());
         assert_eq!(fs::read_to_string(from.join(KUBELET)).unwrap(), "kubelet");
         assert_eq!(fs::read_to_string(layout.kubelet()).unwrap(), "another");
         assert_eq!(links(&layout.kubelet()), 1);
@@ -143,9 +143,9 @@ mod tests {
         let (_directory, from, layout) = image();
         fs::rename(from.join(KUBELET), from.join("kubelet")).unwrap();
         symlink(from.join("kubelet"), from.join(KUBELET)).unwrap();
-        assert!(!fill(&layout, IMAGE, &from, Way::Link).unwrap());
+        assert!(!install(&layout, IMAGE, &from, InstallMethod::Link).unwrap());
         assert!(!layout.programs_of().exists());
-        assert!(fill(&layout, IMAGE, &from, Way::Copy).unwrap());
+        assert!(install(&layout, IMAGE, &from, InstallMethod::Copy).unwrap());
         assert_eq!(fs::read_to_string(layout.kubelet()).unwrap(), "kubelet");
     }
 
@@ -153,8 +153,8 @@ mod tests {
     fn an_image_without_a_kubelet_is_told_of() {
         let (_directory, from, layout) = image();
         fs::remove_file(from.join(KUBELET)).unwrap();
-        assert!(!fill(&layout, IMAGE, &from, Way::Link).unwrap());
-        let error = fill(&layout, IMAGE, &from, Way::Copy).unwrap_err();
+        assert!(!install(&layout, IMAGE, &from, InstallMethod::Link).unwrap());
+        let error = install(&layout, IMAGE, &from, InstallMethod::Copy).unwrap_err();
         assert!(error.to_string().contains("/usr/local/bin/kubelet"), "{error}");
     }
 

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use keelway_api::worker::ClusterInformation;
-use keelway_cri::CgroupDriver;
+use keelway_cri::CriCgroupDriver;
 use serde_json::{Value, json};
 
 use crate::{
-    peer::Given,
+    peer::PeerAssignment,
     settings::{Layout, NodeOptions},
 };
 
@@ -17,9 +17,9 @@ use crate::{
     clippy::struct_excessive_bools,
     reason = "they are answers to questions that have nothing to do with one another"
 )]
-pub(crate) struct Machine {
+pub(crate) struct KubeletHost {
     /// Who manages cgroups, as the runtime says.
-    pub(crate) cgroup_driver: CgroupDriver,
+    pub(crate) cgroup_driver: CriCgroupDriver,
     /// Whether cgroups are of version 1.
     pub(crate) has_cgroup_v1: bool,
     /// Whether this process may lower what protects it from the kernel's memory killer.
@@ -35,8 +35,8 @@ pub(crate) fn configuration(
     layout: &Layout,
     options: &NodeOptions,
     cluster: &ClusterInformation,
-    given: &Given,
-    machine: Machine,
+    given: &PeerAssignment,
+    machine: KubeletHost,
 ) -> Value {
     let resolv_conf = if machine.has_resolved { "/run/systemd/resolve/resolv.conf" } else { "/etc/resolv.conf" };
     let mut file = json!({
@@ -60,8 +60,8 @@ pub(crate) fn configuration(
         "resolvConf": resolv_conf,
         "containerRuntimeEndpoint": format!("unix://{}", options.containerd_socket.display()),
         "cgroupDriver": match machine.cgroup_driver {
-            CgroupDriver::Systemd => "systemd",
-            CgroupDriver::Cgroupfs => "cgroupfs",
+            CriCgroupDriver::Systemd => "systemd",
+            CriCgroupDriver::Cgroupfs => "cgroupfs",
         },
         "podLogsDir": options.pod_logs_dir,
         // It is made where it is missing, and by default far from all else.
@@ -89,7 +89,7 @@ pub(crate) fn configuration(
 }
 
 /// The kubelet's arguments: what has no place in its file.
-pub(crate) fn arguments(layout: &Layout, options: &NodeOptions, given: &Given) -> Vec<String> {
+pub(crate) fn arguments(layout: &Layout, options: &NodeOptions, given: &PeerAssignment) -> Vec<String> {
     let path = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
     let addresses: Vec<String> = given.addresses.iter().map(ToString::to_string).collect();
     let mut arguments = vec![
@@ -111,8 +111,8 @@ mod tests {
     use super::*;
     use crate::samples::{cluster, options};
 
-    const MACHINE: Machine = Machine {
-        cgroup_driver: CgroupDriver::Systemd,
+    const MACHINE: KubeletHost = KubeletHost {
+        cgroup_driver: CriCgroupDriver::Systemd,
         has_cgroup_v1: false,
         may_lower_oom_score: true,
         has_systemd: true,
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn nobody_is_let_in_unasked() {
-        let given = Given { addresses: vec!["100.80.0.17".parse().unwrap()], pod_cidrs: vec![] };
+        let given = PeerAssignment { addresses: vec!["100.80.0.17".parse().unwrap()], pod_cidrs: vec![] };
         let layout = Layout::new("/var/lib/keelway-node");
         let file = configuration(&layout, &options(), &cluster(), &given, MACHINE);
         assert_eq!(file["authentication"]["anonymous"]["enabled"], false);
@@ -135,9 +135,9 @@ mod tests {
 
     #[test]
     fn old_machines_are_told_of() {
-        let machine = Machine { has_cgroup_v1: true, may_lower_oom_score: false, has_systemd: false, ..MACHINE };
+        let machine = KubeletHost { has_cgroup_v1: true, may_lower_oom_score: false, has_systemd: false, ..MACHINE };
         let wishes = NodeOptions { cgroup_root: Some("/w1".to_owned()), ..options() };
-        let file = configuration(&Layout::new("/s"), &wishes, &cluster(), &Given::default(), machine);
+        let file = configuration(&Layout::new("/s"), &wishes, &cluster(), &PeerAssignment::default(), machine);
         assert_eq!((&file["failCgroupV1"], &file["oomScoreAdj"]), (&json!(false), &json!(0)));
         assert_eq!(file["cgroupRoot"], "/w1");
         assert!(file.get("shutdownGracePeriod").is_none());

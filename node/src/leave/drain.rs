@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use keelway_api::worker::WireGuardPeer;
-use keelway_vpn::error::Chain;
+use keelway_vpn::error::ErrorChain;
 use kube::{
     Api, Client, ResourceExt,
     api::{EvictParams, ListParams, Patch, PatchParams},
@@ -22,7 +22,7 @@ const LIST: &str = "list the pods of this worker";
 
 /// Pods that are still there, `NAMESPACE/NAME`.
 #[derive(Default)]
-struct Left {
+struct RemainingPods {
     /// They were evicted, and end.
     ending: Vec<String>,
     /// Their budgets hold them.
@@ -31,7 +31,7 @@ struct Left {
     failed: Option<ApiError>,
 }
 
-impl Left {
+impl RemainingPods {
     fn is_empty(&self) -> bool {
         self.ending.is_empty() && self.held.is_empty() && self.failed.is_none()
     }
@@ -54,21 +54,21 @@ pub(super) async fn drain(
         Err(error) if error.code() == Some(404) => return Ok(()),
         outcome => outcome.map_err(failed)?,
     }
-    let (mut seen, mut last) = (None::<Left>, None);
+    let (mut seen, mut last) = (None::<RemainingPods>, None);
     let drained = timeout(limit, async {
         let mut client = connect()?;
         loop {
             match round(&client, name).await {
                 Ok(left) if left.is_empty() => return Ok(()),
                 Ok(left) => {
-                    if seen.as_ref().map(Left::step) != Some(left.step()) {
+                    if seen.as_ref().map(RemainingPods::step) != Some(left.step()) {
                         told(&left.step());
                     }
                     last = None;
                     seen = Some(left);
                 }
-                Err(error) if error.may_pass() => {
-                    told(&LeaveStep::Again(Chain(&error).to_string()));
+                Err(error) if error.is_transient() => {
+                    told(&LeaveStep::Again(ErrorChain(&error).to_string()));
                     last = Some(error);
                     client = connect()?;
                 }
@@ -83,7 +83,7 @@ pub(super) async fn drain(
     }
     let silent = || ApiError::Silent { operation: LIST.to_owned(), deadline: limit };
     Err(match (last, seen) {
-        (Some(error), _) | (None, Some(Left { failed: Some(error), .. })) => failed(error),
+        (Some(error), _) | (None, Some(RemainingPods { failed: Some(error), .. })) => failed(error),
         (None, Some(left)) => {
             LeaveError::Pods { pods: [left.ending, left.held].concat(), limit, node: name.to_owned() }
         }
@@ -102,10 +102,10 @@ async fn cordon(connect: &impl Fn() -> Result<Client, ApiError>, name: &str) -> 
 }
 
 /// Evicts all, and returns what is still to be waited for.
-async fn round(client: &Client, name: &str) -> Result<Left, ApiError> {
+async fn round(client: &Client, name: &str) -> Result<RemainingPods, ApiError> {
     let left = evict(client, name).await?;
     if left.ending.is_empty() && !left.is_empty() && is_last(client, name).await? {
-        return Ok(Left::default());
+        return Ok(RemainingPods::default());
     }
     Ok(left)
 }
@@ -118,11 +118,11 @@ async fn is_last(client: &Client, name: &str) -> Result<bool, ApiError> {
 }
 
 /// Evicts what is to be evicted, and returns what is still there of it.
-async fn evict(client: &Client, node: &str) -> Result<Left, ApiError> {
+async fn evict(client: &Client, node: &str) -> Result<RemainingPods, ApiError> {
     let all: Api<Pod> = Api::all(client.clone());
     let selector = ListParams::default().fields(&format!("spec.nodeName={node}"));
     let pods = all.list(&selector).await.map_err(ApiError::request(LIST))?;
-    let mut left = Left::default();
+    let mut left = RemainingPods::default();
     for pod in pods.items.iter().filter(|pod| is_drained(pod)) {
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
         let shown = format!("{namespace}/{name}");
@@ -137,7 +137,7 @@ async fn evict(client: &Client, node: &str) -> Result<Left, ApiError> {
             Err(error) if is_budget(&error) => left.held.push(shown),
             Err(error) => {
                 let error = ApiError::request(format!("evict the pod {shown}"))(error);
-                if !error.may_pass() {
+                if !error.is_transient() {
                     return Err(error);
                 }
                 left.failed = Some(error);

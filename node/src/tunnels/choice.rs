@@ -6,13 +6,13 @@ const MISSES: u32 = 2;
 
 /// What is known of the gateways, in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Choice {
+pub(crate) struct GatewayChoice {
     /// Questions in a row without an answer; none for one that was never asked.
     misses: Vec<Option<u32>>,
     active: usize,
 }
 
-impl Choice {
+impl GatewayChoice {
     /// Of gateways of which so much is known. Where none of them was active before, it begins at `first` with one that answers, or, where
     /// none does, that was never asked.
     pub(crate) fn new(misses: Vec<Option<u32>>, active: Option<usize>, first: usize) -> Self {
@@ -46,7 +46,7 @@ impl Choice {
     }
 
     /// Whether the active gateway owes an answer, and is not given up yet.
-    pub(crate) fn is_in_doubt(&self) -> bool {
+    pub(crate) fn is_unconfirmed(&self) -> bool {
         self.misses(self.active).is_some_and(|misses| (1..MISSES).contains(&misses))
     }
 
@@ -78,19 +78,19 @@ mod tests {
 
     use super::*;
 
-    fn new(count: usize, first: usize) -> Choice {
-        Choice::new(vec![None; count], None, first)
+    fn new(count: usize, first: usize) -> GatewayChoice {
+        GatewayChoice::new(vec![None; count], None, first)
     }
 
     #[test]
     fn two_misses_change_it_and_nothing_changes_it_back() {
         let mut choice = new(2, 0);
-        assert!(!choice.is_in_doubt());
+        assert!(!choice.is_unconfirmed());
         assert!(!choice.note(&[Some(false), Some(true)]));
-        assert!(choice.is_in_doubt());
+        assert!(choice.is_unconfirmed());
         assert!(choice.note(&[Some(false), Some(true)]));
         assert_eq!(choice.active(), 1);
-        assert!(!choice.is_in_doubt());
+        assert!(!choice.is_unconfirmed());
         assert!(!choice.note(&[Some(true), Some(true)]));
         assert_eq!(choice.active(), 1);
         assert!(!choice.note(&[Some(true), Some(false)]));
@@ -108,7 +108,7 @@ mod tests {
         for _ in 0..5 {
             assert!(!choice.note(&[Some(false), Some(false)]));
         }
-        assert!(!choice.is_in_doubt(), "all gateways are asked as often as before");
+        assert!(!choice.is_unconfirmed(), "all gateways are asked as often as before");
         assert_eq!(choice.active(), 1);
         assert!(choice.note(&[Some(true), Some(false)]));
         assert_eq!(choice.active(), 0);
@@ -125,14 +125,14 @@ mod tests {
 
     #[test]
     fn what_is_known_of_gateways_outlives_their_list() {
-        assert_eq!(Choice::new(vec![Some(0), Some(3)], Some(1), 0).active(), 1);
+        assert_eq!(GatewayChoice::new(vec![Some(0), Some(3)], Some(1), 0).active(), 1);
         // The active one is gone: not by its number, where that one is dead.
-        assert_eq!(Choice::new(vec![Some(7), Some(0), None], None, 0).active(), 1);
-        assert_eq!(Choice::new(vec![Some(7), Some(1), None], None, 0).active(), 2);
-        assert_eq!(Choice::new(vec![None, None, None], None, 5).active(), 2);
-        assert_eq!(Choice::new(vec![], None, 5).active(), 0);
+        assert_eq!(GatewayChoice::new(vec![Some(7), Some(0), None], None, 0).active(), 1);
+        assert_eq!(GatewayChoice::new(vec![Some(7), Some(1), None], None, 0).active(), 2);
+        assert_eq!(GatewayChoice::new(vec![None, None, None], None, 5).active(), 2);
+        assert_eq!(GatewayChoice::new(vec![], None, 5).active(), 0);
         // One that missed already needs one more.
-        assert!(Choice::new(vec![Some(1), Some(0)], Some(0), 0).note(&[Some(false), Some(true)]));
+        assert!(GatewayChoice::new(vec![Some(1), Some(0)], Some(0), 0).note(&[Some(false), Some(true)]));
     }
 
     proptest! {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use keelway_pki::{Authority, LeafRequest, Usage, Validity};
+use keelway_pki::{Authority, CertificateUsage, LeafRequest, Validity};
 use rand::{SeedableRng, rngs::ChaCha8Rng};
 use rustls::ServerConfig;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
@@ -45,7 +45,7 @@ impl Endpoint {
             organizations: vec![],
             dns_names: vec!["kubernetes".to_owned()],
             ip_addresses: vec![],
-            usages: vec![Usage::ServerAuth],
+            usages: vec![CertificateUsage::ServerAuth],
             validity,
         };
         let identity = authority.issue(&leaf, &mut random()).unwrap();

@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use keelway_cri::{Deadlines, Runtime, testing::cache};
+use keelway_cri::{CriRuntime, Deadlines, testing::cache};
 use rustix::{
     process::{Pid, Signal, kill_process},
     thread::{LinkNameSpaceType, move_into_link_name_space},
@@ -126,8 +126,8 @@ impl Machine {
     }
 
     /// Its containerd.
-    pub(crate) fn runtime(&self) -> Runtime {
-        Runtime::on_socket(self.file("/run/containerd/containerd.sock"), Deadlines::default()).unwrap()
+    pub(crate) fn runtime(&self) -> CriRuntime {
+        CriRuntime::on_socket(self.file("/run/containerd/containerd.sock"), Deadlines::default()).unwrap()
     }
 
     fn command(&self, program: &str, arguments: &[&str]) -> Command {

@@ -146,11 +146,11 @@ echo $! > /run/kubelet.pid
 for directory in $1; do mount -t tmpfs tmpfs $directory; done";
     machine.said("sh", &["-ec", spoil, "sh", HIDDEN]);
     let output = machine.node(&join(), text).await;
-    let mend = "
+    let help = "
 for directory in $1; do umount $directory; done
 kill $(cat /run/kubelet.pid)
 rm -r /var/lib/keelway /run/kubelet /run/kubelet.pid";
-    machine.said("sh", &["-ec", mend, "sh", HIDDEN]);
+    machine.said("sh", &["-ec", help, "sh", HIDDEN]);
     drop(busy);
     let words = [
         "this machine is a hypervisor of Keelway",

@@ -10,7 +10,7 @@ use crate::PrivateKeyPem;
 
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) struct Document<'a> {
+pub(super) struct KubeconfigDocument<'a> {
     #[serde(rename = "apiVersion")]
     api_version: &'static str,
     clusters: Vec<NamedCluster<'a>>,
@@ -22,13 +22,13 @@ pub(super) struct Document<'a> {
 
 #[derive(Serialize)]
 struct NamedCluster<'a> {
-    cluster: Cluster<'a>,
+    cluster: ClusterEntry<'a>,
     name: &'a str,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
-struct Cluster<'a> {
+struct ClusterEntry<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     certificate_authority: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,12 +40,12 @@ struct Cluster<'a> {
 
 #[derive(Serialize)]
 struct NamedContext<'a> {
-    context: Context<'a>,
+    context: ContextEntry<'a>,
     name: &'a str,
 }
 
 #[derive(Serialize)]
-struct Context<'a> {
+struct ContextEntry<'a> {
     cluster: &'a str,
     user: &'a str,
 }
@@ -53,13 +53,13 @@ struct Context<'a> {
 #[derive(Serialize)]
 struct NamedUser<'a> {
     name: &'a str,
-    user: User<'a>,
+    user: UserEntry<'a>,
 }
 
 #[derive(Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(clippy::struct_field_names, reason = "the file's fields have these names")]
-struct User<'a> {
+struct UserEntry<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     client_certificate: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,7 +85,7 @@ impl Serialize for EncodedKey {
     }
 }
 
-impl<'a> From<&'a Kubeconfig> for Document<'a> {
+impl<'a> From<&'a Kubeconfig> for KubeconfigDocument<'a> {
     fn from(kubeconfig: &'a Kubeconfig) -> Self {
         let clusters = kubeconfig.clusters.iter();
         let contexts = kubeconfig.contexts.iter();
@@ -101,7 +101,7 @@ impl<'a> From<&'a Kubeconfig> for Document<'a> {
     }
 }
 
-impl<'a> From<&'a KubeconfigCluster> for Cluster<'a> {
+impl<'a> From<&'a KubeconfigCluster> for ClusterEntry<'a> {
     fn from(cluster: &'a KubeconfigCluster) -> Self {
         let (file, data) = match &cluster.authority {
             AuthoritySource::Embedded(pem) => (None, Some(STANDARD.encode(pem))),
@@ -116,13 +116,13 @@ impl<'a> From<&'a KubeconfigCluster> for Cluster<'a> {
     }
 }
 
-impl<'a> From<&'a super::Context> for Context<'a> {
-    fn from(context: &'a super::Context) -> Self {
+impl<'a> From<&'a super::KubeconfigContext> for ContextEntry<'a> {
+    fn from(context: &'a super::KubeconfigContext) -> Self {
         Self { cluster: &context.cluster, user: &context.user }
     }
 }
 
-impl<'a> From<&'a ClientIdentity> for User<'a> {
+impl<'a> From<&'a ClientIdentity> for UserEntry<'a> {
     fn from(identity: &'a ClientIdentity) -> Self {
         match identity {
             ClientIdentity::Embedded(issued) => Self {

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
 use jiff::{SignedDuration, Timestamp};
-use keelway_pki::{Authority, IssuedCertificate, LeafRequest, Usage, Validity};
+use keelway_pki::{Authority, CertificateUsage, IssuedCertificate, LeafRequest, Validity};
 use rand::{SeedableRng, rngs::ChaCha8Rng};
 
 pub(crate) fn seeded(seed: u64) -> ChaCha8Rng {
@@ -29,7 +29,7 @@ pub(crate) fn server() -> LeafRequest {
         organizations: Vec::new(),
         dns_names: vec!["kubernetes.default.svc".to_owned(), "*.c1.example.org".to_owned()],
         ip_addresses: vec!["10.96.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
-        usages: vec![Usage::ServerAuth],
+        usages: vec![CertificateUsage::ServerAuth],
         validity: hours(8760),
     }
 }
@@ -40,7 +40,7 @@ pub(crate) fn client() -> LeafRequest {
         organizations: vec!["keelway:admins, with a comma".to_owned()],
         dns_names: Vec::new(),
         ip_addresses: Vec::new(),
-        usages: vec![Usage::ClientAuth],
+        usages: vec![CertificateUsage::ClientAuth],
         validity: hours(24),
     }
 }

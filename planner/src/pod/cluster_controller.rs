@@ -5,20 +5,20 @@ use core::net::SocketAddr;
 
 use keelway_api::{
     component::ComponentSpec,
-    machine::{File, OnChange},
+    machine::{OnChange, PodFile},
     role::{API, Role},
     validated::ValidatedHypervisor,
 };
 use serde_json::{Value, json};
 
-use super::{MissingKey, Parts, STARTUP_SECONDS, Site, at, document, flag, keelway_command, socket};
-use crate::{certificates, gateways::are_twins};
+use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, document, flag, keelway_command, socket};
+use crate::{certificates, gateways::are_colocated};
 
 /// The directory of its socket, in the pod and inside the container.
 const SOCKETS: (&str, &str) = ("run", "/run/keelway-cluster-controller");
 
-impl Site<'_> {
-    pub(super) fn cluster_controller(&self) -> Result<Parts, MissingKey> {
+impl PodInputs<'_> {
+    pub(super) fn cluster_controller(&self) -> Result<PodTemplate, MissingKey> {
         let mut files = vec![
             self.cluster_controller_file(),
             self.kubeconfig(OnChange::PickedUp)?,
@@ -32,7 +32,7 @@ impl Site<'_> {
             flag("health", self.health_address()),
             flag("metrics", socket(SOCKETS, "metrics")),
         ]);
-        Ok(Parts {
+        Ok(PodTemplate {
             files,
             data: vec![SOCKETS],
             servers: None,
@@ -45,7 +45,7 @@ impl Site<'_> {
     }
 
     /// Like all its files it is read again when it changes: add-ons and ingresses come and go without a restart.
-    fn cluster_controller_file(&self) -> File {
+    fn cluster_controller_file(&self) -> PodFile {
         let ingresses = self.siblings(Role::Ingress);
         let endpoints: Vec<Value> = ingresses.flat_map(|(_, spec, machine)| self.endpoints_of(spec, machine)).collect();
         let cluster = self.cluster;
@@ -74,7 +74,7 @@ impl Site<'_> {
     /// Where workers reach an ingress, and the gateway beside it.
     fn endpoints_of(&self, ingress: &ComponentSpec, machine: &ValidatedHypervisor) -> Vec<Value> {
         let mut gateways = self.siblings(Role::Gateway);
-        let gateway = gateways.find(|(_, gateway, _)| are_twins(gateway, ingress));
+        let gateway = gateways.find(|(_, gateway, _)| are_colocated(gateway, ingress));
         let gateway = gateway.and_then(|(name, spec, _)| {
             Some(json!({ "publicKey": self.public_key_of(name)?, "addresses": self.vpn_addresses(spec.index) }))
         });

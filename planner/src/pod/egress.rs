@@ -3,12 +3,12 @@
 use alloc::{string::ToString, vec, vec::Vec};
 
 use keelway_api::{
-    machine::{Container, File, OnChange},
+    machine::{Container, OnChange, PodFile},
     role::{EGRESS, EGRESS_RESOURCES, EGRESS_STOP_SECONDS, Role},
 };
 use serde_json::{Value, json};
 
-use super::{MissingKey, STARTUP_SECONDS, Site, at, document, keelway_command, socket};
+use super::{MissingKey, PodInputs, STARTUP_SECONDS, at, document, keelway_command, socket};
 use crate::certificates::{self, GATEWAY_NAME};
 
 /// The directory of the sockets, in the pod and inside both containers.
@@ -16,14 +16,14 @@ pub(super) const SOCKETS: (&str, &str) = ("egress", "/run/keelway-egress");
 /// The file that tells the API server of them.
 pub(super) const SELECTION: &str = "egress-selection.json";
 
-impl Site<'_> {
+impl PodInputs<'_> {
     /// Whether there is one. A component of the last release goes on without until it was given the port.
     pub(super) fn has_egress(&self) -> bool {
         self.cluster.vpn_enabled && self.spec.ports.contains_key(EGRESS)
     }
 
     /// The files of both sides.
-    pub(super) fn egress_files(&self) -> Result<Vec<File>, MissingKey> {
+    pub(super) fn egress_files(&self) -> Result<Vec<PodFile>, MissingKey> {
         let mut files = vec![
             self.egress_file(),
             selection(),
@@ -48,7 +48,7 @@ impl Site<'_> {
     }
 
     /// Gateways and forbidden ranges, which change, are read again while it runs; all else follows from the component.
-    fn egress_file(&self) -> File {
+    fn egress_file(&self) -> PodFile {
         let gateways = self.siblings(Role::Gateway).filter_map(|(name, spec, machine)| {
             Some(json!({ "name": name.component, "address": Self::connect_address(spec, machine)? }))
         });
@@ -76,7 +76,7 @@ impl Site<'_> {
 }
 
 /// An `EgressSelectorConfiguration`.
-fn selection() -> File {
+fn selection() -> PodFile {
     let way = |name: &str| {
         let transport = json!({ "uds": { "udsName": socket(SOCKETS, name) } });
         json!({ "name": name, "connection": { "proxyProtocol": "HTTPConnect", "transport": transport } })

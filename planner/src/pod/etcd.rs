@@ -9,21 +9,21 @@ use alloc::{
 };
 
 use keelway_api::{
-    machine::{CertificateFiles, Check, OnChange},
+    machine::{CertificateFiles, ContainerCheck, OnChange},
     name::ComponentName,
     role::{CLIENT, PEER},
 };
 
-use super::{MissingKey, Parts, Site, at, flag};
-use crate::{birth, certificates};
+use super::{MissingKey, PodInputs, PodTemplate, at, flag};
+use crate::{certificates, store_creation};
 
 /// etcd's own compaction is a net under kube-apiserver's, which compacts every five minutes.
 const COMPACTION: &str = "30m";
 /// At a start, the store is defragmented where that frees at least this many megabytes.
 const DEFRAGMENT_MEGABYTES: u32 = 200;
 
-impl Site<'_> {
-    pub(super) fn etcd(&self) -> Result<Parts, MissingKey> {
+impl PodInputs<'_> {
+    pub(super) fn etcd(&self) -> Result<PodTemplate, MissingKey> {
         let [server, server_key] = self.certificate("server")?;
         let [peer, peer_key] = self.certificate("peer")?;
         // etcd reads an authority once, certificates at each handshake.
@@ -34,13 +34,13 @@ impl Site<'_> {
             .flat_map(|(name, urls)| urls.iter().map(move |url| format!("{name}={url}")))
             .collect();
         let (client, peers) = (self.url(CLIENT), self.url(PEER));
-        Ok(Parts {
+        Ok(PodTemplate {
             files: vec![server, server_key, peer, peer_key, authority],
             check: self.liveness(),
             // A member serves nobody until it finds a quorum, for as long as that takes.
             startup_seconds: None,
             beside: vec![],
-            data: vec![(birth::DATA, "/var/lib/etcd")],
+            data: vec![(store_creation::DATA, "/var/lib/etcd")],
             servers: None,
             image: self.release().etcd_image(self.cluster.registry.as_deref()),
             command: vec![
@@ -75,7 +75,7 @@ impl Site<'_> {
     }
 
     /// Its own health path asks for the local store and no quorum. etcd wants a certificate there, too.
-    fn liveness(&self) -> Check {
+    fn liveness(&self) -> ContainerCheck {
         let identity = CertificateFiles { certificate: "peer.crt".to_string(), key: "peer.key".to_string() };
         let name = self.pod.component.as_str();
         self.https(self.machine.private.first(), CLIENT, "/livez", (name, "ca.crt"), Some(identity))

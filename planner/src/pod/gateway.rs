@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use keelway_api::{
     component::ComponentSpec,
-    machine::{File, OnChange},
+    machine::{OnChange, PodFile},
     name::PodName,
     reserved,
     role::{CONNECT, Role},
@@ -13,7 +13,7 @@ use keelway_api::{
 };
 use serde_json::{Value, json};
 
-use super::{MissingKey, Parts, STARTUP_SECONDS, Site, at, document, keelway_command};
+use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, document, keelway_command};
 use crate::certificates::{self, EGRESS_NAME, WIREGUARD};
 
 /// Where a gateway keeps its peers, inside its container.
@@ -21,8 +21,8 @@ const PEERS: &str = "/var/lib/keelway-gateway";
 /// The file with the other gateways.
 const OTHERS: &str = "gateways.json";
 
-impl Site<'_> {
-    pub(super) fn gateway(&self) -> Result<Parts, MissingKey> {
+impl PodInputs<'_> {
+    pub(super) fn gateway(&self) -> Result<PodTemplate, MissingKey> {
         let key = format!("{WIREGUARD}.key");
         let mut files = vec![
             self.gateway_file()?,
@@ -34,7 +34,7 @@ impl Site<'_> {
         ];
         files.extend(self.certificate("client")?);
         files.extend(self.certificate("server")?);
-        Ok(Parts {
+        Ok(PodTemplate {
             files,
             data: vec![("peers", PEERS)],
             servers: None,
@@ -47,7 +47,7 @@ impl Site<'_> {
     }
 
     /// It is read once: who runs with an earlier one is replaced, one gateway after the other.
-    fn gateway_file(&self) -> Result<File, MissingKey> {
+    fn gateway_file(&self) -> Result<PodFile, MissingKey> {
         let cluster = self.cluster;
         let content = json!({
             "wireGuard": {
@@ -75,7 +75,7 @@ impl Site<'_> {
     }
 
     /// Those that come and go are taken up by those that run.
-    fn other_gateways(&self) -> File {
+    fn other_gateways(&self) -> PodFile {
         let others = self.siblings(Role::Gateway).filter(|(name, ..)| *name != self.pod);
         let others: Vec<Value> = others.filter_map(|(name, spec, machine)| self.other(name, spec, machine)).collect();
         document(OTHERS, &Value::from(others), OnChange::PickedUp)

@@ -10,14 +10,14 @@ use alloc::{
 use core::net::SocketAddr;
 
 use keelway_api::{
-    component::Stage,
-    machine::{Check, OnChange, STATS_SOCKET, Servers},
+    component::ComponentStage,
+    machine::{ContainerCheck, HaproxyServers, OnChange, STATS_SOCKET},
     name::PodName,
     release,
     role::{API, Role, SECURE},
 };
 
-use super::{MissingKey, Parts, STARTUP_SECONDS, Site, at, text};
+use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, text};
 use crate::certificates::{self, API_SERVER_NAME};
 
 /// The name of haproxy's backend.
@@ -28,13 +28,13 @@ pub(crate) fn server_name(server: &PodName) -> String {
     format!("{BACKEND}/{}", server.component)
 }
 
-impl Site<'_> {
-    pub(super) fn ingress(&self) -> Result<Parts, MissingKey> {
+impl PodInputs<'_> {
+    pub(super) fn ingress(&self) -> Result<PodTemplate, MissingKey> {
         let authority = self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::Restart)?;
         let servers = self.servers();
         // haproxy has the servers already that this file is about, and reads it when it starts.
         let list = text("servers.cfg", list(&servers), OnChange::PickedUp);
-        Ok(Parts {
+        Ok(PodTemplate {
             files: vec![authority, text("haproxy.cfg", self.haproxy(), OnChange::Restart), list],
             data: vec![("run", "/run/haproxy")],
             image: release::haproxy_image(self.cluster.registry.as_deref()),
@@ -43,7 +43,7 @@ impl Site<'_> {
                 .map(ToString::to_string)
                 .to_vec(),
             servers: Some(servers),
-            check: Check::Socket {
+            check: ContainerCheck::Socket {
                 path: STATS_SOCKET.to_string(),
                 request: "show info".to_string(),
                 answer: "Name: HAProxy".to_string(),
@@ -54,13 +54,13 @@ impl Site<'_> {
     }
 
     /// The API servers that were ready once and stay. Whether one is ready right now is asked by haproxy itself.
-    fn servers(&self) -> Servers {
+    fn servers(&self) -> HaproxyServers {
         let addresses = self
-            .siblings_that(Role::KubeApiserver, |component| component.stage() == Stage::Serving)
+            .siblings_that(Role::KubeApiserver, |component| component.stage() == ComponentStage::Serving)
             .filter_map(|(pod, spec, machine)| {
                 Some((server_name(pod), SocketAddr::new(*machine.private.first()?, spec.port(SECURE))))
             });
-        Servers { options: options(), addresses: addresses.collect::<BTreeMap<_, _>>() }
+        HaproxyServers { options: options(), addresses: addresses.collect::<BTreeMap<_, _>>() }
     }
 
     /// What strangers do writes next to nothing: connections that end as they should are not logged, and of those that do not every
@@ -148,7 +148,7 @@ verify required ca-file {ca} verifyhost {API_SERVER_NAME} check-sni {API_SERVER_
 }
 
 /// The backend, as a file of its own: its servers change, and nothing else does.
-fn list(servers: &Servers) -> String {
+fn list(servers: &HaproxyServers) -> String {
     let line = |(name, address): (&String, &SocketAddr)| {
         let server = name.split_once('/').map_or(name.as_str(), |(_, server)| server);
         format!("    server {server} {address}\n")

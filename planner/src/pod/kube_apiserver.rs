@@ -9,13 +9,13 @@ use alloc::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
     change::ClusterBirth,
-    machine::{File, OnChange, sha256_hex},
+    machine::{OnChange, PodFile, sha256_hex},
     role::{CLIENT, Role, SECURE},
 };
 use serde_json::json;
 
 use super::egress::{SELECTION, SOCKETS};
-use super::{MissingKey, Parts, STARTUP_SECONDS, Site, at, document, flag, text, url};
+use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, document, flag, text, url};
 use crate::certificates::{self, API_SERVER_NAME};
 
 /// How long an API server that was told to stop goes on serving while its `/readyz` already fails. An ingress asks each
@@ -29,8 +29,8 @@ const LIVENESS: &str = "/livez?exclude=etcd";
 /// restarts none.
 const GOAWAY_CHANCE: &str = "0.001";
 
-impl Site<'_> {
-    pub(super) fn kube_apiserver(&self) -> Result<Parts, MissingKey> {
+impl PodInputs<'_> {
+    pub(super) fn kube_apiserver(&self) -> Result<PodTemplate, MissingKey> {
         // Before the birth of the store some members may have no machine, and so no address.
         self.first_members()?;
         let mut files = vec![
@@ -50,7 +50,7 @@ impl Site<'_> {
         if has_egress {
             files.extend(self.egress_files()?);
         }
-        Ok(Parts {
+        Ok(PodTemplate {
             files,
             data: if has_egress { vec![SOCKETS] } else { vec![] },
             servers: None,
@@ -134,14 +134,14 @@ impl Site<'_> {
 
     /// Behind the certificate stand the authorities: a worker that is about to join knows these by their hashes, and looks for one before
     /// it says anything.
-    fn serving_certificate(&self) -> Result<[File; 2], MissingKey> {
+    fn serving_certificate(&self) -> Result<[PodFile; 2], MissingKey> {
         let [mut certificate, key] = self.certificate("server")?;
         certificate.content.extend(self.value(certificates::KUBERNETES, "bundle.crt")?);
         Ok([certificate, key])
     }
 
     /// Secrets are encrypted from the first one on, so nothing has to be read unencrypted.
-    fn encryption(&self) -> Result<File, MissingKey> {
+    fn encryption(&self) -> Result<PodFile, MissingKey> {
         let keys = ["active.key", "next.key", "previous.key"]
             .into_iter()
             .filter_map(|key| self.value(certificates::ENCRYPTION, key).ok())
@@ -177,6 +177,6 @@ fn key_name(key: &[u8]) -> String {
 }
 
 /// Strangers may ask for health and for nothing else (structured authentication, KEP-3331).
-fn authentication() -> File {
+fn authentication() -> PodFile {
     text("authentication.json", include_str!("authentication.json"), OnChange::PickedUp)
 }

@@ -7,18 +7,18 @@ use alloc::{
 };
 
 use keelway_api::{
-    machine::{Check, OnChange},
+    machine::{ContainerCheck, OnChange},
     role::SECURE,
 };
 
-use super::{MissingKey, Parts, STARTUP_SECONDS, Site, at, flag};
+use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, flag};
 use crate::{certificates, probe::controller_liveness};
 
 /// All but the one that approves kubelets' certificates by rules of its own: the cluster-controller does, by ours.
 const CONTROLLERS: &str = "*,token-cleaner-controller,-certificatesigningrequest-approving-controller";
 
-impl Site<'_> {
-    pub(super) fn kube_controller_manager(&self) -> Result<Parts, MissingKey> {
+impl PodInputs<'_> {
+    pub(super) fn kube_controller_manager(&self) -> Result<PodTemplate, MissingKey> {
         let mut files = self.controller_files()?;
         files.extend([
             self.shared("signer.crt", certificates::KUBERNETES, "active.crt", OnChange::PickedUp)?,
@@ -42,7 +42,7 @@ impl Site<'_> {
             flag("controllers", CONTROLLERS),
         ]);
         command.extend(self.extra_flags());
-        Ok(Parts {
+        Ok(PodTemplate {
             files,
             data: vec![],
             servers: None,
@@ -55,7 +55,7 @@ impl Site<'_> {
     }
 
     /// Files of both kube-controller-manager and kube-scheduler.
-    pub(super) fn controller_files(&self) -> Result<Vec<keelway_api::machine::File>, MissingKey> {
+    pub(super) fn controller_files(&self) -> Result<Vec<keelway_api::machine::PodFile>, MissingKey> {
         let mut files = vec![
             self.kubeconfig(OnChange::Restart)?,
             self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::Restart)?,
@@ -69,7 +69,7 @@ impl Site<'_> {
     }
 
     /// The check of both.
-    pub(super) fn controller_check(&self) -> Check {
+    pub(super) fn controller_check(&self) -> ContainerCheck {
         let role = self.spec.role;
         self.https(None, SECURE, controller_liveness(role), (role.row().name, "server-ca.crt"), None)
     }

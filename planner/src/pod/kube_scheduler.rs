@@ -2,14 +2,14 @@
 
 use alloc::{string::ToString, vec};
 
-use super::{MissingKey, Parts, STARTUP_SECONDS, Site};
+use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS};
 
-impl Site<'_> {
-    pub(super) fn kube_scheduler(&self) -> Result<Parts, MissingKey> {
+impl PodInputs<'_> {
+    pub(super) fn kube_scheduler(&self) -> Result<PodTemplate, MissingKey> {
         let mut command = vec!["kube-scheduler".to_string()];
         command.extend(self.controller_flags());
         command.extend(self.extra_flags());
-        Ok(Parts {
+        Ok(PodTemplate {
             files: self.controller_files()?,
             data: vec![],
             servers: None,

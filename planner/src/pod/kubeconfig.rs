@@ -4,16 +4,16 @@ use alloc::format;
 use core::net::SocketAddr;
 
 use keelway_api::{
-    machine::{File, OnChange},
+    machine::{OnChange, PodFile},
     role::{Role, SECURE},
 };
 
-use super::{FILES, MissingKey, Site, text};
+use super::{FILES, MissingKey, PodInputs, text};
 use crate::certificates::API_SERVER_NAME;
 
-impl Site<'_> {
+impl PodInputs<'_> {
     /// Names the API server beside this component, else the first by name. Certificates are files, which clients read anew.
-    pub(super) fn kubeconfig(&self, on_change: OnChange) -> Result<File, MissingKey> {
+    pub(super) fn kubeconfig(&self, on_change: OnChange) -> Result<PodFile, MissingKey> {
         let beside = self.siblings(Role::KubeApiserver).find(|(_, _, machine)| machine.name == self.machine.name);
         let (_, spec, machine) = beside
             .or_else(|| self.siblings(Role::KubeApiserver).next())
@@ -24,7 +24,7 @@ impl Site<'_> {
     }
 
     /// Names this address of the API.
-    pub(super) fn kubeconfig_of(server: &SocketAddr, on_change: OnChange) -> File {
+    pub(super) fn kubeconfig_of(server: &SocketAddr, on_change: OnChange) -> PodFile {
         // Nothing in it needs to be escaped in JSON.
         let content = format!(
             r#"{{

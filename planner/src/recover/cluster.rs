@@ -11,7 +11,7 @@ use keelway_api::{
     Cluster, Documents, Time,
     change::ClusterBirth,
     cluster::{EtcdStatus, Initialization, MemberPhase},
-    component::{ComponentSpec, ComponentStatus, Stage},
+    component::{ComponentSpec, ComponentStage, ComponentStatus},
     documents::SecretName,
     machine::Start,
     name::{ClusterId, ClusterRef, ComponentName, PodName},
@@ -20,37 +20,37 @@ use keelway_api::{
 };
 
 use super::{
-    Difference, DifferenceKind, Fleet, HeldConfig, HeldPod,
+    AnsweringMachines, DifferenceKind, HeldConfig, HeldPod, RecoveryDifference,
     keys::{self, OtherKey},
-    numbers::Age,
+    numbers::ConfigAge,
     pod::{command, component_spec, differing, flag, role_of},
     store::{HeldMember, rebuilt},
 };
-use crate::{birth, placement};
+use crate::{placement, store_creation};
 
 /// One cluster.
 pub(super) struct ClusterRecovery<'a> {
     documents: &'a mut Documents,
-    fleet: &'a Fleet<'a>,
+    fleet: &'a AnsweringMachines<'a>,
     reference: &'a ClusterRef,
     id: &'a ClusterId,
     pods: Vec<HeldPod<'a>>,
     /// Whether something of it is on machines that cannot be adopted.
     is_unclear: bool,
-    differences: Vec<Difference>,
+    differences: Vec<RecoveryDifference>,
 }
 
 impl<'a> ClusterRecovery<'a> {
     pub(super) fn new(
         documents: &'a mut Documents,
-        fleet: &'a Fleet<'a>,
+        fleet: &'a AnsweringMachines<'a>,
         (reference, id): (&'a ClusterRef, &'a ClusterId),
     ) -> Self {
         let pods = fleet.pods(id);
         Self { documents, fleet, reference, id, pods, is_unclear: false, differences: Vec::new() }
     }
 
-    pub(super) fn run(mut self, now: &Time, differences: &mut Vec<Difference>) {
+    pub(super) fn run(mut self, now: &Time, differences: &mut Vec<RecoveryDifference>) {
         self.compare_keys();
         if self.is_gone() {
             self.note_cluster(DifferenceKind::Gone);
@@ -77,12 +77,12 @@ impl<'a> ClusterRecovery<'a> {
     }
 
     fn note_cluster(&mut self, kind: DifferenceKind) {
-        self.differences.push(Difference::of(self.reference, kind));
+        self.differences.push(RecoveryDifference::of(self.reference, kind));
     }
 
     fn note(&mut self, component: &ComponentName, kind: DifferenceKind) {
         let subject = format!("{}/{component}", self.reference);
-        self.differences.push(Difference { subject, kind });
+        self.differences.push(RecoveryDifference { subject, kind });
     }
 
     fn unclear(&mut self, held: HeldPod, why: impl Into<String>) {
@@ -125,7 +125,7 @@ impl<'a> ClusterRecovery<'a> {
         let is_born = cluster.status.as_ref().is_some_and(|status| status.etcd.is_some());
         let ages =
             self.documents.components_of(self.id).map(|(_, component)| self.fleet.age(&component.spec.hypervisor));
-        let ages: Vec<Option<Age>> = ages.collect();
+        let ages: Vec<Option<ConfigAge>> = ages.collect();
         let was_there = ages.iter().flatten().any(|age| age.is_after_documents()) && !ages.contains(&None);
         is_born && was_there && !self.fleet.clusters.contains_key(self.id)
     }
@@ -142,7 +142,8 @@ impl<'a> ClusterRecovery<'a> {
         let Some(cluster) = self.cluster() else { return };
         match cluster.status.as_ref().and_then(|status| status.etcd.as_ref()) {
             Some(store) => {
-                let strangers = members.iter().filter_map(|member| Some((member.held, member.stranger_to(store)?)));
+                let strangers =
+                    members.iter().filter_map(|member| Some((member.held, member.reason_not_in_store(store)?)));
                 let strangers: Vec<_> = strangers.collect();
                 for (held, why) in strangers {
                     self.unclear(held, why);
@@ -219,7 +220,7 @@ impl<'a> ClusterRecovery<'a> {
     fn recover_component(&mut self, held: HeldPod<'a>) {
         let Some(cluster) = self.cluster() else { return };
         let found = self.documents.components.get(held.name);
-        if found.is_some() && held.age != Age::Later {
+        if found.is_some() && held.age != ConfigAge::Later {
             return;
         }
         let spec = match component_spec(cluster, (held.machine, held.name, held.pod)) {
@@ -270,7 +271,7 @@ impl<'a> ClusterRecovery<'a> {
         if others.is_empty() {
             return false;
         }
-        self.documents.keep(&name, others);
+        self.documents.put_secret_values(&name, others);
         true
     }
 
@@ -348,7 +349,7 @@ impl<'a> ClusterRecovery<'a> {
         let missing = self.documents.components_of(self.id).filter(|(pod, component)| {
             let is_held = self.pods.iter().any(|held| held.name == *pod);
             let has_config = matches!(self.fleet.machine(&component.spec.hypervisor), Some(held) if !matches!(held.config, HeldConfig::Unknown(_)));
-            let is_later = self.fleet.age(&component.spec.hypervisor).is_some_and(Age::is_after_documents);
+            let is_later = self.fleet.age(&component.spec.hypervisor).is_some_and(ConfigAge::is_after_documents);
             !is_held && has_config && is_later && !component.is_stopping()
         });
         let missing: Vec<(PodName, ComponentSpec)> =
@@ -356,7 +357,7 @@ impl<'a> ClusterRecovery<'a> {
         for (pod, spec) in missing {
             let machine = spec.hypervisor.clone();
             let state = self.fleet.machine(&machine).map(|held| &held.state);
-            let has_data = state.is_some_and(|state| state.data_of(&pod, birth::DATA).marked);
+            let has_data = state.is_some_and(|state| state.data_of(&pod, store_creation::DATA).marked);
             if spec.role == Role::Etcd && !has_data {
                 self.mark_member(&pod.component);
                 self.note(&pod.component, DifferenceKind::DataGone { machine });
@@ -382,7 +383,7 @@ impl<'a> ClusterRecovery<'a> {
 
 /// What runs was ready once, as far as its machine knows: an ingress that passes connections on to it goes on.
 fn status_of(held: HeldPod) -> ComponentStatus {
-    let stage = if held.runs { Stage::Serving } else { Stage::Joining };
+    let stage = if held.runs { ComponentStage::Serving } else { ComponentStage::Joining };
     let mut status = ComponentStatus::default();
     status.stage = stage;
     status

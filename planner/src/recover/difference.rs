@@ -9,11 +9,11 @@ use core::fmt;
 
 use keelway_api::{cluster::MemberPhase, hypervisor::Applied, name::HypervisorName};
 
-use crate::Refused;
+use crate::MachineRefusal;
 
 /// One difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Difference {
+pub struct RecoveryDifference {
     /// The machine, cluster or component, as people see it.
     pub subject: String,
     /// What differs.
@@ -44,7 +44,7 @@ pub enum DifferenceKind {
     /// A machine does not answer.
     Silent { why: String },
     /// A machine takes nothing from these documents for another reason.
-    Refused(Refused),
+    Refused(MachineRefusal),
     /// The config of a machine cannot be read.
     UnknownConfig { why: String },
     /// A component has no document.
@@ -81,7 +81,7 @@ pub enum DifferenceKind {
     UnknownCluster { machines: Vec<String> },
 }
 
-impl Difference {
+impl RecoveryDifference {
     pub(crate) fn of(subject: &impl ToString, kind: DifferenceKind) -> Self {
         Self { subject: subject.to_string(), kind }
     }

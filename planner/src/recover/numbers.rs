@@ -5,19 +5,19 @@ use alloc::{collections::BTreeMap, vec::Vec};
 use keelway_api::{
     Documents, Hypervisor,
     hypervisor::Applied,
-    machine::{MachineState, Seen},
+    machine::{MachineState, ObservedValue},
     name::HypervisorName,
 };
 
-use super::{Difference, DifferenceKind, Fleet, HeldConfig, HeldMachine};
+use super::{AnsweringMachines, DifferenceKind, HeldConfig, HeldMachine, RecoveryDifference};
 use crate::{
-    Refused, refusal,
+    MachineRefusal, refusal,
     term::{HIGHEST_TOLD_TERM, next_number, term_of_documents},
 };
 
 /// The config of a machine, beside the last one that the documents know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Age {
+pub(super) enum ConfigAge {
     /// The machine has not taken the last one yet.
     Older,
     /// It is that one, or the machine holds none.
@@ -28,7 +28,7 @@ pub(super) enum Age {
     Emptied,
 }
 
-impl Age {
+impl ConfigAge {
     /// Whether the machine went on since the documents were written.
     pub(super) fn is_after_documents(self) -> bool {
         match self {
@@ -54,17 +54,17 @@ pub(super) fn share_installation(documents: &mut Documents) {
 /// Machines that answered and take configs of these documents, each with the age of its config.
 pub(super) fn ages(
     documents: &Documents,
-    held: &BTreeMap<HypervisorName, Seen<HeldMachine>>,
-    differences: &mut Vec<Difference>,
-) -> BTreeMap<HypervisorName, Age> {
+    held: &BTreeMap<HypervisorName, ObservedValue<HeldMachine>>,
+    differences: &mut Vec<RecoveryDifference>,
+) -> BTreeMap<HypervisorName, ConfigAge> {
     let mut ages = BTreeMap::new();
     for (name, document) in &documents.hypervisors {
         let machine = match held.get(name) {
-            Some(Seen::Known(machine)) => machine,
+            Some(ObservedValue::Known(machine)) => machine,
             // A person has given it up.
             _ if document.is_lost() => continue,
-            Some(Seen::Unreachable { why, .. }) => {
-                differences.push(Difference::of(name, DifferenceKind::Silent { why: why.clone() }));
+            Some(ObservedValue::Unreachable { why, .. }) => {
+                differences.push(RecoveryDifference::of(name, DifferenceKind::Silent { why: why.clone() }));
                 continue;
             }
             None => continue,
@@ -72,27 +72,27 @@ pub(super) fn ages(
         match age(document, &machine.state) {
             Ok(age) => {
                 ages.insert(name.clone(), age);
-                if let (Age::Later, HeldConfig::Unknown(why)) = (age, &machine.config) {
-                    differences.push(Difference::of(name, DifferenceKind::UnknownConfig { why: why.clone() }));
+                if let (ConfigAge::Later, HeldConfig::Unknown(why)) = (age, &machine.config) {
+                    differences.push(RecoveryDifference::of(name, DifferenceKind::UnknownConfig { why: why.clone() }));
                 }
             }
-            Err(refused) => differences.push(Difference::of(name, DifferenceKind::Refused(refused))),
+            Err(refused) => differences.push(RecoveryDifference::of(name, DifferenceKind::Refused(refused))),
         }
     }
     ages
 }
 
-fn age(document: &Hypervisor, state: &MachineState) -> Result<Age, Refused> {
+fn age(document: &Hypervisor, state: &MachineState) -> Result<ConfigAge, MachineRefusal> {
     match refusal(document, state) {
-        Some(Refused::Stale { applied, .. } | Refused::TwoWriters { applied }) => {
+        Some(MachineRefusal::Stale { applied, .. } | MachineRefusal::TwoWriters { applied }) => {
             // No driver gives such numbers: the record is damaged or forged.
             if applied.term > HIGHEST_TOLD_TERM {
-                return Err(Refused::NoSuchTerm { term: applied.term });
+                return Err(MachineRefusal::NoSuchTerm { term: applied.term });
             }
             if next_number(applied.generation).is_none() {
-                return Err(Refused::NoNumberLeft { issued: applied });
+                return Err(MachineRefusal::NoNumberLeft { issued: applied });
             }
-            Ok(Age::Later)
+            Ok(ConfigAge::Later)
         }
         Some(refused) => Err(refused),
         None => {
@@ -100,9 +100,9 @@ fn age(document: &Hypervisor, state: &MachineState) -> Result<Age, Refused> {
             let issued = status.and_then(|status| status.issued.as_ref());
             let was_applied = status.is_some_and(|status| status.applied.is_some());
             Ok(match &state.applied {
-                None if was_applied => Age::Emptied,
-                held if held.as_ref() == issued || issued.is_none() => Age::Same,
-                _ => Age::Older,
+                None if was_applied => ConfigAge::Emptied,
+                held if held.as_ref() == issued || issued.is_none() => ConfigAge::Same,
+                _ => ConfigAge::Older,
             })
         }
     }
@@ -110,21 +110,26 @@ fn age(document: &Hypervisor, state: &MachineState) -> Result<Age, Refused> {
 
 /// Gives each machine the number that it holds. The documents know every leader that a machine was told of afterwards, so the next one
 /// begins after them all.
-pub(super) fn realign(documents: &mut Documents, fleet: &Fleet<'_>, differences: &mut Vec<Difference>) {
-    let later = fleet.machines.iter().filter(|(_, (_, age))| *age == Age::Later);
+pub(super) fn realign(
+    documents: &mut Documents,
+    fleet: &AnsweringMachines<'_>,
+    differences: &mut Vec<RecoveryDifference>,
+) {
+    let later = fleet.machines.iter().filter(|(_, (_, age))| *age == ConfigAge::Later);
     for (name, (machine, _)) in later {
         let Some(applied) = &machine.state.applied else { continue };
         let Some(document) = documents.hypervisors.get_mut(*name) else { continue };
         let status = document.status.get_or_insert_default();
         let issued = status.issued.replace(applied.clone());
         status.applied = Some(applied.clone());
-        differences.push(Difference::of(name, DifferenceKind::LaterConfig { applied: applied.clone(), issued }));
+        differences
+            .push(RecoveryDifference::of(name, DifferenceKind::LaterConfig { applied: applied.clone(), issued }));
     }
     realign_term(documents, fleet, differences);
 }
 
 /// One machine is enough: the term of a driver is the highest of the documents. That machine gets its config again under the new term.
-fn realign_term(documents: &mut Documents, fleet: &Fleet<'_>, differences: &mut Vec<Difference>) {
+fn realign_term(documents: &mut Documents, fleet: &AnsweringMachines<'_>, differences: &mut Vec<RecoveryDifference>) {
     let told = fleet.machines.iter().map(|(name, (machine, _))| (machine.state.term, *name));
     let Some((told, name)) = told.filter(|(told, _)| *told <= HIGHEST_TOLD_TERM).max() else { return };
     let known = term_of_documents(documents);
@@ -136,5 +141,5 @@ fn realign_term(documents: &mut Documents, fleet: &Fleet<'_>, differences: &mut 
     };
     let Some(issued) = &status.issued else { return };
     status.issued = Some(Applied { term: told, ..issued.clone() });
-    differences.push(Difference::of(name, DifferenceKind::LaterTerm { told, known }));
+    differences.push(RecoveryDifference::of(name, DifferenceKind::LaterTerm { told, known }));
 }

@@ -11,7 +11,7 @@ use core::net::SocketAddr;
 use keelway_api::{
     Cluster, Newer,
     component::ComponentSpec,
-    machine::{Check, Container, File, Pod},
+    machine::{Container, ContainerCheck, Pod, PodFile},
     name::{ComponentName, HypervisorName, PodName},
     release::{RELEASES, Release, find},
     role::{API, CLIENT, CONNECT, EGRESS, HEALTH, PEER, Role, SECURE},
@@ -24,7 +24,7 @@ pub(super) fn component_spec(
     (machine, name, pod): (&HypervisorName, &PodName, &Pod),
 ) -> Result<ComponentSpec, String> {
     let (role, index) = role_of(&name.component).ok_or("its name is none of a component that this release knows")?;
-    let parts = Parts::of(role, pod)?;
+    let parts = RecoveredPod::of(role, pod)?;
     Ok(ComponentSpec {
         cluster: cluster.reference(),
         cluster_id: name.cluster.clone(),
@@ -53,7 +53,7 @@ pub(super) fn flag<'a>(command: &'a [String], name: &str) -> Option<&'a str> {
 }
 
 /// A file of a pod.
-pub(super) fn file<'a>(pod: &'a Pod, path: &str) -> Option<&'a File> {
+pub(super) fn file<'a>(pod: &'a Pod, path: &str) -> Option<&'a PodFile> {
     pod.files.iter().find(|file| file.path == path)
 }
 
@@ -62,14 +62,14 @@ pub(super) fn command(pod: &Pod) -> &[String] {
     pod.containers.last().map(|container| container.command.as_slice()).unwrap_or_default()
 }
 
-struct Parts<'a> {
+struct RecoveredPod<'a> {
     role: Role,
     pod: &'a Pod,
     /// What the pod is there for.
     main: &'a Container,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> RecoveredPod<'a> {
     fn of(role: Role, pod: &'a Pod) -> Result<Self, String> {
         let main = pod.containers.last().filter(|main| main.name == role.row().name);
         let main = main.ok_or_else(|| format!("its last container is not {role}"))?;
@@ -152,8 +152,8 @@ fn lacks(what: &str) -> String {
 /// The port on loopback at which a container is asked.
 fn checked(container: &Container) -> Option<u16> {
     match &container.liveness.as_ref()?.check {
-        Check::Http { address, .. } => Some(address.port()),
-        Check::Https { .. } | Check::Socket { .. } => None,
+        ContainerCheck::Http { address, .. } => Some(address.port()),
+        ContainerCheck::Https { .. } | ContainerCheck::Socket { .. } => None,
     }
 }
 

@@ -19,7 +19,7 @@ use super::{
     HeldPod,
     pod::{command, flag, role_of},
 };
-use crate::birth;
+use crate::store_creation;
 
 /// A member in the config of a machine.
 pub(super) struct HeldMember<'a> {
@@ -45,7 +45,7 @@ impl<'a> HeldMember<'a> {
     }
 
     /// Why a member is not one of this store.
-    pub(super) fn stranger_to(&self, store: &EtcdStatus) -> Option<String> {
+    pub(super) fn reason_not_in_store(&self, store: &EtcdStatus) -> Option<String> {
         let is_same = self.initial_cluster == store.initial_cluster;
         (!is_same).then(|| "it was born with other members than status.etcd of its cluster names".to_string())
     }
@@ -78,7 +78,7 @@ pub(super) fn rebuilt(id: &ClusterId, members: &[HeldMember], now: &Time) -> Res
             return Err("the members that machines hold were born with different members".to_string());
         }
     }
-    let mut store = birth::store(id, first.initial_cluster.clone(), now);
+    let mut store = store_creation::store(id, first.initial_cluster.clone(), now);
     let furthest = members.iter().map(|member| member.phase).max().unwrap_or(MemberPhase::Pending);
     for (name, member) in &mut store.members {
         let held = members.iter().find(|held| held.held.name.component == *name);

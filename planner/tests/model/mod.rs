@@ -50,7 +50,7 @@ pub(crate) fn mint(plan: &mut Plan, certificates: &mut BTreeMap<(SecretName, Str
 
 fn keep(documents: &mut Documents, name: &SecretName, key: &str) {
     let value = ByteString(format!("{}/{key}, never shown to anybody", name.name).into_bytes());
-    documents.keep(name, [(key.to_owned(), value)]);
+    documents.put_secret_values(name, [(key.to_owned(), value)]);
 }
 
 /// Machines of these roles, as a user writes them.

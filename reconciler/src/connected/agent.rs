@@ -14,41 +14,41 @@ use std::{
 use futures::StreamExt;
 use keelway_api::{
     jiff::Timestamp,
-    machine::{MachineConfig, MachineState, Silent},
+    machine::{MachineConfig, MachineState, UnreachableReason},
     name::{HypervisorName, InstallationId},
 };
 use keelway_hypervisor_agent::{
-    Connection,
-    access::Access,
-    client::{Client, ClientError, Handover},
-    enrollment::Granted,
+    MachineConnection,
+    access::MachineAccess,
+    client::{AgentClientError, ConfigDelivery, HypervisorAgentClient},
+    enrollment::GrantedIdentity,
     leader::Leader,
     report::chain_text,
 };
 use tokio::{sync::Notify, task::JoinHandle};
 use tonic::transport::Channel;
 
-use super::{LOOK, Unseen};
-use crate::{Applying, Certifying, Run};
+use super::{LOOK, UnseenMachine};
+use crate::{AgentCertification, ApplyOutcome, RunControl};
 
 /// An agent's watch answers at once.
 const WATCH: Duration = Duration::from_secs(5);
 
-pub(super) struct Agent {
-    client: Client,
+pub(super) struct ConnectedAgent {
+    client: HypervisorAgentClient,
     /// The newest revision that was told since the last look; 0 for none.
     told: Arc<AtomicU64>,
     /// What time it was on the machine when it told that last, and when that was.
     clock: Mutex<Option<(Timestamp, Instant)>>,
     /// The machine's root and network, where they are on this one. Else the agent is asked for what they are needed for.
-    access: Option<Access>,
+    access: Option<MachineAccess>,
 }
 
-impl Agent {
+impl ConnectedAgent {
     pub(super) async fn on_socket(socket: &Path) -> Result<Self, String> {
-        let access = Access::of_socket(socket).await.map_err(|error| chain_text(&error))?;
+        let access = MachineAccess::of_socket(socket).await.map_err(|error| chain_text(&error))?;
         Ok(Self {
-            client: Client::on_socket(socket),
+            client: HypervisorAgentClient::on_socket(socket),
             told: Arc::default(),
             clock: Mutex::default(),
             access: Some(access),
@@ -56,7 +56,12 @@ impl Agent {
     }
 
     pub(super) fn on_network(channel: Channel) -> Self {
-        Self { client: Client::on_channel(channel), told: Arc::default(), clock: Mutex::default(), access: None }
+        Self {
+            client: HypervisorAgentClient::on_channel(channel),
+            told: Arc::default(),
+            clock: Mutex::default(),
+            access: None,
+        }
     }
 
     /// Tells of each new revision of the machine's state, until the agent ends.
@@ -75,11 +80,15 @@ impl Agent {
     }
 
     /// Who told of a change need not look again at what was seen then.
-    pub(super) async fn observe(&self) -> Result<MachineState, Unseen> {
+    pub(super) async fn observe(&self) -> Result<MachineState, UnseenMachine> {
         let told = self.told.swap(0, Ordering::Relaxed);
-        let (state, time) = self.client.told_state(told, LOOK).await.map_err(|error| {
-            let silent = if let ClientError::RuntimeSilent(_) = error { Silent::Runtime } else { Silent::Asked };
-            Unseen { silent, why: chain_text(&error) }
+        let (state, time) = self.client.state_with_clock(told, LOOK).await.map_err(|error| {
+            let silent = if let AgentClientError::RuntimeSilent(_) = error {
+                UnreachableReason::Runtime
+            } else {
+                UnreachableReason::Asked
+            };
+            UnseenMachine { silent, why: chain_text(&error) }
         })?;
         if let Some(time) = time {
             *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = Some((time, Instant::now()));
@@ -101,54 +110,54 @@ impl Agent {
         self.client.fence(&leader, LOOK).await.map_err(|error| chain_text(&error))
     }
 
-    pub(super) async fn apply(&self, name: &HypervisorName, config: Handover, run: &Run) -> Applying {
+    pub(super) async fn apply(&self, name: &HypervisorName, config: ConfigDelivery, run: &RunControl) -> ApplyOutcome {
         let tell = |effect: &str| {
             tracing::debug!(machine = %name, effect, "begins");
             run.progress.effect(name, effect);
         };
         let applied = tokio::select! {
             applied = self.client.apply(config, &tell) => applied,
-            () = run.stop.cancelled() => return Applying::default(),
+            () = run.stop.cancelled() => return ApplyOutcome::default(),
         };
         match applied {
             Ok(finished) => {
-                for held in &finished.held {
+                for held in &finished.postponed {
                     tracing::info!(machine = %name, held, "is put off");
                 }
                 let effects = usize::try_from(finished.effects).unwrap_or(usize::MAX);
-                Applying { effects, failures: finished.failures }
+                ApplyOutcome { effects, failures: finished.failures }
             }
-            Err(error) => Applying { effects: 0, failures: vec![chain_text(&error)] },
+            Err(error) => ApplyOutcome { effects: 0, failures: vec![chain_text(&error)] },
         }
     }
 
     /// The agent reads its owner's record with each config that it takes.
-    pub(super) async fn adopt(&self, installation: &InstallationId) -> Applying {
+    pub(super) async fn adopt(&self, installation: &InstallationId) -> ApplyOutcome {
         let written = match &self.access {
             Some(access) => access.write_owner(installation).await.map_err(|error| chain_text(&error)),
             None => self.client.adopt(installation, LOOK).await.map_err(|error| chain_text(&error)),
         };
         match written {
-            Ok(()) => Applying { effects: 1, failures: Vec::new() },
-            Err(why) => Applying { effects: 0, failures: vec![why] },
+            Ok(()) => ApplyOutcome { effects: 1, failures: Vec::new() },
+            Err(why) => ApplyOutcome { effects: 0, failures: vec![why] },
         }
     }
 
     /// Gives it another certificate, for a key that it makes.
-    pub(super) async fn renew(&self, certifying: &Certifying<'_>) -> Result<(), String> {
+    pub(super) async fn renew(&self, certifying: &AgentCertification<'_>) -> Result<(), String> {
         let request = self.client.request_certificate(LOOK).await.map_err(|error| chain_text(&error))?;
-        let Granted { certificate, trust } = certifying.grant(&request)?;
+        let GrantedIdentity { certificate, trust } = certifying.grant(&request)?;
         self.client.give_identity(Some(certificate), trust, LOOK).await.map_err(|error| chain_text(&error))
     }
 
     /// Tells it whom to trust.
-    pub(super) async fn trust(&self, certifying: &Certifying<'_>) -> Result<(), String> {
+    pub(super) async fn trust(&self, certifying: &AgentCertification<'_>) -> Result<(), String> {
         self.client.give_identity(None, certifying.trust()?, LOOK).await.map_err(|error| chain_text(&error))
     }
 
-    pub(super) async fn dial(&self, address: SocketAddr, patience: Duration) -> io::Result<Connection> {
+    pub(super) async fn dial(&self, address: SocketAddr, patience: Duration) -> io::Result<MachineConnection> {
         match &self.access {
-            Some(access) => access.dial(address, patience).await.map(Connection::from).map_err(io::Error::other),
+            Some(access) => access.dial(address, patience).await.map(MachineConnection::from).map_err(io::Error::other),
             None => self.client.dial(address, patience).await.map_err(io::Error::other),
         }
     }

@@ -4,20 +4,20 @@ use keelway_api::Hypervisor;
 use keelway_hypervisor_agent::{enrollment::enroll, report::chain_text};
 use keelway_planner::AgentOrder;
 
-use super::{By, ConnectedMachines};
-use crate::{Applying, Certifying, Run};
+use super::{ConnectedMachines, MachineBackend};
+use crate::{AgentCertification, ApplyOutcome, RunControl};
 
 pub(super) async fn certify(
     machines: &ConnectedMachines,
     machine: &Hypervisor,
-    certifying: &Certifying<'_>,
-    run: &Run,
-) -> Applying {
+    certifying: &AgentCertification<'_>,
+    run: &RunControl,
+) -> ApplyOutcome {
     let certified = match certifying.order() {
         AgentOrder::Enroll(_) => {
             // It is waited for by the pass.
-            let Ok(way) = machines.introduction.way(machine) else { return Applying::default() };
-            let Ok(stream) = way.connection().await else { return Applying::default() };
+            let Ok(way) = machines.introduction.way(machine) else { return ApplyOutcome::default() };
+            let Ok(stream) = way.connection().await else { return ApplyOutcome::default() };
             begins(certifying, run);
             match certifying.token() {
                 Ok(token) => {
@@ -30,7 +30,7 @@ pub(super) async fn certify(
         }
         order @ (AgentOrder::Renew(_) | AgentOrder::Trust) => match machines.connect(machine).await {
             Ok(connected) => match &connected.by {
-                By::Agent(agent) => {
+                MachineBackend::Agent(agent) => {
                     begins(certifying, run);
                     if *order == AgentOrder::Trust {
                         agent.trust(certifying).await
@@ -38,18 +38,18 @@ pub(super) async fn certify(
                         agent.renew(certifying).await
                     }
                 }
-                By::Runtime(_) | By::Bare(_) => return Applying::default(),
+                MachineBackend::Runtime(_) | MachineBackend::Bare(_) => return ApplyOutcome::default(),
             },
             Err(why) => Err(why),
         },
     };
     match certified {
-        Ok(()) => Applying { effects: 1, failures: Vec::new() },
-        Err(why) => Applying { effects: 0, failures: vec![why] },
+        Ok(()) => ApplyOutcome { effects: 1, failures: Vec::new() },
+        Err(why) => ApplyOutcome { effects: 0, failures: vec![why] },
     }
 }
 
-fn begins(certifying: &Certifying<'_>, run: &Run) {
+fn begins(certifying: &AgentCertification<'_>, run: &RunControl) {
     let (machine, effect) = (certifying.machine(), certifying.order().to_string());
     tracing::debug!(%machine, effect, "begins");
     run.progress.effect(machine, &effect);

@@ -9,13 +9,13 @@ use std::{
 use keelway_api::{
     Documents, Hypervisor,
     documents::SecretName,
-    hypervisor::{OnNetwork, SecretReference, Way as Endpoint},
+    hypervisor::{AgentNetworkAddress, MachineTransport, SecretReference},
     name::HypervisorName,
 };
-use keelway_cri::{Deadlines, Runtime};
+use keelway_cri::{CriRuntime, Deadlines};
 use keelway_hypervisor_agent::{
-    client::{Client, Way},
-    helper::Identity,
+    client::{DialTarget, HypervisorAgentClient},
+    helper::HelperIdentity,
     report::chain_text,
     tls::client_from_pem,
 };
@@ -24,11 +24,11 @@ use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tonic::transport::Channel;
 
-use crate::tls::{Clients, TlsError};
+use crate::tls::{ClientTlsError, TlsClients};
 
 /// Why there is no way to a machine's agent.
 #[derive(Debug, thiserror::Error)]
-pub enum NetworkError {
+pub enum AgentRouteError {
     /// It takes no strangers.
     #[error("there is no certificate yet to show to its agent: the next `keelway reconcile` makes it")]
     Nobody,
@@ -53,33 +53,33 @@ pub enum NetworkError {
 }
 
 /// The way to the agent of a machine on a network, as the driver of the documents. Nothing is dialled yet.
-pub fn agent_way(documents: &Documents, machine: &Hypervisor) -> Result<Way, NetworkError> {
-    way(machine, &Direct::of(documents), &driver(&Clients::default(), documents)?)
+pub fn agent_way(documents: &Documents, machine: &Hypervisor) -> Result<DialTarget, AgentRouteError> {
+    way(machine, &DirectAgents::of(documents), &driver(&TlsClients::default(), documents)?)
 }
 
 /// The same for calls alone.
-pub fn agent_channel(documents: &Documents, machine: &Hypervisor) -> Result<Channel, NetworkError> {
+pub fn agent_channel(documents: &Documents, machine: &Hypervisor) -> Result<Channel, AgentRouteError> {
     Ok(agent_way(documents, machine)?.channel())
 }
 
 /// Agents that others are reached through: where each is on its own socket or on a network.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Direct(BTreeMap<HypervisorName, Place>);
+struct DirectAgents(BTreeMap<HypervisorName, DirectEndpoint>);
 
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum DirectEndpoint {
     Socket(String),
     Address(String),
 }
 
-impl Direct {
+impl DirectAgents {
     fn of(documents: &Documents) -> Self {
         let place = |machine: &Hypervisor| match machine.spec.endpoint.way() {
-            Endpoint::Agent(socket) => Some(Place::Socket(socket.to_owned())),
-            Endpoint::Network(OnNetwork { address: Some(address), via: None }) => {
-                Some(Place::Address(address.to_owned()))
+            MachineTransport::Agent(socket) => Some(DirectEndpoint::Socket(socket.to_owned())),
+            MachineTransport::Network(AgentNetworkAddress { address: Some(address), via: None }) => {
+                Some(DirectEndpoint::Address(address.to_owned()))
             }
-            Endpoint::Runtime(_) | Endpoint::Network(_) | Endpoint::Cri(_) => None,
+            MachineTransport::Runtime(_) | MachineTransport::Network(_) | MachineTransport::Cri(_) => None,
         };
         let machines = documents.hypervisors.iter();
         Self(machines.filter_map(|(name, machine)| Some((name.clone(), place(machine)?))).collect())
@@ -92,22 +92,25 @@ impl Direct {
 }
 
 /// As whom the driver of the documents is known to agents.
-fn driver(clients: &Clients, documents: &Documents) -> Result<Arc<ClientConfig>, NetworkError> {
-    let id = documents.installation().ok_or(NetworkError::Nobody)?;
+fn driver(clients: &TlsClients, documents: &Documents) -> Result<Arc<ClientConfig>, AgentRouteError> {
+    let id = documents.installation().ok_or(AgentRouteError::Nobody)?;
     let found = clients.client(documents, &installation_authority(id), Some(&installation_driver(id)));
     found.map_err(|error| match error {
-        TlsError::Missing { .. } => NetworkError::Nobody,
-        unusable @ TlsError::Unusable(_) => NetworkError::Unusable(unusable.into()),
+        ClientTlsError::Missing { .. } => AgentRouteError::Nobody,
+        unusable @ ClientTlsError::Unusable(_) => AgentRouteError::Unusable(unusable.into()),
     })
 }
 
 /// The runtime of a machine without an agent behind its proxy, and whose helper it gets. Nothing is dialled yet.
-pub(super) fn bare_runtime(documents: &Documents, machine: &Hypervisor) -> Result<(Runtime, Identity), NetworkError> {
-    let Endpoint::Cri(cri) = machine.spec.endpoint.way() else { return Err(NetworkError::Nowhere) };
+pub(super) fn bare_runtime(
+    documents: &Documents,
+    machine: &Hypervisor,
+) -> Result<(CriRuntime, HelperIdentity), AgentRouteError> {
+    let MachineTransport::Cri(cri) = machine.spec.endpoint.way() else { return Err(AgentRouteError::Nowhere) };
     let SecretReference { namespace, name } = &cri.secret_ref;
     let secret = SecretName { namespace: namespace.clone(), name: name.clone() };
-    let unusable = |source| NetworkError::Secret { secret: format!("{namespace}/{name}"), source };
-    let data = documents.given.get(&secret).and_then(|found| found.data.as_ref());
+    let unusable = |source| AgentRouteError::Secret { secret: format!("{namespace}/{name}"), source };
+    let data = documents.user_secrets.get(&secret).and_then(|found| found.data.as_ref());
     let value = |key: &str| {
         let value = data.and_then(|data| data.get(key)).map(|value| value.0.as_slice());
         value.ok_or_else(|| unusable(format!("it has no {key}").into()))
@@ -115,47 +118,51 @@ pub(super) fn bare_runtime(documents: &Documents, machine: &Hypervisor) -> Resul
     let shown = (value("tls.crt")?, value("tls.key")?);
     let mut config = client_from_pem(value("ca.crt")?, Some(shown)).map_err(|error| unusable(error.into()))?;
     config.alpn_protocols = vec![b"h2".to_vec()];
-    let proxy = ServerName::try_from(cri.name().to_owned()).map_err(|_| NetworkError::Nowhere)?;
-    let way = Way::to(&cri.address, proxy, Arc::new(keelway_tls::Client::of(Arc::new(config))));
-    let installation = documents.installation().ok_or(NetworkError::Nobody)?.clone();
-    let machine = machine.metadata.name.as_ref().and_then(|name| name.parse().ok()).ok_or(NetworkError::Nowhere)?;
-    Ok((Runtime::on_channel(way.channel(), Deadlines::default()), Identity { installation, machine }))
+    let proxy = ServerName::try_from(cri.name().to_owned()).map_err(|_| AgentRouteError::Nowhere)?;
+    let way = DialTarget::to(&cri.address, proxy, Arc::new(keelway_tls::TlsClient::of(Arc::new(config))));
+    let installation = documents.installation().ok_or(AgentRouteError::Nobody)?.clone();
+    let machine = machine.metadata.name.as_ref().and_then(|name| name.parse().ok()).ok_or(AgentRouteError::Nowhere)?;
+    Ok((CriRuntime::on_channel(way.channel(), Deadlines::default()), HelperIdentity { installation, machine }))
 }
 
-fn way(machine: &Hypervisor, direct: &Direct, driver: &Arc<ClientConfig>) -> Result<Way, NetworkError> {
-    let Endpoint::Network(OnNetwork { address, via }) = machine.spec.endpoint.way() else {
-        return Err(NetworkError::Nowhere);
+fn way(machine: &Hypervisor, direct: &DirectAgents, driver: &Arc<ClientConfig>) -> Result<DialTarget, AgentRouteError> {
+    let MachineTransport::Network(AgentNetworkAddress { address, via }) = machine.spec.endpoint.way() else {
+        return Err(AgentRouteError::Nowhere);
     };
     let name = machine.metadata.name.as_ref().and_then(|name| name.parse::<HypervisorName>().ok());
-    let name = name.ok_or(NetworkError::Nowhere)?;
-    let identity = || Arc::new(keelway_tls::Client::of(Arc::clone(driver)));
+    let name = name.ok_or(AgentRouteError::Nowhere)?;
+    let identity = || Arc::new(keelway_tls::TlsClient::of(Arc::clone(driver)));
     let way = match (via, address) {
-        (None, Some(address)) => Way::to_machine(&name, address, identity()),
-        (None, None) => return Err(NetworkError::Nowhere),
+        (None, Some(address)) => DialTarget::to_machine(&name, address, identity()),
+        (None, None) => return Err(AgentRouteError::Nowhere),
         (Some(via), address) => {
-            let address = address.map(str::parse).transpose().map_err(|_| NetworkError::Nowhere)?;
-            Way::through(client(via, direct, identity())?, &name, address, identity())
+            let address = address.map(str::parse).transpose().map_err(|_| AgentRouteError::Nowhere)?;
+            DialTarget::through(client(via, direct, identity())?, &name, address, identity())
         }
     };
-    way.map_err(|_| NetworkError::Nowhere)
+    way.map_err(|_| AgentRouteError::Nowhere)
 }
 
 /// The agent that others are reached through. Each machine has a connection to it of its own: one that does not read holds up no
 /// other one.
-fn client(via: &str, direct: &Direct, identity: Arc<keelway_tls::Client>) -> Result<Client, NetworkError> {
-    let unknown = || NetworkError::Via(via.to_owned());
+fn client(
+    via: &str,
+    direct: &DirectAgents,
+    identity: Arc<keelway_tls::TlsClient>,
+) -> Result<HypervisorAgentClient, AgentRouteError> {
+    let unknown = || AgentRouteError::Via(via.to_owned());
     let name: HypervisorName = via.parse().map_err(|_| unknown())?;
     match direct.0.get(&name).ok_or_else(unknown)? {
-        Place::Socket(socket) => Ok(Client::on_socket(Path::new(socket))),
-        Place::Address(address) => {
-            let way = Way::to_machine(&name, address, identity).map_err(|_| unknown())?;
-            Ok(Client::on_channel(way.channel()))
+        DirectEndpoint::Socket(socket) => Ok(HypervisorAgentClient::on_socket(Path::new(socket))),
+        DirectEndpoint::Address(address) => {
+            let way = DialTarget::to_machine(&name, address, identity).map_err(|_| unknown())?;
+            Ok(HypervisorAgentClient::on_channel(way.channel()))
         }
     }
 }
 
 /// What is other than it was, so that connections are worth nothing any more.
-pub(super) struct Changed {
+pub(super) struct CredentialChanges {
     /// As whom agents are spoken with.
     driver: bool,
     /// Agents that others are reached through, and that are elsewhere.
@@ -166,15 +173,15 @@ pub(super) struct Changed {
     given: BTreeSet<SecretName>,
 }
 
-impl Changed {
+impl CredentialChanges {
     /// Whether a connection to an agent is as good as before. Where the agent itself is, is part of its place.
-    pub(super) fn keeps_agent(&self, via: Option<&str>) -> bool {
+    pub(super) fn is_agent_connection_valid(&self, via: Option<&str>) -> bool {
         let moved = |via: &str| self.direct.iter().any(|name| name.as_str() == via);
         !self.driver && !via.is_some_and(moved)
     }
 
     /// Whether a connection to a proxy is as good as before.
-    pub(super) fn keeps_proxy(&self, secret: &SecretReference) -> bool {
+    pub(super) fn is_proxy_connection_valid(&self, secret: &SecretReference) -> bool {
         let SecretReference { namespace, name } = secret;
         let is_it = |changed: &SecretName| changed.namespace == *namespace && changed.name == *name;
         !self.installation && !self.given.iter().any(is_it)
@@ -183,24 +190,24 @@ impl Changed {
 
 /// What was learnt last.
 #[derive(Default)]
-pub(super) struct Introduction {
-    clients: Clients,
-    learnt: Mutex<Learnt>,
+pub(super) struct MachineCredentials {
+    clients: TlsClients,
+    learnt: Mutex<LearntCredentials>,
 }
 
 #[derive(Default)]
-struct Learnt {
+struct LearntCredentials {
     driver: Option<Result<Arc<ClientConfig>, String>>,
-    direct: Direct,
+    direct: DirectAgents,
     /// What proxies are spoken with by is in the documents themselves.
     documents: Documents,
 }
 
-impl Introduction {
+impl MachineCredentials {
     /// Learns as whom machines are spoken with, and through which agents others are. Returns what of that changed.
-    pub(super) fn learn(&self, documents: &Documents) -> Changed {
+    pub(super) fn update(&self, documents: &Documents) -> CredentialChanges {
         let found = driver(&self.clients, documents).map_err(|error| chain_text(&error));
-        let direct = Direct::of(documents);
+        let direct = DirectAgents::of(documents);
         let mut held = self.held();
         // A client is made once of the same certificates.
         let same = matches!((&held.driver, &found), (Some(Ok(known)), Ok(now)) if Arc::ptr_eq(known, now));
@@ -208,35 +215,36 @@ impl Introduction {
         held.driver = Some(found);
         held.direct = direct;
         let (installation, given) = held.remember(documents);
-        Changed { driver: !same, direct: moved, installation, given }
+        CredentialChanges { driver: !same, direct: moved, installation, given }
     }
 
     /// The runtime of a machine without an agent, and whose helper it gets.
-    pub(super) fn runtime(&self, machine: &Hypervisor) -> Result<(Runtime, Identity), String> {
+    pub(super) fn runtime(&self, machine: &Hypervisor) -> Result<(CriRuntime, HelperIdentity), String> {
         bare_runtime(&self.held().documents, machine).map_err(|error| chain_text(&error))
     }
 
     /// The way to a machine's agent.
-    pub(super) fn way(&self, machine: &Hypervisor) -> Result<Way, String> {
-        let nobody = || Err(chain_text(&NetworkError::Nobody));
+    pub(super) fn way(&self, machine: &Hypervisor) -> Result<DialTarget, String> {
+        let nobody = || Err(chain_text(&AgentRouteError::Nobody));
         let held = self.held();
         let driver = held.driver.clone().unwrap_or_else(nobody)?;
         way(machine, &held.direct, &driver).map_err(|error| chain_text(&error))
     }
 
-    fn held(&self) -> MutexGuard<'_, Learnt> {
+    fn held(&self) -> MutexGuard<'_, LearntCredentials> {
         self.learnt.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Learnt {
+impl LearntCredentials {
     /// Returns whether there is another installation, and Secrets that are others, of which proxies are shown something.
     fn remember(&mut self, documents: &Documents) -> (bool, BTreeSet<SecretName>) {
         let held = &mut self.documents;
         let is_other = held.installation() != documents.installation();
-        let names = held.given.keys().chain(documents.given.keys());
-        let changed = names.filter(|name| held.given.get(name) != documents.given.get(name)).cloned().collect();
-        held.given.clone_from(&documents.given);
+        let names = held.user_secrets.keys().chain(documents.user_secrets.keys());
+        let changed =
+            names.filter(|name| held.user_secrets.get(name) != documents.user_secrets.get(name)).cloned().collect();
+        held.user_secrets.clone_from(&documents.user_secrets);
         held.hypervisors.clone_from(&documents.hypervisors);
         (is_other, changed)
     }
@@ -281,25 +289,39 @@ stringData: {values}
     #[test]
     fn connections_are_dropped_to_those_alone_whose_way_or_credentials_changed() {
         let since = |before: &Documents, after: &Documents| {
-            let mut held = Learnt::default();
+            let mut held = LearntCredentials::default();
             let _ = held.remember(before);
             let (installation, given) = held.remember(after);
-            Changed { driver: false, direct: Direct::of(after).moved_since(&Direct::of(before)), installation, given }
+            CredentialChanges {
+                driver: false,
+                direct: DirectAgents::of(after).moved_since(&DirectAgents::of(before)),
+                installation,
+                given,
+            }
         };
         let (two, three) = (agents(&["10.0.0.1", "10.0.0.2"]), agents(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]));
         let added = since(&two, &three);
-        assert!(added.keeps_agent(None) && added.keeps_agent(Some("hv-1")), "one that is added concerns nobody else");
+        assert!(
+            added.is_agent_connection_valid(None) && added.is_agent_connection_valid(Some("hv-1")),
+            "one that is added concerns nobody else"
+        );
         let moved = since(&two, &agents(&["10.0.0.9", "10.0.0.2"]));
-        assert!(moved.keeps_agent(None) && moved.keeps_agent(Some("hv-2")) && !moved.keeps_agent(Some("hv-1")));
+        assert!(
+            moved.is_agent_connection_valid(None)
+                && moved.is_agent_connection_valid(Some("hv-2"))
+                && !moved.is_agent_connection_valid(Some("hv-1"))
+        );
         let gone = since(&three, &two);
-        assert!(gone.keeps_agent(Some("hv-1")) && !gone.keeps_agent(Some("hv-3")));
+        assert!(gone.is_agent_connection_valid(Some("hv-1")) && !gone.is_agent_connection_valid(Some("hv-3")));
 
         let secret = |name: &str| SecretReference { namespace: "default".to_owned(), name: name.to_owned() };
         let (one, other) =
             (documents("{tls.crt: a, tls.key: k, ca.crt: c}"), documents("{tls.crt: b, tls.key: k, ca.crt: c}"));
         let changed = since(&one, &other);
-        assert!(!changed.keeps_proxy(&secret("hv-1")) && changed.keeps_proxy(&secret("hv-2")));
-        assert!(since(&one, &one).keeps_proxy(&secret("hv-1")));
+        assert!(
+            !changed.is_proxy_connection_valid(&secret("hv-1")) && changed.is_proxy_connection_valid(&secret("hv-2"))
+        );
+        assert!(since(&one, &one).is_proxy_connection_valid(&secret("hv-1")));
     }
 
     #[tokio::test]

@@ -3,22 +3,22 @@
 use std::{io, net::SocketAddr, path::Path, path::PathBuf, sync::Arc, time::Duration};
 
 use keelway_api::{
-    machine::{MachineState, Silent},
+    machine::{MachineState, UnreachableReason},
     name::HypervisorName,
 };
 use keelway_hypervisor_agent::{
-    Connection, LocalMachine,
+    LocalMachine, MachineConnection,
     action::Action,
     report::{Effect, chain_text},
 };
 use tokio::{sync::Notify, task::JoinHandle};
 
-use super::Unseen;
-use crate::{Applying, Run};
+use super::UnseenMachine;
+use crate::{ApplyOutcome, RunControl};
 
-pub(super) struct Runtime(LocalMachine);
+pub(super) struct ConnectedRuntime(LocalMachine);
 
-impl Runtime {
+impl ConnectedRuntime {
     pub(super) async fn connect(socket: &Path, archives: PathBuf) -> Result<Self, String> {
         let machine = LocalMachine::connect(socket, Some(archives)).await;
         machine.map(Self).map_err(|error| chain_text(&error))
@@ -35,14 +35,14 @@ impl Runtime {
         })
     }
 
-    pub(super) async fn observe(&self) -> Result<MachineState, Unseen> {
+    pub(super) async fn observe(&self) -> Result<MachineState, UnseenMachine> {
         self.0.observe().await.map_err(|error| {
-            let silent = if error.runtime_is_silent() { Silent::Runtime } else { Silent::Asked };
-            Unseen { silent, why: chain_text(&error) }
+            let silent = if error.runtime_is_silent() { UnreachableReason::Runtime } else { UnreachableReason::Asked };
+            UnseenMachine { silent, why: chain_text(&error) }
         })
     }
 
-    pub(super) async fn execute(&self, name: &HypervisorName, actions: Vec<Action>, run: &Run) -> Applying {
+    pub(super) async fn execute(&self, name: &HypervisorName, actions: Vec<Action>, run: &RunControl) -> ApplyOutcome {
         let tell = |effect: Effect<'_>| match effect {
             Effect::Begins(action) => {
                 tracing::debug!(machine = %name, %action, "begins");
@@ -53,10 +53,10 @@ impl Runtime {
         };
         let report = self.0.execute(actions, &run.stop, &tell).await;
         let failures = report.failed.iter().map(|failure| format!("{}: {}", failure.action, failure.error)).collect();
-        Applying { effects: report.done.len(), failures }
+        ApplyOutcome { effects: report.done.len(), failures }
     }
 
-    pub(super) async fn dial(&self, address: SocketAddr, patience: Duration) -> io::Result<Connection> {
-        self.0.dial(address, patience).await.map(Connection::from).map_err(io::Error::other)
+    pub(super) async fn dial(&self, address: SocketAddr, patience: Duration) -> io::Result<MachineConnection> {
+        self.0.dial(address, patience).await.map(MachineConnection::from).map_err(io::Error::other)
     }
 }

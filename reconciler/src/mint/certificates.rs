@@ -9,16 +9,16 @@ use std::{
 
 use keelway_api::{Documents, documents::SecretName, duration::Span, jiff::Timestamp};
 use keelway_pki::{AuthorityKeyring, IssuedCertificate};
-use keelway_planner::{MintRequest, Subject};
+use keelway_planner::{CertificateSubject, MintRequest};
 use rand::{CryptoRng, SeedableRng, rngs::StdRng};
 
-use super::{MintError, Minted, authority_of, request, validity};
+use super::{MintError, MintedValues, authority_of, request, validity};
 
 /// One that is wanted: the authority, whom it stands for, and how long it lives; and where its randomness comes from.
-struct Wanted<'a> {
+struct CertificateMintRequest<'a> {
     name: &'a str,
     authority: &'a SecretName,
-    subject: &'a Subject,
+    subject: &'a CertificateSubject,
     ttl: Span,
     rng: StdRng,
 }
@@ -30,8 +30,9 @@ pub(super) fn mint<R: CryptoRng>(
     documents: &Documents,
     requests: &[MintRequest],
     now: Timestamp,
-) -> Result<Vec<Minted>, MintError> {
-    let mut wanted: Vec<Wanted<'_>> = requests.iter().filter_map(|request| wanted(request, rng)).collect();
+) -> Result<Vec<MintedValues>, MintError> {
+    let mut wanted: Vec<CertificateMintRequest<'_>> =
+        requests.iter().filter_map(|request| wanted(request, rng)).collect();
     let share = wanted.len().div_ceil(thread::available_parallelism().map_or(1, NonZero::get)).max(1);
     thread::scope(|scope| {
         let mut shares = wanted.chunks_mut(share);
@@ -45,13 +46,17 @@ pub(super) fn mint<R: CryptoRng>(
     })
 }
 
-fn wanted<'a, R: CryptoRng>(request: &'a MintRequest, rng: &mut R) -> Option<Wanted<'a>> {
+fn wanted<'a, R: CryptoRng>(request: &'a MintRequest, rng: &mut R) -> Option<CertificateMintRequest<'a>> {
     let MintRequest::Certificate { name, authority, subject, ttl, .. } = request else { return None };
-    Some(Wanted { name, authority, subject, ttl: *ttl, rng: StdRng::from_rng(rng) })
+    Some(CertificateMintRequest { name, authority, subject, ttl: *ttl, rng: StdRng::from_rng(rng) })
 }
 
 /// Each authority is read once for all that it signs here.
-fn issue_all(documents: &Documents, wanted: &mut [Wanted<'_>], now: Timestamp) -> Result<Vec<Minted>, MintError> {
+fn issue_all(
+    documents: &Documents,
+    wanted: &mut [CertificateMintRequest<'_>],
+    now: Timestamp,
+) -> Result<Vec<MintedValues>, MintError> {
     let mut authorities = BTreeMap::new();
     let mut minted = Vec::with_capacity(wanted.len());
     for certificate in wanted {
@@ -59,14 +64,18 @@ fn issue_all(documents: &Documents, wanted: &mut [Wanted<'_>], now: Timestamp) -
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(unknown) => unknown.insert(authority_of(documents, certificate.authority)?),
         };
-        let mut data = Minted::new();
+        let mut data = MintedValues::new();
         issue(signer, certificate, now)?.write_to(&mut data, certificate.name);
         minted.push(data);
     }
     Ok(minted)
 }
 
-fn issue(signer: &AuthorityKeyring, wanted: &mut Wanted<'_>, now: Timestamp) -> Result<IssuedCertificate, MintError> {
+fn issue(
+    signer: &AuthorityKeyring,
+    wanted: &mut CertificateMintRequest<'_>,
+    now: Timestamp,
+) -> Result<IssuedCertificate, MintError> {
     let asked = request(wanted.subject, validity(now, wanted.ttl)?);
     signer.active.issue(&asked, &mut wanted.rng).map_err(MintError::Leaf)
 }
@@ -94,7 +103,7 @@ mod tests {
             secret: secret(&format!("component-{number}")),
             name: "server".to_owned(),
             authority: secret(["etcd", "kubernetes"][number % 2]),
-            subject: Subject {
+            subject: CertificateSubject {
                 common_name: number.to_string(),
                 organizations: Vec::new(),
                 dns_names: Vec::new(),

@@ -11,14 +11,14 @@ use keelway_api::{
         ServerState,
     },
 };
-use keelway_hypervisor_agent::{Connection, action::Action, client::Handover};
+use keelway_hypervisor_agent::{MachineConnection, action::Action, client::ConfigDelivery};
 use keelway_planner::{identify, plan};
 use rand::{SeedableRng, rngs::StdRng};
 
 use super::*;
 use crate::{
-    Applying, Minter, PkiMinter, Run,
-    health::{is_not_ready, until_better},
+    ApplyOutcome, Minter, PkiMinter, RunControl,
+    health::{is_not_ready, wait_for_recovery},
 };
 
 const DOCUMENTS: &str = "\
@@ -65,8 +65,8 @@ fn placed_of(text: &str) -> Documents {
     let mut minter = PkiMinter::new(StdRng::seed_from_u64(1));
     let mut documents = Documents::read(text.as_bytes()).unwrap();
     identify(&mut documents, || minter.id()).unwrap();
-    let machines = documents.hypervisors.keys().map(|name| (name.clone(), Seen::Known(empty()))).collect();
-    let seen = Observation { machines, ..Observation::default() };
+    let machines = documents.hypervisors.keys().map(|name| (name.clone(), ObservedValue::Known(empty()))).collect();
+    let seen = PassObservation { machines, ..PassObservation::default() };
     let now = Timestamp::from_second(NOW).unwrap();
     let mut plan = plan(documents, &seen, now).unwrap();
     minter.mint(&mut plan.documents, &plan.mint, now).unwrap();
@@ -82,17 +82,17 @@ pub(crate) fn empty() -> MachineState {
 }
 
 /// Machines that nobody dials.
-struct Away(Seen<MachineState>);
+struct Away(ObservedValue<MachineState>);
 
 #[async_trait]
 impl Machines for Away {
-    async fn observe(&self, _machine: &Hypervisor) -> Seen<MachineState> {
+    async fn observe(&self, _machine: &Hypervisor) -> ObservedValue<MachineState> {
         self.0.clone()
     }
-    async fn apply(&self, _: &Hypervisor, _: Handover, _: Vec<Action>, _: &Run) -> Applying {
-        Applying::default()
+    async fn apply(&self, _: &Hypervisor, _: ConfigDelivery, _: Vec<Action>, _: &RunControl) -> ApplyOutcome {
+        ApplyOutcome::default()
     }
-    async fn dial(&self, _: &Hypervisor, _: SocketAddr, _: Duration) -> io::Result<Connection> {
+    async fn dial(&self, _: &Hypervisor, _: SocketAddr, _: Duration) -> io::Result<MachineConnection> {
         Err(io::ErrorKind::NotConnected.into())
     }
     async fn changed(&self, _: &[&Hypervisor]) {}
@@ -112,32 +112,32 @@ impl Silent {
 
 #[async_trait]
 impl Components for Silent {
-    async fn health(&self, _: &Documents, probe: &Probe) -> Health {
+    async fn health(&self, _: &Documents, probe: &Probe) -> ComponentHealth {
         if probe.component.component.as_str() == self.component {
             return std::future::pending().await;
         }
-        Health::Healthy
+        ComponentHealth::Healthy
     }
-    async fn bindings(&self, _: &Documents, _: &ClusterId) -> Seen<String> {
+    async fn bindings(&self, _: &Documents, _: &ClusterId) -> ObservedValue<String> {
         *self.asked_for_bindings.lock().unwrap() += 1;
-        Seen::Known(String::new())
+        ObservedValue::Known(String::new())
     }
     async fn bind(&self, _: &Documents, _: &ClusterId, _: Timestamp) -> Result<(), String> {
         Ok(())
     }
 }
 
-async fn seen_with(silent: &Silent) -> Observation {
-    observe(&Away(Seen::unreachable("away")), silent, &placed()).await.unwrap()
+async fn seen_with(silent: &Silent) -> PassObservation {
+    observe(&Away(ObservedValue::unreachable("away")), silent, &placed()).await.unwrap()
 }
 
 #[tokio::test]
 async fn a_component_that_starts_keeps_nobody_waiting() {
     let silent = Silent::new("kube-apiserver-0");
     let seen = seen_with(&silent).await;
-    let well = seen.health.iter().filter(|(_, health)| **health == Health::Healthy).count();
+    let well = seen.health.iter().filter(|(_, health)| **health == ComponentHealth::Healthy).count();
     assert_eq!((well, seen.health.len()), (3, 4));
-    assert!(matches!(seen.bindings.values().next(), Some(Seen::Unreachable { .. })), "{:?}", seen.bindings);
+    assert!(matches!(seen.bindings.values().next(), Some(ObservedValue::Unreachable { .. })), "{:?}", seen.bindings);
     assert_eq!(*silent.asked_for_bindings.lock().unwrap(), 0, "its API is not there yet");
 }
 
@@ -145,12 +145,12 @@ async fn a_component_that_starts_keeps_nobody_waiting() {
 async fn bindings_are_asked_for_as_soon_as_there_is_an_api() {
     let silent = Silent::new("kube-scheduler-0");
     let seen = seen_with(&silent).await;
-    assert!(matches!(seen.bindings.values().next(), Some(Seen::Known(_))), "{:?}", seen.bindings);
+    assert!(matches!(seen.bindings.values().next(), Some(ObservedValue::Known(_))), "{:?}", seen.bindings);
 }
 
 #[tokio::test]
 async fn one_that_is_well_is_noticed_beside_one_that_is_silent() {
-    until_better(&Silent::new("kube-apiserver-0"), &placed(), is_not_ready, Duration::from_millis(10)).await;
+    wait_for_recovery(&Silent::new("kube-apiserver-0"), &placed(), is_not_ready, Duration::from_millis(10)).await;
 }
 
 fn pod(documents: &Documents, component: &str) -> PodName {
@@ -183,20 +183,20 @@ fn with_agent(documents: &Documents, component: &str, answered: bool) -> Machine
 #[tokio::test]
 async fn whom_an_agent_vouches_for_is_not_asked_again() {
     let documents = placed();
-    let of_scheduler = |seen: &Observation| {
-        let of_it = |(pod, _): &(&PodName, &Health)| pod.component.as_str() == "kube-scheduler-0";
+    let of_scheduler = |seen: &PassObservation| {
+        let of_it = |(pod, _): &(&PodName, &ComponentHealth)| pod.component.as_str() == "kube-scheduler-0";
         seen.health.iter().find(of_it).unwrap().1.clone()
     };
     for answered in [true, false] {
         let silent = Silent::new("kube-scheduler-0");
-        let machines = Away(Seen::Known(with_agent(&documents, "kube-scheduler-0", answered)));
+        let machines = Away(ObservedValue::Known(with_agent(&documents, "kube-scheduler-0", answered)));
         let seen = observe(&machines, &silent, &documents).await.unwrap();
-        assert_eq!(of_scheduler(&seen) == Health::Healthy, answered, "{:?}", seen.health);
+        assert_eq!(of_scheduler(&seen) == ComponentHealth::Healthy, answered, "{:?}", seen.health);
     }
     // An agent asks an API server whether it lives, which is another question than whether it is ready.
-    let machines = Away(Seen::Known(with_agent(&documents, "kube-apiserver-0", true)));
+    let machines = Away(ObservedValue::Known(with_agent(&documents, "kube-apiserver-0", true)));
     let seen = observe(&machines, &Silent::new("kube-apiserver-0"), &documents).await.unwrap();
-    assert_eq!(seen.health.values().filter(|health| **health == Health::Healthy).count(), 3);
+    assert_eq!(seen.health.values().filter(|health| **health == ComponentHealth::Healthy).count(), 3);
 }
 
 /// What every machine tells: a component that lives, and a haproxy that calls the API server ready or not, or nobody's.
@@ -211,11 +211,11 @@ fn with_haproxy(documents: &Documents, component: &str, lives: bool, ready: Opti
 
 /// Whether a component is well that says nothing itself.
 async fn is_vouched(documents: &Documents, component: &'static str, lives: bool, ready: Option<bool>) -> bool {
-    let machines = Away(Seen::Known(with_haproxy(documents, component, lives, ready)));
+    let machines = Away(ObservedValue::Known(with_haproxy(documents, component, lives, ready)));
     let silent = Silent::new(component);
     // One that was ready is waited for.
     let seen = timeout(Duration::from_millis(200), observe(&machines, &silent, documents)).await;
-    seen.is_ok_and(|seen| seen.unwrap().health[&pod(documents, component)] == Health::Healthy)
+    seen.is_ok_and(|seen| seen.unwrap().health[&pod(documents, component)] == ComponentHealth::Healthy)
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 
-use super::{Workers, WorkersError};
+use super::{ClusterWorkers, WorkersError};
 
 /// What an eviction found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum Eviction {
     Again,
 }
 
-impl Workers {
+impl ClusterWorkers {
     /// Evicts a worker. Its name, key and addresses are nobody's before `until`, when its last certificate has ended.
     ///
     /// The tombstone comes first: from then on nothing is approved for that name, and a peer that the worker makes anew goes at

@@ -52,7 +52,7 @@ impl Service<Uri> for Ingresses {
             let mut last: BoxError = io::Error::from(io::ErrorKind::AddrNotAvailable).into();
             for address in addresses.iter() {
                 let builder = HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_only().enable_http1();
-                let mut ingress = builder.wrap_connector(Ingress(*address));
+                let mut ingress = builder.wrap_connector(IngressConnector(*address));
                 // One that takes connections and then says nothing does not answer either.
                 match tokio::time::timeout(CONNECT, ingress.call(uri.clone())).await {
                     Ok(Ok(stream)) => return Ok(stream),
@@ -67,9 +67,9 @@ impl Service<Uri> for Ingresses {
 
 /// One of them, without TLS.
 #[derive(Clone)]
-struct Ingress(SocketAddr);
+struct IngressConnector(SocketAddr);
 
-impl Service<Uri> for Ingress {
+impl Service<Uri> for IngressConnector {
     type Response = TokioIo<TcpStream>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
@@ -87,7 +87,7 @@ impl Service<Uri> for Ingress {
 #[cfg(test)]
 mod tests {
     use keelway_hypervisor_agent::tls::client_from_pem;
-    use keelway_pki::{Authority, LeafRequest, Usage, Validity};
+    use keelway_pki::{Authority, CertificateUsage, LeafRequest, Validity};
     use rustls::{ServerConfig, crypto::ring};
     use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
     use tokio::net::TcpListener;
@@ -112,7 +112,7 @@ mod tests {
             organizations: vec![],
             dns_names: vec!["kubernetes".to_owned()],
             ip_addresses: vec![],
-            usages: vec![Usage::ServerAuth],
+            usages: vec![CertificateUsage::ServerAuth],
             validity,
         };
         let issued = authority.issue(&request, &mut rand::rng()).unwrap();

@@ -14,7 +14,7 @@ use kube::{
     api::{DeleteParams, ListParams, PostParams, Preconditions},
 };
 
-use super::{Workers, WorkersError};
+use super::{ClusterWorkers, WorkersError};
 
 /// `k8s.io/cluster-bootstrap/token/api`.
 const TYPE: &str = "bootstrap.kubernetes.io/token";
@@ -33,7 +33,7 @@ pub struct TokenRecord {
     pub expires: Option<Timestamp>,
 }
 
-impl Workers {
+impl ClusterWorkers {
     /// Makes the API take a token until it ends.
     pub async fn create_token(&self, token: &BootstrapToken, expires: Timestamp) -> Result<(), WorkersError> {
         let secret = secret(token, expires);

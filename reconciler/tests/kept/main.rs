@@ -10,11 +10,11 @@ use keelway_api::{
     Documents,
     condition::{self, is_true},
     jiff::SignedDuration,
-    machine::{MachineState, Seen},
+    machine::{MachineState, ObservedValue},
     name::{ClusterRef, HypervisorName, PodName},
     release::KEELWAY,
 };
-use keelway_reconciler::{Applying, Outcome, PassError, StoreError, Task, Watcher};
+use keelway_reconciler::{ApplyOutcome, PassError, PassOutcome, StoreError, Task, Watcher};
 use tokio::time::{Instant, sleep};
 use world::{UP_TO_DATE, World};
 
@@ -341,16 +341,16 @@ struct Failures(BTreeSet<String>);
 
 impl Watcher for Failures {
     fn began(&mut self, _: &Task) {}
-    fn passed(&mut self, _: &Task, _: &Outcome, _: Duration) {}
+    fn passed(&mut self, _: &Task, _: &PassOutcome, _: Duration) {}
     fn saved(&mut self, _: &Documents, _: &Documents) {}
-    fn looked(&mut self, _: &HypervisorName, _: &Seen<MachineState>) {}
-    fn applied(&mut self, _: &Task, _: &Applying) {}
+    fn machine_observed(&mut self, _: &HypervisorName, _: &ObservedValue<MachineState>) {}
+    fn applied(&mut self, _: &Task, _: &ApplyOutcome) {}
     fn failed(&mut self, task: &Task, _: &PassError, _: Duration) {
         self.0.insert(task.to_string());
     }
     fn queued(&mut self, _: usize) {}
     fn ended(&mut self, _: &Task) {}
-    fn unread(&mut self, error: &StoreError) {
+    fn load_failed(&mut self, error: &StoreError) {
         panic!("{error}");
     }
 }
@@ -367,7 +367,7 @@ struct Upgrades {
 
 impl Watcher for Upgrades {
     fn began(&mut self, _: &Task) {}
-    fn passed(&mut self, _: &Task, _: &Outcome, _: Duration) {}
+    fn passed(&mut self, _: &Task, _: &PassOutcome, _: Duration) {}
     fn saved(&mut self, before: &Documents, after: &Documents) {
         for (name, cluster) in &after.clusters {
             let before = before.clusters.get(name).map(|cluster| cluster.keelway_version());
@@ -383,14 +383,14 @@ impl Watcher for Upgrades {
             }
         }
     }
-    fn looked(&mut self, _: &HypervisorName, _: &Seen<MachineState>) {}
-    fn applied(&mut self, _: &Task, _: &Applying) {}
+    fn machine_observed(&mut self, _: &HypervisorName, _: &ObservedValue<MachineState>) {}
+    fn applied(&mut self, _: &Task, _: &ApplyOutcome) {}
     fn failed(&mut self, task: &Task, error: &PassError, _: Duration) {
         panic!("{task}: {error}");
     }
     fn queued(&mut self, _: usize) {}
     fn ended(&mut self, _: &Task) {}
-    fn unread(&mut self, error: &StoreError) {
+    fn load_failed(&mut self, error: &StoreError) {
         panic!("{error}");
     }
 }

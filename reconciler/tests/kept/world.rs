@@ -13,26 +13,26 @@ use std::{
 
 use async_trait::async_trait;
 use keelway_api::{
-    Cluster, Documents, Health, Hypervisor, Secret, Shared, Time,
+    Cluster, ComponentHealth, Documents, Hypervisor, Secret, Shared, Time,
     cluster::{ClusterStatus, KeelwayStatus},
     condition::is_true,
     documents::SecretName,
     hypervisor::LOST_ANNOTATION,
     jiff::{SignedDuration, Timestamp},
-    machine::{MachineConfig, MachineState, Pod, SandboxState, Seen, ServerAdmin, ServerState},
+    machine::{MachineConfig, MachineState, ObservedValue, Pod, SandboxState, ServerAdmin, ServerState},
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     release,
 };
 use keelway_hypervisor_agent::{
-    Connection,
+    MachineConnection,
     action::Action,
-    client::Handover,
-    converge::{converge, model::Model},
+    client::ConfigDelivery,
+    converge::{converge, model::MachineModel},
 };
 use keelway_planner::{Probe, Waves, bindings_digest};
 use keelway_reconciler::{
-    Applying, Changing, Components, Context, Driver, Kept, Machines, PkiMinter, Run, Silent, Store, StoreError,
-    Watcher, keep,
+    ApplyOutcome, ChangingDocuments, Components, Driver, Machines, NoProgress, PassContext, PkiMinter, RunControl,
+    StopReason, Store, StoreError, Watcher, reconcile_continuously,
 };
 use rand::{SeedableRng, rngs::StdRng};
 use tokio::{
@@ -92,21 +92,23 @@ impl World {
     pub(crate) async fn kept(&self, watcher: &mut dyn Watcher, script: impl Future<Output = ()>) {
         let stop = CancellationToken::new();
         let started = self.started;
-        let context = Context {
+        let context = PassContext {
             store: self.store.clone(),
             machines: self.fleet.clone(),
             components: self.fleet.clone(),
             clock: Arc::new(move || now(started)),
-            run: Run { stop: stop.clone(), progress: Arc::new(Silent) },
+            run: RunControl { stop: stop.clone(), progress: Arc::new(NoProgress) },
         };
         let mut minter = PkiMinter::new(StdRng::seed_from_u64(1));
         let script = async {
             script.await;
             stop.cancel();
         };
-        let (kept, ()) =
-            tokio::join!(keep(&context, Driver::Alone, Waves::default(), &mut minter, &*self.store, watcher), script);
-        assert_eq!(kept, Kept::Stopped);
+        let (kept, ()) = tokio::join!(
+            reconcile_continuously(&context, Driver::Alone, Waves::default(), &mut minter, &*self.store, watcher),
+            script
+        );
+        assert_eq!(kept, StopReason::Stopped);
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -383,7 +385,7 @@ impl Store for Memory {
 }
 
 #[async_trait]
-impl Changing for Memory {
+impl ChangingDocuments for Memory {
     async fn changed(&self) {
         self.changed.notified().await;
     }
@@ -406,7 +408,7 @@ pub(crate) struct Fleet {
 }
 
 struct Machine {
-    model: Mutex<Model>,
+    model: Mutex<MachineModel>,
     /// What its agent took last.
     taken: Mutex<BTreeMap<PodName, Pod>>,
     changed: Notify,
@@ -414,13 +416,13 @@ struct Machine {
 
 impl Default for Machine {
     fn default() -> Self {
-        Self { model: Mutex::new(Model::empty()), taken: Mutex::default(), changed: Notify::new() }
+        Self { model: Mutex::new(MachineModel::empty()), taken: Mutex::default(), changed: Notify::new() }
     }
 }
 
 impl Machine {
     /// The config with the pods that its agent has already.
-    fn whole(&self, Handover { mut config, same, digest }: Handover) -> MachineConfig {
+    fn whole(&self, ConfigDelivery { mut config, unchanged: same, digest }: ConfigDelivery) -> MachineConfig {
         let mut taken = self.taken.lock().unwrap();
         for (name, digest) in same {
             let pod = taken.remove(&name).unwrap();
@@ -523,16 +525,22 @@ impl Fleet {
 
 #[async_trait]
 impl Machines for Fleet {
-    async fn observe(&self, document: &Hypervisor) -> Seen<MachineState> {
+    async fn observe(&self, document: &Hypervisor) -> ObservedValue<MachineState> {
         self.called();
         if self.silent().as_ref().map(HypervisorName::as_str) == document.metadata.name.as_deref() {
-            return Seen::unreachable("nobody answers");
+            return ObservedValue::unreachable("nobody answers");
         }
-        Seen::Known(self.machine(document).model.lock().unwrap().state.clone())
+        ObservedValue::Known(self.machine(document).model.lock().unwrap().state.clone())
     }
 
     /// As an agent, which decides by itself.
-    async fn apply(&self, document: &Hypervisor, given: Handover, _: Vec<Action>, _: &Run) -> Applying {
+    async fn apply(
+        &self,
+        document: &Hypervisor,
+        given: ConfigDelivery,
+        _: Vec<Action>,
+        _: &RunControl,
+    ) -> ApplyOutcome {
         self.called();
         if self.dies.swap(false, Ordering::Relaxed) {
             *self.silent() = document.metadata.name.as_ref().map(|name| name.parse().unwrap());
@@ -547,10 +555,10 @@ impl Machines for Fleet {
         model.state.failures.clear();
         work(&mut model.state, &config);
         machine.changed.notify_one();
-        Applying { effects: actions.len(), failures: Vec::new() }
+        ApplyOutcome { effects: actions.len(), failures: Vec::new() }
     }
 
-    async fn dial(&self, _: &Hypervisor, _: SocketAddr, _: Duration) -> std::io::Result<Connection> {
+    async fn dial(&self, _: &Hypervisor, _: SocketAddr, _: Duration) -> std::io::Result<MachineConnection> {
         Err(std::io::ErrorKind::Unsupported.into())
     }
 
@@ -562,16 +570,16 @@ impl Machines for Fleet {
 
 #[async_trait]
 impl Components for Fleet {
-    async fn health(&self, _: &Documents, probe: &Probe) -> Health {
+    async fn health(&self, _: &Documents, probe: &Probe) -> ComponentHealth {
         self.called();
         self.asked.lock().unwrap().insert((self.saves.load(Ordering::Relaxed), probe.component.clone()));
         let runs = self.machines[&probe.machine].model.lock().unwrap().state.runs(&probe.component);
-        if runs { Health::Healthy } else { Health::Unhealthy("connection refused".to_owned()) }
+        if runs { ComponentHealth::Healthy } else { ComponentHealth::Unhealthy("connection refused".to_owned()) }
     }
 
-    async fn bindings(&self, _: &Documents, _: &ClusterId) -> Seen<String> {
+    async fn bindings(&self, _: &Documents, _: &ClusterId) -> ObservedValue<String> {
         self.called();
-        Seen::Known(bindings_digest())
+        ObservedValue::Known(bindings_digest())
     }
 
     async fn bind(&self, _: &Documents, _: &ClusterId, _: Timestamp) -> Result<(), String> {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use jiff::{SignedDuration, Timestamp};
-use keelway_pki::{Authority, LeafRequest, Usage, Validity};
+use keelway_pki::{Authority, CertificateUsage, LeafRequest, Validity};
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 use rustls_pki_types::ServerName;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 use super::*;
-use crate::Client;
+use crate::TlsClient;
 
 const SERVER: &str = "agent.keelway";
 const DRIVER: &str = "keelway:driver";
@@ -45,7 +45,7 @@ impl Signer {
         self.authority.certificate().pem().to_owned()
     }
 
-    fn write(&mut self, folder: &Path, (name, organization): (&str, &str), usage: Usage, trusts: &str) {
+    fn write(&mut self, folder: &Path, (name, organization): (&str, &str), usage: CertificateUsage, trusts: &str) {
         let request = LeafRequest {
             common_name: name.to_owned(),
             organizations: vec![organization.to_owned()],
@@ -73,13 +73,13 @@ impl Signer {
     fn server(&mut self) -> TempDir {
         let folder = tempfile::tempdir().unwrap();
         self.revoke(folder.path(), &[]);
-        self.write(folder.path(), (SERVER, "one"), Usage::ServerAuth, &self.trusted());
+        self.write(folder.path(), (SERVER, "one"), CertificateUsage::ServerAuth, &self.trusted());
         folder
     }
 
     fn client(&mut self, name: &str, organization: &str, trusts: &str) -> TempDir {
         let folder = tempfile::tempdir().unwrap();
-        self.write(folder.path(), (name, organization), Usage::ClientAuth, trusts);
+        self.write(folder.path(), (name, organization), CertificateUsage::ClientAuth, trusts);
         folder
     }
 }
@@ -94,8 +94,8 @@ fn files(folder: &TempDir) -> TlsFiles {
     }
 }
 
-fn open(folder: &TempDir) -> Server {
-    Server::new(files(folder), BTreeSet::from([DRIVER.to_owned()])).unwrap().of_own_organization()
+fn open(folder: &TempDir) -> TlsServer {
+    TlsServer::new(files(folder), BTreeSet::from([DRIVER.to_owned()])).unwrap().of_own_organization()
 }
 
 fn chain(folder: &TempDir) -> Vec<CertificateDer<'static>> {
@@ -103,7 +103,7 @@ fn chain(folder: &TempDir) -> Vec<CertificateDer<'static>> {
 }
 
 /// A handshake, and a byte over it. Returns what the server thinks of it, and the certificate that it showed.
-async fn talk(server: &Server, client: &Client) -> (Result<(), HandshakeError>, Option<CertificateDer<'static>>) {
+async fn talk(server: &TlsServer, client: &TlsClient) -> (Result<(), HandshakeError>, Option<CertificateDer<'static>>) {
     let (near, far) = duplex(1 << 14);
     let asking = async {
         let mut stream = client.connect(ServerName::try_from(SERVER).unwrap(), near).await.ok()?;
@@ -126,17 +126,20 @@ async fn who_may_speak_is_taken_and_nobody_else() {
     let server = own.server();
     let taken = |folder: TempDir| {
         let server = open(&server);
-        async move { talk(&server, &Client::new(files(&folder)).unwrap()).await.0 }
+        async move { talk(&server, &TlsClient::new(files(&folder)).unwrap()).await.0 }
     };
     taken(own.client(DRIVER, "one", &trusts)).await.unwrap();
     let role = taken(own.client("keelway:agent", "one", &trusts)).await.unwrap_err();
-    assert!(matches!(role, HandshakeError::Unwanted(Unwanted::Role(_))), "{role:?}");
+    assert!(matches!(role, HandshakeError::Unwanted(UnauthorizedPeer::Role(_))), "{role:?}");
     let installation = taken(own.client(DRIVER, "two", &trusts)).await.unwrap_err();
-    assert!(matches!(installation, HandshakeError::Unwanted(Unwanted::Installation { .. })), "{installation:?}");
+    assert!(
+        matches!(installation, HandshakeError::Unwanted(UnauthorizedPeer::Installation { .. })),
+        "{installation:?}"
+    );
     let authority = taken(other.client(DRIVER, "one", &trusts)).await.unwrap_err();
     assert!(matches!(authority, HandshakeError::Failed(_)), "{authority:?}");
     let of_a_server = tempfile::tempdir().unwrap();
-    own.write(of_a_server.path(), (DRIVER, "one"), Usage::ServerAuth, &trusts);
+    own.write(of_a_server.path(), (DRIVER, "one"), CertificateUsage::ServerAuth, &trusts);
     let usage = taken(of_a_server).await.unwrap_err();
     assert!(matches!(usage, HandshakeError::Failed(_)), "{usage:?}");
 }
@@ -145,8 +148,8 @@ async fn who_may_speak_is_taken_and_nobody_else() {
 async fn organizations_count_only_where_they_should() {
     let mut own = Signer::new(1);
     let (server, trusts) = (own.server(), own.trusted());
-    let server = Server::new(files(&server), BTreeSet::from([DRIVER.to_owned()])).unwrap();
-    talk(&server, &Client::new(files(&own.client(DRIVER, "two", &trusts))).unwrap()).await.0.unwrap();
+    let server = TlsServer::new(files(&server), BTreeSet::from([DRIVER.to_owned()])).unwrap();
+    talk(&server, &TlsClient::new(files(&own.client(DRIVER, "two", &trusts))).unwrap()).await.0.unwrap();
 }
 
 #[tokio::test]
@@ -155,12 +158,12 @@ async fn a_certificate_holds_between_its_dates() {
     let (folder, trusts) = (own.server(), own.trusted());
     let (server, shown) = (open(&folder), chain(&own.client(DRIVER, "one", &trusts)));
     let now = UnixTime::now().as_secs();
-    let at = |second| server.judge(&shown, UnixTime::since_unix_epoch(Duration::from_secs(second)));
+    let at = |second| server.verify_client(&shown, UnixTime::since_unix_epoch(Duration::from_secs(second)));
     at(now).unwrap();
     for second in [now - 3600, now + 25 * 3600] {
-        assert!(matches!(at(second), Err(Unwanted::Void(_))), "{second}");
+        assert!(matches!(at(second), Err(UnauthorizedPeer::Void(_))), "{second}");
     }
-    assert!(matches!(server.judge(&[], UnixTime::now()), Err(Unwanted::Nobody)));
+    assert!(matches!(server.verify_client(&[], UnixTime::now()), Err(UnauthorizedPeer::Nobody)));
 }
 
 #[tokio::test]
@@ -168,12 +171,12 @@ async fn files_are_read_again_and_kept_while_they_are_half_written() {
     let mut own = Signer::new(1);
     let (folder, trusts) = (own.server(), own.trusted());
     let (server, client) = (open(&folder), own.client(DRIVER, "one", &trusts));
-    let client = Client::new(files(&client)).unwrap();
+    let client = TlsClient::new(files(&client)).unwrap();
     let before = talk(&server, &client).await.1.unwrap();
     assert_eq!(before, chain(&folder)[0]);
     fs::write(folder.path().join("tls.key"), "half").unwrap();
     assert_eq!(talk(&server, &client).await.1.unwrap(), before);
-    own.write(folder.path(), (SERVER, "one"), Usage::ServerAuth, &trusts);
+    own.write(folder.path(), (SERVER, "one"), CertificateUsage::ServerAuth, &trusts);
     let after = talk(&server, &client).await.1.unwrap();
     assert_eq!(after, chain(&folder)[0]);
     assert_ne!(after, before);
@@ -186,7 +189,7 @@ async fn who_is_revoked_is_refused_also_while_it_speaks() {
     let server = open(&folder);
     let (ended, goes_on) = (own.client(DRIVER, "one", &trusts), own.client(DRIVER, "one", &trusts));
     for client in [&ended, &goes_on] {
-        talk(&server, &Client::new(files(client)).unwrap()).await.0.unwrap();
+        talk(&server, &TlsClient::new(files(client)).unwrap()).await.0.unwrap();
     }
     let shown = [chain(&ended), chain(&goes_on)];
     let mut refusals = shown.each_ref().map(|shown| Box::pin(server.refuses(shown)));
@@ -196,17 +199,17 @@ async fn who_is_revoked_is_refused_also_while_it_speaks() {
     own.revoke(folder.path(), &[&ended]);
     let [revoked, other] = &mut refusals;
     let why = timeout(WITHIN, revoked).await.unwrap();
-    assert!(matches!(why, Unwanted::Void(_)), "{why:?}");
+    assert!(matches!(why, UnauthorizedPeer::Void(_)), "{why:?}");
     assert!(timeout(Duration::from_millis(100), other).await.is_err());
-    assert!(talk(&server, &Client::new(files(&ended)).unwrap()).await.0.is_err());
-    talk(&server, &Client::new(files(&goes_on)).unwrap()).await.0.unwrap();
+    assert!(talk(&server, &TlsClient::new(files(&ended)).unwrap()).await.0.is_err());
+    talk(&server, &TlsClient::new(files(&goes_on)).unwrap()).await.0.unwrap();
 }
 
 #[test]
 fn a_list_of_revoked_ones_that_cannot_be_read_is_an_error() {
     let folder = Signer::new(1).server();
     fs::write(folder.path().join("revoked.crl"), "").unwrap();
-    let error = Server::new(files(&folder), BTreeSet::new()).unwrap_err();
+    let error = TlsServer::new(files(&folder), BTreeSet::new()).unwrap_err();
     assert!(matches!(error, TlsError::Empty { .. }), "{error:?}");
 }
 
@@ -224,8 +227,8 @@ async fn each_generation_of_an_authority_has_its_list() {
         fs::write(folder.path().join("revoked.crl"), lists.concat()).unwrap();
         let server = open(&folder);
         for [revoked, holds] in &clients {
-            assert!(talk(&server, &Client::new(files(revoked)).unwrap()).await.0.is_err());
-            talk(&server, &Client::new(files(holds)).unwrap()).await.0.unwrap();
+            assert!(talk(&server, &TlsClient::new(files(revoked)).unwrap()).await.0.is_err());
+            talk(&server, &TlsClient::new(files(holds)).unwrap()).await.0.unwrap();
         }
     }
     // What no list was given for may be revoked.
@@ -233,7 +236,7 @@ async fn each_generation_of_an_authority_has_its_list() {
     let server = open(&folder);
     let mut taken = 0;
     for [_, holds] in &clients {
-        taken += usize::from(talk(&server, &Client::new(files(holds)).unwrap()).await.0.is_ok());
+        taken += usize::from(talk(&server, &TlsClient::new(files(holds)).unwrap()).await.0.is_ok());
     }
     assert_eq!(taken, clients.len() - 1);
 }
@@ -244,7 +247,7 @@ fn authorities_of_one_name_have_no_lists() {
     let folder = own.server();
     let trust = |bundle: String| {
         fs::write(folder.path().join("ca.crt"), bundle).unwrap();
-        Server::new(files(&folder), BTreeSet::new())
+        TlsServer::new(files(&folder), BTreeSet::new())
     };
     trust(own.trusted().repeat(2)).unwrap();
     let error = trust(own.trusted() + &other.trusted()).unwrap_err();

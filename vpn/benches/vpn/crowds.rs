@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use keelway_vpn::{PeerConfig, Peers, PublicKey};
+use keelway_vpn::{PeerConfig, PeerSet, PublicKey};
 
 use crate::relays::{RELAY, across, middle, relay};
 use crate::report::{Report, Row, median};
@@ -79,7 +79,7 @@ pub(crate) fn measure_change(report: &mut Report) {
         peer.allowed_ips.insert(IpAddr::from((0x0a40_0000 + number).to_be_bytes()).into());
         peer
     };
-    let mut wanted: Peers = (0..1000).map(peer).collect();
+    let mut wanted: PeerSet = (0..1000).map(peer).collect();
     relay.set_peers(&wanted);
     let times = (0..1000).map(|number| {
         let mut changed = peer(number);

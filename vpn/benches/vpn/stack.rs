@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use keelway_vpn::relay::Dialer;
-use keelway_vpn::{Limits, PeerConfig, Relay, RelayConfig};
+use keelway_vpn::{CoreLimits, PeerConfig, Relay, RelayConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
@@ -29,7 +29,7 @@ pub(crate) fn relay_here(namespace: &Namespace) -> Relay {
             listen_port: 51820,
             addresses: vec![v4(RELAY)],
             mtu: 1420,
-            limits: Limits::default(),
+            limits: CoreLimits::default(),
         };
         Relay::start(config).unwrap()
     })

@@ -8,7 +8,7 @@ use boringtun::noise::rate_limiter::RateLimiter;
 use boringtun::noise::{Packet, TunnResult};
 use boringtun::x25519;
 
-use crate::limits::Limits;
+use crate::limits::CoreLimits;
 
 /// Sources that are counted in one second. Each has proven its address, so more of them are real, and wait.
 const MOST_SOURCES: usize = 4096;
@@ -26,7 +26,7 @@ pub(super) struct Admission {
 }
 
 /// What becomes of a handshake message.
-pub(super) enum Verdict<'a> {
+pub(super) enum AdmissionDecision<'a> {
     /// It may be computed.
     Admit(Packet<'a>),
     /// Its sender gets a cookie of this many bytes instead.
@@ -36,7 +36,7 @@ pub(super) enum Verdict<'a> {
 }
 
 impl Admission {
-    pub(super) fn new(public_key: &x25519::PublicKey, limits: &Limits) -> Self {
+    pub(super) fn new(public_key: &x25519::PublicKey, limits: &CoreLimits) -> Self {
         Self {
             cookies: RateLimiter::new(public_key, limits.handshakes_per_second),
             limit: limits.handshakes_per_second,
@@ -48,27 +48,27 @@ impl Admission {
     }
 
     /// Judges a handshake message; `reply` takes a cookie.
-    pub(super) fn judge<'a>(
+    pub(super) fn decide<'a>(
         &mut self,
         from: IpAddr,
         message: &'a [u8],
         now: Duration,
         reply: &mut [u8],
-    ) -> Verdict<'a> {
+    ) -> AdmissionDecision<'a> {
         self.turn_window(now);
         match self.cookies.verify_packet(Some(from), message, reply) {
             Ok(packet) => {
                 self.in_window += 1;
                 if self.in_window > self.limit && !self.admit_source(from) {
-                    return Verdict::Refuse;
+                    return AdmissionDecision::Refuse;
                 }
-                Verdict::Admit(packet)
+                AdmissionDecision::Admit(packet)
             }
             Err(TunnResult::WriteToNetwork(cookie)) => {
                 self.in_window += 1;
-                Verdict::Cookie(cookie.len())
+                AdmissionDecision::Cookie(cookie.len())
             }
-            Err(_) => Verdict::Refuse,
+            Err(_) => AdmissionDecision::Refuse,
         }
     }
 

@@ -2,17 +2,17 @@
 
 use ipnet::IpNet;
 
-use super::peer::Peer;
+use super::peer::PeerState;
 use super::{Core, unused_index};
 use crate::key::PublicKey;
-use crate::peers::{Change, PeerConfig, PeerUpdate};
+use crate::peers::{PeerChange, PeerConfig, PeerUpdate};
 
 impl Core {
-    pub(super) fn apply(&mut self, change: &Change) {
+    pub(super) fn apply(&mut self, change: &PeerChange) {
         match change {
-            Change::Remove(key) => self.remove_peer(key),
-            Change::Add(config) => self.add_peer(config.clone()),
-            Change::Update(update) => self.update_peer(update),
+            PeerChange::Remove(key) => self.remove_peer(key),
+            PeerChange::Add(config) => self.add_peer(config.clone()),
+            PeerChange::Update(update) => self.update_peer(update),
         }
     }
 
@@ -24,7 +24,7 @@ impl Core {
         if let Some(endpoint) = config.endpoint {
             self.unmet.insert(endpoint, key);
         }
-        self.peers.insert(key, Peer::new(config));
+        self.peers.insert(key, PeerState::new(config));
     }
 
     fn remove_peer(&mut self, key: &PublicKey) {
@@ -52,7 +52,7 @@ impl Core {
         };
         update.apply(&mut peer.config);
         if update.persistent_keepalive.is_some() {
-            peer.hasten_keepalive();
+            peer.schedule_keepalive();
         }
         if update.preshared_key.is_some()
             && peer.sessions.is_some()

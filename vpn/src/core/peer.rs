@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::sessions::{DATA_OVERHEAD, HANDSHAKE_ROOM, Identity, Index, Sessions, Unanswered};
-use crate::limits::Limits;
-use crate::moment::Moment;
-use crate::output::{Event, Output, Path};
+use super::sessions::{DATA_OVERHEAD, HANDSHAKE_ROOM, LocalIdentity, SessionIndex, Sessions, UnansweredHandshake};
+use crate::clock_reading::ClockReading;
+use crate::limits::CoreLimits;
+use crate::output::{CoreOutput, DatagramPath, VpnEvent};
 use crate::peers::PeerConfig;
 
 /// A key lives no longer than this (paper, section 6.1: Reject-After-Time).
@@ -14,9 +14,9 @@ const REJECT_AFTER_TIME: Duration = Duration::from_secs(180);
 /// Messages are padded to a multiple of this (paper, section 5.4.6).
 const PADDING: usize = 16;
 
-pub(super) struct Peer {
+pub(super) struct PeerState {
     pub(super) config: PeerConfig,
-    pub(super) endpoint: Option<Path>,
+    pub(super) endpoint: Option<DatagramPath>,
     /// Made at the first message either way: a thousand silent peers cost a thousand configurations.
     pub(super) sessions: Option<Sessions>,
     /// Sessions under the preshared key of before: they carry packets until a new key is agreed on.
@@ -34,17 +34,17 @@ pub(super) struct Peer {
 }
 
 /// What a peer needs from its core to send.
-pub(super) struct Context<'a> {
-    pub(super) limits: &'a Limits,
+pub(super) struct SendContext<'a> {
+    pub(super) limits: &'a CoreLimits,
     pub(super) mtu: usize,
-    pub(super) now: Moment,
-    pub(super) out: &'a mut Output,
+    pub(super) now: ClockReading,
+    pub(super) out: &'a mut CoreOutput,
 }
 
-impl Peer {
+impl PeerState {
     pub(super) fn new(config: PeerConfig) -> Self {
         Self {
-            endpoint: config.endpoint.map(Path::to),
+            endpoint: config.endpoint.map(DatagramPath::to),
             config,
             sessions: None,
             retired: None,
@@ -61,12 +61,12 @@ impl Peer {
     }
 
     /// The sessions that `receiver` names, present or retired.
-    pub(super) fn sessions_of(&mut self, index: Index) -> Option<&mut Sessions> {
+    pub(super) fn sessions_of(&mut self, index: SessionIndex) -> Option<&mut Sessions> {
         [&mut self.sessions, &mut self.retired].into_iter().flatten().find(|sessions| sessions.index == index)
     }
 
     /// Sends a packet, or stages it and asks for a handshake.
-    pub(super) fn send(&mut self, packet: &[u8], context: &mut Context<'_>) {
+    pub(super) fn send(&mut self, packet: &[u8], context: &mut SendContext<'_>) {
         let Some(path) = self.endpoint else {
             self.dropped_packets += 1;
             return;
@@ -78,7 +78,7 @@ impl Peer {
     }
 
     /// Sends a message without a packet in it, or asks for a handshake, at whose end there is one.
-    fn send_keepalive(&mut self, context: &mut Context<'_>) {
+    fn send_keepalive(&mut self, context: &mut SendContext<'_>) {
         self.last_traffic = Some(context.now.elapsed);
         if let Some(path) = self.endpoint
             && !self.seal(&[], path, context)
@@ -88,7 +88,7 @@ impl Peer {
     }
 
     /// Sends what was staged, once there is a key.
-    pub(super) fn send_staged(&mut self, context: &mut Context<'_>) {
+    pub(super) fn send_staged(&mut self, context: &mut SendContext<'_>) {
         let Some(path) = self.endpoint else { return };
         while let Some(packet) = self.staged.pop_front() {
             if !self.seal(&packet, path, context) {
@@ -105,7 +105,7 @@ impl Peer {
         self.staged_bytes = 0;
     }
 
-    fn stage(&mut self, packet: &[u8], limits: &Limits) {
+    fn stage(&mut self, packet: &[u8], limits: &CoreLimits) {
         if self.staged_bytes + packet.len() > limits.staged_bytes {
             self.dropped_packets += 1;
             return;
@@ -115,7 +115,7 @@ impl Peer {
     }
 
     /// Writes an initiation, unless one is on its way.
-    pub(super) fn initiate(&mut self, path: Path, context: &mut Context<'_>) {
+    pub(super) fn initiate(&mut self, path: DatagramPath, context: &mut SendContext<'_>) {
         let Some(sessions) = &mut self.sessions else {
             return;
         };
@@ -125,7 +125,7 @@ impl Peer {
     }
 
     /// Encrypts under the newest key that there is. `false` where there is none, or only a spent one.
-    fn seal(&mut self, packet: &[u8], path: Path, context: &mut Context<'_>) -> bool {
+    fn seal(&mut self, packet: &[u8], path: DatagramPath, context: &mut SendContext<'_>) -> bool {
         let present = self.sessions.as_mut().filter(|sessions| sessions.can_send());
         let Some(sessions) = present.or(self.retired.as_mut().filter(|old| old.can_send())) else {
             return false;
@@ -141,7 +141,7 @@ impl Peer {
         });
         let sent = sent.map(<[u8]>::len);
         if let Some(buffer) = padded {
-            context.out.give_back(buffer);
+            context.out.recycle(buffer);
         }
         let Some(sent) = sent else { return false };
         if last >= context.limits.reject_after_messages {
@@ -157,7 +157,7 @@ impl Peer {
     }
 
     /// Counts a message that was sent.
-    pub(super) fn note_sent(&mut self, bytes: usize, now: Moment) {
+    pub(super) fn note_sent(&mut self, bytes: usize, now: ClockReading) {
         if bytes > 0 {
             self.sent_bytes += bytes as u64;
             self.stirred = true;
@@ -166,26 +166,26 @@ impl Peer {
     }
 
     /// Counts an authenticated message and learns where the peer is.
-    pub(super) fn note_received(&mut self, bytes: usize, path: Path, context: &mut Context<'_>) {
+    pub(super) fn note_received(&mut self, bytes: usize, path: DatagramPath, context: &mut SendContext<'_>) {
         self.received_bytes += bytes as u64;
         self.last_received = Some(context.now.elapsed);
         self.stirred = true;
         self.last_traffic = Some(context.now.elapsed);
         let before = self.endpoint.replace(path);
         if before.is_none_or(|before| before.remote != path.remote) {
-            context.out.events.push(Event::Roamed { peer: self.config.public_key, endpoint: path.remote });
+            context.out.events.push(VpnEvent::Roamed { peer: self.config.public_key, endpoint: path.remote });
         }
     }
 
     /// Notes that keys were agreed on.
-    pub(super) fn note_handshake(&mut self, context: &mut Context<'_>) {
+    pub(super) fn note_handshake(&mut self, context: &mut SendContext<'_>) {
         self.last_handshake = Some(context.now.unix);
-        context.out.events.push(Event::HandshakeCompleted(self.config.public_key));
+        context.out.events.push(VpnEvent::HandshakeCompleted(self.config.public_key));
     }
 
     /// Changes the preshared key. Sessions go on under the old one until there is a new key; only handshakes see the change,
     /// as in the kernel.
-    pub(super) fn retire_sessions(&mut self, identity: &Identity, index: Index) -> Option<Sessions> {
+    pub(super) fn retire_sessions(&mut self, identity: &LocalIdentity, index: SessionIndex) -> Option<Sessions> {
         let before = self.sessions.replace(Sessions::new(identity, &self.config, index))?;
         if before.can_send() {
             return self.retired.replace(before);
@@ -200,7 +200,7 @@ impl Peer {
     }
 
     /// Lets time pass. Returns sessions that are over, so that their index is freed.
-    pub(super) fn tick(&mut self, context: &mut Context<'_>) -> Option<Sessions> {
+    pub(super) fn tick(&mut self, context: &mut SendContext<'_>) -> Option<Sessions> {
         self.stirred = false;
         self.tick_sessions(context);
         if self.keepalive_is_due(context.now.elapsed) {
@@ -210,7 +210,7 @@ impl Peer {
         self.retired.take_if(is_over)
     }
 
-    fn tick_sessions(&mut self, context: &mut Context<'_>) {
+    fn tick_sessions(&mut self, context: &mut SendContext<'_>) {
         let Some(sessions) = &mut self.sessions else {
             return;
         };
@@ -224,9 +224,9 @@ impl Peer {
                 self.note_sent(length, context.now);
             }
             (Ok(_), _) => {}
-            (Err(Unanswered), _) => {
+            (Err(UnansweredHandshake), _) => {
                 if !self.staged.is_empty() {
-                    context.out.events.push(Event::Expired(self.config.public_key));
+                    context.out.events.push(VpnEvent::Expired(self.config.public_key));
                 }
                 self.drop_staged();
             }
@@ -243,13 +243,13 @@ impl Peer {
     }
 
     /// Makes the next tick send a keepalive, where there are any.
-    pub(super) fn hasten_keepalive(&mut self) {
+    pub(super) fn schedule_keepalive(&mut self) {
         self.last_traffic = None;
     }
 }
 
 /// A copy padded with zeroes to a multiple of 16, but never beyond the MTU; `None` where the packet is right as it is.
-fn pad(packet: &[u8], context: &mut Context<'_>) -> Option<Vec<u8>> {
+fn pad(packet: &[u8], context: &mut SendContext<'_>) -> Option<Vec<u8>> {
     let length = packet.len().next_multiple_of(PADDING).min(context.mtu.max(packet.len()));
     if length == packet.len() {
         return None;

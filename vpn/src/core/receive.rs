@@ -4,25 +4,25 @@ use boringtun::noise::Packet;
 use boringtun::noise::handshake::parse_handshake_anon;
 
 use super::Core;
-use super::admission::Verdict;
-use super::peer::Context;
-use super::sessions::{self, HANDSHAKE_ROOM, Index, Opened};
+use super::admission::AdmissionDecision;
+use super::peer::SendContext;
+use super::sessions::{self, HANDSHAKE_ROOM, ReceiveOutcome, SessionIndex};
+use crate::clock_reading::ClockReading;
 use crate::key::PublicKey;
-use crate::moment::Moment;
-use crate::output::{HEADROOM, Output, Path};
+use crate::output::{CoreOutput, DatagramPath, HEADROOM};
 
 impl Core {
     pub(super) fn handle_data(
         &mut self,
-        path: Path,
+        path: DatagramPath,
         receiver: u32,
         datagram: &[u8],
-        now: Moment,
-        out: &mut Output,
+        now: ClockReading,
+        out: &mut CoreOutput,
     ) -> Option<()> {
-        let index = Index::of_session(receiver);
+        let index = SessionIndex::of_session(receiver);
         let Some(key) = self.by_index.get(&index).copied() else {
-            self.greet(path, now, out);
+            self.request_session(path, now, out);
             return None;
         };
         if sessions::counter(datagram)? >= self.limits.reject_after_messages {
@@ -33,15 +33,15 @@ impl Core {
         let mut buffer = out.take_buffer(datagram.len().max(HANDSHAKE_ROOM));
         let opened = sessions.open(path.remote.ip(), datagram, &mut buffer[HEADROOM..]);
         let length = match opened {
-            Opened::Packet(length) => Some(length),
-            Opened::Keepalive => None,
-            Opened::Reply(_) | Opened::Refused => {
-                out.give_back(buffer);
+            ReceiveOutcome::Packet(length) => Some(length),
+            ReceiveOutcome::Keepalive => None,
+            ReceiveOutcome::Reply(_) | ReceiveOutcome::Refused => {
+                out.recycle(buffer);
                 return None;
             }
         };
         let is_new = sessions.confirm(receiver);
-        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
+        let mut context = SendContext { limits: &self.limits, mtu: self.config.mtu, now, out };
         peer.note_received(datagram.len(), path, &mut context);
         if is_new {
             peer.note_handshake(&mut context);
@@ -53,7 +53,7 @@ impl Core {
                 buffer.truncate(HEADROOM + length);
                 self.route(key, buffer, now, out);
             }
-            None => out.give_back(buffer),
+            None => out.recycle(buffer),
         }
         Some(())
     }
@@ -61,23 +61,23 @@ impl Core {
     /// A restarted end gets packets for sessions that it no longer has. Where they come from the configured address of a peer that it
     /// never had a session with, it asks that peer for one at once, instead of leaving it to notice after 15 seconds.
     /// The packet proves nothing, so all that it causes is one initiation, to that peer, while none is on its way.
-    fn greet(&mut self, path: Path, now: Moment, out: &mut Output) {
+    fn request_session(&mut self, path: DatagramPath, now: ClockReading, out: &mut CoreOutput) {
         let Some(key) = self.unmet.get(&path.remote).copied() else {
             return;
         };
         self.ensure_sessions(key);
-        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
+        let mut context = SendContext { limits: &self.limits, mtu: self.config.mtu, now, out };
         if let Some(peer) = self.peers.get_mut(&key) {
-            peer.initiate(Path::to(path.remote), &mut context);
+            peer.initiate(DatagramPath::to(path.remote), &mut context);
         }
     }
 
     pub(super) fn handle_initiation(
         &mut self,
-        path: Path,
+        path: DatagramPath,
         datagram: &[u8],
-        now: Moment,
-        out: &mut Output,
+        now: ClockReading,
+        out: &mut CoreOutput,
     ) -> Option<()> {
         let initiation = self.admit(path, datagram, now, out)?;
         let (identity, _) = self.own.as_ref()?;
@@ -91,8 +91,8 @@ impl Core {
         let sessions = peer.sessions.as_mut()?;
         let response =
             out.write_datagram(path, HANDSHAKE_ROOM, |space| match sessions.open(path.remote.ip(), datagram, space) {
-                Opened::Reply(length) => Some(length),
-                Opened::Packet(_) | Opened::Keepalive | Opened::Refused => None,
+                ReceiveOutcome::Reply(length) => Some(length),
+                ReceiveOutcome::Packet(_) | ReceiveOutcome::Keepalive | ReceiveOutcome::Refused => None,
             });
         let sent = response?.len();
         // The endpoint is not learned yet: an initiation can be replayed by somebody else after a restart, and the first packet
@@ -104,25 +104,25 @@ impl Core {
 
     pub(super) fn handle_response(
         &mut self,
-        path: Path,
+        path: DatagramPath,
         receiver: u32,
         datagram: &[u8],
-        now: Moment,
-        out: &mut Output,
+        now: ClockReading,
+        out: &mut CoreOutput,
     ) -> Option<()> {
-        let index = Index::of_session(receiver);
+        let index = SessionIndex::of_session(receiver);
         let key = self.by_index.get(&index).copied()?;
         self.admit(path, datagram, now, out)?;
         let peer = self.peers.get_mut(&key)?;
         let sessions = peer.sessions_of(index)?;
         let keepalive =
             out.write_datagram(path, HANDSHAKE_ROOM, |space| match sessions.open(path.remote.ip(), datagram, space) {
-                Opened::Reply(length) => Some(length),
-                Opened::Packet(_) | Opened::Keepalive | Opened::Refused => None,
+                ReceiveOutcome::Reply(length) => Some(length),
+                ReceiveOutcome::Packet(_) | ReceiveOutcome::Keepalive | ReceiveOutcome::Refused => None,
             });
         let sent = keepalive?.len();
         sessions.confirm(receiver);
-        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
+        let mut context = SendContext { limits: &self.limits, mtu: self.config.mtu, now, out };
         peer.note_received(datagram.len(), path, &mut context);
         peer.note_sent(sent, now);
         peer.note_handshake(&mut context);
@@ -131,29 +131,35 @@ impl Core {
         Some(())
     }
 
-    pub(super) fn handle_cookie(&mut self, path: Path, receiver: u32, datagram: &[u8]) -> Option<()> {
-        let index = Index::of_session(receiver);
+    pub(super) fn handle_cookie(&mut self, path: DatagramPath, receiver: u32, datagram: &[u8]) -> Option<()> {
+        let index = SessionIndex::of_session(receiver);
         let key = self.by_index.get(&index)?;
         let sessions = self.peers.get_mut(key)?.sessions_of(index)?;
         let mut space = [0; HANDSHAKE_ROOM];
         match sessions.open(path.remote.ip(), datagram, &mut space) {
-            Opened::Keepalive => Some(()),
-            Opened::Packet(_) | Opened::Reply(_) | Opened::Refused => None,
+            ReceiveOutcome::Keepalive => Some(()),
+            ReceiveOutcome::Packet(_) | ReceiveOutcome::Reply(_) | ReceiveOutcome::Refused => None,
         }
     }
 
     /// Lets a handshake message through, or answers it with a cookie.
-    fn admit<'a>(&mut self, path: Path, datagram: &'a [u8], now: Moment, out: &mut Output) -> Option<Packet<'a>> {
+    fn admit<'a>(
+        &mut self,
+        path: DatagramPath,
+        datagram: &'a [u8],
+        now: ClockReading,
+        out: &mut CoreOutput,
+    ) -> Option<Packet<'a>> {
         let (_, admission) = self.own.as_mut()?;
         let mut admitted = None;
         let cookie = out.write_datagram(path, HANDSHAKE_ROOM, |space| {
-            match admission.judge(path.remote.ip(), datagram, now.elapsed, space) {
-                Verdict::Admit(packet) => {
+            match admission.decide(path.remote.ip(), datagram, now.elapsed, space) {
+                AdmissionDecision::Admit(packet) => {
                     admitted = Some(packet);
                     None
                 }
-                Verdict::Cookie(length) => Some(length),
-                Verdict::Refuse => None,
+                AdmissionDecision::Cookie(length) => Some(length),
+                AdmissionDecision::Refuse => None,
             }
         });
         if cookie.is_some() {

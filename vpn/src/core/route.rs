@@ -1,24 +1,24 @@
 //! Where packets go.
 
-use super::peer::Context;
+use super::peer::SendContext;
 use super::sessions::Sessions;
-use super::{Core, Route, unused_index};
+use super::{Core, PacketRoute, unused_index};
+use crate::clock_reading::ClockReading;
 use crate::key::PublicKey;
-use crate::moment::Moment;
-use crate::output::{HEADROOM, Output};
+use crate::output::{CoreOutput, HEADROOM};
 use crate::packet;
 
 impl Core {
     /// Delivers a packet that `from` sent, where the source is `from`'s.
-    pub(super) fn route(&mut self, from: PublicKey, mut buffer: Vec<u8>, now: Moment, out: &mut Output) {
+    pub(super) fn route(&mut self, from: PublicKey, mut buffer: Vec<u8>, now: ClockReading, out: &mut CoreOutput) {
         let packet = &mut buffer[HEADROOM..];
         let source = packet::source(packet).and_then(|source| self.allowed_ips.owner(source));
         if source != Some(from) {
             self.dropped.disallowed_source += 1;
-            out.give_back(buffer);
+            out.recycle(buffer);
             return;
         }
-        let Route::Relay(own) = &self.config.route else {
+        let PacketRoute::Relay(own) = &self.config.route else {
             out.deliver(buffer);
             return;
         };
@@ -36,12 +36,12 @@ impl Core {
             }
             _ => self.dropped.unroutable += 1,
         }
-        out.give_back(buffer);
+        out.recycle(buffer);
     }
 
-    pub(super) fn send(&mut self, to: PublicKey, packet: &[u8], now: Moment, out: &mut Output) {
+    pub(super) fn send(&mut self, to: PublicKey, packet: &[u8], now: ClockReading, out: &mut CoreOutput) {
         self.ensure_sessions(to);
-        let mut context = Context { limits: &self.limits, mtu: self.config.mtu, now, out };
+        let mut context = SendContext { limits: &self.limits, mtu: self.config.mtu, now, out };
         if let Some(peer) = self.peers.get_mut(&to) {
             peer.send(packet, &mut context);
         }

@@ -13,9 +13,9 @@ use crate::peers::PeerConfig;
 
 /// The upper 24 bits of a peer's session indices on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Index(pub(super) u32);
+pub(super) struct SessionIndex(pub(super) u32);
 
-impl Index {
+impl SessionIndex {
     /// The lower 8 bits count the peer's sessions.
     pub(super) fn of_session(receiver: u32) -> Self {
         Self(receiver >> 8)
@@ -31,14 +31,14 @@ pub(super) const DATA_OVERHEAD: usize = 32;
 const COUNTER: std::ops::Range<usize> = 8..16;
 
 /// What our own identity lends to each peer's sessions.
-pub(super) struct Identity {
+pub(super) struct LocalIdentity {
     pub(super) secret: x25519::StaticSecret,
     pub(super) public: x25519::PublicKey,
     /// Admits everything: [`super::admission::Admission`] has judged a message before sessions see it.
     admitted: Arc<RateLimiter>,
 }
 
-impl Identity {
+impl LocalIdentity {
     pub(super) fn new(private_key: &PrivateKey) -> Self {
         let secret = private_key.secret();
         let public = x25519::PublicKey::from(&secret);
@@ -47,7 +47,7 @@ impl Identity {
 }
 
 /// What became of a message that was for these sessions.
-pub(super) enum Opened {
+pub(super) enum ReceiveOutcome {
     /// A packet of so many bytes, at the start of the space given.
     Packet(usize),
     /// An authenticated message without a packet in it.
@@ -59,7 +59,7 @@ pub(super) enum Opened {
 }
 
 pub(super) struct Sessions {
-    pub(super) index: Index,
+    pub(super) index: SessionIndex,
     tunn: Box<Tunn>,
     /// There is a key to send under. Sessions vanish in [`Sessions::tick`] only.
     established: bool,
@@ -72,7 +72,7 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    pub(super) fn new(identity: &Identity, peer: &PeerConfig, index: Index) -> Self {
+    pub(super) fn new(identity: &LocalIdentity, peer: &PeerConfig, index: SessionIndex) -> Self {
         let tunn = Tunn::new(
             identity.secret.clone(),
             x25519::PublicKey::from(peer.public_key.0),
@@ -86,7 +86,7 @@ impl Sessions {
     }
 
     /// Takes another identity; all keys are forgotten.
-    pub(super) fn adopt(&mut self, identity: &Identity) {
+    pub(super) fn adopt(&mut self, identity: &LocalIdentity) {
         self.tunn.set_static_private(identity.secret.clone(), identity.public, Some(Arc::clone(&identity.admitted)));
         self.established = false;
         self.spent = false;
@@ -123,14 +123,14 @@ impl Sessions {
     }
 
     /// Takes any message that is for these sessions.
-    pub(super) fn open(&mut self, from: IpAddr, message: &[u8], space: &mut [u8]) -> Opened {
+    pub(super) fn open(&mut self, from: IpAddr, message: &[u8], space: &mut [u8]) -> ReceiveOutcome {
         match self.tunn.decapsulate(Some(from), message, space) {
-            TunnResult::Done => Opened::Keepalive,
-            TunnResult::WriteToNetwork(reply) => Opened::Reply(reply.len()),
+            TunnResult::Done => ReceiveOutcome::Keepalive,
+            TunnResult::WriteToNetwork(reply) => ReceiveOutcome::Reply(reply.len()),
             TunnResult::WriteToTunnelV4(packet, _) | TunnResult::WriteToTunnelV6(packet, _) => {
-                Opened::Packet(packet.len())
+                ReceiveOutcome::Packet(packet.len())
             }
-            TunnResult::Err(_) => Opened::Refused,
+            TunnResult::Err(_) => ReceiveOutcome::Refused,
         }
     }
 
@@ -149,11 +149,11 @@ impl Sessions {
     }
 
     /// Lets time pass: resends, keepalives, rekeying and forgetting. `Err` once nobody has answered for too long.
-    pub(super) fn tick(&mut self, space: &mut [u8]) -> Result<Option<usize>, Unanswered> {
+    pub(super) fn tick(&mut self, space: &mut [u8]) -> Result<Option<usize>, UnansweredHandshake> {
         let result = self.tunn.update_timers(space);
         let outcome = if matches!(result, TunnResult::Err(_)) {
             self.asking = false;
-            Err(Unanswered)
+            Err(UnansweredHandshake)
         } else {
             let message = written(&result);
             self.asking |= message == Some(HANDSHAKE_ROOM);
@@ -170,7 +170,7 @@ impl Sessions {
 }
 
 /// Nobody answers, and keys are gone.
-pub(super) struct Unanswered;
+pub(super) struct UnansweredHandshake;
 
 /// A data message's counter.
 pub(super) fn counter(message: &[u8]) -> Option<u64> {

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::shared::Shared;
+use super::shared::DeviceInner;
+use crate::clock_reading::ClockReading;
 use crate::core::Core;
-use crate::io::{Clock, ReceiveBuffers, Socket, Tun};
-use crate::moment::Moment;
-use crate::output::{HEADROOM, Output};
+use crate::io::{ReceiveBuffers, Socket, SystemClock, Tun};
+use crate::output::{CoreOutput, HEADROOM};
 
 /// Reads of the inside before the outside gets its turn, and the other way round.
 const TURN: usize = 16;
@@ -24,18 +24,18 @@ const FLUSH: usize = 16 * 1024;
 const INSPECTION: Duration = Duration::from_secs(1);
 
 /// This end of the tunnel.
-pub(crate) trait Inside: Send {
+pub(crate) trait TunnelInterior: Send {
     /// Becomes readable when there are packets; `None` where only a wake tells.
     fn handle(&self) -> Option<BorrowedFd<'_>>;
 
     /// Takes packets into the core. `false`: there are no more.
-    fn read(&mut self, shared: &Shared, now: Moment, out: &mut Output) -> bool;
+    fn read(&mut self, shared: &DeviceInner, now: ClockReading, out: &mut CoreOutput) -> bool;
 
     /// Takes packets that peers sent.
     fn write(&mut self, packets: &mut Vec<Vec<u8>>);
 
     /// When this end wants to be called again, if not earlier.
-    fn deadline(&mut self, _now: Moment) -> Option<Duration> {
+    fn deadline(&mut self, _now: ClockReading) -> Option<Duration> {
         None
     }
 
@@ -50,18 +50,18 @@ pub(crate) trait Inside: Send {
     }
 }
 
-impl Inside for Tun {
+impl TunnelInterior for Tun {
     fn handle(&self) -> Option<BorrowedFd<'_>> {
         Some(std::os::fd::AsFd::as_fd(self))
     }
 
-    fn read(&mut self, shared: &Shared, now: Moment, out: &mut Output) -> bool {
+    fn read(&mut self, shared: &DeviceInner, now: ClockReading, out: &mut CoreOutput) -> bool {
         let mut core: Option<std::sync::MutexGuard<'_, Core>> = None;
         let read = Tun::read(self, |packet| {
             core.get_or_insert_with(|| shared.core()).handle_packet_from_tunnel(packet, now, out);
         });
         read.unwrap_or_else(|error| {
-            tracing::error!(error = %crate::error::Chain(&error), "the TUN device is gone");
+            tracing::error!(error = %crate::error::ErrorChain(&error), "the TUN device is gone");
             shared.stop();
             false
         })
@@ -81,19 +81,19 @@ impl Inside for Tun {
 }
 
 pub(super) struct Pump<I> {
-    shared: Arc<Shared>,
+    shared: Arc<DeviceInner>,
     inside: I,
     received: ReceiveBuffers,
-    out: Output,
+    out: CoreOutput,
     next_inspection: Duration,
 }
 
-impl<I: Inside> Pump<I> {
-    pub(super) fn new(shared: Arc<Shared>, inside: I) -> Self {
+impl<I: TunnelInterior> Pump<I> {
+    pub(super) fn new(shared: Arc<DeviceInner>, inside: I) -> Self {
         Self {
             shared,
             received: ReceiveBuffers::new(),
-            out: Output::with_packet_capacity(inside.packet_capacity()),
+            out: CoreOutput::with_packet_capacity(inside.packet_capacity()),
             inside,
             next_inspection: Duration::ZERO,
         }
@@ -141,7 +141,7 @@ impl<I: Inside> Pump<I> {
                 tracing::debug!(%error, "cannot receive");
                 return;
             }
-            let now = Clock.now();
+            let now = SystemClock.now();
             for (path, datagrams) in self.received.received() {
                 let mut core = self.shared.core();
                 for datagram in datagrams {
@@ -161,7 +161,7 @@ impl<I: Inside> Pump<I> {
 
     fn take_from_inside(&mut self) {
         for _ in 0..TURN {
-            let now = Clock.now();
+            let now = SystemClock.now();
             let more = self.inside.read(&self.shared, now, &mut self.out);
             flush(&self.shared, &mut self.inside, &mut self.out);
             if !more {
@@ -172,7 +172,7 @@ impl<I: Inside> Pump<I> {
 
     /// Returns how long there is nothing to do but wait for packets.
     fn let_time_pass(&mut self) -> Duration {
-        let now = Clock.now();
+        let now = SystemClock.now();
         if now.elapsed >= self.next_inspection {
             self.next_inspection = now.elapsed + INSPECTION;
             if let Some(mtu) = self.inside.refresh_mtu() {
@@ -186,7 +186,7 @@ impl<I: Inside> Pump<I> {
     }
 }
 
-fn flush(shared: &Shared, inside: &mut impl Inside, out: &mut Output) {
+fn flush(shared: &DeviceInner, inside: &mut impl TunnelInterior, out: &mut CoreOutput) {
     if out.is_empty() && out.events.is_empty() {
         return;
     }
@@ -195,7 +195,7 @@ fn flush(shared: &Shared, inside: &mut impl Inside, out: &mut Output) {
     }
     inside.write(out.packets());
     if !out.events.is_empty() {
-        shared.tell(out.events.drain(..));
+        shared.notify(out.events.drain(..));
     }
     out.clear();
 }

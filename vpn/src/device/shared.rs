@@ -10,21 +10,21 @@ use tokio::sync::mpsc;
 
 use crate::core::Core;
 use crate::io::{BindError, Sockets};
-use crate::output::Event;
+use crate::output::VpnEvent;
 
-pub(crate) struct Shared {
+pub(crate) struct DeviceInner {
     core: Mutex<Core>,
     sockets: Mutex<Arc<Sockets>>,
     fwmark: AtomicU32,
     wake: OwnedFd,
     stopping: AtomicBool,
-    watcher: Mutex<Option<mpsc::Sender<Event>>>,
+    watcher: Mutex<Option<mpsc::Sender<VpnEvent>>>,
 }
 
 /// Events that a watcher may be behind with.
 const MOST_EVENTS: usize = 1024;
 
-impl Shared {
+impl DeviceInner {
     pub(crate) fn new(core: Core, sockets: Sockets, fwmark: u32) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             core: Mutex::new(core),
@@ -67,14 +67,14 @@ impl Shared {
     }
 
     /// Hands events to a watcher from now on, in place of the one before.
-    pub(crate) fn watch(&self) -> mpsc::Receiver<Event> {
+    pub(crate) fn watch(&self) -> mpsc::Receiver<VpnEvent> {
         let (sender, receiver) = mpsc::channel(MOST_EVENTS);
         *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
         receiver
     }
 
     /// Tells the watcher. One that is too far behind misses events, and packets do not wait for it.
-    pub(super) fn tell(&self, events: impl Iterator<Item = Event>) {
+    pub(super) fn notify(&self, events: impl Iterator<Item = VpnEvent>) {
         let watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
         for event in events {
             tracing::debug!(?event, "peer");

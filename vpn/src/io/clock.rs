@@ -4,18 +4,18 @@ use std::time::{Duration, SystemTime};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::moment::Moment;
+use crate::clock_reading::ClockReading;
 
 /// The machine's clocks.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Clock;
+pub struct SystemClock;
 
-impl Clock {
+impl SystemClock {
     /// The present moment. Time goes on while the machine sleeps, as keys age then too.
     #[must_use]
-    pub fn now(self) -> Moment {
+    pub fn now(self) -> ClockReading {
         let elapsed = clock_gettime(ClockId::Boottime);
-        Moment {
+        ClockReading {
             elapsed: Duration::new(
                 elapsed.tv_sec.try_into().unwrap_or_default(),
                 elapsed.tv_nsec.try_into().unwrap_or_default(),

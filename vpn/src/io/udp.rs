@@ -12,7 +12,7 @@ use rustix::net::sockopt::{set_ip_mtu_discover, set_ipv6_mtu_discover};
 use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
 use socket2::{Domain, Protocol, SockAddr, Type};
 
-use crate::output::{DatagramRun, Output, Path};
+use crate::output::{CoreOutput, DatagramPath, DatagramRun};
 
 /// What a burst may fill while the process is not running.
 const KERNEL_BUFFER: usize = 4 << 20;
@@ -92,7 +92,7 @@ impl Sockets {
 
     /// Sends all datagrams. What cannot be sent is lost, as anywhere on the way. Returns a local address that the machine no
     /// longer has, if one was asked for.
-    pub(crate) fn send(&self, out: &Output) -> Option<IpAddr> {
+    pub(crate) fn send(&self, out: &CoreOutput) -> Option<IpAddr> {
         let mut stale = None;
         for run in out.runs(usize::MAX) {
             let socket = if run.path.remote.is_ipv4() { Some(&self.v4) } else { self.v6.as_ref() };
@@ -244,9 +244,9 @@ impl ReceiveBuffers {
     }
 
     /// Each buffer's path and, by `chunks(stride)`, its datagrams.
-    pub(crate) fn received(&self) -> impl Iterator<Item = (Path, std::slice::Chunks<'_, u8>)> {
+    pub(crate) fn received(&self) -> impl Iterator<Item = (DatagramPath, std::slice::Chunks<'_, u8>)> {
         self.meta[..self.filled].iter().zip(&self.space).map(|(meta, space)| {
-            let path = Path { remote: unmapped(meta.addr), local: meta.dst_ip };
+            let path = DatagramPath { remote: unmapped(meta.addr), local: meta.dst_ip };
             (path, space[..meta.len].chunks(meta.stride.max(1)))
         })
     }

@@ -11,7 +11,7 @@ use netlink_packet_wireguard::{
 
 use crate::device::DeviceConfig;
 use crate::key::{KEY_LEN, PresharedKey, PublicKey};
-use crate::peers::{Change, PeerConfig, PeerUpdate};
+use crate::peers::{PeerChange, PeerConfig, PeerUpdate};
 use crate::stats::PeerStats;
 
 /// Prefixes in one message. A nested attribute's length has 16 bits; a prefix takes 44 bytes at most.
@@ -39,7 +39,7 @@ pub(super) fn configure(name: &str, config: &DeviceConfig) -> Vec<WireguardMessa
 }
 
 /// Carries changes out, in as many messages as their sizes ask for.
-pub(super) fn change(name: &str, changes: &[Change]) -> Vec<WireguardMessage> {
+pub(super) fn change(name: &str, changes: &[PeerChange]) -> Vec<WireguardMessage> {
     let mut messages = Vec::new();
     let mut peers = Vec::new();
     let mut prefixes = 0;
@@ -74,17 +74,17 @@ fn prefixes_of(peer: &WireguardPeer) -> usize {
 }
 
 /// One change as one peer attribute, or as several where it has too many prefixes for one.
-fn peer_parts(change: &Change) -> Vec<WireguardPeer> {
+fn peer_parts(change: &PeerChange) -> Vec<WireguardPeer> {
     match change {
-        Change::Remove(key) => vec![WireguardPeer(vec![
+        PeerChange::Remove(key) => vec![WireguardPeer(vec![
             WireguardPeerAttribute::PublicKey(key.0),
             WireguardPeerAttribute::Flags(WireguardPeerFlags::RemoveMe),
         ])],
-        Change::Add(peer) => {
+        PeerChange::Add(peer) => {
             let prefixes: Vec<_> = peer.allowed_ips.iter().copied().collect();
             with_prefixes(peer.public_key, added(peer), &prefixes)
         }
-        Change::Update(update) => {
+        PeerChange::Update(update) => {
             let prefixes: Vec<_> = update.allowed_ips.iter().flatten().copied().collect();
             with_prefixes(update.public_key, updated(update), &prefixes)
         }
@@ -222,7 +222,7 @@ mod tests {
         peer.endpoint = Some("192.0.2.1:51820".parse().unwrap());
         peer.persistent_keepalive = 25;
         peer.allowed_ips = ["10.0.0.0/24", "fd00::1/128"].map(|prefix| prefix.parse().unwrap()).into();
-        let messages = change("kw0", &[Change::Add(peer)]);
+        let messages = change("kw0", &[PeerChange::Add(peer)]);
 
         let endpoint = [&2u16.to_ne_bytes()[..], &51820u16.to_be_bytes(), &[192, 0, 2, 1], &[0; 8]].concat();
         let v4 = [attribute(1, &2u16.to_ne_bytes()), attribute(2, &[10, 0, 0, 0]), attribute(3, &[24])].concat();
@@ -271,7 +271,7 @@ mod tests {
             persistent_keepalive: None,
             allowed_ips: None,
         };
-        let messages = change("kw0", &[Change::Remove(PublicKey([1; 32])), Change::Update(update)]);
+        let messages = change("kw0", &[PeerChange::Remove(PublicKey([1; 32])), PeerChange::Update(update)]);
         let removal = [attribute(1, &[1; 32]), attribute(3, &1u32.to_ne_bytes())].concat();
         let update = [attribute(1, &[2; 32]), attribute(3, &4u32.to_ne_bytes()), attribute(2, &[0; 32])].concat();
         let peers = [attribute(NESTED, &removal), attribute(NESTED, &update)].concat();
@@ -284,8 +284,8 @@ mod tests {
         let mut peer = PeerConfig::new(PublicKey([1; 32]));
         peer.allowed_ips =
             (0..5000u32).map(|number| IpNet::from(std::net::IpAddr::from(number.to_be_bytes()))).collect();
-        let many = (0..=255u8).map(|number| Change::Add(PeerConfig::new(PublicKey([number; 32]))));
-        let changes: Vec<_> = std::iter::once(Change::Add(peer)).chain(many).collect();
+        let many = (0..=255u8).map(|number| PeerChange::Add(PeerConfig::new(PublicKey([number; 32]))));
+        let changes: Vec<_> = std::iter::once(PeerChange::Add(peer)).chain(many).collect();
         let messages = change("kw0", &changes);
         assert!(messages.iter().all(|message| message.buffer_len() < 1 << 16));
         let peers = || {

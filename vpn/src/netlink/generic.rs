@@ -7,18 +7,18 @@ use netlink_packet_generic::{GenlFamily, GenlMessage};
 use netlink_packet_wireguard::WireguardMessage;
 use netlink_sys::protocols::NETLINK_GENERIC;
 
-use super::{Link, NetlinkError, exchange};
+use super::{NetlinkError, NetlinkSocket, exchange};
 
 /// The kernel's WireGuard, on the wire.
 pub(crate) struct WireguardFamily {
-    link: Link,
+    link: NetlinkSocket,
     id: u16,
 }
 
 impl WireguardFamily {
     /// Finds the family. `Missing` where the kernel has no WireGuard.
     pub(crate) fn open() -> Result<Self, NetlinkError> {
-        let link = Link::open(NETLINK_GENERIC)?;
+        let link = NetlinkSocket::open(NETLINK_GENERIC)?;
         let name = WireguardMessage::family_name();
         let request = GenlMessage::from_payload(GenlCtrl {
             cmd: GenlCtrlCmd::GetFamily,

@@ -13,15 +13,15 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-use super::{Link, NetlinkError, exchange};
+use super::{NetlinkError, NetlinkSocket, exchange};
 
 /// All addresses of this network namespace, on whatever interface.
 pub fn local_addresses() -> Result<BTreeSet<IpAddr>, NetlinkError> {
-    list_addresses(&Link::open(NETLINK_ROUTE)?, |_| true)
+    list_addresses(&NetlinkSocket::open(NETLINK_ROUTE)?, |_| true)
 }
 
 /// The addresses of the interfaces with these indexes.
-fn list_addresses(link: &Link, is_meant: impl Fn(u32) -> bool) -> Result<BTreeSet<IpAddr>, NetlinkError> {
+fn list_addresses(link: &NetlinkSocket, is_meant: impl Fn(u32) -> bool) -> Result<BTreeSet<IpAddr>, NetlinkError> {
     let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
     let answers = exchange(link, "list addresses", NLM_F_DUMP, request)?;
     let mut addresses = BTreeSet::new();
@@ -45,14 +45,14 @@ fn list_addresses(link: &Link, is_meant: impl Fn(u32) -> bool) -> Result<BTreeSe
 
 /// An interface of this network namespace.
 pub struct Interface {
-    link: Link,
+    link: NetlinkSocket,
     index: u32,
 }
 
 impl Interface {
     /// Finds an interface by name.
     pub fn find(name: &str) -> Result<Self, NetlinkError> {
-        let link = Link::open(NETLINK_ROUTE)?;
+        let link = NetlinkSocket::open(NETLINK_ROUTE)?;
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.to_owned()));
         let answers = exchange(&link, "find an interface", 0, RouteNetlinkMessage::GetLink(message))?;
@@ -66,7 +66,7 @@ impl Interface {
     /// Makes an interface of the kernel's WireGuard, and returns its name too; `%d` in `name` stands for a free number.
     /// `EOPNOTSUPP` where the kernel has none.
     pub(crate) fn create_wireguard(name: &str) -> Result<(Self, String), NetlinkError> {
-        let link = Link::open(NETLINK_ROUTE)?;
+        let link = NetlinkSocket::open(NETLINK_ROUTE)?;
         let taken = Some(rustix::io::Errno::EXIST.raw_os_error());
         let mut last = NetlinkError::Missing(format!("free name like {name}"));
         for name in names(name) {
@@ -126,16 +126,16 @@ impl Interface {
         message.header.family = family(address.addr());
         message.attributes.push(AddressAttribute::Local(address.addr()));
         let removed = self.ask("remove an address", 0, RouteNetlinkMessage::DelAddress(message));
-        unless(removed, rustix::io::Errno::ADDRNOTAVAIL)
+        ignore_errno(removed, rustix::io::Errno::ADDRNOTAVAIL)
     }
 
     /// Routes a prefix into the interface; the same one again changes nothing.
     pub fn add_route(&self, prefix: IpNet) -> Result<(), NetlinkError> {
-        self.set_route(&Route { destination: prefix, metric: 0, source: None })
+        self.set_route(&KernelRoute { destination: prefix, metric: 0, source: None })
     }
 
     /// Routes into the interface. A route to the same destination with the same metric, wherever it led, is replaced in one step.
-    pub fn set_route(&self, route: &Route) -> Result<(), NetlinkError> {
+    pub fn set_route(&self, route: &KernelRoute) -> Result<(), NetlinkError> {
         let mut message = route.message();
         message.header.scope = if route.destination.addr().is_ipv4() { RouteScope::Link } else { RouteScope::Universe };
         message.header.kind = RouteType::Unicast;
@@ -151,7 +151,7 @@ impl Interface {
 
 /// A route of the main table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route {
+pub struct KernelRoute {
     /// Where to.
     pub destination: IpNet,
     /// Of several routes to one destination, the one with the smallest metric is taken. 0 is the kernel's choice.
@@ -160,10 +160,10 @@ pub struct Route {
     pub source: Option<IpAddr>,
 }
 
-impl Route {
+impl KernelRoute {
     /// Drops all that goes to the destination, unless a route with a smaller metric takes it elsewhere.
     pub fn set_blackhole(&self) -> Result<(), NetlinkError> {
-        let link = Link::open(NETLINK_ROUTE)?;
+        let link = NetlinkSocket::open(NETLINK_ROUTE)?;
         let mut message = self.message();
         message.header.kind = RouteType::BlackHole;
         let flags = NLM_F_CREATE | NLM_F_REPLACE;
@@ -172,13 +172,13 @@ impl Route {
 
     /// Removes the route, wherever it leads; one that is not there is fine.
     pub fn remove(&self) -> Result<(), NetlinkError> {
-        let link = Link::open(NETLINK_ROUTE)?;
+        let link = NetlinkSocket::open(NETLINK_ROUTE)?;
         let mut message = self.message();
         message.header.protocol = RouteProtocol::Unspec;
         message.header.scope = RouteScope::NoWhere;
         message.header.kind = RouteType::Unspec;
         let removed = exchange(&link, "remove a route", 0, RouteNetlinkMessage::DelRoute(message)).map(drop);
-        unless(removed, rustix::io::Errno::SRCH)
+        ignore_errno(removed, rustix::io::Errno::SRCH)
     }
 
     fn message(&self) -> RouteMessage {
@@ -200,7 +200,7 @@ impl Route {
 }
 
 /// Success, or that it was gone already.
-fn unless(outcome: Result<(), NetlinkError>, gone: rustix::io::Errno) -> Result<(), NetlinkError> {
+fn ignore_errno(outcome: Result<(), NetlinkError>, gone: rustix::io::Errno) -> Result<(), NetlinkError> {
     match outcome {
         Err(error) if error.errno() == Some(gone.raw_os_error()) => Ok(()),
         other => other,

@@ -49,11 +49,11 @@ impl NetlinkError {
 }
 
 /// A connection to the kernel.
-pub(crate) struct Link {
+pub(crate) struct NetlinkSocket {
     socket: Socket,
 }
 
-impl Link {
+impl NetlinkSocket {
     pub(crate) fn open(protocol: isize) -> Result<Self, NetlinkError> {
         let open = || {
             let mut socket = Socket::new(protocol)?;
@@ -67,7 +67,12 @@ impl Link {
 
 /// Asks for `operation` and collects what is answered. `flags` are added to a request for an acknowledgement; with
 /// `NLM_F_DUMP` there is a list instead.
-pub(crate) fn exchange<T>(link: &Link, operation: &'static str, flags: u16, message: T) -> Result<Vec<T>, NetlinkError>
+pub(crate) fn exchange<T>(
+    link: &NetlinkSocket,
+    operation: &'static str,
+    flags: u16,
+    message: T,
+) -> Result<Vec<T>, NetlinkError>
 where
     T: NetlinkSerializable + NetlinkDeserializable,
 {

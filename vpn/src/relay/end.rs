@@ -7,18 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::stack::Stack;
-use crate::device::{Inside, Shared};
-use crate::moment::Moment;
-use crate::output::Output;
+use crate::clock_reading::ClockReading;
+use crate::device::{DeviceInner, TunnelInterior};
+use crate::output::CoreOutput;
 
 /// What the packet thread, streams and listeners share.
 pub(crate) struct SharedStack {
     stack: Mutex<Stack>,
-    shared: Arc<Shared>,
+    shared: Arc<DeviceInner>,
 }
 
 impl SharedStack {
-    pub(super) fn new(shared: Arc<Shared>, addresses: &[IpAddr], mtu: usize, now: Moment) -> Arc<Self> {
+    pub(super) fn new(shared: Arc<DeviceInner>, addresses: &[IpAddr], mtu: usize, now: ClockReading) -> Arc<Self> {
         let stack = Mutex::new(Stack::new(addresses, mtu, now));
         Arc::new(Self { stack, shared })
     }
@@ -50,12 +50,12 @@ impl StackEnd {
     }
 }
 
-impl Inside for StackEnd {
+impl TunnelInterior for StackEnd {
     fn handle(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    fn read(&mut self, shared: &Shared, now: Moment, out: &mut Output) -> bool {
+    fn read(&mut self, shared: &DeviceInner, now: ClockReading, out: &mut CoreOutput) -> bool {
         let mut stack = self.stack.lock();
         stack.exchange(&mut self.waiting, &mut shared.core(), now, out);
         false
@@ -65,7 +65,7 @@ impl Inside for StackEnd {
         self.waiting.extend(packets.drain(..));
     }
 
-    fn deadline(&mut self, now: Moment) -> Option<Duration> {
+    fn deadline(&mut self, now: ClockReading) -> Option<Duration> {
         self.stack.lock().deadline(now)
     }
 }

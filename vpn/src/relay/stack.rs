@@ -11,9 +11,9 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpCidr, TcpPacket};
 
 use super::wire::Wire;
+use crate::clock_reading::ClockReading;
 use crate::core::Core;
-use crate::moment::Moment;
-use crate::output::{HEADROOM, Output};
+use crate::output::{CoreOutput, HEADROOM};
 use crate::packet;
 
 /// Bytes that wait in a connection, each way. Memory is used only where they do wait.
@@ -71,7 +71,7 @@ impl Backlog {
 }
 
 impl Stack {
-    pub(super) fn new(addresses: &[IpAddr], mtu: usize, now: Moment) -> Self {
+    pub(super) fn new(addresses: &[IpAddr], mtu: usize, now: ClockReading) -> Self {
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = u64::from(crate::device::random_seed());
         let mut wire = Wire { received: &mut VecDeque::new(), sink: None, mtu };
@@ -177,7 +177,7 @@ impl Stack {
     pub(super) fn unlisten(&mut self, port: u16) {
         let backlog = self.listeners.remove(&port);
         for handle in backlog.into_iter().flat_map(|backlog| backlog.pending) {
-            self.abandon(handle);
+            self.close_detached(handle);
         }
     }
 
@@ -199,7 +199,7 @@ impl Stack {
     }
 
     /// Lets go of a connection: it ends as it should, without anybody holding it.
-    pub(super) fn abandon(&mut self, handle: SocketHandle) {
+    pub(super) fn close_detached(&mut self, handle: SocketHandle) {
         let socket = self.socket(handle);
         let is_half_open = matches!(socket.state(), tcp::State::Listen | tcp::State::SynSent | tcp::State::SynReceived);
         if is_half_open || socket.can_recv() {
@@ -212,7 +212,7 @@ impl Stack {
     }
 
     /// Removes orphans that are done.
-    fn bury(&mut self) {
+    fn remove_closed(&mut self) {
         let sockets = &mut self.sockets;
         let used_ports = &mut self.used_ports;
         self.orphans.retain(|handle| {
@@ -258,8 +258,8 @@ impl Stack {
         &mut self,
         received: &mut VecDeque<Vec<u8>>,
         core: &mut Core,
-        now: Moment,
-        out: &mut Output,
+        now: ClockReading,
+        out: &mut CoreOutput,
     ) {
         self.is_touched = false;
         let timestamp = instant(now);
@@ -272,14 +272,14 @@ impl Stack {
         }
         let mut wire = Wire { received: &mut one, sink: Some((core, now, out)), mtu: self.mtu };
         self.interface.poll(timestamp, &mut wire, &mut self.sockets);
-        self.bury();
+        self.remove_closed();
         for backlog in self.listeners.values_mut() {
             backlog.wake();
         }
     }
 
     /// When [`Self::exchange`] has something to do by itself.
-    pub(super) fn deadline(&mut self, now: Moment) -> Option<Duration> {
+    pub(super) fn deadline(&mut self, now: ClockReading) -> Option<Duration> {
         if self.is_touched {
             return Some(now.elapsed);
         }
@@ -299,7 +299,7 @@ fn new_socket() -> tcp::Socket<'static> {
     socket
 }
 
-fn instant(now: Moment) -> Instant {
+fn instant(now: ClockReading) -> Instant {
     Instant::from_micros(i64::try_from(now.elapsed.as_micros()).unwrap_or(i64::MAX))
 }
 

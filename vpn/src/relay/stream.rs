@@ -14,11 +14,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::end::SharedStack;
 use super::stack::OpenError;
-use crate::io::Clock;
+use crate::io::SystemClock;
 
 /// How a connection that says nothing is told from one whose other side is dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Liveness {
+pub struct StreamKeepalive {
     /// How often the other side is asked.
     pub interval: Duration,
     /// After so long without a word it is dead: the connection ends with an error. What is written into a connection that was
@@ -26,7 +26,7 @@ pub struct Liveness {
     pub dead_after: Duration,
 }
 
-impl Default for Liveness {
+impl Default for StreamKeepalive {
     fn default() -> Self {
         Self { interval: Duration::from_secs(10), dead_after: Duration::from_secs(30) }
     }
@@ -36,28 +36,28 @@ impl Default for Liveness {
 #[derive(Clone)]
 pub struct Dialer {
     stack: Arc<SharedStack>,
-    liveness: Liveness,
+    liveness: StreamKeepalive,
 }
 
 impl Dialer {
     pub(super) fn new(stack: Arc<SharedStack>) -> Self {
-        Self { stack, liveness: Liveness::default() }
+        Self { stack, liveness: StreamKeepalive::default() }
     }
 
     /// Watches the connections that it opens in another way.
     #[must_use]
-    pub fn with_liveness(self, liveness: Liveness) -> Self {
+    pub fn with_liveness(self, liveness: StreamKeepalive) -> Self {
         Self { liveness, ..self }
     }
 
     /// Connects to an address inside the VPN. It fails with `TimedOut` once the other side has said nothing for `patience`.
-    pub async fn dial(&self, to: SocketAddr, patience: Duration) -> io::Result<Stream> {
+    pub async fn dial(&self, to: SocketAddr, patience: Duration) -> io::Result<RelayStream> {
         let handle = self.stack.lock().connect(to, patience, self.liveness.interval).map_err(open_error)?;
         self.stack.wake();
-        let stream = Stream { stack: Arc::clone(&self.stack), handle };
-        let started = Clock.now();
+        let stream = RelayStream { stack: Arc::clone(&self.stack), handle };
+        let started = SystemClock.now();
         let outcome = poll_fn(|context| stream.poll_connected(context)).await;
-        if outcome.is_err() && Clock.now().elapsed.saturating_sub(started.elapsed) >= patience {
+        if outcome.is_err() && SystemClock.now().elapsed.saturating_sub(started.elapsed) >= patience {
             return Err(io::ErrorKind::TimedOut.into());
         }
         outcome?;
@@ -66,21 +66,21 @@ impl Dialer {
     }
 
     /// Takes connections to a port of ours.
-    pub fn listen(&self, port: u16) -> io::Result<Listener> {
+    pub fn listen(&self, port: u16) -> io::Result<RelayListener> {
         self.stack.lock().listen(port).map_err(open_error)?;
-        Ok(Listener { stack: Arc::clone(&self.stack), port })
+        Ok(RelayListener { stack: Arc::clone(&self.stack), port })
     }
 }
 
 /// Takes connections to one port, until it is dropped.
-pub struct Listener {
+pub struct RelayListener {
     stack: Arc<SharedStack>,
     port: u16,
 }
 
-impl Listener {
+impl RelayListener {
     /// The next connection.
-    pub async fn accept(&mut self) -> io::Result<(Stream, SocketAddr)> {
+    pub async fn accept(&mut self) -> io::Result<(RelayStream, SocketAddr)> {
         poll_fn(|context| {
             let mut stack = self.stack.lock();
             let Some(handle) = stack.accept(self.port, context.waker()).map_err(open_error)? else {
@@ -88,7 +88,7 @@ impl Listener {
             };
             let remote = stack.socket(handle).remote_endpoint();
             drop(stack);
-            let stream = Stream { stack: Arc::clone(&self.stack), handle };
+            let stream = RelayStream { stack: Arc::clone(&self.stack), handle };
             let remote = remote.ok_or(io::ErrorKind::ConnectionReset)?;
             Poll::Ready(Ok((stream, SocketAddr::new(remote.addr.into(), remote.port))))
         })
@@ -96,7 +96,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for RelayListener {
     fn drop(&mut self) {
         self.stack.lock().unlisten(self.port);
         self.stack.wake();
@@ -104,12 +104,12 @@ impl Drop for Listener {
 }
 
 /// A TCP connection inside the VPN.
-pub struct Stream {
+pub struct RelayStream {
     stack: Arc<SharedStack>,
     handle: SocketHandle,
 }
 
-impl Stream {
+impl RelayStream {
     fn poll_connected(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
         let mut stack = self.stack.lock();
         let socket = stack.socket(self.handle);
@@ -124,7 +124,7 @@ impl Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for RelayStream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut stack = self.stack.lock();
         let socket = stack.socket(self.handle);
@@ -151,7 +151,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for RelayStream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut stack = self.stack.lock();
         let socket = stack.socket(self.handle);
@@ -180,9 +180,9 @@ impl AsyncWrite for Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for RelayStream {
     fn drop(&mut self) {
-        self.stack.lock().abandon(self.handle);
+        self.stack.lock().close_detached(self.handle);
         self.stack.wake();
     }
 }

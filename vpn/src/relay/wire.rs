@@ -5,33 +5,33 @@ use std::collections::VecDeque;
 use smoltcp::phy::{Checksum, ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 
+use crate::clock_reading::ClockReading;
 use crate::core::Core;
-use crate::moment::Moment;
-use crate::output::{HEADROOM, Output};
+use crate::output::{CoreOutput, HEADROOM};
 
 /// Where packets of the stack go: out by the core, inside one call of the stack.
 pub(super) struct Wire<'a> {
     pub(super) received: &'a mut VecDeque<Vec<u8>>,
-    pub(super) sink: Option<(&'a mut Core, Moment, &'a mut Output)>,
+    pub(super) sink: Option<(&'a mut Core, ClockReading, &'a mut CoreOutput)>,
     pub(super) mtu: usize,
 }
 
 impl Device for Wire<'_> {
     type RxToken<'b>
-        = Received
+        = ReceivedPacket
     where
         Self: 'b;
     type TxToken<'b>
-        = Sending<'b>
+        = TransmitToken<'b>
     where
         Self: 'b;
 
-    fn receive(&mut self, _: Instant) -> Option<(Received, Sending<'_>)> {
+    fn receive(&mut self, _: Instant) -> Option<(ReceivedPacket, TransmitToken<'_>)> {
         let packet = self.received.pop_front()?;
-        Some((Received(packet), self.sending()?))
+        Some((ReceivedPacket(packet), self.sending()?))
     }
 
-    fn transmit(&mut self, _: Instant) -> Option<Sending<'_>> {
+    fn transmit(&mut self, _: Instant) -> Option<TransmitToken<'_>> {
         self.sending()
     }
 
@@ -49,32 +49,32 @@ impl Device for Wire<'_> {
 }
 
 impl Wire<'_> {
-    fn sending(&mut self) -> Option<Sending<'_>> {
+    fn sending(&mut self) -> Option<TransmitToken<'_>> {
         let (core, now, out) = self.sink.as_mut()?;
-        Some(Sending { core, now: *now, out })
+        Some(TransmitToken { core, now: *now, out })
     }
 }
 
-pub(super) struct Received(Vec<u8>);
+pub(super) struct ReceivedPacket(Vec<u8>);
 
-impl RxToken for Received {
+impl RxToken for ReceivedPacket {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
         take(&self.0[HEADROOM..])
     }
 }
 
-pub(super) struct Sending<'a> {
+pub(super) struct TransmitToken<'a> {
     core: &'a mut Core,
-    now: Moment,
-    out: &'a mut Output,
+    now: ClockReading,
+    out: &'a mut CoreOutput,
 }
 
-impl TxToken for Sending<'_> {
+impl TxToken for TransmitToken<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, write: F) -> R {
         let mut buffer = self.out.take_buffer(length);
         let result = write(&mut buffer[HEADROOM..]);
         self.core.handle_packet_from_tunnel(&buffer[HEADROOM..], self.now, self.out);
-        self.out.give_back(buffer);
+        self.out.recycle(buffer);
         result
     }
 }

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::Errno;
 use crate::key::{PresharedKey, PrivateKey, PublicKey};
-use crate::peers::{PeerConfig, Peers};
+use crate::peers::{PeerConfig, PeerSet};
 
 #[expect(clippy::option_option, reason = "not named, and named to be taken away, are two things")]
 /// A `set` operation, whole: it is carried out in full or not at all.
@@ -87,8 +87,8 @@ impl SetRequest {
     }
 
     /// The peers of a device that had `peers` and whose own name is `own`: a device is never its own peer.
-    pub(crate) fn edit(&self, peers: &Peers, own: Option<PublicKey>) -> Peers {
-        let mut edited = if self.replace_peers { Peers::default() } else { peers.clone() };
+    pub(crate) fn edit(&self, peers: &PeerSet, own: Option<PublicKey>) -> PeerSet {
+        let mut edited = if self.replace_peers { PeerSet::default() } else { peers.clone() };
         for edit in self.peers.iter().filter(|edit| Some(edit.public_key) != own) {
             edit.apply(&mut edited);
         }
@@ -120,7 +120,7 @@ impl PeerEdit {
         Ok(())
     }
 
-    fn apply(&self, peers: &mut Peers) {
+    fn apply(&self, peers: &mut PeerSet) {
         if self.remove {
             peers.remove(&self.public_key);
             return;
@@ -204,7 +204,7 @@ mod tests {
             hex(9),
             hex(2)
         );
-        let peers = parse(&text).unwrap().edit(&Peers::default(), None);
+        let peers = parse(&text).unwrap().edit(&PeerSet::default(), None);
         let first = peers.get(&PublicKey([1; 32])).unwrap();
         let second = peers.get(&PublicKey([2; 32])).unwrap();
         assert_eq!(first.persistent_keepalive, 25);
@@ -217,7 +217,7 @@ mod tests {
     fn peers_are_replaced_added_to_updated_and_removed() {
         let before = parse(&format!("public_key={}\nallowed_ip=10.0.0.1/32\npublic_key={}\n", hex(1), hex(2)))
             .unwrap()
-            .edit(&Peers::default(), None);
+            .edit(&PeerSet::default(), None);
         let keys = |text: &str| -> Vec<u8> {
             parse(text).unwrap().edit(&before, None).iter().map(|peer| peer.public_key.0[0]).collect()
         };
@@ -233,7 +233,7 @@ mod tests {
     fn a_device_is_not_its_own_peer() {
         let own = PublicKey([1; 32]);
         let request = parse(&format!("public_key={}\npublic_key={}\n", hex(1), hex(2))).unwrap();
-        assert_eq!(request.edit(&Peers::default(), Some(own)).len(), 1);
+        assert_eq!(request.edit(&PeerSet::default(), Some(own)).len(), 1);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::key::{PresharedKey, PrivateKey};
-use crate::peers::Peers;
+use crate::peers::PeerSet;
 use crate::stats::PeerStats;
 
 /// A device, as `get=1` shows it.
@@ -11,7 +11,7 @@ pub(crate) struct DeviceState<'a> {
     pub(crate) private_key: Option<&'a PrivateKey>,
     pub(crate) listen_port: u16,
     pub(crate) fwmark: u32,
-    pub(crate) peers: &'a Peers,
+    pub(crate) peers: &'a PeerSet,
     pub(crate) stats: Vec<PeerStats>,
 }
 
@@ -73,7 +73,7 @@ mod tests {
         let mut peer = PeerConfig::new(PublicKey([0xab; 32]));
         peer.persistent_keepalive = 25;
         peer.allowed_ips = ["10.0.0.1/32", "fd00::1/128"].map(|prefix| prefix.parse().unwrap()).into();
-        let peers: Peers = [peer].into_iter().collect();
+        let peers: PeerSet = [peer].into_iter().collect();
         let private_key = PrivateKey::from_bytes([0x11; 32]);
         let state = DeviceState {
             private_key: Some(&private_key),

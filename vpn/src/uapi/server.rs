@@ -13,8 +13,8 @@ use std::time::Duration;
 use super::Errno;
 use super::request::SetRequest;
 use super::response::DeviceState;
-use crate::device::Shared;
-use crate::io::Clock;
+use crate::device::DeviceInner;
+use crate::io::SystemClock;
 use crate::key::PrivateKey;
 
 /// Where `wg` looks.
@@ -42,14 +42,14 @@ pub struct ServeError {
 }
 
 /// Serves a device's socket until it is dropped.
-pub struct Server {
+pub struct UapiServer {
     path: PathBuf,
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Server {
-    pub(crate) fn start(path: PathBuf, shared: Arc<Shared>) -> Result<Self, ServeError> {
+impl UapiServer {
+    pub(crate) fn start(path: PathBuf, shared: Arc<DeviceInner>) -> Result<Self, ServeError> {
         let fail = |source| ServeError { path: path.clone(), source };
         let listener = listen(&path).map_err(fail)?;
         let stopping = Arc::new(AtomicBool::new(false));
@@ -60,7 +60,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for UapiServer {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Release);
         // The acceptor waits for a client: be one.
@@ -91,7 +91,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 
 struct Acceptor {
     listener: UnixListener,
-    shared: Arc<Shared>,
+    shared: Arc<DeviceInner>,
     stopping: Arc<AtomicBool>,
 }
 
@@ -118,7 +118,7 @@ impl Acceptor {
     }
 }
 
-fn serve(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
+fn serve(stream: &UnixStream, shared: &DeviceInner) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut reader = BufReader::new(io::Read::take(stream, LARGEST_REQUEST));
@@ -150,7 +150,7 @@ fn read_operation(reader: &mut impl BufRead) -> io::Result<Option<Vec<String>>> 
     }
 }
 
-fn operate(lines: &[String], shared: &Shared) -> Result<String, Errno> {
+fn operate(lines: &[String], shared: &DeviceInner) -> Result<String, Errno> {
     let Some((operation, rest)) = lines.split_first() else {
         return Err(Errno::Protocol);
     };
@@ -164,7 +164,7 @@ fn operate(lines: &[String], shared: &Shared) -> Result<String, Errno> {
     }
 }
 
-fn get(shared: &Shared) -> String {
+fn get(shared: &DeviceInner) -> String {
     let listen_port = shared.sockets().port;
     let fwmark = shared.fwmark();
     let core = shared.core();
@@ -178,14 +178,14 @@ fn get(shared: &Shared) -> String {
     .render()
 }
 
-fn set(request: &SetRequest, shared: &Shared) -> Result<(), Errno> {
+fn set(request: &SetRequest, shared: &DeviceInner) -> Result<(), Errno> {
     if let Some(port) = request.listen_port {
         shared.set_listen_port(port).map_err(|_| Errno::AddressInUse)?;
     }
     if let Some(fwmark) = request.fwmark {
         shared.set_fwmark(fwmark).map_err(|_| Errno::Invalid)?;
     }
-    let now = Clock.now();
+    let now = SystemClock.now();
     let mut core = shared.core();
     if let Some(private_key) = &request.private_key {
         core.set_private_key(private_key.clone(), now);

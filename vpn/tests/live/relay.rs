@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use keelway_vpn::{Event, Limits, PeerConfig, Peers, PublicKey, Relay, RelayConfig};
+use keelway_vpn::{CoreLimits, PeerConfig, PeerSet, PublicKey, Relay, RelayConfig, VpnEvent};
 
 use super::{MEGABYTE, SECOND, on_host, ours, program};
 use crate::support::{
@@ -24,7 +24,7 @@ pub(crate) fn relay(namespace: &Namespace) -> Relay {
             listen_port: 51820,
             addresses: vec![v4(RELAY), v6(RELAY)],
             mtu: 1420,
-            limits: Limits::default(),
+            limits: CoreLimits::default(),
         })
         .unwrap()
     });
@@ -32,7 +32,7 @@ pub(crate) fn relay(namespace: &Namespace) -> Relay {
     relay
 }
 
-fn ends() -> Peers {
+fn ends() -> PeerSet {
     let end = |number| {
         let mut peer = PeerConfig::new(public_key(number));
         peer.allowed_ips = [v4(number).into(), v6(number).into()].into();
@@ -65,11 +65,11 @@ fn peers_reach_each_other_through_a_relay() {
         reach(&a, &b, v6(2));
         transfer(&a, &b, v4(2), 50 * MEGABYTE);
         transfer(&b, &a, v6(1), 50 * MEGABYTE);
-        let told: Vec<Event> = std::iter::from_fn(|| events.try_recv().ok()).collect();
+        let told: Vec<VpnEvent> = std::iter::from_fn(|| events.try_recv().ok()).collect();
         for number in [1, 2] {
             let key = public_key(number);
-            assert!(told.contains(&Event::HandshakeCompleted(key)));
-            let seen = |event: &Event| matches!(event, Event::Roamed { peer, .. } if *peer == key);
+            assert!(told.contains(&VpnEvent::HandshakeCompleted(key)));
+            let seen = |event: &VpnEvent| matches!(event, VpnEvent::Roamed { peer, .. } if *peer == key);
             assert!(told.iter().any(seen), "where a peer was seen");
         }
     });

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;
 
-use keelway_vpn::relay::{Dialer, Stream};
+use keelway_vpn::relay::{Dialer, RelayStream};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -37,7 +37,7 @@ fn echo(mut stream: TcpStream) {
     }
 }
 
-async fn echo_noise(stream: Stream, bytes: usize) {
+async fn echo_noise(stream: RelayStream, bytes: usize) {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let writing = async {
         let mut noise = Noise::new(7);

@@ -7,7 +7,7 @@ mod world;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use keelway_vpn::{Event, Limits, Route};
+use keelway_vpn::{CoreLimits, PacketRoute, VpnEvent};
 use proptest::prelude::*;
 use world::{DELAY, Fate, World, address, packet, peer, preshared, public_key};
 
@@ -28,7 +28,7 @@ fn counter(datagram: &[u8]) -> u64 {
 
 #[test]
 fn the_first_packets_wait_for_the_handshake_and_arrive_in_order() {
-    let mut world = World::pair(&Limits::default());
+    let mut world = World::pair(&CoreLimits::default());
     for mark in 0..5 {
         world.send(0, &packet(0, 1, mark));
     }
@@ -42,7 +42,7 @@ fn the_first_packets_wait_for_the_handshake_and_arrive_in_order() {
 
 #[test]
 fn messages_are_padded_to_sixteen_bytes() {
-    let mut world = World::pair(&Limits::default());
+    let mut world = World::pair(&CoreLimits::default());
     world.send(0, &packet(0, 1, 0));
     world.run(SECOND);
     let lengths: Vec<_> = world.log.iter().filter(|(_, bytes)| kind(bytes) == DATA && bytes.len() > 32).collect();
@@ -52,7 +52,7 @@ fn messages_are_padded_to_sixteen_bytes() {
 
 #[test]
 fn keys_are_renewed_by_time_and_no_packet_is_lost() {
-    let mut world = World::pair(&Limits::default());
+    let mut world = World::pair(&CoreLimits::default());
     for mark in 0..400 {
         world.send(0, &packet(0, 1, mark));
         world.send(1, &packet(1, 0, mark));
@@ -67,7 +67,7 @@ fn keys_are_renewed_by_time_and_no_packet_is_lost() {
 
 #[test]
 fn keys_are_renewed_by_messages_and_no_packet_is_lost() {
-    let limits = Limits { rekey_after_messages: 1000, reject_after_messages: 1200, ..Limits::default() };
+    let limits = CoreLimits { rekey_after_messages: 1000, reject_after_messages: 1200, ..CoreLimits::default() };
     let mut world = World::pair(&limits);
     for mark in 0..5500 {
         world.send(0, &packet(0, 1, mark));
@@ -83,7 +83,7 @@ fn keys_are_renewed_by_messages_and_no_packet_is_lost() {
 
 #[test]
 fn nothing_is_sent_under_a_spent_key() {
-    let limits = Limits { rekey_after_messages: 1000, reject_after_messages: 1200, ..Limits::default() };
+    let limits = CoreLimits { rekey_after_messages: 1000, reject_after_messages: 1200, ..CoreLimits::default() };
     let mut world = World::pair(&limits);
     world.send(0, &packet(0, 1, 0));
     world.run(SECOND);
@@ -108,7 +108,7 @@ fn nothing_is_sent_under_a_spent_key() {
 
 #[test]
 fn a_key_dies_after_180_seconds_of_silence() {
-    let mut world = World::pair(&Limits::default());
+    let mut world = World::pair(&CoreLimits::default());
     world.send(0, &packet(0, 1, 0));
     world.run(SECOND * 200);
     world.log.clear();
@@ -120,12 +120,12 @@ fn a_key_dies_after_180_seconds_of_silence() {
 
 #[test]
 fn an_initiation_is_repeated_every_five_seconds_for_ninety() {
-    let mut world = World::pair(&Limits::default());
+    let mut world = World::pair(&CoreLimits::default());
     world.fate = Box::new(|_, _| Fate::Lose);
     world.send(0, &packet(0, 1, 0));
     world.run(SECOND * 300);
     assert!((17..=19).contains(&world.log.len()), "{} initiations", world.log.len());
-    assert!(world.nodes[0].events.contains(&Event::Expired(public_key(1))));
+    assert!(world.nodes[0].events.contains(&VpnEvent::Expired(public_key(1))));
     world.fate = Box::new(|_, _| Fate::Deliver);
     world.send(0, &packet(0, 1, 7));
     world.run(SECOND);
@@ -134,7 +134,7 @@ fn an_initiation_is_repeated_every_five_seconds_for_ninety() {
 
 #[test]
 fn what_waits_for_a_handshake_is_bounded() {
-    let limits = Limits { staged_bytes: 600, ..Limits::default() };
+    let limits = CoreLimits { staged_bytes: 600, ..CoreLimits::default() };
     let mut world = World::pair(&limits);
     for mark in 0..1000 {
         world.send(0, &packet(0, 1, mark));
@@ -152,8 +152,8 @@ fn a_preshared_key_must_be_the_same() {
         first.preshared_key = preshared(7);
         let mut second = peer(0, false);
         second.preshared_key = preshared(if right { 7 } else { 8 });
-        world.add(0, Route::Local, &Limits::default(), vec![first]);
-        world.add(1, Route::Local, &Limits::default(), vec![second]);
+        world.add(0, PacketRoute::Local, &CoreLimits::default(), vec![first]);
+        world.add(1, PacketRoute::Local, &CoreLimits::default(), vec![second]);
         world.send(0, &packet(0, 1, 0));
         world.run(SECOND * 20);
         assert_eq!(world.marks(1).len(), expected);
@@ -162,7 +162,7 @@ fn a_preshared_key_must_be_the_same() {
 
 #[test]
 fn a_new_preshared_key_loses_no_packet() {
-    let mut world = World::pair(&Limits::default());
+    let mut world = World::pair(&CoreLimits::default());
     let mut mark = 0;
     let mut talk = |world: &mut World, seconds: u32| {
         for _ in 0..seconds * 10 {
@@ -189,8 +189,8 @@ fn keepalives_keep_their_interval_and_it_can_change() {
     let mut world = World::new();
     let mut first = peer(1, true);
     first.persistent_keepalive = 5;
-    world.add(0, Route::Local, &Limits::default(), vec![first.clone()]);
-    world.add(1, Route::Local, &Limits::default(), vec![peer(0, false)]);
+    world.add(0, PacketRoute::Local, &CoreLimits::default(), vec![first.clone()]);
+    world.add(1, PacketRoute::Local, &CoreLimits::default(), vec![peer(0, false)]);
     let count =
         |world: &World| world.log.iter().filter(|(from, bytes)| *from == address(0) && kind(bytes) == DATA).count();
     world.run(SECOND);
@@ -212,8 +212,8 @@ fn a_keepalive_comes_back_after_a_long_outage() {
     let mut world = World::new();
     let mut first = peer(1, true);
     first.persistent_keepalive = 25;
-    world.add(0, Route::Local, &Limits::default(), vec![first]);
-    world.add(1, Route::Local, &Limits::default(), vec![peer(0, false)]);
+    world.add(0, PacketRoute::Local, &CoreLimits::default(), vec![first]);
+    world.add(1, PacketRoute::Local, &CoreLimits::default(), vec![peer(0, false)]);
     world.run(SECOND);
     world.fate = Box::new(|_, _| Fate::Lose);
     world.run(SECOND * 900);
@@ -224,7 +224,7 @@ fn a_keepalive_comes_back_after_a_long_outage() {
 
 #[test]
 fn an_endpoint_follows_authenticated_packets_and_nothing_else() {
-    let mut world = World::pair(&Limits::default());
+    let mut world = World::pair(&CoreLimits::default());
     world.send(0, &packet(0, 1, 0));
     world.run(SECOND);
     let elsewhere = SocketAddr::from(([198, 51, 100, 7], 4000));
@@ -233,7 +233,7 @@ fn an_endpoint_follows_authenticated_packets_and_nothing_else() {
     world.run(SECOND);
     let endpoint = |world: &World| world.nodes[1].core.stats().next().unwrap().endpoint;
     assert_eq!(endpoint(&world), Some(elsewhere));
-    assert!(world.nodes[1].events.contains(&Event::Roamed { peer: public_key(0), endpoint: elsewhere }));
+    assert!(world.nodes[1].events.contains(&VpnEvent::Roamed { peer: public_key(0), endpoint: elsewhere }));
     world.send(1, &packet(1, 0, 2));
     world.run(SECOND);
     assert_eq!(world.marks(0), [2]);
@@ -248,11 +248,11 @@ fn an_endpoint_follows_authenticated_packets_and_nothing_else() {
 
 #[test]
 fn a_replayed_initiation_moves_no_endpoint_even_after_a_restart() {
-    let mut world = World::pair(&Limits::default());
+    let mut world = World::pair(&CoreLimits::default());
     world.send(0, &packet(0, 1, 0));
     world.run(SECOND);
     let recorded = world.log.clone();
-    world.restart(1, &Limits::default(), vec![peer(0, true)]);
+    world.restart(1, &CoreLimits::default(), vec![peer(0, true)]);
     for (_, bytes) in recorded {
         world.inject(1, SocketAddr::from(([203, 0, 113, 9], 5000)), &bytes);
     }
@@ -263,10 +263,10 @@ fn a_replayed_initiation_moves_no_endpoint_even_after_a_restart() {
 
 #[test]
 fn a_restarted_end_is_back_one_round_trip_after_the_others_next_packet() {
-    let mut world = World::pair(&Limits::default());
+    let mut world = World::pair(&CoreLimits::default());
     world.send(0, &packet(0, 1, 0));
     world.run(SECOND);
-    world.restart(1, &Limits::default(), vec![peer(0, true)]);
+    world.restart(1, &CoreLimits::default(), vec![peer(0, true)]);
     world.run(SECOND);
     world.send(0, &packet(0, 1, 1));
     // The packet arrives, and then one round trip agrees on a key.
@@ -282,10 +282,10 @@ fn a_restarted_end_is_back_one_round_trip_after_the_others_next_packet() {
 
 #[test]
 fn a_restarted_end_that_hears_later_where_its_peer_is_comes_back_as_fast() {
-    let mut world = World::pair(&Limits::default());
+    let mut world = World::pair(&CoreLimits::default());
     world.send(0, &packet(0, 1, 0));
     world.run(SECOND);
-    world.restart(1, &Limits::default(), vec![peer(0, false)]);
+    world.restart(1, &CoreLimits::default(), vec![peer(0, false)]);
     world.set_peers(1, vec![peer(0, true)]);
     world.send(0, &packet(0, 1, 1));
     world.run(DELAY + ROUND_TRIP);
@@ -294,7 +294,7 @@ fn a_restarted_end_that_hears_later_where_its_peer_is_comes_back_as_fast() {
 
 #[test]
 fn packets_out_of_order_arrive_and_replayed_or_late_ones_do_not() {
-    let mut world = World::pair(&Limits::default());
+    let mut world = World::pair(&CoreLimits::default());
     world.send(0, &packet(0, 1, 0));
     world.run(SECOND);
     world.fate = Box::new(|_, _| Fate::Lose);
@@ -316,9 +316,9 @@ fn packets_out_of_order_arrive_and_replayed_or_late_ones_do_not() {
 #[test]
 fn under_load_a_sender_proves_its_address_by_a_cookie() {
     let mut world = World::new();
-    world.add(0, Route::Local, &Limits::default(), vec![peer(1, true)]);
-    let loaded = Limits { handshakes_per_second: 0, ..Limits::default() };
-    world.add(1, Route::Local, &loaded, vec![peer(0, false)]);
+    world.add(0, PacketRoute::Local, &CoreLimits::default(), vec![peer(1, true)]);
+    let loaded = CoreLimits { handshakes_per_second: 0, ..CoreLimits::default() };
+    world.add(1, PacketRoute::Local, &loaded, vec![peer(0, false)]);
     world.send(0, &packet(0, 1, 0));
     world.run(SECOND);
     assert!(world.log.iter().any(|(_, bytes)| kind(bytes) == COOKIE));
@@ -331,9 +331,9 @@ fn under_load_a_sender_proves_its_address_by_a_cookie() {
 #[test]
 fn a_source_that_proved_itself_is_still_bounded() {
     let mut world = World::new();
-    world.add(0, Route::Local, &Limits::default(), vec![peer(1, true)]);
-    let loaded = Limits { handshakes_per_second: 0, handshakes_per_source: 0, ..Limits::default() };
-    world.add(1, Route::Local, &loaded, vec![peer(0, false)]);
+    world.add(0, PacketRoute::Local, &CoreLimits::default(), vec![peer(1, true)]);
+    let loaded = CoreLimits { handshakes_per_second: 0, handshakes_per_source: 0, ..CoreLimits::default() };
+    world.add(1, PacketRoute::Local, &loaded, vec![peer(0, false)]);
     world.send(0, &packet(0, 1, 0));
     world.run(SECOND * 20);
     assert_eq!(world.handshakes(1), 0);
@@ -341,7 +341,7 @@ fn a_source_that_proved_itself_is_still_bounded() {
 
 #[test]
 fn a_source_that_is_not_the_peers_is_dropped() {
-    let mut world = World::pair(&Limits::default());
+    let mut world = World::pair(&CoreLimits::default());
     world.send(0, &packet(0, 1, 0));
     world.send(0, &packet(5, 1, 1));
     world.run(SECOND);
@@ -352,9 +352,9 @@ fn a_source_that_is_not_the_peers_is_dropped() {
 #[test]
 fn changing_one_peer_disturbs_no_other_and_none_of_its_own() {
     let mut world = World::new();
-    world.add(0, Route::Local, &Limits::default(), vec![peer(1, true), peer(2, true)]);
-    world.add(1, Route::Local, &Limits::default(), vec![peer(0, false)]);
-    world.add(2, Route::Local, &Limits::default(), vec![peer(0, false)]);
+    world.add(0, PacketRoute::Local, &CoreLimits::default(), vec![peer(1, true), peer(2, true)]);
+    world.add(1, PacketRoute::Local, &CoreLimits::default(), vec![peer(0, false)]);
+    world.add(2, PacketRoute::Local, &CoreLimits::default(), vec![peer(0, false)]);
     for mark in 0..100 {
         world.send(0, &packet(0, 1, mark));
         world.send(0, &packet(0, 2, mark));
@@ -375,13 +375,13 @@ fn changing_one_peer_disturbs_no_other_and_none_of_its_own() {
 #[test]
 fn a_relay_hands_packets_from_peer_to_peer_and_keeps_its_own() {
     let mut world = World::new();
-    let relay = Route::Relay(vec!["10.0.0.1".parse().unwrap()]);
-    world.add(0, relay, &Limits::default(), vec![peer(1, false), peer(2, false)]);
+    let relay = PacketRoute::Relay(vec!["10.0.0.1".parse().unwrap()]);
+    world.add(0, relay, &CoreLimits::default(), vec![peer(1, false), peer(2, false)]);
     for number in [1, 2] {
         let mut to_relay = peer(0, true);
         to_relay.persistent_keepalive = 25;
         to_relay.allowed_ips.insert("10.0.0.0/24".parse().unwrap());
-        world.add(number, Route::Local, &Limits::default(), vec![to_relay]);
+        world.add(number, PacketRoute::Local, &CoreLimits::default(), vec![to_relay]);
     }
     world.run(SECOND);
     world.send(1, &packet(1, 2, 5));
@@ -402,7 +402,7 @@ fn a_relay_hands_packets_from_peer_to_peer_and_keeps_its_own() {
 
 #[test]
 fn another_identity_ends_all_sessions_and_the_same_one_none() {
-    let mut world = World::pair(&Limits::default());
+    let mut world = World::pair(&CoreLimits::default());
     world.send(0, &packet(0, 1, 0));
     world.run(SECOND);
     let now = world.now;
@@ -445,7 +445,7 @@ proptest! {
         datagrams in proptest::collection::vec(datagram(), 1..20),
         flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0..8u8), 20),
     ) {
-        let mut world = World::pair(&Limits::default());
+        let mut world = World::pair(&CoreLimits::default());
         world.send(0, &packet(0, 1, 0));
         world.run(SECOND);
         world.send(1, &packet(1, 0, 1));
@@ -474,7 +474,7 @@ proptest! {
 
     #[test]
     fn no_packet_from_the_tunnel_panics(packets in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..2000), 1..20)) {
-        let mut world = World::pair(&Limits::default());
+        let mut world = World::pair(&CoreLimits::default());
         for mut bytes in packets {
             world.send(0, &bytes);
             if bytes.len() >= 20 {

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use keelway_vpn::{
-    Config, Core, Event, HEADROOM, Limits, Moment, Output, Path, PeerConfig, Peers, PresharedKey, PrivateKey,
-    PublicKey, Route,
+    ClockReading, Config, Core, CoreLimits, CoreOutput, DatagramPath, HEADROOM, PacketRoute, PeerConfig, PeerSet,
+    PresharedKey, PrivateKey, PublicKey, VpnEvent,
 };
 
 /// How long a datagram is on its way.
@@ -17,7 +17,7 @@ pub(crate) struct Node {
     pub(crate) core: Core,
     pub(crate) address: SocketAddr,
     pub(crate) delivered: Vec<Vec<u8>>,
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<VpnEvent>,
 }
 
 pub(crate) struct Flight {
@@ -37,7 +37,7 @@ pub(crate) enum Fate {
 }
 
 pub(crate) struct World {
-    pub(crate) now: Moment,
+    pub(crate) now: ClockReading,
     pub(crate) nodes: Vec<Node>,
     pub(crate) in_flight: Vec<Flight>,
     /// Every datagram that was ever sent.
@@ -89,7 +89,7 @@ pub(crate) fn mark(packet: &[u8]) -> u32 {
 impl World {
     pub(crate) fn new() -> Self {
         Self {
-            now: Moment { elapsed: Duration::from_secs(1000), unix: Duration::from_secs(1_800_000_000) },
+            now: ClockReading { elapsed: Duration::from_secs(1000), unix: Duration::from_secs(1_800_000_000) },
             nodes: Vec::new(),
             in_flight: Vec::new(),
             log: Vec::new(),
@@ -99,29 +99,29 @@ impl World {
     }
 
     /// Two nodes that know each other; only the first knows where the other is.
-    pub(crate) fn pair(limits: &Limits) -> Self {
+    pub(crate) fn pair(limits: &CoreLimits) -> Self {
         let mut world = Self::new();
-        world.add(0, Route::Local, limits, vec![peer(1, true)]);
-        world.add(1, Route::Local, limits, vec![peer(0, false)]);
+        world.add(0, PacketRoute::Local, limits, vec![peer(1, true)]);
+        world.add(1, PacketRoute::Local, limits, vec![peer(0, false)]);
         world
     }
 
-    pub(crate) fn core(&self, number: u8, route: Route, limits: &Limits, peers: Vec<PeerConfig>) -> Core {
+    pub(crate) fn core(&self, number: u8, route: PacketRoute, limits: &CoreLimits, peers: Vec<PeerConfig>) -> Core {
         let config = Config { private_key: Some(private_key(number)), route, mtu: 1420 };
         let mut core = Core::new(config, limits.clone(), u32::from(number) << 16, self.now);
         core.set_peers(&peers.into_iter().collect(), self.now);
         core
     }
 
-    pub(crate) fn add(&mut self, number: u8, route: Route, limits: &Limits, peers: Vec<PeerConfig>) {
+    pub(crate) fn add(&mut self, number: u8, route: PacketRoute, limits: &CoreLimits, peers: Vec<PeerConfig>) {
         let core = self.core(number, route, limits, peers);
         self.by_address.insert(address(number), self.nodes.len());
         self.nodes.push(Node { core, address: address(number), delivered: Vec::new(), events: Vec::new() });
     }
 
     /// A process that starts anew: everything but its configuration is lost.
-    pub(crate) fn restart(&mut self, number: u8, limits: &Limits, peers: Vec<PeerConfig>) {
-        let core = self.core(number, Route::Local, limits, peers);
+    pub(crate) fn restart(&mut self, number: u8, limits: &CoreLimits, peers: Vec<PeerConfig>) {
+        let core = self.core(number, PacketRoute::Local, limits, peers);
         self.nodes[usize::from(number)].core = core;
     }
 
@@ -133,7 +133,7 @@ impl World {
     }
 
     pub(crate) fn set_peers(&mut self, number: u8, peers: Vec<PeerConfig>) -> usize {
-        let wanted: Peers = peers.into_iter().collect();
+        let wanted: PeerSet = peers.into_iter().collect();
         self.nodes[usize::from(number)].core.set_peers(&wanted, self.now).len()
     }
 
@@ -147,7 +147,7 @@ impl World {
     pub(crate) fn inject(&mut self, to: u8, from: SocketAddr, bytes: &[u8]) {
         let now = self.now;
         self.with(usize::from(to), |core, out| {
-            core.handle_datagram(Path::to(from), bytes, now, out);
+            core.handle_datagram(DatagramPath::to(from), bytes, now, out);
         });
     }
 
@@ -171,7 +171,7 @@ impl World {
 
     pub(crate) fn handshakes(&self, number: u8) -> usize {
         let events = &self.nodes[usize::from(number)].events;
-        events.iter().filter(|event| matches!(event, Event::HandshakeCompleted(_))).count()
+        events.iter().filter(|event| matches!(event, VpnEvent::HandshakeCompleted(_))).count()
     }
 
     fn deliver(&mut self) {
@@ -184,13 +184,13 @@ impl World {
             };
             let now = self.now;
             self.with(node, |core, out| {
-                core.handle_datagram(Path::to(flight.from), &flight.bytes, now, out);
+                core.handle_datagram(DatagramPath::to(flight.from), &flight.bytes, now, out);
             });
         }
     }
 
-    fn with(&mut self, number: usize, act: impl FnOnce(&mut Core, &mut Output)) {
-        let mut out = Output::new();
+    fn with(&mut self, number: usize, act: impl FnOnce(&mut Core, &mut CoreOutput)) {
+        let mut out = CoreOutput::new();
         let node = &mut self.nodes[number];
         act(&mut node.core, &mut out);
         for (path, bytes) in out.datagrams() {

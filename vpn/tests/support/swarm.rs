@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use keelway_vpn::{Clock, Config, Core, Limits, Output, Path, PeerConfig, PrivateKey, PublicKey, Route};
+use keelway_vpn::{
+    Config, Core, CoreLimits, CoreOutput, DatagramPath, PacketRoute, PeerConfig, PrivateKey, PublicKey, SystemClock,
+};
 
 use super::namespace::Namespace;
 
@@ -113,14 +115,14 @@ impl Flood {
 }
 
 fn begin(key: &PrivateKey, to: SocketAddr, server: PublicKey) -> (Core, Vec<u8>) {
-    let now = Clock.now();
-    let config = Config { private_key: Some(key.clone()), route: Route::Local, mtu: 1420 };
-    let mut core = Core::new(config, Limits::default(), 1, now);
+    let now = SystemClock.now();
+    let config = Config { private_key: Some(key.clone()), route: PacketRoute::Local, mtu: 1420 };
+    let mut core = Core::new(config, CoreLimits::default(), 1, now);
     let mut peer = PeerConfig::new(server);
     peer.endpoint = Some(to);
     peer.persistent_keepalive = 1;
     core.set_peers(&[peer].into_iter().collect(), now);
-    let mut out = Output::new();
+    let mut out = CoreOutput::new();
     core.poll_timers(now, &mut out);
     let initiation = out.datagrams().next().unwrap().1.to_vec();
     (core, initiation)
@@ -136,8 +138,8 @@ fn shake(socket: &UdpSocket, key: &PrivateKey, to: SocketAddr, server: PublicKey
         let Ok(length) = socket.recv(&mut buffer) else {
             continue;
         };
-        let mut out = Output::new();
-        core.handle_datagram(Path::to(to), &buffer[..length], Clock.now(), &mut out);
+        let mut out = CoreOutput::new();
+        core.handle_datagram(DatagramPath::to(to), &buffer[..length], SystemClock.now(), &mut out);
         if core.stats().all(|peer| peer.last_handshake.is_some()) {
             for (_, datagram) in out.datagrams() {
                 socket.send_to(datagram, to).unwrap();

@@ -23,7 +23,7 @@ const TICKS: f64 = 100.0;
 
 /// How a program ended.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct ProgramExit {
     pub(crate) status: ExitStatus,
     pub(crate) began: Instant,
     pub(crate) wall: Duration,
@@ -33,7 +33,7 @@ pub(crate) struct Ended {
 }
 
 /// Runs a program to its end. All that it writes goes to a file.
-pub(crate) fn run(command: &mut Command, log: &Path) -> Result<Ended> {
+pub(crate) fn run(command: &mut Command, log: &Path) -> Result<ProgramExit> {
     let file = File::create(log).with_context(|| format!("create {}", log.display()))?;
     let second = file.try_clone().with_context(|| format!("open {}", log.display()))?;
     let began = Instant::now();
@@ -52,7 +52,7 @@ pub(crate) fn run(command: &mut Command, log: &Path) -> Result<Ended> {
     }
     let cpu = processor_time(pid)?;
     let status = child.wait().context("wait for a test")?;
-    Ok(Ended { status, began, wall: began.elapsed(), cpu, log: log.to_owned() })
+    Ok(ProgramExit { status, began, wall: began.elapsed(), cpu, log: log.to_owned() })
 }
 
 /// A pidfd is readable once its process has ended.

@@ -4,10 +4,10 @@ use std::{fmt::Write as _, fs, path::Path, time::Instant};
 
 use anyhow::{Context, Result};
 
-use super::Outcome;
+use super::TestOutcome;
 
 /// One line, as soon as a program has ended.
-pub(crate) fn line(outcome: &Outcome) -> String {
+pub(crate) fn line(outcome: &TestOutcome) -> String {
     let word = if outcome.ended.status.success() { "ok" } else { "failed" };
     let wall = outcome.ended.wall.as_secs_f64();
     let cores = outcome.ended.cpu / wall.max(0.01);
@@ -15,9 +15,9 @@ pub(crate) fn line(outcome: &Outcome) -> String {
 }
 
 /// When each program began and ended, in seconds of the run, and its processor time.
-pub(crate) fn times(outcomes: &[Outcome], began: Instant, path: &Path) -> Result<()> {
+pub(crate) fn times(outcomes: &[TestOutcome], began: Instant, path: &Path) -> Result<()> {
     let mut text = "name\tstart\tend\tcpu\n".to_owned();
-    for Outcome { name, ended, .. } in outcomes {
+    for TestOutcome { name, ended, .. } in outcomes {
         let start = ended.began.saturating_duration_since(began).as_secs_f64();
         let end = start + ended.wall.as_secs_f64();
         let _ = writeln!(text, "{name}\t{start:.1}\t{end:.1}\t{:.1}", ended.cpu);
@@ -26,7 +26,7 @@ pub(crate) fn times(outcomes: &[Outcome], began: Instant, path: &Path) -> Result
 }
 
 /// Tests that failed and then passed, with both logs.
-pub(crate) fn flaky(outcomes: &[Outcome], path: &Path) -> Result<()> {
+pub(crate) fn flaky(outcomes: &[TestOutcome], path: &Path) -> Result<()> {
     let mut text = "program\ttest\tfailed\tpassed\n".to_owned();
     for outcome in outcomes {
         for (test, log) in &outcome.flaky {

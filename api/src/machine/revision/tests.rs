@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{
-    CertificateFiles, Check, Container, DataRemoval, File, Format, Liveness, MachineConfig, Mount, OnChange, Pod,
-    Resources, Servers, Start, hex,
+    CertificateFiles, ConfigFormat, Container, ContainerCheck, ContainerResources, DataRemoval, HaproxyServers,
+    Liveness, MachineConfig, Mount, OnChange, Pod, PodFile, Start, hex,
 };
 use crate::{name::PodName, registry::RegistryCredentials};
 
-fn file(path: &str, content: &[u8], on_change: OnChange) -> File {
-    File { path: path.to_owned(), content: content.to_vec(), on_change }
+fn file(path: &str, content: &[u8], on_change: OnChange) -> PodFile {
+    PodFile { path: path.to_owned(), content: content.to_vec(), on_change }
 }
 
 fn plain() -> Pod {
@@ -26,7 +26,7 @@ fn plain() -> Pod {
     }
 }
 
-fn container(name: &str, check: Option<Check>) -> Container {
+fn container(name: &str, check: Option<ContainerCheck>) -> Container {
     Container {
         name: name.to_owned(),
         image: format!("example.test/{name}:1"),
@@ -35,7 +35,7 @@ fn container(name: &str, check: Option<Check>) -> Container {
             Mount { source: "files".to_owned(), target: "/etc/keelway".to_owned(), read_only: true },
             Mount { source: "data".to_owned(), target: "/var/lib/data".to_owned(), read_only: false },
         ],
-        resources: Resources { cpu_request_millis: 250, cpu_limit_millis: None, memory_limit_bytes: 1 << 31 },
+        resources: ContainerResources { cpu_request_millis: 250, cpu_limit_millis: None, memory_limit_bytes: 1 << 31 },
         stop_seconds: 30,
         liveness: check.map(|check| Liveness {
             check,
@@ -48,7 +48,7 @@ fn container(name: &str, check: Option<Check>) -> Container {
 }
 
 fn member() -> Pod {
-    let check = Check::Https {
+    let check = ContainerCheck::Https {
         address: "[fd00::1]:2379".parse().unwrap(),
         path: "/livez".to_owned(),
         server_name: "etcd-0".to_owned(),
@@ -73,10 +73,14 @@ fn member() -> Pod {
 }
 
 fn ingress() -> Pod {
-    let socket =
-        Check::Socket { path: "run/admin.sock".to_owned(), request: "show info".to_owned(), answer: "Name".to_owned() };
-    let http = Check::Http { address: "127.0.0.1:9000".parse().unwrap(), path: "/healthz?a=b".to_owned() };
-    let limited = Resources { cpu_request_millis: 1, cpu_limit_millis: Some(500), memory_limit_bytes: 64 << 20 };
+    let socket = ContainerCheck::Socket {
+        path: "run/admin.sock".to_owned(),
+        request: "show info".to_owned(),
+        answer: "Name".to_owned(),
+    };
+    let http = ContainerCheck::Http { address: "127.0.0.1:9000".parse().unwrap(), path: "/healthz?a=b".to_owned() };
+    let limited =
+        ContainerResources { cpu_request_millis: 1, cpu_limit_millis: Some(500), memory_limit_bytes: 64 << 20 };
     Pod {
         files: vec![file("haproxy.cfg", b"defaults\n", OnChange::Restart), file("empty", b"", OnChange::Restart)],
         data: vec!["run".to_owned(), "data".to_owned()],
@@ -84,7 +88,7 @@ fn ingress() -> Pod {
             container("gateway", Some(http)),
             Container { resources: limited, ..container("haproxy", Some(socket)) },
         ],
-        servers: Some(Servers {
+        servers: Some(HaproxyServers {
             options: "check inter 1s".to_owned(),
             addresses: [("api/kube-apiserver-0".to_owned(), "10.0.0.1:6443".parse().unwrap())].into(),
         }),
@@ -110,7 +114,7 @@ fn pods() -> BTreeMap<PodName, Pod> {
 fn config() -> MachineConfig {
     let others: BTreeSet<_> = ["fedcba9876543210".parse().unwrap()].into();
     MachineConfig {
-        format: Format::One,
+        format: ConfigFormat::One,
         installation: "00000000000000ff".parse().unwrap(),
         term: 3,
         generation: 7,
@@ -165,7 +169,7 @@ fn digests_are_those_of_v0_1_0() {
 
 #[test]
 fn what_is_at_its_default_is_not_hashed() {
-    let newer = MachineConfig { format: Format::NEWEST, ..config() };
+    let newer = MachineConfig { format: ConfigFormat::NEWEST, ..config() };
     assert_eq!(newer.digest(), CONFIG, "an upgrade of an agent changes no config");
     let removal = DataRemoval { member: "1a2b".to_owned(), reason: "ClusterDeleted".to_owned() };
     let removals: BTreeMap<_, _> = [("0123456789abcdef/etcd-3".parse().unwrap(), removal)].into();

@@ -2,15 +2,15 @@
 
 use keelway_manager::proto::{Applied, Outcome};
 
-use super::{client, failed, told};
+use super::{client, failed, kubectl_name};
 use crate::{
-    args::{ApplyArguments, Global},
+    args::{ApplyArguments, GlobalArguments},
     commands::{print, session::runtime},
-    exit::{Code, Failure},
+    exit::{Code, CommandFailure},
     input::Input,
 };
 
-pub(in crate::commands) fn run(global: &Global, arguments: &ApplyArguments) -> Result<Code, Failure> {
+pub(in crate::commands) fn run(global: &GlobalArguments, arguments: &ApplyArguments) -> Result<Code, CommandFailure> {
     let input = Input::read(&global.files)?;
     // Faults are shown where they stand in the input; how documents fit each other is known to the manager.
     input.documents_apart()?;
@@ -27,5 +27,5 @@ pub(super) fn line(applied: &Applied) -> String {
         Outcome::Configured => "configured",
         Outcome::Unchanged | Outcome::Unspecified => "unchanged",
     };
-    format!("{} {outcome}\n", told(applied.name.as_ref()))
+    format!("{} {outcome}\n", kubectl_name(applied.name.as_ref()))
 }

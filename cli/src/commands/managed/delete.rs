@@ -5,26 +5,26 @@ use std::{collections::BTreeSet, io::Write, time::Duration};
 use futures::TryStreamExt;
 use keelway_api::document::DocumentName;
 use keelway_manager::{
-    client::{Client, ClientError, Wanted},
+    client::{DocumentSelection, ManagerClient, ManagerClientError},
     proto::{DocumentName as WireName, watch_event::Type},
 };
 use tokio::time::timeout;
 
-use super::{client, failed, names, told};
+use super::{client, failed, kubectl_name, names};
 use crate::{
     args::DeleteArguments,
     commands::{print, session::runtime},
-    exit::{Code, Failure},
+    exit::{Code, CommandFailure},
 };
 
-pub(in crate::commands) fn run(arguments: &DeleteArguments) -> Result<Code, Failure> {
+pub(in crate::commands) fn run(arguments: &DeleteArguments) -> Result<Code, CommandFailure> {
     let names = names(&arguments.named)?;
     let runtime = runtime()?;
     let mut client = client(&runtime, &arguments.named.server);
     runtime.block_on(async {
         let deleted = client.delete(&names).await.map_err(failed)?;
         for deleted in &deleted {
-            print(&format!("{} deleted\n", told(deleted.name.as_ref())))?;
+            print(&format!("{} deleted\n", kubectl_name(deleted.name.as_ref())))?;
         }
         if !arguments.wait || deleted.iter().all(|deleted| deleted.gone) {
             return Ok(Code::Done);
@@ -40,9 +40,9 @@ pub(in crate::commands) fn run(arguments: &DeleteArguments) -> Result<Code, Fail
 }
 
 /// What is not told of at first is gone already.
-async fn until_gone(client: &mut Client, names: Vec<DocumentName>) -> Result<(), ClientError> {
+async fn until_gone(client: &mut ManagerClient, names: Vec<DocumentName>) -> Result<(), ManagerClientError> {
     let mut left = BTreeSet::new();
-    let mut events = Box::pin(client.watch(&Wanted { kinds: Vec::new(), names }).await?);
+    let mut events = Box::pin(client.watch(&DocumentSelection { kinds: Vec::new(), names }).await?);
     while let Some(event) = events.try_next().await? {
         let name = event.document.as_ref().and_then(|document| document.name.clone()).map(key);
         match (event.r#type(), name) {
@@ -55,7 +55,7 @@ async fn until_gone(client: &mut Client, names: Vec<DocumentName>) -> Result<(),
             return Ok(());
         }
     }
-    Err(ClientError::Failed("it ended".to_owned()))
+    Err(ManagerClientError::Failed("it ended".to_owned()))
 }
 
 fn key(name: WireName) -> (String, String, String) {

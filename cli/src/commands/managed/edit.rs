@@ -3,25 +3,25 @@
 use std::{env, fs, io::Write, path::Path, process::Command};
 
 use anyhow::Context;
-use keelway_manager::client::Wanted;
+use keelway_manager::client::DocumentSelection;
 use tempfile::Builder;
 
 use super::{apply::line, client, failed, names};
 use crate::{
     args::NamedArguments,
     commands::{print, session::runtime},
-    exit::{Code, Failure},
+    exit::{Code, CommandFailure},
 };
 
-pub(in crate::commands) fn run(arguments: &NamedArguments) -> Result<Code, Failure> {
+pub(in crate::commands) fn run(arguments: &NamedArguments) -> Result<Code, CommandFailure> {
     let names = names(arguments)?;
     let runtime = runtime()?;
     let mut client = client(&runtime, &arguments.server);
-    let before = runtime.block_on(client.get(&Wanted { kinds: Vec::new(), names })).map_err(failed)?;
-    let mut file = Builder::new().prefix("keelway-edit-").suffix(".yaml").tempfile().map_err(Failure::other)?;
-    file.write_all(&before).map_err(Failure::other)?;
+    let before = runtime.block_on(client.get(&DocumentSelection { kinds: Vec::new(), names })).map_err(failed)?;
+    let mut file = Builder::new().prefix("keelway-edit-").suffix(".yaml").tempfile().map_err(CommandFailure::other)?;
+    file.write_all(&before).map_err(CommandFailure::other)?;
     ask(file.path())?;
-    let after = fs::read(file.path()).context("could not read what was edited").map_err(Failure::other)?;
+    let after = fs::read(file.path()).context("could not read what was edited").map_err(CommandFailure::other)?;
     if after == before {
         let _ = writeln!(std::io::stderr(), "nothing was edited");
         return Ok(Code::Done);
@@ -30,7 +30,7 @@ pub(in crate::commands) fn run(arguments: &NamedArguments) -> Result<Code, Failu
         Ok(applied) => print(&applied.iter().map(line).collect::<String>()).map(|()| Code::Done),
         Err(error) => {
             // What a person wrote is not lost.
-            let (_, kept) = file.keep().map_err(Failure::other)?;
+            let (_, kept) = file.keep().map_err(CommandFailure::other)?;
             let _ = writeln!(std::io::stderr(), "what was edited is kept in {}", kept.display());
             Err(failed(error))
         }
@@ -38,16 +38,17 @@ pub(in crate::commands) fn run(arguments: &NamedArguments) -> Result<Code, Failu
 }
 
 /// Has a person edit a file, with the editor that kubectl would take.
-fn ask(file: &Path) -> Result<(), Failure> {
+fn ask(file: &Path) -> Result<(), CommandFailure> {
     let named = ["KEELWAY_EDITOR", "VISUAL", "EDITOR"].into_iter().filter_map(env::var_os);
     let editor = named.into_iter().find(|editor| !editor.is_empty()).unwrap_or_else(|| "vi".into());
     // It may have arguments of its own, quoted for a shell.
     let mut line = editor.clone();
     line.push(" \"$0\"");
     let status = Command::new("sh").arg("-c").arg(line).arg(file).status();
-    let status = status.with_context(|| format!("could not start {}", editor.display())).map_err(Failure::other)?;
+    let status =
+        status.with_context(|| format!("could not start {}", editor.display())).map_err(CommandFailure::other)?;
     if status.success() {
         return Ok(());
     }
-    Err(Failure::usage(format!("the editor ended with {status}"), "nothing was changed"))
+    Err(CommandFailure::usage(format!("the editor ended with {status}"), "nothing was changed"))
 }

@@ -1,31 +1,31 @@
 //! `keelway get`.
 
-use keelway_api::{Asked, Documents};
-use keelway_manager::client::Wanted;
+use keelway_api::{Documents, ReadOptions};
+use keelway_manager::client::DocumentSelection;
 
 use super::{client, failed};
 use crate::{
-    args::{GetArguments, GetDocumentsArguments, KindName, Output},
+    args::{GetArguments, GetDocumentsArguments, KindName, OutputFormat},
     commands::{get, print, session::runtime},
-    exit::{Code, Failure},
+    exit::{Code, CommandFailure},
 };
 
 const OF_A_WORLD: [KindName; 4] =
     [KindName::ClusterClass, KindName::Hypervisor, KindName::Cluster, KindName::Component];
 
-pub(in crate::commands) fn run(arguments: &GetDocumentsArguments) -> Result<Code, Failure> {
+pub(in crate::commands) fn run(arguments: &GetDocumentsArguments) -> Result<Code, CommandFailure> {
     let runtime = runtime()?;
     let mut client = client(&runtime, &arguments.server);
     let everything = arguments.kinds.is_empty() && arguments.names.is_empty();
     // A table of one kind tells of others, too: of a machine what is left of it, of a cluster what is ready.
     let kinds = if arguments.kinds.contains(&KindName::Secret) { &arguments.kinds[..] } else { &OF_A_WORLD };
     let kinds = kinds.iter().map(|kind| kind.kind().to_owned()).collect();
-    let wanted = if everything { Wanted::default() } else { Wanted { kinds, names: Vec::new() } };
+    let wanted = if everything { DocumentSelection::default() } else { DocumentSelection { kinds, names: Vec::new() } };
     let text = runtime.block_on(client.get(&wanted)).map_err(failed)?;
-    if everything && arguments.output == Output::Yaml {
+    if everything && arguments.output == OutputFormat::Yaml {
         return print(&String::from_utf8_lossy(&text)).map(|()| Code::Done);
     }
-    let documents = Documents::read_apart(&text, Asked::default()).map_err(Failure::other)?;
+    let documents = Documents::read_partial(&text, ReadOptions::default()).map_err(CommandFailure::other)?;
     let mut kinds = if arguments.kinds.is_empty() { OF_A_WORLD.to_vec() } else { arguments.kinds.clone() };
     // Most worlds have none, which nobody needs to be told.
     kinds.retain(|kind| {
@@ -33,7 +33,7 @@ pub(in crate::commands) fn run(arguments: &GetDocumentsArguments) -> Result<Code
     });
     let asked = GetArguments { names: arguments.names.clone(), output: arguments.output };
     for (index, kind) in kinds.iter().enumerate() {
-        if index > 0 && matches!(arguments.output, Output::Table | Output::Wide) {
+        if index > 0 && matches!(arguments.output, OutputFormat::Table | OutputFormat::Wide) {
             print("\n")?;
         }
         get::of_kind(*kind, &documents, &asked)?;

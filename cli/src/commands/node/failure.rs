@@ -1,37 +1,37 @@
 //! How the commands of a worker end where they fail: with 2 where the machine, the token or the user is at fault and nothing was changed.
 
-use keelway_node::{InformationError, JoinError, LeaveError, LockError, RunError, StatusError, UndoError};
+use keelway_node::{DaemonError, InformationError, JoinError, LeaveError, StatusError, UndoError, WorkerLockError};
 
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 
 /// Of a machine that is none.
 const NO_WORKER: &str = "there is nothing to do; or name its directory with --state-dir";
 
 /// What is told beside an error that changed nothing.
-pub(super) trait Blameless: std::error::Error + Send + Sync + 'static {
+pub(super) trait HarmlessError: std::error::Error + Send + Sync + 'static {
     /// What to do; none where it is no fault of machine, token or user, or where something was changed.
-    fn mend(&self) -> Option<&'static str>;
+    fn help(&self) -> Option<&'static str>;
 }
 
 /// The failure, with all that it comes from.
-pub(super) fn told(error: impl Blameless) -> Failure {
-    match error.mend() {
-        Some(mend) => Failure::usage(format!("{:#}", anyhow::Error::from(error)), mend),
-        None => Failure::other(error),
+pub(super) fn into_failure(error: impl HarmlessError) -> CommandFailure {
+    match error.help() {
+        Some(help) => CommandFailure::usage(format!("{:#}", anyhow::Error::from(error)), help),
+        None => CommandFailure::other(error),
     }
 }
 
 /// All that a worker has is root's.
-pub(super) fn only_root() -> Result<(), Failure> {
+pub(super) fn only_root() -> Result<(), CommandFailure> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    Err(Failure::usage("only root can do that", "run the same command as root, such as with sudo"))
+    Err(CommandFailure::usage("only root can do that", "run the same command as root, such as with sudo"))
 }
 
-impl Blameless for JoinError {
+impl HarmlessError for JoinError {
     #[expect(clippy::wildcard_enum_match_arm, reason = "all others are failures on the way")]
-    fn mend(&self) -> Option<&'static str> {
+    fn help(&self) -> Option<&'static str> {
         match self {
             Self::Faults(_) | Self::Name { .. } => Some("nothing was changed; mend all of it, and join again"),
             Self::Endpoints(_) => Some(
@@ -51,20 +51,20 @@ impl Blameless for JoinError {
     }
 }
 
-impl Blameless for LeaveError {
+impl HarmlessError for LeaveError {
     #[expect(clippy::wildcard_enum_match_arm, reason = "all others are failures on the way")]
-    fn mend(&self) -> Option<&'static str> {
+    fn help(&self) -> Option<&'static str> {
         match self {
             Self::NoWorker(_) => Some(NO_WORKER),
-            Self::Undo(undo) => undo.mend(),
+            Self::Undo(undo) => undo.help(),
             _ => None,
         }
     }
 }
 
-impl Blameless for UndoError {
+impl HarmlessError for UndoError {
     #[expect(clippy::wildcard_enum_match_arm, reason = "all others are failures on the way")]
-    fn mend(&self) -> Option<&'static str> {
+    fn help(&self) -> Option<&'static str> {
         match self {
             Self::NoWorker(_) => Some(NO_WORKER),
             _ => None,
@@ -72,9 +72,9 @@ impl Blameless for UndoError {
     }
 }
 
-impl Blameless for RunError {
+impl HarmlessError for DaemonError {
     #[expect(clippy::wildcard_enum_match_arm, reason = "all others are failures on the way")]
-    fn mend(&self) -> Option<&'static str> {
+    fn help(&self) -> Option<&'static str> {
         match self {
             Self::NotJoined(_) => Some("run `keelway node join` first"),
             _ => None,
@@ -82,9 +82,9 @@ impl Blameless for RunError {
     }
 }
 
-impl Blameless for StatusError {
+impl HarmlessError for StatusError {
     #[expect(clippy::wildcard_enum_match_arm, reason = "all others are failures on the way")]
-    fn mend(&self) -> Option<&'static str> {
+    fn help(&self) -> Option<&'static str> {
         match self {
             Self::NoWorker(_) => Some("run `keelway node join` first, or name its directory with --state-dir"),
             _ => None,
@@ -92,8 +92,8 @@ impl Blameless for StatusError {
     }
 }
 
-impl Blameless for LockError {
-    fn mend(&self) -> Option<&'static str> {
+impl HarmlessError for WorkerLockError {
+    fn help(&self) -> Option<&'static str> {
         match self {
             Self::Busy(_) => Some("nothing was changed; wait until that one has ended"),
             Self::File(_) => None,
@@ -107,12 +107,12 @@ mod tests {
 
     #[test]
     fn what_changed_nothing_is_told_apart() {
-        assert!(JoinError::Elsewhere.mend().is_some());
-        assert!(JoinError::Named("w1".to_owned()).mend().is_some());
-        assert!(JoinError::Release("1.2.3".to_owned()).mend().is_some());
-        assert!(JoinError::Endpoints(vec![]).mend().is_some());
-        assert!(LeaveError::NoWorker("/a".to_owned()).mend().is_some());
-        assert!(LockError::Busy("/a".to_owned()).mend().is_some());
-        assert!(RunError::Running("/a".to_owned()).mend().is_none());
+        assert!(JoinError::Elsewhere.help().is_some());
+        assert!(JoinError::Named("w1".to_owned()).help().is_some());
+        assert!(JoinError::Release("1.2.3".to_owned()).help().is_some());
+        assert!(JoinError::Endpoints(vec![]).help().is_some());
+        assert!(LeaveError::NoWorker("/a".to_owned()).help().is_some());
+        assert!(WorkerLockError::Busy("/a".to_owned()).help().is_some());
+        assert!(DaemonError::Running("/a".to_owned()).help().is_none());
     }
 }

@@ -1,12 +1,12 @@
 //! A worker's status as tables. Pure.
 
 use keelway_api::jiff::Timestamp;
-use keelway_node::{CertificateStatus, ENDED, Status};
+use keelway_node::{CertificateStatus, ENDED, WorkerStatus};
 
-use crate::{table::Table, terminal};
+use crate::{table::TextTable, terminal};
 
 /// The tables of `node status`, at this time.
-pub(super) fn render(status: &Status, now: Timestamp) -> String {
+pub(super) fn render(status: &WorkerStatus, now: Timestamp) -> String {
     let mut parts = vec![head(status), tunnels(status, now), ingresses(status), certificates(status)];
     parts.extend(ended(&status.certificates, now));
     if !status.absent_settings.is_empty() {
@@ -15,8 +15,8 @@ pub(super) fn render(status: &Status, now: Timestamp) -> String {
     parts.join("\n")
 }
 
-fn head(status: &Status) -> String {
-    let mut table = Table::new(&["NODE", "CLUSTER", "ADDRESS", "PODS", "KUBELET", "VERSION", "RESTARTS", "MEMORY"]);
+fn head(status: &WorkerStatus) -> String {
+    let mut table = TextTable::new(&["NODE", "CLUSTER", "ADDRESS", "PODS", "KUBELET", "VERSION", "RESTARTS", "MEMORY"]);
     let kubelet = status.kubelet.pid.map_or_else(|| "not running".to_owned(), |pid| format!("running ({pid})"));
     table.row(vec![
         status.node.clone(),
@@ -31,8 +31,9 @@ fn head(status: &Status) -> String {
     table.render(terminal::columns())
 }
 
-fn tunnels(status: &Status, now: Timestamp) -> String {
-    let mut table = Table::new(&["TUNNEL", "GATEWAY", "ACTIVE", "ANSWERS", "LAST HANDSHAKE", "RECEIVED", "SENT", "BY"]);
+fn tunnels(status: &WorkerStatus, now: Timestamp) -> String {
+    let mut table =
+        TextTable::new(&["TUNNEL", "GATEWAY", "ACTIVE", "ANSWERS", "LAST HANDSHAKE", "RECEIVED", "SENT", "BY"]);
     for tunnel in &status.tunnels {
         let handshake = tunnel.last_handshake.and_then(|seconds| i64::try_from(seconds).ok());
         let handshake =
@@ -51,16 +52,16 @@ fn tunnels(status: &Status, now: Timestamp) -> String {
     table.render(terminal::columns())
 }
 
-fn ingresses(status: &Status) -> String {
-    let mut table = Table::new(&["INGRESS", "ANSWERS", "CONNECTIONS"]);
+fn ingresses(status: &WorkerStatus) -> String {
+    let mut table = TextTable::new(&["INGRESS", "ANSWERS", "CONNECTIONS"]);
     for ingress in &status.ingresses {
         table.row(vec![ingress.address.to_string(), known(ingress.answers), ingress.connections.to_string()]);
     }
     table.render(terminal::columns())
 }
 
-fn certificates(status: &Status) -> String {
-    let mut table = Table::new(&["CERTIFICATE", "FROM", "UNTIL"]);
+fn certificates(status: &WorkerStatus) -> String {
+    let mut table = TextTable::new(&["CERTIFICATE", "FROM", "UNTIL"]);
     for certificate in &status.certificates {
         table.row(vec![
             certificate.name.clone(),

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt::Write};
 
-use keelway_api::{Condition, Documents, condition::reason::Reason};
+use keelway_api::{Condition, Documents, condition::reason::ConditionReason};
 
 use crate::{
     commands::named::title,
@@ -21,8 +21,8 @@ pub(super) fn of(documents: &Documents) -> String {
     for trouble in all.iter().take(TOLD) {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{}", trouble.line);
-        if let Some(reason) = Reason::of_name(trouble.reason).filter(|_| told.insert(trouble.reason)) {
-            let _ = writeln!(text, "  help: {}", reason.explained().mend);
+        if let Some(reason) = ConditionReason::of_name(trouble.reason).filter(|_| told.insert(trouble.reason)) {
+            let _ = writeln!(text, "  help: {}", reason.explained().help);
         }
     }
     if all.len() > TOLD {

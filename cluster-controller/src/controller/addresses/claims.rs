@@ -22,14 +22,14 @@ use serde_json::json;
 
 use super::{
     super::{
-        Context, ControllerError,
-        context::{call, log_outcome, now, on_error, only_as_seen, unless_overtaken},
+        ControllerContext, ControllerError,
+        context::{call, delete_precondition, ignore_conflict, log_outcome, now, on_error},
     },
     decision::{ClaimStep, claim_step},
 };
 
 /// Looks after claims.
-pub(super) async fn run(claims: Controller<AddressClaim>, context: Arc<Context>) {
+pub(super) async fn run(claims: Controller<AddressClaim>, context: Arc<ControllerContext>) {
     let seen = claims.store();
     let peers = Api::<WireGuardPeer>::all(context.client.clone());
     claims
@@ -43,18 +43,18 @@ fn claims_of(seen: &Store<AddressClaim>, node: &str) -> Vec<ObjectRef<AddressCla
     seen.state().iter().filter(|claim| claim.spec.node == node).map(|claim| ObjectRef::from_obj(&**claim)).collect()
 }
 
-async fn reconcile(claim: Arc<AddressClaim>, context: Arc<Context>) -> Result<Action, ControllerError> {
+async fn reconcile(claim: Arc<AddressClaim>, context: Arc<ControllerContext>) -> Result<Action, ControllerError> {
     let peers = Api::<WireGuardPeer>::all(context.client.clone());
     // Read anew: the peer may be a moment younger than its claim.
     let peer = call("read the peer", peers.get_opt(&claim.spec.node)).await?;
     let now = now();
     match claim_step(&claim, peer.as_ref(), &Time(now)) {
         ClaimStep::Keep => {}
-        ClaimStep::Wake => rest(&claim, None, &context).await?,
+        ClaimStep::Wake => release(&claim, None, &context).await?,
         ClaimStep::Rest => {
             let span = SignedDuration::try_from(Duration::from(context.configuration.worker_ttl))
                 .unwrap_or(SignedDuration::MAX);
-            rest(&claim, Some(now.saturating_add(span).unwrap_or(Timestamp::MAX)), &context).await?;
+            release(&claim, Some(now.saturating_add(span).unwrap_or(Timestamp::MAX)), &context).await?;
         }
         ClaimStep::Await(until) => {
             let left = until.0.duration_since(now);
@@ -65,7 +65,11 @@ async fn reconcile(claim: Arc<AddressClaim>, context: Arc<Context>) -> Result<Ac
     Ok(Action::await_change())
 }
 
-async fn rest(claim: &AddressClaim, until: Option<Timestamp>, context: &Context) -> Result<(), ControllerError> {
+async fn release(
+    claim: &AddressClaim,
+    until: Option<Timestamp>,
+    context: &ControllerContext,
+) -> Result<(), ControllerError> {
     context.fence.check()?;
     let claims = Api::<AddressClaim>::all(context.client.clone());
     let patch = json!({
@@ -73,17 +77,17 @@ async fn rest(claim: &AddressClaim, until: Option<Timestamp>, context: &Context)
         "spec": { "restsUntil": until.map(Time) },
     });
     let (name, parameters, patch) = (claim.name_any(), PatchParams::default(), Patch::Merge(&patch));
-    if unless_overtaken("write the claim", claims.patch(&name, &parameters, &patch)).await?.is_some() {
+    if ignore_conflict("write the claim", claims.patch(&name, &parameters, &patch)).await?.is_some() {
         tracing::info!(claim = name, node = claim.spec.node, ?until, "an address rests, or is used again");
     }
     Ok(())
 }
 
-async fn delete(claim: &AddressClaim, context: &Context) -> Result<(), ControllerError> {
+async fn delete(claim: &AddressClaim, context: &ControllerContext) -> Result<(), ControllerError> {
     context.fence.check()?;
     let claims = Api::<AddressClaim>::all(context.client.clone());
-    let (name, parameters) = (claim.name_any(), only_as_seen(claim));
-    if unless_overtaken("delete the claim", claims.delete(&name, &parameters)).await?.is_some() {
+    let (name, parameters) = (claim.name_any(), delete_precondition(claim));
+    if ignore_conflict("delete the claim", claims.delete(&name, &parameters)).await?.is_some() {
         tracing::info!(claim = name, node = claim.spec.node, "an address is free");
     }
     Ok(())

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use keelway_api::{
-    condition::{self, Status, Verdict},
+    condition::{self, ConditionStatus, ConditionValue},
     worker::{AddressClaim, PEER_READY, Tombstone, WireGuardPeer, WireGuardPeerStatus, named_address},
 };
 use kube::ResourceExt;
@@ -13,7 +13,7 @@ use super::Pool;
 
 /// How a peer stands among the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum PeerEligibility {
     /// Its name or key was evicted: it goes.
     Evicted,
     /// An older peer has its key.
@@ -23,39 +23,39 @@ pub(crate) enum Standing {
 }
 
 /// How a peer stands.
-pub(crate) fn standing<'a>(
+pub(crate) fn peer_eligibility<'a>(
     peer: &WireGuardPeer,
     peers: impl IntoIterator<Item = &'a WireGuardPeer>,
     tombstones: &[Tombstone],
-) -> Standing {
+) -> PeerEligibility {
     let name = peer.name_any();
     let key = &peer.spec.public_key;
     if tombstones
         .iter()
         .any(|tombstone| tombstone.name_any() == name || tombstone.spec.public_key.as_ref() == Some(key))
     {
-        return Standing::Evicted;
+        return PeerEligibility::Evicted;
     }
-    let given = given(peer);
+    let given = assigned_addresses(peer);
     let older = |other: &WireGuardPeer| (lacks(other), age(other)) < (lacks(peer), age(peer));
     let first =
         peers.into_iter().find(|other| other.spec.public_key == *key && other.name_any() != name && older(other));
     match first {
-        Some(other) => Standing::KeyTaken(other.name_any()),
-        None => Standing::Good(given),
+        Some(other) => PeerEligibility::KeyTaken(other.name_any()),
+        None => PeerEligibility::Good(given),
     }
 }
 
 /// A peer that has addresses is before one that has none.
 fn lacks(peer: &WireGuardPeer) -> bool {
-    given(peer).is_empty()
+    assigned_addresses(peer).is_empty()
 }
 
 fn age(peer: &WireGuardPeer) -> (Option<&Time>, Option<&str>) {
     (peer.metadata.creation_timestamp.as_ref(), peer.metadata.name.as_deref())
 }
 
-fn given(peer: &WireGuardPeer) -> Vec<IpAddr> {
+fn assigned_addresses(peer: &WireGuardPeer) -> Vec<IpAddr> {
     peer.status.iter().flat_map(|status| &status.addresses).filter_map(|address| address.parse().ok()).collect()
 }
 
@@ -75,13 +75,13 @@ pub(crate) fn claimed<'a>(
 }
 
 /// The addresses that no peer may be given: also those of peers whose claim somebody deleted.
-pub(crate) fn taken<'a>(
+pub(crate) fn reserved_addresses<'a>(
     claims: impl IntoIterator<Item = &'a AddressClaim>,
     peers: impl IntoIterator<Item = &'a WireGuardPeer>,
     tombstones: &[Tombstone],
 ) -> BTreeSet<IpAddr> {
     let claimed = claims.into_iter().filter_map(|claim| named_address(&claim.name_any()));
-    let held = peers.into_iter().flat_map(given);
+    let held = peers.into_iter().flat_map(assigned_addresses);
     let resting = tombstones.iter().flat_map(|tombstone| &tombstone.spec.addresses);
     claimed.chain(held).chain(resting.filter_map(|address| address.parse().ok())).collect()
 }
@@ -111,7 +111,7 @@ pub(crate) fn pods(had: &[String], node: &[String], others: &BTreeSet<String>) -
 
 /// What became of a peer's addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum AllocationOutcome {
     /// It has one of each range.
     Given(Vec<IpAddr>),
     /// An older peer has its key.
@@ -122,35 +122,40 @@ pub(crate) enum Outcome {
     Spent,
 }
 
-impl Outcome {
-    fn verdict(&self) -> Verdict {
+impl AllocationOutcome {
+    fn verdict(&self) -> ConditionValue {
         let (status, reason, message) = match self {
-            Self::Given(_) => (Status::True, "Allocated", "the peer has its addresses".to_owned()),
+            Self::Given(_) => (ConditionStatus::True, "Allocated", "the peer has its addresses".to_owned()),
             Self::KeyTaken(by) => (
-                Status::False,
+                ConditionStatus::False,
                 "KeyTaken",
                 format!("{by} has the same public key: make a new key on this worker, and its peer anew"),
             ),
             Self::Exhausted => (
-                Status::False,
+                ConditionStatus::False,
                 "RangeExhausted",
                 "no address of the VPN is free: remove workers that are gone, and wait until their addresses have rested".to_owned(),
             ),
             Self::Spent => (
-                Status::False,
+                ConditionStatus::False,
                 "TooManyKeys",
                 "workers of this name had too many keys not long ago: take another name, or wait until their addresses have rested"
                     .to_owned(),
             ),
         };
-        Verdict { status, reason: reason.to_owned(), message }
+        ConditionValue { status, reason: reason.to_owned(), message }
     }
 }
 
 /// The status that a peer is to have.
-pub(crate) fn status(peer: &WireGuardPeer, outcome: &Outcome, pods: Vec<String>, now: &Time) -> WireGuardPeerStatus {
+pub(crate) fn status(
+    peer: &WireGuardPeer,
+    outcome: &AllocationOutcome,
+    pods: Vec<String>,
+    now: &Time,
+) -> WireGuardPeerStatus {
     let mut status = peer.status.clone().unwrap_or_default();
-    if let Outcome::Given(addresses) = outcome {
+    if let AllocationOutcome::Given(addresses) = outcome {
         status.addresses = addresses.iter().map(ToString::to_string).collect();
     }
     status.pod_cidrs = pods;
@@ -178,7 +183,7 @@ pub(crate) fn claim_step(claim: &AddressClaim, peer: Option<&WireGuardPeer>, now
     let address = named_address(&claim.name_any());
     match (peer.filter(|peer| is_of(claim, peer)), &claim.spec.rests_until) {
         (Some(peer), rests) => {
-            let given = given(peer);
+            let given = assigned_addresses(peer);
             let has_another = address.is_some_and(|address| {
                 !given.contains(&address) && given.iter().any(|other| other.is_ipv4() == address.is_ipv4())
             });

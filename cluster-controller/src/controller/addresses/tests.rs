@@ -11,7 +11,10 @@ use keelway_api::{
 
 use super::{
     Pool,
-    decision::{ClaimStep, Outcome, Standing, claim_step, claimed, is_spent, pods, standing, status, taken},
+    decision::{
+        AllocationOutcome, ClaimStep, PeerEligibility, claim_step, claimed, is_spent, peer_eligibility, pods,
+        reserved_addresses, status,
+    },
 };
 
 fn time(seconds: i64) -> Time {
@@ -43,26 +46,26 @@ fn pool() -> Pool {
 #[test]
 fn an_evicted_name_or_key_is_no_peer() {
     let this = peer("w1", "k1", 1, &[]);
-    assert_eq!(standing(&this, [], &[tombstone("w1", None, &[])]), Standing::Evicted);
-    assert_eq!(standing(&this, [], &[tombstone("w2", Some("k1"), &[])]), Standing::Evicted);
-    assert_eq!(standing(&this, [], &[tombstone("w2", Some("k2"), &[])]), Standing::Good(vec![]));
+    assert_eq!(peer_eligibility(&this, [], &[tombstone("w1", None, &[])]), PeerEligibility::Evicted);
+    assert_eq!(peer_eligibility(&this, [], &[tombstone("w2", Some("k1"), &[])]), PeerEligibility::Evicted);
+    assert_eq!(peer_eligibility(&this, [], &[tombstone("w2", Some("k2"), &[])]), PeerEligibility::Good(vec![]));
 }
 
 #[test]
 fn a_key_is_the_peers_that_had_it_first() {
     let (old, new) = (peer("w2", "k", 1, &[]), peer("w1", "k", 2, &[]));
     let both = [old.clone(), new.clone()];
-    assert_eq!(standing(&new, &both, &[]), Standing::KeyTaken("w2".to_owned()));
-    assert_eq!(standing(&old, &both, &[]), Standing::Good(vec![]));
+    assert_eq!(peer_eligibility(&new, &both, &[]), PeerEligibility::KeyTaken("w2".to_owned()));
+    assert_eq!(peer_eligibility(&old, &both, &[]), PeerEligibility::Good(vec![]));
     // Addresses that were given stay, whatever times say.
     let given = peer("w3", "k", 3, &["100.80.0.17"]);
     let all = [old.clone(), given.clone()];
-    assert_eq!(standing(&old, &all, &[]), Standing::KeyTaken("w3".to_owned()));
+    assert_eq!(peer_eligibility(&old, &all, &[]), PeerEligibility::KeyTaken("w3".to_owned()));
     // Of one second, the first by name.
     let (a, b) = (peer("a", "k", 1, &[]), peer("b", "k", 1, &[]));
     let twins = [a.clone(), b.clone()];
-    assert_eq!(standing(&a, &twins, &[]), Standing::Good(vec![]));
-    assert_eq!(standing(&b, &twins, &[]), Standing::KeyTaken("a".to_owned()));
+    assert_eq!(peer_eligibility(&a, &twins, &[]), PeerEligibility::Good(vec![]));
+    assert_eq!(peer_eligibility(&b, &twins, &[]), PeerEligibility::KeyTaken("a".to_owned()));
 }
 
 #[test]
@@ -70,7 +73,7 @@ fn claims_and_tombstones_are_taken() {
     let claims = [claim("v4-64500011", "w1", "k1", None), claim("v4-64500012", "w2", "k2", Some(time(9)))];
     // Its claim was deleted by hand, and its worker goes on.
     let peers = [peer("w4", "k4", 1, &["100.80.0.20"])];
-    let taken = taken(&claims, &peers, &[tombstone("w3", None, &["100.80.0.19"])]);
+    let taken = reserved_addresses(&claims, &peers, &[tombstone("w3", None, &["100.80.0.19"])]);
     let expected: BTreeSet<IpAddr> =
         ["100.80.0.17", "100.80.0.18", "100.80.0.19", "100.80.0.20"].map(|address| address.parse().unwrap()).into();
     assert_eq!(taken, expected);
@@ -138,7 +141,7 @@ fn ranges_of_pods_follow_the_node() {
 #[test]
 fn a_status_tells_what_became_of_it() {
     let this = peer("w1", "k1", 1, &[]);
-    let given = Outcome::Given(vec!["100.80.0.17".parse().unwrap()]);
+    let given = AllocationOutcome::Given(vec!["100.80.0.17".parse().unwrap()]);
     let written = status(&this, &given, vec!["10.244.1.0/24".to_owned()], &time(5));
     assert_eq!(written.addresses, ["100.80.0.17"]);
     assert_eq!(written.pod_cidrs, ["10.244.1.0/24"]);
@@ -150,7 +153,9 @@ fn a_status_tells_what_became_of_it() {
     again.status = Some(written.clone());
     assert_eq!(status(&again, &given, written.pod_cidrs.clone(), &time(6)), written);
 
-    for outcome in [Outcome::Exhausted, Outcome::Spent, Outcome::KeyTaken("w2".to_owned())] {
+    for outcome in
+        [AllocationOutcome::Exhausted, AllocationOutcome::Spent, AllocationOutcome::KeyTaken("w2".to_owned())]
+    {
         let refused = status(&this, &outcome, vec![], &time(5));
         assert!(refused.addresses.is_empty());
         assert!(!condition::is_true(&refused.conditions, PEER_READY));

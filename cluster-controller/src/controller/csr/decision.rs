@@ -14,8 +14,8 @@ use keelway_api::{
 };
 
 use super::{
-    super::identities::decision::{Holder, holder, is_asked, pruned},
-    request::{Request, Subject},
+    super::identities::decision::{CertificateHolder, holder, is_asked, pruned},
+    request::{CsrSubject, Request},
 };
 
 /// The signer of kubelets' client certificates.
@@ -28,7 +28,7 @@ const NODE_PREFIX: &str = "system:node:";
 
 /// What is known of the name that a request is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct NodeFacts {
     /// Why no worker may have that name, where that is so.
     pub(crate) fault: Option<NodeNameFault>,
     /// The addresses of the peer of that name; none where there is no such peer.
@@ -43,7 +43,7 @@ pub(crate) struct Facts {
 
 /// What is done about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum CsrDecision {
     /// It is approved: this is why.
     Approve(&'static str),
     /// It is denied.
@@ -60,7 +60,7 @@ pub(crate) enum Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Denial {
     #[error("{0}; make the request anew")]
-    IllFormed(super::request::IllFormed),
+    IllFormed(super::request::MalformedRequest),
     #[error("the subject is not CN=system:node:NAME, O=system:nodes and nothing else, with NAME a DNS subdomain")]
     Subject,
     #[error("no worker is named {name}: {fault}; take another name (--node-name)")]
@@ -115,54 +115,54 @@ impl Denial {
     }
 }
 
-impl Facts {
+impl NodeFacts {
     /// Whether the worker of that name cannot come back with what it has: all its certificates have ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.identity.as_ref().is_some_and(|identity| pruned(identity, self.now).certificates.is_empty())
     }
 
-    fn is_asked(&self, subject: &Subject) -> bool {
+    fn is_asked(&self, subject: &CsrSubject) -> bool {
         self.identity.as_ref().is_some_and(|identity| is_asked(identity, &sha256_hex(&subject.key), self.now))
     }
 }
 
 /// Who asks.
-enum Asker<'a> {
+enum CsrRequester<'a> {
     Token,
     Node(&'a str),
 }
 
 /// The node whose certificate is asked for, where the request is of workers at all.
 pub(crate) fn node_of(request: &Request) -> Option<&str> {
-    asker(request)?;
+    requester(request)?;
     named(request.subject.as_ref().ok()?)
 }
 
 /// Decides about a request.
-pub(crate) fn decide(request: &Request, facts: &Facts) -> Verdict {
-    let Some(asker) = asker(request) else { return Verdict::LeaveAlone };
+pub(crate) fn decide(request: &Request, facts: &NodeFacts) -> CsrDecision {
+    let Some(asker) = requester(request) else { return CsrDecision::LeaveAlone };
     if request.decided {
-        return Verdict::LeaveAlone;
+        return CsrDecision::LeaveAlone;
     }
     let verdict = match request.signer.as_str() {
         CLIENT => client(request, &asker, facts),
         _ => serving(request, &asker, facts),
     };
-    verdict.unwrap_or_else(Verdict::Deny)
+    verdict.unwrap_or_else(CsrDecision::Deny)
 }
 
 /// Requests to these two signers, by tokens of ours and by nodes, are ours to decide.
-fn asker(request: &Request) -> Option<Asker<'_>> {
+fn requester(request: &Request) -> Option<CsrRequester<'_>> {
     let node = request.username.strip_prefix(NODE_PREFIX).filter(|_| request.groups.contains(NODES));
     let token = request.username.starts_with(BOOTSTRAP_USER) && request.groups.contains(BOOTSTRAPPERS);
     match (request.signer.as_str(), node) {
-        (CLIENT | SERVING, Some(node)) => Some(Asker::Node(node)),
-        (CLIENT, None) if token => Some(Asker::Token),
+        (CLIENT | SERVING, Some(node)) => Some(CsrRequester::Node(node)),
+        (CLIENT, None) if token => Some(CsrRequester::Token),
         (_, _) => None,
     }
 }
 
-fn named(subject: &Subject) -> Option<&str> {
+fn named(subject: &CsrSubject) -> Option<&str> {
     let [name] = subject.common_names.as_slice() else { return None };
     let [organization] = subject.organizations.as_slice() else { return None };
     let node = name.strip_prefix(NODE_PREFIX)?;
@@ -170,12 +170,12 @@ fn named(subject: &Subject) -> Option<&str> {
 }
 
 /// The subject and the node that it names.
-fn subject(request: &Request) -> Result<(&Subject, &str), Denial> {
+fn subject(request: &Request) -> Result<(&CsrSubject, &str), Denial> {
     let subject = request.subject.as_ref().map_err(|why| Denial::IllFormed(why.clone()))?;
     Ok((subject, named(subject).ok_or(Denial::Subject)?))
 }
 
-fn client(request: &Request, asker: &Asker<'_>, facts: &Facts) -> Result<Verdict, Denial> {
+fn client(request: &Request, asker: &CsrRequester<'_>, facts: &NodeFacts) -> Result<CsrDecision, Denial> {
     let (subject, node) = subject(request)?;
     check_name(node, facts)?;
     if subject.has_names() {
@@ -184,25 +184,25 @@ fn client(request: &Request, asker: &Asker<'_>, facts: &Facts) -> Result<Verdict
     check_usages(request, "client auth", "digital signature, client auth and, for RSA, key encipherment")?;
     check_tombstone(node, facts)?;
     match asker {
-        Asker::Token if facts.peer.is_some() && !facts.has_ended() => Err(Denial::NameTaken(node.to_owned())),
-        Asker::Token if facts.is_asked(subject) => Err(Denial::NameAsked(node.to_owned())),
-        Asker::Token => Ok(Verdict::Approve("a worker joins under a free name")),
-        Asker::Node(own) => {
+        CsrRequester::Token if facts.peer.is_some() && !facts.has_ended() => Err(Denial::NameTaken(node.to_owned())),
+        CsrRequester::Token if facts.is_asked(subject) => Err(Denial::NameAsked(node.to_owned())),
+        CsrRequester::Token => Ok(CsrDecision::Approve("a worker joins under a free name")),
+        CsrRequester::Node(own) => {
             check_own(own, node)?;
             if facts.peer.is_none() {
                 return Err(Denial::NoPeer(node.to_owned()));
             }
             if !check_holder(request, node, facts)? {
-                return Ok(Verdict::WaitForIdentity);
+                return Ok(CsrDecision::WaitForIdentity);
             }
-            Ok(Verdict::Approve("a worker renews its own client certificate"))
+            Ok(CsrDecision::Approve("a worker renews its own client certificate"))
         }
     }
 }
 
-fn serving(request: &Request, asker: &Asker<'_>, facts: &Facts) -> Result<Verdict, Denial> {
+fn serving(request: &Request, asker: &CsrRequester<'_>, facts: &NodeFacts) -> Result<CsrDecision, Denial> {
     let (subject, node) = subject(request)?;
-    if let Asker::Node(own) = asker {
+    if let CsrRequester::Node(own) = asker {
         check_own(own, node)?;
     }
     check_name(node, facts)?;
@@ -212,10 +212,10 @@ fn serving(request: &Request, asker: &Asker<'_>, facts: &Facts) -> Result<Verdic
         return Err(Denial::NoPeer(node.to_owned()));
     };
     if !check_holder(request, node, facts)? {
-        return Ok(Verdict::WaitForIdentity);
+        return Ok(CsrDecision::WaitForIdentity);
     }
     if allocated.is_empty() {
-        return Ok(Verdict::Wait);
+        return Ok(CsrDecision::Wait);
     }
     if subject.has_other_names {
         return Err(Denial::NotIts {
@@ -233,7 +233,7 @@ fn serving(request: &Request, asker: &Asker<'_>, facts: &Facts) -> Result<Verdic
     if !subject.has_names() {
         return Err(Denial::NoName);
     }
-    Ok(Verdict::Approve("the names are the worker's own, the addresses those of its peer"))
+    Ok(CsrDecision::Approve("the names are the worker's own, the addresses those of its peer"))
 }
 
 fn check_own(asked: &str, named: &str) -> Result<(), Denial> {
@@ -245,21 +245,21 @@ fn check_own(asked: &str, named: &str) -> Result<(), Denial> {
 
 /// Whether the request came with a certificate of the worker that has the name; false where that is not known yet. Of a worker that
 /// never joined by a token nothing is known, and its certificate is somebody's decision.
-fn check_holder(request: &Request, node: &str, facts: &Facts) -> Result<bool, Denial> {
+fn check_holder(request: &Request, node: &str, facts: &NodeFacts) -> Result<bool, Denial> {
     let age = request.created.map_or(SignedDuration::ZERO, |created| facts.now.duration_since(created));
     let holder = |known| holder(known, request.credential.as_deref(), age);
-    match facts.identity.as_ref().map_or(Holder::Current, holder) {
-        Holder::Current => Ok(true),
-        Holder::Unknown => Ok(false),
-        Holder::Former => Err(Denial::Former(node.to_owned())),
+    match facts.identity.as_ref().map_or(CertificateHolder::Current, holder) {
+        CertificateHolder::Current => Ok(true),
+        CertificateHolder::Unknown => Ok(false),
+        CertificateHolder::Former => Err(Denial::Former(node.to_owned())),
     }
 }
 
-fn check_name(node: &str, facts: &Facts) -> Result<(), Denial> {
+fn check_name(node: &str, facts: &NodeFacts) -> Result<(), Denial> {
     facts.fault.map_or(Ok(()), |fault| Err(Denial::Name { name: node.to_owned(), fault }))
 }
 
-fn check_tombstone(node: &str, facts: &Facts) -> Result<(), Denial> {
+fn check_tombstone(node: &str, facts: &NodeFacts) -> Result<(), Denial> {
     if facts.tombstone { Err(Denial::NameRests(node.to_owned())) } else { Ok(()) }
 }
 

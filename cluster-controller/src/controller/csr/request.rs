@@ -27,7 +27,7 @@ pub(crate) struct Request {
     /// The usages that are asked for.
     pub(crate) usages: BTreeSet<String>,
     /// What is in the request itself, or why it cannot be read.
-    pub(crate) subject: Result<Subject, IllFormed>,
+    pub(crate) subject: Result<CsrSubject, MalformedRequest>,
     /// Whether somebody has decided about it.
     pub(crate) decided: bool,
     /// When it was made.
@@ -36,7 +36,7 @@ pub(crate) struct Request {
 
 /// The names and the key in a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Subject {
+pub(crate) struct CsrSubject {
     /// Common names.
     pub(crate) common_names: Vec<String>,
     /// Organizations.
@@ -55,7 +55,7 @@ pub(crate) struct Subject {
 
 /// A request that cannot be read, or that two programs could read in two ways.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum IllFormed {
+pub(crate) enum MalformedRequest {
     #[error("the request is not one PEM block CERTIFICATE REQUEST, in lines of 64 characters, and nothing else")]
     Pem,
     #[error("the request is no PKCS#10 certificate request")]
@@ -79,19 +79,19 @@ impl Request {
             groups: csr.spec.groups.iter().flatten().cloned().collect(),
             credential: csr.spec.extra.as_ref().and_then(|extra| extra.get(CREDENTIAL_ID)?.first().cloned()),
             usages: csr.spec.usages.iter().flatten().cloned().collect(),
-            subject: Subject::from_pem(&csr.spec.request.0),
+            subject: CsrSubject::from_pem(&csr.spec.request.0),
             decided: has_certificate || is_decided,
             created: csr.metadata.creation_timestamp.as_ref().map(|created| created.0),
         }
     }
 }
 
-impl Subject {
-    fn from_pem(pem: &[u8]) -> Result<Self, IllFormed> {
-        let der = canonical(pem).ok_or(IllFormed::Pem)?;
-        let (rest, request) = X509CertificationRequest::from_der(&der).map_err(|_| IllFormed::Structure)?;
+impl CsrSubject {
+    fn from_pem(pem: &[u8]) -> Result<Self, MalformedRequest> {
+        let der = canonical(pem).ok_or(MalformedRequest::Pem)?;
+        let (rest, request) = X509CertificationRequest::from_der(&der).map_err(|_| MalformedRequest::Structure)?;
         if !rest.is_empty() {
-            return Err(IllFormed::Structure);
+            return Err(MalformedRequest::Structure);
         }
         let mut subject = Self { key: request.certification_request_info.subject_pki.raw.to_vec(), ..Self::default() };
         subject.read_name(&request)?;
@@ -99,10 +99,10 @@ impl Subject {
         Ok(subject)
     }
 
-    fn read_name(&mut self, request: &X509CertificationRequest<'_>) -> Result<(), IllFormed> {
+    fn read_name(&mut self, request: &X509CertificationRequest<'_>) -> Result<(), MalformedRequest> {
         for attribute in request.certification_request_info.subject.iter_attributes() {
             let kind = attribute.attr_type();
-            let text = || attribute.as_str().map(str::to_owned).map_err(|_| IllFormed::Name);
+            let text = || attribute.as_str().map(str::to_owned).map_err(|_| MalformedRequest::Name);
             if *kind == OID_X509_COMMON_NAME {
                 self.common_names.push(text()?);
             } else if *kind == OID_X509_ORGANIZATION_NAME {
@@ -116,31 +116,31 @@ impl Subject {
 
     /// Only one list of extensions and one list of names in it, and nothing else: a reader that passes over what it does not know
     /// and a signer that knows it would not mean the same.
-    fn read_extensions(&mut self, request: &X509CertificationRequest<'_>) -> Result<(), IllFormed> {
+    fn read_extensions(&mut self, request: &X509CertificationRequest<'_>) -> Result<(), MalformedRequest> {
         let mut lists = 0;
         let mut names = 0;
         for attribute in request.certification_request_info.iter_attributes() {
             let ParsedCriAttribute::ExtensionRequest(list) = attribute.parsed_attribute() else {
-                return Err(IllFormed::Extension);
+                return Err(MalformedRequest::Extension);
             };
             lists += 1;
             for extension in &list.extensions {
                 let ParsedExtension::SubjectAlternativeName(san) = extension.parsed_extension() else {
-                    return Err(IllFormed::Extension);
+                    return Err(MalformedRequest::Extension);
                 };
                 names += 1;
                 self.read_names(&san.general_names)?;
             }
         }
-        if lists > 1 || names > 1 { Err(IllFormed::Twice) } else { Ok(()) }
+        if lists > 1 || names > 1 { Err(MalformedRequest::Twice) } else { Ok(()) }
     }
 
-    fn read_names(&mut self, names: &[GeneralName<'_>]) -> Result<(), IllFormed> {
+    fn read_names(&mut self, names: &[GeneralName<'_>]) -> Result<(), MalformedRequest> {
         for name in names {
             if let GeneralName::DNSName(name) = name {
                 self.dns_names.insert((*name).to_owned());
             } else if let GeneralName::IPAddress(bytes) = name {
-                self.addresses.insert(address(bytes).ok_or(IllFormed::Name)?);
+                self.addresses.insert(address(bytes).ok_or(MalformedRequest::Name)?);
             } else {
                 self.has_other_names = true;
             }
@@ -208,8 +208,8 @@ mod tests {
         format!("{BEGIN}{}\n{END}", lines.join("\n"))
     }
 
-    fn read(pem: &str) -> Result<Subject, IllFormed> {
-        Subject::from_pem(pem.as_bytes())
+    fn read(pem: &str) -> Result<CsrSubject, MalformedRequest> {
+        CsrSubject::from_pem(pem.as_bytes())
     }
 
     #[test]
@@ -261,11 +261,11 @@ mod tests {
             ("base64 alone", body.to_owned()),
         ];
         for (what, pem) in hostile {
-            assert_eq!(read(&pem), Err(IllFormed::Pem), "{what}");
+            assert_eq!(read(&pem), Err(MalformedRequest::Pem), "{what}");
         }
-        assert_eq!(Subject::from_pem(&[0xff, 0xfe]), Err(IllFormed::Pem));
+        assert_eq!(CsrSubject::from_pem(&[0xff, 0xfe]), Err(MalformedRequest::Pem));
         let marked = [&[0xef, 0xbb, 0xbf], good.as_bytes()].concat();
-        assert_eq!(Subject::from_pem(&marked), Err(IllFormed::Pem), "a byte order mark");
+        assert_eq!(CsrSubject::from_pem(&marked), Err(MalformedRequest::Pem), "a byte order mark");
     }
 
     #[test]
@@ -279,7 +279,7 @@ mod tests {
             ("half of one", &good[..good.len() / 2]),
             ("no request", &[0x30, 0x03, 0x02, 0x01, 0x00]),
         ] {
-            assert_eq!(read(&pem_of(der, 64)), Err(IllFormed::Structure), "{what}");
+            assert_eq!(read(&pem_of(der, 64)), Err(MalformedRequest::Structure), "{what}");
         }
     }
 
@@ -295,16 +295,20 @@ mod tests {
             read(&pem_of(&der(&parameters), 64))
         };
         assert_eq!(with(&[NAMES], W1).unwrap().dns_names, ["w1".to_owned()].into());
-        assert_eq!(with(&[NAMES, NAMES], W1), Err(IllFormed::Twice));
+        assert_eq!(with(&[NAMES, NAMES], W1), Err(MalformedRequest::Twice));
         assert_eq!(
             with(&[&[2, 5, 29, 19]], &[0x30, 0x03, 0x01, 0x01, 0xff]),
-            Err(IllFormed::Extension),
+            Err(MalformedRequest::Extension),
             "an authority"
         );
-        assert_eq!(with(&[&[1, 3, 6, 1, 4, 1, 99999, 1]], &[0x05, 0x00]), Err(IllFormed::Extension), "an unknown one");
-        assert_eq!(with(&[NAMES], &[0x05, 0x00]), Err(IllFormed::Extension), "names that are none");
+        assert_eq!(
+            with(&[&[1, 3, 6, 1, 4, 1, 99999, 1]], &[0x05, 0x00]),
+            Err(MalformedRequest::Extension),
+            "an unknown one"
+        );
+        assert_eq!(with(&[NAMES], &[0x05, 0x00]), Err(MalformedRequest::Extension), "names that are none");
         // A name of an address with three bytes, and one that is a mail address.
-        assert_eq!(with(&[NAMES], &[0x30, 0x05, 0x87, 0x03, 1, 2, 3]), Err(IllFormed::Name));
+        assert_eq!(with(&[NAMES], &[0x30, 0x05, 0x87, 0x03, 1, 2, 3]), Err(MalformedRequest::Name));
         assert!(with(&[NAMES], &[0x30, 0x05, 0x81, 0x03, b'a', b'@', b'b']).unwrap().has_other_names);
     }
 }

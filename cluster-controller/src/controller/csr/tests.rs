@@ -7,8 +7,8 @@ use keelway_api::{
 };
 
 use super::{
-    decision::{CLIENT, Denial, Facts, NODES, SERVING, Verdict, decide, node_of},
-    request::{IllFormed, Request, Subject},
+    decision::{CLIENT, CsrDecision, Denial, NODES, NodeFacts, SERVING, decide, node_of},
+    request::{CsrSubject, MalformedRequest, Request},
 };
 
 const TOKEN: &str = "system:bootstrap:abcdef";
@@ -17,12 +17,12 @@ fn set<T: Ord + Clone>(items: &[T]) -> BTreeSet<T> {
     items.iter().cloned().collect()
 }
 
-fn subject(node: &str) -> Subject {
-    Subject {
+fn subject(node: &str) -> CsrSubject {
+    CsrSubject {
         common_names: vec![format!("system:node:{node}")],
         organizations: vec![NODES.to_owned()],
         key: b"key".to_vec(),
-        ..Subject::default()
+        ..CsrSubject::default()
     }
 }
 
@@ -58,20 +58,20 @@ fn serving() -> Request {
     }
 }
 
-fn with_peer() -> Facts {
-    Facts { peer: Some(set(&["100.80.0.17".parse().unwrap()])), ..Facts::default() }
+fn with_peer() -> NodeFacts {
+    NodeFacts { peer: Some(set(&["100.80.0.17".parse().unwrap()])), ..NodeFacts::default() }
 }
 
-fn changed(mut request: Request, change: impl FnOnce(&mut Request, &mut Subject)) -> Request {
+fn changed(mut request: Request, change: impl FnOnce(&mut Request, &mut CsrSubject)) -> Request {
     let mut subject = request.subject.clone().unwrap();
     change(&mut request, &mut subject);
     request.subject = Ok(subject);
     request
 }
 
-fn denial(request: &Request, facts: &Facts) -> &'static str {
+fn denial(request: &Request, facts: &NodeFacts) -> &'static str {
     let verdict = decide(request, facts);
-    let Verdict::Deny(denial) = verdict else { panic!("{verdict:?}") };
+    let CsrDecision::Deny(denial) = verdict else { panic!("{verdict:?}") };
     denial.reason()
 }
 
@@ -86,18 +86,18 @@ fn identity(key: &[u8], id: Option<&str>, until: i64) -> WorkerIdentitySpec {
 #[test]
 fn a_certificate_of_who_had_the_name_before_is_good_for_nothing() {
     let at = |second| Timestamp::from_second(second).unwrap();
-    let known = |id| Facts { identity: Some(identity(b"key", id, 10)), ..with_peer() };
+    let known = |id| NodeFacts { identity: Some(identity(b"key", id, 10)), ..with_peer() };
     for request in [renewing(), serving()] {
         let with = |credential: &str| Request { credential: Some(credential.to_owned()), ..request.clone() };
-        assert!(matches!(decide(&with("X509SHA256=new"), &known(Some("new"))), Verdict::Approve(_)));
+        assert!(matches!(decide(&with("X509SHA256=new"), &known(Some("new"))), CsrDecision::Approve(_)));
         assert_eq!(denial(&with("X509SHA256=old"), &known(Some("new"))), "FormerWorker");
         assert_eq!(denial(&request, &known(Some("new"))), "FormerWorker", "without a certificate");
         let asked = |second| Request { created: Some(at(second)), ..with("X509SHA256=new") };
-        let later = |known: Facts| Facts { now: at(70), ..known };
-        let long = |id| Facts { identity: Some(identity(b"key", id, 100)), ..with_peer() };
-        assert_eq!(decide(&with("X509SHA256=new"), &known(None)), Verdict::WaitForIdentity);
-        assert_eq!(decide(&asked(11), &later(long(None))), Verdict::WaitForIdentity);
-        assert!(matches!(decide(&asked(10), &later(long(None))), Verdict::Approve(_)), "nobody will tell");
+        let later = |known: NodeFacts| NodeFacts { now: at(70), ..known };
+        let long = |id| NodeFacts { identity: Some(identity(b"key", id, 100)), ..with_peer() };
+        assert_eq!(decide(&with("X509SHA256=new"), &known(None)), CsrDecision::WaitForIdentity);
+        assert_eq!(decide(&asked(11), &later(long(None))), CsrDecision::WaitForIdentity);
+        assert!(matches!(decide(&asked(10), &later(long(None))), CsrDecision::Approve(_)), "nobody will tell");
     }
 }
 
@@ -105,45 +105,45 @@ fn a_certificate_of_who_had_the_name_before_is_good_for_nothing() {
 fn a_worker_whose_certificates_have_ended_joins_again() {
     let at = |second| {
         let now = Timestamp::from_second(second).unwrap();
-        Facts { identity: Some(identity(b"old", Some("old"), 10)), now, ..with_peer() }
+        NodeFacts { identity: Some(identity(b"old", Some("old"), 10)), now, ..with_peer() }
     };
     assert_eq!(denial(&joining(), &at(9)), "NameTaken");
-    assert!(matches!(decide(&joining(), &at(10)), Verdict::Approve(_)));
-    assert_eq!(denial(&joining(), &Facts { tombstone: true, ..at(10) }), "NameRests");
+    assert!(matches!(decide(&joining(), &at(10)), CsrDecision::Approve(_)));
+    assert_eq!(denial(&joining(), &NodeFacts { tombstone: true, ..at(10) }), "NameRests");
 }
 
 #[test]
 fn workers_join_renew_and_serve() {
-    assert!(matches!(decide(&joining(), &Facts::default()), Verdict::Approve(_)));
-    assert!(matches!(decide(&renewing(), &with_peer()), Verdict::Approve(_)));
-    assert!(matches!(decide(&serving(), &with_peer()), Verdict::Approve(_)));
+    assert!(matches!(decide(&joining(), &NodeFacts::default()), CsrDecision::Approve(_)));
+    assert!(matches!(decide(&renewing(), &with_peer()), CsrDecision::Approve(_)));
+    assert!(matches!(decide(&serving(), &with_peer()), CsrDecision::Approve(_)));
     let rsa = changed(joining(), |request, _| {
         request.usages.insert("key encipherment".to_owned());
     });
-    assert!(matches!(decide(&rsa, &Facts::default()), Verdict::Approve(_)));
+    assert!(matches!(decide(&rsa, &NodeFacts::default()), CsrDecision::Approve(_)));
     assert_eq!(node_of(&joining()), Some("w1"));
 }
 
 #[test]
 fn a_name_is_one_workers() {
     assert_eq!(denial(&joining(), &with_peer()), "NameTaken");
-    let tombstone = Facts { tombstone: true, ..Facts::default() };
+    let tombstone = NodeFacts { tombstone: true, ..NodeFacts::default() };
     assert_eq!(denial(&joining(), &tombstone), "NameRests");
-    let evicted = Facts { tombstone: true, ..with_peer() };
+    let evicted = NodeFacts { tombstone: true, ..with_peer() };
     assert_eq!(denial(&renewing(), &evicted), "NameRests");
     assert_eq!(denial(&serving(), &evicted), "NameRests");
-    let asked = |key: &[u8]| Facts { identity: Some(identity(key, None, 10)), ..Facts::default() };
+    let asked = |key: &[u8]| NodeFacts { identity: Some(identity(key, None, 10)), ..NodeFacts::default() };
     assert_eq!(denial(&joining(), &asked(b"another")), "NameAsked");
     // A join that was cut is run again, with its key.
-    assert!(matches!(decide(&joining(), &asked(b"key")), Verdict::Approve(_)));
+    assert!(matches!(decide(&joining(), &asked(b"key")), CsrDecision::Approve(_)));
 }
 
 #[test]
 fn a_node_without_a_peer_gets_nothing() {
-    assert_eq!(denial(&renewing(), &Facts::default()), "NoPeer");
-    assert_eq!(denial(&serving(), &Facts::default()), "NoPeer");
-    let without_addresses = Facts { peer: Some(BTreeSet::new()), ..Facts::default() };
-    assert_eq!(decide(&serving(), &without_addresses), Verdict::Wait);
+    assert_eq!(denial(&renewing(), &NodeFacts::default()), "NoPeer");
+    assert_eq!(denial(&serving(), &NodeFacts::default()), "NoPeer");
+    let without_addresses = NodeFacts { peer: Some(BTreeSet::new()), ..NodeFacts::default() };
+    assert_eq!(decide(&serving(), &without_addresses), CsrDecision::Wait);
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_node_asks_for_its_own() {
 
 #[test]
 fn a_serving_certificate_has_allocated_names_only() {
-    let foreign: [fn(&mut Request, &mut Subject); 4] = [
+    let foreign: [fn(&mut Request, &mut CsrSubject); 4] = [
         |_, subject| {
             subject.addresses.insert("100.80.0.18".parse().unwrap());
         },
@@ -180,7 +180,7 @@ fn a_serving_certificate_has_allocated_names_only() {
 
 #[test]
 fn the_form_is_the_signers() {
-    let subjects: [fn(&mut Request, &mut Subject); 6] = [
+    let subjects: [fn(&mut Request, &mut CsrSubject); 6] = [
         |_, subject| subject.organizations.push("system:masters".to_owned()),
         |_, subject| subject.organizations = vec!["system:masters".to_owned()],
         |_, subject| subject.organizations.clear(),
@@ -189,11 +189,11 @@ fn the_form_is_the_signers() {
         |_, subject| subject.has_others = true,
     ];
     for change in subjects {
-        assert_eq!(denial(&changed(joining(), change), &Facts::default()), "WrongSubject");
+        assert_eq!(denial(&changed(joining(), change), &NodeFacts::default()), "WrongSubject");
     }
     for name in ["system:node:", "system:node:W1", "system:node:w 1", "system:node:../w1"] {
         let named = changed(joining(), |_, subject| subject.common_names = vec![name.to_owned()]);
-        assert_eq!(denial(&named, &Facts::default()), "WrongSubject", "{name}");
+        assert_eq!(denial(&named, &NodeFacts::default()), "WrongSubject", "{name}");
     }
     let usages: [&[&str]; 4] = [
         &["digital signature"],
@@ -203,27 +203,27 @@ fn the_form_is_the_signers() {
     ];
     for usages in usages {
         let wrong = changed(joining(), |request, _| request.usages = usages.iter().map(|&u| u.to_owned()).collect());
-        assert_eq!(denial(&wrong, &Facts::default()), "WrongUsages", "{usages:?}");
+        assert_eq!(denial(&wrong, &NodeFacts::default()), "WrongUsages", "{usages:?}");
     }
     let names = changed(joining(), |_, subject| subject.dns_names = set(&["w1".to_owned()]));
-    assert_eq!(denial(&names, &Facts::default()), "UnexpectedNames");
-    let unreadable = Request { subject: Err(IllFormed::Pem), ..joining() };
-    assert_eq!(denial(&unreadable, &Facts::default()), "IllFormed");
+    assert_eq!(denial(&names, &NodeFacts::default()), "UnexpectedNames");
+    let unreadable = Request { subject: Err(MalformedRequest::Pem), ..joining() };
+    assert_eq!(denial(&unreadable, &NodeFacts::default()), "IllFormed");
 }
 
 #[test]
 fn no_worker_has_a_name_of_the_api() {
     for fault in [NodeNameFault::Reserved, NodeNameFault::Address, NodeNameFault::Form] {
-        assert_eq!(denial(&joining(), &Facts { fault: Some(fault), ..Facts::default() }), "NameReserved");
+        assert_eq!(denial(&joining(), &NodeFacts { fault: Some(fault), ..NodeFacts::default() }), "NameReserved");
         for request in [renewing(), serving()] {
-            assert_eq!(denial(&request, &Facts { fault: Some(fault), ..with_peer() }), "NameReserved");
+            assert_eq!(denial(&request, &NodeFacts { fault: Some(fault), ..with_peer() }), "NameReserved");
         }
     }
 }
 
 #[test]
 fn what_is_not_ours_is_left_alone() {
-    let others: [fn(&mut Request, &mut Subject); 6] = [
+    let others: [fn(&mut Request, &mut CsrSubject); 6] = [
         |request, _| request.signer = "kubernetes.io/kube-apiserver-client".to_owned(),
         |request, _| request.signer = "example.com/own".to_owned(),
         |request, _| request.username = "kubernetes-admin".to_owned(),
@@ -234,16 +234,19 @@ fn what_is_not_ours_is_left_alone() {
         |request, _| request.signer = SERVING.to_owned(),
     ];
     for change in others {
-        assert_eq!(decide(&changed(joining(), change), &Facts::default()), Verdict::LeaveAlone);
+        assert_eq!(decide(&changed(joining(), change), &NodeFacts::default()), CsrDecision::LeaveAlone);
     }
     let imposter = changed(renewing(), |request, _| request.groups.clear());
-    assert_eq!(decide(&imposter, &with_peer()), Verdict::LeaveAlone);
+    assert_eq!(decide(&imposter, &with_peer()), CsrDecision::LeaveAlone);
 }
 
 #[test]
 fn a_denial_tells_its_mend() {
-    let denials =
-        [Denial::NameTaken("w1".to_owned()), Denial::NoPeer("w1".to_owned()), Denial::IllFormed(IllFormed::Twice)];
+    let denials = [
+        Denial::NameTaken("w1".to_owned()),
+        Denial::NoPeer("w1".to_owned()),
+        Denial::IllFormed(MalformedRequest::Twice),
+    ];
     for denial in denials {
         assert!(denial.to_string().contains([':', ';']), "{denial}");
     }

@@ -14,7 +14,7 @@ const LEARNING: SignedDuration = SignedDuration::from_mins(1);
 
 /// Whose a certificate is that a request came with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Holder {
+pub(crate) enum CertificateHolder {
     /// The worker's that has the name.
     Current,
     /// That of somebody who had the name before, or whom nobody approved.
@@ -24,24 +24,28 @@ pub(crate) enum Holder {
 }
 
 /// Whose the certificate of this credential id is, with which something was asked that long ago.
-pub(crate) fn holder(identity: &WorkerIdentitySpec, credential: Option<&str>, age: SignedDuration) -> Holder {
+pub(crate) fn holder(
+    identity: &WorkerIdentitySpec,
+    credential: Option<&str>,
+    age: SignedDuration,
+) -> CertificateHolder {
     let Some(id) = credential.and_then(|credential| credential.strip_prefix(CERTIFICATE_ID)) else {
-        return Holder::Former;
+        return CertificateHolder::Former;
     };
     let has = |list: &[ApprovedCertificate]| list.iter().any(|one| one.id.as_deref() == Some(id));
     if has(&identity.revoked) {
-        Holder::Former
+        CertificateHolder::Former
     } else if has(&identity.certificates) {
-        Holder::Current
+        CertificateHolder::Current
     } else if !lacks_id(&identity.certificates) {
-        Holder::Former
+        CertificateHolder::Former
     } else if age < LEARNING {
-        Holder::Unknown
+        CertificateHolder::Unknown
     } else if lacks_id(&identity.revoked) {
-        Holder::Former
+        CertificateHolder::Former
     } else {
         // All that others had is known, and this is none of it.
-        Holder::Current
+        CertificateHolder::Current
     }
 }
 
@@ -119,7 +123,7 @@ fn left(mut identity: WorkerIdentitySpec) -> WorkerIdentitySpec {
 
 /// What is done about an identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum IdentityStep {
     /// It stays until something ends.
     Keep(Option<Time>),
     /// It is to be this.
@@ -131,18 +135,18 @@ pub(crate) enum Step {
 }
 
 /// What is done about an identity whose peer, if there is one, has this uid.
-pub(crate) fn step(identity: &WorkerIdentitySpec, peer: Option<&str>, now: Timestamp) -> Step {
+pub(crate) fn step(identity: &WorkerIdentitySpec, peer: Option<&str>, now: Timestamp) -> IdentityStep {
     let next = pruned(identity, now);
     match (identity.peer.as_deref(), peer) {
-        (Some(had), has) if has != Some(had) => return Step::Leave(left(next)),
+        (Some(had), has) if has != Some(had) => return IdentityStep::Leave(left(next)),
         (None, Some(uid)) if !next.certificates.is_empty() => {
-            return Step::Write(WorkerIdentitySpec { peer: Some(uid.to_owned()), ..next });
+            return IdentityStep::Write(WorkerIdentitySpec { peer: Some(uid.to_owned()), ..next });
         }
-        (None, None) if next.certificates.is_empty() && next.revoked.is_empty() => return Step::Delete,
+        (None, None) if next.certificates.is_empty() && next.revoked.is_empty() => return IdentityStep::Delete,
         _ => {}
     }
     if next != *identity {
-        return Step::Write(next);
+        return IdentityStep::Write(next);
     }
-    Step::Keep(next.certificates.iter().chain(&next.revoked).map(|one| one.until.clone()).min())
+    IdentityStep::Keep(next.certificates.iter().chain(&next.revoked).map(|one| one.until.clone()).min())
 }

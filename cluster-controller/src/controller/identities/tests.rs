@@ -4,7 +4,7 @@ use k8s_openapi::{
 };
 use keelway_api::worker::{ApprovedCertificate, CERTIFICATES, WorkerIdentitySpec};
 
-use super::decision::{self, Holder, Step, is_asked, joined, learned, renewed, step};
+use super::decision::{self, CertificateHolder, IdentityStep, is_asked, joined, learned, renewed, step};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -15,7 +15,7 @@ fn certificate(key: &str, id: Option<&str>, until: i64) -> ApprovedCertificate {
 }
 
 /// Whose a certificate is that has just been used.
-fn holder(identity: &WorkerIdentitySpec, credential: Option<&str>) -> Holder {
+fn holder(identity: &WorkerIdentitySpec, credential: Option<&str>) -> CertificateHolder {
     decision::holder(identity, credential, SignedDuration::ZERO)
 }
 
@@ -30,12 +30,12 @@ fn worker() -> WorkerIdentitySpec {
 }
 
 fn with_peer() -> WorkerIdentitySpec {
-    let Step::Write(identity) = step(&worker(), Some("uid1"), at(1)) else { panic!() };
+    let IdentityStep::Write(identity) = step(&worker(), Some("uid1"), at(1)) else { panic!() };
     identity
 }
 
 fn gone(identity: &WorkerIdentitySpec) -> WorkerIdentitySpec {
-    let Step::Leave(identity) = step(identity, None, at(2)) else { panic!() };
+    let IdentityStep::Leave(identity) = step(identity, None, at(2)) else { panic!() };
     identity
 }
 
@@ -44,26 +44,26 @@ fn a_worker_is_known_by_its_certificate() {
     let worker = with_peer();
     assert_eq!(worker.join_token, Some(token()));
     assert_eq!(worker.peer.as_deref(), Some("uid1"));
-    assert_eq!(holder(&worker, Some("X509SHA256=c1")), Holder::Current);
+    assert_eq!(holder(&worker, Some("X509SHA256=c1")), CertificateHolder::Current);
     for other in [Some("X509SHA256=c2"), Some("c1"), Some("X509SHA256="), Some(""), None] {
-        assert_eq!(holder(&worker, other), Holder::Former, "{other:?}");
+        assert_eq!(holder(&worker, other), CertificateHolder::Former, "{other:?}");
     }
-    assert_eq!(step(&worker, Some("uid1"), at(2)), Step::Keep(Some(Time(at(90)))));
+    assert_eq!(step(&worker, Some("uid1"), at(2)), IdentityStep::Keep(Some(Time(at(90)))));
 }
 
 #[test]
 fn each_certificate_leads_to_the_next() {
     let asked = renewed(&with_peer(), certificate("k2", None, 160), at(60)).unwrap();
-    assert_eq!(holder(&asked, Some("X509SHA256=c1")), Holder::Current);
+    assert_eq!(holder(&asked, Some("X509SHA256=c1")), CertificateHolder::Current);
     // It is signed, and that is not known yet.
-    assert_eq!(holder(&asked, Some("X509SHA256=c2")), Holder::Unknown);
+    assert_eq!(holder(&asked, Some("X509SHA256=c2")), CertificateHolder::Unknown);
     let signed = learned(&asked, &certificate("k2", Some("c2"), 150));
-    assert_eq!(holder(&signed, Some("X509SHA256=c2")), Holder::Current);
+    assert_eq!(holder(&signed, Some("X509SHA256=c2")), CertificateHolder::Current);
     assert_eq!(learned(&signed, &certificate("k2", Some("c2"), 150)), signed, "told twice");
     // The first one ends.
-    let Step::Write(later) = step(&signed, Some("uid1"), at(90)) else { panic!() };
-    assert_eq!(holder(&later, Some("X509SHA256=c1")), Holder::Former);
-    assert_eq!(holder(&later, Some("X509SHA256=c2")), Holder::Current);
+    let IdentityStep::Write(later) = step(&signed, Some("uid1"), at(90)) else { panic!() };
+    assert_eq!(holder(&later, Some("X509SHA256=c1")), CertificateHolder::Former);
+    assert_eq!(holder(&later, Some("X509SHA256=c2")), CertificateHolder::Current);
 }
 
 /// The request was signed, and taken away before anybody looked.
@@ -73,25 +73,25 @@ fn a_certificate_that_was_never_told_is_the_workers() {
         decision::holder(identity, Some(credential), SignedDuration::from_mins(1))
     };
     let asked = renewed(&with_peer(), certificate("k2", None, 160), at(60)).unwrap();
-    assert_eq!(later(&asked, "X509SHA256=c2"), Holder::Current);
-    assert_eq!(later(&with_peer(), "X509SHA256=c2"), Holder::Former, "there is none that was not told");
+    assert_eq!(later(&asked, "X509SHA256=c2"), CertificateHolder::Current);
+    assert_eq!(later(&with_peer(), "X509SHA256=c2"), CertificateHolder::Former, "there is none that was not told");
     // Of an earlier worker all is known, or nothing is believed.
     let next = joined(Some(&gone(&with_peer())), Some(token()), certificate("k3", None, 160), at(60)).unwrap();
-    assert_eq!(later(&next, "X509SHA256=c3"), Holder::Current);
-    assert_eq!(later(&next, "X509SHA256=c1"), Holder::Former);
+    assert_eq!(later(&next, "X509SHA256=c3"), CertificateHolder::Current);
+    assert_eq!(later(&next, "X509SHA256=c1"), CertificateHolder::Former);
     let next = joined(Some(&gone(&asked)), Some(token()), certificate("k3", None, 160), at(60)).unwrap();
-    assert_eq!(later(&next, "X509SHA256=c3"), Holder::Former);
+    assert_eq!(later(&next, "X509SHA256=c3"), CertificateHolder::Former);
 }
 
 #[test]
 fn who_left_is_a_worker_no_more() {
     let left = gone(&with_peer());
     assert_eq!(left.peer, None);
-    assert_eq!(holder(&left, Some("X509SHA256=c1")), Holder::Former);
+    assert_eq!(holder(&left, Some("X509SHA256=c1")), CertificateHolder::Former);
     // A peer that was deleted and made anew has another uid.
-    assert!(matches!(step(&with_peer(), Some("uid2"), at(2)), Step::Leave(_)));
+    assert!(matches!(step(&with_peer(), Some("uid2"), at(2)), IdentityStep::Leave(_)));
     // Nor is a peer taken up that it makes then.
-    assert_eq!(step(&left, Some("uid3"), at(3)), Step::Keep(Some(Time(at(90)))));
+    assert_eq!(step(&left, Some("uid3"), at(3)), IdentityStep::Keep(Some(Time(at(90)))));
 }
 
 #[test]
@@ -99,10 +99,10 @@ fn the_next_of_that_name_is_another() {
     let left = gone(&with_peer());
     assert!(!is_asked(&left, "k2", at(3)), "a machine that left joins again at once");
     let next = joined(Some(&left), Some(token()), certificate("k2", None, 103), at(3)).unwrap();
-    assert_eq!(holder(&next, Some("X509SHA256=c1")), Holder::Former);
+    assert_eq!(holder(&next, Some("X509SHA256=c1")), CertificateHolder::Former);
     let next = learned(&next, &certificate("k2", Some("c2"), 103));
-    assert_eq!(holder(&next, Some("X509SHA256=c2")), Holder::Current);
-    assert_eq!(holder(&next, Some("X509SHA256=c1")), Holder::Former);
+    assert_eq!(holder(&next, Some("X509SHA256=c2")), CertificateHolder::Current);
+    assert_eq!(holder(&next, Some("X509SHA256=c1")), CertificateHolder::Former);
 }
 
 #[test]
@@ -116,29 +116,29 @@ fn certificates_that_were_collected_end_with_the_next_join() {
     assert!(!is_asked(&long, "k2", at(300)), "its time ends long after that");
     assert!(!is_asked(&worker(), "k2", at(100)), "a certificate that has ended keeps nothing");
     let next = joined(Some(&long), Some(token()), certificate("k2", None, 9999), at(300)).unwrap();
-    assert_eq!(holder(&next, Some("X509SHA256=c1")), Holder::Former);
+    assert_eq!(holder(&next, Some("X509SHA256=c1")), CertificateHolder::Former);
     // Also one that is signed only then.
     let unsigned = joined(None, Some(token()), certificate("k1", None, 9999), at(0)).unwrap();
     let next = joined(Some(&unsigned), Some(token()), certificate("k2", None, 9999), at(300)).unwrap();
     let next = learned(&next, &certificate("k1", Some("c1"), 9999));
-    assert_eq!(holder(&next, Some("X509SHA256=c1")), Holder::Former);
+    assert_eq!(holder(&next, Some("X509SHA256=c1")), CertificateHolder::Former);
 }
 
 #[test]
 fn a_join_goes_on_with_its_key() {
     let again = joined(Some(&worker()), Some(token()), certificate("k1", None, 110), at(10)).unwrap();
-    assert_eq!(holder(&again, Some("X509SHA256=c1")), Holder::Current);
+    assert_eq!(holder(&again, Some("X509SHA256=c1")), CertificateHolder::Current);
     assert!(again.revoked.is_empty());
 }
 
 #[test]
 fn an_identity_lasts_as_long_as_its_certificates() {
     let left = gone(&with_peer());
-    assert_eq!(step(&left, None, at(89)), Step::Keep(Some(Time(at(90)))));
-    assert_eq!(step(&left, None, at(90)), Step::Delete);
+    assert_eq!(step(&left, None, at(89)), IdentityStep::Keep(Some(Time(at(90)))));
+    assert_eq!(step(&left, None, at(90)), IdentityStep::Delete);
     // While it has its peer it stays.
-    let Step::Write(offline) = step(&with_peer(), Some("uid1"), at(500)) else { panic!() };
-    assert_eq!(step(&offline, Some("uid1"), at(501)), Step::Keep(None));
+    let IdentityStep::Write(offline) = step(&with_peer(), Some("uid1"), at(500)) else { panic!() };
+    assert_eq!(step(&offline, Some("uid1"), at(501)), IdentityStep::Keep(None));
 }
 
 #[test]

@@ -3,12 +3,12 @@
 use keelway_api::worker::{AUTHORITIES_KEY, INFORMATION, INFORMATION_KEY};
 use serde_json::{Value, json};
 
-use super::{super::Configuration, ObjectError};
+use super::{super::ControllerConfiguration, ObjectError};
 
 /// The ConfigMap in `kube-system` with the default CNI configuration.
 pub(super) const CNI: &str = "keelway-cni";
 
-pub(super) fn objects(configuration: &Configuration, authorities: &str) -> Result<Vec<Value>, ObjectError> {
+pub(super) fn objects(configuration: &ControllerConfiguration, authorities: &str) -> Result<Vec<Value>, ObjectError> {
     let cluster = serde_json::to_string(&configuration.information()).map_err(ObjectError::Form)?;
     Ok(vec![
         config_map("kube-system", INFORMATION, &json!({ AUTHORITIES_KEY: authorities, INFORMATION_KEY: cluster })),
@@ -21,7 +21,7 @@ pub(super) fn objects(configuration: &Configuration, authorities: &str) -> Resul
 }
 
 /// As bootstrap discovery knows it: a kubeconfig with a server and its authorities, and nobody's credentials.
-fn kubeconfig(configuration: &Configuration, authorities: &str) -> Value {
+fn kubeconfig(configuration: &ControllerConfiguration, authorities: &str) -> Value {
     use base64::{Engine, engine::general_purpose::STANDARD};
     let server = configuration.endpoints.first().map(|endpoint| format!("https://{}", endpoint.address));
     json!({

@@ -4,12 +4,12 @@ use keelway_api::release::RELEASES;
 use serde_json::{Value, json};
 
 use super::{
-    super::{Configuration, ROLE, keeper::has_place},
+    super::{ControllerConfiguration, ROLE, object_reconciler::has_place},
     definitions, wanted,
 };
-use crate::configuration::Check;
+use crate::configuration::ValidateConfiguration;
 
-fn configuration(change: impl FnOnce(&mut Value)) -> Configuration {
+fn configuration(change: impl FnOnce(&mut Value)) -> ControllerConfiguration {
     let mut file = json!({
         "kubeconfig": "kubeconfig",
         "version": "1.37.0",
@@ -24,7 +24,7 @@ fn configuration(change: impl FnOnce(&mut Value)) -> Configuration {
     serde_json::from_value(file).unwrap()
 }
 
-fn names(configuration: &Configuration) -> BTreeSet<String> {
+fn names(configuration: &ControllerConfiguration) -> BTreeSet<String> {
     let objects = wanted(configuration, "authorities").unwrap();
     objects
         .iter()
@@ -131,14 +131,14 @@ fn a_configuration_that_makes_no_sense_is_refused() {
     for (field, value) in faults {
         let fault = configuration(|file| file[field] = value).check().unwrap_err();
         assert_eq!(fault.field, field, "{fault}");
-        assert!(!fault.mend.is_empty());
+        assert!(!fault.help.is_empty());
     }
 }
 
 #[test]
 fn an_unknown_field_is_refused() {
     let file = json!({ "kubeconfig": "a", "surprise": true });
-    assert!(serde_json::from_value::<Configuration>(file).is_err());
+    assert!(serde_json::from_value::<ControllerConfiguration>(file).is_err());
 }
 
 /// One rule's smallest parts: verb, group, resource, and the name where it is bound to one.

@@ -15,12 +15,12 @@ use super::lines;
 const MAINTENANCE: u8 = 0x01;
 const DRAINS: u8 = 0x08;
 
-pub(super) struct Servers {
+pub(super) struct BackendServers {
     backend: String,
-    servers: Mutex<BTreeMap<String, Server>>,
+    servers: Mutex<BTreeMap<String, BackendServer>>,
 }
 
-struct Server {
+struct BackendServer {
     address: SocketAddr,
     admin: u8,
     /// Held once by each of its connections.
@@ -28,27 +28,27 @@ struct Server {
 }
 
 /// Counts for as long as it is there.
-pub(super) struct Session {
+pub(super) struct ServerSession {
     _counted: Arc<()>,
 }
 
-impl Servers {
+impl BackendServers {
     pub(super) fn of(configuration: &str) -> anyhow::Result<Self> {
         let backend = lines(configuration, "backend").next().context("there is no backend")?;
         let backend = (*backend.first().context("the backend has no name")?).to_owned();
         let server = |words: Vec<&str>| {
             let [name, address] = words[..] else { return None };
-            Some((name.to_owned(), Server::new(address.parse().ok()?, 0)))
+            Some((name.to_owned(), BackendServer::new(address.parse().ok()?, 0)))
         };
         let servers = lines(configuration, "server").map(|words| server(words).context("a server has no address"));
         Ok(Self { backend, servers: Mutex::new(servers.collect::<anyhow::Result<_>>()?) })
     }
 
     /// The first server that takes connections, with one more.
-    pub(super) fn enter(&self) -> Option<(SocketAddr, Session)> {
+    pub(super) fn enter(&self) -> Option<(SocketAddr, ServerSession)> {
         let servers = self.held();
         let server = servers.values().find(|server| server.admin == 0)?;
-        Some((server.address, Session { _counted: server.sessions.clone() }))
+        Some((server.address, ServerSession { _counted: server.sessions.clone() }))
     }
 
     pub(super) fn command(&self, command: &str) -> String {
@@ -96,11 +96,11 @@ impl Servers {
         if servers.contains_key(name) {
             return "Already exists a server with the same name in backend.\n".to_owned();
         }
-        servers.insert(name.to_owned(), Server::new(address, MAINTENANCE));
+        servers.insert(name.to_owned(), BackendServer::new(address, MAINTENANCE));
         "New server registered.\n".to_owned()
     }
 
-    fn change(&self, name: &str, change: impl FnOnce(&mut Server)) -> String {
+    fn change(&self, name: &str, change: impl FnOnce(&mut BackendServer)) -> String {
         match self.held().get_mut(name) {
             Some(server) => {
                 change(server);
@@ -127,12 +127,12 @@ impl Servers {
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, BTreeMap<String, Server>> {
+    fn held(&self) -> MutexGuard<'_, BTreeMap<String, BackendServer>> {
         self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Server {
+impl BackendServer {
     fn new(address: SocketAddr, admin: u8) -> Self {
         Self { address, admin, sessions: Arc::new(()) }
     }

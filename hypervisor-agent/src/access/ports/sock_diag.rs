@@ -10,7 +10,7 @@ use netlink_packet_sock_diag::{
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_SOCK_DIAG};
 
-type Message = NetlinkMessage<SockDiagMessage>;
+type SocketDiagMessage = NetlinkMessage<SockDiagMessage>;
 
 /// Local ports of listening TCP sockets, and of UDP sockets without a peer.
 pub(super) fn listening() -> io::Result<BTreeSet<u16>> {
@@ -32,7 +32,7 @@ pub(super) fn listening() -> io::Result<BTreeSet<u16>> {
 fn ask(socket: &Socket, request: InetRequest) -> io::Result<()> {
     let mut header = NetlinkHeader::default();
     header.flags = NLM_F_REQUEST | NLM_F_DUMP;
-    let mut message = Message::new(header, SockDiagMessage::InetRequest(request).into());
+    let mut message = SocketDiagMessage::new(header, SockDiagMessage::InetRequest(request).into());
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];
     message.serialize(&mut bytes);
@@ -43,7 +43,7 @@ fn ask(socket: &Socket, request: InetRequest) -> io::Result<()> {
 fn take(datagram: &[u8], ports: &mut BTreeSet<u16>) -> io::Result<bool> {
     let mut rest = datagram;
     while !rest.is_empty() {
-        let message = Message::deserialize(rest).map_err(io::Error::other)?;
+        let message = SocketDiagMessage::deserialize(rest).map_err(io::Error::other)?;
         let length = usize::try_from(message.header.length).map_err(io::Error::other)?;
         if let NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(found)) = message.payload {
             ports.insert(found.header.socket_id.source_port);

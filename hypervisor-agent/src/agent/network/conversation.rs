@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use keelway_tls::Server;
+use keelway_tls::TlsServer;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
     sync::OwnedSemaphorePermit,
@@ -18,14 +18,14 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::{caller::Caller, connection::Connection, report::chain_text};
+use crate::{caller::Caller, connection::MachineConnection, report::chain_text};
 
 /// How HTTP/2 begins (RFC 9113, 3.4), and no request of HTTP/1.1 does.
 const HTTP2: [u8; 3] = *b"PRI";
 
 /// Ends, with all that is asked over it, when the other side's certificate would not be taken any more or the agent stops.
 pub(super) struct Conversation {
-    stream: TlsStream<Connection>,
+    stream: TlsStream<MachineConnection>,
     caller: Caller,
     /// What was read to see which protocol it is, and how much of it was not given to anybody yet.
     begin: ([u8; HTTP2.len()], usize),
@@ -42,9 +42,9 @@ pub(super) struct Conversation {
 
 impl Conversation {
     pub(super) fn new(
-        stream: TlsStream<Connection>,
+        stream: TlsStream<MachineConnection>,
         (caller, from): (Caller, SocketAddr),
-        server: Arc<Server>,
+        server: Arc<TlsServer>,
         stop: CancellationToken,
         patience: Duration,
         place: Option<OwnedSemaphorePermit>,
@@ -92,7 +92,7 @@ impl Conversation {
     }
 
     /// The stream while it goes on. Whoever reads or writes is woken when it is over.
-    fn stream(&mut self, context: &mut Context<'_>) -> io::Result<Pin<&mut TlsStream<Connection>>> {
+    fn stream(&mut self, context: &mut Context<'_>) -> io::Result<Pin<&mut TlsStream<MachineConnection>>> {
         if self.going_on.as_mut().is_some_and(|going_on| going_on.as_mut().poll(context).is_ready()) {
             self.going_on = None;
         }

@@ -9,7 +9,7 @@ use futures::future::Either;
 use tonic::{Status, body::Body};
 use tower::Service;
 
-use crate::caller::{Caller, Who};
+use crate::caller::{Caller, CallerRole};
 
 const OPEN_TO_AGENTS: [&str; 2] = ["/keelway.agent.v1.Exchange/Wait", "/keelway.agent.v1.Exchange/Answer"];
 
@@ -36,7 +36,7 @@ where
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let is_driver = matches!(request.extensions().get(), Some(Caller { who: Who::Driver, .. }));
+        let is_driver = matches!(request.extensions().get(), Some(Caller { role: CallerRole::Driver, .. }));
         if is_driver || OPEN_TO_AGENTS.contains(&request.uri().path()) {
             Either::Left(self.0.call(request))
         } else {

@@ -10,9 +10,9 @@ use tokio::{
 };
 use tonic::transport::Channel;
 
-use super::{Came, Standing};
+use super::{AgentTlsIdentity, StrangerConnection};
 use crate::{
-    client::Way,
+    client::DialTarget,
     proto::{self, exchange_client::ExchangeClient},
     relay,
     report::chain_text,
@@ -27,15 +27,19 @@ const BEGIN: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// Waits at the agent that listens there, for as long as this is polled, and hands on each connection.
-pub(super) async fn wait_at(address: SocketAddr, standing: Arc<Standing>, came: mpsc::Sender<Came>) {
+pub(super) async fn wait_at(
+    address: SocketAddr,
+    standing: Arc<AgentTlsIdentity>,
+    came: mpsc::Sender<StrangerConnection>,
+) {
     let identity = standing.client().await;
     // Whoever it is passes bytes on and can read none: the driver shows who it is to this agent itself.
     let Ok(name) = ServerName::try_from(ANY_AGENT) else { return };
     let mut pause = FIRST;
     loop {
         let since = Instant::now();
-        let way = Way::to(&address.to_string(), name.clone(), Arc::clone(&identity));
-        let ended = attend(address, way.channel_that_is_tried(SILENCE), &came).await;
+        let way = DialTarget::to(&address.to_string(), name.clone(), Arc::clone(&identity));
+        let ended = wait_for_call(address, way.channel_that_is_tried(SILENCE), &came).await;
         tracing::warn!(%address, why = ended, "does not wait to be called");
         pause = if since.elapsed() > LONGEST { FIRST } else { (pause * 2).min(LONGEST) };
         sleep(pause).await;
@@ -43,7 +47,7 @@ pub(super) async fn wait_at(address: SocketAddr, standing: Arc<Standing>, came: 
 }
 
 /// Waits until that ends, and says why it did.
-async fn attend(address: SocketAddr, channel: Channel, came: &mpsc::Sender<Came>) -> String {
+async fn wait_for_call(address: SocketAddr, channel: Channel, came: &mpsc::Sender<StrangerConnection>) -> String {
     let mut exchange = ExchangeClient::new(channel);
     let mut calls = match timeout(BEGIN, exchange.wait(proto::WaitRequest {})).await {
         Ok(Ok(answer)) => answer.into_inner(),
@@ -62,7 +66,12 @@ async fn attend(address: SocketAddr, channel: Channel, came: &mpsc::Sender<Came>
     }
 }
 
-async fn take(mut exchange: ExchangeClient<Channel>, call: u64, from: SocketAddr, came: mpsc::Sender<Came>) {
+async fn take(
+    mut exchange: ExchangeClient<Channel>,
+    call: u64,
+    from: SocketAddr,
+    came: mpsc::Sender<StrangerConnection>,
+) {
     let first = proto::AnswerRequest { call, data: Vec::new() };
     let message = |data| proto::AnswerRequest { call: 0, data };
     let opened =
@@ -71,7 +80,7 @@ async fn take(mut exchange: ExchangeClient<Channel>, call: u64, from: SocketAddr
     match opened {
         Ok(stream) => {
             // Nobody waits for it where the agent stops.
-            let _ = came.send(Came { stream, from, at: format!("https://{ANY_AGENT}") }).await;
+            let _ = came.send(StrangerConnection { stream, from, at: format!("https://{ANY_AGENT}") }).await;
         }
         Err(status) => tracing::debug!(%from, why = chain_text(&status), "could not take a call"),
     }

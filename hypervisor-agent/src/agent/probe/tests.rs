@@ -2,7 +2,7 @@
 
 use std::{fs, net::SocketAddr, sync::Mutex as StdMutex, time::Duration};
 
-use keelway_cri::{Deadlines, Runtime};
+use keelway_cri::{CriRuntime, Deadlines};
 use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::{HandshakeKind, RootCertStore, ServerConfig, server::WebPkiClientVerifier};
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -15,7 +15,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::access::Access;
+use crate::access::MachineAccess;
 
 const NAME: &str = "kube-apiserver";
 
@@ -23,8 +23,8 @@ const NAME: &str = "kube-apiserver";
 struct World {
     root: TempDir,
     machine: LocalMachine,
-    clients: Clients,
-    question: Question,
+    clients: ProbeClients,
+    question: LivenessQuery,
     seen: Arc<StdMutex<Vec<HandshakeKind>>>,
     serving: Option<JoinHandle<()>>,
 }
@@ -32,15 +32,15 @@ struct World {
 impl World {
     async fn new() -> Self {
         let root = TempDir::new().unwrap();
-        let access = Access::of_root(fs::File::open(root.path()).unwrap().into());
-        let runtime = Runtime::on_socket(root.path().join("nobody"), Deadlines::default()).unwrap();
-        let question = Question {
+        let access = MachineAccess::of_root(fs::File::open(root.path()).unwrap().into());
+        let runtime = CriRuntime::on_socket(root.path().join("nobody"), Deadlines::default()).unwrap();
+        let question = LivenessQuery {
             container: "c1".to_owned(),
             pod: PodName {
                 cluster: "0123456789abcdef".parse().unwrap(),
                 component: "kube-apiserver-0".parse().unwrap(),
             },
-            check: Check::Https {
+            check: ContainerCheck::Https {
                 address: SocketAddr::from(([127, 0, 0, 1], 0)),
                 path: "/livez".to_owned(),
                 server_name: NAME.to_owned(),
@@ -51,7 +51,7 @@ impl World {
         };
         let machine = LocalMachine::new(access, runtime, None);
         let mut world =
-            Self { root, machine, clients: Clients::default(), question, seen: Arc::default(), serving: None };
+            Self { root, machine, clients: ProbeClients::default(), question, seen: Arc::default(), serving: None };
         world.serve().await;
         world
     }
@@ -70,7 +70,7 @@ impl World {
     async fn listen(&mut self, config: Arc<ServerConfig>) {
         self.end().await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        if let Check::Https { address, .. } = &mut self.question.check {
+        if let ContainerCheck::Https { address, .. } = &mut self.question.check {
             *address = listener.local_addr().unwrap();
         }
         self.serving = Some(tokio::spawn(answer_all(listener, config, Arc::clone(&self.seen))));
@@ -227,7 +227,7 @@ async fn a_server_that_refuses_our_certificate_lives() {
     let own = expired();
     world.write("peer.crt", &own.certificate.pem());
     world.write("peer.key", &own.key.serialize_pem());
-    if let Check::Https { identity, .. } = &mut world.question.check {
+    if let ContainerCheck::Https { identity, .. } = &mut world.question.check {
         *identity = Some(CertificateFiles { certificate: "peer.crt".to_owned(), key: "peer.key".to_owned() });
     }
     let server = issue();

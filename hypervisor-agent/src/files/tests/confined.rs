@@ -69,7 +69,7 @@ fn ask(machine: &Machine, path: &str) {
     let files = machine.files();
     let directory = layout::pod_directory(&pod());
     let _ = files.write_file(&pod(), USER, &file(path, b"ours"));
-    let _ = files.make_directory(&Directory::of_data(format!("{directory}/{path}"), USER));
+    let _ = files.make_directory(&MachineDirectory::of_data(format!("{directory}/{path}"), USER));
     let _ = files.mark_data(&pod(), &format!("{directory}/{path}"));
     let read = files.read_file(&pod(), path).ok().flatten();
     assert!(read.is_none_or(|read| read != OUTSIDE.as_bytes()), "{path:?} reads what is another's");
@@ -114,7 +114,7 @@ fn no_race_leads_out() {
         for path in PATHS.iter().cycle().take(4_000) {
             let (files, below) = (machine.files(), format!("{}/{path}", layout::pod_directory(&pod())));
             let _ = files.mark_data(&pod(), &below);
-            let _ = files.make_directory(&Directory::of_data(below.clone(), USER));
+            let _ = files.make_directory(&MachineDirectory::of_data(below.clone(), USER));
             let _ = files.remove(&below);
         }
         ended.store(true, Ordering::Relaxed);

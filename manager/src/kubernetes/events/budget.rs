@@ -18,7 +18,7 @@ pub(super) struct Budget(BTreeMap<DocumentName, Timestamp>);
 
 impl Budget {
     /// Whether one more may be told.
-    pub(super) fn takes(&mut self, name: &DocumentName, now: Timestamp) -> bool {
+    pub(super) fn try_spend(&mut self, name: &DocumentName, now: Timestamp) -> bool {
         self.0.retain(|_, full| *full > now);
         let full = self.0.get(name).copied().unwrap_or(now) + EACH;
         let takes = full.duration_since(now).as_secs() <= AT_ONCE * EACH.as_secs();
@@ -39,12 +39,12 @@ mod tests {
         let (one, other) = (DocumentName::Hypervisor(one), DocumentName::Hypervisor(other));
         let mut budget = Budget::default();
         let start = Timestamp::UNIX_EPOCH;
-        let told = (0..300).filter(|_| budget.takes(&one, start)).count();
+        let told = (0..300).filter(|_| budget.try_spend(&one, start)).count();
         assert_eq!(told, 200);
-        assert!(budget.takes(&other, start));
-        assert!(budget.takes(&one, start + EACH));
-        assert!(!budget.takes(&one, start + EACH));
-        assert!(budget.takes(&other, start + 300 * EACH));
+        assert!(budget.try_spend(&other, start));
+        assert!(budget.try_spend(&one, start + EACH));
+        assert!(!budget.try_spend(&one, start + EACH));
+        assert!(budget.try_spend(&other, start + 300 * EACH));
         assert_eq!(budget.0.len(), 1, "what has all of its own is forgotten");
     }
 }

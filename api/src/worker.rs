@@ -1,0 +1,111 @@
+//! What lives in a managed cluster for its workers: kinds of ours whose definitions the cluster-controller applies there.
+//!
+//! They are written and read by programs of different ages, so that fields which a reader does not know are passed over.
+
+mod address_claim;
+mod information;
+mod node_allocation;
+mod node_name;
+mod tombstone;
+mod wireguard_peer;
+mod worker_identity;
+
+pub use address_claim::{AddressClaim, AddressClaimSpec};
+pub use information::{
+    AUTHORITIES_KEY, ApiAddress, ClusterInformation, CniInformation, GatewayInformation, INFORMATION, INFORMATION_KEY,
+    IngressEndpoint,
+};
+pub use node_allocation::{ALLOCATION, NodeAllocation, NodeAllocationSpec};
+pub use node_name::{LONGEST_NODE_NAME, NodeNameFault, check_node_name};
+pub use tombstone::{Tombstone, TombstoneSpec};
+pub use wireguard_peer::{PEER_READY, WireGuardPeer, WireGuardPeerSpec, WireGuardPeerStatus};
+pub use worker_identity::{
+    ApprovedCertificate, CERTIFICATE_ID, CERTIFICATES, CREDENTIAL_ID, WorkerIdentity, WorkerIdentitySpec,
+};
+
+use core::net::IpAddr;
+
+/// The name that every API server's certificate holds, whatever its addresses are: all who know its authority, and workers above
+/// all, verify it by that name.
+pub const API_SERVER_NAME: &str = "kubernetes";
+/// The user of the cluster-controller, whom [`CLUSTER_CONTROLLER_ROLE`] is bound to.
+pub const CLUSTER_CONTROLLER_USER: &str = "keelway:cluster-controller";
+/// The label that tells by which name API servers know who applied an object (field manager).
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// The name by which API servers know what the cluster-controller wrote, and the value of [`MANAGED_BY`] on it.
+pub const CLUSTER_CONTROLLER_MANAGER: &str = "keelway-cluster-controller";
+/// All that the cluster-controller may do in its cluster, as YAML documents: roles and their bindings. Whoever makes the cluster
+/// applies them.
+pub const CLUSTER_CONTROLLER_ROLE: &str = include_str!("worker/cluster-controller-role.yaml");
+
+/// The same as objects.
+#[must_use]
+pub fn cluster_controller_role() -> Vec<serde_json::Value> {
+    // A test reads it, so that there is no other way for it to be wrong.
+    serde_saphyr::from_multiple(CLUSTER_CONTROLLER_ROLE).unwrap_or_default()
+}
+
+/// A public key of WireGuard in base64 (RFC 4648, section 4), 32 bytes, as `wg` writes it.
+pub(crate) const PUBLIC_KEY: &str = "^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$";
+
+/// The group of whoever holds a join token.
+pub const BOOTSTRAPPERS: &str = "system:bootstrappers:keelway:workers";
+/// What the user's name of a bootstrap token begins with; its id follows (`k8s.io/cluster-bootstrap/token/api`).
+pub const BOOTSTRAP_USER: &str = "system:bootstrap:";
+
+/// The name of what belongs to one address: an address of IPv6 is no name of an object (`:`), its digits are. The same for
+/// every way to write the address.
+#[must_use]
+pub fn address_name(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(v4) => format!("v4-{:08x}", v4.to_bits()),
+        IpAddr::V6(v6) => format!("v6-{:032x}", v6.to_bits()),
+    }
+}
+
+/// The address that such a name belongs to; none where it is no such name.
+#[must_use]
+pub fn named_address(name: &str) -> Option<IpAddr> {
+    let (family, digits) = name.split_once('-')?;
+    let address = match family {
+        "v4" => IpAddr::V4(u32::from_str_radix(digits, 16).ok()?.into()),
+        "v6" => IpAddr::V6(u128::from_str_radix(digits, 16).ok()?.into()),
+        _ => return None,
+    };
+    (address_name(address) == name).then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_role_of_the_cluster_controller_is_roles_and_bindings() {
+        let objects = cluster_controller_role();
+        let of_kind = |kind: &str| objects.iter().filter(|object| object["kind"] == kind).count();
+        assert_eq!(of_kind("ClusterRole"), of_kind("ClusterRoleBinding"));
+        assert_eq!(of_kind("Role"), of_kind("RoleBinding"));
+        assert!(of_kind("Role") > 0 && of_kind("ClusterRole") > 0);
+    }
+
+    #[test]
+    fn names_of_addresses_are_read_back() {
+        for (address, name) in [
+            ("100.80.0.7", "v4-64500007"),
+            ("fd00::10", "v6-fd000000000000000000000000000010"),
+            ("0.0.0.1", "v4-00000001"),
+        ] {
+            let address: IpAddr = address.parse().unwrap();
+            assert_eq!(address_name(address), name);
+            assert_eq!(named_address(name), Some(address));
+        }
+    }
+
+    #[test]
+    fn other_names_belong_to_no_address() {
+        for name in ["v4-6450007", "v4-+6450007", "v4-64500007a", "v4-6450000A", "v6-64500007", "w1", "v5-64500007", ""]
+        {
+            assert_eq!(named_address(name), None, "{name}");
+        }
+    }
+}

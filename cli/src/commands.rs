@@ -1,0 +1,140 @@
+//! The commands, one file each.
+
+mod claimed_store;
+mod cluster_delete;
+mod cluster_inject;
+mod cluster_kubeconfig;
+mod completion;
+mod diff;
+mod events;
+mod exec;
+mod explain;
+mod get;
+mod hypervisor_adopt;
+mod hypervisor_describe;
+mod hypervisor_enroll;
+mod hypervisor_inject;
+mod hypervisor_local;
+mod hypervisor_local_enroll;
+mod hypervisor_proxy;
+mod hypervisor_revoke;
+mod hypervisor_schedule;
+mod join_token;
+mod logs;
+mod managed;
+mod named;
+mod node;
+mod node_evict;
+mod node_local;
+mod observe;
+mod pivot;
+mod plan;
+mod reconcile;
+mod recover;
+mod reference;
+mod session;
+mod status;
+mod validate;
+mod version;
+mod workers;
+
+use std::io::{BufWriter, Write};
+
+use keelway_api::{Documents, name::ClusterRef};
+
+use crate::{
+    args::{
+        CliArguments, CliCommand, ClusterCommand, ClusterName, ComponentCommand, HypervisorCommand, KindName,
+        NodeCommand,
+    },
+    directories::state_directory,
+    exit::{Code, CommandFailure},
+    last_documents,
+};
+
+/// Carries out what the command line says.
+pub(crate) fn run(arguments: CliArguments) -> Result<Code, CommandFailure> {
+    let global = arguments.global;
+    match arguments.command {
+        CliCommand::Hypervisor(HypervisorCommand::Local(command)) => hypervisor_local::run(&global, command),
+        CliCommand::Hypervisor(HypervisorCommand::Inject(arguments)) => hypervisor_inject::run(&global, *arguments),
+        CliCommand::Hypervisor(HypervisorCommand::Enroll(arguments)) => hypervisor_enroll::run(&global, *arguments),
+        CliCommand::Hypervisor(HypervisorCommand::Revoke(names)) => hypervisor_revoke::run(&global, &names),
+        CliCommand::Hypervisor(HypervisorCommand::Get(arguments)) => {
+            get::run(KindName::Hypervisor, &global, &arguments)
+        }
+        CliCommand::Hypervisor(HypervisorCommand::Describe(arguments)) => hypervisor_describe::run(&global, &arguments),
+        CliCommand::Hypervisor(HypervisorCommand::Cordon(names)) => hypervisor_schedule::cordon(&global, &names),
+        CliCommand::Hypervisor(HypervisorCommand::Uncordon(names)) => hypervisor_schedule::uncordon(&global, &names),
+        CliCommand::Hypervisor(HypervisorCommand::Drain(arguments)) => hypervisor_schedule::drain(&global, &arguments),
+        CliCommand::Hypervisor(HypervisorCommand::Adopt(arguments)) => hypervisor_adopt::run(&global, &arguments),
+        CliCommand::Hypervisor(HypervisorCommand::Proxy(arguments)) => hypervisor_proxy::run(&global, &arguments),
+        CliCommand::Cluster(ClusterCommand::Inject(arguments)) => cluster_inject::run(&global, *arguments),
+        CliCommand::Cluster(ClusterCommand::Get(arguments)) => get::run(KindName::Cluster, &global, &arguments),
+        CliCommand::Cluster(ClusterCommand::Delete(name)) => cluster_delete::run(&global, &name),
+        CliCommand::Cluster(ClusterCommand::Kubeconfig(arguments)) => cluster_kubeconfig::run(&global, &arguments),
+        CliCommand::JoinToken(command) => join_token::run(&global, &command),
+        CliCommand::Node(NodeCommand::Evict(arguments)) => node_evict::run(&global, &arguments),
+        CliCommand::Node(NodeCommand::Worker(command)) => node::run(&global, command),
+        CliCommand::Node(NodeCommand::Local(command)) => node_local::run(&global, command),
+        CliCommand::Apply(arguments) => managed::apply(&global, &arguments),
+        CliCommand::Get(arguments) => managed::get(&arguments),
+        CliCommand::Edit(arguments) => managed::edit(&arguments),
+        CliCommand::Delete(arguments) => managed::delete(&arguments),
+        CliCommand::Watch(arguments) => managed::watch(&arguments),
+        CliCommand::Reconcile(arguments) => reconcile::run(&global, &arguments),
+        CliCommand::Pivot(arguments) => pivot::run(&global, &arguments),
+        CliCommand::Recover(arguments) => recover::run(&global, &arguments),
+        CliCommand::Plan(arguments) => plan::run(&global, &arguments),
+        CliCommand::Observe => observe::run(&global),
+        CliCommand::Status(arguments) => status::run(&global, &arguments),
+        CliCommand::Component(ComponentCommand::Get(arguments)) => get::run(KindName::Component, &global, &arguments),
+        CliCommand::Validate => validate::run(&global),
+        CliCommand::Logs(arguments) => logs::run(&global, &arguments),
+        CliCommand::Events(arguments) => events::run(&global, &arguments),
+        CliCommand::Exec(arguments) => exec::run(&global, arguments),
+        CliCommand::Diff(arguments) => diff::run(&arguments),
+        CliCommand::Explain { field } => explain::run(&field),
+        CliCommand::Completion { shell } => completion::run(shell),
+        CliCommand::Reference(command) => reference::run(command),
+        CliCommand::Version(arguments) => version::run(&arguments),
+    }
+}
+
+/// Writes to stdout, which is only data.
+fn print(text: &str) -> Result<(), CommandFailure> {
+    let mut stdout = std::io::stdout();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(CommandFailure::other)
+}
+
+/// Documents, of which there may be many: their whole text is never in memory. They are kept as well, for a file that a shell empties.
+fn print_documents(documents: &Documents) -> Result<(), CommandFailure> {
+    keep_documents(documents);
+    let mut stdout = BufWriter::new(std::io::stdout().lock());
+    let written = documents.pieces().try_for_each(|piece| stdout.write_all(piece.as_bytes()));
+    written.and_then(|()| stdout.flush()).map_err(CommandFailure::other)
+}
+
+/// Keeps what a command wrote last. A command does what it is asked for also where it cannot.
+fn keep_documents(documents: &Documents) {
+    if let Err(error) = last_documents::store(&state_directory(), documents) {
+        let _ = writeln!(std::io::stderr(), "warning: no copy of the documents is kept: {error:#}");
+    }
+}
+
+impl ClusterName {
+    fn reference(&self) -> ClusterRef {
+        ClusterRef { namespace: self.namespace.clone(), name: self.name.clone() }
+    }
+
+    /// The fault of naming a cluster that is not there.
+    fn missing(&self, documents: &Documents) -> CommandFailure {
+        let there: Vec<String> = documents.clusters.keys().map(ToString::to_string).collect();
+        let help = if there.is_empty() {
+            "the documents hold no Cluster: add one with `keelway cluster inject --name NAME`".to_owned()
+        } else {
+            format!("the documents hold {}", there.join(", "))
+        };
+        CommandFailure::usage(format!("there is no cluster {}", self.reference()), help)
+    }
+}

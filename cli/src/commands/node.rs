@@ -1,0 +1,192 @@
+//! `keelway node`.
+
+mod failure;
+mod view;
+
+use std::{env, time::Duration};
+
+use failure::{into_failure, only_root};
+use keelway_node::{DaemonMode, JoinOptions, JoinStep, Layout, LeaveOptions, LeaveStep, NodeOptions, WorkerLock};
+use tokio_util::sync::CancellationToken;
+
+use super::print;
+use crate::{
+    args::{
+        GlobalArguments, JoinArguments, LeaveArguments, NodeOutput, NodeRunArguments, NodeService, NodeStatusArguments,
+        WorkerCommand,
+    },
+    exit::{Code, CommandFailure},
+    progress::ProgressLine,
+    signals::cancel_on_signal,
+};
+
+pub(super) fn run(global: &GlobalArguments, command: WorkerCommand) -> Result<Code, CommandFailure> {
+    match command {
+        WorkerCommand::Join(arguments) => join(global, *arguments),
+        WorkerCommand::Run(arguments) => daemon(&arguments),
+        WorkerCommand::Status(arguments) => status(&arguments),
+        WorkerCommand::Leave(arguments) => leave(global, &arguments),
+        WorkerCommand::Forget(state) => {
+            let layout = Layout::new(state.state_dir);
+            let _held = alone(&layout, false)?;
+            let name = runtime()?.block_on(keelway_node::forget(&layout)).map_err(into_failure)?;
+            if let Some(name) = name.filter(|_| !global.quiet) {
+                print_left(&name);
+            }
+            Ok(Code::Done)
+        }
+    }
+}
+
+/// Nobody else joins, leaves or forgets meanwhile, and it is root who does.
+fn alone(layout: &Layout, may_make: bool) -> Result<Option<WorkerLock>, CommandFailure> {
+    only_root()?;
+    keelway_node::acquire(layout, may_make).map_err(into_failure)
+}
+
+/// One thread is enough for a worker's own work, and packets have threads of their own.
+fn runtime() -> Result<tokio::runtime::Runtime, CommandFailure> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CommandFailure::other)
+}
+
+fn join(global: &GlobalArguments, arguments: JoinArguments) -> Result<Code, CommandFailure> {
+    let read = keelway_node::read_token(arguments.token.as_deref(), arguments.token_file.as_deref());
+    let token = read
+        .map_err(|error| CommandFailure::usage(error.to_string(), "make a token with `keelway join-token create`"))?;
+    let program = env::current_exe().map_err(CommandFailure::other)?;
+    let options = JoinOptions {
+        layout: Layout::new(&arguments.state.state_dir),
+        program,
+        timeout: Duration::from(arguments.timeout),
+        node: node_options(arguments),
+    };
+    // Who is not root is told so with all else that stands against it.
+    let _held = if rustix::process::geteuid().is_root() { alone(&options.layout, true)? } else { None };
+    let line = ProgressLine::of_terminal(global.quiet);
+    let joined = runtime()?.block_on(keelway_node::join(&options, &token, |step| line.show(&step_text(step))));
+    drop(line);
+    match joined {
+        Ok(name) => {
+            if !global.quiet {
+                print_joined(&name, options.node.service, &options.layout);
+            }
+            Ok(Code::Done)
+        }
+        Err(error) => Err(into_failure(error)),
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "it is for people")]
+fn print_joined(name: &str, service: DaemonMode, layout: &Layout) {
+    let root = layout.root().display();
+    match service {
+        DaemonMode::Systemd => eprintln!("{name} is ready; keelway-node.service keeps it running"),
+        DaemonMode::Detached => {
+            eprintln!("{name} is ready; after a reboot, start `keelway node run --state-dir {root}` yourself");
+        }
+        DaemonMode::None => eprintln!("{name} has joined; start `keelway node run --state-dir {root}`"),
+    }
+}
+
+fn node_options(arguments: JoinArguments) -> NodeOptions {
+    let service = match arguments.service {
+        Some(NodeService::Systemd) => DaemonMode::Systemd,
+        Some(NodeService::None) => DaemonMode::None,
+        None if keelway_node::has_systemd() => DaemonMode::Systemd,
+        Some(NodeService::Detached) | None => DaemonMode::Detached,
+    };
+    NodeOptions {
+        name: arguments.node_name.unwrap_or_else(host_name),
+        containerd_socket: arguments.containerd_socket,
+        kubelet_root_dir: arguments.kubelet_root_dir,
+        pod_logs_dir: arguments.pod_logs_dir,
+        cgroup_root: arguments.cgroup_root,
+        allow_cgroup_v1: arguments.allow_cgroup_v1,
+        cni_bin_dir: arguments.cni_bin_dir,
+        cni_conf_dir: arguments.cni_conf_dir,
+        image: arguments.node_image,
+        labels: arguments.labels,
+        service,
+    }
+}
+
+/// As the kubelet takes it: in lower case.
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().to_lowercase()
+}
+
+fn step_text(step: &JoinStep) -> String {
+    match step {
+        JoinStep::Check => "looking at this machine".to_owned(),
+        JoinStep::Trust => "asking the endpoints whom they are".to_owned(),
+        JoinStep::Young => "waiting until the cluster lets workers join".to_owned(),
+        JoinStep::Certificate => "asking for a certificate and an address".to_owned(),
+        JoinStep::Programs(image) => format!("taking kubelet and plugins from {image}"),
+        JoinStep::Start(_) => "starting the worker".to_owned(),
+        JoinStep::Wait(name) => format!("waiting for the Node {name}"),
+    }
+}
+
+fn daemon(arguments: &NodeRunArguments) -> Result<Code, CommandFailure> {
+    if arguments.detached {
+        // Fails only for one that leads a group already.
+        let _ = rustix::process::setsid();
+    }
+    only_root()?;
+    keelway_node::disable_huge_pages();
+    let layout = Layout::new(&arguments.state.state_dir);
+    let ran: Result<(), CommandFailure> = runtime()?.block_on(async {
+        let stop = CancellationToken::new();
+        cancel_on_signal(stop.clone()).map_err(CommandFailure::other)?;
+        Box::pin(keelway_node::run(layout, stop.cancelled())).await.map_err(into_failure)
+    });
+    ran.map(|()| Code::Done)
+}
+
+fn status(arguments: &NodeStatusArguments) -> Result<Code, CommandFailure> {
+    let layout = Layout::new(&arguments.state.state_dir);
+    only_root()?;
+    let status = runtime()?.block_on(keelway_node::ask(&layout)).map_err(into_failure)?;
+    let text = match arguments.output {
+        NodeOutput::Table => view::render(&status, keelway_api::jiff::Timestamp::now()),
+        NodeOutput::Json => serde_json::to_string_pretty(&status).map_err(CommandFailure::other)? + "\n",
+        NodeOutput::Yaml => serde_saphyr::to_string(&status).map_err(CommandFailure::other)?,
+    };
+    print(&text)?;
+    Ok(Code::Done)
+}
+
+fn waiting(ending: &[String], held: &[String]) -> String {
+    let parts = [("waiting for the end of", ending), ("PodDisruptionBudgets hold", held)];
+    let parts = parts.iter().filter(|(_, pods)| !pods.is_empty());
+    parts.map(|(what, pods)| format!("{what} {}", pods.join(", "))).collect::<Vec<_>>().join("; ")
+}
+
+fn leave(global: &GlobalArguments, arguments: &LeaveArguments) -> Result<Code, CommandFailure> {
+    let options = LeaveOptions {
+        layout: Layout::new(&arguments.state.state_dir),
+        drain_timeout: Duration::from(arguments.drain_timeout),
+        force: arguments.force,
+    };
+    let _held = alone(&options.layout, false)?;
+    let line = ProgressLine::of_terminal(global.quiet);
+    let mut known = None;
+    let left = runtime()?.block_on(keelway_node::leave(&options, |step| match step {
+        LeaveStep::Drain { ending, held } => line.show(&waiting(ending, held)),
+        LeaveStep::Again(error) => line.show(&format!("asking again: {error}")),
+        LeaveStep::Undo => line.show("ending what is left, and making the machine what it was"),
+        LeaveStep::Known(name) => known = Some(name.clone()),
+    }));
+    drop(line);
+    left.map_err(into_failure)?;
+    if let Some(name) = known.filter(|_| !global.quiet) {
+        print_left(&name);
+    }
+    Ok(Code::Done)
+}
+
+/// The name is not free before that.
+#[expect(clippy::print_stderr, reason = "it is for people")]
+fn print_left(name: &str) {
+    eprintln!("the cluster may still know this worker: `kubectl delete node,wireguardpeer {name}` there");
+}

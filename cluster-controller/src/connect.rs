@@ -1,0 +1,13 @@
+//! CONNECT over HTTP/1.1: how the API servers' connections reach workers.
+
+mod client;
+mod refusal;
+mod server;
+mod target;
+mod tunnels;
+
+pub(crate) use self::client::{AskError, GatewayConnection, ask, probe};
+pub(crate) use self::refusal::{ConnectRefusal, RefusalReason};
+pub(crate) use self::server::{OpenedTunnel, TunnelOpener, serve};
+pub(crate) use self::target::TunnelTarget;
+pub(crate) use self::tunnels::{TunnelGuard, TunnelRegistry};

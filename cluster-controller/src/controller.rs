@@ -1,0 +1,243 @@
+//! The cluster-controller: what runs inside a cluster for its workers, so that they join, renew and leave with no other part of Keelway
+//! running.
+
+mod addresses;
+mod configuration;
+mod context;
+mod csr;
+mod identities;
+mod metrics;
+mod object_backoffs;
+mod object_reconciler;
+mod objects;
+mod registry;
+mod settings;
+mod tombstones;
+
+use std::{
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    path::PathBuf,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use keelway_lease::{Election, LeaseTimes};
+use kube::{
+    Api,
+    config::KubeconfigError,
+    core::DynamicObject,
+    runtime::wait::{await_condition, conditions},
+};
+use prometheus_client::registry::Registry;
+use tokio::{join, select};
+
+use self::{
+    context::ControllerContext, metrics::ControllerMetrics, object_reconciler::ObjectReconciler,
+    settings::ControllerSettings,
+};
+use crate::{
+    configuration::ConfigurationError,
+    health::{self, HealthListeners, HealthServerError, ProcessHealth},
+};
+
+pub use self::{
+    configuration::{ControllerConfiguration, LeaseName},
+    context::ControllerError,
+    csr::NODES,
+    objects::ObjectError,
+};
+
+/// The name by which API servers know who wrote what.
+pub use keelway_api::worker::CLUSTER_CONTROLLER_MANAGER as MANAGER;
+/// All that the controller may do.
+pub use keelway_api::worker::CLUSTER_CONTROLLER_ROLE as ROLE;
+/// The user that [`ROLE`] is bound to.
+pub use keelway_api::worker::CLUSTER_CONTROLLER_USER as USER;
+
+/// How long an answer of an API server may take to begin.
+const ANSWER: Duration = Duration::from_secs(15);
+/// Longer than the Leases of Kubernetes' own controllers: nothing that is done here is missed for half a minute, and a cluster whose API is
+/// slow is not made slower by replicas that begin again and again.
+const LEASE: LeaseTimes = LeaseTimes {
+    duration: Duration::from_secs(30),
+    holder_deadline: Duration::from_secs(20),
+    renewal: Duration::from_secs(5),
+    again: Duration::from_millis(500),
+};
+/// How soon work begins again that ended early.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The controller cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerRunError {
+    /// Its configuration cannot be used.
+    #[error("cannot use the configuration")]
+    Configuration(#[source] ConfigurationError),
+    /// Its kubeconfig cannot be used.
+    #[error("cannot use {}", path.display())]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Box<KubeconfigError>,
+    },
+    /// A client cannot be made of its kubeconfig.
+    #[error("cannot make a client")]
+    Client(#[source] Box<kube::Error>),
+    /// The authorities cannot be read.
+    #[error("cannot read {}", path.display())]
+    Authorities {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// What it applies cannot be put together.
+    #[error("cannot put together what is applied")]
+    Objects(#[source] ObjectError),
+    /// Nobody can ask about its health.
+    #[error("cannot tell health and metrics")]
+    Health(#[source] HealthServerError),
+}
+
+/// What a process has for life. All else is in its files, which change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControllerOptions {
+    /// The file with its [`ControllerConfiguration`].
+    pub config: PathBuf,
+    /// The name of this replica, which no other one has.
+    pub identity: String,
+    /// Where health is asked for, without authentication: an address of loopback.
+    pub health: SocketAddr,
+    /// Where metrics are asked for: the path of a socket, in a folder of its own.
+    pub metrics: Option<PathBuf>,
+}
+
+/// Runs until `stop`. Files that change are in effect at once, under the same Lease.
+pub async fn run(process: &ControllerOptions, stop: impl Future<Output = ()>) -> Result<(), ControllerRunError> {
+    let mut settings = ControllerSettings::read(&process.config).await?;
+    let identity = &process.identity;
+    // A reload finds its own Lease.
+    let holder = keelway_lease::process(identity);
+    let mut registry = Registry::default();
+    let metrics = ControllerMetrics::new(&mut registry);
+    let is_ready = Arc::new(AtomicBool::new(false));
+    let entrances =
+        HealthListeners::open(process.health, process.metrics.as_deref()).await.map_err(ControllerRunError::Health)?;
+    let mut questions = pin!(health::serve(entrances, health(registry, Arc::clone(&is_ready))));
+    let mut stop = pin!(stop);
+    loop {
+        let replica = Replica::new(&settings, identity, &holder, &metrics, &is_ready);
+        let next = select! {
+            next = settings.replaced() => next,
+            never = replica.act() => match never {},
+            () = &mut questions => break replica.election.release().await,
+            () = &mut stop => break replica.election.release().await,
+        };
+        metrics.set_leading(false);
+        tracing::info!("files have changed, and are in effect");
+        settings = next;
+    }
+    Ok(())
+}
+
+/// This process, while its files stay what they are.
+struct Replica<'a> {
+    settings: &'a ControllerSettings,
+    identity: &'a str,
+    election: Election,
+    context: Arc<ControllerContext>,
+    is_ready: &'a AtomicBool,
+}
+
+impl<'a> Replica<'a> {
+    fn new(
+        settings: &'a ControllerSettings,
+        identity: &'a str,
+        holder: &str,
+        metrics: &ControllerMetrics,
+        is_ready: &'a AtomicBool,
+    ) -> Self {
+        let ControllerSettings { configuration, client, .. } = settings;
+        let LeaseName { namespace, name } = &configuration.lease;
+        let election = Election::new(client.clone(), (namespace, name), holder, LEASE);
+        let context =
+            ControllerContext::new(client.clone(), configuration.clone(), metrics.clone(), election.fence(), identity);
+        Self { settings, identity, election, context: Arc::new(context), is_ready }
+    }
+
+    /// Waits for the Lease, and acts while it holds it, again and again.
+    async fn act(&self) -> Infallible {
+        loop {
+            let held = match self.election.acquire(|| self.is_ready.store(true, Ordering::Relaxed)).await {
+                Ok(held) => held,
+                Err(error) => {
+                    self.is_ready.store(false, Ordering::Relaxed);
+                    report("cannot have the Lease", error);
+                    tokio::time::sleep(AGAIN).await;
+                    continue;
+                }
+            };
+            tracing::info!(identity = self.identity, "holds the Lease");
+            self.context.metrics.set_leading(true);
+            select! {
+                biased;
+                () = self.election.renew_until_lost(held) => tracing::warn!(identity = self.identity, "has lost the Lease"),
+                () = work(&self.context, &self.settings.definitions, &self.settings.wanted) => {}
+            }
+            self.context.metrics.set_leading(false);
+        }
+    }
+}
+
+fn health(registry: Registry, is_ready: Arc<AtomicBool>) -> ProcessHealth {
+    let why = "it has not reached an API server yet, or may not have the Lease";
+    let readiness = move || if is_ready.load(Ordering::Relaxed) { Ok(()) } else { Err(why.to_owned()) };
+    ProcessHealth { registry, readiness: Box::new(readiness) }
+}
+
+/// All that is done while the Lease is held.
+async fn work(context: &Arc<ControllerContext>, definitions: &[DynamicObject], wanted: &[DynamicObject]) {
+    while let Err(error) = define(context, definitions).await {
+        report("cannot define the kinds", error);
+        tokio::time::sleep(AGAIN).await;
+    }
+    let all = definitions.iter().chain(wanted).cloned().collect();
+    join!(
+        ObjectReconciler::new(Arc::clone(context), all).run(),
+        csr::run(Arc::clone(context)),
+        identities::run(Arc::clone(context)),
+        addresses::run(Arc::clone(context)),
+        tombstones::run(Arc::clone(context)),
+        registry::run(Arc::clone(context)),
+    );
+}
+
+/// Applies the definitions of our kinds and waits until they are in effect: nothing can be watched before.
+async fn define(context: &Arc<ControllerContext>, definitions: &[DynamicObject]) -> Result<(), ControllerError> {
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+    ObjectReconciler::new(Arc::clone(context), definitions.to_vec()).apply_all().await?;
+    let api = Api::<CustomResourceDefinition>::all(context.client.clone());
+    for definition in definitions {
+        let name = definition.metadata.name.as_deref().unwrap_or_default();
+        let established = await_condition(api.clone(), name, conditions::is_crd_established());
+        match tokio::time::timeout(ANSWER, established).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) | Err(_) => return Err(ControllerError::NotDefined(name.to_owned())),
+        }
+    }
+    Ok(())
+}
+
+fn report(what: &str, error: impl std::error::Error + Send + Sync + 'static) {
+    let error = format!("{:#}", anyhow::Error::from(error));
+    tracing::warn!(error, "{what}");
+}

@@ -1,0 +1,78 @@
+//! How soon something is done again about an object: at once where it was left alone for long, and later each time where it is undone
+//! again and again, or fails.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+/// The shortest and the longest pause between two attempts.
+const SHORTEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(60);
+/// How long nothing is to be done after a pause until the next one is the shortest again.
+const CALM: Duration = Duration::from_secs(60);
+
+/// The pause of each object that something was done about.
+#[derive(Debug)]
+pub(super) struct ObjectBackoffs<K>(BTreeMap<K, Pause>);
+
+#[derive(Debug)]
+struct Pause {
+    since: Instant,
+    length: Duration,
+}
+
+impl<K> Default for ObjectBackoffs<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord> ObjectBackoffs<K> {
+    /// When something may be done about it that ought to be done now.
+    pub(super) fn next(&self, key: &K, now: Instant) -> Instant {
+        self.0.get(key).map_or(now, |pause| now.max(pause.since + pause.length))
+    }
+
+    /// Something is done about it now.
+    pub(super) fn begin(&mut self, key: K, now: Instant) {
+        let pause = self.0.entry(key).or_insert(Pause { since: now, length: Duration::ZERO });
+        let is_calm = now.saturating_duration_since(pause.since) >= pause.length + CALM;
+        let length = if is_calm { SHORTEST } else { (pause.length * 2).clamp(SHORTEST, LONGEST) };
+        *pause = Pause { since: now, length };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often something is done about an object within that time that somebody undoes at once.
+    fn rounds(pauses: &mut ObjectBackoffs<&'static str>, from: Instant, within: Duration) -> usize {
+        let mut now = from;
+        let attempts = std::iter::from_fn(|| {
+            now = pauses.next(&"a", now);
+            pauses.begin("a", now);
+            (now < from + within).then_some(())
+        });
+        attempts.count()
+    }
+
+    #[test]
+    fn what_is_undone_again_and_again_is_done_again_later_each_time() {
+        let (start, mut pauses) = (Instant::now(), ObjectBackoffs::default());
+        // After 0, 1, 3, 7, 15, 31, 63, 123, .. 543 s, and once in a minute from then on.
+        assert_eq!(rounds(&mut pauses, start, Duration::from_secs(600)), 15);
+        assert_eq!(pauses.next(&"b", start), start, "others are not concerned");
+    }
+
+    #[test]
+    fn after_a_calm_minute_it_is_done_at_once_again() {
+        let (start, mut pauses) = (Instant::now(), ObjectBackoffs::default());
+        let _ = rounds(&mut pauses, start, Duration::from_secs(60));
+        let later = start + Duration::from_secs(600);
+        assert_eq!(pauses.next(&"a", later), later);
+        pauses.begin("a", later);
+        assert_eq!(pauses.next(&"a", later), later + SHORTEST);
+    }
+}

@@ -1,0 +1,385 @@
+//! Applies objects, and applies them again whenever somebody changed them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Instant,
+};
+
+use futures::{
+    StreamExt,
+    stream::{self, BoxStream, SelectAll, select_all},
+};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions},
+    core::{ApiResource, DynamicResourceScope, PartialObjectMeta},
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, Event, watcher},
+    },
+};
+use tokio::time::sleep_until;
+
+use super::{
+    ControllerContext, ControllerError, MANAGER,
+    context::ignore_conflict,
+    object_backoffs::ObjectBackoffs,
+    objects::{LABEL, ObjectResource, PLACES},
+};
+
+/// Objects of one kind that are applied at once.
+const AT_ONCE: usize = 8;
+
+/// Which object: the place by its number in the table, and the name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    place: usize,
+    name: String,
+}
+
+/// What a version of an object is known by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ObjectVersion {
+    resource: Option<String>,
+    /// Counts changes of what is wanted, where the kind has it: a changed status leaves it as it is.
+    generation: Option<i64>,
+}
+
+/// What a notice of the watch means.
+#[derive(Debug, PartialEq, Eq)]
+enum WatchReaction {
+    Ignore,
+    Apply,
+    Remove,
+}
+
+/// Keeps objects as they are wanted.
+pub(super) struct ObjectReconciler {
+    context: Arc<ControllerContext>,
+    wanted: BTreeMap<Key, DynamicObject>,
+    applied: BTreeMap<Key, ObjectVersion>,
+    /// What is to be applied, and when.
+    pending: BTreeMap<Key, Instant>,
+    /// What is to be taken away.
+    unwanted: BTreeMap<Key, PendingRemoval>,
+    pauses: ObjectBackoffs<Key>,
+    /// What of a list that is being read was in it.
+    listed: BTreeSet<Key>,
+}
+
+/// What was applied once, and is to be taken away.
+struct PendingRemoval {
+    uid: Option<String>,
+    due: Instant,
+}
+
+type ObjectEvent = (usize, watcher::Result<Event<PartialObjectMeta<DynamicObject>>>);
+
+impl ObjectReconciler {
+    /// For these objects; those without a place in the table are left out.
+    pub(super) fn new(context: Arc<ControllerContext>, objects: Vec<DynamicObject>) -> Self {
+        let wanted: BTreeMap<Key, DynamicObject> =
+            objects.into_iter().filter_map(|object| Some((key_of(&object)?, object))).collect();
+        let now = Instant::now();
+        Self {
+            context,
+            pending: wanted.keys().map(|key| (key.clone(), now)).collect(),
+            wanted,
+            applied: BTreeMap::new(),
+            unwanted: BTreeMap::new(),
+            pauses: ObjectBackoffs::default(),
+            listed: BTreeSet::new(),
+        }
+    }
+
+    /// Applies each once.
+    pub(super) async fn apply_all(&mut self) -> Result<(), ControllerError> {
+        while let Some(key) = self.pending.first_key_value().map(|(key, _)| key.clone()) {
+            let version = self.apply(&key).await?;
+            self.pending.remove(&key);
+            self.applied.insert(key, version);
+        }
+        Ok(())
+    }
+
+    /// Keeps them until the Lease is lost.
+    pub(super) async fn run(mut self) {
+        let mut notices = self.watch();
+        loop {
+            let due = self.pending.values().copied().chain(self.unwanted.values().map(|unwanted| unwanted.due)).min();
+            let wait = async {
+                match due {
+                    Some(at) => sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                Some((place, notice)) = notices.next() => match notice {
+                    Ok(event) => self.notice(place, event),
+                    Err(error) => tracing::info!(%error, kind = kind(place), "a watch broke off"),
+                },
+                () = wait => self.work().await,
+            }
+        }
+    }
+
+    fn watch(&self) -> SelectAll<BoxStream<'static, ObjectEvent>> {
+        let config = watcher::Config::default().labels(&format!("{LABEL}={MANAGER}"));
+        let watch = |place: usize| {
+            let api: Api<PartialObjectMeta<DynamicObject>> = api_of(&self.context, place)?;
+            let events = watcher(api, config.clone()).default_backoff();
+            Some(events.map(move |event| (place, event)).boxed())
+        };
+        select_all((0..PLACES.len()).filter_map(watch))
+    }
+
+    /// Notes what there is to do.
+    fn notice(&mut self, place: usize, event: Event<PartialObjectMeta<DynamicObject>>) {
+        let (object, is_gone) = match event {
+            Event::Apply(object) | Event::InitApply(object) => (object, false),
+            Event::Delete(object) => (object, true),
+            Event::Init => {
+                self.listed.retain(|key| key.place != place);
+                return;
+            }
+            Event::InitDone => return self.find_missing(place),
+        };
+        let key = Key { place, name: object.name_any() };
+        self.listed.insert(key.clone());
+        let version = ObjectVersion { resource: object.resource_version(), generation: object.metadata.generation };
+        if is_gone {
+            self.unwanted.remove(&key);
+        }
+        match step(self.wanted.contains_key(&key), is_gone, self.applied.get(&key), &version) {
+            WatchReaction::Ignore => {}
+            WatchReaction::Apply => {
+                tracing::debug!(kind = kind(place), name = key.name, "was changed");
+                self.await_turn(key);
+            }
+            WatchReaction::Remove if is_never_deleted(&key) || !is_own(&object) => {}
+            WatchReaction::Remove => {
+                let due = self.pauses.next(&key, Instant::now());
+                self.unwanted.insert(key, PendingRemoval { uid: object.uid(), due });
+            }
+        }
+    }
+
+    /// What was applied and is not in a new list was deleted while nobody watched.
+    fn find_missing(&mut self, place: usize) {
+        let is_missing = |key: &&Key| key.place == place && !self.listed.contains(*key);
+        let missing: Vec<Key> = self.applied.keys().filter(is_missing).cloned().collect();
+        for key in missing {
+            self.await_turn(key);
+        }
+    }
+
+    /// Somebody may undo it each time: it is applied again at once, and then later and later.
+    fn await_turn(&mut self, key: Key) {
+        let due = self.pauses.next(&key, Instant::now());
+        self.pending.entry(key).or_insert(due);
+    }
+
+    /// Applies what is pending and takes away what is unwanted, as far as it is due. What could not be done is so again later.
+    async fn work(&mut self) {
+        let now = Instant::now();
+        let pending = std::mem::take(&mut self.pending);
+        let (due, later): (BTreeMap<_, _>, BTreeMap<_, _>) = pending.into_iter().partition(|(_, due)| *due <= now);
+        self.pending = later;
+        let mut left: BTreeSet<Key> = due.into_keys().collect();
+        // Kind by kind: a binding is refused while there is no policy that it could bind.
+        while let Some(place) = left.first().map(|key| key.place) {
+            let later = left.split_off(&Key { place: place.saturating_add(1), name: String::new() });
+            let wave = std::mem::replace(&mut left, later);
+            self.apply_at_once(wave).await;
+        }
+        self.remove_unwanted(now).await;
+    }
+
+    async fn apply_at_once(&mut self, keys: BTreeSet<Key>) {
+        for key in &keys {
+            if self.applied.contains_key(key) {
+                tracing::info!(kind = kind(key.place), name = key.name, "repairs what was changed");
+            }
+            self.pauses.begin(key.clone(), Instant::now());
+        }
+        let this = &*self;
+        let outcomes = stream::iter(keys).map(async |key| {
+            let outcome = this.apply(&key).await;
+            (key, outcome)
+        });
+        let outcomes: Vec<_> = outcomes.buffer_unordered(AT_ONCE).collect().await;
+        for (key, outcome) in outcomes {
+            match outcome {
+                Ok(version) => {
+                    self.applied.insert(key, version);
+                }
+                Err(error) => {
+                    self.context.metrics.count_failure();
+                    let error = format!("{:#}", anyhow::Error::from(error));
+                    tracing::warn!(kind = kind(key.place), name = key.name, error, "could not apply");
+                    self.await_turn(key);
+                }
+            }
+        }
+    }
+
+    async fn apply(&self, key: &Key) -> Result<ObjectVersion, ControllerError> {
+        self.context.fence.check()?;
+        let (Some(api), Some(object)) = (api_of::<DynamicObject>(&self.context, key.place), self.wanted.get(key))
+        else {
+            return Ok(ObjectVersion { resource: None, generation: None });
+        };
+        let parameters = PatchParams::apply(MANAGER).force();
+        let applied = api.patch(&key.name, &parameters, &Patch::Apply(object)).await;
+        let applied =
+            applied.map_err(|source| ControllerError::Api { what: "apply the object", source: Box::new(source) })?;
+        self.context.metrics.count_application();
+        Ok(ObjectVersion { resource: applied.resource_version(), generation: applied.metadata.generation })
+    }
+
+    /// Takes away what this controller applied once and no longer wants.
+    async fn remove_unwanted(&mut self, now: Instant) {
+        let unwanted = std::mem::take(&mut self.unwanted);
+        let (due, later): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            unwanted.into_iter().partition(|(_, unwanted)| unwanted.due <= now);
+        self.unwanted = later;
+        for (key, PendingRemoval { uid, .. }) in due {
+            self.pauses.begin(key.clone(), Instant::now());
+            match self.remove(&key, uid.clone()).await {
+                Ok(()) => tracing::info!(kind = kind(key.place), name = key.name, "took away what is no longer wanted"),
+                Err(error) => {
+                    self.context.metrics.count_failure();
+                    let error = format!("{:#}", anyhow::Error::from(error));
+                    tracing::warn!(kind = kind(key.place), name = key.name, error, "could not take away");
+                    let due = self.pauses.next(&key, Instant::now());
+                    self.unwanted.insert(key, PendingRemoval { uid, due });
+                }
+            }
+        }
+    }
+
+    async fn remove(&self, key: &Key, uid: Option<String>) -> Result<(), ControllerError> {
+        self.context.fence.check()?;
+        let Some(api) = api_of::<DynamicObject>(&self.context, key.place) else { return Ok(()) };
+        let this = Preconditions { uid, resource_version: None };
+        let parameters = DeleteParams { preconditions: Some(this), ..DeleteParams::background() };
+        ignore_conflict("delete the object", api.delete(&key.name, &parameters)).await.map(drop)
+    }
+}
+
+/// The kind, for people.
+fn kind(place: usize) -> &'static str {
+    PLACES.get(place).map_or("", |place| place.kind)
+}
+
+/// Definitions of kinds stay whatever is wanted: with them would go every peer.
+fn is_never_deleted(key: &Key) -> bool {
+    PLACES.get(key.place).is_none_or(|place| place.kind == "CustomResourceDefinition")
+}
+
+/// Whether this controller applied it: a copy that somebody made of it has its label, too.
+fn is_own(object: &PartialObjectMeta<DynamicObject>) -> bool {
+    object
+        .managed_fields()
+        .iter()
+        .any(|field| field.manager.as_deref() == Some(MANAGER) && field.operation.as_deref() == Some("Apply"))
+}
+
+fn step(is_wanted: bool, is_gone: bool, applied: Option<&ObjectVersion>, seen: &ObjectVersion) -> WatchReaction {
+    match (is_wanted, is_gone) {
+        (true, true) => WatchReaction::Apply,
+        (false, true) => WatchReaction::Ignore,
+        (false, false) => WatchReaction::Remove,
+        (true, false) => match applied {
+            // Not yet applied: that is pending already.
+            None => WatchReaction::Ignore,
+            Some(applied) if applied.resource == seen.resource => WatchReaction::Ignore,
+            Some(applied) if applied.generation.is_some_and(|n| n > 0) && applied.generation == seen.generation => {
+                WatchReaction::Ignore
+            }
+            Some(_) => WatchReaction::Apply,
+        },
+    }
+}
+
+fn key_of(object: &DynamicObject) -> Option<Key> {
+    let types = object.types.as_ref()?;
+    let is = |place: &ObjectResource| {
+        place.api_version == types.api_version
+            && place.kind == types.kind
+            && place.namespace == object.metadata.namespace.as_deref()
+    };
+    Some(Key { place: PLACES.iter().position(is)?, name: object.name_any() })
+}
+
+fn api_of<K>(context: &ControllerContext, place: usize) -> Option<Api<K>>
+where
+    K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
+{
+    let ObjectResource { api_version, kind, plural, namespace } = *PLACES.get(place)?;
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let resource = ApiResource {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+        plural: plural.to_owned(),
+    };
+    Some(match namespace {
+        Some(namespace) => Api::namespaced_with(context.client.clone(), namespace, &resource),
+        None => Api::all_with(context.client.clone(), &resource),
+    })
+}
+
+/// Whether every object has a place in the table.
+#[cfg(test)]
+pub(super) fn has_place(object: &DynamicObject) -> bool {
+    key_of(object).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(resource: &str, generation: Option<i64>) -> ObjectVersion {
+        ObjectVersion { resource: Some(resource.to_owned()), generation }
+    }
+
+    #[test]
+    fn what_was_changed_or_deleted_is_applied_again() {
+        let applied = version("5", Some(2));
+        assert_eq!(step(true, true, Some(&applied), &applied), WatchReaction::Apply);
+        assert_eq!(step(true, false, Some(&applied), &version("6", Some(3))), WatchReaction::Apply);
+        let without = version("5", None);
+        assert_eq!(step(true, false, Some(&without), &version("6", None)), WatchReaction::Apply);
+    }
+
+    #[test]
+    fn what_is_as_it_was_applied_is_left_alone() {
+        let applied = version("5", Some(2));
+        assert_eq!(step(true, false, Some(&applied), &applied), WatchReaction::Ignore);
+        // A status was written.
+        assert_eq!(step(true, false, Some(&applied), &version("6", Some(2))), WatchReaction::Ignore);
+        assert_eq!(step(true, false, None, &applied), WatchReaction::Ignore);
+        assert_eq!(step(false, true, None, &applied), WatchReaction::Ignore);
+    }
+
+    #[test]
+    fn what_is_no_longer_wanted_is_taken_away() {
+        assert_eq!(step(false, false, None, &version("5", None)), WatchReaction::Remove);
+    }
+
+    #[test]
+    fn a_copy_of_what_was_applied_is_its_makers() {
+        let made = |manager: &str, operation: &str| {
+            let fields = serde_json::json!([{ "manager": manager, "operation": operation }]);
+            let metadata = serde_json::json!({ "name": "a", "managedFields": fields });
+            serde_json::from_value(serde_json::json!({ "metadata": metadata })).unwrap()
+        };
+        assert!(is_own(&made(MANAGER, "Apply")));
+        assert!(!is_own(&made("kubectl-client-side-apply", "Update")));
+        assert!(!is_own(&made(MANAGER, "Update")));
+    }
+}

@@ -1,0 +1,115 @@
+//! All that the controller applies in its cluster and keeps as it is there. Pure.
+
+mod access;
+mod addons;
+mod information;
+mod policies;
+mod service;
+#[cfg(test)]
+mod tests;
+
+use keelway_api::crd::worker_crds;
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use super::{ControllerConfiguration, MANAGER};
+
+/// The label of what the controller applies: it watches what has it, and takes away what has it and is no longer wanted.
+pub(crate) use keelway_api::worker::MANAGED_BY as LABEL;
+
+/// The objects cannot be put together.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    /// A template is no YAML.
+    #[error("the template of {name} is no YAML")]
+    Template {
+        /// Which.
+        name: &'static str,
+        /// Why.
+        #[source]
+        source: Box<serde_saphyr::Error>,
+    },
+    /// An object has no kind or name.
+    #[error("an object is none of Kubernetes'")]
+    Form(#[source] serde_json::Error),
+    /// The release is unknown.
+    #[error("{0:?} is no release of Keelway's")]
+    Release(String),
+}
+
+/// The definitions of our own kinds, which come before all else.
+pub(crate) fn definitions() -> Result<Vec<DynamicObject>, ObjectError> {
+    worker_crds()
+        .into_iter()
+        .map(|crd| serde_json::to_value(crd).map_err(ObjectError::Form).and_then(labelled))
+        .collect()
+}
+
+/// All else.
+pub(crate) fn wanted(
+    configuration: &ControllerConfiguration,
+    authorities: &str,
+) -> Result<Vec<DynamicObject>, ObjectError> {
+    let mut objects = access::objects();
+    objects.extend(policies::objects());
+    objects.extend(service::objects(&configuration.api_addresses()));
+    objects.extend(information::objects(configuration, authorities)?);
+    objects.extend(addons::objects(configuration)?);
+    objects.into_iter().map(labelled).collect()
+}
+
+/// Where objects of one kind are.
+pub(crate) struct ObjectResource {
+    pub(crate) api_version: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) plural: &'static str,
+    pub(crate) namespace: Option<&'static str>,
+}
+
+const RBAC: &str = "rbac.authorization.k8s.io/v1";
+const ADMISSION: &str = "admissionregistration.k8s.io/v1";
+const SYSTEM: Option<&str> = Some("kube-system");
+const PUBLIC: Option<&str> = Some("kube-public");
+const DEFAULT: Option<&str> = Some("default");
+
+const fn place(
+    api_version: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+    namespace: Option<&'static str>,
+) -> ObjectResource {
+    ObjectResource { api_version, kind, plural, namespace }
+}
+
+/// Where such objects are. All of these are watched, and nothing else is.
+pub(crate) const PLACES: [ObjectResource; 19] = [
+    place("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", None),
+    place(RBAC, "ClusterRole", "clusterroles", None),
+    place(RBAC, "ClusterRoleBinding", "clusterrolebindings", None),
+    place(ADMISSION, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", None),
+    place(ADMISSION, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", None),
+    place("apiregistration.k8s.io/v1", "APIService", "apiservices", None),
+    place("discovery.k8s.io/v1", "EndpointSlice", "endpointslices", DEFAULT),
+    place("v1", "Endpoints", "endpoints", DEFAULT),
+    place(RBAC, "Role", "roles", PUBLIC),
+    place(RBAC, "RoleBinding", "rolebindings", PUBLIC),
+    place("v1", "ConfigMap", "configmaps", PUBLIC),
+    place(RBAC, "Role", "roles", SYSTEM),
+    place(RBAC, "RoleBinding", "rolebindings", SYSTEM),
+    place("v1", "ConfigMap", "configmaps", SYSTEM),
+    place("v1", "ServiceAccount", "serviceaccounts", SYSTEM),
+    place("v1", "Service", "services", SYSTEM),
+    place("apps/v1", "Deployment", "deployments", SYSTEM),
+    place("apps/v1", "DaemonSet", "daemonsets", SYSTEM),
+    place("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", SYSTEM),
+];
+
+fn labelled(mut object: Value) -> Result<DynamicObject, ObjectError> {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        let labels = metadata.entry("labels").or_insert_with(|| json!({}));
+        if let Some(labels) = labels.as_object_mut() {
+            labels.insert(LABEL.to_owned(), json!(MANAGER));
+        }
+    }
+    serde_json::from_value(object).map_err(ObjectError::Form)
+}

@@ -1,0 +1,85 @@
+//! Add-ons: what every cluster needs on its workers, each from a template.
+
+mod template;
+
+use ipnet::IpNet;
+use keelway_api::{
+    cluster::AddonSpec,
+    release::{self, Release},
+};
+use serde_json::{Value, json};
+
+use super::{
+    super::{ControllerConfiguration, configuration::API_PORT},
+    ObjectError,
+    information::{CNI, config_map},
+};
+use template::fill;
+
+const CORE_DNS: &str = include_str!("addons/coredns.yaml");
+const KUBE_PROXY: &str = include_str!("addons/kube-proxy.yaml");
+const METRICS_SERVER: &str = include_str!("addons/metrics-server.yaml");
+
+/// WireGuard takes 80 bytes of a packet of 1500 (40 of IPv6, 8 of UDP, 32 of its own).
+const MTU: u16 = 1420;
+
+pub(super) fn objects(configuration: &ControllerConfiguration) -> Result<Vec<Value>, ObjectError> {
+    let release =
+        release::find(&configuration.version).ok_or_else(|| ObjectError::Release(configuration.version.clone()))?;
+    let values = values(configuration, release);
+    let addons = &configuration.addons;
+    let templates: [(AddonSpec, &'static str, &str); 3] = [
+        (addons.core_dns, "CoreDNS", CORE_DNS),
+        (addons.kube_proxy, "kube-proxy", KUBE_PROXY),
+        (addons.metrics_server, "metrics-server", METRICS_SERVER),
+    ];
+    let mut objects = Vec::new();
+    for (_, name, template) in templates.into_iter().filter(|(addon, ..)| addon.enabled) {
+        objects.extend(fill(name, template, &values)?);
+    }
+    if addons.cni.enabled {
+        objects.push(cni());
+    }
+    Ok(objects)
+}
+
+fn values(configuration: &ControllerConfiguration, release: &Release) -> Vec<(&'static str, String)> {
+    let registry = configuration.registry.as_deref();
+    let pods = configuration.pod_cidrs.iter().map(IpNet::to_string).collect::<Vec<_>>().join(",");
+    let api = configuration.api_addresses().first().map(|address| std::net::SocketAddr::new(*address, API_PORT));
+    // With the default CNI configuration a worker's pods are those of its own range; another one may give addresses as it likes.
+    let local = if configuration.addons.cni.enabled { "NodeCIDR" } else { "ClusterCIDR" };
+    vec![
+        ("api", api.map(|api| format!("https://{api}")).unwrap_or_default()),
+        ("dnsAddress", configuration.dns_address().to_string()),
+        ("dnsDomain", configuration.dns_domain.clone()),
+        ("podCIDRs", pods),
+        ("detectLocalMode", local.to_owned()),
+        ("coreDNSImage", release.coredns_image(registry)),
+        ("kubeProxyImage", release.kubernetes_image("kube-proxy", registry)),
+        ("metricsServerImage", release::metrics_server_image(registry)),
+    ]
+}
+
+/// The standard plugins. Each worker writes the ranges of its own pods into it; they reach other workers by routes into the tunnel, so
+/// that nothing is masqueraded on the way.
+fn cni() -> Value {
+    let list = json!({
+        "cniVersion": "1.0.0",
+        "name": "keelway",
+        "plugins": [
+            {
+                "type": "bridge",
+                "bridge": "cni0",
+                "isDefaultGateway": true,
+                // A Service may choose the very pod that asks it.
+                "hairpinMode": true,
+                "ipMasq": false,
+                "mtu": MTU,
+                "ipam": { "type": "host-local", "ranges": [] },
+            },
+            { "type": "portmap", "capabilities": { "portMappings": true }, "snat": true },
+        ],
+    });
+    config_map("kube-system", CNI, &json!({ "10-keelway.conflist": list.to_string() }))
+}

@@ -1,0 +1,250 @@
+//! The gateway: the end of the VPN that workers reach, and the way by which API servers reach them.
+//!
+//! An ordinary process without privilege: packets go from peer to peer inside it, and its own connections come from a TCP/IP
+//! stack inside it too. Peers are read from the cluster and kept on disk with the places where they were last seen, so that it
+//! serves while the API is down.
+
+mod config;
+mod drain;
+mod gateway_peers;
+mod metrics;
+mod other_gateways;
+mod peer_file;
+mod peer_reconciler;
+mod vpn;
+mod watch;
+mod write_pace;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use keelway_api::reserved::of_api_on_workers;
+use keelway_vpn::error::ErrorChain;
+use keelway_vpn::{CoreLimits, InvalidKey, PrivateKey, Relay, RelayConfig, StartError};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+pub use self::config::{Connect, GatewayConfig, OtherGateway, PeerSource, WireGuard};
+use self::drain::drain_workers;
+use self::gateway_peers::PeerBounds;
+use self::other_gateways::OtherGateways;
+use self::peer_reconciler::PeerReconciler;
+use self::vpn::Vpn;
+use crate::configuration::{self, ConfigurationError};
+use crate::connect::serve;
+use crate::health::{self, HealthListeners, HealthServerError, ProcessHealth};
+use crate::tasks::{self, TaskError};
+use keelway_tls::{TlsError, TlsServer};
+use keelway_vpn::liveness::keep_alive;
+
+/// How often dead peers are looked for.
+const LOOK: Duration = Duration::from_millis(500);
+/// Connections that are not tunnels yet, of strangers and of clients; more are closed.
+const MOST_CONVERSATIONS: usize = 256;
+
+/// A gateway that cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    /// The configuration cannot be used.
+    #[error("cannot use the configuration")]
+    Configuration(#[source] ConfigurationError),
+    /// The private key cannot be read.
+    #[error("cannot read the private key {}", path.display())]
+    ReadKey {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// What is read is no key.
+    #[error("{} holds no WireGuard key", path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: InvalidKey,
+    },
+    /// The relay does not start.
+    #[error("cannot start the relay")]
+    Relay(#[source] StartError),
+    /// The certificates cannot be used.
+    #[error("cannot use the certificates")]
+    Tls(#[source] TlsError),
+    /// Nobody can ask about its health.
+    #[error("cannot tell health and metrics")]
+    Health(#[source] HealthServerError),
+    /// What it does went on no longer.
+    #[error("cannot go on")]
+    Task(#[source] TaskError),
+    /// A port cannot be had.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Runs a gateway until `stop`, and until its workers have gone over to others.
+pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), GatewayError> {
+    let config: GatewayConfig = configuration::read(path).map_err(GatewayError::Configuration)?;
+    let others = OtherGateways::read(config.gateways_file.as_deref()).map_err(GatewayError::Configuration)?;
+    let server =
+        TlsServer::new(config.connect.tls.clone(), config.connect.clients.clone()).map_err(GatewayError::Tls)?;
+    let vpn = Arc::new(Vpn::new(start_relay(&config)?, config.connect.max_tunnels));
+    let events = vpn.relay.watch();
+    let keeper = new_keeper(&config, &vpn, others.list.clone());
+    let mut tasks = JoinSet::new();
+    let entrance = ConnectListener::new(server, Arc::clone(&vpn));
+    for address in &config.connect.listen {
+        tasks.spawn(accept(listen(*address).await?, Arc::clone(&entrance), stop.clone()));
+    }
+    let entrances =
+        HealthListeners::open(config.health, config.metrics.as_deref()).await.map_err(GatewayError::Health)?;
+    let (sender, candidates) = tokio::sync::watch::channel(None);
+    let has_kubeconfig = config.peers.kubeconfig.is_some();
+    if let Some(kubeconfig) = config.peers.kubeconfig {
+        tasks.spawn(watch::watch(kubeconfig, sender));
+    }
+    let gateways = others.follow(&mut tasks);
+    tasks.spawn(reset_dead(Arc::clone(&vpn)));
+    tasks.spawn(health::serve(entrances, gateway_health(&vpn, has_kubeconfig, candidates.clone())));
+    tracing::info!(port = vpn.relay.listen_port(), peers = vpn.members().by_key.len(), "up");
+    let done = CancellationToken::new();
+    let leaves = async {
+        drain_workers(&vpn, &stop).await;
+        done.cancel();
+    };
+    tokio::select! {
+        () = async { tokio::join!(keeper.run(candidates, gateways, events, done.clone()), leaves).0 } => {}
+        failure = tasks::failure(&mut tasks) => return Err(GatewayError::Task(failure)),
+    }
+    tasks.shutdown().await;
+    vpn.tunnels.reset(|_| true);
+    tracing::info!("down");
+    Ok(())
+}
+
+fn start_relay(config: &GatewayConfig) -> Result<Relay, GatewayError> {
+    let path = &config.wire_guard.private_key_file;
+    let text = std::fs::read_to_string(path).map_err(|source| GatewayError::ReadKey { path: path.clone(), source })?;
+    let key: PrivateKey = text.trim().parse().map_err(|source| GatewayError::Key { path: path.clone(), source })?;
+    Relay::start(RelayConfig {
+        name: "gateway".to_owned(),
+        private_key: Some(key),
+        listen_port: config.wire_guard.listen_port,
+        addresses: config.wire_guard.addresses.clone(),
+        mtu: config.wire_guard.mtu,
+        limits: CoreLimits::default(),
+    })
+    .map_err(GatewayError::Relay)
+}
+
+fn new_keeper(config: &GatewayConfig, vpn: &Arc<Vpn>, others: Vec<OtherGateway>) -> PeerReconciler {
+    let wire_guard = &config.wire_guard;
+    let of_api = wire_guard.address_cidrs.iter().map(of_api_on_workers);
+    let reserved = wire_guard.addresses.iter().chain(&wire_guard.reserved_addresses);
+    let own = PeerBounds {
+        addresses: wire_guard.address_cidrs.clone(),
+        pods: wire_guard.pod_cidrs.clone(),
+        reserved: reserved.copied().chain(of_api).collect(),
+        gateways: vpn.relay.public_key().into_iter().collect(),
+    };
+    let keepalive = wire_guard.persistent_keepalive_seconds;
+    PeerReconciler::new(Arc::clone(vpn), config.peers.file.clone(), own, keepalive, others)
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, GatewayError> {
+    TcpListener::bind(address).await.map_err(|source| GatewayError::Listen { address, source })
+}
+
+/// Where connections come in.
+struct ConnectListener {
+    server: TlsServer,
+    vpn: Arc<Vpn>,
+    /// Room for those that have not shown who they are: they take nothing from those that have.
+    strangers: Arc<Semaphore>,
+    clients: Semaphore,
+}
+
+impl ConnectListener {
+    fn new(server: TlsServer, vpn: Arc<Vpn>) -> Arc<Self> {
+        let room = || Semaphore::new(MOST_CONVERSATIONS);
+        Arc::new(Self { server, vpn, strangers: Arc::new(room()), clients: room() })
+    }
+
+    async fn serve_connection(&self, stream: TcpStream, from: SocketAddr, as_stranger: OwnedSemaphorePermit) {
+        let _ = stream.set_nodelay(true);
+        keep_alive(&stream);
+        let accepted = self.server.accept(stream).await;
+        drop(as_stranger);
+        let stream = match accepted {
+            Ok(stream) => stream,
+            Err(error) => return tracing::debug!(%from, "refused: {}", ErrorChain(&error)),
+        };
+        let Ok(_place) = self.clients.try_acquire() else {
+            return tracing::warn!(%from, "closed: too many connections that are no tunnels yet");
+        };
+        if let Err(error) = serve(stream, Arc::clone(&self.vpn)).await {
+            tracing::debug!(%from, %error, "a connection broke off");
+        }
+    }
+}
+
+/// Until the gateway is told to stop: egresses go on to others then.
+async fn accept(listener: TcpListener, entrance: Arc<ConnectListener>, stop: CancellationToken) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => break,
+        };
+        let Ok((stream, from)) = accepted else {
+            // Only a shortage of descriptors or memory comes here, and that takes a moment to pass.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let Ok(place) = Arc::clone(&entrance.strangers).try_acquire_owned() else {
+            tracing::debug!(%from, "closed: too many that have not shown who they are");
+            continue;
+        };
+        let entrance = Arc::clone(&entrance);
+        tokio::spawn(async move { entrance.serve_connection(stream, from, place).await });
+    }
+    drop(listener);
+    std::future::pending::<()>().await;
+}
+
+async fn reset_dead(vpn: Arc<Vpn>) {
+    let mut looks = tokio::time::interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        vpn.reset_dead();
+    }
+}
+
+fn gateway_health(
+    vpn: &Arc<Vpn>,
+    has_kubeconfig: bool,
+    candidates: tokio::sync::watch::Receiver<Option<Vec<gateway_peers::Candidate>>>,
+) -> ProcessHealth {
+    let (registry, vpn) = (metrics::registry(vpn), Arc::downgrade(vpn));
+    let readiness = move || {
+        let knows_peers = vpn.upgrade().is_some_and(|vpn| !vpn.members().by_key.is_empty());
+        if knows_peers || !has_kubeconfig || candidates.borrow().is_some() {
+            return Ok(());
+        }
+        Err("peers are not known: the API has not answered yet, and none are kept".to_owned())
+    };
+    ProcessHealth { registry, readiness: Box::new(readiness) }
+}

@@ -1,0 +1,198 @@
+//! Which peers there are, and what is whose: pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use keelway_vpn::PublicKey;
+use serde::{Deserialize, Serialize};
+
+/// Who says to be a peer, as it is written in the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Candidate {
+    /// The node's name.
+    pub(crate) name: String,
+    /// Since when there is such an object.
+    pub(crate) created: Option<Timestamp>,
+    /// What the worker says its key is.
+    pub(crate) public_key: String,
+    /// The addresses that it was given.
+    pub(crate) addresses: Vec<String>,
+    /// The pod ranges that it was given.
+    #[serde(rename = "podCIDRs")]
+    pub(crate) pod_cidrs: Vec<String>,
+}
+
+/// What peers may have.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PeerBounds {
+    /// Ranges of nodes' addresses.
+    pub(crate) addresses: Vec<IpNet>,
+    /// Ranges of pod ranges.
+    pub(crate) pods: Vec<IpNet>,
+    /// Addresses that no peer may have: the gateways' own, and those that are everybody's.
+    pub(crate) reserved: BTreeSet<IpAddr>,
+    /// Keys that no peer may have: the gateways' own.
+    pub(crate) gateways: BTreeSet<PublicKey>,
+}
+
+/// A peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GatewayPeer {
+    /// The node's name.
+    pub(crate) name: String,
+    /// What is its own.
+    pub(crate) prefixes: BTreeSet<IpNet>,
+}
+
+/// What is wrong with a candidate, or with a part of it that is left out.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CandidateFault {
+    /// The node's name.
+    pub(crate) name: String,
+    /// What is left out, and why.
+    pub(crate) problem: String,
+}
+
+impl fmt::Display for CandidateFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WireGuardPeer {}: {}", self.name, self.problem)
+    }
+}
+
+/// The peers of the cluster.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GatewayPeers {
+    /// All of them.
+    pub(crate) by_key: BTreeMap<PublicKey, GatewayPeer>,
+    /// Prefixes by their first address, with their last one. No two of them overlap.
+    holdings: BTreeMap<IpAddr, (IpAddr, PublicKey)>,
+}
+
+impl GatewayPeers {
+    /// Whose an address is.
+    pub(crate) fn owner(&self, address: IpAddr) -> Option<PublicKey> {
+        let (_, (last, owner)) = self.holdings.range(..=address).next_back()?;
+        // IPv4 comes before IPv6, so that no prefix reaches from one into the other.
+        (address <= *last).then_some(*owner)
+    }
+
+    fn holder(&self, prefix: &IpNet) -> Option<PublicKey> {
+        let (first, last) = (prefix.network(), prefix.broadcast());
+        self.owner(first).or_else(|| self.holdings.range(first..=last).next().map(|(_, (_, owner))| *owner))
+    }
+}
+
+/// Finds the members among candidates. Where two want the same, the older one has it; what is left out is told of.
+pub(crate) fn validate_candidates(
+    candidates: &[Candidate],
+    bounds: &PeerBounds,
+) -> (GatewayPeers, BTreeSet<CandidateFault>) {
+    let mut oldest_first: Vec<&Candidate> = candidates.iter().collect();
+    oldest_first.sort_by_key(|candidate| (candidate.created.is_none(), candidate.created, &candidate.name));
+    let mut judge = CandidateValidator { bounds, members: GatewayPeers::default(), faults: BTreeSet::new() };
+    for candidate in oldest_first {
+        judge.admit(candidate);
+    }
+    (judge.members, judge.faults)
+}
+
+struct CandidateValidator<'a> {
+    bounds: &'a PeerBounds,
+    members: GatewayPeers,
+    faults: BTreeSet<CandidateFault>,
+}
+
+impl CandidateValidator<'_> {
+    fn add_fault(&mut self, candidate: &Candidate, problem: String) {
+        self.faults.insert(CandidateFault { name: candidate.name.clone(), problem });
+    }
+
+    fn admit(&mut self, candidate: &Candidate) {
+        if candidate.addresses.is_empty() {
+            // The cluster-controller has yet to give it one.
+            return;
+        }
+        let key = match self.key(candidate) {
+            Ok(key) => key,
+            Err(problem) => return self.add_fault(candidate, problem),
+        };
+        let mut prefixes = BTreeSet::new();
+        for address in &candidate.addresses {
+            match self.address(address) {
+                Ok(prefix) => _ = prefixes.insert(prefix),
+                Err(problem) => self.add_fault(candidate, problem),
+            }
+        }
+        if prefixes.is_empty() {
+            return self.add_fault(candidate, "it has no address that it may have, so it is no peer".to_owned());
+        }
+        self.take(key, &prefixes);
+        for range in &candidate.pod_cidrs {
+            match self.pod_range(range) {
+                Ok(prefix) => {
+                    self.take(key, &BTreeSet::from([prefix]));
+                    prefixes.insert(prefix);
+                }
+                Err(problem) => self.add_fault(candidate, problem),
+            }
+        }
+        self.members.by_key.insert(key, GatewayPeer { name: candidate.name.clone(), prefixes });
+    }
+
+    fn take(&mut self, key: PublicKey, prefixes: &BTreeSet<IpNet>) {
+        let held = prefixes.iter().map(|prefix| (prefix.network(), (prefix.broadcast(), key)));
+        self.members.holdings.extend(held);
+    }
+
+    fn key(&self, candidate: &Candidate) -> Result<PublicKey, String> {
+        let key: PublicKey = candidate.public_key.parse().map_err(|error| format!("spec.publicKey: {error}"))?;
+        if self.bounds.gateways.contains(&key) {
+            return Err("spec.publicKey is a gateway's".to_owned());
+        }
+        match self.members.by_key.get(&key) {
+            Some(older) => Err(format!("spec.publicKey is that of {}, which is older", older.name)),
+            None => Ok(key),
+        }
+    }
+
+    fn address(&self, text: &str) -> Result<IpNet, String> {
+        let address: IpAddr = text.parse().map_err(|_| format!("status.addresses: {text:?} is no address"))?;
+        if !self.bounds.addresses.iter().any(|range| range.contains(&address)) {
+            return Err(format!("status.addresses: {address} is outside the cluster's VPN"));
+        }
+        if self.bounds.reserved.contains(&address) {
+            return Err(format!("status.addresses: {address} is reserved"));
+        }
+        let prefix = IpNet::from(address);
+        self.free(&prefix)
+            .map_err(|owner| format!("status.addresses: {address} is that of {owner}, which is older"))?;
+        Ok(prefix)
+    }
+
+    fn pod_range(&self, text: &str) -> Result<IpNet, String> {
+        let range: IpNet = text.parse().map_err(|_| format!("status.podCIDRs: {text:?} is no range"))?;
+        let range = range.trunc();
+        if !self.bounds.pods.iter().any(|bound| bound.contains(&range)) {
+            return Err(format!("status.podCIDRs: {range} is outside the cluster's pod ranges"));
+        }
+        if let Some(reserved) = self.bounds.reserved.iter().find(|reserved| range.contains(*reserved)) {
+            return Err(format!("status.podCIDRs: {range} holds {reserved}, which is reserved"));
+        }
+        self.free(&range)
+            .map_err(|owner| format!("status.podCIDRs: {range} overlaps that of {owner}, which is older"))?;
+        Ok(range)
+    }
+
+    fn free(&self, prefix: &IpNet) -> Result<(), String> {
+        let Some(owner) = self.members.holder(prefix) else { return Ok(()) };
+        // A candidate that names one address twice is not among the members yet.
+        Err(self.members.by_key.get(&owner).map_or("this peer", |member| &member.name).to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests;

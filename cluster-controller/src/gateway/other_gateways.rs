@@ -1,0 +1,48 @@
+//! The other gateways of the cluster: a list in a file, which is read again when it changes.
+
+use std::path::{Path, PathBuf};
+
+use keelway_vpn::error::ErrorChain;
+use tokio::sync::watch::{self, Receiver, Sender};
+use tokio::task::JoinSet;
+
+use super::OtherGateway;
+use crate::configuration::{self, ConfigurationError};
+use keelway_tls::FilesVersion;
+
+/// The list, and where it is from.
+pub(super) struct OtherGateways {
+    pub(super) list: Vec<OtherGateway>,
+    file: Option<(PathBuf, FilesVersion)>,
+}
+
+impl OtherGateways {
+    /// Reads the file, where there is one.
+    pub(super) fn read(path: Option<&Path>) -> Result<Self, ConfigurationError> {
+        let Some(path) = path else { return Ok(Self { list: Vec::new(), file: None }) };
+        let stamp = FilesVersion::of([path]);
+        Ok(Self { list: configuration::read(path)?, file: Some((path.to_owned(), stamp)) })
+    }
+
+    /// Tells of each change: a restart would interrupt every worker.
+    pub(super) fn follow(self, tasks: &mut JoinSet<()>) -> Receiver<Vec<OtherGateway>> {
+        let (sender, told) = watch::channel(self.list);
+        if let Some((path, stamp)) = self.file {
+            tasks.spawn(watch_file(path, stamp, sender));
+        }
+        told
+    }
+}
+
+async fn watch_file(path: PathBuf, mut known: FilesVersion, told: Sender<Vec<OtherGateway>>) {
+    loop {
+        known = known.next(&[&path]).await;
+        match configuration::read::<Vec<OtherGateway>>(&path) {
+            Ok(list) => {
+                tracing::info!(gateways = list.len(), "the other gateways were read again");
+                told.send_replace(list);
+            }
+            Err(error) => tracing::warn!("the other gateways stay what they were: {}", ErrorChain(&error)),
+        }
+    }
+}

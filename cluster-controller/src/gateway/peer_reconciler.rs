@@ -1,0 +1,169 @@
+//! Keeps the relay's peers what they should be, and the file what the relay knows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use keelway_vpn::error::ErrorChain;
+use keelway_vpn::{PeerChange, PeerConfig, PeerSet, PublicKey, VpnEvent};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::config::OtherGateway;
+use super::gateway_peers::{Candidate, CandidateFault, GatewayPeers, PeerBounds, validate_candidates};
+use super::peer_file::{PeerFile, StoredPeer};
+use super::vpn::Vpn;
+use super::write_pace::WritePace;
+
+/// What the relay's peers are made of: workers, and the other gateways.
+pub(super) struct PeerReconciler {
+    pub(super) vpn: Arc<Vpn>,
+    pub(super) file: PathBuf,
+    /// Seconds between keepalives to each peer.
+    pub(super) keepalive: u16,
+    own: PeerBounds,
+    others: Vec<OtherGateway>,
+    candidates: Vec<Candidate>,
+    /// Where peers were when the process started: a hint that stays the same as long as the peer does.
+    first_endpoints: BTreeMap<PublicKey, SocketAddr>,
+    told: BTreeSet<CandidateFault>,
+}
+
+impl PeerReconciler {
+    /// One that has the peers of the file, so that they are served before the API answers. What peers may not have of this
+    /// gateway's own is in `own`.
+    pub(super) fn new(
+        vpn: Arc<Vpn>,
+        file: PathBuf,
+        own: PeerBounds,
+        keepalive: u16,
+        others: Vec<OtherGateway>,
+    ) -> Self {
+        let kept = PeerFile::read(&file).unwrap_or_else(|error| {
+            tracing::error!("peers are not known before the API answers: {}", ErrorChain(&error));
+            PeerFile::default()
+        });
+        let endpoint = |peer: &StoredPeer| Some((peer.object.public_key.parse().ok()?, peer.endpoint?));
+        let first_endpoints = kept.peers.iter().filter_map(endpoint).collect();
+        let candidates = kept.peers.into_iter().map(|peer| peer.object).collect();
+        let told = BTreeSet::new();
+        let mut keeper = Self { vpn, file, keepalive, own, others, candidates, first_endpoints, told };
+        keeper.adopt();
+        keeper
+    }
+
+    /// Does so until it is told to stop, and writes the file a last time.
+    pub(super) async fn run(
+        mut self,
+        mut candidates: watch::Receiver<Option<Vec<Candidate>>>,
+        mut others: watch::Receiver<Vec<OtherGateway>>,
+        mut events: mpsc::Receiver<VpnEvent>,
+        stop: CancellationToken,
+    ) {
+        let mut pace = WritePace::default();
+        loop {
+            tokio::select! {
+                Ok(()) = candidates.changed() => {
+                    let now = candidates.borrow_and_update().clone();
+                    if let Some(now) = now {
+                        self.candidates = now;
+                        self.adopt();
+                        pace.peers_changed(Instant::now());
+                    }
+                }
+                Ok(()) = others.changed() => {
+                    self.others.clone_from(&others.borrow_and_update());
+                    self.adopt();
+                }
+                Some(event) = events.recv() => {
+                    if matches!(event, VpnEvent::Roamed { .. }) {
+                        pace.roamed(Instant::now());
+                    }
+                }
+                () = pace.wait_until_due() => {
+                    let is_kept = self.save().await;
+                    pace.written(is_kept, Instant::now());
+                }
+                () = stop.cancelled() => break,
+            }
+        }
+        self.save().await;
+    }
+
+    /// Makes the members among candidates the peers.
+    fn adopt(&mut self) {
+        let (members, faults) = validate_candidates(&self.candidates, &self.bounds());
+        for fault in faults.difference(&self.told) {
+            tracing::warn!("left out: {fault}");
+        }
+        self.told = faults;
+        self.first_endpoints.retain(|key, _| members.by_key.contains_key(key));
+        let wanted = self.wanted(&members);
+        let before = self.vpn.admit_only(members);
+        let changes = self.vpn.relay.set_peers(&wanted);
+        for change in &changes {
+            log_change(change, &before, &self.vpn.members());
+        }
+    }
+
+    /// What is a gateway's is no worker's.
+    fn bounds(&self) -> PeerBounds {
+        let mut bounds = self.own.clone();
+        bounds.reserved.extend(self.others.iter().flat_map(|gateway| &gateway.addresses));
+        bounds.gateways.extend(self.others.iter().map(|gateway| gateway.public_key));
+        bounds
+    }
+
+    fn wanted(&self, members: &GatewayPeers) -> PeerSet {
+        let workers = members.by_key.iter().map(|(key, member)| PeerConfig {
+            endpoint: self.first_endpoints.get(key).copied(),
+            persistent_keepalive: self.keepalive,
+            allowed_ips: member.prefixes.clone(),
+            ..PeerConfig::new(*key)
+        });
+        let gateways = self.others.iter().map(|gateway| PeerConfig {
+            endpoint: Some(gateway.endpoint),
+            persistent_keepalive: self.keepalive,
+            allowed_ips: gateway.addresses.iter().map(|address| (*address).into()).collect(),
+            ..PeerConfig::new(gateway.public_key)
+        });
+        gateways.chain(workers).collect()
+    }
+
+    async fn save(&self) -> bool {
+        let members = self.vpn.members();
+        let stats = self.vpn.relay.stats();
+        let seen: BTreeMap<String, Option<SocketAddr>> =
+            stats.into_iter().map(|peer| (peer.public_key.to_string(), peer.endpoint)).collect();
+        let names: BTreeSet<&str> = members.by_key.values().map(|member| member.name.as_str()).collect();
+        let peers = self.candidates.iter().filter(|candidate| names.contains(candidate.name.as_str()));
+        let peers = peers.map(|object| StoredPeer {
+            object: object.clone(),
+            endpoint: seen.get(&object.public_key).copied().flatten(),
+        });
+        let (kept, file) = (PeerFile { peers: peers.collect() }, self.file.clone());
+        let written = tokio::task::spawn_blocking(move || kept.write(&file)).await;
+        match written {
+            Ok(Ok(())) => true,
+            Ok(Err(error)) => {
+                tracing::error!("peers are not kept: {}", ErrorChain(&error));
+                false
+            }
+            Err(error) => {
+                tracing::error!("peers are not kept: {}", ErrorChain(&error));
+                false
+            }
+        }
+    }
+}
+
+fn log_change(change: &PeerChange, before: &GatewayPeers, now: &GatewayPeers) {
+    let name = |members: &GatewayPeers, key| members.by_key.get(key).map(|member| member.name.clone());
+    match change {
+        PeerChange::Add(peer) => tracing::info!(node = name(now, &peer.public_key), "peer added"),
+        PeerChange::Remove(key) => tracing::info!(node = name(before, key), "peer removed"),
+        PeerChange::Update(update) => tracing::info!(node = name(now, &update.public_key), "peer changed"),
+    }
+}

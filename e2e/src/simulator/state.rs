@@ -1,0 +1,351 @@
+//! The world outside of the driver: machines, what runs on them, the clock, the store of documents.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    time::Duration,
+};
+
+use keelway_api::{
+    Documents, Secret, Shared,
+    documents::SecretName,
+    jiff::{SignedDuration, Timestamp},
+    machine::{MachineConfig, ServerAdmin},
+    name::{ClusterId, HypervisorName, PodName},
+    role::Role,
+};
+use keelway_planner::PassObservation;
+use tokio::time::Instant;
+
+use super::{
+    bug::Bug,
+    fault::{Cell, FaultTable},
+    fault_schedule::Weather,
+    machine::SimulatedHypervisor,
+    person::{ManualEdit, PersonActionCounts},
+    program::{SimulatedMember, SimulatedProgram},
+    random::Random,
+    runtime::{SimulatedContainer, SimulatedProcess},
+};
+
+/// When simulated time begins: 2026-01-01T00:00:00Z.
+const BEGINNING: i64 = 1_767_225_600;
+
+/// A rule that does not hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BrokenRule {
+    /// The rule.
+    pub rule: &'static str,
+    /// What breaks it.
+    pub what: String,
+}
+
+/// Everything that the simulation knows.
+pub(super) struct SimulationState {
+    pub(super) random: Random,
+    pub(super) machines: BTreeMap<HypervisorName, SimulatedHypervisor>,
+    /// What the store holds.
+    pub(super) saved: Documents,
+    /// The digest of the bindings in each cluster's store.
+    pub(super) bindings: BTreeMap<ClusterId, String>,
+    /// Members of stores that were started at least once.
+    pub(super) started: BTreeSet<PodName>,
+    pub(super) weather: Weather,
+    pub(super) bug: Option<Bug>,
+    pub(super) pass: Pass,
+    pub(super) counts: SimulationCounts,
+    pub(super) table: FaultTable,
+    pub(super) broken_rule: Option<BrokenRule>,
+    /// The driver's process is gone.
+    pub(super) dead: bool,
+    /// What the driver said last that it waits for.
+    pub(super) waiting: Vec<String>,
+    /// What a planted bug keeps from the store.
+    pub(super) unsaved: Option<Documents>,
+    /// The save that is under way is cut off.
+    pub(super) cuts_save: bool,
+    /// What the store held before, the newest last.
+    pub(super) history: Vec<Documents>,
+    /// The next load is of old documents.
+    pub(super) uses_old_documents: bool,
+    /// What a person wrote in the place of what is saved.
+    pub(super) manual_edit: Option<ManualEdit>,
+    /// Hypervisors whose documents a person took away, or put older copies in the place of.
+    pub(super) replaced: BTreeSet<HypervisorName>,
+    /// Authorities and keys of clusters that a person took away.
+    pub(super) missed: BTreeMap<SecretName, Shared<Secret>>,
+    pub(super) actions: PersonActionCounts,
+    trace: Vec<String>,
+    began: Instant,
+    skew: SignedDuration,
+}
+
+/// What the pass that runs now has to do with.
+#[derive(Default)]
+pub(super) struct Pass {
+    /// The documents that it loaded.
+    pub(super) loaded: Documents,
+    /// What it loaded or saved last, whatever people did since.
+    pub(super) kept: Documents,
+    /// Its documents are old ones, and have a file of their own.
+    pub(super) stale: bool,
+    /// What it saw, as it was.
+    pub(super) seen: PassObservation,
+    /// What follows from the saved documents for each machine.
+    pub(super) configs: Option<BTreeMap<HypervisorName, MachineConfig>>,
+    /// Which replica of each role it began to end.
+    pub(super) ended: BTreeMap<(ClusterId, Role), PodName>,
+}
+
+/// How much happened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SimulationCounts {
+    /// Passes that were begun.
+    pub passes: u64,
+    /// Effects on machines and in clusters that were asked for.
+    pub effects: u64,
+    /// Faults of any kind.
+    pub faults: u64,
+}
+
+impl SimulationState {
+    pub(super) fn new(seed: u64, bug: Option<Bug>) -> Self {
+        let mut random = Random::new(seed);
+        let weather = Weather::new(&mut random, seed);
+        Self {
+            random,
+            machines: BTreeMap::new(),
+            saved: Documents::default(),
+            bindings: BTreeMap::new(),
+            started: BTreeSet::new(),
+            weather,
+            bug,
+            pass: Pass::default(),
+            counts: SimulationCounts::default(),
+            table: FaultTable::default(),
+            broken_rule: None,
+            dead: false,
+            waiting: Vec::new(),
+            unsaved: None,
+            cuts_save: false,
+            history: Vec::new(),
+            uses_old_documents: false,
+            manual_edit: None,
+            replaced: BTreeSet::new(),
+            missed: BTreeMap::new(),
+            actions: PersonActionCounts::default(),
+            trace: Vec::new(),
+            began: Instant::now(),
+            skew: SignedDuration::ZERO,
+        }
+    }
+
+    /// The wall clock.
+    pub(super) fn now(&self) -> Timestamp {
+        let passed = SignedDuration::try_from(self.began.elapsed()).unwrap();
+        Timestamp::from_second(BEGINNING).unwrap() + passed + self.skew
+    }
+
+    pub(super) fn jump(&mut self, by: SignedDuration) {
+        self.skew += by;
+    }
+
+    /// Writes a line for whoever reads what happened.
+    pub(super) fn trace_line(&mut self, line: impl AsRef<str>) {
+        let at = self.began.elapsed();
+        self.trace.push(format!("{:>8.3} {}", at.as_secs_f64(), line.as_ref()));
+    }
+
+    pub(super) fn trace(&self) -> &[String] {
+        &self.trace
+    }
+
+    /// The first rule that breaks is the one that counts.
+    pub(super) fn report_violation(&mut self, rule: &'static str, what: impl Into<String>) {
+        let what = what.into();
+        self.trace_line(format!("BROKEN {rule}: {what}"));
+        self.broken_rule.get_or_insert(BrokenRule { rule, what });
+    }
+
+    pub(super) fn count_fault(&mut self, cell: Cell, at: &str) {
+        self.table.count(cell);
+        self.counts.faults += 1;
+        self.trace_line(format!("FAULT {:?} during {:?} on {at}", cell.0, cell.1));
+    }
+
+    /// Starts what is in a container; what cannot run ends at once.
+    pub(super) fn start(&mut self, machine: &HypervisorName, id: &str) {
+        let Some(found) = self.machines.get(machine) else { return };
+        let Some(kept) = found.runtime.containers.iter().find(|kept| kept.state.id == id).cloned() else { return };
+        let program = SimulatedProgram::of(&kept.made_from, |name| found.disk.read(&kept.pod, name));
+        let program = program.and_then(|program| {
+            self.check_ports(machine, &kept, &program)?;
+            match &program {
+                SimulatedProgram::Etcd(member) => self.start_member(machine, &kept.pod, member)?,
+                SimulatedProgram::ApiServer { .. }
+                | SimulatedProgram::Controller { .. }
+                | SimulatedProgram::Proxy { .. }
+                | SimulatedProgram::ClusterController { .. }
+                | SimulatedProgram::Gateway { .. }
+                | SimulatedProgram::Egress { .. } => {}
+            }
+            Ok(self.as_its_data_says(machine, &kept, program))
+        });
+        let up_at = Instant::now() + self.random.millis(50, 1500);
+        let outcome = match program {
+            Ok(program) => Some(SimulatedProcess { program, since: Instant::now(), up_at }),
+            Err(why) => {
+                self.trace_line(format!("{machine} {} ends at once: {why}", kept.pod));
+                None
+            }
+        };
+        let Some(found) = self.machines.get_mut(machine) else { return };
+        if let Some(kept) = found.runtime.containers.iter_mut().find(|kept| kept.state.id == id) {
+            kept.state.phase = match outcome {
+                Some(_) => keelway_api::machine::ContainerPhase::Running,
+                None => keelway_api::machine::ContainerPhase::Exited { code: 1 },
+            };
+            kept.process = outcome;
+        }
+    }
+
+    /// A member that has data belongs to the store that is in it, whatever its flags say.
+    fn as_its_data_says(
+        &self,
+        machine: &HypervisorName,
+        kept: &SimulatedContainer,
+        program: SimulatedProgram,
+    ) -> SimulatedProgram {
+        let found = self.machines.get(machine).and_then(|found| found.disk.members.get(&kept.pod));
+        match (program, found) {
+            (SimulatedProgram::Etcd(member), Some(before)) => SimulatedProgram::Etcd(SimulatedMember {
+                cluster: before.cluster.clone(),
+                initial: before.initial.clone(),
+                ..member
+            }),
+            (program, _) => program,
+        }
+    }
+
+    fn check_ports(
+        &mut self,
+        machine: &HypervisorName,
+        kept: &SimulatedContainer,
+        program: &SimulatedProgram,
+    ) -> Result<(), String> {
+        let Some(found) = self.machines.get(machine) else { return Ok(()) };
+        let ports: BTreeSet<u16> = program.listens().iter().map(SocketAddr::port).collect();
+        if let Some(port) = found.strangers.ports.intersection(&ports).next() {
+            return Err(format!("somebody else listens on {port}"));
+        }
+        let holds = |process: &SimulatedProcess| process.program.listens().iter().any(|at| ports.contains(&at.port()));
+        let holder =
+            found.runtime.processes().find(|(_, process)| holds(process)).map(|(holder, _)| holder.pod.clone());
+        let Some(holder) = holder else { return Ok(()) };
+        let what = format!("{holder} and {} on {machine}", kept.pod);
+        self.report_violation("no two processes hold the same port of a machine", what);
+        Err("address in use".to_owned())
+    }
+
+    /// As etcd does: one with data goes on with it, one without begins a store, unless a peer knows that it had begun.
+    fn start_member(
+        &mut self,
+        machine: &HypervisorName,
+        pod: &PodName,
+        member: &SimulatedMember,
+    ) -> Result<(), String> {
+        let Some(found) = self.machines.get(machine) else { return Ok(()) };
+        if found.disk.members.contains_key(pod) {
+            return Ok(());
+        }
+        if !found.disk.is_marked(pod) {
+            self.report_violation("a member starts first on data that was marked for it", pod.to_string());
+        }
+        self.check_birth(pod, member);
+        if self.started.contains(pod) {
+            self.starts_empty(pod);
+            if self.members(&member.cluster).count() > 0 {
+                return Err("the member has already been bootstrapped".to_owned());
+            }
+        }
+        self.started.insert(pod.clone());
+        if let Some(found) = self.machines.get_mut(machine) {
+            found.disk.members.insert(pod.clone(), member.clone());
+        }
+        Ok(())
+    }
+
+    /// Members of a store that run and that others reach.
+    pub(super) fn members(&self, cluster: &ClusterId) -> impl Iterator<Item = (&PodName, &SimulatedMember)> {
+        let now = Instant::now();
+        let machines = self.machines.values().filter(move |machine| machine.on_network(now));
+        machines.flat_map(|machine| machine.runtime.processes()).filter_map(move |(kept, process)| {
+            let SimulatedProgram::Etcd(member) = &process.program else { return None };
+            (member.cluster == *cluster).then_some((&kept.pod, member))
+        })
+    }
+
+    /// Whether more than half of a store's members run.
+    pub(super) fn has_quorum(&self, cluster: &ClusterId) -> bool {
+        let size = self.members(cluster).map(|(_, member)| member.initial.len()).max();
+        size.is_some_and(|size| self.members(cluster).count() > size / 2)
+    }
+
+    /// The process that listens there, where others reach it.
+    fn listener(&self, at: SocketAddr) -> Option<&SimulatedProcess> {
+        let now = Instant::now();
+        let machines = self.machines.values().filter(|machine| machine.private == at.ip() && machine.on_network(now));
+        machines
+            .flat_map(|machine| machine.runtime.processes())
+            .map(|(_, process)| process)
+            .find(|process| process.program.listens().contains(&at))
+    }
+
+    /// Whether a process answers that it is well.
+    pub(super) fn is_well(&self, process: &SimulatedProcess) -> bool {
+        let reached = |at: &SocketAddr| self.listener(*at).is_some_and(|other| self.is_well(other));
+        // No pass waits for what is beside a program, and a program gets on without it.
+        let is_up = !process.program.is_main() || process.up_at <= Instant::now();
+        is_up
+            && match &process.program {
+                SimulatedProgram::Etcd(member) => self.has_quorum(&member.cluster),
+                SimulatedProgram::ApiServer { stores, .. } => stores.iter().any(reached),
+                SimulatedProgram::Controller { server, .. } => reached(server),
+                SimulatedProgram::Proxy { servers, .. } => {
+                    let mut serving = servers.values().filter(|server| server.admin == ServerAdmin::Serves);
+                    serving.any(|server| reached(&server.address))
+                }
+                // They have what they need on disk.
+                SimulatedProgram::ClusterController { .. }
+                | SimulatedProgram::Gateway { .. }
+                | SimulatedProgram::Egress { .. } => true,
+            }
+    }
+
+    /// The process that listens at an address of one machine.
+    pub(super) fn process_at(&self, machine: &HypervisorName, at: SocketAddr) -> Option<&SimulatedProcess> {
+        let found = self.machines.get(machine).filter(|found| found.on_network(Instant::now()))?;
+        found.runtime.processes().map(|(_, process)| process).find(|process| process.program.listens().contains(&at))
+    }
+
+    /// Programs end that wait too long for what they need, as Kubernetes' own do.
+    pub(super) fn end_timed_out_programs(&mut self, patience: Duration) {
+        let now = Instant::now();
+        let mut ending = Vec::new();
+        for (name, machine) in &self.machines {
+            for (kept, process) in machine.runtime.processes() {
+                let waits =
+                    matches!(process.program, SimulatedProgram::ApiServer { .. } | SimulatedProgram::Controller { .. });
+                if waits && now.duration_since(process.since) > patience && !self.is_well(process) {
+                    ending.push((name.clone(), kept.state.id.clone(), kept.pod.clone()));
+                }
+            }
+        }
+        for (machine, id, pod) in ending {
+            self.trace_line(format!("{machine} {pod} gives up"));
+            if let Some(found) = self.machines.get_mut(&machine) {
+                found.runtime.end(|kept| kept.state.id == id, 1);
+            }
+        }
+    }
+}

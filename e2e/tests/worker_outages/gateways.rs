@@ -1,0 +1,59 @@
+//! Gateways that end while the API is down: whom they serve, only their disks tell.
+
+use std::time::Duration;
+
+use keelway_api::{Component, role::Role};
+use keelway_e2e::{
+    TestMachine, deadline, outage,
+    prober::Prober,
+    process,
+    worker_fleet::{TestCluster, WorkerFleet},
+};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::{
+    clients::{self, Window},
+    public::BACK,
+};
+
+/// Returns how long pods had no answer.
+pub(crate) fn come_back_from_disk(setting: &WorkerFleet, cluster: &TestCluster, probers: &[Prober]) -> Duration {
+    let pid =
+        |component: &Component, machine: &TestMachine| machine.container_pid(&machine.of(component).unwrap().container);
+    let servers = setting.each(cluster, Role::KubeApiserver, pid);
+    let gateways = setting.each(cluster, Role::Gateway, pid);
+    let of_w2 = cluster.value("pod/on-w2", "{.status.podIP}");
+    let agreed = || crate::WORKERS.map(|(name, _)| handshakes(&setting.worker(name).status()));
+    let before = agreed();
+    let began = outage::now();
+    for pid in &servers {
+        process::signal(*pid, Signal::STOP);
+    }
+    for pid in &gateways {
+        process::kill(*pid);
+    }
+    // A gateway that was started anew has no keys of before.
+    let took = deadline::until("all workers agree on keys with all gateways anew", BACK, || {
+        before.iter().flatten().zip(agreed().iter().flatten()).all(|(before, now)| before != now)
+    });
+    println!("{:>7} ms  until all workers agreed on keys with all gateways anew", took.as_millis());
+    let took = deadline::until("a pod of another worker answers", BACK, || {
+        let asks = format!("timeout 2 bash -c 'exec 3<>/dev/tcp/{of_w2}/8080'");
+        setting.worker("w1").shell(&asks).code() == 0
+    });
+    println!("{:>7} ms  until a pod of another worker answers", took.as_millis());
+    let answer = cluster.kubectl.run(&["get", "--raw", "/readyz", "--request-timeout=1s"]);
+    assert_ne!(answer.code(), 0, "the API was down all the while");
+
+    for pid in &servers {
+        process::signal(*pid, Signal::CONT);
+    }
+    let window = Window { since: began, until: outage::now() };
+    clients::gaps("all gateways were killed while the API was down", &window, cluster, probers)
+}
+
+/// When a worker agreed on keys with each gateway.
+fn handshakes(status: &Value) -> Vec<Value> {
+    status["tunnels"].as_array().unwrap().iter().map(|tunnel| tunnel["lastHandshake"].clone()).collect()
+}

@@ -1,0 +1,90 @@
+//! Workers and their clients while what they rely on is lost or moves: public machines, each with an ingress and a gateway, gateways while
+//! the API is down, all agents; and while they are lost themselves: unplugged, rebooted, upgraded, away for longer than certificates live.
+//!
+//! Needs what the tests of `workers` need.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test's functions fail by panicking, and tell their timings"
+)]
+
+mod apart;
+mod certificate;
+mod clients;
+mod ended;
+mod gateways;
+mod idle;
+mod logs;
+mod moves;
+mod outside;
+mod pods;
+mod public;
+mod reboot;
+mod unplugged;
+mod upgrade;
+mod watch;
+
+use keelway_e2e::{ReachMode, host::on_own_host, worker_fleet::WorkerFleet};
+
+/// Machines for workers, and the NAT that each is behind.
+const WORKERS: [(&str, &str); 2] = [("w1", "nat-a"), ("w2", "nat-b")];
+/// Those that join later: one that is lost for a long time, and one that leaves.
+const THIRD: &str = "w3";
+const FOURTH: &str = "w4";
+
+#[test]
+fn outages() {
+    on_own_host("outages", || scenario("e2eloss", ReachMode::Network));
+}
+
+// Machines without agents do not come back by themselves, which is what clients wait for here.
+
+#[test]
+#[ignore = "long: one of all ways in which machines are reached"]
+fn outages_of_agents_sockets() {
+    on_own_host("outages_of_agents_sockets", || scenario("e2eloag", ReachMode::AgentSocket));
+}
+
+#[test]
+#[ignore = "long: one of all ways in which machines are reached"]
+fn outages_through_a_public_machine() {
+    on_own_host("outages_through_a_public_machine", || scenario("e2elovi", ReachMode::Via));
+}
+
+#[test]
+#[ignore = "long: one of all ways in which machines are reached"]
+fn outages_where_agents_wait() {
+    on_own_host("outages_where_agents_wait", || scenario("e2elodo", ReachMode::DialOut));
+}
+
+fn scenario(tag: &str, reach: ReachMode) {
+    let setting = WorkerFleet::reached(reach, tag, "3", &[&WORKERS[..], &[(THIRD, "nat-c"), (FOURTH, "")]].concat());
+    setting.inject("c1", &[]);
+    setting.reconcile();
+    let cluster = setting.cluster("c1", &["w1", "w2"]);
+    setting.join(&[&cluster]);
+    cluster.start_peers();
+    let clients = clients::Clients::start(&setting, &cluster);
+    let machines = public::all(&setting, &cluster);
+    // Whichever one a client goes through, it is lost once.
+    for (lost, other) in [(&machines[0], &machines[1]), (&machines[1], &machines[0])] {
+        public::is_lost_and_comes_back(&setting, &cluster.by(&other.context), &clients, lost, other).assert_good();
+    }
+    let (cluster, gaps) = moves::each_ingress(&setting, &cluster, &clients);
+    for gaps in gaps {
+        gaps.assert_under(public::BACK);
+    }
+    watch::missed_nothing(&cluster, &clients.load);
+    let probers = clients.end(&cluster);
+    assert!(gateways::come_back_from_disk(&setting, &cluster, &probers) < public::BACK);
+    outside::is_stopped(&setting, &cluster);
+    // It takes Kubernetes a minute to miss a worker.
+    let unplugged = unplugged::begins(&setting, &cluster);
+    assert!(apart::still_meet(&setting, &cluster, &probers) < public::BACK);
+    assert!(upgrade::of_the_daemon(&setting, &cluster, &probers) < upgrade::GAP);
+    reboot::of_a_worker(&setting, &cluster);
+    unplugged.ends(&setting, &cluster);
+    ended::comes_back_with_a_token(&setting, &cluster);
+}

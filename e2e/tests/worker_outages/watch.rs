@@ -1,0 +1,76 @@
+//! A pod with a ServiceAccount that watches, as its kind of client does: it goes on from the last event that it saw, and never lists.
+
+use std::collections::BTreeSet;
+
+use keelway_cri::testing::cache;
+use keelway_e2e::{
+    deadline,
+    load::Load,
+    worker_fleet::{AGNHOST, TestCluster},
+};
+use serde_json::json;
+
+/// A line for each number that the load wrote, and one for each time that the watch broke off.
+const SCRIPT: &str = r#"
+events='/api/v1/namespaces/default/configmaps?watch=1&fieldSelector=metadata.name%3Dload'
+version='"resourceVersion":"([0-9]+)"' number='"number":"([0-9]+)"' since=
+while :; do
+  while IFS= read -r event; do
+    [[ $event =~ $version ]] && since=${BASH_REMATCH[1]}
+    [[ $event =~ $number ]] && echo "${BASH_REMATCH[1]}"
+  done < <(/kubectl get --raw "$events&resourceVersion=$since")
+  echo broke off
+  sleep 0.1
+done
+"#;
+const POD: &str = "watcher";
+
+/// Starts it, and waits until it has seen something.
+pub(crate) fn start(cluster: &TestCluster) {
+    cluster.add_reader(POD);
+    let kubectl = cache().unwrap().join("bin/kubectl");
+    let pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": POD },
+        "spec": {
+            "nodeName": "w2",
+            "serviceAccountName": POD,
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": POD,
+                "image": AGNHOST,
+                "command": ["/bin/bash", "-c", SCRIPT],
+                "volumeMounts": [{ "name": "kubectl", "mountPath": "/kubectl", "readOnly": true }],
+            }],
+            "volumes": [{ "name": "kubectl", "hostPath": { "path": kubectl, "type": "File" } }],
+        },
+    });
+    cluster.kubectl.apply(&pod.to_string());
+    cluster.kubectl.wait("condition=Ready", &[&format!("pod/{POD}")]);
+    deadline::until("it has seen something", deadline::KUBERNETES, || !numbers(&log(cluster)).is_empty());
+}
+
+/// From its first event to the last one that was written by now, and that it was cut off meanwhile.
+pub(crate) fn missed_nothing(cluster: &TestCluster, load: &Load) {
+    let last = load.written();
+    deadline::until("the watch sees what was written last", deadline::KUBERNETES, || {
+        numbers(&log(cluster)).last() >= Some(&last)
+    });
+    let log = log(cluster);
+    let seen = numbers(&log);
+    let first = *seen.first().unwrap();
+    let missed: Vec<u64> = (first..=last).filter(|number| !seen.contains(number)).collect();
+    assert!(missed.is_empty(), "of {first} to {last} it missed {missed:?}");
+    let broke = log.lines().filter(|line| *line == "broke off").count();
+    println!("{broke} times a pod's watch broke off; it saw all of {} events", seen.len());
+    assert!(broke > 0, "the watch went through no machine that was lost");
+}
+
+fn log(cluster: &TestCluster) -> String {
+    String::from_utf8(cluster.kubectl.run(&["logs", POD, "--request-timeout=5s"]).stdout).unwrap()
+}
+
+fn numbers(log: &str) -> BTreeSet<u64> {
+    log.lines().filter_map(|line| line.parse().ok()).collect()
+}

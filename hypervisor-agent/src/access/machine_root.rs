@@ -1,0 +1,77 @@
+//! The root directory and the network of one process.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{CWD, Mode, OFlags, openat},
+    net::sockopt::socket_peercred,
+    process::{PidfdFlags, pidfd_open},
+};
+use tokio::net::UnixStream;
+
+use super::{AccessError, namespace::NetworkNamespace};
+
+/// Where a machine is: a root directory and a network, held open.
+#[derive(Debug)]
+pub(crate) struct MachineRoot {
+    root: OwnedFd,
+    pub(super) network: NetworkNamespace,
+    /// The process that both were taken from. Its mounts below the root vanish with it.
+    process: Option<OwnedFd>,
+}
+
+impl MachineRoot {
+    pub(super) fn of_root(root: OwnedFd) -> Self {
+        Self { root, network: NetworkNamespace::Own, process: None }
+    }
+
+    pub(super) async fn of_socket(path: &Path) -> Result<Self, AccessError> {
+        let socket =
+            UnixStream::connect(path).await.map_err(|source| AccessError::Connect { path: path.to_owned(), source })?;
+        let peer = |errno: rustix::io::Errno| AccessError::Peer { path: path.to_owned(), source: errno.into() };
+        let pid = socket_peercred(&socket).map_err(peer)?.pid;
+        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(peer)?;
+        let of_process = |what: &str| format!("/proc/{}/{what}", pid.as_raw_pid());
+        let root = open(&of_process("root"), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC)?;
+        let namespace = open(&of_process("ns/net"), OFlags::RDONLY | OFlags::CLOEXEC)?;
+        let network = NetworkNamespace::of(namespace).map_err(|source| AccessError::Enter { source })?;
+        // The pid is the listener's as long as the connection stands; all that was opened by it is the listener's as
+        // long as that process lives.
+        if has_event(socket.as_fd(), PollFlags::HUP) || has_event(process.as_fd(), PollFlags::IN) {
+            return Err(AccessError::Ended { path: path.to_owned() });
+        }
+        Ok(Self { root, network, process: Some(process) })
+    }
+
+    pub(crate) fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// Whether the process that this was taken from still runs.
+    pub(super) fn is_alive(&self) -> bool {
+        !self.process.as_ref().is_some_and(|process| has_event(process.as_fd(), PollFlags::IN))
+    }
+}
+
+fn open(path: &str, flags: OFlags) -> Result<OwnedFd, AccessError> {
+    openat(CWD, path, flags, Mode::empty())
+        .map_err(|errno| AccessError::Open { what: path.to_owned(), source: errno.into() })
+}
+
+/// Whether an event stands on a descriptor right now. A pidfd is readable once its process ended.
+fn has_event(descriptor: BorrowedFd<'_>, event: PollFlags) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut polled = [PollFd::from_borrowed_fd(descriptor, event)];
+    let found = loop {
+        match poll(&mut polled, Some(&now)).map_err(io::Error::from) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => break other,
+        }
+    };
+    found.is_ok_and(|_| polled[0].revents().intersects(event))
+}

@@ -1,0 +1,62 @@
+//! How containers ended, told once each.
+
+use std::collections::BTreeSet;
+
+use keelway_api::{
+    machine::{ContainerPhase, MachineState, event::reason},
+    name::PodName,
+};
+
+use super::journal::{EventJournal, EventSubject};
+use crate::LocalMachine;
+
+/// A container or sandbox that is seen to have ended.
+#[derive(Debug)]
+pub(super) struct Ending {
+    pod: PodName,
+    /// None for a sandbox.
+    container: Option<String>,
+    code: i32,
+    oom: bool,
+}
+
+/// Those of a state that are not known yet. Why they ended is asked for right after they were seen: they are removed soon.
+pub(super) async fn of(machine: &LocalMachine, state: &MachineState, known: &BTreeSet<String>) -> Vec<Ending> {
+    let mut endings = Vec::new();
+    for sandbox in state.sandboxes.iter().filter(|sandbox| !sandbox.ready && !known.contains(&sandbox.id)) {
+        let pod = sandbox.pod.clone();
+        endings.push(Ending { pod, container: None, code: 0, oom: false });
+    }
+    for found in &state.containers {
+        let ContainerPhase::Exited { code } = found.phase else { continue };
+        let sandbox = state.sandboxes.iter().find(|sandbox| sandbox.id == found.sandbox);
+        let Some(pod) = sandbox.map(|sandbox| sandbox.pod.clone()).filter(|_| !known.contains(&found.id)) else {
+            continue;
+        };
+        let exit = machine.runtime().container_status(&found.id).await.ok().and_then(|status| status.exit);
+        let oom = exit.is_some_and(|exit| exit.reason == reason::OOM_KILLED);
+        endings.push(Ending { pod, container: Some(found.name.clone()), code, oom });
+    }
+    endings
+}
+
+/// What of a state has ended.
+pub(super) fn ids(state: &MachineState) -> BTreeSet<String> {
+    let sandboxes = state.sandboxes.iter().filter(|sandbox| !sandbox.ready).map(|sandbox| sandbox.id.clone());
+    let over = |phase| matches!(phase, ContainerPhase::Exited { .. });
+    sandboxes.chain(state.containers.iter().filter(|found| over(found.phase)).map(|found| found.id.clone())).collect()
+}
+
+impl Ending {
+    pub(super) fn note(&self, journal: &EventJournal) {
+        let about = EventSubject::pod(&self.pod, self.container.as_deref().unwrap_or_default());
+        let (kind, message) = match &self.container {
+            None => ((true, reason::SANDBOX_ENDED), "the sandbox ended".to_owned()),
+            Some(name) if self.oom => {
+                ((true, reason::OOM_KILLED), format!("container {name} needed more memory than it may have"))
+            }
+            Some(name) => ((self.code != 0, reason::EXITED), format!("container {name} ended with {}", self.code)),
+        };
+        journal.note(about, kind, message);
+    }
+}

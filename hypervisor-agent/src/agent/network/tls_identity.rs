@@ -1,0 +1,196 @@
+//! As whom an agent answers on a network: by files that somebody else keeps, or by what it was given when it was enrolled.
+
+use std::{collections::BTreeSet, io, path::PathBuf, sync::Arc};
+
+use jiff::Timestamp;
+use keelway_api::{
+    Time,
+    hypervisor::ANY_AGENT,
+    machine::{AgentIdentity, sha256_hex},
+};
+use keelway_pki::{CertificateFacts, EnrollmentToken, PrivateKeyPem, client_signing_request};
+use keelway_tls::{GreetedConnection, TlsClient, TlsError, TlsFiles, TlsServer};
+use tokio::sync::{Mutex, watch};
+
+use super::{AgentNetworkError, DRIVER, SPOKEN};
+use crate::{
+    connection::MachineConnection,
+    enrollment::{
+        AGENT, DriverTrust, EnrolledIdentity, Enrolling, GrantedIdentity, IdentityFolder, RefusedEnrollment,
+        check_granted,
+    },
+};
+
+/// What an agent has to show, and how it gets another one.
+#[derive(Debug)]
+pub(crate) struct AgentTlsIdentity {
+    /// None until it has a certificate.
+    sides: watch::Sender<Option<TlsSides>>,
+    /// Where it keeps its identity, unless somebody else does.
+    folder: Option<IdentityFolder>,
+    enrolling: Option<Enrolling>,
+    /// The key of the next certificate, while that is asked for. Who holds it writes.
+    asking: Mutex<Option<PrivateKeyPem>>,
+}
+
+/// Who it is to those who come, and to those it goes to. Both read their files again by themselves.
+#[derive(Debug, Clone)]
+struct TlsSides {
+    server: Arc<TlsServer>,
+    client: Arc<TlsClient>,
+}
+
+impl TlsSides {
+    fn of(files: TlsFiles) -> Result<Self, TlsError> {
+        let client = Arc::new(TlsClient::new(files.clone())?);
+        let server = TlsServer::new(files, BTreeSet::from([DRIVER.to_owned(), AGENT.to_owned()]))?;
+        Ok(Self { server: Arc::new(server.of_own_organization().with_protocols(&SPOKEN)), client })
+    }
+}
+
+impl AgentTlsIdentity {
+    /// By files that somebody else keeps.
+    pub(super) fn of_files(files: TlsFiles) -> Result<Self, TlsError> {
+        let sides = watch::Sender::new(Some(TlsSides::of(files)?));
+        Ok(Self { sides, folder: None, enrolling: None, asking: Mutex::default() })
+    }
+
+    /// By its own folder. It waits to be enrolled where it has a token that was not used yet.
+    pub(super) fn of_folder(folder: IdentityFolder, token: Option<EnrollmentToken>) -> Result<Self, AgentNetworkError> {
+        let kept = folder.read().map_err(|source| unreadable(&folder, source))?;
+        if kept.is_none() && token.is_none() {
+            return Err(AgentNetworkError::Nobody(folder.path().to_owned()));
+        }
+        let waits = token.as_ref().filter(|token| !kept.as_ref().is_some_and(|kept| kept.spent.holds(&token.id)));
+        if let Some(EnrollmentToken { machine, id, expires, .. }) = waits {
+            tracing::info!(machine, token = id, %expires, "waits to be enrolled");
+        }
+        let sides = watch::Sender::new(kept.map(|_| TlsSides::of(folder.files())).transpose()?);
+        // Whoever comes with one that was used is told so.
+        let enrolling = token.map(|token| Enrolling::new(token, Timestamp::now())).transpose()?;
+        Ok(Self { sides, folder: Some(folder), enrolling, asking: Mutex::default() })
+    }
+
+    /// Who decides about conversations, once there can be any.
+    pub(super) fn server(&self) -> Option<Arc<TlsServer>> {
+        self.sides.borrow().as_ref().map(|sides| Arc::clone(&sides.server))
+    }
+
+    /// As whom it goes to others, once it is somebody.
+    pub(super) async fn client(&self) -> Arc<TlsClient> {
+        let mut sides = self.sides.subscribe();
+        loop {
+            if let Some(sides) = &*sides.borrow_and_update() {
+                return Arc::clone(&sides.client);
+            }
+            if sides.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Enrols with somebody who wants to.
+    pub(super) async fn enroll(
+        self: &Arc<Self>,
+        greeted: GreetedConnection<MachineConnection>,
+    ) -> Result<(), RefusedEnrollment> {
+        let (Some(enrolling), Some(folder)) = (&self.enrolling, &self.folder) else {
+            return Err(RefusedEnrollment::Nothing);
+        };
+        let kept = read(folder.clone()).await.map_err(RefusedEnrollment::Keep)?;
+        let is_spent = kept.is_some_and(|kept| kept.spent.holds(&enrolling.token.id));
+        let keep = |key, granted| {
+            let standing = Arc::clone(self);
+            // On a task of its own: what is begun is not left half done where the other side, or its place, is gone.
+            let keeping = tokio::spawn(async move { standing.keep_enrolled(key, granted).await });
+            async move { keeping.await.map_err(|_| RefusedEnrollment::Keep(io::ErrorKind::Interrupted.into()))? }
+        };
+        enrolling.answer(greeted, is_spent, Timestamp::now(), keep).await
+    }
+
+    async fn keep_enrolled(&self, key: PrivateKeyPem, granted: GrantedIdentity) -> Result<(), RefusedEnrollment> {
+        let (Some(enrolling), Some(folder)) = (&self.enrolling, &self.folder) else {
+            return Err(RefusedEnrollment::Nothing);
+        };
+        let _writing = self.asking.lock().await;
+        let kept = read(folder.clone()).await.map_err(RefusedEnrollment::Keep)?;
+        let spent = kept.map(|kept| kept.spent).unwrap_or_default();
+        let EnrollmentToken { id, expires, machine, .. } = &enrolling.token;
+        // Another one was faster.
+        if spent.holds(id) {
+            return Err(RefusedEnrollment::Spent);
+        }
+        let spent = spent.with(id, *expires, Timestamp::now());
+        write(folder.clone(), EnrolledIdentity { key, granted, spent }).await.map_err(RefusedEnrollment::Keep)?;
+        tracing::info!(machine, token = id, "was enrolled");
+        self.answer_from_now_on(folder)
+    }
+
+    fn answer_from_now_on(&self, folder: &IdentityFolder) -> Result<(), RefusedEnrollment> {
+        // One that is there reads its files again by itself.
+        if self.sides.borrow().is_none() {
+            self.sides.send_replace(Some(TlsSides::of(folder.files())?));
+        }
+        Ok(())
+    }
+
+    /// What the driver is told of the agent's identity; none where somebody else keeps it.
+    pub(crate) async fn identity(&self) -> Option<AgentIdentity> {
+        let kept = read(self.folder.clone()?).await.ok()??;
+        let facts = CertificateFacts::from_pem(&kept.granted.certificate).ok()?;
+        let DriverTrust { authorities, revoked } = &kept.granted.trust;
+        Some(AgentIdentity {
+            serial: facts.serial,
+            renew_at: Time(facts.validity.renew_at()),
+            not_after: Time(facts.validity.not_after()),
+            trusts: sha256_hex(&[authorities.as_bytes(), revoked.as_bytes()].concat()),
+        })
+    }
+
+    /// Makes a new key, and asks for a certificate for it.
+    pub(crate) async fn ask(&self) -> Result<String, RefusedEnrollment> {
+        if self.folder.is_none() {
+            return Err(RefusedEnrollment::Nothing);
+        }
+        let key = PrivateKeyPem::mint(&mut rand::rng()).map_err(RefusedEnrollment::Key)?;
+        let request = client_signing_request(&key, AGENT, "keelway")?;
+        *self.asking.lock().await = Some(key);
+        Ok(request)
+    }
+
+    /// Takes the certificate that was asked for, where one is given, and whom to trust.
+    pub(crate) async fn take(&self, certificate: Option<String>, trust: DriverTrust) -> Result<(), RefusedEnrollment> {
+        let folder = self.folder.as_ref().ok_or(RefusedEnrollment::Nothing)?;
+        let mut asking = self.asking.lock().await;
+        let kept = read(folder.clone()).await.map_err(RefusedEnrollment::Keep)?;
+        let EnrolledIdentity { key, granted, spent } = kept.ok_or(RefusedEnrollment::NotYet)?;
+        let name = CertificateFacts::from_pem(&granted.certificate).ok();
+        let own = |facts: &CertificateFacts| facts.dns_names.iter().find(|name| *name != ANY_AGENT).cloned();
+        let name = name.and_then(|facts| Some((facts.organizations.first()?.clone(), own(&facts)?)));
+        let (installation, name) = name.ok_or(RefusedEnrollment::Certificate("its own one cannot be read"))?;
+        let (key, certificate) = match certificate {
+            Some(certificate) => {
+                let key = asking.take().ok_or(RefusedEnrollment::Certificate("none was asked for"))?;
+                (key, certificate)
+            }
+            None => (key, granted.certificate),
+        };
+        let granted = GrantedIdentity { certificate, trust };
+        check_granted(&key, &granted, (&installation, &name), Timestamp::now())?;
+        write(folder.clone(), EnrolledIdentity { key, granted, spent }).await.map_err(RefusedEnrollment::Keep)?;
+        tracing::info!("its identity was renewed");
+        Ok(())
+    }
+}
+
+fn unreadable(folder: &IdentityFolder, source: io::Error) -> AgentNetworkError {
+    AgentNetworkError::Folder { path: PathBuf::from(folder.path()), source }
+}
+
+async fn read(folder: IdentityFolder) -> io::Result<Option<EnrolledIdentity>> {
+    tokio::task::spawn_blocking(move || folder.read()).await.map_err(io::Error::other)?
+}
+
+async fn write(folder: IdentityFolder, identity: EnrolledIdentity) -> io::Result<()> {
+    tokio::task::spawn_blocking(move || folder.write(&identity)).await.map_err(io::Error::other)?
+}

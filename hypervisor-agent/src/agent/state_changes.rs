@@ -1,0 +1,54 @@
+//! What of a machine is news to those who watch it.
+
+use keelway_api::machine::{Disk, Figures, MachineState, PortFacts, ServerAdmin};
+
+/// What was seen, without what changes all the time: ports come and go with every connection, clients come to haproxy and leave it, and
+/// disks and databases are written to. Of these it is as it was told last while it is about the same.
+pub(super) fn news(seen: MachineState, told: Option<&MachineState>) -> MachineState {
+    let mut seen = MachineState { ports: PortFacts::default(), ..seen };
+    let serving = seen.servers.values_mut().flat_map(|servers| servers.values_mut());
+    serving.filter(|server| server.admin == ServerAdmin::Serves).for_each(|server| server.sessions = 0);
+    let Some(told) = told else { return seen };
+    if Disk::are_about_equal(told.disk, seen.disk) {
+        seen.disk = told.disk;
+    }
+    for (pod, figures) in &mut seen.figures {
+        if let Some(before) = told.figures.get(pod).filter(|before| Figures::are_about_equal(before, figures)) {
+            *figures = *before;
+        }
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use keelway_api::machine::{ETCD_QUOTA, ServerState};
+
+    use super::*;
+    use crate::converge::model::MachineModel;
+
+    fn state(sessions: u64, admin: ServerAdmin, database_bytes: u64) -> MachineState {
+        let pod = "00000000000000c1/ingress-0".parse().unwrap();
+        let member = "00000000000000c1/etcd-0".parse().unwrap();
+        let server = ServerState { address: "10.0.0.1:6443".parse().unwrap(), admin, sessions, ready: true };
+        MachineState {
+            servers: BTreeMap::from([(pod, BTreeMap::from([("one".to_owned(), server)]))]),
+            figures: BTreeMap::from([(member, Figures { database_bytes: Some(database_bytes), ..Figures::default() })]),
+            ..MachineModel::empty().state
+        }
+    }
+
+    #[test]
+    fn clients_and_small_writes_are_none() {
+        let told = news(state(3, ServerAdmin::Serves, 1 << 20), None);
+        let is_news = |seen| news(seen, Some(&told)) != told;
+        assert!(!is_news(state(7, ServerAdmin::Serves, 2 << 20)));
+        assert!(is_news(state(7, ServerAdmin::Drains, 2 << 20)));
+        assert!(is_news(state(3, ServerAdmin::Serves, ETCD_QUOTA / 2)));
+        assert!(is_news(state(3, ServerAdmin::Serves, 16 << 20)), "a small quota is soon reached");
+        let told = news(state(3, ServerAdmin::Drains, 1 << 20), None);
+        assert!(news(state(2, ServerAdmin::Drains, 1 << 20), Some(&told)) != told);
+    }
+}

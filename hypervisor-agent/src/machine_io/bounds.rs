@@ -1,0 +1,115 @@
+//! What work may reach: the directories of components, whatever it is asked for.
+
+use keelway_api::name::{ClusterId, PodName};
+
+use super::MachineOperation;
+use crate::layout::{FILES, file_path, is_plain_name, is_plain_relative_path, log_name, pod_directory};
+
+/// Work that would reach beyond the directories of components.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is not below the directory of a component, nor on the machine's loopback")]
+pub struct OutOfBounds(pub String);
+
+impl MachineOperation {
+    /// Checks that it stays within the directories of components. A config is checked as a whole; who is handed one thing after
+    /// another checks each.
+    pub fn check(&self) -> Result<(), OutOfBounds> {
+        match self {
+            Self::MakeDirectories(directories) => directories.iter().try_for_each(|directory| {
+                let has_plain_mode = directory.mode & !0o777 == 0;
+                of_cluster(&directory.path).and_then(|()| check(has_plain_mode, &directory.path))
+            }),
+            Self::MarkData { pod, path } => {
+                let name = path.strip_prefix(&format!("{}/", pod_directory(pod)));
+                check(name.is_some_and(|name| is_plain_name(name) && name != FILES), path)
+            }
+            Self::WriteFile { pod, file, .. } => check(is_plain_relative_path(&file_path(pod, &file.path)), &file.path),
+            Self::RemovePath(path) => of_cluster(path),
+            Self::MakeRoomForLog { useless: Some(name), .. } => check(is_plain_name(name), name),
+            Self::Ask { command, .. } => check(!command.contains(char::is_control), command),
+            Self::Get(question) => {
+                let is_local = question.address.ip().is_loopback() && question.path.starts_with('/');
+                check(is_local, &format!("{}{}", question.address, question.path))
+            }
+            Self::FindTail(super::LogTail { log, .. }) | Self::ReadLog(super::ReadLog { log, .. }) => {
+                check(is_plain_name(&log_name(&log.container, log.attempt)), &log.container)
+            }
+            Self::Look
+            | Self::WriteOwner(_)
+            | Self::ForgetCluster(_)
+            | Self::RecordApplied(_)
+            | Self::RecordFetched(_)
+            | Self::Leave
+            | Self::LeaveRecords
+            | Self::RemoveTree(_)
+            | Self::MakeRoomForLog { useless: None, .. }
+            | Self::CountPeers(_)
+            | Self::ListLogs(_) => Ok(()),
+        }
+    }
+
+    /// Whether it changes anything.
+    #[must_use]
+    pub fn changes(&self) -> bool {
+        match self {
+            Self::Look
+            | Self::CountPeers(_)
+            | Self::Get(_)
+            | Self::ListLogs(_)
+            | Self::FindTail(_)
+            | Self::ReadLog(_) => false,
+            // `show` is the one word for questions.
+            Self::Ask { command, .. } => !command.starts_with("show "),
+            Self::WriteOwner(_)
+            | Self::ForgetCluster(_)
+            | Self::RecordApplied(_)
+            | Self::RecordFetched(_)
+            | Self::Leave
+            | Self::LeaveRecords
+            | Self::MakeDirectories(_)
+            | Self::MarkData { .. }
+            | Self::WriteFile { .. }
+            | Self::RemovePath(_)
+            | Self::RemoveTree(_)
+            | Self::MakeRoomForLog { .. } => true,
+        }
+    }
+
+    /// What it is about, in words that are no secret.
+    #[must_use]
+    pub fn subject(&self) -> String {
+        let of = |what: &str, pod: &PodName| format!("{what} {pod}");
+        match self {
+            Self::Look => "look".to_owned(),
+            Self::WriteOwner(installation) => format!("owner {installation}"),
+            Self::ForgetCluster(cluster) => format!("forget {cluster}"),
+            Self::RecordApplied(applied) => format!("applied {}.{}", applied.term, applied.generation),
+            Self::RecordFetched(_) => "fetched images".to_owned(),
+            Self::Leave | Self::LeaveRecords => "leave".to_owned(),
+            Self::MakeDirectories(directories) => {
+                format!("directories {}", directories.first().map_or("", |first| &first.path))
+            }
+            Self::MarkData { path, .. } => format!("mark {path}"),
+            Self::WriteFile { pod, file, .. } => format!("file {}", file_path(pod, &file.path)),
+            Self::RemovePath(path) => format!("remove {path}"),
+            Self::RemoveTree(pod) => of("tree", pod),
+            Self::MakeRoomForLog { pod, .. } => of("log", pod),
+            Self::Ask { pod, .. } => of("haproxy", pod),
+            Self::CountPeers(pod) => of("peers", pod),
+            Self::Get(question) => format!("get {}{}", question.address, question.path),
+            Self::ListLogs(pod) => of("logs", pod),
+            Self::FindTail(tail) => of("tail", &tail.pod),
+            Self::ReadLog(read) => of("read", &read.pod),
+        }
+    }
+}
+
+/// The directory of a cluster, or something below.
+fn of_cluster(path: &str) -> Result<(), OutOfBounds> {
+    let of_cluster = path.split('/').next().is_some_and(|name| name.parse::<ClusterId>().is_ok());
+    check(of_cluster && is_plain_relative_path(path), path)
+}
+
+fn check(holds: bool, path: &str) -> Result<(), OutOfBounds> {
+    if holds { Ok(()) } else { Err(OutOfBounds(path.to_owned())) }
+}

@@ -1,0 +1,106 @@
+//! Machines on which nothing is done but while the Lease is held.
+
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use keelway_api::{
+    Documents, Hypervisor,
+    jiff::Timestamp,
+    machine::{MachineConfig, MachineState, ObservedValue},
+    name::{HypervisorName, InstallationId},
+};
+use keelway_hypervisor_agent::{MachineConnection, action::Action, client::ConfigDelivery, machine_io::HttpQuery};
+use keelway_lease::{LeaseFence, NotHeld};
+use keelway_reconciler::{AgentCertification, ApplyOutcome, Machines, RunControl};
+
+/// Who looks may always do so. An effect that is not over when the Lease is lost is given up: agents go on by themselves with what they
+/// took, and obey whoever leads next from the moment that they are told.
+pub struct FencedMachines {
+    machines: Arc<dyn Machines>,
+    fence: LeaseFence,
+}
+
+impl FencedMachines {
+    /// These machines, while this is held.
+    #[must_use]
+    pub fn new(machines: Arc<dyn Machines>, fence: LeaseFence) -> Self {
+        Self { machines, fence }
+    }
+
+    async fn do_while_held(&self, work: impl Future<Output = ApplyOutcome>) -> ApplyOutcome {
+        let done = self.fence.while_held(work).await;
+        done.unwrap_or_else(|NotHeld| ApplyOutcome { effects: 0, failures: vec![NotHeld.to_string()] })
+    }
+}
+
+#[async_trait]
+impl Machines for FencedMachines {
+    fn load_credentials(&self, documents: &Documents) -> BTreeSet<HypervisorName> {
+        self.machines.load_credentials(documents)
+    }
+
+    async fn observe(&self, machine: &Hypervisor) -> ObservedValue<MachineState> {
+        self.machines.observe(machine).await
+    }
+
+    fn clock_of(&self, machine: &Hypervisor) -> Option<Timestamp> {
+        self.machines.clock_of(machine)
+    }
+
+    async fn config(
+        &self,
+        machine: &Hypervisor,
+        installation: &InstallationId,
+    ) -> Result<Option<MachineConfig>, String> {
+        self.machines.config(machine, installation).await
+    }
+
+    async fn fence(&self, machine: &Hypervisor, term: u64) -> Result<u64, String> {
+        let fenced = self.fence.while_held(self.machines.fence(machine, term)).await;
+        fenced.map_err(|NotHeld| NotHeld.to_string())?
+    }
+
+    async fn apply(
+        &self,
+        machine: &Hypervisor,
+        config: ConfigDelivery,
+        actions: Vec<Action>,
+        run: &RunControl,
+    ) -> ApplyOutcome {
+        self.do_while_held(self.machines.apply(machine, config, actions, run)).await
+    }
+
+    async fn adopt(&self, machine: &Hypervisor, installation: &InstallationId, run: &RunControl) -> ApplyOutcome {
+        self.do_while_held(self.machines.adopt(machine, installation, run)).await
+    }
+
+    async fn certify(
+        &self,
+        machine: &Hypervisor,
+        certifying: &AgentCertification<'_>,
+        run: &RunControl,
+    ) -> ApplyOutcome {
+        self.do_while_held(self.machines.certify(machine, certifying, run)).await
+    }
+
+    async fn dial(
+        &self,
+        machine: &Hypervisor,
+        address: SocketAddr,
+        patience: Duration,
+    ) -> std::io::Result<MachineConnection> {
+        self.machines.dial(machine, address, patience).await
+    }
+
+    async fn get(&self, machine: &Hypervisor, question: HttpQuery) -> Option<Result<u16, String>> {
+        self.machines.get(machine, question).await
+    }
+
+    async fn release_probes(&self) {
+        self.machines.release_probes().await;
+    }
+
+    async fn changed(&self, machines: &[&Hypervisor]) {
+        self.machines.changed(machines).await;
+    }
+}

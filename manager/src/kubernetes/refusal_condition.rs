@@ -1,0 +1,75 @@
+//! What people are told of a document that does not count: a condition on it, which is there for as long as that is so.
+
+use std::collections::BTreeSet;
+
+use keelway_api::{
+    condition::reason::ConditionReason, document::DocumentName, event::DocumentEvent, fault::Faults, jiff::Timestamp,
+};
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value as Json, json};
+
+use super::KubernetesStore;
+use crate::document_paths::path_of;
+
+/// The type of the condition.
+pub(super) const ACCEPTED: &str = "Accepted";
+/// Who writes it: apart from the rest of status, which is as it was.
+const MANAGER: &str = "keelway-manager-verdicts";
+/// The most characters of a message (`metav1.Condition`).
+const LONGEST_MESSAGE: usize = 32_768;
+
+impl KubernetesStore {
+    /// Tells on a document that it does not count, or that it does again. Best effort: the log has it, too.
+    pub(super) async fn write_verdict(&self, name: &DocumentName, faults: Option<&Faults>) {
+        if !matches!(name, DocumentName::Cluster(_) | DocumentName::Hypervisor(_)) {
+            return;
+        }
+        let known = self.shared.held().known(&path_of(name)).unwrap_or_default();
+        let message = faults.map(message);
+        // The last manager has told it.
+        if message.is_some() && message == known.refused {
+            return;
+        }
+        if let Some(faults) = faults {
+            self.teller.send(refusal(name, known.uid.as_deref(), faults));
+        }
+        let conditions: Vec<Json> = message.map(|message| self.condition(name, &message)).into_iter().collect();
+        let body = self.body(name, json!({ "status": { "conditions": conditions } }));
+        let api = self.resources.api(&self.client, name);
+        let params = PatchParams::apply(MANAGER).force();
+        if let Err(error) = api.patch_status(name.name(), &params, &Patch::Apply(body)).await {
+            tracing::warn!(document = %name, %error, "could not tell on the document whether it is taken");
+        }
+    }
+
+    fn condition(&self, name: &DocumentName, message: &str) -> Json {
+        // `kubectl wait` believes no condition of another generation.
+        let generation = self.shared.held().generation_of_refused(&path_of(name));
+        json!({
+            "type": ACCEPTED,
+            "status": "False",
+            "reason": ConditionReason::Invalid.as_str(),
+            "message": message,
+            "observedGeneration": generation,
+            "lastTransitionTime": Timestamp::now().to_string(),
+        })
+    }
+}
+
+fn message(faults: &Faults) -> String {
+    faults.to_string().chars().take(LONGEST_MESSAGE).collect()
+}
+
+/// Fields alone: what is in them is told on the document itself.
+fn refusal(name: &DocumentName, uid: Option<&str>, faults: &Faults) -> DocumentEvent {
+    let fields: BTreeSet<&str> = faults.0.iter().map(|fault| fault.field.as_str()).collect();
+    let fields = fields.into_iter().collect::<Vec<_>>().join(", ");
+    DocumentEvent {
+        regarding: name.clone(),
+        uid: uid.map(str::to_owned),
+        related: None,
+        warning: true,
+        reason: ConditionReason::Invalid.as_str(),
+        note: format!("it has no effect as it is ({fields}): the condition Accepted says why"),
+    }
+}

@@ -1,0 +1,417 @@
+//! What is known of a cluster: the objects as they were seen or written last, and the documents that count.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use keelway_api::{
+    Documents,
+    document::{Document, DocumentName},
+    fault::{Fault, Faults},
+};
+use tokio::time::Instant;
+
+use super::object::ObjectRevision;
+use crate::{
+    accept::{AcceptedDocuments, ChangedFiles, StatusOwner, accept},
+    document_paths::{name_of, path_of},
+};
+
+/// Which watch tells of an object. Many objects have one.
+pub(super) type WatchSource = Arc<str>;
+
+/// What is known.
+#[derive(Default)]
+pub(super) struct WatchCache {
+    /// Watches, and whether each has told of all that there is.
+    sources: BTreeMap<WatchSource, bool>,
+    objects: BTreeMap<PathBuf, WatchedObject>,
+    /// Objects that were taken away by this store, with the last version that there was: what is told of them later is old.
+    gone: BTreeMap<PathBuf, u64>,
+    /// Counts the writes of this store, to know which of them came after a list was asked for.
+    writes: u64,
+    /// When an object was written last, by whomever.
+    touched: Option<Instant>,
+    /// What is other than at the last look.
+    found: ChangedFiles,
+    /// The documents that count; none before a first sound look.
+    pub(super) documents: Option<Arc<Documents>>,
+    /// What the pass knows of them, which is what it changes.
+    pub(super) loaded: Arc<Documents>,
+    /// What does not count, with why.
+    refused: BTreeMap<PathBuf, (Vec<u8>, Faults)>,
+    woken: bool,
+    /// Namespaces that are known to be there.
+    namespaces: BTreeSet<String>,
+}
+
+#[derive(Clone)]
+struct WatchedObject {
+    version: ObjectRevision,
+    /// The one that was taken in, or written by this store: what is decided is decided from that.
+    known: Option<ObjectRevision>,
+    source: Option<WatchSource>,
+    /// Which of this store's writes it is; 0 where it is somebody else's.
+    write: u64,
+}
+
+/// What came of a look.
+pub(super) struct StoreSnapshot {
+    pub(super) documents: Result<Arc<Documents>, Faults>,
+    /// Documents that are to be written again.
+    pub(super) rewrite: BTreeSet<DocumentName>,
+    /// Documents that do not count from now on, with why, and those that count again.
+    pub(super) verdicts: BTreeMap<DocumentName, Option<Faults>>,
+}
+
+impl WatchCache {
+    /// A watch begins.
+    pub(super) fn begin(&mut self, source: &WatchSource) {
+        self.sources.entry(source.clone()).or_default();
+    }
+
+    /// All watches begin anew: what they tell from now on is of now.
+    pub(super) fn restart_watches(&mut self) {
+        self.sources.clear();
+    }
+
+    /// The watches that have not told of all that there is yet; none where all have.
+    pub(super) fn unseen(&self) -> Option<String> {
+        let unseen: Vec<&str> = self.sources.iter().filter(|(_, seen)| !**seen).map(|(name, _)| &**name).collect();
+        (!unseen.is_empty() || self.sources.is_empty()).then(|| unseen.join(", "))
+    }
+
+    /// The number of the last write, for [`Self::listed`].
+    pub(super) fn writes(&self) -> u64 {
+        self.writes
+    }
+
+    /// When an object was written last, as far as is known.
+    pub(super) fn last_write(&self) -> Option<Instant> {
+        self.touched
+    }
+
+    /// An object is there, as a watch tells. `text` is `None` where it does not count as there any more.
+    pub(super) fn seen(&mut self, source: &WatchSource, path: PathBuf, version: ObjectRevision, text: Option<Vec<u8>>) {
+        let known = self.objects.get(&path).map_or(0, |object| object.version.number);
+        let gone = self.gone.get(&path).copied().unwrap_or_default();
+        if version.number <= known || version.number <= gone {
+            if let Some(object) = self.objects.get_mut(&path) {
+                object.source = Some(source.clone());
+            }
+            return;
+        }
+        self.touched = Some(Instant::now());
+        self.gone.remove(&path);
+        let known = self.objects.remove(&path).and_then(|object| object.known);
+        self.objects.insert(path.clone(), WatchedObject { version, known, source: Some(source.clone()), write: 0 });
+        self.found.insert(path, text);
+    }
+
+    /// An object is gone, as a watch tells; `version` is that of its end.
+    pub(super) fn record_deletion(&mut self, path: PathBuf, version: &ObjectRevision) {
+        self.touched = Some(Instant::now());
+        self.gone.remove(&path);
+        let is_other = self.objects.get(&path).is_some_and(|object| object.version.number > version.number);
+        if !is_other && self.objects.remove(&path).is_some() {
+            self.found.insert(path, None);
+        }
+    }
+
+    /// A watch has told of all that there is: what it told of before and is not among these is gone, but for what was written since
+    /// the list was asked for. Returns those that are gone.
+    pub(super) fn listed(&mut self, source: &WatchSource, all: &BTreeSet<PathBuf>, asked: u64) -> Vec<PathBuf> {
+        let is_lost = |path: &Path, object: &WatchedObject| {
+            object.source.as_ref() == Some(source) && object.write <= asked && !all.contains(path)
+        };
+        let lost: Vec<PathBuf> =
+            self.objects.iter().filter(|(path, object)| is_lost(path, object)).map(|(path, _)| path.clone()).collect();
+        for path in &lost {
+            self.objects.remove(path);
+            self.found.insert(path.clone(), None);
+        }
+        self.sources.insert(source.clone(), true);
+        lost
+    }
+
+    /// Nobody watches any more what a watch told of.
+    pub(super) fn end(&mut self, source: &str) {
+        self.sources.remove(source);
+        let of_it = self.objects.iter().filter(|(_, object)| object.source.as_deref() == Some(source));
+        let of_it: Vec<PathBuf> = of_it.map(|(path, _)| path.clone()).collect();
+        for path in of_it {
+            self.objects.remove(&path);
+            self.found.insert(path, None);
+        }
+    }
+
+    /// The version of an object that documents tell of, where there is one.
+    pub(super) fn known(&self, path: &Path) -> Option<ObjectRevision> {
+        self.objects.get(path)?.known.clone()
+    }
+
+    /// Whether a document is another one than a pass knows that began with `since`. What this store wrote last is known, whatever an API
+    /// server made of its times.
+    pub(super) fn is_other(&self, name: &DocumentName, since: &Documents) -> bool {
+        let path = path_of(name);
+        let is_own = self.objects.get(&path).is_some_and(|object| object.write > 0);
+        let document = self.documents.as_deref().and_then(|world| world.get(name));
+        self.found.contains_key(&path) || (!is_own && document != since.get(name))
+    }
+
+    /// This store wrote an object. What a watch tells of it up to here is old; what somebody else wrote after that a watch may have told
+    /// before the API server's answer is here.
+    pub(super) fn record_write(&mut self, path: PathBuf, version: ObjectRevision) {
+        self.writes += 1;
+        self.touched = Some(Instant::now());
+        if let Some(object) = self.objects.get_mut(&path).filter(|object| object.version.number > version.number) {
+            object.known = Some(version);
+            return;
+        }
+        self.found.remove(&path);
+        self.gone.remove(&path);
+        let source = self.objects.remove(&path).and_then(|object| object.source);
+        self.objects.insert(path, WatchedObject { known: Some(version.clone()), version, source, write: self.writes });
+    }
+
+    /// This store took an object away.
+    pub(super) fn removed(&mut self, path: PathBuf) {
+        self.writes += 1;
+        self.touched = Some(Instant::now());
+        self.found.remove(&path);
+        if let Some(object) = self.objects.remove(&path) {
+            self.gone.insert(path, object.version.number);
+        }
+    }
+
+    /// Whether a namespace is known to be there.
+    pub(super) fn has_namespace(&self, name: &str) -> bool {
+        self.namespaces.contains(name)
+    }
+
+    pub(super) fn record_namespace(&mut self, name: String) {
+        self.namespaces.insert(name);
+    }
+
+    /// Something could not be written into a namespace, which may be gone.
+    pub(super) fn lost_namespace(&mut self, name: &str) {
+        self.namespaces.remove(name);
+    }
+
+    /// What could not be written again is missed at the next look, too.
+    pub(super) fn record_missed(&mut self, path: PathBuf) {
+        self.found.entry(path).or_insert(None);
+    }
+
+    /// From now on this document counts; none where it is `None`.
+    pub(super) fn count(&mut self, name: &DocumentName, document: Option<Document>) {
+        let world = Arc::make_mut(self.documents.get_or_insert_default());
+        match document {
+            Some(document) => world.put(name, document),
+            None => world.remove(name),
+        }
+    }
+
+    /// A pass saved these: it knows them from now on.
+    pub(super) fn saved(&mut self, documents: &Documents) {
+        self.loaded = Arc::new(documents.clone());
+    }
+
+    /// Puts together in memory what is known, if the documents that count are these. Returns whether it did.
+    pub(super) fn compact(&mut self, known: &mut Arc<Documents>) -> bool {
+        let are_these = |own: &Documents| *own == **known && own.user_secrets == known.user_secrets;
+        if !self.documents.as_deref().is_some_and(are_these) || !are_these(&self.loaded) {
+            return false;
+        }
+        (self.documents, self.loaded) = (None, Arc::default());
+        Arc::make_mut(known).compact();
+        (self.documents, self.loaded) = (Some(known.clone()), known.clone());
+        self.objects = self.objects.clone();
+        true
+    }
+
+    /// How many objects do not count, as they are not sound.
+    pub(super) fn refused(&self) -> usize {
+        self.refused.len()
+    }
+
+    /// Whether a look would find something.
+    pub(super) fn has_changes(&self) -> bool {
+        self.woken || !self.found.is_empty()
+    }
+
+    pub(super) fn wake(&mut self) {
+        self.woken = true;
+    }
+
+    /// Takes in what is other than at the last look.
+    pub(super) fn take_snapshot(&mut self) -> StoreSnapshot {
+        self.woken = false;
+        let mut found = std::mem::take(&mut self.found);
+        if found.is_empty()
+            && let Some(world) = &self.documents
+        {
+            return StoreSnapshot { documents: Ok(world.clone()), rewrite: BTreeSet::new(), verdicts: BTreeMap::new() };
+        }
+        for path in found.keys() {
+            if let Some(object) = self.objects.get_mut(path) {
+                object.known = Some(object.version.clone());
+            }
+        }
+        // What did not fit may fit by now.
+        for (path, (bytes, _)) in &self.refused {
+            found.entry(path.clone()).or_insert_with(|| Some(bytes.clone()));
+        }
+        let AcceptedDocuments { documents, refused, rewrite: put_back } =
+            accept(self.documents.as_deref(), &found, StatusOwner::Server);
+        let verdicts = self.note(&found, refused);
+        let documents = documents.map(Arc::new);
+        self.documents.clone_from(&documents);
+        if documents.is_none() {
+            self.found = found;
+            return StoreSnapshot { documents: Err(self.faults()), rewrite: BTreeSet::new(), verdicts };
+        }
+        StoreSnapshot { documents: Ok(documents.unwrap_or_default()), rewrite: put_back, verdicts }
+    }
+
+    /// Writes down what does not count, and tells what is new of that.
+    fn note(
+        &mut self,
+        found: &ChangedFiles,
+        refused: BTreeMap<PathBuf, Faults>,
+    ) -> BTreeMap<DocumentName, Option<Faults>> {
+        let mut verdicts = BTreeMap::new();
+        let before = std::mem::take(&mut self.refused);
+        for path in before.keys().filter(|path| !refused.contains_key(*path)) {
+            let Some(name) = name_of(path) else { continue };
+            tracing::info!(document = %name, "the document is taken");
+            if self.objects.contains_key(path) {
+                verdicts.insert(name, None);
+            }
+        }
+        for (path, faults) in refused {
+            let Some(name) = name_of(&path) else { continue };
+            let faults = Faults(faults.0.into_iter().map(|fault| of_document(&name, fault)).collect());
+            if before.get(&path).is_none_or(|(_, told)| *told != faults) {
+                tracing::error!(document = %name, "the document is refused: {faults}");
+                verdicts.insert(name, Some(faults.clone()));
+            }
+            let bytes = found.get(&path).cloned().flatten().unwrap_or_default();
+            self.refused.insert(path, (bytes, faults));
+        }
+        verdicts
+    }
+
+    /// `metadata.generation` of a document that does not count.
+    pub(super) fn generation_of_refused(&self, path: &Path) -> i64 {
+        let bytes = self.refused.get(path).map(|(bytes, _)| bytes.as_slice()).unwrap_or_default();
+        let json: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
+        json["metadata"]["generation"].as_i64().unwrap_or_default()
+    }
+
+    fn faults(&self) -> Faults {
+        Faults(self.refused.values().flat_map(|(_, faults)| faults.0.iter().cloned()).collect())
+    }
+}
+
+/// Objects have no lines.
+fn of_document(name: &DocumentName, fault: Fault) -> Fault {
+    Fault { document: name.to_string(), line: 0, ..fault }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MACHINE: &str = "apiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {name: hv-1}\nspec: {role: Private, endpoint: \
+                           {unix: {path: /run/1.sock}}, addresses: {private: [10.0.0.1]}}\n";
+    const CLUSTER: &str = "apiVersion: keelway.dev/v1alpha1\nkind: Cluster\nmetadata: {name: c1, namespace: team-a}\nspec: {version: \
+                           1.37.0}\nstatus: {id: aaaaaaaaaaaaaaaa}\n";
+    const SECRET: &str = "apiVersion: v1\nkind: Secret\nmetadata: {name: notes, namespace: keelway-aaaaaaaaaaaaaaaa, labels: \
+                          {keelway.dev/cluster-id: aaaaaaaaaaaaaaaa}}\ndata: {note: eA==}\n";
+
+    /// What a first look finds in these files.
+    fn look(files: &[(&str, &str)]) -> StoreSnapshot {
+        let mut held = WatchCache::default();
+        for (number, (path, text)) in (1..).zip(files) {
+            // As an API server has it.
+            let json: serde_json::Value = serde_saphyr::from_str(text).unwrap_or_default();
+            let version = ObjectRevision { number, ..ObjectRevision::default() };
+            held.seen(&"all".into(), path.into(), version, Some(serde_json::to_vec(&json).unwrap()));
+        }
+        held.take_snapshot()
+    }
+
+    #[test]
+    fn what_is_put_together_is_all_that_there_is() {
+        let mut held = WatchCache::default();
+        for (number, (path, text)) in
+            (1..).zip([("hypervisors/hv-1.yaml", MACHINE), ("clusters/team-a/c1.yaml", CLUSTER)])
+        {
+            let json: serde_json::Value = serde_saphyr::from_str(text).unwrap();
+            let version = ObjectRevision { number, ..ObjectRevision::default() };
+            held.seen(&"all".into(), path.into(), version, Some(serde_json::to_vec(&json).unwrap()));
+        }
+        let documents = held.take_snapshot().documents.unwrap();
+        // Nobody has loaded them yet.
+        let mut together = documents.clone();
+        assert!(!held.compact(&mut together) && Arc::ptr_eq(&together, &documents));
+        held.loaded = documents.clone();
+        assert!(held.compact(&mut together));
+        assert_eq!(together, documents);
+        assert_eq!(together.clusters.len(), 1);
+        assert!(together.clusters.iter().all(|(name, cluster)| !cluster.ptr_eq(&documents.clusters[name])));
+        assert!(Arc::ptr_eq(&together, held.documents.as_ref().unwrap()) && Arc::ptr_eq(&together, &held.loaded));
+        assert!(held.known(Path::new("hypervisors/hv-1.yaml")).is_some());
+    }
+
+    #[test]
+    fn what_a_watch_tells_before_the_answer_to_a_write_is_news() {
+        let mut held = WatchCache::default();
+        let version = |number| ObjectRevision { number, ..ObjectRevision::default() };
+        let json =
+            |text: &str| serde_json::to_vec(&serde_saphyr::from_str::<serde_json::Value>(text).unwrap()).unwrap();
+        let path = PathBuf::from("hypervisors/hv-1.yaml");
+        held.seen(&"all".into(), path.clone(), version(1), Some(json(MACHINE)));
+        held.take_snapshot().documents.unwrap();
+        // This store writes its second version, somebody else the third.
+        let deleted = MACHINE.replace("{name: hv-1}", "{name: hv-1, deletionTimestamp: '2026-01-01T00:00:00Z'}");
+        held.seen(&"all".into(), path.clone(), version(3), Some(json(&deleted)));
+        held.record_write(path.clone(), version(2));
+        assert!(held.has_changes());
+        let documents = held.take_snapshot().documents.unwrap();
+        assert!(documents.hypervisors.values().all(|machine| machine.deleted()));
+        // Told late, its own writes are none.
+        held.record_write(path.clone(), version(5));
+        held.seen(&"all".into(), path, version(4), Some(json(MACHINE)));
+        assert!(!held.has_changes());
+    }
+
+    #[test]
+    fn what_is_relied_on_is_missed() {
+        let (machine, cluster) = (("hypervisors/hv-1.yaml", MACHINE), ("clusters/team-a/c1.yaml", CLUSTER));
+        let secret = "secrets/keelway-aaaaaaaaaaaaaaaa/notes.yaml";
+        let clusters = |files: &[(&str, &str)]| look(files).documents.map(|documents| documents.clusters.len()).ok();
+        assert_eq!(clusters(&[machine, cluster, (secret, SECRET)]), Some(1));
+        let empty = SECRET.replace("eA==", "''");
+        assert_eq!(clusters(&[machine, cluster, (secret, &empty)]), Some(0), "one whose key is spoilt waits alone");
+        let other = CLUSTER.replace("c1", "c2").replace("aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb");
+        let other = ("clusters/team-a/c2.yaml", other.as_str());
+        assert_eq!(clusters(&[machine, cluster, other, (secret, &empty)]), Some(1), "the others go on");
+        let broken = CLUSTER.replace("1.37.0", "1.2.3");
+        let spoilt = ("clusters/team-a/c1.yaml", broken.as_str());
+        assert_eq!(clusters(&[machine, spoilt, (secret, SECRET)]), Some(0), "one that is spoilt waits alone");
+        assert_eq!(clusters(&[machine, (secret, SECRET)]), Some(0), "and so does what is left of one");
+        let issued =
+            format!("{MACHINE}status: {{issued: {{term: 1, generation: 1, digest: ''}}}}\n").replace("Private", "None");
+        assert_eq!(clusters(&[("hypervisors/hv-1.yaml", &issued), cluster]), None, "a machine that runs something");
+        let class = |spec: &str| {
+            format!("apiVersion: keelway.dev/v1alpha1\nkind: ClusterClass\nmetadata: {{name: small}}\nspec: {spec}\n")
+        };
+        let path = "clusterclasses/small.yaml";
+        assert_eq!(clusters(&[machine, cluster, (path, &class("{versions: [1.36.3]}"))]), Some(1), "what runs goes on");
+        assert_eq!(clusters(&[machine, cluster, (path, &class("{versions: [1.2.3]}"))]), Some(1), "also without it");
+    }
+}

@@ -1,0 +1,239 @@
+//! Whether a machine can become a worker: facts of it, turned into all that stands against it. Pure.
+
+mod ranges;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeSet, fmt, net::SocketAddr, path::PathBuf};
+
+use ipnet::IpNet;
+use jiff::{SignedDuration, Timestamp};
+
+pub use ranges::{NamedRanges, overlaps};
+
+/// The oldest containerd that speaks `runtime.v1` as the kubelets of today want it.
+const OLDEST_CONTAINERD: (u32, u32) = (1, 7);
+/// The kubelet's own ports: its API, and its health on loopback.
+const KUBELET_PORTS: [u16; 2] = [10250, 10248];
+/// What lets Services between pods of one bridge work, now and after the next boot.
+pub(crate) const BRIDGE_MEND: &str = "load the module: `modprobe br_netfilter`, and for the next boot `echo br_netfilter > /etc/modules-load.d/keelway.conf`";
+/// What certificates and tokens bear.
+const CLOCK: SignedDuration = SignedDuration::from_mins(4);
+
+/// Something that stands against it, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CheckFault {
+    /// What is wrong.
+    pub problem: String,
+    /// What mends it.
+    pub help: String,
+}
+
+impl CheckFault {
+    pub(crate) fn new(problem: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { problem: problem.into(), help: help.into() }
+    }
+}
+
+impl fmt::Display for CheckFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n  help: {}", self.problem, self.help)
+    }
+}
+
+/// Who manages cgroups here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cgroups {
+    /// Version 2.
+    Unified,
+    /// Version 1, or both.
+    Legacy,
+    /// None are mounted.
+    Missing,
+}
+
+/// What was seen of a container runtime.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostRuntimeFacts {
+    /// `containerd`.
+    pub name: String,
+    /// Its version, such as `v2.0.1`.
+    pub version: String,
+    /// How many sandboxes of a control plane it runs.
+    pub components: usize,
+}
+
+/// What was seen of the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are answers to questions that have nothing to do with one another"
+)]
+pub struct HostFacts {
+    /// Whether this process is root's.
+    pub is_root: bool,
+    /// The socket that was asked.
+    pub socket: PathBuf,
+    /// What answered there, or why nothing did.
+    pub runtime: Result<HostRuntimeFacts, String>,
+    /// Cgroups.
+    pub cgroups: Cgroups,
+    /// Processes called kubelet that are not this worker's.
+    pub kubelets: BTreeSet<u32>,
+    /// The kubelet's directory.
+    pub kubelet_root: PathBuf,
+    /// Whether another kubelet's state is in it.
+    pub has_kubelet_state: bool,
+    /// TCP addresses that somebody listens on.
+    pub listeners: BTreeSet<SocketAddr>,
+    /// Whether the machine is a hypervisor of an installation.
+    pub is_hypervisor: bool,
+    /// Whether there is a TUN device, or the kernel's WireGuard.
+    pub has_tunnels: bool,
+    /// Whether the kernel has nftables.
+    pub has_nftables: bool,
+    /// Whether bridged packets are seen by the firewall (`br_netfilter`).
+    pub has_bridge_netfilter: bool,
+    /// Whether a file of the machine says which DNS servers there are.
+    pub has_resolv_conf: bool,
+    /// The time here.
+    pub now: Timestamp,
+}
+
+/// What was asked for beside that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckOptions {
+    /// Cgroups of version 1 are good enough.
+    pub allow_cgroup_v1: bool,
+}
+
+/// All that stands against this machine.
+#[must_use]
+pub fn faults(facts: &HostFacts, wishes: CheckOptions) -> Vec<CheckFault> {
+    let mut faults = Vec::new();
+    if !facts.is_root {
+        faults.push(CheckFault::new("only root can join a machine", "run the same command as root, such as with sudo"));
+    }
+    faults.extend(runtime(facts));
+    faults.extend(cgroups(facts.cgroups, wishes));
+    faults.extend(kubelet(facts));
+    faults.extend(kernel(facts));
+    if !facts.has_resolv_conf {
+        faults.push(CheckFault::new("there is no /etc/resolv.conf", "write one with a line `nameserver ADDRESS`"));
+    }
+    faults
+}
+
+fn runtime(facts: &HostFacts) -> Vec<CheckFault> {
+    let socket = facts.socket.display();
+    let runtime = match &facts.runtime {
+        Ok(runtime) => runtime,
+        Err(why) => {
+            let problem = format!("no container runtime answers on {socket}: {why}");
+            let help = "install and start containerd 1.7 or newer with its CRI plugin on, or name its socket with --containerd-socket";
+            return vec![CheckFault::new(problem, help)];
+        }
+    };
+    let mut faults = Vec::new();
+    let found = version(&runtime.version);
+    if runtime.name != "containerd" || found.is_none_or(|found| found < OLDEST_CONTAINERD) {
+        let problem = format!("{} {} answers on {socket}", runtime.name, runtime.version);
+        faults.push(CheckFault::new(
+            problem,
+            "install containerd 1.7 or newer, or name its socket with --containerd-socket",
+        ));
+    }
+    if facts.is_hypervisor || runtime.components > 0 {
+        let problem = "this machine is a hypervisor of Keelway: its containerd runs control planes, and a kubelet would remove them";
+        faults.push(CheckFault::new(problem, "join another machine, or take this one out of its installation first"));
+    }
+    faults
+}
+
+/// Major and minor of `v2.0.1`.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut parts = text.trim_start_matches('v').split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+fn cgroups(found: Cgroups, wishes: CheckOptions) -> Option<CheckFault> {
+    match found {
+        Cgroups::Unified => None,
+        Cgroups::Legacy if wishes.allow_cgroup_v1 => None,
+        Cgroups::Legacy => Some(CheckFault::new(
+            "this machine has cgroups of version 1, which the kubelet gives up",
+            "start the kernel with systemd.unified_cgroup_hierarchy=1, or say --allow-cgroup-v1",
+        )),
+        Cgroups::Missing => {
+            Some(CheckFault::new("no cgroups are mounted at /sys/fs/cgroup", "mount cgroup2 there, as systemd does"))
+        }
+    }
+}
+
+fn kubelet(facts: &HostFacts) -> Vec<CheckFault> {
+    let mut faults = Vec::new();
+    if let Some(pid) = facts.kubelets.first() {
+        let problem = format!("a kubelet runs already, as process {pid}");
+        faults.push(CheckFault::new(problem, "this machine is in another cluster: leave it, and stop that kubelet"));
+    }
+    let root = facts.kubelet_root.display();
+    if facts.has_kubelet_state {
+        let problem = format!("{root} holds the state of another kubelet");
+        let help = format!("leave that cluster and remove {root}, or take another one with --kubelet-root-dir");
+        faults.push(CheckFault::new(problem, help));
+    }
+    let taken = KUBELET_PORTS.iter().filter(|port| facts.listeners.iter().any(|listener| listener.port() == **port));
+    for port in taken {
+        faults
+            .push(CheckFault::new(format!("port {port} is taken, which is the kubelet's"), "stop what listens there"));
+    }
+    faults
+}
+
+fn kernel(facts: &HostFacts) -> Vec<CheckFault> {
+    let mut faults = Vec::new();
+    if !facts.has_tunnels {
+        let problem = "there is neither /dev/net/tun nor WireGuard in the kernel";
+        let help = "load one of them: `modprobe tun` or `modprobe wireguard`, and name it in a file of /etc/modules-load.d, for the next boot";
+        faults.push(CheckFault::new(problem, help));
+    }
+    if !facts.has_nftables {
+        let help = "load it: `modprobe nf_tables`, and name it in a file of /etc/modules-load.d, for the next boot";
+        faults.push(CheckFault::new("the kernel has no nftables", help));
+    }
+    if !facts.has_bridge_netfilter {
+        let problem = "bridged packets pass by the firewall, so that Services would not work between pods";
+        faults.push(CheckFault::new(problem, BRIDGE_MEND));
+    }
+    faults
+}
+
+/// What stands against it by the clock of an endpoint.
+#[must_use]
+pub fn clock(here: Timestamp, there: Option<Timestamp>) -> Option<CheckFault> {
+    let apart = here.duration_since(there?);
+    (apart.abs() > CLOCK).then(|| {
+        let way = if apart.is_positive() { "ahead of" } else { "behind" };
+        let problem = format!("this machine's clock is {} s {way} the cluster's", apart.abs().as_secs());
+        CheckFault::new(problem, "set the clock, such as by chrony or systemd-timesyncd")
+    })
+}
+
+/// What stands against it by what is taken at the API's reserved addresses.
+#[must_use]
+pub fn api_port(listeners: &BTreeSet<SocketAddr>, api: &[SocketAddr]) -> Option<CheckFault> {
+    let takes = |listener: &&SocketAddr| {
+        api.iter().any(|api| {
+            listener.port() == api.port()
+                && (listener.ip() == api.ip() || listener.ip().is_unspecified())
+                && (listener.is_ipv4() == api.is_ipv4() || listener.is_ipv6())
+        })
+    };
+    listeners.iter().find(takes).map(|taken| {
+        let problem = format!("{taken} is taken, and workers answer for the API on port {}", taken.port());
+        CheckFault::new(problem, "stop what listens there")
+    })
+}
+
+/// A network of the machine.
+pub type MachineNetwork = IpNet;

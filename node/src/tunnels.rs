@@ -1,0 +1,460 @@
+//! The tunnels of a worker: one to each gateway, one of which carries all.
+
+pub(crate) mod choice;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use futures::future::join_all;
+use ipnet::IpNet;
+use keelway_api::worker::ClusterInformation;
+use keelway_vpn::{
+    DataPath, DataPathError, DeviceConfig, InvalidKey, PeerConfig, PeerSet, PrivateKey, PublicKey, data_path,
+    error::ErrorChain,
+    netlink::{
+        NetlinkError,
+        interface::{Interface, KernelRoute},
+    },
+    uapi::{UapiServer, default_socket},
+};
+use serde::{Deserialize, Serialize};
+use tokio::{net::TcpSocket, time::timeout};
+
+use crate::peer::PeerAssignment;
+use choice::GatewayChoice;
+
+/// Interfaces are called so, with a number.
+pub(crate) const INTERFACE: &str = "keelway";
+/// More gateways than a cluster may have.
+pub(crate) const MOST: usize = 16;
+/// WireGuard takes 80 bytes of a packet of 1500.
+const MTU: u16 = 1420;
+/// Seconds between keepalives: less than any NAT forgets in.
+const KEEPALIVE: u16 = 15;
+/// Metrics: of what the active gateway carries, and of what holds back all else while there is none.
+const ACTIVE: u32 = 100;
+const BLACKHOLE: u32 = 100_000;
+/// How often each gateway is asked.
+pub(crate) const ASK_EVERY: Duration = Duration::from_secs(2);
+/// How long its answer may take.
+pub(crate) const ANSWER: Duration = Duration::from_secs(1);
+/// Nothing listens there (`discard`, RFC 863), so that a gateway that lives refuses.
+const PORT: u16 = 9;
+
+/// A tunnel cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum TunnelError {
+    /// The gateway's key is none.
+    #[error("the gateway at {endpoint} has no key that can be used")]
+    Key {
+        /// Where it is.
+        endpoint: SocketAddr,
+        /// Why.
+        #[source]
+        source: InvalidKey,
+    },
+    /// The device failed.
+    #[error("cannot bring up the tunnel to the gateway at {endpoint}")]
+    Device {
+        /// Where it is.
+        endpoint: SocketAddr,
+        /// Why.
+        #[source]
+        source: DataPathError,
+    },
+    /// The kernel refused an interface, an address or a route.
+    #[error("cannot set up the tunnel's network")]
+    Network(#[source] NetlinkError),
+}
+
+/// One tunnel, as `node status` tells of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TunnelStatus {
+    /// The interface.
+    pub interface: String,
+    /// Where its gateway is.
+    pub endpoint: SocketAddr,
+    /// Whether this one carries what leaves.
+    pub active: bool,
+    /// Whether the gateway answered last; none where it was not asked yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answers: Option<bool>,
+    /// Who moves the packets: `kernel` or `userspace`.
+    pub data_path: String,
+    /// When keys were last agreed on, in seconds since the Unix epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_handshake: Option<u64>,
+    /// Bytes that came.
+    pub received_bytes: u64,
+    /// Bytes that went.
+    pub sent_bytes: u64,
+}
+
+/// A gateway, as this worker reaches it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct TunnelGateway {
+    endpoint: SocketAddr,
+    key: PublicKey,
+    addresses: Vec<IpAddr>,
+}
+
+struct WorkerTunnel {
+    gateway: TunnelGateway,
+    slot: usize,
+    path: Box<dyn DataPath>,
+    /// For `wg`, where the kernel does not serve it itself.
+    _served: Option<UapiServer>,
+}
+
+/// What there should be.
+#[derive(Debug, Default)]
+struct DesiredTunnels {
+    given: PeerAssignment,
+    /// The addresses at which this worker answers for the API.
+    api: Vec<IpAddr>,
+    ranges: Vec<IpNet>,
+    gateways: Vec<TunnelGateway>,
+}
+
+/// All tunnels of this worker. They are up until they are dropped.
+pub(crate) struct WorkerTunnels {
+    key: PrivateKey,
+    name_hash: usize,
+    wanted: DesiredTunnels,
+    open: Vec<WorkerTunnel>,
+    choice: GatewayChoice,
+    /// What was wrong when it was last looked at.
+    faults: Vec<String>,
+}
+
+impl WorkerTunnels {
+    /// None yet. Workers of different names begin with different gateways.
+    pub(crate) fn new(key: PrivateKey, name: &str) -> Self {
+        let name_hash = name.bytes().fold(0usize, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
+        Self {
+            key,
+            name_hash,
+            wanted: DesiredTunnels::default(),
+            open: Vec::new(),
+            choice: GatewayChoice::default(),
+            faults: Vec::new(),
+        }
+    }
+
+    /// Takes away what a daemon that was killed left: the kernel's own interfaces outlive it. What there should be is made anew.
+    pub(crate) fn clear_left() {
+        for slot in 0..=MOST {
+            if let Ok(left) = Interface::find(&format!("{INTERFACE}{slot}"))
+                && let Err(error) = left.delete()
+            {
+                tracing::warn!(slot, "a tunnel of before stays: {}", ErrorChain(&error));
+            }
+        }
+    }
+
+    /// Brings tunnels, addresses and routes to what the cluster tells.
+    pub(crate) fn set(&mut self, cluster: &ClusterInformation, given: &PeerAssignment) {
+        self.note(cluster, given);
+        self.converge();
+    }
+
+    /// Takes note of what the cluster tells, and has this worker's addresses: all else waits for [`Tunnels::converge`], which also tells
+    /// what is wrong.
+    pub(crate) fn set_desired(&mut self, cluster: &ClusterInformation, given: &PeerAssignment) {
+        self.note(cluster, given);
+        let _ = self.wanted.addresses();
+    }
+
+    fn note(&mut self, cluster: &ClusterInformation, given: &PeerAssignment) {
+        let (gateways, faults) = gateways(cluster);
+        for error in &faults {
+            tracing::error!("a gateway is left out: {}", ErrorChain(error));
+        }
+        self.wanted = DesiredTunnels {
+            given: given.clone(),
+            api: cluster.api.addresses.clone(),
+            ranges: [cluster.vpn_cidrs.clone(), cluster.pod_cidrs.clone()].concat(),
+            gateways,
+        };
+    }
+
+    /// Makes what there should be and is not: the first time, after something failed, and where somebody has taken it away. What is there
+    /// keeps its sessions, and what fails keeps nothing else from being made. What is wrong is told once.
+    pub(crate) fn converge(&mut self) {
+        let mut faults = Vec::new();
+        let mut note = |outcome: Result<(), TunnelError>| {
+            if let Err(error) = outcome {
+                faults.push(ErrorChain(&error).to_string());
+            }
+        };
+        note(self.wanted.addresses().map_err(TunnelError::Network));
+        note(self.wanted.block_routes().map_err(TunnelError::Network));
+        let active = self.open.get(self.choice.active()).map(|tunnel| tunnel.gateway.clone());
+        let misses = |tunnel: (usize, &WorkerTunnel)| (tunnel.1.gateway.clone(), self.choice.misses(tunnel.0));
+        let known: BTreeMap<TunnelGateway, Option<u32>> = self.open.iter().enumerate().map(misses).collect();
+        self.open.retain(|tunnel| {
+            self.wanted.gateways.contains(&tunnel.gateway) && Interface::find(tunnel.path.name()).is_ok()
+        });
+        for gateway in &self.wanted.gateways {
+            if !self.open.iter().any(|tunnel| tunnel.gateway == *gateway) {
+                note(self.open(gateway).map(|tunnel| self.open.push(tunnel)));
+            }
+        }
+        self.open.sort_by(|a, b| a.gateway.cmp(&b.gateway));
+        let kept = active.and_then(|active| self.open.iter().position(|tunnel| tunnel.gateway == active));
+        let misses = self.open.iter().map(|tunnel| known.get(&tunnel.gateway).copied().flatten()).collect();
+        self.choice = GatewayChoice::new(misses, kept, self.name_hash);
+        for tunnel in &mut self.open {
+            note(tunnel.settle(&self.wanted));
+        }
+        note(self.route().map_err(TunnelError::Network));
+        if faults != self.faults {
+            for fault in &faults {
+                tracing::error!("tunnels are not what they should be: {fault}");
+            }
+            if faults.is_empty() {
+                tracing::info!("tunnels are what they should be");
+            }
+            self.faults = faults;
+        }
+    }
+
+    fn open(&self, gateway: &TunnelGateway) -> Result<WorkerTunnel, TunnelError> {
+        let taken: BTreeSet<usize> = self.open.iter().map(|tunnel| tunnel.slot).collect();
+        let slot = (0..MOST).find(|slot| !taken.contains(slot)).unwrap_or(MOST);
+        let name = format!("{INTERFACE}{slot}");
+        if let Ok(left) = Interface::find(&name) {
+            left.delete().map_err(TunnelError::Network)?;
+        }
+        let config = DeviceConfig {
+            name: name.clone(),
+            private_key: Some(self.key.clone()),
+            mtu: MTU,
+            ..DeviceConfig::default()
+        };
+        let mut served = None;
+        let path = data_path::open(&config, |device| served = device.serve(default_socket(&name)).ok());
+        let path = path.map_err(|source| TunnelError::Device { endpoint: gateway.endpoint, source })?;
+        if let Err(error) = loosen(&name) {
+            tracing::warn!(%error, interface = name, "answers by another gateway are dropped");
+        }
+        Ok(WorkerTunnel { gateway: gateway.clone(), slot, path, _served: served })
+    }
+
+    /// Routes each gateway's own addresses into its tunnel, and all else of the cluster into the active one.
+    fn route(&self) -> Result<(), NetlinkError> {
+        let into = |tunnel: &WorkerTunnel, ranges: &[IpNet]| {
+            let interface = Interface::find(tunnel.path.name())?;
+            ranges.iter().try_for_each(|range| interface.set_route(&self.wanted.to(*range)))
+        };
+        let own = |tunnel: &WorkerTunnel| into(tunnel, &tunnel.gateway.ranges());
+        let active = self.open.get(self.choice.active()).map_or(Ok(()), |active| into(active, &self.wanted.ranges));
+        // One tunnel without its routes keeps no other from having them.
+        self.open.iter().map(own).fold(active, Result::and)
+    }
+
+    /// Asks all gateways, and goes over to another one where the active one is lost. Returns whether that is in doubt, so that they are
+    /// to be asked again as soon as their time to answer is over.
+    pub(crate) async fn ask(&mut self) -> bool {
+        let given = &self.wanted.given;
+        let questions = self.open.iter().map(|tunnel| {
+            let target = tunnel.gateway.addresses.iter().find_map(|to| Some((*to, given.address(to.is_ipv4())?)));
+            async move { if let Some((to, from)) = target { Some(answers(from, to).await) } else { None } }
+        });
+        let round = join_all(questions).await;
+        for (at, answered) in round.iter().enumerate() {
+            if *answered == Some(false) {
+                self.meet_again(at);
+            }
+        }
+        let before = self.choice.active();
+        if self.choice.note(&round) {
+            let place = |at: usize| self.open.get(at).map(|tunnel| tunnel.gateway.endpoint);
+            tracing::warn!(from = ?place(before), to = ?place(self.choice.active()), "another gateway is active");
+            if let Err(error) = self.route() {
+                tracing::error!("routes are not what they should be: {}", ErrorChain(&error));
+            }
+        }
+        self.choice.is_unconfirmed()
+    }
+
+    /// A gateway that did not know this worker when it was first greeted is greeted again: by itself WireGuard does so after five
+    /// seconds.
+    fn meet_again(&mut self, at: usize) {
+        let Some(tunnel) = self.open.get_mut(at) else { return };
+        let is_met = tunnel.path.stats().is_ok_and(|peers| peers.iter().any(|peer| peer.last_handshake.is_some()));
+        if is_met {
+            return;
+        }
+        let peers = tunnel.gateway.peers(&self.wanted.ranges);
+        let set = tunnel.path.set_peers(&PeerSet::default()).and_then(|_| tunnel.path.set_peers(&peers));
+        if let Err(error) = set {
+            tracing::warn!("the gateway is not greeted again: {}", ErrorChain(&error));
+        }
+    }
+
+    /// How they are.
+    pub(crate) fn status(&mut self) -> Vec<TunnelStatus> {
+        let choice = &self.choice;
+        let tunnels = self.open.iter_mut().enumerate();
+        let status = tunnels.map(|(at, tunnel)| {
+            let peer = tunnel.path.stats().ok().and_then(|peers| peers.into_iter().next());
+            TunnelStatus {
+                interface: tunnel.path.name().to_owned(),
+                endpoint: tunnel.gateway.endpoint,
+                active: at == choice.active(),
+                answers: choice.answers(at),
+                data_path: tunnel.path.kind().to_string(),
+                last_handshake: peer.as_ref().and_then(|peer| peer.last_handshake).map(|time| time.as_secs()),
+                received_bytes: peer.as_ref().map_or(0, |peer| peer.received_bytes),
+                sent_bytes: peer.as_ref().map_or(0, |peer| peer.sent_bytes),
+            }
+        });
+        status.collect()
+    }
+}
+
+impl DesiredTunnels {
+    /// This worker's own addresses.
+    fn addresses(&self) -> Result<(), NetlinkError> {
+        have(&Interface::find("lo")?, self.given.addresses.iter().chain(&self.api))
+    }
+
+    /// While there is no tunnel, nothing of the cluster's leaves elsewhere.
+    fn block_routes(&self) -> Result<(), NetlinkError> {
+        let routes =
+            self.ranges.iter().map(|range| KernelRoute { destination: *range, metric: BLACKHOLE, source: None });
+        routes.map(|route| route.set_blackhole()).fold(Ok(()), Result::and)
+    }
+
+    fn to(&self, destination: IpNet) -> KernelRoute {
+        let source = self.given.address(destination.addr().is_ipv4());
+        KernelRoute { destination, metric: ACTIVE, source }
+    }
+}
+
+/// Gives an interface the addresses that it lacks.
+fn have<'a>(interface: &Interface, addresses: impl Iterator<Item = &'a IpAddr>) -> Result<(), NetlinkError> {
+    let there = interface.addresses()?;
+    let missing = addresses.filter(|address| !there.contains(address));
+    missing.map(|address| interface.add_address(IpNet::from(*address))).fold(Ok(()), Result::and)
+}
+
+impl WorkerTunnel {
+    /// Has its peer, is up, and has this worker's addresses.
+    fn settle(&mut self, wanted: &DesiredTunnels) -> Result<(), TunnelError> {
+        let endpoint = self.gateway.endpoint;
+        let peers = self.gateway.peers(&wanted.ranges);
+        self.path.set_peers(&peers).map_err(|source| TunnelError::Device { endpoint, source })?;
+        let up = || {
+            let interface = Interface::find(self.path.name())?;
+            interface.bring_up(MTU)?;
+            // Linux takes nothing from another tunnel's peers on an interface without an address, also where its filter is loose.
+            have(&interface, wanted.given.addresses.iter())
+        };
+        up().map_err(TunnelError::Network)
+    }
+}
+
+impl TunnelGateway {
+    /// Its own addresses.
+    fn ranges(&self) -> Vec<IpNet> {
+        self.addresses.iter().copied().map(IpNet::from).collect()
+    }
+
+    fn peers(&self, ranges: &[IpNet]) -> PeerSet {
+        let peer = PeerConfig {
+            endpoint: Some(self.endpoint),
+            persistent_keepalive: KEEPALIVE,
+            allowed_ips: ranges.iter().copied().collect(),
+            ..PeerConfig::new(self.key)
+        };
+        [peer].into_iter().collect()
+    }
+}
+
+/// The gateways of a cluster, ordered, and what is wrong with others.
+fn gateways(cluster: &ClusterInformation) -> (Vec<TunnelGateway>, Vec<TunnelError>) {
+    let (mut all, mut faults) = (BTreeMap::new(), Vec::new());
+    for endpoint in &cluster.endpoints {
+        let Some(gateway) = &endpoint.gateway else { continue };
+        let endpoint = endpoint.address;
+        match gateway.public_key.parse() {
+            Ok(key) => {
+                drop(all.insert(endpoint, TunnelGateway { endpoint, key, addresses: gateway.addresses.clone() }));
+            }
+            Err(source) => faults.push(TunnelError::Key { endpoint, source }),
+        }
+    }
+    (all.into_values().take(MOST).collect(), faults)
+}
+
+/// Whether the gateway answers inside its tunnel: it refuses a connection to a port that it has nothing on.
+async fn answers(from: IpAddr, to: IpAddr) -> bool {
+    let asked = async {
+        let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.bind(SocketAddr::new(from, 0))?;
+        socket.connect(SocketAddr::new(to, PORT)).await
+    };
+    match timeout(ANSWER, asked).await {
+        Ok(Ok(_)) => true,
+        Ok(Err(error)) => error.kind() == io::ErrorKind::ConnectionRefused,
+        Err(_) => false,
+    }
+}
+
+/// Lets answers in by another tunnel than the one that the question went by.
+fn loosen(interface: &str) -> io::Result<()> {
+    fs::write(format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter"), "2")
+}
+
+/// Where tunnels are shown to `wg`.
+pub(crate) fn sockets() -> impl Iterator<Item = PathBuf> {
+    (0..MOST).map(|slot| default_socket(&format!("{INTERFACE}{slot}")))
+}
+
+/// Takes away what tunnels leave behind on this machine: interfaces, routes, and addresses of `lo`.
+pub(crate) fn clear(cluster: &ClusterInformation, given: &PeerAssignment) -> Result<(), NetlinkError> {
+    for slot in 0..MOST {
+        if let Ok(interface) = Interface::find(&format!("{INTERFACE}{slot}")) {
+            interface.delete()?;
+        }
+    }
+    for range in cluster.vpn_cidrs.iter().chain(&cluster.pod_cidrs) {
+        KernelRoute { destination: *range, metric: BLACKHOLE, source: None }.remove()?;
+    }
+    let lo = Interface::find("lo")?;
+    for address in given.addresses.iter().chain(&cluster.api.addresses) {
+        lo.remove_address(IpNet::from(*address))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn one_gateway_with_a_bad_key_stops_no_other() {
+        let key = PrivateKey::from_bytes([7; 32]).public().to_string();
+        let endpoint = |address: &str, key: &str| json!({ "address": address, "gateway": { "publicKey": key, "addresses": ["100.80.0.2"] } });
+        let endpoints = json!([
+            endpoint("203.0.113.2:20000", &key),
+            endpoint("203.0.113.1:20000", "none"),
+            { "address": "203.0.113.3:20000" },
+        ]);
+        let cluster =
+            ClusterInformation { endpoints: serde_json::from_value(endpoints).unwrap(), ..crate::samples::cluster() };
+        let (good, bad) = gateways(&cluster);
+        assert_eq!(good.iter().map(|gateway| gateway.endpoint.to_string()).collect::<Vec<_>>(), ["203.0.113.2:20000"]);
+        assert!(matches!(&bad[..], [TunnelError::Key { endpoint, .. }] if endpoint.to_string() == "203.0.113.1:20000"));
+    }
+}

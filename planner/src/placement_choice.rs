@@ -1,0 +1,187 @@
+//! The machine for one component, and why that one.
+
+use alloc::{
+    collections::BTreeSet,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use keelway_api::{
+    LabelSelector, class::selects, component::ComponentSpec, name::HypervisorName, role::Role,
+    validated::ValidatedHypervisor,
+};
+
+use crate::{
+    fleet::{FleetCapacity, Room},
+    text::{count, kind_of_machine},
+    world::ValidatedDocuments,
+};
+
+/// A machine for one component, with the reason in words.
+pub(crate) struct Placement<'a> {
+    pub(crate) machine: &'a ValidatedHypervisor,
+    pub(crate) ports: alloc::collections::BTreeMap<String, u16>,
+    pub(crate) reason: String,
+}
+
+/// What is looked for.
+pub(crate) struct PlacementRequest<'a> {
+    pub(crate) role: Role,
+    /// Components that the cluster has already.
+    pub(crate) siblings: Vec<&'a ComponentSpec>,
+    /// The port of the cluster's ingresses.
+    pub(crate) ingress_port: Option<u16>,
+    /// The machines that may hold it; `None`: nobody knows.
+    pub(crate) machines: Option<&'a LabelSelector>,
+}
+
+/// How well a machine suits, best first: the order of the fields is the order of the rules.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Score<'a> {
+    same_role_on_machine: usize,
+    without_api_server: bool,
+    same_role_in_zone: usize,
+    load: usize,
+    name: &'a HypervisorName,
+}
+
+impl<'a> Placement<'a> {
+    /// The best machine that answers and has room: spread over machines and zones, then the least loaded, then by name.
+    pub(crate) fn best(
+        fleet: &FleetCapacity<'a>,
+        world: &ValidatedDocuments,
+        wanted: &PlacementRequest,
+    ) -> Result<Self, String> {
+        let role = wanted.role;
+        let of_cluster: BTreeSet<&HypervisorName> = wanted.siblings.iter().map(|spec| &spec.hypervisor).collect();
+        fleet
+            .candidates(role.row().runs_on, &of_cluster, |room| {
+                wanted.may_be_on(room) && room.holds(role) && room.ports_for(role, wanted.ingress_port).is_some()
+            })
+            .map(|room| (Score::of(room, world, wanted), room))
+            .min_by(|(a, _), (b, _)| a.cmp(b))
+            .and_then(|(score, room)| {
+                let ports = room.ports_for(role, wanted.ingress_port)?;
+                Some(Self { machine: room.machine, ports, reason: score.reason(role, room.machine) })
+            })
+            .ok_or_else(|| wanted.missing(fleet))
+    }
+}
+
+impl PlacementRequest<'_> {
+    /// Whether the cluster's class lets a machine hold it.
+    fn may_be_on(&self, room: &Room) -> bool {
+        self.machines.is_some_and(|machines| selects(machines, &room.machine.labels))
+    }
+
+    /// Whether a component of the same role and cluster is on a machine.
+    fn has_one_on(&self, machine: &HypervisorName) -> bool {
+        self.siblings.iter().any(|spec| spec.role == self.role && spec.hypervisor == *machine)
+    }
+
+    /// What would have to be there, in words.
+    fn missing(&self, fleet: &FleetCapacity) -> String {
+        if self.machines.is_none() {
+            return "its ClusterClass to be put back, which says what machines hold it".to_string();
+        }
+        let role = self.role.row();
+        let kind = kind_of_machine(role.runs_on);
+        let ports = match (self.role, self.ingress_port) {
+            (Role::Ingress, Some(port)) => format!("where port {port} is free"),
+            (Role::Ingress, None) => "where the port of the cluster's ingresses is free".to_string(),
+            _ => format!("with {} in spec.portRange", count(role.ports.len(), "free port")),
+        };
+        let of_class = || fleet.of_kind(role.runs_on).filter(|(room, _)| self.may_be_on(room));
+        let full = of_class().filter(|(room, open)| *open && !room.holds(self.role));
+        let full: Vec<String> =
+            full.filter_map(|(room, _)| Some(format!("{} has {}", room.machine.name, room.left?))).collect();
+        let closed = of_class().filter(|(room, _)| !room.machine.schedulable);
+        let closed: Vec<String> = closed.map(|(room, _)| room.machine.name.to_string()).collect();
+        let low = of_class().filter(|(room, _)| room.disk_pressure);
+        let low: Vec<String> = low.map(|(room, _)| room.machine.name.to_string()).collect();
+        let mut text = format!("a {kind} hypervisor that answers and takes components, {ports}");
+        if !full.is_empty() {
+            text = format!("{text} and {} left ({})", role.requests, shortened(&full));
+        }
+        if of_class().count() < fleet.of_kind(role.runs_on).count() {
+            text += ", of those that its ClusterClass selects";
+        }
+        text += ": add one";
+        let short = of_class();
+        // An ingress of the same cluster holds the port for another one.
+        let is_taken = |room: &Room| {
+            room.lacks_ports(self.role, self.ingress_port)
+                && !(self.role == Role::Ingress && self.has_one_on(&room.machine.name))
+        };
+        let short = short.filter(|(room, open)| *open && is_taken(room));
+        let short: Vec<String> = short.map(|(room, _)| room.machine.name.to_string()).collect();
+        if !short.is_empty() {
+            let help = if self.role == Role::Ingress { "free it on" } else { "widen spec.portRange of" };
+            text = format!("{text}, or {help} one ({} taken up)", shortened(&short));
+        }
+        if !closed.is_empty() {
+            text = format!("{text}, or uncordon one ({} cordoned or drained)", shortened(&closed));
+        }
+        if !low.is_empty() {
+            text = format!("{text}, or make room on a disk ({} full)", shortened(&low));
+        }
+        text
+    }
+}
+
+impl<'a> Score<'a> {
+    fn of<'b: 'a>(room: &Room<'b>, world: &ValidatedDocuments, wanted: &PlacementRequest) -> Self {
+        let machine = room.machine;
+        let on_machine = |role: Role| {
+            let of_role = wanted.siblings.iter().filter(move |spec| spec.role == role);
+            of_role.filter(|spec| spec.hypervisor == machine.name).count()
+        };
+        let in_zone = |spec: &&&ComponentSpec| {
+            world.machines.get(&spec.hypervisor).is_some_and(|other| other.zone == machine.zone)
+        };
+        let same_role = wanted.siblings.iter().filter(|spec| spec.role == wanted.role);
+        Self {
+            same_role_on_machine: on_machine(wanted.role),
+            without_api_server: follows(wanted.role) && on_machine(Role::KubeApiserver) == 0,
+            same_role_in_zone: same_role.filter(in_zone).count(),
+            load: room.load,
+            name: &machine.name,
+        }
+    }
+
+    fn reason(&self, role: Role, machine: &ValidatedHypervisor) -> String {
+        let mut parts = Vec::new();
+        match self.same_role_on_machine {
+            0 => parts.push(format!("no other {role} of the cluster on it")),
+            others => {
+                parts.push(format!("{others} other {role} of the cluster on it, and no fewer where there is room"));
+            }
+        }
+        if follows(role) && !self.without_api_server {
+            parts.push("beside an API server".to_string());
+        }
+        if !machine.zone.is_empty() {
+            parts.push(format!("{} in zone {}", none_or(self.same_role_in_zone), machine.zone));
+        }
+        parts.push(format!("{} on it before", count(self.load, "component")));
+        parts.join(", ")
+    }
+}
+
+fn none_or(number: usize) -> String {
+    if number == 0 { "none".to_string() } else { number.to_string() }
+}
+
+/// Whether a role goes beside an API server of its cluster where it can.
+fn follows(role: Role) -> bool {
+    matches!(role, Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController)
+}
+
+/// As many as a person reads.
+fn shortened(texts: &[String]) -> String {
+    const MOST: usize = 5;
+    let more = texts.len().saturating_sub(MOST);
+    let shown = texts.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");
+    if more == 0 { shown } else { format!("{shown}, and {more} more") }
+}

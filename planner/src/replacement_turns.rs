@@ -1,0 +1,217 @@
+//! Whose turn it is to be replaced, where several do the same work: one at a time, while the others do it.
+
+use alloc::{
+    collections::BTreeSet,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use keelway_api::{
+    component::ComponentSpec,
+    machine::{Pod, ServerAdmin},
+    name::{HypervisorName, PodName},
+    role::Role,
+};
+
+use crate::{
+    PassObservation,
+    gateways::are_colocated,
+    plan::{WaitKind, Waiting},
+    pod::server_name,
+    tenant::Tenant,
+    waves::{is_upgrading, replacement},
+};
+
+/// Which pods are held, and which of them have to wait.
+#[derive(Default)]
+pub(crate) struct ReplacementTurns<'a> {
+    held: BTreeSet<&'a PodName>,
+    /// Those that are to be replaced when it is their turn.
+    pub(crate) waiting: Vec<Waiting>,
+}
+
+impl<'a> ReplacementTurns<'a> {
+    /// Holds what runs of every replica that a cluster relies on, but for the one of each role whose turn it is; of one that is paused, or lacks an
+    /// authority or key of its own, all.
+    ///
+    /// A replica that does the work of its role alone is not held: nobody could take over.
+    pub(crate) fn take(
+        &mut self,
+        tenant: &Tenant<'a>,
+        seen: &PassObservation,
+        wanted: impl Fn(&PodName, &ComponentSpec) -> Option<Pod>,
+    ) {
+        if tenant.is_frozen() {
+            self.hold_unchanged(tenant, seen, wanted);
+            return;
+        }
+        if tenant.cluster.paused || tenant.unusable_secrets.is_some() {
+            self.held.extend(tenant.components.iter().map(|(name, _)| *name));
+            return;
+        }
+        if tenant.document.deleted() {
+            return;
+        }
+        // The machine of the ingress whose turn it is: no gateway of another one ends with it.
+        let mut public_turn: Option<&HypervisorName> = None;
+        for role in Role::ALL {
+            let beside = public_turn.filter(|_| role == Role::Gateway);
+            let replicas = Replicas::of(tenant, seen, role, beside);
+            if replicas.all.len() < 2 || !is_relied_on(role) {
+                if is_upgrading(tenant.document) {
+                    self.wait_for_replacement(tenant, &replicas.replaced(&wanted));
+                }
+                continue;
+            }
+            let replaced = replicas.replaced(&wanted);
+            let turn = replicas.turn(&replaced);
+            if role == Role::Ingress {
+                public_turn = turn.and_then(|name| replicas.machine(name));
+            }
+            let others = replaced.iter().filter(|name| turn != Some(**name));
+            self.waiting.extend(others.map(|name| Waiting {
+                subject: format!("{}/{}", tenant.cluster.reference, name.component),
+                blocker: replicas.reason(name, turn),
+                delays: Some((tenant.cluster.reference.clone(), WaitKind::InProgress)),
+            }));
+            if let Some(turn) = turn.filter(|_| is_upgrading(tenant.document)) {
+                self.wait_for_replacement(tenant, &[turn]);
+            }
+            self.held.extend(replicas.all.iter().map(|(name, _)| *name).filter(|name| turn != Some(*name)));
+        }
+    }
+
+    /// A cluster has not reached a release before its last component was replaced.
+    fn wait_for_replacement(&mut self, tenant: &Tenant<'a>, replaced: &[&PodName]) {
+        self.waiting.extend(replaced.iter().map(|name| Waiting {
+            subject: format!("{}/{}", tenant.cluster.reference, name.component),
+            blocker: replacement(),
+            delays: Some((tenant.cluster.reference.clone(), WaitKind::InProgress)),
+        }));
+    }
+
+    /// Holds what is held at all times, so that machines are told nothing new, and what would be replaced.
+    fn hold_unchanged(
+        &mut self,
+        tenant: &Tenant<'a>,
+        seen: &PassObservation,
+        wanted: impl Fn(&PodName, &ComponentSpec) -> Option<Pod>,
+    ) {
+        for role in Role::ALL {
+            let replicas = Replicas::of(tenant, seen, role, None);
+            if is_relied_on(role) && replicas.all.len() > 1 {
+                self.held.extend(replicas.all.iter().map(|(name, _)| *name));
+            } else {
+                self.held.extend(replicas.replaced(&wanted));
+            }
+        }
+    }
+
+    /// Whether what runs of the pod goes on although it is to be replaced.
+    pub(crate) fn is_held(&self, pod: &PodName) -> bool {
+        self.held.contains(pod)
+    }
+}
+
+/// Whether requests fail while none of a role's replicas works. Of controllers one leads, and its end is made up for later.
+fn is_relied_on(role: Role) -> bool {
+    match role {
+        Role::Etcd | Role::KubeApiserver | Role::Ingress | Role::Gateway => true,
+        Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => false,
+    }
+}
+
+/// All components of one role of a cluster, those that leave and go on until then included.
+struct Replicas<'t, 'a> {
+    tenant: &'t Tenant<'a>,
+    seen: &'t PassObservation,
+    role: Role,
+    /// The only machine on which one of them may be replaced now.
+    only_on: Option<&'a HypervisorName>,
+    all: Vec<(&'a PodName, &'a ComponentSpec)>,
+}
+
+impl<'t, 'a> Replicas<'t, 'a> {
+    fn of(tenant: &'t Tenant<'a>, seen: &'t PassObservation, role: Role, only_on: Option<&'a HypervisorName>) -> Self {
+        let all = tenant.of_role(role).filter(|(_, component)| !component.is_stopping());
+        let all = all.map(|(name, component)| (name, &component.spec)).collect();
+        Self { tenant, seen, role, only_on, all }
+    }
+
+    fn machine(&self, name: &PodName) -> Option<&'a HypervisorName> {
+        self.all.iter().find(|(other, _)| *other == name).map(|(_, spec)| &spec.hypervisor)
+    }
+
+    /// Those that run, and are to be replaced.
+    fn replaced(&self, wanted: impl Fn(&PodName, &ComponentSpec) -> Option<Pod>) -> Vec<&'a PodName> {
+        let is_replaced = |(name, spec): &&(&'a PodName, &'a ComponentSpec)| {
+            let state = self.seen.machine(&spec.hypervisor);
+            let wanted = state.and_then(|_| wanted(name, spec));
+            wanted.zip(state).is_some_and(|(pod, state)| state.is_interrupted(name, (&pod, &pod.digests())))
+        };
+        self.all.iter().filter(is_replaced).map(|(name, _)| *name).collect()
+    }
+
+    /// The first one that has to be replaced and can be spared. On a machine that cannot be seen an earlier turn may not be over.
+    fn turn(&self, replaced: &[&'a PodName]) -> Option<&'a PodName> {
+        if self.unseen().is_some() {
+            return None;
+        }
+        let is_here = |name: &PodName| self.only_on.is_none_or(|machine| self.machine(name) == Some(machine));
+        replaced.iter().copied().find(|name| is_here(name) && self.can_spare(name))
+    }
+
+    /// A machine of one of them that cannot be seen.
+    fn unseen(&self) -> Option<&'a HypervisorName> {
+        let mut machines = self.all.iter().map(|(_, spec)| &spec.hypervisor);
+        machines.find(|name| self.seen.machine(name).is_none())
+    }
+
+    /// What one that is to be replaced waits for.
+    fn reason(&self, name: &PodName, turn: Option<&PodName>) -> String {
+        let ill = self.all.iter().find(|(other, _)| *other != name && !self.seen.healthy(other));
+        let until = match (turn, self.unseen(), ill) {
+            (Some(first), _, _) => format!("{} is first", first.component),
+            (None, Some(machine), _) => format!("{machine} is to be seen before"),
+            (None, None, Some((other, _))) => format!("{} is to be ready before", other.component),
+            (None, None, None) => "every ingress is to send connections to another one before".to_string(),
+        };
+        format!("its turn to be replaced: {until}")
+    }
+
+    /// If none works there is nothing to lose, and the new ones may work. One that did not answer in time may work: if it hangs, its
+    /// agent's liveness check stops it, and what does not run is not held.
+    fn can_spare(&self, name: &PodName) -> bool {
+        let mut others = self.all.iter().map(|(other, _)| *other).filter(|other| *other != name);
+        let spared = match self.role {
+            Role::Etcd => others.all(|other| self.seen.healthy(other)),
+            Role::KubeApiserver => others.any(|other| self.seen.healthy(other) && self.is_sent_connections(other)),
+            Role::Ingress | Role::Gateway => others.any(|other| self.is_whole(other)),
+            Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => {
+                others.any(|other| self.seen.healthy(other))
+            }
+        };
+        spared || !self.all.iter().any(|(name, _)| self.seen.healthy(name) || self.seen.may_be_working(name))
+    }
+
+    /// Whether an ingress and the gateway beside it are both well, or the one of them that there is.
+    fn is_whole(&self, name: &PodName) -> bool {
+        let twin = if self.role == Role::Ingress { Role::Gateway } else { Role::Ingress };
+        let own = self.all.iter().find(|(other, _)| *other == name);
+        let mut twins =
+            self.tenant.of_role(twin).filter(|(_, other)| own.is_some_and(|(_, own)| are_colocated(own, &other.spec)));
+        self.seen.healthy(name) && twins.all(|(twin, _)| self.seen.healthy(twin))
+    }
+
+    /// Whether every haproxy that tells of its servers passes connections on to this one.
+    fn is_sent_connections(&self, server: &PodName) -> bool {
+        self.tenant.of_role(Role::Ingress).all(|(ingress, component)| {
+            let state = self.seen.machine(&component.spec.hypervisor);
+            let servers = state.and_then(|state| state.servers.get(ingress));
+            servers.is_none_or(|servers| {
+                servers.get(&server_name(server)).is_some_and(|found| found.admin == ServerAdmin::Serves)
+            })
+        })
+    }
+}

@@ -1,0 +1,202 @@
+//! The birth of a store: all first members at once, written down before the first start.
+//!
+//! A member starts first when its machine has marked the data directory and the documents have written down that the mark
+//! was seen. So whatever is lost between any two steps, a member that comes without its mark has lost its data.
+
+use alloc::{collections::BTreeMap, format, string::ToString, vec, vec::Vec};
+
+use keelway_api::{
+    Cluster, Documents, Time,
+    change::ClusterBirth,
+    cluster::{EtcdMember, EtcdStatus, Initialization, MemberPhase},
+    component::ComponentSpec,
+    fault::Fault,
+    machine::Start,
+    name::{ClusterId, ClusterRef, ComponentName, PodName},
+    role::{PEER, Role},
+};
+
+use crate::{
+    Decision, PassObservation, access::serves, etcd_ids, plan::Plan, pod::url, versions, world::ValidatedDocuments,
+};
+
+/// The directory of a member that holds its store.
+pub(crate) const DATA: &str = "data";
+
+/// Writes the static initial cluster of each store whose members all have a place, once in a cluster's life.
+pub(crate) fn plan_births(plan: &mut Plan, world: &ValidatedDocuments, now: &Time) {
+    for (name, id, cluster) in world.reconciled_clusters() {
+        let Some(document) = plan.documents.clusters.get(name) else { continue };
+        let born = document.status.as_ref().is_some_and(|status| status.etcd.is_some());
+        if born || document.deleted() {
+            continue;
+        }
+        let members: BTreeMap<_, Vec<_>> = plan
+            .documents
+            .components_of(id)
+            .filter(|(_, component)| component.spec.role == Role::Etcd && !component.is_leaving())
+            .filter_map(|(pod, component)| {
+                let machine = world.machines.get(&component.spec.hypervisor)?;
+                let urls = vec![url(machine.private.first()?, component.spec.port(PEER))];
+                Some((pod.component.clone(), urls))
+            })
+            .collect();
+        let wanted = document.spec.replicas(Role::Etcd) as usize;
+        if members.len() < wanted {
+            plan.wait_in_progress(
+                name,
+                &format!("{name}/etcd"),
+                format!("{} of its {wanted} members to have a machine", wanted - members.len()),
+            );
+            continue;
+        }
+        plan.decisions.push(Decision::CreateStore { cluster: cluster.reference.to_string(), members: members.len() });
+        if let Some(document) = plan.documents.clusters.get_mut(name) {
+            let birth = ClusterBirth::of(&document.spec);
+            let status = document.status.get_or_insert_default();
+            status.etcd = Some(store(id, members, now));
+            status.birth = Some(birth);
+        }
+    }
+}
+
+/// Writes down what clusters were born with that an older release of Keelway made: what they have now.
+pub(crate) fn plan_birth_records(plan: &mut Plan) {
+    let is_unrecorded = |cluster: &Cluster| {
+        cluster.status.as_ref().is_some_and(|status| status.etcd.is_some() && status.birth.is_none())
+    };
+    let names: Vec<ClusterRef> = plan
+        .documents
+        .clusters
+        .iter()
+        .filter(|(_, cluster)| is_unrecorded(cluster))
+        .map(|(name, _)| name.clone())
+        .collect();
+    versions::record_versions(plan, &names);
+    for name in names {
+        if let Some(document) = plan.documents.clusters.get_mut(&name) {
+            let birth = ClusterBirth::of(&document.spec);
+            document.status.get_or_insert_default().birth = Some(birth);
+        }
+    }
+}
+
+/// Waits for somebody who puts back what a cluster cannot go along with. Until then it goes on as it was.
+pub(crate) fn wait_for_changes(plan: &mut Plan, world: &ValidatedDocuments) {
+    for (name, _, _) in world.reconciled_clusters() {
+        let Some(document) = plan.documents.clusters.get(name).filter(|document| !document.deleted()) else { continue };
+        for Fault { field, problem, help, .. } in plan.documents.faults_of_change(document) {
+            plan.block_in(name, name, format!("{field}: {problem}; {help}"));
+        }
+    }
+}
+
+pub(crate) fn store(
+    token: &ClusterId,
+    initial_cluster: BTreeMap<ComponentName, Vec<alloc::string::String>>,
+    now: &Time,
+) -> EtcdStatus {
+    let ids = initial_cluster.iter().map(|(name, urls)| (name, etcd_ids::member(urls, token.as_str())));
+    let ids: BTreeMap<_, _> = ids.collect();
+    let member = |id: u64| EtcdMember { id: format!("{id:x}"), phase: MemberPhase::Pending, removal: None };
+    EtcdStatus {
+        born_at: now.clone(),
+        cluster_id: Some(format!("{:x}", etcd_ids::cluster(ids.values().copied()))),
+        members: ids.into_iter().map(|(name, id)| (name.clone(), member(id))).collect(),
+        initial_cluster,
+    }
+}
+
+/// Writes down how far each member came: that its mark was seen, then that it was seen at work. Of a store that never served an API
+/// server nothing can be lost: that its members are at work is written down with the first one.
+pub(crate) fn plan_member_phases(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation) {
+    for (name, id, _) in world.reconciled_clusters() {
+        let is_initialized = plan.documents.clusters.get(name).is_some_and(|cluster| cluster.is_initialized());
+        let has_served = is_initialized || serves(&plan.documents, id, seen);
+        let components: Vec<(PodName, ComponentSpec)> = plan
+            .documents
+            .components_of(id)
+            .filter(|(_, component)| component.spec.role == Role::Etcd)
+            .map(|(pod, component)| (pod.clone(), component.spec.clone()))
+            .collect();
+        let store = plan.documents.clusters.get_mut(name).and_then(|cluster| cluster.status.as_mut()?.etcd.as_mut());
+        let Some(store) = store else { continue };
+        for (pod, component) in components {
+            let Some(member) = store.members.get_mut(&pod.component) else { continue };
+            let Some(machine) = seen.machine(&component.hypervisor) else { continue };
+            let data = machine.data_of(&pod, DATA);
+            if member.phase == MemberPhase::Pending && data.marked {
+                member.phase = MemberPhase::Marked;
+                continue;
+            }
+            let is_at_work = has_served && data.marked && data.used && seen.healthy(&pod);
+            if member.phase == MemberPhase::Marked && is_at_work {
+                member.phase = MemberPhase::Started;
+            }
+        }
+    }
+}
+
+/// What a member's data directory must hold before it is started.
+pub(crate) fn start_of(cluster: Option<&Cluster>, member: &ComponentName) -> Start {
+    match phase(cluster, member) {
+        MemberPhase::Pending => Start::Never,
+        MemberPhase::Marked => Start::OnMarkedData,
+        MemberPhase::Started => Start::OnUsedData,
+    }
+}
+
+/// Writes down that an API server was ready, once in a cluster's life.
+pub(crate) fn plan_initialization(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation) {
+    for (name, id, _) in world.reconciled_clusters() {
+        let documents = &plan.documents;
+        if documents.clusters.get(name).is_none_or(|cluster| cluster.is_initialized()) || !serves(documents, id, seen) {
+            continue;
+        }
+        if let Some(document) = plan.documents.clusters.get_mut(name) {
+            let initialization = Initialization { control_plane_initialized: true };
+            document.status.get_or_insert_default().initialization = Some(initialization);
+        }
+    }
+}
+
+/// Whether a component is started only once an API server was ready, and none was. Controllers and schedulers that start before
+/// one ask for it again and again, and take from its machine what it needs to come up.
+pub(crate) fn waits_for_api(cluster: &Cluster, role: Role) -> bool {
+    let asks_only = match role {
+        Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => true,
+        Role::Etcd | Role::KubeApiserver | Role::Ingress | Role::Gateway => false,
+    };
+    asks_only && !cluster.is_initialized()
+}
+
+/// Whether any member of the store may start. API servers that start before one only wait, and hold up the pass that prepares
+/// the store.
+pub(crate) fn any_may_start(cluster: &Cluster) -> bool {
+    members(cluster).is_some_and(|members| members.values().any(|member| member.phase > MemberPhase::Pending))
+}
+
+/// Whether a member that may have started finds its data gone on its machine, as it was seen.
+pub(crate) fn has_lost_data(
+    documents: &Documents,
+    seen: &PassObservation,
+    pod: &PodName,
+    spec: &ComponentSpec,
+) -> bool {
+    if spec.role != Role::Etcd {
+        return false;
+    }
+    let cluster = documents.clusters.get(&spec.cluster).map(|cluster| &**cluster);
+    let start = start_of(cluster, &pod.component);
+    let machine = seen.machine(&spec.hypervisor).filter(|_| start != Start::Never);
+    machine.is_some_and(|machine| !machine.data_of(pod, DATA).allows(start))
+}
+
+fn phase(cluster: Option<&Cluster>, member: &ComponentName) -> MemberPhase {
+    let known = cluster.and_then(members).and_then(|members| members.get(member));
+    known.map_or(MemberPhase::Pending, |member| member.phase)
+}
+
+fn members(cluster: &Cluster) -> Option<&BTreeMap<ComponentName, EtcdMember>> {
+    Some(&cluster.status.as_ref()?.etcd.as_ref()?.members)
+}

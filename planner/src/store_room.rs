@@ -1,0 +1,96 @@
+//! Stores that run out of room: their clusters report it before they take no more writes, and then.
+
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use keelway_api::{
+    Time,
+    condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
+    machine::DatabaseRoom,
+    name::{ClusterId, ClusterRef},
+    quantity::Memory,
+    role::Role,
+};
+
+use crate::{PassObservation, plan::Plan, status::verdict, text::listed};
+
+/// The condition of a Cluster, which is there while it is not so.
+const HAS_ROOM: &str = "EtcdHasRoom";
+
+/// Tells of each cluster whose store is near its quota or takes no writes. How large a database is stands in no message: that changes with
+/// every write.
+pub(crate) fn plan_room(plan: &mut Plan, seen: &PassObservation, now: &Time) {
+    let names: Vec<ClusterRef> = plan.documents.clusters.keys().cloned().collect();
+    for name in names {
+        let Some(cluster) = plan.documents.clusters.get(&name) else { continue };
+        let Some(id) = cluster.id().filter(|_| !cluster.deleted()) else { continue };
+        let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let is_told = condition::has(conditions, HAS_ROOM);
+        let quota = cluster.spec.etcd.quota();
+        let says = match StoreRoom::of(plan, seen, (id, quota)).room_status((quota, is_told)) {
+            RoomStatus::Nothing => continue,
+            // What stays as it is stays shared.
+            RoomStatus::HasRoom if !is_told => continue,
+            RoomStatus::HasRoom => None,
+            RoomStatus::Verdict(verdict) => Some(verdict),
+        };
+        let Some(cluster) = plan.documents.clusters.get_mut(&name) else { continue };
+        let generation = cluster.metadata.generation;
+        let conditions = &mut cluster.status.get_or_insert_default().conditions;
+        condition::set_or_remove(conditions, HAS_ROOM, says, generation, now);
+    }
+}
+
+/// What is to be said of a cluster.
+enum RoomStatus {
+    /// What was said stands, as not all members were seen.
+    Nothing,
+    HasRoom,
+    Verdict(ConditionValue),
+}
+
+/// The members of a store, each with how much room its database has, where it was seen.
+struct StoreRoom(Vec<(String, Option<DatabaseRoom>)>);
+
+impl StoreRoom {
+    fn of(plan: &Plan, seen: &PassObservation, (id, quota): (&ClusterId, Memory)) -> Self {
+        let components = plan.documents.components_of(id);
+        let members = components.filter(|(_, component)| component.spec.role == Role::Etcd && !component.is_stopping());
+        let room = |(pod, machine)| {
+            let state = seen.machines.get(machine).and_then(|seen| seen.known())?;
+            state.figures.get(pod)?.database_room(quota)
+        };
+        Self(
+            members
+                .map(|(pod, component)| (pod.component.to_string(), room((pod, &component.spec.hypervisor))))
+                .collect(),
+        )
+    }
+
+    /// One that was near its quota has room again below three quarters of it, so that nothing is written each time that it crosses one mark.
+    fn room_status(&self, (quota, is_told): (Memory, bool)) -> RoomStatus {
+        let near = if is_told { DatabaseRoom::Less } else { DatabaseRoom::NearQuota };
+        let (full, nearly) = (self.members_at_least(DatabaseRoom::NoSpace), self.members_at_least(near));
+        if !full.is_empty() {
+            let message = format!(
+                "{}: the alarm NOSPACE is raised, and the API server takes no writes but deletions until it is disarmed",
+                listed(full.iter().copied())
+            );
+            return RoomStatus::Verdict(verdict(ConditionStatus::False, ConditionReason::NoSpace, message));
+        }
+        if !nearly.is_empty() {
+            let message =
+                format!("{}: most of the quota of {quota} is used (spec.etcd.quota)", listed(nearly.iter().copied()));
+            return RoomStatus::Verdict(verdict(ConditionStatus::False, ConditionReason::NearQuota, message));
+        }
+        if self.0.iter().all(|(_, room)| room.is_some()) { RoomStatus::HasRoom } else { RoomStatus::Nothing }
+    }
+
+    fn members_at_least(&self, mark: DatabaseRoom) -> Vec<&String> {
+        let short = self.0.iter().filter(|(_, room)| room.is_some_and(|room| room >= mark));
+        short.map(|(name, _)| name).collect()
+    }
+}

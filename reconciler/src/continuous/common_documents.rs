@@ -1,0 +1,97 @@
+//! What every cluster sees beside its own documents, kept as they change: it is there once, however many clusters there are.
+
+use std::collections::BTreeSet;
+
+use keelway_api::{
+    Documents, Hypervisor,
+    document::DocumentName,
+    name::{ClusterRef, HypervisorName},
+    shared::Map,
+};
+use keelway_planner::have_the_same_machines;
+
+/// All that is no cluster's.
+#[derive(Default)]
+pub(super) struct CommonDocuments {
+    documents: Documents,
+    /// Machines as they were when they came to mean what they mean.
+    meant: Map<HypervisorName, Hypervisor>,
+}
+
+impl CommonDocuments {
+    pub(super) fn of(documents: &Documents) -> Self {
+        Self { documents: documents.of_machines(), meant: documents.hypervisors.clone() }
+    }
+
+    /// Takes changes of the documents.
+    pub(super) fn take(&mut self, changed: &BTreeSet<DocumentName>, now: &Documents) {
+        let is_common = |name: &DocumentName| matches!(name, DocumentName::Secret(name) if !name.is_of_a_cluster());
+        if changed.iter().any(is_common) {
+            self.documents = now.of_machines();
+        } else {
+            self.documents.classes = now.classes.clone();
+            self.documents.hypervisors = now.hypervisors.clone();
+            self.documents.user_secrets = now.user_secrets.clone();
+        }
+        if !have_the_same_machines(&self.meant, &now.hypervisors) {
+            self.meant = now.hypervisors.clone();
+        }
+    }
+
+    /// [All of machines](Documents::of_machines).
+    pub(super) fn documents(&self) -> &Documents {
+        &self.documents
+    }
+
+    /// What a cluster sees of these documents.
+    pub(super) fn seen_by(&self, cluster: &ClusterRef, documents: &Documents) -> Documents {
+        self.documents.with_cluster(documents, cluster)
+    }
+
+    /// The documents of a cluster for what is kept of them until it decides something else. Its machines' status is of no use by then, and
+    /// changes with whatever else is on them.
+    pub(super) fn retained_documents(&self, mut documents: Documents) -> Documents {
+        if have_the_same_machines(&self.meant, &documents.hypervisors) {
+            documents.hypervisors = self.meant.clone();
+        }
+        documents
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn world(heartbeat: u64, address: &str) -> Documents {
+        let text = format!(
+            "apiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {{name: hv-1}}\nspec: {{role: Private, endpoint: {{agent: \
+             {{address: '{address}:7443'}}}}, addresses: {{private: [{address}]}}}}\nstatus: {{issued: {{term: 1, generation: \
+             {heartbeat}, digest: a}}}}\n"
+        );
+        Documents::read(text.as_bytes()).unwrap()
+    }
+
+    /// What is kept of documents by who was told of these before.
+    fn kept(told: &[&Documents], documents: &Documents) -> Documents {
+        let mut common = CommonDocuments::default();
+        let mut before = Documents::default();
+        for now in told {
+            common.take(&now.names_changed_since(&before), now);
+            before = (*now).clone();
+        }
+        common.retained_documents(documents.clone())
+    }
+
+    #[test]
+    fn the_status_of_machines_is_kept_once() {
+        let (first, later) = (world(1, "10.0.0.1"), world(2, "10.0.0.1"));
+        assert!(kept(&[&first, &later], &later).hypervisors.ptr_eq(&first.hypervisors));
+    }
+
+    #[test]
+    fn what_machines_mean_is_kept_as_it_was_decided_on() {
+        let (first, later) = (world(1, "10.0.0.1"), world(2, "10.0.0.2"));
+        assert!(kept(&[&first, &later], &first).hypervisors.ptr_eq(&first.hypervisors));
+        assert!(kept(&[&first, &later], &later).hypervisors.ptr_eq(&later.hypervisors));
+    }
+}

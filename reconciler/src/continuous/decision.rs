@@ -1,0 +1,185 @@
+//! What one pass of a cluster decides: the plan, its keys, what it wants of machines, and what of it is saved now.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use keelway_api::{
+    Component, Documents, Shared,
+    jiff::Timestamp,
+    machine::{Digest, ObservedValue},
+    name::{ClusterRef, HypervisorName, PodName},
+    role::Role,
+};
+use keelway_planner::{
+    Configs, Decision, DesiredPods, Neighbours, PassObservation, Plan, PlanScope, ValidatedDocuments, Waves, plan_part,
+    plan_progress, refuse, wait_for_clock,
+};
+
+use super::{
+    InstallationReconciler,
+    save_queue::{Edit, StagedEdit},
+};
+use crate::{PassError, clocks::clocks_ahead};
+
+/// What a pass decided.
+pub(super) struct PartDecision {
+    pub(super) plan: Plan,
+    /// Its documents, as they are saved now.
+    pub(super) saved: Documents,
+    /// What it wants of machines; none once these were told.
+    pub(super) desired: Option<BTreeMap<HypervisorName, DesiredPods>>,
+    /// What it was decided on.
+    pub(super) seen: PassObservation,
+}
+
+/// What is saved of a part.
+pub(super) enum StagedPart {
+    /// Nothing: it is as it was.
+    Same,
+    /// Nothing: somebody else changed it meanwhile.
+    Stale,
+    /// It stands in the line.
+    Waits(StagedEdit),
+}
+
+impl InstallationReconciler<'_> {
+    /// Decides, mints, and puts what came of it into the line of those to be saved. None, and nothing is done: it `relies` on components that
+    /// were not asked, and it is not only others that change.
+    pub(super) fn decide(
+        &self,
+        name: &ClusterRef,
+        documents: Documents,
+        seen: PassObservation,
+        (loaded, says_later, relies): (&Documents, bool, bool),
+    ) -> Result<Option<(PartDecision, StagedPart)>, PassError> {
+        // Most passes neither take anything of machines nor wait for a wave, and so need to know of no other cluster.
+        let (nothing, nobody, waves) = (Documents::default(), BTreeSet::new(), self.state().waves.clone());
+        let alone = Neighbours { documents: &nothing, users: &nobody, waves: &waves };
+        let (mut plan, mut seen) = decide(documents.clone(), alone, seen, self.now())?;
+        let _placing = if takes_of_machines(&plan, loaded) || waits_for_wave(&plan) {
+            let placing = self.placing();
+            // Of what others have nothing is taken.
+            let (all, users) = self.neighbours();
+            let neighbours = Neighbours { documents: &all, users: &users, waves: &waves };
+            (plan, seen) = decide(documents, neighbours, seen, self.now())?;
+            Some(placing)
+        } else {
+            None
+        };
+        let now = self.now();
+        wait_for_clock(&mut plan, |documents| clocks_ahead(&*self.context.machines, documents, now));
+        self.minter().mint(&mut plan.documents, &plan.mint, self.now()).map_err(PassError::Mint)?;
+        let (mut plan, wants) = wanted(plan, &seen, self.now())?;
+        if relies && !self.changes_only_others(name, &plan.documents, &wants) {
+            return Ok(None);
+        }
+        plan.documents.share_equal(loaded);
+        let saved = if says_later { without_condition_text(&plan.documents, loaded) } else { plan.documents.clone() };
+        let staged = self.stage_part(loaded, &saved);
+        Ok(Some((PartDecision { plan, saved, desired: Some(wants), seen }, staged)))
+    }
+
+    /// Whether what is wanted of machines is something else than before, and only of components that neither data nor requests need.
+    fn changes_only_others(
+        &self,
+        name: &ClusterRef,
+        documents: &Documents,
+        wants: &BTreeMap<HypervisorName, DesiredPods>,
+    ) -> bool {
+        let state = self.state();
+        let Some(cluster) = state.clusters.get(name) else { return false };
+        let before: BTreeMap<&PodName, Digest> = cluster.desired.values().flat_map(|wants| wants.digests()).collect();
+        let now: BTreeMap<&PodName, Digest> = wants.values().flat_map(DesiredPods::digests).collect();
+        let names: BTreeSet<&PodName> = before.keys().chain(now.keys()).copied().collect();
+        let mut changed = names.into_iter().filter(|pod| before.get(pod) != now.get(pod)).peekable();
+        let is_of_others = |pod: &PodName| {
+            let role = documents.components.get(pod).map(|component| component.spec.role);
+            matches!(role, Some(Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController))
+        };
+        changed.peek().is_some() && changed.all(is_of_others)
+    }
+
+    fn neighbours(&self) -> (Arc<Documents>, BTreeSet<u32>) {
+        let state = self.state();
+        let seen = state.machines.values().filter_map(|machine| machine.seen.as_deref());
+        let files = seen.filter_map(ObservedValue::known).flat_map(|state| state.files.values());
+        let users = files.map(|file| file.user).collect();
+        drop(state);
+        (self.staged(), users)
+    }
+
+    /// Puts it into the line.
+    pub(super) fn stage_part(&self, before: &Documents, after: &Documents) -> StagedPart {
+        let changes = after.changes_since(before);
+        if changes.is_empty() {
+            return StagedPart::Same;
+        }
+        let edit = Edit::Part { before: before.clone(), after: after.clone(), changes };
+        self.stage(edit).map_or(StagedPart::Stale, StagedPart::Waits)
+    }
+}
+
+fn decide(
+    documents: Documents,
+    neighbours: Neighbours<'_>,
+    mut seen: PassObservation,
+    now: Timestamp,
+) -> Result<(Plan, PassObservation), PassError> {
+    refuse(&documents, &mut seen);
+    let plan = plan_part(documents, PlanScope::Cluster(neighbours), &seen, now).map_err(PassError::Faults)?;
+    Ok((plan, seen))
+}
+
+/// Whether a plan gives something to a cluster that another one could be given.
+fn takes_of_machines(plan: &Plan, loaded: &Documents) -> bool {
+    let port = |documents: &Documents| -> Vec<Option<u16>> {
+        documents.clusters.values().map(|cluster| cluster.status.as_ref()?.ingress_port).collect()
+    };
+    let takes =
+        |decision: &Decision| matches!(decision, Decision::PlaceComponent { .. } | Decision::AssignPorts { .. });
+    plan.decisions.iter().any(takes) || port(&plan.documents) != port(loaded)
+}
+
+/// Whether the cluster of a plan that knows of no other one is to go to this release of Keelway.
+fn waits_for_wave(plan: &Plan) -> bool {
+    plan.documents.clusters.values().any(|cluster| Waves::awaits(cluster))
+}
+
+/// Documents as they are to be, but for those of which only words of conditions change.
+fn without_condition_text(after: &Documents, before: &Documents) -> Documents {
+    let mut documents = after.clone();
+    for change in after.changes_since(before).iter().filter(|change| after.changes_only_condition_text(before, change))
+    {
+        documents.make(change, before);
+    }
+    // What is new is told of with what comes of it.
+    let is_silent = |(name, component): &(&PodName, &Shared<Component>)| {
+        !before.components.contains_key(*name) && component.has_no_true_condition()
+    };
+    let silent: Vec<PodName> = after.components.iter().filter(is_silent).map(|(name, _)| name.clone()).collect();
+    for name in silent {
+        if let Some(component) = documents.components.get_mut(&name) {
+            component.status = None;
+        }
+    }
+    documents
+}
+
+/// What a plan whose keys are minted wants of machines.
+fn wanted(
+    mut plan: Plan,
+    seen: &PassObservation,
+    now: Timestamp,
+) -> Result<(Plan, BTreeMap<HypervisorName, DesiredPods>), PassError> {
+    let (wants, waiting) = {
+        let world = ValidatedDocuments::of_pass(&plan.documents, seen).map_err(PassError::Faults)?;
+        let configs = Configs::of(&plan.documents, &world, seen);
+        let (wants, unbuildable) = configs.desired_pods();
+        (wants, [configs.waiting(), &unbuildable].concat())
+    };
+    plan.waiting.extend(waiting);
+    plan_progress(&mut plan, seen, now);
+    Ok((plan, wants))
+}

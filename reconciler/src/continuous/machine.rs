@@ -1,0 +1,358 @@
+//! One machine: looked at when it changes, and brought to what its clusters want.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::FutureExt;
+use keelway_api::{
+    Documents, Hypervisor, Shared,
+    hypervisor::Applied,
+    machine::{Digest, MachineConfig, ObservedValue, Pod, UnreachableReason},
+    name::{ClusterId, HypervisorName, PodName},
+};
+use keelway_hypervisor_agent::{
+    action::Action,
+    client::ConfigDelivery,
+    converge::{self, DesiredConfig, converge_to},
+    look_interval,
+    report::chain_text,
+};
+use keelway_planner::{DesiredPods, ValidatedDocuments, check_config, later_leader_text, machine_config, refusal};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
+use tracing::{Instrument as _, debug_span, info_span};
+
+use super::{
+    InstallationReconciler, LONGEST_LOOK, LOOK, Task,
+    recheck::round,
+    save_queue::Edit,
+    state::{AppliedConfig, reports_all_changes},
+};
+use crate::{ApplyOutcome, PassError, connected::has_agent, retry_pace::RetryPace};
+
+/// How long a machine is left alone while many clusters change: each config costs it and the store the same, however much is new in it.
+const BUSY: Duration = Duration::from_secs(2);
+
+/// What wakes the task of a machine: to look at it, or because its clusters want something else of it.
+struct MachineWakeups {
+    look: Arc<Notify>,
+    wanted: Arc<Notify>,
+}
+
+/// What is to be done on a machine.
+struct MachineOrder {
+    document: Shared<Hypervisor>,
+    config: ConfigDelivery,
+    /// The number of the config.
+    fence: Applied,
+    /// What clusters want, which is all that is in it.
+    desired: Vec<Shared<DesiredPods>>,
+    /// Whether the number is to be written down first.
+    is_new: bool,
+    /// None where an agent finds them.
+    actions: Vec<Action>,
+}
+
+/// What clusters want of a machine, each with the documents that this comes from.
+type DesiredByCluster = Vec<(Shared<DesiredPods>, Arc<Documents>)>;
+
+impl InstallationReconciler<'_> {
+    /// Looks and applies until the machine is gone.
+    pub(super) async fn machine(&self, name: &HypervisorName) {
+        let task = Task::Machine(name.clone());
+        let mut pace = RetryPace::new();
+        let mut look = LOOK;
+        let mut last = Instant::now();
+        let mut number = 0_u64;
+        let (mut obeys, mut looks, mut answers) = (false, true, false);
+        loop {
+            let Some((document, wakes)) = self.machine_document(name).filter(|_| !self.is_stopped()) else { return };
+            number += 1;
+            let span = info_span!("pass", hypervisor = %name, pass = number);
+            let began = Instant::now();
+            if std::mem::replace(&mut looks, true) {
+                answers = Box::pin(self.look_at(name, &document, &mut obeys).instrument(span.clone())).await;
+            }
+            let rest = look_interval::after(began.elapsed());
+            let done = Box::pin(self.apply_config(name, &document).instrument(span.clone()))
+                .await
+                .unwrap_or_else(|error| ApplyOutcome { effects: 0, failures: vec![chain_text(&error)] });
+            let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
+            // What ends again and again an agent itself starts more and more seldom. All that is left are changes, of many clusters.
+            let paced = if has_agent(&document) { 0 } else { done.effects };
+            let pause = pace.after(paced, done.failures.len(), elapsed);
+            let idle = done.effects == 0 && done.failures.is_empty();
+            span.in_scope(|| self.watcher().applied(&task, &done));
+            look = if answers { LOOK } else { (look * 2).min(LONGEST_LOOK) };
+            if idle {
+                let of: [&Hypervisor; 1] = [&document];
+                let again = async {
+                    match (answers, reports_all_changes(&document)) {
+                        (true, true) => std::future::pending().await,
+                        (true, false) => round(&task).await,
+                        (false, _) => sleep_until(last + look).await,
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    () = self.context.run.stop.cancelled() => return,
+                    () = wakes.look.notified() => {}
+                    // What is on it was told as it changed.
+                    () = wakes.wanted.notified() => looks = !answers || !reports_all_changes(&document),
+                    () = self.context.machines.changed(&of) => {}
+                    () = again => {}
+                }
+                if answers {
+                    // The connection stood until now.
+                    self.state().record_contact(name, self.now());
+                }
+            }
+            // What many clusters want is given together. One of them may tell what it wants before that is saved.
+            self.pause_until(last + pause.max(rest)).await;
+            self.wait_while_busy(last + BUSY).await;
+        }
+    }
+
+    /// Returns as clusters are no longer busy, or at a time.
+    async fn wait_while_busy(&self, end: Instant) {
+        loop {
+            let at_ease = self.at_ease.notified();
+            if !self.is_busy(1) || Instant::now() >= end {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = self.context.run.stop.cancelled() => return,
+                () = at_ease => {}
+                () = sleep_until(end) => {}
+            }
+        }
+    }
+
+    fn machine_document(&self, name: &HypervisorName) -> Option<(Shared<Hypervisor>, MachineWakeups)> {
+        let state = self.state();
+        let machine = state.machines.get(name)?;
+        let wakes = MachineWakeups { look: machine.wake.clone(), wanted: machine.wanted.clone() };
+        Some((state.documents.hypervisors.get(name)?.clone(), wakes))
+    }
+
+    /// Returns whether it answers. `obeys`: it obeys this leader already.
+    async fn look_at(&self, name: &HypervisorName, document: &Hypervisor, obeys: &mut bool) -> bool {
+        let looked = self.observe_fenced(document, obeys).instrument(debug_span!("observe")).await;
+        let later = looked.as_ref().err().copied();
+        let seen = looked.unwrap_or_else(|term| ObservedValue::Unreachable {
+            silent: UnreachableReason::Led,
+            why: later_leader_text(term),
+        });
+        self.watcher().machine_observed(name, &seen);
+        let answers = matches!(seen, ObservedValue::Known(_));
+        let now = self.now();
+        let mut state = self.state();
+        if answers {
+            state.record_contact(name, now);
+        }
+        state.record_observation(name, seen);
+        state.record_later_leader(name, later);
+        drop(state);
+        self.stop_if_superseded();
+        answers
+    }
+
+    /// Brings the machine to its config, once each cluster that has components there told what it wants.
+    async fn apply_config(&self, name: &HypervisorName, looked_at: &Hypervisor) -> Result<ApplyOutcome, PassError> {
+        let order = match debug_span!("plan").in_scope(|| self.order(name, looked_at)) {
+            Ok(Some(order)) => order,
+            Ok(None) => {
+                self.notify_heard(name);
+                return Ok(ApplyOutcome::default());
+            }
+            Err(why) => return Ok(ApplyOutcome { effects: 0, failures: vec![why] }),
+        };
+        let MachineOrder { document, config, fence, desired: wants, is_new, actions } = order;
+        if self.context.run.stop.is_cancelled() {
+            return Ok(ApplyOutcome::default());
+        }
+        if is_new {
+            // Saved before the machine takes it.
+            let before = document.status.as_ref().and_then(|status| status.issued.clone());
+            let edit = Edit::Issue { machine: name.clone(), before, issue: fence.clone(), clusters: clusters(&wants) };
+            let staged = self.stage(edit);
+            self.notify_heard(name);
+            if !self.saved(staged).instrument(debug_span!("save")).await? {
+                self.look_at_again(name);
+                return Ok(ApplyOutcome::default());
+            }
+        }
+        self.set_applied_config(name, None);
+        let applying = self.context.machines.apply(&document, config, actions, &self.context.run);
+        let applying = applying.instrument(debug_span!("apply")).await;
+        if applying.failures.is_empty() {
+            self.set_applied_config(name, Some(AppliedConfig { fence, desired: wants }));
+        }
+        Ok(applying)
+    }
+
+    /// Whoever wants something of the machine need not wait for it any more.
+    fn notify_heard(&self, name: &HypervisorName) {
+        if let Some(machine) = self.state().machines.get(name) {
+            machine.contact_notify.notify_waiters();
+        }
+    }
+
+    /// What a machine's agent took is known from now on.
+    fn set_applied_config(&self, name: &HypervisorName, given: Option<AppliedConfig>) {
+        if let Some(machine) = self.state().machines.get_mut(name) {
+            machine.applied_config = given;
+        }
+    }
+
+    /// What there is to do. None: nothing, or not all that it depends on is known yet.
+    fn order(&self, name: &HypervisorName, looked_at: &Hypervisor) -> Result<Option<MachineOrder>, String> {
+        let (document, seen, all, known, wants) = {
+            let state = self.state();
+            // All that was wanted until now is in what is decided here.
+            if let Some(machine) = state.machines.get(name) {
+                let _ = machine.wanted.notified().now_or_never();
+            }
+            let documents = &state.documents;
+            let Some(document) = documents.hypervisors.get(name) else { return Ok(None) };
+            let Some(seen) = state.machines.get(name).and_then(|machine| machine.seen.clone()) else { return Ok(None) };
+            // What was seen may be of another machine of its name, and its task is woken.
+            if document.spec != looked_at.spec {
+                return Ok(None);
+            }
+            if let Some(refused) = seen.known().and_then(|found| refusal(document, found)) {
+                return Err(refused.to_string());
+            }
+            if state.is_stale() {
+                return Ok(None);
+            }
+            if !state.is_all_told(name) {
+                return Ok(None);
+            }
+            let wants = state.clusters.values();
+            let wants: DesiredByCluster = wants
+                .filter_map(|cluster| Some((cluster.desired.get(name)?.clone(), cluster.documents.clone())))
+                .collect();
+            (document.clone(), seen, documents.clone(), state.index.ids().clone(), wants)
+        };
+        let ObservedValue::Known(found) = &*seen else { return Ok(None) };
+        let left: BTreeSet<&ClusterId> = wants.iter().flat_map(|(wants, _)| wants.left()).collect();
+        // One whose task did not see yet that it is paused, or no longer is, loses nothing either.
+        let is_looked_after = |id: &ClusterId| {
+            let cluster = known.get(id).and_then(|name| all.clusters.get(name));
+            cluster.is_some_and(|cluster| !cluster.spec.paused) && !left.contains(id)
+        };
+        let digests = digests(wants.iter().map(|(wants, _)| wants));
+        let removals: BTreeMap<_, _> = wants.iter().flat_map(|(wants, _)| wants.removals().clone()).collect();
+        let Some((config, fence)) =
+            machine_config(&document, found, is_looked_after, (&digests, &removals), self.term())
+        else {
+            return Ok(None);
+        };
+        let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());
+        let is_new = issued != Some(&fence);
+        let has_it = has_agent(&document) && found.applied.as_ref() == Some(&fence) && !is_new;
+        // What an agent could not do is asked for again, so that it is told.
+        if has_it && found.failures.is_empty() && !digests.is_empty() && self.has_done(name, &fence) {
+            return Ok(None);
+        }
+        // An agent decides for itself what a config asks for, which at the least is to be recorded.
+        let is_told = is_new && !digests.is_empty();
+        let decides = has_agent(&document) && is_told;
+        let same =
+            if decides { self.already_applied_pods(name, found.applied.as_ref(), &digests) } else { BTreeMap::new() };
+        let config = MachineConfig { pods: pods_without(&same, &wants)?, ..config };
+        let is_lost = check_config(&all, (name, found), &config, |pod| digests.contains_key(pod));
+        if let Some(violation) = is_lost.first() {
+            return Err(format!("the config is not sent: {violation}"));
+        }
+        let actions = if decides {
+            converge::check((&config, &fence), found).map(|()| Vec::new())
+        } else {
+            converge_to(&DesiredConfig { config: &config, fence: &fence, digests: &config.pod_digests() }, found)
+        };
+        let actions = actions.map_err(|refusal| refusal.to_string())?;
+        let wants: Vec<_> = wants.into_iter().map(|(wants, _)| wants).collect();
+        if actions.is_empty() && !is_told {
+            if has_it {
+                self.set_applied_config(name, Some(AppliedConfig { fence, desired: wants }));
+            }
+            return Ok(None);
+        }
+        if let Some(machine) = self.state().machines.get_mut(name) {
+            machine.applying_clusters = clusters(&wants);
+        }
+        let config = ConfigDelivery { config, unchanged: same, digest: Some(fence.digest.clone()) };
+        Ok(Some(MachineOrder { document, config, fence, desired: wants, is_new, actions }))
+    }
+
+    /// Whether all of this config was done when it was given last: an agent keeps that so by itself.
+    fn has_done(&self, name: &HypervisorName, fence: &Applied) -> bool {
+        let state = self.state();
+        let given = state.machines.get(name).and_then(|machine| machine.applied_config.as_ref());
+        given.is_some_and(|given| given.fence == *fence)
+    }
+
+    /// Those of the pods that the agent has already, in the config that it tells of.
+    fn already_applied_pods(
+        &self,
+        name: &HypervisorName,
+        applied: Option<&Applied>,
+        wanted: &BTreeMap<PodName, Digest>,
+    ) -> BTreeMap<PodName, Digest> {
+        let state = self.state();
+        let given = state.machines.get(name).and_then(|machine| machine.applied_config.as_ref());
+        let Some(given) = given.filter(|given| Some(&given.fence) == applied) else { return BTreeMap::new() };
+        let has = digests(&given.desired);
+        let is_same = |(name, digest): &(&PodName, &Digest)| has.get(*name) == Some(*digest);
+        wanted.iter().filter(is_same).map(|(name, digest)| (name.clone(), *digest)).collect()
+    }
+
+    /// Whether there are all of these clusters: of one that was forgotten meanwhile nothing would take away what a config has of it.
+    pub(super) fn has_clusters(&self, clusters: &BTreeSet<ClusterId>) -> bool {
+        let known = self.state().index.ids().clone();
+        clusters.iter().all(|id| known.contains_key(id))
+    }
+
+    fn look_at_again(&self, name: &HypervisorName) {
+        if let Some(machine) = self.state().machines.get(name) {
+            machine.wake.notify_one();
+        }
+    }
+}
+
+fn digests<'a>(wants: impl IntoIterator<Item = &'a Shared<DesiredPods>>) -> BTreeMap<PodName, Digest> {
+    let all = wants.into_iter().flat_map(|wants| wants.digests());
+    all.map(|(name, digest)| (name.clone(), digest)).collect()
+}
+
+fn clusters(wants: &[Shared<DesiredPods>]) -> BTreeSet<ClusterId> {
+    wants.iter().flat_map(|wants| wants.digests()).map(|(name, _)| name.cluster.clone()).collect()
+}
+
+/// All pods that are wanted but these.
+fn pods_without(same: &BTreeMap<PodName, Digest>, wants: &DesiredByCluster) -> Result<BTreeMap<PodName, Pod>, String> {
+    let mut pods = BTreeMap::new();
+    let mut read: Option<(ValidatedDocuments, &Documents)> = None;
+    for (wants, documents) in wants {
+        if wants.digests().all(|(name, _)| same.contains_key(name)) {
+            continue;
+        }
+        let world = match &read {
+            Some((world, before)) => world.reusing_machines(before, documents),
+            None => ValidatedDocuments::of(documents),
+        };
+        let world = world.map_err(|faults| faults.to_string())?;
+        pods.extend(
+            wants.pods(documents, &world, |name| !same.contains_key(name)).map_err(|missing| missing.to_string())?,
+        );
+        read = Some((world, documents));
+    }
+    Ok(pods)
+}

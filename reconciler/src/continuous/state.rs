@@ -1,0 +1,533 @@
+//! What is known at one moment: the documents, what was seen of machines, what clusters want of them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use keelway_api::{
+    Documents, Hypervisor, Shared,
+    document::DocumentName,
+    hypervisor::{Applied, MachineTransport},
+    jiff::Timestamp,
+    machine::{DatabaseRoom, MachineState, ObservedValue},
+    name::{ClusterId, ClusterRef, HypervisorName, PodName},
+    quantity::Memory,
+    shared::Map,
+};
+use keelway_planner::{DesiredPods, HIGHEST_TOLD_TERM, PassObservation, Waves, refuse};
+use tokio::sync::{Notify, futures::OwnedNotified};
+
+use super::{ChangingDocuments, Task, common_documents::CommonDocuments, index::ComponentIndex};
+use crate::connected::has_agent;
+
+/// Documents are put together in memory once there was one change for so many.
+const SPREAD: usize = 8;
+
+/// What tasks know of each other.
+#[derive(Default)]
+pub(super) struct ReconcilerState {
+    /// In which clusters go to this release of Keelway.
+    pub(super) waves: Waves,
+    /// As the store has them.
+    pub(super) documents: Arc<Documents>,
+    /// What each cluster sees of them beside its own.
+    pub(super) common: CommonDocuments,
+    pub(super) index: ComponentIndex,
+    pub(super) machines: BTreeMap<HypervisorName, TrackedMachine>,
+    pub(super) clusters: BTreeMap<ClusterRef, TrackedCluster>,
+    /// Wakes who looks after all machines.
+    pub(super) all_machines: Arc<Notify>,
+    /// Told each time that documents are others.
+    pub(super) replaced: Arc<Notify>,
+    /// How many changes there were since they were put together in memory.
+    spread: usize,
+}
+
+/// What is known of a machine.
+#[derive(Default)]
+pub(super) struct TrackedMachine {
+    /// None: nobody looked yet.
+    pub(super) seen: Option<Shared<ObservedValue<MachineState>>>,
+    /// The same for clusters that have nothing there: what it tells of itself alone.
+    facts: Option<Shared<ObservedValue<MachineState>>>,
+    /// Clusters that have something there.
+    holds: BTreeSet<ClusterId>,
+    /// The term of a later leader that it obeys.
+    obeys_later: Option<u64>,
+    /// When it was heard of last.
+    pub(super) last_contact: Option<Timestamp>,
+    /// Told when it was looked at for the first time.
+    pub(super) first_observed: Arc<Notify>,
+    /// Wakes its task, to look at it.
+    pub(super) wake: Arc<Notify>,
+    /// Wakes its task, as clusters want something else of it.
+    pub(super) wanted: Arc<Notify>,
+    /// Told when its task has heard of that: where it is to be given another config, the number of that stands in the line.
+    pub(super) contact_notify: Arc<Notify>,
+    /// Clusters of the config that it is being given: what they have there is not known before the next look.
+    pub(super) applying_clusters: BTreeSet<ClusterId>,
+    /// What its agent took last, where it did all of that.
+    pub(super) applied_config: Option<AppliedConfig>,
+}
+
+/// A config that the agent of a machine took, and did: it keeps it so by itself.
+pub(super) struct AppliedConfig {
+    /// Which one.
+    pub(super) fence: Applied,
+    /// What clusters wanted then, which is all that is in it.
+    pub(super) desired: Vec<Shared<DesiredPods>>,
+}
+
+/// What is known of a cluster.
+#[derive(Default)]
+pub(super) struct TrackedCluster {
+    /// What it wants of each machine, with the documents that this comes from.
+    pub(super) desired: BTreeMap<HypervisorName, Shared<DesiredPods>>,
+    pub(super) documents: Arc<Documents>,
+    /// Wakes its task.
+    pub(super) wake: Arc<Notify>,
+    /// Whether it waits for nothing since its last pass: what happens on machines where it has nothing does not concern it.
+    settled: bool,
+}
+
+impl ReconcilerState {
+    pub(super) fn in_waves(waves: Waves) -> Self {
+        Self { waves, ..Self::default() }
+    }
+
+    /// All that there is to work on.
+    pub(super) fn tasks(&self) -> impl Iterator<Item = Task> {
+        let machines = self.machines.keys().cloned().map(Task::Machine);
+        let clusters = self.clusters.keys().cloned().map(Task::Cluster);
+        [Task::Machines].into_iter().chain(machines).chain(clusters)
+    }
+
+    /// Takes documents that were saved.
+    pub(super) fn saved(&mut self, documents: Arc<Documents>) {
+        let (before, changed) = self.replace(documents);
+        let installation = |of: &Documents, name| of.hypervisors.get(name)?.status.as_ref()?.installation.clone();
+        for name in changed.iter().filter_map(machine_name) {
+            if let Some(machine) = self.machines.get(name)
+                && installation(&before, name) != installation(&self.documents, name)
+            {
+                machine.wake.notify_one();
+            }
+        }
+    }
+
+    /// Has other documents from now on. What changed, and how all were before.
+    fn replace(&mut self, documents: Arc<Documents>) -> (Arc<Documents>, BTreeSet<DocumentName>) {
+        let before = std::mem::replace(&mut self.documents, documents);
+        let changed = self.documents.names_changed_since(&before);
+        self.index.take(&changed, &before, &self.documents);
+        self.common.take(&changed, &self.documents);
+        self.forget_removed(&changed);
+        self.notify_removed_components(&changed);
+        self.wake_for_waves(&changed);
+        if !changed.is_empty() {
+            self.spread += changed.len();
+            self.replaced.notify_one();
+        }
+        (before, changed)
+    }
+
+    /// Puts together in memory what is kept of documents and machines, where much of it changed.
+    pub(super) fn compact(&mut self, store: &dyn ChangingDocuments) {
+        let Documents { clusters, components, secrets, .. } = &*self.documents;
+        if self.spread == 0 || self.spread * SPREAD < clusters.len() + components.len() + secrets.len() {
+            return;
+        }
+        let common = std::mem::take(&mut self.common);
+        let is_as_now = |(name, cluster): (&ClusterRef, &TrackedCluster)| {
+            *cluster.documents == common.retained_documents(common.seen_by(name, &self.documents))
+        };
+        let same: Vec<ClusterRef> =
+            self.clusters.iter().filter(|known| is_as_now(*known)).map(|(name, _)| name.clone()).collect();
+        for name in &same {
+            self.clusters.entry(name.clone()).or_default().documents = Arc::default();
+        }
+        drop(common);
+        // Else they are not what the store has by now, which is told soon.
+        if store.compact(&mut self.documents) {
+            self.spread = 0;
+        }
+        self.common = CommonDocuments::of(&self.documents);
+        for name in same {
+            let documents = self.common.retained_documents(self.documents_of(&name)).into();
+            self.clusters.entry(name).or_default().documents = documents;
+        }
+        for machine in self.machines.values_mut() {
+            machine.seen = machine.seen.take().map(|seen| ObservedValue::clone(&seen).into());
+        }
+    }
+
+    /// Takes documents that others may have changed.
+    pub(super) fn take(&mut self, documents: Arc<Documents>) {
+        let staleness = self.staleness();
+        let (before, changed) = self.replace(documents);
+        self.wake_for_staleness(staleness);
+        let now = &*self.documents;
+        for name in &changed {
+            match name {
+                DocumentName::Hypervisor(name) => {
+                    let Some(document) = now.hypervisors.get(name) else { continue };
+                    let machine = self.machines.entry(name.clone()).or_default();
+                    if before.hypervisors.get(name).is_none_or(|before| before.spec != document.spec) {
+                        machine.wake.notify_one();
+                    }
+                }
+                DocumentName::Cluster(name) if now.clusters.contains_key(name) => {
+                    self.clusters.entry(name.clone()).or_default();
+                }
+                DocumentName::ClusterClass(_)
+                | DocumentName::Cluster(_)
+                | DocumentName::Component(_)
+                | DocumentName::Secret(_) => {}
+            }
+        }
+        let concerned = self.index.affected_tasks(&changed, &before, now);
+        if concerned.has_all || concerned.has_unsettled {
+            self.all_machines.notify_one();
+        }
+        for (name, cluster) in &self.clusters {
+            let waits = concerned.has_unsettled && !cluster.settled;
+            if concerned.has_all || waits || concerned.clusters.contains(name) {
+                cluster.wake.notify_one();
+            }
+        }
+    }
+
+    /// Whoever works on what is gone is woken for the last time.
+    fn forget_removed(&mut self, changed: &BTreeSet<DocumentName>) {
+        for name in changed.iter().filter(|name| self.documents.get(name).is_none()) {
+            let wake = match name {
+                DocumentName::Hypervisor(name) => self.machines.remove(name).map(|machine| machine.wake),
+                DocumentName::Cluster(name) => {
+                    // Machines may have waited for what it wants.
+                    self.machines.values().for_each(|machine| machine.wanted.notify_one());
+                    self.clusters.remove(name).map(|cluster| cluster.wake)
+                }
+                DocumentName::ClusterClass(_) | DocumentName::Component(_) | DocumentName::Secret(_) => None,
+            };
+            if let Some(wake) = wake {
+                wake.notify_one();
+            }
+        }
+    }
+
+    /// A cluster that is done may have been the last of its wave.
+    fn wake_for_waves(&self, changed: &BTreeSet<DocumentName>) {
+        if changed.iter().any(|name| matches!(name, DocumentName::Cluster(_))) {
+            let open = self.waves.open(&self.documents);
+            open.iter().filter_map(|name| self.clusters.get(name)).for_each(|cluster| cluster.wake.notify_one());
+        }
+    }
+
+    /// A deleted machine goes once no component is on it.
+    fn notify_removed_components(&self, changed: &BTreeSet<DocumentName>) {
+        let left = |name: &DocumentName| matches!(name, DocumentName::Component(pod) if !self.documents.components.contains_key(pod));
+        if changed.iter().any(left) && self.documents.hypervisors.values().any(|machine| machine.deleted()) {
+            self.all_machines.notify_one();
+        }
+    }
+
+    /// Takes a look at a machine. Whoever relies on what changed is woken.
+    pub(super) fn record_observation(&mut self, name: &HypervisorName, seen: ObservedValue<MachineState>) {
+        let staleness = self.staleness();
+        let has_config = self.has_its_config(name, &seen);
+        let Some(machine) = self.machines.get_mut(name) else { return };
+        if has_config {
+            machine.applying_clusters.clear();
+        }
+        machine.holds = seen.known().map(|state| state.clusters().collect()).unwrap_or_default();
+        machine.facts = seen.known().map(|state| ObservedValue::Known(state.facts()).into());
+        let before = machine.seen.replace(seen.into());
+        machine.first_observed.notify_waiters();
+        self.wake_for_staleness(staleness);
+        let Some(machine) = self.machines.get(name) else { return };
+        let now = machine.seen.as_deref();
+        if before.as_deref() == now {
+            return;
+        }
+        self.all_machines.notify_one();
+        let came =
+            before.as_deref().and_then(ObservedValue::known).is_none() != now.and_then(ObservedValue::known).is_none();
+        let here = self.index.clusters_on(&self.documents, name);
+        for (cluster, known) in &self.clusters {
+            let own = here.get(cluster).is_some_and(|id| {
+                let Some(document) = self.documents.clusters.get(cluster) else { return came };
+                let part = |seen| relevant_state(seen, (id, document.spec.etcd.quota()));
+                came || part(before.as_deref()) != part(now)
+            });
+            // One that waits for room may have it now.
+            if own || (came && !here.contains_key(cluster) && !known.settled) {
+                known.wake.notify_one();
+            }
+        }
+    }
+
+    /// Whether a machine took the config that was written down for it last. One with an agent may be at work on it, whoever waits for
+    /// that.
+    fn has_its_config(&self, name: &HypervisorName, seen: &ObservedValue<MachineState>) -> bool {
+        let Some(document) = self.documents.hypervisors.get(name) else { return true };
+        let ObservedValue::Known(state) = seen else { return false };
+        let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());
+        let place = |config: &Applied| (config.term, config.generation);
+        !has_agent(document) || state.applied.as_ref().map(place) >= issued.map(place)
+    }
+
+    /// Whether a machine is being given a config with this cluster in it. One that is lost for good takes none any more, and does not tell so.
+    pub(super) fn is_being_applied(&self, id: &ClusterId) -> bool {
+        let is_lost = |name| self.documents.hypervisors.get(name).is_some_and(|document| document.is_lost());
+        self.machines.iter().any(|(name, machine)| machine.applying_clusters.contains(id) && !is_lost(name))
+    }
+
+    /// Takes what a cluster wants of machines. Those of which it wants something else are woken, and those that it has left. Returns what
+    /// ends when these have heard of it.
+    pub(super) fn set_desired_pods(
+        &mut self,
+        name: &ClusterRef,
+        (documents, left): (Documents, &BTreeSet<HypervisorName>),
+        wants: BTreeMap<HypervisorName, DesiredPods>,
+    ) -> Vec<OwnedNotified> {
+        let Some(cluster) = self.clusters.get_mut(name) else { return Vec::new() };
+        let before = std::mem::take(&mut cluster.desired);
+        let kept = |(machine, wants): (HypervisorName, DesiredPods)| {
+            let known = before.get(&machine).filter(|known| ***known == wants).cloned();
+            (machine, known.unwrap_or_else(|| wants.into()))
+        };
+        cluster.desired = wants.into_iter().map(kept).collect();
+        cluster.documents = self.common.retained_documents(documents).into();
+        let Some(now) = self.clusters.get(name).map(|cluster| &cluster.desired) else { return Vec::new() };
+        let all: BTreeSet<&HypervisorName> = before.keys().chain(now.keys()).chain(left).collect();
+        let is_woken = |name: &&HypervisorName| before.get(*name) != now.get(*name) || left.contains(*name);
+        let woken = all.into_iter().filter(is_woken).filter(|name| self.is_all_told(name));
+        let wake = |machine: &TrackedMachine| {
+            let heard_of = machine.contact_notify.clone().notified_owned();
+            machine.wanted.notify_one();
+            heard_of
+        };
+        woken.filter_map(|name| self.machines.get(name)).map(wake).collect()
+    }
+
+    /// A pass of a cluster begins, or ended with nothing left to wait for.
+    pub(super) fn settles(&mut self, name: &ClusterRef, settled: bool) {
+        if let Some(cluster) = self.clusters.get_mut(name) {
+            cluster.settled = settled;
+        }
+    }
+
+    /// Whether each cluster with components on a machine has told what it wants of it.
+    pub(super) fn is_all_told(&self, machine: &HypervisorName) -> bool {
+        let here = self.index.clusters_on(&self.documents, machine);
+        let has_told =
+            |name: &&ClusterRef| self.clusters.get(*name).is_some_and(|known| known.desired.contains_key(machine));
+        here.keys().all(has_told)
+    }
+
+    /// A machine is there.
+    pub(super) fn record_contact(&mut self, name: &HypervisorName, now: Timestamp) {
+        if let Some(machine) = self.machines.get_mut(name) {
+            machine.last_contact = Some(now);
+        }
+    }
+
+    /// Whether a cluster relies on a machine that does not tell of everything that changes there.
+    pub(super) fn has_rounds(&self, name: &ClusterRef) -> bool {
+        let machines = self.machines_of(name);
+        let mut documents = machines.iter().filter_map(|machine| self.documents.hypervisors.get(machine));
+        documents.any(|document| !reports_all_changes(document))
+    }
+
+    /// Wakes the tasks of these machines.
+    pub(super) fn wake_machines(&self, names: &BTreeSet<HypervisorName>) {
+        names.iter().filter_map(|name| self.machines.get(name)).for_each(|machine| machine.wake.notify_one());
+    }
+
+    /// Wakes every task of a machine or a cluster.
+    pub(super) fn wake_all(&self) {
+        self.machines.values().for_each(|machine| machine.wake.notify_one());
+        self.clusters.values().for_each(|cluster| cluster.wake.notify_one());
+    }
+
+    /// Whether machines tell that the documents are not the newest, so that nothing is done anywhere.
+    pub(super) fn is_stale(&self) -> bool {
+        self.staleness().0
+    }
+
+    /// The same, and clusters that stand still for a machine of theirs.
+    fn staleness(&self) -> (bool, BTreeSet<ClusterId>) {
+        let seen = self.machines.iter().filter_map(|(name, machine)| Some((name.clone(), machine.seen.clone()?)));
+        let mut seen = PassObservation { machines: seen.collect(), ..PassObservation::default() };
+        refuse(&self.documents, &mut seen);
+        (seen.stale(), seen.frozen_clusters(&self.documents).into_keys().collect())
+    }
+
+    /// Wakes whoever stood still, or does from now on.
+    fn wake_for_staleness(&self, (was_stale, before): (bool, BTreeSet<ClusterId>)) {
+        let (is_stale, now) = self.staleness();
+        if was_stale && !is_stale {
+            self.wake_all();
+        }
+        let names = before.symmetric_difference(&now).filter_map(|id| self.index.ids().get(id));
+        names.filter_map(|name| self.clusters.get(name)).for_each(|cluster| cluster.wake.notify_one());
+    }
+
+    /// The term of a later leader, where more than half of the machines obey one, of those that answer and those that nobody looked at
+    /// yet.
+    pub(super) fn term_of_later_leader(&self) -> Option<u64> {
+        let later: Vec<u64> = self.machines.values().filter_map(|machine| machine.obeys_later).collect();
+        let others = self.machines.values().filter(|machine| machine.obeys_later.is_none());
+        let others = others.filter(|machine| machine.seen.as_deref().is_none_or(|seen| seen.known().is_some())).count();
+        later.iter().max().copied().filter(|_| later.len() > others)
+    }
+
+    /// A machine obeys a later leader, or does no longer. A term that no leader has is that machine's fault.
+    pub(super) fn record_later_leader(&mut self, name: &HypervisorName, term: Option<u64>) {
+        if let Some(machine) = self.machines.get_mut(name) {
+            machine.obeys_later = term.filter(|term| *term <= HIGHEST_TOLD_TERM);
+        }
+    }
+
+    /// What a cluster sees of the documents.
+    pub(super) fn documents_of(&self, name: &ClusterRef) -> Documents {
+        self.common.seen_by(name, &self.documents)
+    }
+
+    /// The machines of a cluster's components.
+    pub(super) fn machines_of(&self, name: &ClusterRef) -> BTreeSet<HypervisorName> {
+        let id = self.documents.clusters.get(name).and_then(|cluster| cluster.id());
+        let components = id.into_iter().flat_map(|id| self.documents.components_of(id));
+        components.map(|(_, component)| component.spec.hypervisor.clone()).collect()
+    }
+
+    /// What is known of machines, of which each tells of this cluster alone. Where a cluster takes something away, a machine that is
+    /// being given a config with the cluster in it may hold more than it told.
+    pub(super) fn seen_of(&self, name: &ClusterRef) -> Map<HypervisorName, ObservedValue<MachineState>> {
+        let cluster = self.documents.clusters.get(name);
+        let id = cluster.and_then(|cluster| cluster.id());
+        let mut components = id.into_iter().flat_map(|id| self.documents.components_of(id));
+        let takes_away =
+            cluster.is_some_and(|cluster| cluster.deleted()) || components.any(|(_, component)| component.is_leaving());
+        let part = |(name, machine): (&HypervisorName, &TrackedMachine)| {
+            let seen = machine.seen.as_ref()?;
+            if takes_away && id.is_some_and(|id| machine.applying_clusters.contains(id)) {
+                return Some((name.clone(), ObservedValue::unreachable("it is being given a config").into()));
+            }
+            let part = match (&**seen, id.filter(|id| machine.holds.contains(*id))) {
+                (ObservedValue::Known(state), Some(id)) => ObservedValue::Known(state.part_of(id)).into(),
+                (ObservedValue::Known(_), None) => machine.facts.clone()?,
+                (ObservedValue::Unreachable { .. }, _) => seen.clone(),
+            };
+            Some((name.clone(), part))
+        };
+        self.machines.iter().filter_map(part).collect()
+    }
+}
+
+/// Whether the machine tells of whatever changes there, and its silence is noticed.
+pub(super) fn reports_all_changes(document: &Hypervisor) -> bool {
+    matches!(document.spec.endpoint.way(), MachineTransport::Network(_))
+}
+
+fn machine_name(name: &DocumentName) -> Option<&HypervisorName> {
+    match name {
+        DocumentName::Hypervisor(name) => Some(name),
+        DocumentName::Cluster(_)
+        | DocumentName::ClusterClass(_)
+        | DocumentName::Component(_)
+        | DocumentName::Secret(_) => None,
+    }
+}
+
+/// What matters to a cluster of what a machine tells: where others listen matters to who is placed, and of the size of a database whether its
+/// quota is near.
+fn relevant_state(
+    seen: Option<&ObservedValue<MachineState>>,
+    (id, quota): (&ClusterId, Memory),
+) -> Option<(MachineState, Vec<(PodName, DatabaseRoom)>)> {
+    let mut state = seen?.known()?.part_of(id);
+    let figures = std::mem::take(&mut state.figures).into_iter();
+    let rooms = figures.filter_map(|(pod, figures)| Some((pod, figures.database_room(quota)?))).collect();
+    let state = MachineState {
+        ports: keelway_api::machine::PortFacts::default(),
+        disk: None,
+        applied: None,
+        term: 0,
+        agent_id: None,
+        ..state
+    };
+    Some((state, rooms))
+}
+
+#[cfg(test)]
+mod tests {
+    use keelway_api::machine::{CgroupDriver, Figures, RuntimeFacts};
+
+    use super::*;
+
+    const WORLD: &str = "apiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {name: hv-1}\nspec: {role: Private, endpoint: \
+                         {unix: {path: /run/1.sock}}, addresses: {private: [10.0.0.1]}}\n---\napiVersion: keelway.dev/v1alpha1\nkind: \
+                         Cluster\nmetadata: {name: c1, namespace: a}\nspec: {version: 1.37.0}\nstatus: {id: aaaaaaaaaaaaaaaa}\n";
+
+    /// A store in which nobody else changes anything.
+    struct Alone;
+
+    #[async_trait::async_trait]
+    impl ChangingDocuments for Alone {
+        async fn changed(&self) {
+            std::future::pending::<()>().await;
+        }
+
+        fn compact(&self, known: &mut Arc<Documents>) -> bool {
+            Arc::make_mut(known).compact();
+            true
+        }
+    }
+
+    #[test]
+    fn what_is_put_together_is_there_once() {
+        let mut state = ReconcilerState::default();
+        let world = Arc::new(Documents::read(WORLD.as_bytes()).unwrap());
+        let name = world.clusters.keys().next().unwrap().clone();
+        state.take(world.clone());
+        let own = state.documents_of(&name);
+        state.set_desired_pods(&name, (own, &BTreeSet::new()), BTreeMap::new());
+        state.compact(&Alone);
+        assert_eq!(state.documents, world);
+        let cluster = &state.documents.clusters[&name];
+        assert!(!cluster.ptr_eq(&world.clusters[&name]));
+        assert!(cluster.ptr_eq(&state.clusters[&name].documents.clusters[&name]));
+        assert!(state.documents_of(&name).hypervisors.ptr_eq(&state.documents.hypervisors));
+        // As long as nothing changes, nothing is put elsewhere.
+        let before = state.documents.clone();
+        state.compact(&Alone);
+        assert!(Arc::ptr_eq(&before, &state.documents));
+    }
+
+    /// A database that grows wakes nobody: what a pass says of it is the same.
+    #[test]
+    fn of_a_database_it_matters_whether_its_quota_is_near() {
+        let id: ClusterId = "aaaaaaaaaaaaaaaa".parse().unwrap();
+        let quota = Memory::gibibytes(4);
+        let seen = |pod: &str, mebibytes: u64, no_space: bool| {
+            let runtime = RuntimeFacts {
+                name: "containerd".to_owned(),
+                version: "v2".to_owned(),
+                cgroup_driver: CgroupDriver::Cgroupfs,
+            };
+            let figures = Figures { database_bytes: Some(mebibytes << 20), no_space, ..Figures::default() };
+            let mut state = MachineState::empty(runtime);
+            state.figures.insert(pod.parse().unwrap(), figures);
+            relevant_state(Some(&ObservedValue::Known(state)), (&id, quota))
+        };
+        let own = |mebibytes, no_space| seen("aaaaaaaaaaaaaaaa/etcd-0", mebibytes, no_space);
+        assert_eq!(own(20, false), own(3000, false));
+        assert_ne!(own(3000, false), own(3300, false), "80 % are used");
+        assert_eq!(own(3300, false), own(4000, false));
+        assert_ne!(own(4000, false), own(4000, true));
+        let other = |mebibytes| seen("bbbbbbbbbbbbbbbb/etcd-0", mebibytes, false);
+        assert_eq!(other(20), other(4000));
+    }
+}

@@ -1,0 +1,89 @@
+//! How fast passes follow each other.
+
+use std::time::Duration;
+
+/// Passes with effects that may follow each other at once: a birth takes six, and a component may end once or twice while
+/// what it needs is not up yet.
+const AT_ONCE: i32 = 10;
+/// The time that earns one more of them.
+const EARN: Duration = Duration::from_secs(5);
+/// The pause after the first pass with a failure. Each further one in a row doubles it.
+const RETRY: Duration = Duration::from_secs(1);
+/// The longest pause after failures.
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
+
+/// Keeps a component that ends again and again, or an effect that fails again and again, from filling a machine with
+/// attempts. Pure: it is told how much time went by.
+#[derive(Debug)]
+pub(crate) struct RetryPace {
+    /// Below zero while the pause for the last pass is not over.
+    left: i32,
+    earned: Duration,
+    failures: u32,
+}
+
+impl RetryPace {
+    pub(crate) fn new() -> Self {
+        Self { left: AT_ONCE, earned: Duration::ZERO, failures: 0 }
+    }
+
+    /// How long the next pass has to wait whatever happens, after one with so many effects and failures.
+    pub(crate) fn after(&mut self, effects: usize, failures: usize, elapsed: Duration) -> Duration {
+        self.earn(elapsed);
+        if failures > 0 {
+            self.failures += 1;
+            return RETRY.saturating_mul(1 << (self.failures - 1).min(8)).min(LONGEST_RETRY);
+        }
+        self.failures = 0;
+        if effects == 0 {
+            return Duration::ZERO;
+        }
+        self.left -= 1;
+        EARN.saturating_mul(self.left.min(0).unsigned_abs()).saturating_sub(self.earned)
+    }
+
+    fn earn(&mut self, elapsed: Duration) {
+        self.earned += elapsed;
+        while self.earned >= EARN {
+            self.earned -= EARN;
+            self.left = (self.left + 1).min(AT_ONCE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOMENT: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn a_birth_is_not_held_up() {
+        let mut pace = RetryPace::new();
+        assert!((0..AT_ONCE).all(|_| pace.after(3, 0, MOMENT).is_zero()));
+    }
+
+    #[test]
+    fn what_ends_again_and_again_is_started_once_in_a_while() {
+        let mut pace = RetryPace::new();
+        let mut pause = Duration::ZERO;
+        let took: Duration = (0..100)
+            .map(|_| {
+                let elapsed = pause + MOMENT;
+                pause = pace.after(1, 0, elapsed);
+                elapsed
+            })
+            .sum();
+        let paused = (100 - AT_ONCE - 1).unsigned_abs();
+        assert!(took >= EARN * (paused - 1) && took <= EARN * (paused + 1), "{took:?}");
+    }
+
+    #[test]
+    fn failures_in_a_row_double_the_pause_up_to_a_bound() {
+        let mut pace = RetryPace::new();
+        let pauses: Vec<u64> = (0..7).map(|_| pace.after(1, 1, MOMENT).as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
+        assert!(pace.after(1, 0, MOMENT).is_zero());
+        assert_eq!(pace.after(0, 1, MOMENT), RETRY);
+    }
+}

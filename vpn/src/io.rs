@@ -1,0 +1,11 @@
+//! What touches the machine: its clock, UDP sockets and TUN devices.
+
+mod clock;
+mod tun;
+mod udp;
+
+pub use self::clock::SystemClock;
+pub(crate) use self::tun::Tun;
+pub use self::tun::TunError;
+pub use self::udp::BindError;
+pub(crate) use self::udp::{ReceiveBuffers, Socket, Sockets};

@@ -1,0 +1,10 @@
+//! Requests to the kernel over netlink: interfaces, addresses, routes and its own WireGuard.
+
+#[cfg(test)]
+pub(crate) mod encoding;
+pub(crate) mod generic;
+pub mod interface;
+mod socket;
+
+pub use self::socket::NetlinkError;
+pub(crate) use self::socket::{NetlinkSocket, exchange};

@@ -1,0 +1,142 @@
+//! A data path without an interface: packets go from peer to peer inside the process, and those for its own addresses to a TCP/IP
+//! stack inside the process too. It needs one UDP port and no privilege.
+
+mod end;
+mod stack;
+mod stream;
+mod wire;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use self::end::{SharedStack, StackEnd};
+pub use self::stream::{Dialer, RelayListener, RelayStream, StreamKeepalive};
+use crate::core::{Config, Core, PacketRoute};
+use crate::data_path::{DataPath, DataPathError, DataPathKind};
+use crate::device::{DeviceInner, StartError, random_seed, spawn, stop};
+use crate::io::{Sockets, SystemClock};
+use crate::key::{PrivateKey, PublicKey};
+use crate::limits::CoreLimits;
+use crate::output::VpnEvent;
+use crate::peers::{PeerChange, PeerSet};
+use crate::stats::PeerStats;
+use crate::uapi;
+
+/// What a relay is made with.
+#[derive(Debug, Clone)]
+pub struct RelayConfig {
+    /// A name for status and logs.
+    pub name: String,
+    /// Our identity, if it is known by now.
+    pub private_key: Option<PrivateKey>,
+    /// The outer port, 0 for any.
+    pub listen_port: u16,
+    /// Our inner addresses, eight at most.
+    pub addresses: Vec<IpAddr>,
+    /// Largest inner packet.
+    pub mtu: u16,
+    /// Bounds.
+    pub limits: CoreLimits,
+}
+
+/// A relay. It is up until it is dropped.
+pub struct Relay {
+    name: String,
+    shared: Arc<DeviceInner>,
+    stack: Arc<SharedStack>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Relay {
+    /// Starts to relay.
+    pub fn start(config: RelayConfig) -> Result<Self, StartError> {
+        let sockets = Sockets::bind(config.listen_port, 0).map_err(StartError::Bind)?;
+        let now = SystemClock.now();
+        let core = Core::new(
+            Config {
+                private_key: config.private_key,
+                route: PacketRoute::Relay(config.addresses.clone()),
+                mtu: config.mtu.into(),
+            },
+            config.limits,
+            random_seed(),
+            now,
+        );
+        let shared = DeviceInner::new(core, sockets, 0).map_err(StartError::Thread)?;
+        let stack = SharedStack::new(Arc::clone(&shared), &config.addresses, config.mtu.into(), now);
+        let end = StackEnd::new(Arc::clone(&stack));
+        let thread = spawn(Arc::clone(&shared), end, &config.name)?;
+        Ok(Self { name: config.name, shared, stack, thread: Some(thread) })
+    }
+
+    /// Opens and takes TCP connections inside the VPN.
+    #[must_use]
+    pub fn dialer(&self) -> Dialer {
+        Dialer::new(Arc::clone(&self.stack))
+    }
+
+    /// Serves the socket by which `wg` sees and sets the relay.
+    pub fn serve(&self, socket: PathBuf) -> Result<uapi::UapiServer, uapi::ServeError> {
+        uapi::UapiServer::start(socket, Arc::clone(&self.shared))
+    }
+
+    /// Brings the peers to what is wanted, and returns what had to change.
+    #[expect(clippy::must_use_candidate, reason = "what changed is for a log")]
+    pub fn set_peers(&self, wanted: &PeerSet) -> Vec<PeerChange> {
+        let changes = self.shared.core().set_peers(wanted, SystemClock.now());
+        self.shared.wake();
+        changes
+    }
+
+    /// What happens to peers from now on, for one watcher. It misses events that it is too slow
+    /// for: [`Self::stats`] tells how things are.
+    #[must_use]
+    pub fn watch(&self) -> tokio::sync::mpsc::Receiver<VpnEvent> {
+        self.shared.watch()
+    }
+
+    /// What is known of each peer, ordered by key.
+    #[must_use]
+    pub fn stats(&self) -> Vec<PeerStats> {
+        self.shared.core().stats().collect()
+    }
+
+    /// Our name among peers, if our identity is known.
+    #[must_use]
+    pub fn public_key(&self) -> Option<PublicKey> {
+        self.shared.core().private_key().map(PrivateKey::public)
+    }
+
+    /// The outer port.
+    #[must_use]
+    pub fn listen_port(&self) -> u16 {
+        self.shared.sockets().port
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        stop(&self.shared, &mut self.thread);
+        self.stack.close();
+    }
+}
+
+impl DataPath for Relay {
+    fn kind(&self) -> DataPathKind {
+        DataPathKind::Relay
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn set_peers(&mut self, wanted: &PeerSet) -> Result<Vec<PeerChange>, DataPathError> {
+        Ok(Relay::set_peers(self, wanted))
+    }
+
+    fn stats(&mut self) -> Result<Vec<PeerStats>, DataPathError> {
+        Ok(Relay::stats(self))
+    }
+}
