@@ -1,5 +1,7 @@
 //! `Hypervisor`: a machine that the user brings.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
@@ -8,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Newer, Time, condition,
     machine::{Amount, Disk, MachineState, sha256_hex},
-    name::{HypervisorName, InstallationId},
+    name::{ClusterId, ComponentName, HypervisorName, InstallationId},
 };
 
 /// The finalizer that keeps a deleted Hypervisor in a management cluster for as long as something relies on the machine.
@@ -311,6 +313,10 @@ pub struct HypervisorStatus {
     /// Who its agent is on its network. None: its certificates are files that somebody else keeps, or it is on none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentStatus>,
+    /// Clusters that were deleted while the machine was lost (`keelway.dev/lost`), by id. If the machine returns, what it holds of them is
+    /// removed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub abandoned: BTreeMap<ClusterId, AbandonedCluster>,
     /// `Ready`: the machine answers, obeys this installation and can run components. `Enrolled`: its agent has a certificate of this
     /// installation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -319,6 +325,17 @@ pub struct HypervisorStatus {
     /// Fields of a newer release.
     #[serde(skip)]
     pub newer: Newer,
+}
+
+/// A cluster that was deleted while a machine was lost.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AbandonedCluster {
+    /// Its namespace and name: `default/c1`.
+    pub cluster: String,
+    /// The etcd members that may have data on the machine, with etcd's ids. The data of no other member is removed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub members: BTreeMap<ComponentName, String>,
 }
 
 /// Who the agent of a machine is on its network, by the token that it was enrolled with or is to be.

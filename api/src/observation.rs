@@ -41,11 +41,12 @@ pub struct Observation {
 /// The answer of a health check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ComponentHealth {
-    /// It answers, and says that it is well.
+    /// It responds that it is healthy.
     Healthy,
-    /// It does not, and why, in words for people.
+    /// It responds that it is not healthy. The text is for people.
     Unhealthy(String),
-    /// It did not answer in time, and why. On a busy machine it may work all the same.
+    /// No response came, and the text says why: a deadline, a connection that failed, a certificate that has expired. The component may
+    /// work all the same. One that hangs is stopped by its agent's liveness check.
     NoAnswer(String),
 }
 

@@ -19,7 +19,7 @@ use keelway_api::{
 
 use crate::{
     PassObservation, Waiting,
-    deletion::{data_removals, keeps_running},
+    deletion::{abandoned_removals, data_removals, is_abandoned, keeps_running},
     plan::{Plan, WaitKind},
     pod::{MissingKey, PodInputs},
     replacement_turns::ReplacementTurns,
@@ -79,7 +79,8 @@ impl<'a> Configs<'a> {
         let is_looked_after =
             |id: &ClusterId| self.looked_after.contains(id) && !unbuildable.iter().any(|(tenant, _)| tenant == id);
         let digests = pods.iter().map(|(name, pod)| (name.clone(), pod.content_digest())).collect();
-        let (config, fence) = composed(of, is_looked_after, (&digests, &self.removals(name)), self.term)?;
+        let is_known = |id: &ClusterId| self.documents.clusters.values().any(|cluster| cluster.id() == Some(id));
+        let (config, fence) = composed(of, (is_looked_after, is_known), (&digests, &self.removals(name)), self.term)?;
         let waiting = unbuildable.into_iter().map(|(_, waiting)| waiting).collect();
         Some((MachineConfig { pods, ..config }, fence, waiting))
     }
@@ -246,17 +247,18 @@ impl DesiredPods {
 }
 
 /// The config of a machine that was seen, still without its pods, which are all that its clusters want and have these digests.
-/// `is_looked_after` tells whether what there is of a cluster beside them is to go, `term` is the driver's. The second is the number and
-/// the digest of the whole config: where they are not written down yet, they have to be saved before the machine takes it.
+/// `is_looked_after` is true if what there is of a cluster beside them is to go, `is_known` if there is such a cluster. `term` is the
+/// driver's. The second is the number and the digest of the whole config: where they are not written down yet, they have to be saved
+/// before the machine takes it.
 #[must_use]
 pub fn machine_config(
     document: &Hypervisor,
     state: &MachineState,
-    is_looked_after: impl Fn(&ClusterId) -> bool,
+    (is_looked_after, is_known): (impl Fn(&ClusterId) -> bool, impl Fn(&ClusterId) -> bool),
     wanted: (&BTreeMap<PodName, Digest>, &BTreeMap<PodName, DataRemoval>),
     term: u64,
 ) -> Option<(MachineConfig, Applied)> {
-    composed((document, state), is_looked_after, wanted, term)
+    composed((document, state), (is_looked_after, is_known), wanted, term)
 }
 
 /// Tells what every machine that could be seen should hold, once all keys of a plan are minted: one machine after the
@@ -333,21 +335,24 @@ fn wanted(
 /// The config of a machine without its pods. What there is of clusters that are not looked after, beside these pods, is left alone.
 fn composed(
     (document, state): (&Hypervisor, &MachineState),
-    is_looked_after: impl Fn(&ClusterId) -> bool,
+    (is_looked_after, is_known): (impl Fn(&ClusterId) -> bool, impl Fn(&ClusterId) -> bool),
     (pods, removals): (&BTreeMap<PodName, Digest>, &BTreeMap<PodName, DataRemoval>),
     term: u64,
 ) -> Option<(MachineConfig, Applied)> {
     let installation = document.status.as_ref()?.installation.clone()?;
     let format = ConfigFormat::understood_by(state.formats)?;
-    let mut others: BTreeSet<_> =
-        state.clusters().filter(|id| !is_looked_after(id) && has_more(state, id, pods)).collect();
+    let is_abandoned = |id: &ClusterId| is_abandoned(document, id) && !is_known(id);
+    let is_left = |id: &ClusterId| !is_looked_after(id) && !is_abandoned(id) && has_more(state, id, pods);
+    let mut others: BTreeSet<_> = state.clusters().filter(is_left).collect();
+    let removals: BTreeMap<_, _> =
+        removals.clone().into_iter().chain(abandoned_removals(document, is_abandoned)).collect();
     if format == ConfigFormat::One {
-        others.extend(clusters_with_kept_data(state, (pods, removals)));
+        others.extend(clusters_with_kept_data(state, (pods, &removals)));
     }
-    let digest = config_digest(format, &installation, pods, (&others, removals));
+    let digest = config_digest(format, &installation, pods, (&others, &removals));
     let fence = fenced(digest, term_for(state, term), document, state)?;
     let (term, generation) = (fence.term, fence.generation);
-    let (pods, removals) = (BTreeMap::new(), removals.clone());
+    let pods = BTreeMap::new();
     Some((MachineConfig { format, installation, term, generation, pods, others, removals }, fence))
 }
 

@@ -30,7 +30,7 @@ pub fn check_config(
     let lost = lost
         .into_iter()
         .map(|what| Violation { invariant: "a placed component is in the config of its machine", what });
-    let unordered = unordered_removals(documents, config);
+    let unordered = unordered_removals(documents, machine, config);
     let unordered = unordered
         .map(|what| Violation { invariant: "the data of a member is removed by an order in the documents", what });
     let unknown = (config.format.number() < state.formats.first || config.format.number() > state.formats.last)
@@ -62,9 +62,19 @@ fn lost_components(
     lost
 }
 
-fn unordered_removals<'a>(documents: &'a Documents, config: &'a MachineConfig) -> impl Iterator<Item = String> + 'a {
+fn unordered_removals<'a>(
+    documents: &'a Documents,
+    machine: &'a HypervisorName,
+    config: &'a MachineConfig,
+) -> impl Iterator<Item = String> + 'a {
     let unordered = config.removals.iter().filter(|(pod, removal)| {
         let cluster = documents.clusters.values().find(|cluster| cluster.id() == Some(&pod.cluster));
+        if cluster.is_none() {
+            let status = documents.hypervisors.get(machine).and_then(|machine| machine.status.as_ref());
+            let abandoned = status.and_then(|status| status.abandoned.get(&pod.cluster));
+            return abandoned.and_then(|abandoned| abandoned.members.get(&pod.component)) != Some(&removal.member)
+                || removal.reason != RemovalReason::ClusterDeleted.as_str();
+        }
         let store =
             cluster.filter(|cluster| cluster.deleted()).and_then(|cluster| cluster.status.as_ref()?.etcd.as_ref());
         let member = store.and_then(|store| store.members.get(&pod.component));

@@ -1,20 +1,20 @@
 //! Deleted clusters: their machines are cleaned first, their documents go last.
 
 use alloc::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     format,
     string::{String, ToString},
     vec::Vec,
 };
 
 use keelway_api::{
-    Cluster, Documents, Time,
+    Cluster, Documents, Hypervisor, Time,
     cluster::RemovalReason,
     component::ComponentSpec,
     condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
-    hypervisor::LOST_ANNOTATION,
+    hypervisor::{AbandonedCluster, HypervisorStatus, LOST_ANNOTATION},
     machine::{DataRemoval, MachineState},
-    name::{ClusterId, ClusterRef, HypervisorName, PodName},
+    name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
     role::Role,
 };
 
@@ -40,6 +40,7 @@ pub(crate) fn plan_deletions(plan: &mut Plan, world: &ValidatedDocuments, seen: 
         }
         let left = RemainingMachines::of(&plan.documents, seen, &id);
         if left.is_nothing() {
+            abandon(&mut plan.documents, seen, (&name, &id));
             plan.documents.remove_cluster(&name, &id);
             plan.decisions.push(Decision::RemoveCluster { cluster: name.to_string() });
             continue;
@@ -57,6 +58,56 @@ pub(crate) fn plan_deletions(plan: &mut Plan, world: &ValidatedDocuments, seen: 
             condition::set(conditions, "Deleting", left.verdict(), generation, now);
         }
     }
+}
+
+/// Records on each lost machine that the cluster is deleted: the machine may return with components of it, keys included.
+fn abandon(documents: &mut Documents, seen: &PassObservation, (name, id): (&ClusterRef, &ClusterId)) {
+    let status = documents.clusters.get(name).and_then(|cluster| cluster.status.as_ref());
+    let store = status.and_then(|status| status.etcd.as_ref());
+    let members: BTreeMap<ComponentName, String> = store
+        .into_iter()
+        .flat_map(|store| &store.members)
+        .map(|(name, member)| (name.clone(), member.id.clone()))
+        .collect();
+    let placed: BTreeMap<ComponentName, HypervisorName> = documents
+        .components_of(id)
+        .map(|(pod, component)| (pod.component.clone(), component.spec.hypervisor.clone()))
+        .collect();
+    let is_silent = |machine: &&HypervisorName| seen.machine(machine).is_none() && is_machine_lost(documents, machine);
+    let lost: Vec<HypervisorName> = documents.hypervisors.keys().filter(is_silent).cloned().collect();
+    for machine in lost {
+        let may_be_here = |member: &ComponentName| placed.get(member).is_none_or(|place| *place == machine);
+        let members = members.iter().filter(|(member, _)| may_be_here(member));
+        let members = members.map(|(member, id)| (member.clone(), id.clone())).collect();
+        let abandoned = AbandonedCluster { cluster: name.to_string(), members };
+        if let Some(document) = documents.hypervisors.get_mut(&machine) {
+            document.status.get_or_insert_default().abandoned.insert(id.clone(), abandoned);
+        }
+    }
+}
+
+/// The orders to remove the data of members of these clusters, which were deleted while the machine was lost.
+pub(crate) fn abandoned_removals(
+    machine: &Hypervisor,
+    which: impl Fn(&ClusterId) -> bool,
+) -> impl Iterator<Item = (PodName, DataRemoval)> {
+    let abandoned = machine.status.iter().flat_map(|status| &status.abandoned);
+    abandoned.filter(move |(id, _)| which(id)).flat_map(|(cluster, abandoned)| {
+        abandoned.members.iter().map(|(component, member)| {
+            let pod = PodName { cluster: cluster.clone(), component: component.clone() };
+            (pod, DataRemoval { member: member.clone(), reason: RemovalReason::ClusterDeleted.as_str().to_string() })
+        })
+    })
+}
+
+/// Whether the cluster was deleted while the machine was lost.
+pub(crate) fn is_abandoned(machine: &Hypervisor, id: &ClusterId) -> bool {
+    machine.status.as_ref().is_some_and(|status| status.abandoned.contains_key(id))
+}
+
+/// Forgets the deleted clusters of which nothing is left on a machine that has returned.
+pub(crate) fn forget_abandoned(status: &mut HypervisorStatus, state: &MachineState) {
+    status.abandoned.retain(|id, _| holds(state, id));
 }
 
 /// Writes down that the data of all members of a deleted cluster goes. Machines remove the data of no other member.

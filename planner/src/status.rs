@@ -26,6 +26,7 @@ use keelway_api::{
 use crate::{
     ComponentHealth, MachineRefusal, PassObservation,
     certificates::OverdueCertificates,
+    deletion::forget_abandoned,
     plan::{Connections, Plan, PlanScope, WaitKind, Waiting, full_disk, silent_runtime},
     store_creation,
     text::{count, listed},
@@ -115,6 +116,7 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: PlanScope<'_>, seen: &PassObs
             note(status, (name, seen), part, now);
         }
         if let Some(ObservedValue::Known(state)) = found {
+            forget_abandoned(status, state);
             let waits =
                 || verdict(ConditionStatus::True, ConditionReason::DiskFull, format!("waits for {}", full_disk()));
             let says = state.disk_pressure.then(waits);

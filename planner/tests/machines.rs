@@ -20,7 +20,7 @@ use keelway_api::{
 };
 use keelway_planner::{
     CertificateSeen, ComponentHealth, HIGHEST_NUMBER, MachineRefusal, MintRequest, PassObservation, Plan, Waiting,
-    identify, invariants, machine_config, machine_configs, note_issued, plan, refuse, wait_for_clock,
+    check_config, identify, invariants, machine_config, machine_configs, note_issued, plan, refuse, wait_for_clock,
 };
 use model::{empty, mint};
 
@@ -591,7 +591,8 @@ fn numbers(world: &World, term: u64) -> BTreeSet<(u64, u64)> {
         let state = world.seen.machines[&name].known()?;
         let document = &world.documents.hypervisors[&name];
         let digests = config.pods.iter().map(|(name, pod)| (name.clone(), pod.content_digest())).collect();
-        let (config, _) = machine_config(document, state, |id| known.contains(id), (&digests, &config.removals), term)?;
+        let is_known = |id: &ClusterId| known.contains(id);
+        let (config, _) = machine_config(document, state, (is_known, is_known), (&digests, &config.removals), term)?;
         Some((config.term, config.generation))
     };
     configs.into_iter().filter_map(number).collect()
@@ -916,4 +917,55 @@ fn a_deleted_cluster_waits_for_a_machine_until_that_is_lost() {
     world.documents = plan.documents;
     delete(&mut world, "hv-1");
     assert_eq!(world.plan_unchecked().documents.hypervisors.len(), 2);
+}
+
+/// It may hold keys of the cluster's authorities.
+#[test]
+fn a_lost_machine_that_returns_is_cleaned_of_clusters_that_were_deleted_meanwhile() {
+    let mut world = World::new();
+    let _ = (world.pass(), world.pass());
+    let id = world.documents.clusters.values().next().unwrap().id().unwrap().clone();
+    let here = world.documents.components.iter().filter(|(_, one)| one.spec.hypervisor.as_str() == "hv-1");
+    let here: Vec<PodName> = here.map(|(pod, _)| pod.clone()).collect();
+    let member = here.iter().find(|pod| pod.component.as_str().starts_with("etcd-")).unwrap().clone();
+    let mut left = empty();
+    left.data.insert(format!("{member}/data"), DataState { marked: true, used: true });
+    left.sandboxes.extend(here.iter().map(|pod| SandboxState {
+        id: pod.component.to_string(),
+        pod: pod.clone(),
+        attempt: 0,
+        digest: "d".into(),
+        ready: true,
+    }));
+    world.documents.clusters.values_mut().next().unwrap().metadata.deletion_timestamp =
+        Some(Time(Timestamp::UNIX_EPOCH));
+    let lost = world.documents.hypervisors.get_mut(&"hv-1".parse().unwrap()).unwrap();
+    lost.metadata.annotations.get_or_insert_default().insert(LOST_ANNOTATION.to_owned(), "true".to_owned());
+    for (name, state) in world.seen.machines.iter_mut() {
+        let is_lost = name.as_str() == "hv-1";
+        let seen = if is_lost { ObservedValue::unreachable("no route") } else { ObservedValue::Known(empty()) };
+        *state = seen.into();
+    }
+    world.documents = world.plan_unchecked().documents;
+    world.documents = world.plan_unchecked().documents;
+    assert!(world.documents.clusters.is_empty());
+    let abandoned = |world: &World| {
+        let status = world.documents.hypervisors[&"hv-1".parse().unwrap()].status.clone().unwrap();
+        status.abandoned.into_iter().map(|(id, abandoned)| (id, abandoned.cluster)).collect::<Vec<_>>()
+    };
+    assert_eq!(abandoned(&world), [(id.clone(), "c1".to_owned())]);
+
+    // It returns with all that it had.
+    world.seen.machines.insert("hv-1".parse().unwrap(), ObservedValue::Known(left.clone()));
+    world.documents = world.plan_unchecked().documents;
+    assert_eq!(abandoned(&world).len(), 1, "it is recorded until nothing is left");
+    let config = machine_configs(&world.documents, &world.seen).unwrap().remove(&"hv-1".parse().unwrap()).unwrap();
+    assert!(config.pods.is_empty() && config.others.is_empty(), "all of it goes: {:?}", config.others);
+    assert!(config.removals.contains_key(&member), "{:?}", config.removals);
+    let name = "hv-1".parse().unwrap();
+    assert_eq!(check_config(&world.documents, (&name, &left), &config, |_| false), []);
+
+    world.seen.machines.insert(name, ObservedValue::Known(empty()));
+    world.documents = world.plan_unchecked().documents;
+    assert_eq!(abandoned(&world), []);
 }

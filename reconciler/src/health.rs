@@ -34,7 +34,8 @@ pub(crate) async fn ask(
     match tokio::time::timeout(ANSWER, get(machines, clients, documents, probe)).await {
         Ok(Ok(StatusCode::OK)) => ComponentHealth::Healthy,
         Ok(Ok(status)) => ComponentHealth::Unhealthy(format!("{} answers {status}", probe.path)),
-        Ok(Err(error)) => ComponentHealth::Unhealthy(root_cause(error.as_ref())),
+        // An expired certificate or a connection that fails does not show that the component is down.
+        Ok(Err(error)) => ComponentHealth::NoAnswer(root_cause(error.as_ref())),
         Err(_) => ComponentHealth::NoAnswer(format!("{} does not answer within {} s", probe.path, ANSWER.as_secs())),
     }
 }

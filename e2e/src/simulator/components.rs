@@ -27,7 +27,7 @@ impl Components for SimulatedComponents {
         });
         let health = match asked.await {
             Ok(()) => ComponentHealth::Healthy,
-            Err(refused) => ComponentHealth::Unhealthy(refused.to_string()),
+            Err(refused) => ComponentHealth::NoAnswer(refused.to_string()),
         };
         self.0.world().pass.seen.health.insert(probe.component.clone(), health.clone());
         health

@@ -574,7 +574,7 @@ impl Components for Fleet {
         self.called();
         self.asked.lock().unwrap().insert((self.saves.load(Ordering::Relaxed), probe.component.clone()));
         let runs = self.machines[&probe.machine].model.lock().unwrap().state.runs(&probe.component);
-        if runs { ComponentHealth::Healthy } else { ComponentHealth::Unhealthy("connection refused".to_owned()) }
+        if runs { ComponentHealth::Healthy } else { ComponentHealth::NoAnswer("connection refused".to_owned()) }
     }
 
     async fn bindings(&self, _: &Documents, _: &ClusterId) -> ObservedValue<String> {
