@@ -1,7 +1,7 @@
-//! How the decision grows: ten clusters a machine, up to 10,000 clusters on 1,000 machines.
+//! Measures how decisions scale, with ten clusters for each machine: up to 10,000 clusters on 1,000 machines.
 //!
-//! `cargo bench -p keelway-planner --bench scale` prints a Markdown table: from nothing, and with nothing to do. A decision
-//! waits for nothing, so its time on a processor is what it takes where nobody else wants one; the wall clock is beside it.
+//! `cargo bench -p keelway-planner --bench scale` prints a Markdown table: the creation of all clusters, and passes with nothing to do. A
+//! decision does not wait, so its processor time is its duration on an idle machine. The table has the wall-clock time beside it.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -31,14 +31,14 @@ use keelway_planner::{
 };
 use model::{apply, identified, mint};
 
-/// That of `keelway`.
+/// As in `keelway`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Machines; a tenth of them is public.
+/// Numbers of machines. A tenth of them is public.
 const SIZES: [usize; 4] = [125, 250, 500, 1000];
 const CLUSTERS_PER_MACHINE: usize = 10;
-/// Passes until everything is born and settled, at most.
+/// The limit of passes until every cluster is created and settled.
 const MOST_PASSES: usize = 12;
 
 fn main() {
@@ -64,7 +64,7 @@ fn main() {
     }
 }
 
-/// How long something took.
+/// The duration of an operation.
 #[derive(Default)]
 struct Took {
     on_a_processor: Duration,
@@ -81,7 +81,7 @@ impl Took {
     }
 }
 
-/// How long this thread has run, without the time that it was kept from a processor.
+/// The time that this thread has run on a processor. Time in which it waited for a processor does not count.
 fn ran() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// One pass, and how long its decisions took: what to ask, the plan, and what each machine should hold.
+    /// One pass. Returns the duration of its decisions: probes, the plan, and the config of each machine.
     fn pass(&mut self, then: Then) -> (Plan, Took) {
         let seen = self.observe();
         let mut took = Took::default();
@@ -164,7 +164,7 @@ impl World {
         (plan, took)
     }
 
-    /// Passes until one has nothing to do; how long the next one takes.
+    /// Repeats passes until one has nothing to do, and returns the duration of the next one.
     fn settle(&mut self) -> Took {
         for _ in 0..MOST_PASSES {
             if self.is_idle(Then::Apply).is_some() {
@@ -174,7 +174,7 @@ impl World {
         unreachable!("it does not settle")
     }
 
-    /// What one changed document takes beside its decision: the part of its cluster, a world with the change, and what to write.
+    /// The work that one changed document causes besides its decision: the part of its cluster, the documents with the change, and what to write.
     fn change(&self) -> Took {
         let component = self.documents.components.keys().nth(self.documents.components.len() / 2).unwrap();
         let cluster = &self.documents.components[component].spec.cluster;
@@ -192,7 +192,7 @@ impl World {
         took
     }
 
-    /// How long a pass took, if it had nothing to do.
+    /// Returns the duration of a pass if the pass had nothing to do.
     fn is_idle(&mut self, then: Then) -> Option<Took> {
         let before = self.documents.clone();
         let (plan, took) = self.pass(then);
@@ -201,14 +201,14 @@ impl World {
     }
 }
 
-/// What becomes of the configs: machines that are as they should be are told nothing.
+/// Whether the machines apply their configs. Machines in their desired state are sent nothing.
 #[derive(Clone, Copy)]
 enum Then {
     Apply,
     Nothing,
 }
 
-/// Resident memory of this process, in bytes, with the model of all machines.
+/// The resident memory of this process in bytes, including the model of all machines.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

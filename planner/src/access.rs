@@ -1,4 +1,4 @@
-//! Access to the managed cluster: the pass's own identity and the first bindings.
+//! Access to managed clusters: the driver's identity and the first bindings.
 
 use alloc::{
     format,
@@ -26,26 +26,26 @@ use crate::{
     world::ValidatedDocuments,
 };
 
-/// The group of rights, and that of Keelway's own kinds.
+/// The API groups of RBAC and of Keelway's own kinds.
 const RBAC: &str = "rbac.authorization.k8s.io";
 const OWN: &str = "keelway.dev";
 
-/// The user of the pass inside a managed cluster.
+/// The driver's user in a managed cluster.
 pub(crate) const DRIVER: &str = "keelway:driver";
-/// The policy of what it may do about Secrets.
+/// The policy that limits what the driver may do with Secrets.
 const ONLY_TOKENS: &str = "keelway-driver-tokens";
-/// The user as which API servers ask kubelets.
+/// The user as which API servers connect to kubelets.
 pub(crate) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 /// The user of gateways.
 pub(crate) const GATEWAY: &str = "keelway:gateway";
-/// The group of administrators' kubeconfigs. Bound by RBAC, so that it can be taken away, unlike `system:masters`.
+/// The group of administrators' kubeconfigs. RBAC binds it, so its rights can be removed, unlike those of `system:masters`.
 pub const ADMIN_GROUP: &str = "keelway:cluster-admins";
-/// By whom API servers know what the pass applied.
+/// The field manager of what a pass applies.
 pub const OWNER: &str = "keelway";
-/// The annotation of our bindings that tells which ones stand.
+/// The annotation of our bindings that contains their digest.
 pub const BINDINGS_DIGEST: &str = "keelway.dev/digest";
 
-/// Where and as whom the pass talks to a managed cluster.
+/// How a pass reaches the API of a managed cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterAccess {
     /// The machine from which to dial.
@@ -54,11 +54,11 @@ pub struct ClusterAccess {
     pub address: SocketAddr,
     /// The name that its certificate must hold.
     pub server_name: &'static str,
-    /// The Secret of the authority: `bundle.crt` verifies the server, `active.key` can sign a client.
+    /// The Secret of the authority: `bundle.crt` verifies the server, and `active.key` can sign a client certificate.
     pub authority: SecretName,
 }
 
-/// Every API server of a cluster, those that were ready first, then by name.
+/// Returns the access to every API server of a cluster. Those with the condition `Ready` are first, then by name.
 #[must_use]
 pub fn access(documents: &Documents, id: &ClusterId) -> Vec<ClusterAccess> {
     let servers = documents.components_of(id).filter(|(_, component)| component.spec.role == Role::KubeApiserver);
@@ -83,24 +83,24 @@ fn is_ready(component: &Component) -> bool {
     component.status.as_ref().is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
 }
 
-/// The pass's own identity in a cluster.
+/// Returns the driver's identity in a cluster.
 #[must_use]
 pub fn driver_identity(id: &ClusterId) -> CertificateReference {
     CertificateReference { secret: SecretName::of(id, DRIVER_SECRET), name: "client" }
 }
 
-/// A digest of all that [`first_bindings`] gives.
+/// Returns a digest of everything in [`first_bindings`].
 #[must_use]
 pub fn bindings_digest() -> String {
     let own = Value::from(own_access()).to_string();
     sha256_hex([own.as_str(), worker::CLUSTER_CONTROLLER_ROLE, WORKER_CRDS_DIGEST].concat().as_bytes())
 }
 
-/// What a cluster gets from the pass, once: for server-side apply, in stages of which each relies on those before it. The last
-/// one tells with [`BINDINGS_DIGEST`] that all are there.
+/// Returns what a pass applies to a cluster with server-side apply, in stages. Each stage relies on the stages before it. The last stage
+/// carries [`BINDINGS_DIGEST`], which shows that all stages are applied.
 ///
-/// The kinds of workers are among them, so that gateways have something to watch also where no cluster-controller runs, which
-/// looks after them otherwise. They are applied in its name. Each object is applied by whom its label [`worker::MANAGED_BY`] tells.
+/// The kinds of workers are included, so that gateways have something to watch if no cluster-controller runs, which otherwise maintains them.
+/// They are applied in its name: the field manager of an object is its label [`worker::MANAGED_BY`].
 #[must_use]
 pub fn first_bindings() -> [Vec<Value>; 3] {
     let mut rights = own_access();
@@ -113,7 +113,7 @@ pub fn first_bindings() -> [Vec<Value>; 3] {
         object.get("kind").and_then(Value::as_str) == Some("ClusterRoleBinding")
             && object.pointer("/metadata/name").and_then(Value::as_str) == Some(DRIVER)
     });
-    // API servers make these by themselves, a moment after they are ready.
+    // API servers create these by themselves a moment after they are ready.
     let namespaces = ["default", "kube-public", "kube-system"];
     let namespace = |name| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
     let kinds = worker_crds().into_iter().filter_map(|kind| serde_json::to_value(kind).ok());
@@ -128,19 +128,19 @@ fn annotate(object: &mut Value, digest: &str) {
     }
 }
 
-/// The rights of people, of API servers, of gateways and of the pass.
+/// The rights of administrators, API servers, gateways and the driver.
 fn own_access() -> Vec<Value> {
     let driver = json!([
         rule(RBAC, &["clusterrolebindings"], &["get"], &[DRIVER]),
-        // Workers that are evicted, and what is told of them.
+        // Evicted workers, and what is recorded about them.
         rule(OWN, &["tombstones"], &["get", "list", "create"], &[]),
         rule(OWN, &["wireguardpeers"], &["get", "list", "delete"], &[]),
-        // Which token a worker joined with, and whether it is one without a peer.
+        // With which token a worker joined, and whether it has no peer.
         rule(OWN, &["workeridentities"], &["get", "list"], &[]),
         rule("", &["nodes"], &["get", "list", "delete"], &[]),
     ]);
-    // Bootstrap tokens, which have no kind of their own and no names that are known beforehand: what is made and deleted is
-    // narrowed by a policy, what is read cannot be.
+    // Bootstrap tokens have no kind of their own, and their names are not known beforehand. A policy limits which Secrets the driver
+    // creates and deletes. Reads cannot be limited.
     let tokens = json!([rule("", &["secrets"], &["get", "list", "create", "delete"], &[])]);
     let gateway = json!([rule(OWN, &["wireguardpeers"], &["get", "list", "watch"], &[])]);
     vec![
@@ -168,7 +168,7 @@ fn own_access() -> Vec<Value> {
     ]
 }
 
-/// Of Secrets, the pass makes and deletes bootstrap tokens and nothing else.
+/// Of Secrets, the driver creates and deletes bootstrap tokens and nothing else.
 fn only_tokens() -> Value {
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -233,7 +233,7 @@ pub(crate) fn serves(documents: &Documents, id: &ClusterId, seen: &PassObservati
     servers.any(|(pod, _)| seen.healthy(pod))
 }
 
-/// Asks for the first bindings where an API server is ready and says that they are not there, or not these.
+/// Requests the first bindings if an API server is ready and reports that they are missing or differ.
 pub(crate) fn plan_bindings(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation) {
     let wanted = bindings_digest();
     for (name, id, _) in world.reconciled_clusters() {
@@ -253,13 +253,13 @@ pub(crate) fn plan_bindings(plan: &mut Plan, world: &ValidatedDocuments, seen: &
     }
 }
 
-/// The subject of an administrator's certificate of this name.
+/// Returns the subject of an administrator's certificate with this name.
 #[must_use]
 pub fn administrator(name: &str) -> CertificateSubject {
     client(name, &[ADMIN_GROUP])
 }
 
-/// The subject that applies the first bindings, before any other has a right to.
+/// Returns the subject that applies the first bindings, before any other subject has the right to.
 #[must_use]
 pub fn first_administrator() -> CertificateSubject {
     client("keelway:first-bindings", &["system:masters"])

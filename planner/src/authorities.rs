@@ -1,5 +1,5 @@
-//! Authorities whose lives are over. Nothing that such an authority signed is believed any more, and it signs nothing: its cluster reports
-//! that, and all others go on.
+//! Authorities that have ended. Nothing that such an authority signed is valid any more, and it signs nothing. Its cluster reports that, and
+//! all other clusters continue.
 
 use alloc::{format, string::ToString, vec::Vec};
 
@@ -19,12 +19,12 @@ use crate::{
     text::listed,
 };
 
-/// The certificate of the generation that signs.
+/// The name of the signing generation's certificate.
 const ACTIVE: &str = "active";
-/// The condition of a Cluster, which is there while it is not so.
+/// The condition of a Cluster. It exists only while an authority has ended.
 const VALID: &str = "AuthoritiesValid";
 
-/// Tells of each cluster with an authority that has ended.
+/// Reports each cluster with an authority that has ended.
 pub(crate) fn plan_authorities(plan: &mut Plan, seen: &PassObservation, now: Timestamp) {
     let names: Vec<ClusterRef> = plan.documents.clusters.keys().cloned().collect();
     for name in names {
@@ -34,7 +34,7 @@ pub(crate) fn plan_authorities(plan: &mut Plan, seen: &PassObservation, now: Tim
         let ended: Vec<_> = [KUBERNETES, ETCD, FRONT_PROXY, INFRASTRUCTURE].into_iter().filter_map(told).collect();
         let is_told =
             cluster.status.as_ref().is_some_and(|status| status.conditions.iter().any(|one| one.type_ == VALID));
-        // What stays as it is stays shared.
+        // A document that does not change stays shared.
         if ended.is_empty() && !is_told {
             continue;
         }
@@ -58,7 +58,7 @@ pub(crate) fn plan_authorities(plan: &mut Plan, seen: &PassObservation, now: Tim
     }
 }
 
-/// When the life of an authority ended, where it did.
+/// When the authority ended. None: it has not ended.
 pub(crate) fn ended(seen: &PassObservation, id: &ClusterId, secret: &str, now: Timestamp) -> Option<Timestamp> {
     let found = seen.certificates.get(&(SecretName::of(id, secret), ACTIVE.to_string()))?;
     Some(found.not_after).filter(|end| *end <= now)

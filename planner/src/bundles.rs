@@ -1,4 +1,4 @@
-//! Bundles of authorities: derived from the generations of a keyring where somebody removed them.
+//! Bundles of authorities and of keys: derived from the generations in their Secret if they are missing.
 
 use alloc::{string::ToString, vec::Vec};
 
@@ -12,12 +12,12 @@ use crate::{
     world::ValidatedDocuments,
 };
 
-/// The bundle of an authority.
+/// The key of an authority's bundle in its Secret.
 const AUTHORITIES: &str = "bundle.crt";
-/// The order of a bundle.
+/// The order of generations in a bundle.
 const GENERATIONS: [&str; 3] = ["active", "next", "previous"];
 
-/// Writes each bundle of a cluster that is missing and follows from what its Secret still has.
+/// Restores each missing bundle of a cluster that can be derived from the other values of its Secret.
 pub(crate) fn restore_bundles(plan: &mut Plan, world: &ValidatedDocuments) {
     for (cluster, id, _) in world.reconciled_clusters() {
         for found in missing(plan, id) {
@@ -26,7 +26,7 @@ pub(crate) fn restore_bundles(plan: &mut Plan, world: &ValidatedDocuments) {
     }
 }
 
-/// The same for the authority of the installation.
+/// Restores the bundle of the installation's authority in the same way.
 pub(crate) fn restore_bundle_of_installation(plan: &mut Plan) {
     let Some(id) = plan.documents.installation() else { return };
     let (owner, name) = (id.namespace(), installation_authority(id));
@@ -57,7 +57,7 @@ fn missing(plan: &Plan, id: &ClusterId) -> Vec<(SecretName, &'static str, ByteSt
     found.collect()
 }
 
-/// The bundle of a Secret that has its active generation and no bundle.
+/// The bundle of a Secret. None: the Secret has a bundle, or lacks its active generation.
 fn derived(secret: &Secret, bundle: &str, half: &str) -> Option<ByteString> {
     let data = secret.data.as_ref()?;
     let part = |generation: &str| data.get([generation, ".", half].concat().as_str());

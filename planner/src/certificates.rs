@@ -1,4 +1,4 @@
-//! Which keys and certificates a cluster wants, after "PKI certificates and requirements" of Kubernetes' documentation.
+//! The keys and certificates that a cluster needs, after "PKI certificates and requirements" of the Kubernetes documentation.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -27,28 +27,28 @@ use crate::{
     world::ValidatedDocuments,
 };
 
-/// The Secret of the authority that Kubernetes' own certificates come from.
+/// The Secret of the authority that signs Kubernetes' own certificates.
 pub const KUBERNETES: &str = "kubernetes-ca";
 /// The Secret of etcd's authority.
 pub(crate) const ETCD: &str = "etcd-ca";
 /// The Secret of the aggregation layer's authority.
 pub(crate) const FRONT_PROXY: &str = "front-proxy-ca";
-/// The Secret of the authority for everything between Keelway's own parts.
+/// The Secret of the authority for connections between Keelway's own programs.
 pub(crate) const INFRASTRUCTURE: &str = "infrastructure-ca";
 /// The Secret of the service-account key.
 pub(crate) const SERVICE_ACCOUNT: &str = "service-account";
 /// The Secret of the key that encrypts Secrets at rest.
 pub(crate) const ENCRYPTION: &str = keelway_api::documents::ENCRYPTION_SECRET;
-/// The Secret of the pass's own identity.
+/// The Secret of the driver's identity.
 pub const DRIVER_SECRET: &str = "driver";
 
 pub use keelway_api::worker::API_SERVER_NAME;
 
-/// The name that every gateway's certificate holds: who asks one knows it by its address only, which is no part of it.
+/// The DNS name in every gateway's certificate. A client knows a gateway by its address alone, which the certificate does not contain.
 pub(crate) const GATEWAY_NAME: &str = "gateway.keelway";
-/// Whom gateways let ask for connections.
+/// The common name of the clients from which gateways accept requests for connections.
 pub(crate) const EGRESS_NAME: &str = "keelway:egress";
-/// The key pair of a gateway within its Secret.
+/// The name of a gateway's key pair in its Secret.
 pub const WIREGUARD: &str = "wireguard";
 
 /// What a Secret of a cluster holds.
@@ -64,7 +64,7 @@ pub enum SecretContents {
     Certificates,
 }
 
-/// What the Secret of this name holds.
+/// Returns what the Secret with this name holds.
 #[must_use]
 pub fn holds(secret: &str) -> SecretContents {
     match secret {
@@ -75,7 +75,6 @@ pub fn holds(secret: &str) -> SecretContents {
     }
 }
 
-/// One certificate that is wanted.
 struct DesiredCertificate<'a> {
     secret: &'a str,
     name: &'static str,
@@ -83,16 +82,16 @@ struct DesiredCertificate<'a> {
     subject: CertificateSubject,
 }
 
-/// Certificates that paused clusters do without.
+/// The certificates that are due and not minted because the cluster is paused.
 pub(crate) type OverdueCertificates = BTreeMap<ClusterRef, Vec<String>>;
 
-/// What one certificate of a cluster says, by Secret and name.
+/// The contents of one certificate of a cluster, by Secret and name.
 type NamedCertificate<'a> = ((&'a str, &'a str), &'a CertificateSeen);
 
-/// Asks for each key that a cluster never had, and for each certificate that is not there, says something else than it should, or
-/// has lived two thirds of its life.
+/// Requests each key that a cluster never had, and each certificate that is missing, has other contents than it should, or has reached two
+/// thirds of its lifetime.
 ///
-/// Of paused clusters nothing is asked for: returns what would be.
+/// Nothing is requested for paused clusters. Returns the certificates that they would need.
 pub(crate) fn plan_certificates(
     plan: &mut Plan,
     world: &ValidatedDocuments,
@@ -133,7 +132,7 @@ pub(crate) fn plan_certificates(
     overdue
 }
 
-/// The authorities and keys of a cluster that somebody has to bring back, each with what is waited for.
+/// The authorities and keys of a cluster that a person has to restore, each with what the cluster waits for.
 fn missing_authorities<'a>(tenant: &'a Tenant) -> impl Iterator<Item = (ClusterRef, &'static str, String)> + use<'a> {
     let unusable = tenant.unusable_secrets.into_iter().flatten();
     unusable.map(|(secret, why)| (tenant.cluster.reference.clone(), *secret, why.blocker_text(tenant.id, secret)))
@@ -146,7 +145,7 @@ fn ingress_addresses(tenant: &Tenant, world: &ValidatedDocuments) -> Vec<IpAddr>
     machines.flat_map(|machine| machine.public.iter().copied()).collect()
 }
 
-/// In order.
+/// Sorted by Secret and name.
 fn certificates_of<'a>(seen: &'a PassObservation, id: &ClusterId) -> Vec<NamedCertificate<'a>> {
     let from = (SecretName::of(id, ""), String::new());
     let namespace = from.0.namespace.clone();
@@ -172,7 +171,7 @@ fn authorities(tenant: &Tenant) -> Vec<MintRequest> {
         .collect()
 }
 
-/// Of gateways that have none yet. A key stays for the gateway's life: workers know it by it.
+/// Requests a key for each gateway without one. A gateway keeps its key for life, because workers identify it by the key.
 fn wireguard_keys(tenant: &Tenant) -> Vec<MintRequest> {
     let gateways = tenant.of_role(Role::Gateway).map(|(pod, _)| pod.component.as_str());
     let missing = gateways.filter(|gateway| !tenant.has_pair_of(gateway, WIREGUARD));
@@ -188,7 +187,7 @@ impl DesiredCertificate<'_> {
         if !tenant.has_key_of(self.secret, self.name) {
             return true;
         }
-        // What a lost authority signed is worth nothing under the next one.
+        // If the authority is lost, the certificates that it signed are not valid under its successor.
         if !tenant.has_secret(self.authority) {
             return true;
         }
@@ -214,23 +213,23 @@ impl DesiredCertificate<'_> {
     }
 }
 
-/// The certificate of an authority within its Secret.
+/// The name of an authority's signing certificate in its Secret.
 pub(crate) const AUTHORITY: &str = "active";
 
-/// How far ahead the clock may have been by which a certificate was minted. A certificate begins five minutes before that, and machines may
-/// be behind by as much.
+/// How far ahead the minting clock may have been. A certificate is valid from five minutes before the time at which it is minted, and the
+/// clocks of machines may be behind by as much.
 const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
 
-/// Whether a certificate holds, and two thirds of its life are not over. One that holds later only was minted by a clock that was ahead; a new one
-/// holds no earlier than its authority.
+/// Whether a certificate is valid and has not reached two thirds of its lifetime. If it becomes valid only later, the clock that minted it was
+/// ahead, and it is not accepted. A new certificate is valid no earlier than its authority, so that start is accepted.
 pub(crate) fn holds_at(found: &CertificateSeen, authority: Option<&CertificateSeen>, now: Timestamp) -> bool {
     let begins = authority.map_or(Timestamp::MIN, |authority| authority.not_before);
     let is_early = now.duration_until(found.not_before) > CLOCK_SKEW && found.not_before > begins;
     found.renew_at > now && !is_early
 }
 
-/// How long the certificates of one Secret live: two thirds of what they may, to all of it. Those of a cluster are minted at once; so its
-/// replicas do not all lose theirs in one second where nobody renews them.
+/// The lifetime of the certificates of one Secret: between two thirds of the configured lifetime and all of it. The certificates of a cluster
+/// are minted at the same time. The spread prevents that all its replicas lose theirs in the same second if no driver renews them.
 fn shortened(ttl: Span, secret: &SecretName) -> Span {
     let digest = sha256_hex(format!("{}/{}", secret.namespace, secret.name).as_bytes());
     let share = digest.get(..8).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or_default();
@@ -246,7 +245,7 @@ pub(crate) fn matches_subject(found: &CertificateSeen, wanted: &CertificateSubje
         && same(&found.addresses, &wanted.addresses)
 }
 
-/// Whether two lists hold the same in any order; nearly always they do in one.
+/// Whether two lists have the same elements in any order. The fast path is the same order.
 fn same<T: Ord>(found: &[T], wanted: &[T]) -> bool {
     let set = |list| -> BTreeSet<&T> { <[T]>::iter(list).collect() };
     found == wanted || set(found) == set(wanted)
@@ -292,7 +291,7 @@ fn driver_of_etcd() -> DesiredCertificate<'static> {
     }
 }
 
-/// One component with what its certificates depend on.
+/// A component with everything that its certificates depend on.
 struct CertificateInputs<'a> {
     world: &'a ValidatedDocuments,
     public: &'a [IpAddr],
@@ -330,7 +329,7 @@ impl<'a> CertificateInputs<'a> {
         }
     }
 
-    /// etcd dials itself and its peers with its serving certificates, so they are for both usages.
+    /// etcd dials itself and its peers with its serving certificates, so they are valid for both usages.
     fn etcd(&self) -> Vec<DesiredCertificate<'a>> {
         let name = self.pod.component.to_string();
         let both = || CertificateSubject { client: true, ..server(&name, vec![name.clone()], self.addresses()) };
@@ -350,14 +349,14 @@ impl<'a> CertificateInputs<'a> {
         wanted
     }
 
-    /// A client certificate for the API, and one for its own health and metrics port on loopback.
+    /// A client certificate for the API, and a certificate for its health and metrics port on loopback.
     fn controller(&self, user: &str) -> Vec<DesiredCertificate<'a>> {
         let name = self.spec.role.to_string();
         let loopback = vec![IpAddr::from([127, 0, 0, 1])];
         vec![self.user(user), self.wanted("server", INFRASTRUCTURE, server(&name, vec![name.clone()], loopback))]
     }
 
-    /// Who a component is inside the cluster.
+    /// The client certificate of a component inside the cluster.
     fn user(&self, user: &str) -> DesiredCertificate<'a> {
         self.wanted("client", KUBERNETES, client(user, &[]))
     }
@@ -378,8 +377,8 @@ impl<'a> CertificateInputs<'a> {
         names
     }
 
-    /// Its own address, the `kubernetes` Service's, the one that workers know it by, those of the cluster's ingresses, and the user's. The
-    /// pass that places an ingress on another machine mints the certificate with its address, which API servers read without a restart.
+    /// Its own address, the address of the `kubernetes` Service, the address of the API on workers, the addresses of the cluster's ingresses, and
+    /// the user's. If a pass places an ingress on another machine, it mints a new certificate, which API servers read without a restart.
     fn api_addresses(&self) -> Vec<IpAddr> {
         let services = self.cluster.services.iter().map(reserved::of_kubernetes_service);
         let workers = self.cluster.vpn.iter().map(reserved::of_api_on_workers);

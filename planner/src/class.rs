@@ -1,4 +1,4 @@
-//! What clusters have of their classes.
+//! What clusters get from their classes.
 
 use alloc::{string::ToString, vec::Vec};
 
@@ -11,18 +11,18 @@ use keelway_api::{
 
 use crate::plan::Plan;
 
-/// Tells of a cluster that its class, as it is now, would not take.
+/// The condition of a Cluster that exceeds the limits of its class.
 const WITHIN: &str = "WithinClass";
 
-/// Writes down what each cluster is given by its class, which it keeps where that is taken away, and tells of clusters that ask for more
-/// than their classes allow by now: they go on as they are.
+/// Records what each cluster gets from its class, so that the cluster keeps it if the class loses it. Reports each cluster that exceeds the
+/// limits of its class. Such a cluster continues as before.
 pub(crate) fn plan_classes(plan: &mut Plan, now: &Time) {
     let all: Vec<ClusterRef> = plan.documents.clusters.keys().cloned().collect();
     for name in all {
         let Some(cluster) = plan.documents.clusters.get(&name).filter(|cluster| !cluster.deleted()) else { continue };
         let class = class_status(&plan.documents, cluster);
         let says = class_violation(&plan.documents, cluster);
-        // What stays as it is stays shared.
+        // A document that does not change stays shared.
         if class.is_none() && says.is_none() && !is_told(cluster) {
             continue;
         }
@@ -41,7 +41,7 @@ fn is_told(cluster: &Cluster) -> bool {
     conditions.unwrap_or_default().iter().any(|condition| condition.type_ == WITHIN)
 }
 
-/// What a cluster is given by its class, where that is not written down yet.
+/// What a cluster gets from its class. None: it is recorded already, or there is no class.
 fn class_status(documents: &Documents, cluster: &Cluster) -> Option<ClassStatus> {
     let class = documents.class_of(cluster)?;
     let given = ClassStatus { name: class.metadata.name.clone()?, images: class.spec.images.clone() };

@@ -1,5 +1,5 @@
-//! Whether this host's clock can be believed: a certificate holds from now on by the clock that it is minted by, and machines judge it by
-//! their own.
+//! Whether this host's clock can be trusted: a certificate is valid from the time of the minting clock, and machines check it by their own
+//! clocks.
 
 use alloc::{format, string::String, vec::Vec};
 
@@ -11,11 +11,11 @@ use keelway_api::{
 
 use crate::{AgentOrder, plan::Plan};
 
-/// How far clocks may differ. A certificate begins as long before the moment at which it is minted.
+/// How far clocks may differ. A certificate is valid from this long before the time at which it is minted.
 pub const MOST_SKEW: SignedDuration = SignedDuration::from_mins(5);
 
-/// Leaves out what a plan would mint, and waits, if this host's clock differs too much from those of most machines. `ahead` tells how far
-/// the clock of each machine that tells its time is ahead of this host's; it is asked where something is to be minted.
+/// If this host's clock differs too much from those of most machines, removes what the plan would mint, and waits. `ahead` returns how far
+/// the clock of each machine that reports its time is ahead of this host's. It is called only if something is to be minted.
 pub fn wait_for_clock(plan: &mut Plan, ahead: impl FnOnce(&Documents) -> Vec<SignedDuration>) {
     let is_grant = |order: &AgentOrder| !matches!(order, AgentOrder::Trust);
     if plan.mint.is_empty() && !plan.agents.values().any(is_grant) {
@@ -38,7 +38,7 @@ pub fn wait_for_clock(plan: &mut Plan, ahead: impl FnOnce(&Documents) -> Vec<Sig
     plan.agents.retain(|_, order| !is_grant(order));
 }
 
-/// How far most clocks are ahead, if that is too far: more than half of those that tell differ too much.
+/// How far most clocks are ahead. None: at most half of the reported clocks differ too much.
 fn majority_skew(mut ahead: Vec<SignedDuration>) -> Option<SignedDuration> {
     let apart = ahead.iter().filter(|ahead| ahead.abs() > MOST_SKEW).count();
     if 2 * apart <= ahead.len() {

@@ -1,4 +1,4 @@
-//! What each machine should hold.
+//! What each machine is to run.
 
 use alloc::{
     boxed::Box,
@@ -28,30 +28,30 @@ use crate::{
     world::ValidatedDocuments,
 };
 
-/// What each machine that could be seen should hold, by documents whose keys are all minted. Each config is made when it is asked
-/// for: those of a large fleet together take more memory than all else.
+/// What each observed machine is to run, from documents whose keys are all minted. Each config is built when it is requested: the configs of
+/// a large fleet together use more memory than everything else.
 pub struct Configs<'a> {
     documents: &'a Documents,
     world: &'a ValidatedDocuments,
     seen: &'a PassObservation,
     tenants: Vec<Tenant<'a>>,
-    /// Clusters that lose what their documents do not tell of.
+    /// Clusters for which a config removes what the documents do not name.
     looked_after: BTreeSet<&'a ClusterId>,
     turns: ReplacementTurns<'a>,
     placed: BTreeMap<&'a HypervisorName, Vec<Placed<'a>>>,
-    /// The driver's.
+    /// Of the driver.
     term: u64,
 }
 
-/// A component with its cluster's place among the tenants.
+/// A component with the index of its cluster in `tenants`.
 type Placed<'a> = (usize, &'a PodName, &'a ComponentSpec);
 
 impl<'a> Configs<'a> {
-    /// `world` is what the documents mean [for a pass](World::of_pass). They are all that there are, and whoever has them is their only
+    /// `world` is the documents [validated for a pass](ValidatedDocuments::of_pass). The documents must be complete, and the caller their only
     /// driver.
     #[must_use]
     pub fn of(documents: &'a Documents, world: &'a ValidatedDocuments, seen: &'a PassObservation) -> Self {
-        // From stale documents nothing is told to anybody.
+        // If the documents are stale, no machine gets a config.
         let tenants = if seen.stale() { Vec::new() } else { Tenant::all(documents, world).collect() };
         let mut turns = ReplacementTurns::default();
         for tenant in &tenants {
@@ -63,15 +63,15 @@ impl<'a> Configs<'a> {
         Self { documents, world, seen, tenants, looked_after, turns, placed, term: term_alone(documents) }
     }
 
-    /// What one machine should hold.
+    /// Returns the config of one machine. None: the machine was not observed, the documents are stale, or no config is possible.
     ///
-    /// Its number is a new one where the content differs from what was written down last, and stays where it does not.
+    /// The config has a new number if its content differs from the last config that was recorded, and keeps that number otherwise.
     #[must_use]
     pub fn config(&self, name: &HypervisorName) -> Option<MachineConfig> {
         self.fenced(name).map(|(config, _, _)| config)
     }
 
-    /// The config, its number, and what its machine has no pod of for now.
+    /// Returns the config, its fence, and a wait for each pod that the machine holds and that cannot be built.
     fn fenced(&self, name: &HypervisorName) -> Option<(MachineConfig, Applied, Vec<Waiting>)> {
         let document = self.documents.hypervisors.get(name).filter(|_| !self.seen.stale())?;
         let of: (&Hypervisor, _) = (document, self.seen.machine(name)?);
@@ -94,7 +94,7 @@ impl<'a> Configs<'a> {
                 Ok(Some(built)) => {
                     all.pods.insert(pod.clone(), built);
                 }
-                // One that never came to its machine waits for the pass after its keys are minted. A paused cluster loses nothing anyway.
+                // A pod that the machine does not hold is built in the pass after its keys are minted. A paused cluster loses nothing.
                 Err(missing) if state.holds(pod) => {
                     let tenant = self.tenants.get(tenant).filter(|tenant| !tenant.cluster.paused);
                     all.unbuildable
@@ -106,13 +106,13 @@ impl<'a> Configs<'a> {
         all
     }
 
-    /// The etcd members whose data a machine is ordered to remove.
+    /// The etcd members whose data the machine is ordered to remove.
     fn removals(&self, name: &HypervisorName) -> BTreeMap<PodName, DataRemoval> {
         self.tenants.iter().flat_map(|tenant| data_removals(tenant, name)).collect()
     }
 
-    /// What the clusters of the documents want of each machine that was seen and has something of them, or is to have it; and what
-    /// cannot be built there.
+    /// Returns what the clusters need from each observed machine that holds something of them or is to hold it, and a wait for each pod that
+    /// cannot be built.
     #[must_use]
     pub fn desired_pods(&self) -> (BTreeMap<HypervisorName, DesiredPods>, Vec<Waiting>) {
         let (mut wants, mut waiting) = (BTreeMap::new(), Vec::new());
@@ -134,13 +134,13 @@ impl<'a> Configs<'a> {
         state.clusters().any(|id| self.tenants.iter().any(|tenant| *tenant.id == id))
     }
 
-    /// Clusters of which nothing is taken away, not even what somebody took the Component or a key of away.
+    /// Clusters from which a config removes nothing, even if a Component or a key of theirs is missing in the documents.
     fn left(&self) -> BTreeSet<ClusterId> {
         let ids = self.tenants.iter().map(|tenant| tenant.id);
         ids.filter(|id| !self.looked_after.contains(id)).cloned().collect()
     }
 
-    /// What is waited for until it is its turn.
+    /// The components that wait for their turn to be replaced.
     #[must_use]
     pub fn waiting(&self) -> &[Waiting] {
         &self.turns.waiting
@@ -153,7 +153,7 @@ impl<'a> Configs<'a> {
     }
 }
 
-/// What one machine should run, and what of it cannot be built: that stays on the machine as it is.
+/// What one machine is to run, and what cannot be built of it. The latter stays on the machine as it is.
 #[derive(Default)]
 struct MachinePods {
     pods: BTreeMap<PodName, Pod>,
@@ -171,11 +171,11 @@ fn cannot_build(tenant: &Tenant, pod: &PodName, missing: &MissingKey) -> Waiting
     }
 }
 
-/// What clusters want of one machine, as one plan decided it, without what is in the pods: they are made again where the machine does not
-/// have them yet, from the same documents.
+/// What clusters need from one machine, as one plan decided it, without the contents of the pods. If the machine does not hold a pod yet,
+/// the pod is built again from the same documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DesiredPods {
-    /// By name. Mostly there is one.
+    /// Sorted by name. Most machines have one pod.
     pods: Box<[(PodName, DesiredPod)]>,
     removals: BTreeMap<PodName, DataRemoval>,
     left: BTreeSet<ClusterId>,
@@ -184,7 +184,7 @@ pub struct DesiredPods {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct DesiredPod {
     held: bool,
-    /// Of all that is in it.
+    /// Of the whole pod.
     digest: Digest,
 }
 
@@ -194,27 +194,27 @@ impl DesiredPods {
         Self { pods: pods.iter().map(|(name, pod)| (name.clone(), wanted(pod))).collect(), removals, left }
     }
 
-    /// The etcd members whose data is to be removed.
+    /// The etcd members whose data the machine is ordered to remove.
     #[must_use]
     pub fn removals(&self) -> &BTreeMap<PodName, DataRemoval> {
         &self.removals
     }
 
-    /// Clusters of which what there is beside the pods is left alone: those that were paused when this was decided, and those with a
-    /// component there that could not be built.
+    /// Clusters of which everything on the machine besides the pods is left alone: those that were paused when this was decided, and those with
+    /// a component on the machine that could not be built.
     #[must_use]
     pub fn left(&self) -> &BTreeSet<ClusterId> {
         &self.left
     }
 
-    /// The same of clusters of which nobody decided yet what goes.
+    /// Adds clusters for which no plan has decided yet what is removed: they are left alone too.
     #[must_use]
     pub fn leaving_clusters(mut self, clusters: &BTreeSet<ClusterId>) -> Self {
         self.left.extend(clusters.iter().cloned());
         self
     }
 
-    /// The pods, with the digests of their content.
+    /// The names of the pods with their content digests.
     pub fn digests(&self) -> impl Iterator<Item = (&PodName, Digest)> {
         self.pods.iter().map(|(name, pod)| (name, pod.digest))
     }
@@ -224,10 +224,10 @@ impl DesiredPods {
         Some(&self.pods[place].1)
     }
 
-    /// Those of the pods that are asked for, of the documents and what they mean.
+    /// Builds those of the pods for which `which` returns true.
     ///
     /// # Errors
-    /// A pod cannot be built from these documents: they are others than those that it was wanted by.
+    /// A pod cannot be built from these documents, because they are not the documents that the plan used.
     pub fn pods(
         &self,
         documents: &Documents,
@@ -246,10 +246,10 @@ impl DesiredPods {
     }
 }
 
-/// The config of a machine that was seen, still without its pods, which are all that its clusters want and have these digests.
-/// `is_looked_after` is true if what there is of a cluster beside them is to go, `is_known` if there is such a cluster. `term` is the
-/// driver's. The second is the number and the digest of the whole config: where they are not written down yet, they have to be saved
-/// before the machine takes it.
+/// Returns the config of an observed machine without its pods, and the fence of the whole config: term, generation and digest. `wanted` is
+/// the digests of all pods that the clusters need there, and the removals of data. `is_looked_after` returns whether the machine is to remove
+/// everything else of a cluster. `is_known` returns whether the documents have a cluster. `term` is the term of the driver. If the documents
+/// do not record the fence yet, the caller saves it before it sends the config.
 #[must_use]
 pub fn machine_config(
     document: &Hypervisor,
@@ -261,12 +261,11 @@ pub fn machine_config(
     composed((document, state), (is_looked_after, is_known), wanted, term)
 }
 
-/// Tells what every machine that could be seen should hold, once all keys of a plan are minted: one machine after the
-/// other, by name. Their numbers are written down in the plan, which has to be saved before a machine takes a config; so is
-/// whose turn it is not.
+/// Passes the config of each observed machine to `each`, ordered by name. All keys of the plan must be minted. Records in the plan the fence
+/// of each config, which the caller saves before it sends the config, and the components that wait for their turn to be replaced.
 ///
 /// # Errors
-/// A document does not mean anything; documents that were read by [`Documents::read`] always do.
+/// A document is invalid. Documents that [`Documents::read`] returned are valid.
 pub fn configure(
     plan: &mut Plan,
     seen: &PassObservation,
@@ -290,10 +289,10 @@ pub fn configure(
     Ok(())
 }
 
-/// The config of every machine that could be seen, from documents whose keys are all minted.
+/// Returns the config of every observed machine, from documents whose keys are all minted.
 ///
 /// # Errors
-/// A document does not mean anything; documents that were read by [`Documents::read`] always do.
+/// A document is invalid. Documents that [`Documents::read`] returned are valid.
 pub fn machine_configs(
     documents: &Documents,
     seen: &PassObservation,
@@ -304,7 +303,7 @@ pub fn machine_configs(
     Ok(names.filter_map(|name| Some((name.clone(), configs.config(name)?))).collect())
 }
 
-/// The components by machine.
+/// Components that are stopping are left out.
 fn placed<'a>(tenants: &[Tenant<'a>]) -> BTreeMap<&'a HypervisorName, Vec<Placed<'a>>> {
     let mut placed: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (number, tenant) in tenants.iter().enumerate() {
@@ -315,24 +314,24 @@ fn placed<'a>(tenants: &[Tenant<'a>]) -> BTreeMap<&'a HypervisorName, Vec<Placed
     placed
 }
 
-/// The pod of a component, unless it is to go.
+/// Returns the pod of a component. None: it is to be removed.
 fn wanted(
     tenant: &Tenant,
     (documents, world): (&Documents, &ValidatedDocuments),
     seen: &PassObservation,
     (pod, spec): (&PodName, &ComponentSpec),
 ) -> Result<Option<Pod>, MissingKey> {
-    // Of a deleted cluster that stands still nothing is started again: what is there is left alone.
+    // A deleted cluster that is frozen starts nothing again: what is there is left alone.
     let stays = !tenant.is_frozen() && (tenant.cluster.paused || keeps_running((documents, tenant), seen, pod, spec));
     let goes = tenant.document.deleted() && !stays;
     match PodInputs::of(tenant, world, pod, spec).filter(|_| !goes).map(|site| site.pod()).transpose() {
-        // A member that would have been stopped last is stopped with the others.
+        // If the pod of a member that would stop last cannot be built, the member stops with the other components.
         Err(_) if tenant.document.deleted() && !tenant.cluster.paused => Ok(None),
         built => built,
     }
 }
 
-/// The config of a machine without its pods. What there is of clusters that are not looked after, beside these pods, is left alone.
+/// The config of a machine without its pods. Everything else of clusters that are not reconciled is left alone.
 fn composed(
     (document, state): (&Hypervisor, &MachineState),
     (is_looked_after, is_known): (impl Fn(&ClusterId) -> bool, impl Fn(&ClusterId) -> bool),
@@ -356,8 +355,8 @@ fn composed(
     Some((MachineConfig { format, installation, term, generation, pods, others, removals }, fence))
 }
 
-/// Clusters with marked data of a pod that is not wanted, and whose removal nobody orders. An agent of v0.1.0 knows no orders: it would
-/// remove that data.
+/// Clusters with marked data of a pod that is not wanted and whose removal is not ordered. An agent of v0.1.0 does not know such orders: it
+/// would remove that data.
 fn clusters_with_kept_data(
     state: &MachineState,
     (pods, removals): (&BTreeMap<PodName, Digest>, &BTreeMap<PodName, DataRemoval>),
@@ -367,8 +366,8 @@ fn clusters_with_kept_data(
     kept.map(|pod| pod.cluster)
 }
 
-/// Whether a machine has something of a cluster beside these pods. Where it has not, its config says nothing of the rest: one of a cluster that
-/// is left alone stays the same.
+/// Whether a machine holds something of a cluster besides these pods. If not, its config does not list the cluster as left alone, so the
+/// config of a machine of a paused cluster stays the same.
 fn has_more(state: &MachineState, id: &ClusterId, pods: &BTreeMap<PodName, Digest>) -> bool {
     let wanted: BTreeSet<&str> =
         pods.keys().filter(|pod| pod.cluster == *id).map(|pod| pod.component.as_str()).collect();
@@ -380,9 +379,9 @@ fn has_more(state: &MachineState, id: &ClusterId, pods: &BTreeMap<PodName, Diges
     wanted.is_empty() || running.any(is_other) || directories.any(is_other)
 }
 
-/// Orders a config of this digest behind the last one that was written down for the machine, which holds nothing newer. The same content
-/// keeps its number, unless that is of a driver before and the machine does not hold it: it would be refused by then. None: documents
-/// cannot hold the next number.
+/// The term and generation of a config with this digest: after the last config that was recorded for the machine, which holds no newer one.
+/// The same content keeps its number, unless that number is of an earlier driver and the machine does not hold the config: the machine would
+/// refuse it by then. None: documents cannot store the next number.
 fn fenced(digest: String, term: u64, document: &Hypervisor, state: &MachineState) -> Option<Applied> {
     let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());
     let Some(issued) = issued else { return Some(Applied { term, generation: 1, digest }) };
@@ -394,7 +393,7 @@ fn fenced(digest: String, term: u64, document: &Hypervisor, state: &MachineState
     Some(Applied { term: term.max(issued.term), generation: next_number(issued.generation)?, digest })
 }
 
-/// What is to be written down of a config. One number is one content: its digest is there already.
+/// The fence to record for a config. None: the documents already record this term and generation, which identify the content.
 fn to_issue(document: &Hypervisor, config: &MachineConfig) -> Option<Applied> {
     let known = document.status.as_ref().and_then(|status| status.issued.as_ref());
     let is_known = known.is_some_and(|known| (known.term, known.generation) == (config.term, config.generation));
@@ -402,7 +401,7 @@ fn to_issue(document: &Hypervisor, config: &MachineConfig) -> Option<Applied> {
     (!is_known).then(issue)
 }
 
-/// Writes down the configs, which has to be saved before a machine takes one.
+/// Records the fences of these configs. The caller saves the documents before it sends a config.
 pub fn note_issued(documents: &mut Documents, configs: &BTreeMap<HypervisorName, MachineConfig>) {
     let issued = configs.iter().filter_map(|(name, config)| {
         let document = documents.hypervisors.get(name)?;

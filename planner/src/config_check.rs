@@ -1,6 +1,6 @@
-//! A checker of configs: what a machine may not be sent, whatever made the config.
+//! A checker of configs: what no machine may be sent, whichever code built the config.
 //!
-//! It is written from the rules alone and shares nothing with the code that it checks but the documents.
+//! The checker follows the rules alone. It shares only the documents with the code that it checks.
 
 use alloc::{
     collections::BTreeSet,
@@ -18,7 +18,8 @@ use keelway_api::{
 
 use crate::invariants::Violation;
 
-/// Every rule that a config for a machine breaks. `has` tells whether the config has a pod: one that goes to an agent may only name it.
+/// Returns every rule that a config for a machine breaks. `has` returns whether the config has a pod: the config for an agent may name a pod
+/// without its content.
 #[must_use]
 pub fn check_config(
     documents: &Documents,
@@ -40,7 +41,7 @@ pub fn check_config(
     lost.chain(unordered).chain(unknown).collect()
 }
 
-/// Components that are placed on the machine, are there, and would be stopped.
+/// Components that are placed on the machine and held by it, and that the config would stop.
 fn lost_components(
     documents: &Documents,
     (machine, state): (&HypervisorName, &MachineState),

@@ -1,4 +1,4 @@
-//! Deleted clusters: their machines are cleaned first, their documents go last.
+//! Deleted clusters: their machines are cleaned first, and their documents are removed last.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -20,9 +20,9 @@ use keelway_api::{
 
 use crate::{Decision, PassObservation, plan::Plan, tenant::Tenant, world::ValidatedDocuments};
 
-/// Drops the documents of each deleted cluster of which nothing is left on its machines.
+/// Removes the documents of each deleted cluster of which no machine holds anything.
 ///
-/// The pods of a deleted cluster are in no machine config, so the machines take them away by themselves; its store goes last.
+/// The pods of a deleted cluster are in no config, so the machines remove them. Its store stops last.
 pub(crate) fn plan_deletions(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation, now: &Time) {
     let deleted: Vec<(ClusterRef, ClusterId)> = world
         .clusters
@@ -32,7 +32,7 @@ pub(crate) fn plan_deletions(plan: &mut Plan, world: &ValidatedDocuments, seen: 
         .collect();
     for (name, id) in deleted {
         if is_left(world, &name) {
-            // One that stands still for a machine has said so.
+            // For a frozen cluster the plan already waits (see `plan::wait_for_newer_documents`).
             if plan.documents.clusters.get(&name).is_some_and(|cluster| cluster.spec.paused) {
                 plan.block_in(&name, &name, "spec.paused to be false: a paused cluster is not taken away");
             }
@@ -86,7 +86,7 @@ fn abandon(documents: &mut Documents, seen: &PassObservation, (name, id): (&Clus
     }
 }
 
-/// The orders to remove the data of members of these clusters, which were deleted while the machine was lost.
+/// The orders to remove the data of members of the selected clusters, which were deleted while the machine was lost.
 pub(crate) fn abandoned_removals(
     machine: &Hypervisor,
     which: impl Fn(&ClusterId) -> bool,
@@ -100,17 +100,16 @@ pub(crate) fn abandoned_removals(
     })
 }
 
-/// Whether the cluster was deleted while the machine was lost.
 pub(crate) fn is_abandoned(machine: &Hypervisor, id: &ClusterId) -> bool {
     machine.status.as_ref().is_some_and(|status| status.abandoned.contains_key(id))
 }
 
-/// Forgets the deleted clusters of which nothing is left on a machine that has returned.
+/// Removes the records of deleted clusters from a machine that has returned and holds nothing of them.
 pub(crate) fn forget_abandoned(status: &mut HypervisorStatus, state: &MachineState) {
     status.abandoned.retain(|id, _| holds(state, id));
 }
 
-/// Writes down that the data of all members of a deleted cluster goes. Machines remove the data of no other member.
+/// Orders the removal of the data of all members of a deleted cluster. Machines remove the data of no other member.
 fn order_data_removals(cluster: &mut Cluster) {
     let store = cluster.status.as_mut().and_then(|status| status.etcd.as_mut());
     for member in store.into_iter().flat_map(|store| store.members.values_mut()) {
@@ -118,7 +117,7 @@ fn order_data_removals(cluster: &mut Cluster) {
     }
 }
 
-/// The members of a deleted cluster whose data a machine is ordered to remove: those placed there, and those whose Component is gone.
+/// The members of a deleted cluster whose data the machine is ordered to remove: those placed there, and those without a Component.
 pub(crate) fn data_removals<'a>(
     tenant: &'a Tenant,
     machine: &'a HypervisorName,
@@ -134,15 +133,15 @@ pub(crate) fn data_removals<'a>(
     })
 }
 
-/// Whether it is paused, or stands still.
+/// Whether a cluster is paused or frozen.
 fn is_left(world: &ValidatedDocuments, name: &ClusterRef) -> bool {
     world.clusters.get(name).is_some_and(|(_, cluster)| cluster.paused)
 }
 
-/// Machines that hold something of a cluster, or might.
+/// Machines that hold something of a cluster, or may do so.
 struct RemainingMachines {
     holding: BTreeSet<HypervisorName>,
-    /// Those of its components that do not answer, but for those that are lost for good.
+    /// Machines with components of the cluster that do not respond and are not lost.
     silent: BTreeSet<HypervisorName>,
 }
 
@@ -150,9 +149,9 @@ impl RemainingMachines {
     fn of(documents: &Documents, seen: &PassObservation, id: &ClusterId) -> Self {
         let placed = documents.components_of(id).map(|(_, component)| &component.spec.hypervisor);
         let unseen = placed.filter(|name| seen.machine(name).is_none() && !is_machine_lost(documents, name));
-        // One that is being given a config answers, and what it holds is not known before it has that.
+        // A machine that is receiving a config responds. What it holds is unknown until it has the config.
         let (busy, silent): (BTreeSet<_>, BTreeSet<_>) = unseen.cloned().partition(|name| answers(documents, name));
-        // Somebody may have taken the document of a component away that is still there.
+        // A component may still be on a machine after its document was deleted.
         let holding = seen.machines.iter().filter(|(_, state)| state.known().is_some_and(|state| holds(state, id)));
         Self { holding: holding.map(|(name, _)| name.clone()).chain(busy).collect(), silent }
     }
@@ -176,12 +175,12 @@ impl RemainingMachines {
     }
 }
 
-/// Whether a machine is lost for good: nothing of it runs any more.
+/// Whether a machine is lost and does not respond: nothing on it runs any more.
 pub(crate) fn is_machine_lost(documents: &Documents, name: &HypervisorName) -> bool {
     documents.hypervisors.get(name).is_some_and(|machine| machine.is_lost()) && !answers(documents, name)
 }
 
-/// Whether a machine answered when it was asked last.
+/// Whether a machine responded in the last recorded observation.
 pub(crate) fn answers(documents: &Documents, name: &HypervisorName) -> bool {
     let status = documents.hypervisors.get(name).and_then(|machine| machine.status.as_ref());
     status.is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
@@ -191,9 +190,9 @@ fn names<'a>(machines: impl IntoIterator<Item = &'a HypervisorName>) -> String {
     machines.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether a member of a deleted cluster's store goes on for now: while it runs, and an API server might still ask it.
+/// Whether a member of a deleted cluster's store continues for now: it runs, and an API server may still send requests to it.
 ///
-/// An API server that loses its store first cannot drain: it waits for answers until it is killed.
+/// An API server that loses its store first cannot drain: it waits for responses until it is killed.
 pub(crate) fn keeps_running(
     (documents, tenant): (&Documents, &Tenant),
     seen: &PassObservation,

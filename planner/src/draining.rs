@@ -1,4 +1,4 @@
-//! What ingresses still have to do with API servers that they should forget.
+//! Connections that ingresses still have to API servers that they no longer use.
 
 use alloc::format;
 
@@ -11,8 +11,7 @@ use keelway_api::{
 
 use crate::{PassObservation, plan::Plan, pod::server_name, text::count, world::ValidatedDocuments};
 
-/// Waits for the ends of connections to API servers that are no longer wanted, and for each haproxy that runs and does not
-/// tell.
+/// Waits for the end of connections to API servers that are no longer wanted, and for each running haproxy that does not report its servers.
 pub(crate) fn wait_for_connections(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation) {
     for (name, id, _) in world.reconciled_clusters() {
         if plan.documents.clusters.get(name).is_none_or(|cluster| cluster.deleted()) {

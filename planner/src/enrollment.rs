@@ -1,5 +1,4 @@
-//! Who the agents of machines are on their network: which one is to be enrolled, to be given another certificate, or to be told whom to
-//! trust.
+//! The identities of networked agents: which agent is to be enrolled, to get a new certificate, or to get new trust anchors.
 
 use alloc::{
     format,
@@ -23,27 +22,27 @@ use crate::{
     plan::Plan,
 };
 
-/// What the names of Secrets with tokens begin with.
+/// The prefix of the names of Secrets that hold tokens.
 const TOKEN_PREFIX: &str = "enroll";
-/// The token, as it is given to the agent, within its Secret.
+/// The key of the token in its Secret, as the agent gets it.
 pub const ENROLLMENT_TOKEN: &str = "token";
-/// From when on it is worth nothing, within the same Secret.
+/// The key of the token's expiry in its Secret.
 pub const ENROLLMENT_EXPIRES: &str = "expires";
 
-/// The Secret of the token that a machine's agent is to be enrolled with.
+/// Returns the Secret of the token with which a machine's agent is enrolled.
 #[must_use]
 pub fn enrollment_secret(id: &InstallationId, machine: &HypervisorName) -> SecretName {
     SecretName::of_installation(id, &format!("{TOKEN_PREFIX}-{machine}"))
 }
 
-/// What the agent of a machine is to be given.
+/// What to send to the agent of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentOrder {
-    /// Its first certificate, of this serial number.
+    /// Its first certificate, with this serial number.
     Enroll(String),
-    /// Another certificate, of this serial number.
+    /// A new certificate, with this serial number.
     Renew(String),
-    /// Whom it takes for its driver.
+    /// The authorities and the revocation list by which it verifies its driver.
     Trust,
 }
 
@@ -57,15 +56,15 @@ impl fmt::Display for AgentOrder {
     }
 }
 
-/// What is known of a machine's agent.
+/// What the observation shows of a machine's agent.
 enum EnrollmentState<'a> {
-    /// It answers with its certificate, and may tell of it.
+    /// It responds with its own certificate, and may report it.
     Answers(Option<&'a AgentIdentity>),
-    /// It answers, with a certificate that nobody granted to it, and has a token that is good until then.
+    /// It responds with a certificate that was not granted to it, and has a token that expires then.
     AnswersAsBefore(Timestamp),
-    /// It does not answer, and has a token that is good until then.
+    /// It does not respond, and has a token that expires then.
     Token(Timestamp),
-    /// It does not, and has none.
+    /// It does not respond, and has no token.
     Silent,
 }
 
@@ -104,7 +103,7 @@ pub(crate) fn plan_agents(plan: &mut Plan, seen: &PassObservation, now: &Time) {
     }
 }
 
-/// Takes away the keys of agents that have one of their own. Those of a machine whose document is missing stay: they go with its deletion.
+/// Removes the Secrets of agents that have their own key. A Secret whose Hypervisor is missing stays until that machine is deleted.
 fn forget(documents: &mut Documents, id: &InstallationId) {
     let Documents { hypervisors, secrets, .. } = documents;
     let namespace = id.namespace();
@@ -118,7 +117,7 @@ fn forget(documents: &mut Documents, id: &InstallationId) {
     });
 }
 
-/// Takes away the token and the key of the agent of a machine that is deleted.
+/// Removes the token and the key of the agent of a deleted machine.
 pub(crate) fn forget_machine(documents: &mut Documents, machine: &HypervisorName) {
     let Some(id) = documents.installation().cloned() else { return };
     for secret in [enrollment_secret(&id, machine), agent_identity(&id, machine).secret] {
@@ -126,7 +125,7 @@ pub(crate) fn forget_machine(documents: &mut Documents, machine: &HypervisorName
     }
 }
 
-/// The agent of a machine that is reached over a network, where its certificates are granted here.
+/// The status of the agent of a networked machine, if this installation grants its certificates.
 fn agent(document: &mut Hypervisor) -> Option<&mut AgentStatus> {
     match document.spec.endpoint.way() {
         MachineTransport::Network(_) => document.status.as_mut()?.agent.as_mut(),
@@ -134,7 +133,7 @@ fn agent(document: &mut Hypervisor) -> Option<&mut AgentStatus> {
     }
 }
 
-/// A certificate is counted before it is granted, so that none is ever granted that is not counted.
+/// A certificate is counted before it is granted, so none is granted without being counted.
 fn order(
     agent: &mut AgentStatus,
     standing: &EnrollmentState<'_>,
@@ -157,7 +156,7 @@ fn order(
     }
 }
 
-/// What is known now goes into the status.
+/// Records the state of the agent in the status.
 fn note(document: &mut Hypervisor, standing: &EnrollmentState<'_>, now: &Time) {
     let generation = document.metadata.generation;
     let status = document.status.get_or_insert_default();
@@ -197,7 +196,7 @@ fn new_token(expires: &Timestamp) -> String {
     format!("a new token, of `keelway hypervisor enroll`: the one before ended at {expires}")
 }
 
-/// What is waited for of a machine that does not answer and is not enrolled. None: an answer.
+/// What a machine waits for that does not respond and is not enrolled. None: for a response.
 pub(crate) fn waits_for(documents: &Documents, machine: &HypervisorName, now: Timestamp) -> Option<String> {
     let document = documents.hypervisors.get(machine)?;
     let agent = document.status.as_ref()?.agent.as_ref()?;
@@ -224,7 +223,7 @@ fn expires(documents: &Documents, secret: &SecretName) -> Option<Timestamp> {
     str::from_utf8(&data.get(ENROLLMENT_EXPIRES)?.0).ok()?.parse().ok()
 }
 
-/// The digest of whom agents are to trust, as [`AgentIdentity`] has it.
+/// The digest of the authorities and the revocation list that agents are to trust, as in [`AgentIdentity`].
 fn trusts(documents: &Documents, id: &InstallationId) -> Option<String> {
     let value = |secret: &SecretName, key: &str| {
         let value = documents.secrets.get(secret)?.data.as_ref()?.get(key)?;

@@ -1,11 +1,11 @@
-//! The ids that etcd gives to the members of a static initial cluster, and to the cluster: hashes of what they were
-//! started with (`computeMemberID` and `genID` in `server/etcdserver/api/membership` of etcd 3.4 to 3.7).
+//! The ids that etcd assigns to the members of a static initial cluster and to the cluster: hashes of the arguments of the first start
+//! (`computeMemberID` and `genID` in `server/etcdserver/api/membership` of etcd 3.4 to 3.7).
 
 use alloc::{collections::BTreeSet, string::String, vec::Vec};
 
 use sha1::{Digest, Sha1};
 
-/// The id of a member with these peer URLs under this token.
+/// The id of a member with these peer URLs and this token.
 pub(crate) fn member(peer_urls: &[String], token: &str) -> u64 {
     let sorted: BTreeSet<&String> = peer_urls.iter().collect();
     let mut hash = Sha1::new();
@@ -16,7 +16,7 @@ pub(crate) fn member(peer_urls: &[String], token: &str) -> u64 {
     first_bytes(hash)
 }
 
-/// The id of the cluster that starts with these members.
+/// The id of the cluster whose first members have these ids.
 pub(crate) fn cluster(members: impl IntoIterator<Item = u64>) -> u64 {
     let mut sorted: Vec<u64> = members.into_iter().collect();
     sorted.sort_unstable();
@@ -38,7 +38,7 @@ mod tests {
 
     use super::*;
 
-    /// As etcd 3.7.0 gives them to three members that were started so.
+    /// The expected ids are those that etcd 3.7.0 assigned to three members with these arguments.
     #[test]
     fn ids_are_those_of_etcd() {
         let ids = [42380, 42381, 42382].map(|port| member(&[format!("http://127.0.0.1:{port}")], "0123456789abcdef"));

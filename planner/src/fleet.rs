@@ -1,4 +1,4 @@
-//! What the machines have left for components, kept up to date while components are placed.
+//! The free capacity of the machines, which is updated while components are placed.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -24,30 +24,30 @@ use crate::{
     world::ValidatedDocuments,
 };
 
-/// The first user id of components. Above every range that distributions give to people, services, containers and
-/// `systemd-nspawn` ("Users, Groups, UIDs and GIDs on systemd Systems"), below 2^31.
+/// The first user id of components. It is above every range that distributions assign to people, services, containers and
+/// `systemd-nspawn` ("Users, Groups, UIDs and GIDs on systemd Systems"), and below 2^31.
 const FIRST_USER: u32 = 1_900_000_000;
-/// The last one: more than two hundred million roles of clusters.
+/// The last user id of components. The range is enough for more than two hundred million roles of clusters.
 const LAST_USER: u32 = 2_147_000_000;
 
-/// The machines, with what can still be given away.
+/// The machines and their free capacity.
 ///
-/// What a component gives back is given away by a later plan only: its process may not have ended yet.
+/// What a component releases is assigned by a later plan only, because the component's process may not have ended yet.
 pub(crate) struct FleetCapacity<'a> {
     rooms: BTreeMap<&'a HypervisorName, Room<'a>>,
-    /// Names of the machines that answer, by kind and zone, the least loaded first.
+    /// Names of the machines that respond and accept components, by kind and zone, the least loaded first.
     order: BTreeMap<(HypervisorRole, &'a str), BTreeSet<(usize, &'a HypervisorName)>>,
     ingress: IngressPorts,
     users: BTreeSet<u32>,
-    /// Below it every user id is used.
+    /// All user ids below this one are in use.
     next_user: u32,
-    /// Names of components that were counted out: one of that name elsewhere would look as if it had moved.
+    /// Names of components that left in this plan. A component with the same name on another machine would look as if it had moved.
     given_back: BTreeSet<(ClusterId, Role, u32)>,
 }
 
-/// The clusters that a plan is not of.
+/// The clusters that the plan does not cover.
 struct OtherClusters<'a> {
-    /// Those that it is of.
+    /// The clusters that the plan covers.
     own: &'a Documents,
     all: Option<Neighbours<'a>>,
 }
@@ -78,12 +78,11 @@ impl<'a> OtherClusters<'a> {
     }
 }
 
-/// One machine.
 pub(crate) struct Room<'a> {
     pub(crate) machine: &'a ValidatedHypervisor,
-    /// How many components it holds.
+    /// The number of components on it.
     pub(crate) load: usize,
-    /// What is left of it for components. `None`: it does not tell, and has enough.
+    /// The free resources for components. None: the machine does not report its capacity, which counts as enough.
     pub(crate) left: Option<Amount>,
     pub(crate) ports: Ports,
     pub(crate) disk_pressure: bool,
@@ -122,7 +121,7 @@ impl<'a> FleetCapacity<'a> {
         let own = documents.components.values().map(|component| &**component);
         let all = own.chain(others.components());
         let of_components = all.map(|component| component.spec.user);
-        // Files of clusters that nobody tells of are there too.
+        // Files of clusters that no document names have owners too.
         let of_files = seen.machines.values().filter_map(|seen| seen.known()).flat_map(|state| state.files.values());
         let users = of_components.chain(of_files.map(|file| file.user)).chain(others.users()).collect();
         let public = rooms.values().filter(|room| room.machine.role == Role::Ingress.row().runs_on);
@@ -140,9 +139,9 @@ impl<'a> FleetCapacity<'a> {
         self.rooms.get(name).is_some_and(|room| room.machine.drained)
     }
 
-    /// Reserves a port that is free on every public machine. What to wait for, where there is none.
+    /// Reserves a port that is free on every public machine. The error is what the cluster waits for.
     ///
-    /// While none of them can be told to take an ingress there is time: what listens on one that does not answer is not known.
+    /// If no public machine accepts components, no port is reserved: the ports in use on a machine that does not respond are unknown.
     pub(crate) fn reserve_ingress_port(&mut self) -> Result<u16, String> {
         let kind = Role::Ingress.row().runs_on;
         let has_one = self.rooms.values().any(|room| room.machine.role == kind);
@@ -152,15 +151,15 @@ impl<'a> FleetCapacity<'a> {
         self.ingress.reserve()
     }
 
-    /// A user id that nobody has.
+    /// A user id that no component and no file has.
     pub(crate) fn take_user(&mut self) -> Option<u32> {
         let user = (self.next_user..=LAST_USER).find(|user| !self.users.contains(user))?;
         self.next_user = user + 1;
         Some(user)
     }
 
-    /// Machines of a kind that answer, take components and have room. Of those that hold nothing of the cluster only the least
-    /// loaded one of each zone, because it is better than the others of its zone by every rule; and all that hold something.
+    /// Machines of a kind that respond, accept components and have room. Of the machines without a component of the cluster, only the least
+    /// loaded one of each zone is returned: by every rule it is better than the others of its zone.
     pub(crate) fn candidates<'b>(
         &'b self,
         kind: HypervisorRole,
@@ -176,7 +175,7 @@ impl<'a> FleetCapacity<'a> {
         own.filter(move |room| self.answers(room) && room.machine.role == kind && fits(room)).chain(others)
     }
 
-    /// The ports of a component that goes onto a machine beside another one. What it waits for, where that has no room.
+    /// The ports of a component that is placed on a machine beside another one. The error is what it waits for if there is no room.
     pub(crate) fn ports_beside(&self, role: Role, name: &HypervisorName) -> Result<BTreeMap<String, u16>, String> {
         let room = self.rooms.get(name).filter(|room| self.answers(room));
         let room = room.ok_or_else(|| format!("{name} to answer and take components"))?;
@@ -188,7 +187,7 @@ impl<'a> FleetCapacity<'a> {
         ports.ok_or_else(|| lacks_ports(role.row().ports.len(), name))
     }
 
-    /// Gives more ports to a component that is on a machine already. What it waits for, where that has no more.
+    /// Assigns more ports to a component that is already on a machine. The error is what it waits for if the machine has too few.
     pub(crate) fn take_ports(
         &mut self,
         names: &[&str],
@@ -204,7 +203,7 @@ impl<'a> FleetCapacity<'a> {
         Ok(ports)
     }
 
-    /// Every machine of a kind, by name, with whether components may be placed on it.
+    /// Every machine of a kind, by name, and whether it accepts components.
     pub(crate) fn of_kind(&self, kind: HypervisorRole) -> impl Iterator<Item = (&Room<'a>, bool)> {
         let of_kind = self.rooms.values().filter(move |room| room.machine.role == kind);
         of_kind.map(|room| (room, self.answers(room)))
@@ -214,7 +213,7 @@ impl<'a> FleetCapacity<'a> {
         self.order.get(&room.place()).is_some_and(|names| names.contains(&(room.load, &room.machine.name)))
     }
 
-    /// Counts a component in.
+    /// Adds a component to the load of its machine.
     pub(crate) fn enter(&mut self, component: &ComponentSpec) {
         if component.role.row().runs_on == Role::Ingress.row().runs_on {
             self.ingress.take(component.ports.values().copied());
@@ -222,13 +221,13 @@ impl<'a> FleetCapacity<'a> {
         self.change(&component.hypervisor, |room| room.take(component));
     }
 
-    /// Counts a component out.
+    /// Removes a component from the load of its machine.
     pub(crate) fn leave(&mut self, component: &ComponentSpec) {
         self.change(&component.hypervisor, |room| room.load -= 1);
         self.given_back.insert((component.cluster_id.clone(), component.role, component.index));
     }
 
-    /// Whether a name was given back in this plan.
+    /// Whether a component with this name left in this plan.
     pub(crate) fn is_released(&self, id: &ClusterId, role: Role, index: u32) -> bool {
         self.given_back.contains(&(id.clone(), role, index))
     }
@@ -259,12 +258,12 @@ impl<'a> Room<'a> {
         self.ports.take(component.ports.values().copied());
     }
 
-    /// Whether a component of this role fits into what is left.
+    /// Whether a component of this role fits into the free resources.
     pub(crate) fn holds(&self, role: Role) -> bool {
         self.left.is_none_or(|left| left.holds(role.row().requests))
     }
 
-    /// Whether its range has fewer free ports than a component of this role takes, or not the one that it must have.
+    /// Whether the machine has fewer free ports than a component of this role needs. An ingress needs the port of its cluster.
     pub(crate) fn lacks_ports(&self, role: Role, ingress_port: Option<u16>) -> bool {
         if role == Role::Ingress {
             return ingress_port.is_some_and(|port| !self.ports.free(port));
@@ -272,7 +271,7 @@ impl<'a> Room<'a> {
         self.ports.has_fewer_than(role.row().ports.len())
     }
 
-    /// The ports of a component of this role here, where there are any.
+    /// The ports of a component of this role on this machine. None: there are too few.
     pub(crate) fn ports_for(&self, role: Role, ingress_port: Option<u16>) -> Option<BTreeMap<String, u16>> {
         if role == Role::Ingress {
             let port = ingress_port.filter(|port| self.ports.free(*port))?;

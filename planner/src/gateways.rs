@@ -1,4 +1,4 @@
-//! Gateways: one beside each ingress, with its number and on its machine, for as long as that stays.
+//! Gateways: one beside each ingress, with its number and on its machine, as long as the ingress stays.
 
 use alloc::{
     format,
@@ -24,7 +24,7 @@ use crate::{
     versions::version_of_new,
 };
 
-/// Places a gateway beside each ingress that has none, and takes away those whose ingress is gone.
+/// Places a gateway beside each ingress without one, and removes those without an ingress.
 pub(crate) fn plan_gateways(
     plan: &mut Plan,
     seen: &PassObservation,
@@ -75,7 +75,7 @@ pub(crate) fn are_colocated(one: &ComponentSpec, other: &ComponentSpec) -> bool 
 /// A gateway, and whether it is leaving.
 type GatewayLeaving = (PodName, bool);
 
-/// Gateways without an ingress that stays, which are all of them where there is no VPN; and the others.
+/// Returns the gateways without a staying ingress, and the others. If the VPN is disabled, all gateways are among the first.
 fn partition_gateways(
     documents: &Documents,
     id: &ClusterId,
@@ -89,7 +89,7 @@ fn partition_gateways(
     gateways.map(|(pod, gateway)| (pod.clone(), gateway.is_leaving())).partition(is_lonely)
 }
 
-/// Ingresses that stay and have no gateway.
+/// Staying ingresses without a gateway.
 fn ingresses_without_gateway(documents: &Documents, id: &ClusterId) -> Vec<ComponentSpec> {
     let has_gateway = |ingress: &ComponentSpec| {
         of_role(documents, id, Role::Gateway).any(|(_, gateway)| are_colocated(&gateway.spec, ingress))
@@ -97,7 +97,6 @@ fn ingresses_without_gateway(documents: &Documents, id: &ClusterId) -> Vec<Compo
     staying(documents, id).filter(|ingress| !has_gateway(ingress)).cloned().collect()
 }
 
-/// Ingresses that stay.
 fn staying<'a>(documents: &'a Documents, id: &'a ClusterId) -> impl Iterator<Item = &'a ComponentSpec> {
     let stay = of_role(documents, id, Role::Ingress).filter(|(_, ingress)| !ingress.is_leaving());
     stay.map(|(_, ingress)| &ingress.spec)

@@ -1,4 +1,4 @@
-//! Ids: minted once, saved before the first effect.
+//! Ids: assigned once, and saved before they are used.
 
 use alloc::string::String;
 
@@ -9,18 +9,18 @@ use keelway_api::{
     release::KEELWAY,
 };
 
-/// Gives an id to each Cluster that has none, and one installation to all Hypervisors.
+/// Assigns an id to each Cluster that has none, and one installation to all Hypervisors.
 ///
-/// `random` returns 16 random hexadecimal digits at each call. Returns whether anything was given.
+/// `random` returns 16 random hexadecimal digits at each call. Returns whether an id was assigned.
 ///
 /// # Errors
-/// What `random` returned is no id.
+/// `random` returned a text that is not an id.
 pub fn identify(documents: &mut Documents, mut random: impl FnMut() -> String) -> Result<bool, NameError> {
     let clusters = identify_clusters(documents, &mut random)?;
     Ok(identify_machines(documents, random)? || clusters)
 }
 
-/// Gives an id to each Cluster that has none.
+/// Assigns an id to each Cluster that has none. Returns whether an id was assigned.
 ///
 /// # Errors
 /// As [`identify`].
@@ -39,7 +39,7 @@ pub fn identify_clusters(documents: &mut Documents, mut random: impl FnMut() -> 
     Ok(changed)
 }
 
-/// Gives one installation to all Hypervisors.
+/// Assigns the installation to all Hypervisors without one. Returns whether it was assigned.
 ///
 /// # Errors
 /// As [`identify`].

@@ -1,5 +1,5 @@
-//! Which keys and certificates an installation wants for what goes over a network between its driver and its agents. Where no
-//! agent listens on a network it wants none.
+//! The keys and certificates that an installation needs for connections between its driver and networked agents. An installation without
+//! networked agents needs none.
 
 use alloc::{
     format,
@@ -28,40 +28,40 @@ use crate::{
     world::ValidatedDocuments,
 };
 
-/// The common name of every agent: which machine it is of is its DNS name.
+/// The common name of every agent. Its DNS name identifies the machine.
 const AGENT: &str = "keelway:agent";
-/// The driver's certificate within its Secret.
+/// The name of the driver's certificate in its Secret.
 const CLIENT: &str = "client";
-/// What the names of Secrets with agents' certificates begin with.
+/// The prefix of the names of Secrets that hold agents' certificates.
 pub(crate) const AGENT_PREFIX: &str = "agent";
-/// An agent's certificate within its Secret.
+/// The name of an agent's certificate in its Secret.
 const SERVER: &str = "server";
-/// The Secret of what the authority beside it revoked.
+/// The name of the Secret that holds the revocations of the installation's authority.
 pub const REVOKED: &str = "revoked";
-/// The serial numbers of the certificates that are revoked, a line each, within the same Secret. None: there are none.
+/// The key of the revoked serial numbers in that Secret, one on each line. If the key is missing, no certificate is revoked.
 pub const REVOKED_SERIALS: &str = "serials";
-/// The list that says so, signed.
+/// The key of the signed revocation list in that Secret.
 pub const REVOCATION_LIST: &str = "revoked.crl";
 
-/// The Secret of the authority that the driver and the agents of an installation know each other by: `bundle.crt`.
+/// Returns the Secret of the authority by which the driver and the agents of an installation verify each other. Its bundle is `bundle.crt`.
 #[must_use]
 pub fn installation_authority(id: &InstallationId) -> SecretName {
     SecretName::of_installation(id, INFRASTRUCTURE)
 }
 
-/// The Secret of what that authority revoked: `revoked.crl`.
+/// Returns the Secret of the authority's revocations. The list is `revoked.crl`.
 #[must_use]
 pub fn installation_revoked(id: &InstallationId) -> SecretName {
     SecretName::of_installation(id, REVOKED)
 }
 
-/// Whom agents on a network take for the driver of their installation.
+/// Returns the identity by which networked agents recognize the driver of their installation.
 #[must_use]
 pub fn installation_driver(id: &InstallationId) -> CertificateReference {
     CertificateReference { secret: SecretName::of_installation(id, DRIVER_SECRET), name: CLIENT }
 }
 
-/// Who the agent of a machine is on the network.
+/// Returns the identity of a machine's agent on the network.
 #[must_use]
 pub fn agent_identity(id: &InstallationId, machine: &HypervisorName) -> CertificateReference {
     CertificateReference { secret: SecretName::of_installation(id, &format!("{AGENT_PREFIX}-{machine}")), name: SERVER }
@@ -77,10 +77,10 @@ pub(crate) fn plan_certificates(plan: &mut Plan, world: &ValidatedDocuments, see
     }
 }
 
-/// What an installation wants minted, with nothing but its documents at hand: no agent on a network can be reached before that.
+/// Returns what the installation needs minted. It uses the documents alone, because no networked agent can be reached before that.
 ///
 /// # Errors
-/// A document does not mean anything, or a Secret that is minted once is missing.
+/// A document is invalid, or a Secret that is minted once is missing.
 pub fn installation_certificates(
     documents: &Documents,
     seen: &ObservedCertificates,
@@ -95,11 +95,11 @@ pub fn installation_certificates(
     if lost.is_empty() { Ok(certificates(documents, &world, seen, now)) } else { Err(Faults(lost)) }
 }
 
-/// The way back to a Secret that is minted once.
+/// The remedy for a missing Secret that is minted once.
 const RESTORE: &str = "restore it from a backup, or go back to the last documents";
 
-/// The Secrets that are minted once in the life of an installation, and are missing: its authority, which every agent trusts, and the list
-/// of what that authority revoked. Agents would trust no second authority, and take back who is on no second list.
+/// The Secrets that are minted once in the life of an installation and are missing: its authority, which every agent trusts, and the list of
+/// that authority's revocations. Agents would not trust a second authority. A second list would make revoked certificates valid again.
 fn lost(documents: &Documents) -> impl Iterator<Item = SecretName> {
     let id = documents.installation();
     let has = |secret: &SecretName| documents.secrets.contains_key(secret);
@@ -113,8 +113,8 @@ fn lost(documents: &Documents) -> impl Iterator<Item = SecretName> {
     authority.into_iter().chain(list).filter(move |secret| !has(secret))
 }
 
-/// The authority where there never was one, and each certificate that is not there, says something else than it should, or has
-/// lived two thirds of its life.
+/// The first authority, if there never was one, and each certificate that is missing, has other contents than it should, or has reached two
+/// thirds of its lifetime.
 fn certificates(
     documents: &Documents,
     world: &ValidatedDocuments,
@@ -174,20 +174,19 @@ fn is_enrolled(documents: &Documents, machine: &HypervisorName) -> bool {
     document.and_then(|document| document.status.as_ref()?.agent.as_ref()).is_some()
 }
 
-/// The serial numbers of what is revoked.
+/// The revoked serial numbers.
 fn revoked_serials(documents: &Documents, id: &InstallationId) -> Vec<String> {
     let data = documents.secrets.get(&installation_revoked(id)).and_then(|secret| secret.data.as_ref());
     let text = data.and_then(|data| core::str::from_utf8(&data.get(REVOKED_SERIALS)?.0).ok());
     text.unwrap_or_default().lines().map(ToString::to_string).collect()
 }
 
-/// What the agent of a machine is granted when it is enrolled: whom it stands for, of which authority, and for how long.
+/// Returns what an agent is granted at its enrollment: the subject of its certificate, the authority that signs it, and its lifetime.
 #[must_use]
 pub fn agent_grant(id: &InstallationId, machine: &HypervisorName) -> (CertificateSubject, SecretName, Span) {
     (agent(id, machine).subject, installation_authority(id), CertificatesSpec::default().component_ttl)
 }
 
-/// One certificate that is wanted.
 struct InstallationCertificate {
     identity: CertificateReference,
     subject: CertificateSubject,
@@ -204,7 +203,7 @@ fn agent(id: &InstallationId, machine: &HypervisorName) -> InstallationCertifica
         dns_names: vec![agent_name(machine), ANY_AGENT.to_string()],
         addresses: Vec::new(),
         server: true,
-        // One that dials out shows it at another's port.
+        // An agent that dials out shows it at the port of its peer.
         client: true,
     };
     InstallationCertificate { identity: agent_identity(id, machine), subject }

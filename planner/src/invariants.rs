@@ -1,6 +1,6 @@
-//! A checker of plans: one function per invariant of ARCHITECTURE.md that concerns them.
+//! A checker of plans, with one function for each invariant of ARCHITECTURE.md that concerns plans.
 //!
-//! It is written from the rules alone and shares nothing with the code that it checks but the documents.
+//! The checker follows the rules alone. It shares only the documents with the code that it checks.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -30,7 +30,7 @@ use crate::{
 pub struct Violation {
     /// The rule.
     pub invariant: &'static str,
-    /// What breaks it.
+    /// What breaks the rule.
     pub what: String,
 }
 
@@ -40,12 +40,12 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Documents before and after a plan, and what it rested on.
+/// The documents before and after a plan, and the observation that the plan used.
 struct PlanTransition<'a> {
     before: &'a Documents,
     after: &'a Documents,
     seen: &'a PassObservation,
-    /// What the machines would get; nothing where the documents mean nothing.
+    /// The configs for the machines. Empty: the documents are invalid.
     configs: BTreeMap<HypervisorName, MachineConfig>,
 }
 
@@ -81,7 +81,7 @@ const INVARIANTS: [(&str, Invariant); 24] = [
     ("no key is in a spec, a status or an argument list", keys_stay_in_secrets),
 ];
 
-/// Every rule that is broken between two states of the documents; `after` holds minted keys, or not yet.
+/// Returns every rule that the change from `before` to `after` breaks. The keys of `after` may be minted or not.
 #[must_use]
 pub fn check(before: &Documents, after: &Documents, seen: &PassObservation) -> Vec<Violation> {
     let configs = machine_configs(after, seen).unwrap_or_default();
@@ -97,12 +97,12 @@ pub fn check(before: &Documents, after: &Documents, seen: &PassObservation) -> V
     INVARIANTS.iter().flat_map(found).chain(of_configs).collect()
 }
 
-/// Every replica that is missing, or one too many, and that the plan does not say to wait for.
+/// Returns every missing or surplus replica for which the plan has no wait.
 #[must_use]
 pub fn check_replicas(plan: &Plan) -> Vec<Violation> {
     let invariant = "replicas are as many as asked for, or the plan says why not";
     let explained: BTreeSet<&str> = plan.waiting.iter().map(|waiting| waiting.subject.as_str()).collect();
-    // One that stands still says so, and no more.
+    // For a frozen cluster the plan has one wait, which names the cluster itself.
     let stands_still = |name: &ClusterRef| {
         let of_it = |waiting: &&Waiting| waiting.delays == Some((name.clone(), WaitKind::Blocked));
         plan.waiting.iter().filter(of_it).any(|waiting| waiting.subject == name.to_string())
@@ -114,7 +114,7 @@ pub fn check_replicas(plan: &Plan) -> Vec<Violation> {
         let Some(id) = cluster.id().filter(|_| !lacks_keys(&plan.documents, cluster)) else { continue };
         for role in Role::ALL {
             let there = staying(&plan.documents, id, role);
-            // One replica waits, or all of a role do.
+            // A wait names one replica or the whole role.
             let (all, prefix) = (format!("{name}/{role}"), format!("{name}/{role}-"));
             let explains = |what: &&str| **what == all || what.starts_with(&prefix);
             let wanted = if role == Role::Gateway && cluster.spec.vpn.enabled {
@@ -146,7 +146,7 @@ impl<'a> PlanTransition<'a> {
         self.after.hypervisors.get(&component.spec.hypervisor).map(|machine| &**machine)
     }
 
-    /// Why a port may not be newly given on a machine.
+    /// Why a port may not be assigned to a component on a machine. None: it may.
     fn unfit(&self, name: &HypervisorName, machine: &Hypervisor, port: u16) -> Option<&'static str> {
         let range = machine.spec.port_range;
         let unknown = PortFacts::default();
@@ -162,24 +162,24 @@ impl<'a> PlanTransition<'a> {
         }
     }
 
-    /// Ports that components had or have on a machine.
+    /// Ports that components had before the plan or have after it.
     fn held(&self, name: &HypervisorName) -> BTreeSet<u16> {
         let all = self.before.components.values().chain(self.after.components.values());
         let here = all.filter(|component| component.spec.hypervisor == *name);
         here.flat_map(|component| component.spec.ports.values().copied()).collect()
     }
 
-    /// Whether somebody said that its machine does not come back.
+    /// Whether the machine of the component is marked as lost.
     fn is_lost(&self, component: &Component) -> bool {
         self.before.hypervisors.get(&component.spec.hypervisor).is_some_and(|machine| machine.is_lost())
     }
 
-    /// Whether it is paused, or stands still for a machine that holds a later config than the documents tell of.
+    /// Whether the cluster is paused or frozen.
     fn is_left(&self, cluster: &Cluster) -> bool {
         cluster.spec.paused || cluster.id().is_some_and(|id| self.seen.frozen_clusters(self.after).contains_key(id))
     }
 
-    /// Whether it runs, or might.
+    /// Whether the component runs, or may run because its machine was not observed.
     fn runs(&self, pod: &PodName, component: &Component) -> bool {
         let state = self.seen.machine(&component.spec.hypervisor);
         state.is_none_or(|state| state.sandboxes.iter().any(|sandbox| sandbox.pod == *pod))
@@ -296,7 +296,7 @@ fn roles_are_on_their_kind(step: &PlanTransition) -> Vec<String> {
 }
 
 fn gateways_are_beside_ingresses(step: &PlanTransition) -> Vec<String> {
-    // From stale documents nothing is planned, so nothing is mended that a person made of them.
+    // From stale documents nothing is planned, so a manual change of them is not corrected.
     if step.seen.stale() {
         return Vec::new();
     }
@@ -308,7 +308,7 @@ fn gateways_are_beside_ingresses(step: &PlanTransition) -> Vec<String> {
         let beside = ingresses.any(|spec| {
             (spec.role, spec.index) == (Role::Ingress, gateway.spec.index) && spec.hypervisor == gateway.spec.hypervisor
         });
-        // What a person takes away of one that is left alone is not restored.
+        // If a person removes a gateway of a paused or frozen cluster, it is not restored.
         let is_restored =
             |cluster: &Cluster| !cluster.deleted() && !step.is_left(cluster) && !lacks_keys(step.after, cluster);
         !beside && cluster.is_some_and(|cluster| is_restored(cluster))
@@ -337,7 +337,7 @@ fn members_are_apart(step: &PlanTransition) -> Vec<String> {
 }
 
 fn has_room(step: &PlanTransition, name: &HypervisorName, machine: &Hypervisor, ports: usize) -> bool {
-    // What leaves in this step still has its share in it.
+    // A component that leaves in this step still uses its share.
     let left = step.before.components.iter().filter(|(pod, _)| !step.after.components.contains_key(pod));
     let all = step.after.components.iter().chain(left).map(|(_, component)| component);
     let here = all.filter(|component| component.spec.hypervisor == *name);
@@ -397,7 +397,7 @@ fn controllers_start_once(step: &PlanTransition) -> Vec<String> {
     back.map(ToString::to_string).chain(wrong.map(|(name, _)| name.to_string())).collect()
 }
 
-/// Judged by the configs that the machines would get.
+/// Checks the configs for the machines.
 fn members_start_on_their_data(step: &PlanTransition) -> Vec<String> {
     let pods = step.configs.iter().flat_map(|(machine, config)| config.pods.iter().map(move |pod| (machine, pod)));
     let members = pods.filter(|(_, (pod, _))| pod.component.as_str().starts_with("etcd-"));
@@ -413,7 +413,7 @@ fn members_start_on_their_data(step: &PlanTransition) -> Vec<String> {
     loose.map(|(machine, (pod, _))| format!("{pod} on {machine}")).collect()
 }
 
-/// Whether a machine answers and has room on its disk.
+/// Whether a machine responds and has free disk space.
 fn accepts_work(step: &PlanTransition, name: &HypervisorName) -> bool {
     step.seen.machine(name).is_some_and(|state| !state.disk_pressure)
 }
@@ -504,7 +504,7 @@ fn servers_are_drained(step: &PlanTransition) -> Vec<String> {
     .collect()
 }
 
-/// Judged by the configs that the machines would get.
+/// Checks the configs for the machines.
 fn replicas_take_turns(step: &PlanTransition) -> Vec<String> {
     let well = |pod: &PodName| matches!(step.seen.health.get(pod), Some(ComponentHealth::Healthy));
     let mut found = Vec::new();
@@ -537,7 +537,7 @@ fn replicas_take_turns(step: &PlanTransition) -> Vec<String> {
     found
 }
 
-/// Its components are where they were in their lives, its store and its keys are the same, and what runs of it goes on.
+/// A paused or frozen cluster keeps its components with their stages, its store and its Secrets, and its running pods continue.
 fn clusters_that_are_left_stay(step: &PlanTransition) -> Vec<String> {
     let mut found = Vec::new();
     for (name, cluster) in step.before.clusters.iter().filter(|(_, cluster)| step.is_left(cluster)) {
@@ -567,7 +567,7 @@ fn clusters_that_are_left_stay(step: &PlanTransition) -> Vec<String> {
     found
 }
 
-/// What runs unknown may be asked by others, and holds keys.
+/// A component that runs without a document may still receive requests, and it holds keys.
 fn components_are_known(step: &PlanTransition) -> Vec<String> {
     let gone = step.before.components.iter().filter(|(pod, _)| !step.after.components.contains_key(pod));
     gone.filter(|(pod, component)| {
@@ -605,11 +605,11 @@ fn secrets_stay(step: &PlanTransition) -> Vec<String> {
     .collect()
 }
 
-/// What is minted once in a cluster's life.
+/// The Secrets that are minted once in a cluster's life.
 const MINTED_ONCE: [&str; 6] =
     ["kubernetes-ca", "etcd-ca", "front-proxy-ca", "infrastructure-ca", "service-account", "encryption"];
 
-/// Of a cluster whose store was born: the keys that it has in the documents, those that are missing among them.
+/// The keys of a cluster whose store is created. None: the key is missing in the documents.
 fn keys<'a>(documents: &'a Documents, cluster: &'a Cluster) -> impl Iterator<Item = Option<&'a Shared<Secret>>> {
     let born = cluster.status.as_ref().is_some_and(|status| status.etcd.is_some());
     let id = cluster.id().filter(|_| born && !cluster.deleted());
@@ -624,12 +624,12 @@ fn keys_are_minted_once(step: &PlanTransition) -> Vec<String> {
     changed.map(|(name, _)| name.to_string()).collect()
 }
 
-/// What a Secret holds beside its bundle, which follows from the rest.
+/// The values of a Secret without its bundle, which is derived from them.
 fn without_bundle(secret: &Secret) -> Vec<(&String, &ByteString)> {
     secret.data.iter().flatten().filter(|(key, _)| !key.starts_with("bundle.")).collect()
 }
 
-/// Whether a cluster lacks an authority or a key of its own: then nothing is done about it before somebody brings that back.
+/// Whether a cluster lacks an authority or a key. Such a cluster is not reconciled until a person restores the key.
 fn lacks_keys(documents: &Documents, cluster: &Cluster) -> bool {
     keys(documents, cluster).any(|key| key.is_none())
 }
@@ -649,7 +649,7 @@ fn keys_stay_in_secrets(step: &PlanTransition) -> Vec<String> {
     found
 }
 
-/// Everything that may be shown to people: documents without Secrets, and the commands of containers.
+/// Everything that people may read: documents without Secrets, and the commands of containers.
 fn public_text(step: &PlanTransition) -> String {
     let documents = step.after;
     let mut texts: Vec<String> = Vec::new();
@@ -661,7 +661,7 @@ fn public_text(step: &PlanTransition) -> String {
     texts.join("\n")
 }
 
-/// How a key could be written: as Base64, or each line of it as it is.
+/// The forms in which a key may appear in a text: as Base64, or each of its lines.
 fn forms(key: &[u8]) -> Vec<String> {
     const SHORTEST_LINE: usize = 16;
     let text = core::str::from_utf8(key).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! The decision: documents and observation in, plan out.
+//! Decides: documents and an observation in, a plan out.
 //!
-//! No IO, and `no_std`: no file, clock, environment, thread or unordered map can be named here.
-//! The pass calls, in this order: [`identify`], [`probes`], [`plan`], and, once keys are minted, [`configure`] and [`plan_progress`].
+//! The crate does no IO and is `no_std`, so it cannot name a file, clock, environment, thread or unordered map.
+//! A pass calls, in this order: [`identify`], [`probes`] and [`plan`], and, once keys are minted, [`configure`] and [`plan_progress`].
 #![no_std]
 
 extern crate alloc;

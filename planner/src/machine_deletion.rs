@@ -1,4 +1,4 @@
-//! Deleted machines: they stay while something relies on them, and get nothing more.
+//! Deleted machines: they stay while something relies on them, and nothing new is placed on them.
 
 use alloc::{
     format,
@@ -20,10 +20,10 @@ use crate::{
     text::count,
 };
 
-/// The most components that a message names.
+/// The highest number of components in a message.
 const MOST: usize = 8;
 
-/// Drops the document of each deleted machine that nothing relies on any more, and tells on the others what does.
+/// Removes the document of each deleted machine on which nothing relies, and reports on the others what does.
 pub(crate) fn plan_deletions(plan: &mut Plan, part: PlanScope<'_>, seen: &PassObservation, now: &Time) {
     let deleted = plan.documents.hypervisors.iter().filter(|(_, machine)| machine.deleted());
     let deleted: Vec<HypervisorName> = deleted.map(|(name, _)| name.clone()).collect();
@@ -47,7 +47,7 @@ pub(crate) fn plan_deletions(plan: &mut Plan, part: PlanScope<'_>, seen: &PassOb
     }
 }
 
-/// A machine that does not answer is asked for nothing: what documents tell is what is on it.
+/// A machine that does not respond is not observed: what the documents place on it counts.
 fn what_relies_on(
     name: &HypervisorName,
     all: &Documents,

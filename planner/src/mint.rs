@@ -1,71 +1,71 @@
-//! Keys that are wanted. Minting itself happens between planning and executing.
+//! Requests for keys and certificates. They are minted between planning and executing.
 
 use alloc::{string::String, vec::Vec};
 use core::{fmt, net::IpAddr};
 
 use keelway_api::{documents::SecretName, duration::Span};
 
-/// One key or certificate to be minted into a Secret. Authorities come before what they sign.
+/// One key or certificate to mint into a Secret. Authorities precede what they sign.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MintRequest {
-    /// A certificate authority, into a Secret of its own.
+    /// A certificate authority, in a Secret of its own.
     Authority {
-        /// Where it goes.
+        /// The Secret that it is stored in.
         secret: SecretName,
         /// The common name of its certificate.
         common_name: String,
-        /// Whether it revokes what it signed: then its common name has its key's fingerprint, too, so that no other generation has it.
+        /// Whether it revokes certificates. If so, its common name contains its key's fingerprint, so that no other generation has the same name.
         revokes: bool,
-        /// How long it lives.
+        /// Its lifetime.
         ttl: Span,
     },
     /// The key pair that signs service-account tokens.
     ServiceAccountKey {
-        /// Where it goes.
+        /// The Secret that it is stored in.
         secret: SecretName,
     },
     /// The key that encrypts Secrets at rest in etcd.
     EncryptionKey {
-        /// Where it goes.
+        /// The Secret that it is stored in.
         secret: SecretName,
     },
-    /// A key pair of WireGuard, as `NAME.key` and `NAME.pub`.
+    /// A WireGuard key pair, as `NAME.key` and `NAME.pub`.
     WireGuardKey {
-        /// Where it goes.
+        /// The Secret that it is stored in.
         secret: SecretName,
         /// The name within the Secret.
         name: String,
     },
     /// A certificate with its key, as `NAME.crt` and `NAME.key`.
     Certificate {
-        /// Where it goes.
+        /// The Secret that it is stored in.
         secret: SecretName,
         /// The name within the Secret.
         name: String,
         /// The authority that signs it.
         authority: SecretName,
-        /// Whom it stands for.
+        /// The subject that it identifies.
         subject: CertificateSubject,
-        /// How long it lives.
+        /// Its lifetime.
         ttl: Span,
     },
-    /// A list of certificates that hold no more, signed.
+    /// A signed list of revoked certificates.
     RevocationList {
-        /// Where it goes.
+        /// The Secret that it is stored in.
         secret: SecretName,
         /// The key within the Secret.
         name: String,
         /// The authority that signs it.
         authority: SecretName,
-        /// Their serial numbers, in hexadecimal digits.
+        /// The serial numbers, in hexadecimal digits.
         serials: Vec<String>,
-        /// How long it holds.
+        /// Its validity.
         ttl: Span,
     },
 }
 
 impl MintRequest {
-    /// The Secret that it goes into.
+    /// Returns the Secret that the result is stored in.
     #[must_use]
     pub fn secret(&self) -> &SecretName {
         match self {
@@ -79,12 +79,12 @@ impl MintRequest {
     }
 }
 
-/// Whom a certificate stands for, and for what.
+/// The subject of a certificate and its usages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateSubject {
-    /// The common name; Kubernetes reads it as the user.
+    /// The common name. Kubernetes reads it as the user.
     pub common_name: String,
-    /// The organizations; Kubernetes reads them as groups.
+    /// The organizations. Kubernetes reads them as groups.
     pub organizations: Vec<String>,
     /// DNS names of a server.
     pub dns_names: Vec<String>,

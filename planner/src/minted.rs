@@ -1,4 +1,4 @@
-//! What is minted once in a cluster's life: its authorities and its keys. Whatever trusts the first one is cut off by a second one, for good.
+//! What is minted once in a cluster's life: its authorities and keys. A second authority would cut off for good whatever trusts the first.
 
 use alloc::{
     collections::BTreeMap,
@@ -21,17 +21,17 @@ use crate::certificates::{
 /// The Secrets of a cluster that are minted once.
 pub(crate) const ONCE: [&str; 6] = [KUBERNETES, ETCD, FRONT_PROXY, INFRASTRUCTURE, SERVICE_ACCOUNT, ENCRYPTION];
 
-/// Why a Secret that was minted for a living cluster cannot be used.
+/// Why a Secret that was minted for a cluster cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnusableReason {
-    /// It is not there, or holds no key.
+    /// The Secret does not exist, or holds no key.
     Missing,
-    /// It holds another key than was minted.
+    /// The Secret holds another key than was minted.
     Another,
 }
 
 impl UnusableReason {
-    /// What the cluster waits for.
+    /// The text of what the cluster waits for.
     pub(crate) fn blocker_text(self, id: &ClusterId, secret: &str) -> String {
         let what = match self {
             Self::Missing => "is missing",
@@ -45,16 +45,16 @@ impl UnusableReason {
     }
 }
 
-/// What of a cluster cannot be used, by the name of its Secret.
+/// The Secrets of a cluster that cannot be used, by name.
 pub(crate) type UnusableSecrets = BTreeMap<&'static str, UnusableReason>;
 
-/// The Secrets of a cluster that were minted once and are missing, or are others by now. A cluster that never had one gets it.
+/// The Secrets of a cluster that were minted once and are missing, or hold another key now. A Secret that never existed is left out.
 pub(crate) fn unusable(documents: &Documents, id: &ClusterId, cluster: &Cluster) -> UnusableSecrets {
     if cluster.deleted() {
         return UnusableSecrets::new();
     }
     let known = facts(cluster);
-    // Releases before this one wrote none down. They minted all of them before they wrote down that a store was born.
+    // Earlier releases recorded no digests. They minted all Secrets before they recorded the creation of a store.
     let had_all = known.is_none() && is_living(cluster);
     let judged = ONCE.into_iter().filter_map(|name| {
         let known = known.and_then(|known| known.get(name));
@@ -69,14 +69,14 @@ pub(crate) fn unusable(documents: &Documents, id: &ClusterId, cluster: &Cluster)
     judged.collect()
 }
 
-/// Writes down what was minted for each cluster, which has to be saved with the Secrets.
+/// Records what was minted for each cluster. The caller saves it together with the Secrets.
 pub(crate) fn note_minted(documents: &mut Documents) {
     let mut minted: Vec<(ClusterRef, BTreeMap<String, String>)> = Vec::new();
     for (name, cluster) in &documents.clusters {
         let Some(id) = cluster.id().filter(|_| !cluster.deleted() && !cluster.spec.paused) else { continue };
         let is_known = |secret: &str| facts(cluster).is_some_and(|known| known.contains_key(secret));
         let mut unknown = ONCE.into_iter().filter(|secret| !is_known(secret)).peekable();
-        // What is not known of a cluster that lacks something else is not known to be its own.
+        // If a Secret cannot be used, the unrecorded ones may not be the cluster's own either.
         if unknown.peek().is_none() || !unusable(documents, id, cluster).is_empty() {
             continue;
         }
@@ -94,7 +94,7 @@ fn facts(cluster: &Cluster) -> Option<&BTreeMap<String, String>> {
     cluster.status.as_ref().map(|status| &status.minted).filter(|minted| !minted.is_empty())
 }
 
-/// Whether the first members of its store were written down, which is saved after its keys.
+/// Whether the first members of its store are recorded, which is saved after its keys.
 fn is_living(cluster: &Cluster) -> bool {
     cluster.is_initialized() || cluster.status.as_ref().is_some_and(|status| status.etcd.is_some())
 }
@@ -104,7 +104,7 @@ pub(crate) fn found(documents: &Documents, id: &ClusterId, secret: &str) -> Opti
     documents.secrets.get(&SecretName::of(id, secret)).and_then(|found| fingerprint(secret, found))
 }
 
-/// What tells the key of a Secret from every other one, and tells nothing of the key.
+/// A digest that identifies the key of a Secret and reveals nothing of the key.
 fn fingerprint(name: &str, secret: &Secret) -> Option<String> {
     let entry = match holds(name) {
         SecretContents::Authority => "active.crt",
@@ -115,7 +115,7 @@ fn fingerprint(name: &str, secret: &Secret) -> Option<String> {
     Some(fingerprint_of(name, &value.0))
 }
 
-/// The same of the active certificate of an authority, or of the active key.
+/// The same digest, from the active certificate of an authority or from the active key.
 pub(crate) fn fingerprint_of(name: &str, value: &[u8]) -> String {
     sha256_hex(&[name.as_bytes(), &[0], value].concat())
 }

@@ -1,4 +1,4 @@
-//! Reports fields of documents that a newer release of Keelway wrote: they are kept, and have no effect.
+//! Reports fields of documents that a newer release of Keelway wrote. They are kept and have no effect.
 
 use alloc::{format, string::String, vec::Vec};
 
@@ -13,14 +13,14 @@ use crate::{plan::Plan, status::verdict, text::listed};
 
 const KNOWN: &str = "FieldsKnown";
 
-/// Reports the fields of each Cluster, of its class and of its Components on the Cluster.
+/// Reports the fields of each Cluster, its class and its Components on the Cluster.
 pub(crate) fn report_of_clusters(plan: &mut Plan, now: &Time) {
     let all: Vec<ClusterRef> = plan.documents.clusters.keys().cloned().collect();
     for name in all {
         let Some(cluster) = plan.documents.clusters.get(&name) else { continue };
         let says = newer_fields_condition(&fields_of_cluster(&plan.documents, &name, cluster));
         let told = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        // What stays as it is stays shared.
+        // A document that does not change stays shared.
         if says.is_none() && !condition::has(told, KNOWN) {
             continue;
         }

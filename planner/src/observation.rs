@@ -1,4 +1,4 @@
-//! What was seen, at one moment, before deciding.
+//! What a pass observes before it decides.
 
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use core::net::IpAddr;
@@ -15,45 +15,45 @@ use keelway_api::{
 
 use crate::MachineRefusal;
 
-/// Everything that the decision rests on beside the documents.
+/// Everything that a decision depends on besides the documents and the time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PassObservation {
-    /// Each machine of the documents.
+    /// The state of each machine of the documents.
     pub machines: Map<HypervisorName, ObservedValue<MachineState>>,
-    /// Machines that take nothing from these documents: see [`crate::refuse`]. They count as unreachable.
+    /// Machines that accept nothing from these documents ([`crate::refuse`]). They count as unreachable.
     pub refused: BTreeMap<HypervisorName, MachineRefusal>,
-    /// The answer of each component's health check.
+    /// The result of each component's health check.
     pub health: BTreeMap<PodName, ComponentHealth>,
-    /// The digest of the bindings that stand in each managed cluster, as its API tells it; empty where there are none.
+    /// The digest of the bindings in each managed cluster, as its API server reports it. Empty: the cluster has no bindings.
     pub bindings: BTreeMap<ClusterId, ObservedValue<String>>,
-    /// What the certificates in our Secrets say, by Secret and name.
+    /// The contents of the certificates in our Secrets, by Secret and name.
     pub certificates: ObservedCertificates,
 }
 
-/// What certificates say, by Secret and name.
+/// The contents of certificates, by Secret and name.
 pub type ObservedCertificates = BTreeMap<(SecretName, String), CertificateSeen>;
 
-/// What a certificate says.
+/// The contents of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateSeen {
     /// The subject's common name.
     pub common_name: String,
     /// The subject's organizations.
     pub organizations: Vec<String>,
-    /// DNS names that it stands for.
+    /// DNS names that it is valid for.
     pub dns_names: Vec<String>,
-    /// Addresses that it stands for.
+    /// Addresses that it is valid for.
     pub addresses: Vec<IpAddr>,
-    /// From when on it holds.
+    /// The start of its validity.
     pub not_before: Timestamp,
-    /// When two thirds of its life are over.
+    /// When two thirds of its lifetime are over.
     pub renew_at: Timestamp,
-    /// When its life is over.
+    /// The end of its validity.
     pub not_after: Timestamp,
 }
 
 impl PassObservation {
-    /// What a document tells, beside what the certificates of the Secrets say.
+    /// Builds the observation from a [`keelway_api::Observation`] and the certificates of the Secrets.
     #[must_use]
     pub fn of(document: keelway_api::Observation, certificates: ObservedCertificates) -> Self {
         let of_cluster = |(cluster, answers): (ClusterId, BTreeMap<_, _>)| {
@@ -69,7 +69,7 @@ impl PassObservation {
         }
     }
 
-    /// The same as a document, without what only the Secrets tell.
+    /// Returns the observation as a document. The document does not contain what comes from Secrets.
     #[must_use]
     pub fn document(self, at: Time) -> keelway_api::Observation {
         let mut document = keelway_api::Observation::at(at);
@@ -81,21 +81,21 @@ impl PassObservation {
         document
     }
 
-    /// The state of a machine, where it could be seen.
+    /// The state of a machine, if the machine was observed.
     pub(crate) fn machine(&self, name: &HypervisorName) -> Option<&MachineState> {
         self.machines.get(name)?.known()
     }
 
-    /// Whether nothing is done from these documents anywhere: more than half of the machines that answer hold later configs than the
-    /// documents tell of. What fewer machines say concerns them alone, and the clusters that [stand still](Self::standing_still) for them.
+    /// Returns whether the documents are stale, so that nothing is done on any machine: more than half of the machines that respond hold a later
+    /// config than the documents record. If fewer machines do, only they and the [frozen clusters](Self::frozen_clusters) are affected.
     #[must_use]
     pub fn stale(&self) -> bool {
         let sound = self.machines.values().filter(|seen| seen.known().is_some()).count();
         self.stale_machines().count() > sound
     }
 
-    /// Clusters that are left as they are, each with the machine that it stands still for: they have components on a machine that holds a
-    /// later config than the documents tell of. What that machine says that it holds is no fact, so the documents alone say which these are.
+    /// Clusters that stay unchanged, each with the machine that freezes it: a component of the cluster is placed on a machine that holds a later
+    /// config than the documents record. A stale machine's report of what it holds is not trusted, so only the documents decide which clusters.
     #[must_use]
     pub fn frozen_clusters<'a>(&'a self, documents: &Documents) -> BTreeMap<ClusterId, &'a HypervisorName> {
         let stale: BTreeMap<&HypervisorName, &HypervisorName> =
@@ -112,12 +112,12 @@ impl PassObservation {
         self.refused.iter().filter(|(_, refused)| refused.is_stale()).map(|(name, _)| name)
     }
 
-    /// Whether a component did not answer in time, and may work all the same.
+    /// Whether the health check of a component got no response. The component may still be working.
     pub(crate) fn may_be_working(&self, component: &PodName) -> bool {
         matches!(self.health.get(component), Some(ComponentHealth::NoAnswer(_)))
     }
 
-    /// Whether a component answers its health check.
+    /// Whether the health check of a component succeeded.
     pub(crate) fn healthy(&self, component: &PodName) -> bool {
         matches!(self.health.get(component), Some(ComponentHealth::Healthy))
     }

@@ -1,4 +1,4 @@
-//! The Components that each cluster should have. A placed component never moves because a machine was added.
+//! The Components that each cluster needs. If a machine is added, placed components stay where they are.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -27,11 +27,11 @@ use crate::{
     world::ValidatedDocuments,
 };
 
-/// What a missing or surplus member of a store that was born waits for.
+/// What a missing or surplus member of a created store waits for.
 pub(crate) const MEMBERS_STAY: &str =
     "spec.etcd.replicas to be set back: the members of a store that was born are not changed yet";
 
-/// Brings the Components of each cluster to the numbers that its document asks for.
+/// Brings the Components of each cluster to the number of replicas in its document.
 pub(crate) fn plan_components(
     plan: &mut Plan,
     world: &ValidatedDocuments,
@@ -60,14 +60,14 @@ pub(crate) fn plan_components(
     }
 }
 
-/// Gives components of the last release the ports that their roles have had since. What runs of them is replaced in turns.
+/// Adds to components of an earlier release the ports that their roles have since this release. Their pods are replaced in turns.
 fn add_ports(plan: &mut Plan, seen: &PassObservation, fleet: &mut FleetCapacity, cluster: &ClusterRef, id: &ClusterId) {
     let (mut given, mut waiting) = (Vec::new(), Vec::new());
     for (pod, component) in plan.documents.components_of_mut(id) {
         let spec = &component.spec;
         let added = spec.role.added_ports().iter().copied();
         let missing: Vec<&str> = added.filter(|name| !spec.ports.contains_key(*name)).collect();
-        // What already listens on a machine is known of one that can be seen.
+        // If the machine was not observed, the ports in use there are unknown.
         if missing.is_empty() || seen.machine(&spec.hypervisor).is_none() {
             continue;
         }
@@ -86,7 +86,7 @@ fn add_ports(plan: &mut Plan, seen: &PassObservation, fleet: &mut FleetCapacity,
     }
 }
 
-/// Roles of a cluster that do not have exactly the wanted replicas, all of which stay where they are.
+/// Roles of a cluster that do not have exactly the wanted replicas, or have a replica that is leaving or has to move.
 fn unfinished(
     documents: &Documents,
     fleet: &FleetCapacity,
@@ -107,7 +107,7 @@ fn unfinished(
     wanted.into_iter().filter(|(role, wanted)| !is_finished(*role, *wanted)).collect()
 }
 
-/// Reserves the number that all ingresses of the cluster listen on, on every public machine.
+/// Reserves the port of all ingresses of the cluster on every public machine.
 fn plan_ingress_port(plan: &mut Plan, fleet: &mut FleetCapacity, name: &ClusterRef) {
     if ingress_port(&plan.documents, name).is_some() {
         return;
@@ -121,7 +121,7 @@ fn plan_ingress_port(plan: &mut Plan, fleet: &mut FleetCapacity, name: &ClusterR
     }
 }
 
-/// Gives a machine to each replica that is missing, under the lowest number that is free.
+/// Places each missing replica on a machine, under the lowest free number.
 fn place_missing(
     plan: &mut Plan,
     world: &ValidatedDocuments,
@@ -130,7 +130,7 @@ fn place_missing(
     role: Role,
     wanted: u32,
 ) {
-    // The cluster waits for a number for all of them.
+    // Without a port no ingress can be placed, and the cluster already waits for the port.
     if role == Role::Ingress && ingress_port(&plan.documents, &cluster.reference).is_none() {
         return;
     }
@@ -138,7 +138,7 @@ fn place_missing(
     let stay =
         placed.filter(|(_, component)| !component.is_leaving() && !retirement::must_move(fleet, &component.spec));
     let mut missing = (wanted as usize).saturating_sub(stay.count());
-    // Names that are taken are passed by: there are at most as many of them as components of the cluster.
+    // Skips names in use. There are at most as many of them as the cluster has components.
     for index in 0..=u32::MAX {
         if missing == 0 {
             return;
@@ -161,7 +161,7 @@ fn place_missing(
     }
 }
 
-/// Puts a new component, as people call it, into a plan and on its machine.
+/// Adds a new component to the plan and to its machine. `component` is its name for people: CLUSTER/COMPONENT.
 pub(crate) fn enter(
     plan: &mut Plan,
     fleet: &mut FleetCapacity,
@@ -191,7 +191,7 @@ pub(crate) fn count_staying(documents: &Documents, id: &ClusterId, role: Role) -
     of_role(documents, id, role).filter(|(_, component)| !component.is_leaving()).count()
 }
 
-/// The document of a new component, or what it waits for.
+/// The document of a new component. The error is what the component waits for.
 fn place(
     documents: &Documents,
     world: &ValidatedDocuments,
@@ -224,7 +224,6 @@ fn place(
     Ok(document(pod, spec))
 }
 
-/// A new component.
 pub(crate) fn document(pod: &PodName, spec: ComponentSpec) -> Component {
     let labels = [(CLUSTER_LABEL, pod.cluster.as_str()), (COMPONENT_LABEL, pod.component.as_str())];
     let mut component = Component::new(pod.component.as_str(), spec);

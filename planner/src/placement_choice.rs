@@ -1,4 +1,4 @@
-//! The machine for one component, and why that one.
+//! Chooses the machine for one component, with the reason.
 
 use alloc::{
     collections::BTreeSet,
@@ -18,25 +18,24 @@ use crate::{
     world::ValidatedDocuments,
 };
 
-/// A machine for one component, with the reason in words.
+/// A machine for one component, with the reason as text.
 pub(crate) struct Placement<'a> {
     pub(crate) machine: &'a ValidatedHypervisor,
     pub(crate) ports: alloc::collections::BTreeMap<String, u16>,
     pub(crate) reason: String,
 }
 
-/// What is looked for.
 pub(crate) struct PlacementRequest<'a> {
     pub(crate) role: Role,
-    /// Components that the cluster has already.
+    /// The components that the cluster already has.
     pub(crate) siblings: Vec<&'a ComponentSpec>,
     /// The port of the cluster's ingresses.
     pub(crate) ingress_port: Option<u16>,
-    /// The machines that may hold it; `None`: nobody knows.
+    /// The machines that the cluster's class selects. None: the class is missing.
     pub(crate) machines: Option<&'a LabelSelector>,
 }
 
-/// How well a machine suits, best first: the order of the fields is the order of the rules.
+/// How well a machine suits. The lowest score is the best. The order of the fields is the order of the rules.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Score<'a> {
     same_role_on_machine: usize,
@@ -47,7 +46,7 @@ struct Score<'a> {
 }
 
 impl<'a> Placement<'a> {
-    /// The best machine that answers and has room: spread over machines and zones, then the least loaded, then by name.
+    /// The best machine that responds and has room: spread over machines and zones, then the least loaded, then by name.
     pub(crate) fn best(
         fleet: &FleetCapacity<'a>,
         world: &ValidatedDocuments,
@@ -70,7 +69,7 @@ impl<'a> Placement<'a> {
 }
 
 impl PlacementRequest<'_> {
-    /// Whether the cluster's class lets a machine hold it.
+    /// Whether the cluster's class selects the machine.
     fn may_be_on(&self, room: &Room) -> bool {
         self.machines.is_some_and(|machines| selects(machines, &room.machine.labels))
     }
@@ -80,7 +79,7 @@ impl PlacementRequest<'_> {
         self.siblings.iter().any(|spec| spec.role == self.role && spec.hypervisor == *machine)
     }
 
-    /// What would have to be there, in words.
+    /// The text of what the component waits for.
     fn missing(&self, fleet: &FleetCapacity) -> String {
         if self.machines.is_none() {
             return "its ClusterClass to be put back, which says what machines hold it".to_string();
@@ -109,7 +108,7 @@ impl PlacementRequest<'_> {
         }
         text += ": add one";
         let short = of_class();
-        // An ingress of the same cluster holds the port for another one.
+        // If an ingress of the same cluster is on the machine, it is the one that uses the port.
         let is_taken = |room: &Room| {
             room.lacks_ports(self.role, self.ingress_port)
                 && !(self.role == Role::Ingress && self.has_one_on(&room.machine.name))
@@ -173,7 +172,7 @@ fn none_or(number: usize) -> String {
     if number == 0 { "none".to_string() } else { number.to_string() }
 }
 
-/// Whether a role goes beside an API server of its cluster where it can.
+/// Whether components of a role are placed beside an API server of their cluster if possible.
 fn follows(role: Role) -> bool {
     matches!(role, Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController)
 }

@@ -1,4 +1,4 @@
-//! The plan: what to write down, mint and do next, and why.
+//! The plan of a pass: what to record, mint and apply, with reasons.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -28,61 +28,61 @@ use crate::{
 pub struct Plan {
     /// The next documents, before minting.
     pub documents: Documents,
-    /// Keys and certificates that they want.
+    /// Keys and certificates that the documents need.
     pub mint: Vec<MintRequest>,
-    /// What the agents of machines on a network are to be given.
+    /// What to send to the agents of networked machines.
     pub agents: BTreeMap<HypervisorName, AgentOrder>,
-    /// Clusters whose first bindings are to be applied.
+    /// Clusters to which the first bindings are to be applied.
     pub bindings: Vec<ClusterId>,
-    /// What was decided, in order.
+    /// The decisions, in order.
     pub decisions: Vec<Decision>,
-    /// What is waited for. A world that waits is not settled.
+    /// What the plan waits for. If this is not empty, the installation is not settled.
     pub waiting: Vec<Waiting>,
-    /// When there may be something to do although nothing else changes: the time of a certificate comes.
+    /// The earliest time at which there is work even if nothing else changes: a certificate is due for renewal, or an authority ends.
     pub due: Option<Timestamp>,
 }
 
 /// One decision that changes the documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// A component was given a machine.
+    /// A component was placed on a machine.
     PlaceComponent {
-        /// As people see it: `c1/etcd-0`.
+        /// CLUSTER/COMPONENT: `c1/etcd-0`.
         component: String,
-        /// The machine.
+        /// The machine that was chosen.
         hypervisor: HypervisorName,
-        /// Why that one.
+        /// Why this machine was chosen.
         reason: String,
     },
-    /// A component of the last release was given ports that its role has had since.
+    /// A component of an earlier release got the ports that its role has since this release.
     AssignPorts {
-        /// As people see it.
+        /// CLUSTER/COMPONENT.
         component: String,
-        /// Their names.
+        /// The names of the ports.
         ports: Vec<String>,
     },
-    /// A component is no longer wanted.
+    /// A component is no longer needed.
     RetireComponent {
-        /// As people see it.
+        /// CLUSTER/COMPONENT.
         component: String,
-        /// Why.
+        /// Why it is no longer needed.
         reason: String,
     },
-    /// A component that was about to leave is wanted again.
+    /// A component that was leaving is needed again.
     KeepComponent {
-        /// As people see it.
+        /// CLUSTER/COMPONENT.
         component: String,
     },
-    /// A component goes to another release.
+    /// A component is upgraded to another release of Kubernetes.
     UpgradeComponent {
-        /// As people see it.
+        /// CLUSTER/COMPONENT.
         component: String,
-        /// What it runs.
+        /// The release that it runs.
         from: String,
-        /// What it is to run.
+        /// The release that it is to run.
         to: String,
     },
-    /// Keelway's own parts of a cluster go to another release.
+    /// Keelway's own components of a cluster are upgraded to another release of Keelway.
     UpgradeKeelway {
         /// The cluster.
         cluster: String,
@@ -91,82 +91,82 @@ pub enum Decision {
         /// The release that they are to run.
         to: String,
     },
-    /// The first members of a store were written down, once in a cluster's life.
+    /// The first members of a store were recorded, which happens once in a cluster's life.
     CreateStore {
         /// The cluster.
         cluster: String,
-        /// The members.
+        /// The number of members.
         members: usize,
     },
-    /// A bundle that was missing was derived from the other values of its Secret.
+    /// A missing bundle was derived from the other values of its Secret.
     RestoreBundle {
         /// The cluster, or the namespace of the installation.
         owner: String,
         /// The Secret.
         secret: String,
-        /// The key of the bundle.
+        /// The key of the bundle in the Secret.
         key: String,
     },
-    /// Nothing of a deleted cluster is left on any machine: its documents go.
+    /// No machine holds anything of a deleted cluster, so its documents are removed.
     RemoveCluster {
         /// The cluster.
         cluster: String,
     },
-    /// Nothing relies on a deleted machine: its document goes.
+    /// Nothing relies on a deleted machine, so its document is removed.
     RemoveHypervisor {
         /// The machine.
         hypervisor: HypervisorName,
     },
 }
 
-/// Something that is not as it should be yet.
+/// Something that is not in its desired state yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
-    /// What waits: `c1/kube-apiserver-0`, `hv-1`.
+    /// The cluster, component or machine that waits: `c1/kube-apiserver-0`, `hv-1`.
     pub subject: String,
-    /// For what, in words for people.
+    /// What it waits for, as text for people.
     pub blocker: String,
-    /// The cluster that it keeps from being as its document says. None: it is of a machine alone.
+    /// The cluster that this keeps from its desired state. None: it concerns a machine alone.
     pub delays: Option<(ClusterRef, WaitKind)>,
 }
 
-/// Whether what a cluster waits for comes by itself.
+/// Whether a wait of a cluster ends without help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitKind {
-    /// It was begun, and ends.
+    /// Keelway has begun the change and completes it.
     InProgress,
-    /// Somebody has to do something first.
+    /// A person has to act first, or a machine has to return.
     Blocked,
 }
 
-/// Which part of the documents a plan is of.
+/// The part of the documents that a plan covers.
 #[derive(Debug, Clone, Copy)]
 pub enum PlanScope<'a> {
-    /// All of them.
+    /// All documents.
     All,
-    /// One cluster, with all machines at hand, of whose states it has what they tell of it.
+    /// One cluster and all machines. The observation contains only what concerns the cluster.
     Cluster(Neighbours<'a>),
-    /// The machines, with no cluster at hand, by who is connected to them all the time.
+    /// The machines without clusters, for a driver that stays connected to them.
     Machines(Connections<'a>),
 }
 
-/// What is known of machines beside their own documents, by who is connected to them.
+/// What a driver that stays connected to the machines knows about them besides their documents.
 #[derive(Debug, Clone, Copy)]
 pub struct Connections<'a> {
-    /// All documents: which components are on them.
+    /// All documents: they record which components are on which machine.
     pub documents: &'a Documents,
-    /// When each was heard of last.
+    /// When each machine was last in contact.
     pub last_contact: &'a BTreeMap<HypervisorName, Timestamp>,
 }
 
-/// What others have of the machines.
+/// What the clusters outside of the plan use and decide.
 #[derive(Debug, Clone, Copy)]
 pub struct Neighbours<'a> {
     /// All documents.
     pub documents: &'a Documents,
-    /// The user ids of all files on machines.
+    /// The user ids that own files on machines.
     pub users: &'a BTreeSet<u32>,
-    /// In which waves clusters go to this release of Keelway.
+    /// The waves in which clusters are upgraded to this release of Keelway.
     pub waves: &'a Waves,
 }
 
@@ -176,20 +176,21 @@ impl PlanScope<'_> {
     }
 }
 
-/// Decides what comes next.
+/// Decides the next step of the documents.
 ///
-/// The documents go into the plan, which changes only what it decides. Deterministic: equal arguments give equal plans. A settled world gives a plan that changes nothing.
+/// The plan takes the documents and changes only what it decides. It is deterministic: equal arguments give equal plans. In a settled
+/// installation it changes nothing.
 ///
 /// # Errors
-/// A document does not mean anything; documents that were read by [`Documents::read`] always do.
+/// A document is invalid. Documents that [`Documents::read`] returned are valid.
 pub fn plan(documents: Documents, seen: &PassObservation, now: Timestamp) -> Result<Plan, Faults> {
     plan_part(documents, PlanScope::All, seen, now)
 }
 
-/// The same for a part of the documents. What plans of parts decide, one after the other, is what one of all of them would.
+/// Like [`plan`], for a part of the documents. Plans of all parts, made one after the other, decide what one plan of all documents would.
 ///
 /// # Errors
-/// A document does not mean anything.
+/// A document is invalid.
 pub fn plan_part(
     documents: Documents,
     part: PlanScope<'_>,
@@ -242,14 +243,15 @@ pub fn plan_part(
     Ok(plan)
 }
 
-/// When the next certificate has lived two thirds of its life, or an authority all of its. Those that have already are minted now, or nobody
-/// wants them.
+/// When the next certificate reaches two thirds of its lifetime, or the next authority ends. Earlier times do not count: certificates past
+/// theirs are minted in this pass, or are not needed.
 fn due(seen: &PassObservation, now: Timestamp) -> Option<Timestamp> {
     let renewals = seen.certificates.values().map(|found| found.renew_at).filter(|date| *date > now);
     renewals.chain(authorities::next_end(seen, now)).min()
 }
 
-/// Every machine that cannot be seen is waited for: nothing is planned on it. So is one that has no room.
+/// Waits for each machine that cannot be observed, as nothing is planned on it, and for each whose disk is full. A lost machine that does not
+/// respond is left out.
 fn wait_for_machines(plan: &mut Plan, seen: &PassObservation, now: Timestamp) {
     let is_lost = |name| plan.documents.hypervisors.get(name).is_some_and(|machine| machine.is_lost());
     let awaited: Vec<_> =
@@ -276,7 +278,7 @@ fn wait_for_machines(plan: &mut Plan, seen: &PassObservation, now: Timestamp) {
     }
 }
 
-/// A cluster that stands still says so first of all.
+/// Reports each frozen cluster as blocked, before all other waits.
 fn wait_for_newer_documents(plan: &mut Plan, seen: &PassObservation) {
     let still = seen.frozen_clusters(&plan.documents);
     let stands = |(name, cluster): (&ClusterRef, &Shared<Cluster>)| Some((name.clone(), *still.get(cluster.id()?)?));
@@ -287,7 +289,7 @@ fn wait_for_newer_documents(plan: &mut Plan, seen: &PassObservation) {
     }
 }
 
-/// What mends a runtime that hangs.
+/// What a machine with a hanging runtime waits for, with the remedy.
 pub(crate) fn silent_runtime(why: &str) -> String {
     format!(
         "its container runtime, which does not answer: restart it (`systemctl restart containerd`), what it runs goes on: \
@@ -295,7 +297,7 @@ pub(crate) fn silent_runtime(why: &str) -> String {
     )
 }
 
-/// What mends a disk that is full.
+/// What a machine with a full disk waits for, with the remedy.
 pub(crate) fn full_disk() -> String {
     format!(
         "room on its disk: less than {} MiB are left in {STATE_DIRECTORY}: remove what is not Keelway's, or give it more; \
@@ -309,13 +311,13 @@ impl Plan {
         self.waiting.push(Waiting { subject: what.to_string(), blocker: on.into(), delays: None });
     }
 
-    /// Waits for what was begun about a cluster.
+    /// Waits for a change of a cluster that is in progress.
     pub(crate) fn wait_in_progress(&mut self, cluster: &ClusterRef, what: &impl ToString, on: impl Into<String>) {
         let holds_up = Some((cluster.clone(), WaitKind::InProgress));
         self.waiting.push(Waiting { subject: what.to_string(), blocker: on.into(), delays: holds_up });
     }
 
-    /// Waits for what somebody has to do about a cluster.
+    /// Waits for an action of a person that concerns a cluster.
     pub(crate) fn block_in(&mut self, cluster: &ClusterRef, what: &impl ToString, on: impl Into<String>) {
         let holds_up = Some((cluster.clone(), WaitKind::Blocked));
         self.waiting.push(Waiting { subject: what.to_string(), blocker: on.into(), delays: holds_up });

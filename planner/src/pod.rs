@@ -1,4 +1,4 @@
-//! The pods of components: pure templates.
+//! The pods of components, built from templates without side effects.
 
 mod cluster_controller;
 mod egress;
@@ -39,10 +39,10 @@ pub(crate) use ingress::server_name;
 
 use crate::{probe::OWN_LIVENESS, store_creation, tenant::Tenant, world::ValidatedDocuments};
 
-/// Where a container finds its pod's files.
+/// The directory with the pod's files, inside a container.
 const FILES: &str = "/etc/keelway";
 
-/// One component with all that its pod is made of.
+/// A component with everything that its pod is built from.
 pub(crate) struct PodInputs<'a> {
     tenant: &'a Tenant<'a>,
     world: &'a ValidatedDocuments,
@@ -52,7 +52,7 @@ pub(crate) struct PodInputs<'a> {
     machine: &'a ValidatedHypervisor,
 }
 
-/// What a pod needs is not in the documents: a key that is not minted yet, the first members of a store that is not born, ..
+/// Something that a pod needs is not in the documents: a key that is not minted yet, or the first members of a store before its creation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingKey(String);
 
@@ -74,7 +74,7 @@ impl MissingKey {
     }
 }
 
-/// What differs between roles: the files, the directories that are written, the image, the command.
+/// The parts of a pod that differ between roles.
 struct PodTemplate {
     files: Vec<PodFile>,
     data: Vec<(&'static str, &'static str)>,
@@ -83,20 +83,20 @@ struct PodTemplate {
     servers: Option<HaproxyServers>,
     check: ContainerCheck,
     startup_seconds: Option<u32>,
-    /// Containers that it relies on: they are started before it.
+    /// Containers that the component relies on. They start before it.
     beside: Vec<Container>,
 }
 
-/// A process that is well answers in milliseconds. A busy machine may make it wait for seconds, and a restart would make that
-/// machine busier: period and count are the defaults of Kubernetes' probes.
+/// A healthy process responds in milliseconds. On a busy machine a response can take seconds, and a restart would add load there. Period and
+/// count are the defaults of Kubernetes' probes.
 const CHECK_PERIOD_SECONDS: u32 = 10;
 const CHECK_TIMEOUT_SECONDS: u32 = 5;
 const CHECK_FAILURES: u32 = 3;
-/// How long a component may take until it answers for the first time (kubeadm's startup probes: 24 times, every 10 s).
+/// The time that a component has until its first response (kubeadm's startup probes: 24 times, every 10 s).
 const STARTUP_SECONDS: u32 = 240;
 
 impl<'a> PodInputs<'a> {
-    /// The component with its cluster and machine, where that is there.
+    /// Returns the inputs of a component. None: the documents do not have its machine.
     pub(crate) fn of(
         tenant: &'a Tenant<'a>,
         world: &'a ValidatedDocuments,
@@ -107,7 +107,6 @@ impl<'a> PodInputs<'a> {
         Some(Self { tenant, world, cluster: tenant.cluster, pod, spec, machine })
     }
 
-    /// The pod of this component.
     pub(crate) fn pod(&self) -> Result<Pod, MissingKey> {
         let parts = match self.spec.role {
             Role::Etcd => self.etcd(),
@@ -146,14 +145,14 @@ impl<'a> PodInputs<'a> {
         })
     }
 
-    /// Who pulls these images: the first of the cluster's Secrets that knows.
+    /// The registry credentials for these images, by image. If several Secrets of the cluster match an image, the first counts.
     fn registries(&self, images: &[&str]) -> BTreeMap<String, RegistryCredentials> {
         let secrets = &self.tenant.pull_secrets;
         let credentials = |image: &str| secrets.iter().find_map(|secret| secret.for_image(image)).cloned();
         images.iter().filter_map(|image| Some(((*image).to_string(), credentials(image)?))).collect()
     }
 
-    /// What must be there before the first start, and before each later one.
+    /// The condition for the first start and for each later one.
     fn start(&self) -> Start {
         let document = self.tenant.document;
         match self.spec.role {
@@ -169,7 +168,7 @@ impl<'a> PodInputs<'a> {
         }
     }
 
-    /// The address that other machines reach this one at.
+    /// The address at which other machines reach this one.
     fn address(&self) -> String {
         self.machine.private.first().map(ToString::to_string).unwrap_or_default()
     }
@@ -178,8 +177,8 @@ impl<'a> PodInputs<'a> {
         self.machine.private.first().map(|address| url(address, self.spec.port(port))).unwrap_or_default()
     }
 
-    /// A `GET` of a health path on one of this component's ports, whose server is known by its certificate's file. Without an address it
-    /// is asked on loopback.
+    /// A `GET` of a health path on one of this component's ports. The server's certificate is verified with the file of an authority. If there is
+    /// no address, the check uses loopback.
     fn https(
         &self,
         address: Option<&IpAddr>,
@@ -203,12 +202,12 @@ impl<'a> PodInputs<'a> {
         SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), self.spec.port(port))
     }
 
-    /// Where a program of Keelway's own tells its health.
+    /// The address at which a program of Keelway reports its health.
     fn health_address(&self) -> SocketAddr {
         self.loopback(HEALTH)
     }
 
-    /// Whether such a program lives.
+    /// The liveness check of a program of Keelway.
     fn health_check(&self) -> ContainerCheck {
         self.loopback_check(HEALTH)
     }
@@ -221,23 +220,23 @@ impl<'a> PodInputs<'a> {
         self.release().kubernetes_image(self.spec.role.row().name, self.cluster.registry.as_deref())
     }
 
-    /// The image of Keelway's own programs, of the release that the cluster's wave has reached.
+    /// The image of Keelway's programs, of the release to which the cluster is upgraded. A cluster waits for its wave before it is upgraded.
     fn own_image(&self) -> String {
         let version = self.tenant.document.keelway_version();
         release::cluster_controller_image(self.cluster.registry.as_deref(), version)
     }
 
-    /// What this component runs, which its cluster may be ahead of.
+    /// The release of this component, which can be older than that of its cluster.
     fn release(&self) -> &'static Release {
         release::find(&self.spec.version).unwrap_or(self.cluster.release)
     }
 
-    /// What the user gives to the program, beside Keelway's own.
+    /// The arguments that the user sets for the program, besides Keelway's.
     fn extra_flags(&self) -> Vec<String> {
         self.cluster.extra_arguments.get(&self.spec.role).cloned().unwrap_or_default()
     }
 
-    /// Components of one role of this cluster that stay, each with its machine.
+    /// The components of one role of this cluster that stay, each with its machine.
     fn siblings(&self, role: Role) -> impl Iterator<Item = (&'a PodName, &'a ComponentSpec, &'a ValidatedHypervisor)> {
         self.siblings_that(role, |component| !component.is_leaving())
     }
@@ -262,7 +261,7 @@ impl<'a> PodInputs<'a> {
         Ok(PodFile { path: path.to_string(), content: self.value(secret, key)?, on_change })
     }
 
-    /// The two files of a certificate of this component, which its program reads anew by itself.
+    /// The two files of a certificate of this component. Its program reads them again without a restart.
     fn certificate(&self, name: &str) -> Result<[PodFile; 2], MissingKey> {
         let secret = self.pod.component.as_str();
         let (certificate, key) = (format!("{name}.crt"), format!("{name}.key"));
@@ -273,7 +272,7 @@ impl<'a> PodInputs<'a> {
     }
 }
 
-/// The files of a pod, and what its containers write, as one of them sees them.
+/// The mounts of a container: the files of the pod, and the directories that its containers write.
 fn mounts(data: &[(&str, &str)]) -> Vec<Mount> {
     let mount = |source: &str, target: &str, read_only| Mount {
         source: source.to_string(),
@@ -294,17 +293,17 @@ fn liveness(check: ContainerCheck, startup_seconds: Option<u32>) -> Liveness {
     }
 }
 
-/// A program of the image that all of Keelway's own share.
+/// All programs of Keelway are in one image and one binary.
 fn keelway_command(program: &str, config: &str) -> Vec<String> {
     vec!["/keelway-cluster-controller".to_string(), program.to_string(), flag("config", at(config))]
 }
 
-/// `https://ADDRESS:PORT`, with the brackets that an IPv6 address wants.
+/// `https://ADDRESS:PORT`. An IPv6 address is in brackets.
 pub(crate) fn url(address: &IpAddr, port: u16) -> String {
     format!("https://{}", core::net::SocketAddr::new(*address, port))
 }
 
-/// A socket in a directory of the pod, inside the container.
+/// The path of a socket in a directory of the pod, inside the container.
 fn socket((_, directory): (&str, &str), name: &str) -> String {
     [directory, "/", name, ".sock"].concat()
 }
@@ -326,7 +325,7 @@ fn text(path: &str, content: impl Into<String>, on_change: OnChange) -> PodFile 
     PodFile { path: path.to_string(), content: content.into().into_bytes(), on_change }
 }
 
-/// A configuration file of Kubernetes, as JSON: it is YAML, and its writer cannot fail.
+/// A configuration file of Kubernetes, as JSON: JSON is valid YAML, and writing JSON cannot fail.
 fn document(path: &str, content: &serde_json::Value, on_change: OnChange) -> PodFile {
     text(path, format!("{content:#}\n"), on_change)
 }

@@ -15,17 +15,17 @@ use keelway_api::{
     validated::ValidatedHypervisor,
 };
 
-/// Which ports of one machine may be given away.
+/// The ports of one machine that may be assigned.
 pub(crate) struct Ports {
     range: PortRange,
     ephemeral: Option<(u16, u16)>,
     taken: BTreeSet<u16>,
-    /// Below it nothing is free.
+    /// No port below this one is free.
     next: u32,
 }
 
 impl Ports {
-    /// Those of its range but for what something listens on, and what the kernel gives to outgoing connections.
+    /// The ports of the machine's range, without those that are in use and those of the kernel's ephemeral range.
     pub(crate) fn of(machine: &ValidatedHypervisor, facts: &PortFacts) -> Self {
         let range = machine.ports;
         Self { range, ephemeral: facts.ephemeral, taken: facts.listening.clone(), next: range.from.into() }
@@ -42,19 +42,19 @@ impl Ports {
         (self.range.from..=self.range.to).contains(&port) && !ephemeral && !self.taken.contains(&port)
     }
 
-    /// The lowest free port for each of these names, where there are as many.
+    /// The lowest free port for each of these names. None: there are too few.
     pub(crate) fn lowest(&self, names: &[&str]) -> Option<BTreeMap<String, u16>> {
         self.lowest_but(names, |_| false)
     }
 
-    /// The same without some.
+    /// Like [`Self::lowest`], without the ports for which `but` returns true.
     pub(crate) fn lowest_but(&self, names: &[&str], but: impl Fn(u16) -> bool) -> Option<BTreeMap<String, u16>> {
         let free = self.all_free().filter(|port| !but(*port));
         let ports: BTreeMap<_, _> = names.iter().map(ToString::to_string).zip(free).collect();
         (ports.len() == names.len()).then_some(ports)
     }
 
-    /// Whether there are fewer free ones than this.
+    /// Whether fewer than `number` ports are free.
     pub(crate) fn has_fewer_than(&self, number: usize) -> bool {
         self.all_free().take(number).count() < number
     }
@@ -68,22 +68,22 @@ fn numbers(range: RangeInclusive<u32>) -> impl Iterator<Item = u16> {
     range.map_while(|port| u16::try_from(port).ok())
 }
 
-/// The numbers that clusters reserve on all public machines, one each.
+/// The ports that clusters reserve on all public machines, one for each cluster.
 #[derive(Default)]
 pub(crate) struct IngressPorts {
-    /// What all public machines have in common. `None`: there is no public machine.
+    /// The intersection of the ranges of all public machines. None: there is no public machine.
     range: Option<PortRange>,
     ephemeral: BTreeSet<(u16, u16)>,
-    /// On any public machine, or by a cluster.
+    /// In use on any public machine, or reserved by a cluster.
     taken: BTreeSet<u16>,
-    /// By clusters alone.
+    /// Reserved by clusters.
     reserved: BTreeSet<u16>,
-    /// Below it nothing is free on all machines.
+    /// No port below this one is free on all machines.
     next: u32,
 }
 
 impl IngressPorts {
-    /// Those of public machines that clusters have not [`reserved`].
+    /// The ports of public machines that clusters have not [`reserved`].
     pub(crate) fn of<'a>(reserved: impl Iterator<Item = u16>, machines: impl Iterator<Item = &'a Ports>) -> Self {
         let reserved: BTreeSet<u16> = reserved.collect();
         let mut all = Self { taken: reserved.clone(), reserved, ..Self::default() };
@@ -96,7 +96,7 @@ impl IngressPorts {
         all
     }
 
-    /// Reserves the lowest port that is free on every public machine. What to wait for, where there is none.
+    /// Reserves the lowest port that is free on every public machine. The error is what the cluster waits for.
     pub(crate) fn reserve(&mut self) -> Result<u16, String> {
         let Some(range) = self.range else {
             return Err("a public hypervisor: add one".to_string());
@@ -109,7 +109,7 @@ impl IngressPorts {
         Ok(port)
     }
 
-    /// Whether it is a cluster's on all public machines.
+    /// Whether a cluster has reserved the port on all public machines.
     pub(crate) fn is_reserved(&self, port: u16) -> bool {
         self.reserved.contains(&port)
     }
@@ -123,7 +123,7 @@ impl IngressPorts {
     }
 }
 
-/// The numbers that these clusters have on all public machines.
+/// The ports that these clusters have reserved on all public machines.
 pub(crate) fn reserved<'a>(
     clusters: impl Iterator<Item = &'a Cluster>,
     components: impl Iterator<Item = &'a Component>,

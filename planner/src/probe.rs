@@ -1,4 +1,4 @@
-//! Health checks: what to ask each component.
+//! Health checks of components.
 
 use alloc::{
     string::{String, ToString},
@@ -22,49 +22,49 @@ use crate::{
     world::ValidatedDocuments,
 };
 
-/// One `GET`, dialled from the machine's own network: over verified TLS, but for loopback.
+/// One `GET`, dialed from the machine's own network, over verified TLS except on loopback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// The component that it asks.
+    /// The component that is checked.
     pub component: PodName,
-    /// The machine from which it dials.
+    /// The machine from which to dial.
     pub machine: HypervisorName,
-    /// Where it dials.
+    /// The address to dial.
     pub address: SocketAddr,
-    /// The path; 200 means healthy.
+    /// The path. The status 200 means healthy.
     pub path: &'static str,
-    /// How both sides know each other. `None`: a program of Keelway's own on loopback, which tells its health to everybody there.
+    /// How both sides authenticate. None: a program of Keelway on loopback, which reports its health to every client there.
     pub tls: Option<ProbeTls>,
-    /// Who has asked the same a moment ago, so that nobody else need.
+    /// The programs that repeat the same check. If they observed a result recently, the probe is not needed.
     pub witness: HealthWitness,
 }
 
-/// Who asks a component again and again.
+/// The programs that check a component repeatedly.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HealthWitness {
-    /// Nobody asks the same.
+    /// No program does the same check.
     None,
-    /// The agent of its machine: the liveness check is the same.
+    /// The agent of the component's machine, whose liveness check is the same.
     Agent,
-    /// Its agent, and as it is a haproxy also itself: it tells which servers it has found ready, and passes requests on to them.
+    /// The agent, and the component itself, a haproxy: it reports which servers it found ready, and passes requests to them.
     Servers,
-    /// Its agent, and every haproxy of the cluster, which knows it by this name.
+    /// The agent, and every haproxy of the cluster. They know the component by this name.
     Ingresses {
-        /// haproxy's name of it.
+        /// haproxy's name for the component.
         server: String,
         /// The ingresses, with their machines.
         ingresses: Vec<(PodName, HypervisorName)>,
     },
 }
 
-/// How who asks and who answers know each other.
+/// How the client and the server of a probe authenticate each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeTls {
     /// The name that the server's certificate must hold.
     pub server_name: String,
-    /// The Secret whose `bundle.crt` the server's certificate is verified with.
+    /// The Secret whose `bundle.crt` verifies the server's certificate.
     pub authority: SecretName,
-    /// The client certificate to show, where one is asked for.
+    /// The client certificate to present. None: the server requires none.
     pub identity: Option<CertificateReference>,
 }
 
@@ -73,14 +73,14 @@ pub struct ProbeTls {
 pub struct CertificateReference {
     /// The Secret.
     pub secret: SecretName,
-    /// The name within it.
+    /// The name within the Secret.
     pub name: &'static str,
 }
 
-/// The health check of every component whose keys are there, and that is not being ended.
+/// Returns the health check of every component that has its keys and is not stopping.
 ///
 /// # Errors
-/// A document does not mean anything; documents that were read by [`Documents::read`] always do.
+/// A document is invalid. Documents that [`Documents::read`] returned are valid.
 pub fn probes(documents: &Documents) -> Result<Vec<Probe>, Faults> {
     let world = ValidatedDocuments::of(documents)?;
     let probe = |(pod, component): (&PodName, &Shared<Component>)| {
@@ -94,15 +94,15 @@ pub fn probes(documents: &Documents) -> Result<Vec<Probe>, Faults> {
     Ok(documents.components.iter().filter(|(_, component)| !component.is_stopping()).filter_map(probe).collect())
 }
 
-/// The path at which Kubernetes' controllers tell that they are well; kube-controller-manager has no other one.
+/// The path at which Kubernetes' controllers report that they are healthy. kube-controller-manager has no other path.
 pub(crate) fn controller_liveness(role: Role) -> &'static str {
     if role == Role::KubeControllerManager { "/healthz" } else { "/livez" }
 }
 
-/// The path at which programs of Keelway's own tell that they live.
+/// The liveness path of Keelway's own programs.
 pub(crate) const OWN_LIVENESS: &str = "/healthz";
 
-/// haproxy asks each API server for its readiness every second, over TLS that it verifies.
+/// haproxy checks the readiness of each API server every second, over TLS that it verifies.
 fn ingresses(documents: &Documents, server: &PodName) -> HealthWitness {
     let components = documents.components_of(&server.cluster);
     let ingresses =
@@ -130,7 +130,7 @@ fn of(pod: &PodName, component: &Component, machine: &ValidatedHypervisor) -> Op
             let known = (API_SERVER_NAME.to_string(), certificates::KUBERNETES);
             (*machine.public.first()?, API, "/readyz", Some(known))
         }
-        // One that served goes on to: what it lacks, such as an API to ask, is nothing that another one would have.
+        // A component that served before is asked for its liveness: what it lacks, such as an API server, another component would lack too.
         Role::ClusterController | Role::Gateway if serves => (loopback, HEALTH, OWN_LIVENESS, None),
         Role::ClusterController | Role::Gateway => (loopback, HEALTH, "/readyz", None),
     };

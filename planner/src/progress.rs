@@ -1,4 +1,4 @@
-//! Whether a cluster is on its way to what its document says, has come there, or cannot.
+//! The condition `Progressing`: whether a cluster is moving to its desired state, has reached it, or is blocked.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -18,8 +18,8 @@ use crate::{
     PassObservation, Plan, WaitKind, Waiting, minted::note_minted, status::verdict, text::listed, waves::note_upgraded,
 };
 
-/// Writes down of each cluster what was minted for it, and what its plan waits for, once all of that is known: whose turn it is to be
-/// replaced follows from configs. Names alone are told: what they wait for may be told in other words in each pass.
+/// Records what was minted for each cluster and what its plan waits for. Call it after [`crate::configure`], which decides the turns of
+/// replacements. The condition contains only names, because the text of a wait may differ in each pass.
 pub fn plan_progress(plan: &mut Plan, seen: &PassObservation, now: Timestamp) {
     if seen.stale() {
         return;
@@ -64,7 +64,7 @@ fn progress(name: &ClusterRef, document: &Cluster, waiting: &[(&Waiting, WaitKin
     verdict(ConditionStatus::True, reason, format!("waits for {}", named(name, waiting)))
 }
 
-/// The components that are waited for, and the API where it is the cluster itself.
+/// The components that are waited for, or `its API` if the cluster itself is.
 fn named(cluster: &ClusterRef, waiting: &[(&Waiting, WaitKind)]) -> String {
     let cluster = cluster.to_string();
     let short = |waiting: &str| {

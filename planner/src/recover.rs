@@ -1,8 +1,8 @@
-//! Documents that were restored from an older backup: what machines hold that the documents do not know, and the documents that follow.
+//! Recovers documents that were restored from an older backup, from what the machines hold.
 //!
-//! Nothing is deleted, and no machine is changed. Each machine's number becomes the one that it holds, so the next pass is accepted.
-//! A component that a machine holds and no document names is adopted: its document is rebuilt from the machine's config. A cluster
-//! of which that cannot be done is paused, because an ordinary pass would stop what the documents do not name.
+//! Nothing is deleted, and no machine is changed. The number of each machine becomes the number that the machine holds, so the machine accepts
+//! the next pass. A component that a machine holds and no document names is adopted: its document is rebuilt from the machine's config. If
+//! that is not possible, the cluster is paused, because a pass would stop what the documents do not name.
 
 mod cluster;
 mod difference;
@@ -31,42 +31,42 @@ use numbers::ConfigAge;
 /// What one machine holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldMachine {
-    /// What was seen on it.
+    /// The observed state.
     pub state: MachineState,
-    /// Its config.
+    /// The config that it holds.
     pub config: HeldConfig,
 }
 
 /// The config that a machine holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeldConfig {
-    /// Its agent sent it.
+    /// The agent sent it.
     Known(MachineConfig),
-    /// It holds none.
+    /// The machine holds no config.
     None,
-    /// It cannot be had, and why.
+    /// The config cannot be read, for this reason.
     Unknown(String),
 }
 
-/// The documents that follow, and what differed.
+/// The result of a recovery.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Recovery {
-    /// The documents, from which a pass goes on.
+    /// The recovered documents, from which a pass continues.
     pub documents: Documents,
-    /// What differed, machines first.
+    /// The differences, those of machines first.
     pub differences: Vec<RecoveryDifference>,
 }
 
 impl Recovery {
-    /// Whether something is left for a person to do.
+    /// Returns whether a difference requires an action of a person.
     #[must_use]
     pub fn needs_attention(&self) -> bool {
         self.differences.iter().any(|difference| difference.kind.remedy() == Remedy::NeedsAttention)
     }
 }
 
-/// Brings documents of an older backup to what machines hold. Deterministic; documents that are current stay as they are.
+/// Updates documents of an older backup to match what the machines hold. It is deterministic, and current documents stay unchanged.
 pub fn recover(
     documents: &Documents,
     held: &BTreeMap<HypervisorName, ObservedValue<HeldMachine>>,
@@ -92,12 +92,12 @@ pub fn recover(
     Recovery { documents: recovered, differences }
 }
 
-/// The machines that answered and obey this installation.
+/// The machines that responded and obey this installation.
 pub(crate) struct AnsweringMachines<'a> {
     machines: BTreeMap<&'a HypervisorName, (&'a HeldMachine, ConfigAge)>,
-    /// The clusters of which they have something, each with those machines.
+    /// The clusters of which they hold something, each with those machines.
     clusters: BTreeMap<ClusterId, BTreeSet<&'a HypervisorName>>,
-    /// Whether all machines of the documents are among them, each with its config.
+    /// Whether all machines of the documents are included, each with its config.
     is_complete: bool,
 }
 
@@ -147,7 +147,7 @@ impl<'a> AnsweringMachines<'a> {
         found
     }
 
-    /// What is on machines of a cluster beside the pods of their configs.
+    /// The pods of a cluster on machines whose config is unknown.
     fn strangers(&self, id: &ClusterId) -> Vec<(&'a HypervisorName, PodName)> {
         let mut found = Vec::new();
         for (machine, (held, age)) in &self.machines {
@@ -161,7 +161,7 @@ impl<'a> AnsweringMachines<'a> {
     }
 }
 
-/// All clusters of which machines have something.
+/// All clusters of which machines hold something.
 fn clusters_on<'a>(
     machines: &BTreeMap<&'a HypervisorName, (&'a HeldMachine, ConfigAge)>,
 ) -> BTreeMap<ClusterId, BTreeSet<&'a HypervisorName>> {
@@ -178,7 +178,7 @@ fn clusters_on<'a>(
     found
 }
 
-/// The pods that a machine has, by its sandboxes, directories and data.
+/// The pods that a machine has, from its sandboxes, directories and data.
 fn pods_on(state: &MachineState) -> Vec<PodName> {
     let sandboxes = state.sandboxes.iter().map(|sandbox| sandbox.pod.clone());
     let directories = state.files.keys().filter_map(|path| {

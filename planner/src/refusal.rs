@@ -1,4 +1,4 @@
-//! Machines that take nothing from these documents, whatever the documents say of them.
+//! Machines that accept nothing from these documents, whatever the documents contain about them.
 
 use alloc::{
     collections::BTreeMap,
@@ -22,60 +22,60 @@ use crate::{
     text::count,
 };
 
-/// What is not done, and what to do.
+/// The consequence, and the remedy.
 const STALE: &str = "nothing is done on this machine, nor about clusters with components on it; use the newest documents; if they are \
                      lost, bring these to what machines hold with `keelway recover`; if the machine is lost for good, annotate its \
                      Hypervisor with keelway.dev/lost=true";
 
-/// Why a machine takes nothing. The text tells what mends it.
+/// Why a machine accepts no config. The text names the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MachineRefusal {
-    /// It has another owner.
+    /// The machine obeys another installation.
     AnotherInstallation {
-        /// Who it obeys.
+        /// The installation that it obeys.
         owner: InstallationId,
     },
-    /// It holds a config that came after the last one that the documents tell of.
+    /// The machine holds a later config than the documents record.
     Stale {
-        /// What it holds.
+        /// The config that the machine holds.
         applied: Applied,
-        /// What the documents tell of.
+        /// The last config that the documents record.
         issued: Option<Applied>,
     },
-    /// It holds other content than the documents tell of, under the same number.
+    /// The machine holds other content than the documents record under the same number.
     TwoWriters {
-        /// What it holds.
+        /// The config that the machine holds.
         applied: Applied,
     },
-    /// It was told of a leader of a term that no leader can have.
+    /// The machine reports the term of a leader that no leader can have.
     NoSuchTerm {
-        /// The term.
+        /// The term that the machine reports.
         term: u64,
     },
-    /// The documents tell of a config after which there is no number.
+    /// The documents record a config with the highest possible number, so the next config cannot have one.
     NoNumberLeft {
-        /// What they tell of.
+        /// The config that the documents record.
         issued: Applied,
     },
-    /// Its agent understands no format of configs that this release sends.
+    /// The agent understands no format of configs that this release sends.
     UnknownFormats {
-        /// Those that it understands.
+        /// The formats that the agent understands.
         formats: FormatRange,
     },
-    /// A kubelet runs its pods there.
+    /// A kubelet runs its pods on the machine.
     Kubelet {
-        /// How many.
+        /// The number of the kubelet's pods.
         pods: usize,
     },
-    /// Its agent answers for another Hypervisor as well.
+    /// The agent also responds for another Hypervisor.
     SameMachine {
-        /// That one.
+        /// The other Hypervisor.
         other: HypervisorName,
     },
 }
 
 impl MachineRefusal {
-    /// One word, as conditions have it.
+    /// Returns the reason for the condition of the Hypervisor.
     #[must_use]
     pub fn reason(&self) -> ConditionReason {
         match self {
@@ -89,15 +89,15 @@ impl MachineRefusal {
         }
     }
 
-    /// Whether the documents are older than what the machine holds. What that means for others is [`Observation::stale`] and
-    /// [`PassObservation::frozen_clusters`].
+    /// Returns whether the documents are older than what the machine holds. [`PassObservation::stale`] and
+    /// [`PassObservation::frozen_clusters`] define what that means for other machines and for clusters.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         matches!(self, Self::Stale { .. } | Self::TwoWriters { .. })
     }
 }
 
-/// Takes machines that refuse out of what was seen: nothing is planned on them, as if they did not answer.
+/// Marks machines that refuse these documents as unreachable, so that nothing is planned on them, and records why in `refused`.
 pub fn refuse(documents: &Documents, seen: &mut PassObservation) {
     for (name, other) in twins(documents, seen) {
         let refused = MachineRefusal::SameMachine { other };
@@ -108,15 +108,15 @@ pub fn refuse(documents: &Documents, seen: &mut PassObservation) {
         let Some(state) = seen.machine(name) else { continue };
         let Some(refused) = refusal(document, state) else { continue };
         seen.machines.insert(name.clone(), ObservedValue::unreachable(refused.to_string()));
-        // Of a machine that is lost for good nothing counts, not even what it says of the documents.
+        // If the machine is lost, nothing that it reports counts, not even that the documents are stale.
         if !(refused.is_stale() && document.is_lost()) {
             seen.refused.insert(name.clone(), refused);
         }
     }
 }
 
-/// Hypervisors whose agent answers for another one as well, each with that other one: the one with components, or the first by name. Members
-/// of one store would share the machine, and each document would undo what the other asks for.
+/// Hypervisors whose agent also responds for another Hypervisor, each with that other one: the one with components, or the first by name.
+/// Otherwise members of one store could share the machine, and each document would undo the config of the other.
 fn twins(documents: &Documents, seen: &PassObservation) -> Vec<(HypervisorName, HypervisorName)> {
     let mut by_agent: BTreeMap<&str, Vec<&HypervisorName>> = BTreeMap::new();
     for name in documents.hypervisors.keys() {
@@ -134,7 +134,7 @@ fn twins(documents: &Documents, seen: &PassObservation) -> Vec<(HypervisorName, 
     found
 }
 
-/// Why a machine takes nothing of what the documents tell, where it does not.
+/// Returns why a machine accepts nothing from the documents. None: it accepts their configs.
 #[must_use]
 pub fn refusal(document: &Hypervisor, state: &MachineState) -> Option<MachineRefusal> {
     if state.kubelet_pods > 0 {
@@ -152,13 +152,13 @@ pub fn refusal(document: &Hypervisor, state: &MachineState) -> Option<MachineRef
     if let Some(issued) = issued.filter(|issued| next_number(issued.generation).is_none()) {
         return Some(MachineRefusal::NoNumberLeft { issued: issued.clone() });
     }
-    // Documents that are too old count first: those of a newer release may be the newest.
+    // Stale documents are reported first: documents of a newer release may be the newest.
     let refused = state.applied.as_ref().and_then(|applied| stale(applied, issued));
     let unknown = ConfigFormat::understood_by(state.formats).is_none();
     refused.or_else(|| unknown.then_some(MachineRefusal::UnknownFormats { formats: state.formats }))
 }
 
-/// Whether what a machine holds is not what the documents tell of, nor older.
+/// Compares what a machine holds with what the documents record. None: it is the same or older.
 fn stale(applied: &Applied, issued: Option<&Applied>) -> Option<MachineRefusal> {
     let place = |applied: &Applied| (applied.term, applied.generation);
     match issued {
@@ -173,7 +173,7 @@ fn stale(applied: &Applied, issued: Option<&Applied>) -> Option<MachineRefusal> 
     }
 }
 
-/// Why a machine that obeys a later leader takes nothing, and what to do.
+/// Returns why a machine that obeys a later leader accepts nothing, and the remedy.
 #[must_use]
 pub fn later_leader_text(term: u64) -> String {
     if term > HIGHEST_TOLD_TERM {

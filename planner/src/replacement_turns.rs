@@ -1,4 +1,4 @@
-//! Whose turn it is to be replaced, where several do the same work: one at a time, while the others do it.
+//! Replaces replicas of a role one at a time, each while the others work.
 
 use alloc::{
     collections::BTreeSet,
@@ -23,19 +23,19 @@ use crate::{
     waves::{is_upgrading, replacement},
 };
 
-/// Which pods are held, and which of them have to wait.
+/// The pods that are held, and those that wait.
 #[derive(Default)]
 pub(crate) struct ReplacementTurns<'a> {
     held: BTreeSet<&'a PodName>,
-    /// Those that are to be replaced when it is their turn.
+    /// Components that wait for their turn to be replaced.
     pub(crate) waiting: Vec<Waiting>,
 }
 
 impl<'a> ReplacementTurns<'a> {
-    /// Holds what runs of every replica that a cluster relies on, but for the one of each role whose turn it is; of one that is paused, or lacks an
-    /// authority or key of its own, all.
+    /// Holds all running replicas that a cluster relies on, except the one of each role whose turn it is. If the cluster is paused, or lacks an
+    /// authority or key of its own, this holds all its components.
     ///
-    /// A replica that does the work of its role alone is not held: nobody could take over.
+    /// The only replica of its role is not held, because no other replica can take over.
     pub(crate) fn take(
         &mut self,
         tenant: &Tenant<'a>,
@@ -53,7 +53,7 @@ impl<'a> ReplacementTurns<'a> {
         if tenant.document.deleted() {
             return;
         }
-        // The machine of the ingress whose turn it is: no gateway of another one ends with it.
+        // The machine of the ingress whose turn it is. A gateway on another machine must not stop at the same time.
         let mut public_turn: Option<&HypervisorName> = None;
         for role in Role::ALL {
             let beside = public_turn.filter(|_| role == Role::Gateway);
@@ -82,7 +82,7 @@ impl<'a> ReplacementTurns<'a> {
         }
     }
 
-    /// A cluster has not reached a release before its last component was replaced.
+    /// A cluster reaches a release only after its last component was replaced.
     fn wait_for_replacement(&mut self, tenant: &Tenant<'a>, replaced: &[&PodName]) {
         self.waiting.extend(replaced.iter().map(|name| Waiting {
             subject: format!("{}/{}", tenant.cluster.reference, name.component),
@@ -91,7 +91,7 @@ impl<'a> ReplacementTurns<'a> {
         }));
     }
 
-    /// Holds what is held at all times, so that machines are told nothing new, and what would be replaced.
+    /// Holds what is held in every pass, so that configs stay the same, and what would be replaced.
     fn hold_unchanged(
         &mut self,
         tenant: &Tenant<'a>,
@@ -108,13 +108,13 @@ impl<'a> ReplacementTurns<'a> {
         }
     }
 
-    /// Whether what runs of the pod goes on although it is to be replaced.
+    /// Whether the running pod continues although it is to be replaced.
     pub(crate) fn is_held(&self, pod: &PodName) -> bool {
         self.held.contains(pod)
     }
 }
 
-/// Whether requests fail while none of a role's replicas works. Of controllers one leads, and its end is made up for later.
+/// Whether requests fail while no replica of a role works. One controller leads at a time, and the next leader catches up on missed work.
 fn is_relied_on(role: Role) -> bool {
     match role {
         Role::Etcd | Role::KubeApiserver | Role::Ingress | Role::Gateway => true,
@@ -122,12 +122,12 @@ fn is_relied_on(role: Role) -> bool {
     }
 }
 
-/// All components of one role of a cluster, those that leave and go on until then included.
+/// All components of one role of a cluster. Those that are leaving but not stopping are included.
 struct Replicas<'t, 'a> {
     tenant: &'t Tenant<'a>,
     seen: &'t PassObservation,
     role: Role,
-    /// The only machine on which one of them may be replaced now.
+    /// The only machine on which a replica may be replaced now. None: any machine.
     only_on: Option<&'a HypervisorName>,
     all: Vec<(&'a PodName, &'a ComponentSpec)>,
 }
@@ -143,7 +143,7 @@ impl<'t, 'a> Replicas<'t, 'a> {
         self.all.iter().find(|(other, _)| *other == name).map(|(_, spec)| &spec.hypervisor)
     }
 
-    /// Those that run, and are to be replaced.
+    /// The running replicas that are to be replaced.
     fn replaced(&self, wanted: impl Fn(&PodName, &ComponentSpec) -> Option<Pod>) -> Vec<&'a PodName> {
         let is_replaced = |(name, spec): &&(&'a PodName, &'a ComponentSpec)| {
             let state = self.seen.machine(&spec.hypervisor);
@@ -153,7 +153,7 @@ impl<'t, 'a> Replicas<'t, 'a> {
         self.all.iter().filter(is_replaced).map(|(name, _)| *name).collect()
     }
 
-    /// The first one that has to be replaced and can be spared. On a machine that cannot be seen an earlier turn may not be over.
+    /// The first replica that is to be replaced and can be spared. If a machine cannot be observed, the turn of a replica there may not be over.
     fn turn(&self, replaced: &[&'a PodName]) -> Option<&'a PodName> {
         if self.unseen().is_some() {
             return None;
@@ -162,13 +162,13 @@ impl<'t, 'a> Replicas<'t, 'a> {
         replaced.iter().copied().find(|name| is_here(name) && self.can_spare(name))
     }
 
-    /// A machine of one of them that cannot be seen.
+    /// The machine of a replica that cannot be observed.
     fn unseen(&self) -> Option<&'a HypervisorName> {
         let mut machines = self.all.iter().map(|(_, spec)| &spec.hypervisor);
         machines.find(|name| self.seen.machine(name).is_none())
     }
 
-    /// What one that is to be replaced waits for.
+    /// What a replica that is to be replaced waits for.
     fn reason(&self, name: &PodName, turn: Option<&PodName>) -> String {
         let ill = self.all.iter().find(|(other, _)| *other != name && !self.seen.healthy(other));
         let until = match (turn, self.unseen(), ill) {
@@ -180,8 +180,8 @@ impl<'t, 'a> Replicas<'t, 'a> {
         format!("its turn to be replaced: {until}")
     }
 
-    /// If none works there is nothing to lose, and the new ones may work. One that did not answer in time may work: if it hangs, its
-    /// agent's liveness check stops it, and what does not run is not held.
+    /// If no replica works, nothing is lost by a replacement, and the new replicas may work. A replica whose health check got no response may
+    /// work: if it hangs, its agent's liveness check stops it, and a pod that does not run is not held.
     fn can_spare(&self, name: &PodName) -> bool {
         let mut others = self.all.iter().map(|(other, _)| *other).filter(|other| *other != name);
         let spared = match self.role {
@@ -195,7 +195,7 @@ impl<'t, 'a> Replicas<'t, 'a> {
         spared || !self.all.iter().any(|(name, _)| self.seen.healthy(name) || self.seen.may_be_working(name))
     }
 
-    /// Whether an ingress and the gateway beside it are both well, or the one of them that there is.
+    /// Whether an ingress or gateway is healthy, together with the one beside it if there is one.
     fn is_whole(&self, name: &PodName) -> bool {
         let twin = if self.role == Role::Ingress { Role::Gateway } else { Role::Ingress };
         let own = self.all.iter().find(|(other, _)| *other == name);
@@ -204,7 +204,7 @@ impl<'t, 'a> Replicas<'t, 'a> {
         self.seen.healthy(name) && twins.all(|(twin, _)| self.seen.healthy(twin))
     }
 
-    /// Whether every haproxy that tells of its servers passes connections on to this one.
+    /// Whether every haproxy that reports its servers passes connections to this one.
     fn is_sent_connections(&self, server: &PodName) -> bool {
         self.tenant.of_role(Role::Ingress).all(|(ingress, component)| {
             let state = self.seen.machine(&component.spec.hypervisor);

@@ -1,4 +1,4 @@
-//! Taking replicas away: what stays serves first, then nobody relies on what leaves, then it goes.
+//! Removes replicas in this order: the others are ready, nothing relies on the replica any more, then the machine stops it.
 
 use alloc::{
     format,
@@ -28,7 +28,7 @@ use crate::{
     text::count,
 };
 
-/// Notes each component that is ready for the first time: from now on others may rely on it.
+/// Records each component that is ready for the first time. From then on other components may rely on it.
 pub(crate) fn note_ready(plan: &mut Plan, seen: &PassObservation, id: &ClusterId) {
     for (pod, component) in plan.documents.components_of_mut(id) {
         if component.stage() == ComponentStage::Joining && seen.healthy(pod) {
@@ -37,8 +37,8 @@ pub(crate) fn note_ready(plan: &mut Plan, seen: &PassObservation, id: &ClusterId
     }
 }
 
-/// Takes away replicas above the wanted number, the highest first. Members of a store that was born are kept: its membership
-/// is not changed here.
+/// Retires replicas above the wanted number, those on drained machines first, then those with the highest number. Members of a created store
+/// stay: this function does not change the membership of a store.
 pub(crate) fn retire_surplus(
     plan: &mut Plan,
     seen: &PassObservation,
@@ -83,7 +83,7 @@ pub(crate) fn retire_surplus(
     }
 }
 
-/// Has its machine stop a component on which no other one relies. Its document goes once the machine was seen without it.
+/// Stops a component on which nothing relies. Its document is removed after its machine was observed without it.
 pub(crate) fn stop(
     plan: &mut Plan,
     seen: &PassObservation,
@@ -113,7 +113,7 @@ pub(crate) fn set_stage(plan: &mut Plan, pod: &PodName, stage: ComponentStage) {
     }
 }
 
-/// Lets components that are about to leave stay after all where they are wanted again, the lowest first.
+/// Keeps components that are leaving if the cluster needs them again, the lowest number first.
 pub(crate) fn call_back(plan: &mut Plan, (id, cluster): (&ClusterId, &ValidatedCluster), role: Role, wanted: u32) {
     let missing = (wanted as usize).saturating_sub(count_staying(&plan.documents, id, role));
     let mut leaving: Vec<(u32, PodName)> = of_role(&plan.documents, id, role)
@@ -123,7 +123,7 @@ pub(crate) fn call_back(plan: &mut Plan, (id, cluster): (&ClusterId, &ValidatedC
     leaving.sort();
     for (_, pod) in leaving.into_iter().take(missing) {
         if let Some(document) = plan.documents.components.get_mut(&pod) {
-            // It is relied on again once it is seen to be ready.
+            // Others rely on it again after it was observed to be ready.
             document.status.get_or_insert_default().stage = ComponentStage::Joining;
             let component = format!("{}/{}", cluster.reference, pod.component);
             plan.decisions.push(Decision::KeepComponent { component });
@@ -131,13 +131,12 @@ pub(crate) fn call_back(plan: &mut Plan, (id, cluster): (&ClusterId, &ValidatedC
     }
 }
 
-/// Whether a component is to move to another machine. Members of stores are not: each would have to be replaced by one with
-/// other data.
+/// Whether a component is to move to another machine. Members of stores do not move, because the replacement would have to get their data.
 pub(crate) fn must_move(fleet: &FleetCapacity, spec: &ComponentSpec) -> bool {
     spec.role != Role::Etcd && fleet.drains(&spec.hypervisor)
 }
 
-/// Who of those that stay is to be ready before another one leaves.
+/// The components that have to be ready before a surplus one leaves.
 fn still_needed(
     documents: &Documents,
     seen: &PassObservation,
@@ -149,12 +148,12 @@ fn still_needed(
     if drained { first_unready(seen, stay).or_else(gateways) } else { unready(seen, role, stay) }
 }
 
-/// One that stays and is not ready: what leaves a machine that is drained goes after all of them are.
+/// The first staying component that is not ready. A component leaves a drained machine after all that stay are ready.
 fn first_unready(seen: &PassObservation, stay: &[((bool, u32), PodName)]) -> Option<String> {
     stay.iter().find(|(_, pod)| !seen.healthy(pod)).map(|(_, pod)| pod.component.to_string())
 }
 
-/// A gateway that is not ready beside an ingress that stays: workers lose that of an ingress that leaves with it.
+/// The first gateway beside a staying ingress that is not ready. Workers lose the gateway beside an ingress together with that ingress.
 fn first_unready_gateway(
     documents: &Documents,
     seen: &PassObservation,
@@ -168,7 +167,7 @@ fn first_unready_gateway(
     })
 }
 
-/// The replicas of a role that carries requests, where none of those that stay is ready.
+/// All staying replicas, if the role carries requests and none of them is ready.
 fn unready(seen: &PassObservation, role: Role, stay: &[((bool, u32), PodName)]) -> Option<String> {
     let carries = match role {
         Role::KubeApiserver | Role::Ingress | Role::Gateway => true,
@@ -179,7 +178,7 @@ fn unready(seen: &PassObservation, role: Role, stay: &[((bool, u32), PodName)]) 
     (carries && !ready).then(|| names.join(" or "))
 }
 
-/// An ingress that still sends connections to an API server that leaves, or might.
+/// An ingress that sends connections to an API server that is leaving, or may do so.
 fn sender_to(documents: &Documents, seen: &PassObservation, server: &PodName) -> Option<(String, WaitKind)> {
     let spec = &documents.components.get(server)?.spec;
     let mut ingresses = of_role(documents, &server.cluster, Role::Ingress).filter(|_| spec.role == Role::KubeApiserver);
@@ -193,7 +192,7 @@ fn sender_to(documents: &Documents, seen: &PassObservation, server: &PodName) ->
     })
 }
 
-/// A component is known until its machine was seen without it: whatever runs unknown may be asked by others, and holds keys.
+/// A component stays in the documents until its machine was observed without it: it may still receive requests, and it holds keys.
 fn still_held(documents: &Documents, seen: &PassObservation, pod: &PodName) -> Option<(String, WaitKind)> {
     let machine = &documents.components.get(pod)?.spec.hypervisor;
     let Some(state) = seen.machine(machine) else {
@@ -202,13 +201,13 @@ fn still_held(documents: &Documents, seen: &PassObservation, pod: &PodName) -> O
     state.holds(pod).then(|| (format!("{machine} to stop it"), WaitKind::InProgress))
 }
 
-/// A component on a machine that cannot be seen, unless that is lost for good.
+/// The wait for a component on a machine that was not observed. None: the machine is lost.
 fn unseen(documents: &Documents, machine: &HypervisorName, pod: &PodName) -> Option<(String, WaitKind)> {
     let on = format!("{machine} to answer: {} may still run there", pod.component);
     if is_machine_lost(documents, machine) {
         None
     } else if answers(documents, machine) {
-        // It is being given a config.
+        // It responds, but is receiving a config and was not observed.
         Some((on, WaitKind::InProgress))
     } else {
         let remedy = format!("annotate its Hypervisor with {LOST_ANNOTATION}=true");
@@ -216,7 +215,7 @@ fn unseen(documents: &Documents, machine: &HypervisorName, pod: &PodName) -> Opt
     }
 }
 
-/// Whether a haproxy sends connections to a server, or runs and does not tell.
+/// Whether a haproxy sends connections to a server. If a running haproxy does not report its servers, it counts as sending.
 fn sends(state: &MachineState, ingress: &PodName, server: &PodName) -> bool {
     match state.servers.get(ingress) {
         Some(servers) => servers.get(&server_name(server)).is_some_and(|found| found.admin == ServerAdmin::Serves),

@@ -1,4 +1,4 @@
-//! Status of documents: conditions from what was seen.
+//! The status of documents: conditions that follow from the observation.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -33,10 +33,11 @@ use crate::{
     world::ValidatedDocuments,
 };
 
-/// As often as a kubelet tells of a Node that does not change (`nodeStatusReportFrequency`): so do passes that nobody goes on with.
+/// How often a driver that is not connected to the machines records an unchanged one: as often as a kubelet reports an unchanged Node
+/// (`nodeStatusReportFrequency`).
 const HEARTBEAT: SignedDuration = SignedDuration::from_mins(5);
 
-/// Writes what was seen into the status of every cluster and component, and waits for what is not well.
+/// Records the observation in the status of every cluster and component, and waits for each component that is not ready.
 pub(crate) fn plan_status(
     plan: &mut Plan,
     world: &ValidatedDocuments,
@@ -56,7 +57,7 @@ pub(crate) fn verdict(status: ConditionStatus, reason: ConditionReason, message:
     ConditionValue { status, reason: reason.as_str().to_string(), message: message.into() }
 }
 
-/// What runs there, and what is left alone.
+/// The message for a machine that responds: its runtime, and the number of clusters that no document names.
 fn answers(state: &MachineState, others: usize) -> String {
     let runtime = format!("{} {}", state.runtime.name, state.runtime.version);
     if others == 0 {
@@ -65,7 +66,7 @@ fn answers(state: &MachineState, others: usize) -> String {
     format!("{runtime}; {} that no document here tells of left alone", count(others, "cluster"))
 }
 
-/// Writes what was seen into the status of every machine.
+/// Records the observation in the status of every machine.
 pub(crate) fn plan_machines(plan: &mut Plan, part: PlanScope<'_>, seen: &PassObservation, now: &Time) {
     let Documents { hypervisors, clusters, components, .. } = &mut plan.documents;
     let (clusters, components) = match part {
@@ -104,11 +105,11 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: PlanScope<'_>, seen: &PassObs
             Some(ObservedValue::Unreachable { silent: UnreachableReason::Led, why }) => {
                 verdict(ConditionStatus::False, ConditionReason::ObeysAnotherLeader, why.clone())
             }
-            // What was told last stands until somebody looks.
+            // Without an observation, the last reported condition stays.
             None if is_told(document) => continue,
             None => verdict(ConditionStatus::Unknown, ConditionReason::NotObserved, "nobody looked yet"),
         };
-        // As the API server does with what is handed to it.
+        // As the API server does for each new object.
         document.metadata.creation_timestamp.get_or_insert_with(|| now.clone());
         let generation = document.metadata.generation;
         let status = document.status.get_or_insert_default();
@@ -127,13 +128,13 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: PlanScope<'_>, seen: &PassObs
     }
 }
 
-/// Whether it is written down whether the machine answers.
+/// Whether the condition `Ready` was reported before.
 fn is_told(document: &Hypervisor) -> bool {
     let status = document.status.as_ref();
     status.is_some_and(|status| condition::has(&status.conditions, "Ready"))
 }
 
-/// Writes down what a machine tells of itself, and when it was heard of last.
+/// Records what a machine reports about itself, and when it was last in contact.
 fn note(
     status: &mut HypervisorStatus,
     (name, seen): (&HypervisorName, &ObservedValue<MachineState>),
@@ -163,20 +164,20 @@ fn note(
     }
 }
 
-/// Whether it was written lately that a machine answers.
+/// Whether the last heartbeat was recorded less than [`HEARTBEAT`] ago.
 fn is_fresh(status: &HypervisorStatus, now: &Time) -> bool {
     let is_fresh = |time: &Time| now.0.duration_since(time.0).abs() < HEARTBEAT;
     status.last_heartbeat_time.as_ref().is_some_and(is_fresh)
 }
 
-/// Whether there is nothing to write of a machine that answers as before, for who is connected to it and notices its silence.
+/// Whether the recorded status of a machine is recent enough for a driver that stays connected: it notices by itself if the machine is silent.
 fn is_told_of(status: &HypervisorStatus, state: &MachineState) -> bool {
     let disk = status.disk.as_ref().and_then(DiskQuantities::disk);
     status.last_heartbeat_time.is_some() && Disk::are_about_equal(disk, state.disk)
 }
 
-/// What a machine tells of itself, and whether that is news. How much is left of its disk changes all the time, and is none: documents
-/// of a settled world stay as they are.
+/// Records what a machine reports about itself, and returns whether that changed. Free disk space is left out because it changes all the
+/// time: documents of a settled installation stay unchanged.
 fn inventory(status: &mut HypervisorStatus, state: &MachineState) -> bool {
     let before = status.clone();
     status.applied.clone_from(&state.applied);
@@ -186,7 +187,7 @@ fn inventory(status: &mut HypervisorStatus, state: &MachineState) -> bool {
     *status != before
 }
 
-/// Whether a machine that is to be emptied is.
+/// The condition `Drained` of a machine that is drained, from the roles of the components on it.
 fn drained(here: &[Role]) -> ConditionValue {
     let members = here.iter().filter(|role| **role == Role::Etcd).count();
     let others = here.len() - members;
@@ -204,18 +205,18 @@ fn drained(here: &[Role]) -> ConditionValue {
     }
 }
 
-/// What runs on a machine, by what it belongs to.
+/// What runs on a machine, indexed by pod and sandbox.
 struct RunningPods<'a> {
     machine: &'a MachineState,
     /// The newest sandbox of each pod.
     sandboxes: BTreeMap<&'a PodName, &'a SandboxState>,
-    /// The phase of each sandbox's containers, the newest of each name: of one that does not run, where there is one.
+    /// The phase of each sandbox's containers. Only the newest container of each name counts. If one of them does not run, its phase is here.
     containers: BTreeMap<&'a str, ContainerPhase>,
 }
 
 impl<'a> RunningPods<'a> {
     fn of(machine: &'a MachineState) -> Self {
-        // The newest come first, and the last of a name stays.
+        // The lists begin with the newest, and in a map the last insertion of a key stays.
         let sandboxes = machine.sandboxes.iter().rev().map(|sandbox| (&sandbox.pod, sandbox)).collect();
         let of_name = |container: &'a ContainerState| (container.sandbox.as_str(), container.name.as_str());
         let newest: BTreeMap<_, _> =
@@ -261,7 +262,7 @@ fn components(plan: &mut Plan, seen: &PassObservation, now: &Time) {
     }
 }
 
-/// Whether nothing is done about a cluster, and what is missed by that.
+/// The condition `Paused` of a cluster, with the certificates that are due meanwhile.
 fn pauses(document: &mut Cluster, overdue: &[String], now: &Time) {
     let generation = document.metadata.generation;
     let is_paused = document.spec.paused;
@@ -280,13 +281,13 @@ fn pauses(document: &mut Cluster, overdue: &[String], now: &Time) {
     condition::set(&mut status.conditions, "Paused", says, generation, now);
 }
 
-/// Whether a component that is not ready gets so by itself.
+/// Whether a component that is not ready becomes ready by itself, from the reason of its condition.
 fn cause(reason: &str) -> WaitKind {
     let stays_so = [ConditionReason::MachineUnreachable, ConditionReason::PortTaken, ConditionReason::DataLost];
     if stays_so.iter().any(|stays| stays.as_str() == reason) { WaitKind::Blocked } else { WaitKind::InProgress }
 }
 
-/// A member that lost its data is not started empty: it would have forgotten what it promised to the others.
+/// A member that lost its data is not started empty, because it would have forgotten its votes and the entries that it acknowledged.
 fn data_lost(documents: &Documents, pod: &PodName, spec: &ComponentSpec) -> ConditionValue {
     let place = format!("{STATE_DIRECTORY}/{pod}/{} of {}", store_creation::DATA, spec.hypervisor);
     let members = documents.components_of(&pod.cluster).filter(|(_, other)| other.spec.role == Role::Etcd).count();
@@ -346,7 +347,7 @@ fn component(
     }
 }
 
-/// A port at which something listens although the container does not run that it is for.
+/// A port of the component on which another process listens: it is in use, and the container that it belongs to does not run.
 fn port_of_another(machine: &MachineState, pod: &PodName, spec: &ComponentSpec) -> Option<u16> {
     let mut taken = spec.ports.iter().filter(|(_, port)| machine.ports.listening.contains(port));
     let container = |port: &str| if port == EGRESS { EGRESS } else { spec.role.row().name };

@@ -1,7 +1,7 @@
-//! The birth of a store: all first members at once, written down before the first start.
+//! Creates stores: all first members at once, recorded before the first start.
 //!
-//! A member starts first when its machine has marked the data directory and the documents have written down that the mark
-//! was seen. So whatever is lost between any two steps, a member that comes without its mark has lost its data.
+//! A member starts for the first time after its machine has marked the data directory and the documents record that the mark was observed.
+//! Whatever is lost between two steps, a member without its mark has lost its data.
 
 use alloc::{collections::BTreeMap, format, string::ToString, vec, vec::Vec};
 
@@ -20,10 +20,10 @@ use crate::{
     Decision, PassObservation, access::serves, etcd_ids, plan::Plan, pod::url, versions, world::ValidatedDocuments,
 };
 
-/// The directory of a member that holds its store.
+/// The directory in a member's pod that holds the store.
 pub(crate) const DATA: &str = "data";
 
-/// Writes the static initial cluster of each store whose members all have a place, once in a cluster's life.
+/// Records the static initial cluster of each store whose members are all placed, once in a cluster's life.
 pub(crate) fn plan_births(plan: &mut Plan, world: &ValidatedDocuments, now: &Time) {
     for (name, id, cluster) in world.reconciled_clusters() {
         let Some(document) = plan.documents.clusters.get(name) else { continue };
@@ -60,7 +60,7 @@ pub(crate) fn plan_births(plan: &mut Plan, world: &ValidatedDocuments, now: &Tim
     }
 }
 
-/// Writes down what clusters were born with that an older release of Keelway made: what they have now.
+/// Records `status.birth` and releases of clusters that an older release of Keelway created, from their current spec.
 pub(crate) fn plan_birth_records(plan: &mut Plan) {
     let is_unrecorded = |cluster: &Cluster| {
         cluster.status.as_ref().is_some_and(|status| status.etcd.is_some() && status.birth.is_none())
@@ -81,7 +81,7 @@ pub(crate) fn plan_birth_records(plan: &mut Plan) {
     }
 }
 
-/// Waits for somebody who puts back what a cluster cannot go along with. Until then it goes on as it was.
+/// Waits until a person reverts each change that a cluster does not support. Until then the cluster continues as before.
 pub(crate) fn wait_for_changes(plan: &mut Plan, world: &ValidatedDocuments) {
     for (name, _, _) in world.reconciled_clusters() {
         let Some(document) = plan.documents.clusters.get(name).filter(|document| !document.deleted()) else { continue };
@@ -107,8 +107,8 @@ pub(crate) fn store(
     }
 }
 
-/// Writes down how far each member came: that its mark was seen, then that it was seen at work. Of a store that never served an API
-/// server nothing can be lost: that its members are at work is written down with the first one.
+/// Records the phase of each member: its mark was observed, then it was observed to be working. A store that never served an API server
+/// cannot lose anything, so working members are recorded only once an API server was ready.
 pub(crate) fn plan_member_phases(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation) {
     for (name, id, _) in world.reconciled_clusters() {
         let is_initialized = plan.documents.clusters.get(name).is_some_and(|cluster| cluster.is_initialized());
@@ -137,7 +137,7 @@ pub(crate) fn plan_member_phases(plan: &mut Plan, world: &ValidatedDocuments, se
     }
 }
 
-/// What a member's data directory must hold before it is started.
+/// The state that a member's data directory must have before the member starts.
 pub(crate) fn start_of(cluster: Option<&Cluster>, member: &ComponentName) -> Start {
     match phase(cluster, member) {
         MemberPhase::Pending => Start::Never,
@@ -146,7 +146,7 @@ pub(crate) fn start_of(cluster: Option<&Cluster>, member: &ComponentName) -> Sta
     }
 }
 
-/// Writes down that an API server was ready, once in a cluster's life.
+/// Records that an API server was ready, once in a cluster's life.
 pub(crate) fn plan_initialization(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation) {
     for (name, id, _) in world.reconciled_clusters() {
         let documents = &plan.documents;
@@ -160,8 +160,8 @@ pub(crate) fn plan_initialization(plan: &mut Plan, world: &ValidatedDocuments, s
     }
 }
 
-/// Whether a component is started only once an API server was ready, and none was. Controllers and schedulers that start before
-/// one ask for it again and again, and take from its machine what it needs to come up.
+/// Whether a component waits for the first API server of the cluster to be ready. Controllers and schedulers that start earlier repeat
+/// their requests, and use resources that the API server on their machine needs to start.
 pub(crate) fn waits_for_api(cluster: &Cluster, role: Role) -> bool {
     let asks_only = match role {
         Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => true,
@@ -170,13 +170,12 @@ pub(crate) fn waits_for_api(cluster: &Cluster, role: Role) -> bool {
     asks_only && !cluster.is_initialized()
 }
 
-/// Whether any member of the store may start. API servers that start before one only wait, and hold up the pass that prepares
-/// the store.
+/// Whether any member of the store may start. API servers that start before a member only wait, and delay the pass that prepares the store.
 pub(crate) fn any_may_start(cluster: &Cluster) -> bool {
     members(cluster).is_some_and(|members| members.values().any(|member| member.phase > MemberPhase::Pending))
 }
 
-/// Whether a member that may have started finds its data gone on its machine, as it was seen.
+/// Whether a member that may have started has no data on its machine, as observed.
 pub(crate) fn has_lost_data(
     documents: &Documents,
     seen: &PassObservation,

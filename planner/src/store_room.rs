@@ -1,4 +1,4 @@
-//! Stores that run out of room: their clusters report it before they take no more writes, and then.
+//! Stores that run out of space. Their clusters report it before the store refuses writes, and while it does.
 
 use alloc::{
     format,
@@ -17,11 +17,11 @@ use keelway_api::{
 
 use crate::{PassObservation, plan::Plan, status::verdict, text::listed};
 
-/// The condition of a Cluster, which is there while it is not so.
+/// The condition of a Cluster. It exists only while a store lacks space.
 const HAS_ROOM: &str = "EtcdHasRoom";
 
-/// Tells of each cluster whose store is near its quota or takes no writes. How large a database is stands in no message: that changes with
-/// every write.
+/// Reports each cluster whose store is near its quota or refuses writes. No message contains the size of the database, because the size
+/// changes with every write.
 pub(crate) fn plan_room(plan: &mut Plan, seen: &PassObservation, now: &Time) {
     let names: Vec<ClusterRef> = plan.documents.clusters.keys().cloned().collect();
     for name in names {
@@ -32,7 +32,7 @@ pub(crate) fn plan_room(plan: &mut Plan, seen: &PassObservation, now: &Time) {
         let quota = cluster.spec.etcd.quota();
         let says = match StoreRoom::of(plan, seen, (id, quota)).room_status((quota, is_told)) {
             RoomStatus::Nothing => continue,
-            // What stays as it is stays shared.
+            // A document that does not change stays shared.
             RoomStatus::HasRoom if !is_told => continue,
             RoomStatus::HasRoom => None,
             RoomStatus::Verdict(verdict) => Some(verdict),
@@ -44,15 +44,14 @@ pub(crate) fn plan_room(plan: &mut Plan, seen: &PassObservation, now: &Time) {
     }
 }
 
-/// What is to be said of a cluster.
 enum RoomStatus {
-    /// What was said stands, as not all members were seen.
+    /// The last report stays, because not all members were observed.
     Nothing,
     HasRoom,
     Verdict(ConditionValue),
 }
 
-/// The members of a store, each with how much room its database has, where it was seen.
+/// The members of a store, each with the room in its database. None: the member was not observed.
 struct StoreRoom(Vec<(String, Option<DatabaseRoom>)>);
 
 impl StoreRoom {
@@ -70,7 +69,8 @@ impl StoreRoom {
         )
     }
 
-    /// One that was near its quota has room again below three quarters of it, so that nothing is written each time that it crosses one mark.
+    /// A store that was near its quota has room again below three quarters of it. The gap avoids a new report each time that the size crosses
+    /// one threshold.
     fn room_status(&self, (quota, is_told): (Memory, bool)) -> RoomStatus {
         let near = if is_told { DatabaseRoom::Less } else { DatabaseRoom::NearQuota };
         let (full, nearly) = (self.members_at_least(DatabaseRoom::NoSpace), self.members_at_least(near));

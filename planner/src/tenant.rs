@@ -1,5 +1,4 @@
-//! One cluster with what is looked up of it again and again: all of it stands side by side in the documents, and is found
-//! once.
+//! One cluster with the documents that are looked up often. They are found once, because in the documents they stand side by side.
 
 use alloc::vec::Vec;
 
@@ -13,23 +12,22 @@ use keelway_api::{
 
 use crate::{minted::UnusableSecrets, world::ValidatedDocuments};
 
-/// A cluster's documents.
 pub(crate) struct Tenant<'a> {
     pub(crate) id: &'a ClusterId,
     pub(crate) document: &'a Cluster,
     pub(crate) cluster: &'a ValidatedCluster,
-    /// By name.
+    /// Sorted by name.
     pub(crate) components: Vec<(&'a PodName, &'a Component)>,
-    /// Those that name who pulls its images.
+    /// The usable ones of the Secrets that hold registry credentials for its images.
     pub(crate) pull_secrets: Vec<PullSecret>,
-    /// Its authorities and keys that cannot be used; none of a cluster that has all of its own.
+    /// Its authorities and keys that cannot be used. None: all are usable.
     pub(crate) unusable_secrets: Option<&'a UnusableSecrets>,
-    /// By name.
+    /// Sorted by name.
     secrets: Vec<(&'a str, &'a Secret)>,
 }
 
 impl<'a> Tenant<'a> {
-    /// Every cluster that has an id, by name.
+    /// Returns every cluster that has an id, by name.
     pub(crate) fn all(documents: &'a Documents, world: &'a ValidatedDocuments) -> impl Iterator<Item = Self> {
         world.clusters.iter().filter_map(|(name, (id, cluster))| {
             let document = documents.clusters.get(name)?;
@@ -42,22 +40,21 @@ impl<'a> Tenant<'a> {
         })
     }
 
-    /// Whether nothing is done about it for a machine that holds a later config than the documents tell of: nobody paused it.
+    /// Whether the cluster is unchanged because a machine holds a later config than the documents record. Its spec does not pause it.
     pub(crate) fn is_frozen(&self) -> bool {
         self.cluster.paused && !self.document.spec.paused
     }
 
-    /// Components of one role, by name.
+    /// By name.
     pub(crate) fn of_role(&self, role: Role) -> impl Iterator<Item = (&'a PodName, &'a Component)> {
         self.components.iter().copied().filter(move |(_, component)| component.spec.role == role)
     }
 
-    /// Whether a Secret holds another authority or key than the cluster's own, or lacks it.
+    /// Whether a Secret lacks the cluster's authority or key, or holds another one.
     pub(crate) fn cannot_use(&self, secret: &str) -> bool {
         self.unusable_secrets.is_some_and(|unusable| unusable.contains_key(secret))
     }
 
-    /// Whether there is a Secret of this name.
     pub(crate) fn has_secret(&self, name: &str) -> bool {
         self.secret(name).is_some()
     }
@@ -81,7 +78,7 @@ impl<'a> Tenant<'a> {
         has(".key") && has(".pub")
     }
 
-    /// What is made from another authority or key than the cluster's own is of no use to it.
+    /// Secrets that hold another authority or key than the cluster's own are left out: the cluster cannot use what is built from them.
     fn secret(&self, name: &str) -> Option<&'a Secret> {
         if self.cannot_use(name) {
             return None;

@@ -1,61 +1,61 @@
-//! Which driver decides, where several could.
+//! Terms: which driver's configs a machine accepts, if several drivers send configs.
 //!
-//! Configs are ordered by the term of their driver first. A leader's term comes from its Lease and from the documents: it is higher than
-//! all terms there. The leader tells each machine its term before it looks at that machine, and the machine refuses earlier leaders from
-//! then on. A driver that is alone with its documents, as the holder of a pipe or a directory is, goes on with the term of the documents.
-//! A config that a machine holds keeps its number, so a settled world stays as it is whoever leads.
+//! Configs are ordered by the term of their driver first. The term of a leader is higher than all terms in its Lease and in the documents.
+//! The leader sends its term to each machine before it observes that machine, and from then on the machine refuses earlier leaders. A driver
+//! that has its documents to itself, such as the process on a pipe or a directory, continues with the term of the documents. A config that a
+//! machine holds keeps its number, so a settled installation does not change with its leader.
 //!
-//! What one machine claims moves no term but that of its own configs. Documents may be older than what machines were told: a store was
-//! restored without its Lease, or the documents moved. A new leader therefore begins after what more than half of the machines that
-//! answer know.
+//! A term that one machine reports affects only the configs of that machine. Documents can be older than the terms that machines obey, if a
+//! store was restored without its Lease or the documents were moved. Therefore a new leader begins after the term that more than half of the
+//! responding machines know.
 
 use alloc::vec::Vec;
 
 use keelway_api::{Documents, machine::MachineState};
 
-/// The highest number that documents can hold: their API server keeps an int64.
+/// The highest number that documents can store, because the API server stores an int64.
 pub const HIGHEST_NUMBER: u64 = i64::MAX.unsigned_abs();
 
-/// The highest term that is believed of machines. Each leader takes one more, so no installation comes there, and leaders can count on
-/// from here.
+/// The highest term that is believed of machines. Each leader adds one, so no installation reaches this term, and leaders can still count up
+/// from it.
 pub const HIGHEST_TOLD_TERM: u64 = 1 << 53;
 
-/// The highest term that documents know; 0 for none.
+/// Returns the highest term in the documents. 0: there is none.
 #[must_use]
 pub fn term_of_documents(documents: &Documents) -> u64 {
     let issued = documents.hypervisors.values().filter_map(|document| document.status.as_ref()?.issued.as_ref());
     issued.map(|issued| issued.term).max().unwrap_or_default()
 }
 
-/// The term of a driver that is alone with its documents; 1 where nobody drove the machines yet.
+/// Returns the term of a driver that has its documents to itself. 1: no driver has sent a config to the machines yet.
 #[must_use]
 pub fn term_alone(documents: &Documents) -> u64 {
     term_of_documents(documents).max(1)
 }
 
-/// The highest term that more than half of the machines know, by what each of those that answer knows; 0 for none. Terms that no leader
-/// can have count as none.
+/// Returns the highest term that more than half of the machines know, from the terms that the responding machines report. 0: there is none.
+/// A term that no leader can have counts as 0.
 #[must_use]
 pub fn majority_term(told: impl IntoIterator<Item = u64>) -> u64 {
     let mut told: Vec<u64> = told.into_iter().map(|term| if term > HIGHEST_TOLD_TERM { 0 } else { term }).collect();
     told.sort_unstable();
-    // More than half know this one or a later one.
+    // Sorted, so more than half of the machines know this term or a later one.
     let middle = told.len().saturating_sub(1) / 2;
     told.get(middle).copied().unwrap_or_default()
 }
 
-/// The term of a leader that begins after this one. None: documents cannot hold it.
+/// Returns the term of a leader that begins after this term. None: documents cannot store it.
 #[must_use]
 pub fn next_term(known: u64) -> Option<u64> {
     next_number(known)
 }
 
-/// The number after this one. None: documents cannot hold it.
+/// Returns the next number. None: documents cannot store it.
 pub(crate) fn next_number(number: u64) -> Option<u64> {
     number.checked_add(1).filter(|next| *next <= HIGHEST_NUMBER)
 }
 
-/// The term of a config for a machine: what the machine was told by a leader before counts for the machine alone.
+/// The term of a config for a machine. A term that the machine received from an earlier leader counts for that machine alone.
 pub(crate) fn term_for(state: &MachineState, driver: u64) -> u64 {
     if state.term > HIGHEST_TOLD_TERM { driver } else { driver.max(state.term) }
 }

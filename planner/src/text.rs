@@ -1,4 +1,4 @@
-//! Words that texts for people share.
+//! Parts of texts for people.
 
 use alloc::{format, string::String, vec::Vec};
 
@@ -13,7 +13,7 @@ pub(crate) fn count(number: usize, noun: &str) -> String {
     }
 }
 
-/// The most that a text names.
+/// The highest number of names in a text.
 const NAMED: usize = 6;
 
 /// `a, b and 3 more`.
@@ -23,7 +23,6 @@ pub(crate) fn listed<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> St
     if more == 0 { told } else { format!("{told} and {more} more") }
 }
 
-/// A kind of machine, inside a sentence.
 pub(crate) fn kind_of_machine(kind: HypervisorRole) -> &'static str {
     match kind {
         HypervisorRole::Public => "public",

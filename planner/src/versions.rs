@@ -1,4 +1,4 @@
-//! Which component goes to the release that its cluster asks for: one at a time, stores first, then API servers, then all else.
+//! Upgrades of components to the release of their cluster: one at a time, etcd first, then API servers, then all others.
 
 use alloc::{
     format,
@@ -16,8 +16,8 @@ use keelway_api::{
 
 use crate::{Decision, PassObservation, plan::Plan, pod::PodInputs, tenant::Tenant, world::ValidatedDocuments};
 
-/// Writes down which release components run that an older release of Keelway made: they went where their cluster went, and did not tell so.
-/// None goes back.
+/// Records the release of components that an older release of Keelway created: they followed their cluster without recording it. No component
+/// is downgraded.
 pub(crate) fn record_versions(plan: &mut Plan, unrecorded: &[ClusterRef]) {
     for name in unrecorded {
         let Some(document) = plan.documents.clusters.get(name) else { continue };
@@ -30,7 +30,7 @@ pub(crate) fn record_versions(plan: &mut Plan, unrecorded: &[ClusterRef]) {
     }
 }
 
-/// The release of a component that is made now: while others are on their way, that of the last one.
+/// The release of a new component. During an upgrade it is the oldest release of the staying components.
 pub(crate) fn version_of_new(documents: &Documents, id: &ClusterId, cluster: &ValidatedCluster) -> String {
     let staying = documents.components_of(id).filter(|(_, component)| !component.is_leaving());
     let releases = staying.filter_map(|(_, component)| find(&component.spec.version));
@@ -38,7 +38,7 @@ pub(crate) fn version_of_new(documents: &Documents, id: &ClusterId, cluster: &Va
     oldest.unwrap_or(cluster.release).kubernetes.to_string()
 }
 
-/// Sends the next component of each cluster to the release that the cluster asks for, once those before it do their work.
+/// Upgrades the next component of each cluster to the release that the cluster names, if the components before it work.
 pub(crate) fn plan_versions(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation) {
     let steps: Vec<UpgradeStep> = Tenant::all(&plan.documents, world)
         .filter(|tenant| !tenant.cluster.paused && !tenant.document.deleted() && tenant.document.birth().is_some())
@@ -64,11 +64,11 @@ fn may_change(documents: &Documents, tenant: &Tenant) -> bool {
 /// The next component of a cluster that does not run the wanted release.
 struct UpgradeStep {
     pod: PodName,
-    /// As people see it.
+    /// CLUSTER/COMPONENT.
     component: String,
     cluster: ClusterRef,
     to: &'static Release,
-    /// What it waits for, if it is not its turn yet.
+    /// What it waits for. None: it is its turn.
     waits_for: Option<String>,
 }
 
@@ -81,7 +81,7 @@ impl UpgradeStep {
         staying.sort_by_key(|(_, spec)| (spec.role, spec.index));
         let place = staying.iter().position(|(_, spec)| spec.version != to.kubernetes)?;
         let (next, spec) = *staying.get(place)?;
-        // Of its own role all others are to be well: it will be away for a while.
+        // All others of its own role must be healthy too, because the component is away during its replacement.
         let before = staying.iter().filter(|(other, found)| *other != next && found.role <= spec.role);
         let ill =
             before.filter(|(other, spec)| !does_its_work(tenant, world, seen, other, spec)).map(|(other, _)| *other);
@@ -96,7 +96,7 @@ impl UpgradeStep {
     }
 }
 
-/// Whether a component is well, and runs as its document asks for.
+/// Whether a component is healthy, and runs as its document specifies.
 fn does_its_work(
     tenant: &Tenant,
     world: &ValidatedDocuments,

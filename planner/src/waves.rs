@@ -1,5 +1,5 @@
-//! Waves: how a new release of Keelway reaches the clusters. Its image is in every API server's pod (egress) and every gateway, so a
-//! release would otherwise replace components of all clusters at once.
+//! Waves: how a new release of Keelway reaches the clusters. Its image is in every API server's pod (egress) and in every gateway, so
+//! without waves a release would replace components of all clusters at once.
 
 use alloc::{
     borrow::ToOwned,
@@ -24,11 +24,11 @@ use crate::{
     status::verdict,
 };
 
-/// The condition of a Cluster, which is there while it is not so.
+/// The condition of a Cluster. It exists only while the cluster is not up to date.
 const UP_TO_DATE: &str = "KeelwayUpToDate";
 
-/// How many clusters go to a new release of Keelway before all others do. A wave begins once every cluster of those before it runs the
-/// release, is available and is not degraded.
+/// How many clusters are upgraded to a new release of Keelway before all others. A wave begins when every cluster of the earlier waves runs
+/// the release, is available and is not degraded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waves(Vec<Share>);
 
@@ -40,7 +40,7 @@ enum Share {
     Percent(usize),
 }
 
-/// Text that does not describe waves.
+/// The error for a text that does not describe waves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WavesError;
 
@@ -94,7 +94,8 @@ impl Share {
 }
 
 impl Waves {
-    /// The clusters that may go to this release now: those of the waves that have begun. Healthy ones go first, then by name.
+    /// Returns the clusters that may be upgraded to this release now, which are those of the waves that have begun. Healthy clusters belong to
+    /// earlier waves than others. Among equals the order is by name.
     #[must_use]
     pub fn open(&self, documents: &Documents) -> BTreeSet<ClusterRef> {
         let upgradable = documents.clusters.iter().filter(|(_, cluster)| is_upgradable(cluster));
@@ -113,13 +114,13 @@ impl Waves {
         behind.into_iter().take(begun.saturating_sub(admitted)).map(|(_, name)| name.clone()).collect()
     }
 
-    /// Whether a wave has to begin before the cluster goes to this release.
+    /// Returns whether the cluster is to be upgraded to this release, once its wave has begun.
     #[must_use]
     pub fn awaits(cluster: &Cluster) -> bool {
         is_upgradable(cluster) && is_behind(cluster)
     }
 
-    /// How many of all clusters are in the waves that have begun, where so many are done.
+    /// The number of clusters in the waves that have begun, if `done` of `all` clusters are upgraded and healthy.
     fn begun(&self, all: usize, done: usize) -> usize {
         let mut begun = 0;
         for share in self.0.iter().map(|share| share.of(all)).chain([all]) {
@@ -132,23 +133,23 @@ impl Waves {
     }
 }
 
-/// Whether the cluster takes part in waves. A paused one does once it is not paused any longer.
+/// Whether the cluster takes part in waves. A paused cluster takes part once it is no longer paused.
 fn is_upgradable(cluster: &Cluster) -> bool {
     cluster.id().is_some() && !cluster.deleted() && !cluster.spec.paused
 }
 
-/// Whether the cluster's own parts are to be of another release than this one.
+/// Whether Keelway's own components of the cluster are to run another release than this one.
 fn is_behind(cluster: &Cluster) -> bool {
     cluster.keelway_version() != KEELWAY
 }
 
-/// Whether the cluster was created with an earlier release: a new cluster does not show that an upgrade works.
+/// Whether the cluster was upgraded from an earlier release. A new cluster does not show that an upgrade works.
 fn was_upgraded(cluster: &Cluster) -> bool {
     let keelway = cluster.status.as_ref().and_then(|status| status.keelway.as_ref());
     keelway.is_some_and(|keelway| keelway.previous_version.is_some())
 }
 
-/// Whether components of the cluster may still be of the release before.
+/// Whether components of the cluster may still run the previous release.
 pub(crate) fn is_upgrading(cluster: &Cluster) -> bool {
     let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);
     !is_behind(cluster) && conditions.any(|found| found.type_ == UP_TO_DATE)
@@ -159,7 +160,7 @@ fn is_healthy(cluster: &Cluster) -> bool {
     condition::is_true(conditions, "Available") && !condition::is_true(conditions, "Degraded")
 }
 
-/// Moves clusters to this release: each whose wave has begun. Whoever has all documents and runs once, such as a pipe, moves all of them.
+/// Upgrades clusters whose wave has begun to this release. A single pass over all documents, as on a pipe, upgrades all clusters.
 pub(crate) fn plan_waves(plan: &mut Plan, part: PlanScope<'_>, now: &Time) {
     let open = match part {
         PlanScope::All => None,
@@ -191,7 +192,7 @@ pub(crate) fn plan_waves(plan: &mut Plan, part: PlanScope<'_>, now: &Time) {
     }
 }
 
-/// Removes the condition of a cluster of this release that waits for nothing.
+/// Removes the condition of a cluster that runs this release and waits for nothing. A paused cluster keeps it.
 pub(crate) fn note_upgraded(cluster: &mut Cluster) {
     if is_upgrading(cluster) && !cluster.spec.paused {
         let status = cluster.status.get_or_insert_default();
@@ -215,7 +216,7 @@ fn awaits_wave(from: &str) -> ConditionValue {
     verdict(ConditionStatus::False, ConditionReason::AwaitsWave, message)
 }
 
-/// What a component waits for that is still of the release before.
+/// What a component of the previous release waits for.
 pub(crate) fn replacement() -> String {
     format!("its replacement: Keelway {KEELWAY}")
 }

@@ -1,4 +1,4 @@
-//! The documents as what they mean.
+//! The documents after validation.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::cell::OnceCell;
@@ -21,16 +21,16 @@ use crate::{
 pub struct ValidatedDocuments {
     pub(crate) machines: Shared<BTreeMap<HypervisorName, ValidatedHypervisor>>,
     pub(crate) clusters: BTreeMap<ClusterRef, (ClusterId, ValidatedCluster)>,
-    /// Of clusters that lack an authority or a key of theirs, or have another one's.
+    /// Clusters that lack an authority or key, or hold another one than was minted for them.
     unusable: BTreeMap<ClusterRef, UnusableSecrets>,
     ranges_of_machines: Shared<OnceCell<Vec<IpNet>>>,
 }
 
 impl ValidatedDocuments {
-    /// Reads the documents. A cluster that has no id yet is left out: it is identified first.
+    /// Validates the documents. A cluster without an id is left out: [`crate::identify()`] assigns the id first.
     ///
     /// # Errors
-    /// A document does not mean anything; documents that were read by [`Documents::read`] always do.
+    /// A document is invalid. Documents that [`Documents::read`] returned are valid.
     pub fn of(documents: &Documents) -> Result<Self, Faults> {
         let mut faults = Vec::new();
         let mut machines = BTreeMap::new();
@@ -51,10 +51,10 @@ impl ValidatedDocuments {
         }
     }
 
-    /// The same for a pass: clusters that [stand still](Observation::standing_still) are as if they were paused.
+    /// Validates the documents for a pass: [frozen](PassObservation::frozen_clusters) clusters count as paused.
     ///
     /// # Errors
-    /// As [`World::of`].
+    /// As [`Self::of`].
     pub fn of_pass(documents: &Documents, seen: &PassObservation) -> Result<Self, Faults> {
         let mut world = Self::of(documents)?;
         let still = seen.frozen_clusters(documents);
@@ -64,21 +64,21 @@ impl ValidatedDocuments {
         Ok(world)
     }
 
-    /// Clusters that are looked after: all that are not paused, and have the authorities and keys that were minted for them.
+    /// Clusters that are reconciled: those that are not paused and have every authority and key that was minted for them.
     pub(crate) fn reconciled_clusters(&self) -> impl Iterator<Item = (&ClusterRef, &ClusterId, &ValidatedCluster)> {
         let all = self.clusters.iter().map(|(name, (id, cluster))| (name, id, cluster));
         all.filter(|(name, _, cluster)| !cluster.paused && !self.unusable.contains_key(*name))
     }
 
-    /// The authorities and keys of a cluster that cannot be used; none of one that has all of its own.
+    /// Returns the authorities and keys of a cluster that cannot be used. None: all are usable.
     pub(crate) fn unusable(&self, name: &ClusterRef) -> Option<&UnusableSecrets> {
         self.unusable.get(name)
     }
 
-    /// Reads documents whose machines are mostly those of others that were read before: they are read once where they are the same.
+    /// Validates documents, and reuses the machines of `self`, which were validated from `before`, if the Hypervisors mean the same.
     ///
     /// # Errors
-    /// As [`World::of`].
+    /// As [`Self::of`].
     pub fn reusing_machines(&self, before: &Documents, documents: &Documents) -> Result<Self, Faults> {
         if !have_the_same_machines(&before.hypervisors, &documents.hypervisors) {
             return Self::of(documents);
@@ -93,7 +93,7 @@ impl ValidatedDocuments {
         Ok(Self { machines, clusters, unusable, ranges_of_machines })
     }
 
-    /// All addresses of all machines, in as few ranges as hold them and nothing else.
+    /// The addresses of all machines, as the fewest ranges that contain them and no other address.
     pub(crate) fn ranges_of_machines(&self) -> &[IpNet] {
         self.ranges_of_machines.get_or_init(|| {
             let addresses = self.machines.values().flat_map(|machine| machine.private.iter().chain(&machine.public));
@@ -103,7 +103,7 @@ impl ValidatedDocuments {
     }
 }
 
-/// Clusters that have an id.
+/// Clusters without an id are left out.
 fn clusters(documents: &Documents, faults: &mut Vec<Fault>) -> BTreeMap<ClusterRef, (ClusterId, ValidatedCluster)> {
     let mut clusters = BTreeMap::new();
     for (name, document) in &documents.clusters {
@@ -118,7 +118,7 @@ fn clusters(documents: &Documents, faults: &mut Vec<Fault>) -> BTreeMap<ClusterR
     clusters
 }
 
-/// The authorities and keys that cannot be used, of those clusters that have such.
+/// The authorities and keys that cannot be used. Clusters whose authorities and keys are all usable are left out.
 fn unusable(
     documents: &Documents,
     clusters: &BTreeMap<ClusterRef, (ClusterId, ValidatedCluster)>,
@@ -130,7 +130,7 @@ fn unusable(
     each.collect()
 }
 
-/// Whether machines mean the same to what is on them, in both: their status means nothing to that, nor whether they are to go.
+/// Returns whether the Hypervisors have the same specs and labels. Status and deletion do not affect the components on a machine.
 #[must_use]
 pub fn have_the_same_machines(
     ones: &Map<HypervisorName, Hypervisor>,

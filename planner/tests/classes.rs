@@ -1,4 +1,4 @@
-//! What classes change of clusters: where their components go, and where their images come from.
+//! What classes determine for clusters: the machines of components, and the registries of images.
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
 #[expect(dead_code, reason = "what is placed need not run")]
@@ -54,7 +54,7 @@ impl World {
         Self { documents, machines, certificates: BTreeMap::new() }
     }
 
-    /// Which machines the class selects, as bits.
+    /// Selects the machines of the class, as bits.
     fn select(&mut self, bits: u8) {
         for (number, machine) in self.documents.hypervisors.values_mut().enumerate() {
             let tier = if bits >> number & 1 == 1 { "gold" } else { "tin" };
@@ -96,7 +96,7 @@ impl World {
         components.map(|(pod, component)| (pod.clone(), component.spec.hypervisor.clone())).collect()
     }
 
-    /// Registries that images come from, and whether anybody is known there.
+    /// The registries of all images, and whether any pod has registry credentials.
     fn images(&self) -> (BTreeSet<String>, bool) {
         let configs = machine_configs(&self.documents, &self.seen()).unwrap();
         let pods = configs.values().flat_map(|config| config.pods.values());
@@ -123,7 +123,7 @@ fn what_a_class_gives_stands_before_what_a_cluster_says() {
     let status = world.cluster().status.clone().unwrap();
     assert_eq!(status.class.unwrap().name, "gold");
     assert!(status.conditions.iter().any(|told| told.type_ == "WithinClass" && told.message.contains("registry")));
-    // One that does not speak of images leaves them to its clusters.
+    // If a class does not specify images, its clusters choose them.
     world.documents.classes.values_mut().for_each(|class| class.spec.images = ClassImagesSpec::default());
     world.pass();
     let (registries, _) = world.images();
@@ -145,7 +145,7 @@ fn a_cluster_keeps_what_it_has_where_its_class_is_taken_away() {
     let plan = world.plan();
     assert_eq!(world.places(), places);
     assert!(waits_for(&plan, "its ClusterClass to be put back"), "{:?}", plan.waiting);
-    // Another default does not take it over.
+    // Another default class does not take its place.
     let mut other = ClusterClass::new("other", ClusterClassSpec::default());
     other.metadata.annotations = Some([("keelway.dev/is-default-class".to_owned(), "true".to_owned())].into());
     world.documents.classes.insert("other".to_owned(), other);
@@ -161,7 +161,7 @@ fn a_cluster_keeps_what_it_has_where_its_class_is_taken_away() {
 fn who_may_pull_is_the_operators_to_say() {
     let mut world = World::new();
     world.select(0b11111);
-    // A Secret of that name beside the cluster is another one.
+    // A Secret with this name in the cluster's own namespace is a different one.
     let own = SecretName { namespace: "default".to_owned(), name: "mirror".to_owned() };
     world.documents.secrets.insert(own, Secret::default());
     world.pass();
@@ -172,7 +172,7 @@ fn who_may_pull_is_the_operators_to_say() {
 }
 
 proptest! {
-    /// Whatever machines a class selects from pass to pass, new components go to those alone, and none moves.
+    /// If a class selects other machines in each pass, new components are placed only on selected machines, and none moves.
     #[test]
     fn components_go_where_their_class_selects_and_stay(rounds in vec((any::<u8>(), 1..4_u32), 1..8)) {
         let mut world = World::new();

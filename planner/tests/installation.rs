@@ -1,4 +1,4 @@
-//! The authority of an installation, and those whom it signs.
+//! The authority of an installation, and the identities that it signs.
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
 #[expect(dead_code, reason = "nothing runs on these machines")]
@@ -12,7 +12,7 @@ use model::{empty, mint};
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-/// Machines by how each is reached, as one pass after the other leaves them.
+/// Machines with these endpoints, after a number of passes.
 struct World {
     documents: Documents,
     seen: PassObservation,
@@ -34,7 +34,7 @@ impl World {
         Self { documents, seen: PassObservation { machines, ..PassObservation::default() } }
     }
 
-    /// What is minted of the installation's.
+    /// Returns what a pass mints for the installation.
     fn pass(&mut self) -> Vec<MintRequest> {
         let mut plan = plan(self.documents.clone(), &self.seen, NOW).unwrap();
         mint(&mut plan, &mut self.seen.certificates);
@@ -133,7 +133,7 @@ fn a_bundle_of_the_installation_that_is_missing_is_derived() {
     assert_eq!(data["bundle.crt"], data["active.crt"]);
 }
 
-/// Machines on a network whose agents are to be enrolled, or are.
+/// Networked machines whose agents are enrolled or are to be enrolled.
 mod enrolled {
     use keelway_api::{
         ByteString, Time,
@@ -154,7 +154,7 @@ mod enrolled {
         NOW + SignedDuration::from_hours(hours)
     }
 
-    /// One machine with a token that is good for two hours, whose agent does not answer.
+    /// One machine whose agent does not respond, with a token that is valid for two hours.
     fn one() -> World {
         let mut world = World::new(&["{agent: {address: '10.0.0.1:7443'}}"]);
         let (name, id) = (name(), world.documents.installation().unwrap().clone());
@@ -199,7 +199,7 @@ mod enrolled {
             sha256_hex(&[value(&authority, "bundle.crt"), value(&list, REVOCATION_LIST)].concat())
         }
 
-        /// The agent answers with a certificate of this number, which is to be renewed then.
+        /// The agent responds with a certificate of this serial number, which is due for renewal at this time.
         fn answers(&mut self, serial: String, renew_at: Timestamp) {
             let trusts = self.trusts();
             let (renew_at, not_after) = (Time(renew_at), Time(hour(24 * 365)));
@@ -221,7 +221,7 @@ mod enrolled {
         assert_eq!(minted, [ALL[0], ALL[1], "sign revoked/revoked.crl"]);
         assert_eq!(ordered(&plan), Some(&AgentOrder::Enroll(world.agent().serial())));
         assert!(world.has_token() && !world.is_enrolled());
-        // Again, for as long as nobody saw that it was: with the same number.
+        // Until the agent is observed as enrolled, the order is repeated with the same number.
         assert_eq!(ordered(&world.pass_at(hour(1))), ordered(&plan));
         let late = world.pass_at(hour(2));
         assert_eq!(ordered(&late), None);
@@ -239,7 +239,7 @@ mod enrolled {
         let before = world.documents.clone();
         let _ = world.pass_at(hour(1));
         assert!(world.documents == before, "a settled world plans to nothing");
-        // Nor does it lose that when it is away.
+        // An agent that does not respond stays enrolled.
         world.seen.machines.insert(name(), ObservedValue::unreachable("no connection"));
         let away = world.pass_at(hour(1));
         assert!(ordered(&away).is_none() && away.waiting[0].blocker.contains("an answer"), "{:?}", away.waiting);

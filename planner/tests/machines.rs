@@ -1,4 +1,4 @@
-//! Who owns machines, what fits on them, and what becomes of a store whose machine lost its data.
+//! Owners of machines, their capacity, and stores whose machine lost its data.
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
 #[expect(dead_code, reason = "these machines are told by hand what they hold")]
@@ -60,7 +60,7 @@ impl World {
         }
     }
 
-    /// A plan that breaks no rule, with all its keys.
+    /// A plan that breaks no invariant, with its keys minted.
     fn plan(&self) -> Plan {
         let mut plan = plan(self.documents.clone(), &self.seen, Timestamp::UNIX_EPOCH).unwrap();
         assert_eq!(invariants::check(&self.documents, &plan.documents, &self.seen), []);
@@ -68,12 +68,12 @@ impl World {
         plan
     }
 
-    /// A plan of a world that was changed by hand.
+    /// A plan of documents that were changed by hand, without a check of invariants.
     fn plan_unchecked(&self) -> Plan {
         plan(self.documents.clone(), &self.seen, Timestamp::UNIX_EPOCH).unwrap()
     }
 
-    /// Saves a plan, and has each machine mark what it is asked to.
+    /// Saves a plan, and marks the data directories on each machine as its config orders.
     fn pass(&mut self) -> Plan {
         let mut plan = self.plan();
         let configs = machine_configs(&plan.documents, &self.seen).unwrap();
@@ -117,7 +117,7 @@ impl World {
         .unwrap();
     }
 
-    /// It holds what the documents tell of after all.
+    /// The machine holds what the documents record again.
     fn machine_is_sound(&mut self, name: &str) {
         let applied = self.machine_applied(name);
         self.seen.refused.clear();
@@ -149,7 +149,7 @@ fn a_first_start_comes_after_its_mark_was_written_down() {
     let wait = |pod: &PodName| if members.contains(pod) { Start::Never } else { Start::Later };
     assert!(waits.len() > members.len() && waits.iter().all(|(pod, start)| *start == wait(pod)), "{waits:?}");
 
-    // The driver dies as often as it likes: nothing is lost by looking again.
+    // The driver can stop at any time: a new observation loses nothing.
     for _ in 0..2 {
         let _ = world.pass();
         assert_eq!(world.phases(), [MemberPhase::Marked].into());
@@ -162,7 +162,7 @@ fn a_first_start_comes_after_its_mark_was_written_down() {
     for name in ["hv-1", "hv-2", "hv-3"] {
         world.machine(name).data.values_mut().for_each(|data| data.used = true);
     }
-    // Nobody has stored anything yet.
+    // No client has stored anything yet.
     let _ = world.pass();
     assert_eq!(world.phases(), [MemberPhase::Marked].into());
 
@@ -192,7 +192,7 @@ fn a_member_that_comes_late_is_at_work_once_the_store_served() {
     assert_eq!(world.phases(), [MemberPhase::Marked, MemberPhase::Started].into());
     assert_eq!(world.starts()[last], Start::OnMarkedData);
 
-    // An API server that is not ready now has been so.
+    // An API server that is not ready now was ready before.
     world.seen.health.remove(&server);
     world.seen.health.insert(last.clone(), ComponentHealth::Healthy);
     let _ = world.pass();
@@ -213,7 +213,7 @@ fn a_lost_member_is_told_with_the_mend_and_the_others_go_on() {
     assert!(of_data[0].contains(machine.as_str()) && of_data[0].contains("the others go on"), "{}", of_data[0]);
     assert!(world.members().iter().all(|member| world.starts()[member] == Start::OnMarkedData));
 
-    // Its directory was emptied only, after it was seen at work.
+    // Its directory was emptied, but not removed, after it was observed to be working.
     let put_back = DataState { marked: true, used: false };
     world.machine(machine.as_str()).data.insert(format!("{lost}/data"), put_back);
     let told = |plan: Plan| plan.waiting.iter().any(|waiting| waiting.blocker.contains("no member starts empty"));
@@ -223,13 +223,13 @@ fn a_lost_member_is_told_with_the_mend_and_the_others_go_on() {
     assert!(told(world.pass()));
 }
 
-/// The cluster's Secret of this name.
+/// The cluster's Secret with this name.
 fn secret<'a>(world: &'a mut World, name: &str) -> &'a mut keelway_api::Secret {
     let (_, secret) = world.documents.secrets.iter_mut().find(|(of, _)| of.name == name).unwrap();
     secret
 }
 
-/// The machines hold what they were told to.
+/// The machines hold all components that are placed on them.
 fn hold_what_is_placed(world: &mut World) {
     for pod in world.documents.components.keys().cloned().collect::<Vec<_>>() {
         let machine = world.documents.components[&pod].spec.hypervisor.clone();
@@ -330,7 +330,7 @@ fn a_machine_whose_agent_understands_no_common_format_takes_nothing_and_others_g
     }
 }
 
-/// It would remove all data that its config does not ask for.
+/// Such an agent would remove all data that its config does not name.
 #[test]
 fn an_agent_of_v0_1_0_is_sent_what_it_understands_and_keeps_data_that_no_order_names() {
     let mut world = World::new();
@@ -373,7 +373,7 @@ fn reference(name: &str) -> ClusterRef {
     ClusterRef { namespace: "default".to_owned(), name: name.to_owned() }
 }
 
-/// A cluster on hv-1 alone, and another one on the others. hv-1 holds a later config than the documents tell of.
+/// One cluster on hv-1 alone, and one on the other machines. hv-1 holds a later config than the documents record.
 fn one_stale_machine() -> World {
     let mut world = World::new();
     let alone = |world: &mut World, open: fn(&str) -> bool| {
@@ -517,7 +517,7 @@ fn an_authority_that_has_ended_is_told_of_on_its_cluster_and_signs_nothing() {
         world.seen.certificates.insert((SecretName::of(id, "etcd-ca"), "active".to_owned()), seen(end));
     }
     let plan = world.plan_unchecked();
-    // Nothing tells of the other certificates, so all of them are due.
+    // The other certificates were not observed, so all of them are due.
     let by_etcd = |id: &ClusterId| {
         let of_it = |wanted: &&MintRequest| matches!(wanted, MintRequest::Certificate { authority, .. } if *authority == SecretName::of(id, "etcd-ca"));
         plan.mint.iter().filter(of_it).count()
@@ -571,7 +571,7 @@ fn nothing_is_minted_by_a_clock_that_differs_from_most() {
     let waits = |waiting: &&Waiting| waiting.subject == "c1" && waiting.blocker.contains("60 minutes behind");
     assert_eq!(plan.waiting.iter().filter(waits).count(), 1, "{:?}", plan.waiting);
 
-    // Nobody is asked where nothing is to be minted.
+    // The clocks are not requested if nothing is to be minted.
     wait_for_clock(&mut plan, |_| unreachable!("nothing is to be minted"));
 }
 
@@ -583,7 +583,7 @@ fn the_same_number_with_other_content_is_of_two_writers() {
     assert!(matches!(world.refuse().as_slice(), [MachineRefusal::TwoWriters { .. }]));
 }
 
-/// What a driver of this term would give to each machine.
+/// The numbers of the configs of a driver with this term.
 fn numbers(world: &World, term: u64) -> BTreeSet<(u64, u64)> {
     let configs = machine_configs(&world.documents, &world.seen).unwrap();
     let known: BTreeSet<_> = world.documents.clusters.values().filter_map(|cluster| cluster.id().cloned()).collect();
@@ -608,7 +608,7 @@ fn a_new_leader_gives_no_new_number_to_what_a_machine_holds() {
     assert!(held.iter().all(|(term, _)| *term == 1));
     assert_eq!(numbers(&world, 7), held, "a settled world stays as it is whoever leads");
 
-    // What was written down and not taken would be refused as of a leader before.
+    // A config that was recorded and not accepted would be refused as one of an earlier leader.
     world.machine("hv-2").applied = None;
     let (first, later): (BTreeSet<_>, BTreeSet<_>) = numbers(&world, 7).into_iter().partition(|(term, _)| *term == 1);
     assert_eq!((first, later.len()), (held.clone(), 1));
@@ -619,7 +619,7 @@ fn a_new_leader_gives_no_new_number_to_what_a_machine_holds() {
 #[test]
 fn a_term_that_a_machine_was_told_counts_for_that_machine() {
     let mut world = World::new();
-    // A leader told one machine of itself, and gave it nothing.
+    // A leader sent its term to one machine, and no config.
     world.machine("hv-3").term = 5;
     assert_eq!(world.refuse(), []);
     let _ = world.pass();
@@ -672,7 +672,7 @@ fn a_full_machine_gets_nothing_and_the_report_has_figures() {
         world.machine(name).capacity = Some(Amount { cpu_millis: 210, memory_bytes: 1 << 30 });
     }
     let plan = world.plan();
-    // One member fits on each, and nothing else.
+    // One member fits on each machine, and nothing else.
     assert_eq!(plan.documents.components.len(), 3);
     let told: Vec<String> = plan.waiting.iter().map(ToString::to_string).collect();
     let server = told.iter().find(|text| text.contains("kube-apiserver-0")).unwrap();
@@ -710,7 +710,7 @@ fn what_changes_all_the_time_is_written_anew_every_five_minutes() {
     assert_eq!(told(10, "1.1.0", 6), (gib(10), "1.1.0".to_owned(), 6));
 }
 
-/// Clusters with an ingress each on machines that have eight ports in common, and what is waited for.
+/// Clusters with one ingress each on machines that have eight ports in common. Returns what is waited for.
 fn crowd(clusters: usize) -> Vec<String> {
     let machine = |name: &str, role: &str, address: u8, ports: &str| {
         let public = if role == "Public" { format!("198.18.0.{address}") } else { String::new() };
@@ -767,7 +767,7 @@ fn a_cordoned_machine_gets_nothing() {
     assert!(plan.waiting.iter().any(|waiting| waiting.blocker.contains("uncordon one")), "{:?}", plan.waiting);
 }
 
-/// The waiting of a machine, and the reason of its condition.
+/// What a machine waits for, and the status and reason of its condition.
 fn told(plan: &Plan, machine: &str, condition: &str) -> (String, String) {
     let waiting = plan.waiting.iter().find(|waiting| waiting.subject == machine).unwrap();
     let status = plan.documents.hypervisors[&machine.parse().unwrap()].status.clone().unwrap();
@@ -841,7 +841,7 @@ fn clusters_that_nobody_tells_of_are_left_alone() {
     assert!(says.contains("left alone"), "{says}");
 }
 
-/// Somebody asks for the deletion of a machine.
+/// Deletes a Hypervisor, as a user does.
 fn delete(world: &mut World, machine: &str) {
     let document = world.documents.hypervisors.get_mut(&machine.parse().unwrap()).unwrap();
     document.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
@@ -867,7 +867,7 @@ fn a_deleted_machine_stays_while_components_are_on_it() {
     assert!(plan.documents.components.len() > before, "more are placed elsewhere");
     let here = on_it(&plan);
 
-    // They left it, and something of them is there yet.
+    // The components were moved, but something of them is still on the machine.
     for pod in &here {
         world.documents.components.get_mut(pod).unwrap().spec.hypervisor = "hv-2".parse().unwrap();
     }
@@ -900,7 +900,7 @@ fn a_deleted_cluster_waits_for_a_machine_until_that_is_lost() {
         };
         *state = seen.into();
     }
-    // The first one writes down that it does not answer.
+    // The first pass records that the machine does not respond.
     world.documents = world.plan_unchecked().documents;
     let plan = world.plan_unchecked();
     let status = plan.documents.clusters.values().next().unwrap().status.clone().unwrap();
@@ -919,7 +919,7 @@ fn a_deleted_cluster_waits_for_a_machine_until_that_is_lost() {
     assert_eq!(world.plan_unchecked().documents.hypervisors.len(), 2);
 }
 
-/// It may hold keys of the cluster's authorities.
+/// The machine may hold keys of the cluster's authorities.
 #[test]
 fn a_lost_machine_that_returns_is_cleaned_of_clusters_that_were_deleted_meanwhile() {
     let mut world = World::new();
@@ -955,7 +955,7 @@ fn a_lost_machine_that_returns_is_cleaned_of_clusters_that_were_deleted_meanwhil
     };
     assert_eq!(abandoned(&world), [(id.clone(), "c1".to_owned())]);
 
-    // It returns with all that it had.
+    // The machine returns with everything that it had.
     world.seen.machines.insert("hv-1".parse().unwrap(), ObservedValue::Known(left.clone()));
     world.documents = world.plan_unchecked().documents;
     assert_eq!(abandoned(&world).len(), 1, "it is recorded until nothing is left");

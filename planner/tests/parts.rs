@@ -1,4 +1,4 @@
-//! Plans of parts, one after the other, decide what one plan of everything does.
+//! Plans of parts, made one after the other, decide what one plan of all documents decides.
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
 mod model;
@@ -22,7 +22,7 @@ const CLUSTERS: [&str; 3] = ["c1", "c2", "c3"];
 
 type Certificates = BTreeMap<(SecretName, String), CertificateSeen>;
 
-/// Documents, machines and what certificates say.
+/// Documents, machines and the contents of certificates.
 #[derive(Clone)]
 struct Model {
     documents: Documents,
@@ -44,7 +44,7 @@ impl Model {
         Self { documents, machines, certificates: BTreeMap::new() }
     }
 
-    /// What is seen while some machines are silent: of each machine all, or what it tells of one cluster.
+    /// The observation while some machines are silent: the whole state of each machine, or its part of one cluster.
     fn observe(&self, documents: &Documents, silent: &BTreeSet<usize>, of: Option<&ClusterId>) -> PassObservation {
         let machine = |(number, (name, state)): (usize, (&HypervisorName, &MachineState))| {
             let known = || ObservedValue::Known(of.map_or_else(|| state.clone(), |id| state.part_of(id)));
@@ -64,7 +64,7 @@ impl Model {
         }
     }
 
-    /// One plan of everything.
+    /// One plan of all documents.
     fn pass(&mut self, silent: &BTreeSet<usize>) -> BTreeMap<HypervisorName, MachineConfig> {
         let seen = self.observe(&self.documents, silent, None);
         let mut plan = plan(self.documents.clone(), &seen, Timestamp::UNIX_EPOCH).unwrap();
@@ -138,7 +138,7 @@ impl Model {
         self.documents.hypervisors.iter().filter_map(config).collect()
     }
 
-    /// The machines do what they are told.
+    /// The machines apply their configs.
     fn obey(&mut self, configs: &BTreeMap<HypervisorName, MachineConfig>) {
         keelway_planner::note_issued(&mut self.documents, configs);
         for (name, config) in configs {
@@ -157,7 +157,7 @@ impl Model {
 fn plans_of_parts_are_one_plan() {
     let (mut whole, mut parts) = (Model::new(), Model::new());
     let calm = BTreeSet::new();
-    // A birth, growth while a machine is silent, and back again.
+    // Creation, growth while a machine is silent, and reduction.
     let rounds = [(1, calm.clone(), 8), (3, [1].into(), 4), (3, calm.clone(), 8), (2, [4].into(), 4), (2, calm, 12)];
     let mut pods = 0;
     for (servers, silent, times) in rounds {
@@ -166,7 +166,7 @@ fn plans_of_parts_are_one_plan() {
                 model.ask(servers);
             }
             let (one, other) = (whole.pass(&silent), parts.pass_parts(&silent));
-            // Not compared as a whole: a failure would print keys.
+            // Compared by `==`, because a failure of `assert_eq!` would print keys.
             assert!(whole.documents == parts.documents, "documents differ");
             assert!(one == other, "configs differ");
             pods = one.values().map(|config| config.pods.len()).sum();
@@ -208,7 +208,7 @@ fn a_paused_cluster_is_left_alone_by_plans_of_parts_too() {
     for model in [&mut whole, &mut parts] {
         model.documents.clusters.values_mut().next().unwrap().spec.paused = false;
     }
-    // Its key is made anew by nobody.
+    // No pass creates the key again.
     (0..4).for_each(|_| pass(&mut whole, &mut parts));
     assert_eq!((&runs(&whole), &runs(&parts)), (&before, &before));
     for model in [&mut whole, &mut parts] {

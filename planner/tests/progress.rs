@@ -1,4 +1,4 @@
-//! What a cluster tells of its way to what its document says.
+//! The condition `Progressing` of a cluster.
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
 mod model;
@@ -27,7 +27,7 @@ metadata: {name: c1, namespace: default, generation: 7}
 spec: {version: 1.37.0, etcd: {replicas: 3}, controlPlane: {replicas: 2}}
 ";
 
-/// Passes in a row that change nothing: machines may be at work meanwhile.
+/// The number of consecutive passes without a change that count as settled. Machines may work in the meantime.
 const QUIET: u32 = 4;
 
 struct World {
@@ -45,7 +45,7 @@ impl World {
         Self { documents, machines, silent: BTreeSet::new(), certificates: BTreeMap::new(), now: Timestamp::UNIX_EPOCH }
     }
 
-    /// One that is settled.
+    /// A settled cluster.
     fn settled() -> Self {
         let mut world = Self::new(&["Private", "Private", "Private", "Public"]);
         for _ in 0..20 {
@@ -96,7 +96,7 @@ impl World {
         let _ = self.planned();
     }
 
-    /// One pass, and what the machines make of it.
+    /// One pass, and its effect on the machines.
     fn planned(&mut self) -> Plan {
         let seen = self.observe();
         let mut plan = plan(self.documents.clone(), &seen, self.now).unwrap();
@@ -109,7 +109,7 @@ impl World {
         for (name, config) in &configs {
             let machine = self.machines.get_mut(name).unwrap();
             apply(machine, config);
-            // Nothing is left of what nobody wants any more.
+            // If nothing is wanted on the machine any more, nothing is left there.
             if config.pods.is_empty() && config.others.is_empty() {
                 machine.files.clear();
                 machine.data.clear();
@@ -118,7 +118,7 @@ impl World {
         plan
     }
 
-    /// Passes until nothing of the documents changes, and what was told meanwhile.
+    /// Repeats passes until the documents stay unchanged, and returns the conditions in between.
     fn settle(&mut self) -> Vec<String> {
         let (mut told, mut quiet) = (Vec::new(), 0);
         for _ in 0..60 {
@@ -213,7 +213,7 @@ fn nothing_is_done_about_a_paused_cluster() {
     let told = world.condition("Paused").unwrap();
     assert_eq!((told.status.as_str(), told.reason.as_str()), ("True", "Paused"));
 
-    // What it would do otherwise: replicas come and go, what runs is replaced, certificates are renewed.
+    // What passes would do otherwise: change replicas, replace pods, renew certificates.
     let (runs, before) = (world.machines.clone(), world.documents.clone());
     let spec = &mut world.cluster().spec;
     spec.control_plane.replicas = 1;
@@ -233,7 +233,7 @@ fn nothing_is_done_about_a_paused_cluster() {
     assert_eq!(told.reason, "CertificatesDue");
     assert!(told.message.contains("certificates are due: driver/client, driver/etcd-client"), "{}", told.message);
 
-    // All of that comes once it is looked after again.
+    // After the cluster is resumed, passes do all of this.
     world.cluster().spec.paused = false;
     assert!(!world.planned().mint.is_empty());
     world.settle();
@@ -272,7 +272,7 @@ fn one_that_is_paused_from_the_start_is_not_begun() {
     assert!(world.documents.components.is_empty() && world.documents.secrets.is_empty());
 }
 
-/// Whatever somebody takes away of its documents: nothing makes it anew.
+/// If documents of a paused cluster are deleted, no pass creates them again.
 #[test]
 fn what_is_taken_away_of_a_paused_cluster_stops_nothing() {
     let mut world = World::settled();
@@ -295,7 +295,7 @@ fn what_is_taken_away_of_a_paused_cluster_stops_nothing() {
     world.settle();
     assert!(is_as_before(&world), "a Component was taken away");
 
-    // Once it is looked after again, certificates and controllers are made anew. An authority is not: somebody brings it back.
+    // After the cluster is resumed, certificates and controllers are created again. An authority is not: a person restores it.
     world.cluster().spec.paused = false;
     world.settle();
     assert_eq!((world.progressing().0, world.progressing().1), ("False", "Blocked"));
@@ -312,7 +312,7 @@ fn what_is_taken_away_of_a_paused_cluster_stops_nothing() {
     assert_eq!(running.collect::<BTreeSet<_>>(), world.documents.components.keys().collect());
 }
 
-/// What is on a machine is asked for by nobody but the documents: their copy without a key takes nothing of it away.
+/// Only the documents request what is on a machine. If they lack a key, nothing is removed from the machine.
 #[test]
 fn a_paused_cluster_that_is_deleted_loses_nothing_with_its_keys() {
     let mut world = World::settled();
@@ -343,7 +343,7 @@ impl World {
         self.cluster().status.as_ref().unwrap().minted.clone()
     }
 
-    /// Passes do nothing to what runs, and ask for nobody else's keys, until `name` is back as it was.
+    /// Passes change nothing that runs and mint no other keys until `name` is restored.
     fn is_blocked_until(&mut self, (name, why): (&str, &str), before: &Documents, what: &str) {
         let runs = self.machines.clone();
         for _ in 0..4 {
@@ -385,7 +385,7 @@ fn a_living_cluster_is_given_no_second_authority() {
     }
 }
 
-/// Its authorities are those that are there; where one of them is not, none of the others is taken for granted.
+/// The existing authorities are its own. If one of them is missing, none of the others counts as its own.
 #[test]
 fn a_cluster_of_a_release_that_wrote_nothing_down_has_its_authorities_already() {
     let mut world = World::settled();
@@ -400,7 +400,7 @@ fn a_cluster_of_a_release_that_wrote_nothing_down_has_its_authorities_already() 
     }
 }
 
-/// A save may be cut off between any two Secrets: the cluster has not begun by then.
+/// A save may be interrupted between any two Secrets. At that point the cluster is not created yet.
 #[test]
 fn a_cluster_that_never_had_an_authority_is_given_it() {
     let mut world = World::new(&["Private", "Private", "Private", "Public"]);
@@ -416,7 +416,7 @@ fn a_cluster_that_never_had_an_authority_is_given_it() {
     assert!(world.minted().keys().eq(MINTED_ONCE));
 }
 
-/// The clock of a manager was ahead, and is not any more.
+/// The clock of a manager was ahead, and is correct now.
 #[test]
 fn a_certificate_that_holds_later_only_is_minted_anew() {
     let mut world = World::settled();
@@ -432,7 +432,7 @@ fn a_certificate_that_holds_later_only_is_minted_anew() {
     assert_eq!(minted(&mut world), ["mint certificate etcd-0/server"]);
     assert_eq!(minted(&mut world), [""; 0]);
 
-    // The next one would hold no earlier than what signs it.
+    // A new certificate would not be valid earlier than its authority.
     let authority = CertificateSeen { not_before: six, ..world.certificates[&leaf].clone() };
     world.certificates.insert((world.secret("etcd-ca"), "active".to_owned()), authority);
     world.certificates.get_mut(&leaf).unwrap().not_before = six;
@@ -459,7 +459,7 @@ fn certificates_of_replicas_do_not_end_in_one_second() {
     assert_eq!(asked(), asked());
 }
 
-/// On a busy machine checks time out while members work: none is stopped for that.
+/// On a busy machine checks time out while members work. No member is stopped for that.
 #[test]
 fn a_member_that_does_not_answer_in_time_is_not_taken_for_one_that_does_not_work() {
     let mut world = World::settled();
@@ -482,7 +482,7 @@ fn a_member_that_does_not_answer_in_time_is_not_taken_for_one_that_does_not_work
 const GIBIBYTE: u64 = 1 << 30;
 
 impl World {
-    /// The database of each member has so many hundredths of its quota of 4Gi.
+    /// Sets the size of each member's database, in hundredths of its quota of 4Gi.
     fn databases(&mut self, percent: [u64; 3]) {
         for (number, percent) in percent.into_iter().enumerate() {
             let figures =
@@ -553,7 +553,7 @@ fn a_store_without_space_is_told_of_until_its_alarm_is_disarmed() {
     assert_eq!(reason, "NoSpace");
     assert!(message.starts_with("etcd-1: the alarm NOSPACE is raised"), "{message}");
     assert_eq!(world.progressing().1, "Settled", "it is not ours to mend");
-    // They were defragmented, and the alarm stands.
+    // They were defragmented, and the alarm is still raised.
     world.databases([1, 1, 1]);
     world.member(1, Some(full));
     assert_eq!(world.room().unwrap().0, "NoSpace");
@@ -573,7 +573,7 @@ fn what_was_said_of_a_store_stands_while_a_member_is_not_seen() {
     assert_eq!(world.room(), None);
 }
 
-/// A pass over all documents waits for no wave. A cluster has reached the release once the last component of the one before is replaced.
+/// A pass over all documents ignores waves. A cluster reaches the release when the last component of the previous release is replaced.
 #[test]
 fn a_release_of_keelway_is_reached_once_every_component_is_replaced() {
     let mut world = World::settled();

@@ -1,4 +1,4 @@
-//! Documents that are restored from an older backup, and machines that went on since.
+//! Documents that were restored from an older backup, and machines that changed since.
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
 mod model;
@@ -91,7 +91,7 @@ impl World {
         seen
     }
 
-    /// One pass, and what the machines make of it. Returns the machines that refused.
+    /// One pass, and its effect on the machines. Returns the machines that refused.
     fn pass(&mut self) -> BTreeSet<HypervisorName> {
         let seen = self.observe();
         let mut plan = plan(self.documents.clone(), &seen, Timestamp::UNIX_EPOCH).unwrap();
@@ -119,7 +119,7 @@ impl World {
         seen.refused.keys().cloned().collect()
     }
 
-    /// Deletes the cluster, until nothing is left of it.
+    /// Deletes the cluster, and repeats passes until nothing is left of it.
     fn delete(&mut self) {
         let cluster = self.documents.clusters.get_mut(&Self::reference()).unwrap();
         cluster.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
@@ -149,7 +149,7 @@ impl World {
         recovery
     }
 
-    /// What each pod that runs was made for.
+    /// The digest of each running pod.
     fn digests(&self) -> BTreeMap<PodName, String> {
         let sandboxes = self.machines.values().flat_map(|state| &state.sandboxes);
         sandboxes.map(|sandbox| (sandbox.pod.clone(), sandbox.digest.clone())).collect()
@@ -213,7 +213,7 @@ fn components_that_are_newer_than_the_backup_are_adopted_and_nothing_is_replaced
         found.placement.clone_from(&component.spec.placement);
         assert_eq!(found, component.spec);
     }
-    // The public half of a gateway's key follows from the private one, which is not for this crate.
+    // The public half of a gateway's key is derived from the private one, which this crate cannot do.
     let gateway = newest.secrets.iter().find(|(name, _)| name.name == "gateway-1").unwrap();
     let public = gateway.1.data.as_ref().unwrap()["wireguard.pub"].clone();
     world.documents.put_secret_values(gateway.0, [("wireguard.pub".to_owned(), public)]);
@@ -306,7 +306,7 @@ fn a_cluster_that_was_deleted_since_does_not_start_without_its_data() {
         let backup = world.documents.clone();
         world.delete();
         if are_left_as_found {
-            // An agent that has nothing left to do keeps no record.
+            // An agent that has nothing to run keeps no record.
             for state in world.machines.values_mut() {
                 (state.applied, state.owner) = (None, None);
             }

@@ -1,5 +1,5 @@
-//! Numbers of API servers and ingresses that change again and again, on machines that come and go: no ingress ever sends
-//! connections to an API server that is taken away, and in the end all is as asked for.
+//! Changes the numbers of API servers and ingresses again and again, on machines that fail and return. No ingress ever sends connections to
+//! an API server that is removed, and in the end all numbers are as in the spec.
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
 mod model;
@@ -29,22 +29,22 @@ metadata: {name: c1, namespace: default}
 spec: {version: 1.37.0, etcd: {replicas: 3}}
 ";
 
-/// What happens in one round.
+/// The events of one round.
 #[derive(Debug, Clone)]
 struct Round {
     servers: u32,
     ingresses: u32,
-    /// Machines that do not answer, as bits.
+    /// Machines that do not respond, as bits.
     silent: u8,
-    /// Components that are not well, as bits.
+    /// Components that are not healthy, as bits.
     ill: u8,
-    /// Connections that each server has.
+    /// The number of connections of each server.
     sessions: u64,
-    /// Whether machines do what they are told.
+    /// Whether machines apply their configs.
     obey: bool,
     /// Whether the cluster is paused.
     paused: bool,
-    /// Which of its Secrets somebody takes away.
+    /// The Secret that a person removes.
     lost: Option<usize>,
 }
 
@@ -65,7 +65,7 @@ fn round() -> impl Strategy<Value = Round> {
     )
 }
 
-/// All is well.
+/// All machines respond, and all components are healthy.
 fn calm(servers: u32, ingresses: u32) -> Round {
     Round { servers, ingresses, silent: 0, ill: 0, sessions: 0, obey: true, paused: false, lost: None }
 }
@@ -74,7 +74,7 @@ struct World {
     documents: Documents,
     machines: BTreeMap<HypervisorName, MachineState>,
     certificates: BTreeMap<(SecretName, String), CertificateSeen>,
-    /// An authority or a key that somebody took away, and brings back before the next round.
+    /// An authority or a key that a person removed, and restores before the next round.
     missed: Option<(SecretName, Shared<Secret>)>,
 }
 
@@ -120,7 +120,7 @@ impl World {
             let seen = if bit(round.silent, number) { unreachable() } else { ObservedValue::Known(state.clone()) };
             (name.clone(), seen)
         };
-        // Whoever asks dials the place in the documents: what is left of an earlier one elsewhere does not answer for it.
+        // A check dials the address in the documents, so the rest of an earlier placement does not respond for it.
         let health = |(number, (pod, component)): (usize, (&PodName, &Shared<Component>))| {
             let state = &self.machines[&component.spec.hypervisor];
             let runs = state.sandboxes.iter().any(|sandbox| sandbox.pod == *pod);
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// One pass, and what the machines make of it.
+    /// One pass, and its effect on the machines.
     fn pass(&mut self, round: &Round) -> Plan {
         self.ask(round);
         let servers = self.machines.values_mut().flat_map(|state| state.servers.values_mut());
@@ -160,7 +160,7 @@ impl World {
         plan
     }
 
-    /// Every API server that an ingress sends connections to runs.
+    /// Every API server to which an ingress sends connections runs.
     fn assert_served(&self) {
         for (ingress, servers) in self.machines.values().flat_map(|state| &state.servers) {
             for (name, _) in servers.iter().filter(|(_, server)| server.admin == ServerAdmin::Serves) {
@@ -177,27 +177,27 @@ impl World {
         servers.map(|servers| servers.keys().map(String::as_str).collect()).collect()
     }
 
-    /// What each pod that runs was made for.
+    /// The digest of each running pod.
     fn digests(&self) -> BTreeMap<PodName, String> {
         let sandboxes = self.machines.values().flat_map(|state| &state.sandboxes);
         sandboxes.map(|sandbox| (sandbox.pod.clone(), sandbox.digest.clone())).collect()
     }
 
-    /// The pod of a component, as its machine is to have it.
+    /// The pod of a component in the config of its machine.
     fn made(&self, component: &str) -> Pod {
         let configs = machine_configs(&self.documents, &self.observe(&calm(1, 1))).unwrap();
         let pod = self.pod(component);
         configs.values().find_map(|config| config.pods.get(&pod)).unwrap().clone()
     }
 
-    /// A file of it.
+    /// The JSON content of a file in the pod of a component.
     fn document(&self, component: &str, path: &str) -> serde_json::Value {
         let pod = self.made(component);
         let file = pod.files.iter().find(|file| file.path == path).unwrap();
         serde_json::from_slice(&file.content).unwrap()
     }
 
-    /// What a pass replaced of all that ran before it and runs still.
+    /// The pods that ran before a pass, still run, and were replaced by it.
     fn replaced(&mut self, round: &Round) -> Vec<PodName> {
         let before = self.digests();
         let _ = self.pass(round);
@@ -235,9 +235,8 @@ proptest! {
     }
 }
 
-/// Pass by pass.
-/// A pod is replaced where its digest is another: with a change of this table an upgrade of the manager restarts that component of every
-/// cluster that there is.
+/// If the digest of a pod changes, the pod is replaced. A change of this table means that an upgrade of the manager restarts that component
+/// of every cluster.
 #[test]
 fn an_upgrade_of_the_manager_restarts_nothing() {
     let mut world = World::new();
@@ -275,7 +274,7 @@ fn an_api_server_is_ready_before_it_is_relied_on_and_drained_before_it_goes() {
     assert_eq!(world.known(), [["kube-apiserver/kube-apiserver-0"]; 2]);
 }
 
-/// A name is given again once its earlier machine was seen without what had it.
+/// A name is used again after its earlier machine was observed without the component.
 #[test]
 fn a_component_on_a_silent_machine_stays_known_when_it_is_no_longer_wanted() {
     let mut world = World::new();
@@ -297,7 +296,7 @@ fn a_component_on_a_silent_machine_stays_known_when_it_is_no_longer_wanted() {
     assert!(!world.runs(&pod) && !world.documents.components.contains_key(&pod));
 }
 
-/// Whoever is to be ready first has the machines for itself.
+/// The components that have to be ready first do not share the machines with others.
 #[test]
 fn controllers_start_when_an_api_server_is_ready() {
     let mut world = World::new();
@@ -317,7 +316,7 @@ fn controllers_start_when_an_api_server_is_ready() {
     assert!(ready(&world.pass(&ill)), "it was ready once");
 }
 
-/// Nothing is taken away from what could not be seen.
+/// Nothing that was not observed is removed.
 #[test]
 fn an_ingress_that_cannot_be_seen_is_waited_for() {
     let mut world = World::new();
@@ -340,7 +339,7 @@ fn an_ingress_that_cannot_be_seen_is_waited_for() {
     assert_eq!(world.of_role(Role::KubeApiserver).len(), 1);
 }
 
-/// The machine of the ingress that leaves, as a bit, in a world with two of everything whose machines were told and have not obeyed.
+/// Two replicas of each role, on machines that have a config and have not applied it. Returns the machine of the leaving ingress, as a bit.
 fn with_a_leaving_ingress() -> (World, u8) {
     let mut world = World::new();
     for _ in 0..6 {
@@ -381,7 +380,7 @@ fn an_ingress_on_a_machine_that_is_lost_is_waited_for_by_nobody() {
     let lost = world.documents.components.get(&world.pod("ingress-1")).unwrap().spec.hypervisor.clone();
     let document = world.documents.hypervisors.get_mut(&lost).unwrap();
     document.metadata.annotations.get_or_insert_default().insert(LOST_ANNOTATION.to_owned(), "true".to_owned());
-    // Nothing runs there any more, and nobody can ask.
+    // Nothing runs there any more, and the machine does not respond.
     *world.machines.get_mut(&lost).unwrap() = empty();
     for _ in 0..6 {
         let _ = world.pass(&Round { silent: machine, ..calm(1, 1) });
@@ -405,7 +404,7 @@ fn a_drained_machine_is_left_once_replacements_are_ready() {
     };
     let from = servers(&world).remove(0);
     world.documents.hypervisors.get_mut(&from).unwrap().spec.drain = true;
-    // The replacement does not get well: what is to leave stays.
+    // The replacement does not become healthy, so the component that is to leave stays.
     for _ in 0..4 {
         let _ = world.pass(&Round { ill: 0xff, ..calm(1, 1) });
         assert_eq!(servers(&world).len(), 2);
@@ -420,7 +419,7 @@ fn a_drained_machine_is_left_once_replacements_are_ready() {
     assert!(conditions.iter().any(|condition| condition.type_ == "Drained"));
 }
 
-/// Every program changes at once: of those that do the same work one is replaced at a time, and the others are well.
+/// Every program changes at once. Replicas of a role are replaced one at a time, while the others are healthy.
 #[test]
 fn what_does_the_same_work_is_replaced_one_by_one() {
     let mut world = World::new();
@@ -431,7 +430,7 @@ fn what_does_the_same_work_is_replaced_one_by_one() {
     let cluster = world.documents.clusters.values_mut().next().unwrap();
     cluster.spec.images.registry = Some("registry.example.com/mirror".to_owned());
 
-    // One member is not well, and does not have to be replaced for it: nothing of the store is touched.
+    // One member is unhealthy and does not have to be replaced for it, so nothing of the store changes.
     let number = world.documents.components.keys().position(|pod| pod.component.as_str() == "etcd-1").unwrap();
     let ill = Round { ill: 1 << number, ..calm(3, 2) };
     let replaced = world.replaced(&ill);
@@ -459,7 +458,7 @@ fn what_does_the_same_work_is_replaced_one_by_one() {
     assert!(world.digests().iter().all(|(pod, digest)| first[pod] != *digest), "all of them were replaced");
 }
 
-/// A gateway whose ranges change is replaced once the other one is well, and not before.
+/// A gateway whose ranges change is replaced after the other one is healthy, and not before.
 #[test]
 fn gateways_are_replaced_one_after_the_other() {
     let mut world = World::new();
@@ -469,7 +468,7 @@ fn gateways_are_replaced_one_after_the_other() {
     let gateways = [world.pod("gateway-0"), world.pod("gateway-1")];
     let cluster = world.documents.clusters.values_mut().next().unwrap();
     cluster.spec.network.pod_cidrs = vec!["10.240.0.0/16".to_owned()];
-    // As if it had been born with them.
+    // As if the cluster had been created with them.
     cluster.status.as_mut().unwrap().birth = None;
     let of_gateways = |replaced: Vec<PodName>| -> Vec<PodName> {
         replaced.into_iter().filter(|pod| gateways.contains(pod)).collect()
@@ -477,7 +476,7 @@ fn gateways_are_replaced_one_after_the_other() {
     let number = |pod| world.documents.components.keys().position(|found| found == pod).unwrap();
     let second_is_ill = Round { ill: 1 << number(&gateways[1]), ..calm(2, 2) };
     let first_is_ill = Round { ill: 1 << number(&gateways[0]), ..calm(2, 2) };
-    // The one that is ill goes first: the other one works.
+    // The unhealthy one is replaced first, because the other one works.
     assert_eq!(of_gateways(world.replaced(&second_is_ill)), gateways[1..]);
     for _ in 0..3 {
         assert_eq!(of_gateways(world.replaced(&second_is_ill)), [], "it is not well yet");
@@ -486,7 +485,7 @@ fn gateways_are_replaced_one_after_the_other() {
     assert_eq!(of_gateways(world.replaced(&calm(2, 2))), []);
 }
 
-/// Whatever somebody writes into fields that never change.
+/// This holds for any change of fields that are immutable.
 #[test]
 fn a_cluster_stays_as_it_was_born() {
     let mut world = World::new();
@@ -518,7 +517,7 @@ fn a_cluster_stays_as_it_was_born() {
     assert!(fields.into_iter().all(blocked), "{:?}", plan.waiting);
 }
 
-/// A member of a store is at the address of its machine that its peers know.
+/// The peers of a member know the address of its machine.
 #[test]
 fn the_address_of_a_machine_stays_under_a_member() {
     let mut world = World::new();
@@ -538,7 +537,7 @@ fn the_address_of_a_machine_stays_under_a_member() {
     assert!(faults[0].1.problem.contains("etcd-0"), "{faults:?}");
 }
 
-/// Which release each component runs, in the order of roles.
+/// The release of each component, in the order of roles.
 fn versions(world: &World) -> Vec<(Role, String)> {
     let components = world.documents.components.values();
     let mut found: Vec<_> = components.map(|component| (component.spec.role, component.spec.version.clone())).collect();
@@ -594,7 +593,7 @@ fn components_go_to_the_next_release_one_after_the_other_and_stores_first() {
     assert_eq!((&plan.decisions, &plan.waiting), (&vec![], &vec![]));
     assert!(world.made("etcd-0").containers[0].image.ends_with("3.7.0-0"));
 
-    // Never back, not even while the manager was away.
+    // No component is downgraded, not even if the manager was stopped in between.
     let ran = world.digests();
     set(&mut world, "1.36.3");
     let plan = world.pass(&calm(2, 2));
@@ -615,7 +614,7 @@ fn a_cluster_skips_no_minor_release() {
     assert!(plan.waiting.iter().any(|waiting| waiting.blocker.contains("write 1.36.3 first")), "{:?}", plan.waiting);
 }
 
-/// Components of an older release of Keelway went where their cluster went, and do not tell so: none of them goes back.
+/// Components of an older release of Keelway followed their cluster without recording it. None of them is downgraded.
 #[test]
 fn clusters_of_an_older_release_are_taken_as_they_are() {
     let mut world = World::new();
@@ -633,7 +632,7 @@ fn clusters_of_an_older_release_are_taken_as_they_are() {
     assert!(versions(&world).iter().all(|(_, version)| version == "1.37.0"));
 }
 
-/// Those that run take up who comes and goes.
+/// Running gateways and controllers read changes of gateways and ingresses without a restart.
 #[test]
 fn gateways_and_controllers_stay_while_others_come_and_go() {
     let mut world = World::new();
@@ -671,7 +670,7 @@ fn api_servers_of_the_last_release_get_an_egress_in_turns() {
         let state = world.machines.get_mut(&spec.hypervisor).unwrap();
         state.sandboxes.iter_mut().find(|found| found.pod == *pod).unwrap().digest = "of the last release".to_owned();
     }
-    // They are no faulty ones.
+    // Such documents are valid.
     world.documents = Documents::read(world.documents.write().as_bytes()).unwrap();
 
     let silent = world.documents.components[&servers[2]].spec.hypervisor.clone();
@@ -697,7 +696,7 @@ fn api_servers_of_the_last_release_get_an_egress_in_turns() {
     }
 }
 
-/// Neither in the private network nor by the way of their users, where it may be trusted more than they are.
+/// It must reach neither their private addresses nor the public ones, where it may be trusted more than users are.
 #[test]
 fn an_egress_leads_to_no_machine() {
     let mut world = World::new();
@@ -709,7 +708,7 @@ fn an_egress_leads_to_no_machine() {
     assert_eq!(egress["controlPlane"]["forbiddenCIDRs"], forbidden);
 }
 
-/// The controller reads which add-ons there are while it runs.
+/// The controller reads the list of add-ons while it runs.
 #[test]
 fn add_ons_are_turned_off_without_a_restart() {
     let mut world = World::new();
@@ -726,7 +725,7 @@ fn add_ons_are_turned_off_without_a_restart() {
     assert_eq!(addons(&world)["kubeProxy"], on);
 }
 
-/// What a cluster-controller has for life is in its arguments, so that none is asked at another port than it listens at.
+/// The port of a cluster-controller is in its arguments, so that it is not asked at another port than it listens on.
 #[test]
 fn a_cluster_controller_is_replaced_for_its_port_alone() {
     let mut world = World::new();
@@ -742,7 +741,7 @@ fn a_cluster_controller_is_replaced_for_its_port_alone() {
     assert!(world.made("cluster-controller-0").containers[0].command.contains(&health), "{health}");
     assert_eq!(world.document("cluster-controller-0", "cluster-controller.json")["health"], serde_json::Value::Null);
 
-    // Those of the last release had it in their file.
+    // In the last release the port was in the file.
     for pod in [&first, &second] {
         let state = world.machines.get_mut(&world.documents.components[pod].spec.hypervisor).unwrap();
         state.sandboxes.iter_mut().find(|found| found.pod == *pod).unwrap().digest = "of the last release".to_owned();
@@ -751,7 +750,7 @@ fn a_cluster_controller_is_replaced_for_its_port_alone() {
     assert_eq!(world.replaced(&calm(3, 2)), []);
 }
 
-/// On a socket in a directory of the pod, where root finds it.
+/// The socket is in a directory of the pod, where root finds it.
 #[test]
 fn a_cluster_controller_tells_its_metrics() {
     let mut world = World::new();
@@ -767,7 +766,7 @@ fn a_cluster_controller_tells_its_metrics() {
     assert!(container.command.contains(&metrics), "{:?}", container.command);
 }
 
-/// What a user gives comes to its role alone; every other flag is Keelway's own, so that nothing is given twice.
+/// The user's arguments apply to their role alone. Every other flag is Keelway's, so no flag is set twice.
 #[test]
 fn extra_arguments_are_those_of_their_role() {
     let mut world = World::new();

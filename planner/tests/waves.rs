@@ -1,15 +1,15 @@
-//! Which clusters go to a new release of Keelway next.
+//! Which clusters are upgraded to a new release of Keelway next.
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
 use keelway_api::{Documents, name::ClusterRef, release::KEELWAY};
 use keelway_planner::Waves;
 
-/// A cluster whose driver was an earlier release.
+/// A cluster that runs an earlier release.
 fn behind(name: &str) -> String {
     cluster(name, "version: v0.0.9", HEALTHY, "")
 }
 
-/// A cluster that has gone to this release.
+/// A cluster that was upgraded to this release.
 fn upgraded(name: &str, conditions: &str) -> String {
     cluster(name, &format!("version: {KEELWAY}, previousVersion: v0.0.9"), conditions, "")
 }
@@ -30,13 +30,13 @@ const DEGRADED: &str =
     "{type: Degraded, status: 'True', reason: NotReady, message: '', lastTransitionTime: 2026-01-01T00:00:00Z}";
 const UPGRADING: &str = "{type: KeelwayUpToDate, status: 'False', reason: Upgrading, message: '', lastTransitionTime: 2026-01-01T00:00:00Z}";
 
-/// The clusters that are open, of one wave of one cluster and one of a tenth of all.
+/// The open clusters, with one wave of one cluster and one of a tenth of all.
 fn open(clusters: &[String]) -> Vec<String> {
     let documents = Documents::read(clusters.concat().as_bytes()).unwrap();
     Waves::default().open(&documents).into_iter().map(|ClusterRef { name, .. }| name).collect()
 }
 
-/// Twenty of them, the first ones as given.
+/// Twenty clusters that begin with the given ones.
 fn twenty(first: &[String]) -> Vec<String> {
     let rest = (10 + first.len()..30).map(|number| behind(&format!("c{number}")));
     first.iter().cloned().chain(rest).collect()
@@ -72,7 +72,7 @@ fn a_healthy_cluster_goes_before_one_that_is_not() {
     assert_eq!(open(&[ill]), ["c10"], "the release may be what it needs");
 }
 
-/// A cluster that was created with this release shows nothing of an upgrade.
+/// A cluster that was created with this release does not show that an upgrade works.
 #[test]
 fn new_and_paused_clusters_do_not_count() {
     let new = cluster("c10", &format!("version: {KEELWAY}"), ILL, "");

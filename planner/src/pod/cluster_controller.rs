@@ -22,7 +22,7 @@ impl PodInputs<'_> {
         let mut files = vec![
             self.cluster_controller_file(),
             self.kubeconfig(OnChange::PickedUp)?,
-            // It tells workers whom to trust.
+            // It publishes these authorities to workers.
             self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::PickedUp)?,
         ];
         files.extend(self.certificate("client")?);
@@ -44,7 +44,7 @@ impl PodInputs<'_> {
         })
     }
 
-    /// Like all its files it is read again when it changes: add-ons and ingresses come and go without a restart.
+    /// Like all its files it is read again when it changes, so add-ons and ingresses change without a restart.
     fn cluster_controller_file(&self) -> PodFile {
         let ingresses = self.siblings(Role::Ingress);
         let endpoints: Vec<Value> = ingresses.flat_map(|(_, spec, machine)| self.endpoints_of(spec, machine)).collect();
@@ -71,7 +71,7 @@ impl PodInputs<'_> {
         document("cluster-controller.json", &content, OnChange::PickedUp)
     }
 
-    /// Where workers reach an ingress, and the gateway beside it.
+    /// The endpoints at which workers reach an ingress, with the gateway beside it.
     fn endpoints_of(&self, ingress: &ComponentSpec, machine: &ValidatedHypervisor) -> Vec<Value> {
         let mut gateways = self.siblings(Role::Gateway);
         let gateway = gateways.find(|(_, gateway, _)| are_colocated(gateway, ingress));

@@ -1,4 +1,4 @@
-//! The egress beside an API server: what makes its connections to workers, webhooks and issuers.
+//! The egress beside an API server, which makes the API server's connections to workers, webhooks and issuers.
 
 use alloc::{string::ToString, vec, vec::Vec};
 
@@ -13,16 +13,16 @@ use crate::certificates::{self, GATEWAY_NAME};
 
 /// The directory of the sockets, in the pod and inside both containers.
 pub(super) const SOCKETS: (&str, &str) = ("egress", "/run/keelway-egress");
-/// The file that tells the API server of them.
+/// The file that configures the API server to use the sockets.
 pub(super) const SELECTION: &str = "egress-selection.json";
 
 impl PodInputs<'_> {
-    /// Whether there is one. A component of the last release goes on without until it was given the port.
+    /// Whether the API server has an egress. A component of an earlier release runs without one until it has the port.
     pub(super) fn has_egress(&self) -> bool {
         self.cluster.vpn_enabled && self.spec.ports.contains_key(EGRESS)
     }
 
-    /// The files of both sides.
+    /// The files of the egress and of its API server.
     pub(super) fn egress_files(&self) -> Result<Vec<PodFile>, MissingKey> {
         let mut files = vec![
             self.egress_file(),
@@ -33,7 +33,7 @@ impl PodInputs<'_> {
         Ok(files)
     }
 
-    /// The container. It is started before the API server and stopped after it.
+    /// The container. It starts before the API server and stops after it.
     pub(super) fn egress(&self) -> Container {
         let check = self.loopback_check(EGRESS);
         Container {
@@ -47,7 +47,7 @@ impl PodInputs<'_> {
         }
     }
 
-    /// Gateways and forbidden ranges, which change, are read again while it runs; all else follows from the component.
+    /// A running egress reads gateways and forbidden ranges again, which change. Everything else follows from the component.
     fn egress_file(&self) -> PodFile {
         let gateways = self.siblings(Role::Gateway).filter_map(|(name, spec, machine)| {
             Some(json!({ "name": name.component, "address": Self::connect_address(spec, machine)? }))

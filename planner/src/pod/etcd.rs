@@ -17,16 +17,16 @@ use keelway_api::{
 use super::{MissingKey, PodInputs, PodTemplate, at, flag};
 use crate::{certificates, store_creation};
 
-/// etcd's own compaction is a net under kube-apiserver's, which compacts every five minutes.
+/// etcd's own compaction is a second line behind that of kube-apiserver, which compacts every five minutes.
 const COMPACTION: &str = "30m";
-/// At a start, the store is defragmented where that frees at least this many megabytes.
+/// etcd defragments the store when it starts, if that frees at least this many megabytes.
 const DEFRAGMENT_MEGABYTES: u32 = 200;
 
 impl PodInputs<'_> {
     pub(super) fn etcd(&self) -> Result<PodTemplate, MissingKey> {
         let [server, server_key] = self.certificate("server")?;
         let [peer, peer_key] = self.certificate("peer")?;
-        // etcd reads an authority once, certificates at each handshake.
+        // etcd reads an authority once, and certificates at each handshake.
         let authority = self.shared("ca.crt", certificates::ETCD, "bundle.crt", OnChange::Restart)?;
         let members: Vec<_> = self
             .first_members()?
@@ -37,7 +37,7 @@ impl PodInputs<'_> {
         Ok(PodTemplate {
             files: vec![server, server_key, peer, peer_key, authority],
             check: self.liveness(),
-            // A member serves nobody until it finds a quorum, for as long as that takes.
+            // A member serves no requests until it finds a quorum, which can take any time.
             startup_seconds: None,
             beside: vec![],
             data: vec![(store_creation::DATA, "/var/lib/etcd")],
@@ -68,20 +68,20 @@ impl PodInputs<'_> {
                 flag("auto-compaction-mode", "periodic"),
                 flag("auto-compaction-retention", COMPACTION),
                 flag("bootstrap-defrag-threshold-megabytes", DEFRAGMENT_MEGABYTES),
-                // kube-apiserver's watch cache wants progress notifications (kubeadm's default for etcd).
+                // kube-apiserver's watch cache needs progress notifications (kubeadm's default for etcd).
                 flag("watch-progress-notify-interval", "5s"),
             ],
         })
     }
 
-    /// Its own health path asks for the local store and no quorum. etcd wants a certificate there, too.
+    /// etcd's own health path checks the local store and needs no quorum. etcd requires a client certificate there, too.
     fn liveness(&self) -> ContainerCheck {
         let identity = CertificateFiles { certificate: "peer.crt".to_string(), key: "peer.key".to_string() };
         let name = self.pod.component.as_str();
         self.https(self.machine.private.first(), CLIENT, "/livez", (name, "ca.crt"), Some(identity))
     }
 
-    /// The members of the static initial cluster, once they are written down.
+    /// The members of the static initial cluster. The error: they are not recorded yet.
     pub(super) fn first_members(&self) -> Result<&BTreeMap<ComponentName, Vec<String>>, MissingKey> {
         let store = self.tenant.document.status.as_ref().and_then(|status| status.etcd.as_ref());
         store

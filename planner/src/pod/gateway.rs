@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, document, keelway_command};
 use crate::certificates::{self, EGRESS_NAME, WIREGUARD};
 
-/// Where a gateway keeps its peers, inside its container.
+/// The directory in which a gateway stores its peers, inside its container.
 const PEERS: &str = "/var/lib/keelway-gateway";
 /// The file with the other gateways.
 const OTHERS: &str = "gateways.json";
@@ -46,7 +46,7 @@ impl PodInputs<'_> {
         })
     }
 
-    /// It is read once: who runs with an earlier one is replaced, one gateway after the other.
+    /// The file is read once. If it changes, the gateways are replaced one after the other.
     fn gateway_file(&self) -> Result<PodFile, MissingKey> {
         let cluster = self.cluster;
         let content = json!({
@@ -74,14 +74,14 @@ impl PodInputs<'_> {
         Ok(document("gateway.json", &content, OnChange::Restart))
     }
 
-    /// Those that come and go are taken up by those that run.
+    /// A running gateway reads this file again, so gateways are added and removed without a restart.
     fn other_gateways(&self) -> PodFile {
         let others = self.siblings(Role::Gateway).filter(|(name, ..)| *name != self.pod);
         let others: Vec<Value> = others.filter_map(|(name, spec, machine)| self.other(name, spec, machine)).collect();
         document(OTHERS, &Value::from(others), OnChange::PickedUp)
     }
 
-    /// Another gateway, once it has a key.
+    /// Another gateway. None: it has no key yet.
     fn other(&self, name: &PodName, spec: &ComponentSpec, machine: &ValidatedHypervisor) -> Option<Value> {
         let endpoint = SocketAddr::new(*machine.public.first()?, self.number().ok()?);
         Some(json!({
@@ -103,12 +103,12 @@ impl PodInputs<'_> {
         self.cluster.vpn.iter().filter_map(|range| reserved::of_gateway(range, index)).collect()
     }
 
-    /// Where an API server asks a gateway for connections.
+    /// The address at which a gateway accepts an API server's requests for connections.
     pub(super) fn connect_address(spec: &ComponentSpec, machine: &ValidatedHypervisor) -> Option<SocketAddr> {
         Some(SocketAddr::new(*machine.private.first()?, spec.port(CONNECT)))
     }
 
-    /// The number of the cluster on public machines.
+    /// The port of the cluster on public machines.
     pub(super) fn number(&self) -> Result<u16, MissingKey> {
         self.tenant
             .document
@@ -118,7 +118,7 @@ impl PodInputs<'_> {
             .ok_or_else(|| MissingKey::new("status.ingressPort"))
     }
 
-    /// The API as it is reached from here: private machines are not.
+    /// The address of the API for a gateway. It is the ingress on its machine, because private machines cannot be reached from there.
     fn ingress_beside(&self) -> Result<SocketAddr, MissingKey> {
         let address = self.machine.public.first().ok_or_else(|| MissingKey::new("a public address of its machine"))?;
         Ok(SocketAddr::new(*address, self.number()?))

@@ -23,7 +23,7 @@ use crate::certificates::{self, API_SERVER_NAME};
 /// The name of haproxy's backend.
 const BACKEND: &str = "kube-apiserver";
 
-/// haproxy's name of an API server.
+/// haproxy's name for an API server.
 pub(crate) fn server_name(server: &PodName) -> String {
     format!("{BACKEND}/{}", server.component)
 }
@@ -32,13 +32,13 @@ impl PodInputs<'_> {
     pub(super) fn ingress(&self) -> Result<PodTemplate, MissingKey> {
         let authority = self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::Restart)?;
         let servers = self.servers();
-        // haproxy has the servers already that this file is about, and reads it when it starts.
+        // A running haproxy already has these servers: it reads the file when it starts.
         let list = text("servers.cfg", list(&servers), OnChange::PickedUp);
         Ok(PodTemplate {
             files: vec![authority, text("haproxy.cfg", self.haproxy(), OnChange::Restart), list],
             data: vec![("run", "/run/haproxy")],
             image: release::haproxy_image(self.cluster.registry.as_deref()),
-            // A master process that hears signals also as the first one of its container.
+            // haproxy runs with a master process, which handles signals also as the first process of its container.
             command: ["haproxy", "-W", "-db", "-f", &at("haproxy.cfg"), "-f", &at("servers.cfg")]
                 .map(ToString::to_string)
                 .to_vec(),
@@ -53,7 +53,7 @@ impl PodInputs<'_> {
         })
     }
 
-    /// The API servers that were ready once and stay. Whether one is ready right now is asked by haproxy itself.
+    /// The API servers that were ready before and stay. haproxy itself checks whether they are ready now.
     fn servers(&self) -> HaproxyServers {
         let addresses = self
             .siblings_that(Role::KubeApiserver, |component| component.stage() == ComponentStage::Serving)
@@ -63,14 +63,14 @@ impl PodInputs<'_> {
         HaproxyServers { options: options(), addresses: addresses.collect::<BTreeMap<_, _>>() }
     }
 
-    /// What strangers do writes next to nothing: connections that end as they should are not logged, and of those that do not every
-    /// hundredth is. Servers that come and go are, each time.
+    /// Unknown clients must not fill the log: connections that end normally are not logged, and of the others one in a hundred is. Each change of
+    /// a server's state is logged.
     ///
-    /// TCP all the way: clients and API servers verify each other, haproxy sees neither keys nor requests.
+    /// haproxy works on TCP alone: clients and API servers verify each other, and haproxy has neither keys nor requests.
     ///
-    /// A watch may be silent for hours, so a connection lives as long as both ends do: keepalive finds those that do not.
-    /// An API server that says that it is not ready keeps its connections and gets no more, so it can drain; one that does not
-    /// answer at all loses them, so that clients go elsewhere at once.
+    /// A watch can be silent for hours, so a connection lives as long as both ends. Keepalive detects ends that are gone. An API server that
+    /// reports that it is not ready keeps its connections and gets no new ones, so it can drain. An API server that does not respond at all
+    /// loses its connections, so that clients connect to another one at once.
     fn haproxy(&self) -> String {
         let port = self.spec.port(API);
         let binds: Vec<String> = self
@@ -138,7 +138,7 @@ defaults {BACKEND}
     }
 }
 
-/// How each server is checked: those that haproxy starts with and those that it is told about later.
+/// The checks of a server, for those that haproxy starts with and for those that are added later.
 fn options() -> String {
     format!(
         "inter 1s fastinter 500ms downinter 500ms rise 1 fall 2 on-marked-down shutdown-sessions check check-ssl \
@@ -147,7 +147,7 @@ verify required ca-file {ca} verifyhost {API_SERVER_NAME} check-sni {API_SERVER_
     )
 }
 
-/// The backend, as a file of its own: its servers change, and nothing else does.
+/// The backend is a file of its own, because only its servers change.
 fn list(servers: &HaproxyServers) -> String {
     let line = |(name, address): (&String, &SocketAddr)| {
         let server = name.split_once('/').map_or(name.as_str(), |(_, server)| server);

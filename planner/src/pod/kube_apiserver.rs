@@ -18,20 +18,19 @@ use super::egress::{SELECTION, SOCKETS};
 use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, document, flag, text, url};
 use crate::certificates::{self, API_SERVER_NAME};
 
-/// How long an API server that was told to stop goes on serving while its `/readyz` already fails. An ingress asks each
-/// second, and sends nothing more after the first such answer, which takes a moment: this is more than twice as long.
+/// How long an API server that is stopping continues to serve while its `/readyz` already fails. An ingress checks each second, and sends
+/// no more connections after the first such response, which takes a moment. This is more than twice as long.
 const DRAIN: &str = "4s";
 
-/// A store that is away comes back no sooner where API servers are restarted.
+/// etcd is left out, because a restart of API servers does not bring a store back.
 const LIVENESS: &str = "/livez?exclude=etcd";
-/// The share of requests over HTTP/2 after which a client is asked to connect anew, so that connections spread over API servers
-/// that were added, and leave an ingress that stops. The same with one API server as with many: a change of number
-/// restarts none.
+/// The share of HTTP/2 requests after which a client is asked to reconnect, so that connections spread to new API servers and leave an ingress
+/// that is stopping. It does not depend on the number of API servers, so a change of that number restarts none.
 const GOAWAY_CHANCE: &str = "0.001";
 
 impl PodInputs<'_> {
     pub(super) fn kube_apiserver(&self) -> Result<PodTemplate, MissingKey> {
-        // Before the birth of the store some members may have no machine, and so no address.
+        // Before the creation of the store some members may have no machine, and therefore no address.
         self.first_members()?;
         let mut files = vec![
             self.shared("etcd-ca.crt", certificates::ETCD, "bundle.crt", OnChange::Restart)?,
@@ -107,7 +106,7 @@ impl PodInputs<'_> {
         ]
     }
 
-    /// As the cluster was born: tokens of another issuer are not taken.
+    /// The issuer with which the cluster was created, because API servers do not accept tokens of another issuer.
     fn issuer(&self) -> String {
         let document = self.tenant.document;
         let birth = document.birth().cloned().unwrap_or_else(|| ClusterBirth::of(&document.spec));
@@ -118,7 +117,7 @@ impl PodInputs<'_> {
         let services: Vec<String> = self.cluster.services.iter().map(ToString::to_string).collect();
         let mut flags = vec![
             flag("service-cluster-ip-range", services.join(",")),
-            // The `kubernetes` EndpointSlice is not the API server's: it would publish private machines to workers.
+            // The API server must not write the `kubernetes` EndpointSlice: it would publish private machines to workers.
             flag("endpoint-reconciler-type", "none"),
             flag("enable-aggregator-routing", true),
             flag("kubelet-certificate-authority", at("ca.crt")),
@@ -132,15 +131,15 @@ impl PodInputs<'_> {
         flags
     }
 
-    /// Behind the certificate stand the authorities: a worker that is about to join knows these by their hashes, and looks for one before
-    /// it says anything.
+    /// The authorities are appended to the certificate: a worker that joins knows them by their hashes, and looks for a match before it sends
+    /// anything.
     fn serving_certificate(&self) -> Result<[PodFile; 2], MissingKey> {
         let [mut certificate, key] = self.certificate("server")?;
         certificate.content.extend(self.value(certificates::KUBERNETES, "bundle.crt")?);
         Ok([certificate, key])
     }
 
-    /// Secrets are encrypted from the first one on, so nothing has to be read unencrypted.
+    /// Secrets are encrypted from the first one on, so API servers never need to read an unencrypted one.
     fn encryption(&self) -> Result<PodFile, MissingKey> {
         let keys = ["active.key", "next.key", "previous.key"]
             .into_iter()
@@ -171,12 +170,12 @@ fn serving_flags() -> Vec<String> {
     ]
 }
 
-/// etcd keeps the name beside every object that the key encrypted, so it stays with the key through every rotation.
+/// etcd stores the name beside every object that the key encrypted, so the name stays with the key through every rotation.
 fn key_name(key: &[u8]) -> String {
     sha256_hex(key).chars().take(16).collect()
 }
 
-/// Strangers may ask for health and for nothing else (structured authentication, KEP-3331).
+/// Anonymous clients may request health paths and nothing else (structured authentication, KEP-3331).
 fn authentication() -> PodFile {
     text("authentication.json", include_str!("authentication.json"), OnChange::PickedUp)
 }

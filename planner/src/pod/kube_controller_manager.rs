@@ -14,7 +14,7 @@ use keelway_api::{
 use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, flag};
 use crate::{certificates, probe::controller_liveness};
 
-/// All but the one that approves kubelets' certificates by rules of its own: the cluster-controller does, by ours.
+/// All controllers except the one that approves kubelets' certificates by Kubernetes' rules. The cluster-controller approves them by ours.
 const CONTROLLERS: &str = "*,token-cleaner-controller,-certificatesigningrequest-approving-controller";
 
 impl PodInputs<'_> {
@@ -60,7 +60,7 @@ impl PodInputs<'_> {
             self.kubeconfig(OnChange::Restart)?,
             self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::Restart)?,
             self.shared("front-proxy-ca.crt", certificates::FRONT_PROXY, "bundle.crt", OnChange::PickedUp)?,
-            // Not the program's, but of who asks it for its health.
+            // Not for the program, but for the check, which verifies the program's certificate with it.
             self.shared("server-ca.crt", certificates::INFRASTRUCTURE, "bundle.crt", OnChange::PickedUp)?,
         ];
         files.extend(self.certificate("client")?);
@@ -68,13 +68,13 @@ impl PodInputs<'_> {
         Ok(files)
     }
 
-    /// The check of both.
+    /// The liveness check of kube-controller-manager and kube-scheduler.
     pub(super) fn controller_check(&self) -> ContainerCheck {
         let role = self.spec.role;
         self.https(None, SECURE, controller_liveness(role), (role.row().name, "server-ca.crt"), None)
     }
 
-    /// Flags of both. Their health and metrics are on loopback: health is open, the rest asks the API server who it is.
+    /// Flags of both. Their health and metrics are on loopback: health is open, and for the rest they authenticate clients at the API server.
     pub(super) fn controller_flags(&self) -> Vec<String> {
         vec![
             flag("kubeconfig", at("kubeconfig.json")),

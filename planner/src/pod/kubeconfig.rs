@@ -1,4 +1,4 @@
-//! The kubeconfig of a component that talks to an API server.
+//! The kubeconfig of a component that connects to an API server.
 
 use alloc::format;
 use core::net::SocketAddr;
@@ -12,7 +12,7 @@ use super::{FILES, MissingKey, PodInputs, text};
 use crate::certificates::API_SERVER_NAME;
 
 impl PodInputs<'_> {
-    /// Names the API server beside this component, else the first by name. Certificates are files, which clients read anew.
+    /// Names the API server on the same machine, else the first by name. Certificates are files, which clients read again when they change.
     pub(super) fn kubeconfig(&self, on_change: OnChange) -> Result<PodFile, MissingKey> {
         let beside = self.siblings(Role::KubeApiserver).find(|(_, _, machine)| machine.name == self.machine.name);
         let (_, spec, machine) = beside

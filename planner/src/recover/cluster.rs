@@ -1,4 +1,4 @@
-//! One cluster of the documents, beside what machines hold of it.
+//! Recovers one cluster: compares its documents with what machines hold of it.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -28,14 +28,13 @@ use super::{
 };
 use crate::{placement, store_creation};
 
-/// One cluster.
 pub(super) struct ClusterRecovery<'a> {
     documents: &'a mut Documents,
     fleet: &'a AnsweringMachines<'a>,
     reference: &'a ClusterRef,
     id: &'a ClusterId,
     pods: Vec<HeldPod<'a>>,
-    /// Whether something of it is on machines that cannot be adopted.
+    /// Whether machines hold something of it that cannot be adopted.
     is_unclear: bool,
     differences: Vec<RecoveryDifference>,
 }
@@ -91,7 +90,7 @@ impl<'a> ClusterRecovery<'a> {
         self.note(&held.name.component, kind);
     }
 
-    /// The machines' authorities and keys count: a cluster whose Secrets differ is `Blocked` by their digests.
+    /// The authorities and keys on machines count: a cluster with other Secrets becomes `Blocked` by their digests.
     fn compare_keys(&mut self) {
         let (others, minted) = keys::compare(self.documents, self.id, &self.pods);
         if others.is_empty() {
@@ -112,14 +111,14 @@ impl<'a> ClusterRecovery<'a> {
                     .or_insert(digest);
             }
         }
-        // Without all digests a second authority would be minted.
+        // If a digest were missing, a pass would mint a second authority.
         self.is_unclear |= !is_known;
         for OtherKey { secret, is_missing } in others {
             self.note_cluster(DifferenceKind::OtherKey { secret, is_missing });
         }
     }
 
-    /// Whether the documents have a cluster that machines had, and have no more.
+    /// Whether machines held the cluster before, and none does any more.
     fn is_gone(&self) -> bool {
         let Some(cluster) = self.cluster().filter(|cluster| !cluster.deleted()) else { return false };
         let is_born = cluster.status.as_ref().is_some_and(|status| status.etcd.is_some());
@@ -130,7 +129,7 @@ impl<'a> ClusterRecovery<'a> {
         is_born && was_there && !self.fleet.clusters.contains_key(self.id)
     }
 
-    /// A member whose data is gone is known by that it was to have a mark.
+    /// A member that must have a mark and has none has lost its data, and is not started.
     fn keep_members_from_empty_starts(&mut self) {
         for member in self.store_mut().into_iter().flat_map(|store| store.members.values_mut()) {
             member.phase = member.phase.max(MemberPhase::Marked);
@@ -186,7 +185,7 @@ impl<'a> ClusterRecovery<'a> {
                 }
             }
             Err(why) => {
-                // A second store would be born beside the one that there is.
+                // A pass would create a second store beside the existing one.
                 if let Some(held) = self.pods.first().copied() {
                     self.unclear(held, why);
                 }
@@ -261,7 +260,7 @@ impl<'a> ClusterRecovery<'a> {
         self.note(&held.name.component, DifferenceKind::NoDocument { machine: held.machine.clone() });
     }
 
-    /// Keeps the certificates of a component in its Secret, so that none is issued anew. Whether they are others than there.
+    /// Keeps the certificates of a component in its Secret, so that they are not issued again. Returns whether they differed.
     fn take_certificates(&mut self, held: HeldPod) -> bool {
         let name = SecretName::of(self.id, held.name.component.as_str());
         let values = keys::certificates(held.name.component.as_str(), held.pod);
@@ -275,7 +274,7 @@ impl<'a> ClusterRecovery<'a> {
         true
     }
 
-    /// What a pass writes down once, and the machines' configs show.
+    /// Recovers what passes record once, from the configs of the machines.
     fn recover_facts(&mut self) {
         let of_role = |which: &dyn Fn(Role) -> bool| -> Vec<HeldPod> {
             self.pods
@@ -326,7 +325,7 @@ impl<'a> ClusterRecovery<'a> {
         }
     }
 
-    /// What is on machines whose config is not known, and in no document.
+    /// Reports pods on machines with unknown config that no document names.
     fn note_strangers(&mut self) {
         let strangers = self.fleet.strangers(self.id);
         let strangers: Vec<_> =
@@ -338,7 +337,7 @@ impl<'a> ClusterRecovery<'a> {
         }
     }
 
-    /// Components of the documents that their machines had, and have no more.
+    /// Reports components of the documents that their machines held before and hold no more.
     fn note_what_is_not_held(&mut self) {
         let is_born = self.cluster().is_some_and(|cluster| {
             !cluster.deleted() && cluster.status.as_ref().is_some_and(|status| status.etcd.is_some())
@@ -381,7 +380,7 @@ impl<'a> ClusterRecovery<'a> {
     }
 }
 
-/// What runs was ready once, as far as its machine knows: an ingress that passes connections on to it goes on.
+/// A component that runs was ready before, as far as its machine knows. An ingress that passes connections to it continues to do so.
 fn status_of(held: HeldPod) -> ComponentStatus {
     let stage = if held.runs { ComponentStage::Serving } else { ComponentStage::Joining };
     let mut status = ComponentStatus::default();
@@ -389,7 +388,7 @@ fn status_of(held: HeldPod) -> ComponentStatus {
     status
 }
 
-/// Why a cluster cannot have been born with the spec of its document.
+/// Why a cluster cannot have been created with the spec of its document.
 fn other_birth(birth: &ClusterBirth, pods: &[HeldPod]) -> Option<String> {
     let values = [
         ("service-cluster-ip-range", birth.network.service_cidrs.join(","), "spec.network.serviceCIDRs"),

@@ -1,4 +1,4 @@
-//! What differs between documents and machines.
+//! Differences between documents and machines.
 
 use alloc::{
     format,
@@ -14,36 +14,36 @@ use crate::MachineRefusal;
 /// One difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveryDifference {
-    /// The machine, cluster or component, as people see it.
+    /// The name of the machine or cluster, or CLUSTER/COMPONENT.
     pub subject: String,
     /// What differs.
     pub kind: DifferenceKind,
 }
 
-/// What became of a difference.
+/// How recovery handled a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remedy {
-    /// The documents are now as the machine is.
+    /// The documents now match the machine.
     Realigned,
     /// A document was rebuilt from the machine's config.
     Adopted,
     /// Nothing was changed, and nothing has to be.
     Unchanged,
-    /// A person has to do something.
+    /// A person has to act.
     NeedsAttention,
 }
 
-/// What differs.
+/// What differs between the documents and a machine.
 #[expect(missing_docs, reason = "the names of the fields say what they are")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DifferenceKind {
-    /// A machine holds a later config than the documents know.
+    /// A machine holds a later config than the documents record.
     LaterConfig { applied: Applied, issued: Option<Applied> },
-    /// A machine was told of a later leader than the documents know.
+    /// A machine knows a later term than the documents.
     LaterTerm { told: u64, known: u64 },
-    /// A machine does not answer.
+    /// A machine does not respond.
     Silent { why: String },
-    /// A machine takes nothing from these documents for another reason.
+    /// A machine accepts nothing from these documents for another reason.
     Refused(MachineRefusal),
     /// The config of a machine cannot be read.
     UnknownConfig { why: String },
@@ -51,33 +51,33 @@ pub enum DifferenceKind {
     NoDocument { machine: HypervisorName },
     /// A component differs from its document.
     Changed { machine: HypervisorName, fields: Vec<String> },
-    /// A component's document cannot be rebuilt.
+    /// The document of a component cannot be rebuilt.
     Unclear { machine: HypervisorName, why: String },
-    /// A cluster's machines hold what cannot be adopted.
+    /// The cluster is paused, because its machines hold something that cannot be adopted.
     Paused,
-    /// A machine does not hold a component of the documents any more.
+    /// A machine no longer holds a component of the documents.
     NotHeld { machine: HypervisorName },
-    /// The same of an etcd member without its data.
+    /// A machine no longer holds an etcd member of the documents, and its data is gone.
     DataGone { machine: HypervisorName },
-    /// The certificates of a component on its machine are others than in its Secret.
+    /// The certificates of a component on its machine differ from those in its Secret.
     Certificates,
-    /// The store of a cluster was born since.
+    /// The store of a cluster was created after the backup.
     StoreBorn { members: Vec<String> },
-    /// A member of a store came further than the documents know.
+    /// A member of a store reached a later phase than the documents record.
     MemberPhase { phase: MemberPhase },
-    /// A member of a store is on no machine that answers.
+    /// No machine that responds holds a member of a store.
     MemberMissing,
-    /// An API server of the cluster was ready since.
+    /// An API server of the cluster became ready after the backup.
     Initialized,
-    /// The port of a cluster's ingresses.
+    /// The documents lack the port of a cluster's ingresses, or have another one.
     IngressPort { port: u16 },
-    /// A cluster's components run a newer minor release than the cluster's document asks for.
+    /// The components of a cluster run a newer minor release than its document names.
     NewerRelease { wanted: String, runs: String },
-    /// An authority or key of the cluster is another one on its machines, or is missing in the documents.
+    /// An authority or key of the cluster differs from that on its machines, or is missing in the documents.
     OtherKey { secret: &'static str, is_missing: bool },
-    /// A cluster of the documents is on no machine.
+    /// No machine holds a cluster of the documents.
     Gone,
-    /// The documents do not know a cluster.
+    /// Machines hold a cluster that the documents do not have.
     UnknownCluster { machines: Vec<String> },
 }
 
@@ -88,7 +88,7 @@ impl RecoveryDifference {
 }
 
 impl DifferenceKind {
-    /// What became of it.
+    /// Returns how recovery handled the difference.
     #[must_use]
     pub fn remedy(&self) -> Remedy {
         match self {

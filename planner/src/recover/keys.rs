@@ -1,4 +1,4 @@
-//! Keys and certificates in the files of pods, beside those of the documents.
+//! Compares keys and certificates in the files of pods with those of the documents.
 
 use alloc::{
     collections::BTreeMap,
@@ -20,14 +20,14 @@ use crate::{
     minted::{ONCE, fingerprint_of, found},
 };
 
-/// An authority or key of a cluster that the documents lack or hold otherwise.
+/// An authority or key of a cluster that is missing in the documents or differs from them.
 pub(super) struct OtherKey {
     pub(super) secret: &'static str,
     pub(super) is_missing: bool,
 }
 
-/// Compares the authorities and keys of a cluster with those of its pods. `minted` are the digests of those on machines, by which the
-/// cluster is `Blocked` until its Secrets fit.
+/// Compares the authorities and keys of a cluster with those of its pods. Also returns the digests of those on machines. Recorded digests
+/// keep the cluster `Blocked` until its Secrets match.
 pub(super) fn compare(
     documents: &Documents,
     id: &ClusterId,
@@ -53,14 +53,14 @@ pub(super) fn compare(
         others.push(OtherKey { secret, is_missing: data.is_none() });
     }
     if !others.is_empty() {
-        // What is the same on machines, or on none that answers, is the cluster's own as far as anybody knows.
+        // Keys that are the same on machines, or on no machine that responds, are the cluster's own as far as can be known.
         let rest: Vec<&str> = ONCE.into_iter().filter(|name| !minted.contains_key(*name)).collect();
         minted.extend(rest.into_iter().filter_map(|name| Some((name.to_string(), found(documents, id, name)?))));
     }
     (others, minted)
 }
 
-/// Whether the digests of all keys of a cluster would be known: none is minted a second time then.
+/// Whether all digests of a cluster's keys would be recorded. Only then does no pass mint a second key.
 pub(super) fn are_all_known(cluster: &Cluster, minted: &BTreeMap<String, String>) -> bool {
     let known = cluster.status.as_ref().map(|status| &status.minted);
     ONCE.iter().all(|name| minted.contains_key(*name) || known.is_some_and(|known| known.contains_key(*name)))
@@ -90,7 +90,7 @@ fn held_key(secret: &str, HeldPod { name, pod, .. }: &HeldPod) -> Option<HeldKey
     content(path?).map(HeldKey::Authority)
 }
 
-/// The key that an API server writes with.
+/// The key with which an API server encrypts new values.
 fn encryption_key(file: &[u8]) -> Option<Vec<u8>> {
     let file: Value = serde_json::from_slice(file).ok()?;
     let key = file["resources"].get(0)?["providers"].get(0)?["secretbox"]["keys"].get(0)?["secret"].as_str()?;
@@ -104,14 +104,14 @@ fn first_certificate(bundle: &[u8]) -> &[u8] {
     end.and_then(|end| bundle.get(..end)).unwrap_or(bundle)
 }
 
-/// The values of a component's own Secret, as its pod has them. The public half of a gateway's key is not among them.
+/// The values of a component's own Secret, from its pod. The pod does not have the public half of a gateway's key.
 pub(super) fn certificates(name: &str, pod: &Pod) -> Vec<(String, ByteString)> {
     let mut values = Vec::new();
     for key in &pod.files {
         let Some(stem) = key.path.strip_suffix(".key") else { continue };
         let certificate = file(pod, &format!("{stem}.crt"));
         match certificate {
-            // The authority's own, which kube-controller-manager signs with.
+            // The authority's own key, with which kube-controller-manager signs.
             Some(_) if stem == "signer" => continue,
             Some(certificate) => {
                 values.push((
@@ -127,7 +127,7 @@ pub(super) fn certificates(name: &str, pod: &Pod) -> Vec<(String, ByteString)> {
     values
 }
 
-/// Behind the serving certificate of an API server stand the authorities.
+/// The authorities are appended to the serving certificate of an API server.
 fn own_part(name: &str, stem: &str, content: Vec<u8>, pod: &Pod) -> Vec<u8> {
     let is_followed = name.starts_with(Role::KubeApiserver.row().name) && stem == "server";
     let behind = file(pod, "ca.crt").filter(|_| is_followed);

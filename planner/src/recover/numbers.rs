@@ -1,4 +1,4 @@
-//! Terms and generations: each machine's number becomes the one that it holds.
+//! Terms and generations: the documents get the numbers that the machines hold.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
@@ -15,21 +15,21 @@ use crate::{
     term::{HIGHEST_TOLD_TERM, next_number, term_of_documents},
 };
 
-/// The config of a machine, beside the last one that the documents know.
+/// The config of a machine, compared with the last one that the documents record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConfigAge {
-    /// The machine has not taken the last one yet.
+    /// The machine has not accepted the last one yet.
     Older,
-    /// It is that one, or the machine holds none.
+    /// The machine holds the last one, or the documents record none.
     Same,
-    /// The documents do not know it.
+    /// The machine holds one that the documents do not record.
     Later,
-    /// The machine took one, and holds none any more: nothing was left for it to do.
+    /// The machine accepted a config, and holds none any more because nothing was left to run.
     Emptied,
 }
 
 impl ConfigAge {
-    /// Whether the machine went on since the documents were written.
+    /// Whether the machine has changed since the documents were written.
     pub(super) fn is_after_documents(self) -> bool {
         match self {
             Self::Later | Self::Emptied => true,
@@ -38,7 +38,7 @@ impl ConfigAge {
     }
 }
 
-/// All machines of the documents are of one installation, also those that it was not written down for yet.
+/// Records the installation on machines without one: all machines of the documents belong to the same installation.
 pub(super) fn share_installation(documents: &mut Documents) {
     let Some(installation) = documents.installation().cloned() else { return };
     let lacks = |document: &Hypervisor| document.status.as_ref().is_none_or(|status| status.installation.is_none());
@@ -51,7 +51,7 @@ pub(super) fn share_installation(documents: &mut Documents) {
     }
 }
 
-/// Machines that answered and take configs of these documents, each with the age of its config.
+/// Returns the machines that responded and accept configs of these documents, each with the age of its config.
 pub(super) fn ages(
     documents: &Documents,
     held: &BTreeMap<HypervisorName, ObservedValue<HeldMachine>>,
@@ -61,7 +61,7 @@ pub(super) fn ages(
     for (name, document) in &documents.hypervisors {
         let machine = match held.get(name) {
             Some(ObservedValue::Known(machine)) => machine,
-            // A person has given it up.
+            // The machine is marked as lost.
             _ if document.is_lost() => continue,
             Some(ObservedValue::Unreachable { why, .. }) => {
                 differences.push(RecoveryDifference::of(name, DifferenceKind::Silent { why: why.clone() }));
@@ -85,7 +85,7 @@ pub(super) fn ages(
 fn age(document: &Hypervisor, state: &MachineState) -> Result<ConfigAge, MachineRefusal> {
     match refusal(document, state) {
         Some(MachineRefusal::Stale { applied, .. } | MachineRefusal::TwoWriters { applied }) => {
-            // No driver gives such numbers: the record is damaged or forged.
+            // No driver assigns such numbers: the record is damaged or forged.
             if applied.term > HIGHEST_TOLD_TERM {
                 return Err(MachineRefusal::NoSuchTerm { term: applied.term });
             }
@@ -108,8 +108,8 @@ fn age(document: &Hypervisor, state: &MachineState) -> Result<ConfigAge, Machine
     }
 }
 
-/// Gives each machine the number that it holds. The documents know every leader that a machine was told of afterwards, so the next one
-/// begins after them all.
+/// Records for each machine the number that it holds. Afterwards the documents know the highest term that any machine knows, so the next
+/// leader begins after it.
 pub(super) fn realign(
     documents: &mut Documents,
     fleet: &AnsweringMachines<'_>,
@@ -128,7 +128,7 @@ pub(super) fn realign(
     realign_term(documents, fleet, differences);
 }
 
-/// One machine is enough: the term of a driver is the highest of the documents. That machine gets its config again under the new term.
+/// One machine is enough, because the term of a driver is the highest of the documents. That machine gets its config again with the new term.
 fn realign_term(documents: &mut Documents, fleet: &AnsweringMachines<'_>, differences: &mut Vec<RecoveryDifference>) {
     let told = fleet.machines.iter().map(|(name, (machine, _))| (machine.state.term, *name));
     let Some((told, name)) = told.filter(|(told, _)| *told <= HIGHEST_TOLD_TERM).max() else { return };

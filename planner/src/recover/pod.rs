@@ -1,4 +1,4 @@
-//! The document of a component from its pod: the inverse of [`crate::pod`].
+//! Rebuilds the document of a component from its pod: the inverse of [`crate::pod`].
 
 use alloc::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use keelway_api::{
 };
 use serde_json::Value;
 
-/// The spec of a component, or why it does not follow from its pod.
+/// The spec of a component, or why it cannot be derived from its pod.
 pub(super) fn component_spec(
     cluster: &Cluster,
     (machine, name, pod): (&HypervisorName, &PodName, &Pod),
@@ -47,17 +47,16 @@ pub(super) fn role_of(name: &ComponentName) -> Option<(Role, u32)> {
     })
 }
 
-/// `--name=value` of a command.
+/// The value of `--name=value` in a command.
 pub(super) fn flag<'a>(command: &'a [String], name: &str) -> Option<&'a str> {
     command.iter().find_map(|argument| argument.strip_prefix("--")?.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// A file of a pod.
 pub(super) fn file<'a>(pod: &'a Pod, path: &str) -> Option<&'a PodFile> {
     pod.files.iter().find(|file| file.path == path)
 }
 
-/// The command of what a pod is there for.
+/// The command of the pod's main container.
 pub(super) fn command(pod: &Pod) -> &[String] {
     pod.containers.last().map(|container| container.command.as_slice()).unwrap_or_default()
 }
@@ -65,7 +64,7 @@ pub(super) fn command(pod: &Pod) -> &[String] {
 struct RecoveredPod<'a> {
     role: Role,
     pod: &'a Pod,
-    /// What the pod is there for.
+    /// The container of the component itself.
     main: &'a Container,
 }
 
@@ -93,7 +92,7 @@ impl<'a> RecoveredPod<'a> {
         }
     }
 
-    /// Of these roles only the sandbox tells releases apart, and releases may share it: the cluster's is as good as any of them.
+    /// For these roles only the pause image distinguishes releases, and releases may share it. If the cluster's release fits, it is used.
     fn release_by_pause(&self, cluster: &Cluster) -> Option<&'static Release> {
         let pause = tag(&self.pod.pause_image);
         let mut fits = RELEASES.iter().filter(|release| release.pause == pause).rev();
@@ -149,7 +148,7 @@ fn lacks(what: &str) -> String {
     format!("its config has no {what}")
 }
 
-/// The port on loopback at which a container is asked.
+/// The port on loopback of a container's liveness check.
 fn checked(container: &Container) -> Option<u16> {
     match &container.liveness.as_ref()?.check {
         ContainerCheck::Http { address, .. } => Some(address.port()),

@@ -1,4 +1,4 @@
-//! The store of a cluster, from the members that machines hold.
+//! Rebuilds the store of a cluster from the members that machines hold.
 
 use alloc::{
     collections::BTreeMap,
@@ -44,7 +44,7 @@ impl<'a> HeldMember<'a> {
         Self { held, phase, initial_cluster: initial_cluster(command(held.pod)) }
     }
 
-    /// Why a member is not one of this store.
+    /// Why a member does not belong to this store.
     pub(super) fn reason_not_in_store(&self, store: &EtcdStatus) -> Option<String> {
         let is_same = self.initial_cluster == store.initial_cluster;
         (!is_same).then(|| "it was born with other members than status.etcd of its cluster names".to_string())
@@ -61,8 +61,8 @@ fn initial_cluster(command: &[String]) -> BTreeMap<ComponentName, Vec<String>> {
     members
 }
 
-/// The store that members were born with, or why they do not tell. A member that no machine holds may have data, so it starts on that
-/// alone.
+/// The store with which the members were created, or why it cannot be derived. A member that no machine holds may have data, so
+/// it starts only on marked data.
 pub(super) fn rebuilt(id: &ClusterId, members: &[HeldMember], now: &Time) -> Result<EtcdStatus, String> {
     let Some(first) = members.first() else {
         return Err("no machine that answers holds a member of its store".to_string());

@@ -1,4 +1,4 @@
-//! Machines that do at once what they are told, and keys that are none.
+//! Machines that apply their configs at once, and placeholders for keys.
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use keelway_api::{
 };
 use keelway_planner::{CertificateSeen, MintRequest, Plan, identify};
 
-/// Puts what a plan wants minted into its documents, and what certificates would say beside them.
+/// Mints what a plan requests into its documents, and adds the contents of the certificates.
 pub(crate) fn mint(plan: &mut Plan, certificates: &mut BTreeMap<(SecretName, String), CertificateSeen>) {
     for wanted in &plan.mint {
         let (secret, keys) = match wanted {
@@ -65,7 +65,7 @@ pub(crate) fn hypervisors(roles: &[&str]) -> impl Iterator<Item = String> {
     })
 }
 
-/// Documents with all ids, and their machines, on which nothing is.
+/// Documents with all ids, and their empty machines.
 pub(crate) fn identified(text: &str) -> (Documents, BTreeMap<HypervisorName, MachineState>) {
     let mut documents = Documents::read(text.as_bytes()).unwrap();
     let mut number = 0_u64;
@@ -78,14 +78,14 @@ pub(crate) fn identified(text: &str) -> (Documents, BTreeMap<HypervisorName, Mac
     (documents, machines)
 }
 
-/// A machine on which nothing is.
+/// An empty machine.
 pub(crate) fn empty() -> MachineState {
     let runtime =
         RuntimeFacts { name: "model".to_owned(), version: "1".to_owned(), cgroup_driver: CgroupDriver::Cgroupfs };
     MachineState::empty(runtime)
 }
 
-/// Pods come and go at once, but for those that are others'; a haproxy is told what its machine would tell it.
+/// Starts and removes pods at once, except those of `others`. A haproxy gets the servers that its machine would send to it.
 pub(crate) fn apply(state: &mut MachineState, config: &MachineConfig) {
     let stays = |sandbox: &SandboxState| match config.pods.get(&sandbox.pod) {
         Some(pod) => pod.hold || pod.digest() == sandbox.digest,
