@@ -1,4 +1,4 @@
-//! Nothing is done but while the Lease is held.
+//! Restricts actions to the time in which the Lease is held.
 
 use std::{
     future::poll_fn,
@@ -14,33 +14,35 @@ use tower::{BoxError, service_fn};
 
 use crate::moment::LeaseTime;
 
-/// Another replica has the Lease, or may have it by now.
+/// Another replica holds the Lease, or may hold it by now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the Lease is no longer held")]
 pub struct NotHeld;
 
-/// Whether this replica acts now. Every effect asks first.
+/// Whether this replica may act now. Check it before every effect.
 #[derive(Debug, Clone, Default)]
 pub struct LeaseFence(Arc<Mutex<Option<LeaseTime>>>);
 
 impl LeaseFence {
+    /// Checks that this replica may act.
+    ///
     /// # Errors
     /// Another replica may act.
     pub fn check(&self) -> Result<(), NotHeld> {
         if self.is_held() { Ok(()) } else { Err(NotHeld) }
     }
 
-    /// Whether this replica acts.
+    /// Returns whether this replica may act.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.until().is_some_and(|until| !until.has_passed())
     }
 
-    /// Does something while the Lease is held: what is not over by then is given up. The clock is asked before each step, so that a process
-    /// that stood still takes no further one.
+    /// Runs `work` while the Lease is held. Work that is not done when the Lease ends is abandoned. The clock is checked before each step, so a
+    /// process that was stopped takes no further step.
     ///
     /// # Errors
-    /// The Lease is not held, or no longer.
+    /// The Lease is not held, or was lost during the work.
     pub async fn while_held<T>(&self, work: impl Future<Output = T>) -> Result<T, NotHeld> {
         let mut work = pin!(work);
         while let Some(until) = self.until() {
@@ -51,7 +53,7 @@ impl LeaseFence {
             );
             match timeout_at(until.timer.into(), steps).await {
                 Ok(Some(done)) => return Ok(done),
-                // It was renewed meanwhile.
+                // The Lease was renewed in the meantime.
                 Err(_) if self.is_held() => {}
                 Ok(None) | Err(_) => break,
             }
@@ -59,7 +61,8 @@ impl LeaseFence {
         Err(NotHeld)
     }
 
-    /// A client by which nothing is written but while the Lease is held: a write that is not answered by then is given up.
+    /// Returns a client that sends writes only while the Lease is held. A write without a response when the Lease ends is abandoned. Reads are not
+    /// restricted.
     #[must_use]
     pub fn guard(&self, client: Client) -> Client {
         let namespace = client.default_namespace().to_owned();
@@ -119,7 +122,7 @@ mod tests {
         assert!(renewed.has_passed());
     }
 
-    /// Whoever stood still for too long finds that out before it goes on.
+    /// A process that was stopped for too long notices it before its next step.
     #[tokio::test]
     async fn no_step_is_taken_late() {
         let fence = LeaseFence::default();
@@ -144,7 +147,7 @@ mod tests {
         assert!(!late.get());
     }
 
-    /// An API server that answers what is read at once, and what is written never.
+    /// An API server that responds to reads at once, and never to writes.
     fn slow_to_write() -> Client {
         let answer = async |request: Request<Body>| {
             if request.method() != Method::GET {

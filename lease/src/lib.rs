@@ -1,7 +1,7 @@
-//! Which of several replicas acts: the one that holds a Lease.
+//! Decides which of several replicas acts: the one that holds a Lease.
 //!
-//! As in client-go, clocks of machines are not compared: a Lease is free once it was seen unchanged for as long as it lasts, by the clock
-//! of who waits, and its holder stops before that, counted from when it began to renew.
+//! As in client-go, clocks of machines are not compared. A Lease is free when a waiting replica has observed it unchanged for its duration, by
+//! that replica's own clock. The holder stops acting earlier, counted from when it began its last renewal.
 
 mod fence;
 mod moment;
@@ -30,53 +30,54 @@ use tokio::{
     time::{sleep_until, timeout_at},
 };
 
-/// How often something is written again that somebody else wrote meanwhile: only renewals of the same replica do.
+/// How often a write is retried after a conflict. Only renewals of the same replica conflict with a write.
 const TRIES: usize = 8;
 
-/// How long a Lease lasts, and what its holder has of it.
+/// The duration of a Lease, and how its holder uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseTimes {
-    /// How long it lasts for those who wait.
+    /// The duration for waiting replicas.
     pub duration: Duration,
-    /// How long its holder acts without having renewed it: all that it does is over by then, as far as it knows (see [`LeaseFence`]), and what
-    /// is left is for what is still on its way.
+    /// The holder stops acting this long after it began its last renewal, as far as it controls (see [`LeaseFence`]). The rest of the duration
+    /// covers requests still in flight.
     pub holder_deadline: Duration,
-    /// How often its holder renews it.
+    /// How often the holder renews it.
     pub renewal: Duration,
-    /// How soon a renewal that failed is tried again.
+    /// How soon a failed renewal is retried.
     pub again: Duration,
 }
 
-/// Why a Lease cannot be had.
+/// An error of a Lease.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
-    /// The API server does not tell of it.
+    /// The API server did not return the Lease.
     #[error("cannot read the Lease")]
     Read(#[source] Box<kube::Error>),
-    /// The API server did not do it.
+    /// The API server did not write the Lease.
     #[error("cannot write the Lease")]
     Write(#[source] Box<kube::Error>),
-    /// Nobody tells of it any more.
+    /// The watch of the Lease has ended.
     #[error("the Lease is watched no longer")]
     Unwatched,
-    /// There is no thread that renews it.
+    /// The thread that renews the Lease cannot start.
     #[error("cannot renew the Lease on a thread of its own")]
     Thread(#[source] std::io::Error),
-    /// The thread that renews it has no client.
+    /// The thread that renews the Lease has no client.
     #[error("cannot make a client that renews the Lease")]
     Connect(#[source] Box<kube::Error>),
-    /// Another replica has it, or may have it by now.
+    /// Another replica holds the Lease, or may hold it by now.
     #[error(transparent)]
     NotHeld(#[from] NotHeld),
 }
 
-/// Who holds a Lease: a process, as in client-go. One that was started anew under the name of another has not done what that one began.
+/// Returns the holder identity of a process, as in client-go. It is unique: a process that restarts under the same name has not done what the
+/// earlier process began.
 #[must_use]
 pub fn process(name: &str) -> String {
     format!("{name}_{:016x}", rand::random::<u64>())
 }
 
-/// A replica that wants a Lease.
+/// A replica that competes for a Lease.
 pub struct Election {
     api: Api<Lease>,
     namespace: String,
@@ -86,17 +87,17 @@ pub struct Election {
     fence: LeaseFence,
 }
 
-/// What somebody who does not hold the Lease does about it.
+/// The next step of a replica that does not hold the Lease.
 #[derive(Debug, PartialEq, Eq)]
 enum CandidateStep {
-    /// It is free.
+    /// The Lease is free.
     Take,
-    /// It is another's. It is free this long after it changed.
+    /// Another replica holds the Lease. It is free this long after its last change.
     Await(Duration),
 }
 
 impl Election {
-    /// For the Lease of this name in a namespace, as this holder.
+    /// Competes for the Lease of this name in a namespace, with this holder identity.
     #[must_use]
     pub fn new(client: Client, (namespace, name): (&str, &str), identity: &str, times: LeaseTimes) -> Self {
         let fence = LeaseFence::default();
@@ -114,16 +115,16 @@ impl Election {
         Self { api, namespace, name, identity, times, fence }
     }
 
-    /// Whether this replica holds it, for all that is done.
+    /// Returns the fence of everything that only the holder may do.
     #[must_use]
     pub fn fence(&self) -> LeaseFence {
         self.fence.clone()
     }
 
-    /// Waits until this replica holds the Lease. Tells when it was seen whose it is.
+    /// Waits until this replica holds the Lease, and returns it. Calls `seen_once` whenever the Lease, or its absence, was observed.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The Lease cannot be written, or its watch has ended.
     pub async fn acquire(&self, seen_once: impl Fn()) -> Result<Lease, LeaseError> {
         let mut seen = Box::pin(watcher::watch_object(self.api.clone(), &self.name).default_backoff());
         let mut current: Option<Lease> = None;
@@ -166,7 +167,7 @@ impl Election {
         }
     }
 
-    /// `was_anothers`: another one held it when it was there last. One that is deleted is free once its holder knows that it is.
+    /// `was_anothers`: another replica held the Lease when it was last observed. If that Lease was deleted, its holder may not know it yet.
     fn decide(&self, lease: Option<&Lease>, was_anothers: bool) -> CandidateStep {
         if lease.is_none() && was_anothers {
             return CandidateStep::Await(self.times.duration);
@@ -182,7 +183,7 @@ impl Election {
         }
     }
 
-    /// Writes this replica into the version that was seen; none where another one was faster.
+    /// Writes this replica as the holder into the observed version. Returns None if the Lease has changed since.
     async fn take(&self, seen: Option<&Lease>) -> Result<Option<Lease>, LeaseError> {
         let began = LeaseTime::now();
         let mut lease = seen.cloned().unwrap_or_else(|| Lease {
@@ -207,13 +208,13 @@ impl Election {
                 self.fence.set(Some(began + self.times.holder_deadline));
                 Ok(Some(lease))
             }
-            // It is gone, or another version of it is there by now: a watch tells of that.
+            // The Lease is deleted or has another version by now, which the watch reports.
             Err(error) if has_code(&error, 404) || has_code(&error, 409) => Ok(None),
             Err(error) => Err(LeaseError::Write(Box::new(error))),
         }
     }
 
-    /// Renews the Lease until that fails for too long, or another replica has it.
+    /// Renews the Lease until renewals fail for too long or another replica holds it.
     pub async fn renew_until_lost(&self, mut held: Lease) {
         let LeaseTimes { renewal, again, .. } = self.times;
         let mut next = Instant::now() + renewal;
@@ -224,7 +225,7 @@ impl Election {
             }
             sleep_until(next.into()).await;
             next = Instant::now() + again;
-            // The machine was suspended for longer than the Lease lasts.
+            // The machine was suspended for longer than the deadline.
             if until.has_passed() {
                 break;
             }
@@ -233,10 +234,10 @@ impl Election {
                     held = lease;
                     next = Instant::now() + renewal;
                 }
-                // Somebody wrote it: whoever that is now holds it, unless it is still this replica.
+                // The Lease was written by another client. Its holder is now the one in it, which may still be this replica.
                 Ok(Ok(None)) => match timeout_at(until.timer.into(), self.api.get(&self.name)).await {
                     Ok(Ok(lease)) if self.decide(Some(&lease), false) == CandidateStep::Take => held = lease,
-                    // It was deleted, and whoever comes first makes it anew.
+                    // The Lease was deleted, and the first replica to create it holds it.
                     Ok(Err(error)) if has_code(&error, 404) => break,
                     Ok(Err(_)) => {}
                     Ok(Ok(_)) | Err(_) => break,
@@ -251,11 +252,11 @@ impl Election {
         self.fence.set(None);
     }
 
-    /// The same on a thread of its own: work that keeps all threads of the caller busy for longer than the Lease lasts does not lose it.
-    /// `connect` is called there, since connections belong to the thread that made them.
+    /// Like [`Self::renew_until_lost`], on a thread of its own, so that work that keeps all threads of the caller busy for longer than the duration
+    /// does not lose the Lease. Calls `connect` on that thread, because connections belong to the thread that made them.
     ///
     /// # Errors
-    /// There is no such thread, or no client.
+    /// The thread cannot start, or has no client.
     pub async fn renew_on_own_thread(
         &self,
         held: Lease,
@@ -274,7 +275,7 @@ impl Election {
             runtime.block_on(async {
                 let kept = tokio::select! {
                     kept = keep() => kept,
-                    // The caller gave the Lease up.
+                    // The caller dropped the future.
                     () = ended.closed() => return,
                 };
                 let _ = ended.send(kept);
@@ -284,10 +285,10 @@ impl Election {
         end.await.unwrap_or(Err(NotHeld.into()))
     }
 
-    /// Writes an annotation into the Lease that this replica holds, for those who hold it later.
+    /// Writes an annotation into the Lease that this replica holds, for later holders.
     ///
     /// # Errors
-    /// Another replica holds it, or it cannot be written.
+    /// Another replica holds the Lease, or it cannot be read or written.
     pub async fn note(&self, annotation: &str, value: &str) -> Result<(), LeaseError> {
         for _ in 0..TRIES {
             let mut lease = self.api.get(&self.name).await.map_err(|error| LeaseError::Read(Box::new(error)))?;
@@ -303,16 +304,16 @@ impl Election {
         Err(NotHeld.into())
     }
 
-    /// An annotation that this replica, or one before, wrote into the Lease.
+    /// Returns an annotation that this replica or an earlier holder wrote into the Lease.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The Lease cannot be read.
     pub async fn annotation(&self, annotation: &str) -> Result<Option<String>, LeaseError> {
         let mut lease = self.api.get(&self.name).await.map_err(|error| LeaseError::Read(Box::new(error)))?;
         Ok(lease.metadata.annotations.as_mut().and_then(|noted| noted.remove(annotation)))
     }
 
-    /// Gives the Lease up, so that another replica need not wait.
+    /// Releases the Lease, so that another replica does not have to wait for its end.
     pub async fn release(&self) {
         self.fence.set(None);
         for _ in 0..TRIES {
@@ -321,7 +322,7 @@ impl Election {
             let Some(spec) = lease.spec.as_mut().filter(|_| held) else { return };
             spec.holder_identity = Some(String::new());
             match self.api.replace(&self.name, &PostParams::default(), &lease).await {
-                // A renewal was still on its way.
+                // A renewal was still in flight.
                 Err(error) if has_code(&error, 409) => {}
                 Err(error) => return tracing::debug!(%error, "could not give up the Lease"),
                 Ok(_) => return,
@@ -334,7 +335,7 @@ impl Election {
     }
 }
 
-/// Whether the API server said this code.
+/// Whether the API server returned this status code.
 fn has_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
@@ -377,7 +378,7 @@ mod tests {
         election.decide(lease, was_anothers)
     }
 
-    /// An API server that takes every Lease as it is, and counts how often.
+    /// An API server that accepts every write of a Lease and counts them.
     fn counting(writes: &Arc<AtomicUsize>) -> Client {
         let writes = writes.clone();
         let answer = move |request: http::Request<Body>| {
@@ -391,7 +392,7 @@ mod tests {
         Client::new(service_fn(answer), "default")
     }
 
-    /// As where documents are read that take longer than the Lease lasts.
+    /// This happens while documents are read for longer than the duration of the Lease.
     #[tokio::test]
     async fn a_lease_is_renewed_while_its_holder_keeps_its_own_threads_busy() {
         let writes = Arc::new(AtomicUsize::new(0));
@@ -406,7 +407,7 @@ mod tests {
         let first = election.fence.until().unwrap();
         let apart = writes.clone();
         let busy = async {
-            // Nothing else is polled on this thread from here on.
+            // From here on, nothing else is polled on this thread.
             while writes.load(Ordering::Relaxed) < 10 && election.fence.is_held() {
                 thread::yield_now();
             }

@@ -1,13 +1,13 @@
-//! A moment after which a replica must not act.
+//! A time after which a replica must not act.
 
 use core::{ops::Add, time::Duration};
 use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A moment on two clocks. It has passed once one of them says so.
+/// A time on two clocks. It has passed when it has passed on one of them.
 ///
-/// `Instant` and timers stand still while the machine is suspended, and other replicas do not. The boot-time clock goes on
+/// `Instant` and timers stand still while the machine is suspended, and other replicas continue. The boot-time clock continues too
 /// (`clock_gettime(2)`).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeaseTime {
