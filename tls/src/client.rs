@@ -1,4 +1,4 @@
-//! The side that asks.
+//! The client of a TLS connection.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use tokio_rustls::client::TlsStream;
 use crate::current::Current;
 use crate::{HANDSHAKE, HandshakeError, TlsError, TlsFiles, identity};
 
-/// The side that asks.
+/// The client of a TLS connection.
 #[derive(Debug)]
 pub struct TlsClient {
     shown: PresentedIdentity,
 }
 
-/// What it shows.
+/// The source of the certificate that it presents.
 #[derive(Debug)]
 enum PresentedIdentity {
     Files(Current<ClientConfig>),
@@ -25,18 +25,18 @@ enum PresentedIdentity {
 }
 
 impl TlsClient {
-    /// Shows the certificate of those files.
+    /// Returns a client that presents the certificate of these files.
     pub fn new(files: TlsFiles) -> Result<Self, TlsError> {
         Ok(Self { shown: PresentedIdentity::Files(Current::new(files, identity::client)?) })
     }
 
-    /// Shows the certificate of this configuration, and goes by whom it trusts.
+    /// Returns a client that presents the certificate of this configuration and uses its trust anchors.
     #[must_use]
     pub fn of(config: Arc<ClientConfig>) -> Self {
         Self { shown: PresentedIdentity::Always(config) }
     }
 
-    /// A handshake with a server that must prove to be `name`.
+    /// Performs a handshake with a server that has to prove that it is `name`.
     pub async fn connect<S>(&self, name: ServerName<'static>, stream: S) -> Result<TlsStream<S>, HandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,

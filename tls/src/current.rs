@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{FilesVersion, TlsError, TlsFiles};
 
-/// What was made of the files when they were last seen to be good.
+/// The value that was built from the last usable version of the files.
 pub(crate) struct Current<T> {
     files: TlsFiles,
     make: fn(&TlsFiles) -> Result<T, TlsError>,
@@ -31,7 +31,7 @@ impl<T> Current<T> {
         Ok(Self { files, make, made: Mutex::new(CachedValue { of, value }) })
     }
 
-    /// What the files say now. A pair that is half replaced is good again at its next change.
+    /// Returns the value for the present files. If only half of a pair is replaced, the earlier value stays until the next change.
     pub(crate) fn get(&self) -> Arc<T> {
         let now = stamp(&self.files);
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Files that are replaced while they are in use.
+//! Detects files that are replaced while they are in use.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
 
-/// How often files are looked at that nothing else makes somebody look at.
+/// How often files are checked if no event causes a check.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// What tells files from those that were there before: device, inode, length, and when each was changed.
+/// The version of files: device, inode, length and time of the last change of each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilesVersion(Vec<Option<FileVersion>>);
 
 type FileVersion = (u64, u64, u64, i64, i64);
 
 impl FilesVersion {
-    /// The present one of some files.
+    /// Returns the present version of files.
     pub fn of(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Self {
         let stamp = |path: &Path| {
             let file = std::fs::metadata(path).ok()?;
@@ -25,14 +25,14 @@ impl FilesVersion {
         Self(paths.into_iter().map(|path| stamp(path.as_ref())).collect())
     }
 
-    /// The one of these files and of further ones.
+    /// Returns the version of these files and of further ones.
     #[must_use]
     pub fn with(mut self, others: Self) -> Self {
         self.0.extend(others.0);
         self
     }
 
-    /// Waits until the files are others than these. Returns their new one.
+    /// Waits until the files have another version than this one, and returns it.
     pub async fn next(&self, paths: &[impl AsRef<Path>]) -> Self {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);

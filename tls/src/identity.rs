@@ -1,4 +1,4 @@
-//! Files to TLS configurations.
+//! Builds TLS configurations from files.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +15,7 @@ use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyD
 use crate::server::ServerConfiguration;
 use crate::{TlsError, TlsFiles};
 
-/// A server that asks its clients for certificates.
+/// A server that requires certificates of its clients.
 pub(crate) fn server(files: &TlsFiles) -> Result<ServerConfiguration, TlsError> {
     let (chain, key) = certificate_and_key(files)?;
     let organizations = organizations(&chain, &files.certificate_file)?;
@@ -29,7 +29,7 @@ pub(crate) fn server(files: &TlsFiles) -> Result<ServerConfiguration, TlsError> 
     Ok(ServerConfiguration { config: Arc::new(config), verifier, organizations })
 }
 
-/// A client that shows a certificate.
+/// A client that presents a certificate.
 pub(crate) fn client(files: &TlsFiles) -> Result<ClientConfig, TlsError> {
     let (chain, key) = certificate_and_key(files)?;
     ClientConfig::builder_with_provider(provider())
@@ -52,7 +52,7 @@ fn verifier(files: &TlsFiles) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     builder.build().map_err(TlsError::Verifier)
 }
 
-/// Whether each authority has a name of its own. The TLS library takes the list of the first one of a name for that of all.
+/// Whether each authority has a name of its own. If several have the same name, the TLS library uses the first one's revocation list for all.
 fn are_told_apart(roots: &RootCertStore) -> bool {
     let name = |anchor: &TrustAnchor<'_>| anchor.subject.to_vec();
     let names: BTreeSet<_> = roots.roots.iter().map(name).collect();

@@ -1,7 +1,7 @@
-//! Mutual TLS between Keelway's own parts: TLS 1.3, both sides under one authority `infrastructure`.
+//! Mutual TLS between Keelway's own programs: TLS 1.3, both sides under one authority `infrastructure`.
 //!
-//! Files are looked at before each handshake, and read again when they have changed. What cannot be used is logged once, and
-//! what was used before goes on.
+//! Files are checked before each handshake, and read again if they have changed. If the new files cannot be used, that is logged once, and the
+//! earlier ones stay in use.
 
 mod client;
 mod current;
@@ -26,17 +26,17 @@ pub use self::server::{PeerCertificate, TlsServer, UnauthorizedPeer};
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// The files of one identity, PEM.
+/// The files of one identity, in PEM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TlsFiles {
-    /// The certificate, and those between it and the authority.
+    /// The certificate and its intermediates, up to the authority.
     pub certificate_file: PathBuf,
-    /// Its private key.
+    /// The private key of the certificate.
     pub key_file: PathBuf,
-    /// The certificates of the authority `infrastructure`: whom the other side is verified by.
+    /// The certificates of the authority `infrastructure`, which verify the other side.
     pub authority_file: PathBuf,
-    /// The list of certificates that the authority revoked; where there are several authorities, one of each.
+    /// The lists of certificates that the authority revoked. If there are several authorities, the file holds one list for each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revocation_file: Option<PathBuf>,
 }
@@ -49,19 +49,19 @@ pub enum TlsError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: rustls_pki_types::pem::Error,
     },
-    /// There is no certificate in a file, or no list of revoked ones.
+    /// A file holds no certificate, or no revocation list.
     #[error("there is no {what} in {}", path.display())]
     Empty {
-        /// What should be there.
+        /// What is missing.
         what: &'static str,
         /// The file.
         path: PathBuf,
     },
-    /// The TLS library takes the list of the first authority of a name for that of all of that name.
+    /// Two authorities have the same name. The TLS library would use the first one's revocation list for both.
     #[error(
         "two authorities in {} have the same name, by which lists of revoked certificates are told apart: keep one of them",
         path.display()
@@ -70,36 +70,36 @@ pub enum TlsError {
         /// The file.
         path: PathBuf,
     },
-    /// What was given is not PEM.
+    /// A certificate or key is not PEM.
     #[error("a certificate or key is not PEM")]
     Pem(#[source] rustls_pki_types::pem::Error),
-    /// The server's own certificate cannot be made out.
+    /// The server's own certificate cannot be parsed.
     #[error("cannot read the certificate in {}", path.display())]
     Own {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: keelway_pki::CertificateError,
     },
-    /// The TLS library refuses certificate, key or authority.
+    /// The TLS library refuses the certificate, the key or the authority.
     #[error("certificate, key and authority cannot be used together")]
     Unusable(#[source] rustls::Error),
-    /// No other side can be verified by the authority.
+    /// The authority cannot verify any peer.
     #[error("the authority cannot verify anybody")]
     Verifier(#[source] rustls::server::VerifierBuilderError),
 }
 
-/// There is no connection to speak over.
+/// A handshake did not result in a connection.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// The handshake failed.
     #[error("the TLS handshake failed")]
     Failed(#[source] io::Error),
-    /// It took too long.
+    /// The handshake took too long.
     #[error("no TLS handshake within {} s", HANDSHAKE.as_secs())]
     TimedOut,
-    /// Whose certificate it is, may not speak here.
+    /// The peer is not authorized.
     #[error(transparent)]
     Unwanted(#[from] UnauthorizedPeer),
 }

@@ -1,12 +1,12 @@
-//! How much others may make a log grow.
+//! Limits how much other parties can make a log grow.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines of one second.
+/// The highest number of lines in one second.
 const MOST: u32 = 5;
 
-/// What was logged in the present second of things that others decide how many there are of.
+/// Counts the lines of the present second, for events that other parties cause.
 #[derive(Debug, Default)]
 pub struct LogRateLimiter(Mutex<LogSecond>);
 
@@ -17,7 +17,7 @@ struct LogSecond {
 }
 
 impl LogRateLimiter {
-    /// Whether one more may be logged.
+    /// Counts one line, and returns whether it may be logged.
     pub fn has_room(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).has_room(Instant::now())
     }

@@ -1,4 +1,4 @@
-//! Connections of two who do not know each other's certificates yet, and prove who they are over them.
+//! Connections of two parties that do not know each other's certificates yet, and prove their identities over the connection.
 
 use std::io;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use tokio_rustls::{LazyConfigAcceptor, TlsConnector, client, server};
 
 use crate::{HANDSHAKE, HandshakeError, TlsError, identity};
 
-/// What a connection is asked for that is to enrol a machine (ALPN, RFC 7301).
+/// The protocol of a connection that enrolls a machine (ALPN, RFC 7301).
 const ENROLLING: &[u8] = b"keelway-enrol/1";
 
-/// Somebody who has connected, and has said what for.
+/// A client that has connected and sent its greeting.
 pub struct GreetedConnection<S> {
     begun: StartHandshake<S>,
-    /// When the handshake has to be over.
+    /// The deadline of the handshake.
     until: Instant,
 }
 
-/// Waits until somebody who has connected says what for.
+/// Waits for the greeting of a client that has connected. The greeting names the protocol.
 pub async fn read_client_hello<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
 ) -> Result<GreetedConnection<S>, HandshakeError> {
@@ -39,19 +39,19 @@ pub async fn read_client_hello<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> GreetedConnection<S> {
-    /// Whether this is to enrol the machine.
+    /// Returns whether the client connects to enroll the machine.
     pub fn is_to_enroll(&self) -> bool {
         self.begun.client_hello().alpn().is_some_and(|mut protocols| protocols.any(|protocol| protocol == ENROLLING))
     }
 
-    /// The rest of the handshake, in the time that is left for it.
+    /// Completes the handshake in the time that is left.
     pub(crate) async fn finish(self, config: Arc<ServerConfig>) -> Result<server::TlsStream<S>, HandshakeError> {
         let finished = timeout_at(self.until, self.begun.into_stream(config)).await;
         finished.map_err(|_| HandshakeError::TimedOut)?.map_err(HandshakeError::Failed)
     }
 }
 
-/// What an agent shows that has no certificate which anybody answers for.
+/// The server of an agent that has no certificate of an authority.
 #[derive(Debug)]
 pub struct ProvisionalServer {
     config: Arc<ServerConfig>,
@@ -59,7 +59,7 @@ pub struct ProvisionalServer {
 }
 
 impl ProvisionalServer {
-    /// By a certificate and its key, PEM.
+    /// Returns a server with a certificate and its key, in PEM.
     pub fn new(certificate: &str, key: &str) -> Result<Self, TlsError> {
         let own = CertificateDer::from_pem_slice(certificate.as_bytes()).map_err(TlsError::Pem)?;
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(TlsError::Pem)?;
@@ -70,12 +70,12 @@ impl ProvisionalServer {
             .with_single_cert(vec![own.clone()], key)
             .map_err(TlsError::Unusable)?;
         config.alpn_protocols = vec![ENROLLING.to_vec()];
-        // Each connection is proven anew, and none is resumed.
+        // Each connection is proven separately, so none is resumed.
         config.send_tls13_tickets = 0;
         Ok(Self { config: Arc::new(config), own })
     }
 
-    /// Goes on with somebody. What comes of it is known to be private, and not with whom.
+    /// Completes the handshake with a client. The connection is private, but the client's identity is unknown.
     pub async fn finish<S>(
         &self,
         greeted: GreetedConnection<S>,
@@ -89,8 +89,8 @@ impl ProvisionalServer {
     }
 }
 
-/// Connects to a machine that is to be enrolled, whatever certificate it shows. What comes of it is known to be private, and not with
-/// whom.
+/// Connects to a machine that is to be enrolled, whichever certificate it presents. The connection is private, but the machine's identity is
+/// unknown.
 pub async fn connect_unverified<S>(
     name: ServerName<'static>,
     stream: S,
@@ -130,7 +130,7 @@ fn any_certificate_config() -> Result<ClientConfig, Error> {
     Ok(config)
 }
 
-/// Takes any certificate whose key its owner has. Who that is, is proven over the connection by the token.
+/// Accepts any certificate whose key the server has. The token proves the server's identity over the connection.
 #[derive(Debug)]
 struct AnyCertificateVerifier(WebPkiSupportedAlgorithms);
 

@@ -1,4 +1,4 @@
-//! The side that is asked.
+//! The server of a TLS connection.
 
 #[cfg(test)]
 mod tests;
@@ -19,46 +19,45 @@ use tokio_rustls::server::TlsStream;
 use crate::current::Current;
 use crate::{GreetedConnection, HANDSHAKE, HandshakeError, TlsError, TlsFiles, identity};
 
-/// How often it is asked whether those who speak still may: as often as files are looked at that nothing else makes somebody
-/// look at.
+/// How often the certificates of connected clients are verified again: as often as files are checked if no event causes a check.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Whose certificate it is, may not speak here.
+/// A peer is not authorized.
 #[derive(Debug, thiserror::Error)]
 pub enum UnauthorizedPeer {
-    /// It showed none.
+    /// The peer presented no certificate.
     #[error("there is no certificate")]
     Nobody,
-    /// The authority does not answer for it: it is another's, ended, or revoked.
+    /// The authority does not vouch for the certificate: it is another authority's, or it has ended, or it is revoked.
     #[error("the certificate does not hold")]
     Void(#[source] rustls::Error),
-    /// It cannot be made out.
+    /// The certificate cannot be parsed.
     #[error("the certificate cannot be read")]
     Unreadable(#[source] CertificateError),
-    /// It has another part in the installation.
+    /// The common name is not one of those that the server accepts.
     #[error("{0:?} may not speak here")]
     Role(String),
-    /// It is of another installation.
+    /// The certificate belongs to another installation.
     #[error("{name:?} of {of:?} may not speak here")]
     Installation {
-        /// Its common name.
+        /// The common name.
         name: String,
-        /// Its organizations.
+        /// The organizations.
         of: Vec<String>,
     },
 }
 
-/// Who showed a certificate, by what is in it.
+/// The contents of the certificate that a peer presented.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerCertificate {
-    /// Its common name.
+    /// The common name.
     pub common_name: String,
-    /// Its DNS names.
+    /// The DNS names.
     pub dns_names: Vec<String>,
 }
 
 impl PeerCertificate {
-    /// Who is at the other side of a connection that was accepted.
+    /// Returns the certificate of the client of an accepted connection.
     pub fn of<S>(stream: &TlsStream<S>) -> Result<Self, UnauthorizedPeer> {
         let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).ok_or(UnauthorizedPeer::Nobody)?;
         let facts = CertificateFacts::from_der(shown).map_err(UnauthorizedPeer::Unreadable)?;
@@ -66,16 +65,16 @@ impl PeerCertificate {
     }
 }
 
-/// What a server has of its files.
+/// What a server builds from its files.
 #[derive(Debug)]
 pub(crate) struct ServerConfiguration {
     pub(crate) config: Arc<ServerConfig>,
     pub(crate) verifier: Arc<dyn ClientCertVerifier>,
-    /// Those of its own certificate.
+    /// Of its own certificate.
     pub(crate) organizations: Vec<String>,
 }
 
-/// The side that is asked.
+/// The server of a TLS connection.
 #[derive(Debug)]
 pub struct TlsServer {
     current: Current<ServerConfiguration>,
@@ -85,7 +84,7 @@ pub struct TlsServer {
 }
 
 impl TlsServer {
-    /// Takes clients whose certificate has one of those common names.
+    /// Returns a server that accepts clients whose certificate has one of these common names.
     pub fn new(files: TlsFiles, clients: BTreeSet<String>) -> Result<Self, TlsError> {
         Ok(Self {
             current: Current::new(files, identity::server)?,
@@ -95,19 +94,19 @@ impl TlsServer {
         })
     }
 
-    /// Of those only who is of the same organization as the server's own certificate: an installation is one.
+    /// Also requires that a client has the organizations of the server's own certificate. They identify the installation.
     #[must_use]
     pub fn of_own_organization(self) -> Self {
         Self { of_own_organization: true, ..self }
     }
 
-    /// Tells clients that ask for it which protocols are spoken here (ALPN), the first one rather than the others.
+    /// Offers these protocols to clients that request one (ALPN), in order of preference.
     #[must_use]
     pub fn with_protocols(self, protocols: &[&str]) -> Self {
         Self { protocols: protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect(), ..self }
     }
 
-    /// A handshake with whoever has connected.
+    /// Performs a handshake with a client that has connected.
     pub async fn accept<S>(&self, stream: S) -> Result<TlsStream<S>, HandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -117,7 +116,7 @@ impl TlsServer {
         self.admit(accepted.map_err(|_| HandshakeError::TimedOut)?.map_err(HandshakeError::Failed)?)
     }
 
-    /// The same with somebody who has begun to speak.
+    /// Completes the handshake with a client that has sent its greeting.
     pub async fn finish<S>(&self, greeted: GreetedConnection<S>) -> Result<TlsStream<S>, HandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -134,12 +133,12 @@ impl TlsServer {
     }
 
     fn admit<S>(&self, stream: TlsStream<S>) -> Result<TlsStream<S>, HandshakeError> {
-        // Also of a session that is resumed, whose certificate was verified when it began.
+        // A resumed session is verified too: its certificate was verified only when the session began.
         self.verify_client(stream.get_ref().1.peer_certificates().unwrap_or_default(), UnixTime::now())?;
         Ok(stream)
     }
 
-    /// Waits until a certificate would not be taken any more, with those between it and the authority, and tells why.
+    /// Waits until a certificate with its intermediates is no longer accepted, and returns the reason.
     pub async fn refuses(&self, shown: &[CertificateDer<'_>]) -> UnauthorizedPeer {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);

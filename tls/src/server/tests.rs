@@ -1,4 +1,4 @@
-//! Both sides over a pipe, with files as they are on a machine.
+//! Both sides over a pipe, with files as on a machine.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,7 @@ fn hours(hours: i64) -> Validity {
     Validity::starting(Timestamp::now(), SignedDuration::from_hours(hours)).unwrap()
 }
 
-/// One authority, which signs into folders.
+/// One authority, which writes signed certificates into folders.
 struct Signer {
     authority: Authority,
     random: ChaCha8Rng,
@@ -35,7 +35,7 @@ impl Signer {
         Self { authority: Authority::mint("infrastructure", hours(48), &mut random).unwrap(), random }
     }
 
-    /// One of several generations.
+    /// An authority with a name of its own, as each of several generations has.
     fn generation(seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         Self { authority: Authority::mint_generation("infrastructure", hours(48), &mut random).unwrap(), random }
@@ -102,7 +102,7 @@ fn chain(folder: &TempDir) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_file_iter(folder.path().join("tls.crt")).unwrap().collect::<Result<_, _>>().unwrap()
 }
 
-/// A handshake, and a byte over it. Returns what the server thinks of it, and the certificate that it showed.
+/// A handshake, and a byte over the connection. Returns the server's result and the certificate that the server presented.
 async fn talk(server: &TlsServer, client: &TlsClient) -> (Result<(), HandshakeError>, Option<CertificateDer<'static>>) {
     let (near, far) = duplex(1 << 14);
     let asking = async {
@@ -213,7 +213,7 @@ fn a_list_of_revoked_ones_that_cannot_be_read_is_an_error() {
     assert!(matches!(error, TlsError::Empty { .. }), "{error:?}");
 }
 
-/// The lists of all are in one file, whichever comes first. One that was minted under the bare name is a generation like others.
+/// The lists of all generations are in one file, in any order. A generation that was minted under the plain name works like the others.
 #[tokio::test]
 async fn each_generation_of_an_authority_has_its_list() {
     let mut generations = [Signer::new(1), Signer::generation(2), Signer::generation(3)];
@@ -231,7 +231,7 @@ async fn each_generation_of_an_authority_has_its_list() {
             talk(&server, &TlsClient::new(files(holds)).unwrap()).await.0.unwrap();
         }
     }
-    // What no list was given for may be revoked.
+    // Without a list of its authority, a certificate may be revoked, so it is refused.
     fs::write(folder.path().join("revoked.crl"), lists[1..].concat()).unwrap();
     let server = open(&folder);
     let mut taken = 0;
