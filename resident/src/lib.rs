@@ -1,28 +1,28 @@
-//! What a daemon keeps resident of its own program, of which it uses a small part.
+//! Reduces the resident memory of a daemon's own program, of which the daemon uses a small part.
 
 use std::{fs, io, ops::Range};
 
 use rustix::mm::{Advice, madvise};
 
-/// Where this program's code and constants are mapped.
+/// The mappings of this program's code and constants.
 ///
-/// With each page that is used Linux maps those around it, and all that was needed once, such as at the start, stays mapped.
+/// Linux maps the pages around each page that is used, and everything that was needed once, such as at the start, stays mapped.
 #[derive(Debug)]
 pub struct MappedProgram(Vec<Range<usize>>);
 
 impl MappedProgram {
-    /// Of this process. To be asked before anything is loaded that may be unloaded again.
+    /// Reads the mappings of this process. Call it before anything is loaded that may be unloaded again.
     ///
     /// # Errors
-    /// The kernel does not tell.
+    /// The kernel does not return them.
     pub fn of_this_process() -> io::Result<Self> {
         fs::read_to_string("/proc/self/smaps").map(|smaps| Self(only_of_files(&smaps)))
     }
 
-    /// Gives all of it back. What is used from now on is mapped again, mostly without reading: the page cache keeps it.
+    /// Releases all of it. What the program uses from then on is mapped again, mostly without reading the disk, because it is in the page cache.
     ///
     /// # Errors
-    /// The kernel does not take it.
+    /// The kernel refuses.
     pub fn release(&self) -> io::Result<()> {
         for range in &self.0 {
             let start = std::ptr::without_provenance_mut(range.start);
@@ -38,8 +38,7 @@ impl MappedProgram {
     }
 }
 
-/// Mappings of files that cannot be written to and of which no page was ever changed (proc_pid_smaps(5)): relocated constants are not
-/// among them.
+/// Mappings of files that are read-only and of which no page was ever changed (proc_pid_smaps(5)). Relocated constants are not among them.
 fn only_of_files(smaps: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut last = None;
@@ -47,7 +46,7 @@ fn only_of_files(smaps: &str) -> Vec<Range<usize>> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             [range, "r--p" | "r-xp", _, _, _, path, ..] if path.starts_with('/') => last = range_of(range),
-            // Its own pages, in memory or not.
+            // Pages of the process itself, in memory or swapped out.
             ["Anonymous:" | "Swap:", size, "kB"] if size != "0" => last = None,
             ["VmFlags:", ..] => found.extend(last.take()),
             [range, ..] if range_of(range).is_some() => last = None,
@@ -67,7 +66,7 @@ fn range_of(text: &str) -> Option<Range<usize>> {
 mod tests {
     use super::*;
 
-    /// Constants, code, relocated constants, some of them elsewhere by now, data, and memory without a file.
+    /// Constants, code, relocated constants, relocated constants that are swapped out, data, and memory without a file.
     const SMAPS: &str = "\
 1000-2000 r--p 00000000 fe:00 7                          /usr/bin/keelway
 Size:                  4 kB
@@ -114,7 +113,7 @@ VmFlags: rd ex mr mw me de sd
         };
         let mapped = MappedProgram::of_this_process().unwrap();
         assert!(mapped.0.len() > 1, "{:?}", mapped.0);
-        // All of it.
+        // None of the mappings is gone.
         for range in &mapped.0 {
             let maps = fs::read_to_string("/proc/self/maps").unwrap();
             assert!(maps.contains(&format!("{:x}-{:x} r", range.start, range.end)), "{maps}");
