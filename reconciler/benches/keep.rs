@@ -1,4 +1,4 @@
-//! What keeping documents takes beside its store and its machines, which answer at once: ten clusters a machine.
+//! Measures continuous reconciliation without the time of store and machines, which respond at once. Each machine has components of ten clusters.
 //!
 //! `cargo bench -p keelway-reconciler --bench keep` prints a Markdown table.
 #![expect(
@@ -28,16 +28,16 @@ use keelway_reconciler::{ApplyOutcome, PassError, PassOutcome, StoreError, Task,
 use tokio::time::{sleep, timeout};
 use world::World;
 
-/// That of `keelway`.
+/// The allocator of `keelway`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Clusters in a world.
+/// Numbers of clusters.
 const SIZES: [usize; 2] = [100, 1000];
 const CLUSTERS_PER_MACHINE: usize = 10;
-/// Documents that are changed one after the other.
+/// The number of changes that are measured, one after the other.
 const CHANGES: usize = 100;
-/// How long nothing is done on purpose.
+/// How long idle use is measured.
 const IDLE: Duration = Duration::from_secs(10);
 
 fn main() {
@@ -86,24 +86,24 @@ async fn measure(clusters: usize) {
     );
 }
 
-/// How long it takes until a machine is told of a change of a cluster.
+/// Returns the time from a change of a cluster until a machine receives it.
 async fn change(world: &World, number: usize) -> Duration {
     let applied = world.fleet.next_apply();
     let started = Instant::now();
     world.store.change(&format!("c{number}"));
     timeout(Duration::from_secs(60), applied).await.unwrap();
     let took = started.elapsed();
-    // What follows of it is over before the next one.
+    // The remaining effects of the change end before the next one.
     sleep(Duration::from_millis(100)).await;
     took
 }
 
-/// Which clusters are settled.
+/// The clusters that are settled.
 #[derive(Clone, Default)]
 struct Progress(Arc<Mutex<BTreeSet<Task>>>);
 
 impl Progress {
-    /// Returns once all clusters are settled, and how long that took.
+    /// Returns once all clusters are settled, with the time that it took.
     async fn settled(&self, clusters: usize) -> Duration {
         let started = Instant::now();
         while self.0.lock().unwrap().len() < clusters {
@@ -137,13 +137,13 @@ impl Watcher for Progress {
     }
 }
 
-/// How long this thread has run, without the time that it was kept from a processor.
+/// Returns how long this thread has run on a processor.
 fn ran() -> Duration {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
 }
 
-/// Resident memory of this process, in bytes.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

@@ -1,4 +1,4 @@
-//! Taking machines over from another installation.
+//! Adopts machines that obey another installation.
 
 use futures::future::join_all;
 use keelway_api::{
@@ -9,53 +9,55 @@ use keelway_api::{
 
 use crate::{Minter, PassContext, PassError, pass::identified};
 
-/// Why no machine was taken over.
+/// The error of [`adopt`].
 #[derive(Debug, thiserror::Error)]
 pub enum AdoptError {
-    /// The documents cannot be read or kept.
+    /// The documents cannot be loaded or saved.
     #[error(transparent)]
     Pass(#[from] PassError),
-    /// There is no document of that name.
+    /// The documents contain no Hypervisor of this name.
     #[error("there is no Hypervisor {0} in the documents")]
     Missing(HypervisorName),
-    /// None was named, and none obeys that installation.
+    /// The caller named no machines, and no machine obeys this installation.
     #[error("no machine of the documents obeys installation {0}")]
     Nobody(InstallationId),
-    /// It could not be seen.
+    /// The machine cannot be observed.
     #[error("{machine} cannot be seen: {why}")]
     Unreachable {
-        /// The machine.
+        /// The machine that cannot be observed.
         machine: HypervisorName,
-        /// Why.
+        /// The cause.
         why: String,
     },
-    /// It obeys somebody else than was said.
+    /// A machine that the caller named obeys an installation other than `from`.
     #[error("{machine} obeys installation {owner} and not {from}: nothing was taken over; say --from {owner}")]
     AnotherOwner {
-        /// The machine.
+        /// The machine that the caller named.
         machine: HypervisorName,
-        /// Who it obeys.
+        /// The installation that the machine obeys.
         owner: InstallationId,
-        /// Who it was said to obey.
+        /// The installation that the caller expected.
         from: InstallationId,
     },
-    /// It obeys nobody.
+    /// A machine that the caller named obeys no installation.
     #[error("{0} obeys nobody: there is nothing to take over; `keelway reconcile` takes it")]
     NoOwner(HypervisorName),
-    /// The record was not written.
+    /// The machine did not store the record of its new owner.
     #[error("{machine} was not taken over: {why}")]
     NotWritten {
-        /// The machine.
+        /// The machine that was not adopted.
         machine: HypervisorName,
-        /// Why.
+        /// The cause.
         why: String,
     },
 }
 
-/// Makes machines that obey the installation `from` obey that of the documents: those of these names, or all where none is
-/// named. Nothing is done unless each of them can be taken over. Returns the documents, which are saved before any effect.
+/// Makes machines that obey the installation `from` obey the installation of the documents. If `names` is empty, this applies to all machines
+/// of the documents. If one of the named machines cannot be adopted, nothing changes. Returns the documents, which are saved before any effect,
+/// and the machines that were adopted.
 ///
-/// Only the owner's record changes: what runs there goes on, and is left alone until documents tell of its cluster.
+/// On a machine, only the record of its owner changes. The components of the other installation continue, and Keelway does not change them
+/// until the documents contain their cluster.
 pub async fn adopt(
     context: &PassContext,
     minter: &mut dyn Minter,
@@ -68,7 +70,7 @@ pub async fn adopt(
     for (name, state) in &found {
         let Some(document) = documents.hypervisors.get_mut(name) else { continue };
         let status = document.status.get_or_insert_default();
-        // What comes next is ordered behind what the machine holds.
+        // The next config must have a higher term or generation than the config on the machine, or the machine refuses it.
         status.issued.clone_from(&state.applied);
         status.applied.clone_from(&state.applied);
     }
@@ -79,7 +81,7 @@ pub async fn adopt(
     Ok((documents, found.into_iter().map(|(name, _)| name).collect()))
 }
 
-/// The machines to take over, with what is on them.
+/// Returns the machines to adopt, with their observed state.
 async fn observe_machines(
     context: &PassContext,
     documents: &Documents,

@@ -1,4 +1,4 @@
-//! What the certificates in our Secrets say.
+//! Reads the certificates in the Secrets of the documents.
 
 use std::str;
 
@@ -6,12 +6,12 @@ use keelway_api::{Documents, Secret, documents::SecretName, shared::Map};
 use keelway_pki::CertificateFacts;
 use keelway_planner::{CertificateSeen, ObservedCertificates};
 
-/// Reads every certificate that is there. One that cannot be read is left out, so that it is minted anew.
+/// Reads all certificates. A certificate that cannot be read is left out, so that the planner has it minted again.
 pub(crate) fn read(documents: &Documents) -> ObservedCertificates {
     documents.secrets.iter().flat_map(|(name, secret)| of_secret(name, secret)).collect()
 }
 
-/// What was read once.
+/// Secrets with the certificates that were read from them.
 #[derive(Default)]
 pub(crate) struct CertificateSnapshot {
     secrets: Map<SecretName, Secret>,
@@ -23,7 +23,7 @@ impl CertificateSnapshot {
         Self { secrets: documents.secrets.clone(), certificates }
     }
 
-    /// The certificates of clusters, of which those in Secrets that are as they were are not read again.
+    /// Returns the certificates of all clusters. Reads only Secrets that changed since the snapshot.
     pub(crate) fn again(&self, documents: &Documents) -> ObservedCertificates {
         let mut found = ObservedCertificates::new();
         for (name, secret) in documents.secrets.iter().filter(|(name, _)| name.is_of_a_cluster()) {
@@ -66,7 +66,7 @@ mod tests {
 
     use super::*;
 
-    /// Documents with a Secret whose certificate cannot be read.
+    /// Returns documents with a Secret whose certificate cannot be read.
     fn documents(of: &SecretName) -> Documents {
         let mut documents = Documents::default();
         documents.put_secret_values(of, [("server.crt".to_owned(), k8s_openapi::ByteString(b"nothing".to_vec()))]);

@@ -1,4 +1,4 @@
-//! What the agents of machines on a network are given: certificates for their own keys, and whom to trust.
+//! Issues certificates to agents on a network, for keys that the agents made, and sends them the authorities to trust.
 
 use futures::future::join_all;
 use keelway_api::{Documents, Hypervisor, documents::SecretName, jiff::Timestamp, name::HypervisorName};
@@ -14,7 +14,7 @@ use keelway_planner::{
 
 use crate::{PassContext, PassFailure, mint, tls};
 
-/// What one agent is to be given, with all that it takes.
+/// An order for one agent, with the documents that its certificate and trust are made from.
 pub struct AgentCertification<'a> {
     documents: &'a Documents,
     machine: &'a HypervisorName,
@@ -31,33 +31,33 @@ impl<'a> AgentCertification<'a> {
         Self { documents, machine, order, now }
     }
 
-    /// The machine.
+    /// Returns the machine of the agent.
     #[must_use]
     pub fn machine(&self) -> &HypervisorName {
         self.machine
     }
 
-    /// What was decided.
+    /// Returns the decision of the planner for this agent.
     #[must_use]
     pub fn order(&self) -> &AgentOrder {
         self.order
     }
 
-    /// The token of its enrolment.
+    /// Returns the token with which the agent enrolls.
     pub fn token(&self) -> Result<EnrollmentToken, String> {
         let id = self.documents.installation().ok_or("the documents are of no installation")?;
         let text = self.text(&enrollment_secret(id, self.machine), ENROLLMENT_TOKEN)?;
         text.parse().map_err(|error| chain_text(&error))
     }
 
-    /// Whom it takes for its driver.
+    /// Returns the authorities and the revocation list by which the agent recognizes its driver.
     pub fn trust(&self) -> Result<DriverTrust, String> {
         let id = self.documents.installation().ok_or("the documents are of no installation")?;
         let authorities = self.text(&installation_authority(id), "bundle.crt")?;
         Ok(DriverTrust { authorities, revoked: self.text(&installation_revoked(id), REVOCATION_LIST)? })
     }
 
-    /// The certificate for the key of a signing request, with whom to trust.
+    /// Signs the certificate for the key of a signing request. Returns it with the authorities that the agent is to trust.
     pub fn grant(&self, signing_request: &str) -> Result<GrantedIdentity, String> {
         let (AgentOrder::Enroll(serial) | AgentOrder::Renew(serial)) = self.order else {
             return Err("no certificate was decided on".to_owned());
@@ -74,7 +74,7 @@ impl<'a> AgentCertification<'a> {
     }
 }
 
-/// Every agent at once.
+/// Executes the orders for all agents concurrently.
 pub(crate) async fn certify(context: &PassContext, plan: &Plan) -> Vec<(usize, Vec<PassFailure>)> {
     let documents = &plan.documents;
     let agents = plan.agents.iter();

@@ -1,4 +1,4 @@
-//! How far the clocks of machines are ahead of this host's.
+//! Measures how far the clocks of machines are ahead of this host's clock.
 
 use keelway_api::{
     Documents,
@@ -7,7 +7,7 @@ use keelway_api::{
 
 use crate::Machines;
 
-/// Of each machine that told its time.
+/// Returns one value for each machine that reported its time.
 pub(crate) fn clocks_ahead(machines: &dyn Machines, documents: &Documents, now: Timestamp) -> Vec<SignedDuration> {
     let times = documents.hypervisors.values().filter_map(|machine| machines.clock_of(machine));
     times.map(|time| now.duration_until(time)).collect()

@@ -1,4 +1,4 @@
-//! Components that are dialled from within their machines' networks.
+//! Connects to components from within the networks of their machines.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use keelway_planner::{ComponentHealth, Probe};
 
 use crate::{Components, Machines, health, managed_cluster, tls::TlsClients};
 
-/// Components as they are reached through [`Machines::dial`], with TLS on top.
+/// Components that are reached through [`Machines::dial`], with TLS on top.
 pub struct DialledComponents {
     machines: Arc<dyn Machines>,
     clients: TlsClients,
 }
 
 impl DialledComponents {
-    /// The components on these machines.
+    /// Returns access to the components on these machines.
     #[must_use]
     pub fn new(machines: Arc<dyn Machines>) -> Self {
         Self { machines, clients: TlsClients::default() }

@@ -1,5 +1,5 @@
-//! Machines that are found behind a socket on this one, their runtime's or their agent's, by an agent on a network, or by a
-//! runtime that is.
+//! Machines that are reached in one of four ways: the socket of a runtime or of an agent on this host, an agent on a network, or a runtime on a
+//! network.
 
 mod agent;
 mod agentless;
@@ -44,29 +44,29 @@ use runtime::ConnectedRuntime;
 pub use agentless::reach_bare;
 pub use network::{AgentRouteError, agent_channel, agent_way};
 
-/// How long a look at a machine may take, before it counts as out of reach.
+/// The time limit for one observation of a machine. After it, the machine counts as unreachable.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// How soon a machine is looked at again that nobody can listen to.
+/// The interval at which a machine is observed if no stream of its changes can be opened.
 const UNHEARD: Duration = Duration::from_secs(5);
 
 fn timeout_text() -> String {
     format!("no answer within {} s", LOOK.as_secs())
 }
 
-/// Whether the machine does by itself what it was told to, and remembers who drives it: where it has an agent.
+/// Returns whether the machine has an agent. An agent applies its config by itself and remembers the term of its driver.
 pub(crate) fn has_agent(machine: &Hypervisor) -> bool {
     matches!(machine.spec.endpoint.way(), MachineTransport::Agent(_) | MachineTransport::Network(_))
 }
 
-/// Machines as their documents say how to reach them; a connection to each is kept.
+/// Machines that are reached as their documents specify. One connection to each machine stays open.
 pub struct ConnectedMachines {
     archives: PathBuf,
     introduction: MachineCredentials,
     connected: Mutex<BTreeMap<ConnectionKey, ConnectionSlot>>,
 }
 
-/// Where a machine is found: a socket's path; or, over a network, which machine where, and through which other one.
+/// Identifies a connection: the path of a socket, or a machine on a network with its address and the agent that forwards to it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum ConnectionKey {
     Socket(PathBuf),
@@ -75,7 +75,7 @@ enum ConnectionKey {
         address: Option<String>,
         via: Option<String>,
     },
-    /// Over a network, too: which machine, and the way to its runtime.
+    /// A machine on a network without an agent, and the endpoint of its runtime.
     Bare(String, CriEndpoint),
 }
 
@@ -92,18 +92,18 @@ impl ConnectionKey {
     }
 }
 
-/// Where the connection to a machine is kept, once it stands.
+/// Holds the connection to a machine once it is established.
 type ConnectionSlot = Arc<OnceCell<Arc<MachineHandle>>>;
 
-/// A machine that is reached.
+/// A connected machine.
 struct MachineHandle {
     by: MachineBackend,
     changed: Arc<Notify>,
-    /// Whoever tells of its changes, from the first time that somebody waits for one: most passes find nothing to wait for.
+    /// The task that receives the machine's changes. It starts with the first wait for a change, because most passes never wait.
     listener: OnceCell<JoinHandle<()>>,
 }
 
-/// A machine that was not seen.
+/// Why a machine could not be observed.
 struct UnseenMachine {
     silent: UnreachableReason,
     why: String,
@@ -115,18 +115,18 @@ impl From<String> for UnseenMachine {
     }
 }
 
-/// Whether somebody tells of a machine's changes.
+/// Whether a task receives the changes of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChangeListening {
-    /// As before.
+    /// The task already ran before this call.
     Already,
-    /// What changed before was told to nobody.
+    /// The task started with this call. Earlier changes were not received.
     FromNowOn,
-    /// Nobody does.
+    /// The stream of changes cannot be opened.
     Not,
 }
 
-/// Who does what there is to do.
+/// The way in which configs are applied.
 enum MachineBackend {
     Runtime(ConnectedRuntime),
     Agent(ConnectedAgent),
@@ -142,12 +142,12 @@ impl Drop for MachineHandle {
 }
 
 impl MachineHandle {
-    /// Whether nobody will tell of a change any more.
+    /// Returns whether the task that receives changes has ended.
     fn has_listener_ended(&self) -> bool {
         self.listener.get().is_some_and(JoinHandle::is_finished)
     }
 
-    /// Leaves nothing on a machine that holds nothing.
+    /// Removes the helper if the machine holds nothing.
     async fn remove_idle_helper(&self) {
         match &self.by {
             MachineBackend::Bare(bare) => bare.remove_idle_helper().await,
@@ -155,7 +155,7 @@ impl MachineHandle {
         }
     }
 
-    /// Listens for changes from now on.
+    /// Starts the task that receives changes, unless it runs.
     async fn listen(&self) -> ChangeListening {
         let mut began = false;
         let listener = self.listener.get_or_try_init(|| async {
@@ -179,14 +179,14 @@ impl MachineHandle {
 }
 
 impl ConnectedMachines {
-    /// Images that a machine without an agent lacks come from this directory of archives where it has them, else from their
-    /// registry.
+    /// Creates machines without connections. If a machine without an agent lacks an image, the image comes from the archives in this directory, or
+    /// else from its registry.
     #[must_use]
     pub fn new(archives: PathBuf) -> Self {
         Self { archives, introduction: MachineCredentials::default(), connected: Mutex::default() }
     }
 
-    /// Whoever comes while somebody else connects waits for that.
+    /// Returns the connection to a machine. Concurrent callers share one attempt to connect.
     async fn connect(&self, machine: &Hypervisor) -> Result<Arc<MachineHandle>, String> {
         let slot = self.slot(ConnectionKey::of(machine));
         let made = || async { self.make(machine).await.map(Arc::new) };
@@ -195,7 +195,7 @@ impl ConnectedMachines {
 
     fn slot(&self, place: ConnectionKey) -> ConnectionSlot {
         let mut slots = self.held();
-        // A connection that tells of no more changes is worth nothing to who waits for them.
+        // If the listener of a connection has ended, a caller that waits for changes would wait forever. We replace the connection.
         if slots.get(&place).and_then(|slot| slot.get()).is_some_and(|found| found.has_listener_ended()) {
             slots.remove(&place);
         }
@@ -223,24 +223,25 @@ impl ConnectedMachines {
         Ok(MachineHandle { by, changed: Arc::default(), listener: OnceCell::new() })
     }
 
-    /// A machine with its name, to do something on it; else what came of that.
+    /// Returns the machine's connection and name, or the outcome to report if it cannot be reached.
     async fn reach(&self, machine: &Hypervisor) -> Result<(Arc<MachineHandle>, HypervisorName), ApplyOutcome> {
         let connected = self.connect(machine).await.map_err(|why| ApplyOutcome { effects: 0, failures: vec![why] })?;
         let name = machine.metadata.name.as_ref().and_then(|name| name.parse().ok());
         name.map(|name| (connected, name)).ok_or_else(ApplyOutcome::default)
     }
 
-    /// The next call connects anew.
+    /// Drops the connection. The next call connects again.
     fn forget(&self, machine: &Hypervisor) {
         self.held().remove(&ConnectionKey::of(machine));
     }
 
     fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<ConnectionKey, ConnectionSlot>> {
-        // Whoever panicked with it left a map of whole entries behind.
+        // A panic cannot leave the map in a partial state, so we ignore the poison.
         self.connected.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Whoever was reached and then says nothing within [`LOOK`] is the silent one.
+    /// Observes a machine within [`LOOK`]. A machine without an agent gets more time to start its helper first. The error contains what did not
+    /// respond: the machine, or the runtime behind a working connection.
     async fn look(&self, machine: &Hypervisor) -> Result<MachineState, UnseenMachine> {
         let mut deadline = Instant::now() + LOOK;
         let connected = if let MachineTransport::Cri(_) = machine.spec.endpoint.way() {
@@ -305,7 +306,7 @@ impl Machines for ConnectedMachines {
         match &connected.by {
             MachineBackend::Runtime(runtime) => runtime.execute(&name, actions, run).await,
             MachineBackend::Agent(agent) => {
-                // It decides by itself.
+                // An agent decides on its actions by itself.
                 drop(actions);
                 agent.apply(&name, config, run).await
             }
@@ -367,7 +368,7 @@ impl Machines for ConnectedMachines {
     ) -> ApplyOutcome {
         let done = certify::certify(self, machine, certifying, run).await;
         if matches!(certifying.order(), AgentOrder::Enroll(_)) {
-            // It answers as somebody else from now on.
+            // An enrolled agent presents another certificate from now on.
             self.forget(machine);
         }
         done
@@ -412,7 +413,7 @@ impl Machines for ConnectedMachines {
             return std::future::pending().await;
         }
         let listened = join_all(held.iter().map(|connected| connected.listen())).await;
-        // What changed before anybody listened was told to nobody.
+        // Changes before the listener started were not received, so we report a change now.
         if listened.contains(&ChangeListening::FromNowOn) {
             return;
         }

@@ -1,13 +1,13 @@
-//! Documents that are kept for as long as they are to be: a pass for each cluster, a task for each machine, all at once.
+//! Continuous reconciliation: one task for each cluster, one for each machine, and one for all machines together. All run concurrently.
 //!
 //! ```text
-//!  documents ──> cluster ── what it wants of each machine ──> machine ── config ──> agent
+//!  documents ──> cluster ───────── desired pods ────────────> machine ── config ──> agent
 //!                   ^                                            |
-//!                   └──────── what was seen of the cluster ──────┘
+//!                   └──────── observation of the cluster ────────┘
 //! ```
 //!
-//! A cluster's pass asks no machine: it works on what was seen of its own part last, so that a machine that hangs holds up nobody but
-//! who relies on it. A machine is given one config of all its clusters, once each of them has told what it wants.
+//! The pass of a cluster observes no machine. It uses the last observation of the cluster's components, so that a machine that hangs delays only
+//! the clusters that rely on it. A machine receives one config for all its clusters, once each of them has published its desired pods.
 
 mod cluster;
 mod common_documents;
@@ -52,43 +52,42 @@ pub use driver::{Driver, StopReason, highest_known_term};
 use save_queue::SaveQueue;
 use state::ReconcilerState;
 
-/// How soon at first a look follows one that found something to wait for, should nothing tell of a change: machines that are out of
-/// reach send none. Each further one in a row doubles it.
+/// Half the first interval after which a task observes again if it waits and no change was reported: unreachable machines report no changes. Each
+/// further observation in a row doubles the interval.
 const LOOK: Duration = Duration::from_secs(2);
-/// The longest of these.
+/// The longest of these intervals.
 const LONGEST_LOOK: Duration = Duration::from_secs(30);
-/// How soon at first a component that is not well is asked again: readiness has no event to wait for.
+/// The first interval at which an unhealthy component is probed again: readiness causes no event that we could wait for.
 const RECHECK: Duration = Duration::from_millis(500);
-/// How soon at last. In between it is a part of the time in which nothing got better.
+/// The longest of these intervals. Between the two, the interval is a quarter of the time since the documents last changed.
 const LONGEST_RECHECK: Duration = Duration::from_secs(5);
-/// Passes of clusters at one time, from the decision until it is saved: a store is asked for as much at once, and each of them takes room.
+/// The number of cluster passes between decision and save at one time. It bounds memory, and the size of one save.
 const AT_ONCE: usize = 8;
-/// Clusters whose components are asked at one time. One that does not answer takes a few seconds, whatever others wait for.
+/// The number of clusters whose components are probed at one time. A component that does not respond takes a few seconds of its cluster's turn.
 const ASKED_AT_ONCE: usize = 32;
-/// How long effects that have begun may take once nothing more is to be done. What is cut off then is done again later.
+/// The time that running effects have to end after a stop. Effects that are cut off are repeated later.
 const LAST_EFFECTS: Duration = Duration::from_secs(10);
-/// How long documents did not change before they are put together in memory.
+/// The time without a change of the documents after which we compact them in memory.
 const REST: Duration = Duration::from_secs(2);
-/// How long a store that did not answer is left alone.
+/// The pause after the store failed to load the documents.
 const STORE: Duration = Duration::from_secs(1);
 
-/// Whoever has documents that change while they are kept.
+/// Documents that can change while they are reconciled.
 #[async_trait::async_trait]
 pub trait ChangingDocuments: Send + Sync {
-    /// Returns when documents may be others than at the last load.
+    /// Returns when the documents may have changed since the last load.
     async fn changed(&self);
 
-    /// [Puts them together](Documents::put_together), if these are all that there is. What others have of them stays where it is for these.
-    /// Returns whether it did.
+    /// [Compacts](Documents::compact) `known` in memory if the store has no newer documents. Later loads share this memory. Returns whether it did.
     fn compact(&self, _known: &mut Arc<Documents>) -> bool {
         false
     }
 }
 
-/// What a task works on.
+/// The subject of a task.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Task {
-    /// What is of machines and of none of them alone.
+    /// What concerns all machines together: their status, certificates and identities.
     Machines,
     /// One machine.
     Machine(HypervisorName),
@@ -106,56 +105,56 @@ impl fmt::Display for Task {
     }
 }
 
-/// What is told of tasks, of each one after the other.
+/// Receives the events of all tasks. The events of one task arrive in their order.
 pub trait Watcher: Send {
-    /// It begins.
+    /// The task started.
     fn began(&mut self, task: &Task);
-    /// A pass ended, after so long.
+    /// A pass ended, after this time.
     fn passed(&mut self, task: &Task, outcome: &PassOutcome, took: Duration);
-    /// What a pass decided of these documents is saved.
+    /// The decision of a pass was saved: `before` is the part of the documents that the pass loaded, `after` the same part as it was saved.
     fn saved(&mut self, before: &Documents, after: &Documents);
-    /// A machine was looked at; `Seen::Unreachable`: it does not answer.
+    /// A machine was observed. The value is `Unreachable` if the machine did not respond.
     fn machine_observed(&mut self, machine: &HypervisorName, seen: &ObservedValue<MachineState>);
-    /// A machine was looked at, and brought to its config.
+    /// The task of a machine tried to apply the config. `applying` is empty if nothing was to be done.
     fn applied(&mut self, task: &Task, applying: &ApplyOutcome);
-    /// A pass could not be carried out.
+    /// A pass failed, after this time.
     fn failed(&mut self, task: &Task, error: &PassError, took: Duration);
-    /// So many clusters wait for their pass, as others have theirs.
+    /// The number of clusters that wait for their turn to decide and save.
     fn queued(&mut self, clusters: usize);
-    /// What it works on is gone.
+    /// The task ended, because its subject was removed.
     fn ended(&mut self, task: &Task);
-    /// The documents could not be read.
+    /// The store failed to load the documents.
     fn load_failed(&mut self, error: &StoreError);
 }
 
-/// All that tasks share.
+/// The state that all tasks share.
 struct InstallationReconciler<'a> {
     context: &'a PassContext,
     driver: Driver,
-    /// The term of a later leader that most machines told of; 0 for none.
+    /// The term of a later leader that most machines reported; 0 for none.
     superseded: AtomicU64,
     minter: Mutex<&'a mut dyn Minter>,
     watcher: Mutex<&'a mut dyn Watcher>,
     state: Mutex<ReconcilerState>,
     /// Held while documents are loaded or saved.
     store: tokio::sync::Mutex<()>,
-    /// Whether a save broke off, so that nobody knows what there is before the next load.
+    /// Whether a save failed partway. Until the next load, the content of the store is unknown.
     is_unsure: AtomicBool,
-    /// What is about to be saved.
+    /// The edits that wait to be saved.
     line: Mutex<SaveQueue>,
-    /// Held from the decision that takes something of machines until it stands in the line.
+    /// Held from a decision that uses room or ports of machines until the decision is in the save queue, so that no two clusters use the same.
     placing: Mutex<()>,
-    /// Held while components are asked how they are: each question takes room for as long as its answer takes.
+    /// Held while the components of a cluster are probed: each probe uses memory until its response arrives.
     asking: Semaphore,
     passes: Semaphore,
-    /// Clusters that wait for one of these.
+    /// The number of clusters that wait for one of `passes`.
     queue: AtomicUsize,
-    /// Told when nobody is busy any more.
+    /// Notified when no cluster waits for its pass any more, and at most one edit for its save.
     at_ease: Notify,
 }
 
-/// Works until it is told to stop, or another one leads, for which it tells itself to stop. What a broken document or machine keeps from
-/// being done is done once that is mended.
+/// Reconciles until the run is stopped or another leader supersedes this one; in the second case it stops the run itself. A broken document or
+/// machine delays only what depends on it, until it is repaired.
 pub async fn reconcile_continuously(
     context: &PassContext,
     driver: Driver,
@@ -186,7 +185,7 @@ pub async fn reconcile_continuously(
     let mut together = keeper.compact_when_idle(documents).boxed();
     loop {
         tokio::select! {
-            // In one order, so that a run can be repeated.
+            // A fixed order makes a run repeatable.
             biased;
             () = context.run.stop.cancelled() => break,
             loaded = &mut changed => {
@@ -208,9 +207,9 @@ pub async fn reconcile_continuously(
             never = &mut together => match never {},
         }
     }
-    // A load that nobody waits for would keep others from saving.
+    // We drop the load first: it may hold `store`, and a task that saves would wait for it forever.
     drop((changed, together));
-    // Each stops between two effects.
+    // Each task stops between two effects.
     let _ = timeout(LAST_EFFECTS, tasks.for_each(|_| std::future::ready(()))).await;
     keeper.end()
 }
@@ -236,12 +235,12 @@ impl<'a> InstallationReconciler<'a> {
         self.placing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether clusters wait for their pass, or more of them than these to have what came of it saved.
+    /// Returns whether clusters wait for their pass, or more than this number of edits wait to be saved.
     fn is_busy(&self, these: usize) -> bool {
         self.queue.load(Ordering::Relaxed) > 0 || self.line().len() > these
     }
 
-    /// Machines that are left alone as long as clusters are busy wait for that.
+    /// Wakes the machines that wait while clusters are busy.
     fn notify_if_idle(&self) {
         if !self.is_busy(1) {
             self.at_ease.notify_waiters();
@@ -252,7 +251,7 @@ impl<'a> InstallationReconciler<'a> {
         self.context.run.stop.is_cancelled()
     }
 
-    /// Waits until one more cluster may have its pass.
+    /// Waits for the turn of one more cluster to decide and save.
     async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         if let Ok(turn) = self.passes.try_acquire() {
             return Some(turn);
@@ -264,9 +263,9 @@ impl<'a> InstallationReconciler<'a> {
         turn
     }
 
-    /// Waits for the end of a pause, or to be told to stop.
+    /// Waits until this time, or until the run is stopped.
     async fn pause_until(&self, end: Instant) {
-        // A timer would put who is in a hurry behind others.
+        // A timer would let other tasks run first, even if no time is left.
         if end <= Instant::now() {
             return;
         }
@@ -286,7 +285,7 @@ impl<'a> InstallationReconciler<'a> {
         task
     }
 
-    /// Puts documents together each time that much of them changed and nothing does any more.
+    /// Compacts documents in memory after many of them changed, once changes have stopped for [`REST`].
     async fn compact_when_idle(&self, documents: &dyn ChangingDocuments) -> Infallible {
         let replaced = self.state().replaced.clone();
         loop {
@@ -306,7 +305,7 @@ impl<'a> InstallationReconciler<'a> {
         loaded
     }
 
-    /// Takes the documents as they are now. Whoever works on one that changed is woken.
+    /// Loads the current documents, and wakes the tasks whose documents changed.
     async fn reload(&self) -> Result<(), StoreError> {
         let _alone = self.store.lock().await;
         self.load().await
@@ -315,7 +314,7 @@ impl<'a> InstallationReconciler<'a> {
     async fn load(&self) -> Result<(), StoreError> {
         let documents = self.context.store.load().await?;
         self.is_unsure.store(false, Ordering::Relaxed);
-        // Whoever looks at a machine that is new does so as whom its document says.
+        // Credentials come first, so that the tasks of new machines use them for their first observation.
         let met_anew = self.context.machines.load_credentials(&documents);
         self.state().take(documents);
         self.state().wake_machines(&met_anew);

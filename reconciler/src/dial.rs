@@ -1,4 +1,4 @@
-//! HTTP over TLS over a connection that a machine dials.
+//! HTTP over TLS, over a connection that a machine opens.
 
 use std::{future::Future, net::SocketAddr, pin::Pin, sync::Arc, task, time::Duration};
 
@@ -12,10 +12,10 @@ use tower::Service;
 
 use crate::Machines;
 
-/// How long a connection may take: within a private network.
+/// The time limit for a connection within a private network.
 pub(crate) const DIAL: Duration = Duration::from_secs(2);
 
-/// Connects to one address from within one machine's network, whatever host the URI names: the name is for the certificate.
+/// Connects to one address from within a machine's network. The host of a request's URI is used for the server's certificate only.
 #[derive(Clone)]
 pub(crate) struct Dialler {
     machines: Arc<dyn Machines>,
@@ -28,7 +28,7 @@ impl Dialler {
         Self { machines, machine: Arc::new(machine.clone()), address }
     }
 
-    /// The same with TLS on top.
+    /// Returns this connector with TLS on top.
     pub(crate) fn https(self, config: ClientConfig) -> HttpsConnector<Self> {
         HttpsConnectorBuilder::new().with_tls_config(config).https_only().enable_http1().wrap_connector(self)
     }

@@ -1,4 +1,4 @@
-//! Certificates of an installation, before any of its agents on a network can be reached.
+//! Enrollment tokens and revocation: changes of the documents that need no connection to an agent.
 
 use std::collections::BTreeSet;
 
@@ -16,17 +16,17 @@ use keelway_planner::{
 
 use crate::{Minter, PassError, certificates, pass::identified, tls};
 
-/// What an agent answers with on a network, PEM.
+/// The credentials of an agent on a network, in PEM.
 pub struct AgentCredentials {
-    /// Its certificate.
+    /// The certificate of the agent.
     pub certificate: Vec<u8>,
-    /// Its private key.
+    /// The private key of the agent.
     pub key: Vec<u8>,
-    /// The authorities that its driver is known by.
+    /// The authorities that issue the certificate of its driver.
     pub authorities: Vec<u8>,
 }
 
-/// The documents with all certificates that their agents on networks, and whoever drives them, want.
+/// Returns the documents with all certificates that the installation needs for its agents on networks and for its driver.
 pub fn enroll(documents: &Documents, minter: &mut dyn Minter, now: Timestamp) -> Result<Documents, PassError> {
     let mut documents = identified(documents, minter)?;
     let wanted = installation_certificates(&documents, &certificates::read(&documents), now);
@@ -34,31 +34,31 @@ pub fn enroll(documents: &Documents, minter: &mut dyn Minter, now: Timestamp) ->
     Ok(documents)
 }
 
-/// Why there is no token for a machine.
+/// Why no token was issued, or no agent revoked.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrollFault {
-    /// There is no document of that name.
+    /// The documents contain no Hypervisor of this name.
     #[error("there is no Hypervisor {0} in the documents")]
     Missing(HypervisorName),
-    /// Its agent has a certificate, or has never had one of ours.
+    /// The agent has a certificate that is neither expired nor revoked.
     #[error("the agent of {0} is enrolled already")]
     Enrolled(HypervisorName),
-    /// There is nothing to revoke.
+    /// The agent was never enrolled, so there is nothing to revoke.
     #[error("the agent of {0} was never enrolled")]
     Never(HypervisorName),
-    /// The token would have no end.
+    /// The expiry of the token is out of range.
     #[error("a token cannot be good for that long")]
     Ttl,
-    /// The authority's certificate cannot be read.
+    /// The certificate of the installation's authority cannot be read.
     #[error("the authority of the installation cannot be read")]
     Authority(#[source] CertificateError),
-    /// The documents cannot be worked with.
+    /// The documents cannot be identified or completed.
     #[error(transparent)]
     Pass(#[from] PassError),
 }
 
-/// The documents with a token that a machine of theirs is to be enrolled with, and the token. One that was made for it before is worth
-/// nothing from then on.
+/// Issues a token with which a machine enrolls. Returns the documents and the token. An earlier token of the machine, and certificates that were
+/// issued with it, are not valid any more.
 pub fn issue_token(
     documents: &Documents,
     machine: &HypervisorName,
@@ -74,7 +74,7 @@ pub fn issue_token(
         return Err(EnrollFault::Enrolled(machine.clone()));
     }
     status.conditions.retain(|condition| condition.type_ != "Enrolled");
-    // Its id comes with the token below. What the token before may have brought, unseen, holds no more.
+    // The id of the new token follows below. Certificates that were issued with the token before are revoked, even those that were never reported.
     let before = status.agent.replace(AgentStatus::new(String::new()));
     let documents = identified(&documents, minter)?;
     let mut documents = match before.filter(|agent| !agent.revoked) {
@@ -97,7 +97,7 @@ pub fn issue_token(
     Ok((documents, token))
 }
 
-/// The documents in which the certificates of a machine's agent hold no more.
+/// Returns the documents after revoking all certificates of a machine's agent.
 pub fn revoke_agent(
     documents: &Documents,
     machine: &HypervisorName,
@@ -116,7 +116,7 @@ pub fn revoke_agent(
     Ok(revoked(documents, &serials, minter, now)?)
 }
 
-/// The documents in which certificates of these serial numbers hold no more.
+/// Returns the documents after revoking the certificates with these serial numbers.
 fn revoked(
     mut documents: Documents,
     serials: &[String],
@@ -135,7 +135,7 @@ fn revoked(
     enroll(&documents, minter, now)
 }
 
-/// What the agent of a machine answers with; none where it listens on no network, or was not enrolled.
+/// Returns the credentials of a machine's agent; none if the documents contain none.
 #[must_use]
 pub fn agent_credentials(documents: &Documents, machine: &HypervisorName) -> Option<AgentCredentials> {
     let id = documents.installation()?;
@@ -186,7 +186,7 @@ mod tests {
         documents.hypervisors[&name()].status.as_ref().unwrap().agent.as_ref().unwrap()
     }
 
-    /// What is revoked, and which is the list of it.
+    /// Returns the revoked serial numbers, and the revocation list in PEM.
     fn listed(documents: &Documents) -> (Vec<String>, String) {
         let secret = documents.secrets.iter().find(|(secret, _)| secret.name == REVOKED).unwrap().1;
         let data = secret.data.as_ref().unwrap();

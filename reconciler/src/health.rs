@@ -21,10 +21,10 @@ use crate::{
     tls::{ClientTlsError, TlsClients, value},
 };
 
-/// How long an answer may take.
+/// The time limit for a response.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// Asks one component how it is.
+/// Probes one component.
 pub(crate) async fn ask(
     machines: &Arc<dyn Machines>,
     clients: &TlsClients,
@@ -40,7 +40,7 @@ pub(crate) async fn ask(
     }
 }
 
-/// Returns when one of these components is well. Each is asked again and again, and none waits for the answer of another.
+/// Returns when one of the selected components is healthy. Each is probed at this interval, and a slow response delays no other probe.
 pub(crate) async fn wait_for_recovery(
     components: &dyn Components,
     documents: &Documents,
@@ -67,24 +67,24 @@ async fn until_well(components: &dyn Components, documents: &Documents, probe: &
     }
 }
 
-/// Whether the documents call a component ready.
+/// Returns whether the documents record the component as ready.
 pub(crate) fn ready(documents: &Documents, probe: &Probe) -> bool {
     let component = documents.components.get(&probe.component);
     let status = component.and_then(|component| component.status.as_ref());
     status.is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
 }
 
-/// Whether the documents do not call a component ready.
+/// Returns whether the documents do not record the component as ready.
 pub(crate) fn is_not_ready(documents: &Documents, probe: &Probe) -> bool {
     !ready(documents, probe)
 }
 
-/// Whether it is the answer of a component that keeps it from being ready, and not what was seen of it.
+/// Returns whether a component is not ready because of a probe, and not because of the state of its machine or pod.
 pub(crate) fn is_unhealthy(documents: &Documents, probe: &Probe) -> bool {
     documents.components.get(&probe.component).is_some_and(|component| answers_ill(component))
 }
 
-/// Whether that is so of any component.
+/// Returns whether [`is_unhealthy`] holds for any component.
 pub(crate) fn is_any_unhealthy(documents: &Documents) -> bool {
     documents.components.values().any(|component| answers_ill(component))
 }
@@ -117,7 +117,7 @@ async fn get(
     Ok(https::get(config, &tls.server_name, stream, probe.address, probe.path).await?)
 }
 
-/// The same for who asks in this one's place.
+/// Returns the same probe as a query that the machine's helper sends.
 fn question(documents: &Documents, probe: &Probe) -> Result<HttpQuery, ClientTlsError> {
     let known = |tls: &ProbeTls| {
         let of = |identity: &CertificateReference, kind: &str| {
@@ -135,7 +135,7 @@ fn question(documents: &Documents, probe: &Probe) -> Result<HttpQuery, ClientTls
     Ok(HttpQuery { address: probe.address, path: probe.path.to_owned(), tls })
 }
 
-/// The innermost cause, which is what tells: `Connection refused`, `certificate expired`.
+/// Returns the innermost cause, which contains the useful part: `Connection refused`, `certificate expired`.
 pub(crate) fn root_cause(error: &(dyn Error + 'static)) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {

@@ -1,4 +1,4 @@
-//! The pass: load, observe, plan, mint, save, execute. Once, or until the world is settled.
+//! The pass: load, observe, plan, mint, save, execute. It runs once, until the documents are settled, or continuously.
 
 mod adopt;
 mod certificates;
@@ -59,22 +59,22 @@ use keelway_hypervisor_agent::{MachineConnection, action::Action, client::Config
 use keelway_planner::{ComponentHealth, MintRequest, Probe};
 use tokio_util::sync::CancellationToken;
 
-/// Where documents live: a pipe, a directory, a management cluster.
+/// Where documents are kept: a pipe, a directory, or a Kubernetes API.
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// Everything that the pass works on, as it is now.
+    /// Loads all documents that the pass works on.
     async fn load(&self) -> Result<Arc<Documents>, StoreError>;
-    /// Keeps the documents, durably, before any effect that relies on them.
+    /// Saves the documents durably. The caller starts no effect that relies on them before this returns.
     async fn save(&self, documents: &Documents) -> Result<(), StoreError>;
 }
 
-/// The store did not do what it was asked for.
+/// The store did not load or save the documents.
 #[derive(Debug, thiserror::Error)]
 #[error("could not {operation} the documents")]
 pub struct StoreError {
     /// `load` or `save`.
     pub operation: &'static str,
-    /// Why.
+    /// The cause.
     #[source]
     pub cause: Box<dyn std::error::Error + Send + Sync>,
 }
@@ -82,19 +82,18 @@ pub struct StoreError {
 /// The machines of an installation.
 #[async_trait]
 pub trait Machines: Send + Sync {
-    /// Learns from the documents as whom machines are spoken with that are reached over a network. Comes before anything else is
-    /// asked about machines of these documents. Returns machines whose connections were dropped, as they are met anew: those whose way or
-    /// credentials changed.
+    /// Loads the client credentials for machines on networks from the documents. Call it before any other method. Returns the machines whose
+    /// connections were dropped because their route or credentials changed.
     fn load_credentials(&self, _documents: &Documents) -> BTreeSet<HypervisorName> {
         BTreeSet::new()
     }
-    /// What is on a machine now. Bounded in time: a machine that does not answer is unreachable.
+    /// Observes a machine. Bounded in time: a machine that does not respond is unreachable.
     async fn observe(&self, machine: &Hypervisor) -> ObservedValue<MachineState>;
-    /// What time it is on a machine by its own clock, from what it told last. Nobody is asked. None: it never told.
+    /// Returns the current time of the machine's clock, from its last report. Sends no request. None: the machine never reported its time.
     fn clock_of(&self, _machine: &Hypervisor) -> Option<Timestamp> {
         None
     }
-    /// The config that a machine holds, keys included; none where it holds none. Only an agent keeps one.
+    /// Returns the config that a machine holds, keys included; none if it holds none. Only an agent stores a config.
     async fn config(
         &self,
         _machine: &Hypervisor,
@@ -102,15 +101,15 @@ pub trait Machines: Send + Sync {
     ) -> Result<Option<MachineConfig>, String> {
         Err("the machine has no agent, and keeps no config".to_owned())
     }
-    /// Tells a machine that the leader of this term drives it: what those before ask for is refused from now on. Returns the newest term
-    /// that it was told of, which is higher where another one leads by now; 0 where nobody remembers, as of machines without an agent.
-    /// Term 0 only asks. Bounded in time.
+    /// Fences a machine with the term of its leader: from then on the machine refuses configs of earlier terms. Returns the newest term that the
+    /// machine knows, which is higher if another leader has fenced it since; 0 if it remembers no term, as machines without an agent do. Term 0 only
+    /// queries. Bounded in time.
     async fn fence(&self, _machine: &Hypervisor, _term: u64) -> Result<u64, String> {
         Ok(0)
     }
-    /// Brings a machine to its config, which is whole where the machine has no agent. Stops between two effects when told to.
+    /// Applies a config to a machine. A machine without an agent needs the whole config. Stops between two effects if `run` is stopped.
     ///
-    /// `actions` is what [`converge`](keelway_hypervisor_agent::converge::converge) makes of the config and a recent look.
+    /// `actions` is the result of [`converge`](keelway_hypervisor_agent::converge::converge) for the config and a recent observation.
     async fn apply(
         &self,
         machine: &Hypervisor,
@@ -118,7 +117,7 @@ pub trait Machines: Send + Sync {
         actions: Vec<Action>,
         run: &RunControl,
     ) -> ApplyOutcome;
-    /// Makes a machine obey an installation, whoever it obeyed before. Nothing else of it is touched.
+    /// Makes a machine obey an installation, whichever it obeyed before. Changes nothing else.
     async fn adopt(&self, machine: &Hypervisor, installation: &InstallationId, run: &RunControl) -> ApplyOutcome {
         let nothing = MachineConfig {
             format: ConfigFormat::NEWEST,
@@ -131,7 +130,8 @@ pub trait Machines: Send + Sync {
         };
         self.apply(machine, nothing.into(), vec![Action::WriteOwner(installation.clone())], run).await
     }
-    /// Gives the agent of a machine on a network who it is there. One that does not listen yet is no failure.
+    /// Executes an order for the agent of a machine on a network: enrolls it, or renews its certificate or trust. An agent that does not listen yet
+    /// is no failure.
     async fn certify(
         &self,
         _machine: &Hypervisor,
@@ -140,73 +140,73 @@ pub trait Machines: Send + Sync {
     ) -> ApplyOutcome {
         ApplyOutcome::default()
     }
-    /// A connection from within the machine's network.
+    /// Opens a connection from within the machine's network.
     async fn dial(
         &self,
         machine: &Hypervisor,
         address: SocketAddr,
         patience: Duration,
     ) -> std::io::Result<MachineConnection>;
-    /// Asks what listens on a machine's own loopback: the status of the answer, or why there is none. `None` where [`Self::dial`] leads
-    /// there.
+    /// Queries a component on the machine's loopback address. Returns the HTTP status, or why there is no response. Returns `None` if
+    /// [`Self::dial`] reaches that address.
     async fn get(&self, _machine: &Hypervisor, _question: HttpQuery) -> Option<Result<u16, String>> {
         None
     }
-    /// Nothing more is asked for: what was there for questions alone goes.
+    /// Removes connections and helpers that exist only to answer queries.
     async fn release_probes(&self) {}
-    /// Returns when something changed on one of these machines. May return early, never late.
+    /// Returns when something changed on one of these machines. It may return early, never late.
     async fn changed(&self, machines: &[&Hypervisor]);
 }
 
 /// The components of clusters, and the APIs that they serve.
 #[async_trait]
 pub trait Components: Send + Sync {
-    /// Asks one component how it is. Bounded in time.
+    /// Probes one component. Bounded in time.
     async fn health(&self, documents: &Documents, probe: &Probe) -> ComponentHealth;
-    /// Nothing is asked of the components of a cluster for a while: what was there for questions alone goes.
+    /// Closes connections to the components of a cluster, which will not be probed for a while.
     fn close_idle_connections(&self, _id: &ClusterId) {}
-    /// The digest of the bindings that stand in a cluster, asked for as the driver; empty where there are none, and where the
-    /// driver has no right to ask, which is so before the first ones.
+    /// Returns the digest of the bindings in a cluster, read with the driver's credentials. It is empty if there are no bindings, or if the driver
+    /// has no permission to read them, as before the first ones.
     async fn bindings(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<String>;
-    /// Applies the first bindings of a cluster. What failed is told in words for people with its causes.
+    /// Applies the first bindings of a cluster. The error is text for users, with its causes.
     async fn bind(&self, documents: &Documents, id: &ClusterId, now: Timestamp) -> Result<(), String>;
 }
 
-/// Mints keys. The only place with randomness.
+/// Mints keys. This is the only place with randomness.
 pub trait Minter: Send {
-    /// 16 random hexadecimal digits.
+    /// Returns 16 random hexadecimal digits.
     fn id(&mut self) -> String;
-    /// Mints what is asked for, in order, into the Secrets of the documents.
+    /// Mints what is requested, in order, into the Secrets of the documents.
     fn mint(&mut self, documents: &mut Documents, wanted: &[MintRequest], now: Timestamp) -> Result<(), MintError>;
 }
 
-/// What came of applying a config to one machine.
+/// The result of applying a config to one machine.
 #[derive(Debug, Default)]
 pub struct ApplyOutcome {
-    /// Effects that were done.
+    /// The number of effects that were done.
     pub effects: usize,
-    /// What failed, each in words for people with its causes.
+    /// What failed. Each text is for users, with its causes.
     pub failures: Vec<String>,
 }
 
-/// How an execution is watched and ended.
+/// Observes and stops a run.
 #[derive(Clone)]
 pub struct RunControl {
     /// Cancelled when no further effect may begin.
     pub stop: CancellationToken,
-    /// Told of each effect as it begins.
+    /// Receives each effect as it begins.
     pub progress: Arc<dyn RunProgress>,
 }
 
-/// Who watches a run. Every method may be called from many tasks at once.
+/// Receives the progress of a run. Every method may be called from several tasks at once.
 pub trait RunProgress: Send + Sync {
     /// An effect begins on a machine.
     fn effect(&self, machine: &HypervisorName, action: &str);
-    /// A pass ended, and this is waited for.
+    /// A pass ended, and the run waits for this.
     fn waiting(&self, waiting: &[keelway_planner::Waiting]);
 }
 
-/// Nobody watches.
+/// Ignores all progress.
 #[derive(Debug, Clone, Copy)]
 pub struct NoProgress;
 

@@ -1,4 +1,4 @@
-//! The managed cluster, through its API.
+//! Access to a managed cluster through its API.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,45 +23,39 @@ use tower::ServiceBuilder;
 
 use crate::{Machines, dial::Dialler, health::root_cause, mint, tls};
 
-/// How long one request may take.
+/// The time limit for one request.
 const REQUEST: Duration = Duration::from_secs(5);
-/// The group and version of bindings.
+/// The API group and version of bindings.
 const RBAC: (&str, &str) = ("rbac.authorization.k8s.io", "v1");
 
-/// The cluster did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ManagedClusterError {
-    /// No API server has a place.
+    /// No API server of the cluster has been placed.
     #[error("the cluster has no API server")]
     NoServer,
-    /// Certificates cannot be used.
     #[error("could not make a client of its API")]
     Tls(#[source] tls::ClientTlsError),
-    /// The certificate of the first bindings could not be minted.
     #[error("could not mint the certificate that applies the first bindings")]
     Mint(#[source] mint::MintError),
-    /// A binding is not an object, which is a fault of the program.
+    /// A binding is not an object, which is a bug.
     #[error("a binding cannot be sent")]
     Object(#[source] serde_json::Error),
-    /// An object is of no kind, which is a fault of the program.
+    /// An object has no kind, which is a bug.
     #[error("{0} is of no kind")]
     NoKind(String),
-    /// The API refused, or could not be reached.
+    /// The API server refused the object, or could not be reached.
     #[error("could not apply {object}")]
     Apply {
-        /// Which binding.
         object: String,
-        /// Why.
         #[source]
         cause: kube::Error,
     },
-    /// The API did not answer in time.
     #[error("its API did not answer within {} s", REQUEST.as_secs())]
     TimedOut,
 }
 
-/// The digest of the bindings that stand, asked for as the driver; empty where the driver has no right to ask, which is so
-/// before the first ones.
+/// Returns the digest of the current bindings, read with the driver's credentials. It is empty if there are no bindings, or if the driver has no
+/// permission to read them, as before the first ones.
 pub(crate) async fn bindings(
     machines: &Arc<dyn Machines>,
     clients: &tls::TlsClients,
@@ -87,7 +81,7 @@ pub(crate) async fn bindings(
     }
 }
 
-/// Applies the first bindings, as `system:masters`, with a certificate of ten minutes that is minted here and never saved.
+/// Applies the first bindings as `system:masters`, with a certificate that is valid for ten minutes, minted here and never saved.
 pub(crate) async fn apply_bindings(
     machines: &Arc<dyn Machines>,
     documents: &Documents,
@@ -147,7 +141,7 @@ fn client(
     client_over(connector, format!("https://{}:{}", server.server_name, server.address.port()))
 }
 
-/// A client of the API behind this connector. `base` is the URL without a path; its host is the name in the server's certificate.
+/// Returns a client of the API behind this connector. `base` is the URL without a path; its host is the name in the server's certificate.
 pub(crate) fn client_over<C>(connector: C, base: String) -> kube::Client
 where
     C: Connect + Clone + Send + Sync + 'static,

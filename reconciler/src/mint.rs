@@ -1,4 +1,4 @@
-//! Minting: randomness, and the Secrets that hold what comes of it.
+//! Mints keys and certificates into the Secrets of the documents.
 
 mod certificates;
 
@@ -21,59 +21,59 @@ use rand::CryptoRng;
 
 use crate::Minter;
 
-/// Certificates at a time: those of a few clusters, so that little is held twice.
+/// The number of certificates that are minted together. A batch is in memory twice until it is in the documents.
 const AT_ONCE: usize = 256;
-/// How long the certificate lives that applies the first bindings.
+/// The validity of the certificate that applies the first bindings.
 const FIRST_CERTIFICATE: SignedDuration = SignedDuration::from_mins(10);
 
 /// A key or certificate could not be minted.
 #[derive(Debug, thiserror::Error)]
 pub enum MintError {
-    /// The authority's Secret is not there.
+    /// The Secret of the authority does not exist.
     #[error("the authority {0} is not there")]
     NoAuthority(String),
     /// The Secret of an authority or key cannot be read.
     #[error("Secret {name} cannot be read")]
     Keyring {
-        /// The Secret's name.
+        /// The name of the Secret.
         name: String,
-        /// Why.
+        /// The cause.
         #[source]
         cause: Box<KeyringError>,
     },
-    /// An authority could not be made.
+    /// An authority could not be minted.
     #[error("could not make an authority")]
     Authority(#[source] AuthorityError),
     /// A certificate could not be issued.
     #[error("could not issue a certificate")]
     Leaf(#[source] LeafError),
-    /// A key could not be made.
+    /// A key could not be minted.
     #[error("could not make a key")]
     Key(#[source] KeyError),
-    /// A serial number is none.
+    /// A serial number is not valid.
     #[error("could not number a certificate")]
     Serial(#[source] SerialError),
-    /// A list of revoked certificates could not be made.
+    /// A revocation list could not be signed.
     #[error("could not list the certificates that are revoked")]
     Revoke(#[source] RevocationError),
-    /// A request for a certificate is not answered.
+    /// A signing request was refused.
     #[error("could not certify a key")]
     Request(#[source] RequestedError),
-    /// The times of a certificate make no sense.
+    /// The validity period of a certificate is out of range.
     #[error("the life of a certificate makes no sense")]
     Validity(#[source] ValidityError),
 }
 
-/// What goes into a Secret.
+/// The entries of one Secret.
 type MintedValues = BTreeMap<String, Vec<u8>>;
 
-/// Mints with the `pki` crate from a source of randomness.
+/// Mints with the `pki` crate, from a source of randomness.
 pub struct PkiMinter<R> {
     rng: R,
 }
 
 impl<R: CryptoRng> PkiMinter<R> {
-    /// A minter that draws from this source.
+    /// Creates a minter that uses this source of randomness.
     pub fn new(rng: R) -> Self {
         Self { rng }
     }
@@ -108,7 +108,7 @@ impl<R: CryptoRng> PkiMinter<R> {
             MintRequest::RevocationList { name, authority, serials, ttl, .. } => {
                 let serials: Vec<Serial> =
                     serials.iter().map(|serial| serial.parse()).collect::<Result<_, _>>().map_err(MintError::Serial)?;
-                // It only ever grows, so that a longer one is the newer one.
+                // The list only grows, so its length is a number that increases.
                 let number = serials.len() as u64 + 1;
                 let keyring = authority_of(documents, authority)?;
                 let list = keyring.active.revoke_serials(&serials, number, validity(now, *ttl)?);
@@ -124,7 +124,7 @@ impl<R: CryptoRng + Send> Minter for PkiMinter<R> {
     }
 
     fn mint(&mut self, documents: &mut Documents, wanted: &[MintRequest], now: Timestamp) -> Result<(), MintError> {
-        // What signs comes before what it signs, and certificates sign nothing.
+        // Authorities come before the certificates that they sign. Certificates sign nothing, so those in a row can be minted together.
         let together = wanted.chunk_by(|one, next| is_certificate(one) && is_certificate(next));
         for together in together.flat_map(|together| together.chunks(AT_ONCE)) {
             let minted = match together {
@@ -149,7 +149,7 @@ fn validity(now: Timestamp, ttl: Span) -> Result<Validity, MintError> {
     Validity::starting(now, SignedDuration::from_secs(seconds)).map_err(MintError::Validity)
 }
 
-/// Signs a certificate with an authority of the documents.
+/// Issues a certificate from an authority of the documents.
 pub(crate) fn issue<R: CryptoRng + ?Sized>(
     rng: &mut R,
     documents: &Documents,
@@ -173,7 +173,7 @@ fn request(subject: &CertificateSubject, validity: Validity) -> LeafRequest {
     }
 }
 
-/// Signs a certificate for a key that is elsewhere, by the request of whoever has it. All but the key is said here.
+/// Signs a certificate for a key that its owner keeps. From the signing request it uses only the key.
 pub(crate) fn certify(
     documents: &Documents,
     (authority, subject, ttl): (&SecretName, &CertificateSubject, Span),
@@ -195,7 +195,7 @@ fn authority_of(documents: &Documents, name: &SecretName) -> Result<AuthorityKey
         .map_err(|cause| MintError::Keyring { name: name.name.clone(), cause: Box::new(cause) })
 }
 
-/// The certificate that applies the first bindings: `system:masters`, for ten minutes.
+/// Issues the certificate that applies the first bindings: `system:masters`, valid for ten minutes.
 pub(crate) fn first_certificate(
     documents: &Documents,
     authority: &SecretName,
@@ -205,7 +205,7 @@ pub(crate) fn first_certificate(
     issue(&mut rand::rng(), documents, authority, &keelway_planner::first_administrator(), validity)
 }
 
-/// A client certificate of a person, with what it takes to trust the other side.
+/// A client certificate for a user, with the authorities that the user must trust.
 pub struct UserCredentials {
     /// The certificates of the authority.
     pub authority_pem: String,
@@ -213,7 +213,7 @@ pub struct UserCredentials {
     pub certificate: IssuedCertificate,
 }
 
-/// Issues a client certificate that is kept nowhere but in what is returned.
+/// Issues a client certificate that is stored nowhere except in the result.
 pub fn issue_client(
     documents: &Documents,
     authority: &SecretName,

@@ -1,4 +1,4 @@
-//! What is there now, asked of everybody at once.
+//! Observes all machines, components and clusters concurrently.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,15 +22,15 @@ use tokio::time::timeout;
 
 use crate::{Components, Machines, certificates, health::ready};
 
-/// How long the answer of a component may take that was never ready. One that starts takes connections long before it
-/// answers on them, and nothing that is well waits for it.
+/// The time limit for the response of a component that was never ready. A component that starts accepts connections long before it responds,
+/// and healthy components need not wait for it.
 const STARTING: Duration = Duration::from_secs(1);
 
-/// The look at each machine, which many wait for.
+/// One observation for each machine. Several probes can wait for the same one.
 type MachineLooks<'a> =
     BTreeMap<&'a HypervisorName, future::Shared<BoxFuture<'a, Shared<ObservedValue<MachineState>>>>>;
 
-/// Looks at every machine, component and cluster of the documents.
+/// Observes every machine, component and cluster of the documents.
 pub(crate) async fn observe(
     machines: &dyn Machines,
     components: &dyn Components,
@@ -49,18 +49,18 @@ pub(crate) async fn observe(
     .await
 }
 
-/// What need not be asked.
+/// What need not be probed or queried.
 struct ObservationHints<'a, F> {
-    /// Bindings of clusters.
+    /// The known bindings of clusters.
     bindings: &'a BTreeMap<ClusterId, ObservedValue<String>>,
-    /// Components that are well.
+    /// Components that count as healthy without a probe.
     well: &'a BTreeSet<PodName>,
-    /// Whether a component may run.
+    /// Returns whether a component may run.
     may_run: F,
 }
 
-/// The same where machines were looked at before: only components and clusters are asked, and of these only what was seen to run, and
-/// those bindings, and those components to be well, that are not known. Certificates are those of clusters.
+/// Observes components and clusters only, with earlier observations of the machines. Probes components that run, and are not in `well`. Reads
+/// bindings that are not in `bindings`, and the certificates of clusters.
 pub(crate) async fn observe_looked(
     seen: &Map<HypervisorName, ObservedValue<MachineState>>,
     components: &dyn Components,
@@ -120,18 +120,18 @@ async fn ask(
     Ok(PassObservation { refused: BTreeMap::new(), machines: states, health, bindings, certificates })
 }
 
-/// Clusters that are to have an API.
+/// Returns the clusters that should have an API.
 fn serving(documents: &Documents) -> impl Iterator<Item = &ClusterId> {
     documents.clusters.values().filter(|cluster| !cluster.deleted()).filter_map(|cluster| cluster.id())
 }
 
-/// The API server that a cluster's bindings are asked of: its first.
+/// Returns the API server from which a cluster's bindings are read: the first.
 fn api_server<'a>(documents: &Documents, probes: &'a [Probe], id: &ClusterId) -> Option<&'a Probe> {
     let is_one = |probe: &&Probe| {
         let component = documents.components.get(&probe.component);
         component.is_some_and(|component| component.spec.role == Role::KubeApiserver)
     };
-    // Probes are in the order of components.
+    // Probes are sorted by component.
     let from = probes.partition_point(|probe| probe.component.cluster < *id);
     probes.get(from..)?.iter().take_while(|probe| probe.component.cluster == *id).find(is_one)
 }
@@ -155,12 +155,13 @@ async fn health(components: &dyn Components, documents: &Documents, probe: &Prob
     (probe.component.clone(), health)
 }
 
-/// Whether others have asked the same a moment ago, over sessions that they resume: nobody pays for another handshake.
+/// Returns whether an agent or a haproxy probed the component a moment ago. They resume TLS sessions; a probe from here would cost another
+/// handshake.
 async fn is_vouched(documents: &Documents, probe: &Probe, looks: &MachineLooks<'_>) -> bool {
     match &probe.witness {
         HealthWitness::None => false,
         HealthWitness::Agent => agent_vouches(probe, looks).await,
-        // Those that were never ready are asked, so that a birth learns of them at once.
+        // We probe servers that were never ready, so that the creation of a cluster finds out at once when they are.
         HealthWitness::Servers => {
             ready(documents, probe) && agent_vouches(probe, looks).await && has_servers(probe, looks).await
         }
@@ -175,14 +176,14 @@ async fn agent_vouches(probe: &Probe, looks: &MachineLooks<'_>) -> bool {
     matches!(&*look.clone().await, ObservedValue::Known(state) if state.reports_healthy(&probe.component))
 }
 
-/// Whether the probe's own haproxy has a server to pass requests on to.
+/// Returns whether the haproxy of this probe has a server that requests can be sent to.
 async fn has_servers(probe: &Probe, looks: &MachineLooks<'_>) -> bool {
     let Some(look) = looks.get(&probe.machine) else { return false };
     let ObservedValue::Known(state) = &*look.clone().await else { return false };
     state.servers.get(&probe.component).is_some_and(|servers| servers.values().any(serves))
 }
 
-/// Whether there is a haproxy that tells of its servers, and each that does calls this one ready.
+/// Returns whether at least one haproxy reports this server, and each haproxy that reports its servers calls this one ready.
 async fn all_vouch(server: &str, ingresses: &[(PodName, HypervisorName)], looks: &MachineLooks<'_>) -> bool {
     let told = join_all(ingresses.iter().map(|(ingress, machine)| async {
         let state = looks.get(machine)?.clone().await;

@@ -26,33 +26,33 @@ use crate::{
     certify::certify, clocks::clocks_ahead, observe::observe,
 };
 
-/// Tells the time.
+/// Returns the current time.
 pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// What a pass works with.
 pub struct PassContext {
-    /// Where documents live.
+    /// The store of the documents.
     pub store: Arc<dyn Store>,
-    /// The machines.
+    /// The machines of the documents.
     pub machines: Arc<dyn Machines>,
-    /// What runs on them.
+    /// The components on the machines.
     pub components: Arc<dyn Components>,
-    /// The wall clock.
+    /// The clock that decisions use.
     pub clock: WallClock,
-    /// How it is watched and ended.
+    /// Observes and stops the pass.
     pub run: RunControl,
 }
 
-/// A pass that could not be carried out. Nothing was done on any machine.
+/// A pass that failed. Nothing was done on any machine.
 #[derive(Debug, thiserror::Error)]
 pub enum PassError {
-    /// The store.
+    /// The store did not load or save the documents.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A document does not mean anything.
+    /// The documents are invalid.
     #[error("the documents do not mean anything")]
     Faults(#[source] Faults),
-    /// An id that was minted is none.
+    /// An id that was minted is not valid.
     #[error("could not mint an id")]
     Id(#[source] NameError),
     /// Keys could not be minted.
@@ -63,16 +63,16 @@ pub enum PassError {
 /// What a pass would do.
 #[must_use]
 pub struct PlanPreview {
-    /// What was decided. Its documents hold all minted keys.
+    /// The plan. Its documents contain all minted keys.
     pub plan: Plan,
-    /// What each machine would do; an error where it refuses.
+    /// The actions on each machine; an error if the machine would refuse the config.
     pub machines: BTreeMap<HypervisorName, Result<Vec<Action>, String>>,
-    /// Machines that take nothing from these documents, and why.
+    /// Machines that accept no config from these documents, each with the reason.
     pub refused: BTreeMap<HypervisorName, MachineRefusal>,
     settled: bool,
 }
 
-/// What was decided, with what it was decided from. Of what each machine has to do, so much is kept as is asked for.
+/// A decision, with the observation that it is based on. `T` is what the caller keeps of each machine's actions.
 pub(crate) struct PassDecision<T> {
     pub(crate) plan: Plan,
     seen: PassObservation,
@@ -81,26 +81,26 @@ pub(crate) struct PassDecision<T> {
     changed: bool,
 }
 
-/// Whether a machine has something to do. What that is, is found again when it is done: of a large fleet, all of it together takes
-/// more memory than all else.
+/// Whether a machine has work. The actions are decided again when they are executed, because the actions of a large fleet use more memory than
+/// everything else.
 struct HasWork(bool);
 
 /// What a pass did.
 #[must_use]
 pub struct PassOutcome {
-    /// What it had decided.
+    /// The plan that was executed.
     pub plan: Plan,
-    /// Effects that were done on machines and in clusters.
+    /// The number of effects that were done on machines and in clusters.
     pub effects: usize,
     /// What failed.
     pub failures: Vec<PassFailure>,
-    /// Whether a machine takes nothing of it, so that no later pass from these documents does better.
+    /// Whether a machine accepts no config from these documents, so that a later pass from the same documents cannot succeed.
     pub refused: bool,
     /// Whether there was nothing to do and nothing to wait for.
     pub settled: bool,
 }
 
-/// Something that failed, with its causes, in words for people.
+/// A failure, as text for users with its causes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PassFailure {
     /// The machine or cluster.
@@ -115,19 +115,19 @@ impl PlanPreview {
         Self { plan, machines, refused: seen.refused, settled }
     }
 
-    /// Whether the pass has nothing to do and nothing to wait for.
+    /// Returns whether the pass has nothing to do and nothing to wait for.
     #[must_use]
     pub fn settled(&self) -> bool {
         self.settled
     }
 }
 
-/// Observes and decides; keys are minted in memory. Nothing is saved and nothing done.
+/// Observes and decides. Keys are minted in memory. Nothing is saved, and nothing is done.
 pub async fn preview(context: &PassContext, minter: &mut dyn Minter) -> Result<PlanPreview, PassError> {
     decided(context, minter, |actions| actions).await.map(PlanPreview::of)
 }
 
-/// What a pass over these documents would do that sees what an observation tells, as of then. Nobody is asked.
+/// Returns what a pass over these documents would do with this observation, at the time of the observation. Sends no request.
 pub fn preview_offline(
     loaded: &Documents,
     observation: keelway_api::Observation,
@@ -139,7 +139,7 @@ pub fn preview_offline(
     decide(loaded, documents, (seen, now), (minter, &|_| Vec::new()), |actions| actions).map(PlanPreview::of)
 }
 
-/// What is seen now, as a document.
+/// Returns the current observation as a document.
 pub async fn observe_now(
     context: &PassContext,
     minter: &mut dyn Minter,
@@ -164,7 +164,7 @@ async fn decided<T>(
     decide(&loaded, documents, (seen, now), (minter, &ahead), keep)
 }
 
-/// How far the clocks of machines are ahead.
+/// Returns how far the clocks of machines are ahead.
 type ClockSkews<'a> = &'a dyn Fn(&Documents) -> Vec<SignedDuration>;
 
 fn decide<T>(
@@ -191,7 +191,7 @@ fn decide<T>(
     Ok(PassDecision { plan, seen, machines, settled, changed })
 }
 
-/// Whether there is nothing to do and nothing to wait for beside machines.
+/// Returns whether there is nothing to do and nothing to wait for, apart from the actions on machines.
 pub(crate) fn is_settled(plan: &Plan) -> bool {
     plan.mint.is_empty()
         && plan.agents.is_empty()
@@ -200,13 +200,13 @@ pub(crate) fn is_settled(plan: &Plan) -> bool {
         && plan.waiting.is_empty()
 }
 
-/// One pass: what was decided is saved, then done.
+/// Carries out one pass: saves what was decided, then executes it.
 pub async fn pass(context: &PassContext, minter: &mut dyn Minter) -> Result<PassOutcome, PassError> {
     let mut decided = decided(context, minter, |actions| HasWork(!actions.is_empty())).await?;
     if decided.changed {
         context.store.save(&decided.plan.documents).await?;
     }
-    // What was minted is in the documents, and of a large fleet it was asked for in megabytes.
+    // The minted values are in the documents now. For a large fleet, the requests use megabytes.
     decided.plan.mint = Vec::new();
     let refused = !decided.seen.refused.is_empty() || decided.machines.values().any(Result::is_err);
     let (effects, mut failures) = execute(context, &decided).await?;
@@ -227,7 +227,7 @@ fn actions(config: &MachineConfig, name: &HypervisorName, seen: &PassObservation
     state.map_or_else(|| Ok(Vec::new()), |state| converge(config, state).map_err(|refusal| refusal.to_string()))
 }
 
-/// Every machine and every cluster at once.
+/// Executes a decision on all machines and clusters concurrently.
 async fn execute(
     context: &PassContext,
     decided: &PassDecision<HasWork>,
@@ -246,18 +246,18 @@ async fn execute(
     Ok((effects, failures))
 }
 
-/// Configs that were made, and of which no machine has begun anything yet: of a large fleet, all of them together take more memory
-/// than all else.
+/// The number of configs that were built and whose first effect has not begun. It bounds memory: the configs of a large fleet use more memory
+/// than everything else.
 const ON_THEIR_WAY: usize = 32;
 
-/// A run of which one effect has not begun yet.
+/// Progress that returns its permit when the first effect begins.
 struct PermitProgress {
     progress: Arc<dyn RunProgress>,
     place: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 impl PermitProgress {
-    /// Waits for a place, which is free again once the first effect begins.
+    /// Waits for a permit. The returned run releases it when its first effect begins.
     async fn begin(places: &Arc<Semaphore>, run: &RunControl) -> RunControl {
         let place = Mutex::new(Arc::clone(places).acquire_owned().await.ok());
         RunControl { stop: run.stop.clone(), progress: Arc::new(Self { progress: run.progress.clone(), place }) }
@@ -275,7 +275,7 @@ impl RunProgress for PermitProgress {
     }
 }
 
-/// Each config is made when it is sent.
+/// Applies the configs of machines that have work. Each config is built when it is sent.
 async fn execute_on_machines(
     context: &PassContext,
     PassDecision { plan, seen, machines, .. }: &PassDecision<HasWork>,
@@ -317,7 +317,7 @@ async fn machine(
     }
 }
 
-/// A rule that the config breaks. Nothing that a machine runs is stopped because a config lacks it.
+/// Returns a rule that the config breaks. This check ensures that a pod is never stopped only because a config lacks it.
 fn violation(
     documents: &Documents,
     name: &HypervisorName,

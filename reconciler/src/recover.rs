@@ -1,4 +1,4 @@
-//! Documents of an older backup, brought to what machines hold. Machines are only asked.
+//! Recovers documents from an older backup and from what the machines hold. Machines are only read.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,10 +16,10 @@ use tokio::time::timeout;
 
 use crate::Machines;
 
-/// How long the config of a machine may take, once the machine answered: it has megabytes at most.
+/// The time limit for reading the config of a machine, after the machine has responded. A config has megabytes at most.
 const CONFIG: Duration = Duration::from_secs(30);
 
-/// Asks every machine what it holds, and decides what follows for the documents. Nothing is saved, and nothing is done on a machine.
+/// Reads what every machine holds, and derives the documents from it. Saves nothing, and changes nothing on a machine.
 pub async fn recover(machines: &dyn Machines, documents: &Documents, now: Timestamp) -> Recovery {
     machines.load_credentials(documents);
     let installation = documents.installation();
@@ -58,7 +58,7 @@ async fn config(machines: &dyn Machines, document: &Hypervisor, installation: &I
     }
 }
 
-/// A machine has the private half of its gateway's key only. The public one follows from it.
+/// Adds the public halves of gateway keys. A machine holds only the private half, from which the public half follows.
 fn complete_gateway_keys(before: &Documents, recovered: &mut Documents) {
     let private = [WIREGUARD, ".key"].concat();
     let key = |documents: &Documents, name: &SecretName| {
@@ -69,7 +69,7 @@ fn complete_gateway_keys(before: &Documents, recovered: &mut Documents) {
         let Some(found) = key(recovered, &name).filter(|found| key(before, &name).as_ref() != Some(found)) else {
             continue;
         };
-        // What is no key was never one of a gateway: it is minted again.
+        // A value that is not a key never belonged to a gateway. The next pass mints it again.
         let Ok(pair) = WireGuardKey::from_base64(&found) else { continue };
         let mut data = SecretData::new();
         pair.write_to(&mut data, WIREGUARD);

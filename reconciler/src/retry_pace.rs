@@ -1,22 +1,22 @@
-//! How fast passes follow each other.
+//! The pauses between passes.
 
 use std::time::Duration;
 
-/// Passes with effects that may follow each other at once: a birth takes six, and a component may end once or twice while
-/// what it needs is not up yet.
+/// The number of passes with effects that may follow each other without a pause. Creating a cluster takes six, and a component may exit once or
+/// twice before its dependencies run.
 const AT_ONCE: i32 = 10;
-/// The time that earns one more of them.
+/// The time after which one more such pass may follow without a pause.
 const EARN: Duration = Duration::from_secs(5);
 /// The pause after the first pass with a failure. Each further one in a row doubles it.
 const RETRY: Duration = Duration::from_secs(1);
 /// The longest pause after failures.
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
-/// Keeps a component that ends again and again, or an effect that fails again and again, from filling a machine with
-/// attempts. Pure: it is told how much time went by.
+/// Limits the rate of passes, so that a component that exits repeatedly, or an effect that fails repeatedly, does not overload a machine. It reads
+/// no clock: the caller provides the elapsed time.
 #[derive(Debug)]
 pub(crate) struct RetryPace {
-    /// Below zero while the pause for the last pass is not over.
+    /// Negative until the pause for the last pass is over.
     left: i32,
     earned: Duration,
     failures: u32,
@@ -27,7 +27,7 @@ impl RetryPace {
         Self { left: AT_ONCE, earned: Duration::ZERO, failures: 0 }
     }
 
-    /// How long the next pass has to wait whatever happens, after one with so many effects and failures.
+    /// Returns the minimum pause before the next pass, after a pass with these numbers of effects and failures.
     pub(crate) fn after(&mut self, effects: usize, failures: usize, elapsed: Duration) -> Duration {
         self.earn(elapsed);
         if failures > 0 {

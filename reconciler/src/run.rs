@@ -1,4 +1,4 @@
-//! Passes until the world is settled.
+//! Runs passes until the documents are settled.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::{Minter, PassContext, PassError, PassOutcome, health, pass, retry_pace::RetryPace};
 
-/// How often a component that is not well is asked again: readiness has no event to wait for.
+/// How often an unhealthy component is probed: readiness causes no event that we could wait for.
 const RECHECK: Duration = Duration::from_millis(100);
-/// How soon a pass follows one without effects, should nothing tell of a change: machines that were out of reach send none.
+/// The time after which a pass follows one without effects if no change was reported: unreachable machines report no changes.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// How far a run goes.
+/// The limits of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct RunLimits {
-    /// One pass only.
+    /// Whether the run ends after one pass.
     pub once: bool,
-    /// When it ends at the latest.
+    /// The time after which the run ends.
     pub timeout: Duration,
 }
 
@@ -26,17 +26,17 @@ pub struct RunLimits {
 pub enum RunOutcome {
     /// There is nothing to do and nothing to wait for.
     Settled,
-    /// One pass was asked for, and there is more to do.
+    /// The run was limited to one pass, and there is more to do.
     Once,
-    /// The time was over before.
+    /// The timeout ended the run.
     TimedOut,
-    /// It was told to stop.
+    /// The run was stopped.
     Stopped,
-    /// A machine takes nothing from these documents: no later pass does better.
+    /// A machine accepts no config from these documents, so that a later pass cannot succeed.
     Refused,
 }
 
-/// Runs passes until the world is settled, the time is over, or it is told to stop. Returns the last pass.
+/// Runs passes until the documents are settled or a limit is reached, or until the run is stopped. Returns the outcome of the last pass.
 pub async fn run(
     context: &PassContext,
     minter: &mut dyn Minter,
@@ -71,8 +71,8 @@ pub async fn run(
     }
 }
 
-/// Waits until another pass makes sense: at once after effects, else when a machine tells of a change, a component that was
-/// not well is, or it is time to look again.
+/// Waits until another pass is useful: at once after effects or failures, or else when a machine reports a change, a component becomes healthy, or
+/// [`LOOK`] is over.
 async fn until_next(context: &PassContext, outcome: &PassOutcome, deadline: Instant) {
     if outcome.effects > 0 || !outcome.failures.is_empty() {
         return;
@@ -80,7 +80,7 @@ async fn until_next(context: &PassContext, outcome: &PassOutcome, deadline: Inst
     let documents = &outcome.plan.documents;
     let machines: Vec<&Hypervisor> = documents.hypervisors.values().map(|machine| &**machine).collect();
     tokio::select! {
-        // In one order, so that a run can be repeated.
+        // A fixed order makes a run repeatable.
         biased;
         () = context.machines.changed(&machines) => {}
         () = health::wait_for_recovery(&*context.components, documents, health::is_not_ready, RECHECK) => {}
@@ -89,7 +89,7 @@ async fn until_next(context: &PassContext, outcome: &PassOutcome, deadline: Inst
     }
 }
 
-/// Waits for a moment, or to be told to stop.
+/// Waits until this time, or until the run is stopped.
 async fn wait_until(context: &PassContext, until: Instant) {
     tokio::select! {
         biased;

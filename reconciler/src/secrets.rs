@@ -1,4 +1,4 @@
-//! What is wrong with the keys and certificates of our Secrets.
+//! Validates the keys and certificates in the Secrets of the documents.
 
 use std::{error::Error, str};
 
@@ -12,13 +12,13 @@ use keelway_planner::{SecretContents, holds};
 const DATA: &str = "data";
 const BACK: &str = "put the Secret back as reconcile wrote it";
 
-/// Every fault of a Secret's values; no value is in any of them.
+/// Returns all faults of a Secret's values. A fault contains no value.
 ///
-/// Dates are none: a certificate of a component that has ended is issued anew by the next pass, and an authority that has ended is told of
-/// on its cluster.
+/// Expiry is no fault: the next pass issues an expired certificate of a component again, and the status of a cluster reports an expired
+/// authority.
 #[must_use]
 pub fn faults(secret: &Secret) -> Vec<Fault> {
-    // What these hold is no key or certificate, and was looked at when they were read.
+    // A pull secret contains no key or certificate, and was validated when it was read.
     if is_pull_secret(secret) {
         return Vec::new();
     }
@@ -48,7 +48,7 @@ fn of_keyring(error: &KeyringError) -> Fault {
     Fault::of_entry(DATA, entry, error_text(error), BACK)
 }
 
-/// An error with its causes, each once: some of other crates tell their cause themselves.
+/// Returns an error with its causes. Some errors of other crates already contain their cause; it is not repeated.
 fn error_text(error: &dyn Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| (*cause).source());
     causes
@@ -62,7 +62,7 @@ fn certificates(data: &SecretData) -> Vec<Fault> {
     names.filter_map(|name| certificate(data, name)).chain(pairs.filter_map(|name| pair(data, name))).collect()
 }
 
-/// The public half is of the private one beside it. Where that is missing both are made anew.
+/// Returns a fault unless the public key belongs to the private key beside it. If the private key is missing, both are minted again.
 fn pair(data: &SecretData, name: &str) -> Option<Fault> {
     let (public_entry, entry) = (format!("{name}.pub"), format!("{name}.key"));
     let key = WireGuardKey::from_base64(data.get(&entry)?);
@@ -73,7 +73,7 @@ fn pair(data: &SecretData, name: &str) -> Option<Fault> {
     }
 }
 
-/// A certificate is read, and is of the key beside it. Where either is missing it is issued anew.
+/// Returns a fault unless the certificate is readable and belongs to the key beside it. If either is missing, it is issued again.
 fn certificate(data: &SecretData, name: &str) -> Option<Fault> {
     let (entry, key_entry) = (format!("{name}.crt"), format!("{name}.key"));
     let fault = |entry: &str, problem: String| {
@@ -150,7 +150,7 @@ mod tests {
         faults(&secret).into_iter().map(|fault| format!("{}: {}", fault.field, fault.problem)).collect()
     }
 
-    /// Takes the entry from another Secret's data.
+    /// Replaces the entry with that of another Secret's data.
     fn mixed(mut data: SecretData, other: &SecretData, entry: &str) -> SecretData {
         data.insert(entry.to_owned(), other[entry].clone());
         data

@@ -1,4 +1,4 @@
-//! What every store does, whatever it keeps documents in, for the tests of each of them.
+//! A test of the contract that every store must fulfil.
 
 #![expect(clippy::unwrap_used, clippy::missing_panics_doc, reason = "it is for tests")]
 
@@ -11,7 +11,7 @@ use keelway_api::{
 
 use crate::Store;
 
-/// As passes leave it.
+/// Documents as passes leave them.
 const WORLD: &str = "\
 apiVersion: keelway.dev/v1alpha1
 kind: Hypervisor
@@ -47,18 +47,18 @@ type: Opaque
 data: {note: bm90ZQ==}
 ";
 
-/// A machine, and a cluster with a component and a key on it, as passes leave them.
+/// Returns a machine, and a cluster with a component and a key on it, as passes leave them.
 #[must_use]
 pub fn world() -> Documents {
     Documents::read(WORLD.as_bytes()).unwrap()
 }
 
-/// All that there is.
+/// Returns all documents of a store.
 pub async fn load(store: &impl Store) -> Documents {
     Documents::clone(&*store.load().await.unwrap())
 }
 
-/// What of documents is the same in every store: spec and status.
+/// Returns the parts of documents that are the same in every store: spec and status, or the data of a Secret.
 #[must_use]
 pub fn comparable_documents(documents: &Documents) -> Vec<(DocumentName, serde_json::Value)> {
     let json = |name: &DocumentName| match documents.get(name).unwrap() {
@@ -71,7 +71,7 @@ pub fn comparable_documents(documents: &Documents) -> Vec<(DocumentName, serde_j
     documents.all_names().map(|name| (name.clone(), json(&name))).collect()
 }
 
-/// Checks that a store, which is empty, has what was saved last, also for who opens it anew. The documents of [`world`] are in it then.
+/// Checks that an empty store returns what was saved last, also after it is opened again. Afterwards it contains the documents of [`world`].
 pub async fn check_store<S: Store>(open: impl Fn() -> S) -> S {
     let store = open();
     assert!(load(&store).await.is_empty());
@@ -101,7 +101,7 @@ pub async fn check_store<S: Store>(open: impl Fn() -> S) -> S {
     store
 }
 
-/// Whoever saved knows what is there, whatever the store makes of its times.
+/// Checks that saves can follow each other without a load in between, even if the store rounds times.
 async fn saves_follow_each_other(store: &impl Store) {
     let mut documents = load(store).await;
     for nanoseconds in [123_456_789, 987_654_321] {

@@ -1,4 +1,4 @@
-//! TLS towards components: TLS 1.2 or newer, always verified.
+//! TLS clients for components: TLS 1.2 or newer, always verified.
 
 use std::{
     collections::BTreeMap,
@@ -10,23 +10,18 @@ use keelway_hypervisor_agent::tls::client_without;
 use keelway_planner::{CertificateReference, REVOCATION_LIST, REVOKED};
 use rustls::ClientConfig;
 
-/// Certificates that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientTlsError {
-    /// A Secret lacks a value.
     #[error("Secret {namespace}/{name} has no {key}", namespace = secret.namespace, name = secret.name)]
     Missing {
-        /// The Secret.
         secret: SecretName,
-        /// The key within it.
         key: String,
     },
-    /// A value cannot be used.
     #[error(transparent)]
     Unusable(#[from] keelway_hypervisor_agent::tls::AgentTlsError),
 }
 
-/// A value of one of our Secrets.
+/// Returns a value of a Secret in the documents.
 pub(crate) fn value<'a>(documents: &'a Documents, secret: &SecretName, key: &str) -> Result<&'a [u8], ClientTlsError> {
     documents
         .secrets
@@ -36,22 +31,21 @@ pub(crate) fn value<'a>(documents: &'a Documents, secret: &SecretName, key: &str
         .ok_or_else(|| ClientTlsError::Missing { secret: secret.clone(), key: key.to_owned() })
 }
 
-/// TLS clients, each made once: many components trust one authority and ask as one client, and whoever is asked again resumes
-/// its session. Those that were asked for longest ago are given up where there are many: each has room for its sessions.
+/// Caches TLS clients. Many components share an authority and a client certificate, and a later probe resumes the TLS session. If there are more
+/// than [`MOST`], the least recently used are dropped, because each holds memory for its sessions.
 #[derive(Default)]
 pub(crate) struct TlsClients(Mutex<ClientCache>);
 
-/// The most clients that are kept.
+/// The most clients in the cache.
 const MOST: usize = 512;
 
 #[derive(Default)]
 struct ClientCache {
     clients: BTreeMap<(SecretName, Option<CertificateReference>), CachedClient>,
-    /// How often one was asked for.
+    /// The number of requests for a client so far.
     asked: u64,
 }
 
-/// A client, and the digest of what it was made of.
 struct CachedClient {
     of: String,
     config: Arc<ClientConfig>,
@@ -68,13 +62,13 @@ impl ClientCache {
 }
 
 impl TlsClients {
-    /// Gives up those of a namespace's authorities, with their sessions.
+    /// Drops the clients of a namespace's authorities, with their sessions.
     pub(crate) fn forget(&self, namespace: &str) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.clients.retain(|(authority, _), _| authority.namespace != namespace);
     }
 
-    /// A client that trusts one authority, and shows a certificate where it has one.
+    /// Returns a client that trusts one authority, and presents a client certificate if there is one.
     pub(crate) fn client(
         &self,
         documents: &Documents,
@@ -90,7 +84,7 @@ impl TlsClients {
             })
             .transpose()?;
         let (certificate, key) = shown.unwrap_or_default();
-        // An authority without such a list has revoked nothing.
+        // An authority without a revocation list has revoked nothing.
         let list = SecretName { namespace: authority.namespace.clone(), name: REVOKED.to_owned() };
         let revoked = value(documents, &list, REVOCATION_LIST).ok();
         let of = sha256_hex(&[trusted, certificate, key, revoked.unwrap_or_default()].concat());

@@ -1,4 +1,4 @@
-//! What people do about the workers of a cluster: in the managed cluster, as the driver, through the cluster's ingresses.
+//! Commands of users for the workers of a cluster. They act in the managed cluster, as the driver, through the cluster's ingresses.
 
 mod eviction;
 mod ingresses;
@@ -16,16 +16,16 @@ use crate::{managed_cluster, tls};
 
 pub use self::{eviction::Eviction, tokens::TokenRecord};
 
-/// How long one request may take.
+/// The time limit for one request.
 const REQUEST: Duration = Duration::from_secs(20);
 
-/// Something could not be done about the workers of a cluster.
+/// The error of a command for workers.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkersError {
-    /// The cluster was never reconciled.
+    /// The cluster has no id yet, because it was never reconciled.
     #[error("the cluster was not made yet")]
     NotMade,
-    /// No ingress could be reached.
+    /// The cluster has no ingress with a public address.
     #[error("the cluster has no ingress")]
     NoIngress,
     /// A Secret of the cluster cannot be used.
@@ -34,28 +34,28 @@ pub enum WorkersError {
     /// The cluster's authority cannot be read.
     #[error("the cluster's authority cannot be read")]
     Authority(#[source] CertificateError),
-    /// The API did not do it.
+    /// The API refused the request, or could not be reached.
     #[error("could not {what}")]
     Api {
-        /// What was to be done.
+        /// The operation, as it follows "could not".
         what: &'static str,
-        /// Why not.
+        /// The cause.
         #[source]
         cause: Box<kube::Error>,
     },
-    /// The API did not answer in time.
+    /// The API did not respond in time.
     #[error("could not {what}: the API did not answer within {} s", REQUEST.as_secs())]
     TimedOut {
-        /// What was to be done.
+        /// The operation, as it follows "could not".
         what: &'static str,
     },
-    /// There is no such token.
+    /// The token does not exist.
     #[error("there is no join token {0}")]
     NoToken(String),
-    /// There is no such worker, and there was none.
+    /// The worker does not exist, and was not evicted before.
     #[error("there is no worker {0}: neither a Node nor a WireGuardPeer has that name")]
     NoWorker(String),
-    /// The cluster knows nothing of workers.
+    /// The cluster has no CustomResourceDefinitions for workers yet.
     #[error("the cluster has no kinds for workers yet: `keelway reconcile`, and see that its cluster-controller runs")]
     NoKinds,
 }
@@ -66,7 +66,7 @@ pub struct ClusterWorkers {
 }
 
 impl ClusterWorkers {
-    /// Those of this cluster. Nothing is asked yet.
+    /// Returns access to the workers of this cluster. Does not connect.
     pub fn of(documents: &Documents, cluster: &Cluster) -> Result<Self, WorkersError> {
         let id = cluster.id().ok_or(WorkersError::NotMade)?;
         let addresses = reachable(documents, id)?;
@@ -92,17 +92,17 @@ impl ClusterWorkers {
     }
 }
 
-/// Where workers find a cluster, and the authorities by which they know it.
+/// What a worker needs to find and verify a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinInformation {
-    /// Its ingresses.
+    /// The addresses of the cluster's ingresses.
     pub endpoints: Vec<SocketAddr>,
-    /// Its authorities: the active one, the next and the previous.
+    /// The authorities of the cluster: the active, the next and the previous one.
     pub authorities: Vec<AuthorityHash>,
 }
 
 impl JoinInformation {
-    /// As the documents tell.
+    /// Reads the information from the documents.
     pub fn of(documents: &Documents, cluster: &Cluster) -> Result<Self, WorkersError> {
         let id = cluster.id().ok_or(WorkersError::NotMade)?;
         let endpoints = reachable(documents, id)?;
@@ -120,7 +120,7 @@ fn reachable(documents: &Documents, id: &ClusterId) -> Result<Vec<SocketAddr>, W
 }
 
 impl WorkersError {
-    /// The code that the API said, where it did.
+    /// Returns the HTTP status of the API's error, if the API responded.
     fn code(&self) -> Option<u16> {
         let Self::Api { cause, .. } = self else { return None };
         let kube::Error::Api(status) = &**cause else { return None };

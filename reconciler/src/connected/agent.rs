@@ -1,4 +1,4 @@
-//! A machine that has an agent, behind its socket or on a network: the agent does what there is to do, and goes on when nobody listens.
+//! A machine with an agent, reached through its socket or on a network. The agent applies its config, and continues without a driver.
 
 use std::{
     io,
@@ -31,16 +31,16 @@ use tonic::transport::Channel;
 use super::{LOOK, UnseenMachine};
 use crate::{AgentCertification, ApplyOutcome, RunControl};
 
-/// An agent's watch answers at once.
+/// The time limit for opening a watch. An agent responds to it at once.
 const WATCH: Duration = Duration::from_secs(5);
 
 pub(super) struct ConnectedAgent {
     client: HypervisorAgentClient,
-    /// The newest revision that was told since the last look; 0 for none.
+    /// The newest revision that the watch reported since the last observation; 0 if none.
     told: Arc<AtomicU64>,
-    /// What time it was on the machine when it told that last, and when that was.
+    /// The machine's time in its last report, and when that report arrived here.
     clock: Mutex<Option<(Timestamp, Instant)>>,
-    /// The machine's root and network, where they are on this one. Else the agent is asked for what they are needed for.
+    /// Access to the machine's root and network, if the agent runs on this host. Otherwise the agent writes and dials on request.
     access: Option<MachineAccess>,
 }
 
@@ -64,10 +64,10 @@ impl ConnectedAgent {
         }
     }
 
-    /// Tells of each new revision of the machine's state, until the agent ends.
+    /// Notifies `changed` about each new revision of the machine's state, and once when the agent ends the stream.
     pub(super) async fn listen(&self, changed: Arc<Notify>) -> Result<JoinHandle<()>, String> {
         let mut revisions = self.client.watch(WATCH).await.map_err(|error| chain_text(&error))?;
-        // The first one is that of now.
+        // The first revision is the current one.
         revisions.next().await;
         let told = Arc::clone(&self.told);
         Ok(tokio::spawn(async move {
@@ -79,7 +79,7 @@ impl ConnectedAgent {
         }))
     }
 
-    /// Who told of a change need not look again at what was seen then.
+    /// Returns the state of the machine. The agent need not observe again if it already observed the revision that the watch reported.
     pub(super) async fn observe(&self) -> Result<MachineState, UnseenMachine> {
         let told = self.told.swap(0, Ordering::Relaxed);
         let (state, time) = self.client.state_with_clock(told, LOOK).await.map_err(|error| {
@@ -96,7 +96,7 @@ impl ConnectedAgent {
         Ok(state)
     }
 
-    /// What time it is on the machine.
+    /// Returns the current time of the machine's clock, extrapolated from its last report.
     pub(super) fn time(&self) -> Option<Timestamp> {
         let (time, told) = (*self.clock.lock().unwrap_or_else(PoisonError::into_inner))?;
         time.checked_add(told.elapsed()).ok()
@@ -131,7 +131,7 @@ impl ConnectedAgent {
         }
     }
 
-    /// The agent reads its owner's record with each config that it takes.
+    /// Writes the record of the owner. The agent reads this record with each config that it receives.
     pub(super) async fn adopt(&self, installation: &InstallationId) -> ApplyOutcome {
         let written = match &self.access {
             Some(access) => access.write_owner(installation).await.map_err(|error| chain_text(&error)),
@@ -143,14 +143,14 @@ impl ConnectedAgent {
         }
     }
 
-    /// Gives it another certificate, for a key that it makes.
+    /// Issues a new certificate to the agent, for a new key that the agent makes.
     pub(super) async fn renew(&self, certifying: &AgentCertification<'_>) -> Result<(), String> {
         let request = self.client.request_certificate(LOOK).await.map_err(|error| chain_text(&error))?;
         let GrantedIdentity { certificate, trust } = certifying.grant(&request)?;
         self.client.give_identity(Some(certificate), trust, LOOK).await.map_err(|error| chain_text(&error))
     }
 
-    /// Tells it whom to trust.
+    /// Sends the agent the authorities and the revocation list of its driver.
     pub(super) async fn trust(&self, certifying: &AgentCertification<'_>) -> Result<(), String> {
         self.client.give_identity(None, certifying.trust()?, LOOK).await.map_err(|error| chain_text(&error))
     }

@@ -1,5 +1,5 @@
-//! A machine without an agent, its runtime behind a proxy on a network: this process does what an agent would, and a helper on
-//! the machine what is to be done beside the runtime.
+//! A machine without an agent, whose runtime is reached through a proxy on a network. This process executes the actions that an agent would,
+//! and a helper on the machine reads and writes files.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,9 +37,9 @@ use tokio::{
 use super::{UnseenMachine, network::bare_runtime};
 use crate::{AgentRouteError, ApplyOutcome, RunControl};
 
-/// How long a machine may take that has no helper yet: its image comes first.
+/// The time limit for a machine that has no helper yet: the machine first fetches the image of the helper.
 pub(super) const FIRST: Duration = Duration::from_secs(300);
-/// How often the runtime is asked what it has, while a change is waited for: its own events are for who is next to it.
+/// How often the runtime is polled for changes. Its event stream needs a connection on the machine itself.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) fn timeout_text() -> String {
@@ -50,7 +50,7 @@ pub(super) struct AgentlessMachine {
     runtime: CriRuntime,
     helper: Helper,
     archives: PathBuf,
-    /// Whether the machine held nothing when it was looked at last.
+    /// Whether the machine held nothing at the last observation.
     empty: AtomicBool,
 }
 
@@ -60,7 +60,7 @@ impl AgentlessMachine {
         identity: HelperIdentity,
         archives: PathBuf,
     ) -> Result<Self, String> {
-        // A proxy that is not there is told of before anything else.
+        // An unreachable proxy is reported before any other problem.
         runtime.version().await.map_err(|error| chain_text(&error))?;
         let helper = Helper::start(&runtime, &archives, identity).await.map_err(|error| chain_text(&error))?;
         Ok(Self { runtime, helper, archives, empty: AtomicBool::new(false) })
@@ -70,7 +70,7 @@ impl AgentlessMachine {
         Machine::new(helper, self.runtime.clone(), Some(self.archives.clone()))
     }
 
-    /// Tells of changes of what the runtime has, until it does not answer.
+    /// Notifies `changed` when the runtime's sandboxes or containers change, and once when the runtime stops responding.
     pub(super) fn listen(&self, changed: Arc<Notify>) -> JoinHandle<()> {
         let runtime = self.runtime.clone();
         tokio::spawn(async move {
@@ -130,7 +130,7 @@ impl AgentlessMachine {
         let report = self.machine(helper).execute(actions, &run.stop, &tell).await;
         let failed = report.failed.iter().map(|failure| format!("{}: {}", failure.action, failure.error));
         let mut failures: Vec<String> = failed.collect();
-        // Nobody else's helper is obeyed from now on.
+        // After the owner changed, helpers of other installations are removed.
         if takes && failures.is_empty() {
             failures.extend(self.helper.end_others().await.err().map(|error| chain_text(&error)));
         }
@@ -151,7 +151,7 @@ impl AgentlessMachine {
         self.helper.get(question).await
     }
 
-    /// A helper on a machine that holds nothing is taken away.
+    /// Removes the helper if the machine holds nothing.
     pub(super) async fn remove_idle_helper(&self) {
         if !self.empty.load(Ordering::Relaxed) {
             return;
@@ -162,7 +162,7 @@ impl AgentlessMachine {
     }
 }
 
-/// What the runtime has, by id.
+/// Returns the ids and states of all sandboxes and containers.
 async fn states(runtime: &CriRuntime) -> Result<BTreeSet<String>, keelway_cri::CriError> {
     let everything = BTreeMap::new();
     let sandboxes = runtime.list_pod_sandboxes(&everything).await?;
@@ -171,8 +171,8 @@ async fn states(runtime: &CriRuntime) -> Result<BTreeSet<String>, keelway_cri::C
     Ok(containers.into_iter().map(|found| format!("{} {:?}", found.id, found.state)).chain(sandboxes).collect())
 }
 
-/// Components are dialled from here: this process has to have a way to the machine's addresses. What listens on loopback there is asked
-/// by the helper.
+/// Connects to a component from this host, which needs a route to the machine's addresses. The helper queries components that listen on the
+/// machine's loopback address.
 pub(super) async fn dial(address: SocketAddr, patience: Duration) -> io::Result<MachineConnection> {
     let connected = timeout(patience, TcpStream::connect(address)).await;
     let stream = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
@@ -180,18 +180,18 @@ pub(super) async fn dial(address: SocketAddr, patience: Duration) -> io::Result<
     Ok(stream.into())
 }
 
-/// Why a machine without an agent is not looked into.
+/// Why a machine without an agent cannot be inspected.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentlessError {
-    /// There is no way to it.
+    /// The machine cannot be reached.
     #[error(transparent)]
     Network(#[from] AgentRouteError),
-    /// Its helper does not come up.
+    /// The helper does not start.
     #[error(transparent)]
     Helper(#[from] HelperError),
 }
 
-/// A machine without an agent, to be looked into by people.
+/// Connects to a machine without an agent, so that a user can inspect it.
 pub async fn reach_bare(
     documents: &Documents,
     machine: &Hypervisor,

@@ -1,4 +1,4 @@
-//! Agents on a network are given who they are there.
+//! Enrolls agents on a network, and renews their certificates and trust.
 
 use keelway_api::Hypervisor;
 use keelway_hypervisor_agent::{enrollment::enroll, report::chain_text};
@@ -15,7 +15,7 @@ pub(super) async fn certify(
 ) -> ApplyOutcome {
     let certified = match certifying.order() {
         AgentOrder::Enroll(_) => {
-            // It is waited for by the pass.
+            // An agent that does not listen yet is no failure: the pass waits for it.
             let Ok(way) = machines.introduction.way(machine) else { return ApplyOutcome::default() };
             let Ok(stream) = way.connection().await else { return ApplyOutcome::default() };
             begins(certifying, run);

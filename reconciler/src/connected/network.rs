@@ -1,4 +1,4 @@
-//! The way to machines on a network, and as whom they are spoken with.
+//! Routes to machines on a network, and the credentials for them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,43 +26,43 @@ use tonic::transport::Channel;
 
 use crate::tls::{ClientTlsError, TlsClients};
 
-/// Why there is no way to a machine's agent.
+/// Why a machine's agent or proxy cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentRouteError {
-    /// It takes no strangers.
+    /// The documents contain no client certificate of the driver yet, and agents accept only known clients.
     #[error("there is no certificate yet to show to its agent: the next `keelway reconcile` makes it")]
     Nobody,
-    /// The certificate, or the authority, cannot be used.
+    /// The driver's certificate, or the authority, cannot be used.
     #[error("the certificate of the driver cannot be used")]
     Unusable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The Secret with which its proxy is spoken with cannot be used.
+    /// The Secret with the credentials for the machine's proxy cannot be used.
     #[error("Secret {secret} cannot be used")]
     Secret {
         /// Namespace and name.
         secret: String,
-        /// Why. No line of it is quoted.
+        /// The cause. It contains no value of the Secret.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The document names no machine on a network.
+    /// The document of the machine has no usable network address.
     #[error("its document does not say where its agent listens")]
     Nowhere,
-    /// The document names a machine to go through that is none.
+    /// The document names an agent to connect through that has no address of its own.
     #[error("it is reached through {0}, whose document does not say how that is reached itself")]
     Via(String),
 }
 
-/// The way to the agent of a machine on a network, as the driver of the documents. Nothing is dialled yet.
+/// Returns the route to a machine's agent, with the credentials of the documents' driver. Does not connect.
 pub fn agent_way(documents: &Documents, machine: &Hypervisor) -> Result<DialTarget, AgentRouteError> {
     way(machine, &DirectAgents::of(documents), &driver(&TlsClients::default(), documents)?)
 }
 
-/// The same for calls alone.
+/// Returns a channel to a machine's agent, for calls only. Does not connect.
 pub fn agent_channel(documents: &Documents, machine: &Hypervisor) -> Result<Channel, AgentRouteError> {
     Ok(agent_way(documents, machine)?.channel())
 }
 
-/// Agents that others are reached through: where each is on its own socket or on a network.
+/// Agents that can forward connections to others, each with its socket or network address.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct DirectAgents(BTreeMap<HypervisorName, DirectEndpoint>);
 
@@ -85,13 +85,13 @@ impl DirectAgents {
         Self(machines.filter_map(|(name, machine)| Some((name.clone(), place(machine)?))).collect())
     }
 
-    /// Those that are elsewhere than before, or no longer there.
+    /// Returns the agents that have another address than before, or none.
     fn moved_since(&self, before: &Self) -> BTreeSet<HypervisorName> {
         before.0.iter().filter(|(name, place)| self.0.get(*name) != Some(place)).map(|(name, _)| name.clone()).collect()
     }
 }
 
-/// As whom the driver of the documents is known to agents.
+/// Returns the TLS client with which the driver of the documents authenticates to agents.
 fn driver(clients: &TlsClients, documents: &Documents) -> Result<Arc<ClientConfig>, AgentRouteError> {
     let id = documents.installation().ok_or(AgentRouteError::Nobody)?;
     let found = clients.client(documents, &installation_authority(id), Some(&installation_driver(id)));
@@ -101,7 +101,7 @@ fn driver(clients: &TlsClients, documents: &Documents) -> Result<Arc<ClientConfi
     })
 }
 
-/// The runtime of a machine without an agent behind its proxy, and whose helper it gets. Nothing is dialled yet.
+/// Returns the runtime of a machine without an agent, and the identity of its helper. Does not connect.
 pub(super) fn bare_runtime(
     documents: &Documents,
     machine: &Hypervisor,
@@ -143,8 +143,8 @@ fn way(machine: &Hypervisor, direct: &DirectAgents, driver: &Arc<ClientConfig>) 
     way.map_err(|_| AgentRouteError::Nowhere)
 }
 
-/// The agent that others are reached through. Each machine has a connection to it of its own: one that does not read holds up no
-/// other one.
+/// Returns the client of the agent that forwards connections. Each machine has its own connection to that agent, so that a machine that does
+/// not read delays no other machine.
 fn client(
     via: &str,
     direct: &DirectAgents,
@@ -161,26 +161,26 @@ fn client(
     }
 }
 
-/// What is other than it was, so that connections are worth nothing any more.
+/// What changed in the documents that existing connections depend on.
 pub(super) struct CredentialChanges {
-    /// As whom agents are spoken with.
+    /// The driver's credentials changed.
     driver: bool,
-    /// Agents that others are reached through, and that are elsewhere.
+    /// Agents that forward connections and whose address changed.
     direct: BTreeSet<HypervisorName>,
-    /// Whose proxies are spoken with.
+    /// The installation changed. It is part of the identity of helpers.
     installation: bool,
-    /// What proxies are spoken with by.
+    /// Secrets with credentials for proxies that changed.
     given: BTreeSet<SecretName>,
 }
 
 impl CredentialChanges {
-    /// Whether a connection to an agent is as good as before. Where the agent itself is, is part of its place.
+    /// Returns whether a connection to an agent is still valid. The agent's own address is part of the connection's key.
     pub(super) fn is_agent_connection_valid(&self, via: Option<&str>) -> bool {
         let moved = |via: &str| self.direct.iter().any(|name| name.as_str() == via);
         !self.driver && !via.is_some_and(moved)
     }
 
-    /// Whether a connection to a proxy is as good as before.
+    /// Returns whether a connection to a proxy is still valid.
     pub(super) fn is_proxy_connection_valid(&self, secret: &SecretReference) -> bool {
         let SecretReference { namespace, name } = secret;
         let is_it = |changed: &SecretName| changed.namespace == *namespace && changed.name == *name;
@@ -188,7 +188,7 @@ impl CredentialChanges {
     }
 }
 
-/// What was learnt last.
+/// The credentials of the last documents.
 #[derive(Default)]
 pub(super) struct MachineCredentials {
     clients: TlsClients,
@@ -199,17 +199,17 @@ pub(super) struct MachineCredentials {
 struct LearntCredentials {
     driver: Option<Result<Arc<ClientConfig>, String>>,
     direct: DirectAgents,
-    /// What proxies are spoken with by is in the documents themselves.
+    /// The Secrets with the credentials for proxies, and the machines that name them.
     documents: Documents,
 }
 
 impl MachineCredentials {
-    /// Learns as whom machines are spoken with, and through which agents others are. Returns what of that changed.
+    /// Loads credentials and forwarding agents from the documents. Returns what changed.
     pub(super) fn update(&self, documents: &Documents) -> CredentialChanges {
         let found = driver(&self.clients, documents).map_err(|error| chain_text(&error));
         let direct = DirectAgents::of(documents);
         let mut held = self.held();
-        // A client is made once of the same certificates.
+        // `driver` returns the same client as long as its certificates stay the same.
         let same = matches!((&held.driver, &found), (Some(Ok(known)), Ok(now)) if Arc::ptr_eq(known, now));
         let moved = direct.moved_since(&held.direct);
         held.driver = Some(found);
@@ -218,12 +218,12 @@ impl MachineCredentials {
         CredentialChanges { driver: !same, direct: moved, installation, given }
     }
 
-    /// The runtime of a machine without an agent, and whose helper it gets.
+    /// Returns the runtime of a machine without an agent, and the identity of its helper.
     pub(super) fn runtime(&self, machine: &Hypervisor) -> Result<(CriRuntime, HelperIdentity), String> {
         bare_runtime(&self.held().documents, machine).map_err(|error| chain_text(&error))
     }
 
-    /// The way to a machine's agent.
+    /// Returns the route to a machine's agent.
     pub(super) fn way(&self, machine: &Hypervisor) -> Result<DialTarget, String> {
         let nobody = || Err(chain_text(&AgentRouteError::Nobody));
         let held = self.held();
@@ -237,7 +237,7 @@ impl MachineCredentials {
 }
 
 impl LearntCredentials {
-    /// Returns whether there is another installation, and Secrets that are others, of which proxies are shown something.
+    /// Returns whether the installation changed, and the Secrets that changed.
     fn remember(&mut self, documents: &Documents) -> (bool, BTreeSet<SecretName>) {
         let held = &mut self.documents;
         let is_other = held.installation() != documents.installation();
@@ -274,7 +274,7 @@ stringData: {values}
         Documents::read(text.as_bytes()).unwrap()
     }
 
-    /// Agents at these addresses.
+    /// Returns documents with agents at these addresses.
     fn agents(addresses: &[&str]) -> Documents {
         let machine = |(number, address): (usize, &&str)| {
             format!(

@@ -1,4 +1,4 @@
-//! A machine behind its runtime's own socket: this process does what an agent would.
+//! A machine that is reached through its runtime's socket on this host. This process executes the actions that an agent would.
 
 use std::{io, net::SocketAddr, path::Path, path::PathBuf, sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ impl ConnectedRuntime {
         machine.map(Self).map_err(|error| chain_text(&error))
     }
 
-    /// Tells of the runtime's events, until they break off.
+    /// Notifies `changed` about each event of the runtime, and once when the stream of events ends.
     pub(super) fn listen(&self, changed: Arc<Notify>) -> JoinHandle<()> {
         let mut events = self.0.runtime().events();
         tokio::spawn(async move {

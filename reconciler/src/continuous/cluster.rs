@@ -1,4 +1,4 @@
-//! The passes of one cluster.
+//! The task of one cluster.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,97 +37,97 @@ use crate::{
     retry_pace::RetryPace,
 };
 
-/// How long who places components waits at the start for machines that nobody looked at yet.
+/// How long the first pass of a cluster waits for the first observation of machines on which the cluster has no components.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
-/// The same for those that it relies on: longer than a look at a machine that does not answer.
+/// The same for the machines of its own components. It is longer than the time limit of an observation.
 const OWN_LOOKS: Duration = Duration::from_secs(12);
 
-/// How long what people are told waits for machines to hear of what they are to do. One that is at work hears of it later.
+/// How long a save of conditions waits for machines to read their desired pods first. A machine that is busy reads them later.
 const HEARING: Duration = Duration::from_millis(10);
-/// How long words wait that tell the same truths as those that were written a moment ago: while a cluster is made they change with each
-/// step, and a store is asked for each of them. So long they are behind what others wait to have saved, too.
+/// How long changes of condition texts wait after a save. While a cluster is created, texts change with each step, and each save is a request to
+/// the store. Texts also wait while other tasks have something to save.
 const WORDS: Duration = Duration::from_secs(5);
-/// The longest that words wait.
+/// The longest that condition texts wait.
 const LONGEST_WORDS: Duration = Duration::from_secs(30);
 
-/// The documents of one cluster, and what was seen when they were as they are.
+/// The documents of one cluster, and the observations at the same moment.
 struct ClusterSnapshot {
     loaded: Documents,
     seen: Map<HypervisorName, ObservedValue<MachineState>>,
 }
 
 impl ClusterSnapshot {
-    /// None: there is no such cluster.
+    /// Returns none if the cluster does not exist.
     fn of(state: &ReconcilerState, name: &ClusterRef) -> Option<Self> {
         state.documents.clusters.get(name)?;
         Some(Self { loaded: state.documents_of(name), seen: state.seen_of(name) })
     }
 }
 
-/// When a cluster is to be looked at although nobody tells of a change.
+/// When the next pass of a cluster begins if no change is reported.
 enum NextPass {
-    /// It waits for something.
+    /// The cluster waits for something, so its machines are observed again at this time.
     Look(Instant),
-    /// It is settled.
+    /// The cluster is settled until this date.
     Date(Option<Timestamp>),
 }
 
-/// What came of a pass.
+/// The result of a pass.
 struct ClusterPass {
     outcome: PassOutcome,
     /// Whether documents were saved.
     wrote: bool,
-    /// Whether there are words to be saved later.
+    /// Whether condition texts remain to be saved later.
     says_more: bool,
     known: ObservationCache,
     read: certificates::CertificateSnapshot,
 }
 
-/// How a pass is made.
+/// The mode of a pass.
 #[derive(Default)]
 struct PassMode {
-    /// Words that change nothing may wait: they did not wait for long yet.
+    /// Whether changes of condition texts may be saved later: they have not waited for [`LONGEST_WORDS`] yet.
     may_say_later: bool,
-    /// They do so even if nobody waits to have something saved, as there were others a moment ago.
+    /// Whether the task saved a moment ago. If so, texts wait even if no other task has something to save.
     said_lately: bool,
-    /// Known since all was settled.
+    /// What was observed when the cluster was settled last.
     known: ObservationCache,
-    /// What the pass before has read.
+    /// The certificates that the previous pass read.
     read: certificates::CertificateSnapshot,
 }
 
-/// What a change need not wait for to be asked for again. The next pass asks.
+/// Observations that a change can use again instead of new requests. The pass after it sends the requests.
 #[derive(Default)]
 struct ObservationCache {
-    /// What the clusters' own APIs told.
+    /// The bindings that the API servers of clusters reported.
     bindings: BTreeMap<ClusterId, ObservedValue<String>>,
-    /// Components that were asked, or vouched for, and are well: who changes only what others do not rely on need not ask them. None where that
-    /// was relied on.
+    /// Components that were healthy. A change of components that no other component needs does not probe these. Empty after a pass that relied on
+    /// this cache.
     well: BTreeSet<PodName>,
 }
 
-/// What came of a pass that relies on components that it did not ask.
+/// The result of a pass that relies on cached health.
 enum CachedPassOutcome {
-    /// It could.
+    /// The pass was carried out.
     Passed(Box<ClusterPass>),
-    /// Nothing: what is to be changed needs to know of them.
+    /// Nothing was done: the change depends on components that must be probed.
     TooMuch,
-    /// Nothing: there is no such cluster any more, or somebody changed it meanwhile.
+    /// Nothing was done: the cluster was removed, or its documents changed during the pass.
     Stale,
 }
 
 impl InstallationReconciler<'_> {
-    /// Passes until the cluster is gone.
+    /// Passes over the cluster until it is removed.
     pub(super) async fn cluster(&self, name: &ClusterRef) {
         let task = Task::Cluster(name.clone());
         let mut pace = RetryPace::new();
         let mut look = LOOK;
         let mut last = Instant::now();
         let mut number = 0_u64;
-        // When this task wrote last, and since when it has words to say.
+        // When this task saved last, and since when it has texts to save.
         let (mut wrote, mut unsaid): (Option<Instant>, Option<Instant>) = (None, None);
         let (mut asked, mut read) = (ObservationCache::default(), certificates::CertificateSnapshot::default());
-        // What the last pass knew, and since when that is all.
+        // The documents of the last pass if its cluster is not settled or not healthy, and when they last changed.
         let (mut known, mut since) = (Documents::default(), Instant::now());
         Box::pin(self.first_looks(name)).await;
         loop {
@@ -142,7 +142,7 @@ impl InstallationReconciler<'_> {
                 known: std::mem::take(&mut asked),
                 read: std::mem::take(&mut read),
             };
-            // A cluster is at rest most of the time, and a pass takes much room.
+            // The future of a pass is large, and most clusters are idle: we allocate it only while it runs.
             let passed = Box::pin(self.pass_cluster(name, manner).instrument(span.clone())).await;
             let took = began.elapsed();
             let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
@@ -167,7 +167,7 @@ impl InstallationReconciler<'_> {
             let says_more = passed.as_ref().is_some_and(|passed| passed.says_more);
             unsaid = unsaid.or(Some(last)).filter(|_| says_more);
             let outcome = passed.map(|passed| {
-                // What is read takes room, and the next pass is far off where all is settled.
+                // Certificates in memory are useful only if the next pass follows soon. After a settled pass it does not.
                 if passed.outcome.settled {
                     asked = passed.known;
                 } else {
@@ -185,7 +185,7 @@ impl InstallationReconciler<'_> {
                 }
                 let next = settled.map_or(NextPass::Look(last + look), |outcome| NextPass::Date(outcome.plan.due));
                 let again = self.again(&task, name, next);
-                // Where all is settled and well nothing is to get better.
+                // If the cluster is settled and healthy, there is no recovery to wait for.
                 let open =
                     outcome.filter(|outcome| !outcome.settled || health::is_any_unhealthy(&outcome.plan.documents));
                 let now = open.map(|outcome| outcome.plan.documents).unwrap_or_default();
@@ -207,13 +207,13 @@ impl InstallationReconciler<'_> {
         }
     }
 
-    /// Returns when a component is well that was not. All were asked a moment ago.
+    /// Returns when an unhealthy component becomes healthy. The pass probed all components a moment ago, so the first probe waits.
     async fn wait_for_recovery(&self, known: &Documents, pause: Duration) {
         sleep(pause).await;
         health::wait_for_recovery(&*self.context.components, known, health::is_unhealthy, pause).await;
     }
 
-    /// Waits until the cluster is to be looked at although nobody tells of a change: where it is settled, until a date.
+    /// Waits until the next pass is due although no change was reported. For a settled cluster that is a date.
     async fn again(&self, task: &Task, name: &ClusterRef, next: NextPass) {
         match next {
             NextPass::Look(at) => {
@@ -234,7 +234,7 @@ impl InstallationReconciler<'_> {
         Some(self.state().clusters.get(name)?.wake.clone())
     }
 
-    /// What is on machines that nobody looked at yet is not known: nothing is decided on it.
+    /// Waits for the first observations. What a machine holds is unknown before that, and decisions must not assume that it holds nothing.
     async fn first_looks(&self, name: &ClusterRef) {
         let own = self.state().machines_of(name);
         let looked = |machine: HypervisorName| async move {
@@ -253,7 +253,7 @@ impl InstallationReconciler<'_> {
         let _ = timeout(FIRST_LOOK, join_all(others.into_iter().map(looked))).await;
     }
 
-    /// Machines tell of most changes. Of those that no event tells of they are asked.
+    /// Wakes the machines of the cluster, so that changes are found that no event reports.
     fn look_again(&self, name: &ClusterRef) {
         let state = self.state();
         for machine in state.machines_of(name).iter().filter_map(|name| state.machines.get(name)) {
@@ -261,7 +261,7 @@ impl InstallationReconciler<'_> {
         }
     }
 
-    /// One pass. None: there is no such cluster any more, or somebody changed it meanwhile, of which this task is told.
+    /// One pass. Returns none if the cluster was removed or its documents changed meanwhile; in the second case its task is woken.
     async fn pass_cluster(&self, name: &ClusterRef, manner: PassMode) -> Result<Option<ClusterPass>, PassError> {
         let passed = match self.pass_relying(name, &manner, &manner.known.well).await? {
             CachedPassOutcome::TooMuch => self.pass_relying(name, &manner, &BTreeSet::new()).await?,
@@ -273,7 +273,7 @@ impl InstallationReconciler<'_> {
         }
     }
 
-    /// The same, for which these components are well: they are not asked.
+    /// One pass that counts these components as healthy and does not probe them.
     async fn pass_relying(
         &self,
         name: &ClusterRef,
@@ -302,7 +302,7 @@ impl InstallationReconciler<'_> {
             wants = None;
         }
         if wrote && changes_only_conditions(&loaded, &saved) {
-            // What machines write down of it goes first.
+            // Machines record the term and generation of their new configs before the conditions are saved.
             let _ = timeout(HEARING, join_all(self.publish_desired_pods(name, &loaded, &plan, wants.take()))).await;
         }
         if !self.saved_part(staged, &loaded, &saved).await? {
@@ -318,7 +318,7 @@ impl InstallationReconciler<'_> {
         Ok(CachedPassOutcome::Passed(Box::new(ClusterPass { outcome, wrote, says_more, known, read })))
     }
 
-    /// Tells machines what the cluster wants of them. Returns what ends when they have heard of it.
+    /// Publishes the cluster's desired pods to its machines. Each returned future ends when one machine has read them.
     fn publish_desired_pods(
         &self,
         name: &ClusterRef,
@@ -331,8 +331,9 @@ impl InstallationReconciler<'_> {
         self.state().set_desired_pods(name, (plan.documents.clone(), &left), wants)
     }
 
-    /// Where a cluster has told nothing yet and cannot have its pass, it wants what its documents have already: nobody else on its machines
-    /// waits for it. What cannot be made from them may only lack a key that the pass would mint, so nothing of it goes.
+    /// Publishes the desired pods of the saved documents if the pass of a cluster fails and the cluster has published none yet, so that other
+    /// clusters on its machines need not wait for it. A pod that cannot be built from the documents may only lack a key that the pass would mint, so
+    /// nothing of the cluster is removed.
     fn publish_from_saved(&self, name: &ClusterRef) {
         let Some(view) = self.view(name).filter(|_| !self.has_told(name)) else { return };
         let mut seen = PassObservation { machines: view.seen, ..PassObservation::default() };
@@ -345,12 +346,12 @@ impl InstallationReconciler<'_> {
         }
     }
 
-    /// Whether machines know what a cluster wants of them.
+    /// Returns whether the cluster has published its desired pods.
     fn has_told(&self, name: &ClusterRef) -> bool {
         self.state().clusters.get(name).is_none_or(|cluster| !cluster.desired.is_empty())
     }
 
-    /// What the cluster's own API is to be told, and what came of the pass.
+    /// Applies bindings in the managed clusters, and returns the outcome of the pass.
     async fn finish(&self, plan: Plan) -> PassOutcome {
         let bound = join_all(plan.bindings.iter().map(|id| bind(self.context, &plan.documents, id))).await;
         let effects = bound.iter().map(|(done, _)| done).sum();
@@ -359,12 +360,12 @@ impl InstallationReconciler<'_> {
         PassOutcome { plan, effects, failures, refused: false, settled }
     }
 
-    /// Documents and what was seen are of one moment: a config is written down before a machine tells that it took it.
+    /// Returns documents and observations of the same moment: a config's term and generation are recorded before a machine reports them.
     fn view(&self, name: &ClusterRef) -> Option<ClusterSnapshot> {
         ClusterSnapshot::of(&self.state(), name)
     }
 
-    /// The same for a pass: what its task was woken for until now is in it.
+    /// Returns [`Self::view`] for a pass. The pass includes all changes until now, so their wake-up is consumed.
     fn newest_view(&self, name: &ClusterRef) -> Option<ClusterSnapshot> {
         let mut state = self.state();
         let _ = state.clusters.get(name)?.wake.notified().now_or_never();
@@ -372,12 +373,12 @@ impl InstallationReconciler<'_> {
         ClusterSnapshot::of(&state, name)
     }
 
-    /// Saves what a plan changed of a part, unless somebody else changed that meanwhile. Returns whether that is what there is now.
+    /// Saves what a plan changed of its part. Returns false if the documents that the plan is based on have changed.
     pub(super) async fn save_part(&self, before: &Documents, after: &Documents) -> Result<bool, PassError> {
         self.saved_part(self.stage_part(before, after), before, after).await
     }
 
-    /// Waits until it is saved.
+    /// Waits until the part is saved.
     async fn saved_part(&self, part: StagedPart, before: &Documents, after: &Documents) -> Result<bool, PassError> {
         let staged = match part {
             StagedPart::Same => return Ok(true),
@@ -391,19 +392,19 @@ impl InstallationReconciler<'_> {
         Ok(saved)
     }
 
-    /// Whether what was decided on documents as they were may be done to what they are by now.
+    /// Returns whether changes that were decided on `before` may be applied to `documents`, the current ones.
     pub(super) fn still_applies(
         &self,
         documents: &Documents,
         (before, after): (&Documents, &Documents),
         changes: &[DocumentChange],
     ) -> bool {
-        // A machine that a component was placed on is as it was then.
+        // A machine that received a component must have the same spec as at the decision.
         let machine = |of: &Documents, name| of.hypervisors.get(name).map(|machine| machine.spec.clone());
         let placed = after.components.iter().filter(|(name, _)| !before.components.contains_key(*name));
         let mut machines = placed.map(|(_, component)| &component.spec.hypervisor);
         let has_machines = machines.all(|name| machine(documents, name) == machine(before, name));
-        // Nothing goes that is in use since then: a machine by a component, a cluster by a machine that is being given a config.
+        // A machine must not be removed while a component is on it, nor a cluster while a config with it is being applied.
         let is_used = |change: &DocumentChange| match change {
             DocumentChange::Remove(DocumentName::Hypervisor(name)) => {
                 documents.components.values().any(|component| component.spec.hypervisor == *name)
@@ -423,14 +424,14 @@ impl InstallationReconciler<'_> {
         has_machines && changes.iter().all(|change| is_same(change) && !is_used(change))
     }
 
-    /// To the second, as documents tell times: what comes back from a store is what was sent there.
+    /// Returns the time in whole seconds, as documents contain it: a store returns the same values that it was sent.
     pub(super) fn now(&self) -> Timestamp {
         let now = (self.context.clock)();
         Timestamp::from_second(now.as_second()).unwrap_or(now)
     }
 }
 
-/// Whether a machine is as it was, but for the number of its config: that is its own task's to write.
+/// Returns whether a machine is the same, except for `status.issued`, which only the machine's own task changes.
 fn is_same_machine(now: &Documents, before: &Documents, name: &HypervisorName) -> bool {
     let machine = |of: &Documents| of.hypervisors.get(name).map(|machine| without_issue(machine.clone()));
     now.hypervisors.get(name) == before.hypervisors.get(name) || machine(now) == machine(before)
@@ -443,18 +444,17 @@ fn without_issue(mut machine: Shared<Hypervisor>) -> Shared<Hypervisor> {
     machine
 }
 
-/// Components that are well.
 fn healthy(seen: &PassObservation) -> BTreeSet<PodName> {
     let well = seen.health.iter().filter(|(_, health)| **health == ComponentHealth::Healthy);
     well.map(|(name, _)| name.clone()).collect()
 }
 
-/// The machines of a cluster's components.
+/// Returns the machines of the components in these documents.
 fn machines_of(documents: &Documents) -> BTreeSet<HypervisorName> {
     documents.components.values().map(|component| component.spec.hypervisor.clone()).collect()
 }
 
-/// Whether only conditions change: machines need not wait for what people are told.
+/// Returns whether only conditions change. Such a save may wait for machines.
 fn changes_only_conditions(before: &Documents, after: &Documents) -> bool {
     after.changes_since(before).iter().all(|change| after.changes_only_conditions(before, change))
 }

@@ -1,4 +1,4 @@
-//! What every cluster sees beside its own documents, kept as they change: it is there once, however many clusters there are.
+//! The documents that all clusters see beside their own. They are in memory once for any number of clusters.
 
 use std::collections::BTreeSet;
 
@@ -10,11 +10,11 @@ use keelway_api::{
 };
 use keelway_planner::have_the_same_machines;
 
-/// All that is no cluster's.
+/// All documents that belong to no cluster.
 #[derive(Default)]
 pub(super) struct CommonDocuments {
     documents: Documents,
-    /// Machines as they were when they came to mean what they mean.
+    /// The machines as of the last change that matters to clusters. Their status may be older.
     meant: Map<HypervisorName, Hypervisor>,
 }
 
@@ -23,7 +23,7 @@ impl CommonDocuments {
         Self { documents: documents.of_machines(), meant: documents.hypervisors.clone() }
     }
 
-    /// Takes changes of the documents.
+    /// Applies changes of the documents.
     pub(super) fn take(&mut self, changed: &BTreeSet<DocumentName>, now: &Documents) {
         let is_common = |name: &DocumentName| matches!(name, DocumentName::Secret(name) if !name.is_of_a_cluster());
         if changed.iter().any(is_common) {
@@ -38,18 +38,18 @@ impl CommonDocuments {
         }
     }
 
-    /// [All of machines](Documents::of_machines).
+    /// Returns all [documents of machines](Documents::of_machines).
     pub(super) fn documents(&self) -> &Documents {
         &self.documents
     }
 
-    /// What a cluster sees of these documents.
+    /// Returns the documents that a cluster sees: these, and its own from `documents`.
     pub(super) fn seen_by(&self, cluster: &ClusterRef, documents: &Documents) -> Documents {
         self.documents.with_cluster(documents, cluster)
     }
 
-    /// The documents of a cluster for what is kept of them until it decides something else. Its machines' status is of no use by then, and
-    /// changes with whatever else is on them.
+    /// Returns the documents of a cluster for storage until its next decision. The decision no longer needs the status of machines, which changes
+    /// with everything else on them, so all clusters share older machines.
     pub(super) fn retained_documents(&self, mut documents: Documents) -> Documents {
         if have_the_same_machines(&self.meant, &documents.hypervisors) {
             documents.hypervisors = self.meant.clone();
@@ -71,7 +71,7 @@ mod tests {
         Documents::read(text.as_bytes()).unwrap()
     }
 
-    /// What is kept of documents by who was told of these before.
+    /// Returns the documents that are retained after these changes.
     fn kept(told: &[&Documents], documents: &Documents) -> Documents {
         let mut common = CommonDocuments::default();
         let mut before = Documents::default();

@@ -1,4 +1,4 @@
-//! What one pass of a cluster decides: the plan, its keys, what it wants of machines, and what of it is saved now.
+//! The decision of one pass of a cluster: the plan with its keys, the desired pods, and the documents to save now.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,27 +26,27 @@ use crate::{PassError, clocks::clocks_ahead};
 /// What a pass decided.
 pub(super) struct PartDecision {
     pub(super) plan: Plan,
-    /// Its documents, as they are saved now.
+    /// The documents of the plan in the form that is saved now.
     pub(super) saved: Documents,
-    /// What it wants of machines; none once these were told.
+    /// The desired pods of each machine; none after they were published.
     pub(super) desired: Option<BTreeMap<HypervisorName, DesiredPods>>,
-    /// What it was decided on.
+    /// The observation that the decision is based on.
     pub(super) seen: PassObservation,
 }
 
-/// What is saved of a part.
+/// What is saved of a decision.
 pub(super) enum StagedPart {
-    /// Nothing: it is as it was.
+    /// Nothing: the decision changes no document.
     Same,
-    /// Nothing: somebody else changed it meanwhile.
+    /// Nothing: a document that the decision is based on has changed since.
     Stale,
-    /// It stands in the line.
+    /// The edit is in the save queue.
     Waits(StagedEdit),
 }
 
 impl InstallationReconciler<'_> {
-    /// Decides, mints, and puts what came of it into the line of those to be saved. None, and nothing is done: it `relies` on components that
-    /// were not asked, and it is not only others that change.
+    /// Decides, mints keys, and puts the result into the save queue. Returns none, and changes nothing, if the pass relies on cached health
+    /// (`relies`) and more changes than components that no other component needs.
     pub(super) fn decide(
         &self,
         name: &ClusterRef,
@@ -54,13 +54,13 @@ impl InstallationReconciler<'_> {
         seen: PassObservation,
         (loaded, says_later, relies): (&Documents, bool, bool),
     ) -> Result<Option<(PartDecision, StagedPart)>, PassError> {
-        // Most passes neither take anything of machines nor wait for a wave, and so need to know of no other cluster.
+        // Most passes neither use room of machines nor wait for a wave, so their decision depends on no other cluster. We try this cheaper way first.
         let (nothing, nobody, waves) = (Documents::default(), BTreeSet::new(), self.state().waves.clone());
         let alone = Neighbours { documents: &nothing, users: &nobody, waves: &waves };
         let (mut plan, mut seen) = decide(documents.clone(), alone, seen, self.now())?;
         let _placing = if takes_of_machines(&plan, loaded) || waits_for_wave(&plan) {
             let placing = self.placing();
-            // Of what others have nothing is taken.
+            // With `placing` held, no other cluster can use the room and ports that this decision uses.
             let (all, users) = self.neighbours();
             let neighbours = Neighbours { documents: &all, users: &users, waves: &waves };
             (plan, seen) = decide(documents, neighbours, seen, self.now())?;
@@ -81,7 +81,7 @@ impl InstallationReconciler<'_> {
         Ok(Some((PartDecision { plan, saved, desired: Some(wants), seen }, staged)))
     }
 
-    /// Whether what is wanted of machines is something else than before, and only of components that neither data nor requests need.
+    /// Returns whether the desired pods changed, and only those of components that neither data nor requests need.
     fn changes_only_others(
         &self,
         name: &ClusterRef,
@@ -110,7 +110,7 @@ impl InstallationReconciler<'_> {
         (self.staged(), users)
     }
 
-    /// Puts it into the line.
+    /// Puts the changes of a decision into the save queue.
     pub(super) fn stage_part(&self, before: &Documents, after: &Documents) -> StagedPart {
         let changes = after.changes_since(before);
         if changes.is_empty() {
@@ -132,7 +132,7 @@ fn decide(
     Ok((plan, seen))
 }
 
-/// Whether a plan gives something to a cluster that another one could be given.
+/// Returns whether a plan uses room or ports that another cluster could use as well.
 fn takes_of_machines(plan: &Plan, loaded: &Documents) -> bool {
     let port = |documents: &Documents| -> Vec<Option<u16>> {
         documents.clusters.values().map(|cluster| cluster.status.as_ref()?.ingress_port).collect()
@@ -142,19 +142,19 @@ fn takes_of_machines(plan: &Plan, loaded: &Documents) -> bool {
     plan.decisions.iter().any(takes) || port(&plan.documents) != port(loaded)
 }
 
-/// Whether the cluster of a plan that knows of no other one is to go to this release of Keelway.
+/// Returns whether the plan's cluster waits for a wave. Only a decision that sees all clusters can find out whether that wave has begun.
 fn waits_for_wave(plan: &Plan) -> bool {
     plan.documents.clusters.values().any(|cluster| Waves::awaits(cluster))
 }
 
-/// Documents as they are to be, but for those of which only words of conditions change.
+/// Returns the documents in `after`, except documents of which only the text of conditions changes: these stay as in `before`.
 fn without_condition_text(after: &Documents, before: &Documents) -> Documents {
     let mut documents = after.clone();
     for change in after.changes_since(before).iter().filter(|change| after.changes_only_condition_text(before, change))
     {
         documents.make(change, before);
     }
-    // What is new is told of with what comes of it.
+    // The status of a new component is saved later, with its first true condition.
     let is_silent = |(name, component): &(&PodName, &Shared<Component>)| {
         !before.components.contains_key(*name) && component.has_no_true_condition()
     };
@@ -167,7 +167,7 @@ fn without_condition_text(after: &Documents, before: &Documents) -> Documents {
     documents
 }
 
-/// What a plan whose keys are minted wants of machines.
+/// Returns the plan, completed with what it waits for, and its desired pods. All keys are minted before.
 fn wanted(
     mut plan: Plan,
     seen: &PassObservation,

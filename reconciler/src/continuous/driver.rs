@@ -1,4 +1,4 @@
-//! Who keeps the documents, where several could.
+//! The driver of an installation: the only one, or the leader of several.
 
 #[cfg(test)]
 mod tests;
@@ -16,37 +16,39 @@ use tokio::time::timeout;
 use super::InstallationReconciler;
 use crate::{Machines, connected::has_agent};
 
-/// How long a machine may take to tell whom it obeys. One that says nothing is told of the leader before anything else is done there.
+/// The time that a machine has to report its newest term. The leader fences each machine before it observes it, so a machine that does not
+/// respond in time can be left out.
 const ASKED: Duration = Duration::from_secs(2);
-/// Machines that are asked at one time.
+/// The number of machines that are queried at one time.
 const AT_ONCE: usize = 256;
 
-/// As which driver of its machines somebody keeps documents.
+/// The role in which a program drives the machines of its documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Driver {
-    /// The only one, as whoever has the lock of a directory is.
+    /// The only driver, as the holder of a directory's lock is.
     Alone,
-    /// One of several, of whom one works at a time.
+    /// One of several drivers, of which one works at a time.
     Leader {
-        /// Higher than those of all before.
+        /// The term of this leader. It is higher than the terms of all earlier leaders.
         term: u64,
     },
 }
 
-/// Why documents are kept no longer.
+/// Why reconciliation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum StopReason {
-    /// It was told to stop.
+    /// The run was stopped.
     Stopped,
-    /// Most machines were told of a later leader.
+    /// Most machines obey a later leader.
     Superseded {
-        /// The term of that.
+        /// The term of the later leader.
         term: u64,
     },
 }
 
-/// The highest term that documents know, or more than half of the machines that answer: a new leader has a higher one.
+/// Returns the highest term in the documents, or the highest term that more than half of the responding machines know, whichever is higher. A
+/// new leader uses a higher term.
 pub async fn highest_known_term(machines: &dyn Machines, documents: &Documents) -> u64 {
     machines.load_credentials(documents);
     let asked = documents.hypervisors.values().map(|machine| timeout(ASKED, machines.fence(machine, 0)));
@@ -58,13 +60,13 @@ pub async fn highest_known_term(machines: &dyn Machines, documents: &Documents) 
     majority_term(told).max(term_of_documents(documents))
 }
 
-/// Whether a machine can be told of a leader: it has an agent, and its document says whose it is.
+/// Returns whether a machine remembers the term of its leader: it has an agent, and its document names an installation.
 fn remembers(machine: &Hypervisor) -> bool {
     has_agent(machine) && machine.status.as_ref().is_some_and(|status| status.installation.is_some())
 }
 
 impl InstallationReconciler<'_> {
-    /// The driver's, for configs that it decides now.
+    /// Returns the term for configs that the driver decides now.
     pub(super) fn term(&self) -> u64 {
         match self.driver {
             Driver::Alone => term_alone(&self.state().documents),
@@ -72,17 +74,18 @@ impl InstallationReconciler<'_> {
         }
     }
 
-    /// Looks at a machine, once that obeys this leader: nobody else changes it from then on. `obeys`: it does already.
+    /// Observes a machine, after it is fenced with the term of this leader: from then on it refuses earlier leaders. `obeys` is true if the machine
+    /// is fenced already.
     ///
     /// # Errors
-    /// The machine says that it obeys a later leader, of this term: nothing is done there.
+    /// The machine obeys a later leader. The error is the term of that leader, and nothing changed on the machine.
     pub(super) async fn observe_fenced(
         &self,
         machine: &Hypervisor,
         obeys: &mut bool,
     ) -> Result<ObservedValue<MachineState>, u64> {
         let Driver::Leader { term } = self.driver else { return Ok(self.context.machines.observe(machine).await) };
-        // An agent of a machine that holds nothing forgets it when it ends.
+        // An agent that restarts on a machine without a config has forgotten the term, so we fence once more.
         for _ in 0..2 {
             if !*obeys {
                 match self.context.machines.fence(machine, term).await {
@@ -104,7 +107,7 @@ impl InstallationReconciler<'_> {
         Ok(ObservedValue::unreachable("its agent forgets who leads again and again"))
     }
 
-    /// Ends where most machines obey a later leader. Where a few say so, that is their own fault.
+    /// Stops the run if most machines obey a later leader. If only a few report one, the fault is theirs, and the run continues.
     pub(super) fn stop_if_superseded(&self) {
         if let Some(term) = self.state().term_of_later_leader() {
             self.superseded.fetch_max(term, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What is looked up in documents again and again, kept as they change.
+//! Indexes of the documents for frequent lookups, updated with each change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use keelway_api::{
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
 };
 
-/// Where components are, and whose an id is.
+/// Maps machines to their components, and cluster ids to clusters.
 #[derive(Default)]
 pub(super) struct ComponentIndex {
     placed: BTreeMap<HypervisorName, BTreeSet<PodName>>,
@@ -16,7 +16,7 @@ pub(super) struct ComponentIndex {
 }
 
 impl ComponentIndex {
-    /// Takes changes of the documents.
+    /// Applies changes of the documents.
     pub(super) fn take(&mut self, changed: &BTreeSet<DocumentName>, before: &Documents, now: &Documents) {
         for name in changed {
             match name {
@@ -55,7 +55,7 @@ impl ComponentIndex {
         }
     }
 
-    /// Clusters with components on a machine.
+    /// Returns the clusters that have components on a machine.
     pub(super) fn clusters_on<'a>(
         &self,
         documents: &'a Documents,
@@ -66,12 +66,12 @@ impl ComponentIndex {
         here.map(|component| (&component.spec.cluster, &component.spec.cluster_id)).collect()
     }
 
-    /// All clusters that have an id.
+    /// Returns all clusters that have an id.
     pub(super) fn ids(&self) -> &Shared<BTreeMap<ClusterId, ClusterRef>> {
         &self.ids
     }
 
-    /// Whom changes of documents concern.
+    /// Returns the tasks that changes of documents affect.
     pub(super) fn affected_tasks(
         &self,
         changed: &BTreeSet<DocumentName>,
@@ -106,16 +106,16 @@ impl ComponentIndex {
     }
 }
 
-/// Whom changes of documents concern.
+/// The tasks that changes of documents affect.
 #[derive(Default)]
 pub(super) struct AffectedTasks {
     pub(super) clusters: BTreeSet<ClusterRef>,
-    /// Those that wait for something as well: a machine came or went.
+    /// Whether clusters that wait for something are affected too: a condition of a machine changed its status.
     pub(super) has_unsettled: bool,
     pub(super) has_all: bool,
 }
 
-/// Whether a machine means the same to clusters: who is settled, and has nothing there, decides nothing else.
+/// Returns whether a machine changed nothing that a settled cluster without components on it depends on.
 fn means_the_same(machine: &HypervisorName, before: &Documents, now: &Documents) -> bool {
     let of = |machine: &Hypervisor| {
         let installation = machine.status.as_ref().and_then(|status| status.installation.clone());
@@ -125,7 +125,7 @@ fn means_the_same(machine: &HypervisorName, before: &Documents, now: &Documents)
     before.zip(now).is_some_and(|(before, now)| before.spec == now.spec && of(before) == of(now))
 }
 
-/// Whether it is also as it was, and only more is told of it.
+/// Returns whether the conditions of a machine have the same types and statuses as before.
 fn is_told_of_anew(machine: &HypervisorName, before: &Documents, now: &Documents) -> bool {
     let truths = |machine: &Hypervisor| -> Vec<(String, String)> {
         let conditions = machine.status.iter().flat_map(|status| &status.conditions);

@@ -1,4 +1,4 @@
-//! One machine: looked at when it changes, and brought to what its clusters want.
+//! The task of one machine: observes it when it changes, and applies the config that its clusters need.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,10 +35,10 @@ use super::{
 };
 use crate::{ApplyOutcome, PassError, connected::has_agent, retry_pace::RetryPace};
 
-/// How long a machine is left alone while many clusters change: each config costs it and the store the same, however much is new in it.
+/// How long a machine waits while many clusters change. Each config costs the machine and the store the same, however much of it is new.
 const BUSY: Duration = Duration::from_secs(2);
 
-/// What wakes the task of a machine: to look at it, or because its clusters want something else of it.
+/// What wakes the task of a machine: a reason to observe it, or a change of its desired pods.
 struct MachineWakeups {
     look: Arc<Notify>,
     wanted: Arc<Notify>,
@@ -48,21 +48,21 @@ struct MachineWakeups {
 struct MachineOrder {
     document: Shared<Hypervisor>,
     config: ConfigDelivery,
-    /// The number of the config.
+    /// The term, generation and digest of the config.
     fence: Applied,
-    /// What clusters want, which is all that is in it.
+    /// The desired pods of clusters, which make up the whole config.
     desired: Vec<Shared<DesiredPods>>,
-    /// Whether the number is to be written down first.
+    /// Whether the term and generation must be saved first.
     is_new: bool,
-    /// None where an agent finds them.
+    /// Empty if the machine's agent decides on its actions.
     actions: Vec<Action>,
 }
 
-/// What clusters want of a machine, each with the documents that this comes from.
+/// The desired pods of a machine by cluster, each with the documents that they were decided from.
 type DesiredByCluster = Vec<(Shared<DesiredPods>, Arc<Documents>)>;
 
 impl InstallationReconciler<'_> {
-    /// Looks and applies until the machine is gone.
+    /// Observes the machine and applies its config until the machine is removed.
     pub(super) async fn machine(&self, name: &HypervisorName) {
         let task = Task::Machine(name.clone());
         let mut pace = RetryPace::new();
@@ -83,7 +83,7 @@ impl InstallationReconciler<'_> {
                 .await
                 .unwrap_or_else(|error| ApplyOutcome { effects: 0, failures: vec![chain_text(&error)] });
             let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
-            // What ends again and again an agent itself starts more and more seldom. All that is left are changes, of many clusters.
+            // An agent slows down restarts of failing components itself, so we pace only machines without an agent here.
             let paced = if has_agent(&document) { 0 } else { done.effects };
             let pause = pace.after(paced, done.failures.len(), elapsed);
             let idle = done.effects == 0 && done.failures.is_empty();
@@ -102,23 +102,23 @@ impl InstallationReconciler<'_> {
                     biased;
                     () = self.context.run.stop.cancelled() => return,
                     () = wakes.look.notified() => {}
-                    // What is on it was told as it changed.
+                    // The connection has reported all changes on the machine, so a new config needs no new observation.
                     () = wakes.wanted.notified() => looks = !answers || !reports_all_changes(&document),
                     () = self.context.machines.changed(&of) => {}
                     () = again => {}
                 }
                 if answers {
-                    // The connection stood until now.
+                    // The connection was up until now, which counts as contact.
                     self.state().record_contact(name, self.now());
                 }
             }
-            // What many clusters want is given together. One of them may tell what it wants before that is saved.
+            // We collect the desired pods of many clusters into one config. A cluster may publish its desired pods before they are saved.
             self.pause_until(last + pause.max(rest)).await;
             self.wait_while_busy(last + BUSY).await;
         }
     }
 
-    /// Returns as clusters are no longer busy, or at a time.
+    /// Returns when clusters are no longer busy, or at this time.
     async fn wait_while_busy(&self, end: Instant) {
         loop {
             let at_ease = self.at_ease.notified();
@@ -141,7 +141,7 @@ impl InstallationReconciler<'_> {
         Some((state.documents.hypervisors.get(name)?.clone(), wakes))
     }
 
-    /// Returns whether it answers. `obeys`: it obeys this leader already.
+    /// Observes the machine, and returns whether it responds. `obeys` is true if it is fenced with the term of this leader already.
     async fn look_at(&self, name: &HypervisorName, document: &Hypervisor, obeys: &mut bool) -> bool {
         let looked = self.observe_fenced(document, obeys).instrument(debug_span!("observe")).await;
         let later = looked.as_ref().err().copied();
@@ -163,7 +163,7 @@ impl InstallationReconciler<'_> {
         answers
     }
 
-    /// Brings the machine to its config, once each cluster that has components there told what it wants.
+    /// Applies the machine's config, once each cluster with components there has published its desired pods.
     async fn apply_config(&self, name: &HypervisorName, looked_at: &Hypervisor) -> Result<ApplyOutcome, PassError> {
         let order = match debug_span!("plan").in_scope(|| self.order(name, looked_at)) {
             Ok(Some(order)) => order,
@@ -178,7 +178,7 @@ impl InstallationReconciler<'_> {
             return Ok(ApplyOutcome::default());
         }
         if is_new {
-            // Saved before the machine takes it.
+            // The term and generation are saved before the machine receives them, so that the documents are never behind the machine.
             let before = document.status.as_ref().and_then(|status| status.issued.clone());
             let edit = Edit::Issue { machine: name.clone(), before, issue: fence.clone(), clusters: clusters(&wants) };
             let staged = self.stage(edit);
@@ -197,32 +197,32 @@ impl InstallationReconciler<'_> {
         Ok(applying)
     }
 
-    /// Whoever wants something of the machine need not wait for it any more.
+    /// Wakes the clusters that wait until the task of this machine has read their desired pods.
     fn notify_heard(&self, name: &HypervisorName) {
         if let Some(machine) = self.state().machines.get(name) {
             machine.contact_notify.notify_waiters();
         }
     }
 
-    /// What a machine's agent took is known from now on.
+    /// Records the config that the machine's agent has applied; none while it is being applied.
     fn set_applied_config(&self, name: &HypervisorName, given: Option<AppliedConfig>) {
         if let Some(machine) = self.state().machines.get_mut(name) {
             machine.applied_config = given;
         }
     }
 
-    /// What there is to do. None: nothing, or not all that it depends on is known yet.
+    /// Returns what is to be done. None: nothing, or something that it depends on is not known yet.
     fn order(&self, name: &HypervisorName, looked_at: &Hypervisor) -> Result<Option<MachineOrder>, String> {
         let (document, seen, all, known, wants) = {
             let state = self.state();
-            // All that was wanted until now is in what is decided here.
+            // This decision includes all desired pods that were published until now, so their wake-up is consumed.
             if let Some(machine) = state.machines.get(name) {
                 let _ = machine.wanted.notified().now_or_never();
             }
             let documents = &state.documents;
             let Some(document) = documents.hypervisors.get(name) else { return Ok(None) };
             let Some(seen) = state.machines.get(name).and_then(|machine| machine.seen.clone()) else { return Ok(None) };
-            // What was seen may be of another machine of its name, and its task is woken.
+            // If the spec has changed since the observation, the observed machine may be another one. The task is already woken to observe again.
             if document.spec != looked_at.spec {
                 return Ok(None);
             }
@@ -243,7 +243,7 @@ impl InstallationReconciler<'_> {
         };
         let ObservedValue::Known(found) = &*seen else { return Ok(None) };
         let left: BTreeSet<&ClusterId> = wants.iter().flat_map(|(wants, _)| wants.left()).collect();
-        // One whose task did not see yet that it is paused, or no longer is, loses nothing either.
+        // If a cluster's task has not seen yet that its cluster is paused or resumed, the config removes nothing of the cluster.
         let is_looked_after = |id: &ClusterId| {
             let cluster = known.get(id).and_then(|name| all.clusters.get(name));
             cluster.is_some_and(|cluster| !cluster.spec.paused) && !left.contains(id)
@@ -262,11 +262,11 @@ impl InstallationReconciler<'_> {
         let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());
         let is_new = issued != Some(&fence);
         let has_it = has_agent(&document) && found.applied.as_ref() == Some(&fence) && !is_new;
-        // What an agent could not do is asked for again, so that it is told.
+        // If the agent reported failures, the config is sent again, so that the failures are reported again.
         if has_it && found.failures.is_empty() && !digests.is_empty() && self.has_done(name, &fence) {
             return Ok(None);
         }
-        // An agent decides for itself what a config asks for, which at the least is to be recorded.
+        // An agent decides on its actions by itself. A new config is sent even if nothing is to be done, so that the agent records it.
         let is_told = is_new && !digests.is_empty();
         let decides = has_agent(&document) && is_told;
         let same =
@@ -296,14 +296,14 @@ impl InstallationReconciler<'_> {
         Ok(Some(MachineOrder { document, config, fence, desired: wants, is_new, actions }))
     }
 
-    /// Whether all of this config was done when it was given last: an agent keeps that so by itself.
+    /// Returns whether the last config was applied completely. An agent keeps it applied by itself.
     fn has_done(&self, name: &HypervisorName, fence: &Applied) -> bool {
         let state = self.state();
         let given = state.machines.get(name).and_then(|machine| machine.applied_config.as_ref());
         given.is_some_and(|given| given.fence == *fence)
     }
 
-    /// Those of the pods that the agent has already, in the config that it tells of.
+    /// Returns the pods that the agent already has, if its applied config is the one that was sent last.
     fn already_applied_pods(
         &self,
         name: &HypervisorName,
@@ -318,7 +318,7 @@ impl InstallationReconciler<'_> {
         wanted.iter().filter(is_same).map(|(name, digest)| (name.clone(), *digest)).collect()
     }
 
-    /// Whether there are all of these clusters: of one that was forgotten meanwhile nothing would take away what a config has of it.
+    /// Returns whether all of these clusters exist. If a cluster was removed meanwhile, no later config would remove what this config contains of it.
     pub(super) fn has_clusters(&self, clusters: &BTreeSet<ClusterId>) -> bool {
         let known = self.state().index.ids().clone();
         clusters.iter().all(|id| known.contains_key(id))
@@ -340,7 +340,7 @@ fn clusters(wants: &[Shared<DesiredPods>]) -> BTreeSet<ClusterId> {
     wants.iter().flat_map(|wants| wants.digests()).map(|(name, _)| name.cluster.clone()).collect()
 }
 
-/// All pods that are wanted but these.
+/// Returns the content of all desired pods except those in `same`.
 fn pods_without(same: &BTreeMap<PodName, Digest>, wants: &DesiredByCluster) -> Result<BTreeMap<PodName, Pod>, String> {
     let mut pods = BTreeMap::new();
     let mut read: Option<(ValidatedDocuments, &Documents)> = None;

@@ -1,4 +1,4 @@
-//! What is of machines and of none of them alone: their status, whom they trust, who they are.
+//! The task for all machines together: their status, certificates and identities.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,11 +13,11 @@ use crate::{
     retry_pace::RetryPace,
 };
 
-/// How long changes of machines are gathered before their status is written: nobody waits for that.
+/// How long changes of machines are collected before their status is written. No task waits for the status.
 const GATHER: Duration = Duration::from_millis(200);
 
 impl InstallationReconciler<'_> {
-    /// Passes over all machines, for as long as documents are kept.
+    /// Passes over all machines until the run is stopped.
     pub(super) async fn machines(&self) {
         let wake = self.state().all_machines.clone();
         let mut pace = RetryPace::new();
@@ -46,7 +46,7 @@ impl InstallationReconciler<'_> {
             if !again {
                 let again = async {
                     if settled {
-                        // It asks nobody, and tells that passes go on.
+                        // This pass sends no request. It shows that passes continue.
                         round(&Task::Machines).await;
                     } else {
                         sleep_until(last + LONGEST_LOOK).await;
@@ -63,7 +63,7 @@ impl InstallationReconciler<'_> {
         }
     }
 
-    /// One pass. None: somebody changed the documents meanwhile.
+    /// One pass. Returns none if the documents changed during the pass.
     async fn pass_machines(&self) -> Result<Option<PassOutcome>, PassError> {
         let (all, loaded, mut seen, heard) = {
             let state = self.state();

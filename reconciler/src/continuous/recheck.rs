@@ -1,4 +1,4 @@
-//! When what is settled is looked at again: at dates, and now and then where not everything is told of.
+//! When a settled task runs again: at dates, and at intervals if not all changes are reported.
 
 use std::{
     future::pending,
@@ -11,16 +11,15 @@ use tokio::time::sleep;
 
 use super::{InstallationReconciler, Task};
 
-/// The longest round: that of a machine that tells of its runtime's events and of nothing else, and of all machines' documents.
+/// The longest interval: for machines that report only the events of their runtime, and for the documents of all machines.
 const ROUND: Duration = Duration::from_secs(300);
-/// How far those are spread at most that have one date in common.
+/// The longest delay by which tasks with the same date are spread.
 const SPREAD: Duration = Duration::from_secs(3600);
-/// How long a clock is trusted to go as that of the world does, which may be set.
+/// How long the timer is trusted to follow the wall clock, which a user may set.
 const TRUST: Duration = Duration::from_secs(600);
 
 impl InstallationReconciler<'_> {
-    /// Returns once a date has come, and a moment of this task's own later: certificates that were minted together are not all
-    /// minted anew together.
+    /// Returns at a date, plus a delay of this task's own, so that certificates that were minted together are not all renewed together.
     pub(super) async fn wait_until_due(&self, task: &Task, date: Option<Timestamp>) {
         let Some(date) = date else { return pending().await };
         let left = || Duration::try_from(date.duration_since(self.now())).unwrap_or_default();
@@ -32,12 +31,12 @@ impl InstallationReconciler<'_> {
     }
 }
 
-/// Returns after a round, of which each task has its own length.
+/// Returns after one interval. Each task has its own interval.
 pub(super) async fn round(task: &Task) {
     sleep((ROUND / 2).mul_f64(1.0 + jitter(task))).await;
 }
 
-/// A number between 0 and 1, the same each time for one task and another for others.
+/// Returns a number between 0 and 1 that depends only on the task.
 fn jitter(task: &Task) -> f64 {
     let mut hasher = DefaultHasher::new();
     task.hash(&mut hasher);

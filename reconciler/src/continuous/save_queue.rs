@@ -1,7 +1,7 @@
-//! Saves of many tasks as one. What is decided while a save is under way waits in a line and is saved together next, so that a store is
-//! asked for much at once and nobody waits for as many saves as there are tasks.
+//! Saves the edits of many tasks together. Edits that arrive during a save wait in a queue, and the next save writes all of them. The store has
+//! fewer requests, and no task waits for one save per task.
 //!
-//! Who decides what something takes of machines knows of all that stands in the line ([`Keeper::staged`]).
+//! A decision that uses room or ports of machines considers all edits in the queue ([`InstallationReconciler::staged`]).
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -19,42 +19,41 @@ use tokio::sync::oneshot;
 use super::InstallationReconciler;
 use crate::PassError;
 
-/// Edits that are saved together at most: who comes meanwhile waits for these.
+/// The most edits in one save. Further edits wait for it.
 const AT_ONCE: usize = 32;
 
-/// As long as no more than so many edits wait, numbers of configs do not wait for the others among them: an API server takes longer for more.
+/// If at most this many edits wait, those of kind [`Edit::Issue`] are saved without the others: an API server needs more time for more documents.
 const FEW: usize = 4;
 
-/// What a task makes of documents, as long as nobody else changed what it was decided on.
+/// A change of the documents. It applies only as long as the documents that it was decided on have not changed.
 pub(super) enum Edit {
-    /// What a plan changed of its part.
+    /// The changes that a plan makes to its part of the documents.
     Part {
-        /// The part as it was.
+        /// The part before the change.
         before: Documents,
-        /// As it is to be.
+        /// The part after the change.
         after: Documents,
-        /// What that changes.
+        /// The differences between the two.
         changes: Vec<DocumentChange>,
     },
-    /// The number of a config, which a machine is given next.
+    /// The term, generation and digest of the config that a machine receives next.
     Issue {
-        /// Which machine.
         machine: HypervisorName,
-        /// The number that was written down before; none for the first.
+        /// The values that were recorded before; none for the first config.
         before: Option<Applied>,
-        /// The number.
+        /// The new values.
         issue: Applied,
-        /// Clusters that the config has components of.
+        /// The clusters that have components in the config.
         clusters: BTreeSet<ClusterId>,
     },
 }
 
-/// Those that wait to be saved. Numbers of configs come first: they are small, and machines wait for them.
+/// The edits that wait to be saved. Those of kind [`Edit::Issue`] come first: they are small, and machines wait for them.
 pub(super) struct SaveQueue {
     waiting: VecDeque<QueuedEdit>,
-    /// What there is once all of them are saved, and those that are being saved; none while there are none.
+    /// The documents after all waiting and running saves; none if there are none.
     staged: Option<Arc<Documents>>,
-    /// How many are saved together next. Where a save fails it is repeated in smaller parts, until the one that spoils it is alone.
+    /// The number of edits in the next save. If a save fails, it is repeated in smaller parts until the edit that causes the failure is alone.
     at_once: usize,
 }
 
@@ -63,10 +62,10 @@ struct QueuedEdit {
     told: oneshot::Sender<SaveResult>,
 }
 
-/// Whether an edit is saved. It is not where somebody else changed what it was decided on.
+/// Whether an edit was saved. It is false if the documents that the edit was decided on had changed.
 type SaveResult = Result<bool, PassError>;
 
-/// An edit that stands in the line.
+/// An edit in the save queue.
 pub(super) struct StagedEdit(oneshot::Receiver<SaveResult>);
 
 impl Default for SaveQueue {
@@ -76,9 +75,9 @@ impl Default for SaveQueue {
 }
 
 impl SaveQueue {
-    /// Those that are saved next.
+    /// Removes and returns the edits of the next save.
     fn next(&mut self) -> Vec<QueuedEdit> {
-        // One whose task was cut off is waited for by nobody.
+        // The task of this edit has ended and no longer waits for it.
         self.waiting.retain(|waiting| !waiting.told.is_closed());
         let is_number = |waiting: &&QueuedEdit| matches!(waiting.edit, Edit::Issue { .. });
         let numbers = self.waiting.iter().take_while(is_number).count();
@@ -86,17 +85,16 @@ impl SaveQueue {
         self.waiting.drain(..first.min(self.at_once)).collect()
     }
 
-    /// How many wait.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Those before were saved.
+    /// Doubles the size of the next save, because the last one succeeded.
     fn grow(&mut self) {
         self.at_once = AT_ONCE.min(2 * self.at_once);
     }
 
-    /// These were not saved.
+    /// Puts the edits of a failed save back, and halves the size of the next save.
     fn requeue(&mut self, edits: Vec<QueuedEdit>) {
         self.at_once = (edits.len() / 2).max(1);
         for waiting in edits.into_iter().rev() {
@@ -106,9 +104,9 @@ impl SaveQueue {
 }
 
 impl Edit {
-    /// Makes it. Returns whether it did: where it was decided on other documents, they stay as they are.
+    /// Applies the edit to `documents`. Returns false and changes nothing if the documents that the edit was decided on have changed.
     ///
-    /// In place, so that of many edits each costs what it changes: a copy that others share is copied whole by its first change.
+    /// It works in place, so that each edit costs only what it changes: the first change of a shared copy would copy all of it.
     fn make(&self, keeper: &InstallationReconciler<'_>, documents: &mut Documents) -> bool {
         match self {
             Self::Part { before, after, changes } => {
@@ -135,7 +133,7 @@ impl Edit {
     }
 }
 
-/// The numbers of machines' configs are as they are now, whoever writes the rest.
+/// Returns the documents with the current `status.issued` of all machines in `changes`. Only the tasks of machines change it.
 fn with_issues_of(mut documents: Documents, now: &Documents, changes: &[DocumentChange]) -> Documents {
     for change in changes {
         let DocumentChange::Put(DocumentName::Hypervisor(name)) = change else { continue };
@@ -151,7 +149,7 @@ fn with_issues_of(mut documents: Documents, now: &Documents, changes: &[Document
 }
 
 impl InstallationReconciler<'_> {
-    /// Puts an edit into the line: from now on who decides knows of it. None: somebody else changed what it was decided on.
+    /// Puts an edit into the save queue, where later decisions consider it. Returns none if the documents that it was decided on have changed.
     pub(super) fn stage(&self, edit: Edit) -> Option<StagedEdit> {
         let mut line = self.line();
         let is_first = line.staged.is_none();
@@ -171,14 +169,14 @@ impl InstallationReconciler<'_> {
         Some(StagedEdit(staged))
     }
 
-    /// Waits until an edit that was put into the line is saved. Whoever is free to saves those that stand first. Returns whether it is what
-    /// there is now: it is not where somebody else changed what it was decided on.
+    /// Waits until a staged edit is saved. Each waiting task that gets the store saves the first edits of the queue. Returns false if the documents
+    /// that the edit was decided on had changed.
     pub(super) async fn saved(&self, staged: Option<StagedEdit>) -> SaveResult {
         let Some(StagedEdit(mut told)) = staged else { return Ok(false) };
         loop {
             let _alone = tokio::select! {
                 biased;
-                // Who tells it does so before it goes.
+                // The task that saved this edit sends the result before it releases the store.
                 fate = &mut told => return fate.unwrap_or(Ok(false)),
                 alone = self.store.lock() => alone,
             };
@@ -186,13 +184,13 @@ impl InstallationReconciler<'_> {
         }
     }
 
-    /// What there is once all that stands in the line is saved.
+    /// Returns the documents as they will be after all edits in the queue are saved.
     pub(super) fn staged(&self) -> Arc<Documents> {
         let staged = self.line().staged.clone();
         staged.unwrap_or_else(|| self.state().documents.clone())
     }
 
-    /// Decides anew what there will be: what is there is other than it was, or fewer wait.
+    /// Rebuilds the staged documents after a load, or after edits left the queue.
     pub(super) fn stage_anew(&self) {
         let mut next = Documents::clone(&self.state().documents);
         let mut line = self.line();
@@ -202,7 +200,7 @@ impl InstallationReconciler<'_> {
         line.staged = (!line.waiting.is_empty()).then(|| Arc::new(next));
     }
 
-    /// Saves those that stand first, and tells each of them.
+    /// Saves the first edits of the queue, and sends each of them its result.
     async fn save_first(&self) -> Result<(), PassError> {
         if self.is_unsure.load(Ordering::Relaxed) {
             self.load().await?;
@@ -236,7 +234,8 @@ impl InstallationReconciler<'_> {
         }
     }
 
-    /// As far as a save came is what there is now.
+    /// Handles a failed save: loads what the store contains now, and repeats the edits in smaller saves. A single edit is not repeated: its task
+    /// receives the error.
     async fn save_broke_off(&self, mut edits: Vec<QueuedEdit>, error: PassError) -> Result<(), PassError> {
         self.is_unsure.store(true, Ordering::Relaxed);
         match edits.pop() {

@@ -1,4 +1,4 @@
-//! What is known at one moment: the documents, what was seen of machines, what clusters want of them.
+//! The current state of continuous reconciliation: documents, observations of machines, and desired pods of clusters.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,73 +21,71 @@ use tokio::sync::{Notify, futures::OwnedNotified};
 use super::{ChangingDocuments, Task, common_documents::CommonDocuments, index::ComponentIndex};
 use crate::connected::has_agent;
 
-/// Documents are put together in memory once there was one change for so many.
+/// Documents are compacted in memory after one change for each so many documents.
 const SPREAD: usize = 8;
 
-/// What tasks know of each other.
+/// The state that tasks share.
 #[derive(Default)]
 pub(super) struct ReconcilerState {
-    /// In which clusters go to this release of Keelway.
+    /// The waves in which clusters move to this release of Keelway.
     pub(super) waves: Waves,
-    /// As the store has them.
+    /// The documents in the store.
     pub(super) documents: Arc<Documents>,
-    /// What each cluster sees of them beside its own.
+    /// The documents that all clusters see beside their own.
     pub(super) common: CommonDocuments,
     pub(super) index: ComponentIndex,
     pub(super) machines: BTreeMap<HypervisorName, TrackedMachine>,
     pub(super) clusters: BTreeMap<ClusterRef, TrackedCluster>,
-    /// Wakes who looks after all machines.
+    /// Wakes the task for all machines.
     pub(super) all_machines: Arc<Notify>,
-    /// Told each time that documents are others.
+    /// Notified each time the documents change.
     pub(super) replaced: Arc<Notify>,
-    /// How many changes there were since they were put together in memory.
+    /// The number of changes since the documents were last compacted.
     spread: usize,
 }
 
-/// What is known of a machine.
 #[derive(Default)]
 pub(super) struct TrackedMachine {
-    /// None: nobody looked yet.
+    /// The last observation; none before the first.
     pub(super) seen: Option<Shared<ObservedValue<MachineState>>>,
-    /// The same for clusters that have nothing there: what it tells of itself alone.
+    /// The facts of the machine itself, without its components: the observation for clusters that have nothing there.
     facts: Option<Shared<ObservedValue<MachineState>>>,
-    /// Clusters that have something there.
+    /// The clusters that have something on the machine.
     holds: BTreeSet<ClusterId>,
-    /// The term of a later leader that it obeys.
+    /// The term of a later leader that the machine obeys.
     obeys_later: Option<u64>,
-    /// When it was heard of last.
+    /// When the machine last responded.
     pub(super) last_contact: Option<Timestamp>,
-    /// Told when it was looked at for the first time.
+    /// Notified after each observation. Tasks wait here for the first one.
     pub(super) first_observed: Arc<Notify>,
-    /// Wakes its task, to look at it.
+    /// Wakes the machine's task to observe it.
     pub(super) wake: Arc<Notify>,
-    /// Wakes its task, as clusters want something else of it.
+    /// Wakes the machine's task because desired pods changed.
     pub(super) wanted: Arc<Notify>,
-    /// Told when its task has heard of that: where it is to be given another config, the number of that stands in the line.
+    /// Notified when the task has read its desired pods. If they need a new config, its term and generation are in the save queue by then.
     pub(super) contact_notify: Arc<Notify>,
-    /// Clusters of the config that it is being given: what they have there is not known before the next look.
+    /// The clusters in the config that is being applied. What they have on the machine is unknown until the next observation.
     pub(super) applying_clusters: BTreeSet<ClusterId>,
-    /// What its agent took last, where it did all of that.
+    /// The config that the machine applied last, if it applied all of it.
     pub(super) applied_config: Option<AppliedConfig>,
 }
 
-/// A config that the agent of a machine took, and did: it keeps it so by itself.
+/// A config that the agent of a machine has applied completely. The agent keeps it applied by itself.
 pub(super) struct AppliedConfig {
-    /// Which one.
+    /// The term, generation and digest of the config.
     pub(super) fence: Applied,
-    /// What clusters wanted then, which is all that is in it.
+    /// The desired pods of clusters, which make up the whole config.
     pub(super) desired: Vec<Shared<DesiredPods>>,
 }
 
-/// What is known of a cluster.
 #[derive(Default)]
 pub(super) struct TrackedCluster {
-    /// What it wants of each machine, with the documents that this comes from.
+    /// The cluster's desired pods on each machine.
     pub(super) desired: BTreeMap<HypervisorName, Shared<DesiredPods>>,
+    /// The documents that the desired pods were decided from.
     pub(super) documents: Arc<Documents>,
-    /// Wakes its task.
     pub(super) wake: Arc<Notify>,
-    /// Whether it waits for nothing since its last pass: what happens on machines where it has nothing does not concern it.
+    /// Whether the last pass of the cluster left nothing to wait for. A settled cluster ignores machines on which it has no components.
     settled: bool,
 }
 
@@ -96,14 +94,14 @@ impl ReconcilerState {
         Self { waves, ..Self::default() }
     }
 
-    /// All that there is to work on.
+    /// Returns all tasks.
     pub(super) fn tasks(&self) -> impl Iterator<Item = Task> {
         let machines = self.machines.keys().cloned().map(Task::Machine);
         let clusters = self.clusters.keys().cloned().map(Task::Cluster);
         [Task::Machines].into_iter().chain(machines).chain(clusters)
     }
 
-    /// Takes documents that were saved.
+    /// Applies documents that this process saved.
     pub(super) fn saved(&mut self, documents: Arc<Documents>) {
         let (before, changed) = self.replace(documents);
         let installation = |of: &Documents, name| of.hypervisors.get(name)?.status.as_ref()?.installation.clone();
@@ -116,7 +114,7 @@ impl ReconcilerState {
         }
     }
 
-    /// Has other documents from now on. What changed, and how all were before.
+    /// Replaces the documents. Returns the documents before, and what changed.
     fn replace(&mut self, documents: Arc<Documents>) -> (Arc<Documents>, BTreeSet<DocumentName>) {
         let before = std::mem::replace(&mut self.documents, documents);
         let changed = self.documents.names_changed_since(&before);
@@ -132,7 +130,7 @@ impl ReconcilerState {
         (before, changed)
     }
 
-    /// Puts together in memory what is kept of documents and machines, where much of it changed.
+    /// Compacts documents and observations in memory if enough of them changed.
     pub(super) fn compact(&mut self, store: &dyn ChangingDocuments) {
         let Documents { clusters, components, secrets, .. } = &*self.documents;
         if self.spread == 0 || self.spread * SPREAD < clusters.len() + components.len() + secrets.len() {
@@ -148,7 +146,7 @@ impl ReconcilerState {
             self.clusters.entry(name.clone()).or_default().documents = Arc::default();
         }
         drop(common);
-        // Else they are not what the store has by now, which is told soon.
+        // If the store has newer documents, it does not compact these. It reports the change soon.
         if store.compact(&mut self.documents) {
             self.spread = 0;
         }
@@ -162,7 +160,7 @@ impl ReconcilerState {
         }
     }
 
-    /// Takes documents that others may have changed.
+    /// Applies documents that other programs may have changed.
     pub(super) fn take(&mut self, documents: Arc<Documents>) {
         let staleness = self.staleness();
         let (before, changed) = self.replace(documents);
@@ -198,13 +196,13 @@ impl ReconcilerState {
         }
     }
 
-    /// Whoever works on what is gone is woken for the last time.
+    /// Removes what is no longer in the documents, and wakes its tasks so that they end.
     fn forget_removed(&mut self, changed: &BTreeSet<DocumentName>) {
         for name in changed.iter().filter(|name| self.documents.get(name).is_none()) {
             let wake = match name {
                 DocumentName::Hypervisor(name) => self.machines.remove(name).map(|machine| machine.wake),
                 DocumentName::Cluster(name) => {
-                    // Machines may have waited for what it wants.
+                    // Machines may have waited for the desired pods of this cluster.
                     self.machines.values().for_each(|machine| machine.wanted.notify_one());
                     self.clusters.remove(name).map(|cluster| cluster.wake)
                 }
@@ -216,7 +214,7 @@ impl ReconcilerState {
         }
     }
 
-    /// A cluster that is done may have been the last of its wave.
+    /// Wakes clusters that may upgrade now. Any change of a cluster can complete a wave.
     fn wake_for_waves(&self, changed: &BTreeSet<DocumentName>) {
         if changed.iter().any(|name| matches!(name, DocumentName::Cluster(_))) {
             let open = self.waves.open(&self.documents);
@@ -224,7 +222,7 @@ impl ReconcilerState {
         }
     }
 
-    /// A deleted machine goes once no component is on it.
+    /// Wakes the task for all machines if a component was removed: a deleted machine is removed once it has no components.
     fn notify_removed_components(&self, changed: &BTreeSet<DocumentName>) {
         let left = |name: &DocumentName| matches!(name, DocumentName::Component(pod) if !self.documents.components.contains_key(pod));
         if changed.iter().any(left) && self.documents.hypervisors.values().any(|machine| machine.deleted()) {
@@ -232,7 +230,7 @@ impl ReconcilerState {
         }
     }
 
-    /// Takes a look at a machine. Whoever relies on what changed is woken.
+    /// Records an observation of a machine, and wakes the tasks that depend on what changed.
     pub(super) fn record_observation(&mut self, name: &HypervisorName, seen: ObservedValue<MachineState>) {
         let staleness = self.staleness();
         let has_config = self.has_its_config(name, &seen);
@@ -260,15 +258,15 @@ impl ReconcilerState {
                 let part = |seen| relevant_state(seen, (id, document.spec.etcd.quota()));
                 came || part(before.as_deref()) != part(now)
             });
-            // One that waits for room may have it now.
+            // A machine that became reachable or unreachable changes the room that unsettled clusters wait for.
             if own || (came && !here.contains_key(cluster) && !known.settled) {
                 known.wake.notify_one();
             }
         }
     }
 
-    /// Whether a machine took the config that was written down for it last. One with an agent may be at work on it, whoever waits for
-    /// that.
+    /// Returns whether a machine has the config that was last recorded for it. An agent may still be applying a config after the call that sent it
+    /// has ended.
     fn has_its_config(&self, name: &HypervisorName, seen: &ObservedValue<MachineState>) -> bool {
         let Some(document) = self.documents.hypervisors.get(name) else { return true };
         let ObservedValue::Known(state) = seen else { return false };
@@ -277,14 +275,14 @@ impl ReconcilerState {
         !has_agent(document) || state.applied.as_ref().map(place) >= issued.map(place)
     }
 
-    /// Whether a machine is being given a config with this cluster in it. One that is lost for good takes none any more, and does not tell so.
+    /// Returns whether a config with this cluster is being applied on any machine. Machines that are lost for good are ignored.
     pub(super) fn is_being_applied(&self, id: &ClusterId) -> bool {
         let is_lost = |name| self.documents.hypervisors.get(name).is_some_and(|document| document.is_lost());
         self.machines.iter().any(|(name, machine)| machine.applying_clusters.contains(id) && !is_lost(name))
     }
 
-    /// Takes what a cluster wants of machines. Those of which it wants something else are woken, and those that it has left. Returns what
-    /// ends when these have heard of it.
+    /// Records the desired pods of a cluster. Wakes machines whose desired pods changed, and machines that the cluster has left. Each returned
+    /// future ends when the task of one of these machines has read its desired pods.
     pub(super) fn set_desired_pods(
         &mut self,
         name: &ClusterRef,
@@ -311,14 +309,14 @@ impl ReconcilerState {
         woken.filter_map(|name| self.machines.get(name)).map(wake).collect()
     }
 
-    /// A pass of a cluster begins, or ended with nothing left to wait for.
+    /// Records whether a cluster is settled. It is not while a pass runs.
     pub(super) fn settles(&mut self, name: &ClusterRef, settled: bool) {
         if let Some(cluster) = self.clusters.get_mut(name) {
             cluster.settled = settled;
         }
     }
 
-    /// Whether each cluster with components on a machine has told what it wants of it.
+    /// Returns whether each cluster with components on a machine has published its desired pods there.
     pub(super) fn is_all_told(&self, machine: &HypervisorName) -> bool {
         let here = self.index.clusters_on(&self.documents, machine);
         let has_told =
@@ -326,14 +324,14 @@ impl ReconcilerState {
         here.keys().all(has_told)
     }
 
-    /// A machine is there.
+    /// Records that a machine responded now.
     pub(super) fn record_contact(&mut self, name: &HypervisorName, now: Timestamp) {
         if let Some(machine) = self.machines.get_mut(name) {
             machine.last_contact = Some(now);
         }
     }
 
-    /// Whether a cluster relies on a machine that does not tell of everything that changes there.
+    /// Returns whether the cluster has components on a machine that does not report all changes.
     pub(super) fn has_rounds(&self, name: &ClusterRef) -> bool {
         let machines = self.machines_of(name);
         let mut documents = machines.iter().filter_map(|machine| self.documents.hypervisors.get(machine));
@@ -345,18 +343,18 @@ impl ReconcilerState {
         names.iter().filter_map(|name| self.machines.get(name)).for_each(|machine| machine.wake.notify_one());
     }
 
-    /// Wakes every task of a machine or a cluster.
+    /// Wakes the tasks of all machines and clusters.
     pub(super) fn wake_all(&self) {
         self.machines.values().for_each(|machine| machine.wake.notify_one());
         self.clusters.values().for_each(|cluster| cluster.wake.notify_one());
     }
 
-    /// Whether machines tell that the documents are not the newest, so that nothing is done anywhere.
+    /// Returns whether machines show that the documents are not the newest. In that case nothing is changed anywhere.
     pub(super) fn is_stale(&self) -> bool {
         self.staleness().0
     }
 
-    /// The same, and clusters that stand still for a machine of theirs.
+    /// Returns [`Self::is_stale`], and the clusters that are frozen because of one of their machines.
     fn staleness(&self) -> (bool, BTreeSet<ClusterId>) {
         let seen = self.machines.iter().filter_map(|(name, machine)| Some((name.clone(), machine.seen.clone()?)));
         let mut seen = PassObservation { machines: seen.collect(), ..PassObservation::default() };
@@ -364,7 +362,7 @@ impl ReconcilerState {
         (seen.stale(), seen.frozen_clusters(&self.documents).into_keys().collect())
     }
 
-    /// Wakes whoever stood still, or does from now on.
+    /// Wakes the tasks of clusters that are frozen now or no longer, and all tasks if the documents are no longer stale.
     fn wake_for_staleness(&self, (was_stale, before): (bool, BTreeSet<ClusterId>)) {
         let (is_stale, now) = self.staleness();
         if was_stale && !is_stale {
@@ -374,8 +372,8 @@ impl ReconcilerState {
         names.filter_map(|name| self.clusters.get(name)).for_each(|cluster| cluster.wake.notify_one());
     }
 
-    /// The term of a later leader, where more than half of the machines obey one, of those that answer and those that nobody looked at
-    /// yet.
+    /// Returns the term of a later leader if more than half of the machines obey one. Counts machines that respond and machines that were never
+    /// observed.
     pub(super) fn term_of_later_leader(&self) -> Option<u64> {
         let later: Vec<u64> = self.machines.values().filter_map(|machine| machine.obeys_later).collect();
         let others = self.machines.values().filter(|machine| machine.obeys_later.is_none());
@@ -383,27 +381,27 @@ impl ReconcilerState {
         later.iter().max().copied().filter(|_| later.len() > others)
     }
 
-    /// A machine obeys a later leader, or does no longer. A term that no leader has is that machine's fault.
+    /// Records whether a machine obeys a later leader. A term that no leader can have is ignored as a fault of the machine.
     pub(super) fn record_later_leader(&mut self, name: &HypervisorName, term: Option<u64>) {
         if let Some(machine) = self.machines.get_mut(name) {
             machine.obeys_later = term.filter(|term| *term <= HIGHEST_TOLD_TERM);
         }
     }
 
-    /// What a cluster sees of the documents.
+    /// Returns the documents that a cluster sees.
     pub(super) fn documents_of(&self, name: &ClusterRef) -> Documents {
         self.common.seen_by(name, &self.documents)
     }
 
-    /// The machines of a cluster's components.
+    /// Returns the machines of a cluster's components.
     pub(super) fn machines_of(&self, name: &ClusterRef) -> BTreeSet<HypervisorName> {
         let id = self.documents.clusters.get(name).and_then(|cluster| cluster.id());
         let components = id.into_iter().flat_map(|id| self.documents.components_of(id));
         components.map(|(_, component)| component.spec.hypervisor.clone()).collect()
     }
 
-    /// What is known of machines, of which each tells of this cluster alone. Where a cluster takes something away, a machine that is
-    /// being given a config with the cluster in it may hold more than it told.
+    /// Returns the observations of all machines, each restricted to this cluster. If the cluster removes something, a machine that is applying a
+    /// config with the cluster counts as unreachable: it may hold more than was observed.
     pub(super) fn seen_of(&self, name: &ClusterRef) -> Map<HypervisorName, ObservedValue<MachineState>> {
         let cluster = self.documents.clusters.get(name);
         let id = cluster.and_then(|cluster| cluster.id());
@@ -426,7 +424,7 @@ impl ReconcilerState {
     }
 }
 
-/// Whether the machine tells of whatever changes there, and its silence is noticed.
+/// Returns whether the machine reports all changes, and a lost connection to it is detected.
 pub(super) fn reports_all_changes(document: &Hypervisor) -> bool {
     matches!(document.spec.endpoint.way(), MachineTransport::Network(_))
 }
@@ -441,8 +439,8 @@ fn machine_name(name: &DocumentName) -> Option<&HypervisorName> {
     }
 }
 
-/// What matters to a cluster of what a machine tells: where others listen matters to who is placed, and of the size of a database whether its
-/// quota is near.
+/// Returns the part of an observation that wakes a cluster. Ports in use are left out: they matter only to placement. Of the size of a database,
+/// it contains only whether the quota is near.
 fn relevant_state(
     seen: Option<&ObservedValue<MachineState>>,
     (id, quota): (&ClusterId, Memory),
@@ -471,7 +469,7 @@ mod tests {
                          {unix: {path: /run/1.sock}}, addresses: {private: [10.0.0.1]}}\n---\napiVersion: keelway.dev/v1alpha1\nkind: \
                          Cluster\nmetadata: {name: c1, namespace: a}\nspec: {version: 1.37.0}\nstatus: {id: aaaaaaaaaaaaaaaa}\n";
 
-    /// A store in which nobody else changes anything.
+    /// A store that no other program changes.
     struct Alone;
 
     #[async_trait::async_trait]
@@ -500,13 +498,13 @@ mod tests {
         assert!(!cluster.ptr_eq(&world.clusters[&name]));
         assert!(cluster.ptr_eq(&state.clusters[&name].documents.clusters[&name]));
         assert!(state.documents_of(&name).hypervisors.ptr_eq(&state.documents.hypervisors));
-        // As long as nothing changes, nothing is put elsewhere.
+        // Without further changes, nothing moves in memory.
         let before = state.documents.clone();
         state.compact(&Alone);
         assert!(Arc::ptr_eq(&before, &state.documents));
     }
 
-    /// A database that grows wakes nobody: what a pass says of it is the same.
+    /// A growing database wakes no task as long as the pass would report the same.
     #[test]
     fn of_a_database_it_matters_whether_its_quota_is_near() {
         let id: ClusterId = "aaaaaaaaaaaaaaaa".parse().unwrap();

@@ -1,4 +1,4 @@
-//! Certificates, on all processors at once: their keys take longer than all else that a pass does for them.
+//! Mints certificates on all processors: generating their keys takes most of the time of a pass that creates clusters.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -14,7 +14,7 @@ use rand::{CryptoRng, SeedableRng, rngs::StdRng};
 
 use super::{MintError, MintedValues, authority_of, request, validity};
 
-/// One that is wanted: the authority, whom it stands for, and how long it lives; and where its randomness comes from.
+/// A certificate to mint, with its own source of randomness.
 struct CertificateMintRequest<'a> {
     name: &'a str,
     authority: &'a SecretName,
@@ -23,8 +23,8 @@ struct CertificateMintRequest<'a> {
     rng: StdRng,
 }
 
-/// What goes into their Secrets, one after the other. Each certificate has a source of randomness of its own, so that it is the same
-/// on any number of processors.
+/// Returns the values for the Secrets, in the order of the requests. Each certificate has its own source of randomness, so the result does not
+/// depend on the number of processors.
 pub(super) fn mint<R: CryptoRng>(
     rng: &mut R,
     documents: &Documents,
@@ -51,7 +51,7 @@ fn wanted<'a, R: CryptoRng>(request: &'a MintRequest, rng: &mut R) -> Option<Cer
     Some(CertificateMintRequest { name, authority, subject, ttl: *ttl, rng: StdRng::from_rng(rng) })
 }
 
-/// Each authority is read once for all that it signs here.
+/// Issues certificates. It reads each authority once.
 fn issue_all(
     documents: &Documents,
     wanted: &mut [CertificateMintRequest<'_>],

@@ -1,4 +1,4 @@
-//! What is waited for, and what is not.
+//! Tests of which components are probed, and how long their responses may take.
 
 use std::{io, net::SocketAddr, sync::Mutex};
 
@@ -41,12 +41,12 @@ spec:
 /// 2026-01-01.
 const NOW: i64 = 1_767_225_600;
 
-/// One cluster whose components have a machine, and were never ready.
+/// Returns documents with one cluster whose components are placed and were never ready.
 fn placed() -> Documents {
     placed_of(DOCUMENTS)
 }
 
-/// The same with an ingress.
+/// Returns [`placed`] with an ingress.
 fn placed_with_ingress() -> Documents {
     let public = "\
 ---
@@ -81,7 +81,7 @@ pub(crate) fn empty() -> MachineState {
     })
 }
 
-/// Machines that nobody dials.
+/// Machines with a fixed state, to which no connection can be opened.
 struct Away(ObservedValue<MachineState>);
 
 #[async_trait]
@@ -98,7 +98,7 @@ impl Machines for Away {
     async fn changed(&self, _: &[&Hypervisor]) {}
 }
 
-/// Components of which one takes questions and never answers.
+/// Components that are healthy, except one that never responds.
 struct Silent {
     component: &'static str,
     asked_for_bindings: Mutex<usize>,
@@ -157,14 +157,14 @@ fn pod(documents: &Documents, component: &str) -> PodName {
     documents.components.keys().find(|pod| pod.component.as_str() == component).unwrap().clone()
 }
 
-/// It was ready when it was last looked at.
+/// Records that the component was ready at the last pass.
 fn was_ready(documents: &mut Documents, pod: &PodName) {
     let status = documents.components.get_mut(pod).unwrap().status.as_mut().unwrap();
     let ready = status.conditions.iter_mut().find(|condition| condition.type_ == "Ready").unwrap();
     ready.status = "True".to_owned();
 }
 
-/// A machine on which this component runs, and whose agent had an answer of it or had none.
+/// Returns a machine on which this component runs. `answered`: whether its agent probed it successfully.
 fn with_agent(documents: &Documents, component: &str, answered: bool) -> MachineState {
     let pod = pod(documents, component);
     let sandbox = SandboxState { id: "s".to_owned(), pod, attempt: 0, digest: String::new(), ready: true };
@@ -193,13 +193,13 @@ async fn whom_an_agent_vouches_for_is_not_asked_again() {
         let seen = observe(&machines, &silent, &documents).await.unwrap();
         assert_eq!(of_scheduler(&seen) == ComponentHealth::Healthy, answered, "{:?}", seen.health);
     }
-    // An agent asks an API server whether it lives, which is another question than whether it is ready.
+    // An agent probes whether an API server is live, which does not show whether it is ready.
     let machines = Away(ObservedValue::Known(with_agent(&documents, "kube-apiserver-0", true)));
     let seen = observe(&machines, &Silent::new("kube-apiserver-0"), &documents).await.unwrap();
     assert_eq!(seen.health.values().filter(|health| **health == ComponentHealth::Healthy).count(), 3);
 }
 
-/// What every machine tells: a component that lives, and a haproxy that calls the API server ready or not, or nobody's.
+/// Returns the state of a machine with a running component, and with a haproxy that reports the API server as ready or not; none: no haproxy.
 fn with_haproxy(documents: &Documents, component: &str, lives: bool, ready: Option<bool>) -> MachineState {
     let state = with_agent(documents, component, lives);
     let address = "10.0.0.1:1".parse().unwrap();
@@ -209,11 +209,11 @@ fn with_haproxy(documents: &Documents, component: &str, lives: bool, ready: Opti
     MachineState { servers: ready.map(told).into_iter().collect(), ..state }
 }
 
-/// Whether a component is well that says nothing itself.
+/// Returns whether a component that does not respond counts as healthy.
 async fn is_vouched(documents: &Documents, component: &'static str, lives: bool, ready: Option<bool>) -> bool {
     let machines = Away(ObservedValue::Known(with_haproxy(documents, component, lives, ready)));
     let silent = Silent::new(component);
-    // One that was ready is waited for.
+    // A component that was ready gets more time to respond than this timeout.
     let seen = timeout(Duration::from_millis(200), observe(&machines, &silent, documents)).await;
     seen.is_ok_and(|seen| seen.unwrap().health[&pod(documents, component)] == ComponentHealth::Healthy)
 }

@@ -1,4 +1,4 @@
-//! A worker that is put out of its cluster, whatever it does itself.
+//! Evicts a worker from its cluster. The worker need not cooperate.
 
 use k8s_openapi::api::core::v1::Node;
 use keelway_api::{
@@ -13,20 +13,20 @@ use kube::{
 
 use super::{ClusterWorkers, WorkersError};
 
-/// What an eviction found.
+/// The result of an eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Eviction {
-    /// The worker was there.
+    /// The worker was evicted now.
     Done,
-    /// It was evicted before, and all of it is gone now.
+    /// The worker was evicted before, and all of its objects are removed now.
     Again,
 }
 
 impl ClusterWorkers {
-    /// Evicts a worker. Its name, key and addresses are nobody's before `until`, when its last certificate has ended.
+    /// Evicts a worker. Its name, key and addresses stay reserved until `until`, when its last certificate expires.
     ///
-    /// The tombstone comes first: from then on nothing is approved for that name, and a peer that the worker makes anew goes at
-    /// once. Then its peer, with which its tunnels end, then its Node, with which its pods move.
+    /// The tombstone is created first: from then on no certificate is approved for that name, and a peer that the worker creates again is removed at
+    /// once. Then the peer is deleted, which ends the worker's tunnels, and then the Node, which moves its pods.
     pub async fn evict(&self, name: &str, until: Timestamp) -> Result<Eviction, WorkersError> {
         let peers = Api::<WireGuardPeer>::all(self.client.clone());
         let nodes = Api::<Node>::all(self.client.clone());
@@ -34,7 +34,7 @@ impl ClusterWorkers {
         let peer = Self::call("read the worker's peer", peers.get_opt(name)).await?;
         let node = Self::call("read the worker's Node", nodes.get_opt(name)).await?;
         let identities = Api::<WorkerIdentity>::all(self.client.clone());
-        // One that only has a certificate makes its peer when it likes.
+        // A worker that has only a certificate can create its peer at any time.
         let identity = Self::call("read the worker's identity", identities.get_opt(name)).await?;
         if peer.is_none() && node.is_none() && identity.is_none() {
             let before = Self::call("read the worker's tombstone", tombstones.get_opt(name)).await?;
@@ -55,7 +55,8 @@ impl ClusterWorkers {
     }
 }
 
-/// A key is told by its addresses: a peer without any may hold a copy of another worker's key, which is not to go with it.
+/// Returns the spec of the tombstone. The addresses show that a key is the worker's own: a peer without addresses may hold a copy of another
+/// worker's key, which must not be evicted with it.
 fn tombstone(peer: Option<&WireGuardPeer>, until: Timestamp) -> TombstoneSpec {
     let addresses =
         peer.and_then(|peer| peer.status.as_ref()).map(|status| status.addresses.clone()).unwrap_or_default();
@@ -63,7 +64,7 @@ fn tombstone(peer: Option<&WireGuardPeer>, until: Timestamp) -> TombstoneSpec {
     TombstoneSpec { public_key, addresses, until: Time(until) }
 }
 
-/// What is not there need not be deleted.
+/// Treats an object that does not exist as deleted.
 fn gone<T>(deleted: Result<T, WorkersError>) -> Result<(), WorkersError> {
     match deleted {
         Err(error) if error.code() == Some(404) => Ok(()),

@@ -1,4 +1,4 @@
-//! Connections to a cluster as its users have them: through its ingresses.
+//! Connects to a cluster in the way that its users do: through its ingresses.
 
 use std::{future::Future, io, net::SocketAddr, pin::Pin, sync::Arc, task, time::Duration};
 
@@ -14,10 +14,10 @@ use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tower::{BoxError, Service};
 
-/// How long one ingress may take to answer, anywhere on the internet.
+/// The time limit for the response of one ingress, anywhere on the internet.
 const CONNECT: Duration = Duration::from_secs(4);
 
-/// Where the ingresses of a cluster are reached: every public address of their machines.
+/// Returns the addresses of a cluster's ingresses: all public addresses of their machines.
 pub(super) fn addresses(documents: &Documents, id: &ClusterId) -> Vec<SocketAddr> {
     let ingresses = documents.components_of(id).filter(|(_, component)| component.spec.role == Role::Ingress);
     let mut addresses = Vec::new();
@@ -30,7 +30,7 @@ pub(super) fn addresses(documents: &Documents, id: &ClusterId) -> Vec<SocketAddr
     addresses
 }
 
-/// Connects to the first ingress that answers, whatever host the URI names: the name is for the certificate.
+/// Connects to the first ingress that responds. The host of a request's URI is used for the server's certificate only.
 #[derive(Clone)]
 pub(super) struct Ingresses {
     pub(super) addresses: Arc<[SocketAddr]>,
@@ -53,7 +53,7 @@ impl Service<Uri> for Ingresses {
             for address in addresses.iter() {
                 let builder = HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_only().enable_http1();
                 let mut ingress = builder.wrap_connector(IngressConnector(*address));
-                // One that takes connections and then says nothing does not answer either.
+                // The timeout includes the TLS handshake: an ingress that accepts connections and then sends nothing does not respond either.
                 match tokio::time::timeout(CONNECT, ingress.call(uri.clone())).await {
                     Ok(Ok(stream)) => return Ok(stream),
                     Ok(Err(error)) => last = error,
@@ -65,7 +65,7 @@ impl Service<Uri> for Ingresses {
     }
 }
 
-/// One of them, without TLS.
+/// A connection to one ingress, without TLS.
 #[derive(Clone)]
 struct IngressConnector(SocketAddr);
 
@@ -101,7 +101,7 @@ mod tests {
         (listener, address)
     }
 
-    /// An API server, and who trusts it.
+    /// Returns the TLS settings of an API server, and of a client that trusts it.
     fn api_server() -> (TlsAcceptor, ClientConfig) {
         let validity =
             Validity::starting(keelway_api::jiff::Timestamp::now(), keelway_api::jiff::SignedDuration::from_hours(1));

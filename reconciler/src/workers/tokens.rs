@@ -1,4 +1,4 @@
-//! Bootstrap tokens of Kubernetes, for workers: Secrets in `kube-system` of the managed cluster.
+//! Join tokens: Kubernetes bootstrap tokens, which are Secrets in `kube-system` of the managed cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,31 +16,31 @@ use kube::{
 
 use super::{ClusterWorkers, WorkersError};
 
-/// `k8s.io/cluster-bootstrap/token/api`.
+/// Defined in `k8s.io/cluster-bootstrap/token/api`.
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 const PREFIX: &str = "bootstrap-token-";
-/// Tokens of others, such as kubeadm's, are left alone.
+/// The label of Keelway's tokens. Other tokens, such as those of kubeadm, are ignored.
 const OURS: (&str, &str) = ("app.kubernetes.io/managed-by", "keelway");
 
-/// A token, without its secret.
+/// A token without its secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenRecord {
-    /// Its id, by which it is revoked.
+    /// The id of the token. It identifies the token to revoke.
     pub id: String,
-    /// When it was made.
+    /// When the token was created.
     pub created: Option<Time>,
-    /// When it ends.
+    /// When the token expires.
     pub expires: Option<Timestamp>,
 }
 
 impl ClusterWorkers {
-    /// Makes the API take a token until it ends.
+    /// Creates a token in the cluster. It is valid until it expires.
     pub async fn create_token(&self, token: &BootstrapToken, expires: Timestamp) -> Result<(), WorkersError> {
         let secret = secret(token, expires);
         Self::call("make the token", self.tokens_api().create(&PostParams::default(), &secret)).await.map(drop)
     }
 
-    /// All tokens, also those that have ended and are not yet cleaned up.
+    /// Returns all tokens, including expired ones that the cluster has not removed yet.
     pub async fn tokens(&self) -> Result<Vec<TokenRecord>, WorkersError> {
         let parameters =
             ListParams::default().labels(&format!("{}={}", OURS.0, OURS.1)).fields(&format!("type={TYPE}"));
@@ -48,7 +48,7 @@ impl ClusterWorkers {
         Ok(secrets.items.iter().filter_map(record).collect())
     }
 
-    /// Ends a token now. API servers forget it within 10 s (`TokenSuccessCacheTTL`).
+    /// Revokes a token. API servers accept it for up to 10 s more (`TokenSuccessCacheTTL`).
     pub async fn revoke_token(&self, id: &str) -> Result<(), WorkersError> {
         let name = format!("{PREFIX}{id}");
         let api = self.tokens_api();
@@ -63,7 +63,7 @@ impl ClusterWorkers {
         }
     }
 
-    /// Workers that were approved with a token, also those without a peer at the moment.
+    /// Returns the workers that were approved with a token, including those that have no peer at the moment.
     pub async fn joined_with(&self, id: &str) -> Result<BTreeSet<String>, WorkersError> {
         let identities = Api::<WorkerIdentity>::all(self.client.clone());
         match Self::call("list the identities of workers", identities.list(&ListParams::default())).await {
@@ -85,7 +85,7 @@ fn secret(token: &BootstrapToken, expires: Timestamp) -> Secret {
     let data = [
         ("token-id", token.id().to_owned()),
         ("token-secret", token.secret().to_owned()),
-        // RFC 3339 in whole seconds, as its reader wants it.
+        // RFC 3339 in whole seconds, which is the format that Kubernetes parses.
         ("expiration", expires.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
         ("usage-bootstrap-authentication", "true".to_owned()),
         ("auth-extra-groups", BOOTSTRAPPERS.to_owned()),
@@ -103,7 +103,7 @@ fn secret(token: &BootstrapToken, expires: Timestamp) -> Secret {
     }
 }
 
-/// None where it is no token of ours.
+/// Returns the token of a Secret; none if it is not a token of Keelway.
 fn record(secret: &Secret) -> Option<TokenRecord> {
     let is_ours = secret.metadata.labels.as_ref()?.get(OURS.0).is_some_and(|by| by == OURS.1);
     let is_token = secret.type_.as_deref() == Some(TYPE);

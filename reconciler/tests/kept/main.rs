@@ -1,4 +1,4 @@
-//! Documents that are kept while nothing happens: nobody is asked, and nothing is written. Time is simulated.
+//! Continuous reconciliation of documents that do not change: it sends no requests and saves nothing. Time is simulated.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test's functions fail by panicking")]
 
@@ -20,14 +20,14 @@ use world::{UP_TO_DATE, World};
 
 const MACHINES: usize = 5;
 const CLUSTERS: usize = 8;
-/// As many as one manager is to keep.
+/// The number of clusters that one manager must support.
 const MANY: usize = 1000;
-/// Long enough for whatever is done once in a while.
+/// Long enough for everything that is done at intervals.
 const IDLE: Duration = Duration::from_secs(6 * 3600);
-/// Two thirds of what `world` has certificates live, and a while for what is spread over time.
+/// Two thirds of the validity of the certificates in `world`, and some time for spread dates.
 const RENEWED: Duration = Duration::from_secs(34 * 3600);
 
-/// No write and no call in hours; the certificates' time comes all the same.
+/// Settled clusters cause no saves and no calls for hours. Their certificates are still renewed in time.
 #[tokio::test(start_paused = true)]
 async fn settled_clusters_take_nothing_of_anybody() {
     let world = World::new(MACHINES, CLUSTERS);
@@ -47,7 +47,7 @@ async fn settled_clusters_take_nothing_of_anybody() {
     .await;
 }
 
-/// The same of as many as one manager is to keep.
+/// The same for the number of clusters that one manager must support.
 #[tokio::test(start_paused = true)]
 #[ignore = "long: it makes the keys of them all"]
 async fn a_thousand_settled_clusters_take_nothing_of_anybody() {
@@ -61,7 +61,7 @@ async fn a_thousand_settled_clusters_take_nothing_of_anybody() {
     .await;
 }
 
-/// When a machine was heard of last is written once it is silent, and not before.
+/// The time of a machine's last contact is saved when the machine stops responding, and not before.
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_goes_silent_was_heard_of_until_then() {
     let world = World::new(MACHINES, CLUSTERS);
@@ -83,7 +83,7 @@ async fn a_machine_that_goes_silent_was_heard_of_until_then() {
     .await;
 }
 
-/// A machine that comes and goes concerns clusters with components there, and nobody else.
+/// A machine that becomes unreachable and reachable again affects only clusters with components on it.
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_flaps_wakes_nobody_who_has_nothing_there() {
     let world = World::new(MACHINES, CLUSTERS);
@@ -107,7 +107,7 @@ async fn a_machine_that_flaps_wakes_nobody_who_has_nothing_there() {
     .await;
 }
 
-/// What many clusters decide is saved together. One of which a store takes nothing holds up none of the others.
+/// Decisions of many clusters are saved together. A cluster that the store refuses delays none of the others.
 #[tokio::test(start_paused = true)]
 async fn a_cluster_that_cannot_be_saved_is_alone() {
     let world = World::new(MACHINES, CLUSTERS);
@@ -129,8 +129,8 @@ async fn a_cluster_that_cannot_be_saved_is_alone() {
     assert_eq!(failures.0, BTreeSet::from(["cluster/c3".to_owned()]));
 }
 
-/// A change of what others do not rely on reaches its machine before anybody is asked how they are, one of an API server does not. In the
-/// end they are asked.
+/// A change of components that no other component needs is applied before any component is probed. A change of an API server is not. In both
+/// cases components are probed in the end.
 #[tokio::test(start_paused = true)]
 async fn who_was_well_is_asked_only_where_it_matters() {
     let world = World::new(MACHINES, CLUSTERS);
@@ -152,7 +152,7 @@ async fn who_was_well_is_asked_only_where_it_matters() {
     .await;
 }
 
-/// What is decided of a change takes one save to the machine that it is for: what people are told of it is no save of its own.
+/// One save comes between a change and the machine that it is for. Conditions cause no save of their own before that.
 #[tokio::test(start_paused = true)]
 async fn a_change_is_saved_once_before_it_is_applied() {
     let world = World::new(MACHINES, CLUSTERS);
@@ -167,7 +167,7 @@ async fn a_change_is_saved_once_before_it_is_applied() {
     .await;
 }
 
-/// What many clusters want of a machine is given to it together, as long as others wait to be saved.
+/// While many edits wait to be saved, a machine receives the changes of many clusters together.
 #[tokio::test(start_paused = true)]
 async fn many_births_are_few_configs_of_each_machine() {
     let world = World::new(MACHINES, 4 * CLUSTERS);
@@ -180,7 +180,7 @@ async fn many_births_are_few_configs_of_each_machine() {
     .await;
 }
 
-/// What waits to be saved of a cluster alone keeps none of its own next changes from a machine.
+/// Conditions of a cluster that wait to be saved do not delay later changes of the same cluster.
 #[tokio::test(start_paused = true)]
 async fn one_change_after_the_other_is_applied_at_once() {
     let world = World::new(MACHINES, CLUSTERS);
@@ -199,7 +199,7 @@ async fn one_change_after_the_other_is_applied_at_once() {
     .await;
 }
 
-/// An agent keeps by itself what it took. What it could not do is asked for again, and told.
+/// An agent keeps its config applied by itself. If it reports a failure, the config is sent again, and the failure is reported again.
 #[tokio::test(start_paused = true)]
 async fn what_an_agent_could_not_do_is_asked_for_again() {
     let world = World::new(MACHINES, CLUSTERS);
@@ -217,7 +217,7 @@ async fn what_an_agent_could_not_do_is_asked_for_again() {
     .await;
 }
 
-/// A cluster goes from a machine that is lost for good, also where that died as it was given a config of it.
+/// A cluster is deleted even if one of its machines is lost for good, also if the machine failed while it received a config of the cluster.
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_dies_of_a_config_is_lost_with_it() {
     let world = World::new(MACHINES, CLUSTERS);
@@ -234,8 +234,8 @@ async fn a_machine_that_dies_of_a_config_is_lost_with_it() {
     .await;
 }
 
-/// A new release of Keelway reaches one cluster, then a tenth of them, then the others. As long as one of an earlier wave is not available, no
-/// other cluster follows.
+/// A new release of Keelway reaches one cluster, then a tenth of them, then the others. As long as a cluster of an earlier wave is not available,
+/// no other cluster follows.
 #[tokio::test(start_paused = true)]
 async fn a_release_reaches_clusters_in_waves() {
     let world = World::new(MACHINES, CLUSTERS);
@@ -255,7 +255,7 @@ async fn a_release_reaches_clusters_in_waves() {
     assert_eq!((0..CLUSTERS).map(|number| world.store.release(number)).collect::<BTreeSet<_>>(), [now].into());
 }
 
-/// Nobody makes anew what a paused cluster lacks, and its neighbours on the same machines go on to change.
+/// Secrets that a paused cluster lacks are not minted again, and clusters on the same machines can still change.
 #[tokio::test(start_paused = true)]
 async fn what_is_taken_away_of_a_paused_cluster_stops_nothing() {
     let world = World::new(MACHINES, 2);
@@ -272,7 +272,7 @@ async fn what_is_taken_away_of_a_paused_cluster_stops_nothing() {
             world.settles().await;
             assert!(world.fleet.runs(&id) == runs, "{name} was taken away");
         }
-        // Certificates are made anew, an authority and a key are not.
+        // Certificates are minted again. Authorities and keys are not.
         taken.drain(1..).for_each(|secret| world.store.put_secret(secret));
         world.store.pause("c0", false);
         world.settles().await;
@@ -282,7 +282,7 @@ async fn what_is_taken_away_of_a_paused_cluster_stops_nothing() {
     .await;
 }
 
-/// What is on a machine of a paused cluster stays there without a Component, and goes once the cluster is looked after again.
+/// If the Component of a paused cluster is removed, its pod continues until the cluster is resumed.
 #[tokio::test(start_paused = true)]
 async fn a_paused_cluster_without_a_component_goes_on() {
     let world = World::new(MACHINES, 2);
@@ -303,7 +303,7 @@ async fn a_paused_cluster_without_a_component_goes_on() {
     .await;
 }
 
-/// A manager that begins cannot save what it mints: what runs with the key that is gone goes on.
+/// A manager starts and cannot save what it mints. Components that run with a key that was removed continue.
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_saved_ends_nothing() {
     let world = World::new(MACHINES, 2);
@@ -328,14 +328,14 @@ async fn what_cannot_be_saved_ends_nothing() {
     assert_eq!(world.fleet.runs(&id).into_keys().collect::<BTreeSet<_>>(), world.store.components("c0"));
 }
 
-/// Keeps the documents for as long as a script takes. No pass fails.
+/// Reconciles while a script runs, and checks that no pass fails.
 async fn undisturbed(world: &World, script: impl Future<Output = ()>) {
     let mut failures = Failures::default();
     world.kept(&mut failures, script).await;
     assert_eq!(failures.0, BTreeSet::new());
 }
 
-/// The tasks of passes that could not be carried out.
+/// The tasks whose passes failed.
 #[derive(Default)]
 struct Failures(BTreeSet<String>);
 
@@ -355,10 +355,10 @@ impl Watcher for Failures {
     }
 }
 
-/// How many clusters are in the waves before that of the first, second, .. cluster that goes to this release.
+/// The number of clusters in earlier waves, for the first, second, .. cluster that is upgraded.
 const EARLIER: [usize; CLUSTERS] = [0, 1, 2, 2, 2, 2, 2, 2];
 
-/// The clusters that go to this release, in order.
+/// The clusters that are upgraded, in order.
 #[derive(Default)]
 struct Upgrades {
     started: Vec<ClusterRef>,

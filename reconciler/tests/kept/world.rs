@@ -1,4 +1,4 @@
-//! Documents in memory, and machines that do at once what they are told.
+//! A store in memory, and simulated machines that apply configs at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,10 +41,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Beyond it programs tell of keys, which nobody may ask for.
+/// At a higher verbosity, programs log keys, so Keelway does not allow it.
 const MOST_VERBOSE: usize = 7;
 
-/// The wall clock, which goes with that of the test.
+/// Returns the wall clock, which follows the simulated time of the test.
 fn now(started: Instant) -> Timestamp {
     let elapsed = SignedDuration::try_from(started.elapsed()).unwrap();
     "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap() + elapsed
@@ -56,7 +56,7 @@ pub(crate) struct World {
     pub(crate) fleet: Arc<Fleet>,
 }
 
-/// What was asked of the store and of anybody else.
+/// The number of saves, and of calls to machines and components.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) saves: usize,
@@ -88,7 +88,7 @@ impl World {
         Self { started: Instant::now(), store: Arc::new(store), fleet: Arc::new(fleet) }
     }
 
-    /// Keeps the documents for as long as a script takes.
+    /// Reconciles the documents while a script runs.
     pub(crate) async fn kept(&self, watcher: &mut dyn Watcher, script: impl Future<Output = ()>) {
         let stop = CancellationToken::new();
         let started = self.started;
@@ -119,7 +119,7 @@ impl World {
         Counts { saves: self.store.saves.load(Ordering::Relaxed), calls: self.fleet.calls.load(Ordering::Relaxed) }
     }
 
-    /// Returns once all is as asked for and nothing happened for a while.
+    /// Returns once all clusters are available and nothing has happened for a while.
     pub(crate) async fn settles(&self) {
         for _ in 0..60 {
             let before = self.counts();
@@ -178,28 +178,28 @@ pub(crate) const UP_TO_DATE: &str = "KeelwayUpToDate";
 /// Documents in memory.
 pub(crate) struct Memory {
     documents: Mutex<Arc<Documents>>,
-    /// As whoever saves knows them.
+    /// The documents that the last load returned.
     known: Mutex<Documents>,
     changed: Notify,
     saves: Arc<AtomicUsize>,
-    /// A cluster of which nothing is taken.
+    /// The cluster whose changes are refused.
     refused: Mutex<Option<ClusterRef>>,
     /// How long a save takes.
     takes: Mutex<Duration>,
 }
 
 impl Memory {
-    /// Takes nothing that changes this cluster's document or Secrets.
+    /// Refuses saves that change this cluster's document or Secrets.
     pub(crate) fn refuse(&self, name: Option<&str>) {
         *self.refused.lock().unwrap() = name.map(reference);
     }
 
-    /// Takes so long for each save from now on.
+    /// Makes each save take this long from now on.
     pub(crate) fn take(&self, time: Duration) {
         *self.takes.lock().unwrap() = time;
     }
 
-    /// Clusters that are available.
+    /// Returns the names of clusters that are available.
     pub(crate) fn available(&self) -> Vec<String> {
         let documents = self.documents();
         let available = documents.clusters.iter().filter(|(_, cluster)| is_available(cluster));
@@ -214,7 +214,7 @@ impl Memory {
         self.documents().hypervisors[&name.parse().unwrap()].clone().into_inner()
     }
 
-    /// Somebody asks for another pod of a cluster's scheduler.
+    /// Changes the pod of a cluster's scheduler.
     pub(crate) fn change(&self, name: &str) {
         self.edit(name, |cluster| {
             let arguments = &mut cluster.spec.control_plane.kube_scheduler.extra_args;
@@ -223,7 +223,7 @@ impl Memory {
         });
     }
 
-    /// Somebody asks for another pod of a cluster's API server.
+    /// Changes the pod of a cluster's API server.
     pub(crate) fn change_api_server(&self, name: &str) {
         self.edit(name, |cluster| {
             let arguments = &mut cluster.spec.control_plane.kube_api_server.extra_args;
@@ -231,22 +231,22 @@ impl Memory {
         });
     }
 
-    /// Somebody gives a cluster a reason for a pass.
+    /// Changes a cluster so that it has a pass, without a change of its pods.
     pub(crate) fn touch(&self, name: &str) {
         self.edit(name, |cluster| cluster.metadata.labels = Some([("touched".to_owned(), "again".to_owned())].into()));
     }
 
-    /// Somebody deletes a cluster.
+    /// Marks a cluster as deleted.
     pub(crate) fn delete(&self, name: &str, now: Timestamp) {
         self.edit(name, |cluster| cluster.metadata.deletion_timestamp = Some(Time(now)));
     }
 
-    /// Whether a cluster is there.
+    /// Returns whether a cluster exists.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.documents().clusters.contains_key(&reference(name))
     }
 
-    /// Somebody says that a machine is lost for good.
+    /// Marks a machine as lost for good.
     pub(crate) fn lose(&self, machine: &HypervisorName) {
         let lost = (LOST_ANNOTATION.to_owned(), "true".to_owned());
         self.edit_all(|documents| {
@@ -255,12 +255,12 @@ impl Memory {
         });
     }
 
-    /// Somebody has nothing done about a cluster, or has it looked after again.
+    /// Pauses or resumes a cluster.
     pub(crate) fn pause(&self, name: &str, paused: bool) {
         self.edit(name, |cluster| cluster.spec.paused = paused);
     }
 
-    /// All clusters were left by an earlier release of Keelway.
+    /// Records an earlier release of Keelway in all clusters.
     pub(crate) fn downgrade(&self, release: &str) {
         self.edit_all(|documents| {
             for cluster in documents.clusters.values_mut() {
@@ -270,7 +270,7 @@ impl Memory {
         });
     }
 
-    /// A cluster that went to this release, and is not available: it has more ingresses than there are public machines.
+    /// Adds a cluster that was upgraded and is not available: it has more ingresses than there are public machines.
     pub(crate) fn add_upgraded_without_machines(&self, name: &str) {
         self.edit_all(|documents| {
             let mut cluster = Cluster::new(name, documents.clusters[&reference("c0")].spec.clone());
@@ -284,7 +284,7 @@ impl Memory {
         });
     }
 
-    /// The releases of Keelway that the cluster of this number came from, and is of; and why its components may be of another one.
+    /// Returns the previous and the current release of Keelway in a cluster, and the reason of its condition [`UP_TO_DATE`].
     pub(crate) fn release(&self, number: usize) -> (Option<String>, String, Option<String>) {
         let documents = self.documents();
         let cluster = &documents.clusters[&reference(&format!("c{number}"))];
@@ -294,7 +294,7 @@ impl Memory {
         (previous, cluster.keelway_version().to_owned(), why.map(|condition| condition.reason.clone()))
     }
 
-    /// Somebody takes a Secret of a cluster away.
+    /// Removes a Secret of a cluster, and returns it.
     pub(crate) fn take_secret(&self, cluster: &str, name: &str) -> (SecretName, Shared<Secret>) {
         let secret = SecretName::of(&self.id(cluster), name);
         let mut taken = None;
@@ -302,12 +302,12 @@ impl Memory {
         (secret, taken.unwrap())
     }
 
-    /// Somebody puts a Secret back.
+    /// Adds a Secret again.
     pub(crate) fn put_secret(&self, (name, secret): (SecretName, Shared<Secret>)) {
         self.edit_all(|documents| drop(documents.secrets.insert(name, secret)));
     }
 
-    /// Somebody takes a Component of a cluster away.
+    /// Removes a Component of a cluster.
     pub(crate) fn take_component(&self, cluster: &str, name: &str) {
         let pod = PodName { cluster: self.id(cluster), component: name.parse().unwrap() };
         self.edit_all(|documents| drop(documents.components.remove(&pod).unwrap()));
@@ -317,18 +317,18 @@ impl Memory {
         self.documents().clusters[&reference(cluster)].id().unwrap().clone()
     }
 
-    /// What its scheduler is asked to tell of itself, as an argument.
+    /// Returns the argument for the verbosity of a cluster's scheduler.
     pub(crate) fn verbosity(&self, cluster: &str) -> String {
         let spec = &self.documents().clusters[&reference(cluster)].spec;
         format!("--v={}", spec.control_plane.kube_scheduler.extra_args["v"])
     }
 
-    /// The components of a cluster.
+    /// Returns the components of a cluster.
     pub(crate) fn components(&self, cluster: &str) -> BTreeSet<PodName> {
         self.documents().components_of(&self.id(cluster)).map(|(pod, _)| pod.clone()).collect()
     }
 
-    /// Whether a cluster has components on a machine.
+    /// Returns whether a cluster has components on a machine.
     pub(crate) fn is_on(&self, cluster: &str, machine: &str) -> bool {
         let documents = self.documents();
         documents.components_of(&self.id(cluster)).any(|(_, component)| component.spec.hypervisor.as_str() == machine)
@@ -346,7 +346,7 @@ impl Memory {
     }
 }
 
-/// Whether a cluster's own document or one of its Secrets differs.
+/// Returns whether a cluster's own document or one of its Secrets differs.
 fn changes(before: &Documents, after: &Documents, name: &ClusterRef) -> bool {
     let id = before.clusters.get(name).and_then(|cluster| cluster.id());
     let secrets = |of: &Documents| id.map(|id| of.secrets_of(id).map(|(name, _)| name.to_owned()).collect::<Vec<_>>());
@@ -374,7 +374,7 @@ impl Store for Memory {
         let specs: Vec<_> = now.clusters.iter().map(|(name, cluster)| (name.clone(), cluster.spec.clone())).collect();
         let next = Arc::make_mut(&mut now);
         documents.changes_since(&known).iter().for_each(|change| next.make(change, documents));
-        // What their users asked for meanwhile is as they asked.
+        // A save does not overwrite specs that users changed meanwhile.
         for (name, spec) in specs {
             if let Some(cluster) = next.clusters.get_mut(&name) {
                 cluster.spec = spec;
@@ -391,25 +391,25 @@ impl ChangingDocuments for Memory {
     }
 }
 
-/// Machines that do at once what they are told, and tell when they change.
+/// Simulated machines that apply configs at once, and report their changes.
 pub(crate) struct Fleet {
     machines: BTreeMap<HypervisorName, Machine>,
     silent: Mutex<Option<HypervisorName>>,
     applied: Notify,
-    /// Those of the store.
+    /// The number of saves of the store.
     saves: Arc<AtomicUsize>,
-    /// How many there had been when a machine was told something.
+    /// The number of saves before each apply.
     saves_at_apply: Mutex<Vec<usize>>,
     calls: AtomicUsize,
-    /// Whether the machine that is told something next is not heard of again.
+    /// Whether the next machine that receives a config stops responding.
     dies: AtomicBool,
-    /// Components that were asked how they are, with how many saves there had been.
+    /// Components that were probed, with the number of saves before.
     asked: Mutex<BTreeSet<(usize, PodName)>>,
 }
 
 struct Machine {
     model: Mutex<MachineModel>,
-    /// What its agent took last.
+    /// The pods that the agent received last.
     taken: Mutex<BTreeMap<PodName, Pod>>,
     changed: Notify,
 }
@@ -421,7 +421,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// The config with the pods that its agent has already.
+    /// Returns the config completed with the pods that the agent already has.
     fn whole(&self, ConfigDelivery { mut config, unchanged: same, digest }: ConfigDelivery) -> MachineConfig {
         let mut taken = self.taken.lock().unwrap();
         for (name, digest) in same {
@@ -440,14 +440,14 @@ impl Fleet {
         &self.machines[&document.metadata.name.as_ref().unwrap().parse().unwrap()]
     }
 
-    /// What runs of a cluster, on all machines.
+    /// Returns the pods of a cluster that run on any machine.
     pub(crate) fn runs(&self, id: &ClusterId) -> BTreeMap<PodName, SandboxState> {
         let states = self.machines.values().map(|machine| machine.model.lock().unwrap().state.sandboxes.clone());
         let of_it = states.flatten().filter(|sandbox| sandbox.pod.cluster == *id);
         of_it.map(|sandbox| (sandbox.pod.clone(), sandbox)).collect()
     }
 
-    /// Files of pods are gone from a machine, as its agent tells, and what it could not do about that.
+    /// Removes the files of all pods from a machine. Its agent reports `failure` if it could not restore them.
     pub(crate) fn lose_files(&self, machine: &str, failure: Option<&str>) {
         let machine = &self.machines[&machine.parse().unwrap()];
         let state = &mut machine.model.lock().unwrap().state;
@@ -470,17 +470,17 @@ impl Fleet {
         }
     }
 
-    /// Returns when a machine is told something.
+    /// Returns when a machine receives a config.
     pub(crate) fn next_apply(&self) -> impl Future<Output = ()> {
         self.applied.notified()
     }
 
-    /// How many saves there had been each time that a machine was told something since this was asked last.
+    /// Returns the number of saves before each apply since the last call.
     pub(crate) fn saves_at_apply(&self) -> Vec<usize> {
         std::mem::take(&mut *self.saves_at_apply.lock().unwrap())
     }
 
-    /// The machine that is told something next dies of it. Returns which one that was, once it is.
+    /// Lets the next machine that receives a config stop responding. Returns its name.
     pub(crate) async fn next_dies(&self, change: impl FnOnce()) -> HypervisorName {
         self.dies.store(true, Ordering::Relaxed);
         let applied = self.next_apply();
@@ -489,18 +489,18 @@ impl Fleet {
         self.silent().clone().unwrap()
     }
 
-    /// Components that were asked how they are while there had been so many saves.
+    /// Returns the components that were probed when there had been this many saves.
     pub(crate) fn asked_after(&self, saves: usize) -> BTreeSet<PodName> {
         let asked = self.asked.lock().unwrap();
         asked.iter().filter(|(before, _)| *before == saves).map(|(_, pod)| pod.clone()).collect()
     }
 
-    /// Clusters of which a component was asked how it is.
+    /// Returns the clusters of which a component was probed.
     pub(crate) fn asked_clusters(&self) -> BTreeSet<ClusterId> {
         self.asked.lock().unwrap().iter().map(|(_, pod)| pod.cluster.clone()).collect()
     }
 
-    /// From now on only who is asked from now on counts.
+    /// Clears the record of probed components.
     pub(crate) fn forget_who_was_asked(&self) {
         self.asked.lock().unwrap().clear();
     }
@@ -509,7 +509,7 @@ impl Fleet {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The connection to this machine breaks; that to the one before stands again.
+    /// Interrupts the connection to this machine, and restores the one that was interrupted before.
     pub(crate) fn silence(&self, name: Option<&str>) {
         let name = name.map(|name| name.parse().unwrap());
         let before = std::mem::replace(&mut *self.silent(), name.clone());
@@ -533,7 +533,7 @@ impl Machines for Fleet {
         ObservedValue::Known(self.machine(document).model.lock().unwrap().state.clone())
     }
 
-    /// As an agent, which decides by itself.
+    /// Behaves as an agent, which decides on its actions by itself.
     async fn apply(
         &self,
         document: &Hypervisor,
@@ -588,7 +588,7 @@ impl Components for Fleet {
     }
 }
 
-/// What programs do that run: stores write, and a haproxy serves.
+/// Simulates running programs: etcd writes data, and haproxy serves.
 fn work(state: &mut MachineState, config: &MachineConfig) {
     for (pod, wanted) in config.pods.iter().filter(|(pod, _)| state.runs(pod)).collect::<Vec<_>>() {
         for data in &wanted.data {

@@ -1,4 +1,4 @@
-//! A leader and a machine that remembers leaders.
+//! Tests of a leader with machines that remember terms.
 
 use std::{
     io,
@@ -38,11 +38,11 @@ status:
   issued: {term: 3, generation: 8, digest: d}
 ";
 
-/// A machine, and the only one who is asked anything.
+/// A machine that records all requests.
 #[derive(Default)]
 struct Machine {
     newest: AtomicU64,
-    /// Its agent ends once after it was told.
+    /// Whether the agent restarts once after it was fenced.
     forgets: AtomicBool,
     asked: Mutex<Vec<String>>,
     looked: CancellationToken,
@@ -85,7 +85,7 @@ impl Machines for Machine {
     }
 }
 
-/// Documents in memory, and nobody who watches.
+/// Documents in memory, with a watcher that ignores all events.
 #[derive(Default)]
 struct Nobody(Mutex<Arc<Documents>>);
 
@@ -140,7 +140,7 @@ fn documents() -> Documents {
     Documents::read(MACHINE.as_bytes()).unwrap()
 }
 
-/// Leads until the machine was looked at.
+/// Leads until the machine is observed.
 async fn lead(machine: &Arc<Machine>, term: u64) -> StopReason {
     lead_over(&machine.looked, machine.clone(), documents(), term).await
 }
@@ -199,7 +199,7 @@ async fn a_new_leader_asks_documents_and_machines_for_the_highest_term() {
     assert_eq!(machine.asked(), ["fence 0", "fence 0", "fence 0"]);
 }
 
-/// Three machines, of which one claims a term; each of the others is looked at.
+/// Three machines. The first claims a term, the others are observed.
 struct Three {
     claims: u64,
     others: Machine,
