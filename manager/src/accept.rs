@@ -1,6 +1,6 @@
-//! What of changed documents takes effect. Pure.
+//! Decides which changes of documents take effect. Without side effects.
 //!
-//! Every store names its documents by the files that a directory has them in.
+//! All stores name documents by the paths that they have in a directory.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,29 +19,29 @@ use keelway_reconciler::secret_faults;
 
 use crate::document_paths::{name_of, path_of};
 
-/// Files that are other than they were, by path within the store: their bytes, or `None` where there is none.
+/// Files that changed, by path within the store: their bytes, or `None` for a file that does not exist.
 pub(crate) type ChangedFiles = BTreeMap<PathBuf, Option<Vec<u8>>>;
 
-/// What came of a look.
+/// The documents that take effect, and what was refused.
 pub(crate) struct AcceptedDocuments {
-    /// The documents that count now. `None`: some never were sound, so that nobody knows what they stand for.
+    /// The documents in effect. `None` if a Hypervisor that was never valid may name the installation, which no other document names.
     pub(crate) documents: Option<Documents>,
-    /// Files that do not count, and why.
+    /// Files that have no effect, each with its faults.
     pub(crate) refused: BTreeMap<PathBuf, Faults>,
-    /// Documents whose files are to be written again.
+    /// Documents whose files must be written again.
     pub(crate) rewrite: BTreeSet<DocumentName>,
 }
 
-/// Who keeps status, and the rest that is not a person's to write.
+/// The program that protects status and other fields that users must not write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StatusOwner {
-    /// Nobody but who takes documents in: whoever writes a file writes all of it.
+    /// This program. A user who writes a file writes all of it.
     Reader,
-    /// An API server, by rights of their own.
+    /// The API server, which has separate permissions for status.
     Server,
 }
 
-/// Takes in what was found, as far as it is sound.
+/// Applies the changes that are valid.
 pub(crate) fn accept(before: Option<&Documents>, found: &ChangedFiles, keeper: StatusOwner) -> AcceptedDocuments {
     let mut taking = DocumentAcceptance {
         before,
@@ -72,7 +72,7 @@ struct DocumentAcceptance<'a> {
     keeper: StatusOwner,
     found: &'a ChangedFiles,
     next: Documents,
-    /// What was taken in, with its file.
+    /// Documents that were accepted, each with its file.
     taken: BTreeMap<DocumentName, PathBuf>,
     removed: BTreeSet<DocumentName>,
     refused: BTreeMap<PathBuf, Faults>,
@@ -115,7 +115,8 @@ impl DocumentAcceptance<'_> {
         self.taken.insert(name, path.to_owned());
     }
 
-    /// Fields that this release does not know, and that the document did not have before: while this program has the store, nobody but a person writes into it.
+    /// Returns unknown fields that the document did not have before. Only a user can have added them: no other program writes while this one has the
+    /// store open.
     fn fields_added(&self, name: &DocumentName, document: DocumentRef<'_>) -> Vec<String> {
         let before = self.before.filter(|_| self.keeper == StatusOwner::Reader).and_then(|before| before.get(name));
         let Some(before) = before.filter(|_| document.has_newer_fields()) else { return Vec::new() };
@@ -123,14 +124,14 @@ impl DocumentAcceptance<'_> {
         document.newer_fields().into_iter().filter(|field| !known.contains(field)).collect()
     }
 
-    /// A file is gone. What is Keelway's own, or runs on machines, is not taken away by that.
+    /// Handles a missing file. If the document is Keelway's own or runs on machines, its file is written again.
     fn handle_missing(&mut self, path: &Path) {
         let Some(name) = name_of(path) else { return };
         match self.before.and_then(|before| before.get(&name)) {
             Some(DocumentRef::Secret(secret)) if !is_owned_by_manager(secret) => self.next.remove(&name),
             Some(DocumentRef::Component(_) | DocumentRef::Secret(_)) => drop(self.put_back.insert(name)),
             Some(DocumentRef::Cluster(cluster)) if cluster.id().is_some() => drop(self.put_back.insert(name)),
-            // What runs relies on no class.
+            // Running components do not depend on a class.
             Some(DocumentRef::ClusterClass(_)) => self.next.remove(&name),
             Some(DocumentRef::Cluster(_) | DocumentRef::Hypervisor(_)) => {
                 self.next.remove(&name);
@@ -144,7 +145,7 @@ impl DocumentAcceptance<'_> {
         self.refused.entry(path.to_owned()).or_insert_with(|| Faults(Vec::new())).0.extend(faults);
     }
 
-    /// What does not fit the other documents goes back to what it was.
+    /// Reverts documents that conflict with others, until no conflict is left.
     fn settle(&mut self) {
         loop {
             let mut faults = if self.only_asks() { Vec::new() } else { self.next.faults_between() };
@@ -176,8 +177,8 @@ impl DocumentAcceptance<'_> {
         }
     }
 
-    /// A cluster that nobody knows yet, and of which a document cannot be used, is left out as a whole: nobody can tell what the rest of it
-    /// stands for, and machines leave alone what no document tells of. All others go on. Returns whether there was something to leave out.
+    /// Leaves out clusters that were not known before, and of which a document is refused. Each is left out as a whole, because its other documents
+    /// may be incomplete without that one. Machines keep components that no document names. Returns whether a document was left out.
     fn leave_out_clusters(&mut self) -> bool {
         let has = |id: &ClusterId| {
             self.before.is_some_and(|before| before.clusters.values().any(|cluster| cluster.id() == Some(id)))
@@ -207,7 +208,7 @@ impl DocumentAcceptance<'_> {
         !left.is_empty()
     }
 
-    /// Whose a document is.
+    /// Returns the cluster that a document belongs to.
     fn cluster_of(&self, name: &DocumentName) -> Option<ClusterId> {
         match name {
             DocumentName::Component(pod) => Some(pod.cluster.clone()),
@@ -217,7 +218,7 @@ impl DocumentAcceptance<'_> {
         }
     }
 
-    /// A Cluster that is to be made, and names no class, waits for each class that cannot be used: that may be the default.
+    /// Refuses Clusters without an id and without a class name while a new class is refused, because that class may be the default.
     fn leave_out_unclassed(&mut self) {
         let class = |path: &PathBuf| match name_of(path) {
             Some(DocumentName::ClusterClass(name)) if !self.next.classes.contains_key(&name) => Some(name),
@@ -239,21 +240,20 @@ impl DocumentAcceptance<'_> {
         }
     }
 
-    /// Whether machines would be misjudged without a document that cannot be used: nobody would know whom they obey. Every other document
-    /// holds up its own cluster or machine alone.
+    /// Returns whether the refused document is a Hypervisor without which the installation is unknown, so that machines would be misjudged. Any
+    /// other refused document affects only its own cluster or machine.
     fn is_missed(&self, path: &Path) -> bool {
         let is_machine = matches!(name_of(path), Some(DocumentName::Hypervisor(_)));
         is_machine && self.next.installation().is_none() && self.has_run(path)
     }
 
-    /// Whether a Hypervisor that cannot be used tells, as far as it can be read, that its machine obeys somebody.
+    /// Returns whether a refused Hypervisor contains the words of a status that a driver wrote. It need not be readable otherwise.
     fn has_run(&self, path: &Path) -> bool {
         let bytes = self.found.get(path).and_then(Option::as_deref).unwrap_or_default();
         [b"installation".as_slice(), b"issued"].iter().any(|word| bytes.windows(word.len()).any(|part| part == *word))
     }
 
-    /// Whether nothing is other than before but what people ask of Clusters, which no other document tells of: there is no need to look at
-    /// all of them.
+    /// Returns whether only specs of Clusters changed. No other document depends on these, so the documents need not be checked against each other.
     fn only_asks(&self) -> bool {
         let Some(before) = self.before else { return false };
         self.next.names_changed_since(before).iter().all(|name| {
@@ -266,7 +266,7 @@ impl DocumentAcceptance<'_> {
         })
     }
 
-    /// Whether somebody asks something for a Cluster: what was accepted before, and runs, is held against no class that changed since.
+    /// Returns whether a user changed a Cluster. Accepted Clusters are not checked against classes that changed later.
     fn is_asked(&self, name: &ClusterRef, cluster: &Shared<Cluster>) -> bool {
         match self.before.and_then(|before| before.clusters.get(name)) {
             Some(before) => !before.ptr_eq(cluster) && before.spec != cluster.spec,
@@ -274,8 +274,8 @@ impl DocumentAcceptance<'_> {
         }
     }
 
-    /// Whether a document that counts asks for something else than before. What is found at a start was asked for earlier: a cluster that
-    /// cannot go along with it says so, and no document of another one is refused for it.
+    /// Returns whether the spec of an accepted document changed. A change from before the start is not refused: the condition of the cluster reports
+    /// it, and no other cluster is affected.
     fn is_changed(&self, name: &DocumentName) -> bool {
         let before = self.before.filter(|_| self.taken.contains_key(name));
         match (before.and_then(|before| before.get(name)), self.next.get(name)) {
@@ -303,24 +303,24 @@ impl DocumentAcceptance<'_> {
     }
 }
 
-/// The faults of these fields; all of them where none is found by its field, as in a list.
+/// Returns the faults of these fields, or all faults if none matches, as for a field in a list.
 fn of_fields(faults: Vec<Fault>, fields: &[String]) -> Vec<Fault> {
     let found: Vec<Fault> = faults.iter().filter(|fault| fields.contains(&fault.field)).cloned().collect();
     if found.is_empty() { faults } else { found }
 }
 
-/// Whether a Cluster that nobody knows yet is another one than a pass saw last.
+/// Returns whether a Cluster that was not known before changed after its last pass.
 fn is_changed_since(cluster: &Cluster) -> bool {
     let observed = cluster.status.as_ref().and_then(|status| status.observed_generation);
     observed != cluster.metadata.generation
 }
 
-/// Whether a Secret is the manager's own to write.
+/// Returns whether only the manager writes this Secret.
 fn is_owned_by_manager(secret: &Secret) -> bool {
     is_ours(secret) && !is_pull_secret(secret)
 }
 
-/// What a person wrote, with what is not theirs to write as it was.
+/// Returns a document that a user wrote, with the protected fields of the document before.
 fn with_status_of(document: Document, before: DocumentRef<'_>) -> Document {
     match (document, before) {
         (Document::Cluster(mut new), DocumentRef::Cluster(before)) => {
@@ -339,7 +339,7 @@ fn with_status_of(document: Document, before: DocumentRef<'_>) -> Document {
     }
 }
 
-/// Fields of metadata that an API server keeps (Kubernetes API conventions, "Metadata"). A deletion that was asked for stays so.
+/// Returns metadata with the fields that an API server protects (Kubernetes API conventions, "Metadata"). A deletion cannot be revoked.
 fn of_servers(new: ObjectMeta, before: &ObjectMeta, changed: bool) -> ObjectMeta {
     let generation = before.generation.map(|generation| generation + i64::from(changed));
     ObjectMeta {
@@ -356,7 +356,7 @@ fn of_servers(new: ObjectMeta, before: &ObjectMeta, changed: bool) -> ObjectMeta
 mod tests {
     use super::*;
 
-    /// A Cluster as an API server has it.
+    /// Returns a Cluster as an API server stores it.
     fn cluster(name: &str, id: &str, paused: bool) -> Vec<u8> {
         let cluster = serde_json::json!({
             "apiVersion": "keelway.dev/v1alpha1",
@@ -368,7 +368,6 @@ mod tests {
         serde_json::to_vec(&cluster).unwrap()
     }
 
-    /// A Secret of a cluster.
     fn secret(id: &str, note: &str) -> (PathBuf, Option<Vec<u8>>) {
         let secret = serde_json::json!({
             "apiVersion": "v1",
@@ -394,7 +393,7 @@ mod tests {
         let world = first.documents.unwrap();
         assert_eq!((world.clusters.len(), world.secrets.len()), (1, 1));
 
-        // What was left out is looked at again with what was mended.
+        // A refused document is checked again when another one changes.
         let again = found.into_iter().filter(|(path, _)| first.refused.contains_key(path)).collect();
         assert_eq!(take(Some(&world), &again).documents.unwrap(), world);
         let (path, mended) = secret(one, "eA==");
@@ -447,7 +446,7 @@ mod tests {
         assert_eq!(first.documents.unwrap().clusters.len(), 1);
     }
 
-    /// The same, born with the ranges that a Cluster has by default.
+    /// Returns the same Cluster with the ranges that were recorded at its creation: the defaults.
     fn born(name: &str, id: &str, domain: &str) -> Vec<u8> {
         let mut cluster: serde_json::Value = serde_json::from_slice(&cluster(name, id, false)).unwrap();
         cluster["spec"]["network"] = serde_json::json!({ "dnsDomain": domain });
@@ -473,7 +472,7 @@ mod tests {
         assert_eq!(domains.collect::<Vec<_>>(), ["cluster.local"; 2]);
         assert!(documents.clusters.values().any(|cluster| cluster.spec.paused), "the other one goes on");
 
-        // At a start nothing is refused for it: the cluster says so itself.
+        // At a start this refuses nothing: a condition of the cluster reports it.
         let started = accepted(None, &files);
         assert_eq!(started.refused, BTreeMap::new());
         assert!(started.documents.is_some());

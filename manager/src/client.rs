@@ -1,4 +1,4 @@
-//! Whoever asks a manager on its socket.
+//! A client for the socket of a manager.
 
 use std::{
     io,
@@ -19,49 +19,49 @@ use crate::{
     server::MAX_MESSAGE,
 };
 
-/// Where a manager listens where nobody says otherwise.
+/// The default path of the manager's socket.
 pub const DEFAULT_SOCKET: &str = "/run/keelway-manager/manager.sock";
 
-/// Why a manager did not do what it was asked for.
+/// Why a request to a manager failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerClientError {
-    /// Nobody listens there, or not for this user.
+    /// No manager listens on the socket, or this user may not connect.
     #[error("no manager answers on {}: {why}", socket.display())]
     Unavailable {
-        /// The socket.
+        /// The path of the socket.
         socket: PathBuf,
-        /// Why.
+        /// The cause.
         why: String,
     },
-    /// It takes nothing of it. A line for each fault.
+    /// The manager refused the request and changed nothing. The text has one line for each fault.
     #[error("{0}")]
     Refused(String),
-    /// There is no such document.
+    /// A document does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// It could not.
+    /// The manager accepted the request and could not carry it out.
     #[error("the manager failed: {0}")]
     Failed(String),
 }
 
-/// A manager behind its socket.
+/// A client of one manager.
 #[derive(Debug, Clone)]
 pub struct ManagerClient {
     socket: PathBuf,
     documents: DocumentsClient<Channel>,
 }
 
-/// Which documents are asked for: all of some kinds, or some by name. Nothing at all is everything.
+/// Selects documents by kind and by name. An empty selection selects all documents.
 #[derive(Debug, Clone, Default)]
 pub struct DocumentSelection {
-    /// Kinds.
+    /// The selected kinds; empty for all.
     pub kinds: Vec<String>,
-    /// Names.
+    /// The selected names; empty for all.
     pub names: Vec<DocumentName>,
 }
 
 impl ManagerClient {
-    /// The manager on a socket. Nothing is dialled yet.
+    /// Returns a client for this socket. Does not connect.
     #[must_use]
     pub fn new(socket: &Path) -> Self {
         let path = socket.to_owned();
@@ -69,17 +69,17 @@ impl ManagerClient {
             let dialling = UnixStream::connect(path.clone());
             async { Ok::<_, io::Error>(TokioIo::new(dialling.await?)) }
         });
-        // The name stands for nothing; gRPC servers want one that is not a path.
+        // gRPC servers expect a host name, although none is needed to connect to a socket.
         let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
         let documents =
             DocumentsClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
         Self { socket: socket.to_owned(), documents }
     }
 
-    /// Documents as they are now, as one text in YAML.
+    /// Returns the current documents as one YAML text.
     ///
     /// # Errors
-    /// One of the names is of no document, or no manager answers.
+    /// A document with one of the names does not exist, or no manager responds.
     pub async fn get(&mut self, wanted: &DocumentSelection) -> Result<Vec<u8>, ManagerClientError> {
         let found = self.documents.get(wanted.request()).await.map_err(|status| self.failed(&status))?;
         let mut text = String::new();
@@ -91,29 +91,29 @@ impl ManagerClient {
         Ok(text.into_bytes())
     }
 
-    /// Hands documents over: all are taken, or none.
+    /// Writes documents: all of them, or none.
     ///
     /// # Errors
-    /// They do not fit what is there, or no manager answers.
+    /// The documents conflict with existing ones, or no manager responds.
     pub async fn apply(&mut self, documents: Vec<u8>) -> Result<Vec<proto::Applied>, ManagerClientError> {
         let applied = self.documents.apply(proto::ApplyRequest { documents }).await;
         Ok(applied.map_err(|status| self.failed(&status))?.into_inner().applied)
     }
 
-    /// Asks for the deletion of documents: of all, or of none.
+    /// Requests the deletion of documents: all of them, or none.
     ///
     /// # Errors
-    /// One of them cannot be deleted, or no manager answers.
+    /// One of the documents cannot be deleted, or no manager responds.
     pub async fn delete(&mut self, names: &[DocumentName]) -> Result<Vec<proto::Deleted>, ManagerClientError> {
         let names = names.iter().map(Into::into).collect();
         let deleted = self.documents.delete(proto::DeleteRequest { names }).await;
         Ok(deleted.map_err(|status| self.failed(&status))?.into_inner().deleted)
     }
 
-    /// Documents as they are now, then each that changes.
+    /// Returns the current documents, followed by each change.
     ///
     /// # Errors
-    /// No manager answers; later, it ended.
+    /// No manager responds. Later, the stream returns an error when the manager ends.
     pub async fn watch(
         &mut self,
         wanted: &DocumentSelection,

@@ -1,4 +1,4 @@
-//! The definitions of Keelway's kinds as files.
+//! Writes the CustomResourceDefinitions of Keelway.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context;
 use keelway_api::crd::{crds, manifest};
 
-/// Writes them to stdout, or each into a file of a directory.
+/// Writes the definitions to stdout, or each into a file of this directory.
 pub(crate) fn write(directory: Option<&Path>) -> anyhow::Result<()> {
     let Some(directory) = directory else {
         let manifests: Vec<String> = crds().iter().map(manifest).collect();

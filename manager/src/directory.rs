@@ -1,17 +1,17 @@
-//! A store that is a directory: one file a document, edited by hand or by programs while it is in use.
+//! A store in a directory, with one file for each document. Users and other programs can edit the files at any time.
 //!
 //! ```text
 //!  hypervisors/NAME.yaml
 //!  clusters/NAMESPACE/NAME.yaml
 //!  components/NAMESPACE/NAME.yaml
 //!  secrets/NAMESPACE/NAME.yaml
-//!  lock                               who writes
-//!  left-for                           where all of it went, while it leaves
+//!  lock                               the process that has the store open
+//!  left-for                           the new store of the documents, during a pivot
 //! ```
 //!
-//! What a person writes takes effect once it is sound: a file that is not is refused, and the document stays as it was. Where that
-//! document has to be written, the refused file goes to `NAME.yaml.refused`. Status is the manager's: of a Cluster or a Hypervisor
-//! that somebody wrote anew, only the rest counts.
+//! A change takes effect once its file is valid. An invalid file is refused, and the document stays as it was. If the manager must write a
+//! document whose file is refused, it first renames that file to `NAME.yaml.refused`. The manager owns status: if a user replaces a Cluster or a
+//! Hypervisor, its status is kept.
 
 mod edit;
 mod files;
@@ -47,43 +47,43 @@ use crate::{
     metrics::DocumentSource,
 };
 
-/// Why a directory is no store.
+/// Why a directory cannot be opened as a store.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// Somebody else writes into it.
+    /// Another process has the directory open, or the lock failed.
     #[error(transparent)]
     Lock(#[from] DirectoryLockError),
-    /// Its documents went elsewhere, and not all of them have left.
+    /// A pivot of the documents to another store was interrupted.
     #[error("the documents of {} have gone to {target}: finish that with keelway pivot --from dir:{} --to {target}", path.display(), path.display())]
     Left {
-        /// The directory.
+        /// The path of the directory.
         path: PathBuf,
-        /// Where they are.
+        /// The store that the documents moved to.
         target: String,
     },
-    /// It cannot be made, read or watched.
+    /// The directory cannot be created, read or watched.
     #[error("could not use {}", path.display())]
     Io {
-        /// What of it.
+        /// The path that failed.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
 }
 
-/// Why documents of a directory are not what a pass can work on.
+/// Why the documents of a directory cannot be loaded or saved.
 #[derive(Debug, thiserror::Error)]
 pub enum UnsoundDocuments {
-    /// Files that were never sound: what they stand for is not known, so nothing is done.
+    /// A file was never valid, and its content decides which installation the machines obey. Nothing is done until it is repaired.
     #[error("files cannot be used")]
     Faults(#[source] Faults),
-    /// Somebody changed a file since it was read. Read again.
+    /// A file changed since it was read. The caller must load again.
     #[error("{0} was changed by somebody else meanwhile")]
     Changed(PathBuf),
 }
 
-/// Documents in files. Needs a runtime of several threads.
+/// Documents in files. Needs a runtime with several threads.
 #[derive(Debug)]
 pub struct DirectoryStore {
     files: StoreFiles,
@@ -95,23 +95,23 @@ pub struct DirectoryStore {
 
 #[derive(Debug, Default)]
 struct DirectoryState {
-    /// By path within the directory: the file as it was read or written last, but for those that are refused.
+    /// The hash of each file as it was last read or written, by path within the directory. Refused files are not included.
     files: BTreeMap<PathBuf, ContentHash>,
-    /// The documents that count; none before a first sound look.
+    /// The documents in effect; none before the first valid read.
     world: Option<Arc<Documents>>,
-    /// What the pass knows of them, which is what it changes.
+    /// The documents that the reconciler loaded or saved last.
     loaded: Arc<Documents>,
-    /// Files that are not what counts, and why.
+    /// Files that have no effect, each with its faults.
     refused: BTreeMap<PathBuf, Faults>,
 }
 
 type BoxedDirectoryError = Box<dyn Error + Send + Sync>;
 
 impl DirectoryStore {
-    /// Opens a directory to write into it, and makes it where there is none. Nobody else may have it open.
+    /// Opens a directory to write into it, and creates it if it does not exist. Only one process can have it open.
     ///
     /// # Errors
-    /// Somebody else has it open, its documents went elsewhere, or it cannot be made, read or watched.
+    /// Another process has it open, a pivot of its documents was interrupted, or it cannot be created, read or watched.
     pub fn open(root: &Path) -> Result<Self, DirectoryError> {
         let directory = Self::open_to_leave(root)?;
         let left = directory.read_left_for();
@@ -121,10 +121,10 @@ impl DirectoryStore {
         }
     }
 
-    /// The same, also where its documents are about to go elsewhere.
+    /// Opens a directory as [`Self::open`] does, also if a pivot of its documents was interrupted.
     ///
     /// # Errors
-    /// Somebody else has it open, or it cannot be made, read or watched.
+    /// Another process has it open, or it cannot be created, read or watched.
     pub fn open_to_leave(root: &Path) -> Result<Self, DirectoryError> {
         let fail = |cause| DirectoryError::Io { path: root.to_owned(), cause };
         let files = StoreFiles::open(root).map_err(fail)?;
@@ -134,28 +134,27 @@ impl DirectoryStore {
         Ok(Self { files, watch, held: Mutex::default(), told: watch::Sender::default(), _lock: lock })
     }
 
-    /// Files that do not count, each with why.
+    /// Returns the files that have no effect, each with its faults.
     #[must_use]
     pub fn refused(&self) -> BTreeMap<PathBuf, Faults> {
         self.held().refused.clone()
     }
 
-    /// Where it is.
     pub(crate) fn root(&self) -> &Path {
         self.files.root()
     }
 
-    /// Where its documents have gone, while they leave.
+    /// Returns the store that the documents are moving to, during a pivot.
     pub(crate) fn read_left_for(&self) -> io::Result<Option<String>> {
         self.files.read_left_for()
     }
 
-    /// Notes where its documents have gone, durably; `None` once they have left.
+    /// Records durably where the documents are moving to; `None` when the pivot is complete.
     pub(crate) fn write_left_for(&self, target: Option<&str>) -> io::Result<()> {
         self.files.write_left_for(target)
     }
 
-    /// Takes files away, whatever is in them.
+    /// Removes files, whatever they contain.
     pub(crate) fn remove_files(&self, paths: impl Iterator<Item = PathBuf>) -> io::Result<()> {
         paths.into_iter().try_for_each(|path| self.files.remove(&path))
     }
@@ -172,7 +171,7 @@ impl DirectoryStore {
             which = FileSelection::All;
         }
         if let FileSelection::These(paths) = &mut which {
-            // What did not fit may fit by now.
+            // A refused document may be valid now, because another one changed.
             paths.extend(held.refused.keys().cloned());
         }
         let found = match self.files.read(&which, &held.files) {
@@ -199,7 +198,7 @@ impl DirectoryStore {
         Ok(documents)
     }
 
-    /// What was asked for since the pass loaded is not written over.
+    /// Writes what a pass changed. Fails if a document that the pass changed has changed in the store since the pass loaded it.
     fn write_documents(&self, documents: &Documents) -> Result<(), BoxedDirectoryError> {
         let mut held = self.held();
         let (loaded, world) = (held.loaded.clone(), held.world.clone().unwrap_or_default());
@@ -213,7 +212,7 @@ impl DirectoryStore {
         Ok(())
     }
 
-    /// Makes changes to the world that counts, in files first. As far as it comes is what counts then.
+    /// Writes changes, first into files. If it fails, the changes that were written are in effect.
     fn make(
         &self,
         held: &mut DirectoryState,
@@ -232,19 +231,19 @@ impl DirectoryStore {
         made
     }
 
-    /// From now on these documents count.
+    /// Puts these documents into effect.
     fn publish(&self, held: &mut DirectoryState, documents: Arc<Documents>) {
         held.world = Some(documents.clone());
         self.told.send_replace(documents);
     }
 
-    /// The documents that count, each time they are others.
+    /// Returns a receiver for the documents in effect. It is notified of each change.
     #[must_use]
     pub fn documents(&self) -> watch::Receiver<Arc<Documents>> {
         self.told.subscribe()
     }
 
-    /// Brings one file to a text, or takes it away, unless somebody else wrote into it.
+    /// Writes or removes one file. Fails if another program changed it.
     fn write(
         &self,
         held: &mut DirectoryState,
@@ -271,7 +270,7 @@ impl DirectoryStore {
 }
 
 impl DirectoryState {
-    /// Writes down what was found: what is refused counts as not read, so that it is looked at again.
+    /// Records what was found. A refused file counts as not read, so that it is checked again.
     fn note(&mut self, found: ChangedFiles, refused: BTreeMap<PathBuf, Faults>) {
         for path in self.refused.keys().filter(|path| !refused.contains_key(*path)) {
             tracing::info!(file = %path.display(), "the file is taken");

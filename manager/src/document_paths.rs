@@ -1,4 +1,4 @@
-//! Which file is whose.
+//! Maps documents to files, and files to documents.
 
 use std::{
     fmt::Write,
@@ -11,11 +11,11 @@ use keelway_api::{
     name::{ClusterRef, LONGEST_NAME, NAMESPACE_PREFIX, PodName, is_label},
 };
 
-/// Folders of the store, by kind as `kubectl` names many of them.
+/// The folders of the store: the plural names of the kinds, as `kubectl` uses them.
 pub(crate) const FOLDERS: [&str; 5] = ["clusterclasses", "hypervisors", "clusters", "components", "secrets"];
 const SUFFIX: &str = ".yaml";
 
-/// The file of a document, within the store.
+/// Returns the file of a document, within the store.
 pub(crate) fn path_of(name: &DocumentName) -> PathBuf {
     let folder = match name {
         DocumentName::ClusterClass(_) => "clusterclasses",
@@ -27,7 +27,7 @@ pub(crate) fn path_of(name: &DocumentName) -> PathBuf {
     file(folder, name.namespace().as_deref(), name.name())
 }
 
-/// The file of an object of an API.
+/// Returns the file that an object of a Kubernetes API would have.
 pub(crate) fn path_of_object(kind: &str, namespace: Option<&str>, name: &str) -> Option<PathBuf> {
     let folder = match kind {
         "ClusterClass" => "clusterclasses",
@@ -40,14 +40,14 @@ pub(crate) fn path_of_object(kind: &str, namespace: Option<&str>, name: &str) ->
     Some(file(folder, namespace, name))
 }
 
-/// A path below the store's folder, whatever the strings are. Those of sound documents stand in it as they are.
+/// Returns a path below the folder, for any strings. The names of valid documents appear in it unchanged.
 fn file(folder: &str, namespace: Option<&str>, name: &str) -> PathBuf {
     let mut path = PathBuf::from(folder);
     path.extend(namespace.map(plain));
     path.join(format!("{}{SUFFIX}", plain(name)))
 }
 
-/// A string as one part of a path that is neither empty nor hidden, nor leads anywhere else.
+/// Returns a string as one component of a path. It is never empty, hidden, or a reference to another directory.
 fn plain(text: &str) -> String {
     let is_plain =
         |at: usize, byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_') || byte == b'.' && at > 0;
@@ -63,7 +63,7 @@ fn plain(text: &str) -> String {
     if plain.is_empty() { "%".to_owned() } else { plain }
 }
 
-/// Whether a file holds a document: those with a dot in front are of editors, or half written.
+/// Returns whether a file contains a document. Files with a leading dot belong to editors, or are incomplete.
 pub(crate) fn is_document(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let depth = path.components().count();
@@ -72,7 +72,7 @@ pub(crate) fn is_document(path: &Path) -> bool {
     FOLDERS.contains(&folder) && depth == expected && name.ends_with(SUFFIX) && !name.starts_with('.')
 }
 
-/// The document that a file is for, where its name can be one.
+/// Returns the document that a file is for, if its path is the name of one.
 pub(crate) fn name_of(path: &Path) -> Option<DocumentName> {
     let parts: Vec<&str> = path.iter().map(|part| part.to_str()).collect::<Option<_>>()?;
     Some(match parts[..] {

@@ -1,4 +1,4 @@
-//! Machines on which nothing is done but while the Lease is held.
+//! Machines that are changed only while this manager holds the Lease.
 
 use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -13,15 +13,15 @@ use keelway_hypervisor_agent::{MachineConnection, action::Action, client::Config
 use keelway_lease::{LeaseFence, NotHeld};
 use keelway_reconciler::{AgentCertification, ApplyOutcome, Machines, RunControl};
 
-/// Who looks may always do so. An effect that is not over when the Lease is lost is given up: agents go on by themselves with what they
-/// took, and obey whoever leads next from the moment that they are told.
+/// Machines that are changed only under a Lease. Observations need no Lease. If the Lease is lost, effects that are running are cancelled.
+/// Agents continue with the config that they have, and obey the next leader once it has fenced them.
 pub struct FencedMachines {
     machines: Arc<dyn Machines>,
     fence: LeaseFence,
 }
 
 impl FencedMachines {
-    /// These machines, while this is held.
+    /// Returns these machines, restricted to the time in which the Lease of this fence is held.
     #[must_use]
     pub fn new(machines: Arc<dyn Machines>, fence: LeaseFence) -> Self {
         Self { machines, fence }

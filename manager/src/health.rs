@@ -1,4 +1,4 @@
-//! Health and metrics over HTTP, for whoever reaches the address.
+//! Health and metrics over HTTP, for every client that can reach the address.
 
 use std::{collections::VecDeque, convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -17,19 +17,19 @@ use tokio::{
 
 use crate::metrics::{ExpositionFormat, ManagerMetrics};
 
-/// Where it listens where nobody says otherwise.
+/// The default address.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:9743";
 
-/// How long a request's head may take, and a connection may say nothing between two of them.
+/// The time limit for the head of a request, and for an idle connection between two requests.
 const HEAD_DEADLINE: Duration = Duration::from_secs(2);
-/// Connections at a time; with one more the oldest ends, so that who connects and says nothing keeps nobody out.
+/// The most connections at one time. One more closes the oldest, so that idle clients cannot block others.
 const MOST_CONNECTIONS: usize = 32;
 /// The largest head of a request, in bytes.
 const LARGEST_HEAD: usize = 8192;
-/// How long it takes until descriptors or memory may be there again.
+/// The pause after a connection could not be accepted, for lack of file descriptors or memory.
 const SHORTAGE: Duration = Duration::from_millis(100);
 
-/// Nobody can ask.
+/// The address for health and metrics cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("could not listen on {}", addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or "))]
 pub struct HealthListenError {
@@ -38,29 +38,29 @@ pub struct HealthListenError {
     source: io::Error,
 }
 
-/// Where it is asked.
+/// A listener for health and metrics.
 #[derive(Debug)]
 pub struct HealthListener(TcpListener);
 
 impl HealthListener {
-    /// Listens on the first of these addresses that can be had.
+    /// Listens on the first of these addresses that is available.
     ///
     /// # Errors
-    /// None of them can.
+    /// No address is available.
     pub async fn open(addresses: &[SocketAddr]) -> Result<Self, HealthListenError> {
         let failed = |source| HealthListenError { addresses: addresses.to_vec(), source };
         TcpListener::bind(addresses).await.map(Self).map_err(failed)
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     ///
     /// # Errors
-    /// The kernel does not tell.
+    /// The kernel does not report it.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
     }
 
-    /// Answers until the process ends.
+    /// Serves requests until the process ends.
     pub async fn serve(self, metrics: Arc<ManagerMetrics>) {
         let mut open: VecDeque<AbortHandle> = VecDeque::new();
         loop {
@@ -112,7 +112,7 @@ async fn answer(request: &Request<Incoming>, metrics: Arc<ManagerMetrics>) -> Re
     }
 }
 
-/// Of a large world the first answer takes a while: every certificate is read.
+/// Writes metrics on a blocking thread: the first response for many documents takes long, because it reads every certificate.
 async fn metrics_response(metrics: Arc<ManagerMetrics>, format: ExpositionFormat) -> Response<Full<Bytes>> {
     let Ok(Ok(body)) = spawn_blocking(move || metrics.text(format)).await else {
         return text(StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be written\n");

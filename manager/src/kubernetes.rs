@@ -1,9 +1,9 @@
-//! A store that is a Kubernetes cluster: custom resources, and Secrets by our labels.
+//! A store in a Kubernetes cluster: custom resources, and Secrets that are selected by Keelway's labels.
 //!
-//! Watches keep a copy of what is there, so that nothing is asked for again. What a pass decided is written document by document, in
-//! the order in which each beginning is sound, and only over what the pass knew: whatever somebody else changed since is an error, and
-//! the next pass begins with that. Status is written where status is, what is Keelway's own by server-side apply; the spec of a user's
-//! document is never written.
+//! Watches keep a copy of all objects, so that loading sends no requests. What a pass decided is written document by document, in an order in
+//! which each intermediate state is valid. A document is written only if it is the one that the pass loaded. If another client changed it, the
+//! save fails, and the next pass starts with that change. Status is written through the status subresource, and Keelway's own objects by
+//! server-side apply. The spec of a user's document is never written.
 
 mod api;
 mod events;
@@ -40,41 +40,41 @@ use events::WriteActivity;
 
 use crate::{document_paths::path_of, metrics::DocumentSource};
 
-/// The name by which API servers know what the manager wrote.
+/// The field manager of Keelway's writes.
 pub const MANAGER: &str = "keelway-manager";
 
-/// The Lease of all managers of one store.
+/// The Lease that all managers of one store compete for.
 pub const LEASE: &str = "keelway-manager";
 
-/// How long it may take until everything was seen for the first time.
+/// How long the initial lists of all watches may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Why a cluster is no store now.
+/// Why documents could not be loaded or saved.
 #[derive(Debug, thiserror::Error)]
 pub enum KubernetesError {
-    /// What is in it was not seen yet.
+    /// The initial list of a watch is not complete yet.
     #[error(
         "the API server has not told of all documents yet; see that it serves {0}, and that the manager may list and watch them"
     )]
     NotSeen(String),
-    /// Documents that something relies on were never sound: what they stand for is not known, so nothing is done.
+    /// A document was never valid, and its content decides which installation the machines obey. Nothing is done until it is repaired.
     #[error("documents cannot be used")]
     Faults(#[source] Faults),
-    /// Somebody changed a document since it was read. Read again.
+    /// A document changed since it was read. The caller must load again.
     #[error("{0} was changed by somebody else meanwhile")]
     Changed(DocumentName),
-    /// A pass deletes only what its user deleted.
+    /// A pass would delete a document that its user has not deleted.
     #[error("the deletion of {0} is its user's to ask for")]
     Deletion(DocumentName),
-    /// A pass does not write this.
+    /// A pass would write a document's spec, which belongs to its user.
     #[error("the spec of {0} is its user's, and is not written over")]
     Spec(DocumentName),
-    /// The API server refused.
+    /// The API server refused a write.
     #[error("could not write {name}")]
     Write {
-        /// What.
+        /// The document that was to be written.
         name: DocumentName,
-        /// Why.
+        /// The cause.
         #[source]
         cause: Box<kube::Error>,
     },
@@ -89,15 +89,15 @@ pub struct KubernetesStore {
     shared: Arc<SharedWatchCache>,
     teller: EventSender,
     watches: tokio::sync::Mutex<Watches>,
-    /// Held while changes are made, of which several cannot be made at once.
+    /// Held during a sequence of changes, because two sequences cannot be made at once.
     writing: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// What watches and writers have in common.
+/// The state that watches and writers share.
 #[derive(Default)]
 struct SharedWatchCache {
     held: Mutex<WatchCache>,
-    /// Told of each change.
+    /// Notified of each change.
     changed: Notify,
 }
 
@@ -108,7 +108,7 @@ impl SharedWatchCache {
 }
 
 impl KubernetesStore {
-    /// Begins to watch a cluster.
+    /// Starts watching a cluster.
     #[must_use]
     pub fn open(client: Client) -> Self {
         let shared = Arc::new(SharedWatchCache::default());
@@ -121,18 +121,16 @@ impl KubernetesStore {
         Self { client, resources, shared, teller, watches, writing }
     }
 
-    /// Where Events are told.
+    /// Returns the sender of Events.
     #[must_use]
     pub fn event_sender(&self) -> EventSender {
         self.teller.clone()
     }
 
-    /// Brings the documents from one world to another, as far as nobody else changed them: the world that is reached is what the API
-    /// server answered.
+    /// Writes the changes between two states of the documents. The resulting documents are those that the API server returns.
     ///
     /// # Errors
-    /// Somebody changed one of those that are to be changed, or the API server refused. What comes before it in the order of changes is
-    /// made.
+    /// A document that is to be changed was changed by another client, or the API server refused a write. Earlier changes in the order are made.
     pub async fn change(&self, since: &Documents, to: &Documents) -> Result<(), KubernetesError> {
         let _one = self.writing.lock().await;
         let steps = together(to.steps_since(since), |change| to.changes_only_conditions(since, change));
@@ -157,11 +155,10 @@ impl KubernetesStore {
         }
     }
 
-    /// Sees all that there is now, whatever watches have told so far: they may be late, and whoever wrote before may have done so a moment
-    /// ago.
+    /// Lists all objects again, whatever the watches have reported: they may be late, and an earlier manager may have written a moment ago.
     ///
     /// # Errors
-    /// The API server does not tell.
+    /// The API server does not list all objects in time.
     pub async fn relist(&self) -> Result<(), KubernetesError> {
         let mut watches = self.watches.lock().await;
         watches.end().await;
@@ -170,10 +167,10 @@ impl KubernetesStore {
         self.seen().await
     }
 
-    /// Waits until all that there is was seen.
+    /// Waits until the initial lists of all watches are complete.
     ///
     /// # Errors
-    /// The API server does not tell.
+    /// The API server does not list all objects in time.
     pub async fn seen(&self) -> Result<(), KubernetesError> {
         let all = async {
             loop {
@@ -208,7 +205,7 @@ impl KubernetesStore {
     }
 }
 
-/// What only tells people is written with the first step: nothing is to be there before it.
+/// Moves changes of conditions into the first step. They have no prerequisites.
 fn together(
     mut steps: Vec<Vec<DocumentChange>>,
     only_tells: impl Fn(&DocumentChange) -> bool,

@@ -1,4 +1,4 @@
-//! The manager: passes for as long as it runs, over documents that change under it.
+//! The manager: reconciles documents continuously while users change them.
 
 mod accept;
 pub mod client;

@@ -124,7 +124,7 @@ fn metrics_listen(text: &str) -> Result<MetricsListen, &'static str> {
     }
     if let Some(port) = text.strip_prefix(':') {
         let port: u16 = port.parse().map_err(|_| help)?;
-        // The first one stands for both families where the machine has both.
+        // The IPv6 address serves both families if the machine has both.
         return Ok(MetricsListen(vec![(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()]));
     }
     text.parse().map(|address| MetricsListen(vec![address])).map_err(|_| help)
@@ -151,7 +151,7 @@ async fn run(arguments: ManagerRunArguments) -> ExitCode {
         Err(error) => return ended(Err(error.into())),
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    // Each line has the span that it is in: that of the pass, with its cluster, and not that of one of its steps.
+    // Each log line contains its pass as span, which has the cluster, and no spans of the steps of a pass.
     let filter = filter.and(filter_fn(|of| !of.is_span() || of.name() == "pass"));
     let log = tracing_subscriber::fmt::layer().json().with_span_list(false).with_writer(io::stderr).with_filter(filter);
     tracing_subscriber::registry().with(log).with(traces.as_ref().map(Traces::layer)).init();

@@ -1,4 +1,4 @@
-//! What Prometheus is told: counted while passes go by, and worked out from the documents when it asks.
+//! Metrics for Prometheus: counters that passes update, and gauges that are computed from the documents on request.
 
 mod actions;
 mod certificates;
@@ -36,27 +36,27 @@ use process::ProcessCollector;
 pub use exposition::ExpositionFormat;
 pub use passes::Passes;
 
-/// Documents that are kept.
+/// A store whose documents are measured.
 pub trait DocumentSource: Send + Sync + 'static {
-    /// Those that count now.
+    /// Returns the documents in effect.
     fn documents(&self) -> Arc<Documents>;
-    /// How many somebody wrote that do not count, as they are not sound.
+    /// Returns the number of refused documents.
     fn refused(&self) -> usize;
 }
 
-/// All that is told.
+/// All metrics of a manager.
 #[derive(Debug)]
 pub struct ManagerMetrics {
     registry: Registry,
     passes: Passes,
     holdings: Arc<Holdings>,
     leading: Gauge,
-    /// Whether it waits with all that there is in sight.
+    /// Whether the manager has loaded all documents and waits for the Lease.
     stands_by: AtomicBool,
 }
 
 impl ManagerMetrics {
-    /// Of these documents, and of a process that begins now.
+    /// Creates the metrics of these documents, and of a process that starts now.
     #[must_use]
     pub fn new(kept: Arc<dyn DocumentSource>, now: Timestamp) -> Self {
         let mut registry = Registry::default();
@@ -71,44 +71,44 @@ impl ManagerMetrics {
         Self { registry, passes, holdings, leading, stands_by: AtomicBool::new(false) }
     }
 
-    /// It works from now on, or no longer.
+    /// Records whether this manager is the leader.
     pub fn set_leading(&self, leads: bool) {
         self.stands_by.store(false, Ordering::Relaxed);
         self.leading.set(i64::from(leads));
     }
 
-    /// It has all that there is in sight, and waits until another one works no longer.
+    /// Records that this manager has loaded all documents and waits until another manager no longer leads.
     pub fn set_standing_by(&self) {
         self.stands_by.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it does what it is there for: a pass went through, or it stands by.
+    /// Returns whether the manager is ready: it has completed a pass, or it stands by.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.passes.any() || self.stands_by.load(Ordering::Relaxed)
     }
 
-    /// Takes what a machine tells; `Seen::Unreachable`: it does not answer.
+    /// Records an observation of a machine. It is `Unreachable` if the machine did not respond.
     pub fn record_machine(&self, machine: &HypervisorName, seen: &ObservedValue<MachineState>) {
         self.holdings.record_machine(machine, seen);
     }
 
-    /// Where passes are counted.
+    /// Returns the counters of passes.
     #[must_use]
     pub fn passes(&self) -> &Passes {
         &self.passes
     }
 
-    /// All of it as text.
+    /// Returns all metrics as text.
     ///
     /// # Errors
-    /// A value cannot be written.
+    /// A value cannot be formatted.
     pub fn text(&self, format: ExpositionFormat) -> Result<String, fmt::Error> {
         exposition::text(&self.registry, format)
     }
 }
 
-/// What the documents tell.
+/// Computes metrics from the documents.
 struct DocumentCollector {
     kept: Arc<dyn DocumentSource>,
     certificates: CertificateCache,

@@ -1,8 +1,8 @@
-//! A world that moves from one store to another.
+//! A pivot: moves the documents of an installation from one store to another.
 //!
-//! No machine is asked, and nothing on one changes: ids, ports and the numbers of configs travel with the documents, so that whoever
-//! drives the machines next finds them settled. Nobody works on either store meanwhile. All documents are where they go before the first
-//! one leaves, and a move that is cut off goes on where it is begun again.
+//! A pivot sends no request to a machine and changes nothing on one. Ids, ports and the generations of configs move with the documents, so that
+//! the next driver finds the machines settled. No driver works on either store meanwhile. All documents are in the new store before the first
+//! one is removed from the old store. If a pivot is interrupted, run it again.
 
 mod directory;
 mod kubernetes;
@@ -26,84 +26,83 @@ use serde_json::{Value as Json, json};
 pub use kubernetes::{LEFT_FOR, ManagementCluster, ManagementClusterError};
 pub use pipe::PipeStore;
 
-/// Where a world moves from, or to. Whoever has one has it alone. What is not said otherwise is so of a stream: nothing of what went
-/// through it stays there.
+/// A store that documents can move from or to. The caller has exclusive access to it. The default methods are those of a stream, which keeps
+/// nothing.
 #[async_trait]
 pub trait PivotStore: Store {
-    /// What it is called, as the command line names it.
+    /// Returns the name of the store as the command line writes it.
     fn title(&self) -> String;
 
-    /// Where its documents have gone, where a move was cut off before all of them had left.
+    /// Returns the store to which the documents moved, if that pivot was interrupted before all documents were removed here.
     async fn pivot_target(&self) -> Result<Option<String>, StoreError> {
         Ok(None)
     }
 
-    /// Notes that its documents have all arrived elsewhere, so that nobody works on what is left here; or that nothing is left.
+    /// Records that all documents are in another store, so that no manager works on the rest that is here. `None` records that nothing is left.
     async fn set_pivot_target(&self, _whither: Option<&str>) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Makes what documents need to be saved here.
+    /// Creates what the store needs before these documents can be saved.
     async fn prepare(&self, _documents: &Documents) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Pauses clusters where [`Store::save`] does not write what people write.
+    /// Pauses clusters, if [`Store::save`] does not write the specs of users' documents.
     async fn pause(&self, _clusters: &[ClusterRef]) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Takes documents away, with no effect on any machine. Some may be gone already.
+    /// Removes documents without an effect on any machine. Some may be removed already.
     async fn forget(&self, _documents: &Documents) -> Result<(), StoreError> {
         Ok(())
     }
 }
 
-/// Why a world stays where it is.
+/// Why a pivot failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PivotError {
-    /// A store did not do what it was asked for.
+    /// A store operation failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// There is nothing to move.
+    /// The old store has no documents.
     #[error("{0} has no documents")]
     Empty(String),
-    /// A move to somewhere else was cut off.
+    /// A pivot to another store was interrupted.
     #[error(
         "the documents of {from} have gone to {target}: finish that first, with keelway pivot --from {from} --to {target}"
     )]
     Left {
-        /// Where they were.
+        /// The old store of that pivot.
         from: String,
-        /// Where they are.
+        /// The new store of that pivot.
         target: String,
     },
-    /// What moves does not fit what is there.
+    /// The documents conflict with those in the new store.
     #[error("the documents do not fit those of {to}")]
     Faults {
-        /// Where they were to go.
+        /// The new store.
         to: String,
-        /// How.
+        /// The conflicts.
         #[source]
         faults: Faults,
     },
-    /// What was written is not what is read.
+    /// A document that was read back from the new store differs from the one that was written.
     #[error("{name} is not in {to} as it was written: nothing was taken away from {from}")]
     Lost {
-        /// Which.
+        /// The document.
         name: DocumentName,
-        /// Where it was.
+        /// The old store.
         from: String,
-        /// Where it was to go.
+        /// The new store.
         to: String,
     },
 }
 
-/// Moves all documents, and tells which.
+/// Moves all documents. Returns them.
 ///
 /// # Errors
-/// Where something does not fit or is not done, the documents are all where they were; or all where they go, and the move is to be begun
-/// again.
+/// If a pivot fails, all documents are still in the old store; or all are in the new store, and the pivot must be run again.
 pub async fn pivot(from: &dyn PivotStore, to: &dyn PivotStore) -> Result<Arc<Documents>, PivotError> {
     let left = |from: &dyn PivotStore, target| PivotError::Left { from: from.title(), target };
     if let Some(target) = to.pivot_target().await? {
@@ -142,7 +141,7 @@ async fn leave(from: &dyn PivotStore, documents: &Documents) -> Result<(), Pivot
     Ok(from.set_pivot_target(None).await?)
 }
 
-/// Documents beside those that are there already, of which some may have come with a move that was cut off.
+/// Adds documents to those that are there already. An interrupted pivot may have written some of them.
 fn joined(documents: &Documents, there: &Documents) -> Result<Documents, Faults> {
     let mut joined = there.clone();
     let mut faults = Vec::new();
@@ -160,7 +159,7 @@ fn joined(documents: &Documents, there: &Documents) -> Result<Documents, Faults>
     if faults.is_empty() { Ok(joined) } else { Err(Faults(faults)) }
 }
 
-/// Why a document does not take the place of the one of its name.
+/// Returns why a document must not replace the one with its name.
 fn conflict_reason(document: DocumentRef<'_>, there: DocumentRef<'_>) -> Option<&'static str> {
     const OTHER: &str = "there is another one of this name already";
     match (document, there) {
@@ -182,7 +181,7 @@ fn conflict_reason(document: DocumentRef<'_>, there: DocumentRef<'_>) -> Option<
             let same = document.spec == there.spec && document.is_default() == there.is_default();
             (!same).then_some(OTHER)
         }
-        // Whose they are is in their names.
+        // Their namespace contains the cluster's id.
         (DocumentRef::Component(_), DocumentRef::Component(_)) => None,
         (DocumentRef::Secret(document), DocumentRef::Secret(there)) => {
             let ours = document.metadata.namespace.as_deref().is_some_and(|name| name.starts_with("keelway-"));
@@ -192,7 +191,7 @@ fn conflict_reason(document: DocumentRef<'_>, there: DocumentRef<'_>) -> Option<
     }
 }
 
-/// What of a document is the same in every store, of times their seconds.
+/// Returns the parts of a document that are the same in every store, with times in whole seconds.
 fn comparable_json(document: Option<DocumentRef<'_>>) -> Json {
     let mut json = match document {
         None => Json::Null,
@@ -204,7 +203,7 @@ fn comparable_json(document: Option<DocumentRef<'_>>) -> Json {
     json
 }
 
-/// With the fields of a newer release, which a store keeps as well.
+/// Returns spec and status, with the fields of a newer release, which a store keeps as well.
 fn spec_and_status(document: DocumentRef<'_>) -> [Json; 2] {
     let mut json = document.json();
     ["spec", "status"].map(|part| json[part].take())

@@ -1,4 +1,4 @@
-//! `keelway.manager.v1`, as generated.
+//! The generated code of `keelway.manager.v1`.
 #![expect(
     missing_docs,
     clippy::pedantic,

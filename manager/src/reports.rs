@@ -1,4 +1,4 @@
-//! What tasks say: in the log, each thing once, and as figures.
+//! Reports the events of tasks: in the log, each once, in metrics, and as Events.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,20 +21,19 @@ use tokio::sync::Notify;
 
 use crate::{kubernetes::EventSender, metrics::ManagerMetrics};
 
-/// Tells what is new of each task.
+/// Reports what is new about each task.
 #[derive(Debug)]
 pub struct Reports {
     metrics: Arc<ManagerMetrics>,
-    /// Who tells Events, where the store is a management cluster.
+    /// The sender of Events; none if the store is not a management cluster.
     teller: Option<EventSender>,
     tasks: BTreeMap<Task, TaskReport>,
     unread: Option<String>,
     settled: bool,
-    /// Told each time that all is settled.
+    /// Notified each time all tasks become settled.
     rest: Arc<Notify>,
 }
 
-/// What is known of a task.
 #[derive(Debug, Default)]
 struct TaskReport {
     told: BTreeSet<String>,
@@ -48,7 +47,7 @@ impl Watcher for Reports {
 
     fn passed(&mut self, task: &Task, outcome: &PassOutcome, took: Duration) {
         self.metrics.passes().passed(outcome, took, Timestamp::now());
-        // What comes of other decisions is told of documents.
+        // Other decisions change documents, and are reported when the documents are saved.
         for decision in
             outcome.plan.decisions.iter().filter(|decision| matches!(decision, Decision::AssignPorts { .. }))
         {
@@ -111,19 +110,19 @@ impl Watcher for Reports {
 }
 
 impl Reports {
-    /// Counts into these metrics.
+    /// Creates a reporter that updates these metrics.
     #[must_use]
     pub fn new(metrics: Arc<ManagerMetrics>) -> Self {
         Self { metrics, teller: None, tasks: BTreeMap::new(), unread: None, settled: false, rest: Arc::default() }
     }
 
-    /// Tells Events, too.
+    /// Returns a reporter that also sends Events.
     #[must_use]
     pub fn with_events(self, teller: EventSender) -> Self {
         Self { teller: Some(teller), ..self }
     }
 
-    /// Told each time that nothing is left to be done.
+    /// Returns a notification that is sent each time all tasks become settled.
     #[must_use]
     pub fn idle_notify(&self) -> Arc<Notify> {
         self.rest.clone()
@@ -140,7 +139,7 @@ impl Reports {
         known.told = failures.into_iter().chain(waiting).collect();
     }
 
-    /// Tells once that nothing is to be done any more, anywhere.
+    /// Records whether a task is settled. Reports once when all are.
     fn settle(&mut self, task: &Task, settled: bool) {
         self.tasks.entry(task.clone()).or_default().settled = settled;
         let all = self.tasks.values().all(|known| known.settled);

@@ -1,7 +1,7 @@
-//! What people ask of a manager without a management cluster, on a Unix socket of mode 0660.
+//! The API of a manager without a management cluster, on a Unix socket of mode 0660.
 //!
-//! Whoever may connect may read machines, clusters and components, and write machines, clusters and Secrets of users. What holds
-//! keys of Keelway's is for root and the manager's own user.
+//! A user with access to the socket can read machines, clusters and components, and write machines, clusters and users' Secrets. Only root and the
+//! manager's own user can access documents that contain Keelway's keys.
 
 mod convert;
 mod peer;
@@ -17,13 +17,13 @@ use crate::{directory::DirectoryStore, proto::documents_server::DocumentsServer}
 use service::DocumentsService;
 pub use socket::{ManagerSocketError, ManagerUnixSocket};
 
-/// The most bytes of one message: documents of a large world, as they are moved into a store.
+/// The most bytes of one message. It bounds how many documents can be moved into a store at once.
 pub const MAX_MESSAGE: usize = 256 << 20;
 
-/// Answers until it is told to stop.
+/// Serves requests until it is stopped.
 ///
 /// # Errors
-/// The socket broke.
+/// The socket failed.
 pub async fn serve(
     listener: ManagerUnixSocket,
     store: Arc<DirectoryStore>,

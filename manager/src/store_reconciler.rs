@@ -1,4 +1,4 @@
-//! Passes over a store, alone or in turns.
+//! Reconciles a store, as the only manager or as the holder of a Lease.
 
 use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
 
@@ -25,30 +25,30 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// The term of whoever holds the Lease, or held it last: documents and machines may know an older one.
+/// The annotation with the term of the last leader. Documents and machines may know only an earlier one.
 const TERM: &str = "keelway.dev/term";
 
-/// How long nothing was left to be done before the program is given back: metrics and Events are told meanwhile.
+/// How long all tasks must be settled before memory is released. Metrics and Events are written in that time.
 const AT_REST: Duration = Duration::from_secs(5);
-/// How often that is done otherwise: connections that are kept up need little of it, and Linux maps much around that.
+/// How often memory is released otherwise. Open connections need few pages, and Linux maps many pages around each one that is used.
 const EACH: Duration = Duration::from_secs(5);
 
-/// How soon the Lease is asked for again that could not be written.
+/// The pause after the Lease could not be acquired.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Passes over a store.
+/// Reconciles the documents of a store.
 pub(crate) struct StoreReconciler<S> {
     pub(crate) store: Arc<S>,
     pub(crate) machines: Arc<dyn Machines>,
     pub(crate) metrics: Arc<ManagerMetrics>,
-    /// In which clusters go to this release of Keelway.
+    /// The waves in which clusters move to this release of Keelway.
     pub(crate) waves: Waves,
-    /// Where Events are told, where that is.
+    /// The sender of Events; none if the store is not a management cluster.
     pub(crate) events: Option<EventSender>,
 }
 
 impl<S: Store + ChangingDocuments + 'static> StoreReconciler<S> {
-    /// Works until it is told to stop, or another one leads.
+    /// Reconciles until it is stopped, or until another leader supersedes this one.
     pub(crate) async fn run_passes(&self, driver: Driver, stop: &CancellationToken) -> StopReason {
         self.metrics.set_leading(true);
         let components = Arc::new(DialledComponents::new(self.machines.clone()));
@@ -70,8 +70,8 @@ impl<S: Store + ChangingDocuments + 'static> StoreReconciler<S> {
     }
 }
 
-/// Gives back what of the program is resident each time that nothing is left to be done, and once in a while: most of it is for births and
-/// changes.
+/// Releases the resident pages of the program's file each time all tasks are settled, and at intervals. Most of them are needed only to create and
+/// change clusters.
 async fn release_memory_when_idle(rest: &Notify) -> Infallible {
     let mapped = match MappedProgram::of_this_process() {
         Ok(mapped) => mapped,
@@ -90,7 +90,8 @@ async fn release_memory_when_idle(rest: &Notify) -> Infallible {
     }
 }
 
-/// The term that a Lease tells of; 0 for none. What no leader can have written is passed over: machines and documents know the term, too.
+/// Returns the term in the annotation of a Lease; 0 for none. A term that no leader can have written is ignored, because machines and documents know
+/// the term, too.
 fn term_noted(noted: Option<&str>) -> u64 {
     let Some(text) = noted else { return 0 };
     let term = text.parse().ok().filter(|term| *term < HIGHEST_NUMBER);
@@ -101,11 +102,11 @@ fn term_noted(noted: Option<&str>) -> u64 {
 }
 
 impl StoreReconciler<KubernetesStore> {
-    /// Waits for the Lease, and works for as long as it is held. Who has lost it ends: a process that is started anew has nothing left
-    /// over from before.
+    /// Waits for the Lease, and reconciles as long as this manager holds it. If it loses the Lease, it returns an error, so that the process ends:
+    /// a new process has no state from before.
     ///
-    /// `connect` makes a client of the thread that renews the Lease: reading all documents anew takes longer than the Lease lasts where there
-    /// are many.
+    /// `connect` creates a client for the thread that renews the Lease. That thread is separate, because loading many documents can take longer than
+    /// the Lease is valid.
     pub(crate) async fn run_with_lease(
         &self,
         election: &Election,
@@ -130,7 +131,7 @@ impl StoreReconciler<KubernetesStore> {
         led
     }
 
-    /// Sees all that there is, and waits for the Lease.
+    /// Waits for the initial lists of the store, and then for the Lease.
     async fn wait_for_lease(&self, election: &Election) -> Lease {
         while let Err(error) = self.store.seen().await {
             tracing::warn!("{:#}", anyhow::Error::from(error));
@@ -152,14 +153,14 @@ impl StoreReconciler<KubernetesStore> {
         match self.run_passes(Driver::Leader { term: begun }, stop).await {
             StopReason::Stopped => Ok(()),
             StopReason::Superseded { term } => {
-                // Whoever leads next begins after it.
+                // The next leader uses a higher term.
                 election.note(TERM, &term.to_string()).await?;
                 bail!("a machine obeys the leader of term {term}, and this one is of term {begun}")
             }
         }
     }
 
-    /// The term of this leader: one that was never given, whatever machines are out of reach.
+    /// Returns the term of this leader. It was never used before, even if machines are unreachable.
     async fn begin(&self, election: &Election) -> anyhow::Result<u64> {
         if let Some(target) = election.annotation(LEFT_FOR).await?.filter(|target| !target.is_empty()) {
             bail!(

@@ -1,8 +1,8 @@
-//! Spans of passes, for a collector of OpenTelemetry where there is one.
+//! Sends spans of passes to an OpenTelemetry collector, if one is configured.
 //!
-//! Configured as OpenTelemetry's programs are, by the environment
-//! (<https://opentelemetry.io/docs/specs/otel/protocol/exporter/>): nothing is sent before `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or
-//! `OTEL_EXPORTER_OTLP_ENDPOINT` names a collector, over gRPC.
+//! The configuration is in the environment variables of OpenTelemetry
+//! (<https://opentelemetry.io/docs/specs/otel/protocol/exporter/>). Spans are sent over gRPC, and only if
+//! `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT` names a collector.
 
 use std::{env, fs, net::IpAddr, path::PathBuf, time::Duration};
 
@@ -21,57 +21,57 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-/// What the service is called where `OTEL_SERVICE_NAME` says nothing.
+/// The name of the service if `OTEL_SERVICE_NAME` is not set.
 const SERVICE: &str = "keelway-manager";
-/// How long the last spans may take to get away.
+/// How long sending the last spans may take.
 const LAST_SPANS: Duration = Duration::from_secs(5);
 
 /// Why spans cannot be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum TracesError {
-    /// It is no address of a collector.
+    /// The endpoint is not a URL of a collector.
     #[error("{variable}: {endpoint} is no address of a collector: write https://HOST:PORT")]
     Endpoint {
-        /// Where it was said.
+        /// The environment variable with the endpoint.
         variable: &'static str,
-        /// What it is.
+        /// The endpoint.
         endpoint: String,
     },
-    /// Anybody between here and the collector could read and change what is sent.
+    /// The endpoint is on another machine and has no TLS, so that others could read and change the spans.
     #[error(
         "{variable}: {endpoint} is not on this machine and has no TLS: write https://, or send to a collector beside the manager"
     )]
     Plain {
-        /// Where it was said.
+        /// The environment variable with the endpoint.
         variable: &'static str,
-        /// What it is.
+        /// The endpoint.
         endpoint: String,
     },
-    /// The certificates that the collector's is to be signed by cannot be read.
+    /// The authorities for the collector's certificate cannot be read.
     #[error("{variable}: could not read {}", path.display())]
     Certificate {
-        /// Where it was said.
+        /// The environment variable with the path.
         variable: &'static str,
-        /// The file.
+        /// The path of the certificates.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
-    /// What the environment says of the exporter does not make one.
+    /// The exporter cannot be created with this configuration.
     #[error("could not send spans")]
     Exporter(#[from] ExporterBuildError),
 }
 
-/// Sends what it is told, until it is ended.
+/// Sends spans until it is ended.
 #[derive(Debug)]
 pub struct Traces(SdkTracerProvider);
 
 impl Traces {
-    /// Begins to send to the collector that the environment names, if it names one. Needs a runtime.
+    /// Starts sending to the collector that the environment names; none if it names none. Needs a runtime.
     ///
     /// # Errors
-    /// What it says cannot be used.
+    /// The configuration cannot be used.
     pub fn begin() -> Result<Option<Self>, TracesError> {
         let Some((variable, endpoint)) =
             first_set_variable(["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"])
@@ -90,7 +90,7 @@ impl Traces {
         Ok(Some(Self(provider)))
     }
 
-    /// Takes spans of Keelway's own work, each with what was logged in it.
+    /// Returns a layer that collects the spans of Keelway, each with the log lines in it.
     #[must_use]
     pub fn layer<S: Subscriber + for<'span> LookupSpan<'span>>(&self) -> impl Layer<S> {
         let ours = filter_fn(is_told).with_max_level_hint(LevelFilter::DEBUG);
@@ -101,7 +101,7 @@ impl Traces {
             .with_filter(ours.and(LevelFilter::DEBUG))
     }
 
-    /// Sends what is left.
+    /// Sends the remaining spans.
     pub async fn end(self) {
         let ended = spawn_blocking(move || self.0.shutdown_with_timeout(LAST_SPANS)).await;
         if let Ok(Err(error)) = ended {
@@ -114,13 +114,13 @@ fn is_told(of: &Metadata<'_>) -> bool {
     of.target().starts_with("keelway") && (of.is_span() || *of.level() <= Level::INFO)
 }
 
-/// The first of these variables that says something.
+/// Returns the first of these variables that is set and not empty.
 fn first_set_variable<const N: usize>(variables: [&'static str; N]) -> Option<(&'static str, String)> {
     let value = |variable| env::var(variable).ok().filter(|value| !value.is_empty());
     variables.into_iter().find_map(|variable| Some((variable, value(variable)?)))
 }
 
-/// Whether what is sent there is encrypted. Where it is not, it stays on this machine.
+/// Returns whether the connection to an endpoint is encrypted. An endpoint without TLS must be on this machine.
 fn is_secure(variable: &'static str, endpoint: &str) -> Result<bool, TracesError> {
     let no_address = || TracesError::Endpoint { variable, endpoint: endpoint.to_owned() };
     let uri: Uri = endpoint.parse().map_err(|_| no_address())?;
@@ -134,7 +134,8 @@ fn is_secure(variable: &'static str, endpoint: &str) -> Result<bool, TracesError
     }
 }
 
-/// Whom the collector's certificate is to be signed by: those of `OTEL_EXPORTER_OTLP_CERTIFICATE`, else those of the machine.
+/// Returns the authorities for the collector's certificate: those in `OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE` or `OTEL_EXPORTER_OTLP_CERTIFICATE`,
+/// else those of the machine.
 fn trusted() -> Result<ClientTlsConfig, TracesError> {
     let certificate = first_set_variable(["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"]);
     let Some((variable, path)) = certificate else { return Ok(ClientTlsConfig::new().with_native_roots()) };

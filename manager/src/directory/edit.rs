@@ -1,4 +1,4 @@
-//! What people ask for without touching a file. It takes effect as if they had written files, all at once or not at all.
+//! Edits of documents through the manager's socket. They have the same effect as edits of files, and each request is atomic.
 
 use std::{error::Error, sync::Arc};
 
@@ -17,36 +17,36 @@ use crate::{
     document_paths::{name_of, path_of},
 };
 
-/// Why nothing of what was asked for is done.
+/// Why a request had no effect.
 #[derive(Debug, thiserror::Error)]
 pub enum EditError {
-    /// The files of the store are not sound yet: its log tells which.
+    /// A file of the store was never valid. The manager's log names the file.
     #[error("the documents of the store cannot be used yet: its log tells which files are to be mended")]
     NotReady,
-    /// It does not fit what is there.
+    /// The documents conflict with existing ones.
     #[error(transparent)]
     Faults(Faults),
-    /// It could not be written.
+    /// The documents could not be written.
     #[error("could not write the documents")]
     Write(#[source] Box<dyn Error + Send + Sync>),
 }
 
-/// What came of one document.
+/// The result for one document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EditOutcome {
-    /// There was none of its name.
+    /// The document did not exist.
     Created,
-    /// It is another one than before.
+    /// The document changed.
     Configured,
-    /// It is as it was.
+    /// The document was the same before.
     Unchanged,
 }
 
 impl DirectoryStore {
-    /// Takes documents in, in the place of those of their names. Status of those that are there already is not taken.
+    /// Writes documents. If a document exists, its status is kept.
     ///
     /// # Errors
-    /// Some do not fit the others, or the store is not ready; nothing is changed then.
+    /// A document conflicts with others, or the store is not ready. Nothing is changed then.
     pub fn apply(&self, documents: &Documents) -> Result<Vec<(DocumentName, EditOutcome)>, EditError> {
         let wanted: Vec<DocumentName> = documents.all_names().collect();
         let text = |name: &DocumentName| documents.text_of(name).unwrap_or_default().into_bytes();
@@ -60,11 +60,11 @@ impl DirectoryStore {
         Ok(wanted.into_iter().map(|name| (name.clone(), outcome(&name))).collect())
     }
 
-    /// Asks for the deletion of documents. What runs on machines is marked, and goes with the passes that follow; whether each is
-    /// gone already.
+    /// Requests the deletion of documents. A document with components on machines is marked, and later passes remove it. Returns for each document
+    /// whether it is removed already.
     ///
     /// # Errors
-    /// Something refers to one of them, there is none of a name, or the store is not ready; nothing is changed then.
+    /// Another document refers to one of them, a document does not exist, or the store is not ready. Nothing is changed then.
     pub fn delete(&self, names: &[DocumentName]) -> Result<Vec<(DocumentName, bool)>, EditError> {
         let documents = self.ready()?;
         let mut found = ChangedFiles::new();
@@ -109,7 +109,7 @@ impl DirectoryStore {
         self.held().world.clone().ok_or(EditError::NotReady)
     }
 
-    /// The documents before and after.
+    /// Applies files. Returns the documents before and after.
     fn edit(&self, found: &ChangedFiles) -> Result<(Arc<Documents>, Arc<Documents>), EditError> {
         block_in_place(|| {
             let mut held = self.held();
@@ -139,7 +139,7 @@ fn named(name: &DocumentName, fault: Fault) -> Fault {
     Fault { document: name.to_string(), line: 0, ..fault }
 }
 
-/// A document whose deletion takes time, with the mark of it; `None` where it goes at once.
+/// Returns the document with a deletion timestamp, if its deletion takes time; `None` if it can be removed at once.
 fn marked(document: DocumentRef<'_>) -> Option<Document> {
     match document {
         DocumentRef::Cluster(cluster) if cluster.id().is_some() => {

@@ -1,4 +1,4 @@
-//! Files that are replaced in one step, and never over what somebody else wrote.
+//! Replaces files atomically, and never overwrites what another program wrote.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,14 +16,14 @@ use crate::{
     document_paths::{FOLDERS, is_document},
 };
 
-/// What stands before the name of a file that is not complete yet.
+/// The prefix of a file that is not complete yet.
 const UNFINISHED: &str = ".keelway-";
-/// Where documents went.
+/// The file that names the new store of the documents, during a pivot.
 const LEFT_FOR: &str = "left-for";
-/// What follows the name of a file that could not be used.
+/// The suffix of a refused file.
 const REFUSED: &str = ".refused";
 
-/// What a file holds, in 32 bytes.
+/// The SHA-256 of a file's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ContentHash([u8; 32]);
 
@@ -33,26 +33,24 @@ impl ContentHash {
     }
 }
 
-/// Files of a store, below its directory.
+/// The files below a store's directory.
 #[derive(Debug)]
 pub(super) struct StoreFiles {
     root: PathBuf,
 }
 
-/// Which files to read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FileSelection {
-    /// All there are.
     All,
-    /// These, each of which may be there or not.
+    /// These paths, whether they exist or not.
     These(BTreeSet<PathBuf>),
 }
 
-/// Whether a file is as it was to be.
+/// Whether a file was replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReplaceOutcome {
     Yes,
-    /// It is not what it was known to be: nothing was written.
+    /// Another program changed the file, so nothing was written.
     No,
 }
 
@@ -63,7 +61,7 @@ impl StoreFiles {
         Ok(Self { root: root.to_owned() })
     }
 
-    /// Takes away what a writer left that ended in between.
+    /// Removes incomplete files that an interrupted writer left.
     pub(super) fn clear(&self) -> io::Result<()> {
         for path in self.all()? {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -74,7 +72,7 @@ impl StoreFiles {
         Ok(())
     }
 
-    /// Files that are other than they are known to be.
+    /// Returns the files whose content differs from `known`.
     pub(super) fn read(
         &self,
         which: &FileSelection,
@@ -94,7 +92,7 @@ impl StoreFiles {
         Ok(found)
     }
 
-    /// Brings a file from what it is known to hold to other bytes, durably; `None` is no file.
+    /// Replaces the known content of a file durably. `None` means that the file does not exist.
     pub(super) fn replace(
         &self,
         path: &Path,
@@ -118,7 +116,7 @@ impl StoreFiles {
         Ok(replaced)
     }
 
-    /// Moves a file that nobody can use out of the way of the one that counts, and says where it is.
+    /// Renames a refused file, so that the document can be written in its place. Returns the new name; none if there was no file.
     pub(super) fn set_aside(&self, path: &Path) -> io::Result<Option<PathBuf>> {
         let mut aside = path.to_owned().into_os_string();
         aside.push(REFUSED);
@@ -146,7 +144,7 @@ impl StoreFiles {
         File::open(&self.root)?.sync_all()
     }
 
-    /// Takes a file away, durably, if it is there.
+    /// Removes a file durably, if it exists.
     pub(super) fn remove(&self, path: &Path) -> io::Result<()> {
         let file = self.root.join(path);
         match fs::remove_file(&file) {
@@ -186,7 +184,7 @@ fn walk(root: &Path, below: &Path, found: &mut BTreeSet<PathBuf>) -> io::Result<
     Ok(())
 }
 
-/// Makes a directory that stays where the power fails.
+/// Creates a directory durably.
 fn make_directory(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -202,8 +200,7 @@ fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
     handle.sync_all()
 }
 
-/// Puts a new file in the place of one, or of none. Both change places in one step, so that what stood there is seen before it
-/// is lost.
+/// Moves a new file into place. If there was a file before, both exchange places atomically, so that its content is checked before it is removed.
 fn exchange(beside: &Path, file: &Path, known: Option<ContentHash>) -> io::Result<ReplaceOutcome> {
     let flags = if known.is_some() { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
     match renameat_with(CWD, beside, CWD, file, flags) {
@@ -224,7 +221,7 @@ fn exchange(beside: &Path, file: &Path, known: Option<ContentHash>) -> io::Resul
     Ok(ReplaceOutcome::No)
 }
 
-/// Takes a file away, unless it is another one than is known.
+/// Removes a file, unless its content is not the known one.
 fn remove_unless_changed(beside: &Path, file: &Path, known: ContentHash) -> io::Result<ReplaceOutcome> {
     match fs::rename(file, beside) {
         Ok(()) => {}
@@ -235,7 +232,7 @@ fn remove_unless_changed(beside: &Path, file: &Path, known: ContentHash) -> io::
         fs::remove_file(beside)?;
         return Ok(ReplaceOutcome::Yes);
     }
-    // Whoever wrote a newer one meanwhile has the word.
+    // If another program wrote a newer file meanwhile, that file stays.
     match renameat_with(CWD, beside, CWD, file, RenameFlags::NOREPLACE) {
         Ok(()) => {}
         Err(rustix::io::Errno::EXIST) => fs::remove_file(beside)?,

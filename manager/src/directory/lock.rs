@@ -1,4 +1,4 @@
-//! One writer at a time.
+//! Ensures that only one process writes into a directory.
 
 use std::{
     fs::{File, OpenOptions},
@@ -9,29 +9,29 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-/// Why a store is not one's own.
+/// Why a directory could not be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryLockError {
-    /// Another process has it.
+    /// Another process holds the lock.
     #[error("{} is in use by process {holder}: stop that one, or use another directory", path.display())]
     Held {
-        /// The store.
+        /// The path of the directory.
         path: PathBuf,
-        /// The other's process id, as it told it.
+        /// The process id that the holder wrote into the lock file.
         holder: String,
     },
-    /// There is no way to tell.
+    /// The lock file cannot be opened or locked.
     #[error("could not lock {}", path.display())]
     Io {
-        /// The file.
+        /// The path of the lock file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
 }
 
-/// Held for as long as it lives; the kernel lets go of it with the process.
+/// The lock on a directory. The kernel releases it if the process ends.
 #[derive(Debug)]
 pub(super) struct DirectoryLock {
     _file: File,

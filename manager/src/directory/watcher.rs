@@ -1,4 +1,4 @@
-//! Tells which files may have changed.
+//! Reports which files may have changed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,10 +18,10 @@ use tokio::{sync::Notify, task::AbortHandle};
 use super::files::FileSelection;
 use crate::document_paths::{FOLDERS, is_document};
 
-/// Room for events that are read at once.
+/// The size of the buffer for events, in bytes.
 const BUFFER: usize = 16 << 10;
 
-/// A watch on all folders of a store, those that come later, too.
+/// A watch on all folders of a store, including folders that are created later.
 #[derive(Debug)]
 pub(super) struct DirectoryWatch {
     seen: Arc<PendingChanges>,
@@ -42,7 +42,7 @@ impl Drop for DirectoryWatch {
 }
 
 impl DirectoryWatch {
-    /// Needs a runtime. Everything counts as changed at first.
+    /// Starts the watch. Needs a runtime. At first, all files count as changed.
     pub(super) fn start(root: &Path) -> io::Result<Self> {
         let inotify = Inotify::init()?;
         let mut folders = Folders { root: root.to_owned(), watches: inotify.watches(), paths: BTreeMap::new() };
@@ -70,7 +70,7 @@ impl DirectoryWatch {
         Ok(Self { seen, task: task.abort_handle() })
     }
 
-    /// Returns when something may have changed that nobody [took](Self::take) yet.
+    /// Returns when files may have changed that [`Self::take`] has not returned yet.
     pub(super) async fn changed(&self) {
         loop {
             let notified = self.seen.notify.notified();
@@ -82,13 +82,13 @@ impl DirectoryWatch {
         }
     }
 
-    /// What may have changed since it was asked last.
+    /// Returns the files that may have changed since the last call.
     pub(super) fn take(&self) -> FileSelection {
         self.seen.woken.store(false, Ordering::Relaxed);
         std::mem::replace(&mut *self.seen.lock(), FileSelection::These(BTreeSet::new()))
     }
 
-    /// What was taken could not be read: it is still to be.
+    /// Adds files again that were taken and could not be read.
     pub(super) fn requeue(&self, which: FileSelection) {
         let mut changed = self.seen.lock();
         match (&mut *changed, which) {
@@ -98,13 +98,13 @@ impl DirectoryWatch {
         }
     }
 
-    /// Something changed that is no file.
+    /// Wakes [`Self::changed`] without a change of a file.
     pub(super) fn wake(&self) {
         self.seen.woken.store(true, Ordering::Relaxed);
         self.seen.notify.notify_waiters();
     }
 
-    /// A file is to be read again.
+    /// Reports a file as changed, so that it is read again.
     pub(super) fn again(&self, path: &Path) {
         self.seen.add(path.to_owned());
     }
@@ -128,7 +128,7 @@ impl PendingChanges {
     }
 }
 
-/// Which folder a watch is of, by path within the store.
+/// Maps watches to folders, by path within the store.
 struct Folders {
     root: PathBuf,
     watches: Watches,
@@ -136,7 +136,7 @@ struct Folders {
 }
 
 impl Folders {
-    /// Watches a folder and those in it.
+    /// Watches a folder and all folders in it.
     fn add(&mut self, folder: &Path) -> io::Result<()> {
         let mask =
             WatchMask::CLOSE_WRITE | WatchMask::MOVE | WatchMask::CREATE | WatchMask::DELETE | WatchMask::ONLYDIR;
@@ -162,7 +162,7 @@ impl Folders {
         let (Some(folder), Some(name)) = (self.paths.get(&event.wd), &event.name) else { return };
         let path = folder.join(name);
         if event.mask.contains(EventMask::ISDIR) {
-            // Files may be in it before it is watched.
+            // Files may have been created in it before it was watched.
             if event.mask.intersects(EventMask::CREATE | EventMask::MOVED_TO)
                 && let Err(error) = self.add(&path)
             {
@@ -170,7 +170,7 @@ impl Folders {
             }
             return seen.add_all();
         }
-        // A file that is being written is read once it is closed.
+        // A file that is still being written is read once it is closed.
         let is_whole = !event.mask.contains(EventMask::CREATE) || is_link(&self.root.join(&path));
         if is_document(&path) && is_whole {
             seen.add(path);
@@ -178,7 +178,7 @@ impl Folders {
     }
 }
 
-/// Of a link, of either kind, nobody tells that it was closed.
+/// Returns whether the path is a symbolic or hard link. Creating a link causes no event when it is closed.
 fn is_link(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|found| found.file_type().is_symlink() || found.nlink() > 1)
 }

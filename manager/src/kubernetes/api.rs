@@ -1,4 +1,4 @@
-//! Where documents are in an API.
+//! The API resources of documents.
 
 use k8s_openapi::api::core::v1::Secret;
 use keelway_api::{Cluster, ClusterClass, Component, Hypervisor, document::DocumentName};
@@ -7,7 +7,7 @@ use kube::{
     core::{ApiResource, DynamicObject},
 };
 
-/// The kinds that a store is made of.
+/// The resources of all kinds that a store consists of.
 #[derive(Clone)]
 pub(super) struct StoreResources {
     pub(super) class: ApiResource,
@@ -28,7 +28,7 @@ impl StoreResources {
         }
     }
 
-    /// The kind of a document.
+    /// Returns the resource of a document.
     pub(super) fn of(&self, name: &DocumentName) -> &ApiResource {
         match name {
             DocumentName::ClusterClass(_) => &self.class,
@@ -39,7 +39,7 @@ impl StoreResources {
         }
     }
 
-    /// Where a document is asked for and written.
+    /// Returns the API through which a document is read and written.
     pub(super) fn api(&self, client: &Client, name: &DocumentName) -> Api<DynamicObject> {
         let resource = self.of(name);
         match name.namespace() {

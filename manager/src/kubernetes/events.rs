@@ -1,5 +1,5 @@
-//! Events in a management cluster: what happened, beside the object that it is of. They are for people alone: nothing waits for
-//! them, and what cannot be told is in the log.
+//! Publishes Events in a management cluster, on the objects that they concern. They inform users only: no task waits for them, and an Event that
+//! cannot be published is logged.
 
 mod budget;
 mod fold;
@@ -21,33 +21,33 @@ use super::{MANAGER, SharedWatchCache, api::StoreResources};
 use budget::Budget;
 use fold::fold;
 
-/// Events that may wait to be told. What comes beyond is dropped.
+/// The most Events that wait to be published. Further ones are dropped.
 const WAITING: usize = 8192;
-/// Events that are known, whole, for those that are like them: a recorder forgets none for six minutes.
+/// The most Events that a recorder may keep in memory for series. A recorder drops none for six minutes, so it is replaced after this many.
 const KNOWN: usize = 256;
-/// How long they are gathered, as those of one kind are one: whoever is told of them looks after more than a second.
+/// How long Events are collected, so that similar ones can be folded. A second is short for the users that read them.
 const GATHER: Duration = Duration::from_secs(1);
-/// How long nothing was written and nobody changed anything before one is told: documents come first, and a birth of many tells of each of
-/// them then.
+/// How long the store must be without writes before an Event is published. Documents come first, and the creation of many clusters causes many
+/// Events.
 const QUIET: Duration = Duration::from_millis(200);
-/// How long that is waited for.
+/// The longest wait for such a time.
 const LONGEST: Duration = Duration::from_secs(30);
-/// How long one may take.
+/// The time limit for publishing one Event.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The most bytes of a note (`events.k8s.io/v1`).
 const LONGEST_NOTE: usize = 1024;
-/// What the manager was doing.
+/// The action in the Events of the manager.
 const ACTION: &str = "Reconciling";
 
-/// How documents are written meanwhile.
+/// The writes of documents that Events wait for.
 pub(super) struct WriteActivity {
-    /// Held while changes are made of which several cannot be made at once.
+    /// Held during a sequence of changes of documents.
     pub(super) turns: Arc<Mutex<()>>,
     pub(super) shared: Arc<SharedWatchCache>,
 }
 
 impl WriteActivity {
-    /// Returns once nobody writes any more, or a moment has come.
+    /// Returns once no documents are written, or at this time.
     async fn rests(&self, end: Instant) {
         loop {
             let quiet = self.shared.held().last_write().map_or(Instant::now(), |touched| touched + QUIET);
@@ -60,19 +60,19 @@ impl WriteActivity {
     }
 }
 
-/// Takes what is to be told.
+/// Sends Events to the task that publishes them.
 #[derive(Debug, Clone)]
 pub struct EventSender(mpsc::Sender<DocumentEvent>);
 
 impl EventSender {
-    /// Begins to tell. Ends with the last one that tells. While documents are written, one is told at most: they are waited for.
+    /// Starts publishing. The task ends when the last sender is dropped. It pauses while documents are written.
     pub(super) fn start(client: Client, resources: StoreResources, writing: WriteActivity) -> Self {
         let (sender, receiver) = mpsc::channel(WAITING);
         tokio::spawn(publish(client, resources, writing, receiver));
         Self(sender)
     }
 
-    /// Tells this, soon.
+    /// Publishes this Event later.
     pub fn send(&self, event: DocumentEvent) {
         if self.0.try_send(event).is_err() {
             tracing::warn!("too many events wait to be told: one is dropped");
@@ -80,7 +80,7 @@ impl EventSender {
     }
 }
 
-/// What waits together is told together. The recorder counts what happens again and again in one Event of a series.
+/// Publishes Events that wait together in one batch. The recorder counts repeated Events in one Event with a series.
 async fn publish(
     client: Client,
     resources: StoreResources,

@@ -1,4 +1,4 @@
-//! An object of an API as a document, and what beside it matters to a store.
+//! Converts an object of an API to a document, and reads from it what else a store needs.
 
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
@@ -15,18 +15,18 @@ use serde_json::{Value as Json, json};
 use super::refusal_condition::ACCEPTED;
 use crate::document_paths::path_of_object;
 
-/// What `kubectl apply` notes: the whole document, with all that a Secret holds.
+/// The annotation of `kubectl apply`. It contains the whole document, including the values of a Secret.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Which object it is of all that had its name.
+/// Identifies an object, and its version, among all objects that had its name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ObjectRevision {
-    /// Grows with each write (KEP-5504). 0 where an API server tells none.
+    /// Increases with each write (KEP-5504). 0 if the API server returned no number.
     pub(super) number: u64,
     pub(super) uid: Option<Arc<str>>,
-    /// What is told on it of why it does not count.
+    /// The message of the object's condition `Accepted`, which explains why the object is refused.
     pub(super) refused: Option<String>,
-    /// Whether Keelway's finalizer keeps it there.
+    /// Whether the object has a finalizer of Keelway.
     pub(super) has_finalizer: bool,
 }
 
@@ -47,19 +47,19 @@ impl ObjectRevision {
     }
 }
 
-/// Where a document of this kind would be in a directory.
+/// Returns the path that the document would have in a directory.
 pub(super) fn path(resource: &ApiResource, object: &DynamicObject) -> Option<PathBuf> {
     path_of_object(&resource.kind, object.metadata.namespace.as_deref(), object.metadata.name.as_deref()?)
 }
 
-/// Whether it is only there for others' sake: ours is done.
+/// Returns whether a deleted object only waits for the finalizers of other programs.
 pub(super) fn is_released(resource: &ApiResource, object: &DynamicObject) -> bool {
     matches!(resource.kind.as_str(), "Cluster" | "Hypervisor")
         && object.metadata.deletion_timestamp.is_some()
         && !ObjectRevision::of(object).has_finalizer
 }
 
-/// The document, without what an API server or a client notes for itself.
+/// Returns the document without the fields that an API server or a client adds for its own use.
 pub(super) fn text(resource: &ApiResource, object: &DynamicObject) -> Vec<u8> {
     let mut json = serde_json::to_value(object).unwrap_or_default();
     json["apiVersion"] = json!(resource.api_version);
@@ -68,7 +68,7 @@ pub(super) fn text(resource: &ApiResource, object: &DynamicObject) -> Vec<u8> {
     let is_users = resource.kind == "Secret" && !is_in_keelway_namespace(object);
     if let Some(metadata) = json.get_mut("metadata").and_then(Json::as_object_mut) {
         metadata.retain(|field, _| !is_noted(field, own));
-        // This store's own means to keep it.
+        // This store adds this finalizer itself.
         if let Some(Json::Array(finalizers)) = metadata.get_mut("finalizers") {
             finalizers.retain(|name| name != hypervisor::FINALIZER);
         }
@@ -88,7 +88,8 @@ pub(super) fn text(resource: &ApiResource, object: &DynamicObject) -> Vec<u8> {
     serde_json::to_vec(&json).unwrap_or_default()
 }
 
-/// Fields of metadata that change without anybody's will; of what is Keelway's own, all that is not written by it.
+/// Returns whether the document omits a field of metadata: fields that change without a user's action and, for Keelway's `own` objects, all fields
+/// that Keelway does not write.
 fn is_noted(field: &str, own: bool) -> bool {
     let of_all = matches!(
         field,
@@ -97,7 +98,7 @@ fn is_noted(field: &str, own: bool) -> bool {
     of_all || own && matches!(field, "uid" | "creationTimestamp" | "generation" | "deletionTimestamp")
 }
 
-/// Secrets of users' that it refers to.
+/// Returns the users' Secrets that an object refers to.
 pub(super) fn references(resource: &ApiResource, object: &DynamicObject) -> BTreeSet<SecretName> {
     let text = |value: &Json| value.as_str().map(str::to_owned);
     match resource.kind.as_str() {
@@ -111,7 +112,7 @@ pub(super) fn references(resource: &ApiResource, object: &DynamicObject) -> BTre
         "ClusterClass" => pull_secrets(object, "/spec/images/pullSecrets", "default").collect(),
         "Cluster" => {
             let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
-            // Its class' stay its own where that is taken away.
+            // If the class is deleted, the cluster keeps using the pull secrets of the class.
             let of_class = pull_secrets(object, "/status/class/images/pullSecrets", "default");
             pull_secrets(object, "/spec/images/pullSecrets", namespace).chain(of_class).collect()
         }
@@ -119,7 +120,7 @@ pub(super) fn references(resource: &ApiResource, object: &DynamicObject) -> BTre
     }
 }
 
-/// The same of all documents that count.
+/// Returns the users' Secrets that the documents in effect refer to.
 pub(super) fn referred_to(world: &Documents) -> BTreeSet<SecretName> {
     let of_machines = world.hypervisors.values().filter_map(|machine| match &machine.spec.endpoint {
         HypervisorEndpoint::Cri(CriEndpoint { secret_ref: SecretReference { namespace, name }, .. }) => {
@@ -137,7 +138,7 @@ pub(super) fn referred_to(world: &Documents) -> BTreeSet<SecretName> {
     of_machines.chain(of_classes).chain(of_clusters).collect()
 }
 
-/// Secrets of a list, in a namespace where it says none.
+/// Returns the Secrets in a list of references. `namespace` applies to references without one.
 fn pull_secrets<'a>(
     object: &'a DynamicObject,
     list: &str,
@@ -150,12 +151,12 @@ fn pull_secrets<'a>(
     })
 }
 
-/// Whether a Secret with one of our labels is where Keelway's own are. Anybody may write labels.
+/// Returns whether the object is in a namespace of Keelway. Labels do not show this, because any user can write them.
 pub(super) fn is_in_keelway_namespace(object: &DynamicObject) -> bool {
     object.metadata.namespace.as_deref().is_some_and(is_keelway_namespace)
 }
 
-/// Whether a namespace is one of Keelway's own.
+/// Returns whether a namespace is one of Keelway's own.
 pub(super) fn is_keelway_namespace(namespace: &str) -> bool {
     is_own_namespace(namespace)
 }

@@ -1,4 +1,4 @@
-//! What people are told of a document that does not count: a condition on it, which is there for as long as that is so.
+//! Reports on a document that it is refused, as a condition that exists as long as that holds.
 
 use std::collections::BTreeSet;
 
@@ -11,22 +11,21 @@ use serde_json::{Value as Json, json};
 use super::KubernetesStore;
 use crate::document_paths::path_of;
 
-/// The type of the condition.
 pub(super) const ACCEPTED: &str = "Accepted";
-/// Who writes it: apart from the rest of status, which is as it was.
+/// The field manager of this condition. It differs from that of the other status fields, so that an apply of the condition keeps them.
 const MANAGER: &str = "keelway-manager-verdicts";
 /// The most characters of a message (`metav1.Condition`).
 const LONGEST_MESSAGE: usize = 32_768;
 
 impl KubernetesStore {
-    /// Tells on a document that it does not count, or that it does again. Best effort: the log has it, too.
+    /// Writes or removes the condition. An error is logged and not retried: the log reports the refusal, too.
     pub(super) async fn write_verdict(&self, name: &DocumentName, faults: Option<&Faults>) {
         if !matches!(name, DocumentName::Cluster(_) | DocumentName::Hypervisor(_)) {
             return;
         }
         let known = self.shared.held().known(&path_of(name)).unwrap_or_default();
         let message = faults.map(message);
-        // The last manager has told it.
+        // The condition has this message already, for example from an earlier manager.
         if message.is_some() && message == known.refused {
             return;
         }
@@ -43,7 +42,7 @@ impl KubernetesStore {
     }
 
     fn condition(&self, name: &DocumentName, message: &str) -> Json {
-        // `kubectl wait` believes no condition of another generation.
+        // `kubectl wait` ignores a condition of another generation.
         let generation = self.shared.held().generation_of_refused(&path_of(name));
         json!({
             "type": ACCEPTED,
@@ -60,7 +59,7 @@ fn message(faults: &Faults) -> String {
     faults.to_string().chars().take(LONGEST_MESSAGE).collect()
 }
 
-/// Fields alone: what is in them is told on the document itself.
+/// Returns an Event with the names of the faulty fields only. The condition contains the details.
 fn refusal(name: &DocumentName, uid: Option<&str>, faults: &Faults) -> DocumentEvent {
     let fields: BTreeSet<&str> = faults.0.iter().map(|fault| fault.field.as_str()).collect();
     let fields = fields.into_iter().collect::<Vec<_>>().join(", ");

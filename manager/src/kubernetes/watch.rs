@@ -1,4 +1,4 @@
-//! Watches on all that a store is made of.
+//! Watches all objects that a store consists of.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,13 +33,13 @@ use super::{
     watch_cache::WatchSource,
 };
 
-/// The watches of a store. They end with it.
+/// The watches of a store. They end when this is dropped.
 pub(super) struct Watches {
     tasks: Vec<JoinHandle<()>>,
     given: Arc<SecretWatches>,
 }
 
-/// Watches on Secrets of users', each by its name: no right to look at others is needed.
+/// Watches on users' Secrets, each by name, so that the manager needs no permission to read other Secrets.
 struct SecretWatches {
     client: Client,
     secret: ApiResource,
@@ -50,9 +50,9 @@ struct SecretWatches {
 #[derive(Default)]
 struct ReferredSecrets {
     tasks: BTreeMap<SecretName, JoinHandle<()>>,
-    /// What each object refers to.
+    /// The Secrets that each object refers to.
     by: BTreeMap<PathBuf, BTreeSet<SecretName>>,
-    /// Whether some may be watched to which nothing refers.
+    /// Whether Secrets may be watched to which no object refers any more.
     dropped: bool,
 }
 
@@ -98,19 +98,19 @@ impl Watches {
         Self { tasks, given }
     }
 
-    /// Ends them: when this returns, they tell of nothing more.
+    /// Ends the watches. After it returns, they report nothing more.
     pub(super) async fn end(&mut self) {
         let own = std::mem::take(&mut self.tasks);
         own.iter().for_each(JoinHandle::abort);
         join_all(own).await;
-        // Nobody adds to these any more.
+        // The tasks that add to these watches have ended.
         let given = std::mem::take(&mut self.given.referred().tasks);
         given.values().for_each(JoinHandle::abort);
         join_all(given.into_values()).await;
     }
 
-    /// Ends those on Secrets to which neither an object refers any more nor a document that counts: whoever refers to many, one after the
-    /// other, takes no more than those at one time.
+    /// Ends the watches on Secrets to which neither an object nor a document in effect refers. Otherwise an object that refers to one Secret after
+    /// another would add more and more watches.
     pub(super) fn end_unreferred(&self, world: &Documents) {
         self.given.end_unreferred(world);
     }
@@ -121,7 +121,7 @@ impl SecretWatches {
         self.referred.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches what an object refers to. Nothing is looked at before it was seen.
+    /// Watches the Secrets that an object refers to. The store waits for their first lists before it loads.
     fn refer(self: &Arc<Self>, path: &Path, names: BTreeSet<SecretName>) {
         let mut referred = self.referred();
         for name in &names {
@@ -152,7 +152,7 @@ impl SecretWatches {
         }
         let by_objects: BTreeSet<&SecretName> = referred.by.values().flatten().collect();
         let by_documents = referred_to(world);
-        // Keelway's own are told of by their labels, too.
+        // Watches by label report the Secrets of Keelway's namespaces, too, so these watches stay.
         let left =
             referred.tasks.keys().filter(|name| !by_objects.contains(name) && !is_keelway_namespace(&name.namespace));
         let (kept, ended): (Vec<_>, Vec<_>) = left.cloned().partition(|name| by_documents.contains(name));
@@ -175,13 +175,13 @@ struct ObjectWatch {
     source: WatchSource,
     api: Api<DynamicObject>,
     selector: watcher::Config,
-    /// Whether it is on Keelway's own Secrets alone.
+    /// Whether the watch is only for Keelway's own Secrets.
     own: bool,
     resource: ApiResource,
     shared: Arc<SharedWatchCache>,
 }
 
-/// Objects of a list that is under way, and the last write before it was asked for.
+/// The objects of a list in progress, and the number of the last write before its request.
 struct Listing {
     all: BTreeSet<PathBuf>,
     asked: u64,
@@ -193,14 +193,14 @@ impl ObjectWatch {
         tokio::spawn(async move { self.follow(&given).await })
     }
 
-    /// Lists come as streams, which API servers need less memory for; where one serves none, as pages.
+    /// Watches with streaming lists, which need less memory on the API server. If the API server does not support them, watches with paged lists.
     async fn follow(&self, given: &Arc<SecretWatches>) {
         let streaming = self.selector.clone().streaming_lists();
         self.read(streaming, given, true).await;
         self.read(self.selector.clone(), given, false).await;
     }
 
-    /// Ends where lists are to come as streams and do not.
+    /// Ends if streaming lists are requested and the API server does not support them.
     async fn read(&self, config: watcher::Config, given: &Arc<SecretWatches>, streams: bool) {
         let mut events = pin!(watcher(self.api.clone(), config).default_backoff());
         let mut listing = None;
@@ -244,7 +244,7 @@ impl ObjectWatch {
         self.shared.changed.notify_waiters();
     }
 
-    /// Where it is, unless it is of somebody who only says that it is Keelway's.
+    /// Returns the path of an object; none for a Secret that has Keelway's label but is outside Keelway's namespaces.
     fn path(&self, object: &DynamicObject) -> Option<PathBuf> {
         (!self.own || is_in_keelway_namespace(object)).then(|| path(&self.resource, object))?
     }
@@ -258,7 +258,7 @@ impl ObjectWatch {
     }
 }
 
-/// An API server that knows no `sendInitialEvents` calls the request invalid.
+/// Returns whether the error means that the API server does not know `sendInitialEvents`: it calls the request invalid.
 fn serves_no_streams(error: &watcher::Error) -> bool {
     let (watcher::Error::InitialListFailed(cause) | watcher::Error::WatchStartFailed(cause)) = error else {
         return false;

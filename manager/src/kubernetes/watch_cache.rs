@@ -1,4 +1,4 @@
-//! What is known of a cluster: the objects as they were seen or written last, and the documents that count.
+//! The state of a store in a cluster: the objects as they were last observed or written, and the documents in effect.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,81 +19,81 @@ use crate::{
     document_paths::{name_of, path_of},
 };
 
-/// Which watch tells of an object. Many objects have one.
+/// The watch that reports an object. One watch reports many objects.
 pub(super) type WatchSource = Arc<str>;
 
-/// What is known.
+/// The state of a store.
 #[derive(Default)]
 pub(super) struct WatchCache {
-    /// Watches, and whether each has told of all that there is.
+    /// The watches, each with whether its initial list is complete.
     sources: BTreeMap<WatchSource, bool>,
     objects: BTreeMap<PathBuf, WatchedObject>,
-    /// Objects that were taken away by this store, with the last version that there was: what is told of them later is old.
+    /// Objects that this store deleted, with their last version. Later reports of this version or an earlier one are outdated.
     gone: BTreeMap<PathBuf, u64>,
-    /// Counts the writes of this store, to know which of them came after a list was asked for.
+    /// Counts the writes of this store. The number shows which writes came after the request of a list.
     writes: u64,
-    /// When an object was written last, by whomever.
+    /// When any client last wrote an object, as far as this store observed it.
     touched: Option<Instant>,
-    /// What is other than at the last look.
+    /// Objects that changed since the last snapshot.
     found: ChangedFiles,
-    /// The documents that count; none before a first sound look.
+    /// The documents in effect; none before the first valid snapshot.
     pub(super) documents: Option<Arc<Documents>>,
-    /// What the pass knows of them, which is what it changes.
+    /// The documents that the reconciler loaded or saved last.
     pub(super) loaded: Arc<Documents>,
-    /// What does not count, with why.
+    /// Refused objects, each with its content and its faults.
     refused: BTreeMap<PathBuf, (Vec<u8>, Faults)>,
     woken: bool,
-    /// Namespaces that are known to be there.
+    /// Namespaces that are known to exist.
     namespaces: BTreeSet<String>,
 }
 
 #[derive(Clone)]
 struct WatchedObject {
     version: ObjectRevision,
-    /// The one that was taken in, or written by this store: what is decided is decided from that.
+    /// The version that the documents in effect contain. A write requires it as the current version.
     known: Option<ObjectRevision>,
     source: Option<WatchSource>,
-    /// Which of this store's writes it is; 0 where it is somebody else's.
+    /// The number of this store's write that created this version; 0 if another client wrote it.
     write: u64,
 }
 
-/// What came of a look.
+/// The changes of a store since the last snapshot.
 pub(super) struct StoreSnapshot {
     pub(super) documents: Result<Arc<Documents>, Faults>,
-    /// Documents that are to be written again.
+    /// Documents that must be written again.
     pub(super) rewrite: BTreeSet<DocumentName>,
-    /// Documents that do not count from now on, with why, and those that count again.
+    /// Documents that are refused from now on, with their faults, and documents that are accepted again.
     pub(super) verdicts: BTreeMap<DocumentName, Option<Faults>>,
 }
 
 impl WatchCache {
-    /// A watch begins.
+    /// Registers a watch that starts.
     pub(super) fn begin(&mut self, source: &WatchSource) {
         self.sources.entry(source.clone()).or_default();
     }
 
-    /// All watches begin anew: what they tell from now on is of now.
+    /// Forgets which initial lists are complete, because all watches start again.
     pub(super) fn restart_watches(&mut self) {
         self.sources.clear();
     }
 
-    /// The watches that have not told of all that there is yet; none where all have.
+    /// Returns the watches whose initial lists are not complete; none if all are.
     pub(super) fn unseen(&self) -> Option<String> {
         let unseen: Vec<&str> = self.sources.iter().filter(|(_, seen)| !**seen).map(|(name, _)| &**name).collect();
         (!unseen.is_empty() || self.sources.is_empty()).then(|| unseen.join(", "))
     }
 
-    /// The number of the last write, for [`Self::listed`].
+    /// Returns the number of the last write, for [`Self::listed`].
     pub(super) fn writes(&self) -> u64 {
         self.writes
     }
 
-    /// When an object was written last, as far as is known.
+    /// Returns when an object was last written, as far as this store observed it.
     pub(super) fn last_write(&self) -> Option<Instant> {
         self.touched
     }
 
-    /// An object is there, as a watch tells. `text` is `None` where it does not count as there any more.
+    /// Records an object that a watch reported. `text` is `None` for an object that counts as deleted.
     pub(super) fn seen(&mut self, source: &WatchSource, path: PathBuf, version: ObjectRevision, text: Option<Vec<u8>>) {
         let known = self.objects.get(&path).map_or(0, |object| object.version.number);
         let gone = self.gone.get(&path).copied().unwrap_or_default();
@@ -110,7 +110,7 @@ impl WatchCache {
         self.found.insert(path, text);
     }
 
-    /// An object is gone, as a watch tells; `version` is that of its end.
+    /// Records a deletion that a watch reported. `version` is the last version of the object.
     pub(super) fn record_deletion(&mut self, path: PathBuf, version: &ObjectRevision) {
         self.touched = Some(Instant::now());
         self.gone.remove(&path);
@@ -120,8 +120,8 @@ impl WatchCache {
         }
     }
 
-    /// A watch has told of all that there is: what it told of before and is not among these is gone, but for what was written since
-    /// the list was asked for. Returns those that are gone.
+    /// Completes a list. Objects that its watch reported before and that are not in the list were deleted, except those that this store wrote after
+    /// the request of the list. Returns the deleted objects.
     pub(super) fn listed(&mut self, source: &WatchSource, all: &BTreeSet<PathBuf>, asked: u64) -> Vec<PathBuf> {
         let is_lost = |path: &Path, object: &WatchedObject| {
             object.source.as_ref() == Some(source) && object.write <= asked && !all.contains(path)
@@ -136,7 +136,7 @@ impl WatchCache {
         lost
     }
 
-    /// Nobody watches any more what a watch told of.
+    /// Removes a watch, and all objects that it reported.
     pub(super) fn end(&mut self, source: &str) {
         self.sources.remove(source);
         let of_it = self.objects.iter().filter(|(_, object)| object.source.as_deref() == Some(source));
@@ -147,13 +147,13 @@ impl WatchCache {
         }
     }
 
-    /// The version of an object that documents tell of, where there is one.
+    /// Returns the version of an object that the documents in effect contain.
     pub(super) fn known(&self, path: &Path) -> Option<ObjectRevision> {
         self.objects.get(path)?.known.clone()
     }
 
-    /// Whether a document is another one than a pass knows that began with `since`. What this store wrote last is known, whatever an API
-    /// server made of its times.
+    /// Returns whether a document differs from the one in `since`, which a pass loaded. If this store wrote the object last, it does not: the API
+    /// server may only have rounded its times.
     pub(super) fn is_other(&self, name: &DocumentName, since: &Documents) -> bool {
         let path = path_of(name);
         let is_own = self.objects.get(&path).is_some_and(|object| object.write > 0);
@@ -161,8 +161,8 @@ impl WatchCache {
         self.found.contains_key(&path) || (!is_own && document != since.get(name))
     }
 
-    /// This store wrote an object. What a watch tells of it up to here is old; what somebody else wrote after that a watch may have told
-    /// before the API server's answer is here.
+    /// Records a write of this store. Reports of this version or an earlier one are outdated. A watch may have reported a later write of another
+    /// client before this response arrived.
     pub(super) fn record_write(&mut self, path: PathBuf, version: ObjectRevision) {
         self.writes += 1;
         self.touched = Some(Instant::now());
@@ -176,7 +176,7 @@ impl WatchCache {
         self.objects.insert(path, WatchedObject { known: Some(version.clone()), version, source, write: self.writes });
     }
 
-    /// This store took an object away.
+    /// Records a deletion by this store.
     pub(super) fn removed(&mut self, path: PathBuf) {
         self.writes += 1;
         self.touched = Some(Instant::now());
@@ -186,7 +186,7 @@ impl WatchCache {
         }
     }
 
-    /// Whether a namespace is known to be there.
+    /// Returns whether a namespace is known to exist.
     pub(super) fn has_namespace(&self, name: &str) -> bool {
         self.namespaces.contains(name)
     }
@@ -195,17 +195,17 @@ impl WatchCache {
         self.namespaces.insert(name);
     }
 
-    /// Something could not be written into a namespace, which may be gone.
+    /// Records that a write into a namespace failed. The namespace may have been deleted.
     pub(super) fn lost_namespace(&mut self, name: &str) {
         self.namespaces.remove(name);
     }
 
-    /// What could not be written again is missed at the next look, too.
+    /// Records that a missing object could not be written again, so that the next snapshot includes it.
     pub(super) fn record_missed(&mut self, path: PathBuf) {
         self.found.entry(path).or_insert(None);
     }
 
-    /// From now on this document counts; none where it is `None`.
+    /// Puts a document into effect, or removes it if `document` is `None`.
     pub(super) fn count(&mut self, name: &DocumentName, document: Option<Document>) {
         let world = Arc::make_mut(self.documents.get_or_insert_default());
         match document {
@@ -214,12 +214,12 @@ impl WatchCache {
         }
     }
 
-    /// A pass saved these: it knows them from now on.
+    /// Records that the reconciler saved these documents.
     pub(super) fn saved(&mut self, documents: &Documents) {
         self.loaded = Arc::new(documents.clone());
     }
 
-    /// Puts together in memory what is known, if the documents that count are these. Returns whether it did.
+    /// Compacts the documents and objects in memory, if the documents in effect are `known`. Returns whether it did.
     pub(super) fn compact(&mut self, known: &mut Arc<Documents>) -> bool {
         let are_these = |own: &Documents| *own == **known && own.user_secrets == known.user_secrets;
         if !self.documents.as_deref().is_some_and(are_these) || !are_these(&self.loaded) {
@@ -232,12 +232,12 @@ impl WatchCache {
         true
     }
 
-    /// How many objects do not count, as they are not sound.
+    /// Returns the number of refused objects.
     pub(super) fn refused(&self) -> usize {
         self.refused.len()
     }
 
-    /// Whether a look would find something.
+    /// Returns whether a snapshot would find changes.
     pub(super) fn has_changes(&self) -> bool {
         self.woken || !self.found.is_empty()
     }
@@ -246,7 +246,7 @@ impl WatchCache {
         self.woken = true;
     }
 
-    /// Takes in what is other than at the last look.
+    /// Applies the changes since the last snapshot, and returns the result.
     pub(super) fn take_snapshot(&mut self) -> StoreSnapshot {
         self.woken = false;
         let mut found = std::mem::take(&mut self.found);
@@ -260,7 +260,7 @@ impl WatchCache {
                 object.known = Some(object.version.clone());
             }
         }
-        // What did not fit may fit by now.
+        // A refused document may be valid now, because another one changed.
         for (path, (bytes, _)) in &self.refused {
             found.entry(path.clone()).or_insert_with(|| Some(bytes.clone()));
         }
@@ -276,7 +276,7 @@ impl WatchCache {
         StoreSnapshot { documents: Ok(documents.unwrap_or_default()), rewrite: put_back, verdicts }
     }
 
-    /// Writes down what does not count, and tells what is new of that.
+    /// Records what is refused. Returns what changed of that.
     fn note(
         &mut self,
         found: &ChangedFiles,
@@ -304,7 +304,7 @@ impl WatchCache {
         verdicts
     }
 
-    /// `metadata.generation` of a document that does not count.
+    /// Returns the `metadata.generation` of a refused document.
     pub(super) fn generation_of_refused(&self, path: &Path) -> i64 {
         let bytes = self.refused.get(path).map(|(bytes, _)| bytes.as_slice()).unwrap_or_default();
         let json: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
@@ -316,7 +316,7 @@ impl WatchCache {
     }
 }
 
-/// Objects have no lines.
+/// Returns a fault without a line number, which an object does not have.
 fn of_document(name: &DocumentName, fault: Fault) -> Fault {
     Fault { document: name.to_string(), line: 0, ..fault }
 }
@@ -332,11 +332,11 @@ mod tests {
     const SECRET: &str = "apiVersion: v1\nkind: Secret\nmetadata: {name: notes, namespace: keelway-aaaaaaaaaaaaaaaa, labels: \
                           {keelway.dev/cluster-id: aaaaaaaaaaaaaaaa}}\ndata: {note: eA==}\n";
 
-    /// What a first look finds in these files.
+    /// Returns the first snapshot of these files.
     fn look(files: &[(&str, &str)]) -> StoreSnapshot {
         let mut held = WatchCache::default();
         for (number, (path, text)) in (1..).zip(files) {
-            // As an API server has it.
+            // An API server returns JSON.
             let json: serde_json::Value = serde_saphyr::from_str(text).unwrap_or_default();
             let version = ObjectRevision { number, ..ObjectRevision::default() };
             held.seen(&"all".into(), path.into(), version, Some(serde_json::to_vec(&json).unwrap()));
@@ -355,7 +355,7 @@ mod tests {
             held.seen(&"all".into(), path.into(), version, Some(serde_json::to_vec(&json).unwrap()));
         }
         let documents = held.take_snapshot().documents.unwrap();
-        // Nobody has loaded them yet.
+        // The documents are not loaded yet.
         let mut together = documents.clone();
         assert!(!held.compact(&mut together) && Arc::ptr_eq(&together, &documents));
         held.loaded = documents.clone();
@@ -376,14 +376,14 @@ mod tests {
         let path = PathBuf::from("hypervisors/hv-1.yaml");
         held.seen(&"all".into(), path.clone(), version(1), Some(json(MACHINE)));
         held.take_snapshot().documents.unwrap();
-        // This store writes its second version, somebody else the third.
+        // This store writes the second version, and another client the third.
         let deleted = MACHINE.replace("{name: hv-1}", "{name: hv-1, deletionTimestamp: '2026-01-01T00:00:00Z'}");
         held.seen(&"all".into(), path.clone(), version(3), Some(json(&deleted)));
         held.record_write(path.clone(), version(2));
         assert!(held.has_changes());
         let documents = held.take_snapshot().documents.unwrap();
         assert!(documents.hypervisors.values().all(|machine| machine.deleted()));
-        // Told late, its own writes are none.
+        // A late report of the store's own write is no change.
         held.record_write(path.clone(), version(5));
         held.seen(&"all".into(), path, version(4), Some(json(MACHINE)));
         assert!(!held.has_changes());

@@ -1,4 +1,4 @@
-//! Changes of documents as requests to an API server.
+//! Sends changes of documents to an API server.
 
 use std::collections::BTreeMap;
 
@@ -26,13 +26,13 @@ use super::{
 };
 use crate::document_paths::path_of;
 
-/// Requests of one step at one time.
+/// The number of requests of one step at one time.
 const AT_ONCE: usize = 16;
-/// What installations' namespaces are called before their ids.
+/// The prefix of an installation's namespace.
 const INSTALLATION_PREFIX: &str = "keelway-installation-";
 
 impl KubernetesStore {
-    /// Makes one change. What the API server answers is what counts from then on.
+    /// Makes one change. The document that the API server returns is in effect afterwards.
     pub(super) async fn make(
         &self,
         change: &DocumentChange,
@@ -46,7 +46,7 @@ impl KubernetesStore {
         }
     }
 
-    /// Writes a document again that somebody took away.
+    /// Writes a document again that another client deleted.
     pub(super) async fn rewrite(&self, name: &DocumentName, world: &Documents) -> Result<(), KubernetesError> {
         match world.get(name) {
             Some(document) => self.put(name, None, document).await,
@@ -115,7 +115,7 @@ impl KubernetesStore {
         Ok(())
     }
 
-    /// From now on the object of a machine is there until this store lets it go.
+    /// Adds a finalizer to the object of a machine, which then exists until this store releases it.
     async fn add_finalizer(&self, name: &DocumentName) -> Result<(), KubernetesError> {
         if self.shared.held().known(&path_of(name)).is_some_and(|version| version.has_finalizer) {
             return Ok(());
@@ -130,7 +130,7 @@ impl KubernetesStore {
         Ok(())
     }
 
-    /// What is Keelway's own, whole, by server-side apply.
+    /// Writes an object of Keelway's own, whole, by server-side apply.
     async fn own(&self, name: &DocumentName, document: DocumentRef<'_>) -> Result<(), KubernetesError> {
         self.ensure_namespace(name).await?;
         let body = |json: &Json| {
@@ -162,8 +162,8 @@ impl KubernetesStore {
         self.accept_response(name, Some(document), answer)
     }
 
-    /// Server-side apply takes away the fields of this manager that it leaves out, so that those of a newer release are sent back. Where the definitions went back
-    /// to this release's as well, the API server dropped those fields, and refuses them.
+    /// Sends a server-side apply. An apply removes fields of this manager that it omits, so it includes the fields of a newer release. If the
+    /// definitions were downgraded as well, the API server has dropped those fields and refuses them, and they are omitted.
     async fn apply(
         &self,
         name: &DocumentName,
@@ -191,7 +191,8 @@ impl KubernetesStore {
         }
     }
 
-    /// A document of a user's that is new here, without its status. It counts once it has that: a Cluster without its id is another one.
+    /// Creates a user's document that is new in this store, without its status. It takes effect once the status is written: a Cluster without its
+    /// id is another Cluster.
     async fn create(&self, name: &DocumentName, json: &Json) -> Result<DynamicObject, KubernetesError> {
         let mut body = self.body(name, json!({}));
         for field in ["labels", "annotations", "finalizers"] {
@@ -212,7 +213,7 @@ impl KubernetesStore {
         Ok(object)
     }
 
-    /// Keelway's finalizer, with those of others as they are.
+    /// Writes Keelway's finalizer, and keeps those of other programs.
     async fn finalizers(&self, name: &DocumentName, cluster: &Cluster) -> Result<(), KubernetesError> {
         let wanted = cluster.metadata.finalizers.clone().unwrap_or_default();
         let world = self.shared.held().documents.clone().unwrap_or_default();
@@ -248,7 +249,7 @@ impl KubernetesStore {
         Ok(())
     }
 
-    /// A Cluster whose machines are clean: its namespace goes, then what keeps it.
+    /// Releases a Cluster whose machines hold nothing of it: deletes its namespace, then removes Keelway's finalizer.
     async fn release(&self, name: &DocumentName, cluster: &Cluster) -> Result<(), KubernetesError> {
         if !cluster.deleted() {
             return Err(KubernetesError::Deletion(name.clone()));
@@ -263,7 +264,7 @@ impl KubernetesStore {
         self.without_finalizer(name, &others).await
     }
 
-    /// A machine that nothing relies on: what keeps its object goes.
+    /// Releases a machine on which nothing depends: removes Keelway's finalizer.
     async fn let_go(&self, name: &DocumentName, machine: &Hypervisor) -> Result<(), KubernetesError> {
         if !machine.deleted() {
             return Err(KubernetesError::Deletion(name.clone()));
@@ -275,7 +276,7 @@ impl KubernetesStore {
     async fn without_finalizer(&self, name: &DocumentName, others: &[String]) -> Result<(), KubernetesError> {
         match self.set_finalizers(name, others).await {
             Ok(object) => {
-                // Others may keep it there.
+                // Finalizers of other programs may keep the object.
                 self.shared.held().record_write(path_of(name), ObjectRevision::of(&object));
                 Ok(())
             }
@@ -294,7 +295,7 @@ impl KubernetesStore {
         ignore_not_found(deleted.map(drop)).map_err(|cause| failed(name, cause))
     }
 
-    /// The namespaces of what is about to be written.
+    /// Creates the namespaces of documents that are about to be written.
     pub(super) async fn ensure_namespaces(&self, changes: &[DocumentChange]) -> Result<(), KubernetesError> {
         let written =
             changes.iter().filter(|change| matches!(change, DocumentChange::Put(_))).map(DocumentChange::name);
@@ -303,7 +304,7 @@ impl KubernetesStore {
         at_once(one_of_each.into_values().map(|name| self.ensure_namespace(name))).await
     }
 
-    /// The namespace of a cluster or an installation, with its label.
+    /// Creates the namespace of a cluster or an installation, with its label.
     async fn ensure_namespace(&self, name: &DocumentName) -> Result<(), KubernetesError> {
         let Some(namespace) = name.namespace() else { return Ok(()) };
         let (label, id) = match (namespace.strip_prefix(INSTALLATION_PREFIX), namespace.strip_prefix(NAMESPACE_PREFIX))
@@ -336,7 +337,7 @@ impl KubernetesStore {
         self.resources.api(&self.client, name)
     }
 
-    /// What every request begins with.
+    /// Returns the fields that every request needs, with `rest`.
     pub(super) fn body(&self, name: &DocumentName, rest: Json) -> Json {
         let resource = self.resources.of(name);
         let mut body = json!({
@@ -353,14 +354,14 @@ impl KubernetesStore {
         body
     }
 
-    /// The request counts only while the object is as it was seen last.
+    /// Adds the known version to a request. The API server refuses the request if the object has another version.
     fn precondition(&self, name: &DocumentName, body: &mut Json) {
         if let Some(version) = self.shared.held().known(&path_of(name)) {
             body["metadata"]["resourceVersion"] = json!(version.number.to_string());
         }
     }
 
-    /// What counts from now on. Where that is what was sent, it is there once.
+    /// Puts the returned document into effect. If it equals the sent document, both share memory.
     fn accept_response(
         &self,
         name: &DocumentName,
@@ -384,20 +385,20 @@ impl KubernetesStore {
     }
 }
 
-/// What of an object is written.
+/// The part of an object that a request writes.
 #[derive(Clone, Copy)]
 enum WriteTarget {
     Object,
     Status,
 }
 
-/// As server-side apply says it (`structured-merge-diff`, `typed/validate.go`).
+/// Recognizes the message of server-side apply (`structured-merge-diff`, `typed/validate.go`).
 fn is_of_undeclared_field(message: &str) -> bool {
     message.contains("field not declared in schema")
 }
 
-/// Sees each of these to its end, as many at one time as an API server is asked for: what a request did that nobody waits for would look
-/// like somebody else's.
+/// Completes all of these requests, with a limit of how many are sent at one time. A request that was cancelled could still take effect, and
+/// would look like the write of another client.
 pub(super) async fn at_once(
     requests: impl Iterator<Item = impl Future<Output = Result<(), KubernetesError>>>,
 ) -> Result<(), KubernetesError> {
@@ -410,7 +411,7 @@ pub(super) async fn at_once(
     join_all(in_turn).await.into_iter().collect()
 }
 
-/// What is gone already need not be taken away.
+/// Treats an object that does not exist as deleted.
 pub(crate) fn ignore_not_found(done: kube::Result<()>) -> kube::Result<()> {
     if let Err(kube::Error::Api(status)) = &done
         && status.code == 404
@@ -421,7 +422,7 @@ pub(crate) fn ignore_not_found(done: kube::Result<()>) -> kube::Result<()> {
 }
 
 fn failed(name: &DocumentName, cause: kube::Error) -> KubernetesError {
-    // 404: somebody took it away.
+    // 404: another client deleted the object.
     if let kube::Error::Api(status) = &cause
         && matches!(status.code, 404 | 409)
     {
@@ -430,7 +431,7 @@ fn failed(name: &DocumentName, cause: kube::Error) -> KubernetesError {
     KubernetesError::Write { name: name.clone(), cause: Box::new(cause) }
 }
 
-/// An answer that is no such document.
+/// Returns the error for a response that does not contain the expected document.
 fn broken(name: &DocumentName, cause: impl std::error::Error + Send + Sync + 'static) -> KubernetesError {
     let cause = kube::Error::Service(Box::new(cause));
     KubernetesError::Write { name: name.clone(), cause: Box::new(cause) }

@@ -1,18 +1,18 @@
-//! What a pass did, by kind.
+//! Counts what passes did, by kind.
 
 use std::collections::BTreeMap;
 
 use keelway_planner::{Decision, MintRequest};
 use keelway_reconciler::{ApplyOutcome, PassOutcome};
 
-/// What was done, and whether it could be.
+/// A kind of action, and whether it succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ActionKind {
     pub(super) kind: &'static str,
     pub(super) result: &'static str,
 }
 
-/// All that can be told: what is decided or minted is done, where its pass went through; effects may fail.
+/// All kinds and results. A decision is saved with its pass, so it cannot fail separately. An effect can.
 pub(super) const KINDS: [ActionKind; 18] = [
     done("bear"),
     done("restore"),
@@ -42,8 +42,7 @@ const fn failed(kind: &'static str) -> ActionKind {
     ActionKind { kind, result: "failed" }
 }
 
-/// How often each was done, and failed. What is decided or minted is saved before anything else, so that it is done once the pass went
-/// through.
+/// Counts the actions of a pass. Decisions and minted keys are saved before any effect, so they are done if the pass completed.
 pub(super) fn of(outcome: &PassOutcome) -> BTreeMap<ActionKind, u64> {
     let plan = &outcome.plan;
     let mut found = ActionCounts::default();
@@ -60,7 +59,7 @@ pub(super) fn of(outcome: &PassOutcome) -> BTreeMap<ActionKind, u64> {
     found.0
 }
 
-/// How many effects a machine took, and what failed there: which effects these are is the business of the machine's own core.
+/// Counts the effects on a machine, and the failures there. It does not distinguish the kinds of these effects.
 pub(super) fn on_machine(applying: &ApplyOutcome) -> BTreeMap<ActionKind, u64> {
     let mut found = ActionCounts::default();
     found.add(done("converge"), applying.effects);
@@ -113,7 +112,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A pass that did nothing.
+    /// Returns the outcome of a pass that did nothing.
     pub(in crate::metrics) fn outcome() -> PassOutcome {
         let plan = Plan {
             documents: Documents::default(),

@@ -1,4 +1,4 @@
-//! When certificates end, and are to be renewed.
+//! Computes when certificates expire, and when they should be renewed.
 
 use std::{
     collections::BTreeMap,
@@ -23,14 +23,14 @@ use super::{
     hypervisors,
 };
 
-/// What was read of Secrets, so that one that did not change is not read again: they are most of the documents' bytes.
+/// The dates that were read from Secrets, so that only changed Secrets are read again. Secrets are most of the documents' bytes.
 #[derive(Debug, Default)]
 pub(super) struct CertificateCache(Mutex<BTreeMap<SecretName, CachedDates>>);
 
-/// A digest of a Secret, which would be there twice if it were kept, and what its certificates say.
+/// A digest of a Secret, which uses less memory than a copy, and the dates of its certificates.
 type CachedDates = (u64, Option<Dates>);
 
-/// The first of each among some certificates.
+/// The earliest dates among several certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Dates {
     renewal: Timestamp,
@@ -53,7 +53,7 @@ impl CertificateCache {
         [ends, renewals, of_agents(documents)]
     }
 
-    /// Components of one role count as one, so that each cluster has as many values as there are roles.
+    /// Combines all components of a role, so that each cluster has one value for each role.
     fn of_clusters(&self, documents: &Documents) -> [MetricFamily; 2] {
         let ids = documents.clusters.iter().filter_map(|(name, cluster)| Some((cluster.id()?, name)));
         let clusters: BTreeMap<String, &ClusterRef> = ids.map(|(id, name)| (ClusterId::namespace(id), name)).collect();
@@ -80,7 +80,7 @@ impl CertificateCache {
         [ends, renewals]
     }
 
-    /// What the certificates in each Secret say.
+    /// Returns the earliest dates of the certificates in each Secret.
     fn read<'a>(&self, documents: &'a Documents) -> Vec<(&'a SecretName, Dates)> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|name, (read, _)| documents.secrets.get(name).is_some_and(|secret| digest(secret) == *read));
@@ -100,7 +100,7 @@ fn digest(secret: &Secret) -> u64 {
     hasher.finish()
 }
 
-/// An authority's next and previous generations sign nothing.
+/// Returns the earliest dates of the certificates in a Secret. The next and previous generations of an authority sign nothing and are ignored.
 fn dates_in(name: &str, secret: &Secret) -> Option<Dates> {
     let counts = |entry: &str| match holds(name) {
         SecretContents::Authority => entry == "active.crt",
@@ -112,7 +112,7 @@ fn dates_in(name: &str, secret: &Secret) -> Option<Dates> {
     facts.map(|facts| Dates::of(facts.validity)).reduce(Dates::first)
 }
 
-/// Whom a Secret is of: a role for each of its components, else its own name.
+/// Returns the label for a Secret's holder: the role of a component, `agent`, or else the name of the Secret.
 fn holder(secret: &str) -> &str {
     let (before, index) = secret.rsplit_once('-').unwrap_or((secret, ""));
     let is_role = Role::ALL.iter().any(|role| role.row().name == before);

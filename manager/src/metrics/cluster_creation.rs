@@ -1,4 +1,4 @@
-//! How long clusters take from their creation until they are available.
+//! Measures how long clusters take from their creation until they are available.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use keelway_api::{
     name::ClusterId,
 };
 
-/// Clusters that are not available yet and never were, with when each was created.
+/// Clusters that have never been available, with the time of their creation.
 #[derive(Debug, Default)]
 pub(super) struct Births(BTreeMap<ClusterId, Timestamp>);
 
 impl Births {
-    /// Of each cluster that became available since the last look, how long it took.
+    /// Returns how long the clusters took that became available since the last call.
     ///
-    /// A cluster whose API was ready once before anybody looked tells nothing: it may have been available long ago.
+    /// A cluster whose API was ready before the first call is not measured: it may have been available long ago.
     pub(super) fn newly_available(&mut self, documents: &Documents, now: Timestamp) -> Vec<SignedDuration> {
         let mut born = Vec::new();
         for cluster in documents.clusters.values() {
@@ -35,7 +35,7 @@ impl Births {
     }
 }
 
-/// Files of a directory need not tell.
+/// Returns the creation time of a cluster. Documents in a directory need not have one.
 fn created(cluster: &Cluster) -> Option<Timestamp> {
     cluster.metadata.creation_timestamp.as_ref().map(|at| at.0)
 }

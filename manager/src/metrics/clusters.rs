@@ -1,4 +1,4 @@
-//! Clusters and their components, as documents tell of them.
+//! Computes metrics of clusters and their components.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub(super) fn families(documents: &Documents) -> [MetricFamily; 4] {
     [clusters(documents), conditions(documents), deletions(documents), components(documents)]
 }
 
-/// Every state has a value, so that one that no cluster is in is 0 and not unknown.
+/// Counts clusters by state. A state without clusters has the value 0.
 fn clusters(documents: &Documents) -> MetricFamily {
     let mut family = MetricFamily::new("clusters", "Clusters by state: Available, Progressing, Degraded or Deleting");
     for state in ClusterState::ALL {
@@ -64,12 +64,12 @@ fn is_ready(component: &Component) -> bool {
     component.status.as_ref().is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
 }
 
-/// Which cluster a value is of.
+/// Returns the labels of a cluster.
 pub(super) fn of(cluster: &ClusterRef) -> [MetricLabel; 2] {
     [("namespace", cluster.namespace.clone()), ("cluster", cluster.name.clone())]
 }
 
-/// 1 where it holds.
+/// Returns 1 if the condition is `True`, else 0.
 pub(super) fn gauge_value(condition: &Condition) -> f64 {
     f64::from(u8::from(condition.status == condition::ConditionStatus::True.as_str()))
 }
@@ -84,7 +84,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A cluster of which these conditions are True, and Available and Degraded are known.
+    /// Returns a cluster with the conditions `Available`, `Degraded` and `Progressing`. Those in `truths` are `True`.
     pub(in crate::metrics) fn cluster(name: &str, truths: &[&str], initialized: bool) -> Cluster {
         let at = Time("2026-01-01T00:01:00Z".parse().unwrap());
         let mut conditions = Vec::new();

@@ -1,4 +1,4 @@
-//! How much components hold, as their machines tell.
+//! Metrics of components that their machines report.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ use super::{
     family::{MetricFamily, MetricLabel, amount},
 };
 
-/// As each machine told when it was looked at last. Of one that does not answer nothing is known.
+/// The figures in the last observation of each machine. A machine that does not respond has none.
 #[derive(Debug, Default)]
 pub(super) struct Holdings(Mutex<BTreeMap<HypervisorName, BTreeMap<PodName, Figures>>>);
 
@@ -33,7 +33,7 @@ impl Holdings {
         }
     }
 
-    /// Of components that are placed where they were seen.
+    /// Computes the metrics of components on the machines where they are placed.
     pub(super) fn families(&self, documents: &Documents) -> [MetricFamily; 3] {
         let mut sizes =
             MetricFamily::new("cluster_etcd_database_bytes", "How large the database of an etcd member is on its disk");

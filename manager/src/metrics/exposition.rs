@@ -1,27 +1,27 @@
-//! The forms in which metrics are written.
+//! The text formats of metrics.
 
 use std::{collections::BTreeSet, fmt};
 
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
-/// A form that Prometheus reads.
+/// A text format that Prometheus reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpositionFormat {
-    /// OpenMetrics, which Prometheus asks for.
+    /// OpenMetrics, which Prometheus requests.
     OpenMetrics,
-    /// Prometheus' own text format: for people, `promtool check metrics`, and programs that ask for nothing.
+    /// The text format of Prometheus: for users, `promtool check metrics`, and clients that request no format.
     Text,
 }
 
 impl ExpositionFormat {
-    /// What somebody takes, by the request's `Accept`.
+    /// Returns the format for the `Accept` header of a request.
     #[must_use]
     pub fn negotiate(accept: Option<&str>) -> Self {
         let takes = |accept: &str| accept.contains("application/openmetrics-text");
         if accept.is_some_and(takes) { Self::OpenMetrics } else { Self::Text }
     }
 
-    /// The `Content-Type` of the answer.
+    /// Returns the `Content-Type` of the format.
     #[must_use]
     pub fn content_type(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ pub(super) fn text(registry: &Registry, format: ExpositionFormat) -> Result<Stri
     })
 }
 
-/// OpenMetrics names a counter without the `_total` of its values, and ends with a mark of its own; all else is the same.
+/// Converts OpenMetrics to the text format. OpenMetrics names a counter without the `_total` of its values, and ends with `# EOF`.
 fn plain(text: &str) -> String {
     let kind = |line| str::strip_prefix(line, "# TYPE ")?.split_once(' ');
     let counters: BTreeSet<&str> =
@@ -58,7 +58,7 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// A line about a name: what stands before it, the name, and what is told of it.
+/// Splits a comment line into its keyword, the name of a metric, and the rest.
 fn parse_comment(line: &str) -> Option<(&str, &str, &str)> {
     let before = ["# HELP ", "# TYPE "].into_iter().find(|before| line.starts_with(before))?;
     let (name, rest) = line.get(before.len()..)?.split_once(' ')?;

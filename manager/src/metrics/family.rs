@@ -1,4 +1,4 @@
-//! A gauge that is worked out when somebody asks for it.
+//! A gauge that is computed on request.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use prometheus_client::{
     metrics::gauge::ConstGauge,
 };
 
-/// All values of one name.
+/// All values of one metric.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct MetricFamily {
     pub(super) name: &'static str,
@@ -16,14 +16,13 @@ pub(super) struct MetricFamily {
     pub(super) samples: Vec<Sample>,
 }
 
-/// One value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Sample {
     pub(super) labels: Vec<MetricLabel>,
     pub(super) value: f64,
 }
 
-/// What a value is of.
+/// The name and value of a label.
 pub(super) type MetricLabel = (&'static str, String);
 
 impl MetricFamily {
@@ -35,7 +34,7 @@ impl MetricFamily {
         self.samples.push(Sample { labels: labels.into_iter().collect(), value });
     }
 
-    /// A value that may not be known.
+    /// Adds a value, if it is known.
     pub(super) fn add_known(&mut self, labels: impl IntoIterator<Item = MetricLabel>, value: Option<f64>) {
         if let Some(value) = value {
             self.add(labels, value);
@@ -57,26 +56,26 @@ impl MetricFamily {
     }
 }
 
-/// What is counted, as Prometheus has it.
+/// Converts a count to the number type of Prometheus.
 #[expect(clippy::cast_precision_loss, reason = "nobody has 2^53 of anything that is counted here")]
 pub(super) fn count(number: usize) -> f64 {
     number as f64
 }
 
-/// An amount, as Prometheus has it.
+/// Converts an amount to the number type of Prometheus.
 #[expect(clippy::cast_precision_loss, reason = "bytes of a machine, which are far below 2^53")]
 pub(super) fn amount(number: u64) -> f64 {
     number as f64
 }
 
-/// A moment, as Prometheus has it.
+/// Converts a time to seconds since the epoch, as Prometheus represents it.
 pub(super) fn seconds(at: Timestamp) -> f64 {
     at.as_duration().as_secs_f64()
 }
 
 #[cfg(test)]
 impl MetricFamily {
-    /// Each value with what it is of, as a line: `role=etcd state=Ready 3`.
+    /// Returns each value with its labels as a line: `role=etcd state=Ready 3`.
     pub(super) fn lines(&self) -> Vec<String> {
         let line = |sample: &Sample| {
             let labels = sample.labels.iter().map(|(name, value)| format!("{name}={value} "));

@@ -1,4 +1,4 @@
-//! Machines, as documents tell of them.
+//! Computes metrics of machines.
 
 use std::collections::BTreeMap;
 
@@ -95,7 +95,7 @@ fn of_memory(documents: &Documents) -> [MetricFamily; 3] {
     families
 }
 
-/// Capacity, what may be given away, and what is asked for, in this order.
+/// Adds the capacity, the allocatable amount and the requested amount of each machine, in this order.
 fn amounts(documents: &Documents, families: &mut [MetricFamily; 3], value: impl Fn(Amount) -> f64) {
     let asked = requested(documents);
     let [capacity, allocatable, requested] = families;
@@ -139,7 +139,7 @@ fn status(machine: &Hypervisor) -> Option<&HypervisorStatus> {
     machine.status.as_ref()
 }
 
-/// Which machine a value is of.
+/// Returns the labels of a machine.
 pub(super) fn of(name: &HypervisorName) -> [MetricLabel; 1] {
     [("hypervisor", name.to_string())]
 }

@@ -1,4 +1,4 @@
-//! What is counted while passes go by.
+//! Counters that passes update.
 
 use std::{
     sync::{
@@ -23,12 +23,12 @@ use super::{
 
 type PassLabels = (&'static str, &'static str);
 
-/// A pass over what is settled takes some milliseconds, one that waits for slow machines many seconds.
+/// A pass over settled documents takes a few milliseconds. A pass that waits for slow machines takes many seconds.
 const PASS_SECONDS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
-/// A cluster comes up in some seconds where its images are there, and in minutes where they are not.
+/// A cluster becomes available in seconds if its images are on the machines, else in minutes.
 const BIRTH_SECONDS: [f64; 11] = [5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0, 300.0, 600.0, 1800.0];
 
-/// Passes, and what came of them.
+/// Counters of passes and their results.
 #[derive(Debug)]
 pub struct Passes {
     results: Family<[PassLabels; 1], Counter>,
@@ -53,7 +53,7 @@ impl Passes {
             queue: Gauge::default(),
             carried_out: AtomicU64::new(0),
         };
-        // What was never counted is 0, so that its rate is known from the first time on.
+        // Every counter starts with 0, so that its rate is known from the first event on.
         for result in RESULTS {
             passes.results.get_or_create(&[("result", result)]).inc_by(0);
         }
@@ -82,22 +82,22 @@ impl Passes {
         self.carried_out.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts what was done on a machine.
+    /// Counts the effects on a machine.
     pub fn applied(&self, applying: &ApplyOutcome) {
         self.act(actions::on_machine(applying));
     }
 
-    /// Counts a pass that could not be carried out.
+    /// Counts a pass that failed.
     pub fn failed(&self, took: Duration) {
         self.count(FAILED, took);
     }
 
-    /// So many clusters wait for a pass.
+    /// Records how many clusters wait for a pass.
     pub fn queued(&self, depth: usize) {
         self.queue.set(i64::try_from(depth).unwrap_or(i64::MAX));
     }
 
-    /// Whether a pass went through since the process began.
+    /// Returns whether a pass was carried out since the process started.
     #[must_use]
     pub fn any(&self) -> bool {
         self.carried_out.load(Ordering::Relaxed) > 0
@@ -118,7 +118,7 @@ impl Passes {
 const FAILED: &str = "failed";
 const RESULTS: [&str; 5] = ["settled", "waiting", "changed", "incomplete", FAILED];
 
-/// What came of a pass that was carried out.
+/// Returns the result label of a pass that was carried out.
 fn result(outcome: &PassOutcome) -> &'static str {
     if !outcome.failures.is_empty() {
         "incomplete"

@@ -1,4 +1,4 @@
-//! The process, under the names that every client library of Prometheus gives.
+//! Metrics of the process, with the names that all client libraries of Prometheus use.
 
 use std::{fmt, fs, io};
 
@@ -12,10 +12,10 @@ use rustix::process::{Resource, getrlimit};
 
 use super::family::{MetricFamily, amount, count, seconds};
 
-/// Ticks in a second of what the kernel tells users (`USER_HZ`): the same on every architecture that it has today.
+/// The kernel reports times to user space in ticks of which a second has this many (`USER_HZ`). It is the same on all current architectures.
 const TICKS: u64 = 100;
 
-/// The process that asks.
+/// Collects metrics of the current process.
 #[derive(Debug)]
 pub(super) struct ProcessCollector {
     began: Timestamp,
@@ -34,7 +34,7 @@ impl ProcessCollector {
             family
         };
         let start = Some(seconds(self.began));
-        // The one that lists them is not counted.
+        // The descriptor of this listing is not counted.
         let open = fs::read_dir("/proc/self/fd")?.count().saturating_sub(1);
         Ok(vec![
             one("process_resident_memory_bytes", "Resident memory", memory(&status, "VmRSS:")),
@@ -58,13 +58,13 @@ impl Collector for ProcessCollector {
     }
 }
 
-/// proc(5): a line such as `VmRSS: 5120 kB`.
+/// Reads a line such as `VmRSS: 5120 kB` (proc(5)).
 fn memory(status: &str, field: &str) -> Option<f64> {
     let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kibibytes| amount(kibibytes << 10))
 }
 
-/// proc(5): fields 14 and 15, counted from behind the program's name, which may hold anything.
+/// Reads fields 14 and 15 (proc(5)). They are counted from the end of the program's name, which may contain any character.
 fn cpu_seconds(stat: &str) -> Option<f64> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut times = fields.split(' ').skip(11).map(str::parse::<u64>);

@@ -1,17 +1,17 @@
-//! Which state a cluster is in, in one word.
+//! Summarizes the state of a cluster in one label.
 
 use keelway_api::{Cluster, condition};
 
-/// Where a cluster is, as its conditions tell.
+/// The state of a cluster, derived from its conditions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ClusterState {
-    /// Its API serves, and nothing of it is broken.
+    /// The API is available, and nothing is degraded.
     Available,
-    /// It is coming up, or becomes what its document says.
+    /// The cluster is being created or changed.
     Progressing,
-    /// Something of it is broken.
+    /// A part of the cluster is degraded.
     Degraded,
-    /// It is going.
+    /// The cluster is being deleted.
     Deleting,
 }
 
@@ -27,7 +27,7 @@ impl ClusterState {
         }
     }
 
-    /// Components of a cluster that is being born are not ready, which is no fault of theirs.
+    /// Returns the state of a cluster. A new cluster counts as progressing: its components are not ready yet, and that is no fault.
     pub(super) fn of(cluster: &Cluster) -> Self {
         let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         let is = |kind| condition::is_true(conditions, kind);

@@ -1,4 +1,4 @@
-//! Documents of a directory.
+//! A directory as a store of a pivot.
 
 use async_trait::async_trait;
 use keelway_api::Documents;

@@ -1,4 +1,4 @@
-//! Documents of a management cluster.
+//! A management cluster as a store of a pivot.
 
 use std::{
     path::{Path, PathBuf},
@@ -36,28 +36,28 @@ use tokio::{task::AbortHandle, time::timeout};
 use super::PivotStore;
 use crate::kubernetes::{KubernetesStore, LEASE, MANAGER, ignore_not_found};
 
-/// Where the documents of a management cluster have gone: an annotation of the Lease that its managers work by.
+/// The annotation that records where the documents of a management cluster moved to. It is on the Lease of its managers.
 pub const LEFT_FOR: &str = "keelway.dev/left-for";
 
-/// Who holds the Lease of managers during a move.
+/// The holder of the managers' Lease during a pivot.
 const PIVOT: &str = "keelway-pivot";
-/// Of the Lease, as managers have it.
+/// The times of the Lease, the same as those of managers.
 const TIMES: LeaseTimes = LeaseTimes {
     duration: Duration::from_secs(15),
     holder_deadline: Duration::from_secs(10),
     renewal: Duration::from_secs(2),
     again: Duration::from_secs(2),
 };
-/// How long a manager may take to end that was asked to: one that was killed holds the Lease for as long as that lasts.
+/// How long a manager may take to end after it was stopped. A manager that was killed holds the Lease until it expires.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long a namespace may take to end that documents have left.
+/// How long the deletion of a namespace may take.
 const ENDING: Duration = Duration::from_secs(120);
 
-/// Why a management cluster cannot be had alone.
+/// Why a management cluster cannot be opened exclusively.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagementClusterError {
-    /// Nobody installed Keelway there.
+    /// The namespace does not exist, so Keelway is not installed there.
     #[error(
         "there is no namespace {0}: install Keelway in the cluster first, with no replica, or name its namespace with --namespace"
     )]
@@ -65,26 +65,26 @@ pub enum ManagementClusterError {
     /// The kubeconfig cannot be used.
     #[error("could not use the kubeconfig{}", path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
     Kubeconfig {
-        /// Where it was looked for; none: where kubectl looks.
+        /// The path of the kubeconfig; none for the default of kubectl.
         path: Option<PathBuf>,
-        /// Why.
+        /// The cause.
         #[source]
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// It does not answer, or refuses.
+    /// The API server does not respond, or refuses the request.
     #[error("could not ask the API server")]
     Api(#[source] Box<kube::Error>),
-    /// A manager works on it.
+    /// A manager holds the Lease.
     #[error(
         "a manager holds the Lease {0}/{LEASE}: stop it first, as with kubectl -n {0} scale deployment --all --replicas 0"
     )]
     Held(String),
-    /// There is no Lease to hold.
+    /// The Lease cannot be acquired.
     #[error(transparent)]
     Lease(#[from] LeaseError),
 }
 
-/// A management cluster on which no manager works meanwhile.
+/// A management cluster on which no manager works as long as this is held.
 pub struct ManagementCluster {
     client: Client,
     store: KubernetesStore,
@@ -94,10 +94,11 @@ pub struct ManagementCluster {
 }
 
 impl ManagementCluster {
-    /// Waits until no manager works on it. `kubeconfig`: else that which kubectl would use; `namespace`: where managers have their Lease.
+    /// Waits until no manager holds the Lease, and acquires it. Without `kubeconfig`, it uses the default of kubectl. `namespace` is that of the
+    /// Lease.
     ///
     /// # Errors
-    /// One goes on, or the API server refuses.
+    /// A manager continues to hold the Lease, or the API server refuses a request.
     pub async fn take(kubeconfig: Option<&Path>, namespace: &str) -> Result<Self, ManagementClusterError> {
         let title = kubeconfig.map_or_else(|| "kubernetes".to_owned(), |path| format!("kubernetes:{}", path.display()));
         let client = client(kubeconfig).await.map_err(|cause| {
@@ -123,7 +124,7 @@ impl ManagementCluster {
         Ok(Self { client, store, election, renewal, title })
     }
 
-    /// Lets managers work on it.
+    /// Releases the Lease, so that managers can work again.
     pub async fn unlock(&self) {
         self.renewal.abort();
         self.election.release().await;
@@ -139,7 +140,7 @@ impl ManagementCluster {
         ignore_not_found(api.delete(name.name(), &DeleteParams::background()).await.map(drop))
     }
 
-    /// Takes Keelway's finalizers off an object.
+    /// Removes Keelway's finalizers from an object.
     async fn release(&self, api: &Api<DynamicObject>, name: &DocumentName) -> kube::Result<()> {
         let object = api.get(name.name()).await?;
         let others = object.metadata.finalizers.unwrap_or_default();
@@ -180,7 +181,7 @@ impl PivotStore for ManagementCluster {
         self.election.note(LEFT_FOR, target.unwrap_or_default()).await.map_err(|cause| failed("save", cause))
     }
 
-    /// The namespaces of users. Those of clusters are made with what is in them.
+    /// Creates the namespaces of users. Namespaces of clusters are created when their documents are saved.
     async fn prepare(&self, documents: &Documents) -> Result<(), StoreError> {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let clusters = documents.clusters.keys().map(|name| name.namespace.clone());
@@ -213,7 +214,7 @@ impl PivotStore for ManagementCluster {
     }
 
     async fn forget(&self, documents: &Documents) -> Result<(), StoreError> {
-        // Whoever refers to something goes before it.
+        // A document is removed before those that it refers to.
         let mut names: Vec<DocumentName> = documents.names().collect();
         names.sort_by_key(|name| match name {
             DocumentName::Component(_) => 0,
@@ -234,7 +235,7 @@ impl PivotStore for ManagementCluster {
     }
 }
 
-/// Returns once a manager renews its Lease: it goes on.
+/// Returns once a manager renews the Lease, which shows that it continues.
 async fn is_renewed(api: Api<Lease>) {
     let mut seen = pin!(watch_object(api, LEASE).default_backoff());
     let mut last = None;
@@ -258,13 +259,13 @@ async fn client(kubeconfig: Option<&Path>) -> Result<Client, Box<dyn std::error:
     Ok(Client::try_from(config)?)
 }
 
-/// Of clusters, and of the installation.
+/// Returns the namespaces of clusters and of the installation.
 fn own_namespaces(documents: &Documents) -> impl Iterator<Item = String> {
     let clusters = documents.clusters.values().filter_map(|cluster| Some(cluster.id()?.namespace()));
     clusters.chain(documents.installation().map(InstallationId::namespace))
 }
 
-/// Waits for the end of a namespace that is being deleted: nothing is taken into it before that.
+/// Waits for the end of a namespace that is being deleted. Until then, nothing can be created in it.
 async fn is_not_ending(
     namespaces: &Api<Namespace>,
     name: &str,

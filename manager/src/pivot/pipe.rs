@@ -1,4 +1,4 @@
-//! Documents that come from stdin, or go to stdout.
+//! Documents from stdin or for stdout, as a store of a pivot.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,18 +8,18 @@ use keelway_reconciler::{Store, StoreError};
 
 use super::PivotStore;
 
-/// Documents that nobody keeps: those that came stay with whoever gave them.
+/// Documents in memory only. Removing documents here does not change the input they came from.
 #[derive(Debug, Default)]
 pub struct PipeStore(Mutex<Arc<Documents>>);
 
 impl PipeStore {
-    /// With these in it.
+    /// Creates a store with these documents.
     #[must_use]
     pub fn of(documents: Documents) -> Self {
         Self(Mutex::new(Arc::new(documents)))
     }
 
-    /// What is in it now.
+    /// Returns the current documents.
     #[must_use]
     pub fn documents(&self) -> Arc<Documents> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -1,4 +1,4 @@
-//! Names and outcomes over the wire.
+//! Converts names and outcomes to and from messages.
 
 use keelway_api::{
     Documents,
@@ -19,7 +19,7 @@ impl From<&DocumentName> for proto::DocumentName {
     }
 }
 
-/// The name that was asked for; `None` where there can be no document of it.
+/// Returns the name in a request; `None` if no document can have it.
 pub(super) fn name_of(name: &proto::DocumentName) -> Option<DocumentName> {
     let namespace = if name.namespace.is_empty() { "default" } else { &name.namespace };
     Some(match name.kind.as_str() {
@@ -45,7 +45,7 @@ impl From<EditOutcome> for proto::Outcome {
     }
 }
 
-/// A document as it is now; `None` where it is gone.
+/// Returns the current document; `None` if it does not exist.
 pub(super) fn document(documents: &Documents, name: &DocumentName) -> Option<proto::Document> {
     Some(proto::Document { name: Some(name.into()), text: documents.text_of(name)? })
 }

@@ -1,4 +1,4 @@
-//! Who asks, and what they may see and write.
+//! Authorizes the clients of the socket.
 
 use keelway_api::{
     document::{DocumentName, DocumentRef},
@@ -9,12 +9,12 @@ use keelway_api::{
 use rustix::process::geteuid;
 use tonic::{Request, Status, transport::server::UdsConnectInfo};
 
-/// Who is at the other end of the socket.
+/// The client at the other end of the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SocketPeer {
-    /// Root, or the manager's own user: their files are all that there is.
+    /// Root or the manager's own user, which can read all files of the store anyway.
     Owner,
-    /// One of the socket's group.
+    /// A member of the socket's group.
     Member,
 }
 
@@ -25,12 +25,12 @@ impl SocketPeer {
         Ok(if cred.uid() == 0 || cred.uid() == geteuid().as_raw() { Self::Owner } else { Self::Member })
     }
 
-    /// Whether a document is shown to them.
+    /// Returns whether the client may read a document.
     pub(super) fn sees(self, document: DocumentRef<'_>) -> bool {
         self == Self::Owner || !matches!(document, DocumentRef::Secret(_))
     }
 
-    /// Why they neither write nor delete the document of this name. `versions` are the one that is there, and the one that is to be.
+    /// Returns an error if the client may not write or delete this document. `versions` are the existing and the new document.
     pub(super) fn may_write<'a>(
         self,
         name: &DocumentName,
@@ -49,7 +49,7 @@ impl SocketPeer {
     }
 }
 
-/// Why a document is not people's to write.
+/// Returns an error for a document that users may not write.
 fn belongs_to_people(document: DocumentRef<'_>) -> Result<(), &'static str> {
     match document {
         DocumentRef::Component(_) => Err("Components are the manager's own: change their Cluster"),
@@ -85,7 +85,7 @@ mod tests {
         (name, document)
     }
 
-    /// Found as `keelway apply` of a plain Secret in the place of a cluster's authority: "configured".
+    /// Regression: `keelway apply` of a plain Secret in the place of a cluster's authority reported "configured".
     #[test]
     fn what_is_replaced_is_judged_as_well_as_what_replaces_it() {
         let own = secret(&format!("keelway-{ID}"), &format!("keelway.dev/cluster-id: {ID}"), "Opaque");

@@ -1,4 +1,4 @@
-//! `keelway.manager.v1.Documents`.
+//! The service `keelway.manager.v1.Documents`.
 
 use std::{collections::BTreeSet, pin::Pin, sync::Arc};
 
@@ -24,7 +24,7 @@ use crate::{
 
 pub(super) struct DocumentsService {
     store: Arc<DirectoryStore>,
-    /// Who watches is not waited for.
+    /// Ends watches when the server stops, which would otherwise wait for them.
     stop: CancellationToken,
 }
 
@@ -103,7 +103,7 @@ impl documents_server::Documents for DocumentsService {
 
 type WatchSubscription = (watch::Receiver<Arc<Documents>>, Arc<Documents>, DocumentQuery);
 
-/// What is other than it was, once something is. A watcher that is slow misses what was between.
+/// Waits for a change, and returns all changes since the last call. A slow watcher misses intermediate states.
 async fn next_changes(
     (mut documents, before, wanted): WatchSubscription,
 ) -> Option<(Vec<proto::WatchEvent>, WatchSubscription)> {
@@ -128,7 +128,7 @@ fn event(kind: Type, document: Option<proto::Document>) -> Option<proto::WatchEv
     document.map(|document| proto::WatchEvent { r#type: kind.into(), document: Some(document) })
 }
 
-/// Which documents somebody asks for.
+/// The selection of documents in a request, with its client.
 struct DocumentQuery {
     peer: SocketPeer,
     kinds: Vec<String>,

@@ -1,4 +1,4 @@
-//! The socket.
+//! The Unix socket of the API.
 
 use std::{
     fs::{self, DirBuilder, Permissions},
@@ -11,7 +11,7 @@ use futures::Stream;
 use tokio::net::{UnixListener, UnixStream};
 use tokio_stream::wrappers::UnixListenerStream;
 
-/// Why there is no socket.
+/// The socket cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[error("could not listen on {}", path.display())]
 pub struct ManagerSocketError {
@@ -20,7 +20,7 @@ pub struct ManagerSocketError {
     cause: io::Error,
 }
 
-/// A socket that goes with it.
+/// A listening socket. Its file is removed when serving ends.
 #[derive(Debug)]
 pub struct ManagerUnixSocket {
     path: PathBuf,
@@ -28,11 +28,11 @@ pub struct ManagerUnixSocket {
 }
 
 impl ManagerUnixSocket {
-    /// Listens on a path, for its owner and its group. Its directory is made where it is missing; what another one left there is
-    /// replaced: whoever holds the lock of the store is the one.
+    /// Listens on a path, for its owner and its group. Creates the directory if it does not exist. Replaces a socket that another manager left there:
+    /// the caller holds the lock of the store, so that manager has ended.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The socket cannot be created.
     pub fn bind(path: &Path) -> Result<Self, ManagerSocketError> {
         let make = || {
             let directory = path.parent().unwrap_or(Path::new("/"));
@@ -41,7 +41,7 @@ impl ManagerUnixSocket {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-            // Nobody connects before the mode is right: it is made under another name.
+            // The socket is created under another name, so that no client can connect before its mode is set.
             let beside = path.with_extension("new");
             let _ = fs::remove_file(&beside);
             let socket = UnixListener::bind(&beside)?;

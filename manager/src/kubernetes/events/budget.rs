@@ -1,4 +1,4 @@
-//! How many Events an object may have: a world that goes to and fro must not flood its API server.
+//! Limits the Events of an object, so that documents that change back and forth do not overload the API server.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use keelway_api::{
     jiff::{SignedDuration, Timestamp},
 };
 
-/// As many at once: more than the birth and the growth of the largest cluster tell.
+/// The number of Events that an object can have at once: more than the creation and the growth of the largest cluster cause.
 const AT_ONCE: i64 = 200;
-/// One more after so long.
+/// The time after which an object can have one more Event.
 const EACH: SignedDuration = SignedDuration::from_secs(10);
 
-/// When each object will have all of its Events again. One that has them is forgotten.
+/// When the budget of each object is full again. Objects with a full budget are not stored.
 #[derive(Debug, Default)]
 pub(super) struct Budget(BTreeMap<DocumentName, Timestamp>);
 
 impl Budget {
-    /// Whether one more may be told.
+    /// Returns whether one more Event may be published, and counts it.
     pub(super) fn try_spend(&mut self, name: &DocumentName, now: Timestamp) -> bool {
         self.0.retain(|_, full| *full > now);
         let full = self.0.get(name).copied().unwrap_or(now) + EACH;

@@ -1,12 +1,12 @@
-//! Events of one kind that wait one after the other of a document, as one: what a pass tells of eight components is read as one sentence, and asks an
-//! API server for one object.
+//! Folds similar Events of one document into one Event: what a pass reports of eight components is one sentence for the user, and one object for
+//! the API server.
 
 use keelway_api::event::DocumentEvent;
 
 use super::LONGEST_NOTE;
 
-/// Makes one of those that tell the same of components of one cluster, with nothing else of that cluster between them. Warnings stay alone,
-/// so that what comes again is counted.
+/// Folds Events that have the same reason, are of the same document and concern its components, if no other Event of that document is between
+/// them. Warnings are not folded, so that repeated ones are counted.
 pub(super) fn fold(events: Vec<DocumentEvent>) -> Vec<DocumentEvent> {
     let mut told: Vec<DocumentEvent> = Vec::with_capacity(events.len());
     for event in events {
@@ -24,7 +24,7 @@ pub(super) fn fold(events: Vec<DocumentEvent>) -> Vec<DocumentEvent> {
 
 fn are_alike(one: &DocumentEvent, other: &DocumentEvent) -> bool {
     let kind = |event: &DocumentEvent| (event.regarding.clone(), event.uid.clone(), event.reason);
-    // One that has been made of several is of no single component.
+    // A folded Event concerns several components, so it names none of them.
     let is_of_components = other.related.is_some();
     let is_short = one.note.len() + other.note.len() + 2 <= LONGEST_NOTE;
     is_of_components && is_short && !one.warning && !other.warning && kind(one) == kind(other)
