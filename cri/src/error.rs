@@ -2,12 +2,12 @@ use std::{fmt, io, path::PathBuf, time::Duration};
 
 use tonic::{Code, Status};
 
-/// The call that failed, and what it was about: `StartContainer 3f2a..`.
+/// The call that failed, and its object: `StartContainer 3f2a..`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// The method's name in CRI, or `ImportImage`.
+    /// The CRI method, or `ImportImage`.
     pub method: &'static str,
-    /// The id or name that the call was about; empty for calls about the whole runtime.
+    /// The id or name of the object. Empty for calls that concern the whole runtime.
     pub object: String,
 }
 
@@ -27,18 +27,18 @@ impl fmt::Display for Operation {
     }
 }
 
-/// What the runtime said when it refused, or the transport in its place.
+/// The gRPC status of a failed call, from the runtime or from the transport.
 #[derive(Debug)]
 pub struct GrpcStatus(Box<Status>);
 
 impl GrpcStatus {
-    /// The code of the gRPC status.
+    /// Returns the gRPC code.
     #[must_use]
     pub fn code(&self) -> Code {
         self.0.code()
     }
 
-    /// The runtime's own words.
+    /// Returns the message, as the runtime or the transport wrote it.
     #[must_use]
     pub fn message(&self) -> &str {
         self.0.message()
@@ -57,76 +57,76 @@ impl std::error::Error for GrpcStatus {
     }
 }
 
-/// Why a call failed.
+/// A failed call to the runtime.
 #[derive(Debug, thiserror::Error)]
 pub enum CriError {
-    /// No connection, or the connection broke before the answer. A change may have been made all the same.
+    /// There is no connection, or it broke before the response. A change may have been made nevertheless.
     #[error("{operation}: the runtime cannot be reached")]
     Unreachable {
-        /// What was asked.
+        /// The call.
         operation: Operation,
-        /// The transport's words.
+        /// The status from the transport.
         #[source]
         answer: GrpcStatus,
     },
-    /// No answer in time: the runtime hangs, or is very busy. A change may have been made all the same.
+    /// There was no response in time: the runtime hangs, or is overloaded. A change may have been made nevertheless.
     #[error("{operation}: no answer within {} s", deadline.as_secs_f32())]
     TimedOut {
-        /// What was asked.
+        /// The call.
         operation: Operation,
-        /// How long was waited.
+        /// The time after which the call was cancelled.
         deadline: Duration,
     },
-    /// The sandbox, container or image is not there.
+    /// The sandbox, container or image does not exist.
     #[error("{operation}: not found")]
     NotFound {
-        /// What was asked.
+        /// The call.
         operation: Operation,
-        /// The runtime's words.
+        /// The runtime's status.
         #[source]
         answer: GrpcStatus,
     },
     /// A sandbox or container of the same name exists.
     #[error("{operation}: the name is taken{}", held_by(holder.as_deref()))]
     Conflict {
-        /// What was asked.
+        /// The call.
         operation: Operation,
-        /// The id of the one that has the name, where the runtime says so.
+        /// The id of the sandbox or container that has the name, if the runtime reported it.
         holder: Option<String>,
-        /// The runtime's words.
+        /// The runtime's status.
         #[source]
         answer: GrpcStatus,
     },
-    /// Any other refusal.
+    /// The runtime refused the call for any other reason.
     #[error("{operation}: refused")]
     Refused {
-        /// What was asked.
+        /// The call.
         operation: Operation,
-        /// The runtime's words.
+        /// The runtime's status.
         #[source]
         answer: GrpcStatus,
     },
-    /// The answer lacks what the protocol promises.
+    /// The response lacks something that the protocol requires.
     #[error("{operation}: the answer makes no sense: {what}")]
     Malformed {
-        /// What was asked.
+        /// The call.
         operation: Operation,
-        /// What is wrong with the answer.
+        /// What is wrong with the response.
         what: &'static str,
     },
     /// An image archive could not be read to its end.
     #[error("{operation}: the archive cannot be read")]
     ReadArchive {
-        /// What was asked.
+        /// The call.
         operation: Operation,
         /// The reader's error.
         #[source]
         source: io::Error,
     },
-    /// A relative socket path: gRPC servers refuse the authority that would come of it.
+    /// The path of the socket is relative. gRPC servers refuse the authority that results from such a path.
     #[error("the runtime's socket {path:?} is not an absolute path")]
     RelativeSocket {
-        /// The path as given.
+        /// The path from the caller.
         path: PathBuf,
     },
 }
@@ -136,7 +136,7 @@ fn held_by(holder: Option<&str>) -> String {
 }
 
 impl CriError {
-    /// Whether the very same call may succeed later without anyone changing what is asked.
+    /// Returns whether the same call can succeed on a retry without a change to the request.
     #[must_use]
     pub fn retriable(&self) -> bool {
         match self {
@@ -171,12 +171,13 @@ impl CriError {
 }
 
 impl GrpcStatus {
-    /// A status that a server sent has no source; one that stands for a broken connection has.
+    /// Returns whether the transport made this status. A status from a server has no source; one for a broken connection has.
     fn came_from_transport(&self) -> bool {
         self.code() == Code::Unavailable || std::error::Error::source(&*self.0).is_some()
     }
 
-    /// containerd has no code for a name conflict, only these words: `name "a_b_0" is reserved for "ID"`.
+    /// Returns the id of the object that has the name. containerd has no code for a name conflict, only the message `name "a_b_0" is reserved for
+    /// "ID"`.
     fn name_holder(&self) -> Option<String> {
         let (_, rest) = self.message().split_once(" is reserved for \"")?;
         let (id, _) = rest.split_once('"')?;

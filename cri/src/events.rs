@@ -1,4 +1,4 @@
-//! What happens to sandboxes and containers, as it happens.
+//! Events of sandboxes and containers.
 
 use std::{
     sync::{
@@ -17,51 +17,50 @@ use tonic::transport::Channel;
 
 use crate::{CriError, Operation};
 
-/// How many events wait for a slow consumer before some are lost.
+/// How many events are queued for a slow consumer. Further events are dropped and counted.
 const WAITING: usize = 1024;
 
-/// Something happened to a sandbox or container.
+/// An event of a sandbox or container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CriEvent {
-    /// The id of the container, or of the sandbox itself.
+    /// The id of the container or sandbox.
     pub id: String,
-    /// The id of the sandbox, where the runtime still knew it.
+    /// The id of the sandbox, if the runtime still had the sandbox.
     pub sandbox_id: Option<String>,
     /// What happened.
     pub kind: EventKind,
-    /// When.
+    /// When it happened, by the runtime's clock.
     pub at: SystemTime,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// It was made.
+    /// The sandbox or container was created.
     Created,
-    /// It was started.
+    /// The sandbox or container was started.
     Started,
-    /// It ended.
+    /// The sandbox or container stopped.
     Stopped,
-    /// It was removed.
+    /// The sandbox or container was removed.
     Deleted,
 }
 
-/// What a subscriber is told.
+/// A message to a subscriber.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventMessage {
-    /// Something happened.
+    /// An event.
     Event(CriEvent),
-    /// So many events were lost because they were not fetched in time: list again.
+    /// This many events were dropped because the queue was full. List again.
     Missed(u64),
 }
 
 /// A subscription to events.
 ///
-/// containerd blocks its own calls when a subscriber stops reading, so a task of its own reads here whatever the
-/// consumer does, and what the consumer does not fetch in time is lost and counted. A runtime gives no sign that a
-/// subscription is in effect before the first event: after subscribing, list, and list again now and then.
+/// containerd blocks its own calls if a subscriber stops reading. A separate task therefore always reads, and drops and counts events if the consumer
+/// is too slow. A runtime does not confirm a subscription before the first event: after subscribing, list, and list again periodically.
 ///
-/// Dropping it ends the subscription.
+/// Dropping the subscription ends it.
 #[derive(Debug)]
 pub struct EventSubscription {
     waiting: mpsc::Receiver<Result<CriEvent, CriError>>,
@@ -70,8 +69,7 @@ pub struct EventSubscription {
 }
 
 impl EventSubscription {
-    /// The next notice; `None` after the runtime ended the stream. An error is the last notice: subscribe again, and
-    /// list.
+    /// Returns the next message, or `None` after the runtime ended the stream. An error is the last message: subscribe again, and list.
     pub async fn next(&mut self) -> Option<Result<EventMessage, CriError>> {
         let missed = self.missed.swap(0, Ordering::Relaxed);
         if missed > 0 {
@@ -101,10 +99,10 @@ async fn read(
     missed: Arc<AtomicU64>,
 ) {
     let failed = |status| CriError::from_status(Operation::new("GetContainerEvents", ""), deadline, status);
-    // Go's gRPC sends the head of an answer with its first message, so this has no deadline of its own.
+    // Go's gRPC sends the response headers with the first message, so this call has no deadline.
     let mut stream = match client.get_container_events(v1::GetEventsRequest {}).await {
         Ok(answer) => answer.into_inner(),
-        // The consumer may be gone; then nobody wants to know.
+        // Sending fails only if the consumer is gone.
         Err(status) => return drop(sender.send(Err(failed(status))).await),
     };
     loop {

@@ -1,6 +1,6 @@
-//! A command in a container, with streams: what CRI's `Exec` hands out an address for.
+//! Commands in a container with streams, at the address that CRI's `Exec` returns.
 //!
-//! Runtimes serve it as SPDY/3.1 and as WebSocket. SPDY it is: the runtimes' WebSocket has no word for the end of stdin, so a
+//! Runtimes serve the streams as SPDY/3.1 and as WebSocket. This module uses SPDY: the runtimes' WebSocket cannot signal the end of stdin, so a
 //! command that reads to the end would wait for ever.
 
 mod session;
@@ -19,41 +19,41 @@ pub use session::{ExecStreams, Size};
 
 use crate::{CriError, CriRuntime, Operation};
 
-/// The streams' protocol: the fourth one tells exit codes (`k8s.io/cri-streaming/pkg/streaming/remotecommand`).
+/// Version 4 of the stream protocol is the first that reports exit codes (`k8s.io/cri-streaming/pkg/streaming/remotecommand`).
 const PROTOCOL: &str = "v4.channel.k8s.io";
-/// The most of a refusal's text that is read, in bytes.
+/// The largest part of the text of a refusal that an error contains, in bytes.
 const REFUSAL: usize = 4096;
 
-/// Why a command could not be run, or its end is not known.
+/// The command could not be run, or its exit code is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
-    /// The runtime gives no address to dial.
+    /// The call `Exec` failed, or it returned a URL that cannot be parsed.
     #[error(transparent)]
     Runtime(#[from] CriError),
-    /// The address of the runtime's streams is none that can be dialled.
+    /// The URL of the runtime's streams is not plain HTTP on an IP address.
     #[error("the runtime serves its streams at {address}, which is no plain HTTP on an IP address")]
     Address {
-        /// What the runtime said.
+        /// The authority of the URL that the runtime returned.
         address: String,
     },
-    /// Its streaming server speaks no HTTP.
+    /// The HTTP exchange with the runtime's streaming server failed.
     #[error("the runtime's streaming server gives no answer")]
     Http(#[source] hyper::Error),
-    /// Its streaming server does not take the command.
+    /// The streaming server refused the command. Contains the HTTP status and the body.
     #[error("the runtime's streaming server refuses: {0}")]
     Refused(String),
-    /// A stream broke, on either side.
+    /// Reading or writing a stream failed, on the runtime's side or the caller's.
     #[error("a stream broke")]
     Stream(#[source] io::Error),
-    /// The session ended without a word about the command.
+    /// The session ended before the runtime reported the end of the command.
     #[error("the session with the command was cut off")]
     CutOff,
-    /// The command was not started.
+    /// The runtime could not start the command. Contains the runtime's message.
     #[error("{0}")]
     NotStarted(String),
 }
 
-/// A command that the runtime waits for somebody to be connected to.
+/// A command that the runtime starts once a client connects to its streams.
 #[derive(Debug, Clone)]
 pub struct PreparedExec {
     uri: Uri,
@@ -62,7 +62,8 @@ pub struct PreparedExec {
 }
 
 impl CriRuntime {
-    /// Prepares a command in a running container. It starts once [`Prepared::run`] is connected, from the machine's network.
+    /// Prepares a command in a running container. The command starts once [`PreparedExec::run`] has a connection to [`PreparedExec::address`], which
+    /// must be opened in the machine's network.
     pub async fn exec(
         &self,
         id: &str,
@@ -75,7 +76,7 @@ impl CriRuntime {
             tty: terminal,
             stdin,
             stdout: true,
-            // A terminal has one stream for both.
+            // A terminal has one stream for stdout and stderr.
             stderr: !terminal,
         };
         let url = self.query("Exec", id, self.runtime_service().exec(request)).await?.url;
@@ -86,15 +87,15 @@ impl CriRuntime {
 }
 
 impl PreparedExec {
-    /// Whom to connect to, from the machine's own network. Where the runtime is at the end of a channel, whoever answers there
-    /// may have streams at another place, which this does not tell of.
+    /// Returns the address to connect to from the machine's own network. If the runtime is behind a channel ([`CriRuntime::on_channel`]), the server
+    /// at its end may serve the streams elsewhere, which this address does not show.
     pub fn address(&self) -> Result<SocketAddr, ExecError> {
         let address = self.uri.authority().and_then(|authority| authority.as_str().parse().ok());
-        // What follows the host is a token that opens the session.
+        // The path contains a token that opens the session, so the error does not print it.
         address.filter(|_| self.uri.scheme_str() == Some("http")).ok_or_else(|| self.unusable())
     }
 
-    /// Where its streams are, as the runtime says.
+    /// Returns the URL of the streams, as the runtime reported it.
     #[must_use]
     pub fn uri(&self) -> &Uri {
         &self.uri
@@ -108,7 +109,7 @@ impl PreparedExec {
         ExecError::Address { address: self.authority().to_owned() }
     }
 
-    /// Runs the command on such a connection to its end, and returns its exit code.
+    /// Runs the command over a connection to [`PreparedExec::address`] until it ends, and returns its exit code.
     pub async fn run<S, I, O, E>(self, connection: S, streams: ExecStreams<I, O, E>) -> Result<i32, ExecError>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,

@@ -1,7 +1,7 @@
-//! Import of image archives into containerd, over its own API: CRI can only pull.
+//! Imports image archives into containerd over its own API, because CRI can only pull.
 //!
-//! The archive goes to containerd's transfer service through a stream of its streaming service, in pieces for which the
-//! service grants room ("window").
+//! The archive is sent to containerd's transfer service through a stream of its streaming service. The service limits how much may be sent with
+//! window updates.
 
 use std::{
     process,
@@ -29,21 +29,20 @@ use tonic::{Code, Request, Status, Streaming, metadata::MetadataValue, transport
 
 use crate::{CriError, CriRuntime, Operation};
 
-/// containerd's namespace that CRI looks at.
+/// The containerd namespace that CRI uses.
 const NAMESPACE: &str = "k8s.io";
-/// The largest piece of an archive that containerd's own client sends.
+/// The largest piece of an archive that containerd's own client sends, in bytes.
 const PIECE: usize = 32 << 10;
-/// How often CRI is asked whether it knows an image by now: it learns of them by an event that nobody else can wait
-/// for.
+/// How often to query CRI for an image. CRI learns of images by an internal event that clients cannot wait for.
 const ASK_EVERY: Duration = Duration::from_millis(20);
-/// Where an image goes whose archive has only a tag for it.
+/// The name for an image that has only a tag in its archive.
 const UNNAMED: &str = "unnamed.invalid/image";
 
-/// Imports an archive, waits until CRI knows its images, and returns their names in order.
+/// Imports an archive, waits until CRI lists its images, and returns their names, sorted.
 ///
-/// `runtime` has to be containerd 2 or newer. The archive is a tar as `docker save` writes it, or one of an OCI layout,
-/// plain or compressed; names are taken from it in full (`registry.k8s.io/pause:3.10.2`). Images that exist by these
-/// names are replaced. All of it has to be done within `deadline`.
+/// `runtime` must be containerd 2 or newer. The archive is a tar as `docker save` writes it, or a tar of an OCI layout, plain or compressed. It must
+/// contain full names (`registry.k8s.io/pause:3.10.2`). Existing images of the same names are replaced. The whole import must finish within
+/// `deadline`.
 pub async fn import<R: AsyncRead + Unpin>(
     runtime: &CriRuntime,
     archive: R,
@@ -90,20 +89,19 @@ impl From<Status> for ImportFailure {
     }
 }
 
-/// An image that containerd saved: its name, and the digest of its manifest.
+/// The name of an image that containerd saved, and the digest of its manifest.
 struct Saved {
     name: String,
     digest: String,
 }
 
-/// What keeps the runtime's garbage collection away from the streams of an import: it takes those that nobody has a lease for,
-/// at any moment.
+/// A containerd lease that protects the streams of an import. The garbage collection may delete streams without a lease at any moment.
 struct Lease {
     id: String,
 }
 
 impl Lease {
-    /// Ends by itself a while after the import has to, should nobody be left to give it back.
+    /// Creates a lease that expires after twice the deadline of the import, in case the client does not release it.
     async fn take(channel: &Channel, deadline: Duration) -> Result<Self, ImportFailure> {
         let id = unique_id("import");
         let end = Timestamp::from(SystemTime::now() + 2 * deadline).to_string();
@@ -120,7 +118,7 @@ impl Lease {
         }
     }
 
-    /// A request under the lease.
+    /// Returns a request that runs under the lease.
     fn over<T>(&self, message: T) -> Request<T> {
         let mut request = in_namespace(message);
         if let Ok(id) = self.id.parse() {
@@ -163,7 +161,7 @@ async fn transfer<R: AsyncRead + Unpin>(
 }
 
 fn destination() -> ImageStore {
-    // containerd names images of an archive only where it is given a prefix for those with a bare tag.
+    // containerd names images of an archive only if the request has a prefix for images that have only a tag.
     let names = ImageReference { name: UNNAMED.into(), is_prefix: true, allow_overwrite: true, ..Default::default() };
     ImageStore {
         extra_references: vec![names],
@@ -172,7 +170,7 @@ fn destination() -> ImageStore {
     }
 }
 
-/// The platform to unpack for at once. On a machine of another kind containerd unpacks with the first container.
+/// The platform to unpack during the import. If an image has another platform, containerd unpacks it with its first container.
 fn platform() -> Platform {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -182,7 +180,7 @@ fn platform() -> Platform {
     Platform { os: "linux".into(), architecture: architecture.into(), ..Default::default() }
 }
 
-/// Waits until CRI's own table has the image, and not an older one of that name.
+/// Waits until CRI lists the image, and not an older image of the same name.
 async fn known_to_cri(runtime: &CriRuntime, channel: &Channel, image: &Saved) -> Result<(), ImportFailure> {
     let mut images = ImagesClient::new(channel.clone());
     let mut ask = tokio::time::interval(ASK_EVERY);
@@ -191,7 +189,7 @@ async fn known_to_cri(runtime: &CriRuntime, channel: &Channel, image: &Saved) ->
         let Some(known) = runtime.image_status(&image.name).await.map_err(ImportFailure::Cri)? else {
             continue;
         };
-        // CRI keeps each of its images in containerd by id, too.
+        // CRI stores each of its images in containerd also under the id.
         let request = in_namespace(GetImageRequest { name: known.id });
         match images.get(request).await.map(|record| target_digest(record.into_inner())) {
             Ok(digest) if digest == image.digest => return Ok(()),
@@ -206,7 +204,7 @@ fn target_digest(record: containerd_client::services::v1::GetImageResponse) -> S
     record.image.and_then(|image| image.target).map(|target| target.digest).unwrap_or_default()
 }
 
-/// One stream of containerd's streaming service.
+/// A stream of containerd's streaming service.
 struct TransferStream {
     id: String,
     out: mpsc::Sender<Any>,
@@ -217,16 +215,16 @@ impl TransferStream {
     async fn open(channel: &Channel, lease: &Lease, purpose: &str) -> Result<Self, ImportFailure> {
         let id = unique_id(purpose);
         let (mut out, messages) = mpsc::channel(1);
-        // The receiver is right here, with room for one message.
+        // Cannot fail: the receiver exists and has room for one message.
         let _ = out.try_send(to_any(&StreamInit { id: id.clone() }));
         let mut client = StreamingClient::new(channel.clone());
         let mut back = client.stream(lease.over(messages)).await?.into_inner();
-        // An empty message says that the stream is registered under its id.
+        // An empty message confirms that the stream is registered under its id.
         back.message().await?;
         Ok(Self { id, out, back })
     }
 
-    /// Sends all of the archive, and waits until the service has read it.
+    /// Sends the archive, and waits until the service has read all of it.
     async fn send_archive<R: AsyncRead + Unpin>(mut self, mut archive: R) -> Result<(), ImportFailure> {
         let mut buffer = vec![0; PIECE];
         let mut room = 0;
@@ -234,7 +232,7 @@ impl TransferStream {
             while room == 0 {
                 match self.back.message().await? {
                     Some(message) => room += window(&message),
-                    // The service has all that it wants; the transfer's own answer says whether that was well.
+                    // The service reads no more. The response of the transfer reports whether it succeeded.
                     None => return Ok(()),
                 }
             }
@@ -249,12 +247,12 @@ impl TransferStream {
             }
         }
         self.out.close_channel();
-        // Letting go of the other direction now would cancel the stream, with what of the archive is still on its way.
+        // Dropping the receiving side now would cancel the stream, with the part of the archive that is still in flight.
         while self.back.message().await?.is_some() {}
         Ok(())
     }
 
-    /// Reads progress to its end, and picks the images that were saved.
+    /// Reads the progress stream to its end, and collects the images that containerd reports as saved.
     async fn saved_images(mut self) -> Result<Vec<Saved>, ImportFailure> {
         let mut saved = Vec::new();
         while let Some(message) = self.back.message().await? {
@@ -280,7 +278,7 @@ fn decoded<M: Message + Name + Default>(message: &Any) -> Option<M> {
     named.then(|| M::decode(message.value.as_slice()).ok()).flatten()
 }
 
-/// Unlike any other in the runtime's namespace: by machine time, process and count.
+/// Returns an id that is unique in the runtime's namespace, made of the time, the process id and a counter.
 fn unique_id(purpose: &str) -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);

@@ -1,12 +1,12 @@
-//! CRI client, and a fake runtime that passes the same contract.
+//! CRI client, and a fake runtime that passes the same contract tests.
 //!
-//! [`CriRuntime`] speaks `runtime.v1` to a container runtime. What is asked for are plain structs ([`SandboxSpec`],
-//! [`ContainerSpec`]), what comes back are others ([`CriSandbox`], [`CriContainer`], [`ContainerStatus`]); the wire types
-//! stay inside. Every call has a deadline ([`Deadlines`]), and every [`Error`] says of what kind it is.
+//! [`CriRuntime`] speaks `runtime.v1` to a container runtime. Requests are plain structs ([`SandboxSpec`], [`ContainerSpec`]), and so are responses
+//! ([`CriSandbox`], [`CriContainer`], [`ContainerStatus`]). The wire types are private. Every call has a deadline ([`Deadlines`]). A failed call
+//! returns a [`CriError`], whose variant is the kind of failure.
 //!
-//! [`images`] imports an image archive over containerd's own API, which CRI lacks.
+//! [`images`] imports an image archive over containerd's own API, because CRI has no import.
 //!
-//! The feature `fake` adds a runtime in memory, `testing` private containerds for live tests.
+//! The feature `fake` adds a runtime in memory. The feature `testing` adds private containerds for live tests.
 
 mod deadlines;
 mod error;

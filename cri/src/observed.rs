@@ -1,59 +1,59 @@
-//! What is seen on a machine.
+//! The observed state of a runtime, its sandboxes, containers and images.
 
 use std::{collections::BTreeMap, time::SystemTime};
 
-/// Who answers at the other end.
+/// The name and version of a runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeVersion {
     /// The runtime's name, such as `containerd`.
     pub runtime: String,
     /// The runtime's version.
     pub runtime_version: String,
-    /// The version of CRI it speaks, such as `v1`.
+    /// The version of CRI that the runtime speaks, such as `v1`.
     pub api_version: String,
 }
 
-/// How the runtime is.
+/// The state of the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeStatus {
-    /// Conditions by type. `RuntimeReady` is the one that host-network pods need.
+    /// Conditions by type. Pods on the host network need `RuntimeReady`.
     pub conditions: BTreeMap<String, Condition>,
-    /// Who manages cgroups.
+    /// The program that manages cgroups.
     pub cgroup_driver: CriCgroupDriver,
 }
 
 impl RuntimeStatus {
-    /// Whether pods on the machine's network can run.
+    /// Returns whether pods on the machine's network can run.
     #[must_use]
     pub fn ready(&self) -> bool {
         self.conditions.get("RuntimeReady").is_some_and(|condition| condition.status)
     }
 }
 
-/// One condition of the runtime.
+/// A condition of the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// Whether it holds.
+    /// Whether the condition holds.
     pub status: bool,
-    /// One word that says why.
+    /// The reason, as one word.
     pub reason: String,
-    /// The runtime's words.
+    /// The runtime's message.
     pub message: String,
 }
 
-/// Who manages the machine's cgroups.
+/// The program that manages the machine's cgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CriCgroupDriver {
     /// The runtime writes the cgroup file system.
     Cgroupfs,
-    /// The runtime asks systemd; cgroup parents are slices.
+    /// The runtime uses systemd. Cgroup parents are slices.
     Systemd,
 }
 
 /// A pod sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CriSandbox {
-    /// The runtime's id.
+    /// The id that the runtime assigned.
     pub id: String,
     /// The pod's name.
     pub name: String,
@@ -61,138 +61,138 @@ pub struct CriSandbox {
     pub namespace: String,
     /// The pod's uid.
     pub uid: String,
-    /// Which try at this pod it is.
+    /// The attempt at this pod, from 0.
     pub attempt: u32,
-    /// Whether it runs.
+    /// Whether the sandbox runs.
     pub state: CriSandboxState,
-    /// When it was made.
+    /// When the sandbox was created.
     pub created: SystemTime,
-    /// Labels as asked for.
+    /// The labels of its spec.
     pub labels: BTreeMap<String, String>,
-    /// Annotations as asked for.
+    /// The annotations of its spec.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Whether a sandbox runs.
+/// The state of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CriSandboxState {
-    /// It runs, and containers can be created in it.
+    /// The sandbox runs, and containers can be created in it.
     Ready,
-    /// It does not run and never will again.
+    /// The sandbox does not run, and cannot run again.
     NotReady,
 }
 
-/// A container, as lists show it.
+/// A container, as lists return it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CriContainer {
-    /// The runtime's id.
+    /// The id that the runtime assigned.
     pub id: String,
-    /// The id of its sandbox.
+    /// The id of the container's sandbox.
     pub sandbox_id: String,
-    /// Its name in the pod.
+    /// The container's name in its pod.
     pub name: String,
-    /// Which try at this container it is.
+    /// The attempt at this container, from 0.
     pub attempt: u32,
-    /// What it does.
+    /// The container's state.
     pub state: CriContainerState,
-    /// When it was made.
+    /// When the container was created.
     pub created: SystemTime,
-    /// The image as asked for.
+    /// The image, as the spec names it.
     pub image: String,
-    /// The image's id.
+    /// The id of the image.
     pub image_ref: String,
-    /// Labels as asked for.
+    /// The labels of its spec.
     pub labels: BTreeMap<String, String>,
-    /// Annotations as asked for.
+    /// The annotations of its spec.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What a container does.
+/// The state of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CriContainerState {
-    /// Made, not yet started.
+    /// Created, not started.
     Created,
-    /// Runs.
+    /// Running.
     Running,
-    /// Ran, or failed to start. It never runs again.
+    /// Ended, or failed to start. It cannot run again.
     Exited,
-    /// The runtime lost track of it. It can be stopped and removed.
+    /// The runtime does not know the state. The container can be stopped and removed.
     Unknown,
 }
 
-/// A container, looked at closely.
+/// The status of a container, with more detail than lists have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerStatus {
-    /// The runtime's id.
+    /// The id that the runtime assigned.
     pub id: String,
-    /// Its name in the pod.
+    /// The container's name in its pod.
     pub name: String,
-    /// Which try at this container it is.
+    /// The attempt at this container, from 0.
     pub attempt: u32,
-    /// What it does.
+    /// The container's state.
     pub state: CriContainerState,
-    /// When it was made.
+    /// When the container was created.
     pub created: SystemTime,
-    /// When it was started, if it was.
+    /// When the container was started. `None` if it was not.
     pub started: Option<SystemTime>,
-    /// How it ended, if it did.
+    /// How the container ended. `None` if it did not.
     pub exit: Option<Exit>,
-    /// A name of its image.
+    /// A name of the image.
     pub image: String,
-    /// The image's digest or id.
+    /// The digest or id of the image.
     pub image_ref: String,
-    /// The whole path of its log on the machine; empty for none.
+    /// The absolute path of the log on the machine. Empty if there is no log.
     pub log_path: String,
-    /// Labels as asked for.
+    /// The labels of its spec.
     pub labels: BTreeMap<String, String>,
-    /// Annotations as asked for.
+    /// The annotations of its spec.
     pub annotations: BTreeMap<String, String>,
 }
 
 /// How a container ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exit {
-    /// The exit code; 128 and the signal's number where a signal ended it.
+    /// The exit code. If a signal ended the container, 128 plus the signal's number.
     pub code: i32,
-    /// One word: `Completed`, `Error`, `OOMKilled`, `StartError`.
+    /// The reason, as one word: `Completed`, `Error`, `OOMKilled`, `StartError`.
     pub reason: String,
-    /// The runtime's words.
+    /// The runtime's message.
     pub message: String,
-    /// When it ended.
+    /// When the container ended.
     pub finished: SystemTime,
 }
 
 /// An image on the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CriImage {
-    /// The digest of its configuration.
+    /// The digest of the image's configuration.
     pub id: String,
-    /// Names with a tag.
+    /// The names that have a tag.
     pub tags: Vec<String>,
-    /// Names with a digest.
+    /// The names that have a digest.
     pub digests: Vec<String>,
-    /// Its size, in bytes.
+    /// The size, in bytes.
     pub size: u64,
-    /// Whether the runtime itself needs it, such as the image of its sandboxes.
+    /// Whether the runtime needs the image itself, such as the image of its sandboxes.
     pub pinned: bool,
 }
 
-/// What a container uses.
+/// The resources that a container uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContainerUsage {
-    /// Processor time since its start, in nanoseconds.
+    /// CPU time since the container started, in nanoseconds.
     pub cpu_nanoseconds: u64,
-    /// Memory that cannot be taken away from it at once, in bytes.
+    /// The working set: memory that cannot be reclaimed at once, in bytes.
     pub memory_working_set: u64,
 }
 
-/// What a command in a container said.
+/// The result of a command in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecOutput {
-    /// Its standard output, at most 16 MiB.
+    /// The standard output, at most 16 MiB.
     pub stdout: Vec<u8>,
-    /// Its standard error, at most 16 MiB.
+    /// The standard error, at most 16 MiB.
     pub stderr: Vec<u8>,
-    /// Its exit code.
+    /// The exit code of the command.
     pub exit_code: i32,
 }

@@ -1,4 +1,4 @@
-//! The client: one channel, and every call on it with a deadline.
+//! The client: calls over one channel, each with a deadline.
 
 mod containers;
 mod images;
@@ -23,15 +23,15 @@ use crate::{
     CriCgroupDriver, CriError, Deadlines, EventSubscription, Operation, RuntimeStatus, RuntimeVersion, events, wire,
 };
 
-/// The largest answer that is read: what the kubelet reads, and what containerd sends.
+/// The largest response that is read, in bytes: the limit of the kubelet, and of containerd.
 const MAX_ANSWER: usize = 16 << 20;
 
-/// A container runtime that speaks `runtime.v1`. Cheap to clone; clones share one connection, which is made with the
-/// first call and again after it broke.
+/// A client of a container runtime that speaks `runtime.v1`. Clones are cheap and share one connection. The first call opens the connection, and a
+/// later call opens it again if it broke.
 #[derive(Clone)]
 pub struct CriRuntime {
     channel: Channel,
-    /// Makes another one to the same runtime, where this is known how.
+    /// Opens another connection to the same runtime. `None` if the caller supplied the channel.
     another: Option<Arc<dyn Fn() -> Channel + Send + Sync>>,
     deadlines: Deadlines,
 }
@@ -43,7 +43,7 @@ impl fmt::Debug for CriRuntime {
 }
 
 impl CriRuntime {
-    /// The runtime behind a Unix socket. Nothing is dialled yet, but a tokio runtime has to be there.
+    /// Returns a client of the runtime behind a Unix socket. Connects with the first call, but must run in a tokio runtime.
     pub fn on_socket(path: impl AsRef<Path>, deadlines: Deadlines) -> Result<Self, CriError> {
         let path = path.as_ref().to_owned();
         if !path.is_absolute() {
@@ -52,7 +52,7 @@ impl CriRuntime {
         Ok(Self::dialled_by(move || UnixStream::connect(path.clone()), deadlines))
     }
 
-    /// The runtime at the end of whatever `dial` connects to: for sockets in other namespaces.
+    /// Returns a client that connects with `dial`, for example to a socket in another mount namespace.
     pub fn dialled_by<F, D, S>(dial: F, deadlines: Deadlines) -> Self
     where
         F: Fn() -> D + Send + Sync + 'static,
@@ -66,13 +66,14 @@ impl CriRuntime {
                 let dialling = dial();
                 async { dialling.await.map(TokioIo::new) }
             });
-            // The name stands for nothing; gRPC servers want one that is not a path.
+            // The connector ignores the name. gRPC servers refuse an authority that is a path.
             Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector)
         };
         Self { channel: connect(), another: Some(Arc::new(connect)), deadlines }
     }
 
-    /// The same runtime on a connection of its own, where this one dials: who reads slowly on one holds up nobody on the other.
+    /// Returns a client of the same runtime with a connection of its own, so that a slow reader on one connection does not block calls on the other.
+    /// If the caller supplied the channel, both clients share it.
     #[must_use]
     pub fn on_own_connection(&self) -> Self {
         match &self.another {
@@ -81,19 +82,19 @@ impl CriRuntime {
         }
     }
 
-    /// The runtime at the end of a channel that somebody else made, such as one over mTLS.
+    /// Returns a client that uses an existing channel, such as one over mTLS.
     #[must_use]
     pub fn on_channel(channel: Channel, deadlines: Deadlines) -> Self {
         Self { channel, another: None, deadlines }
     }
 
-    /// The channel, for the calls of other APIs on the same connection.
+    /// Returns the channel, for calls of other APIs on the same connection.
     #[must_use]
     pub fn channel(&self) -> Channel {
         self.channel.clone()
     }
 
-    /// Who answers.
+    /// Returns the name and version of the runtime.
     pub async fn version(&self) -> Result<RuntimeVersion, CriError> {
         let request = v1::VersionRequest { version: "v1".into() };
         let answer = self.query("Version", "", self.runtime_service().version(request)).await?;
@@ -104,7 +105,7 @@ impl CriRuntime {
         })
     }
 
-    /// How the runtime is, and who manages cgroups (cgroupfs where the runtime does not know the question).
+    /// Returns the runtime's conditions and its cgroup driver. If the runtime does not implement the query, the driver is cgroupfs.
     pub async fn status(&self) -> Result<RuntimeStatus, CriError> {
         let request = v1::StatusRequest { verbose: false };
         let answer = self.query("Status", "", self.runtime_service().status(request)).await?;
@@ -129,7 +130,7 @@ impl CriRuntime {
         }
     }
 
-    /// Subscribes to what happens to sandboxes and containers. See [`EventSubscription`] for what it promises.
+    /// Subscribes to events of sandboxes and containers. See [`EventSubscription`] for its guarantees.
     #[must_use]
     pub fn events(&self) -> EventSubscription {
         events::subscribe(self.runtime_service(), self.deadlines.look)
@@ -162,7 +163,7 @@ impl CriRuntime {
     }
 }
 
-/// Awaits an answer. Dropping the call at the deadline also cancels it in the runtime, if that still listens.
+/// Awaits a response. A call that is dropped at the deadline is also cancelled in the runtime, if the runtime still reads the connection.
 pub(crate) async fn within<T>(
     deadline: Duration,
     operation: Operation,
@@ -175,7 +176,7 @@ pub(crate) async fn within<T>(
     }
 }
 
-/// "Not there" where it is what was wanted: CRI asks runtimes to say so with success, and not all do.
+/// Makes "not found" a success where the caller removes or stops something. CRI requires this of runtimes, but not all comply.
 fn gone_is_fine<T: Default>(answer: Result<T, CriError>) -> Result<T, CriError> {
     match answer {
         Err(CriError::NotFound { .. }) => Ok(T::default()),
@@ -183,7 +184,7 @@ fn gone_is_fine<T: Default>(answer: Result<T, CriError>) -> Result<T, CriError> 
     }
 }
 
-/// The process id in the verbose part of a status, which containerd and CRI-O both write there as JSON.
+/// Returns the process id from the verbose part of a status. containerd and CRI-O both write it there as JSON.
 fn pid_of(info: &std::collections::HashMap<String, String>) -> Option<u32> {
     let info: serde_json::Value = serde_json::from_str(info.get("info")?).ok()?;
     let pid = u32::try_from(info.get("pid")?.as_u64()?).ok()?;

@@ -1,8 +1,8 @@
-//! What is asked of a runtime.
+//! The desired state of sandboxes and containers.
 
 use std::collections::BTreeMap;
 
-/// A pod sandbox to run. It always shares the machine's network, and always has the runtime's seccomp profile.
+/// A pod sandbox to run. It always shares the machine's network, and always has the runtime's default seccomp profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SandboxSpec {
     /// The pod's name.
@@ -11,66 +11,65 @@ pub struct SandboxSpec {
     pub namespace: String,
     /// The pod's uid. Name, namespace, uid and attempt together are unique on a machine.
     pub uid: String,
-    /// Which try at this pod it is, from 0.
+    /// The attempt at this pod, from 0.
     pub attempt: u32,
-    /// The host name in the pod; empty for the machine's.
+    /// The host name in the pod. If empty, the host name of the machine.
     pub hostname: String,
-    /// The directory on the machine that container logs are in; empty for no logs.
+    /// The directory on the machine for container logs. If empty, there are no logs.
     pub log_directory: String,
-    /// The cgroup above the pod's; empty for the runtime's choice.
+    /// The parent of the pod's cgroup. If empty, the runtime chooses.
     pub cgroup_parent: String,
     /// The user id of the sandbox's own process.
     pub user: u32,
     /// The group id of the sandbox's own process.
     pub group: u32,
-    /// Labels, by which sandboxes are found.
+    /// Labels, which lists can select by.
     pub labels: BTreeMap<String, String>,
-    /// Annotations, which the runtime keeps and hands back.
+    /// Annotations, which the runtime stores and returns.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// A container to create. It never gains privileges, always has the runtime's seccomp profile, and has a process namespace of
-/// its own.
+/// A container to create. It cannot gain privileges, always has the runtime's default seccomp profile, and has a process namespace of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerSpec {
     /// The container's name in its pod.
     pub name: String,
-    /// Which try at this container it is, from 0.
+    /// The attempt at this container, from 0.
     pub attempt: u32,
-    /// The image, by full name or id. It has to be on the machine.
+    /// The full name or id of the image, which must be on the machine.
     pub image: String,
-    /// The program and its first arguments; empty for the image's entry point.
+    /// The program and its first arguments. If empty, the entry point of the image.
     pub command: Vec<String>,
-    /// Further arguments; empty for the image's, where `command` is empty too.
+    /// Further arguments. If both `args` and `command` are empty, the arguments of the image.
     pub args: Vec<String>,
-    /// The environment, beside the image's. Never a place for keys.
+    /// Environment variables in addition to those of the image. Never put secrets here.
     pub env: BTreeMap<String, String>,
-    /// The working directory; empty for the image's.
+    /// The working directory. If empty, that of the image.
     pub working_dir: String,
-    /// Files and directories of the machine that the container sees.
+    /// Files and directories of the machine to mount into the container.
     pub mounts: Vec<CriMount>,
     /// The user id to run as.
     pub user: u32,
     /// The group id to run as.
     pub group: u32,
-    /// Whether the root file system may be written to.
+    /// Whether the container can write to its root file system.
     pub writable_root: bool,
-    /// The capabilities that it has, such as `CHOWN`; as a rule none.
+    /// Linux capabilities, such as `CHOWN`. Usually empty.
     pub capabilities: Vec<String>,
-    /// Limits.
+    /// CPU and memory limits.
     pub resources: CriResources,
-    /// Where the log goes, relative to the sandbox's log directory; empty for no log.
+    /// The path of the log, relative to the sandbox's log directory. If empty, there is no log.
     pub log_path: String,
-    /// Labels, by which containers are found.
+    /// Labels, which lists can select by.
     pub labels: BTreeMap<String, String>,
-    /// Annotations, which the runtime keeps and hands back.
+    /// Annotations, which the runtime stores and returns.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// A file or directory of the machine in a container.
+/// A file or directory of the machine that is mounted into a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CriMount {
-    /// The path on the machine. It has to exist.
+    /// The path on the machine, which must exist.
     pub host_path: String,
     /// The path in the container.
     pub container_path: String,
@@ -78,15 +77,15 @@ pub struct CriMount {
     pub read_only: bool,
 }
 
-/// Limits of a container. 0 stands for none.
+/// CPU and memory limits of a container. 0 means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CriResources {
-    /// The relative weight against other containers; 1024 is one processor's share.
+    /// The CPU weight relative to other containers. 1024 is the weight of one CPU.
     pub cpu_shares: i64,
-    /// Processor time in each period, in microseconds.
+    /// CPU time in each period, in microseconds.
     pub cpu_quota: i64,
     /// The length of a period, in microseconds.
     pub cpu_period: i64,
-    /// Memory, in bytes.
+    /// The memory limit, in bytes.
     pub memory_limit: i64,
 }

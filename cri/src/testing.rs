@@ -1,7 +1,7 @@
-//! Private containerds and small images for live tests, of this crate and of others.
+//! Private containerds and small images for live tests of this crate and of others.
 //!
-//! Everything that a test leaves on the machine is named after it, its process id and that process' start, so that the
-//! next one finds and clears what a killed test could not.
+//! The name of everything that a test leaves on the machine contains the test's name, its process id and the start time of that process. The next
+//! test uses this to remove what a killed test left.
 
 mod archive;
 mod containerd;
@@ -17,9 +17,9 @@ pub use containerd::{Containerd, ContainerdOptions};
 pub use program::{PROGRAM, build_program};
 pub use served::ServedFake;
 
-/// The folder with what tests need and builds do not make: `bin/containerd`, `bin/containerd-shim-runc-v2`, `images/`.
+/// Returns the directory of files that tests need and builds do not produce: `bin/containerd`, `bin/containerd-shim-runc-v2`, `images/`.
 ///
-/// `KEELWAY_CACHE`, or `keelway` in the user's cache directory.
+/// The directory is `KEELWAY_CACHE`, or `keelway` in the user's cache directory.
 pub fn cache() -> io::Result<PathBuf> {
     let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     set("KEELWAY_CACHE")

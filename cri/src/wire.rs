@@ -1,4 +1,4 @@
-//! Between our own types and those of the protocol.
+//! Conversions between this crate's types and those of the protocol.
 
 use std::{
     collections::BTreeMap,

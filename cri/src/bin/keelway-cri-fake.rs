@@ -83,7 +83,7 @@ async fn run(arguments: CriFakeArguments) -> Result<(), Box<dyn Error>> {
             fake.inject(nth, CallFault::Signal(signal, SignalTiming::BeforeAnswer));
         }
     }
-    // Before the socket is there, so that whoever waits for it can end this process at once.
+    // Signal handlers come before the socket, so that a caller that waits for the socket can end this process at once.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     remove(&arguments.socket)?;
     let listener = UnixListener::bind(&arguments.socket)?;

@@ -14,36 +14,36 @@ use super::{
     spdy::{self, SpdyFrame, StreamOpener},
 };
 
-/// How much of stdin is sent at once, in bytes.
+/// How much of stdin is read and sent at once, in bytes.
 const CHUNK: usize = 32 << 10;
 /// How much is received at once, in bytes: two frames of containerd's.
 const ROOM: usize = 64 << 10;
-/// The most that the runtime says of the end of a command, in bytes.
+/// The largest status of a command that is read from the runtime, in bytes.
 const STATUS: usize = 1 << 20;
 
 /// The size of a terminal, in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
-    /// Columns.
+    /// The number of columns.
     pub width: u16,
-    /// Lines.
+    /// The number of lines.
     pub height: u16,
 }
 
-/// This side of a command's streams.
+/// The caller's side of a command's streams.
 #[derive(Debug)]
 pub struct ExecStreams<I, O, E> {
-    /// What it reads, where it was prepared to read.
+    /// The command's stdin. Read only if the command was prepared with stdin.
     pub stdin: I,
-    /// What it writes, all of it where it has a terminal.
+    /// The command's stdout. With a terminal, also its stderr.
     pub stdout: O,
-    /// What it writes as errors.
+    /// The command's stderr. Unused with a terminal.
     pub stderr: E,
-    /// Each new size of its terminal.
+    /// New sizes of the terminal.
     pub sizes: mpsc::Receiver<Size>,
 }
 
-/// Numbers of the streams.
+/// Stream numbers in the SPDY session.
 struct Numbers {
     error: u32,
     stdin: Option<u32>,
@@ -80,7 +80,7 @@ where
     };
     to.write_all(&opening).await.map_err(ExecError::Stream)?;
     let (ping, pings) = mpsc::unbounded_channel();
-    // Each direction goes on while the other one is held up, else both sides could wait for each other.
+    // Each direction continues while the other is blocked. Otherwise both sides could wait for each other.
     let down = receive(from, (streams.stdout, streams.stderr), &numbers, ping);
     let up = send(to, (streams.stdin, streams.sizes), &numbers, pings);
     tokio::select! {
@@ -89,7 +89,7 @@ where
     }
 }
 
-/// What goes to the command. Never ends well by itself: the command does.
+/// Sends stdin, terminal sizes and pongs. Returns only errors: the session ends when the runtime reports the command's end.
 async fn send(
     mut to: impl AsyncWrite + Unpin,
     (mut stdin, mut sizes): (impl AsyncRead + Unpin, mpsc::Receiver<Size>),
@@ -120,7 +120,7 @@ async fn send(
     }
 }
 
-/// What comes from the command, until the runtime says how it ended.
+/// Receives the command's output until the runtime reports how the command ended.
 async fn receive(
     mut from: impl AsyncRead + Unpin,
     (mut stdout, mut stderr): (impl AsyncWrite + Unpin, impl AsyncWrite + Unpin),
@@ -140,14 +140,14 @@ async fn receive(
                 }
                 SpdyFrame::Data { stream, bytes, fin } if stream == numbers.error => {
                     status.extend(bytes);
-                    // It comes last, and in whole.
+                    // The status can arrive in pieces. It is complete once it parses.
                     match ended(&status) {
                         None if !fin && status.len() <= STATUS => {}
                         end => return end.unwrap_or(Err(ExecError::CutOff)),
                     }
                 }
                 SpdyFrame::Reset { stream } if stream == numbers.error => return Err(ExecError::CutOff),
-                // Who writes the answer may have ended with the command.
+                // Fails only if `send` has ended, and then the session ends too.
                 SpdyFrame::Ping(number) => drop(ping.send(number)),
                 SpdyFrame::GoAway => return Err(ExecError::CutOff),
                 SpdyFrame::Data { .. } | SpdyFrame::Reset { .. } | SpdyFrame::Other => {}
@@ -165,7 +165,7 @@ async fn pass(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), Ex
     to.flush().await.map_err(ExecError::Stream)
 }
 
-/// The exit code, in a `v1/Status` of Kubernetes; `None` while it is not there in whole.
+/// Returns the exit code from a Kubernetes `v1/Status`, or `None` if the status is incomplete.
 fn ended(status: &[u8]) -> Option<Result<i32, ExecError>> {
     let status: Json = serde_json::from_slice(status).ok()?;
     if status["status"] == "Success" {

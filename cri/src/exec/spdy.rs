@@ -1,21 +1,21 @@
-//! As much of SPDY/3.1 as a session of a runtime's streaming server consists of: streams, data, pings. Neither side has flow
-//! control (`github.com/moby/spdystream` has none).
+//! The subset of SPDY/3.1 that a runtime's streaming server uses: streams, data and pings. Neither side has flow control
+//! (`github.com/moby/spdystream` has none).
 
 use prost::bytes::{Buf, Bytes, BytesMut};
 
-/// A control frame's first two bytes: the bit that says so, and the version.
+/// The first two bytes of a control frame: the control bit and the version.
 const CONTROL: u16 = 0x8003;
 const SYN_STREAM: u16 = 1;
 const RST_STREAM: u16 = 3;
 const PING: u16 = 6;
 const GOAWAY: u16 = 7;
-/// The last frame of its sender in a stream.
+/// The flag of a sender's last frame in a stream.
 const FIN: u8 = 1;
 const HEAD: usize = 8;
-/// The most that a frame holds, in bytes.
+/// The largest payload of a frame, in bytes.
 pub(super) const MOST: usize = (1 << 24) - 1;
 
-/// What the other side says.
+/// A frame from the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SpdyFrame {
     Data {
@@ -28,33 +28,33 @@ pub(super) enum SpdyFrame {
     },
     Ping(u32),
     GoAway,
-    /// Replies, settings and others, which change nothing here.
+    /// Replies, settings and other frames that this client ignores.
     Other,
 }
 
-/// The streams of a client, opened one after another.
+/// Opens the streams of a client, one after another.
 #[derive(Debug, Default)]
 pub(super) struct StreamOpener {
     opened: u32,
 }
 
 impl StreamOpener {
-    /// Opens a stream with one header, whose name is in lower case, and returns its number and the frame that says so.
+    /// Opens a stream with one header, whose name must be in lower case. Returns the stream's number and the frame to send.
     pub(super) fn open(&mut self, name: &str, value: &str) -> (u32, Vec<u8>) {
-        // A client's streams have odd numbers.
+        // Streams that a client opens have odd numbers.
         let stream = self.opened * 2 + 1;
         let headers = self.compressed(name, value);
         self.opened += 1;
         let mut payload = Vec::new();
         payload.extend(stream.to_be_bytes());
-        // No stream above it, the highest priority, no slot for a credential.
+        // No associated stream, the highest priority, no credential slot.
         payload.extend([0; 6]);
         payload.extend(headers);
         (stream, control(SYN_STREAM, &payload))
     }
 
-    /// All headers of a session are one zlib stream. One that stores and compresses nothing needs no dictionary; the empty block
-    /// behind each makes the other side see what is before it.
+    /// Compresses headers. All headers of a session are one zlib stream. Stored blocks need no dictionary. The empty block after each header flushes
+    /// it, so that the server can read it at once.
     fn compressed(&self, name: &str, value: &str) -> Vec<u8> {
         const HEADER: [u8; 2] = [0x78, 0x01];
         const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
@@ -63,7 +63,7 @@ impl StreamOpener {
             block.extend(u32::try_from(text.len()).unwrap_or(0).to_be_bytes());
             block.extend(text.as_bytes());
         }
-        // The names and values of a session are short words.
+        // Header names and values of a session are short, so the length fits.
         let length = u16::try_from(block.len()).unwrap_or(u16::MAX);
         let mut compressed = if self.opened == 0 { HEADER.to_vec() } else { Vec::new() };
         compressed.push(0);
@@ -75,7 +75,7 @@ impl StreamOpener {
     }
 }
 
-/// Data of a stream, at most [`MOST`] bytes of it.
+/// Returns a data frame. `bytes` must not be longer than [`MOST`].
 pub(super) fn data(stream: u32, bytes: &[u8], fin: bool) -> Vec<u8> {
     let mut frame = stream.to_be_bytes().to_vec();
     frame.push(if fin { FIN } else { 0 });
@@ -84,7 +84,7 @@ pub(super) fn data(stream: u32, bytes: &[u8], fin: bool) -> Vec<u8> {
     frame
 }
 
-/// The answer to a ping, which is the same.
+/// Returns the reply to a ping, which has the same number.
 pub(super) fn pong(number: u32) -> Vec<u8> {
     control(PING, &number.to_be_bytes())
 }
@@ -103,7 +103,7 @@ fn length(bytes: &[u8]) -> [u8; 3] {
     [high, middle, low]
 }
 
-/// Takes the first frame out of what was received, once it is there as a whole.
+/// Removes the first frame from `received`, or returns `None` if it is incomplete.
 pub(super) fn take(received: &mut BytesMut) -> Option<SpdyFrame> {
     let &[a, b, c, d, flags, high, middle, low] = received.first_chunk::<HEAD>()?;
     let length = usize::try_from(u32::from_be_bytes([0, high, middle, low])).ok()?;

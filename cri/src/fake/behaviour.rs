@@ -1,16 +1,16 @@
-//! What a container's program would do, were it run.
+//! The simulated behaviour of a container's program.
 
-/// The name of the test program, whose words are understood; every other program runs until it is told to end.
+/// The name of the test program, whose arguments select a behaviour. Every other program runs until it is stopped.
 const TEST_PROGRAM: &str = "keelway-test";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum FakeBehaviour {
-    /// Runs, and ends with 0 when asked to.
+    /// Runs, and ends with 0 on the stop signal.
     #[default]
     Serve,
-    /// Runs, and ends only when killed.
+    /// Runs until it is killed.
     Stubborn,
-    /// Ends at once.
+    /// Ends at once with this exit code.
     Exit(i32),
 }
 
@@ -24,7 +24,7 @@ impl FakeBehaviour {
     }
 }
 
-/// What a command prints in a container, and its exit code.
+/// Returns the output and the exit code of a command in a container.
 pub(super) fn output(command_line: &[String]) -> (Vec<u8>, i32) {
     match words(command_line).as_deref() {
         Some(["print", text, code, ..]) => (format!("{text}\n").into_bytes(), code.parse().unwrap_or(0)),

@@ -1,4 +1,4 @@
-//! One change: noted, with what is to go wrong with it.
+//! Calls that change something: records them and applies injected faults.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ impl Fake {
         lock(&self.shared.journal).record_query(method, object.into());
     }
 
-    /// Makes one change, with what is to go wrong with it.
+    /// Makes a change, with the fault that was injected for it.
     pub(super) async fn change<T>(
         &self,
         method: &'static str,
@@ -39,7 +39,7 @@ impl Fake {
             Some(CallFault::Signal(signal, SignalTiming::BeforeAnswer)) => self.shared.faults.signal(caller, signal),
             Some(CallFault::Signal(signal, SignalTiming::AfterAnswer)) => {
                 let signal = self.shared.faults.pending_signal(caller, signal);
-                // A refusal carries nothing; dropped here, the signal still waits for the caller's next call.
+                // An error has no extensions to carry the signal. The signal is dropped here, and still waits for the caller's next call.
                 if let Ok(answer) = &mut answer {
                     answer.extensions_mut().insert(signal);
                 }
@@ -54,7 +54,7 @@ impl Fake {
         if ended {
             return;
         }
-        // A test may end it meanwhile.
+        // A test may end the container in the meantime.
         let _ = tokio::time::timeout(grace, self.ended(id)).await;
         self.changing(|state| state.kill(id, now()));
     }
@@ -73,7 +73,7 @@ impl Fake {
     }
 }
 
-/// The process at the other end of a Unix socket.
+/// Returns the process at the other end of a Unix socket.
 pub(super) fn caller<T>(request: &Request<T>) -> Option<Pid> {
     let peer = request.extensions().get::<UdsConnectInfo>()?;
     Pid::from_raw(peer.peer_cred?.pid()?)

@@ -1,4 +1,4 @@
-//! What goes wrong, and at which call.
+//! Injected faults, by the number of the call.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,28 +11,29 @@ use tokio::sync::{Notify, watch};
 
 use super::lock;
 
-/// A caller that asks nothing more within this has its answer, too.
+/// After this time without another call, the caller has certainly read its response.
 const READ_WITHIN: Duration = Duration::from_secs(1);
 
-/// What goes wrong with a call that changes something.
+/// A fault of a call that changes something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallFault {
-    /// It is refused, and changes nothing.
+    /// The call is refused, and changes nothing.
     Fail,
-    /// It is never answered, and changes nothing.
+    /// The call never returns, and changes nothing.
     Hang,
-    /// It changes what it should, and its answer is an error all the same.
+    /// The call makes its change, and returns an error nevertheless.
     LoseAnswer,
-    /// It does what it should, and its caller gets a signal. Callers are known only on a served fake.
+    /// The call makes its change, and its caller receives a signal. Callers are known only to a fake that is served on a socket.
     Signal(Signal, SignalTiming),
 }
 
-/// When a caller gets its signal. Either way the call's change is made.
+/// When the caller receives its signal. The change of the call is made in both cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignalTiming {
-    /// Before the answer is on its way.
+    /// Before the response is sent.
     BeforeAnswer,
-    /// After the answer: when the caller's next call shows that it has it, or a second later. No change is made between.
+    /// After the response: when the caller's next call shows that it received the response, or one second later. No change is made before the signal
+    /// is sent.
     AfterAnswer,
 }
 
@@ -44,11 +45,11 @@ pub(super) struct CallFaults {
 
 #[derive(Debug, Default)]
 struct SignalQueue {
-    /// How many are still to be sent. Changes wait until there are none.
+    /// How many signals are still to be sent. Changes wait until there are none.
     unsent: watch::Sender<usize>,
-    /// Told when a call comes in.
+    /// Notified when a call arrives.
     asked: Arc<Notify>,
-    /// Who was killed. What they asked before they died, and what is read only now, is not done.
+    /// The callers that were killed. Changes that they requested before they died, and that are read only now, are not made.
     killed: Mutex<BTreeSet<i32>>,
 }
 
@@ -65,9 +66,9 @@ impl CallFaults {
         self.signals.asked.notify_waiters();
     }
 
-    /// Waits until all signals that are due were sent, and says whether the caller was not killed by one.
+    /// Waits until all pending signals are sent. Returns false if one of them killed the caller.
     pub(super) async fn wait_for_signals(&self, caller: Option<Pid>) -> bool {
-        // The sender is right here, so this only ends with the condition.
+        // Cannot fail: the sender exists as long as `self`.
         let _ = self.signals.unsent.subscribe().wait_for(|unsent| *unsent == 0).await;
         caller.is_none_or(|caller| !lock(&self.signals.killed).contains(&caller.as_raw_pid()))
     }
@@ -76,7 +77,7 @@ impl CallFaults {
         self.signals.send(caller, signal);
     }
 
-    /// A signal that is sent when what is returned is dropped.
+    /// Returns a signal that is sent when the returned value is dropped.
     pub(super) fn pending_signal(&self, caller: Option<Pid>, signal: Signal) -> PendingSignal {
         self.signals.unsent.send_modify(|unsent| *unsent += 1);
         PendingSignal(Arc::new(QueuedSignal { caller, signal, signals: Arc::clone(&self.signals) }))
@@ -97,7 +98,7 @@ impl SignalQueue {
     }
 }
 
-/// Rides on an answer, and sends its signal after the answer is gone.
+/// An extension of a response, which sends its signal when the response is dropped.
 #[derive(Clone, Debug)]
 pub(super) struct PendingSignal(#[expect(dead_code, reason = "what counts is when it is dropped")] Arc<QueuedSignal>);
 
@@ -111,7 +112,7 @@ struct QueuedSignal {
 impl Drop for QueuedSignal {
     fn drop(&mut self) {
         let (caller, signal, signals) = (self.caller, self.signal, Arc::clone(&self.signals));
-        // Counts from here on, before the task has its turn.
+        // Registers now, so that a call before the task first runs counts.
         let asked = Arc::clone(&signals.asked).notified_owned();
         tokio::spawn(async move {
             let _ = tokio::time::timeout(READ_WITHIN, asked).await;

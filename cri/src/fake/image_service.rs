@@ -31,7 +31,7 @@ impl ImageService for Fake {
         Ok(Response::new(v1::ImageStatusResponse { image, ..Default::default() }))
     }
 
-    /// What is there, or in the registry that tests fill.
+    /// Pulls an image that is on the machine, or in the registry that tests fill.
     async fn pull_image(
         &self,
         request: Request<v1::PullImageRequest>,

@@ -1,4 +1,4 @@
-//! What was asked of the fake.
+//! The calls that the fake received.
 
 use std::{
     fs::{File, OpenOptions},
@@ -6,14 +6,14 @@ use std::{
     path::Path,
 };
 
-/// One call.
+/// A call that the fake received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedCall {
-    /// The method's name in CRI.
+    /// The CRI method.
     pub method: &'static str,
-    /// The pod, `pod/container` or image it was about, by name where that was known; empty for none.
+    /// The pod, `pod/container` or image that the call concerns, by name if it is known. Empty for none.
     pub object: String,
-    /// Whether it is of the kind that changes something.
+    /// Whether the method is of the kind that changes something.
     pub change: bool,
 }
 
@@ -42,7 +42,7 @@ impl CallJournal {
         self.calls.push(RecordedCall { method, object, change: false });
     }
 
-    /// Notes a call that changes something, and returns its number, from 1.
+    /// Records a call that changes something, and returns its number, from 1.
     pub(super) fn record_change(&mut self, method: &'static str, object: String) -> usize {
         if let Some(file) = &mut self.file
             && let Err(error) = writeln!(file, "{method} {object}")

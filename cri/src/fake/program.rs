@@ -1,4 +1,4 @@
-//! What would run on the fake machine, for tests that play the programs themselves.
+//! The programs that would run on the machine, for tests that simulate the programs themselves.
 
 use k8s_cri::v1;
 use tokio::sync::futures::Notified;
@@ -9,18 +9,18 @@ use crate::CriMount;
 /// The program of a running container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FakeProgram {
-    /// The container's id.
+    /// The id of the container.
     pub container: String,
     /// The container's name in its pod.
     pub name: String,
     /// The command and its arguments.
     pub command: Vec<String>,
-    /// What the container sees of the machine.
+    /// The mounts of the container.
     pub mounts: Vec<CriMount>,
 }
 
 impl Fake {
-    /// The programs of all running containers, in the order of their ids.
+    /// Returns the programs of all running containers, in the order of the containers' ids.
     #[must_use]
     pub fn programs(&self) -> Vec<FakeProgram> {
         let state = self.state();
@@ -28,13 +28,13 @@ impl Fake {
         running.map(|(id, container)| program(id, container)).collect()
     }
 
-    /// Whether the program of a container, by its id, runs.
+    /// Returns whether the container with this id runs.
     #[must_use]
     pub fn runs(&self, container: &str) -> bool {
         self.state().containers.get(container).is_some_and(is_running)
     }
 
-    /// Ends with the next change of the machine after this call.
+    /// Returns a future that completes with the next change after this call.
     pub fn changed(&self) -> Notified<'_> {
         self.shared.changed.notified()
     }

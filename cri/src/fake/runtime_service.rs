@@ -1,4 +1,4 @@
-//! Changes and looks, as CRI has them, on the fake's state.
+//! The CRI runtime service on the fake's state.
 
 use std::{pin::Pin, time::Duration};
 
@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 use super::{Fake, behaviour, change::caller, now, state};
 use crate::CriCgroupDriver;
 
-/// A method that nobody here calls, in the shape that `async_trait` gives to one that somebody does.
+/// A method that no client here calls, with the signature that `async_trait` generates for the others.
 macro_rules! unimplemented_method {
     ($method:ident, $request:ident, $response:ident) => {
         fn $method<'life0, 'async_trait>(
@@ -200,7 +200,7 @@ impl RuntimeService for Fake {
         let caller = caller(&request);
         let id = request.into_inner().container_id;
         let name = self.state().name_of_container(&id);
-        // It writes no logs.
+        // The fake writes no logs.
         self.change("ReopenContainerLog", name, caller, async {
             self.state().check_running(&id)?;
             Ok(v1::ReopenContainerLogResponse {})

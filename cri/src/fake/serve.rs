@@ -1,4 +1,4 @@
-//! Ways to a fake: a Unix socket, or a pipe in memory. Both speak gRPC.
+//! Serves a fake over gRPC, on a Unix socket or on a pipe in memory.
 
 use std::{convert::Infallible, io};
 
@@ -19,17 +19,17 @@ use tower::util::MapResponseLayer;
 use super::{Fake, faults::PendingSignal};
 use crate::{CriRuntime, Deadlines};
 
-/// Room for what is on its way between client and server.
+/// The capacity of the pipe between client and server, in bytes.
 const PIPE: usize = 64 << 10;
 
-/// Serves a fake on a Unix socket, for as long as this is polled.
+/// Serves a fake on a Unix socket until the future is dropped.
 pub async fn serve(listener: UnixListener, fake: Fake) -> Result<(), Error> {
     serve_connections(fake, UnixListenerStream::new(listener)).await
 }
 
 pub(super) fn in_process(fake: Fake, deadlines: Deadlines) -> CriRuntime {
     let (accept, connections) = mpsc::unbounded::<DuplexStream>();
-    // Ends with the client, which holds the only way to it.
+    // Ends when the client is dropped, because only the client can open connections.
     tokio::spawn(serve_connections(fake, connections.map(Ok::<_, Infallible>)));
     let dial = move || {
         let (ours, theirs) = duplex(PIPE);
@@ -52,7 +52,7 @@ where
         .await
 }
 
-/// Ties a signal that is due to the end of the answer's body.
+/// Holds a pending signal until the response's body is sent.
 fn signal_after_answer(mut response: http::Response<Body>) -> http::Response<Body> {
     let Some(signal) = response.extensions_mut().remove::<PendingSignal>() else {
         return response;

@@ -1,4 +1,4 @@
-//! What is on the fake machine, and how each call changes it. No clock, no waiting: both are the services'.
+//! The state of the fake, and how each call changes it. It has no clock and does not wait: the services do both.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -8,7 +8,7 @@ use tonic::Status;
 use super::{EVENTS, behaviour::FakeBehaviour};
 use crate::CriCgroupDriver;
 
-/// 128 and the number of SIGKILL.
+/// 128 plus the number of SIGKILL.
 const KILLED: i32 = 137;
 
 #[derive(Debug)]
@@ -16,16 +16,16 @@ pub(super) struct FakeState {
     pub(super) sandboxes: BTreeMap<String, FakeSandbox>,
     pub(super) containers: BTreeMap<String, FakeContainer>,
     pub(super) images: BTreeMap<String, v1::Image>,
-    /// What can be pulled, beside what is there.
+    /// Images that can be pulled in addition to those on the machine.
     pub(super) registry: BTreeSet<String>,
     pub(super) cgroup_driver: Option<CriCgroupDriver>,
     /// The runtime's name and version.
     pub(super) version: (String, String),
-    /// The URL of each stream.
+    /// The URL of streams that `Exec` returns.
     pub(super) streams: Option<String>,
-    /// Events that nobody was told yet; containerd too keeps some for the first subscriber.
+    /// Events that were not sent yet. containerd, too, keeps some for the first subscriber.
     events: VecDeque<v1::ContainerEventResponse>,
-    /// How many ids were given.
+    /// How many ids were assigned.
     ids: u64,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct FakeContainer {
     pub(super) image_id: String,
     pub(super) created: i64,
     pub(super) started: i64,
-    /// When it ended, and with what.
+    /// The time of the exit, and the exit code.
     pub(super) exit: Option<(i64, i32)>,
 }
 
@@ -79,7 +79,7 @@ impl FakeState {
         self.images.get(name).or_else(|| self.images.values().find(named))
     }
 
-    /// The id of an image, which comes from the registry where it is not there.
+    /// Returns the id of an image, and adds the image if it is in the registry.
     pub(super) fn pull(&mut self, name: &str) -> Option<String> {
         if self.registry.contains(name) {
             self.add_image(name);
@@ -87,7 +87,7 @@ impl FakeState {
         self.image(name).map(|image| image.id.clone())
     }
 
-    /// Gives an image another name.
+    /// Adds a name to an image.
     pub(super) fn tag_image(&mut self, name: &str, other: &str) {
         let id = self.image(name).map(|image| image.id.clone());
         if let Some(image) = id.and_then(|id| self.images.get_mut(&id)) {
@@ -95,7 +95,7 @@ impl FakeState {
         }
     }
 
-    /// Removes an image with all of its names, as containerd does: also where a container uses it.
+    /// Removes an image with all of its names. Like containerd, also if a container uses it.
     pub(super) fn remove_image(&mut self, name: &str) {
         if let Some(id) = self.image(name).map(|image| image.id.clone()) {
             self.images.remove(&id);
@@ -201,7 +201,7 @@ impl FakeState {
         if runs { Ok(()) } else { Err(Status::unknown("container is not running")) }
     }
 
-    /// Asks a container to end, and returns whether it has.
+    /// Sends the stop signal to a container, and returns whether the container has ended.
     pub(super) fn terminate(&mut self, id: &str, now: i64) -> bool {
         let Some(container) = self.containers.get(id) else {
             return true;
@@ -253,13 +253,13 @@ impl FakeState {
         }
     }
 
-    /// The name of a pod, for those who read the journal; the id where there is none.
+    /// Returns the name of a pod for the journal, or the id if there is no such pod.
     pub(super) fn name_of_sandbox(&self, id: &str) -> String {
         let metadata = self.sandboxes.get(id).and_then(|sandbox| sandbox.config.metadata.as_ref());
         metadata.map_or_else(|| id.to_owned(), |metadata| metadata.name.clone())
     }
 
-    /// `pod/container`; the id where there is none.
+    /// Returns `pod/container` for the journal, or the id if there is no such container.
     pub(super) fn name_of_container(&self, id: &str) -> String {
         let Some(container) = self.containers.get(id) else {
             return id.to_owned();
@@ -290,7 +290,7 @@ impl FakeState {
         });
     }
 
-    /// An id of the length that containerd's have, and like theirs told apart by its first letters.
+    /// Returns an id as long as containerd's. Like containerd's, ids differ in their first characters.
     fn new_id(&mut self) -> String {
         self.ids += 1;
         format!("{:0<64}", format!("{:012x}", self.ids.wrapping_mul(0x9e37_79b9_7f4a) & 0xffff_ffff_ffff))
@@ -384,7 +384,7 @@ impl FakeContainer {
     }
 }
 
-/// Whether something has all the labels that are asked for.
+/// Returns whether `labels` contains all labels of the selector.
 pub(super) fn selected(labels: &HashMap<String, String>, selector: &HashMap<String, String>) -> bool {
     selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
@@ -397,7 +397,7 @@ pub(super) fn no_sandbox(id: &str) -> Status {
     Status::not_found(format!("an error occurred when try to find sandbox {id:?}: not found"))
 }
 
-/// containerd's words and code for a name that is taken.
+/// Returns the error with containerd's message and code for a name that is in use.
 fn reserved(kind: &str, name: &str, holder: &str) -> Status {
     Status::unknown(format!("failed to reserve {kind} name {name:?}: name {name:?} is reserved for {holder:?}"))
 }

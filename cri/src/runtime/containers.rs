@@ -8,9 +8,8 @@ use crate::{
 };
 
 impl CriRuntime {
-    /// Makes a container in a sandbox, which was run from `sandbox`, and returns its id. [`CriError::Conflict`] where one
-    /// of the same name and attempt exists there, [`CriError::NotFound`] where the sandbox or the image is not on the
-    /// machine.
+    /// Creates a container in a sandbox and returns its id. `sandbox` must be the spec that the sandbox was run from. Returns [`CriError::Conflict`]
+    /// if the sandbox has a container of the same name and attempt, and [`CriError::NotFound`] if the sandbox or the image is not on the machine.
     pub async fn create_container(
         &self,
         sandbox_id: &str,
@@ -28,14 +27,14 @@ impl CriRuntime {
         Ok(answer.container_id)
     }
 
-    /// Starts a container. Only a new one can be started, and only once.
+    /// Starts a container. A container can be started once.
     pub async fn start_container(&self, id: &str) -> Result<(), CriError> {
         let request = v1::StartContainerRequest { container_id: id.to_owned() };
         self.change("StartContainer", id, self.runtime_service().start_container(request)).await.map(|_| ())
     }
 
-    /// Stops a container: its stop signal, and after `grace` (whole seconds; none kills at once) SIGKILL. One that is
-    /// stopped or gone is fine.
+    /// Stops a container: sends its stop signal, and SIGKILL after `grace` (rounded down to whole seconds; 0 kills at once). Succeeds if the
+    /// container is stopped or gone.
     pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), CriError> {
         let request = v1::StopContainerRequest { container_id: id.to_owned(), timeout: seconds(grace) };
         let deadline = self.deadlines.change.saturating_add(grace);
@@ -45,20 +44,20 @@ impl CriRuntime {
         gone_is_fine(call.await).map(|_| ())
     }
 
-    /// Removes a container, and kills it before if it runs. One that is gone is fine.
+    /// Removes a container, and kills it first if it runs. Succeeds if the container is gone.
     pub async fn remove_container(&self, id: &str) -> Result<(), CriError> {
         let request = v1::RemoveContainerRequest { container_id: id.to_owned() };
         let answer = self.change("RemoveContainer", id, self.runtime_service().remove_container(request)).await;
         gone_is_fine(answer).map(|_| ())
     }
 
-    /// Lets a running container's log begin anew at its path, from which it was moved away.
+    /// Makes the runtime open the log of a running container again at its path, after a rotation moved the file.
     pub async fn reopen_container_log(&self, id: &str) -> Result<(), CriError> {
         let request = v1::ReopenContainerLogRequest { container_id: id.to_owned() };
         self.change("ReopenContainerLog", id, self.runtime_service().reopen_container_log(request)).await.map(|_| ())
     }
 
-    /// The containers that have all of these labels, by id.
+    /// Returns the containers that have all of these labels, in the order of their ids.
     pub async fn list_containers(&self, labels: &BTreeMap<String, String>) -> Result<Vec<CriContainer>, CriError> {
         let filter = v1::ContainerFilter { label_selector: labels.clone().into_iter().collect(), ..Default::default() };
         let request = v1::ListContainersRequest { filter: Some(filter) };
@@ -68,7 +67,7 @@ impl CriRuntime {
         Ok(containers)
     }
 
-    /// One container. [`CriError::NotFound`] where it is gone.
+    /// Returns the status of a container, or [`CriError::NotFound`] if it is gone.
     pub async fn container_status(&self, id: &str) -> Result<ContainerStatus, CriError> {
         let answer = self.container_answer(id, false).await?;
         answer
@@ -77,24 +76,24 @@ impl CriRuntime {
             .ok_or_else(|| CriError::Malformed { operation: Operation::new("ContainerStatus", id), what: "no status" })
     }
 
-    /// The process id of a container's first process as the runtime sees it, if it runs.
+    /// Returns the process id of a container's first process in the runtime's pid namespace, if the process runs.
     pub async fn container_pid(&self, id: &str) -> Result<Option<u32>, CriError> {
         Ok(pid_of(&self.container_answer(id, true).await?.info))
     }
 
-    /// What a container uses.
+    /// Returns the CPU and memory that a container uses.
     pub async fn container_usage(&self, id: &str) -> Result<ContainerUsage, CriError> {
         let request = v1::ContainerStatsRequest { container_id: id.to_owned() };
         let answer = self.query("ContainerStats", id, self.runtime_service().container_stats(request)).await?;
         Ok(answer.stats.map(Into::into).unwrap_or_default())
     }
 
-    /// Runs a command in a running container, for at most `limit` (whole seconds, at least one).
+    /// Runs a command in a running container. `limit` is rounded down to whole seconds, and is at least one.
     pub async fn exec_sync(&self, id: &str, command: &[String], limit: Duration) -> Result<ExecOutput, CriError> {
         let request = v1::ExecSyncRequest {
             container_id: id.to_owned(),
             cmd: command.to_vec(),
-            // 0 would be no limit at all.
+            // 0 means no limit.
             timeout: seconds(limit).max(1),
         };
         let deadline = self.deadlines.look.saturating_add(limit);

@@ -4,17 +4,17 @@ use tokio::io::AsyncRead;
 use super::{CriRuntime, gone_is_fine, within};
 use crate::{CriError, CriImage, Operation, images, wire};
 
-/// Who pulls an image.
+/// Credentials for a registry.
 #[derive(Clone, Copy)]
 pub struct Login<'a> {
-    /// The user.
+    /// The user name.
     pub username: &'a str,
-    /// The user's password or token.
+    /// The password or token of the user.
     pub password: &'a str,
 }
 
 impl CriRuntime {
-    /// All images on the machine, by id.
+    /// Returns all images on the machine, in the order of their ids.
     pub async fn list_images(&self) -> Result<Vec<CriImage>, CriError> {
         let request = v1::ListImagesRequest { filter: None };
         let answer = self.query("ListImages", "", self.image_service().list_images(request)).await?;
@@ -23,14 +23,14 @@ impl CriRuntime {
         Ok(images)
     }
 
-    /// One image by name, digest or id; `None` where the machine does not have it.
+    /// Returns an image by name, digest or id, or `None` if it is not on the machine.
     pub async fn image_status(&self, image: &str) -> Result<Option<CriImage>, CriError> {
         let request = v1::ImageStatusRequest { image: Some(wire::image_spec(image)), verbose: false };
         let answer = self.query("ImageStatus", image, self.image_service().image_status(request)).await?;
         Ok(answer.image.map(Into::into))
     }
 
-    /// Pulls an image from its registry, as somebody where the registry wants to know, and returns its id or digest.
+    /// Pulls an image from its registry, with `login` if the registry needs credentials. Returns the image's id or digest.
     pub async fn pull_image(&self, image: &str, login: Option<Login<'_>>) -> Result<String, CriError> {
         let auth = login.map(|login| v1::AuthConfig {
             username: login.username.to_owned(),
@@ -44,16 +44,16 @@ impl CriRuntime {
         Ok(call.await?.image_ref)
     }
 
-    /// Removes an image with all of its names, given by one of them or by its id. The runtime removes it also while a container uses it. One
-    /// that is gone is fine.
+    /// Removes an image with all of its names. `image` is one of the names, or the id. The runtime removes the image even if a container uses it.
+    /// Succeeds if the image is gone.
     pub async fn remove_image(&self, image: &str) -> Result<(), CriError> {
         let request = v1::RemoveImageRequest { image: Some(wire::image_spec(image)) };
         let answer = self.change("RemoveImage", image, self.image_service().remove_image(request)).await;
         gone_is_fine(answer).map(|_| ())
     }
 
-    /// Imports an image archive (of `docker save`, or an OCI layout, as a tar that may be compressed) into containerd,
-    /// and returns the names of its images once CRI knows them. See [`images::import`].
+    /// Imports an image archive into containerd: a tar of `docker save` or of an OCI layout, plain or compressed. Returns the names of its images
+    /// once CRI lists them. See [`images::import`].
     pub async fn import_images<R>(&self, archive: R) -> Result<Vec<String>, CriError>
     where
         R: AsyncRead + Unpin,

@@ -6,8 +6,8 @@ use super::{CriRuntime, gone_is_fine, pid_of};
 use crate::{CriError, CriSandbox, Operation, SandboxSpec};
 
 impl CriRuntime {
-    /// Makes and starts a sandbox, and returns its id. [`CriError::Conflict`] where one of the same name, namespace, uid
-    /// and attempt exists.
+    /// Creates and starts a sandbox, and returns its id. Returns [`CriError::Conflict`] if a sandbox of the same name, namespace, uid and attempt
+    /// exists.
     pub async fn run_pod_sandbox(&self, spec: &SandboxSpec) -> Result<String, CriError> {
         let request = v1::RunPodSandboxRequest { config: Some(spec.into()), runtime_handler: String::new() };
         let answer =
@@ -15,21 +15,21 @@ impl CriRuntime {
         Ok(answer.pod_sandbox_id)
     }
 
-    /// Stops a sandbox and, at once, all its containers. One that is stopped or gone is fine.
+    /// Stops a sandbox and kills its containers without a grace period. Succeeds if the sandbox is stopped or gone.
     pub async fn stop_pod_sandbox(&self, id: &str) -> Result<(), CriError> {
         let request = v1::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
         let answer = self.change("StopPodSandbox", id, self.runtime_service().stop_pod_sandbox(request)).await;
         gone_is_fine(answer).map(|_| ())
     }
 
-    /// Removes a sandbox with all its containers, running or not. One that is gone is fine.
+    /// Removes a sandbox with all its containers, also running ones. Succeeds if the sandbox is gone.
     pub async fn remove_pod_sandbox(&self, id: &str) -> Result<(), CriError> {
         let request = v1::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
         let answer = self.change("RemovePodSandbox", id, self.runtime_service().remove_pod_sandbox(request)).await;
         gone_is_fine(answer).map(|_| ())
     }
 
-    /// The sandboxes that have all of these labels, by id.
+    /// Returns the sandboxes that have all of these labels, in the order of their ids.
     pub async fn list_pod_sandboxes(&self, labels: &BTreeMap<String, String>) -> Result<Vec<CriSandbox>, CriError> {
         let filter =
             v1::PodSandboxFilter { label_selector: labels.clone().into_iter().collect(), ..Default::default() };
@@ -40,7 +40,7 @@ impl CriRuntime {
         Ok(sandboxes)
     }
 
-    /// One sandbox. [`CriError::NotFound`] where it is gone.
+    /// Returns a sandbox, or [`CriError::NotFound`] if it is gone.
     pub async fn pod_sandbox_status(&self, id: &str) -> Result<CriSandbox, CriError> {
         let answer = self.sandbox_answer(id, false).await?;
         answer
@@ -49,7 +49,7 @@ impl CriRuntime {
             .ok_or_else(|| CriError::Malformed { operation: Operation::new("PodSandboxStatus", id), what: "no status" })
     }
 
-    /// The process id of a sandbox's own process as the runtime sees it, if it runs.
+    /// Returns the process id of a sandbox's own process in the runtime's pid namespace, if the process runs.
     pub async fn pod_sandbox_pid(&self, id: &str) -> Result<Option<u32>, CriError> {
         Ok(pid_of(&self.sandbox_answer(id, true).await?.info))
     }

@@ -7,7 +7,7 @@ use std::{
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-/// An image of one layer, to be written as a docker-archive: the tar that `docker save` writes.
+/// An image with one layer, to be written as a docker-archive: the tar that `docker save` writes.
 #[derive(Clone, Debug)]
 pub struct ImageArchive {
     name: String,
@@ -16,20 +16,20 @@ pub struct ImageArchive {
 }
 
 impl ImageArchive {
-    /// An empty image of this full name, such as `registry.k8s.io/pause:3.10.2`.
+    /// Returns an empty image. `name` is a full name, such as `registry.k8s.io/pause:3.10.2`.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), entrypoint: Vec::new(), files: Vec::new() }
     }
 
-    /// The program and arguments that the image runs.
+    /// Sets the program and arguments that the image runs.
     #[must_use]
     pub fn entrypoint(mut self, words: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.entrypoint = words.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Puts a file of the machine into the image, executable and owned by root.
+    /// Adds a file of the machine to the image, executable and owned by root.
     #[must_use]
     pub fn file(mut self, source: impl Into<PathBuf>, path: impl Into<String>) -> Self {
         self.files.push((source.into(), path.into()));

@@ -14,22 +14,21 @@ use crate::{CriError, CriRuntime, Deadlines};
 
 const START_WITHIN: Duration = Duration::from_secs(60);
 
-/// How a private containerd is started.
+/// Options of a private containerd.
 #[derive(Clone, Debug)]
 pub struct ContainerdOptions {
     /// The test's name: at most ten letters, digits and dashes.
     pub test: String,
-    /// The directory with `containerd` and `containerd-shim-runc-v2`, usually `bin` in [`super::cache`]; `runc` is
-    /// found by PATH.
+    /// The directory with `containerd` and `containerd-shim-runc-v2`, usually `bin` in [`super::cache`]. `runc` is found through `PATH`.
     pub binaries: PathBuf,
     /// The image that sandboxes run.
     pub sandbox_image: String,
-    /// Words before the command line, such as `nsenter --net=/run/netns/NAME`; they have to end in an exec.
+    /// Words before the command line, such as `nsenter --net=/run/netns/NAME`. They must end in an exec.
     pub prefix: Vec<OsString>,
 }
 
-/// A containerd of a test's own, with root, state, socket, shim sockets and configuration in one directory. Dropping it
-/// ends it with all that it runs and removes the directory.
+/// The private containerd of a test. Its root, state, socket, shim sockets and configuration are in one directory. Dropping it ends containerd and
+/// everything that it runs, and removes the directory.
 #[derive(Debug)]
 pub struct Containerd {
     directory: PathBuf,
@@ -37,7 +36,7 @@ pub struct Containerd {
 }
 
 impl Containerd {
-    /// Clears what killed tests left, starts a containerd, and waits until it answers.
+    /// Removes what killed tests left, starts a containerd, and waits until it responds.
     pub async fn start(options: &ContainerdOptions) -> io::Result<Self> {
         leftovers::remove_leftovers()?;
         let directory = leftovers::directory_for(&options.test)?;
@@ -50,30 +49,30 @@ impl Containerd {
         Ok(containerd)
     }
 
-    /// The directory that everything of this containerd is in; also a place for the test's own files.
+    /// Returns the directory of this containerd. The test may put files of its own there.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Its socket.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.directory.join("containerd.sock")
     }
 
-    /// The cgroup parent that sandboxes have to have so that their cgroups are found and removed.
+    /// Returns the cgroup parent that sandboxes must have. Otherwise their cgroups are not found and removed.
     #[must_use]
     pub fn cgroup_parent(&self) -> String {
         format!("/{}", self.directory.file_name().unwrap_or_default().display())
     }
 
-    /// A client.
+    /// Returns a client of this containerd.
     pub fn runtime(&self) -> Result<CriRuntime, CriError> {
         CriRuntime::on_socket(self.socket(), Deadlines::default())
     }
 
-    /// What it logged so far.
+    /// Returns the log so far.
     pub fn log(&self) -> io::Result<String> {
         fs::read_to_string(self.directory.join("containerd.log"))
     }
@@ -86,7 +85,7 @@ impl Containerd {
                 ask.tick().await;
                 match runtime.version().await {
                     Ok(_) => return Ok(()),
-                    // It serves, but without CRI.
+                    // containerd serves, but without CRI.
                     Err(error @ CriError::Refused { .. }) => {
                         return Err(io::Error::other(format!("{error}\n{}", self.log()?)));
                     }
@@ -108,7 +107,7 @@ impl Containerd {
 
 impl Drop for Containerd {
     fn drop(&mut self) {
-        // Both fail only for a process that has ended.
+        // Both fail only if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Err(error) = leftovers::clear(&self.directory) {
@@ -132,12 +131,12 @@ fn command(directory: &Path, options: &ContainerdOptions) -> io::Result<Command>
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)
-        // A terminal's Ctrl-C is for the test, which then ends this in its own order.
+        // A Ctrl-C in a terminal must reach the test only, which then ends containerd in its own order.
         .process_group(0);
     Ok(command)
 }
 
-/// Nothing of the machine's own containerd is read or written, and no plugin that this machine may lack is loaded.
+/// Returns a configuration that uses nothing of the machine's own containerd, and loads no plugin that a machine may lack.
 fn configuration(directory: &Path, sandbox_image: &str) -> String {
     let directory = directory.display();
     format!(

@@ -1,4 +1,4 @@
-//! Clearing away what a private containerd leaves: processes, mounts, cgroups, files.
+//! Removes what a private containerd leaves: processes, mounts, cgroups, files.
 
 use std::{
     env, fs, io,
@@ -12,18 +12,18 @@ use rustix::mount::{UnmountFlags, unmount};
 use super::process::{TestProcess, all, start_of};
 
 const PREFIX: &str = "keelway-";
-/// What makes a directory one of a containerd.
+/// The file that marks a directory as one of a private containerd.
 pub(super) const CONFIGURATION: &str = "containerd.toml";
 
-/// The directory of a test's containerd, by which everything else of it is found. It names the owner, process and
-/// start, in hexadecimal digits: containerd takes no more than 42 letters for the shims' sockets.
+/// Returns the directory of a test's containerd, by which everything else of it is found. Its name contains the test, the process id and the start
+/// time of the process. The numbers are hexadecimal because containerd allows at most 42 characters for the sockets of shims.
 pub(super) fn directory_for(test: &str) -> io::Result<PathBuf> {
     let pid = process::id();
     let start = start_of(pid).ok_or_else(|| io::Error::other("/proc does not show this process"))?;
     Ok(env::temp_dir().join(format!("{PREFIX}{test}-{pid:x}-{start:x}")))
 }
 
-/// Clears what tests left whose process is no more.
+/// Removes what tests left whose process has ended.
 pub(super) fn remove_leftovers() -> io::Result<()> {
     for entry in fs::read_dir(env::temp_dir())?.flatten() {
         let path = entry.path();
@@ -45,7 +45,7 @@ fn orphaned(name: &str) -> bool {
     name.starts_with(PREFIX) && start_of(pid) != Some(start)
 }
 
-/// Ends everything that was started from this directory, and removes it. Nothing there is fine.
+/// Ends everything that was started from this directory, and removes it. Succeeds if nothing is there.
 pub(super) fn clear(directory: &Path) -> io::Result<()> {
     for program in ["containerd", "containerd-shim-runc-v2"] {
         for process in started_from(directory, program) {
@@ -65,7 +65,7 @@ pub(super) fn clear(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// The processes of `program` that have a path in the directory among their arguments.
+/// Returns the processes of `program` that have a path in the directory among their arguments.
 fn started_from(directory: &Path, program: &str) -> Vec<TestProcess> {
     let is_meant = |process: &Path| {
         let Ok(line) = fs::read(process.join("cmdline")) else {
@@ -82,7 +82,8 @@ fn inside(path: &[u8], directory: &Path) -> bool {
     path.strip_prefix(directory.as_os_str().as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
 }
 
-/// The first process of each container and sandbox, whose id its bundle holds and whose cgroup is called after it.
+/// Returns the first process of each container and sandbox. The bundle holds its process id, and its cgroup's name contains the id of the container.
+/// This check excludes a reused process id.
 fn first_processes(directory: &Path) -> Vec<TestProcess> {
     let bundles = directory.join("state/io.containerd.runtime.v2.task/k8s.io");
     let Ok(bundles) = fs::read_dir(bundles) else {
@@ -112,7 +113,7 @@ fn unmount_all(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The cgroup that is called after the directory, in each hierarchy of version 1 or in the one of version 2.
+/// Returns the cgroups that have the directory's name: one in each hierarchy of version 1, or one of version 2.
 fn cgroups(directory: &Path) -> Vec<PathBuf> {
     let Some(name) = directory.file_name() else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Processes of others, held by a file descriptor so that a reused process id is never meant.
+//! Other processes, held by a file descriptor, so that a signal never reaches a process with a reused id.
 
 use std::{
     fs, io,
@@ -17,7 +17,7 @@ pub(super) struct TestProcess {
 }
 
 impl TestProcess {
-    /// The process of this id, if it is the one that `is_meant` describes; it is asked once the id is held.
+    /// Opens the process with this id if `is_meant` accepts its directory in `/proc`. The check runs after the descriptor is open.
     pub(super) fn open(pid: u32, is_meant: impl FnOnce(&Path) -> bool) -> Option<Self> {
         let raw = Pid::from_raw(i32::try_from(pid).ok()?)?;
         let descriptor = pidfd_open(raw, PidfdFlags::empty()).ok()?;
@@ -26,7 +26,7 @@ impl TestProcess {
 
     /// Sends SIGKILL, and waits until the process has ended.
     pub(super) fn kill(&self) -> io::Result<()> {
-        // ESRCH: it has ended by itself.
+        // ESRCH: the process has ended by itself.
         let _ = pidfd_send_signal(&self.descriptor, Signal::KILL);
         let deadline = Timespec::try_from(Duration::from_secs(10)).map_err(io::Error::other)?;
         let mut ended = [PollFd::new(&self.descriptor, PollFlags::IN)];
@@ -37,7 +37,7 @@ impl TestProcess {
     }
 }
 
-/// The ids of all processes there are.
+/// Returns the ids of all processes.
 pub(super) fn all() -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -45,10 +45,11 @@ pub(super) fn all() -> Vec<u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// When a process started, in ticks since boot: the 22nd field of its `stat`. With its id, that names it for good.
+/// Returns when a process started, in clock ticks since boot: field 22 of its `stat`. Together with the process id, this identifies a process
+/// uniquely.
 pub(super) fn start_of(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name, which may hold anything but ends with the last parenthesis.
+    // Field 2 is the program's name. It can contain any character, but ends at the last parenthesis.
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(19)?.parse().ok()
 }

@@ -4,14 +4,21 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Where the test program is in an image that is made with it.
+/// The path of the test program in an image.
 ///
-/// Its first argument says what it does: `serve` (ends with 0 on SIGTERM), `stubborn` (ignores SIGTERM), `exit CODE`,
-/// `print TEXT CODE`, `copy CODE`
-/// (stdin to stdout, its length to stderr), `size COLUMNS` (waits for a terminal of that size, then for a line). It does for a pause image, too.
+/// The first argument selects the behaviour:
+///
+/// - `serve`: ends with 0 on SIGTERM.
+/// - `stubborn`: ignores SIGTERM.
+/// - `exit CODE`
+/// - `print TEXT CODE`
+/// - `copy CODE`: copies stdin to stdout, and writes its length to stderr.
+/// - `size COLUMNS`: waits for a terminal of that size, then for a line.
+///
+/// The program also works as a pause image.
 pub const PROGRAM: &str = "/keelway-test";
 
-/// Builds the test program into a directory, static, with the machine's C compiler.
+/// Compiles the test program into a directory as a static binary, with the machine's C compiler.
 pub fn build_program(directory: &Path) -> io::Result<PathBuf> {
     let source = directory.join("program.c");
     let program = directory.join("program");

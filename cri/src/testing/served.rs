@@ -14,7 +14,7 @@ use crate::{CriError, CriRuntime, Deadlines};
 
 const START_WITHIN: Duration = Duration::from_secs(30);
 
-/// A fake runtime as a process, with a directory for its socket. Dropping it ends the process and removes the directory.
+/// A fake runtime in a process of its own, with a directory for its socket. Dropping it ends the process and removes the directory.
 #[derive(Debug)]
 pub struct ServedFake {
     directory: PathBuf,
@@ -22,7 +22,7 @@ pub struct ServedFake {
 }
 
 impl ServedFake {
-    /// Starts the program `keelway-cri-fake` with these arguments beside `--socket`, and waits until it answers.
+    /// Starts the program `keelway-cri-fake` with `--socket` and these arguments, and waits until it responds.
     pub async fn start<A: AsRef<OsStr>>(test: &str, program: &Path, arguments: &[A]) -> io::Result<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -40,26 +40,26 @@ impl ServedFake {
         Ok(served)
     }
 
-    /// The directory of its socket; also a place for the test's own files.
+    /// Returns the directory of the socket. The test may put files of its own there.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Its socket.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.directory.join("cri.sock")
     }
 
-    /// A client.
+    /// Returns a client of this fake.
     pub fn runtime(&self) -> Result<CriRuntime, CriError> {
         CriRuntime::on_socket(self.socket(), Deadlines::default())
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends SIGTERM, and waits until the process has ended.
     pub fn end(&mut self) -> io::Result<ExitStatus> {
-        // Until it is waited for, its id is nobody else's.
+        // The kernel does not reuse the id of a child before `wait`.
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, Signal::TERM);
         }
