@@ -1,4 +1,4 @@
-//! A machine as its CRI socket shows it: the root and the network of the process that listens there.
+//! Access to a machine through its CRI socket: the root directory and the network namespace of the process that listens there.
 
 #[cfg(feature = "testing")]
 mod health_answers;
@@ -23,75 +23,76 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::files::{Digests, MachineFiles};
 pub(crate) use machine_root::MachineRoot;
 
-/// Why a machine's root or network could not be used.
+/// The root or network of a machine could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// Nobody answers on the socket.
+    /// No process accepts connections on the socket.
     #[error("cannot connect to {}", path.display())]
     Connect {
         /// The CRI socket.
         path: PathBuf,
-        /// The cause.
+        /// The error of the connection.
         #[source]
         source: io::Error,
     },
-    /// The kernel does not say who listens.
+    /// The kernel does not report the process that listens.
     #[error("cannot tell which process listens on {}", path.display())]
     Peer {
         /// The CRI socket.
         path: PathBuf,
-        /// The cause.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
-    /// The process ended while it was looked at.
+    /// The process ended while its root and network were being opened.
     #[error("the process that listened on {} has just ended", path.display())]
     Ended {
         /// The CRI socket.
         path: PathBuf,
     },
-    /// The process' root or network namespace cannot be opened.
+    /// The root or network namespace of the process cannot be opened.
     #[error("cannot open {what}; root's rights are needed")]
     Open {
         /// A path below `/proc`.
         what: String,
-        /// The cause.
+        /// The error of the open call.
         #[source]
         source: io::Error,
     },
-    /// Nothing could be done in the machine's network namespace.
+    /// The network namespace of the machine could not be entered or left.
     #[error("cannot enter the machine's network namespace")]
     Enter {
-        /// The cause.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
     /// The machine's port tables cannot be read.
     #[error("cannot read the machine's ports")]
     Ports {
-        /// The cause.
+        /// The error of the read.
         #[source]
         source: io::Error,
     },
     /// The machine's owner could not be recorded.
     #[error("cannot record who the machine obeys")]
     Owner {
-        /// The cause.
+        /// The error of the write.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// No connection from the machine to the address.
+    /// The connection from the machine to the address failed.
     #[error("cannot connect to {address} from the machine")]
     Dial {
-        /// Whom.
+        /// The address that was dialled.
         address: SocketAddr,
-        /// The cause.
+        /// The error of the connection.
         #[source]
         source: io::Error,
     },
 }
 
-/// A machine whose CRI socket is on this one. The path is as this process sees it; all else is as the listener sees it.
+/// A machine whose CRI socket is on this host. The socket's path is resolved in this process; everything else is resolved in the root and network of
+/// the listening process.
 #[derive(Debug)]
 pub struct MachineAccess {
     socket: Option<PathBuf>,
@@ -102,7 +103,7 @@ pub struct MachineAccess {
 }
 
 impl MachineAccess {
-    /// The machine behind a CRI socket: finds the listening process and holds on to its root and network.
+    /// Returns the machine behind a CRI socket: finds the listening process, and holds its root and network open.
     pub async fn of_socket(path: &Path) -> Result<Self, AccessError> {
         let place = MachineRoot::of_socket(path).await?;
         Ok(Self::new(Some(path.to_owned()), place))
@@ -118,17 +119,17 @@ impl MachineAccess {
         }
     }
 
-    /// A machine with its root at the given directory, on this process' own network.
+    /// Returns a machine with the given root directory and the network of this process.
     #[must_use]
     pub fn of_root(root: OwnedFd) -> Self {
         Self::new(None, MachineRoot::of_root(root))
     }
 
-    /// A connection made from the machine's network, within the given time.
+    /// Connects to an address from the machine's network within the given time.
     pub async fn dial(&self, address: SocketAddr, within: Duration) -> Result<TcpStream, AccessError> {
         let place = self.place().await?;
         let failed = |source| AccessError::Dial { address, source };
-        // A socket belongs to the namespace that it was made in; only its making has to be done there.
+        // A socket belongs to the namespace in which it is created, so only its creation must run there.
         let socket = place.network.make(|| socket_for(address));
         let socket = socket.map_err(|source| AccessError::Enter { source })?.map_err(failed)?;
         match tokio::time::timeout(within, socket.connect(address)).await {
@@ -137,7 +138,7 @@ impl MachineAccess {
         }
     }
 
-    /// Records who the machine obeys, whoever it obeyed before.
+    /// Records the installation that the machine obeys, and replaces any earlier record.
     pub async fn write_owner(&self, installation: &InstallationId) -> Result<(), AccessError> {
         let (place, installation) = (self.place().await?, installation.clone());
         let writing = tokio::task::spawn_blocking(move || MachineFiles::new(place.root()).write_owner(&installation));
@@ -145,19 +146,19 @@ impl MachineAccess {
         written.map_err(|error| AccessError::Owner { source: Box::new(error) })
     }
 
-    /// The ports that are in use on the machine, and those that its kernel gives away.
+    /// Returns the ports in use on the machine, and the kernel's range of ephemeral ports.
     pub async fn ports(&self) -> Result<PortFacts, AccessError> {
         let place = self.place().await?;
         let facts = place.network.run(ports::read).await;
         facts.map_err(|source| AccessError::Enter { source })?.map_err(|source| AccessError::Ports { source })
     }
 
-    /// What was read of its files.
+    /// Returns the cached digests of the machine's files.
     pub(crate) fn digests(&self) -> Arc<Digests> {
         Arc::clone(&self.digests)
     }
 
-    /// The machine's root and network as of now: looked up again where the runtime was restarted.
+    /// Returns the machine's root and network. If the runtime was restarted, looks them up again.
     pub(crate) async fn place(&self) -> Result<Arc<MachineRoot>, AccessError> {
         let known = Arc::clone(&self.place.lock().unwrap_or_else(PoisonError::into_inner));
         let Some(socket) = self.socket.as_ref().filter(|_| !known.is_alive()) else {
@@ -170,7 +171,7 @@ impl MachineAccess {
     }
 }
 
-/// A question is never held back until the other side confirmed the end of the handshake, which takes it 40 ms.
+/// `TCP_NODELAY`: otherwise a request can wait for the acknowledgement of the handshake, which takes 40 ms.
 fn socket_for(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),

@@ -1,4 +1,4 @@
-//! One step towards what a machine should hold.
+//! Actions: single steps from what a machine holds towards its config.
 
 use std::{fmt, net::SocketAddr};
 
@@ -11,27 +11,27 @@ use keelway_api::{
 
 use crate::layout::MachineDirectory;
 
-/// Something to do on a machine. Each can be repeated, and carries all that its execution needs.
+/// A step on a machine. Each can be repeated, and contains everything that its execution needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Record who the machine obeys, before anything else.
+    /// Record the installation that the machine obeys. Comes before all other actions.
     WriteOwner(InstallationId),
-    /// Do something for one pod. Those of a pod are in order; pods do not wait for each other.
+    /// A step for one pod. The steps of a pod are in order; pods do not wait for each other.
     Pod(PodName, PodAction),
     /// Remove what a cluster without pods left behind.
     ForgetCluster(ClusterId),
-    /// Record the config, after everything else of it.
+    /// Record the config as applied, after all of its other actions.
     RecordApplied(Applied),
-    /// Remove the machine's records, as nothing is left to obey for.
+    /// Remove the machine's records, because the machine holds nothing any more.
     Leave,
 }
 
-/// An image that is wanted.
+/// An image that a pod needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedImage {
-    /// Its full name.
+    /// The full name of the image.
     pub name: String,
-    /// Who pulls it, where its registry wants to know.
+    /// The credentials for the image's registry, if it needs any.
     pub credentials: Option<RegistryCredentials>,
 }
 
@@ -41,124 +41,124 @@ impl From<String> for WantedImage {
     }
 }
 
-/// Something to do for one pod.
+/// A step for one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodAction {
-    /// Bring the image to the machine, unless it is there.
+    /// Fetch the image, unless it is on the machine.
     EnsureImage(WantedImage),
-    /// Make directories, each after the one that it is in, or give them the right owner and mode.
+    /// Create directories, parents first, or correct their owner and mode.
     MakeDirectories(Vec<MachineDirectory>),
-    /// Put the pod's mark into one of its data directories.
+    /// Write the pod's mark into one of its data directories.
     MarkData {
         /// The directory, relative to [`keelway_api::machine::STATE_DIRECTORY`].
         path: String,
     },
-    /// Put a file in its place in one step.
+    /// Write a file atomically.
     WriteFile {
-        /// The file.
+        /// The file to write.
         file: PodFile,
-        /// Its owner and group.
+        /// The user id that owns the file. Its group has the same id.
         user: u32,
     },
     /// Remove a file or directory.
     RemovePath {
-        /// Relative to [`keelway_api::machine::STATE_DIRECTORY`].
+        /// The path, relative to [`keelway_api::machine::STATE_DIRECTORY`].
         path: String,
     },
-    /// End a container's process, with time to drain.
+    /// Stop a container's process, with time to drain.
     StopContainer {
-        /// The runtime's id.
+        /// The id that the runtime assigned.
         id: String,
-        /// Its name in the pod.
+        /// The container's name in the pod.
         name: String,
         /// Seconds from SIGTERM to SIGKILL.
         grace_seconds: u32,
     },
     /// Remove a container that does not run.
     RemoveContainer {
-        /// The runtime's id.
+        /// The id that the runtime assigned.
         id: String,
-        /// Its name in the pod.
+        /// The container's name in the pod.
         name: String,
     },
-    /// Stop a sandbox and whatever runs in it.
+    /// Stop a sandbox and everything that runs in it.
     StopSandbox {
-        /// The runtime's id.
+        /// The id that the runtime assigned.
         id: String,
     },
     /// Remove a sandbox with its containers.
     RemoveSandbox {
-        /// The runtime's id.
+        /// The id that the runtime assigned.
         id: String,
     },
-    /// Run a new sandbox; later steps of this pod that name none are about it.
+    /// Run a new sandbox. Later steps of this pod without a sandbox id refer to it.
     CreateSandbox(NewSandbox),
-    /// Make a container; a later start of that name without an id is about it.
+    /// Create a container. A later start of the same name without an id refers to it.
     CreateContainer(Box<NewContainer>),
     /// Start a container.
     StartContainer {
-        /// The runtime's id. `None`: the one of this name that was just made.
+        /// The id that the runtime assigned. `None` for the container of this name that was just created.
         id: Option<String>,
-        /// Its name in the pod.
+        /// The container's name in the pod.
         name: String,
     },
-    /// Tell the pod's haproxy, which goes on running, about one of its servers.
+    /// Change a server of the pod's haproxy, which keeps running.
     ChangeServer {
         /// `BACKEND/SERVER`.
         server: String,
-        /// What to tell.
+        /// The change to make.
         change: ServerChange,
     },
     /// Remove the pod's logs, files and data.
     RemoveTree,
 }
 
-/// What a haproxy is told about a server.
+/// A change to a server of a running haproxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerChange {
-    /// Pass connections on to this one, too, while its checks succeed.
+    /// Add the server. It receives connections while its checks succeed.
     Add {
-        /// Where it is.
+        /// The address of the server.
         address: SocketAddr,
-        /// [`keelway_api::machine::Servers::options`].
+        /// [`keelway_api::machine::HaproxyServers::options`].
         options: String,
     },
-    /// Pass connections on to it again.
+    /// Send new connections to the server again.
     Enable,
-    /// Pass no more on to it; those that are there stay.
+    /// Send no new connections to the server. Existing connections stay.
     Drain,
-    /// Forget it. It has no connections.
+    /// Remove the server, which must have no connections.
     Remove,
 }
 
-/// A sandbox to be made.
+/// A sandbox to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSandbox {
-    /// Above all attempts of this pod that were seen.
+    /// The attempt: higher than all observed attempts of this pod.
     pub attempt: u32,
-    /// [`keelway_api::machine::Pod::digest`], kept with it.
+    /// [`keelway_api::machine::Pod::digest`], stored as an annotation of the sandbox.
     pub digest: String,
-    /// The cgroup above it.
+    /// The parent of the sandbox's cgroup.
     pub cgroup_parent: String,
-    /// The user and group of all its processes.
+    /// The user and group id of all processes in the sandbox.
     pub user: u32,
 }
 
-/// A container to be made.
+/// A container to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewContainer {
-    /// The runtime's id of its sandbox. `None`: the one that was just made.
+    /// The runtime's id of the sandbox. `None` for the sandbox that was just created.
     pub sandbox_id: Option<String>,
-    /// What its sandbox was made from.
+    /// The spec of the sandbox.
     pub sandbox: NewSandbox,
-    /// Above all attempts of this name in this pod that were seen.
+    /// The attempt: higher than all observed attempts of this name in this pod.
     pub attempt: u32,
-    /// What it is. It runs as the user and group of its sandbox.
+    /// The container's definition. It runs as the user and group of its sandbox.
     pub container: Container,
 }
 
 impl Action {
-    /// The pod that this is for.
+    /// Returns the pod that the action is for. `None` for actions on the machine itself.
     #[must_use]
     pub fn pod(&self) -> Option<&PodName> {
         match self {
@@ -215,7 +215,7 @@ impl fmt::Display for PodAction {
     }
 }
 
-/// As much of an id as people read.
+/// Returns the part of an id that messages show.
 fn short(id: &str) -> &str {
     id.get(..12).unwrap_or(id)
 }

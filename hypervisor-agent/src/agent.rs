@@ -1,15 +1,15 @@
-//! The agent: one process beside the runtime's socket that keeps a machine as its config says, with nobody's help.
+//! The agent: a process beside the container runtime that keeps a machine as its config requires, without any other program.
 //!
 //! ```text
-//!   runtime ── events ──> keeper: observe, converge, supervise, execute ──> runtime, files
+//!   runtime ── events ──> reconciler: observe, converge, supervise, execute ──> runtime, files
 //!                            ^                  |
-//!   driver ── Apply ──> book (the config, on disk)  `── board ──> WatchState, progress of Apply
+//!   driver ── Apply ──> config store (disk)     `── reconciler channel ──> WatchState, progress of Apply
 //! ```
 //!
-//! The driver comes by the agent's own socket, where it is on the same machine, or by its port, where there is one.
+//! A driver on the same machine connects to the agent's socket. Other drivers connect to its port, if the agent has one.
 //!
-//! The keeper decides alone, on one task; what takes time are tasks beside it, so that a pod that drains keeps no other one
-//! waiting. Nothing that a caller does, or fails to read, holds the keeper or the runtime up.
+//! The reconciler decides on one task. Work that takes time runs in separate tasks, so a pod that drains does not delay other pods. A slow or
+//! disconnected caller delays neither the reconciler nor the runtime.
 
 mod accepted_config;
 mod cleanup;
@@ -55,35 +55,35 @@ pub use rotation::LogLimits;
 pub(crate) use service::MAX_MESSAGE;
 pub use socket::{AgentSocketError, AgentUnixSocket};
 
-/// How long the runtime may take to tell what there is: less than who asks an agent waits for it.
+/// The deadline of queries to the runtime. It is shorter than the time that a driver waits for a response of the agent.
 const LOOK: Duration = Duration::from_secs(8);
 
-/// Why an agent ended.
+/// The agent ended with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The machine's own root cannot be opened.
+    /// The root directory of the machine cannot be opened.
     #[error("cannot open the root directory")]
     Root(#[source] io::Error),
-    /// The runtime's socket cannot be one.
+    /// The path of the runtime's socket is invalid.
     #[error(transparent)]
     Runtime(#[from] keelway_cri::CriError),
     /// The machine's records cannot be read.
     #[error(transparent)]
     ConfigStore(#[from] ConfigStoreError),
-    /// The API cannot be served.
+    /// The gRPC API cannot be served.
     #[error("cannot serve keelway.agent.v1")]
     Serve(#[source] tonic::transport::Error),
-    /// Supervision ended early.
+    /// A task of the agent ended unexpectedly.
     #[error(transparent)]
     Task(#[from] AgentTaskError),
 }
 
-/// Where an agent is spoken with: its socket, which a machine has one of, and a network, where it is on one.
+/// Where an agent accepts calls: always on its Unix socket, and optionally on a network.
 #[derive(Debug)]
 pub struct AgentListeners {
-    /// The socket.
+    /// The Unix socket.
     pub socket: AgentUnixSocket,
-    /// The network.
+    /// The network, if the agent uses one.
     pub network: Option<AgentNetwork>,
 }
 
@@ -93,14 +93,14 @@ impl From<AgentUnixSocket> for AgentListeners {
     }
 }
 
-/// The machine that this process is on, with its runtime behind a socket.
+/// Returns the machine that this process runs on, with the runtime behind a socket. `archives` is a directory of image archives.
 pub fn own_machine(runtime: &Path, archives: Option<PathBuf>) -> Result<LocalMachine, AgentError> {
     let root = File::open("/").map_err(AgentError::Root)?;
     let runtime = CriRuntime::on_socket(runtime, Deadlines { look: LOOK, ..Deadlines::default() })?;
     Ok(LocalMachine::new(MachineAccess::of_root(root.into()), runtime, archives))
 }
 
-/// Keeps a machine until it is told to stop. What runs then goes on running.
+/// Runs the agent with default limits until `stop` is cancelled. Running components continue after that.
 pub async fn run(
     machine: LocalMachine,
     entrances: impl Into<AgentListeners>,
@@ -109,16 +109,16 @@ pub async fn run(
     run_with_limits(machine, entrances, AgentLimits::default(), stop).await
 }
 
-/// How much of a machine's disk an agent lets logs and images have.
+/// Limits on the disk space of logs and images.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AgentLimits {
-    /// Of logs.
+    /// Limits for logs.
     pub logs: LogLimits,
-    /// Of images.
+    /// Limits for images.
     pub images: ImageLimits,
 }
 
-/// The same, within limits.
+/// Runs the agent with the given limits until `stop` is cancelled. Running components continue after that.
 pub async fn run_with_limits(
     machine: LocalMachine,
     entrances: impl Into<AgentListeners>,

@@ -1,16 +1,16 @@
-//! Who asks over a network, as each of its requests knows.
+//! The authenticated peer of a network connection, as an extension of each of its requests.
 
 use keelway_api::name::HypervisorName;
 
-/// Who came by a connection, and where to.
+/// The peer of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Caller {
     pub(crate) role: CallerRole,
-    /// Where it finds streams: a URL without a path.
+    /// The URL, without a path, at which the peer finds streams.
     pub(crate) at: String,
 }
 
-/// Whose certificate was shown.
+/// The role that the peer's certificate grants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CallerRole {
     Driver,

@@ -1,4 +1,4 @@
-//! The driver's side of `keelway.agent.v1`.
+//! The driver's client of `keelway.agent.v1`.
 
 mod network;
 
@@ -31,59 +31,59 @@ use crate::{
 
 pub use network::{DialTarget, channel};
 
-/// Why an agent did not do what it was asked for.
+/// A call to an agent failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentClientError {
-    /// It cannot be reached, or it cannot reach its runtime.
+    /// The agent cannot be reached, or cannot reach its runtime.
     #[error("{what}")]
     Unavailable {
         /// What could not be done.
         what: &'static str,
-        /// Why, in the other side's words.
+        /// The message of the agent or of the transport.
         #[source]
         why: RemoteError,
     },
-    /// It answers, and its runtime does not.
+    /// The agent responds, but its runtime does not.
     #[error("the machine's container runtime does not answer its agent")]
     RuntimeSilent(#[source] RemoteError),
-    /// It does not know the call.
+    /// The agent does not implement the call.
     #[error("the machine's agent is of an earlier release: upgrade keelway-hypervisor-agent")]
     TooOld,
-    /// It refused.
+    /// The agent refused the call.
     #[error("the machine's agent refuses")]
     Refused(#[source] RemoteError),
-    /// It did not answer in time.
+    /// The agent did not respond in time.
     #[error("the machine's agent does not answer within {} s", within.as_secs())]
     TimedOut {
-        /// How long was waited.
+        /// The deadline of the call.
         within: Duration,
     },
-    /// Its answer means nothing here.
+    /// The response of the agent cannot be decoded.
     #[error("the answer of the machine's agent makes no sense")]
     Malformed(#[from] WireError),
-    /// It broke off before it was done. What it was given stays in effect.
+    /// The agent ended the response early. A config that it accepted stays in effect.
     #[error("the machine's agent broke off; it goes on by itself")]
     BrokeOff,
 }
 
-/// The words of the other side.
+/// The message of the remote side.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct RemoteError(String);
 
-/// A config on its way to a machine.
+/// A config to send to a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigDelivery {
-    /// The config, without the pods that are the same as before.
+    /// The config, without the pods whose content is unchanged.
     pub config: MachineConfig,
-    /// Those, with the digests of their content: the machine's agent has them.
+    /// The unchanged pods, with the digests of their content. The agent has their content.
     pub unchanged: BTreeMap<PodName, Digest>,
-    /// Of the config with all of its pods, for who knows it.
+    /// The digest of the config with all of its pods. `None` if the caller has not computed it.
     pub digest: Option<String>,
 }
 
 impl From<MachineConfig> for ConfigDelivery {
-    /// The whole config.
+    /// Returns a delivery of the whole config.
     fn from(config: MachineConfig) -> Self {
         Self { config, unchanged: BTreeMap::new(), digest: None }
     }
@@ -95,18 +95,18 @@ impl From<&MachineConfig> for ConfigDelivery {
     }
 }
 
-/// What came of a config.
+/// The result of an applied config.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfigOutcome {
-    /// Effects that were done.
+    /// How many effects were done.
     pub effects: u64,
-    /// What failed, each in words for people.
+    /// What failed, one message each.
     pub failures: Vec<String>,
-    /// What is put off, each in words for people.
+    /// What is postponed, one message each.
     pub postponed: Vec<String>,
 }
 
-/// An agent behind its own Unix socket, or behind its port. Cheap to clone; clones share one connection.
+/// A client of an agent, over its Unix socket or a network. Clones are cheap and share one connection.
 #[derive(Debug, Clone)]
 pub struct HypervisorAgentClient {
     agent: AgentClient<Channel>,
@@ -114,7 +114,7 @@ pub struct HypervisorAgentClient {
 }
 
 impl HypervisorAgentClient {
-    /// The agent behind a socket, given by its absolute path. Nothing is dialled yet.
+    /// Returns a client of the agent behind a socket, by its absolute path. Connects with the first call.
     #[must_use]
     pub fn on_socket(path: &Path) -> Self {
         let path = path.to_owned();
@@ -122,29 +122,30 @@ impl HypervisorAgentClient {
             let dialling = UnixStream::connect(path.clone());
             async { Ok::<_, io::Error>(TokioIo::new(dialling.await?)) }
         });
-        // The name stands for nothing; gRPC servers want one that is not a path.
+        // The connector ignores the name. gRPC servers refuse an authority that is a path.
         let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
         Self::on_channel(channel)
     }
 
-    /// The agent at the end of a channel, such as [one over a network](channel).
+    /// Returns a client that uses an existing channel, such as [one over a network](channel).
     #[must_use]
     pub fn on_channel(channel: Channel) -> Self {
         let agent = AgentClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
         Self { agent, channel }
     }
 
-    /// What is on the machine now.
+    /// Returns the current state of the machine.
     pub async fn state(&self, within: Duration) -> Result<MachineState, AgentClientError> {
         self.state_of(0, within).await
     }
 
-    /// What the agent saw when it told of a revision of the machine's state, or later. 0: the machine is looked at anew.
+    /// Returns the state of the machine at a revision from [`HypervisorAgentClient::watch`], or later. With 0, the agent observes the machine again.
     pub async fn state_of(&self, revision: u64, within: Duration) -> Result<MachineState, AgentClientError> {
         self.state_with_clock(revision, within).await.map(|(state, _)| state)
     }
 
-    /// The same, with what time it is on the machine; none where its agent does not tell.
+    /// Returns the state as [`HypervisorAgentClient::state_of`] does, and the time on the machine. The time is `None` if the agent does not report
+    /// it.
     pub async fn state_with_clock(
         &self,
         revision: u64,
@@ -159,10 +160,11 @@ impl HypervisorAgentClient {
         Ok((state.try_into()?, now.parse().ok()))
     }
 
-    /// Hands over a config, and waits until the agent did what can be done. Who stops waiting stops nothing.
+    /// Sends a config, and waits until the agent has done what can be done. If the caller stops waiting, the agent continues.
     ///
     /// # Errors
-    /// Also [`AgentClientError::Unavailable`] where pods are not the same as those that the agent has: it takes the whole config.
+    /// Also returns [`AgentClientError::Unavailable`] if unchanged pods differ from those that the agent has. The caller must then send the whole
+    /// config.
     pub async fn apply(
         &self,
         config: impl Into<ConfigDelivery>,
@@ -176,7 +178,7 @@ impl HypervisorAgentClient {
         let digest = digest.unwrap_or_else(|| config.digest());
         let revised = RevisedConfig { config: &config, digests: &config.pod_digests() };
         let request = proto::ApplyRequest { config: Some(revised.into()), digest, same };
-        // It may take a while, and the config is on its way.
+        // Frees the memory before the wait: the request has its own copy.
         drop(config);
         let mut agent = self.agent.clone();
         let mut events = agent.apply(request).await.map_err(|status| failed(WHAT, &status))?.into_inner();
@@ -192,7 +194,7 @@ impl HypervisorAgentClient {
         }
     }
 
-    /// Tells the machine which leader drives it. Returns the newest one that it was told of.
+    /// Announces the leader that drives the machine. Returns the newest term that the agent knows.
     pub async fn fence(&self, leader: &Leader, within: Duration) -> Result<u64, AgentClientError> {
         let request = proto::FenceRequest { installation: leader.installation.to_string(), term: leader.term };
         let mut agent = self.agent.clone();
@@ -201,7 +203,7 @@ impl HypervisorAgentClient {
         Ok(answer.into_inner().term)
     }
 
-    /// The config that the machine holds, if it holds one. The agent gives it only to the installation that the machine obeys.
+    /// Returns the config of the machine, if it has one. The agent returns it only to the installation that the machine obeys.
     pub async fn config(
         &self,
         installation: &InstallationId,
@@ -218,7 +220,7 @@ impl HypervisorAgentClient {
         Ok(answer.into_inner().config.map(TryInto::try_into).transpose()?)
     }
 
-    /// What happened on the machine, the newest last; followed, also what happens from now on, until the agent ends.
+    /// Returns the events of the machine, the newest last. With `follow`, also returns further events until the agent ends.
     pub async fn events(
         &self,
         follow: bool,
@@ -233,7 +235,7 @@ impl HypervisorAgentClient {
         Ok(Box::pin(events.map(|event| Ok(event.map_err(|status| failed(WHAT, &status))?.try_into()?))))
     }
 
-    /// A TCP connection from the machine's network, made within the given time.
+    /// Opens a TCP connection from the machine's network within the given time.
     pub async fn dial(&self, address: SocketAddr, within: Duration) -> Result<MachineConnection, AgentClientError> {
         let first = proto::DialRequest { address: address.to_string(), data: Vec::new() };
         let message = |data| proto::DialRequest { address: String::new(), data };
@@ -244,7 +246,7 @@ impl HypervisorAgentClient {
         opened.map_err(|status| failed("the machine's agent cannot connect", &status))
     }
 
-    /// A connection to the agent of another machine, which waits at this one to be called.
+    /// Opens a connection to the agent of another machine, which waits at this agent for calls.
     pub async fn call(
         &self,
         machine: &HypervisorName,
@@ -259,7 +261,7 @@ impl HypervisorAgentClient {
         opened.map_err(|status| failed("the agent cannot be called where it is to wait", &status))
     }
 
-    /// The logs of a component, those of one container together and the newest last; `None` where it has none on the machine.
+    /// Returns the logs of a component, grouped by container, the newest last. `None` if it has no logs on the machine.
     pub async fn logs(&self, pod: &PodName, within: Duration) -> Result<Option<Vec<Log>>, AgentClientError> {
         let mut agent = self.agent.clone();
         let answer = timeout(within, agent.list_logs(proto::ListLogsRequest { pod: Some(pod.into()) })).await;
@@ -271,7 +273,7 @@ impl HypervisorAgentClient {
         Ok(Some(logs.into_iter().map(|proto::Log { container, attempt }| Log { container, attempt }).collect()))
     }
 
-    /// The lines of a log that are wanted, as they come.
+    /// Streams the selected lines of a log.
     pub async fn read_log(
         &self,
         pod: &PodName,
@@ -295,7 +297,7 @@ impl HypervisorAgentClient {
         Ok(Box::pin(text.map(|text| text.map(|text| text.text).map_err(|status| failed(WHAT, &status)))))
     }
 
-    /// Makes the machine obey an installation, whoever it obeyed before.
+    /// Makes the machine obey an installation, and replaces any earlier owner.
     pub async fn adopt(&self, installation: &InstallationId, within: Duration) -> Result<(), AgentClientError> {
         let mut agent = self.agent.clone();
         let request = proto::AdoptRequest { installation: installation.to_string() };
@@ -304,7 +306,7 @@ impl HypervisorAgentClient {
         Ok(())
     }
 
-    /// Has the agent make a new key. Returns its request for a certificate, PEM.
+    /// Makes the agent create a new key. Returns its signing request, as PEM.
     pub async fn request_certificate(&self, within: Duration) -> Result<String, AgentClientError> {
         let mut agent = self.agent.clone();
         let answer = timeout(within, agent.request_certificate(proto::RequestCertificateRequest {})).await;
@@ -313,7 +315,7 @@ impl HypervisorAgentClient {
         Ok(answer.into_inner().signing_request)
     }
 
-    /// Gives the agent the certificate that it asked for, or goes on with the one before, and tells it whom to trust.
+    /// Sends the trusted authorities, and the certificate that the agent requested. Without a certificate, the agent keeps the one that it has.
     pub async fn give_identity(
         &self,
         certificate: Option<String>,
@@ -329,7 +331,7 @@ impl HypervisorAgentClient {
         Ok(())
     }
 
-    /// The revisions of the machine's state: the present one at once, then each new one. Ends with the connection.
+    /// Streams the revisions of the machine's state: the current one at once, then each new one. Ends with the connection.
     pub async fn watch(
         &self,
         within: Duration,

@@ -1,4 +1,4 @@
-//! A connection that was made from a machine's network: by this process, or by the machine's agent.
+//! A connection from a machine's network, opened by this process or by the machine's agent.
 
 use std::{
     fmt, io,
@@ -12,16 +12,16 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Both directions of one.
+/// A stream in both directions.
 trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// A connection that was made from a machine's network.
+/// A connection from a machine's network.
 pub struct MachineConnection(Box<dyn Duplex>);
 
 impl MachineConnection {
-    /// The end of one that is here.
+    /// Returns a connection over this stream.
     pub(crate) fn new(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
         Self(Box::new(stream))
     }

@@ -1,5 +1,5 @@
-//! CRI, passed on to a runtime: messages as they are, whatever they say. Only the addresses of streams become ones that whoever
-//! asked over a network can reach.
+//! Passes CRI calls on to the runtime, with messages unchanged. Only the addresses of streams are replaced, by addresses that a caller on a network
+//! can reach.
 
 use std::{
     convert::Infallible,
@@ -18,13 +18,13 @@ use tower::{Service, ServiceExt};
 
 use crate::{caller::Caller, fanout::Fanout, streams::PendingStreams};
 
-/// Their answers are addresses.
+/// Methods whose responses are addresses.
 const STREAMED: [&str; 3] = ["Exec", "Attach", "PortForward"];
-/// containerd blocks its own calls where a subscriber stops reading, and so none is its own.
+/// containerd blocks its own calls if a subscriber stops reading, so callers get no subscription of their own.
 const EVENTS: &str = "GetContainerEvents";
-/// The longest answer that is an address, in bytes.
+/// The longest response that contains an address, in bytes.
 const LONGEST: usize = 1 << 16;
-/// What stands before a message of gRPC: whether it is compressed, and its length.
+/// The length of the prefix of a gRPC message: a compression flag and the message's length.
 const HEAD: usize = 5;
 
 /// `runtime.v1.ImageService`, or `runtime.v1.RuntimeService`.
@@ -36,7 +36,7 @@ pub(crate) struct CriPassthrough<const IMAGES: bool> {
 }
 
 impl<const IMAGES: bool> CriPassthrough<IMAGES> {
-    /// Events are those that this process is told; with nobody who tells them there are none for others.
+    /// Subscribers get the events that this process receives. With `None`, subscribing is refused.
     pub(crate) fn new(runtime: Channel, streams: Arc<PendingStreams>, events: Option<Arc<Fanout>>) -> Self {
         Self { runtime, streams, events }
     }
@@ -79,7 +79,7 @@ async fn pass(
         let stalls = "the runtime stalls where a subscriber stops reading: its events are told by keelway-hypervisor-agent on its machine";
         return events.ok_or_else(|| Status::unimplemented(stalls))?.answer();
     }
-    // Who came by a socket is on the machine, where the runtime's own addresses are good.
+    // A caller on the Unix socket is on the machine, where the runtime's own addresses work.
     let at =
         request.extensions().get::<Caller>().filter(|_| STREAMED.contains(&method)).map(|caller| caller.at.clone());
     let answer = runtime.oneshot(request).await.map_err(|error| Status::unavailable(error.to_string()))?;
@@ -89,7 +89,7 @@ async fn pass(
     }
 }
 
-/// What the answers of all three consist of.
+/// The response of all three methods.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Address {
     #[prost(string, tag = "1")]
@@ -105,7 +105,7 @@ async fn readdressed(
     let whole = whole.map_err(|error| Status::unavailable(format!("the runtime's answer broke off: {error}")))?;
     let trailers = whole.trailers().cloned().map(Ok);
     let mut bytes = whole.to_bytes();
-    // A refusal has no message.
+    // An error response has no message.
     if !bytes.is_empty() {
         let url = address(&bytes).ok_or_else(|| Status::internal("the runtime's answer is no address"))?.url;
         bytes = framed(&Address { url: give(&url)? });

@@ -1,17 +1,17 @@
-//! Enrolment: how the agent of a machine gets the certificate that it is known by from then on.
+//! Enrolment: how the agent of a machine gets its first certificate.
 //!
 //! ```text
-//!   driver ── which token, proof ─────────────────> agent
-//!          <── proof, request for a certificate ──
-//!          ── certificate, whom to trust ─────────>   on disk, the token with it
+//!   driver ── token id, proof ────────────────────> agent
+//!          <── proof, signing request ────────────
+//!          ── certificate, trusted authorities ───>   written to disk, with the used token
 //!          <── done ──────────────────────────────
 //! ```
 //!
-//! It goes over TLS with a certificate that nobody answers for. Both sides prove by a MAC over what that connection alone exports that
-//! they hold the token, so that whoever stands between them has nothing to pass on. The private key is made where it stays.
+//! Enrolment uses TLS with a certificate that no authority vouches for. Both sides prove that they hold the token, by a MAC over key material that
+//! only this connection exports. A proxy between them has therefore nothing that it could forward. The private key never leaves the machine.
 //!
-//! It may be cut off anywhere. Before the agent has written, its token is as good as before, and the driver comes again. From then on it
-//! answers with its certificate, and the driver finds it enrolled when it looks next, whether it heard of it or not.
+//! Enrolment can be interrupted at any point. Until the agent has written the result, its token stays valid, and the driver retries. After that, the
+//! agent serves with its certificate. The driver then finds it enrolled at the next attempt, even if it did not receive the confirmation.
 
 mod agent;
 mod driver;
@@ -26,28 +26,28 @@ pub use driver::{EnrollError, enroll};
 pub(crate) use folder::EnrolledIdentity;
 pub use folder::IdentityFolder;
 
-/// The common name of every agent, and what it asks for a certificate with. The driver's side decides what it is given.
+/// The common name in the signing request and the certificate of every agent. The driver decides all other names in the certificate.
 pub const AGENT: &str = "keelway:agent";
 
-/// What the driver's side gives to an agent, PEM.
+/// What the driver sends to an agent, as PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantedIdentity {
-    /// Its certificate.
+    /// The agent's certificate.
     pub certificate: String,
-    /// Whom it takes for its driver.
+    /// The authorities whose drivers the agent accepts.
     pub trust: DriverTrust,
 }
 
-/// Whom an agent takes for its driver, PEM.
+/// The authorities whose drivers an agent accepts, as PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriverTrust {
-    /// The authorities of its installation.
+    /// The authorities of the agent's installation.
     pub authorities: String,
-    /// What these have revoked.
+    /// The revocation lists of these authorities.
     pub revoked: String,
 }
 
-/// The name in the certificate of the agent that a token is for.
+/// Returns the name in the certificate of the agent that a token is for.
 fn name_of(token: &keelway_pki::EnrollmentToken) -> Option<String> {
     token.machine.parse().ok().map(|machine| agent_name(&machine))
 }

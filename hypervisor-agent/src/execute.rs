@@ -1,4 +1,4 @@
-//! Doing what was planned. Nothing is decided here.
+//! Executes planned actions. This module makes no decisions.
 
 mod executor;
 mod pod_execution;
@@ -21,16 +21,16 @@ use crate::{
 };
 pub(crate) use pod_execution::LocalExecutor;
 
-/// Why an action was not done.
+/// An action failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EffectError {
-    /// The runtime did not do it.
+    /// The call to the runtime failed.
     #[error(transparent)]
     Runtime(#[from] keelway_cri::CriError),
-    /// It was not done on the file system.
+    /// The work on the file system failed.
     #[error(transparent)]
     Files(#[from] FilesError),
-    /// A haproxy did not do it.
+    /// The change of a haproxy failed.
     #[error(transparent)]
     Haproxy(#[from] HaproxyError),
     /// An image was not pulled.
@@ -39,27 +39,27 @@ pub enum EffectError {
     /// An image archive cannot be opened.
     #[error("cannot open the image archive {}", path.display())]
     OpenArchive {
-        /// The archive.
+        /// The path of the archive.
         path: PathBuf,
-        /// The cause.
+        /// The error of the open call.
         #[source]
         source: io::Error,
     },
-    /// An image archive holds other images than its name says.
+    /// An image archive does not contain the image of its name.
     #[error("the image archive {} does not hold {image}", path.display())]
     OtherImage {
-        /// The archive.
+        /// The path of the archive.
         path: PathBuf,
-        /// The image that was looked for.
+        /// The image that the archive should contain.
         image: String,
     },
-    /// The actions are not in an order that `converge` gives.
+    /// The actions are not in the order of `converge`.
     #[error("nothing was made before that this could be about")]
     OutOfOrder,
 }
 
 impl EffectError {
-    /// Whether the runtime may have done it all the same.
+    /// Returns whether the runtime may have made the change nevertheless.
     pub(crate) fn leaves_open(&self) -> bool {
         match self {
             Self::Runtime(error) => error.retriable(),
@@ -73,8 +73,8 @@ impl EffectError {
     }
 }
 
-/// Executes actions in the order that `converge` gives: what is for the machine first, then all pods beside each other, then
-/// what follows from all of it. An action that fails ends its pod's part; once `stop` is cancelled none begins.
+/// Executes actions in the order of `converge`: first those for the machine, then those of all pods concurrently, then those that follow. A failed
+/// action ends the steps of its pod. Once `stop` is cancelled, no further action starts.
 pub async fn execute(
     hands: &impl ActionExecutor,
     actions: &[Action],
@@ -100,7 +100,7 @@ pub async fn execute(
     report
 }
 
-/// What is done before all pods, for each pod, and after all pods.
+/// Actions before all pods, for each pod, and after all pods.
 #[derive(Default)]
 struct Stages<'a> {
     first: Vec<&'a Action>,
@@ -155,7 +155,7 @@ impl<H: ActionExecutor> Execution<'_, H> {
         report
     }
 
-    /// One effect, unless one before it failed or execution is to stop.
+    /// Runs one effect, unless an earlier one failed or the execution is stopped.
     async fn step(
         &self,
         report: &mut ApplyReport,

@@ -1,4 +1,4 @@
-//! The events of a runtime, told to many from one subscription: containerd blocks its own calls when a subscriber stops reading.
+//! Distributes the events of one subscription to many subscribers. containerd blocks its own calls if a subscriber stops reading.
 
 use std::{
     convert::Infallible,
@@ -20,17 +20,17 @@ use tonic::{
     transport::Channel,
 };
 
-/// Whose answer they are.
+/// The method that subscribers call.
 const ASKED: &str = "/runtime.v1.RuntimeService/GetContainerEvents";
-/// Events that wait for those who have not read them yet, for all of them together.
+/// How many events are queued for slow subscribers, for all of them together.
 const WAITING: usize = 256;
 
-/// Subscribers of this process. None of them holds up the one subscription to the runtime: who reads too slowly is told so, and has
-/// lost its place.
+/// The subscribers of this process. None of them blocks the subscription to the runtime. A subscriber that reads too slowly gets an error and is
+/// dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Fanout(Mutex<Option<broadcast::Sender<Bytes>>>);
 
-/// A subscription to the runtime. With it end those that live of it, once they were told what came before.
+/// A subscription to the runtime. When it ends, its subscribers end too, after they received the events before.
 pub(crate) struct RuntimeSubscription<'a> {
     fanout: &'a Fanout,
     sender: broadcast::Sender<Bytes>,
@@ -43,9 +43,9 @@ impl Drop for RuntimeSubscription<'_> {
 }
 
 impl RuntimeSubscription<'_> {
-    /// Returns at once, whoever reads.
+    /// Sends an event to all subscribers without waiting for them.
     pub(crate) fn publish(&self, event: Bytes) {
-        // Fails where nobody subscribed.
+        // Fails if there is no subscriber.
         let _ = self.sender.send(event);
     }
 }
@@ -55,15 +55,15 @@ impl Fanout {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes subscribers from now on.
+    /// Accepts subscribers from now on.
     pub(crate) fn begin(&self) -> RuntimeSubscription<'_> {
         let sender = broadcast::Sender::new(WAITING);
         *self.current() = Some(sender.clone());
         RuntimeSubscription { fanout: self, sender }
     }
 
-    /// Answers the call of a subscriber, whose question has no fields. What waits for it is not copied: however many do not read, each
-    /// event is in memory once.
+    /// Answers the call of a subscriber, whose request has no fields. Queued events are shared: an event is in memory once, for any number of slow
+    /// subscribers.
     pub(crate) fn answer(&self) -> Result<http::Response<Body>, Status> {
         let told = self.subscribe()?.flat_map(|event| stream::iter(frames(event).into_iter().map(Ok::<_, Infallible>)));
         let mut answer = http::Response::new(Body::new(StreamBody::new(told)));
@@ -85,7 +85,7 @@ impl Fanout {
     }
 }
 
-/// A message as gRPC has it, or the end of the answer.
+/// Returns a gRPC message, or the end of the response.
 fn frames(event: Result<Bytes, Status>) -> Vec<Frame<Bytes>> {
     match event {
         Ok(event) => {
@@ -95,7 +95,7 @@ fn frames(event: Result<Bytes, Status>) -> Vec<Frame<Bytes>> {
         }
         Err(why) => {
             let mut end = HeaderMap::new();
-            // Its words are ours, and all of them can be said in a header.
+            // The message is Keelway's own, and is valid in a header.
             let _ = why.add_header(&mut end);
             vec![Frame::trailers(end)]
         }
@@ -110,16 +110,16 @@ fn subscription_lost() -> Status {
     Status::unavailable("the runtime's events broke off: subscribe again, and list")
 }
 
-/// The runtime's own events.
+/// Subscribes to the runtime's events.
 pub(crate) async fn subscribe(runtime: Channel) -> Result<Streaming<Bytes>, Status> {
     let mut runtime = client::Grpc::new(runtime);
     runtime.ready().await.map_err(|error| Status::unavailable(crate::report::chain_text(&error)))?;
     let path = PathAndQuery::from_static(ASKED);
-    // The question has no fields.
+    // The request has no fields.
     Ok(runtime.server_streaming(Request::new(Bytes::new()), path, AsTheyAre).await?.into_inner())
 }
 
-/// Messages that nobody here looks into.
+/// A codec that passes messages without decoding them.
 #[derive(Debug, Clone, Copy)]
 struct AsTheyAre;
 
@@ -153,7 +153,7 @@ impl Decoder for AsTheyAre {
     type Error = Status;
 
     fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        // A copy, so that one that waits keeps nothing of the buffer that it came in.
+        // Copied, so that a queued message does not keep the whole receive buffer in memory.
         let mut message = vec![0; from.remaining()];
         from.copy_to_slice(&mut message);
         Ok(Some(message.into()))

@@ -1,4 +1,4 @@
-//! Which images this agent fetched: its own record, in memory as on disk.
+//! The record of images that this agent fetched, in memory and on disk.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,33 +13,32 @@ use crate::{
     report::chain_text,
 };
 
-/// What the record says of one image.
+/// The record of one image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FetchedImage {
-    /// The runtime's id of it. `None`: the fetch was begun, and its end was not recorded.
+    /// The runtime's id of the image. `None` if a fetch was started and its end was not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
 }
 
-/// The images that this agent fetched, by the names that configs gave them. Fields that a newer release adds are passed over.
+/// The images that this agent fetched, by the names in configs. Fields that a newer release adds are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FetchRecord {
-    /// By name.
+    /// The images, by name.
     pub images: BTreeMap<String, FetchedImage>,
 }
 
-/// Keeps the record. Nothing is in memory that is not on disk, so that an image which could not be recorded is never taken for one that
-/// the agent fetched.
+/// Keeps the record. Memory contains nothing that is not on disk. An image that could not be recorded therefore never counts as fetched by the agent.
 #[derive(Debug, Default)]
 pub(crate) struct Fetches {
-    /// One at a time writes the disk and then the memory.
+    /// Serializes changes, which write the disk first and then the memory.
     writing: tokio::sync::Mutex<()>,
-    /// `None`: this process keeps no record.
+    /// `None` if this process keeps no record.
     held: Mutex<Option<FetchRecord>>,
 }
 
 impl Fetches {
-    /// Goes on with the record on disk. Without one that can be read, nothing counts as fetched.
+    /// Loads the record from disk. If it cannot be read, no image counts as fetched.
     #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is not general over its lifetime")]
     pub(crate) async fn open(&self, access: &MachineAccess) {
         let record = match access.with_files(|files| files.read_fetched()).await {
@@ -57,7 +56,7 @@ impl Fetches {
         self.set_record(Some(record));
     }
 
-    /// Whether this process keeps a record.
+    /// Returns whether this process keeps a record.
     pub(crate) fn is_recording(&self) -> bool {
         self.held().is_some()
     }
@@ -66,12 +65,12 @@ impl Fetches {
         self.held().unwrap_or_default()
     }
 
-    /// Records that an image is about to be fetched. It was not on the machine.
+    /// Records the start of a fetch of an image that is not on the machine.
     pub(crate) async fn begin(&self, site: &impl MachineIo, image: &str) {
         self.change(site, |images| drop(images.insert(image.to_owned(), FetchedImage::default()))).await;
     }
 
-    /// Records what came of it.
+    /// Records the end of a fetch, with the id of the image.
     pub(crate) async fn end(&self, site: &impl MachineIo, image: &str, id: String) {
         let end = |images: &mut BTreeMap<String, FetchedImage>| {
             if let Some(begun) = images.get_mut(image) {
@@ -81,12 +80,12 @@ impl Fetches {
         self.change(site, end).await;
     }
 
-    /// Whatever has these names from now on, this agent did not fetch it.
+    /// Removes these names from the record: whatever image has them from now on was not fetched by this agent.
     pub(crate) async fn forget(&self, site: &impl MachineIo, names: &BTreeSet<String>) {
         self.change(site, |images| images.retain(|name, _| !names.contains(name))).await;
     }
 
-    /// The record is not on the disk any more.
+    /// Clears the record in memory after it was removed from disk.
     pub(crate) fn clear(&self) {
         if self.held().is_some() {
             self.set_record(Some(FetchRecord::default()));

@@ -1,4 +1,4 @@
-//! How much components hold: as their files and they themselves tell.
+//! The size of components' data, from their files and from their own reports.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,18 +22,18 @@ use crate::{
     socket,
 };
 
-/// What a gateway counts its peers by, in its metrics.
+/// The metric in which a gateway reports its number of peers.
 const PEERS: &str = "keelway_gateway_peers ";
 
-/// How long the answer of a gateway stands: it has to tell all of its metrics for one number, which decides nothing.
+/// How long the count of a gateway is reused. A gateway has to render all of its metrics for it, and no decision depends on it.
 const STANDS: Duration = Duration::from_secs(10);
 
-/// The peers of gateways, with when each was asked.
+/// The peer counts of gateways, with the time of each query.
 #[derive(Debug, Default)]
 pub(crate) struct PeerCounts(Mutex<BTreeMap<PodName, (Instant, u64)>>);
 
 impl PeerCounts {
-    /// Those that were asked a short while ago. What is known of others is forgotten.
+    /// Returns the counts that are recent enough. Drops all others.
     fn cached_counts(&self, gateways: &BTreeSet<&PodName>) -> BTreeMap<PodName, u64> {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.retain(|pod, (asked, _)| gateways.contains(pod) && asked.elapsed() < STANDS);
@@ -45,7 +45,7 @@ impl PeerCounts {
     }
 }
 
-/// Of these pods, whose data directories and databases these are. One that does not answer is left out.
+/// Returns the figures of the pods that own these data directories and databases. A component that does not respond is left out.
 pub(crate) async fn observe<S: MachineIo>(
     machine: &Machine<S>,
     sandboxes: &[SandboxState],
@@ -81,7 +81,7 @@ pub(crate) async fn observe<S: MachineIo>(
     figures
 }
 
-/// How many peers a gateway has.
+/// Queries a gateway for its number of peers.
 pub(crate) async fn count_peers(access: &MachineAccess, pod: PodName) -> Result<u64, FilesError> {
     let question = "GET /metrics HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n";
     let answer = socket::request(access, (pod, GATEWAY_METRICS), question).await?;

@@ -1,5 +1,4 @@
-//! Everything of Keelway's on a machine's file system, reached through a descriptor of its root and never through a path
-//! of this process.
+//! Keelway's files on a machine, reached through a descriptor of the machine's root and never through a path of this process.
 
 mod capacity;
 mod cgroup;
@@ -38,25 +37,25 @@ use crate::{
 };
 use folder::{Attributes, Folder};
 
-/// The machine's own records, the owner last: without it nobody is obeyed. What tells of the config goes before it: alone it would be one
-/// of a config that was lost.
+/// The machine's own records, in the order of their removal. The owner is last, because a machine without it obeys no installation. The description
+/// of the config is removed before the config: alone, it would look like a config that was lost.
 const RECORDS: [&str; 7] =
     [layout::EVENTS, layout::FETCHED, layout::TAKEN, layout::CONFIG, layout::APPLIED, layout::LEADER, layout::OWNER];
 
-/// The files of one machine. All of it blocks.
+/// The files of one machine. All methods block.
 #[derive(Debug, Clone, Copy)]
 pub struct MachineFiles<'a> {
     root: BorrowedFd<'a>,
 }
 
 impl<'a> MachineFiles<'a> {
-    /// The files of the machine with the given root directory.
+    /// Returns the files of the machine with this root directory.
     #[must_use]
     pub fn new(root: BorrowedFd<'a>) -> Self {
         Self { root }
     }
 
-    /// Records who the machine obeys.
+    /// Records the installation that the machine obeys.
     pub fn write_owner(self, installation: &InstallationId) -> Result<(), MachineFileError> {
         self.write_record(layout::OWNER, format!("{installation}\n").as_bytes())
     }
@@ -71,22 +70,22 @@ impl<'a> MachineFiles<'a> {
         self.write_json(layout::LEADER, leader)
     }
 
-    /// Keeps the config that is in effect. It holds keys.
+    /// Stores the config in effect. It contains keys.
     pub fn write_config(self, config: &[u8]) -> Result<(), MachineFileError> {
         self.write_record(layout::CONFIG, config)
     }
 
-    /// The config that is in effect, where one is kept.
+    /// Returns the stored config, if there is one.
     pub fn read_config(self) -> Result<Option<Vec<u8>>, MachineFileError> {
         self.read_below(layout::CONFIG)
     }
 
-    /// Records what every release can read of the config.
+    /// Records the part of the config that every release can read.
     pub(crate) fn write_taken(self, taken: &impl Serialize) -> Result<(), MachineFileError> {
         self.write_json(layout::TAKEN, taken)
     }
 
-    /// That record, where there is one.
+    /// Returns the record of [`Self::write_taken`], if there is one.
     pub(crate) fn read_taken(self) -> Result<Option<Vec<u8>>, MachineFileError> {
         self.read_below(layout::TAKEN)
     }
@@ -96,24 +95,24 @@ impl<'a> MachineFiles<'a> {
         self.write_json(layout::FETCHED, fetched)
     }
 
-    /// That record, where there is one.
+    /// Returns the record of [`Self::write_fetched`], if there is one.
     pub(crate) fn read_fetched(self) -> Result<Option<Vec<u8>>, MachineFileError> {
         self.read_below(layout::FETCHED)
     }
 
-    /// What happened on the machine, where that is kept.
+    /// Returns the stored events of the machine, if there are any.
     pub fn read_events(self) -> Result<Option<Vec<u8>>, MachineFileError> {
         self.read_below(layout::EVENTS)
     }
 
-    /// Adds lines to what happened on the machine, or begins it anew with them. Lost with the power: nothing relies on it.
+    /// Appends lines to the stored events, or replaces the events with these lines. A loss of power can lose them: nothing relies on events.
     pub fn write_events(self, lines: &[u8], anew: bool) -> Result<(), MachineFileError> {
         Folder::open_in_root(self.root, STATE_DIRECTORY)
             .and_then(|state| state.append(layout::EVENTS, lines, anew))
             .map_err(MachineFileError::write(layout::EVENTS))
     }
 
-    /// A file of a pod; `None` where it is not there.
+    /// Returns the content of a pod's file, or `None` if it does not exist.
     pub fn read_file(self, pod: &PodName, file: &str) -> Result<Option<Vec<u8>>, MachineFileError> {
         self.read_below(&layout::file_path(pod, file))
     }
@@ -129,7 +128,7 @@ impl<'a> MachineFiles<'a> {
         }
     }
 
-    /// A way to a socket of a pod's, for as long as it is held: whatever takes its place meanwhile is not followed.
+    /// Opens a path to a socket of a pod. The descriptor always refers to this socket, also if another one replaces it.
     pub fn open_socket(self, pod: &PodName, path: &str) -> Result<OwnedFd, MachineFileError> {
         let path = format!("{}/{path}", layout::pod_directory(pod));
         let open = || {
@@ -152,7 +151,7 @@ impl<'a> MachineFiles<'a> {
         write().map_err(MachineFileError::write(name))
     }
 
-    /// Makes a directory in one that exists, or gives it the right owner and mode.
+    /// Creates a directory in an existing one, or corrects its owner and mode.
     pub fn make_directory(self, directory: &MachineDirectory) -> Result<(), MachineFileError> {
         let make = || {
             let (parent, name) = top_directories::make(self.root, STATE_DIRECTORY)?.parent_of(&directory.path)?;
@@ -161,7 +160,7 @@ impl<'a> MachineFiles<'a> {
         make().map_err(MachineFileError::make(&directory.path))
     }
 
-    /// Puts a pod's mark into a data directory that exists. It is root's: the component reads past it.
+    /// Writes a pod's mark into an existing data directory. The mark belongs to root, and the component ignores it.
     pub fn mark_data(self, pod: &PodName, path: &str) -> Result<(), MachineFileError> {
         let mark = format!("{path}/{DATA_MARK}");
         Folder::open_in_root(self.root, STATE_DIRECTORY)
@@ -172,7 +171,7 @@ impl<'a> MachineFiles<'a> {
             .map_err(MachineFileError::write(&mark))
     }
 
-    /// Writes a file of a pod in one step: a reader sees the old content or the new. Its directory exists.
+    /// Writes a file of a pod atomically: a reader sees the old content or the new. The directory must exist.
     pub fn write_file(self, pod: &PodName, user: u32, file: &PodFile) -> Result<(), MachineFileError> {
         let path = layout::file_path(pod, &file.path);
         let write = || {
@@ -182,7 +181,7 @@ impl<'a> MachineFiles<'a> {
         write().map_err(MachineFileError::write(&path))
     }
 
-    /// Removes a file, a link, or a directory with all that is in it, given relative to [`STATE_DIRECTORY`].
+    /// Removes a file, a link, or a directory with everything in it. The path is relative to [`STATE_DIRECTORY`].
     pub fn remove(self, path: &str) -> Result<(), MachineFileError> {
         self.remove_below(STATE_DIRECTORY, path)
     }
@@ -198,7 +197,7 @@ impl<'a> MachineFiles<'a> {
         }
     }
 
-    /// Makes the directory that a pod's logs go to.
+    /// Creates the directory for a pod's logs.
     pub fn make_log_directory(self, pod: &PodName) -> Result<(), MachineFileError> {
         let attributes = Attributes::of_root(0o700);
         let make = || {
@@ -209,7 +208,7 @@ impl<'a> MachineFiles<'a> {
         make().map_err(MachineFileError::make(&layout::log_directory(pod)))
     }
 
-    /// Removes one log of a pod, with what was rotated of it.
+    /// Removes one log of a pod, with its rotated files.
     pub fn remove_log(self, pod: &PodName, name: &str) -> Result<(), MachineFileError> {
         let path = format!("{}/{name}", layout::pod_directory(pod));
         let remove = || {
@@ -222,7 +221,7 @@ impl<'a> MachineFiles<'a> {
         }
     }
 
-    /// Removes all of a pod: its logs, then its files and data with its own directory.
+    /// Removes a pod completely: its logs, then its files and data with its own directory.
     pub fn remove_pod(self, pod: &PodName) -> Result<(), MachineFileError> {
         let directory = layout::pod_directory(pod);
         self.remove_below(LOG_DIRECTORY, &directory)?;
@@ -243,7 +242,7 @@ impl<'a> MachineFiles<'a> {
             .map_err(MachineFileError::remove(STATE_DIRECTORY))
     }
 
-    /// Makes the directories that everything of Keelway's is in.
+    /// Creates the top directories [`STATE_DIRECTORY`] and [`LOG_DIRECTORY`].
     pub fn make_top_directories(self) -> Result<(), MachineFileError> {
         for path in [STATE_DIRECTORY, LOG_DIRECTORY] {
             top_directories::make(self.root, path).map_err(MachineFileError::make(path))?;
@@ -251,7 +250,7 @@ impl<'a> MachineFiles<'a> {
         Ok(())
     }
 
-    /// Removes those of them that Keelway made, where nothing is in them.
+    /// Removes the top directories that Keelway created, if they are empty.
     pub fn remove_top_directories(self) -> Result<(), MachineFileError> {
         for path in [LOG_DIRECTORY, STATE_DIRECTORY] {
             top_directories::remove_empty(self.root, path).map_err(MachineFileError::remove(path))?;
@@ -259,14 +258,14 @@ impl<'a> MachineFiles<'a> {
         Ok(())
     }
 
-    /// Removes the machine's own records, and the directories that Keelway made where nothing else is in them.
+    /// Removes the machine's own records, and the top directories that Keelway created if nothing else is in them.
     pub fn leave(self) -> Result<(), MachineFileError> {
         top_directories::leave(self.root, LOG_DIRECTORY, &[]).map_err(MachineFileError::remove(LOG_DIRECTORY))?;
         top_directories::leave(self.root, STATE_DIRECTORY, &RECORDS).map_err(MachineFileError::remove(STATE_DIRECTORY))
     }
 }
 
-/// The parent of a path, which may be the empty one, and its last name.
+/// Returns the parent of a path, which may be empty, and the path's last name.
 fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }

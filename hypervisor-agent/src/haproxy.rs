@@ -1,5 +1,4 @@
-//! A haproxy that runs, asked and told about its servers through its stats socket ("Unix Socket commands" in haproxy's
-//! management guide).
+//! Queries and changes the servers of a running haproxy through its stats socket ("Unix Socket commands" in haproxy's management guide).
 
 mod answer;
 
@@ -21,21 +20,21 @@ use crate::{
     socket,
 };
 
-/// Why a haproxy was not asked, or did not do what it was told.
+/// A query or change of a haproxy failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HaproxyError {
-    /// It cannot be asked on its machine.
+    /// The socket of haproxy could not be used.
     #[error("cannot ask haproxy")]
     Ask(#[from] FilesError),
-    /// What it says about its servers is not what its management guide says.
+    /// The response does not have the format of haproxy's management guide.
     #[error("haproxy tells of its servers in other words: {0}")]
     Unexpected(String),
-    /// It does not do it.
+    /// haproxy refused the change.
     #[error("haproxy says: {0}")]
     Refused(String),
 }
 
-/// The servers of each haproxy among the sandboxes. One that does not answer is left out.
+/// Returns the servers of each haproxy among the sandboxes. A haproxy that does not respond is left out.
 pub(crate) async fn observe<S: MachineIo>(
     machine: &Machine<S>,
     sandboxes: &[SandboxState],
@@ -67,7 +66,7 @@ async fn servers<S: MachineIo>(
     answer::servers(&states, &sessions).map_err(HaproxyError::Unexpected)
 }
 
-/// Tells a haproxy about one server. What it did before is as good as what it does now.
+/// Changes one server of a haproxy. Succeeds if the change was made before.
 pub(crate) async fn change<S: MachineIo>(
     machine: &Machine<S>,
     pod: &PodName,
@@ -75,7 +74,7 @@ pub(crate) async fn change<S: MachineIo>(
     change: &ServerChange,
 ) -> Result<(), HaproxyError> {
     let (commands, already) = match change {
-        // A new server is in maintenance and its checks are off.
+        // A new server starts in maintenance, with its checks disabled.
         ServerChange::Add { address, options } => (
             vec![
                 format!("add server {server} {address} {options}"),
@@ -103,7 +102,7 @@ pub(crate) async fn change<S: MachineIo>(
     Ok(())
 }
 
-/// One command, one answer, one connection.
+/// Sends one command over a connection of its own, and returns the response.
 pub(crate) async fn run_command(access: &MachineAccess, pod: PodName, command: &str) -> Result<String, FilesError> {
     socket::request(access, (pod, STATS_SOCKET), &format!("{command}\n")).await
 }

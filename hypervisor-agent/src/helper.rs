@@ -1,8 +1,7 @@
-//! A machine without an agent: a container on it does what has to be done beside its runtime.
+//! The helper: a container on a machine without an agent that does the work which the container runtime cannot do.
 //!
-//! It runs one static program that waits. What is asked of it comes as arguments of commands in it (ExecSync has no stdin),
-//! sealed to a key that the container made and that never leaves it: arguments are seen by the runtime, its logs and every
-//! process of the machine.
+//! It runs one static program that waits. Requests are arguments of commands in the container, because ExecSync has no stdin. They are sealed to a
+//! key that the container created and that never leaves it, because the runtime, its logs and every process of the machine can see arguments.
 
 mod logs;
 mod pod;
@@ -26,58 +25,58 @@ use crate::{
 pub use seal::{ConfigFence, HelperIdentity, HelperKeyPair, HelperPublicKey, SealError, SealLabel, SealedWork};
 use serve::HelperResponse;
 
-/// How long one thing may take: as long as on a machine's own files, and the longest wait for a log.
+/// How long one operation may take: as long as on a local machine's files, and longer than any wait for a log.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// The longest argument of a program, with room for the NUL that ends it (`MAX_ARG_STRLEN` of Linux: 128 KiB).
+/// The longest argument of a program, with room for the NUL at its end (`MAX_ARG_STRLEN` of Linux: 128 KiB).
 const ARGUMENT: usize = 120 << 10;
-/// The most of all arguments together, in bytes. Linux takes a quarter of the stack's limit, 2 MiB as a rule.
+/// The limit for all arguments together, in bytes. Linux accepts a quarter of the stack limit, usually 2 MiB.
 const ARGUMENTS: usize = 1800 << 10;
 
-/// Why a machine's helper did not do what it was asked for.
+/// A request to a machine's helper failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HelperError {
-    /// The runtime does not run it, or does not pass things on to it.
+    /// The runtime does not run the helper, or does not pass the request on.
     #[error("the machine's helper cannot be reached")]
     Runtime(#[from] cri::CriError),
-    /// Its image does not come to the machine.
+    /// The image of the helper could not be fetched.
     #[error("the image of the machine's helper cannot be had")]
     Image(#[source] Box<EffectError>),
-    /// It takes nothing from whoever asks.
+    /// The helper refused the request.
     #[error("the machine's helper refuses: {0}")]
     Refused(String),
-    /// It could not do it.
+    /// The operation failed.
     #[error("{0}")]
     Failed(String),
-    /// It ended without an answer.
+    /// The helper's command failed without a response.
     #[error("the machine's helper ended with {code}: {text}")]
     Ended {
-        /// Its exit code.
+        /// The exit code of the command.
         code: i32,
-        /// Its last words.
+        /// The beginning of its standard error.
         text: String,
     },
-    /// Its answer means nothing here.
+    /// The response cannot be decoded.
     #[error("the answer of the machine's helper makes no sense")]
     Answer,
-    /// What it was to be handed does not fit into arguments of a program.
+    /// The request does not fit into the arguments of a program.
     #[error(
         "{subject}: {bytes} bytes are more than a machine without an agent takes at once: run keelway-hypervisor-agent on it"
     )]
     TooLong {
-        /// What it is about.
+        /// The subject of the request.
         subject: String,
-        /// How long it is.
+        /// The length of the request, in bytes.
         bytes: usize,
     },
-    /// Nobody takes what a log says.
+    /// The caller does not accept the text of a log.
     #[error("cannot write what a log says")]
     Write(#[source] io::Error),
-    /// It could not be sealed.
+    /// The request could not be sealed.
     #[error("cannot seal what the machine's helper is to do")]
     Seal(#[from] SealError),
 }
 
-/// The helper of a machine. Cheap to clone.
+/// A client of a machine's helper. Clones are cheap.
 #[derive(Debug, Clone)]
 pub struct Helper {
     runtime: CriRuntime,
@@ -89,8 +88,8 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// The helper of an installation on a machine: the one that runs, else a new one. Its image comes from the directory `archives`
-    /// where that has it, else from its registry.
+    /// Returns the helper of an installation on a machine: the running one, or a new one. Its image comes from the directory `archives` if that
+    /// contains it, and otherwise from its registry.
     pub async fn start(runtime: &CriRuntime, archives: &Path, identity: HelperIdentity) -> Result<Self, HelperError> {
         let pod = pod::ensure(runtime, archives, &identity).await?;
         let words = ["key", identity.installation.as_str(), identity.machine.as_str()].map(str::to_owned);
@@ -101,23 +100,23 @@ impl Helper {
         Ok(Self { runtime: runtime.clone(), sandbox, container, identity, key, fence: None })
     }
 
-    /// The same, for what a config asks for.
+    /// Returns a client whose changes carry the number of a config.
     #[must_use]
     pub fn with_fence(&self, fence: ConfigFence) -> Self {
         Self { fence: Some(fence), ..self.clone() }
     }
 
-    /// Takes it away, and the directories of Keelway's where nothing is in them.
+    /// Removes the helper, and Keelway's top directories if they are empty.
     pub async fn end(&self) -> Result<(), HelperError> {
         pod::remove(&self.runtime, &self.identity, &self.sandbox, &self.container).await
     }
 
-    /// Takes away those of other installations.
+    /// Removes the helpers of other installations.
     pub async fn end_others(&self) -> Result<(), HelperError> {
         pod::remove_others(&self.runtime, &self.identity.installation).await
     }
 
-    /// Asks a component on the machine's loopback: the status of its answer, or why there is none.
+    /// Queries a component on the machine's loopback. Returns the HTTP status, or the reason why there is no response.
     pub async fn get(&self, question: HttpQuery) -> Result<u16, String> {
         match self.call(&MachineOperation::Get(question)).await {
             Ok(OperationResult::Answered(answer)) => answer,
@@ -142,7 +141,7 @@ impl Helper {
 
 impl MachineIo for Helper {
     async fn work(&self, work: MachineOperation) -> Result<OperationResult, FilesError> {
-        // The directories of Keelway's are mounted into the helper: they go with it.
+        // Keelway's top directories are mounted into the helper, so they are removed with it.
         let work = if matches!(work, MachineOperation::Leave) { MachineOperation::LeaveRecords } else { work };
         let mut done = self.call(&work).await?;
         if let OperationResult::Found(found) = &mut done {
@@ -155,19 +154,19 @@ impl MachineIo for Helper {
     }
 }
 
-/// The words of a command that hands it over.
+/// Returns the arguments of the command that sends the sealed request.
 fn arguments(label: &SealLabel, sealed: &SealedWork) -> Result<Vec<String>, HelperError> {
     let text = STANDARD.encode(&sealed.text);
     if text.len() > ARGUMENTS {
         return Err(HelperError::TooLong { subject: label.subject.clone(), bytes: sealed.text.len() });
     }
     let mut words = vec!["do".to_owned(), label.text(), STANDARD.encode(&sealed.key)];
-    // Of Base64 each byte is a character.
+    // In Base64, each byte is a character.
     words.extend(text.as_bytes().chunks(ARGUMENT).map(|piece| String::from_utf8_lossy(piece).into_owned()));
     Ok(words)
 }
 
-/// Runs a command of the helper's program, and returns what it says.
+/// Runs a command of the helper's program, and returns its output.
 async fn run(runtime: &CriRuntime, container: &str, words: &[String]) -> Result<Vec<u8>, HelperError> {
     let command: Vec<String> = std::iter::once(pod::PROGRAM.to_owned()).chain(words.iter().cloned()).collect();
     let output = runtime.exec_sync(container, &command, DEADLINE).await?;

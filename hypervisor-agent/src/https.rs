@@ -1,4 +1,4 @@
-//! One `GET`, over verified TLS or on loopback.
+//! A single `GET` request, over verified TLS or on loopback.
 
 use std::{net::SocketAddr, pin::pin, sync::Arc};
 
@@ -12,30 +12,30 @@ use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-/// As much of an answer's text as is read, in bytes. Of a longer one nothing is.
+/// The largest body that is read, in bytes. A longer body is not read at all.
 const LONGEST_TEXT: usize = 4096;
 
-/// Why there is no answer.
+/// A request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GetError {
-    /// What the certificate should hold is no name.
+    /// The expected name of the server is invalid.
     #[error("{name:?} is no name of a server")]
     Name {
-        /// What was given.
+        /// The name from the caller.
         name: String,
     },
-    /// The handshake failed.
+    /// The TLS handshake failed.
     #[error("no connection")]
     Connect(#[source] std::io::Error),
-    /// The connection ended before an answer.
+    /// The HTTP exchange failed.
     #[error("no answer")]
     Http(#[from] hyper::Error),
-    /// The path is none.
+    /// The path is invalid.
     #[error("the question makes no sense")]
     Request(#[from] http::Error),
 }
 
-/// Asks for a path over a connection that stands, which ends with the answer. The server must be the one of `server_name`.
+/// Sends a `GET` over an open connection, which ends with the response, and returns the status. The server must prove that its name is `server_name`.
 pub async fn get(
     config: Arc<ClientConfig>,
     server_name: &str,
@@ -46,7 +46,7 @@ pub async fn get(
     head(config, server_name, stream, address, path).await.map(|head| head.status)
 }
 
-/// The same, with what stands at the head of the answer.
+/// As [`get`], but returns the head of the response.
 pub async fn head(
     config: Arc<ClientConfig>,
     server_name: &str,
@@ -68,7 +68,7 @@ async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     TlsConnector::from(config).connect(name, stream).await.map_err(GetError::Connect)
 }
 
-/// The same, with the beginning of the answer's text.
+/// As [`get`], but returns the body of the response, if it is not too long.
 pub async fn text(
     config: Arc<ClientConfig>,
     server_name: &str,
@@ -84,7 +84,7 @@ pub async fn text(
     ask(stream, address, path, read).await
 }
 
-/// The same without TLS, for who answers on loopback only.
+/// As [`get`], without TLS, for servers that listen only on loopback.
 pub async fn get_plain(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     address: SocketAddr,
@@ -101,11 +101,11 @@ async fn ask<T>(
 ) -> Result<T, GetError> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let request = Request::get(path).header(HOST, address.to_string()).body(Empty::<&[u8]>::new())?;
-    // Both in one task: the connection ends with the question.
+    // Both run in one task, so that the connection ends with the request.
     let answer = async { Ok(read(sender.send_request(request).await?).await) };
     match select(pin!(answer), pin!(connection)).await {
         Either::Left((answer, _)) => answer,
-        // The answer came just before the end, or never comes.
+        // The response arrived just before the connection ended, or never arrives.
         Either::Right((ended, answer)) => {
             ended?;
             answer.await

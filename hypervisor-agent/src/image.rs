@@ -1,4 +1,4 @@
-//! Images on the machine: those that it has, those from archives, those from registries.
+//! Images on the machine, from image archives and from registries.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,23 +16,23 @@ use crate::{
     pull::PullError, unused_images::UnusedImage,
 };
 
-/// The file in a directory of archives that holds an image: its name with `/` and `:` replaced by `_`, and `.tar`.
+/// Returns the name of an image's file in a directory of archives: the name of the image with `/` and `:` replaced by `_`, and `.tar`.
 #[must_use]
 pub fn archive_name(image: &str) -> String {
     format!("{}.tar", image.replace(['/', ':'], "_"))
 }
 
-/// Has an image in a runtime: out of a directory of archives where there is one of it, else from its registry.
+/// Makes sure that a runtime has an image: from the directory of archives if it contains the image, and otherwise from its registry.
 ///
 /// # Errors
-/// It is in neither, or the runtime does not take it.
+/// Returns an error if neither has the image, or if the runtime refuses it.
 pub async fn ensure(runtime: &CriRuntime, archives: &Path, image: &str) -> Result<(), EffectError> {
     let images: Images<'_, MachineAccess> =
         Images { runtime, archives: Some(archives), turns: &ImageFetchLocks::default(), record: None };
     images.ensure(image, None).await
 }
 
-/// Whose turn it is to fetch an image: pods that want the same one wait for one fetch.
+/// A lock for each image, so that pods with the same image wait for one fetch.
 #[derive(Debug, Default)]
 pub(crate) struct ImageFetchLocks(std::sync::Mutex<BTreeMap<String, Arc<Mutex<()>>>>);
 
@@ -48,7 +48,7 @@ pub(crate) struct Images<'a, S> {
     runtime: &'a CriRuntime,
     archives: Option<&'a Path>,
     turns: &'a ImageFetchLocks,
-    /// Where it is recorded what was fetched.
+    /// The record of fetched images, if this process keeps one.
     record: Option<(&'a Fetches, &'a S)>,
 }
 
@@ -83,7 +83,7 @@ impl<'a, S: MachineIo> Images<'a, S> {
                     record.end(site, image, found.id).await;
                 }
             }
-            // Whoever brings it now fetched it.
+            // The fetch certainly failed. If the image appears later, another program fetched it.
             Err(error) if !error.leaves_open() => record.forget(site, &BTreeSet::from([image.to_owned()])).await,
             Err(_) => {}
         }
@@ -103,8 +103,8 @@ impl<'a, S: MachineIo> Images<'a, S> {
         }
     }
 
-    /// Removes an image that was decided on while `holds`: not any more once another config may ask for it, nor where somebody gave the
-    /// image another name since. Returns whether it is gone.
+    /// Removes an unused image. Removes nothing once `holds` returns false, because another config may name the image, or if another program added a
+    /// name to the image. Returns whether the image is gone.
     pub(crate) async fn remove(
         &self,
         unused: &UnusedImage,

@@ -1,8 +1,8 @@
-//! The machine's side: files, `converge()`, execution.
+//! The machine's side of Keelway: files, `converge()`, execution.
 //!
-//! [`LocalMachine`] ties it together: [`observe`](LocalMachine::observe) what is there, [`converge::converge`] to what is
-//! to be done, [`execute`](LocalMachine::execute) it. The first and the last reach the machine through its CRI socket and
-//! through the root and the network of the process that listens there; the one between is pure.
+//! [`LocalMachine`] combines them: [`observe`](LocalMachine::observe) reads the state, [`converge::converge`] plans actions, and
+//! [`execute`](LocalMachine::execute) executes them. The first and the last reach the machine through its CRI socket, and through the root and the
+//! network of the process that listens there. Planning is pure.
 
 pub mod access;
 pub mod action;

@@ -1,4 +1,4 @@
-//! A machine whose CRI socket is on this one.
+//! A machine whose CRI socket is on this host.
 
 use std::{
     io,
@@ -29,11 +29,10 @@ use crate::{
     socket,
 };
 
-/// How long work on the machine's files may take: as long as a runtime has for a change.
+/// How long work on the machine's files may take: the same as a change in the runtime.
 const FILES_DEADLINE: Duration = Duration::from_secs(120);
 
-/// A machine, with what its runtime and its file system offer. Each of its pods, and its records, are worked on by one at a
-/// time.
+/// A machine, with its runtime and its file system. The caller must not run two actions at the same time on one pod, or on the machine's records.
 #[derive(Debug)]
 pub struct Machine<S> {
     pub(crate) site: S,
@@ -44,75 +43,75 @@ pub struct Machine<S> {
     pub(crate) fetches: Fetches,
 }
 
-/// A machine whose CRI socket is on this one.
+/// A machine whose CRI socket is on this host.
 pub type LocalMachine = Machine<MachineAccess>;
 
-/// Why a machine cannot be used at all.
+/// A machine cannot be used at all.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The process behind the socket cannot be used.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The socket cannot be one of a runtime.
+    /// The path of the socket is invalid.
     #[error(transparent)]
     Runtime(#[from] keelway_cri::CriError),
 }
 
-/// Why nothing was done on a machine.
+/// A config was not applied.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// It could not be observed.
+    /// The machine could not be observed.
     #[error(transparent)]
     Observe(#[from] ObserveError),
-    /// It does not take the config.
+    /// The machine refuses the config.
     #[error(transparent)]
     Refused(#[from] ConfigRefusal),
 }
 
-/// Why work on a machine's files was not done.
+/// Work on a machine's files or components failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
     /// The machine's root cannot be reached.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The work failed.
+    /// The file operation failed.
     #[error(transparent)]
     Files(#[from] MachineFileError),
     /// The file system hangs. The work may still be done later.
     #[error("the machine's file system gave no answer within {} s", FILES_DEADLINE.as_secs())]
     TimedOut,
-    /// The thread that worked on it ended early.
+    /// The thread that did the work ended early.
     #[error("the work on the machine's files was cut off")]
     CutOff,
-    /// A component does not listen, or ended before its answer did.
+    /// A component does not listen, or closed the connection before its response was complete.
     #[error("cannot talk to the component")]
     Talk(#[source] io::Error),
-    /// A component is there and says nothing.
+    /// A component accepted the connection and did not respond.
     #[error("a component gave no answer within {} s", socket::PATIENCE.as_secs())]
     Silent,
-    /// A component says something else than it was asked.
+    /// A component sent an unexpected response.
     #[error("the component gave another answer than {0}")]
     Unexpected(&'static str),
-    /// The machine's helper did not do it.
+    /// The machine's helper failed.
     #[error(transparent)]
     Helper(#[from] HelperError),
 }
 
 impl LocalMachine {
-    /// The machine behind a CRI socket, given by its absolute path as this process sees it. Images that the machine lacks
-    /// come from the directory `archives` where it has them (see [`crate::image::archive_name`]), else from their registry.
+    /// Returns the machine behind a CRI socket, by its absolute path in this process. Images that the machine lacks come from the directory
+    /// `archives` if it contains them (see [`crate::image::archive_name`]), and otherwise from their registry.
     pub async fn connect(socket: &Path, archives: Option<PathBuf>) -> Result<Self, ConnectError> {
         let runtime = CriRuntime::on_socket(socket, Deadlines::default())?;
         let access = MachineAccess::of_socket(socket).await?;
         Ok(Self::new(access, runtime, archives))
     }
 
-    /// A TCP connection from the machine's network, made within the given time.
+    /// Opens a TCP connection from the machine's network within the given time.
     pub async fn dial(&self, address: SocketAddr, within: Duration) -> Result<TcpStream, AccessError> {
         self.site.dial(address, within).await
     }
 
-    /// Works on the machine's files, off the threads that other work waits for.
+    /// Runs work on the machine's files on a thread for blocking work.
     pub(crate) async fn with_files<T: Send + 'static>(
         &self,
         work: impl FnOnce(MachineFiles<'_>) -> Result<T, MachineFileError> + Send + 'static,
@@ -122,7 +121,7 @@ impl LocalMachine {
 }
 
 impl<S: MachineIo> Machine<S> {
-    /// A machine put together from its parts.
+    /// Returns a machine with these parts.
     #[must_use]
     pub fn new(site: S, runtime: CriRuntime, archives: Option<PathBuf>) -> Self {
         Self {
@@ -135,19 +134,19 @@ impl<S: MachineIo> Machine<S> {
         }
     }
 
-    /// The machine's runtime.
+    /// Returns the client of the machine's runtime.
     #[must_use]
     pub fn runtime(&self) -> &CriRuntime {
         &self.runtime
     }
 
-    /// What is on the machine right now. Changes nothing.
+    /// Observes the machine. Changes nothing.
     pub async fn observe(&self) -> Result<MachineState, ObserveError> {
         Box::pin(observe::observe(self)).await
     }
 
-    /// Executes actions that were planned on a recent observation. Pods do not wait for each other; an action that fails
-    /// ends its pod's part. Once `stop` is cancelled no action begins, and those that began are done.
+    /// Executes actions that were planned on a recent observation. Pods do not wait for each other; a failed action ends the steps of its pod. Once
+    /// `stop` is cancelled, no action starts, and actions that started are completed.
     pub async fn execute(
         &self,
         actions: Vec<Action>,
@@ -157,7 +156,7 @@ impl<S: MachineIo> Machine<S> {
         execute::execute(&execute::LocalExecutor::new(self), &actions, stop, on_effect).await
     }
 
-    /// Brings the machine to what the config says: observes, plans, executes, once.
+    /// Applies a config once: observes, plans, executes.
     pub async fn apply(
         &self,
         config: &MachineConfig,
@@ -170,7 +169,7 @@ impl<S: MachineIo> Machine<S> {
 }
 
 impl MachineAccess {
-    /// Works on the machine's files, off the threads that other work waits for.
+    /// Runs work on the machine's files on a thread for blocking work.
     pub(crate) async fn with_files<T: Send + 'static>(
         &self,
         work: impl FnOnce(MachineFiles<'_>) -> Result<T, MachineFileError> + Send + 'static,

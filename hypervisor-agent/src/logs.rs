@@ -1,5 +1,5 @@
-//! Reading logs as a runtime writes them: a line of `TIME STREAM TAG TEXT` each, where the tag `P` says that the line goes on
-//! with the next one (`k8s.io/cri-api/pkg/apis/runtime/v1`, `ContainerConfig.log_path`).
+//! Reads logs as a runtime writes them: lines of `TIME STREAM TAG TEXT`. The tag `P` means that the line continues in the next one
+//! (`k8s.io/cri-api/pkg/apis/runtime/v1`, `ContainerConfig.log_path`).
 
 use std::{
     collections::VecDeque,
@@ -20,29 +20,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::{Log, PodLogs};
 
-/// Which lines are wanted, and how.
+/// Which lines of a log to return, and how.
 #[derive(Debug, Clone, Default)]
 pub struct LogOptions {
-    /// The last so many; all where there is none.
+    /// Only the last this many lines. `None` for all.
     pub tail: Option<u64>,
-    /// Those that were written at this moment or later.
+    /// Only lines that were written at this time or later.
     pub since: Option<Timestamp>,
-    /// Each with the time at which it was written.
+    /// Whether to prefix each line with the time at which it was written.
     pub timestamps: bool,
-    /// Those that are written from now on, too, until the container's logs are gone; also when it was restarted.
+    /// Whether to continue with new lines, also those of a restarted container, until the container's logs are removed.
     pub follow: bool,
-    /// Nobody takes what is written any more once this has something to read, or has ended.
+    /// Becomes readable, or is closed, when the reader has disconnected.
     pub reader_closed: Option<Arc<OwnedFd>>,
 }
 
-/// Writes the lines of a log that are wanted.
+/// Writes the selected lines of a log.
 pub fn read(logs: &PodLogs, log: Log, wanted: &LogOptions, to: &mut dyn Write) -> io::Result<()> {
-    // What changes after this is told of.
+    // Changes after this are reported.
     let watch = if wanted.follow { Some(logs.watch()?) } else { None };
     let mut printer = Printer { wanted, open: false };
     let mut log = log;
     let mut all = open_all(logs, &log, &mut printer)?;
-    // The newest is the one that is written to.
+    // The newest file is the one that the runtime writes to.
     while let Some(mut opened) = all.pop_front() {
         while let Some(mut rotated) = all.pop_back() {
             while rotated.one(&mut printer, to)?.is_some() {}
@@ -55,7 +55,7 @@ pub fn read(logs: &PodLogs, log: Log, wanted: &LogOptions, to: &mut dyn Write) -
     to.flush()
 }
 
-/// A log with what was rotated of it, the newest first, as far as lines of them are wanted, each at the first of these.
+/// Opens a log with its rotated files, the newest first, as far as they contain selected lines. Each is positioned at the first of these lines.
 fn open_all(logs: &PodLogs, log: &Log, printer: &mut Printer<'_>) -> io::Result<VecDeque<OpenLog>> {
     let mut left = printer.wanted.tail;
     let mut all = VecDeque::new();
@@ -72,16 +72,16 @@ fn open_all(logs: &PodLogs, log: &Log, printer: &mut Printer<'_>) -> io::Result<
     Ok(all)
 }
 
-/// Where in a log the wanted lines are, in bytes.
+/// The range of the selected lines in a log, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogRange {
-    /// Where the first one begins.
+    /// The offset of the first line.
     pub begins: u64,
-    /// Where the log ended when they were looked for.
+    /// The length of the log when the lines were searched.
     pub ends: u64,
 }
 
-/// Looks for the lines that are wanted of what is in a log now.
+/// Finds the range of the selected lines in the current content of a log.
 pub(crate) fn span(file: File, wanted: &LogOptions) -> io::Result<LogRange> {
     let ends = file.metadata()?.len();
     let mut opened = OpenLog::new(file, wanted)?;
@@ -92,7 +92,7 @@ pub(crate) fn span(file: File, wanted: &LogOptions) -> io::Result<LogRange> {
     Ok(LogRange { begins: passed.saturating_sub(opened.line.len() as u64).min(ends), ends })
 }
 
-/// Lines that come in pieces, written as they are wanted.
+/// Receives a log in pieces, and writes the selected lines.
 pub(crate) struct LogLines<'a> {
     printer: Printer<'a>,
     line: Vec<u8>,
@@ -103,7 +103,7 @@ impl<'a> LogLines<'a> {
         Self { printer: Printer { wanted, open: false }, line: Vec::new() }
     }
 
-    /// Writes all lines that are whole by now.
+    /// Writes all lines that are complete.
     pub(crate) fn take(&mut self, bytes: &[u8], to: &mut dyn Write) -> io::Result<()> {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.line.extend_from_slice(piece);
@@ -115,7 +115,7 @@ impl<'a> LogLines<'a> {
         Ok(())
     }
 
-    /// Another file follows.
+    /// Starts with another file.
     pub(crate) fn start_new_file(&mut self) {
         self.line.clear();
     }
@@ -125,12 +125,12 @@ impl<'a> LogLines<'a> {
 struct OpenLog {
     reader: BufReader<File>,
     inode: u64,
-    /// Where the log ended when it was opened, where it is not followed: what is written while it is read was not asked for, and the last
-    /// lines that were counted stay the last.
+    /// The length of the log when it was opened. `None` if it is followed. Lines that are written during the read are not included, so the last lines
+    /// stay the last.
     end: Option<u64>,
-    /// Bytes that were read.
+    /// How many bytes were read.
     at: u64,
-    /// The beginning of a line whose end was not written yet.
+    /// The beginning of a line whose end is not written yet.
     line: Vec<u8>,
 }
 
@@ -141,7 +141,7 @@ impl OpenLog {
         Ok(Self { inode: found.ino(), end, at: 0, reader: BufReader::new(file), line: Vec::new() })
     }
 
-    /// Passes over all lines but the last ones, and returns how many these are. Read twice rather than held in memory.
+    /// Skips all lines but the last `tail`, and returns how many these are. The file is read twice, so that the lines need no memory.
     fn skip_to_last(&mut self, tail: u64, printer: &mut Printer<'_>) -> io::Result<u64> {
         let mut nowhere = io::sink();
         let mut all = 0;
@@ -162,7 +162,7 @@ impl OpenLog {
         Ok(all.min(tail))
     }
 
-    /// The next whole line of the file: whether it ended one that is shown. `None` at the end of what is there.
+    /// Prints the next complete line of the file. Returns whether it ended a selected line, or `None` at the end of the file.
     fn one(&mut self, printer: &mut Printer<'_>, to: &mut dyn Write) -> io::Result<Option<bool>> {
         self.at += self.reader.read_until(b'\n', &mut self.line)? as u64;
         if self.line.last() != Some(&b'\n') || self.end.is_some_and(|end| self.at > end) {
@@ -173,7 +173,7 @@ impl OpenLog {
         Ok(Some(shown))
     }
 
-    /// Reads to the end, and on while it is followed. Returns the log to go on with.
+    /// Reads to the end, and continues if the log is followed. Returns the log to continue with.
     fn follow(
         &mut self,
         logs: &PodLogs,
@@ -182,21 +182,21 @@ impl OpenLog {
         (printer, to): (&mut Printer<'_>, &mut dyn Write),
     ) -> io::Result<Option<Log>> {
         loop {
-            // Looked for before what is left of this file is read: nothing is written to it once another one is there.
+            // Listed before the rest of this file is read: once another file exists, nothing is written to this one.
             let others = if watch.is_some() { logs.list()? } else { Vec::new() };
             let replaced = watch.is_some() && logs.open(log)?.is_some_and(|now| self.is_other(&now));
             while self.one(printer, to)?.is_some() {}
             let Some(watch) = watch else { return Ok(None) };
             to.flush()?;
             if replaced {
-                // Rotated: the same name, another file, read from its beginning.
+                // Rotated: the name leads to another file, which is read from its beginning.
                 return Ok(Some(log.clone()));
             }
             let mut of_container = others.into_iter().filter(|other| other.container == log.container);
             match of_container.next_back() {
                 None if self.reader.get_ref().metadata()?.nlink() == 0 => return Ok(None),
                 Some(newest) if newest.attempt > log.attempt => return Ok(Some(newest)),
-                // Where there is none, it was renamed, and the next one is about to be made.
+                // If there is no file, it was renamed, and the next one is about to be created.
                 None | Some(_) => wait(watch, printer.wanted.reader_closed.as_deref())?,
             }
         }
@@ -207,14 +207,14 @@ impl OpenLog {
     }
 }
 
-/// Waits until something was written, made, renamed or removed.
+/// Waits until a log is written, created, renamed or removed.
 fn wait(watch: &OwnedFd, left: Option<&OwnedFd>) -> io::Result<()> {
     if let Some(left) = left {
         wait_for_either(watch, left)?;
     }
     let mut buffer = [MaybeUninit::uninit(); 4096];
     loop {
-        // One notice is as good as all that came with it.
+        // One notification stands for all that came with it.
         match Reader::new(watch, &mut buffer).next() {
             Err(Errno::INTR) => {}
             other => return Ok(other.map(|_| ())?),
@@ -222,7 +222,7 @@ fn wait(watch: &OwnedFd, left: Option<&OwnedFd>) -> io::Result<()> {
     }
 }
 
-/// Waits until the first has something to read. Fails once the other has, or has ended.
+/// Waits until the first descriptor is readable. Fails once the second one is readable or closed.
 fn wait_for_either(watch: &OwnedFd, left: &OwnedFd) -> io::Result<()> {
     loop {
         let mut both = [PollFd::new(watch, PollFlags::IN), PollFd::new(left, PollFlags::IN)];
@@ -241,15 +241,15 @@ fn wait_for_either(watch: &OwnedFd, left: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Writes lines as they are asked for.
+/// Prints lines in the requested form.
 struct Printer<'a> {
     wanted: &'a LogOptions,
-    /// Whether the last line goes on.
+    /// Whether the last line continues.
     open: bool,
 }
 
 impl Printer<'_> {
-    /// Writes one line of a log; returns whether it ended a line that is shown. What is no line of a log is passed over.
+    /// Prints one line of a log. Returns whether it ended a selected line. Ignores text that is no line of a log.
     fn print(&mut self, line: &[u8], to: &mut dyn Write) -> io::Result<bool> {
         let Some(line) = LogLine::parse(line) else { return Ok(false) };
         if let Some(since) = self.wanted.since
@@ -272,7 +272,7 @@ impl Printer<'_> {
 /// A line of a log.
 #[derive(Debug, PartialEq, Eq)]
 struct LogLine<'a> {
-    /// RFC 3339.
+    /// In the format of RFC 3339.
     time: &'a str,
     goes_on: bool,
     text: &'a [u8],
@@ -285,7 +285,7 @@ impl<'a> LogLine<'a> {
         let stream = parts.next()?;
         let tags = parts.next()?;
         let text = parts.next().unwrap_or_default();
-        // Tags are separated by colons; this is the only one so far.
+        // Tags are separated by colons. `P` is the only one so far.
         let goes_on = tags.split(|byte| *byte == b':').any(|tag| tag == b"P");
         matches!(stream, b"stdout" | b"stderr").then_some(Self { time, goes_on, text })
     }

@@ -1,13 +1,13 @@
-//! How long a machine is not looked at again after a look. What changes meanwhile is seen together.
+//! The interval between two looks at a machine. One look observes all changes of an interval.
 
 use std::time::Duration;
 
-/// How many times as long as a look took: where much happens, most of the time is left to what it is about.
+/// The pause as a multiple of the duration of the last look, so that a busy machine spends most of its time on its own work.
 const TIMES: u32 = 7;
-/// The longest.
+/// The longest pause.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// How long a machine is left alone after a look that took so long.
+/// Returns the pause after a look of this duration.
 #[must_use]
 pub fn after(look: Duration) -> Duration {
     look.saturating_mul(TIMES).min(LONGEST)

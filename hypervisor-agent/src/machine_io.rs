@@ -1,6 +1,6 @@
-//! What is asked of a machine beside its runtime: its files, its facts, and the sockets among its files.
+//! Operations on a machine beside its runtime: on its files, its facts, and the sockets among its files.
 //!
-//! All of it is data, so that it is done the same by this process and by a helper that was handed it.
+//! All operations are data, so that this process and a helper execute them in the same way.
 
 mod bounds;
 mod http_query;
@@ -32,114 +32,114 @@ pub use bounds::OutOfBounds;
 pub use http_query::{HttpQuery, HttpQueryTls};
 pub use log_page::{LogPage, LogTail, ReadLog};
 
-/// Something to do on a machine.
+/// An operation on a machine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum MachineOperation {
-    /// Look at files, records, room, capacity and ports.
+    /// Observe files, records, disk, capacity and ports.
     Look,
-    /// Record who the machine obeys.
+    /// Record the installation that the machine obeys.
     WriteOwner(InstallationId),
-    /// Remove what a cluster left.
+    /// Remove what a cluster left behind.
     ForgetCluster(ClusterId),
     /// Record the config that was applied.
     RecordApplied(Applied),
     /// Record which images were fetched.
     RecordFetched(FetchRecord),
-    /// Remove the machine's records, and the directories of Keelway's that nothing else is in.
+    /// Remove the machine's records, and Keelway's top directories if nothing else is in them.
     Leave,
-    /// Remove the machine's records alone.
+    /// Remove only the machine's records.
     LeaveRecords,
-    /// Make directories, each after the one that it is in.
+    /// Create directories, parents first.
     MakeDirectories(Vec<MachineDirectory>),
-    /// Put a pod's mark into one of its data directories.
+    /// Write a pod's mark into one of its data directories.
     MarkData {
-        /// The pod.
+        /// The pod that owns the directory.
         pod: PodName,
         /// The directory, relative to [`keelway_api::machine::STATE_DIRECTORY`].
         path: String,
     },
-    /// Put a file of a pod in its place in one step.
+    /// Write a file of a pod atomically.
     WriteFile {
-        /// The pod.
+        /// The pod that owns the file.
         pod: PodName,
-        /// Its owner and group.
+        /// The user and group id of the file.
         user: u32,
-        /// The file.
+        /// The file to write.
         file: PodFile,
     },
-    /// Remove a file or directory, relative to [`keelway_api::machine::STATE_DIRECTORY`].
+    /// Remove a file or directory, by its path relative to [`keelway_api::machine::STATE_DIRECTORY`].
     RemovePath(String),
     /// Remove a pod's logs, files and data.
     RemoveTree(PodName),
-    /// Make a pod's log directory, and remove a log of it that is of no more use.
+    /// Create a pod's log directory, and remove a log that is no longer needed.
     MakeRoomForLog {
-        /// The pod.
+        /// The pod that owns the logs.
         pod: PodName,
-        /// The log's name.
+        /// The name of the log to remove.
         useless: Option<String>,
     },
-    /// Ask or tell a pod's haproxy something.
+    /// Send a command to a pod's haproxy.
     Ask {
-        /// The pod.
+        /// The pod that runs haproxy.
         pod: PodName,
-        /// One line.
+        /// The command, one line.
         command: String,
     },
-    /// Ask a gateway how many peers it has.
+    /// Query the number of a gateway's peers.
     CountPeers(PodName),
-    /// Ask a component on the machine's loopback how it is.
+    /// Query the health of a component on the machine's loopback.
     Get(HttpQuery),
     /// List the logs of a pod.
     ListLogs(PodName),
-    /// Find where the wanted lines of a log are.
+    /// Find the range of the selected lines of a log.
     FindTail(LogTail),
-    /// Read some of a log.
+    /// Read a part of a log.
     ReadLog(ReadLog),
 }
 
-/// What came of it.
+/// The result of an operation.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum OperationResult {
-    /// It is done.
+    /// The operation is done.
     Done,
-    /// What was seen.
+    /// The observed state.
     Found(Box<HostObservation>),
-    /// What a haproxy said.
+    /// The response of a haproxy.
     Said(String),
-    /// How many there are.
+    /// The number of peers.
     Counted(u64),
-    /// The status of an answer, or why there is none.
+    /// The HTTP status, or the reason why there is no response.
     Answered(Result<u16, String>),
-    /// The logs that are there; `None` where the pod has no directory for them.
+    /// The logs of the pod. `None` if the pod has no log directory.
     Logs(Option<Vec<Log>>),
-    /// Where lines are.
+    /// The range of lines.
     Tail(LogRange),
-    /// Some of a log.
+    /// A part of a log.
     Page(LogPage),
 }
 
-/// What is seen of a machine beside its runtime.
+/// The observed state of a machine beside its runtime.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HostObservation {
     /// Records and files.
     pub observed: ObservedFiles,
-    /// What it is, and how much it has.
+    /// Facts and capacity.
     pub inventory: Inventory,
-    /// Its ports.
+    /// Ports in use.
     pub ports: PortFacts,
 }
 
-/// Where work is done.
+/// Executes operations on a machine.
 pub trait MachineIo: Sync {
-    /// Does it.
+    /// Executes an operation.
     fn work(&self, work: MachineOperation) -> impl Future<Output = Result<OperationResult, FilesError>> + Send;
 
-    /// Does what there is nothing to tell of.
+    /// Executes an operation that has no result.
     fn done(&self, work: MachineOperation) -> impl Future<Output = Result<(), FilesError>> + Send {
         async { self.work(work).await.map(|_| ()) }
     }
 
-    /// Looks at the machine.
+    /// Observes the machine.
     fn observe(&self) -> impl Future<Output = Result<HostObservation, FilesError>> + Send {
         async {
             let OperationResult::Found(found) = self.work(MachineOperation::Look).await? else {
@@ -149,7 +149,7 @@ pub trait MachineIo: Sync {
         }
     }
 
-    /// Asks or tells a pod's haproxy something.
+    /// Sends a command to a pod's haproxy, and returns the response.
     fn ask(&self, pod: &PodName, command: &str) -> impl Future<Output = Result<String, FilesError>> + Send {
         let work = MachineOperation::Ask { pod: pod.clone(), command: command.to_owned() };
         async {
@@ -158,7 +158,7 @@ pub trait MachineIo: Sync {
         }
     }
 
-    /// Asks a gateway how many peers it has.
+    /// Returns the number of a gateway's peers.
     fn count_peers(&self, pod: &PodName) -> impl Future<Output = Result<u64, FilesError>> + Send {
         let work = MachineOperation::CountPeers(pod.clone());
         async {
@@ -214,7 +214,7 @@ fn on_files(files: MachineFiles<'_>, work: MachineOperation) -> Result<Operation
         MachineOperation::ListLogs(pod) => return Ok(OperationResult::Logs(log_page::list(files, &pod)?)),
         MachineOperation::FindTail(tail) => return Ok(OperationResult::Tail(log_page::span(files, &tail)?)),
         MachineOperation::ReadLog(wanted) => return Ok(OperationResult::Page(log_page::read(files, &wanted)?)),
-        // They are no work on files alone.
+        // These need more than files.
         MachineOperation::Look
         | MachineOperation::Ask { .. }
         | MachineOperation::CountPeers(_)

@@ -1,4 +1,4 @@
-//! What is on a machine.
+//! Observes the state of a machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,30 +18,30 @@ use crate::{
     machine_io::{HostObservation, MachineIo},
 };
 
-/// The label that a kubelet gives to its sandboxes (`k8s.io/kubernetes/pkg/kubelet/types.KubernetesPodUIDLabel`).
+/// The label that a kubelet sets on its sandboxes (`k8s.io/kubernetes/pkg/kubelet/types.KubernetesPodUIDLabel`).
 const KUBELET_LABEL: &str = "io.kubernetes.pod.uid";
 
-/// Why a machine could not be observed. What was seen of it until then counts for nothing.
+/// A machine could not be observed. A partial observation is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
-    /// The runtime does not tell.
+    /// The call to the runtime failed.
     #[error("cannot ask the runtime")]
     Runtime {
-        /// The cause.
+        /// The error of the call.
         #[from]
         source: cri::CriError,
     },
-    /// The files cannot be read.
+    /// The files or ports cannot be read.
     #[error("cannot look at the machine's files and ports")]
     Files {
-        /// The cause.
+        /// The error of the read.
         #[from]
         source: FilesError,
     },
 }
 
 impl ObserveError {
-    /// Whether the runtime gives no answer, on a machine that does.
+    /// Returns whether the machine responds and its runtime does not.
     #[must_use]
     pub fn runtime_is_silent(&self) -> bool {
         matches!(self, Self::Runtime { source } if source.retriable())
@@ -99,16 +99,15 @@ async fn observe_runtime(runtime: &CriRuntime) -> Result<RuntimeFacts, cri::CriE
     })
 }
 
-/// What the runtime holds.
+/// The pods in the runtime.
 struct Pods {
     sandboxes: Vec<SandboxState>,
     containers: Vec<ContainerState>,
-    /// Sandboxes that a kubelet made.
+    /// The number of sandboxes of a kubelet.
     of_kubelet: usize,
 }
 
-/// Sandboxes first: a container that is listed after them belongs to one of them or to a newer one, which is left for the
-/// next look.
+/// Lists sandboxes first. A container that is listed after them belongs to one of them, or to a newer sandbox, which the next look observes.
 async fn observe_pods(runtime: &CriRuntime) -> Result<Pods, cri::CriError> {
     let everything = BTreeMap::new();
     let mut listed = runtime.list_pod_sandboxes(&everything).await?;
@@ -130,7 +129,7 @@ fn is_of_kubelet(sandbox: &cri::CriSandbox) -> bool {
     sandbox.labels.contains_key(KUBELET_LABEL) && sandbox_state(sandbox).is_none()
 }
 
-/// `None` for a sandbox of somebody else.
+/// Returns `None` for a sandbox of another program.
 fn sandbox_state(sandbox: &cri::CriSandbox) -> Option<SandboxState> {
     let label = |name| sandbox.labels.get(name);
     Some(SandboxState {
@@ -142,7 +141,7 @@ fn sandbox_state(sandbox: &cri::CriSandbox) -> Option<SandboxState> {
     })
 }
 
-/// `None` for a container that is gone by now.
+/// Returns `None` for a container that is gone.
 async fn container_state(
     runtime: &CriRuntime,
     container: &cri::CriContainer,

@@ -1,4 +1,4 @@
-//! `keelway.agent.v1` as generated from `proto/`. Not for use outside: [`crate::wire`] gives the meaning.
+//! `keelway.agent.v1`, generated from `proto/`. Not for use outside of this crate: [`crate::wire`] converts the messages.
 
 #![expect(
     unreachable_pub,

@@ -1,4 +1,4 @@
-//! Why an image was not pulled, and what mends it: runtimes have no codes for it, only words.
+//! Explains why an image was not pulled, and what to do. Runtimes have no error codes for the causes, only messages.
 
 use keelway_api::registry::registry_of;
 use keelway_cri as cri;
@@ -21,18 +21,18 @@ impl PullError {
         Self { image: image.to_owned(), registry: registry.to_owned(), help, source }
     }
 
-    /// Whether the runtime may have pulled it all the same.
+    /// Returns whether the runtime may have pulled the image nevertheless.
     pub(crate) fn leaves_open(&self) -> bool {
         self.source.retriable()
     }
 }
 
-/// All that the runtime said.
+/// Returns the error with all of its causes, in lower case.
 fn error_text(error: &cri::CriError) -> String {
     crate::report::chain_text(error).to_lowercase()
 }
 
-/// What is wrong.
+/// The cause of a failed pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PullFailure {
     Authority,
@@ -42,8 +42,8 @@ enum PullFailure {
     Other,
 }
 
-/// The words of containerd and of Go's network and TLS that each cause is known by. Those of a connection are in the words of a
-/// failed handshake, too, so that comes first; and a registry that refuses says of an image that it may not be there.
+/// Messages of containerd, and of Go's network and TLS packages, by cause. The order matters: messages of a failed handshake also match those of a
+/// failed connection, and a registry that refuses credentials also reports that the image may not exist.
 const WORDS: [(PullFailure, &[&str]); 4] = [
     (
         PullFailure::Authority,

@@ -1,5 +1,5 @@
-//! A machine as people look into it: logs, commands, events. The way is a socket on this machine, its runtime's or its agent's,
-//! or its agent on a network.
+//! Access to a machine for people: logs, commands, events. The machine is reached through a socket on this host, of its runtime or its agent, through
+//! its agent on a network, or through its runtime and its helper.
 
 mod bare;
 mod logs;
@@ -29,60 +29,60 @@ use crate::{
 pub use logs::ComponentLogs;
 pub use proxy::ProxyError;
 
-/// How long the runtime's streaming server, on the machine's own loopback, may take to be connected to.
+/// How long connecting to the runtime's streaming server, on the machine's loopback, may take.
 const DIAL: Duration = Duration::from_secs(5);
 
-/// Why a machine could not be looked into.
+/// Access to a machine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReachError {
     /// The process behind the socket cannot be used.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The machine's agent does not do it.
+    /// The call to the machine's agent failed.
     #[error(transparent)]
     Agent(#[from] AgentClientError),
-    /// The runtime does not tell.
+    /// The call to the runtime failed.
     #[error("cannot ask the runtime")]
     Runtime(#[from] cri::CriError),
     /// The logs cannot be opened.
     #[error("cannot open the logs")]
     Files(#[from] MachineFileError),
-    /// The logs cannot be read, or nobody takes what is in them.
+    /// The logs cannot be read, or their text cannot be written.
     #[error("cannot read the logs")]
     Logs(#[from] io::Error),
-    /// There is no connection to the machine's agent for a command's streams.
+    /// The connection to the machine's agent for a command's streams failed.
     #[error("cannot connect to the machine's agent")]
     Connect(#[source] io::Error),
-    /// No such container runs.
+    /// The component has no such running container.
     #[error("{pod} has no running container{}", named(name.as_deref()))]
     NotRunning {
         /// The component.
         pod: PodName,
-        /// The container's name, where one was asked for.
+        /// The name of the container, if the caller named one.
         name: Option<String>,
     },
-    /// The command was not run to its end.
+    /// The command could not be run, or its exit code is unknown.
     #[error("cannot run the command")]
     Exec(#[from] ExecError),
-    /// The machine's helper does not do it.
+    /// The request to the machine's helper failed.
     #[error(transparent)]
     Helper(#[from] HelperError),
-    /// Nobody listens there for anybody else.
+    /// The runtime serves its streams on the machine's loopback only.
     #[error(
         "the machine's runtime serves streams on its own loopback only ({address}): leave -i and -t out, or run keelway-hypervisor-agent on the machine"
     )]
     Loopback {
-        /// Where it serves them.
+        /// The address of the streams.
         address: SocketAddr,
     },
-    /// No connection to the runtime's streams.
+    /// The connection to the runtime's streams failed.
     #[error(
         "cannot connect to the streams of the machine's runtime at {address}: leave -i and -t out, or run keelway-hypervisor-agent on the machine"
     )]
     Streams {
-        /// Where it serves them.
+        /// The address of the streams.
         address: SocketAddr,
-        /// The cause.
+        /// The error of the connection.
         #[source]
         source: io::Error,
     },
@@ -97,45 +97,45 @@ fn named(name: Option<&str>) -> String {
 pub struct ContainerCommand {
     /// The component.
     pub pod: PodName,
-    /// The container's name; that which the component is named after where there is none.
+    /// The name of the container. `None` for the container that the component is named after.
     pub container: Option<String>,
-    /// Program and arguments.
+    /// The program and its arguments.
     pub command: Vec<String>,
-    /// Whether it reads.
+    /// Whether the command reads stdin.
     pub stdin: bool,
-    /// Whether it has a terminal.
+    /// Whether the command has a terminal.
     pub terminal: bool,
 }
 
-/// A machine that is reached.
+/// A machine that can be reached.
 #[derive(Debug)]
 pub struct ReachedMachine {
     by: ReachMethod,
     runtime: CriRuntime,
 }
 
-/// Whose root and network the machine's are.
+/// How the machine's root and network are reached.
 #[derive(Debug)]
 enum ReachMethod {
-    /// Those of a process on this machine.
+    /// Through a process on this host.
     Process {
         access: MachineAccess,
-        /// Whether it is an agent, and no runtime.
+        /// Whether the process is an agent. Otherwise it is a runtime.
         is_agent: bool,
     },
-    /// Those of an agent at the end of a way.
+    /// Through an agent on a network.
     Agent(Box<(HypervisorAgentClient, DialTarget)>),
-    /// Those that a helper is in. Its network is reached from here, or not at all.
+    /// Through a helper. The machine's network is reachable from this host, or not at all.
     Helper(Box<Helper>),
 }
 
 impl ReachedMachine {
-    /// The machine behind a runtime's socket.
+    /// Returns the machine behind the socket of a runtime.
     pub async fn on_runtime_socket(socket: &Path) -> Result<Self, ReachError> {
         Self::by_process(socket, false).await
     }
 
-    /// The machine behind the socket of an agent, which passes looks and commands on.
+    /// Returns the machine behind the socket of an agent, which passes CRI calls on to its runtime.
     pub async fn on_agent_socket(socket: &Path) -> Result<Self, ReachError> {
         Self::by_process(socket, true).await
     }
@@ -145,7 +145,7 @@ impl ReachedMachine {
         Ok(Self { by: ReachMethod::Process { access: MachineAccess::of_socket(socket).await?, is_agent }, runtime })
     }
 
-    /// The machine whose agent is at the end of a way.
+    /// Returns the machine of the agent at this target.
     #[must_use]
     pub fn over(way: DialTarget) -> Self {
         let channel = way.channel();
@@ -153,13 +153,13 @@ impl ReachedMachine {
         Self { by: ReachMethod::Agent(Box::new((HypervisorAgentClient::on_channel(channel), way))), runtime }
     }
 
-    /// A machine without an agent, by its runtime and its helper.
+    /// Returns a machine without an agent, with its runtime and its helper.
     #[must_use]
     pub fn by_helper(runtime: CriRuntime, helper: Helper) -> Self {
         Self { by: ReachMethod::Helper(Box::new(helper)), runtime }
     }
 
-    /// The logs of a component; `None` where it has none here. The runtime has no part in it.
+    /// Returns the logs of a component, or `None` if it has none on this machine. Does not use the runtime.
     pub async fn logs(&self, pod: &PodName) -> Result<Option<ComponentLogs>, ReachError> {
         match &self.by {
             ReachMethod::Process { access, .. } => {
@@ -171,7 +171,7 @@ impl ReachedMachine {
         }
     }
 
-    /// The containers of all components that the runtime knows, looked at closely.
+    /// Returns the status of all containers of components that the runtime has.
     pub async fn containers(&self) -> Result<Vec<cri::ContainerStatus>, ReachError> {
         let mut found = Vec::new();
         for container in self.runtime.list_containers(&BTreeMap::new()).await? {
@@ -185,7 +185,7 @@ impl ReachedMachine {
         Ok(found)
     }
 
-    /// Runs a command to its end, and returns its exit code.
+    /// Runs a command until it ends, and returns its exit code.
     pub async fn exec<I, O, E>(&self, asked: ContainerCommand, streams: ExecStreams<I, O, E>) -> Result<i32, ReachError>
     where
         I: AsyncRead + Unpin,
@@ -199,7 +199,7 @@ impl ReachedMachine {
         let prepared = self.runtime.exec(&container, &asked.command, (asked.stdin, asked.terminal)).await?;
         let connection = match &self.by {
             ReachMethod::Process { access, .. } => access.dial(prepared.address()?, DIAL).await?.into(),
-            // It relays the runtime's streams on its own port.
+            // The agent relays the runtime's streams on its own port.
             ReachMethod::Agent(agent) => MachineConnection::new(agent.1.stream().await.map_err(ReachError::Connect)?),
             ReachMethod::Helper(_) => bare::dial(prepared.address()?, DIAL).await?,
         };

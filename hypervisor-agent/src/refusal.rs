@@ -1,4 +1,4 @@
-//! Configs that a machine does not take.
+//! Configs that a machine refuses.
 
 use std::collections::BTreeSet;
 
@@ -10,17 +10,17 @@ use keelway_api::{
 
 use crate::layout::{FILES, is_plain_name, is_plain_relative_path};
 
-/// Why a machine takes nothing of a config. Each says what mends it.
+/// The reason for which a machine refuses a config. Each message states what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigRefusal {
-    /// The machine has another owner.
+    /// The machine obeys another installation.
     #[error(
         "the machine obeys installation {owner}, and these documents are of {config}: use that installation's documents, or take the machine over with `keelway hypervisor adopt --from {owner}`"
     )]
     AnotherInstallation {
-        /// Who the machine obeys.
+        /// The installation that the machine obeys.
         owner: InstallationId,
-        /// Whose config this is.
+        /// The installation of the config.
         config: InstallationId,
     },
     /// The machine holds a newer config.
@@ -29,11 +29,11 @@ pub enum ConfigRefusal {
         .applied.term, .applied.generation
     )]
     Stale {
-        /// What the machine holds.
+        /// The config that the machine holds.
         applied: Applied,
-        /// The config's term.
+        /// The term of the config.
         term: u64,
-        /// The config's generation.
+        /// The generation of the config.
         generation: u64,
     },
     /// The machine holds other content under the same number.
@@ -41,40 +41,40 @@ pub enum ConfigRefusal {
         "the machine holds config {term}.{generation} with other content: two writers share one set of documents; use the newest documents of one of them"
     )]
     Changed {
-        /// The term of both.
+        /// The term of both configs.
         term: u64,
-        /// The generation of both.
+        /// The generation of both configs.
         generation: u64,
     },
-    /// A later leader told the machine that it leads.
+    /// The machine has seen a later leader.
     #[error(
         "the config is of the leader of term {term}, and the machine obeys the one of term {leader}: another manager leads this machine, and this one changes nothing there; end the one that is one too many"
     )]
     Superseded {
-        /// The config's term.
+        /// The term of the config.
         term: u64,
-        /// That of the newest leader.
+        /// The term of the newest leader.
         leader: u64,
     },
-    /// A kubelet runs its pods on the machine.
+    /// A kubelet runs pods on the machine.
     #[error(
         "a kubelet uses the machine's container runtime ({pods} of its pods are there): use another machine, or another container runtime on it"
     )]
     UsedByKubelet {
-        /// How many pods it has there.
+        /// The number of the kubelet's pods.
         pods: usize,
     },
-    /// The config asks for what no machine does.
+    /// The config violates a rule that holds for every machine.
     #[error("{pod}: {what}: this is a mistake of whoever wrote the config")]
     Invalid {
-        /// Whose part of the config it is.
+        /// The pod whose definition is invalid.
         pod: PodName,
-        /// What is wrong.
+        /// What is invalid.
         what: String,
     },
 }
 
-/// Checks that the machine may obey the config, and that the config is older than nothing it obeyed.
+/// Checks that the machine may obey the config, and that the machine has not obeyed a later one.
 pub(crate) fn check_fence(
     (config, fence): (&MachineConfig, &Applied),
     state: &MachineState,
@@ -87,7 +87,7 @@ pub(crate) fn check_fence(
     check_term(config, state.term, state.applied.as_ref())
 }
 
-/// Checks that nobody else owns the machine.
+/// Checks that the machine obeys this installation, or none.
 pub(crate) fn check_owner(of: &InstallationId, owner: Option<&InstallationId>) -> Result<(), ConfigRefusal> {
     match owner.filter(|owner| *owner != of) {
         Some(owner) => Err(ConfigRefusal::AnotherInstallation { owner: owner.clone(), config: of.clone() }),
@@ -95,7 +95,7 @@ pub(crate) fn check_owner(of: &InstallationId, owner: Option<&InstallationId>) -
     }
 }
 
-/// Checks that a config comes after the one that was applied, or is the same.
+/// Checks that a config comes after the applied one, or is the same.
 pub(crate) fn check_order(fence: &Applied, applied: Option<&Applied>) -> Result<(), ConfigRefusal> {
     let Some(applied) = applied else {
         return Ok(());
@@ -108,7 +108,7 @@ pub(crate) fn check_order(fence: &Applied, applied: Option<&Applied>) -> Result<
     }
 }
 
-/// Checks that a config is of no leader before the newest one. The one that was applied may be repeated: that changes nothing.
+/// Checks that a config is not from an earlier leader than the newest. The applied config may be repeated, because that changes nothing.
 pub(crate) fn check_term(config: &MachineConfig, newest: u64, applied: Option<&Applied>) -> Result<(), ConfigRefusal> {
     let number = (config.term, config.generation);
     let is_applied = applied.is_some_and(|applied| (applied.term, applied.generation) == number);
@@ -118,7 +118,7 @@ pub(crate) fn check_term(config: &MachineConfig, newest: u64, applied: Option<&A
     Ok(())
 }
 
-/// Checks that each pod keeps to its own directory and has no privilege.
+/// Checks that each pod stays in its own directory and has no privileges.
 pub(crate) fn check_content(config: &MachineConfig) -> Result<(), ConfigRefusal> {
     for (name, pod) in &config.pods {
         check_pod(pod).map_err(|what| ConfigRefusal::Invalid { pod: name.clone(), what })?;
@@ -162,7 +162,7 @@ fn check_files(pod: &Pod) -> Result<(), String> {
     }
 }
 
-/// A haproxy takes several commands on one line.
+/// Checks names and options, because haproxy accepts several commands on one line.
 fn check_servers(pod: &Pod) -> Result<(), String> {
     let Some(servers) = &pod.servers else { return Ok(()) };
     let is_word = |text: &str| {
@@ -194,7 +194,7 @@ fn check_mounts(pod: &Pod, container: &Container) -> Result<(), String> {
     Ok(())
 }
 
-/// A check reads what the pod was given, and dials what the pod made.
+/// Checks that a probe reads only files of the pod and dials only what the pod serves.
 fn check_liveness(pod: &Pod, container: &Container) -> Result<(), String> {
     let Some(liveness) = &container.liveness else {
         return Ok(());
@@ -231,14 +231,14 @@ mod tests {
     use super::*;
     use crate::converge::applied_by;
 
-    /// What a machine holds, as an agent keeps it.
+    /// The state that an agent keeps for a machine.
     #[derive(Default)]
     struct Machine {
         newest: u64,
         applied: Option<Applied>,
     }
 
-    /// What drivers say to it, in whatever order it arrives.
+    /// Messages of drivers, in any order of arrival.
     #[derive(Debug, Clone)]
     enum Said {
         Leads(u64),
@@ -291,7 +291,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever arrives however late: once a leader was heard of, none before it changes anything.
+        /// Once the machine has seen a leader, no earlier leader changes anything, however late its messages arrive.
         #[test]
         fn nobody_obeys_who_led_before(all in proptest::collection::vec(said(), 0..40)) {
             let mut machine = Machine::default();

@@ -1,4 +1,4 @@
-//! A connection as messages of a call, which an agent makes from its machine's network. Both ends of the call are the same.
+//! Relays a connection over the messages of a gRPC call, through an agent that connects from its machine's network. Both ends of the call work alike.
 
 use std::{pin::pin, time::Duration};
 
@@ -16,14 +16,14 @@ use tonic::{Response, Status, Streaming};
 
 use crate::connection::MachineConnection;
 
-/// The most bytes of one message: half of what a call takes before it is read.
+/// The largest message, in bytes: half of what a call buffers before it is read.
 pub(crate) const LONGEST: usize = 1 << 14;
-/// Messages on their way to the call.
+/// How many messages to the call can be in flight.
 pub(crate) const ON_THE_WAY: usize = 4;
-/// How long one direction goes on after the other has ended. Whoever waits for an answer to its last word gets it.
+/// How long one direction stays open after the other has ended, so that a peer receives the response to its last message.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Makes a call that carries a connection, of which this is one end.
+/// Starts a call that carries a connection, and returns the local end of the connection.
 pub(crate) async fn open<Q, A, F>(
     first: Q,
     message: impl Fn(Vec<u8>) -> Q + Send + 'static,
@@ -36,7 +36,7 @@ where
     F: Future<Output = Result<Response<Streaming<A>>, Status>>,
 {
     let (to_call, requests) = mpsc::channel(ON_THE_WAY);
-    // There is room for the first.
+    // Cannot fail: the channel has room for the first message.
     let _ = to_call.try_send(first);
     let answers = call(ReceiverStream::new(requests)).await?.into_inner();
     let (ours, theirs) = duplex(LONGEST);
@@ -45,7 +45,7 @@ where
     Ok(MachineConnection::new(ours))
 }
 
-/// Carries bytes between a stream and a call until both directions have ended, or one of them a while ago.
+/// Relays bytes between a stream and a call until both directions have ended, or until [`LINGER`] after the first one has.
 pub(crate) async fn relay<S, M>(
     stream: S,
     to_call: Sender<M>,
@@ -68,14 +68,14 @@ async fn carry<S, M>(
     let (reader, writer) = split(stream);
     let sending = pin!(send(reader, to_call, message));
     let receiving = pin!(receive(writer, from_call));
-    // What lingers for too long is cut off by the end of this.
+    // Returning drops a direction that is still open after that time.
     let _ = match select(sending, receiving).await {
         Either::Left(((), receiving)) => timeout(linger, receiving).await,
         Either::Right(((), sending)) => timeout(linger, sending).await,
     };
 }
 
-/// Ends with the stream, or when nobody takes what it says.
+/// Ends with the stream, or when the call is closed.
 async fn send<S: AsyncRead, M>(mut reader: ReadHalf<S>, to: Sender<M>, message: impl Fn(Vec<u8>) -> M) {
     loop {
         let mut bytes = Vec::with_capacity(LONGEST);
@@ -89,7 +89,7 @@ async fn send<S: AsyncRead, M>(mut reader: ReadHalf<S>, to: Sender<M>, message: 
     }
 }
 
-/// Ends with the call, and has the stream say so.
+/// Ends with the call, and then shuts the stream's direction down.
 async fn receive<S: AsyncWrite>(mut writer: WriteHalf<S>, from: impl Stream<Item = Option<Vec<u8>>>) {
     let mut from = pin!(from);
     while let Some(Some(bytes)) = from.next().await {
@@ -97,7 +97,7 @@ async fn receive<S: AsyncWrite>(mut writer: WriteHalf<S>, from: impl Stream<Item
             return;
         }
     }
-    // Whoever is gone needs no word of it.
+    // Fails if the peer has disconnected.
     let _ = writer.shutdown().await;
 }
 
@@ -105,7 +105,7 @@ async fn receive<S: AsyncWrite>(mut writer: WriteHalf<S>, from: impl Stream<Item
 mod tests {
     use super::*;
 
-    /// Both ends of a connection with both relays between them.
+    /// Returns both ends of a connection with both relays between them.
     fn connected(linger: Duration) -> (tokio::io::DuplexStream, tokio::io::DuplexStream) {
         let ((here, near), (far, there)) = (duplex(64), duplex(64));
         let ((to_far, at_far), (to_near, at_near)) = (mpsc::channel(ON_THE_WAY), mpsc::channel(ON_THE_WAY));
@@ -129,7 +129,7 @@ mod tests {
         let mut received = Vec::with_capacity(expected);
         there.read_to_end(&mut received).await.unwrap();
         assert!(received == sent, "{} of {expected} bytes", received.len());
-        // The other direction goes on.
+        // The other direction stays open.
         there.write_all(b"thanks").await.unwrap();
         drop(there);
         assert_eq!(writing.await.unwrap(), "thanks");
@@ -142,7 +142,7 @@ mod tests {
         let mut nothing = Vec::new();
         there.read_to_end(&mut nothing).await.unwrap();
         assert_eq!(nothing, b"");
-        // Nobody reads any more.
+        // The peer reads no more.
         let written = async { while there.write_all(&[0; 64]).await.is_ok() {} };
         timeout(LINGER, written).await.unwrap();
     }

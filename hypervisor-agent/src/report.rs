@@ -1,43 +1,43 @@
-//! What came of executing actions.
+//! The result of an execution.
 
 use std::error::Error;
 
 use crate::action::Action;
 
-/// What an execution did, could not do, and did not begin.
+/// What an execution did, what failed, and what it did not start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use]
 pub struct ApplyReport {
-    /// Done, those of one pod in their order.
+    /// Actions that are done. Those of one pod are in order.
     pub done: Vec<Action>,
-    /// Begun and not done, at most one for each pod.
+    /// Actions that were started and failed, at most one for each pod.
     pub failed: Vec<ActionFailure>,
-    /// Not begun: a step before failed, or execution was to stop.
+    /// Actions that were not started, because an earlier step failed or the execution was stopped.
     pub left_out: Vec<Action>,
 }
 
 /// An action that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActionFailure {
-    /// The action.
+    /// The action that failed.
     pub action: Action,
-    /// The error and its causes, in words for people.
+    /// The error and its causes, as one text.
     pub error: String,
 }
 
-/// What happens during an execution, for those who watch.
+/// An event of an execution, for progress output.
 #[derive(Debug, Clone, Copy)]
 pub enum Effect<'a> {
-    /// The action begins.
+    /// The action starts.
     Begins(&'a Action),
     /// The action is done.
     Done(&'a Action),
-    /// The action failed, and why.
+    /// The action failed, with this error.
     Failed(&'a Action, &'a str),
 }
 
 impl ApplyReport {
-    /// Whether everything was done.
+    /// Returns whether everything was done.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.failed.is_empty() && self.left_out.is_empty()
@@ -50,7 +50,7 @@ impl ApplyReport {
     }
 }
 
-/// An error and its causes in one line.
+/// Returns an error and its causes in one line.
 #[must_use]
 pub fn chain_text(error: &(dyn Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| Error::source(*error));

@@ -1,4 +1,4 @@
-//! A question on a socket among a pod's files.
+//! Requests over a socket among a pod's files.
 
 use std::{os::fd::AsRawFd, time::Duration};
 
@@ -11,12 +11,12 @@ use tokio::{
 
 use crate::{access::MachineAccess, local::FilesError};
 
-/// How long an answer may take. Who is asked answers between two events, within microseconds.
+/// How long a response may take. Components respond between two events, within microseconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
-/// The longest answer that is read, in bytes: a thousand times what a few servers take.
+/// The longest response that is read, in bytes: a thousand times what a few servers need.
 const LONGEST: u64 = 1 << 20;
 
-/// One question, one answer, one connection. The path is relative to `STATE_DIRECTORY/CLUSTER/COMPONENT`.
+/// Sends one request over a connection of its own, and returns the response. The path is relative to `STATE_DIRECTORY/CLUSTER/COMPONENT`.
 pub(crate) async fn request(
     access: &MachineAccess,
     (pod, path): (PodName, &'static str),

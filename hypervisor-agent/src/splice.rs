@@ -1,4 +1,4 @@
-//! Two connections as one.
+//! Joins two connections.
 
 use std::{io, pin::pin, time::Duration};
 
@@ -8,17 +8,17 @@ use tokio::{
     time::timeout,
 };
 
-/// How long one direction goes on after the other has ended. Whoever waits for an answer to its last word gets it.
+/// How long one direction stays open after the other has ended, so that a peer receives the response to its last message.
 const LINGER: Duration = Duration::from_secs(10);
-/// What is read at a time, in bytes: twice as much as containerd reads of a command at a time, and as much as TLS takes at a time.
+/// How many bytes are read at once: twice as many as containerd reads from a command, and as many as TLS accepts at once.
 const PIECE: usize = 1 << 16;
 
-/// Carries bytes both ways until both directions have ended, or one of them a while ago.
+/// Copies bytes both ways until both directions have ended, or until [`LINGER`] after the first one has.
 pub(crate) async fn splice(one: impl AsyncRead + AsyncWrite, other: impl AsyncRead + AsyncWrite) {
     let ((from_one, to_one), (from_other, to_other)) = (split(one), split(other));
     let there = pin!(carry(from_one, to_other));
     let back = pin!(carry(from_other, to_one));
-    // What lingers for too long is cut off by the end of this. A stream that broke has nobody left to be told.
+    // Returning drops a direction that is still open after that time. If a stream broke, both directions end at once.
     let _ = match select(there, back).await {
         Either::Left((Ok(()), back)) => timeout(LINGER, back).await,
         Either::Right((Ok(()), there)) => timeout(LINGER, there).await,
@@ -33,7 +33,7 @@ async fn carry<R: AsyncRead, W: AsyncWrite>(mut from: ReadHalf<R>, mut to: Write
             0 => return to.shutdown().await,
             read => to.write_all(piece.get(..read).unwrap_or_default()).await?,
         }
-        // TLS may hold back what its connection had no room for.
+        // TLS may hold back data that its connection had no room for.
         to.flush().await?;
     }
 }

@@ -1,5 +1,5 @@
-//! Streams of a runtime (commands, attached terminals, forwarded ports) for who is not on its machine: relayed from HTTP/1.1
-//! requests for a path that the runtime gave out. What is spoken after the upgrade, WebSocket or SPDY, is bytes.
+//! Streams of a runtime (commands, attached terminals, forwarded ports) for clients that are not on its machine. A stream is an HTTP/1.1 request for
+//! a path that the runtime issued. After the upgrade to WebSocket or SPDY, bytes are relayed unchanged.
 
 use std::{
     collections::BTreeMap,
@@ -33,21 +33,21 @@ use tonic::Status;
 
 use crate::{connection::MachineConnection, splice::splice};
 
-/// How long the runtime keeps a path that it gave out.
+/// How long the runtime keeps a path that it issued.
 const KEPT: Duration = Duration::from_secs(60);
-/// As many as containerd itself keeps at a time.
+/// The largest number of pending paths: as many as containerd itself keeps.
 const MOST: usize = 1000;
-/// How long the runtime may take to begin a stream.
+/// How long the runtime may take to start a stream.
 const ANSWER: Duration = Duration::from_secs(30);
-/// How long a request may take to be told.
+/// How long a client may take to send the head of a request.
 const HEAD: Duration = Duration::from_secs(5);
-/// The longest refusal, and the longest request, in bytes.
+/// The largest error response, and the largest request, in bytes.
 const REFUSAL: usize = 1 << 14;
 
 type Dialling = Pin<Box<dyn Future<Output = io::Result<MachineConnection>> + Send>>;
 type Dial = dyn Fn(&Uri) -> Dialling + Send + Sync;
 
-/// The streams that a runtime gave out and nobody came for yet.
+/// Streams that a runtime issued and that no client has opened yet.
 pub(crate) struct PendingStreams {
     dial: Box<Dial>,
     given: Mutex<BTreeMap<String, PendingStream>>,
@@ -58,7 +58,7 @@ struct PendingStream {
     until: Instant,
 }
 
-/// Why there is no stream.
+/// A stream could not be opened.
 #[derive(Debug, thiserror::Error)]
 enum StreamError {
     #[error("no stream waits at this path")]
@@ -74,7 +74,7 @@ enum StreamError {
 }
 
 impl PendingStreams {
-    /// Streams that are reached by connections of this kind, each made for a URL of the runtime's.
+    /// Returns an empty set. `dial` opens a connection for a URL that the runtime issued.
     pub(crate) fn new<D>(dial: impl Fn(&Uri) -> D + Send + Sync + 'static) -> Self
     where
         D: Future<Output = io::Result<MachineConnection>> + Send + 'static,
@@ -82,7 +82,7 @@ impl PendingStreams {
         Self { dial: Box::new(move |url| Box::pin(dial(url))), given: Mutex::default() }
     }
 
-    /// Remembers a URL of the runtime's, and returns the one at which it is relayed.
+    /// Stores a URL of the runtime, and returns the URL below `at` under which the stream is relayed.
     pub(crate) fn register(&self, url: &str, at: &str) -> Result<String, Status> {
         let parsed: Uri = url.parse().map_err(|_| Status::internal("the runtime's address is no URL"))?;
         let path = parsed.path().to_owned();
@@ -97,7 +97,7 @@ impl PendingStreams {
         Ok(there)
     }
 
-    /// Whoever comes first has it.
+    /// Removes a path and returns its URL. A path can be used once.
     fn take(&self, path: &str) -> Option<Uri> {
         let given = self.pending().remove(path)?;
         (given.until > Instant::now()).then_some(given.url)
@@ -107,7 +107,7 @@ impl PendingStreams {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers a request as the runtime does, and then relays what both sides say.
+    /// Answers a request as the runtime does, and then relays the stream.
     pub(crate) async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         self.relay(request).await.unwrap_or_else(|error| {
             let status = if let StreamError::Unknown = error { StatusCode::NOT_FOUND } else { StatusCode::BAD_GATEWAY };
@@ -127,7 +127,7 @@ impl PendingStreams {
         let mut answer = timeout(ANSWER, asking).await.map_err(|_| StreamError::TimedOut)??;
         if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
             let (head, body) = answer.into_parts();
-            // A refusal is what its first line says: one that is longer than that tells nothing more.
+            // The first line of an error response contains the cause. A response above the limit is not read.
             let body = Limited::new(body, REFUSAL).collect().await.map(http_body_util::Collected::to_bytes);
             let mut refusal = Response::new(Full::new(body.unwrap_or_default()));
             *refusal.status_mut() = head.status;
@@ -145,7 +145,7 @@ impl PendingStreams {
     }
 }
 
-/// Serves the requests of a connection, for whoever may ask.
+/// Serves the requests of a connection. If `may_ask` is false, refuses all of them.
 pub(crate) async fn serve<S>(connection: S, streams: Arc<PendingStreams>, may_ask: bool)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -167,14 +167,15 @@ fn forbidden() -> Response<Full<Bytes>> {
     response
 }
 
-/// Where a runtime serves its streams: the agent looks up no names and has nothing to verify another certificate by.
+/// Returns the address at which a runtime serves its streams. Only plain HTTP on an IP address is possible: the agent resolves no names, and has no
+/// authority to verify another certificate.
 pub(crate) fn address_of(url: &Uri) -> io::Result<SocketAddr> {
     let address = url.authority().and_then(|authority| authority.as_str().parse().ok());
     let unusable = || io::Error::other("the runtime serves its streams at no plain HTTP on an IP address");
     address.filter(|_| url.scheme_str() == Some("http")).ok_or_else(unusable)
 }
 
-/// The same request, without a body: none has one that leads to a stream.
+/// Returns the same request without a body. Requests that open a stream have none.
 fn same(request: &Request<Incoming>, url: &Uri) -> Result<Request<Empty<Bytes>>, http::Error> {
     let path = url.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     let mut same = Request::builder().method(request.method()).uri(path).body(Empty::new())?;

@@ -1,5 +1,5 @@
-//! What of a machine's plan may be done now, and what is put off: restarts with back-off, checks of liveness. Pure: it is told
-//! the time, as what went by on a clock that only goes forwards.
+//! Decides which actions of a plan may run now, and which are postponed: restarts with back-off, and liveness probes. Pure: the time is an argument,
+//! as the duration since some start on a monotonic clock.
 
 mod backoff;
 mod liveness;
@@ -22,60 +22,59 @@ pub use backoff::Backoff;
 use liveness::Checks;
 pub use liveness::LivenessQuery;
 
-/// A moment on a clock that only goes forwards: the time since some start. What people set clocks to is nothing to it.
+/// A time on a monotonic clock, as the duration since some start. Changes of the system clock do not affect it.
 pub type MonotonicTime = Duration;
 
-/// The most time to drain for what no longer answers.
+/// The longest time to drain for a container that no longer responds.
 const STUCK_GRACE_SECONDS: u32 = 10;
 
-/// Keeps what has to be remembered of restarts and checks. Forgotten at the agent's own restart: then everything is tried once
-/// at once.
+/// The state of restarts and probes. It is lost when the agent restarts; then everything is tried once without delay.
 #[derive(Debug, Default)]
 pub struct Supervisor {
     endings: BTreeMap<(PodName, PodPart), Backoff>,
     checks: Checks,
 }
 
-/// What of a pod ended or failed.
+/// The part of a pod that ended or failed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum PodPart {
-    /// An action of its own.
+    /// An action of the pod.
     Action,
-    /// Its sandbox.
+    /// The sandbox of the pod.
     Sandbox,
     /// The container of this name.
     Container(String),
 }
 
-/// What may be done now.
+/// What may be done now, and what is postponed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct SupervisionRound {
-    /// The steps of each pod, in order.
+    /// The steps of each pod that may run, in order.
     pub pods: BTreeMap<PodName, Vec<PodAction>>,
-    /// What is put off.
+    /// What is postponed.
     pub postponed: Vec<PostponedAction>,
-    /// When to look again at the latest, if anything is put off.
+    /// When to look again at the latest. `None` if nothing is postponed.
     pub wake: Option<MonotonicTime>,
 }
 
-/// Something that is put off.
+/// A postponed action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PostponedAction {
     /// The component.
     pub pod: PodName,
-    /// For how long from now.
+    /// The remaining delay.
     pub remaining: Duration,
     what: PodPart,
 }
 
 impl PostponedAction {
-    /// The container that is put off; empty where it is more than one.
+    /// Returns the name of the postponed container, or an empty text if more than one container is postponed.
     #[must_use]
     pub fn container(&self) -> &str {
         if let PodPart::Container(name) = &self.what { name } else { "" }
     }
 
-    /// Why it is put off, in words that stay the same.
+    /// Returns the reason of the delay. The text does not change while the action is postponed.
     #[must_use]
     pub fn reason(&self) -> String {
         match &self.what {
@@ -100,7 +99,7 @@ impl fmt::Display for PostponedAction {
 }
 
 impl Supervisor {
-    /// What of a plan may be done now. `busy` pods are being worked on; nothing more is begun for them.
+    /// Returns what may be done now of a plan. Nothing is started for `busy` pods, which have actions in progress.
     pub fn round(
         &mut self,
         now: MonotonicTime,
@@ -133,7 +132,7 @@ impl Supervisor {
         round
     }
 
-    /// Splits the steps of one pod into those that may be done and those that are put off.
+    /// Splits the steps of one pod into those that may run now and those that are postponed.
     fn release(
         &mut self,
         now: MonotonicTime,
@@ -149,7 +148,7 @@ impl Supervisor {
             round.wake = Some(round.wake.map_or(until, |wake| wake.min(until)));
             round.postponed.push(PostponedAction { pod: pod.clone(), remaining: until.saturating_sub(now), what });
         }
-        // Images are fetched for what is about to be made.
+        // Images are fetched only for what is about to be created.
         if !steps.iter().any(|step| matches!(step, PodAction::CreateSandbox(_) | PodAction::CreateContainer(_))) {
             steps.retain(|step| !matches!(step, PodAction::EnsureImage(_)));
         }
@@ -158,7 +157,7 @@ impl Supervisor {
         }
     }
 
-    /// What ended of a pod and is about to be made anew, each with the first moment at which it may.
+    /// Returns the parts of a pod that ended and are about to be created again, each with the earliest time for that.
     fn ended(
         &mut self,
         now: MonotonicTime,
@@ -173,7 +172,7 @@ impl Supervisor {
         let new_sandbox =
             steps.iter().find_map(|step| if let PodAction::CreateSandbox(new) = step { Some(new) } else { None });
         if let Some(new) = new_sandbox {
-            // One of other content is a change, not an end.
+            // A sandbox with another digest is a change, not an end.
             if state.sandboxes.iter().any(|old| old.pod == *pod && old.digest == new.digest) {
                 ended.push((PodPart::Sandbox, self.note(now, pod, PodPart::Sandbox)));
             }
@@ -194,7 +193,7 @@ impl Supervisor {
         self.endings.entry((pod.clone(), what)).or_default().ended(now)
     }
 
-    /// Steps of a pod were done.
+    /// Records that steps of a pod were done.
     pub fn done(&mut self, now: MonotonicTime, pod: &PodName, steps: &[PodAction]) {
         self.endings.remove(&(pod.clone(), PodPart::Action));
         for step in steps {
@@ -209,46 +208,46 @@ impl Supervisor {
         }
     }
 
-    /// A step of a pod failed.
+    /// Records that a step of a pod failed.
     pub fn failed(&mut self, now: MonotonicTime, pod: &PodName) {
         self.endings.entry((pod.clone(), PodPart::Action)).or_default().failed(now);
     }
 
-    /// What failed may be tried at once: there is another config, or the runtime is back.
+    /// Allows failed actions to be retried at once, because there is another config or the runtime is available again.
     pub fn reset_backoff(&mut self) {
         self.endings.retain(|(_, what), _| *what != PodPart::Action);
     }
 
-    /// The questions to ask now, each of a container that is not being asked already.
+    /// Returns the probes that are due. Each container has at most one probe in progress.
     pub fn questions(&mut self, now: MonotonicTime) -> Vec<LivenessQuery> {
         self.checks.due(now)
     }
 
-    /// When the next question is due.
+    /// Returns when the next probe is due.
     #[must_use]
     pub fn next_query_at(&self) -> Option<MonotonicTime> {
         self.checks.next()
     }
 
-    /// Whose last answer counted as a failure: its component, its name and why.
+    /// Returns the component, the name and the reason of a container whose last result counted as a failure.
     #[must_use]
     pub fn failing(&self, container: &str) -> Option<(&PodName, &str, &str)> {
         self.checks.failing(container)
     }
 
-    /// Ids of containers that answered when they were asked last.
+    /// Returns the ids of containers whose last probe succeeded.
     #[must_use]
     pub fn healthy(&self) -> BTreeSet<String> {
         self.checks.healthy()
     }
 
-    /// Whether a container answered when it was asked last.
+    /// Returns whether the last probe of a container succeeded.
     #[must_use]
     pub fn is_healthy(&self, container: &str) -> bool {
         self.checks.is_healthy(container)
     }
 
-    /// What a container answered. Returns whether it is to be stopped for it.
+    /// Records the result of a probe. Returns whether the container must be stopped because of it.
     pub fn record_answer(&mut self, now: MonotonicTime, container: &str, answer: Result<(), String>) -> bool {
         self.checks.record_answer(now, container, answer)
     }
@@ -274,7 +273,7 @@ fn exited(state: &MachineState, sandbox: Option<&str>, name: &str) -> bool {
     })
 }
 
-/// Whether a step is put off with what ended. Files are put in place meanwhile.
+/// Returns whether a step is postponed together with a part that ended. Files are written meanwhile.
 fn belongs_to(what: &PodPart, step: &PodAction) -> bool {
     let of_name = |name: &str| matches!(what, PodPart::Container(held) if held == name);
     match step {

@@ -1,4 +1,4 @@
-//! TLS towards components: TLS 1.2 or newer, always verified, by authorities or by key.
+//! TLS to components: TLS 1.2 or newer, always verified, by authorities or by key.
 
 mod pinned;
 
@@ -12,29 +12,29 @@ use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyD
 
 pub(crate) use pinned::{PinnedClient, SubjectPublicKey, public_key};
 
-/// Certificates that cannot be used.
+/// Certificates or keys cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentTlsError {
-    /// A value is not the PEM that it should be.
+    /// A value is not valid PEM.
     #[error("a certificate or key is not PEM")]
     Pem(#[source] rustls_pki_types::pem::Error),
-    /// The TLS library refuses what it was given.
+    /// The TLS library refused a certificate or key.
     #[error("a certificate or key cannot be used for TLS")]
     Unusable(#[source] rustls::Error),
-    /// No server can be verified by the authorities and what they revoked.
+    /// The authorities and their revocation lists cannot verify any server.
     #[error("the authorities, or the list of what they revoked, cannot verify anybody")]
     Verifier(#[source] VerifierBuilderError),
 }
 
-/// A client from PEM texts: the authorities that it trusts, and a certificate with its key where it shows one.
+/// Returns a client configuration from PEM texts: the trusted authorities, and optionally a client certificate with its key.
 pub fn client_from_pem(authorities: &[u8], identity: Option<(&[u8], &[u8])>) -> Result<ClientConfig, AgentTlsError> {
     client_without(authorities, None, identity)
 }
 
-/// Room for the sessions of the few servers that a client has, eight of each: it is taken at once.
+/// The size of the session cache: eight sessions for each of the few servers of a client. The memory is allocated at once.
 const SESSIONS: usize = 32;
 
-/// The same, which takes no server whose certificate is in a list of those that the authority revoked.
+/// As [`client_from_pem`], but refuses servers whose certificate is in the revocation list.
 pub fn client_without(
     authorities: &[u8],
     revoked: Option<&[u8]>,

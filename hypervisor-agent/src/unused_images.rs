@@ -1,4 +1,4 @@
-//! Which images are removed: those that this agent fetched, and that neither its config nor a container has used for a while. Pure.
+//! Decides which images are removed: those that this agent fetched, and that neither its config nor a container has used for a while. Pure.
 
 #[cfg(test)]
 mod tests;
@@ -13,21 +13,21 @@ use keelway_cri::{self as cri, CriRuntime};
 
 use crate::{fetched_images::FetchRecord, supervise::MonotonicTime};
 
-/// How long an image stays that nothing uses. A day: an upgrade that somebody takes back the next morning finds the images of the release
-/// before, also where no registry answers; and a machine holds the images of the releases of one day beside those that run. A kubelet
-/// waits for 2 minutes (`imageMinimumGCAge`) as it removes images only while the disk is nearly full; the age at which it removes them on
-/// any disk (`imageMaximumGCAge`, KEP-4210) is not set by default.
+/// How long an unused image is kept: one day. If an upgrade is rolled back the next morning, the images of the earlier release are still there, also
+/// if no registry responds. A machine holds the images of one day's releases beside those in use. A kubelet waits for 2 minutes
+/// (`imageMinimumGCAge`), because it removes images only while the disk is nearly full. The age at which it removes them on any disk
+/// (`imageMaximumGCAge`, KEP-4210) is not set by default.
 pub(crate) const GRACE: Duration = Duration::from_secs(24 * 3600);
 
-/// The images that a runtime has, and what its containers use.
+/// The images of a runtime, and those that its containers use.
 #[derive(Debug, Default)]
 pub(crate) struct ImageUse {
     images: Vec<cri::CriImage>,
-    /// Names and ids of the images of all containers, whoever made them and whether they run.
+    /// Names and ids of the images of all containers: of any program, running or not.
     used: BTreeSet<String>,
 }
 
-/// Containers are listed after images: one that is made meanwhile is seen.
+/// Lists containers after images, so that a container that is created meanwhile is included.
 pub(crate) async fn observe(runtime: &CriRuntime) -> Result<ImageUse, cri::CriError> {
     let images = runtime.list_images().await?;
     let containers = runtime.list_containers(&BTreeMap::new()).await?;
@@ -35,50 +35,50 @@ pub(crate) async fn observe(runtime: &CriRuntime) -> Result<ImageUse, cri::CriEr
     Ok(ImageUse { images, used })
 }
 
-/// An image to be removed.
+/// An image to remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UnusedImage {
-    /// The runtime's id.
+    /// The id that the runtime assigned.
     pub(crate) id: String,
-    /// All of its names with a tag.
+    /// All names with a tag.
     pub(crate) tags: Vec<String>,
-    /// Under which the agent fetched it.
+    /// The names under which the agent fetched the image.
     pub(crate) names: BTreeSet<String>,
 }
 
-/// What is to be done about images.
+/// The decision about images.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ImageCleanupPlan {
     pub(crate) remove: Vec<UnusedImage>,
-    /// Names in the record that stand for no image of the agent's any more.
+    /// Names in the record that no longer refer to an image of the agent.
     pub(crate) forget: BTreeSet<String>,
     /// When the next image may be removed.
     pub(crate) next: Option<MonotonicTime>,
 }
 
-/// The images that a config asks for.
+/// Returns the images that a config names.
 pub(crate) fn wanted_by(config: &MachineConfig) -> BTreeSet<&str> {
     let of_containers = config.pods.values().flat_map(|pod| &pod.containers).map(|container| container.image.as_str());
     of_containers.chain(config.pods.values().map(|pod| pod.pause_image.as_str())).collect()
 }
 
-/// Since when the agent has seen nothing use the images that it fetched, by name. It counts on a clock that only goes forwards and begins
-/// anew with the agent, as a kubelet's does: a wrong clock removes nothing.
+/// The time since which each fetched image has been unused, by name. The clock is monotonic and starts with the agent, as a kubelet's does. A wrong
+/// system clock therefore removes nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Idle(BTreeMap<String, MonotonicTime>);
 
 impl Idle {
-    /// Another config is in effect: what it asks for is used.
+    /// Marks the images of a new config as used.
     pub(crate) fn another_config(&mut self, wanted: &BTreeSet<&str>) {
         self.0.retain(|name, _| !wanted.contains(name.as_str()));
     }
 
-    /// The age of these begins anew: something uses them, or they could not be removed.
+    /// Restarts the age of these images, because they are used or could not be removed.
     pub(crate) fn restart_age(&mut self, names: &BTreeSet<String>) {
         self.0.retain(|name, _| !names.contains(name));
     }
 
-    /// Decides by a look that was taken while nothing was being fetched.
+    /// Decides on an observation that was made while no image was being fetched.
     pub(crate) fn decide(
         &mut self,
         (now, grace): (MonotonicTime, Duration),
@@ -106,21 +106,21 @@ impl Idle {
             }
         }
         verdict.forget = record.images.keys().filter(|name| !known.contains(*name)).cloned().collect();
-        // What a config asks for may be on its way.
+        // An image that the config names may still be in transfer.
         verdict.forget.retain(|name| !wanted.contains(name.as_str()));
         self.0.retain(|name, _| known.contains(name));
         verdict
     }
 }
 
-/// An image, beside the record.
+/// An image, together with the record of fetched images.
 struct Fetched<'a> {
     record: &'a FetchRecord,
     image: &'a cri::CriImage,
 }
 
 impl Fetched<'_> {
-    /// The names under which the agent fetched it. A name that somebody moved to another image since is none of them.
+    /// Returns the names under which the agent fetched the image. A name that another program moved to another image since is left out.
     fn names(&self) -> BTreeSet<String> {
         let of_image = self.image.tags.iter().chain(&self.image.digests);
         let is_recorded = |name: &&String| {
@@ -129,8 +129,8 @@ impl Fetched<'_> {
         of_image.filter(is_recorded).cloned().collect()
     }
 
-    /// A runtime removes an image with all of its names, also those that somebody else gave it. One that the agent fetched by its tag has
-    /// a name with a digest in the same repository, too.
+    /// Returns whether no other program named the image. A runtime removes an image with all of its names, also those from other programs. An image
+    /// that the agent fetched by a tag also has a name with a digest in the same repository.
     fn is_of_nobody_else(&self, names: &BTreeSet<String>) -> bool {
         let repositories: BTreeSet<&str> = names.iter().map(|name| repository_of(name)).collect();
         self.image.tags.iter().all(|tag| names.contains(tag))
@@ -142,7 +142,7 @@ fn references(image: &cri::CriImage) -> impl Iterator<Item = &str> {
     image.tags.iter().chain(&image.digests).chain([&image.id]).map(String::as_str)
 }
 
-/// `registry:5000/name` of `registry:5000/name:tag` and of `registry:5000/name@sha256:..`.
+/// Returns `registry:5000/name` for `registry:5000/name:tag` and for `registry:5000/name@sha256:..`.
 fn repository_of(name: &str) -> &str {
     let name = name.split_once('@').map_or(name, |(name, _)| name);
     match name.rsplit_once(':') {

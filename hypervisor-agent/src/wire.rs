@@ -1,4 +1,4 @@
-//! Configs and states as they go over the wire and to disk. Both ways are exact: what comes back has the same digest.
+//! Configs and states as they are sent and stored. The conversion is exact: what is decoded has the same digest.
 
 mod config;
 mod event;
@@ -20,59 +20,59 @@ use crate::proto;
 
 pub(crate) use config::{RevisedConfig, read as read_config};
 
-/// Why a message means nothing to this side.
+/// A message cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
-    /// The bytes are no message of this kind.
+    /// The bytes are not a message of this type.
     #[error("the bytes are not what they should be")]
     Decode(#[from] prost::DecodeError),
-    /// A field that has to be there is not, or has a value that is not known here.
+    /// A required field is missing, or has an unknown value.
     #[error("{0} is missing, or of a newer version than this program")]
     Missing(&'static str),
-    /// A name or id is none.
+    /// A name or id is invalid.
     #[error("a name is none")]
     Name(#[from] NameError),
-    /// An address is none.
+    /// An address is invalid.
     #[error("an address is none")]
     Address(#[from] std::net::AddrParseError),
-    /// A number does not fit.
+    /// A number is out of range.
     #[error("{0} is out of range")]
     Range(&'static str),
-    /// A config of a newer release.
+    /// The config is of a newer release.
     #[error("the config has format {format}, and this agent understands {known}: upgrade keelway-hypervisor-agent")]
     Format {
-        /// That of the config.
+        /// The format of the config.
         format: u32,
-        /// Those that are known here.
+        /// The formats that this program understands.
         known: FormatRange,
     },
 }
 
-/// A config as bytes, with the digests that this side makes of it.
+/// Encodes a config, with digests that are computed here.
 #[must_use]
 pub fn encode_config(config: &MachineConfig) -> Vec<u8> {
     encode_stored((config, &config.pod_digests()), &config.digest())
 }
 
-/// A config from bytes.
+/// Decodes a config.
 pub fn decode_config(bytes: &[u8]) -> Result<MachineConfig, WireError> {
     proto::MachineConfig::decode(bytes)?.try_into()
 }
 
-/// A config and its digest, from an `ApplyRequest` without pods that are the same as before.
+/// Decodes the config and the digest of an `ApplyRequest`. Ignores the unchanged pods.
 #[cfg(feature = "testing")]
 pub fn decode_request(bytes: &[u8]) -> Result<(MachineConfig, String), WireError> {
     let proto::ApplyRequest { config, digest, same: _ } = proto::ApplyRequest::decode(bytes)?;
     Ok((config.ok_or(WireError::Missing("the config"))?.try_into()?, digest))
 }
 
-/// A machine's state, from a `MachineState`.
+/// Decodes a machine's state from a `MachineState`.
 #[cfg(feature = "testing")]
 pub fn decode_state(bytes: &[u8]) -> Result<MachineState, WireError> {
     proto::MachineState::decode(bytes)?.try_into()
 }
 
-/// A config as it is kept on disk, with all that its driver made of it.
+/// Encodes a config for the disk, with the digests that its driver computed.
 pub(crate) fn encode_stored(
     (config, digests): (&MachineConfig, &BTreeMap<PodName, PodDigests>),
     digest: &str,
@@ -81,7 +81,7 @@ pub(crate) fn encode_stored(
     proto::MachineConfig { digest: digest.to_owned(), ..config }.encode_to_vec()
 }
 
-/// A config from disk, the digests of its pods, and its own one, which v0.1.0 kept elsewhere.
+/// Decodes a config from disk, with the digests of its pods and of itself. The latter is `None` for a config of v0.1.0, which stored it elsewhere.
 #[expect(clippy::type_complexity, reason = "a config in three parts")]
 pub(crate) fn decode_stored(
     bytes: &[u8],
@@ -92,7 +92,7 @@ pub(crate) fn decode_stored(
     Ok((config, digests, digest))
 }
 
-/// Pods that stay as they are, with the digests of their content.
+/// Decodes the unchanged pods, with the digests of their content.
 pub(crate) fn same_pods(pods: Vec<proto::SamePod>) -> Result<BTreeMap<PodName, Vec<u8>>, WireError> {
     pods.into_iter().map(|proto::SamePod { name, digest }| Ok((pod_name(name)?, digest))).collect()
 }

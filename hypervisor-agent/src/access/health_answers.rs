@@ -1,10 +1,10 @@
-//! What containers answer where nobody asks them: many machines of one process would do nothing else.
+//! Simulated health of containers, for tests that run many machines in one process, which would otherwise only send probes.
 
 use std::{fmt, sync::Arc};
 
 use super::MachineAccess;
 
-/// Whether a container, by its id, is well.
+/// Returns whether the container with this id is healthy.
 pub(super) struct HealthAnswers(Arc<dyn Fn(&str) -> bool + Send + Sync>);
 
 impl fmt::Debug for HealthAnswers {
@@ -14,13 +14,13 @@ impl fmt::Debug for HealthAnswers {
 }
 
 impl MachineAccess {
-    /// The same machine, whose containers are not asked how they are: this tells it, by their ids.
+    /// Returns the same machine with simulated health: `answers` decides by container id, and no probe is sent.
     #[must_use]
     pub fn with_answers(self, answers: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         Self { answers: Some(HealthAnswers(Arc::new(answers))), ..self }
     }
 
-    /// What is known of a container without asking it.
+    /// Returns the simulated health of a container. `None` if containers are probed.
     pub(crate) fn answer(&self, container: &str) -> Option<bool> {
         self.answers.as_ref().map(|answers| (answers.0)(container))
     }

@@ -1,4 +1,4 @@
-//! The root directory and the network of one process.
+//! The root directory and the network namespace of a process.
 
 use std::{
     io,
@@ -16,12 +16,12 @@ use tokio::net::UnixStream;
 
 use super::{AccessError, namespace::NetworkNamespace};
 
-/// Where a machine is: a root directory and a network, held open.
+/// A machine's root directory and network, held open.
 #[derive(Debug)]
 pub(crate) struct MachineRoot {
     root: OwnedFd,
     pub(super) network: NetworkNamespace,
-    /// The process that both were taken from. Its mounts below the root vanish with it.
+    /// The process that both belong to. Mounts below its root disappear when it ends.
     process: Option<OwnedFd>,
 }
 
@@ -40,8 +40,7 @@ impl MachineRoot {
         let root = open(&of_process("root"), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC)?;
         let namespace = open(&of_process("ns/net"), OFlags::RDONLY | OFlags::CLOEXEC)?;
         let network = NetworkNamespace::of(namespace).map_err(|source| AccessError::Enter { source })?;
-        // The pid is the listener's as long as the connection stands; all that was opened by it is the listener's as
-        // long as that process lives.
+        // The pid is the listener's while the connection is open. What was opened through the pid is the listener's if that process still runs.
         if has_event(socket.as_fd(), PollFlags::HUP) || has_event(process.as_fd(), PollFlags::IN) {
             return Err(AccessError::Ended { path: path.to_owned() });
         }
@@ -52,7 +51,7 @@ impl MachineRoot {
         self.root.as_fd()
     }
 
-    /// Whether the process that this was taken from still runs.
+    /// Returns whether the process still runs.
     pub(super) fn is_alive(&self) -> bool {
         !self.process.as_ref().is_some_and(|process| has_event(process.as_fd(), PollFlags::IN))
     }
@@ -63,7 +62,7 @@ fn open(path: &str, flags: OFlags) -> Result<OwnedFd, AccessError> {
         .map_err(|errno| AccessError::Open { what: path.to_owned(), source: errno.into() })
 }
 
-/// Whether an event stands on a descriptor right now. A pidfd is readable once its process ended.
+/// Returns whether an event is pending on a descriptor. A pidfd becomes readable when its process ends.
 fn has_event(descriptor: BorrowedFd<'_>, event: PollFlags) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut polled = [PollFd::from_borrowed_fd(descriptor, event)];

@@ -1,4 +1,4 @@
-//! Work inside a network namespace.
+//! Runs work in a network namespace.
 
 use std::{
     io,
@@ -15,24 +15,24 @@ use rustix::{
 /// A network namespace.
 #[derive(Debug, Clone)]
 pub(super) enum NetworkNamespace {
-    /// The one that this process is in.
+    /// The namespace of this process.
     Own,
-    /// Another one.
+    /// Another namespace.
     Other(Arc<NamespacePair>),
 }
 
-/// The way to a namespace, and the way back.
+/// Descriptors of the other namespace and of this process' own.
 #[derive(Debug)]
 pub(super) struct NamespacePair {
     there: OwnedFd,
     back: OwnedFd,
 }
 
-/// While it lives, its thread is in the other namespace. Namespaces are a thread's own: no other one notices.
+/// Keeps the current thread in the other namespace until it is dropped. A namespace belongs to a thread, so other threads are not affected.
 struct Visit<'a>(&'a NamespacePair);
 
 impl NetworkNamespace {
-    /// The namespace of a descriptor of `/proc/PID/ns/net`.
+    /// Returns the namespace of a descriptor of `/proc/PID/ns/net`.
     pub(super) fn of(there: OwnedFd) -> io::Result<Self> {
         let back = openat(CWD, "/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let (own, other) = (fstat(&back)?, fstat(&there)?);
@@ -43,13 +43,13 @@ impl NetworkNamespace {
         })
     }
 
-    /// Runs blocking work in the namespace.
+    /// Runs blocking work in the namespace, on a thread of its own.
     pub(super) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
         let network = self.clone();
         tokio::task::spawn_blocking(move || network.make(work)).await.map_err(io::Error::other)?
     }
 
-    /// The same for work that does not block, at once: two system calls cost less than a thread that would stay there.
+    /// Runs work that does not block in the namespace, on the current thread. Two system calls cost less than another thread.
     pub(super) fn make<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
         let _visit = match self {
             Self::Own => None,
@@ -68,7 +68,7 @@ impl<'a> Visit<'a> {
 
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
-        // All that the thread does later would be done in the wrong network.
+        // A thread that cannot return would do all its later work in the wrong network.
         if move_into_link_name_space(self.0.back.as_fd(), Some(LinkNameSpaceType::Network)).is_err() {
             abort();
         }

@@ -11,10 +11,10 @@ const TCP_LISTEN: &str = "0A";
 /// A UDP socket without a peer: `TCP_CLOSE` in the kernel's socket tables.
 const UDP_UNCONNECTED: &str = "07";
 
-/// Asks the kernel, of the namespace of whoever asks.
+/// Reads the ports of the calling thread's namespace.
 ///
-/// Its tables in `/proc` are read only where it knows no `sock_diag`: for these it goes through the connections of all
-/// namespaces, which takes a big machine milliseconds.
+/// Reads the tables in `/proc` only if the kernel has no `sock_diag`. For these tables the kernel goes through the connections of all namespaces,
+/// which takes milliseconds on a large machine.
 pub(super) fn read() -> io::Result<PortFacts> {
     let listening = sock_diag::listening().or_else(|_| read_tables())?;
     let range = read_where_present("/proc/sys/net/ipv4/ip_local_port_range")?;
@@ -32,7 +32,7 @@ fn read_tables() -> io::Result<BTreeSet<u16>> {
     Ok(listening)
 }
 
-/// A kernel without IPv6 lacks its tables.
+/// Returns an empty text for a missing table. A kernel without IPv6 has no IPv6 tables.
 fn read_where_present(path: &str) -> io::Result<String> {
     match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
@@ -40,8 +40,8 @@ fn read_where_present(path: &str) -> io::Result<String> {
     }
 }
 
-/// Local ports of the sockets in the given state. Lines are `sl local_address rem_address st ..`, with `ADDRESS:PORT` in
-/// hexadecimal digits (Linux, Documentation/networking/proc_net_tcp.rst).
+/// Returns the local ports of the sockets in the given state. Lines are `sl local_address rem_address st ..`, with `ADDRESS:PORT` in hexadecimal
+/// (Linux, Documentation/networking/proc_net_tcp.rst).
 fn local_ports<'a>(table: &'a str, state: &'a str) -> impl Iterator<Item = u16> + 'a {
     table.lines().skip(1).filter_map(move |line| {
         let mut columns = line.split_ascii_whitespace().skip(1);

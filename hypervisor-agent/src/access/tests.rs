@@ -1,4 +1,4 @@
-//! With a process in a network and a mount namespace of its own as the machine. Needs root, as all of Keelway's local machines do.
+//! The machine is a process in network and mount namespaces of its own. These tests need root, as local hypervisors do.
 
 use std::{
     env,
@@ -19,7 +19,7 @@ use super::*;
 const SOCKET: &str = "KEELWAY_TEST_LISTENER_SOCKET";
 const SETUP: &str = r#"mount -t tmpfs keelway-test "$1" && ip link set lo up && echo "$2" > "$1/name" && exec "$3" --exact --nocapture access::tests::a_machine_is_seen_through_the_process_behind_its_socket"#;
 
-/// The machine's side: a Unix socket, and a TCP port that says `hello`. Ends with its standard input.
+/// The machine's side: a Unix socket, and a TCP port that sends `hello`. Ends when its standard input is closed.
 fn listen(socket: OsString) {
     let _socket = UnixListener::bind(socket).unwrap();
     let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -97,7 +97,7 @@ async fn name(access: &MachineAccess, directory: &TempDir) -> String {
 
 #[tokio::test]
 async fn a_machine_is_seen_through_the_process_behind_its_socket() {
-    // The process behind the socket is this test once more: nothing else of this crate can be run.
+    // The process behind the socket is this test binary again, because the crate has no other program to run.
     if let Some(socket) = env::var_os(SOCKET) {
         return listen(socket);
     }
@@ -137,7 +137,7 @@ async fn nobody_behind_a_port_is_an_error_in_time() {
     let closed = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
     let refused = access.dial(closed, Duration::from_secs(5)).await.unwrap_err();
     assert!(matches!(refused, AccessError::Dial { .. }), "{refused:?}");
-    // In a namespace without a route there is not even silence.
+    // A namespace without a route fails at once, without a timeout.
     let elsewhere = "192.0.2.1:80".parse().unwrap();
     assert!(access.dial(elsewhere, Duration::from_secs(5)).await.is_err());
     drop(machine);

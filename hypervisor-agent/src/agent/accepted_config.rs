@@ -1,5 +1,5 @@
-//! What every release can read of the config that the agent took last: its number, and how what it runs is started again. It is
-//! written before the config itself, and read where that cannot be.
+//! The part of the last accepted config that every release can read: its number, and what a restart of its pods needs. It is written before the
+//! config itself, and read if the config cannot be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,22 +13,22 @@ use serde_json::Value;
 
 use super::config_store::StoredConfig;
 
-/// The record. Fields that a newer release adds are passed over.
+/// The record. Fields that a newer release adds are ignored.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct AcceptedConfigRecord {
     installation: InstallationId,
     term: u64,
     generation: u64,
     digest: String,
-    /// Each a [`AcceptedPodRecord`]. One that this release does not understand is left out, and the others are not.
+    /// Each is an [`AcceptedPodRecord`]. A pod that this release cannot parse is left out; the others are used.
     pods: Vec<Value>,
 }
 
-/// A pod without its files and its checks: files are on the machine, and kinds of checks are what a release adds.
+/// A pod without its files and checks. The files are on the machine, and a newer release may add kinds of checks.
 #[derive(Debug, Serialize, Deserialize)]
 struct AcceptedPodRecord {
     name: PodName,
-    /// [`PodDigests::replacement`] of the whole pod, by which its sandboxes are known.
+    /// [`PodDigests::replacement`] of the whole pod, which identifies its sandboxes.
     replacement: String,
     pod: Pod,
 }
@@ -47,12 +47,12 @@ impl AcceptedConfigRecord {
             term: fence.term,
             generation: fence.generation,
             digest: fence.digest.clone(),
-            // Plain data has no way to fail.
+            // Serializing plain data cannot fail.
             pods: pods.filter_map(|pod| serde_json::to_value(pod).ok()).collect(),
         }
     }
 
-    /// The config as far as it is known: enough to refuse an older one, and to start again what has ended.
+    /// Returns the config as far as it is known. This is enough to refuse an older config, and to restart what has ended.
     pub(super) fn into_kept(self) -> StoredConfig {
         let pods = self.pods.into_iter().filter_map(|pod| serde_json::from_value::<AcceptedPodRecord>(pod).ok());
         let (mut known, mut digests) = (BTreeMap::new(), BTreeMap::new());

@@ -1,4 +1,4 @@
-//! Images that this agent fetched and that nothing uses any more.
+//! Removal of images that this agent fetched and that are no longer used.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,15 +13,16 @@ use crate::{
     unused_images::{self, Idle, ImageCleanupPlan, ImageUse, UnusedImage},
 };
 
-/// How long images are kept.
+/// How long unused images are kept.
 #[derive(Debug, Clone, Copy)]
 pub struct ImageLimits {
-    /// An image that the agent fetched is removed once nothing has used it for so long (`imageMaximumGCAge` of a kubelet). `None`: never.
+    /// The agent removes an image that it fetched once the image was unused for this long (`imageMaximumGCAge` of a kubelet). `None` disables the
+    /// removal.
     pub max_age: Option<Duration>,
 }
 
 impl ImageLimits {
-    /// None is removed where that is 0, as with a kubelet.
+    /// Returns limits with this age. As with a kubelet, 0 disables the removal.
     #[must_use]
     pub fn of_age(age: Duration) -> Self {
         Self { max_age: (!age.is_zero()).then_some(age) }
@@ -29,13 +30,13 @@ impl ImageLimits {
 }
 
 impl Default for ImageLimits {
-    /// A day.
+    /// The default age is one day.
     fn default() -> Self {
         Self { max_age: Some(unused_images::GRACE) }
     }
 }
 
-/// What the keeper knows of images.
+/// The reconciler's state of image removal.
 #[derive(Debug, Default)]
 pub(super) struct Cleanup {
     limits: ImageLimits,
@@ -43,7 +44,7 @@ pub(super) struct Cleanup {
     busy: bool,
 }
 
-/// What was removed, and what was not.
+/// The images that were removed, and those whose removal failed.
 #[derive(Debug, Default)]
 pub(super) struct CleanupResult {
     removed: Vec<UnusedImage>,
@@ -55,8 +56,8 @@ impl Cleanup {
         Self { limits, ..Self::default() }
     }
 
-    /// Whether there is an image that the agent fetched and that the config does not ask for. Only then the runtime is asked what uses its
-    /// images.
+    /// Returns whether there is an image that the agent fetched and that the config does not name. Only then the agent queries the runtime for the
+    /// use of its images.
     pub(super) fn has_candidates(&self, machine: &LocalMachine, config: Option<&StoredConfig>) -> bool {
         let Some(kept) = config.filter(|_| self.limits.max_age.is_some() && !self.busy) else { return false };
         let wanted = unused_images::wanted_by(&kept.config);
@@ -68,7 +69,7 @@ impl Cleanup {
         self.idle.another_config(&wanted);
     }
 
-    /// What is to be done, where nothing is being removed yet.
+    /// Returns the next removals. Empty while a removal is in progress.
     pub(super) fn decide(
         &mut self,
         now: MonotonicTime,
@@ -83,7 +84,7 @@ impl Cleanup {
         verdict
     }
 
-    /// Returns what to tell people: whether something failed, and what happened.
+    /// Ends a removal. Returns one event for each image: whether it is a failure, and its message.
     pub(super) fn done(&mut self, cleaned: &CleanupResult) -> Vec<(bool, String)> {
         self.busy = false;
         let age = self.limits.max_age.unwrap_or_default();
@@ -105,7 +106,7 @@ fn names_of(image: &UnusedImage) -> String {
     image.names.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// Does what was decided, as long as the config that it was decided by is in effect.
+/// Executes the removals as long as the config that they were decided for is in effect.
 pub(super) async fn clean_up(
     machine: &LocalMachine,
     book: &ConfigStore,

@@ -1,4 +1,4 @@
-//! The config that is in effect, in memory and on disk.
+//! The config in effect, in memory and on disk.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,7 @@ use crate::{
     wire::{self, RevisedConfig, WireError},
 };
 
-/// A config, and which one it is.
+/// A config with its fence and digests.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct StoredConfig {
     pub(super) config: MachineConfig,
@@ -33,10 +33,10 @@ pub(super) struct StoredConfig {
     pub(super) digests: BTreeMap<PodName, PodDigests>,
 }
 
-/// A config that was sent and is none for this agent.
+/// A config from the driver that this agent cannot use.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UnfitConfig {
-    /// It says of a pod only that it is as before, and it is not.
+    /// The driver left out the content of a pod as unchanged, but the agent has no pod with that content.
     #[error("the config that is in effect has no such {0}: hand over all of them")]
     UnknownPod(PodName),
     #[error("the config says more than this agent understands: upgrade keelway-hypervisor-agent")]
@@ -44,8 +44,7 @@ pub(super) enum UnfitConfig {
 }
 
 impl StoredConfig {
-    /// A config that was sent under a digest. Its pods are these, and those of the one before that are named with the digests of their
-    /// content.
+    /// Returns a config that a driver sent under a digest. Pods in `same` are copied from the config before it, if their content has the same digest.
     pub(super) fn sent(
         before: Option<&Self>,
         (mut config, mut digests): (MachineConfig, BTreeMap<PodName, PodDigests>),
@@ -60,14 +59,14 @@ impl StoredConfig {
             digests.insert(name.clone(), known.clone());
             config.pods.insert(name, pod.clone());
         }
-        // That an agent knows all fields of a config of v0.1.0 shows in the digest alone.
+        // For a config of v0.1.0, only the digest shows whether the agent knows all of its fields.
         if config.format == ConfigFormat::One && of_format_1(&config, &digests) != digest {
             return Err(UnfitConfig::OtherDigest);
         }
         Ok(Self::of((config, digests), digest))
     }
 
-    /// A config that was read from disk. One of v0.1.0 goes by the digest that was recorded with its number.
+    /// Returns a config that was read from disk. A config of v0.1.0 has no digest, so the digest that was recorded with its number is used.
     fn stored(
         (config, digests, digest): (MachineConfig, BTreeMap<PodName, PodDigests>, Option<String>),
         applied: Option<&Applied>,
@@ -79,7 +78,7 @@ impl StoredConfig {
         Self::of((config, digests), digest)
     }
 
-    /// As it is sent.
+    /// Returns the config in the form that drivers send.
     pub(super) fn revised(&self) -> RevisedConfig<'_> {
         RevisedConfig { config: &self.config, digests: &self.digests }
     }
@@ -94,18 +93,18 @@ impl StoredConfig {
     }
 }
 
-/// The digest of a config of v0.1.0, whose agents made it themselves.
+/// Returns the digest of a config of v0.1.0, which agents of that release computed themselves.
 fn of_format_1(config: &MachineConfig, digests: &BTreeMap<PodName, PodDigests>) -> String {
     let contents = digests.iter().map(|(name, of)| (name.clone(), of.content.as_slice())).collect();
     config_digest(ConfigFormat::One, &config.installation, &contents, (&config.others, &config.removals))
 }
 
-/// The machine's records could not be read. Nothing is done without them, and nothing is taken away.
+/// The machine's records could not be read. Without them the agent changes nothing.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the machine's records")]
 pub struct ConfigStoreError(#[source] FilesError);
 
-/// Why the config on disk is of no use.
+/// The config on disk cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum UnreadableConfig {
     #[error(transparent)]
@@ -116,23 +115,23 @@ enum UnreadableConfig {
     Decode(#[from] WireError),
 }
 
-/// A config that was taken and cannot be read. Until another one comes, what runs of it goes on.
+/// An accepted config that cannot be read. Until the driver sends another config, its running pods continue.
 #[derive(Debug)]
 pub(super) struct LostConfig {
     why: UnreadableConfig,
-    /// What is known of it all the same.
+    /// The part of the config that is known from [`AcceptedConfigRecord`].
     pub(super) known: Option<StoredConfig>,
 }
 
 impl LostConfig {
-    /// What is reported for as long as there is no other config.
+    /// Returns the failure that the agent reports until it has another config.
     pub(super) fn failure(&self) -> String {
         let why = chain_text(&self.why);
         format!("cannot read the stored config ({why}); what runs is kept running until the config is sent again")
     }
 }
 
-/// Why a config was not taken. The one before stays in effect.
+/// A config was not accepted. The config before it stays in effect.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AcceptError {
     #[error(transparent)]
@@ -141,7 +140,7 @@ pub(super) enum AcceptError {
     Keep(#[source] FilesError),
 }
 
-/// Why a leader is not obeyed.
+/// A leader was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FenceError {
     #[error(transparent)]
@@ -150,7 +149,7 @@ pub(super) enum FenceError {
     Keep(#[source] FilesError),
 }
 
-/// Why the config is not given to whoever asks.
+/// The config cannot be returned to a caller.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConfigError {
     #[error(transparent)]
@@ -163,18 +162,18 @@ pub(super) enum ConfigError {
 
 pub(super) struct ConfigStore {
     machine: Arc<LocalMachine>,
-    /// One at a time writes the disk and then the memory.
+    /// Serializes changes, which write the disk first and then the memory.
     writing: Mutex<()>,
     held: watch::Sender<Option<Arc<StoredConfig>>>,
-    /// Gone once another config is in effect.
+    /// Cleared once another config is in effect.
     lost: StdMutex<Option<Arc<LostConfig>>>,
-    /// The newest leader that the machine was told of.
+    /// The newest leader that a driver announced.
     leader: watch::Sender<Option<Leader>>,
 }
 
 #[expect(clippy::redundant_closure_for_method_calls, reason = "the methods are not general over their lifetime")]
 impl ConfigStore {
-    /// The config that was in effect when the agent ended last, if there was one.
+    /// Reads the config that was in effect when the agent stopped, if there was one.
     pub(super) async fn open(machine: Arc<LocalMachine>) -> Result<Self, ConfigStoreError> {
         let read =
             |files: crate::files::MachineFiles<'_>| Ok((files.read_config(), files.read_taken(), files.records()?));
@@ -203,7 +202,7 @@ impl ConfigStore {
         })
     }
 
-    /// The config that was taken last, where it cannot be read.
+    /// Returns the last accepted config if it cannot be read.
     pub(super) fn lost_config(&self) -> Option<Arc<LostConfig>> {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -212,7 +211,8 @@ impl ConfigStore {
         self.held.borrow().clone()
     }
 
-    /// The config, for a driver of the installation that the machine obeys and that the config is of: keys are in it.
+    /// Returns the config to a driver of the installation that the machine obeys and that the config belongs to. The config contains keys, so no
+    /// other driver gets it.
     pub(super) async fn config_for(
         &self,
         installation: &InstallationId,
@@ -231,19 +231,19 @@ impl ConfigStore {
         self.held.subscribe()
     }
 
-    /// The newest leader of these machines that was heard of; 0 for none.
+    /// Returns the term of the newest known leader of this installation, or 0.
     pub(super) fn term(&self, installation: &InstallationId) -> u64 {
         self.leader.borrow().as_ref().map_or(0, |leader| leader.term_of(installation))
     }
 
-    /// The newest leader, where it drives the machine of this owner; 0 for none.
+    /// Returns the term of the newest known leader if it drives the machine of this owner, or 0.
     pub(super) fn leader_term(&self, owner: Option<&InstallationId>) -> u64 {
         let leader = self.leader.borrow();
         let leader = leader.as_ref().filter(|leader| owner.is_none_or(|owner| *owner == leader.installation));
         leader.map_or(0, |leader| leader.term)
     }
 
-    /// Hears of a leader. Returns the newest one that was heard of.
+    /// Accepts a leader if its term is later than all known terms. Returns the latest known term.
     pub(super) async fn fence(&self, leader: Leader) -> Result<u64, FenceError> {
         let _writing = self.writing.lock().await;
         let records = self.machine.with_files(|files| files.records()).await.map_err(FenceError::Keep)?;
@@ -257,7 +257,7 @@ impl ConfigStore {
         if leader.term <= known {
             return Ok(known);
         }
-        // What holds nothing is left as it was found.
+        // A machine without a config has no records, and gets none here.
         if taken.is_some() || lost.is_some() {
             let record = leader.clone();
             self.machine.with_files(move |files| files.record_leader(&record)).await.map_err(FenceError::Keep)?;
@@ -268,7 +268,7 @@ impl ConfigStore {
         Ok(term)
     }
 
-    /// Takes a config, which is on disk when this returns. The same one again is taken without a word.
+    /// Accepts a config. When this returns, the config is on disk. Accepting the same config again changes nothing.
     pub(super) async fn accept(&self, new: StoredConfig) -> Result<(), AcceptError> {
         let _writing = self.writing.lock().await;
         let StoredConfig { config, fence, digests } = &new;
@@ -278,7 +278,7 @@ impl ConfigStore {
         refusal::check_order(fence, records.applied.as_ref())?;
         let (kept, lost) = (self.current(), self.lost_config());
         let taken = kept.as_deref().or(lost.as_deref().and_then(|lost| lost.known.as_ref()));
-        // Who was adopted by another installation counts anew.
+        // A machine that another installation adopted starts with new numbers.
         if let Some(taken) =
             taken.filter(|taken| records.owner.is_none() || taken.config.installation == config.installation)
         {
@@ -288,7 +288,7 @@ impl ConfigStore {
         if kept.as_deref() == Some(&new) {
             return Ok(());
         }
-        // One that cannot be read may come again under its own number.
+        // The config that cannot be read may be sent again under its own number.
         let repeated = lost.as_deref().and(taken.map(|taken| &taken.fence).or(records.applied.as_ref()));
         refusal::check_term(config, self.term(&config.installation), repeated)?;
         let (taken, bytes) = (AcceptedConfigRecord::of(&new), wire::encode_stored((config, digests), &fence.digest));
@@ -303,7 +303,7 @@ impl ConfigStore {
         Ok(())
     }
 
-    /// Executes the actions with which a machine is left as it was found, unless there is another config by now.
+    /// Executes the actions that remove everything from the machine, unless another config is in effect.
     pub(super) async fn leave(&self, of: &StoredConfig, actions: Vec<Action>) -> ApplyReport {
         let _writing = self.writing.lock().await;
         if self.current().as_deref() != Some(of) {
@@ -318,7 +318,7 @@ impl ConfigStore {
     }
 }
 
-/// The config on disk, where one was taken.
+/// Returns the config on disk, if the agent accepted one.
 fn read_config(
     config: Result<Option<Vec<u8>>, MachineFileError>,
     taken: Result<Option<Vec<u8>>, MachineFileError>,
@@ -348,7 +348,7 @@ fn read_config(
     }
 }
 
-/// A release before this one kept no such record.
+/// Writes the record that releases before this one did not write.
 async fn record_taken(machine: &LocalMachine, kept: &StoredConfig) {
     let taken = AcceptedConfigRecord::of(kept);
     if let Err(error) = machine.with_files(move |files| files.write_taken(&taken)).await {

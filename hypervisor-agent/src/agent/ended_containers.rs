@@ -1,4 +1,4 @@
-//! How containers ended, told once each.
+//! Reports each end of a container once.
 
 use std::collections::BTreeSet;
 
@@ -10,17 +10,17 @@ use keelway_api::{
 use super::journal::{EventJournal, EventSubject};
 use crate::LocalMachine;
 
-/// A container or sandbox that is seen to have ended.
+/// A container or sandbox that was observed to have ended.
 #[derive(Debug)]
 pub(super) struct Ending {
     pod: PodName,
-    /// None for a sandbox.
+    /// `None` for a sandbox.
     container: Option<String>,
     code: i32,
     oom: bool,
 }
 
-/// Those of a state that are not known yet. Why they ended is asked for right after they were seen: they are removed soon.
+/// Returns the endings in a state that are not known yet. Queries the reasons at once, because ended containers are soon removed.
 pub(super) async fn of(machine: &LocalMachine, state: &MachineState, known: &BTreeSet<String>) -> Vec<Ending> {
     let mut endings = Vec::new();
     for sandbox in state.sandboxes.iter().filter(|sandbox| !sandbox.ready && !known.contains(&sandbox.id)) {
@@ -40,7 +40,7 @@ pub(super) async fn of(machine: &LocalMachine, state: &MachineState, known: &BTr
     endings
 }
 
-/// What of a state has ended.
+/// Returns the ids of what has ended in a state.
 pub(super) fn ids(state: &MachineState) -> BTreeSet<String> {
     let sandboxes = state.sandboxes.iter().filter(|sandbox| !sandbox.ready).map(|sandbox| sandbox.id.clone());
     let over = |phase| matches!(phase, ContainerPhase::Exited { .. });

@@ -1,4 +1,4 @@
-//! The runtime's events: that there were some is all that the agent wants to know, and whoever subscribed here is told them.
+//! The runtime's events. The agent itself uses them only as a signal to look again, and forwards them to its subscribers.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -13,14 +13,14 @@ use crate::{
     report::chain_text,
 };
 
-/// How soon a broken subscription is made anew, doubling up to [`LONGEST`]: a runtime that restarts is away for a second.
+/// The first delay before a broken subscription is renewed. It doubles up to [`LONGEST`]. A runtime that restarts is away for about a second.
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(5);
-/// A runtime gives no sign that a subscription is in effect: what happened while it was being made is looked for once more.
+/// A runtime does not confirm that a subscription is in effect. After this time the agent looks once more, for changes before it was.
 const IN_EFFECT: Duration = Duration::from_secs(1);
 
-/// Tells of every change for as long as it is polled. However many events there are, and however long nobody looks, one
-/// notice waits and no more, so that this reader never stalls: containerd blocks its own calls when one does.
+/// Notifies `changed` of every event for as long as it is polled. At most one notification is pending, so this reader never blocks. containerd blocks
+/// its own calls if a subscriber stops reading.
 pub(crate) async fn follow(runtime: CriRuntime, told: Arc<Fanout>, changed: Arc<Notify>) {
     let mut pause = FIRST;
     loop {
@@ -40,7 +40,7 @@ pub(crate) async fn follow(runtime: CriRuntime, told: Arc<Fanout>, changed: Arc<
     }
 }
 
-/// Reads until the stream ends, and says why it did.
+/// Reads until the stream ends, and returns the reason.
 async fn read(runtime: &CriRuntime, told: &Fanout, changed: &Notify) -> String {
     let telling = told.begin();
     let mut events = match fanout::subscribe(runtime.channel()).await {

@@ -1,4 +1,4 @@
-//! Where agents that nobody can dial wait to be called. What driver and agent then say to each other is passed on as it is.
+//! The exchange, where agents that cannot be dialled wait for calls. It relays the bytes between driver and agent unchanged.
 
 use std::{
     collections::BTreeMap,
@@ -21,12 +21,12 @@ use crate::{
     proto::{self, exchange_server},
 };
 
-/// Calls of one machine that it did not take yet.
+/// How many calls of one machine can be pending.
 const CALLS: usize = 16;
-/// How long an agent may take to take one: a round trip.
+/// How long an agent may take to accept a call, which needs one round trip.
 const TAKEN: Duration = Duration::from_secs(5);
 
-/// Those who wait, by the names in their certificates.
+/// Waiting agents, by the machine names in their certificates.
 #[derive(Clone, Default)]
 pub(super) struct Exchange(Arc<Mutex<WaitingAgents>>);
 
@@ -42,13 +42,13 @@ struct WaitingAgent {
     calls: BTreeMap<u64, PendingCall>,
 }
 
-/// A call that nobody took yet.
+/// A call that the agent has not accepted yet.
 struct PendingCall {
     from_driver: Streaming<proto::CallRequest>,
     taken: oneshot::Sender<Streaming<proto::AnswerRequest>>,
 }
 
-/// Forgets a call whose caller went away.
+/// Removes a call when its caller disconnects.
 struct CallGuard<'a> {
     exchange: &'a Exchange,
     machine: &'a HypervisorName,
@@ -66,7 +66,7 @@ impl Exchange {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the one who waits under this name of a call. Returns its number.
+    /// Announces a call to the agent that waits under this name. Returns the call's number.
     fn call(&self, machine: &HypervisorName, call: PendingCall) -> Result<u64, Status> {
         let mut desk = self.desk();
         desk.last += 1;
@@ -98,7 +98,7 @@ impl exchange_server::Exchange for Exchange {
     async fn wait(&self, request: Request<proto::WaitRequest>) -> Result<Response<Self::WaitStream>, Status> {
         let machine = agent(&request)?;
         let (told, calls) = mpsc::channel(CALLS);
-        // Whoever waited before is told by the end of its answer.
+        // Replacing an earlier stream of the same agent ends that stream.
         self.desk().waiting.insert(machine, WaitingAgent { told, calls: BTreeMap::new() });
         Ok(Response::new(ReceiverStream::new(calls)))
     }
@@ -136,7 +136,7 @@ impl exchange_server::Exchange for Exchange {
     }
 }
 
-/// The machine whose agent asks.
+/// Returns the machine whose agent sent the request.
 fn agent<T>(request: &Request<T>) -> Result<HypervisorName, Status> {
     match request.extensions().get::<Caller>() {
         Some(Caller { role: CallerRole::Agent(machine), .. }) => Ok(machine.clone()),

@@ -1,4 +1,4 @@
-//! What happened on the machine, the last so many things of it: in memory, on disk, and told to those who watch.
+//! The most recent events of the machine, in memory and on disk. New events are sent to watchers.
 
 use std::{
     collections::VecDeque,
@@ -10,12 +10,12 @@ use tokio::sync::{broadcast, mpsc};
 
 use crate::LocalMachine;
 
-/// How many are remembered. One that happens again counts once.
+/// How many events are kept. Repetitions of an event count once.
 const REMEMBERED: usize = 256;
-/// How many lines the record on disk grows to until it is written anew: each time that something happens is one.
+/// How many lines the file can grow to before it is rewritten. Each occurrence of an event is a line.
 const LINES: usize = 4 * REMEMBERED;
 
-/// What something happened to: a component's container, a component (no container), or the machine (neither).
+/// The subject of an event: a container of a component, a component (no container), or the machine (neither).
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EventSubject {
     pub(super) pod: Option<PodName>,
@@ -33,20 +33,20 @@ pub(super) struct EventJournal {
     ring: Mutex<Ring>,
     told: broadcast::Sender<MachineEvent>,
     to_disk: mpsc::UnboundedSender<MachineEvent>,
-    /// Held by whoever writes the record on disk.
+    /// Held while the file is written.
     writing: tokio::sync::Mutex<()>,
 }
 
-/// Events by when they happened last, the newest last.
+/// Events in the order of their last occurrence, the newest last.
 #[derive(Debug, Default)]
 struct Ring {
     events: VecDeque<MachineEvent>,
-    /// A machine that is nobody's has no records.
+    /// False for a machine without an owner, which has no records.
     open: bool,
 }
 
 impl Ring {
-    /// Takes the place of what happened before in the same words.
+    /// Adds an event, and removes an earlier occurrence of the same event.
     fn insert(&mut self, event: MachineEvent) {
         self.events.retain(|known| !same(known, &event));
         self.events.push_back(event);
@@ -61,17 +61,17 @@ fn same(one: &MachineEvent, other: &MachineEvent) -> bool {
     one.pod == other.pod && one.container == other.container && words(one) == words(other)
 }
 
-/// Events on their way to the disk.
+/// Events that are to be written to disk.
 pub(super) type ToDisk = mpsc::UnboundedReceiver<MachineEvent>;
 
 #[expect(clippy::redundant_closure_for_method_calls, reason = "the methods are not general over their lifetime")]
 impl EventJournal {
-    /// Goes on with the record on disk. One that cannot be read is begun anew: nothing is decided by it.
+    /// Continues with the events on disk. If the file cannot be read, starts empty: no decision depends on events.
     pub(super) async fn open(machine: &LocalMachine, open: bool) -> (Self, ToDisk) {
         let mut ring = Ring { open, ..Ring::default() };
         if open {
             let bytes = machine.with_files(|files| files.read_events()).await.ok().flatten().unwrap_or_default();
-            // The last line may be half written.
+            // The last line may be incomplete after a crash.
             let lines = bytes.split(|byte| *byte == b'\n');
             lines.filter_map(|line| serde_json::from_slice(line).ok()).for_each(|event| ring.insert(event));
         }
@@ -112,23 +112,23 @@ impl EventJournal {
             }
             ring.insert(event.clone());
         }
-        // Nobody may be listening.
+        // Fails if there is no watcher.
         let _ = self.told.send(event.clone());
         let _ = self.to_disk.send(event);
     }
 
-    /// What is remembered, and what happens from now on.
+    /// Returns the kept events, and a receiver for further ones.
     pub(super) fn read(&self) -> (Vec<MachineEvent>, broadcast::Receiver<MachineEvent>) {
         let following = self.told.subscribe();
         (self.ring().events.iter().cloned().collect(), following)
     }
 
-    /// The machine is somebody's.
+    /// Starts recording, because the machine has an owner.
     pub(super) fn begin(&self) {
         self.ring().open = true;
     }
 
-    /// The machine is nobody's any more: forgets everything. Once this returned, nothing is written to the disk.
+    /// Stops recording and deletes all events, because the machine has no owner any more. After this returns, nothing is written to disk.
     pub(super) async fn end(&self) {
         {
             let mut ring = self.ring();
@@ -138,7 +138,7 @@ impl EventJournal {
         drop(self.writing.lock().await);
     }
 
-    /// Writes to the disk what happens, for as long as it is polled. What cannot be written is in memory still.
+    /// Writes events to disk for as long as it is polled. Events that cannot be written stay in memory.
     pub(super) async fn persist(self: Arc<Self>, machine: Arc<LocalMachine>, mut on_the_way: ToDisk) {
         let mut lines = LINES;
         while let Some(event) = on_the_way.recv().await {

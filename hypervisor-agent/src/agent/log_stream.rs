@@ -1,4 +1,4 @@
-//! Logs, told to a caller.
+//! Streams logs to a caller.
 
 use std::{
     io::{self, BufWriter, Write},
@@ -24,21 +24,21 @@ use crate::{
     report::chain_text,
 };
 
-/// Logs that are read at a time, for all callers together: each takes a thread, of which the agent needs some itself.
+/// How many logs all callers together can read at a time. Each reader uses a thread, and the agent needs some itself.
 pub(super) const AT_ONCE: usize = 64;
-/// The most bytes of one message.
+/// The largest message, in bytes.
 const LONGEST: usize = 1 << 14;
-/// Messages on their way to one caller.
+/// How many messages to one caller can be in flight.
 const ON_THE_WAY: usize = 4;
 
-/// The logs of a component that are there.
+/// Returns the logs of a component.
 pub(super) async fn list(machine: &LocalMachine, pod: Option<proto::PodName>) -> Result<Vec<proto::Log>, Status> {
     let logs = of(machine, pod).await?;
     let all = logs.list().map_err(|error| Status::internal(chain_text(&error)))?;
     Ok(all.into_iter().map(|Log { container, attempt }| proto::Log { container, attempt }).collect())
 }
 
-/// The text of a log. Whoever goes away ends the reading of it.
+/// Streams the text of a log. Reading ends when the caller disconnects.
 pub(super) async fn stream_log(
     machine: &LocalMachine,
     places: &Arc<Semaphore>,
@@ -64,14 +64,14 @@ pub(super) async fn stream_log(
         let mut text = BufWriter::with_capacity(LONGEST, Text(sender.clone()));
         match read(&logs, log, &wanted, &mut text) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                // Whoever is gone does not want to know.
+                // Fails if the caller has disconnected.
                 let _ = sender.blocking_send(Err(Status::internal(chain_text(&error))));
             }
             _ => {}
         }
         drop(place);
     });
-    // Goes with the stream, which its caller's end does.
+    // This end of the pipe is dropped with the stream when the caller disconnects, which ends the reading.
     let text = ReceiverStream::new(receiver).map(move |text| {
         let _held = &caller;
         text
@@ -88,7 +88,7 @@ async fn of(machine: &LocalMachine, pod: Option<proto::PodName>) -> Result<PodLo
     logs.ok_or_else(|| Status::not_found(format!("{name} has no logs here")))
 }
 
-/// Where a log is written to.
+/// A writer that sends text to the caller.
 struct Text(Sender<Result<proto::LogText, Status>>);
 
 impl Write for Text {

@@ -1,11 +1,11 @@
-//! The agent on a network: for the driver of its installation, over mutual TLS, and for agents that wait here to be called.
+//! The agent on a network: it serves the driver of its installation, over mutual TLS, and agents that wait here for calls.
 //!
-//! It has a port, or waits itself at the port of others. On each connection there are calls of gRPC, by HTTP/2, or one stream of
-//! the runtime's, by HTTP/1.1.
+//! The agent listens on a port, or waits at the ports of other agents. A connection carries gRPC calls over HTTP/2, or one stream of the runtime over
+//! HTTP/1.1.
 //!
-//! Who has not shown who it is yet is a stranger, and has a few seconds for it. Strangers take nothing from the driver: they have
-//! places of their own, and where all of these are taken, whoever came first gives way to whoever comes. So one who connects
-//! again and again, or says nothing, keeps nobody out.
+//! A peer that has not authenticated yet is a stranger, and has a few seconds to do so. Strangers have connection slots of their own, so they cannot
+//! use up those of the driver. If all slots are in use, a new stranger replaces the oldest one. A peer that connects repeatedly or sends nothing
+//! therefore keeps nobody else out.
 
 mod bounded_tasks;
 mod calls;
@@ -45,76 +45,76 @@ use connection_handler::ConnectionHandler;
 use conversation::Conversation;
 pub(crate) use tls_identity::AgentTlsIdentity;
 
-/// The common name of whoever drives the machines of an installation, which is the organization of its certificate.
+/// The common name in the certificate of a driver. The certificate's organization is the installation that it drives.
 pub const DRIVER: &str = "keelway:driver";
-/// What is spoken, in the words of ALPN: clients of gRPC in other languages ask for it.
+/// The protocols in ALPN. gRPC clients in other languages require them.
 const SPOKEN: [&str; 2] = ["h2", "http/1.1"];
 
-/// Connections that wait for the agent: with fewer, one of the driver's is lost in a burst of others and comes a second later.
+/// The backlog of the listening socket. With a shorter one, a burst of connections can drop one of the driver's, which then retries after a second.
 const WAITING: u32 = 4096;
-/// How long a connection may say nothing before the kernel asks whether its other side is there, and then until it answers.
+/// How long a connection can be silent before the kernel sends keepalive probes, and then how long the peer may take to respond.
 const SILENCE: Duration = Duration::from_secs(20);
-/// How often it asks.
+/// The number of keepalive probes.
 const ASKED: u32 = 4;
 
-/// Why there is no port.
+/// The agent cannot be on the network.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentNetworkError {
-    /// It cannot be had.
+    /// The port cannot be opened.
     #[error("cannot listen on {address}")]
     Listen {
-        /// Where.
+        /// The address to listen on.
         address: SocketAddr,
-        /// Why.
+        /// The error of the socket.
         #[source]
         source: io::Error,
     },
-    /// Nobody can be shown who the agent is, or be known.
+    /// The certificates cannot be used.
     #[error("cannot use the agent's certificates")]
     Tls(#[from] TlsError),
-    /// What it was given cannot be read.
+    /// The identity of the agent cannot be read.
     #[error("cannot read the agent's identity in {}", path.display())]
     Folder {
-        /// Where it is kept.
+        /// The directory of the identity.
         path: PathBuf,
-        /// Why.
+        /// The error of the read.
         #[source]
         source: io::Error,
     },
-    /// It was given none, and has no way to one.
+    /// The agent has no identity, and no token to get one.
     #[error(
         "the agent has no identity in {}: give --enroll with a new token of `keelway hypervisor enroll`, or --tls-certificate",
         .0.display()
     )]
     Nobody(PathBuf),
-    /// It cannot be enrolled.
+    /// The agent cannot wait for enrolment.
     #[error(transparent)]
     Enrolling(#[from] EnrollingError),
 }
 
-/// How much of the agent others can take.
+/// Limits on connections.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
-    /// Connections of strangers.
+    /// The largest number of connections of strangers.
     pub strangers: usize,
-    /// Connections of who may speak.
+    /// The largest number of connections of authenticated drivers.
     pub conversations: usize,
-    /// How long one of them may be silent before it is asked whether it is there, and then until it answers.
+    /// How long a connection can be silent before the agent checks whether the peer is there, and then how long the peer may take to respond.
     pub silence: Duration,
 }
 
 impl Default for ConnectionLimits {
-    /// A driver has a connection or two, one for each stream, and one for each machine that is reached through this one.
+    /// A driver has one or two connections, one for each stream, and one for each machine that it reaches through this agent.
     fn default() -> Self {
         Self { strangers: 256, conversations: 512, silence: Duration::from_secs(20) }
     }
 }
 
-/// Where connections of the driver come from.
+/// The agent's side of the network: where it accepts connections, and its identity.
 #[derive(Debug)]
 pub struct AgentNetwork {
     listener: Option<TcpListener>,
-    /// Other agents at which it waits to be called.
+    /// The addresses of other agents at which this agent waits for calls.
     at: Vec<SocketAddr>,
     standing: Arc<AgentTlsIdentity>,
     bounds: ConnectionLimits,
@@ -124,17 +124,17 @@ pub struct AgentNetwork {
 struct StrangerConnection {
     stream: MachineConnection,
     from: SocketAddr,
-    /// Where who speaks on it finds streams.
+    /// The URL at which this peer finds streams.
     at: String,
 }
 
 impl AgentNetwork {
-    /// As whom the files say. It listens nowhere yet.
+    /// Returns a network with the identity in these files. It does not listen yet.
     pub fn of_files(files: TlsFiles, bounds: ConnectionLimits) -> Result<Self, AgentNetworkError> {
         Ok(Self::of(AgentTlsIdentity::of_files(files)?, bounds))
     }
 
-    /// As whom the agent was enrolled; with a token that was not used yet, it waits to be enrolled. It listens nowhere yet.
+    /// Returns a network with the identity of an earlier enrolment. With an unused token, the agent waits for enrolment. It does not listen yet.
     pub fn enrolled(
         folder: IdentityFolder,
         token: Option<EnrollmentToken>,
@@ -153,24 +153,24 @@ impl AgentNetwork {
         Ok(Self { listener: Some(listener), ..self })
     }
 
-    /// Waits at the agents that listen on these addresses, once it has a certificate to show there.
+    /// Waits at the agents that listen on these addresses, once this agent has a certificate.
     #[must_use]
     pub fn waiting_at(self, addresses: Vec<SocketAddr>) -> Self {
         Self { at: addresses, ..self }
     }
 
-    /// As whom the agent answers.
+    /// Returns the identity of the agent.
     pub(super) fn tls_identity(&self) -> Arc<AgentTlsIdentity> {
         Arc::clone(&self.standing)
     }
 
-    /// Where it listens; an address of no machine where it does not.
+    /// Returns the address that the agent listens on, or the unspecified address if it does not listen.
     pub fn address(&self) -> io::Result<SocketAddr> {
         let nowhere = Ok(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
         self.listener.as_ref().map_or(nowhere, TcpListener::local_addr)
     }
 
-    /// Answers those who may speak, until they may no more or the agent stops.
+    /// Accepts connections and serves authenticated peers until the agent stops.
     pub(super) async fn serve(self, routes: Routes, streams: Arc<PendingStreams>, stop: CancellationToken) {
         let Self { listener, at, standing, bounds } = self;
         let calls = Calls::new(routes, bounds.silence);
@@ -194,29 +194,29 @@ impl AgentNetwork {
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // An agent that begins anew has its port at once.
+    // A restarted agent can bind its port at once.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(WAITING)
 }
 
-/// The next connection to the port, where there is one.
+/// Returns the next connection to the port. Never returns if there is no port.
 async fn accept(listener: Option<&TcpListener>) -> StrangerConnection {
     let Some(listener) = listener else { return std::future::pending().await };
     loop {
         if let Ok((stream, from)) = listener.accept().await {
             return StrangerConnection::of(stream, from);
         }
-        // Only a shortage of descriptors or memory comes here, and that takes a moment to pass.
+        // Only a shortage of descriptors or memory leads here. It may pass in a moment.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
 impl StrangerConnection {
     fn of(stream: TcpStream, from: SocketAddr) -> Self {
-        // What is not set costs some milliseconds.
+        // A failure only costs some milliseconds.
         let _ = stream.set_nodelay(true);
-        // HTTP/2 asks by itself. What is not set keeps a stream whose other side lost its power.
+        // HTTP/2 has keepalive of its own. If this fails, a stream to a peer that lost power stays open.
         let _ = sockopt::set_socket_keepalive(&stream, true);
         let _ = sockopt::set_tcp_keepidle(&stream, SILENCE);
         let _ = sockopt::set_tcp_keepintvl(&stream, SILENCE / ASKED);

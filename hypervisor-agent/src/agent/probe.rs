@@ -1,4 +1,4 @@
-//! Asking a container whether it is well.
+//! Probes of containers' health.
 
 use std::{
     collections::BTreeMap,
@@ -27,15 +27,15 @@ use crate::{
     tls::{AgentTlsError, PinnedClient, SubjectPublicKey, public_key},
 };
 
-/// As much as is read of an answer's first line, in bytes: nobody here trusts a component.
+/// How many bytes of the first line of a response are read. The agent does not trust components.
 const LONGEST_ANSWER: u64 = 4096;
 
-/// The container of an etcd member.
+/// The name of the container of an etcd member.
 const ETCD: &str = "etcd";
-/// Where etcd tells of its alarms: of no space alone, and without asking other members.
+/// The path at which etcd reports its alarm for lack of space, without a query to other members.
 const ALARMS: &str = "/health?exclude=CORRUPT&serializable=true";
 
-/// Why an answer is none.
+/// A probe failed.
 #[derive(Debug, thiserror::Error)]
 enum ProbeError {
     #[error(transparent)]
@@ -56,21 +56,21 @@ enum ProbeError {
     Answer { expected: String },
 }
 
-/// So many keys of a container's certificate are remembered: that on disk, and the one before it, which its server shows until it has read
-/// the new one. Servers read within a minute, and nobody renews that often.
+/// How many keys of a container's certificate are accepted: the key on disk, and the one before it, which the server uses until it has reloaded its
+/// files. Servers reload within a minute, and certificates are not renewed that often.
 const KEYS: usize = 2;
 
-/// What is known of the containers that serve TLS. Clients resume their sessions, which spares both sides the signatures of a
-/// handshake: a question that comes again every few seconds costs next to nothing.
+/// Clients of the containers that serve TLS. Clients resume their sessions, which saves both sides the signatures of a handshake. A probe every few
+/// seconds therefore costs almost nothing.
 #[derive(Debug, Default)]
 pub(super) struct ProbeClients(Mutex<BTreeMap<PodName, ProbedContainer>>);
 
-/// A container, with the keys that stood in its certificate since it was asked first, the newest last.
+/// A container, with the keys in its certificate since its first probe, the newest last.
 #[derive(Debug)]
 struct ProbedContainer {
     container: String,
     keys: Vec<SubjectPublicKey>,
-    /// Of one that answered, and whose files did not change since.
+    /// The client of a container that responded and whose files have not changed since.
     client: Option<PinnedClient>,
 }
 
@@ -86,7 +86,7 @@ impl ProbeClients {
         }
     }
 
-    /// Takes the key that stands in the certificate now. Returns those with which the container may answer.
+    /// Adds the key in the current certificate. Returns the keys that the container may use.
     fn keys(&self, question: &LivenessQuery, now: SubjectPublicKey) -> Vec<SubjectPublicKey> {
         let mut held = self.held();
         let anew = || ProbedContainer { container: question.container.clone(), keys: Vec::new(), client: None };
@@ -102,24 +102,24 @@ impl ProbeClients {
         known.keys.clone()
     }
 
-    /// Forgets all pods but these.
+    /// Removes all pods that `is_kept` does not accept.
     pub(super) fn retain(&self, is_kept: impl Fn(&PodName) -> bool) {
         self.held().retain(|pod, _| is_kept(pod));
     }
 
-    /// The files of pods that are others now are read again.
+    /// Drops the clients of changed pods, so that their files are read again.
     pub(super) fn read_again(&self, is_other: impl Fn(&PodName) -> bool) {
         let mut held = self.held();
         held.iter_mut().filter(|(pod, _)| is_other(pod)).for_each(|(_, known)| known.client = None);
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeMap<PodName, ProbedContainer>> {
-        // Whoever panicked with it left a map of whole entries behind.
+        // A panic with the lock held leaves whole entries, so poisoning is ignored.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Asks one question, within its time.
+/// Sends one probe, within its deadline.
 pub(super) async fn ask(
     machine: &LocalMachine,
     clients: &ProbeClients,
@@ -136,8 +136,9 @@ pub(super) async fn ask(
     }
 }
 
-/// Whether a store has raised the alarm `NOSPACE`, asked of an etcd member that answered its check just now. etcd tells that at a path of its
-/// own, before all else that makes it unwell: its other checks succeed meanwhile. `None`: it is no etcd member, or does not say.
+/// Returns whether an etcd store has raised the alarm `NOSPACE`. Only for an etcd member whose probe just succeeded. etcd reports the alarm at a
+/// separate path, before anything else that makes it unhealthy; its other checks succeed meanwhile. `None` if the pod is no etcd member, or if it did
+/// not report.
 pub(super) async fn has_no_space(
     machine: &LocalMachine,
     clients: &ProbeClients,
@@ -152,7 +153,7 @@ pub(super) async fn has_no_space(
     alarm(&timeout(question.within, asking).await.ok()??)
 }
 
-/// What etcd says of its health begins with an alarm, where there is one.
+/// Returns whether etcd's health response reports the alarm. `None` if it is no health response.
 fn alarm(answer: &str) -> Option<bool> {
     answer.contains("\"health\"").then(|| answer.contains("ALARM NOSPACE"))
 }
@@ -166,7 +167,7 @@ async fn answer(machine: &LocalMachine, clients: &ProbeClients, question: &Liven
                 match https::get(Arc::clone(&client.config), server_name, stream, *address, path).await {
                     Ok(StatusCode::OK) => Ok(()),
                     Ok(status) => Err(ProbeError::Status { path: path.to_owned(), status }),
-                    // Whoever lets nobody in any more, as our certificates have ended, lives.
+                    // A server that refuses the agent's expired certificate is alive.
                     Err(error) if client.server_refused_certificate(&error) => Ok(()),
                     Err(error) => Err(error.into()),
                 }
@@ -176,7 +177,7 @@ async fn answer(machine: &LocalMachine, clients: &ProbeClients, question: &Liven
             {
                 return Ok(());
             }
-            // Its files may be others by now.
+            // The files may have changed.
             let keys = clients.keys(question, public_key(&file(machine, pod, SERVING_CERTIFICATE).await?)?);
             let client = client(machine, pod, keys, identity.as_ref()).await?;
             ask(&client).await?;

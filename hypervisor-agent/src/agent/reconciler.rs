@@ -1,4 +1,4 @@
-//! The one who decides: looks, plans, begins what may be done, and waits for the next thing to happen.
+//! The reconciler: observes, plans, starts what may be done, and waits for the next event.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,21 +41,21 @@ use crate::{
     unused_images::{self, ImageUse},
 };
 
-/// How long nothing may happen until the keeper looks all the same: files are changed by hand, and nobody tells of it.
+/// How long the reconciler waits without an event before it looks again. Changes of files by hand cause no event.
 const RELIST: Duration = Duration::from_secs(60);
-/// How often it looks at connections that are waited for: haproxy tells nobody of their end.
+/// How often it looks at connections that have to end first. haproxy does not report their end.
 const CONNECTIONS: Duration = Duration::from_secs(1);
-/// How often it looks whether a disk has room again, of which nobody tells either.
+/// How often it checks whether a full disk has room again. This causes no event either.
 const ROOM: Duration = Duration::from_secs(10);
-/// How soon it looks again where it could not, or where a record of the machine's own could not be written.
+/// The delay before a retry after a failed look, or after a failed write of the machine's records.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// A task of the keeper's ended in a way that is a mistake of this program. Whoever started it starts it again.
+/// A task of the reconciler panicked or was cancelled, which is a bug. The service manager restarts the agent.
 #[derive(Debug, thiserror::Error)]
 #[error("a task of the agent broke off")]
 pub struct AgentTaskError(#[source] JoinError);
 
-/// Something that was begun has ended.
+/// The result of a task that has ended.
 enum FinishedTask {
     Looked(Box<Result<LookResult, ObserveError>>),
     Pod(PodName, ApplyReport),
@@ -64,19 +64,19 @@ enum FinishedTask {
     Answer(ProbeResult),
 }
 
-/// What a container said.
+/// The result of a probe.
 struct ProbeResult {
     question: LivenessQuery,
     health: Result<(), String>,
-    /// [`probe::has_no_space`].
+    /// The result of [`probe::has_no_space`].
     no_space: Option<bool>,
 }
 
-/// What a look has found.
+/// The result of a look.
 struct LookResult {
     state: MachineState,
     endings: Vec<Ending>,
-    /// `None`: nobody asked, or the runtime gave no answer.
+    /// `None` if this look did not query images, or if the runtime did not respond.
     images: Option<ImageUse>,
 }
 
@@ -85,29 +85,29 @@ pub(super) struct AgentReconciler {
     config_store: Arc<ConfigStore>,
     channel: Arc<ReconcilerChannel>,
     journal: Arc<EventJournal>,
-    /// What is over and was told of.
+    /// Ids of ended containers and sandboxes that were reported.
     known_endings: BTreeSet<String>,
-    /// What is put off and was told of.
+    /// Postponed actions that were reported.
     known_postponed: BTreeSet<(EventSubject, String)>,
     supervisor: Supervisor,
     cleanup: Cleanup,
     clients: Arc<probe::ProbeClients>,
     started: Instant,
     tasks: JoinSet<FinishedTask>,
-    /// Cancelled where another config is in effect: nothing more of the plan for the last one is begun.
+    /// Cancelled when another config is in effect: no further action of the last plan starts.
     plan: CancellationToken,
-    /// Pods that are worked on.
+    /// Pods with actions in progress.
     busy: BTreeSet<PodName>,
-    /// Whether the machine's own records are worked on.
+    /// Whether an action on the machine's own records is in progress.
     machine_busy: bool,
-    /// The look that is being taken, if one is.
+    /// The look in progress, if there is one.
     look: Option<PendingLook>,
-    /// What is in effect, as far as this has heard.
+    /// The config that the reconciler works with.
     config: Option<Arc<StoredConfig>>,
-    /// Whether something happened since the last look began.
+    /// Whether there was an event since the last look began.
     dirty: bool,
     next_look: Instant,
-    /// Where much happens, no look begins before this: what changes meanwhile is seen together.
+    /// The earliest time of the next look. If there are many events, one look observes several.
     rest: Instant,
     failures: BTreeMap<PodName, String>,
     machine_failure: Option<String>,
@@ -117,23 +117,23 @@ pub(super) struct AgentReconciler {
     asked: watch::Receiver<u64>,
 }
 
-/// What the last look has found.
+/// The visibility of the machine in the last look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MachineVisibility {
     Clear,
-    /// There is no room for what is written.
+    /// The disk has no room for what the agent writes.
     FullDisk,
-    /// The machine could not be seen.
+    /// The machine could not be observed.
     None,
 }
 
-/// A look: what it cannot have seen.
+/// A look in progress, with what it may have missed.
 struct PendingLook {
     began: Instant,
     asked: u64,
-    /// In effect when it began.
+    /// The config in effect when the look began.
     config: Option<Applied>,
-    /// What was worked on when it began or since then.
+    /// Pods with actions in progress when the look began or since then.
     stale: BTreeSet<PodName>,
     machine_stale: bool,
 }
@@ -200,16 +200,16 @@ impl AgentReconciler {
         self.started.elapsed()
     }
 
-    /// When something is due even if nothing happens.
+    /// Returns when something is due without an event.
     fn wake(&self) -> Instant {
         let question = self.supervisor.next_query_at().map(|moment| self.started + moment);
-        // While a look is being taken, its end is what is waited for.
+        // While a look is in progress, its end wakes the reconciler.
         let next = if self.dirty { self.rest } else { self.next_look.max(self.rest) };
         let look = self.look.is_none().then_some(next);
         question.into_iter().chain(look).min().unwrap_or(self.next_look + RELIST)
     }
 
-    /// What does not ask for more than was seen last is begun at once, and the look that follows sees the rest.
+    /// Handles a new config. If the last look is current, starts at once what it allows. The next look plans the rest.
     fn another_config(&mut self) {
         let is_seen = !self.dirty && self.look.is_none();
         if self.config_store.current().is_some() {
@@ -232,7 +232,7 @@ impl AgentReconciler {
         }
     }
 
-    /// Begins what a config asks for anew of pods that may be started whatever their data is: that of others is looked at first.
+    /// Starts the actions for new and changed pods whose start does not depend on their data. The data of other pods is observed first.
     fn start_early(&mut self, before: Option<&StoredConfig>, state: &MachineState) {
         let Some(kept) = self.config.clone().filter(|_| state.owner.is_some() && !self.machine_busy) else { return };
         let wanted = kept.wanted();
@@ -249,7 +249,7 @@ impl AgentReconciler {
         }
     }
 
-    /// Begins what is due: questions, and a look.
+    /// Starts what is due: probes, and a look.
     fn begin(&mut self) {
         for question in self.supervisor.questions(self.now()) {
             let (machine, clients) = (Arc::clone(&self.machine), Arc::clone(&self.clients));
@@ -294,7 +294,7 @@ impl AgentReconciler {
                 self.machine_failure = failure(&report);
                 match self.machine_failure {
                     None => self.dirty = true,
-                    // A record that cannot be written is tried again without haste.
+                    // A failed write of a record is retried after a delay.
                     Some(_) => self.next_look = Instant::now() + RETRY,
                 }
             }
@@ -399,7 +399,8 @@ impl AgentReconciler {
         }
     }
 
-    /// Returns whether that is news. What failed may be tried at once where the machine is better off than before.
+    /// Records the visibility, and returns whether it changed. If the machine is in a better state than before, failed actions may be retried at
+    /// once.
     fn sees(&mut self, sight: MachineVisibility) -> bool {
         let before = std::mem::replace(&mut self.sight, sight);
         if sight == MachineVisibility::FullDisk {
@@ -421,7 +422,7 @@ impl AgentReconciler {
         true
     }
 
-    /// What is put off, once each until it is not put off any more.
+    /// Reports each postponed action once, until it is no longer postponed.
     fn note_held(&mut self, held: &[PostponedAction]) {
         let now: BTreeSet<_> =
             held.iter().map(|held| (EventSubject::pod(&held.pod, held.container()), held.reason())).collect();
@@ -435,7 +436,7 @@ impl AgentReconciler {
         self.journal.note(EventSubject::default(), kind, message.to_owned());
     }
 
-    /// News are worth a look to those who watch.
+    /// Publishes a new revision if the state has changes that watchers need.
     fn seen(&mut self, state: MachineState) {
         let state = news(state, self.last.as_ref());
         if self.last.as_ref() != Some(&state) {
@@ -444,7 +445,7 @@ impl AgentReconciler {
         }
     }
 
-    /// Plans on what was seen, and begins what may be done.
+    /// Plans on the observed state, and starts what may be done.
     fn act(&mut self, look: &PendingLook, state: &MachineState, images: Option<&ImageUse>) {
         let Some(kept) = self.config_store.current() else {
             return self.act_without_config(look, state);
@@ -476,7 +477,7 @@ impl AgentReconciler {
         }
         if let Some(held) = self.begin_round(look, (&kept, state), &actions) {
             let last: Vec<Action> = actions.into_iter().filter(|action| action.pod().is_none()).collect();
-            // What failed of its pods comes first.
+            // If actions of pods failed, those come first.
             if !last.is_empty() && self.failures.is_empty() {
                 if self.machine_failure.is_some() {
                     self.publish_result(look, held);
@@ -490,7 +491,7 @@ impl AgentReconciler {
         }
     }
 
-    /// Nothing is being done for a pod, so no image is on its way.
+    /// Starts the removal of unused images. No pod has actions in progress, so no image is being fetched.
     fn clean_up(&mut self, kept: &Arc<StoredConfig>, images: &ImageUse) {
         let verdict = self.cleanup.decide(self.now(), &self.machine, kept, images);
         if let Some(next) = verdict.next {
@@ -503,27 +504,27 @@ impl AgentReconciler {
         self.tasks.spawn(async move { FinishedTask::Images(clean_up(&machine, &book, &kept, verdict).await) });
     }
 
-    /// The config cannot be read: what has ended of it is made anew, with back-off, and all else waits for another one.
+    /// The config cannot be read. What has ended of it is restarted, with back-off. All else waits for another config.
     fn act_without_config(&mut self, look: &PendingLook, state: &MachineState) {
         let lost = self.config_store.lost_config();
         let Some(known) = lost.as_deref().and_then(|lost| lost.known.as_ref()) else {
             return self.publish_result(look, Vec::new());
         };
-        // Who took the machine over, or uses it beside us, sends no config of ours.
+        // If another installation adopted the machine, or a kubelet uses it, nothing is restarted.
         let actions = converge::revive(&known.wanted(), state).unwrap_or_default();
         if let Some(held) = self.begin_round(look, (known, state), &actions) {
             self.publish_result(look, held);
         }
     }
 
-    /// Begins what may be done now for pods. Where nothing is and all was seen, what is put off.
+    /// Starts the actions for pods that may run now. If there are none and nothing is unseen, returns what is postponed.
     fn begin_round(
         &mut self,
         look: &PendingLook,
         (kept, state): (&StoredConfig, &MachineState),
         actions: &[Action],
     ) -> Option<Vec<String>> {
-        // What was seen of these is older than what was done to them.
+        // The observation of these pods is older than their last actions.
         let unseen: BTreeSet<PodName> = look.stale.union(&self.busy).cloned().collect();
         let round = self.supervisor.round(self.now(), (&kept.config, state), actions, &unseen);
         if let Some(wake) = round.wake {
@@ -537,7 +538,7 @@ impl AgentReconciler {
         (nothing_begins && unseen.is_empty()).then(|| round.postponed.iter().map(ToString::to_string).collect())
     }
 
-    /// Everything was done that can be done now.
+    /// Publishes that everything that can be done now is done.
     fn publish_result(&self, look: &PendingLook, held: Vec<String>) {
         let failures: Vec<String> = self.failures.values().chain(&self.machine_failure).cloned().collect();
         let effects = self.effects.load(Ordering::Relaxed);
@@ -606,7 +607,7 @@ impl AgentReconciler {
     }
 }
 
-/// The machine, and why things on it ended that are not known to be over yet.
+/// Observes the machine, and the reasons for endings that are not in `over`.
 async fn observe_machine(
     machine: &LocalMachine,
     over: &BTreeSet<String>,

@@ -1,4 +1,4 @@
-//! What the keeper tells those who watch. It never waits for them: who is slow sees the newest, and misses what was between.
+//! The status that the reconciler publishes to watchers. It never waits for them: a slow watcher gets the newest status, and misses those between.
 
 use std::{
     collections::BTreeSet,
@@ -8,37 +8,37 @@ use std::{
 use keelway_api::{hypervisor::Applied, machine::MachineState, name::PodName};
 use tokio::sync::{broadcast, watch};
 
-/// How many lines of progress wait for a slow reader before some are lost to it.
+/// How many lines of progress are queued for a slow reader. Older lines are lost.
 const LINES: usize = 256;
 
-/// How the keeper is getting on.
+/// The status of reconciliation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ReconcileStatus {
-    /// Goes up with each change of the machine's state.
+    /// Increases with each change of the machine's state.
     pub(super) revision: u64,
-    /// The newest question (see [`Board::ask`]) after which all was done that could be.
+    /// The newest request (see [`ReconcilerChannel::request_look`]) after which everything that can be done was done.
     pub(super) answered: u64,
-    /// Effects that were done since the agent's start.
+    /// How many effects were done since the agent started.
     pub(super) effects: u64,
-    /// What failed and was not done since.
+    /// Failures that were not resolved since.
     pub(super) failures: Vec<String>,
-    /// What is put off.
+    /// Postponed actions.
     pub(super) postponed: Vec<String>,
-    /// Ids of containers that answered when they were asked last.
+    /// Ids of containers whose last probe succeeded.
     pub(super) healthy: BTreeSet<String>,
-    /// Etcd members whose store takes no writes, as they said last.
+    /// etcd members whose store accepts no writes, by their last report.
     pub(super) no_space: BTreeSet<PodName>,
 }
 
-/// What a look at the machine found.
+/// The result of a look.
 #[derive(Debug, Clone)]
 pub(super) struct MachineObservation {
     pub(super) state: Arc<MachineState>,
-    /// The config that was in effect when it began.
+    /// The config in effect when the look began.
     pub(super) config: Option<Applied>,
 }
 
-/// Where the keeper and the API meet.
+/// The channel between the reconciler and the API.
 #[derive(Debug)]
 pub(super) struct ReconcilerChannel {
     asked: watch::Sender<u64>,
@@ -59,8 +59,7 @@ impl Default for ReconcilerChannel {
 }
 
 impl ReconcilerChannel {
-    /// Asks the keeper to look again. Returns the number that [`ReconcileStatus::answered`] reaches once it did, and did what there was
-    /// to do.
+    /// Requests a look. Returns the number that [`ReconcileStatus::answered`] reaches once the look and the work that follows from it are done.
     pub(super) fn request_look(&self) -> u64 {
         let mut number = 0;
         self.asked.send_modify(|asked| {
@@ -82,7 +81,7 @@ impl ReconcilerChannel {
         self.effects.subscribe()
     }
 
-    /// Changes the status, and tells of it where it differs.
+    /// Changes the status, and notifies watchers if it differs.
     pub(super) fn publish(&self, change: impl FnOnce(&mut ReconcileStatus)) {
         self.status.send_if_modified(|status| {
             let before = status.clone();
@@ -91,18 +90,18 @@ impl ReconcilerChannel {
         });
     }
 
-    /// Keeps what the last look found, of which revisions are told.
+    /// Stores the result of the last look. Revisions refer to it.
     pub(super) fn set_observation(&self, found: Option<MachineObservation>) {
         *self.found.lock().unwrap_or_else(PoisonError::into_inner) = found;
     }
 
-    /// What the last look found, where it found something.
+    /// Returns the state from the last look, if there is one.
     pub(super) fn last(&self) -> Option<Arc<MachineState>> {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         found.as_ref().map(|found| Arc::clone(&found.state))
     }
 
-    /// What the last look found, where it was taken with this config in effect, and a revision was told that is as new as this one.
+    /// Returns the state from the last look if the look ran with this config in effect, and if the published revision is at least `revision`.
     pub(super) fn found(&self, revision: u64, config: Option<&Applied>) -> Option<Arc<MachineState>> {
         if revision == 0 || self.status.borrow().revision < revision {
             return None;
@@ -112,7 +111,7 @@ impl ReconcilerChannel {
     }
 
     pub(super) fn begins(&self, effect: String) {
-        // Nobody may be listening.
+        // Fails if there is no reader.
         let _ = self.effects.send(effect);
     }
 }

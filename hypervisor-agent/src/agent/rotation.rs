@@ -1,4 +1,4 @@
-//! Logs of running containers, rotated by size and number as a kubelet does it.
+//! Rotates the logs of running containers by size and number, as a kubelet does.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,25 +16,25 @@ use crate::{
     report::chain_text,
 };
 
-/// How large logs grow, and how many are kept.
+/// Limits on the size and number of logs.
 #[derive(Debug, Clone, Copy)]
 pub struct LogLimits {
     /// A log that is larger than this many bytes is rotated (`containerLogMaxSize` of a kubelet).
     pub max_size: u64,
-    /// So many are kept of a container, the one that is written to included: at least 2 (`containerLogMaxFiles`).
+    /// How many files of a container's log are kept, including the one that is written to: at least 2 (`containerLogMaxFiles`).
     pub max_files: u32,
-    /// How often they are looked at (`containerLogMonitorInterval`).
+    /// How often the sizes are checked (`containerLogMonitorInterval`).
     pub interval: Duration,
 }
 
 impl Default for LogLimits {
-    /// A kubelet's own.
+    /// The defaults of a kubelet.
     fn default() -> Self {
         Self { max_size: 10 << 20, max_files: 5, interval: Duration::from_secs(10) }
     }
 }
 
-/// A log that is being written.
+/// A log that a container writes to.
 #[derive(Debug, Clone)]
 struct Written {
     container: String,
@@ -42,7 +42,7 @@ struct Written {
     log: Log,
 }
 
-/// Rotates logs for as long as it is polled. Of one that does not grow, its size is asked for and nothing more.
+/// Rotates logs for as long as it is polled. For a log that does not grow, it only reads the size.
 pub(super) async fn rotate_logs(machine: Arc<LocalMachine>, board: Arc<ReconcilerChannel>, limits: LogLimits) {
     let mut turns = interval(limits.interval);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -73,7 +73,7 @@ fn written(state: &MachineState) -> impl Iterator<Item = Written> {
     })
 }
 
-/// What cannot be looked at is left alone: whoever removes a pod is at work on it.
+/// Returns the logs that are due. Logs that cannot be read are left out, because their pod may be in removal.
 fn due(files: MachineFiles<'_>, written: Vec<Written>, most: u64) -> Vec<Written> {
     let is_due = |one: &Written| {
         let logs = files.logs(&one.pod).ok().flatten();
@@ -82,7 +82,7 @@ fn due(files: MachineFiles<'_>, written: Vec<Written>, most: u64) -> Vec<Written
     written.into_iter().filter(is_due).collect()
 }
 
-/// A log that its runtime does not begin anew goes on as it was.
+/// Rotates a log. If the runtime does not reopen it, the log continues as before.
 async fn rotate(machine: &LocalMachine, one: Written, kept: u32) {
     let Written { container, pod, log } = &one;
     if let Err(error) = on_log(machine, &one, move |logs, log| logs.rotate(log, kept)).await {

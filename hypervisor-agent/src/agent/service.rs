@@ -1,4 +1,4 @@
-//! `keelway.agent.v1`.
+//! The gRPC service `keelway.agent.v1`.
 
 use std::{io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
@@ -43,12 +43,12 @@ use crate::{
     wire::{self, WireError},
 };
 
-/// The largest config that is taken, in bytes: a machine full of components has some hundred files of a few kilobytes. An agent has room
-/// for it several times.
+/// The largest config that is accepted, in bytes. A machine full of components has some hundred files of a few kilobytes. An agent has memory for
+/// several configs of this size.
 pub(crate) const MAX_MESSAGE: usize = 16 << 20;
 /// How long a connection from the machine's network may take.
 const DIAL: Duration = Duration::from_secs(10);
-/// Lines of progress on their way to one caller.
+/// How many lines of progress to one caller can be in flight.
 const ON_THE_WAY: usize = 64;
 
 pub(super) struct AgentService {
@@ -56,22 +56,22 @@ pub(super) struct AgentService {
     pub(super) config_store: Arc<ConfigStore>,
     pub(super) channel: Arc<ReconcilerChannel>,
     pub(super) journal: Arc<EventJournal>,
-    /// As whom it answers on a network, where it does.
+    /// The agent's identity on a network, if it is on one.
     pub(super) tls_identity: Option<Arc<AgentTlsIdentity>>,
-    /// Of logs that are read.
+    /// Limits how many logs are read at a time.
     pub(super) log_permits: Arc<Semaphore>,
-    /// Tells this agent from every other one, for as long as it runs.
+    /// An id that is unique to this run of the agent.
     pub(super) id: String,
 }
 
-/// Serves until it is told to stop. Who is connected then is cut off: an apply goes on without its caller.
+/// Serves until `stop` is cancelled. Open connections are then closed; an apply continues without its caller.
 pub(super) async fn serve(
     service: AgentService,
     events: Arc<Fanout>,
     entrances: AgentListeners,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
-    // Who asks the runtime much, or does not read its answers, holds up nothing but its own questions.
+    // A caller that sends the runtime many requests, or does not read its responses, delays only its own requests.
     let runtime = service.machine.runtime().on_own_connection().channel();
     let streams = Arc::new(streams(&service.machine));
     let routes = Routes::new(AgentServer::new(service).max_decoding_message_size(MAX_MESSAGE))
@@ -90,7 +90,7 @@ pub(super) async fn serve(
     }
 }
 
-/// Streams of the machine's runtime, which it serves on its own loopback.
+/// Returns the streams of the machine's runtime, which serves them on its loopback.
 fn streams(machine: &Arc<LocalMachine>) -> PendingStreams {
     let machine = Arc::clone(machine);
     PendingStreams::new(move |url| {
@@ -119,7 +119,7 @@ impl Agent for AgentService {
             Some(known) => Arc::unwrap_or_clone(known),
             None => self.machine.observe().await.map_err(|error| unseen(&error))?,
         };
-        // What is recorded and not held is sent again.
+        // A config that is recorded but not held by the agent has to be sent again.
         state.applied = self.config_store.current().map(|kept| kept.fence.clone());
         state.term = self.config_store.leader_term(state.owner.as_ref());
         {
@@ -156,7 +156,7 @@ impl Agent for AgentService {
         let mut effects = self.channel.effects();
         let status = self.channel.status();
         let before = status.borrow().effects;
-        // On a task of its own: disk and memory stay the same also where the caller is cut off between the two.
+        // Runs in a separate task: disk and memory stay consistent even if the caller disconnects between the two writes.
         let book = Arc::clone(&self.config_store);
         let accepting = tokio::spawn(async move { book.accept(kept).await });
         let accepted = accepting.await.map_err(|_| Status::internal("the config was not looked at to its end"))?;
@@ -176,7 +176,7 @@ impl Agent for AgentService {
                     },
                     end = &mut finishing => {
                         let end = proto::ApplyEvent { event: Some(Event::Finished(end)) };
-                        // Whoever went away meanwhile does not want to know.
+                        // Fails if the caller has disconnected.
                         let _ = sender.send(Ok(end)).await;
                         return;
                     }
@@ -190,7 +190,7 @@ impl Agent for AgentService {
         let proto::FenceRequest { installation, term } = request.into_inner();
         let installation =
             installation.parse().map_err(|error: NameError| Status::invalid_argument(error.to_string()))?;
-        // On a task of its own: disk and memory stay the same also where the caller is cut off between the two.
+        // Runs in a separate task: disk and memory stay consistent even if the caller disconnects between the two writes.
         let book = Arc::clone(&self.config_store);
         let fencing = tokio::spawn(async move { book.fence(Leader { installation, term }).await });
         let fenced = fencing.await.map_err(|_| Status::internal("the leader was not heard to its end"))?;
@@ -292,7 +292,7 @@ impl Agent for AgentService {
     ) -> Result<Response<proto::GiveIdentityResponse>, Status> {
         let proto::GiveIdentityRequest { certificate, authorities, revoked } = request.into_inner();
         let standing = Arc::clone(self.tls_identity()?);
-        // On a task of its own: what is begun is not left half done where its caller is cut off.
+        // Runs in a separate task, so that a write is completed even if the caller disconnects.
         let taking =
             tokio::spawn(async move { standing.take(certificate, DriverTrust { authorities, revoked }).await });
         let taken = taking.await.map_err(|_| Status::internal("the identity was not taken to its end"))?;
@@ -315,12 +315,12 @@ fn not_taken(error: &RefusedEnrollment) -> Status {
     Status::failed_precondition(chain_text(error))
 }
 
-/// Progress that a slow caller has no room for is lost to it.
+/// Sends progress to the caller. If the caller is slow and its queue is full, the event is lost.
 fn send_progress(sender: &Sender<Result<proto::ApplyEvent, Status>>, event: Event) {
     let _ = sender.try_send(Ok(proto::ApplyEvent { event: Some(event) }));
 }
 
-/// Waits until the keeper looked after this question and did what there was to do.
+/// Waits until the reconciler has looked after request `asked` and has done what can be done.
 async fn finished(
     mut status: tokio::sync::watch::Receiver<super::reconciler_channel::ReconcileStatus>,
     asked: u64,
@@ -336,7 +336,7 @@ async fn finished(
     }
 }
 
-/// That the runtime gives no answer is told apart.
+/// Returns the status for a failed observation. A runtime that does not respond has a code of its own.
 fn unseen(error: &ObserveError) -> Status {
     let why = chain_text(error);
     if error.runtime_is_silent() { Status::deadline_exceeded(why) } else { Status::unavailable(why) }

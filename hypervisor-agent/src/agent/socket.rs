@@ -1,4 +1,4 @@
-//! The agent's own socket: root's, and nobody else's.
+//! The agent's Unix socket, which only root can use.
 
 use std::{
     fs::{self, DirBuilder, File, Permissions},
@@ -14,28 +14,28 @@ use rustix::{
 };
 use tokio::net::{UnixListener, UnixStream};
 
-/// Why there is no socket.
+/// The agent's socket could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentSocketError {
-    /// Its directory, its lock or itself could not be made.
+    /// The directory, the lock file or the socket could not be created.
     #[error("cannot make {}", path.display())]
     Make {
-        /// What.
+        /// The path that failed.
         path: PathBuf,
-        /// The cause.
+        /// The error of the operation.
         #[source]
         source: io::Error,
     },
-    /// A machine has one agent.
+    /// Another agent uses the socket. A machine has one agent.
     #[error("another agent serves {}; stop it first", path.display())]
     Taken {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
     },
 }
 
-/// A socket that takes connections of this process' own user and of root. What an agent that was killed left of it is cleared
-/// away; two at once there are never, which a lock beside it sees to.
+/// A socket that accepts connections of this process' own user and of root. A lock file beside it ensures that only one agent uses it. What a killed
+/// agent left is removed.
 #[derive(Debug)]
 pub struct AgentUnixSocket {
     path: PathBuf,
@@ -44,7 +44,7 @@ pub struct AgentUnixSocket {
 }
 
 impl AgentUnixSocket {
-    /// Listens on a path; its directory is made where it is missing.
+    /// Listens on a path. Creates the directory if it is missing.
     pub fn bind(path: &Path) -> Result<Self, AgentSocketError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -67,7 +67,7 @@ impl AgentUnixSocket {
         Ok(Self { path: path.to_owned(), socket, _lock: lock })
     }
 
-    /// Connections of those who may.
+    /// Returns a stream of the permitted connections.
     pub(crate) fn connections(self) -> impl Stream<Item = io::Result<UnixStream>> {
         stream::unfold(self, async |listener| {
             let connection = listener.accept().await;
@@ -89,7 +89,7 @@ impl AgentUnixSocket {
 
 impl Drop for AgentUnixSocket {
     fn drop(&mut self) {
-        // The next agent clears it away, too.
+        // If this fails, the next agent removes the socket.
         let _ = fs::remove_file(&self.path);
     }
 }

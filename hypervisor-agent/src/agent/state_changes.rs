@@ -1,9 +1,9 @@
-//! What of a machine is news to those who watch it.
+//! Selects the changes of a machine's state that watchers need.
 
 use keelway_api::machine::{Disk, Figures, MachineState, PortFacts, ServerAdmin};
 
-/// What was seen, without what changes all the time: ports come and go with every connection, clients come to haproxy and leave it, and
-/// disks and databases are written to. Of these it is as it was told last while it is about the same.
+/// Returns the state without values that change constantly: ports, and the connection counts of servers in service. The sizes of disks and databases
+/// keep the last published value if they are about equal.
 pub(super) fn news(seen: MachineState, told: Option<&MachineState>) -> MachineState {
     let mut seen = MachineState { ports: PortFacts::default(), ..seen };
     let serving = seen.servers.values_mut().flat_map(|servers| servers.values_mut());

@@ -128,7 +128,7 @@ impl Enrollment {
             (None, Some(file)) => read(file).with_context(|| format!("cannot read {}", file.display()))?,
             (None, None) => return Ok(None),
         };
-        // What the argument parser would tell of a token that is none is the token.
+        // Parsed here, because an error of the argument parser would contain the text of the token.
         Ok(Some(text.parse()?))
     }
 }

@@ -1,4 +1,4 @@
-//! The way to an agent on a network.
+//! Connections to agents on a network.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -12,23 +12,24 @@ use tonic::transport::{Channel, Endpoint};
 use super::HypervisorAgentClient;
 use crate::{connection::MachineConnection, report::chain_text};
 
-/// How long a port may take to be connected to.
+/// How long connecting to a port may take.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long a connection may be silent before the agent is asked whether it is there, and then until it answers.
+/// How long a connection can be silent before it is checked, and then how long the agent may take to respond.
 const SILENCE: Duration = Duration::from_secs(10);
-/// What is read at once of a connection with a stream, in bytes. TLS asks for 4 KiB at a time.
+/// How many bytes of a stream are read from the connection at once. TLS reads 4 KiB at a time.
 const PIECE: usize = 1 << 16;
-/// What is on its way to the driver and not read yet, in bytes: of one answer, and of a connection.
+/// Flow control windows of a response and of a connection, in bytes.
 const WINDOWS: [u32; 2] = [1 << 18, 1 << 20];
 
-/// A connection to a port at `HOST:PORT`, whoever listens there.
+/// Connects to `HOST:PORT`.
 async fn reach(address: &str) -> io::Result<TcpStream> {
     let stream = timeout(CONNECT, TcpStream::connect(address)).await.map_err(|_| io::ErrorKind::TimedOut)??;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-/// The way to somebody who must prove to be who is meant, mostly an agent, for whoever `identity` shows. Nothing is dialled yet.
+/// A peer to connect to, usually an agent. The peer must prove that it has the given name; the caller shows the certificate of `identity`. No
+/// connection is open yet.
 #[derive(Debug, Clone)]
 pub struct DialTarget {
     to: DialMethod,
@@ -36,19 +37,19 @@ pub struct DialTarget {
     identity: Arc<keelway_tls::TlsClient>,
 }
 
-/// How there is a connection.
+/// How the connection is made.
 #[derive(Debug, Clone)]
 enum DialMethod {
-    /// `HOST:PORT`.
+    /// Directly to `HOST:PORT`.
     Address(String),
-    /// Another agent dials.
+    /// Another agent dials the address.
     Through(HypervisorAgentClient, SocketAddr),
-    /// It waits at another agent to be called.
+    /// The machine's agent waits for calls at another agent.
     Called(HypervisorAgentClient, HypervisorName),
 }
 
 impl DialTarget {
-    /// To the agent of a machine that listens at `HOST:PORT`.
+    /// Returns the target for the agent of a machine that listens at `HOST:PORT`.
     pub fn to_machine(
         machine: &HypervisorName,
         address: &str,
@@ -57,7 +58,7 @@ impl DialTarget {
         Ok(Self::to(address, ServerName::try_from(agent_name(machine))?, identity))
     }
 
-    /// To the agent of a machine that another one's reaches: at an address, or, where there is none, because it waits there.
+    /// Returns the target for the agent of a machine that another agent can reach. Without an address, the machine's agent waits for calls there.
     pub fn through(
         via: HypervisorAgentClient,
         machine: &HypervisorName,
@@ -71,13 +72,13 @@ impl DialTarget {
         Ok(Self { to, name: ServerName::try_from(agent_name(machine))?, identity })
     }
 
-    /// To whoever listens at `HOST:PORT` and proves to be `name`.
+    /// Returns the target for a peer that listens at `HOST:PORT` and proves that its name is `name`.
     #[must_use]
     pub fn to(address: &str, name: ServerName<'static>, identity: Arc<keelway_tls::TlsClient>) -> Self {
         Self { to: DialMethod::Address(address.to_owned()), name, identity }
     }
 
-    /// A connection for a stream of the runtime's.
+    /// Opens a TLS connection for a stream of the runtime.
     pub async fn stream(&self) -> io::Result<TlsStream<MachineConnection>> {
         let connection = self.connection().await?;
         self.secured(MachineConnection::new(BufReader::with_capacity(PIECE, connection))).await
@@ -87,7 +88,7 @@ impl DialTarget {
         self.identity.connect(self.name.clone(), connection).await.map_err(|error| full_error(&error))
     }
 
-    /// A connection to whoever is there.
+    /// Opens a connection without TLS.
     pub async fn connection(&self) -> io::Result<MachineConnection> {
         match &self.to {
             DialMethod::Address(address) => reach(address).await.map(MachineConnection::from),
@@ -96,13 +97,13 @@ impl DialTarget {
         }
     }
 
-    /// A channel for calls of agent and runtime ([`keelway_cri::Runtime::on_channel`]). What broke is dialled again.
+    /// Returns a channel for calls of the agent and of the runtime ([`keelway_cri::CriRuntime::on_channel`]). It reconnects if the connection breaks.
     #[must_use]
     pub fn channel(&self) -> Channel {
         self.channel_that_is_tried(SILENCE)
     }
 
-    /// The same, tried after so long a silence, and given up after as long again.
+    /// Returns a channel that checks the connection after this silence, and closes it after the same time without a response.
     pub(crate) fn channel_that_is_tried(&self, silence: Duration) -> Channel {
         let way = self.clone();
         let connector = tower::service_fn(move |_: http::Uri| {
@@ -110,7 +111,7 @@ impl DialTarget {
             async move { Ok::<_, io::Error>(TokioIo::new(way.secured(way.connection().await?).await?)) }
         });
         let [answer, connection] = WINDOWS;
-        // The name stands for nothing, and TLS is the connector's.
+        // The connector ignores the name, and does the TLS handshake.
         let endpoint = Endpoint::from_static("http://hypervisor")
             .initial_stream_window_size(answer)
             .initial_connection_window_size(connection)
@@ -121,12 +122,12 @@ impl DialTarget {
     }
 }
 
-/// An error with its causes: calls over the connection tell of the last one only.
+/// Returns an error whose text contains all causes. Calls over the connection report only the last one.
 fn full_error(error: &(dyn std::error::Error + 'static)) -> io::Error {
     io::Error::other(chain_text(error))
 }
 
-/// The channel to a machine's agent at `HOST:PORT`.
+/// Returns the channel to a machine's agent at `HOST:PORT`.
 pub fn channel(
     address: &str,
     machine: &HypervisorName,

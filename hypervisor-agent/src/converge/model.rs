@@ -1,4 +1,4 @@
-//! A machine in memory, strict about what it is asked to do: whatever real runtimes and file systems refuse panics.
+//! A model of a machine in memory. It panics on anything that real runtimes and file systems refuse.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "it is of tests, also where others use it")]
 
 use std::collections::BTreeMap;
@@ -19,18 +19,18 @@ use crate::{
 
 const TOP: u32 = 0o1711;
 
-/// A machine.
+/// A simulated machine.
 #[derive(Debug, Clone)]
 pub struct MachineModel {
-    /// What is on it.
+    /// The state of the machine.
     pub state: MachineState,
     ids: u32,
-    /// What was made in this execution; the next one knows nothing of it.
+    /// Ids that this execution created. They are unknown to the next one.
     made: BTreeMap<(PodName, Option<String>), String>,
 }
 
 impl MachineModel {
-    /// Nothing is on it.
+    /// Returns a machine that holds nothing.
     #[must_use]
     pub fn empty() -> Self {
         let state = MachineState::empty(RuntimeFacts {
@@ -41,7 +41,7 @@ impl MachineModel {
         Self { state, ids: 0, made: BTreeMap::new() }
     }
 
-    /// Does these actions, in order.
+    /// Executes actions in order.
     pub fn execute<'a>(&mut self, actions: impl IntoIterator<Item = &'a Action>) {
         self.made.clear();
         for action in actions {

@@ -15,11 +15,11 @@ use crate::{
     layout::{FILES, cgroup_parent, is_named_after, pod_directory},
 };
 
-/// The grace of a container that carries none: Kubernetes' own default for pods.
+/// The grace of a container without its own: the default of Kubernetes pods.
 const DEFAULT_GRACE_SECONDS: u32 = 30;
 
-/// Images first, as they take longest and harm nobody; then files, so that a pod that cannot get them goes on as it is; then
-/// the pod itself; what only its predecessor read goes last.
+/// Images come first, because fetching takes longest and affects nothing that runs. Files follow, so that a pod whose files cannot be written
+/// continues unchanged. Then the pod is changed. Files that only its predecessor read are removed last.
 pub(super) fn plan_wanted(name: &PodName, wanted: (&Pod, &PodDigests), state: &MachineState) -> Vec<PodAction> {
     let (pod, digests) = wanted;
     let seen = ObservedPod::new(name, state);
@@ -27,7 +27,7 @@ pub(super) fn plan_wanted(name: &PodName, wanted: (&Pod, &PodDigests), state: &M
         return plan_ready(name, wanted, state);
     }
     if !tree::allows_start(name, pod, state) {
-        // Whoever mends it finds it as it is.
+        // Nothing is changed, so that the data can be examined and restored as it was found.
         return Vec::new();
     }
     if pod.hold && state.is_interrupted(name, wanted) {
@@ -41,7 +41,7 @@ pub(super) fn plan_wanted(name: &PodName, wanted: (&Pod, &PodDigests), state: &M
         None => seen.plan_new(pod, digests),
     };
 
-    // A haproxy that starts reads of its servers in its files.
+    // A haproxy that starts reads its servers from its files.
     let goes_on = replacing.is_empty() && running.is_empty();
     let servers = goes_on.then(|| plan_servers(name, pod, state)).into_iter().flatten();
 
@@ -54,7 +54,7 @@ pub(super) fn plan_wanted(name: &PodName, wanted: (&Pod, &PodDigests), state: &M
     steps
 }
 
-/// All but the start, and no end of what runs.
+/// Plans all but the start, and stops nothing that runs.
 fn plan_ready(name: &PodName, (pod, digests): (&Pod, &PodDigests), state: &MachineState) -> Vec<PodAction> {
     let mut steps = fetch(pod, images_of(pod), state);
     steps.extend(tree::plan_present(name, (pod, digests), state));
@@ -65,8 +65,8 @@ fn plan_ready(name: &PodName, (pod, digests): (&Pod, &PodDigests), state: &Machi
     steps
 }
 
-/// What runs goes on as it was started, with what it picks up by itself, and what has ended beside it is started again. What it read at its
-/// start is left as it is: where that was changed, it tells that there is something to replace.
+/// Plans for a pod whose replacement is held back. What runs continues, with files that it reloads by itself, and containers that have ended are
+/// restarted. Files that the pod read at its start stay unchanged: a difference there shows that a replacement is pending.
 fn plan_held(seen: &ObservedPod, (pod, digests): (&Pod, &PodDigests)) -> Vec<PodAction> {
     let ObservedPod { name, state, .. } = *seen;
     let files = pod.files.iter().cloned().zip(digests.files.iter().cloned());
@@ -74,7 +74,7 @@ fn plan_held(seen: &ObservedPod, (pod, digests): (&Pod, &PodDigests)) -> Vec<Pod
     let now = (&Pod { files, ..pod.clone() }, &PodDigests { files: of_files, ..digests.clone() });
     let mut steps = fetch(pod, images_of(pod), state);
     steps.extend(tree::plan_present(name, now, state));
-    // What was made of another definition stays as it is: nobody knows that one any more.
+    // A sandbox of another definition stays as it is, because that definition is no longer known.
     let held = seen.sandboxes.iter().filter(|sandbox| sandbox.digest == digests.replacement);
     let held = held.filter(|sandbox| seen.holds(sandbox, pod)).flat_map(|sandbox| seen.plan_containers(sandbox, pod));
     steps.extend(held);
@@ -82,8 +82,8 @@ fn plan_held(seen: &ObservedPod, (pod, digests): (&Pod, &PodDigests)) -> Vec<Pod
     steps
 }
 
-/// Makes anew what has ended of a pod whose files are not known, of the definition that it was made of. What runs, and what was made of
-/// another definition, stays as it is.
+/// Restarts what has ended of a pod whose files are unknown, from the definition that it was created from. What runs stays as it is, and so does what
+/// was created from another definition.
 pub(super) fn plan_revival(name: &PodName, wanted: (&Pod, &PodDigests), state: &MachineState) -> Vec<PodAction> {
     let (pod, digests) = wanted;
     let seen = ObservedPod::new(name, state);
@@ -109,7 +109,7 @@ fn plan_servers(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodActio
     pod.servers.iter().flat_map(|wanted| servers::plan_servers(name, wanted, state)).collect()
 }
 
-/// Stops and removes all of a pod, its data last.
+/// Stops and removes a pod completely, its data last.
 pub(super) fn plan_removal(name: &PodName, state: &MachineState) -> Vec<PodAction> {
     let seen = ObservedPod::new(name, state);
     let mut steps: Vec<_> = seen.sandboxes.iter().flat_map(|sandbox| seen.plan_end_of(sandbox)).collect();
@@ -119,7 +119,7 @@ pub(super) fn plan_removal(name: &PodName, state: &MachineState) -> Vec<PodActio
     steps
 }
 
-/// Fetches what is about to be used, and nothing for a pod that runs: its images may have been cleaned up since.
+/// Fetches only images that the steps use. A pod that runs needs none, and its images may have been removed since.
 fn plan_images(pod: &Pod, steps: &[PodAction], state: &MachineState) -> Vec<PodAction> {
     let mut images = BTreeSet::new();
     for step in steps {
@@ -143,7 +143,7 @@ fn fetch(pod: &Pod, images: BTreeSet<&String>, state: &MachineState) -> Vec<PodA
     missing.map(|name| PodAction::EnsureImage(wanted(name))).collect()
 }
 
-/// What was seen of one pod.
+/// The observed state of one pod.
 struct ObservedPod<'a> {
     name: &'a PodName,
     state: &'a MachineState,
@@ -161,15 +161,15 @@ impl<'a> ObservedPod<'a> {
         self.state.containers.iter().filter(move |container| container.sandbox == id)
     }
 
-    /// Whether what the pod is there for runs in a sandbox, and can go on.
+    /// Returns whether the main container of the pod runs in a sandbox and can continue.
     fn holds(&self, sandbox: &SandboxState, pod: &Pod) -> bool {
         let main = pod.containers.last().map(|container| container.name.as_str());
         let runs = |found: &ContainerState| found.phase == ContainerPhase::Running && Some(found.name.as_str()) == main;
         sandbox.ready && self.containers_in(sandbox).any(runs)
     }
 
-    /// Containers get their time to drain before the sandbox's end, which gives none. The one that the component is named after
-    /// ends first: what is beside it is what it relies on.
+    /// Stops the containers before the sandbox, because stopping a sandbox grants no time to drain. The container that the component is named after
+    /// stops first, because it relies on the others.
     fn plan_end_of(&self, sandbox: &SandboxState) -> Vec<PodAction> {
         let mut containers: Vec<_> = self.containers_in(sandbox).collect();
         containers.sort_by_key(|container| !is_named_after(self.name, &container.name));
@@ -179,7 +179,7 @@ impl<'a> ObservedPod<'a> {
         steps
     }
 
-    /// A new sandbox with all its containers.
+    /// Creates a new sandbox with all its containers.
     fn plan_new(&self, pod: &Pod, digests: &PodDigests) -> Vec<PodAction> {
         let attempt = next(self.sandboxes.iter().map(|sandbox| sandbox.attempt));
         let sandbox = self.sandbox(attempt, digests.replacement.clone(), pod.user);
@@ -197,7 +197,7 @@ impl<'a> ObservedPod<'a> {
         }
     }
 
-    /// Mends the containers of a sandbox that is as it should be.
+    /// Repairs the containers of a sandbox that matches the config.
     fn plan_containers(&self, sandbox: &SandboxState, pod: &Pod) -> Vec<PodAction> {
         let made_from = self.sandbox(sandbox.attempt, sandbox.digest.clone(), pod.user);
         let mut steps = Vec::new();
@@ -222,7 +222,7 @@ impl<'a> ObservedPod<'a> {
         steps
     }
 
-    /// Makes and starts a container. Runtimes name containers by pod, name and attempt, whichever sandbox they are in.
+    /// Creates and starts a container. Runtimes identify a container by pod, name and attempt, across sandboxes.
     fn plan_container(&self, sandbox_id: Option<&str>, sandbox: &NewSandbox, container: &Container) -> [PodAction; 2] {
         let in_pod = self.sandboxes.iter().flat_map(|sandbox| self.containers_in(sandbox));
         let of_name = in_pod.filter(|found| found.name == container.name);
@@ -241,8 +241,8 @@ fn next(attempts: impl Iterator<Item = u32>) -> u32 {
     attempts.max().map_or(0, |highest| highest.saturating_add(1))
 }
 
-/// The container to go on with: one that runs before one that never started, the newest of its kind. Nothing can be done
-/// with one that ended, or that the runtime lost.
+/// Returns the container to keep: a running one before one that never started, and the newest of its kind. A container that ended, or whose state the
+/// runtime does not know, cannot be kept.
 fn pick<'a>(found: &[&'a ContainerState]) -> Option<&'a ContainerState> {
     let rank = |container: &ContainerState| match container.phase {
         ContainerPhase::Running => Some(2),
@@ -262,7 +262,7 @@ fn plan_end_of_container(container: &ContainerState) -> Vec<PodAction> {
     plan_stop(container).into_iter().chain([remove]).collect()
 }
 
-/// What the runtime lost may still run.
+/// A container in unknown state may still run.
 fn plan_stop(container: &ContainerState) -> Option<PodAction> {
     match container.phase {
         ContainerPhase::Running | ContainerPhase::Unknown => Some(PodAction::StopContainer {

@@ -1,4 +1,4 @@
-//! What holds for every config and every state of a machine.
+//! Properties that hold for every config and every state of a machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,7 +62,7 @@ prop_compose! {
     }
 }
 
-/// Two sets of paths in which files of one are directories of the other.
+/// Two sets of paths. Files of one are directories of the other.
 fn files() -> impl Strategy<Value = Vec<PodFile>> {
     let some_of = |paths: [&'static str; 3]| {
         paths.map(|path| option::of(file(path))).prop_map(|files| files.into_iter().flatten().collect())
@@ -113,7 +113,7 @@ fn config(generation: u64) -> impl Strategy<Value = MachineConfig> {
     })
 }
 
-/// Something that happens to a machine without our doing.
+/// A change of a machine that does not come from the agent.
 #[derive(Debug, Clone)]
 enum Event {
     SandboxDies,
@@ -259,7 +259,7 @@ fn happen_to_path(model: &mut MachineModel, event: &Event, path: &str) {
     }
 }
 
-/// A machine with a history, and a config for it that leaves more pods as they were than not.
+/// A machine with a history, and a config that leaves most of its pods unchanged.
 fn world() -> impl Strategy<Value = (MachineModel, MachineConfig)> {
     let same = vec(weighted(0.6), 4);
     let events = vec((event(), any::<Index>()), 0..8);
@@ -277,7 +277,7 @@ fn world() -> impl Strategy<Value = (MachineModel, MachineConfig)> {
     })
 }
 
-/// Whether a machine holds what it should, judged without `converge`.
+/// Asserts that a machine matches its config, without the use of `converge`.
 fn assert_holds(state: &MachineState, config: &MachineConfig) {
     let pods: BTreeSet<_> = state.sandboxes.iter().map(|sandbox| &sandbox.pod).collect();
     assert_eq!(pods, config.pods.keys().collect());
@@ -313,8 +313,8 @@ fn assert_holds(state: &MachineState, config: &MachineConfig) {
     }
 }
 
-/// Part of what is to be done: a number of steps of each pod, as pods do not wait for each other, and what comes after all
-/// pods only where nothing was left out.
+/// Returns a part of the actions: some steps of each pod, because pods do not wait for each other, and the actions after all pods only if no step was
+/// left out.
 fn part(actions: &[Action], cuts: &BTreeMap<PodName, Index>) -> Vec<Action> {
     let mut left: BTreeMap<&PodName, usize> = BTreeMap::new();
     for (pod, cut) in cuts {
@@ -387,7 +387,7 @@ proptest! {
         let mut machine = MachineModel::empty();
         machine.execute(&converge(&before, &machine.state).unwrap());
         let mut config = MachineConfig { generation: 2, ..before };
-        // A file that is picked up, and another pod's removal, touch no process.
+        // A file that its process reloads, and the removal of another pod, must not touch any process.
         for pod in config.pods.values_mut() {
             for file in pod.files.iter_mut().filter(|file| file.on_change == OnChange::PickedUp) {
                 file.content.push(1);
@@ -406,7 +406,7 @@ proptest! {
         assert_holds(&machine.state, &config);
     }
 
-    /// Whatever a config leaves out: marked data stays unless an order names its pod.
+    /// Marked data stays, whatever a config leaves out, unless an order names its pod.
     #[test]
     fn marked_data_is_removed_by_an_order_alone(
         (mut machine, config) in world(),
@@ -432,7 +432,7 @@ proptest! {
         prop_assert_eq!(converge(&config, &machine.state).unwrap(), []);
     }
 
-    /// Whatever happened to a machine, and wherever its rounds were cut: nothing starts on data that does not allow it.
+    /// A pod starts only on data that allows it, whatever happened to the machine, and wherever its rounds were cut off.
     #[test]
     fn a_pod_starts_only_on_data_that_allows_it(
         (mut machine, config) in world(),
@@ -466,7 +466,7 @@ proptest! {
             if round == 0 { machine.execute(&part(&actions, &cuts)) } else { machine.execute(&actions) }
         }
         prop_assert_eq!(converge(&config, &machine.state).unwrap(), []);
-        // What was made ready may start.
+        // A prepared pod may start.
         if start == Start::Never {
             config.generation += 1;
             config.pods.values_mut().for_each(|pod| pod.start = Start::OnMarkedData);

@@ -1,15 +1,14 @@
-//! What is done on a machine while its config cannot be read.
+//! The actions on a machine whose config cannot be read.
 
 use keelway_api::machine::MachineState;
 
 use super::{DesiredConfig, check, pod};
 use crate::{action::Action, refusal::ConfigRefusal};
 
-/// What has ended on a machine is made anew, of what is known of a config whose files are not. Nothing else is done: no file is written,
-/// and no pod is taken away.
+/// Restarts what has ended on a machine, from the known part of a config whose files are unknown. Writes no file, and removes no pod.
 ///
 /// # Errors
-/// The machine takes nothing of the config.
+/// Returns an error if the machine must not accept the config.
 pub(crate) fn revive(known: &DesiredConfig<'_>, state: &MachineState) -> Result<Vec<Action>, ConfigRefusal> {
     check((known.config, known.fence), state)?;
     let pods = known.config.pods.iter().filter_map(|(name, pod)| Some((name, (pod, known.digests.get(name)?))));
@@ -85,7 +84,7 @@ mod tests {
         machine
     }
 
-    /// What is done there, of what is known of the config without its files.
+    /// Executes the revival with the known part of the config, without its files. Returns the actions.
     fn revived(config: &MachineConfig, machine: &mut MachineModel) -> Vec<String> {
         let of = |digests: PodDigests| PodDigests { files: Vec::new(), content: Vec::new(), ..digests };
         let digests = config.pod_digests().into_iter().map(|(name, digests)| (name, of(digests))).collect();

@@ -1,4 +1,4 @@
-//! The servers of a haproxy that runs: towards what is wanted, and no connection is cut.
+//! Changes the servers of a running haproxy to those of the config, without cutting a connection.
 
 use keelway_api::{
     machine::{HaproxyServers, MachineState, ServerAdmin, ServerState},
@@ -7,7 +7,7 @@ use keelway_api::{
 
 use crate::action::{PodAction, ServerChange};
 
-/// A haproxy that does not answer is left alone: it reads its files when it starts, and is looked at again.
+/// A haproxy that does not respond is left alone: it reads its files when it starts, and is observed again.
 pub(super) fn plan_servers(name: &PodName, wanted: &HaproxyServers, state: &MachineState) -> Vec<PodAction> {
     let Some(found) = state.servers.get(name) else { return Vec::new() };
     let missing =
@@ -19,7 +19,7 @@ pub(super) fn plan_servers(name: &PodName, wanted: &HaproxyServers, state: &Mach
     missing.chain(others).collect()
 }
 
-/// Whether a server that is not wanted stays only for the connections that it has.
+/// Returns whether a server that is not in the config stays only for its existing connections.
 pub(super) fn waits_for_connections(name: &PodName, wanted: &HaproxyServers, state: &MachineState) -> bool {
     let mut found = state.servers.get(name).into_iter().flatten();
     found.any(|(server, found)| {
@@ -28,7 +28,7 @@ pub(super) fn waits_for_connections(name: &PodName, wanted: &HaproxyServers, sta
     })
 }
 
-/// One that stands elsewhere now goes first, and is added once it is gone.
+/// A server whose address changed is removed first, and added once it is gone.
 fn step(server: &str, found: &ServerState, wanted: &HaproxyServers) -> Option<ServerChange> {
     let is_wanted = wanted.addresses.get(server) == Some(&found.address);
     match (is_wanted, found.admin) {
@@ -45,7 +45,7 @@ fn change(server: &str, change: ServerChange) -> PodAction {
     PodAction::ChangeServer { server: server.to_owned(), change }
 }
 
-/// What a haproxy has once a change is done.
+/// Applies a change to the servers of a simulated haproxy.
 #[cfg(any(test, feature = "testing"))]
 #[expect(clippy::panic, reason = "it is of tests, also where others use it")]
 pub(super) fn apply(

@@ -1,4 +1,4 @@
-//! Single cases that people should be able to read.
+//! Single cases that are easy to read.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -153,13 +153,13 @@ fn a_sandbox_that_the_runtime_made_late_ends_nothing() {
     machine.state.sandboxes.push(late);
     assert_eq!(plan(&config(), &machine), ["stop sandbox late", "remove sandbox late"]);
 
-    // Where what runs was made for something else, it has to go, and that is an interruption.
+    // A sandbox of another definition has to be replaced, which is an interruption.
     machine.state.sandboxes[0].digest = "of something else".to_owned();
     let config = config();
     assert!(machine.state.is_interrupted(&etcd(), (&config.pods[&etcd()], &config.pods[&etcd()].digests())));
 }
 
-/// With a second container, which the one that the pod is named after relies on.
+/// A config with a second container, on which the pod's main container relies.
 fn accompanied() -> MachineConfig {
     let mut config = config();
     let containers = &mut config.pods.get_mut(&etcd()).unwrap().containers;
@@ -265,7 +265,7 @@ fn a_pod_is_replaced_when_what_it_reads_at_its_start_was_changed_by_hand() {
     );
 }
 
-/// Another one of its kind is replaced first. Certificates are read anew without an end of anything.
+/// Another replica is replaced first. Certificates are reloaded without a restart.
 #[test]
 fn a_pod_that_is_held_runs_on() {
     let mut config = config();
@@ -317,7 +317,7 @@ fn a_pod_is_not_held_for_what_stands_beside_it() {
     assert!(with(&mut machine, "etcd").contains(&replaced), "the store has ended");
 }
 
-/// An API server whose key somebody changed goes on until its turn, and so does what its connections go through.
+/// An API server whose key file was changed by hand runs until its turn, and so does the container that its connections go through.
 #[test]
 fn what_stands_beside_a_pod_that_is_held_is_started_again() {
     let mut config = accompanied();
@@ -355,7 +355,7 @@ fn the_last_pod_takes_everything_with_it() {
     );
 }
 
-/// A machine with a member whose data directory carries its mark.
+/// A machine with a member whose data directory has its mark.
 fn marked() -> MachineModel {
     let mut machine = settled(&config());
     let data = DataState { marked: true, used: true };
@@ -510,7 +510,7 @@ fn balanced(servers: &[(&str, &str)]) -> MachineConfig {
     config
 }
 
-/// Servers as a haproxy tells of them: address, what it was told, connections.
+/// Servers as haproxy reports them: name, address, admin state, connections.
 fn told(servers: &[(&str, &str, ServerAdmin, u64)]) -> BTreeMap<String, ServerState> {
     let server = |(name, address, admin, sessions): &(&str, &str, ServerAdmin, u64)| {
         let state = ServerState { address: address.parse().unwrap(), admin: *admin, sessions: *sessions, ready: true };
@@ -568,7 +568,7 @@ fn a_first_start_waits_for_the_mark_to_be_written_down() {
     );
 }
 
-/// How many passes come by before the start leaves no trace on what is no store.
+/// The number of passes before the first start makes no difference if the data is no store.
 #[test]
 fn what_can_be_made_anew_is_held_back_without_a_mark() {
     let mut config = config();
@@ -614,8 +614,8 @@ fn names_of_servers_hold_no_commands() {
 }
 
 proptest! {
-    /// Whatever a haproxy has, and whenever connections end: what is wanted is never drained, nothing is cut (the model
-    /// refuses), and in the end it has what is wanted.
+    /// Whatever haproxy holds, and whenever connections end: servers in the config are never drained, no connection is cut (the model refuses that),
+    /// and in the end haproxy has the servers of the config.
     #[test]
     fn a_haproxy_comes_to_have_what_is_wanted(
         wanted in btree_map("b/[a-d]", 1..4u8, 0..4),
@@ -668,7 +668,7 @@ fn a_member_without_its_data_is_not_started_and_nothing_of_it_is_touched() {
     machine.execute(&converge(&config, &machine.state).unwrap());
     assert_eq!(plan(&config, &machine), [""; 0]);
 
-    // Emptied while it runs: it goes on. Emptied and ended, or gone with everything else: it stays away.
+    // Data that is emptied while the pod runs does not stop it. If the data is empty, lost or unmarked and the pod has ended, the pod stays stopped.
     machine.state.data.values_mut().for_each(|data| data.used = false);
     assert_eq!(plan(&config, &machine), [""; 0]);
     machine.state.containers[0].phase = ContainerPhase::Exited { code: 1 };

@@ -12,7 +12,7 @@ use crate::{
     layout::{FILE_MODE, FILES, MachineDirectory, file_path, pod_directory},
 };
 
-/// Makes what should be there and is not, and takes away first what stands in its way.
+/// Creates missing directories and files, and first removes what is in their place.
 pub(super) fn plan_present(
     name: &PodName,
     (pod, digests): (&Pod, &PodDigests),
@@ -40,18 +40,18 @@ pub(super) fn plan_present(
     steps
 }
 
-/// Marks the data directories that carry no mark yet.
+/// Marks the data directories that have no mark yet.
 pub(super) fn plan_marks(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
     let unmarked = pod.data.iter().filter(|data| !state.data_of(name, data).marked);
     unmarked.map(|data| PodAction::MarkData { path: format!("{}/{data}", pod_directory(name)) }).collect()
 }
 
-/// Whether every data directory holds what a start of the pod asks for.
+/// Returns whether every data directory allows the pod to start.
 pub(super) fn allows_start(name: &PodName, pod: &Pod, state: &MachineState) -> bool {
     pod.start == Start::Always || pod.data.iter().all(|data| state.data_of(name, data).allows(pod.start))
 }
 
-/// Removes files that nobody wants any more. Only below `files`: data is never looked into.
+/// Removes files that the config no longer has. Only below `files`: the agent never removes single files of data directories.
 pub(super) fn plan_absent(name: &PodName, pod: &Pod, state: &MachineState) -> Vec<PodAction> {
     let wanted: BTreeSet<String> = pod
         .files
@@ -74,7 +74,7 @@ pub(super) fn plan_absent(name: &PodName, pod: &Pod, state: &MachineState) -> Ve
     steps
 }
 
-/// Whether a path lies below what [`plan_present`] already removed: a directory where a file should be.
+/// Returns whether [`plan_present`] already removes a path, because it is in a directory where a file belongs.
 fn has_blocked_parent(path: &str, pod: &Pod, name: &PodName) -> bool {
     pod.files.iter().any(|file| is_below(path, &file_path(name, &file.path)))
 }
@@ -83,7 +83,7 @@ fn is_below(path: &str, above: &str) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// A pod's directories, each after the one that it is in.
+/// Returns the directories of a pod, parents first.
 fn directories_of(name: &PodName, pod: &Pod) -> Vec<MachineDirectory> {
     let own = pod_directory(name);
     let of_files = |path: String| MachineDirectory::of_files(path, pod.user);

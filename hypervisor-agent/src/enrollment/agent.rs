@@ -1,4 +1,4 @@
-//! The machine's side of an enrolment.
+//! The agent's side of an enrolment.
 
 use std::io;
 
@@ -19,76 +19,76 @@ use super::{
 };
 use crate::{proto, report::chain_text};
 
-/// Longer than any agent waits for its enrolment.
+/// The validity of the provisional certificate: longer than any agent waits for its enrolment.
 const PROVISIONAL: SignedDuration = SignedDuration::from_hours(24 * 365);
 
-/// An agent that waits to be enrolled.
+/// An agent that waits for enrolment.
 #[derive(Debug)]
 pub(crate) struct Enrolling {
     pub(crate) token: EnrollmentToken,
     provisional: ProvisionalServer,
 }
 
-/// An agent cannot wait to be enrolled.
+/// An agent cannot wait for enrolment.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrollingError {
     /// The token names no machine.
     #[error("the enrolment token names no machine; make a new one with `keelway hypervisor enroll`")]
     Machine,
-    /// A key could not be made.
+    /// The provisional certificate could not be issued.
     #[error("cannot make a provisional certificate")]
     Leaf(#[source] LeafError),
-    /// The clock is at no time.
+    /// The system clock is outside of the range of certificates.
     #[error("cannot make a provisional certificate")]
     Validity(#[source] ValidityError),
-    /// The TLS library does not take it.
+    /// The TLS library refused the provisional certificate.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
-/// Why an enrolment came to nothing. It is told to the other side; nothing secret is in it.
+/// An enrolment failed. The error is sent to the driver, and contains no secret.
 #[derive(Debug, thiserror::Error)]
 pub enum RefusedEnrollment {
     /// The connection broke.
     #[error("the connection broke off")]
     Io(#[from] io::Error),
-    /// There was no connection to speak over.
+    /// The TLS handshake failed.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    /// There is nothing to enrol with.
+    /// The agent has no token.
     #[error("this agent waits for no enrolment: start it with --enroll and a new token")]
     Nothing,
-    /// It is not enrolled yet, and can be asked for nothing else.
+    /// The agent is not enrolled yet, and accepts only an enrolment.
     #[error("this agent is not enrolled yet")]
     NotYet,
-    /// It was started with another token: of another machine, of another installation, or of before.
+    /// The agent was started with another token: of another machine, of another installation, or an earlier one.
     #[error("this agent was started with another token than that")]
     Another,
-    /// It is too late.
+    /// The token has expired.
     #[error("the token ended at {0}: make a new one with `keelway hypervisor enroll`, and start the agent with it")]
     Expired(Timestamp),
-    /// It was used.
+    /// The token was used.
     #[error("the token was used already: make a new one with `keelway hypervisor enroll`, and start the agent with it")]
     Spent,
-    /// The other side does not hold the token, or speaks over another connection.
+    /// The driver does not hold the token, or uses another connection.
     #[error("the proof is not of who holds the token and speaks over this connection")]
     Proof,
-    /// A key or a request could not be made.
+    /// A key could not be created.
     #[error("cannot make a key")]
     Key(#[source] KeyError),
-    /// The request could not be made.
+    /// The signing request could not be created.
     #[error(transparent)]
     Request(#[from] SigningRequestError),
-    /// The certificate is not this agent's.
+    /// The certificate is not valid for this agent.
     #[error("the certificate that was given cannot be used: {0}")]
     Certificate(&'static str),
-    /// It cannot be verified.
+    /// The certificate cannot be verified with the authorities that came with it.
     #[error("the certificate that was given does not hold")]
     Verify(#[from] VerifyError),
-    /// It could not be kept.
+    /// The certificate could not be stored.
     #[error("the certificate could not be kept on disk")]
     Keep(#[source] io::Error),
-    /// It could not be used.
+    /// The TLS library refused the certificate.
     #[error("the certificate that was given cannot be used")]
     Tls(#[from] TlsError),
 }
@@ -108,7 +108,7 @@ impl Enrolling {
         Ok(Self { token, provisional })
     }
 
-    /// Enrols, with whoever holds the token and nobody else. `keep` is given what came of it before the other side hears of that.
+    /// Enrols the agent with a driver that holds the token. `keep` stores the result before the driver gets the confirmation.
     pub(crate) async fn answer<S, K>(
         &self,
         greeted: GreetedConnection<S>,
@@ -146,7 +146,7 @@ impl Enrolling {
         kept
     }
 
-    /// The answer to somebody who says to hold the token, with the key that is asked for a certificate with.
+    /// Returns the answer to a driver that claims to hold the token, and the key of the signing request.
     fn answer_hello(
         &self,
         hello: &proto::EnrollHello,
@@ -177,7 +177,7 @@ impl Enrolling {
     }
 }
 
-/// What a machine is given is its own, of the installation that its token names, and of an authority that the token names.
+/// Checks that the certificate is for this machine and its installation, and was issued by an authority that the token names.
 fn check_enrolled(
     token: &EnrollmentToken,
     key: &PrivateKeyPem,
@@ -194,7 +194,7 @@ fn check_enrolled(
     Ok(())
 }
 
-/// What an agent is given is for its key, its name and its installation, and of the authority that is beside it.
+/// Checks that the certificate is for the agent's key, name and installation, and was issued by the authority that came with it.
 pub(crate) fn check_granted(
     key: &PrivateKeyPem,
     granted: &GrantedIdentity,

@@ -14,32 +14,33 @@ use super::{
 };
 use crate::proto;
 
-/// Why a machine was not enrolled.
+/// A machine was not enrolled.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrollError {
-    /// Its name is none of a certificate.
+    /// The machine's name cannot be the name in a certificate.
     #[error("the machine's name cannot stand in a certificate")]
     Name(#[from] InvalidDnsNameError),
-    /// It cannot be spoken with.
+    /// The TLS handshake failed.
     #[error("cannot speak with its agent")]
     Handshake(#[from] HandshakeError),
     /// The connection broke.
     #[error("its agent broke off")]
     Io(#[from] io::Error),
-    /// The agent does not take it.
+    /// The agent refused the enrolment.
     #[error("its agent refuses: {0}")]
     Refused(String),
-    /// Whoever answered does not hold the token.
+    /// The peer does not hold the token.
     #[error(
         "whoever answers there does not hold the token that was made for this machine: it is another machine, or somebody stands between"
     )]
     Proof,
-    /// No certificate was made.
+    /// No certificate could be issued.
     #[error("no certificate could be made for it: {0}")]
     Sign(String),
 }
 
-/// Enrols a machine over a connection to its agent. `sign` answers its request for a certificate, of which only the key counts.
+/// Enrols a machine over a connection to its agent. `sign` issues a certificate for the agent's signing request. It must use only the key of the
+/// request.
 pub async fn enroll<S>(
     stream: S,
     machine: &HypervisorName,

@@ -1,13 +1,13 @@
-//! Where an agent keeps who it is.
+//! The directory of an agent's identity.
 //!
 //! ```text
-//! FOLDER/current -> identity-2          replaced in one step, by a rename
-//!       /identity-2/tls.crt, tls.key    its certificate and the key, which never leaves the machine
-//!                  /ca.crt, revoked.crl whom it takes for its driver
-//!                  /spent               tokens that were used, and until when each would have been good
+//! FOLDER/current -> identity-2          replaced atomically, by a rename
+//!       /identity-2/tls.crt, tls.key    certificate, and the key, which never leaves the machine
+//!                  /ca.crt, revoked.crl the authorities whose drivers the agent accepts, and their revocation lists
+//!                  /spent               used tokens, with the time at which each expires
 //! ```
 //!
-//! So a crash leaves all of one identity, or all of the next, and a token is spent exactly with what it brought.
+//! After a crash, the directory contains all of one identity or all of the next. A token counts as used exactly if its certificate is stored.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -26,18 +26,18 @@ const CURRENT: &str = "current";
 const NEXT: &str = "current.new";
 const PREFIX: &str = "identity-";
 
-/// A directory with an agent's identity, or without one.
+/// A directory with the identity of an agent, or without one.
 #[derive(Debug, Clone)]
 pub struct IdentityFolder(PathBuf);
 
-/// Who an agent is.
+/// The identity of an agent.
 pub(crate) struct EnrolledIdentity {
     pub(crate) key: PrivateKeyPem,
     pub(crate) granted: GrantedIdentity,
     pub(crate) spent: SpentTokens,
 }
 
-/// Tokens that were used, with the end of each.
+/// Used tokens, with the time at which each expires.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SpentTokens(Vec<(String, Timestamp)>);
 
@@ -46,7 +46,7 @@ impl SpentTokens {
         self.0.iter().any(|(spent, _)| spent == token)
     }
 
-    /// One more, without those that are worth nothing anyway.
+    /// Adds a token, and drops those that have expired.
     #[must_use]
     pub(crate) fn with(mut self, token: &str, expires: Timestamp, now: Timestamp) -> Self {
         self.0.retain(|(_, expires)| *expires > now);
@@ -69,19 +69,19 @@ impl SpentTokens {
 }
 
 impl IdentityFolder {
-    /// By its absolute path; it is made where it is missing.
+    /// Returns the directory with this absolute path. The first write creates it.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self(path)
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The files of the identity that is there at each time.
+    /// Returns the files of the identity. The paths always lead to the current identity.
     #[must_use]
     pub fn files(&self) -> TlsFiles {
         let file = |name: &str| self.0.join(CURRENT).join(name);
@@ -93,11 +93,11 @@ impl IdentityFolder {
         }
     }
 
-    /// The identity, if there is one.
+    /// Returns the identity, if there is one.
     pub(crate) fn read(&self) -> io::Result<Option<EnrolledIdentity>> {
         let current = match fs::read_link(self.0.join(CURRENT)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            // One and the same for all files, whatever is put in its place meanwhile.
+            // Resolved once, so that all files belong to one identity even if it is replaced meanwhile.
             link => self.0.join(link?),
         };
         let text = |name: &str| fs::read_to_string(current.join(name));
@@ -109,7 +109,7 @@ impl IdentityFolder {
         }))
     }
 
-    /// Puts an identity in the place of the one before. It is on disk when this returns. Only one at a time may do it.
+    /// Replaces the identity. When this returns, it is on disk. Calls must not run at the same time.
     pub(crate) fn write(&self, identity: &EnrolledIdentity) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
         let before = fs::read_link(self.0.join(CURRENT)).ok();
@@ -139,7 +139,7 @@ impl IdentityFolder {
         self.remove_but(Some(Path::new(&name)))
     }
 
-    /// Removes what was in use before, and what a crash left half written.
+    /// Removes earlier identities, and what a crash left half written.
     fn remove_but(&self, kept: Option<&Path>) -> io::Result<()> {
         for entry in fs::read_dir(&self.0)? {
             let entry = entry?;
@@ -201,7 +201,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let folder = IdentityFolder::new(root.path().to_owned());
         folder.write(&identity("one")).unwrap();
-        // It came as far as to the rename.
+        // The crash came before the rename.
         fs::create_dir(root.path().join("identity-2")).unwrap();
         fs::write(root.path().join("identity-2/tls.crt"), "half").unwrap();
         symlink("identity-2", root.path().join(NEXT)).unwrap();

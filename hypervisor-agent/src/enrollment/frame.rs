@@ -1,4 +1,4 @@
-//! Messages of an enrolment, each after its length.
+//! Messages of an enrolment, each with its length in front.
 
 use std::{io, time::Duration};
 
@@ -8,11 +8,11 @@ use tokio::{
     time::timeout,
 };
 
-/// How long the other side may take for a message.
+/// How long the peer may take for a message.
 const WITHIN: Duration = Duration::from_secs(5);
-/// The largest message of who has proven nothing yet, in bytes.
+/// The largest message of a peer that has proven nothing yet, in bytes.
 pub(super) const OF_STRANGERS: u32 = 4 << 10;
-/// The largest one of who has: a list of some thousand revoked certificates.
+/// The largest message of a peer that holds the token, in bytes: a list of some thousand revoked certificates.
 pub(super) const OF_KNOWN: u32 = 1 << 20;
 
 pub(super) async fn read<M: Message + Default>(stream: &mut (impl AsyncRead + Unpin), most: u32) -> io::Result<M> {
@@ -21,7 +21,7 @@ pub(super) async fn read<M: Message + Default>(stream: &mut (impl AsyncRead + Un
         if length > most {
             return Err(io::Error::other("a message is longer than any should be"));
         }
-        // What did not come yet takes no room.
+        // The buffer grows with the received bytes, so that a claimed length uses no memory.
         let mut bytes = Vec::new();
         let read = stream.take(length.into()).read_to_end(&mut bytes).await?;
         if read < usize::try_from(length).unwrap_or(usize::MAX) {

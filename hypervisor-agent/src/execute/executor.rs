@@ -1,4 +1,4 @@
-//! What an execution does its actions with.
+//! The interface that an execution uses for single actions.
 
 use std::{collections::BTreeMap, error::Error};
 
@@ -6,15 +6,15 @@ use keelway_api::name::PodName;
 
 use crate::action::{Action, PodAction};
 
-/// Does single actions on one machine. Their order, and which of them begin, is the execution's.
+/// Executes single actions on one machine. The execution decides their order, and which of them start.
 pub trait ActionExecutor: Sync {
-    /// Why an action was not done.
+    /// The error of a failed action.
     type Error: Error + 'static;
 
-    /// Does something that is for no pod.
+    /// Executes an action that is for no pod.
     fn on_machine(&self, action: &Action) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Does something for one pod.
+    /// Executes a step of one pod.
     fn for_pod(
         &self,
         pod: &PodName,
@@ -23,11 +23,11 @@ pub trait ActionExecutor: Sync {
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 
-/// What the steps of one pod made in this execution: later steps that carry no id are about it.
+/// Ids that the steps of one pod created in this execution. Later steps without an id refer to them.
 #[derive(Debug, Default)]
 pub struct CreatedIds {
-    /// The sandbox's id.
+    /// The id of the sandbox.
     pub sandbox: Option<String>,
-    /// The ids of containers by name.
+    /// The ids of containers, by name.
     pub containers: BTreeMap<String, String>,
 }

@@ -1,4 +1,4 @@
-//! The steps of one pod, in order: what one makes, a later one uses.
+//! The steps of one pod, in order. A later step can use what an earlier one created.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
     machine_io::{MachineIo, MachineOperation},
 };
 
-/// Reaches the machine through its runtime and its file system.
+/// Executes actions through the machine's runtime and file system.
 pub(crate) struct LocalExecutor<'a, S> {
     machine: &'a Machine<S>,
     images: Images<'a, S>,
@@ -124,8 +124,8 @@ impl<S: MachineIo> PodExecution<'_, S> {
         Ok(())
     }
 
-    /// The last log tells why there is a new container; the one before is of no more use. So a container that goes on
-    /// ending fills no disk.
+    /// Removes the log before the last. The last log shows why there is a new container; earlier ones are not needed. A container that ends
+    /// repeatedly therefore does not fill the disk.
     async fn make_room_for_log(&self, new: &NewContainer) -> Result<(), EffectError> {
         let useless = new.attempt.checked_sub(2);
         let useless = useless.map(|attempt| log_name(&new.container.name, attempt));

@@ -1,4 +1,4 @@
-//! What the runtime is asked for. Privilege is nowhere: the client grants no capability and a read-only root.
+//! The specs of sandboxes and containers. None is privileged: the client grants no capability and a read-only root by default.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use crate::{
     layout::{log_directory, log_name, on_machine},
 };
 
-/// The kernel's default length of a period in which a quota counts, in microseconds.
+/// The kernel's default CPU period, in microseconds.
 const CPU_PERIOD: i64 = 100_000;
-/// The kernel takes no fewer shares, and no smaller quota.
+/// The smallest shares that the kernel accepts. The next constant is the smallest quota, in microseconds.
 const LEAST_SHARES: i64 = 2;
 const LEAST_QUOTA: i64 = 1_000;
 

@@ -1,4 +1,4 @@
-//! What a machine is and how much it has, as its own `/proc`, os-release, disk and the root of its cgroups tell.
+//! Facts and capacity of a machine, from its `/proc`, os-release, disk and root cgroup.
 
 use std::{env::consts::ARCH, os::fd::BorrowedFd};
 
@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 
 use super::{MachineFiles, folder::Folder};
 
-/// What a machine is and has.
+/// Facts and capacity of a machine.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Inventory {
-    /// Processors and memory. `None`: it does not tell.
+    /// CPU and memory. `None` if they cannot be read.
     pub capacity: Option<Amount>,
-    /// The file system below [`STATE_DIRECTORY`]. `None`: it does not tell.
+    /// The file system below [`STATE_DIRECTORY`]. `None` if it cannot be read.
     pub disk: Option<Disk>,
-    /// The machine itself.
+    /// The kernel, operating system and architecture.
     pub system: SystemFacts,
 }
 
 impl MachineFiles<'_> {
-    /// All of it.
+    /// Reads facts and capacity.
     #[must_use]
     pub fn inventory(self) -> Inventory {
         Inventory { capacity: self.capacity(), disk: self.disk(), system: self.system() }
     }
 
-    /// Its online processors and its memory, or less where a limit is set on all that runs there: on a machine that is a
-    /// container itself. `None` where `/proc` does not tell.
+    /// Returns the online CPUs and the memory, or the limit of the root cgroup if it is lower, as on a machine that is a container itself. `None` if
+    /// `/proc` cannot be read.
     fn capacity(self) -> Option<Amount> {
         let there = Amount {
             cpu_millis: 1000 * processors(&read(self.root, "/proc", "stat")?)?,
@@ -41,16 +41,16 @@ impl MachineFiles<'_> {
 }
 
 impl MachineFiles<'_> {
-    /// The file system for what is written below [`STATE_DIRECTORY`], which may have to be made first.
+    /// Returns the file system of [`STATE_DIRECTORY`], or of its nearest existing parent.
     fn disk(self) -> Option<Disk> {
         let above = STATE_DIRECTORY.match_indices('/').skip(1).map(|(end, _)| &STATE_DIRECTORY[..end]);
         let mut places = std::iter::once(STATE_DIRECTORY).chain(above.collect::<Vec<_>>().into_iter().rev());
         places.find_map(|path| Folder::open_in_root(self.root, path).ok())?.disk().ok()
     }
 
-    /// Its files are those of a process on it, so its kernel and processors are those of this program.
+    /// This program runs on the machine, so it has the machine's kernel and architecture.
     fn system(self) -> SystemFacts {
-        // Most distributions have a link in /etc, which leads to the other one (os-release(5)).
+        // On most distributions, /etc has a link to the other file (os-release(5)).
         let release = ["/etc", "/usr/lib"].into_iter().find_map(|folder| read(self.root, folder, "os-release"));
         SystemFacts {
             kernel_version: read(self.root, "/proc/sys/kernel", "osrelease").unwrap_or_default().trim().to_owned(),
@@ -65,13 +65,13 @@ fn read(root: BorrowedFd<'_>, folder: &str, name: &str) -> Option<String> {
     Folder::open_in_root(root, folder).ok()?.read(name).ok()?
 }
 
-/// `PRETTY_NAME="Debian GNU/Linux 13 (trixie)"`.
+/// Returns the value of a line such as `PRETTY_NAME="Debian GNU/Linux 13 (trixie)"`.
 fn pretty_name(release: &str) -> Option<&str> {
     let value = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
     Some(value.trim().trim_matches(['"', '\'']))
 }
 
-/// As Go and Kubernetes name it.
+/// Returns the name that Go and Kubernetes use.
 fn architecture(rust: &'static str) -> &'static str {
     match rust {
         "x86_64" => "amd64",
@@ -80,7 +80,7 @@ fn architecture(rust: &'static str) -> &'static str {
     }
 }
 
-/// Lines `cpu0 ..`, one for each processor that is online (proc_stat(5)).
+/// Counts the lines `cpu0 ..`, one for each online CPU (proc_stat(5)).
 fn processors(stat: &str) -> Option<u64> {
     let is_one =
         |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
@@ -88,15 +88,15 @@ fn processors(stat: &str) -> Option<u64> {
     (count > 0).then_some(count)
 }
 
-/// `MemTotal:  24645708 kB` (proc_meminfo(5)).
+/// Parses the line `MemTotal:  24645708 kB` (proc_meminfo(5)), and returns bytes.
 fn total_memory(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
     kibibytes.checked_mul(1024)
 }
 
-/// Limits on processors, in thousandths, and on memory, of both versions of cgroups. A root that limits nothing has no such
-/// files, or says `max`, or -1, or more than there is.
+/// Returns the limits of CPU, in thousandths, and of memory, in bytes, from cgroups of version 1 or 2. A root without limits has no such files, or
+/// contains `max`, -1, or more than the machine has.
 fn limits(read: impl Fn(&str, &str) -> Option<String>) -> (Option<u64>, Option<u64>) {
     const ROOT: &str = "/sys/fs/cgroup";
     let number = |text: String| text.trim().parse::<u64>().ok();

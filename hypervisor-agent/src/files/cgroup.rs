@@ -1,4 +1,4 @@
-//! The cgroups above our pods, where the runtime writes the cgroup file system itself. Runtimes make them and never remove them.
+//! The parent cgroups of Keelway's pods, with the driver cgroupfs. Runtimes create them and never remove them.
 
 use std::{io, os::fd::BorrowedFd};
 
@@ -9,8 +9,8 @@ use super::folder::Folder;
 
 const MOUNT: &str = "/sys/fs/cgroup";
 
-/// Removes a cluster's cgroup, and the one above, in each hierarchy where nothing is in them. Machines that share a kernel
-/// share them: the last one to go takes them away.
+/// Removes a cluster's cgroup and its parent in each hierarchy, if they are empty. Machines that share a kernel share them, so the last machine to
+/// leave removes them.
 pub(super) fn remove_parents(root: BorrowedFd<'_>, cluster: &ClusterId) -> io::Result<()> {
     for hierarchy in hierarchies(root)? {
         let keelway = match hierarchy.child("keelway") {
@@ -23,13 +23,13 @@ pub(super) fn remove_parents(root: BorrowedFd<'_>, cluster: &ClusterId) -> io::R
     Ok(())
 }
 
-/// The root of each hierarchy: version 2 is mounted as one, version 1 as one for each set of controllers.
+/// Returns the root of each hierarchy. Version 2 is mounted as one; version 1 as one for each set of controllers.
 fn hierarchies(root: BorrowedFd<'_>) -> io::Result<Vec<Folder>> {
     let mount = match Folder::open_in_root(root, MOUNT) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         found => found?,
     };
-    // Of several names for one hierarchy all but one are links, which do not open as directories.
+    // If a hierarchy has several names, all but one are links, which do not open as directories.
     let mut found: Vec<Folder> = mount.names()?.iter().filter_map(|name| mount.child(name).ok()).collect();
     found.push(mount);
     Ok(found)

@@ -1,4 +1,4 @@
-//! Digests of files, read again only where a file may be another one than before.
+//! Cached digests of files. A file is read again only if it may have changed.
 
 use std::{
     collections::BTreeMap,
@@ -14,11 +14,11 @@ use sha2::{Digest, Sha256};
 
 use super::folder::Folder;
 
-/// How long a file was left alone before its digest is relied on: the kernel tells times of changes to its tick of up to 10 ms, so one
-/// that changes while it is read may look as before.
+/// How long a file must be unchanged before its digest is cached. The kernel's timestamps have a resolution of up to 10 ms, so a file that changes
+/// while it is read may have the same timestamp.
 const AT_REST: Duration = Duration::from_millis(100);
 
-/// The digests of a machine's files, as they were read last.
+/// The digests of a machine's files, from the last look.
 #[derive(Debug, Default)]
 pub struct Digests(Mutex<BTreeMap<String, DigestEntry>>);
 
@@ -29,7 +29,7 @@ struct DigestEntry {
     sha256: String,
 }
 
-/// What changes with any change of a file: the kernel sets the time of its last change, which nobody else can.
+/// Attributes that change with any change of a file. Only the kernel can set the time of the last change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct InodeStamp {
     device: u64,
@@ -46,25 +46,25 @@ pub(super) struct DigestReader {
 
 impl Digests {
     pub(super) fn reader(&self) -> DigestReader {
-        // A look that begins meanwhile reads all by itself.
+        // A look that starts meanwhile reads all files itself.
         let before = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         DigestReader { before, now: BTreeMap::new() }
     }
 
-    /// How many files are not read again while they are as they are.
+    /// Returns how many files have a cached digest.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Takes what a look knows. Files that are gone are forgotten.
+    /// Stores the digests of a look. Files that are gone are dropped.
     pub(super) fn store(&self, reader: DigestReader) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = reader.now;
     }
 }
 
 impl DigestReader {
-    /// The SHA-256 of a regular file, in hexadecimal digits; empty where it is none by now.
+    /// Returns the SHA-256 of a regular file, in hexadecimal. Empty if it is no regular file any more.
     pub(super) fn digest(&mut self, path: &str, (folder, name): (&Folder, &str), stat: &Stat) -> io::Result<String> {
         let stamp = InodeStamp::of(stat);
         if let Some(known) = self.before.remove(path).filter(|known| known.stamp == stamp) {

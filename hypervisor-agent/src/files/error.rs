@@ -1,41 +1,41 @@
 use std::io;
 
-/// Why something on a machine's file system could not be done.
+/// An operation on a machine's file system failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineFileError {
-    /// A directory could not be made or given its owner and mode.
+    /// A directory could not be created, or its owner and mode could not be set.
     #[error("cannot make the directory {path}")]
     Make {
-        /// Which one.
+        /// The path of the directory.
         path: String,
-        /// The cause.
+        /// The error of the file system.
         #[source]
         source: io::Error,
     },
-    /// A file could not be written. What was there before is still there.
+    /// A file could not be written. The earlier content is still there.
     #[error("cannot write {path}")]
     Write {
-        /// Which one.
+        /// The path of the file.
         path: String,
-        /// The cause.
+        /// The error of the file system.
         #[source]
         source: io::Error,
     },
     /// A file or directory could not be read.
     #[error("cannot read {path}")]
     Read {
-        /// Which one.
+        /// The path of the file or directory.
         path: String,
-        /// The cause.
+        /// The error of the file system.
         #[source]
         source: io::Error,
     },
-    /// A file or directory could not be removed, or not all of it.
+    /// A file or directory could not be removed completely.
     #[error("cannot remove {path}")]
     Remove {
-        /// Which one.
+        /// The path of the file or directory.
         path: String,
-        /// The cause.
+        /// The error of the file system.
         #[source]
         source: io::Error,
     },

@@ -1,4 +1,4 @@
-//! One open directory. What is in it is named by one plain name at a time, and links are never followed.
+//! An open directory. Entries are addressed by one plain name at a time, and links are never followed.
 
 use std::{
     ffi::CString,
@@ -20,12 +20,12 @@ use rustix::{
 
 use crate::layout::{is_plain_name, is_plain_relative_path};
 
-/// How the name of a file that is not yet whole begins. One that a crash left behind is seen as a file that nobody wants.
+/// The prefix of a file that is not completely written. If a crash leaves such a file, it is observed as a file that the config does not have.
 pub(super) const UNFINISHED: &str = ".keelway-new-";
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Owner and permission bits.
+/// Owner, group and permission bits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attributes {
     pub(super) user: u32,
@@ -65,24 +65,24 @@ impl AsFd for Folder {
 }
 
 impl Folder {
-    /// Opens a directory by its absolute path on the machine. Links on the way, which the machine's owner may have put
-    /// there, are taken as on the machine itself and never lead out of it.
+    /// Opens a directory by its absolute path on the machine. Links on the way, which the machine's owner may have created, are resolved inside the
+    /// machine's root and never lead out of it.
     pub(super) fn open_in_root(root: BorrowedFd<'_>, path: &str) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         loop {
             match openat2(root, path, flags, Mode::empty(), resolve) {
-                // The kernel says so where something was renamed meanwhile.
+                // The kernel returns EAGAIN if a rename happened meanwhile.
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 other => return Ok(Self(other?)),
             }
         }
     }
 
-    /// Its file system. Nothing is available where no more files can be made there.
+    /// Returns the capacity of the file system. If no more files can be created, nothing is available.
     pub(super) fn disk(&self) -> io::Result<Disk> {
         let found = fstatvfs(&self.0)?;
-        // Some file systems make files for as long as there are bytes, and tell of none.
+        // Some file systems have no limit on files, and report 0.
         let no_more_files = found.f_files > 0 && found.f_ffree == 0;
         Ok(Disk {
             capacity_bytes: found.f_blocks.saturating_mul(found.f_frsize),
@@ -95,7 +95,7 @@ impl Folder {
         Ok(Self(openat(&self.0, name, DIRECTORY, Mode::empty())?))
     }
 
-    /// Opens a directory further down, name by name. A path that leads anywhere else is an error.
+    /// Opens a directory further down, name by name. A path that leads elsewhere is an error.
     pub(super) fn descend(self, path: &str) -> io::Result<Self> {
         if !is_plain_relative_path(path) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path leads out of its directory"));
@@ -103,7 +103,7 @@ impl Folder {
         path.split('/').try_fold(self, |folder, name| folder.child(name))
     }
 
-    /// Opens the directory of something further down, for which the name returned stands there.
+    /// Opens the parent directory of a path further down, and returns it with the path's last name.
     pub(super) fn parent_of(self, path: &str) -> io::Result<(Self, &str)> {
         match path.rsplit_once('/') {
             Some((parent, name)) if is_plain_name(name) => Ok((self.descend(parent)?, name)),
@@ -112,7 +112,7 @@ impl Folder {
         }
     }
 
-    /// Makes a directory in this one; one that is there only gets its attributes.
+    /// Creates a directory in this one, and sets its attributes. If the directory exists, only sets its attributes.
     pub(super) fn make(&self, name: &str, attributes: Attributes) -> io::Result<()> {
         let made = self.make_bare(name, attributes.mode)?;
         let child = self.child(name)?;
@@ -123,7 +123,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Makes a directory in this one, less the bits of the umask. Returns whether it was not there before.
+    /// Creates a directory in this one; the umask applies to its mode. Returns whether it did not exist.
     pub(super) fn make_bare(&self, name: &str, mode: u32) -> io::Result<bool> {
         match mkdirat(&self.0, name, Mode::from_raw_mode(mode)) {
             Ok(()) => Ok(true),
@@ -132,13 +132,12 @@ impl Folder {
         }
     }
 
-    /// Puts a file in the place of whatever has its name: at any moment, also after a loss of power, the old one or the
-    /// new one is there, whole and with its owner.
+    /// Replaces a file atomically. At any moment, also after a loss of power, the old or the new file is there, complete and with its owner.
     pub(super) fn replace(&self, name: &str, content: &[u8], attributes: Attributes) -> io::Result<()> {
         self.replace_by(UNFINISHED, name, content, attributes)
     }
 
-    /// The same; until it is whole, the file's name begins like this.
+    /// As [`Self::replace`]. Until the file is complete, its name begins with `beginning`.
     pub(super) fn replace_by(
         &self,
         beginning: &str,
@@ -151,7 +150,7 @@ impl Folder {
             .create(&unfinished, content, attributes)
             .and_then(|()| Ok(renameat(&self.0, &unfinished, &self.0, name)?));
         if placed.is_err() {
-            // The first error is the one to tell; a file left behind is removed by the next pass.
+            // The first error is the one to report. The next pass removes a file that is left here.
             let _ = unlinkat(&self.0, &unfinished, AtFlags::empty());
         }
         placed?;
@@ -166,7 +165,7 @@ impl Folder {
         file.sync_all()
     }
 
-    /// Adds to a file of root's, or begins it anew, in place.
+    /// Appends to a file of root, or overwrites it in place.
     pub(super) fn append(&self, name: &str, content: &[u8], anew: bool) -> io::Result<()> {
         let how = if anew { OFlags::TRUNC } else { OFlags::APPEND };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | how;
@@ -175,7 +174,7 @@ impl Folder {
         file.write_all(content)
     }
 
-    /// A regular file's descriptor, opened without waiting for anybody (a pipe has no reader); `None` for anything else.
+    /// Opens a regular file without blocking (a pipe may have no reader). Returns `None` for anything else.
     pub(super) fn open_regular(&self, name: impl Arg) -> io::Result<Option<File>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         match openat(&self.0, name, flags, Mode::empty()) {
@@ -183,19 +182,19 @@ impl Folder {
                 let file = File::from(file);
                 Ok(file.metadata()?.is_file().then_some(file))
             }
-            // A link, and a socket.
+            // A link (ELOOP), or a socket (ENXIO).
             Err(Errno::LOOP | Errno::NXIO) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// The text of a small file; `None` where there is none.
+    /// Returns the text of a small file, or `None` if it does not exist.
     pub(super) fn read(&self, name: &str) -> io::Result<Option<String>> {
         let bytes = self.read_bytes(name)?;
         bytes.map(|bytes| String::from_utf8(bytes).map_err(io::Error::other)).transpose()
     }
 
-    /// The content of a file of at most 64 MiB; `None` where there is none.
+    /// Returns the content of a file of at most 64 MiB, or `None` if it does not exist.
     pub(super) fn read_bytes(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         let file = match self.open_regular(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -209,7 +208,7 @@ impl Folder {
         Ok(Some(content))
     }
 
-    /// A descriptor that stands for a socket. It belongs to the directory's owner: what is told there is told to nobody else.
+    /// Returns a descriptor that refers to a socket of the directory's owner. A socket of another user is refused, so that no data is sent to it.
     pub(super) fn open_socket(&self, name: &str) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let socket = openat(&self.0, name, flags, Mode::empty())?;
@@ -222,7 +221,7 @@ impl Folder {
         }
     }
 
-    /// The names in this directory, as they are right now.
+    /// Returns the names in this directory.
     pub(super) fn names(&self) -> io::Result<Vec<CString>> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.0)? {
@@ -234,7 +233,7 @@ impl Folder {
         Ok(names)
     }
 
-    /// Whether there is a name that begins with none of these.
+    /// Returns whether there is a name that begins with none of these.
     pub(super) fn has_other_than(&self, beginnings: &[&str]) -> io::Result<bool> {
         for entry in Dir::read_from(&self.0)? {
             let entry = entry?;
@@ -247,12 +246,12 @@ impl Folder {
         Ok(false)
     }
 
-    /// What a name stands for, a link for itself.
+    /// Returns the attributes of an entry. A link is not followed.
     pub(super) fn stat(&self, name: impl Arg) -> io::Result<Stat> {
         Ok(statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// This directory's own attributes.
+    /// Returns the attributes of this directory.
     pub(super) fn own_stat(&self) -> io::Result<Stat> {
         Ok(fstat(&self.0)?)
     }
@@ -261,7 +260,7 @@ impl Folder {
         attributes.set(self.0.as_fd())
     }
 
-    /// Makes what was made, renamed or removed in this directory survive a loss of power.
+    /// Writes changes of this directory's entries to disk, so that they survive a loss of power.
     pub(super) fn sync(&self) -> io::Result<()> {
         Ok(fsync(&self.0)?)
     }
@@ -279,7 +278,7 @@ impl Folder {
     }
 }
 
-/// Sixteen hexadecimal digits that nobody else uses.
+/// Returns sixteen random hexadecimal digits.
 pub(super) fn random_digits() -> io::Result<String> {
     let mut bytes = [0; 8];
     getrandom(&mut bytes, GetRandomFlags::empty())?;

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 pub struct Log {
     /// The container's name in the pod.
     pub container: String,
-    /// Which try at this container it is.
+    /// The attempt at this container, from 0.
     pub attempt: u32,
 }
 
@@ -40,12 +40,12 @@ impl Log {
     }
 }
 
-/// The directory that a pod's logs are in.
+/// The directory of a pod's logs.
 #[derive(Debug)]
 pub struct PodLogs(Folder);
 
 impl MachineFiles<'_> {
-    /// The logs of a pod; `None` where it has none on this machine.
+    /// Returns the logs of a pod, or `None` if it has none on this machine.
     pub fn logs(self, pod: &PodName) -> Result<Option<PodLogs>, MachineFileError> {
         let opened = Folder::open_in_root(self.root, LOG_DIRECTORY)
             .and_then(|logs| logs.child(pod.cluster.as_str())?.child(pod.component.as_str()));
@@ -57,7 +57,7 @@ impl MachineFiles<'_> {
 }
 
 impl PodLogs {
-    /// The logs that are there, those of one container together and the newest last.
+    /// Returns the logs in the directory, grouped by container, the newest last.
     pub fn list(&self) -> io::Result<Vec<Log>> {
         let names = self.0.names()?;
         let mut logs: Vec<Log> = names.iter().filter_map(|name| Log::of_name(name.to_str().ok()?)).collect();
@@ -65,7 +65,7 @@ impl PodLogs {
         Ok(logs)
     }
 
-    /// Opens a log; `None` where it is gone.
+    /// Opens a log, or returns `None` if it is gone.
     pub fn open(&self, log: &Log) -> io::Result<Option<File>> {
         match self.0.open_regular(log.name()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -73,7 +73,7 @@ impl PodLogs {
         }
     }
 
-    /// Opens a log with what was rotated of it, the newest first. In this order none is missed that moves on meanwhile; one that is met twice
+    /// Opens a log and its rotated files, the newest first. In this order, a file that is rotated meanwhile is not missed. A file that is found twice
     /// counts once.
     pub(crate) fn open_all(&self, log: &Log) -> io::Result<Vec<File>> {
         let name = log.name();
@@ -89,7 +89,7 @@ impl PodLogs {
         Ok(files)
     }
 
-    /// Whether a log is larger than this many bytes, or was moved away and not begun anew.
+    /// Returns whether a log is larger than this many bytes, or was rotated and not reopened.
     pub(crate) fn is_due(&self, log: &Log, most: u64) -> io::Result<bool> {
         match self.0.stat(log.name()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.has(&rotated(&log.name(), 1)),
@@ -97,7 +97,7 @@ impl PodLogs {
         }
     }
 
-    /// Moves a log out of the way, as number 1 of those before it. So many are kept together with the one that is about to begin.
+    /// Renames a log to number 1 of its rotated files, and renumbers those. `kept` is the number of files to keep, including the new log.
     pub(crate) fn rotate(&self, log: &Log, kept: u32) -> io::Result<()> {
         let name = log.name();
         if !self.has(&name)? {
@@ -118,7 +118,7 @@ impl PodLogs {
         Ok(self.0.move_to(name.as_str(), &self.0, &rotated(&name, 1))?)
     }
 
-    /// Puts a log back that did not begin anew.
+    /// Renames a log back that the runtime did not reopen.
     pub(crate) fn rotate_back(&self, log: &Log) -> io::Result<()> {
         let name = log.name();
         if self.has(&name)? {
@@ -137,18 +137,18 @@ impl PodLogs {
         }
     }
 
-    /// A descriptor that has something to read whenever a log was written to, made, renamed or removed.
+    /// Returns a descriptor that becomes readable when a log is written, created, renamed or removed.
     pub fn watch(&self) -> io::Result<OwnedFd> {
         let notices = init(CreateFlags::CLOEXEC)?;
         let changes = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::DELETE;
-        // The directory itself, whatever has its name by now.
+        // The path leads to this directory itself, even if another one has its name now.
         let path = format!("/proc/self/fd/{}", self.0.as_fd().as_raw_fd());
         add_watch(&notices, path, changes | WatchFlags::ONLYDIR)?;
         Ok(notices)
     }
 }
 
-/// The name of what was rotated of a log: 1 is the newest.
+/// Returns the name of a rotated file of a log: 1 is the newest.
 fn rotated(name: &str, number: u32) -> String {
     format!("{name}.{number}")
 }
@@ -157,7 +157,7 @@ fn is_new(file: &File, seen: &mut BTreeSet<u64>) -> bool {
     file.metadata().is_ok_and(|found| seen.insert(found.ino()))
 }
 
-/// Removes a log with what was rotated of it.
+/// Removes a log and its rotated files.
 pub(super) fn remove(folder: &Folder, name: &str) -> io::Result<()> {
     let beginning = format!("{name}.");
     for found in folder.names()? {

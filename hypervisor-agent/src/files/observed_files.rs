@@ -1,4 +1,4 @@
-//! What of ours is on a machine's file system.
+//! Observes Keelway's files on a machine.
 
 use std::{
     collections::BTreeMap,
@@ -23,28 +23,28 @@ use crate::{
     leader::Leader,
 };
 
-/// The machine's records and files.
+/// The records and files of a machine.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObservedFiles {
-    /// Who the machine obeys.
+    /// The installation that the machine obeys.
     pub owner: Option<InstallationId>,
-    /// The config that it holds.
+    /// The config that was applied last.
     pub applied: Option<Applied>,
-    /// The newest leader that it was told of.
+    /// The newest leader that a driver announced.
     #[serde(default)]
     pub leader: Option<Leader>,
-    /// By path relative to [`STATE_DIRECTORY`], which is itself the empty path.
+    /// Files and directories, by path relative to [`STATE_DIRECTORY`]. The directory itself has the empty path.
     pub files: BTreeMap<String, FileState>,
     /// Data directories, by path relative to [`STATE_DIRECTORY`].
     pub data: BTreeMap<String, DataState>,
-    /// How large the databases of etcd members are, in bytes, by path relative to [`STATE_DIRECTORY`].
+    /// The sizes of etcd members' databases, in bytes, by path relative to [`STATE_DIRECTORY`].
     #[serde(default)]
     pub databases: BTreeMap<String, u64>,
 }
 
 impl MachineFiles<'_> {
-    /// Looks at the machine's records, at each pod's files with their content, and at its data directories from outside. Files that are as
-    /// they were when they were read are not read again.
+    /// Observes the machine's records, each pod's files with their content, and its data directories from outside. Files that have not changed are
+    /// not read again.
     pub fn observe(self, digests: &Digests) -> Result<ObservedFiles, MachineFileError> {
         let state = match Folder::open_in_root(self.root, STATE_DIRECTORY) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -61,7 +61,7 @@ impl MachineFiles<'_> {
 }
 
 impl MachineFiles<'_> {
-    /// Looks at the machine's records only.
+    /// Observes only the machine's records.
     pub fn records(self) -> Result<ObservedFiles, MachineFileError> {
         match Folder::open_in_root(self.root, STATE_DIRECTORY) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(ObservedFiles::default()),
@@ -107,7 +107,7 @@ fn look_at_all(state: &Folder, found: &mut ObservedFiles, reader: &mut DigestRea
     Ok(())
 }
 
-/// How large a file of a pod is. What is not there, or is something else, has no size.
+/// Returns the size of a regular file of a pod, or `None` if there is no such file.
 fn size_of(pod: Folder, path: &str) -> Option<u64> {
     let (folder, name) = pod.parent_of(path).ok()?;
     let found = folder.stat(name).ok()?;
@@ -120,7 +120,7 @@ fn pod_of(path: &str) -> Option<PodName> {
     Some(PodName { cluster: cluster.parse().ok()?, component: component.parse().ok()? })
 }
 
-/// A component may put anything into its data directory, so only its mark is read, and names only up to the second one.
+/// A component can write anything into its data directory. Only the mark is read, and names only up to the second one.
 fn look_at_data(folder: &Folder, pod: &PodName) -> io::Result<DataState> {
     let mark = match folder.open_regular(DATA_MARK) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -138,7 +138,7 @@ fn is<T: std::str::FromStr>(name: &str) -> bool {
     name.parse::<T>().is_ok()
 }
 
-/// Looks at a directory of a pod's files, with all below.
+/// Observes a directory of a pod's files, with everything below.
 fn look_below(
     folder: Folder,
     path: String,
@@ -151,7 +151,7 @@ fn look_below(
     Ok(())
 }
 
-/// Records what is in a directory under the names that count, and returns the directories among it.
+/// Observes the entries of a directory whose names count, and returns the directories among them.
 fn directories(
     folder: &Folder,
     path: &str,
@@ -160,13 +160,13 @@ fn directories(
 ) -> io::Result<Vec<(Folder, String)>> {
     let mut found = Vec::new();
     for name in folder.names()? {
-        // Names of ours are text; others were put there by hand and are not ours to judge.
+        // Keelway's names are valid text. Other names were created by hand and are ignored.
         let Some(name) = name.to_str().ok().filter(|name| counts(name)) else {
             continue;
         };
         let below = if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
         match look_at(folder, name, (&below, reader)) {
-            // Removed since its directory was read.
+            // The entry was removed after the directory was read.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             seen => {
                 let (state, child) = seen?;
@@ -178,7 +178,7 @@ fn directories(
     Ok(found)
 }
 
-/// One name's state, and where it is a directory, the directory.
+/// Returns the state of an entry, and the opened directory if it is one.
 fn look_at(
     folder: &Folder,
     name: &str,

@@ -1,4 +1,4 @@
-//! Removal of a directory whose content somebody else may be changing.
+//! Removes a directory whose content another process may be changing.
 
 use std::{ffi::CStr, io};
 
@@ -6,19 +6,19 @@ use rustix::io::Errno;
 
 use super::folder::{Folder, random_digits};
 
-/// How often a directory is looked through again because new names appeared. Each time takes away all that was there, one
-/// level deeper at least; only a writer that never stops gets past it.
+/// How often a directory is read again because new names appeared. Each round removes all that was there, or at least one level. Only a writer that
+/// never stops exceeds this.
 const ROUNDS: usize = 10_000;
 
-/// Removes a name with all that is below it. Never follows a link, and holds two directories open at any depth: what lies
-/// deeper is moved up to be removed from there.
+/// Removes an entry with everything below. Never follows a link. Holds two directories open at any depth: deeper entries are moved up and removed
+/// there.
 pub(super) fn tree(parent: &Folder, name: &str) -> io::Result<()> {
     for _ in 0..ROUNDS {
         if gone(unlink_any(parent, name))? {
             return parent.sync();
         }
         let folder = match parent.child(name) {
-            // It was replaced by something that is not a directory, or removed.
+            // The entry was removed, or replaced by something that is not a directory.
             Err(error) if is_changed(&error) => continue,
             found => found?,
         };
@@ -29,7 +29,7 @@ pub(super) fn tree(parent: &Folder, name: &str) -> io::Result<()> {
     Err(io::Error::other("somebody goes on writing into it"))
 }
 
-/// Removes an entry of the directory that is being emptied, or moves what is below it up into that directory.
+/// Removes an entry of the directory, or moves the entry's content up into the directory.
 fn remove_entry(folder: &Folder, entry: &CStr) -> io::Result<()> {
     if gone(unlink_any(folder, entry))? {
         return Ok(());
@@ -50,13 +50,13 @@ fn remove_entry(folder: &Folder, entry: &CStr) -> io::Result<()> {
 /// Removes a file, a link or an empty directory.
 fn unlink_any(folder: &Folder, name: impl rustix::path::Arg + Copy) -> Result<(), Errno> {
     match folder.unlink(name) {
-        // POSIX says EPERM for a directory, Linux says EISDIR.
+        // For a directory, POSIX returns EPERM, and Linux returns EISDIR.
         Err(Errno::ISDIR | Errno::PERM) => folder.remove_empty(name),
         other => other,
     }
 }
 
-/// Whether a removal did away with the name; one that is not empty, or changed its kind meanwhile, is looked at again.
+/// Returns whether the name is gone. If the directory is not empty, or the entry changed its kind meanwhile, the caller tries again.
 fn gone(removed: Result<(), Errno>) -> io::Result<bool> {
     match removed {
         Ok(()) | Err(Errno::NOENT) => Ok(true),

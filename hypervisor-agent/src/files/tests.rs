@@ -1,4 +1,4 @@
-//! On a temporary directory as the machine's root. Owners can only be set as root, as on machines.
+//! A temporary directory is the machine's root. Only root can set owners, so these tests need root.
 
 mod confined;
 
@@ -32,7 +32,7 @@ impl Machine {
         Self { directory, root }
     }
 
-    /// One with the directories of a pod.
+    /// A machine with the directories of a pod.
     fn with_pod() -> Self {
         let machine = Self::new();
         for directory in [
@@ -59,7 +59,7 @@ impl Machine {
     }
 }
 
-/// As many descriptors as a process usually has, and no more, until it is dropped.
+/// Limits the descriptors of the process to the usual number until it is dropped.
 struct FewDescriptors(Rlimit);
 
 impl FewDescriptors {
@@ -165,7 +165,7 @@ fn no_link_on_the_way_is_followed() {
 #[test]
 fn links_above_our_directory_stay_on_the_machine() {
     let machine = Machine::new();
-    // As on a machine whose /var/lib is on another disk, by an absolute link.
+    // A machine whose /var/lib is on another disk, through an absolute link.
     fs::create_dir_all(machine.path("disk/lib")).unwrap();
     fs::create_dir(machine.path("var")).unwrap();
     symlink("/disk/lib", machine.path("var/lib")).unwrap();
@@ -245,7 +245,7 @@ fn data_is_known_by_its_mark_and_by_what_is_beside_it() {
     fs::remove_dir(machine.in_pod("data/member")).unwrap();
     assert_eq!(seen(), is(true, false));
 
-    // Data of another pod was put here; then something that is no file.
+    // First the mark of another pod, then a mark that is no regular file.
     let mark = machine.in_pod(&format!("data/{DATA_MARK}"));
     fs::write(&mark, fs::read_to_string(&mark).unwrap().replace("etcd-0", "etcd-1")).unwrap();
     assert_eq!(seen(), is(false, false));
@@ -273,7 +273,7 @@ fn a_tree_goes_at_any_depth() {
     let outside = machine.path("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("kept"), "").unwrap();
-    // Deeper than a path can be long, and than there are descriptors.
+    // The tree is deeper than a path can be long, and than there are descriptors.
     let _limit = FewDescriptors::set();
     let mut deep = machine.in_pod("data");
     for level in 0..3000 {
@@ -331,7 +331,7 @@ fn leaving_takes_what_we_made_and_nothing_else() {
     machine.files().leave().unwrap();
 }
 
-/// Records have writers of their own, who know nothing of each other.
+/// Each record has its own writer, and the writers do not coordinate.
 #[test]
 fn records_that_are_written_at_once_are_all_kept() {
     const TIMES: u64 = 200;

@@ -1,4 +1,4 @@
-//! The directories of Keelway's that stand among those of others.
+//! Keelway's top directories, which are among directories of other programs.
 
 use std::{io, os::fd::BorrowedFd};
 
@@ -10,17 +10,17 @@ use super::{
 };
 use crate::layout::FILE_MODE;
 
-/// Says that Keelway made the directory: `mkdir` sets the sticky bit in the same step, so that no crash comes between. One
-/// that somebody else made is left in place.
+/// The sticky bit marks a directory that Keelway created. `mkdir` sets it atomically, so that a crash cannot come between. A directory without it is
+/// never removed.
 const MADE_BY_US: u32 = 0o1000;
 const MODE: u32 = MADE_BY_US | 0o711;
 
-/// Whether permission bits say that Keelway made a top directory.
+/// Returns whether permission bits mark a top directory as created by Keelway.
 pub(crate) fn is_ours(mode: u32) -> bool {
     mode & MADE_BY_US != 0
 }
 
-/// Opens a top directory, made together with the directories above it where they are missing.
+/// Opens a top directory. Creates it, and the directories above it, if they are missing.
 pub(super) fn make(root: BorrowedFd<'_>, path: &str) -> io::Result<Folder> {
     match Folder::open_in_root(root, path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -29,7 +29,7 @@ pub(super) fn make(root: BorrowedFd<'_>, path: &str) -> io::Result<Folder> {
     let (parent, name) = split(path);
     let parent = make_parents(root, parent)?;
     if parent.make_bare(name, MODE)? {
-        // The umask may have taken bits away.
+        // The umask may have removed bits.
         parent.child(name)?.set(Attributes::of_root(MODE))?;
         parent.sync()?;
     }
@@ -47,7 +47,7 @@ fn make_parents(root: BorrowedFd<'_>, path: &str) -> io::Result<Folder> {
     Folder::open_in_root(root, path)
 }
 
-/// Removes our records from a top directory.
+/// Removes Keelway's records from a top directory.
 pub(super) fn remove_records(root: BorrowedFd<'_>, path: &str, records: &[&str]) -> io::Result<()> {
     let folder = match Folder::open_in_root(root, path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -60,7 +60,7 @@ pub(super) fn remove_records(root: BorrowedFd<'_>, path: &str, records: &[&str])
     folder.sync()
 }
 
-/// Removes a top directory that we made, where nothing is in it.
+/// Removes a top directory that Keelway created, if it is empty.
 pub(super) fn remove_empty(root: BorrowedFd<'_>, path: &str) -> io::Result<()> {
     let folder = match Folder::open_in_root(root, path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -76,7 +76,7 @@ pub(super) fn remove_empty(root: BorrowedFd<'_>, path: &str) -> io::Result<()> {
     }
 }
 
-/// Removes our records from a top directory, and the directory itself where we made it and nothing else is in it.
+/// Removes Keelway's records from a top directory, and the directory itself if Keelway created it and nothing else is in it.
 pub(super) fn leave(root: BorrowedFd<'_>, path: &str, records: &[&str]) -> io::Result<()> {
     remove_records(root, path, records)?;
     let folder = match Folder::open_in_root(root, path) {
@@ -88,14 +88,14 @@ pub(super) fn leave(root: BorrowedFd<'_>, path: &str, records: &[&str]) -> io::R
     }
     let (parent, name) = split(path);
     match Folder::open_in_root(root, parent)?.remove_empty(name) {
-        // Somebody put something there, or mounted something on it: it is theirs from now on.
+        // Another program put something there, or mounted a file system on it. From now on, the directory no longer counts as created by Keelway.
         Err(Errno::NOTEMPTY | Errno::EXIST | Errno::BUSY) => folder.set(Attributes::of_root(MODE & !MADE_BY_US)),
         other => absent_is_fine(other),
     }
 }
 
-/// Puts a record of root's in the place of the one before. What a crash left of it half written goes first: each record has one writer at a
-/// time, and is nothing to those of others.
+/// Replaces a record of root. First removes what a crash left of an incomplete write: each record has one writer at a time, and the writers of other
+/// records are not affected.
 pub(super) fn replace_record(folder: &Folder, name: &str, content: &[u8]) -> io::Result<()> {
     let unfinished = format!("{UNFINISHED}{name}-");
     remove_unfinished(folder, &unfinished)?;

@@ -1,18 +1,18 @@
-//! What haproxy says of its servers: lines of words, and lines of values between commas, each under a line of names.
+//! Parses haproxy's reports of its servers: lines of words, and lines of comma-separated values, each below a line of names.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use keelway_api::machine::{ServerAdmin, ServerState};
 
-/// Forced, inherited, by configuration, by name resolution, or because of a name: none of them gets connections
+/// Maintenance that is forced, inherited, from the configuration, from name resolution, or from a name. Such a server gets no connections
 /// (`SRV_ADMF_MAINT` of `show servers state`).
 const MAINTENANCE: u32 = 0x01 | 0x02 | 0x04 | 0x20 | 0x40;
-/// Its checks succeed (`SRV_ST_RUNNING`). One whose answers are errors is on its way out (`SRV_ST_STOPPING`).
+/// The checks of the server succeed (`SRV_ST_RUNNING`). A server whose checks return errors is being stopped (`SRV_ST_STOPPING`).
 const RUNNING: &str = "2";
-/// Forced or inherited (`SRV_ADMF_DRAIN`).
+/// Draining that is forced or inherited (`SRV_ADMF_DRAIN`).
 const DRAINS: u32 = 0x08 | 0x10;
 
-/// Puts the answers to `show servers state` and `show stat` together.
+/// Combines the responses to `show servers state` and `show stat`.
 pub(super) fn servers(states: &str, sessions: &str) -> Result<BTreeMap<String, ServerState>, String> {
     let sessions = self::sessions(sessions)?;
     let mut rows = states.lines().skip_while(|line| !line.starts_with('#'));
@@ -25,7 +25,7 @@ pub(super) fn servers(states: &str, sessions: &str) -> Result<BTreeMap<String, S
         let address = word("srv_addr")?.parse().map_err(|_| unexpected(row))?;
         let port = word("srv_port")?.parse().map_err(|_| unexpected(row))?;
         let admin = admin(word("srv_admin_state")?.parse().map_err(|_| unexpected(row))?);
-        // One that came or went between the two answers has no connections yet, or none any more.
+        // A server that was added or removed between the two responses has no connections.
         let sessions = sessions.get(&server).copied().unwrap_or_default();
         let ready = word("srv_op_state")? == RUNNING;
         found.insert(server, ServerState { address: SocketAddr::new(address, port), admin, sessions, ready });
@@ -51,7 +51,7 @@ fn sessions(stat: &str) -> Result<BTreeMap<String, u64>, String> {
         let values: Vec<&str> = row.split(',').collect();
         let of = |name: &str| value(&names, &values, name);
         let count = |name: &str| of(name).and_then(|number| number.parse::<u64>().ok());
-        // One that waits for its turn is not passed on yet, and is meant for this server.
+        // A queued connection is not established yet, but is assigned to this server.
         Some((format!("{}/{}", of("pxname")?, of("svname")?), count("scur")? + count("qcur").unwrap_or_default()))
     };
     rows.filter(|line| !line.is_empty()).map(|line| row(line).ok_or_else(|| unexpected(line))).collect()
@@ -61,7 +61,7 @@ fn value<'a>(names: &[&str], values: &[&'a str], name: &str) -> Option<&'a str> 
     values.get(names.iter().position(|found| *found == name)?).copied()
 }
 
-/// The beginning of what was said, on one line.
+/// Returns the beginning of an unexpected response, on one line.
 fn unexpected(said: &str) -> String {
     said.lines().next().unwrap_or_default().chars().take(80).collect()
 }

@@ -1,5 +1,5 @@
-//! The logs of a component, told by its machine's helper, some at a time. Whoever follows one asks again and again; each question waits a
-//! while for something to tell.
+//! Reads the logs of a component through its machine's helper, in pages. To follow a log, the client sends requests repeatedly, and each waits a
+//! while for new text.
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Helper {
-    /// The logs of a component, those of one container together and the newest last; `None` where it has none on the machine.
+    /// Returns the logs of a component, grouped by container, the newest last. `None` if it has no logs on the machine.
     pub async fn logs(&self, pod: &PodName) -> Result<Option<Vec<Log>>, HelperError> {
         let OperationResult::Logs(logs) = self.call(&MachineOperation::ListLogs(pod.clone())).await? else {
             return Err(HelperError::Answer);
@@ -21,7 +21,7 @@ impl Helper {
         Ok(logs)
     }
 
-    /// Writes the lines of a log that are wanted.
+    /// Writes the selected lines of a log.
     pub(crate) async fn read_log(
         &self,
         pod: &PodName,
@@ -32,14 +32,14 @@ impl Helper {
         let mut lines = LogLines::new(wanted);
         let found = self.span(pod, &log, wanted).await?;
         let mut at = found.begins;
-        // What is written while it is read was not asked for.
+        // Without `follow`, text that is written during the read is not included.
         let mut end = (!wanted.follow).then_some(found.ends);
         let mut inode = None;
         loop {
             let read = ReadLog { pod: pod.clone(), log: log.clone(), at, wait: wanted.follow };
             let page = self.page(read).await?;
             if inode.is_some() && page.inode.is_some() && page.inode != inode {
-                // Rotated: the same name, another file, read from its beginning.
+                // Rotated: the name leads to another file, which is read from its beginning.
                 (at, inode, end) = (0, page.inode, None);
                 lines.start_new_file();
                 continue;

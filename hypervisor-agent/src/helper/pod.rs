@@ -15,23 +15,23 @@ use keelway_cri::{
 use super::{HelperError, HelperIdentity, run};
 use crate::{image, layout::LOG_DIRECTORY};
 
-/// The program of the image.
+/// The path of the program in the image.
 pub(super) const PROGRAM: &str = "/keelway-helper";
 const NAME: &str = "helper";
-/// The container that stands beside it for a moment, to make or leave the directories that are mounted into it.
+/// The name of the temporary container that creates or removes the mounted directories.
 const BESIDE: &str = "tops";
-/// Files of any user are made and given away, and nothing else: no other capability of root's.
+/// The helper creates files and changes their owners. It needs no other capability of root.
 const CAPABILITIES: [&str; 3] = ["CHOWN", "DAC_OVERRIDE", "FOWNER"];
 const MEMORY: i64 = 256 << 20;
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// A helper that runs.
+/// A running helper.
 pub(super) struct HelperPod {
     pub(super) sandbox: String,
     pub(super) container: String,
 }
 
-/// The pod that runs, else a new one in the place of what is left of others.
+/// Returns the running pod, or replaces what is left of others with a new one.
 pub(super) async fn ensure(
     runtime: &CriRuntime,
     archives: &Path,
@@ -84,7 +84,7 @@ async fn make(
     Ok(HelperPod { sandbox: id, container })
 }
 
-/// Has the directories made, or left, from where they are seen among those of others. That container is gone afterwards.
+/// Creates or removes the top directories, from a container that has their parents mounted. Removes that container afterwards.
 async fn manage_top_directories(
     runtime: &CriRuntime,
     identity: &HelperIdentity,
@@ -109,21 +109,21 @@ async fn start(
     Ok(made)
 }
 
-/// Takes the pod away, and the directories where nothing is in them.
+/// Removes the pod, and the top directories if they are empty.
 pub(super) async fn remove(
     runtime: &CriRuntime,
     identity: &HelperIdentity,
     id: &str,
     container: &str,
 ) -> Result<(), HelperError> {
-    // What is mounted somewhere cannot be removed.
+    // A mounted directory cannot be removed.
     runtime.remove_container(container).await?;
     let sandbox = sandbox(runtime, identity, runtime.pod_sandbox_status(id).await?.attempt).await?;
     manage_top_directories(runtime, identity, (id, &sandbox), "leave").await?;
     remove_sandbox(runtime, id).await
 }
 
-/// Takes away the pods of other installations.
+/// Removes the pods of other installations.
 pub(super) async fn remove_others(runtime: &CriRuntime, own: &InstallationId) -> Result<(), HelperError> {
     for sandbox in runtime.list_pod_sandboxes(&BTreeMap::new()).await? {
         let labels = &sandbox.labels;
@@ -140,7 +140,7 @@ async fn remove_sandbox(runtime: &CriRuntime, id: &str) -> Result<(), HelperErro
     Ok(runtime.remove_pod_sandbox(id).await?)
 }
 
-/// Without the label of a cluster: it is no component, and outlives all of them.
+/// Without the label of a cluster: the helper is no component, and outlives all of them.
 fn labels(identity: &HelperIdentity) -> BTreeMap<String, String> {
     BTreeMap::from([
         (INSTALLATION_LABEL.to_owned(), identity.installation.to_string()),
@@ -149,8 +149,8 @@ fn labels(identity: &HelperIdentity) -> BTreeMap<String, String> {
 }
 
 async fn sandbox(runtime: &CriRuntime, identity: &HelperIdentity, attempt: u32) -> Result<SandboxSpec, cri::CriError> {
-    // What runtimes make above a pod's cgroup they never remove, and nobody is left who could: so nothing is above it. Where systemd
-    // makes cgroups, a parent has to be a slice.
+    // Runtimes never remove the parent cgroups that they create, and nothing would be left that could: so the pod has no parent. With the driver
+    // systemd, a parent must be a slice.
     let cgroup_parent = match runtime.status().await?.cgroup_driver {
         CriCgroupDriver::Cgroupfs => "/".to_owned(),
         CriCgroupDriver::Systemd => "keelway-helper.slice".to_owned(),
@@ -179,7 +179,7 @@ fn container(identity: &HelperIdentity, name: &str, mounts: Vec<CriMount>) -> Co
     }
 }
 
-/// A directory of the machine, under its own path.
+/// Mounts a directory of the machine under its own path.
 fn mounted(path: impl AsRef<str>) -> CriMount {
     let path = path.as_ref().to_owned();
     CriMount { host_path: path.clone(), container_path: path, read_only: false }

@@ -1,5 +1,5 @@
-//! What a helper is handed, sealed to its key (HPKE, RFC 9180): bound to installation, machine, what it is about, and the
-//! config that asks for it.
+//! Requests to a helper, sealed to its key (HPKE, RFC 9180). The seal is bound to the installation, the machine, the subject, and the config that
+//! requires the request.
 
 use hpke::{
     Deserializable, Kem as _, OpModeR, OpModeS, Serializable, aead::ChaCha20Poly1305, kdf::HkdfSha256,
@@ -14,43 +14,43 @@ type Kem = X25519HkdfSha256;
 type Private = <Kem as hpke::Kem>::PrivateKey;
 type Public = <Kem as hpke::Kem>::PublicKey;
 
-/// What is sealed, and how: another format is another context.
+/// The format of the sealed text. Another format must have another context.
 const CONTEXT: &str = "keelway helper 1";
 
-/// Why something was not sealed or opened.
+/// Sealing or opening failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
-    /// A key is none.
+    /// The bytes are not a valid key.
     #[error("this is no key of a helper")]
     Key,
-    /// It cannot be sealed.
+    /// The request cannot be encrypted.
     #[error("it cannot be sealed")]
     Seal,
-    /// It was sealed for another one, or as something else, or it is not whole.
+    /// The text was sealed for another helper or another label, or it is incomplete.
     #[error("it was not sealed for this helper, or as something else")]
     Open,
-    /// What was sealed means nothing here.
+    /// The opened text cannot be decoded.
     #[error("what was sealed makes no sense")]
     Malformed,
 }
 
-/// Whose helper it is, and where.
+/// The installation and the machine of a helper.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HelperIdentity {
-    /// Whose.
+    /// The installation that the helper works for.
     pub installation: InstallationId,
-    /// On which machine.
+    /// The machine that the helper runs on.
     pub machine: HypervisorName,
 }
 
 impl HelperIdentity {
     fn info(&self) -> Vec<u8> {
-        // No id and no name has a line break in it.
+        // Ids and names contain no line break.
         format!("{CONTEXT}\n{}\n{}", self.installation, self.machine).into_bytes()
     }
 }
 
-/// Which config asks for something.
+/// The number of a config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ConfigFence {
     /// The driver's term.
@@ -59,44 +59,44 @@ pub struct ConfigFence {
     pub generation: u64,
 }
 
-/// What is told beside something sealed, and bound to it.
+/// Public data beside a sealed request, to which the seal is bound.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealLabel {
-    /// [`Work::subject`].
+    /// [`MachineOperation::subject`].
     pub subject: String,
-    /// Which config asks for it, where one does.
+    /// The config that requires the request. `None` if no config does.
     pub fence: Option<ConfigFence>,
 }
 
 impl SealLabel {
     pub(crate) fn text(&self) -> String {
-        // Plain data of texts and numbers has no way to fail.
+        // Serializing texts and numbers cannot fail.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-/// A helper's own key pair.
+/// The key pair of a helper.
 pub struct HelperKeyPair(Private);
 
 impl HelperKeyPair {
-    /// A new one, of this machine's randomness.
+    /// Creates a key pair from this machine's randomness.
     #[must_use]
     pub fn generate() -> Self {
         Self(Kem::gen_keypair().0)
     }
 
-    /// One that was kept.
+    /// Returns a key pair from its stored private half.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, SealError> {
         Private::from_bytes(bytes).map(Self).map_err(|_| SealError::Key)
     }
 
-    /// The private half.
+    /// Returns the private half.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         self.0.to_bytes().to_vec()
     }
 
-    /// The public half.
+    /// Returns the public half.
     #[must_use]
     pub fn public(&self) -> HelperPublicKey {
         HelperPublicKey(Kem::sk_to_pk(&self.0))
@@ -108,12 +108,12 @@ impl HelperKeyPair {
 pub struct HelperPublicKey(Public);
 
 impl HelperPublicKey {
-    /// As a helper told it.
+    /// Returns the key from the bytes that a helper printed.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, SealError> {
         Public::from_bytes(bytes).map(Self).map_err(|_| SealError::Key)
     }
 
-    /// As it is told.
+    /// Returns the key as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         self.0.to_bytes().to_vec()
@@ -126,7 +126,7 @@ impl std::fmt::Debug for HelperPublicKey {
     }
 }
 
-/// Something that only one helper opens.
+/// A request that only one helper can open.
 #[derive(Debug, Clone)]
 pub struct SealedWork {
     /// The encapsulated key.
@@ -136,7 +136,7 @@ pub struct SealedWork {
 }
 
 impl SealedWork {
-    /// Seals work.
+    /// Seals a request.
     pub fn seal(
         to: &HelperPublicKey,
         identity: &HelperIdentity,
@@ -155,7 +155,7 @@ impl SealedWork {
         Ok(Self { key: key.to_bytes().to_vec(), text })
     }
 
-    /// Opens what was sealed under the text of a label.
+    /// Opens a request that was sealed with this label.
     pub fn open(
         &self,
         keys: &HelperKeyPair,

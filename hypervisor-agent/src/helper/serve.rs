@@ -1,4 +1,4 @@
-//! The helper's own side: its key, and whether it does what it is handed.
+//! The helper's own side: its key, and the checks of requests.
 
 use std::{
     fs::{self, File, Permissions},
@@ -21,55 +21,55 @@ use crate::{
     report::chain_text,
 };
 
-/// What a helper says.
+/// The response of a helper.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum HelperResponse {
-    /// It is done.
+    /// The operation is done.
     Done(OperationResult),
-    /// It was not, in words for people.
+    /// The operation failed, with a message.
     Failed(String),
-    /// It will not be, in words for people.
+    /// The request was refused, with a message.
     Refused(String),
 }
 
-/// Why a helper does not do what it is handed.
+/// A helper refuses a request.
 #[derive(Debug, thiserror::Error)]
 pub enum HelperRefusal {
-    /// It cannot be opened.
+    /// The request cannot be opened.
     #[error(transparent)]
     Seal(#[from] SealError),
-    /// It is something else than it says it is.
+    /// The operation is not the one that the label names.
     #[error("it is something else than its label says")]
     Label,
-    /// It would reach further than it may.
+    /// The operation would reach beyond its bounds.
     #[error(transparent)]
     OutOfBounds(#[from] OutOfBounds),
-    /// No config asks for it.
+    /// The operation changes the machine, and no config requires it.
     #[error("no config asks for it")]
     NoConfig,
-    /// The machine obeys somebody else.
+    /// The machine obeys another installation, or none yet.
     #[error("the machine obeys {}", owner.as_ref().map_or("nobody yet".to_owned(), ToString::to_string))]
     Owner {
-        /// Whom.
+        /// The installation that the machine obeys.
         owner: Option<InstallationId>,
     },
-    /// A later config came before.
+    /// A later config was applied before.
     #[error("stale: config {}.{} came before {}.{}", later.term, later.generation, asked.term, asked.generation)]
     Stale {
-        /// The later one.
+        /// The later config.
         later: ConfigFence,
-        /// The one that asks.
+        /// The config of the request.
         asked: ConfigFence,
     },
-    /// It is another one's already.
+    /// The helper belongs to another installation or machine.
     #[error("this helper is another machine's or installation's")]
     Another,
-    /// Its own files cannot be used.
+    /// The directory of the helper's key cannot be used.
     #[error("cannot use {}", path.display())]
     KeyDirectory {
-        /// Which.
+        /// The path that failed.
         path: PathBuf,
-        /// The cause.
+        /// The error of the file system.
         #[source]
         source: io::Error,
     },
@@ -78,12 +78,12 @@ pub enum HelperRefusal {
     Records(#[from] FilesError),
 }
 
-/// Where a helper keeps its key: a directory in memory, of its own container.
+/// The directory of a helper's key: in memory, inside of its own container.
 #[derive(Debug)]
 pub struct HelperKeyDirectory(PathBuf);
 
 impl HelperKeyDirectory {
-    /// In this directory, which is made where it is not there.
+    /// Opens this directory, or creates it.
     pub fn at(path: &Path) -> Result<Self, HelperRefusal> {
         match fs::create_dir(path) {
             Ok(()) => fs::set_permissions(path, Permissions::from_mode(0o700)),
@@ -94,8 +94,7 @@ impl HelperKeyDirectory {
         Ok(Self(path.to_owned()))
     }
 
-    /// The public half of the key, which is made when it is asked for the first time: by whom, and for which machine, is kept
-    /// with it.
+    /// Returns the public half of the key. The first call creates the key, and stores the identity with it.
     pub fn key(&self, identity: &HelperIdentity) -> Result<String, HelperRefusal> {
         let _lock = self.lock()?;
         let keys = match self.read::<HelperKeyFile>("key")? {
@@ -111,7 +110,7 @@ impl HelperKeyDirectory {
         Ok(STANDARD.encode(keys.public().to_bytes()))
     }
 
-    /// Does what it is handed, on the machine with that root.
+    /// Executes a sealed request on the machine with this root.
     pub async fn serve(&self, root: OwnedFd, label: &str, sealed: &SealedWork) -> HelperResponse {
         let access = MachineAccess::of_root(root);
         let work = match self.verify(&access, label, sealed).await {
@@ -146,7 +145,7 @@ impl HelperKeyDirectory {
         Ok(work)
     }
 
-    /// Remembers the latest config that asked for something: an older one comes too late.
+    /// Records the latest config that sent a request, and refuses requests of an older one.
     fn pass(&self, asked: ConfigFence) -> Result<(), HelperRefusal> {
         let _lock = self.lock()?;
         match self.read::<ConfigFence>("fence")? {
@@ -179,7 +178,7 @@ impl HelperKeyDirectory {
         let (next, path) = (self.0.join(format!(".{name}")), self.0.join(name));
         let write = || {
             let mut file = File::options().create(true).truncate(true).write(true).open(&next)?;
-            // The directory is closed to all others, whatever the umask.
+            // The mode is set explicitly, whatever the umask. Other users cannot enter the directory in the meantime.
             file.set_permissions(Permissions::from_mode(0o600))?;
             io::Write::write_all(&mut file, &serde_json::to_vec(value)?)?;
             fs::rename(&next, &path)
@@ -188,7 +187,7 @@ impl HelperKeyDirectory {
     }
 }
 
-/// What a helper keeps.
+/// The stored key of a helper, with its identity.
 #[derive(Serialize, Deserialize)]
 struct HelperKeyFile {
     identity: HelperIdentity,
@@ -201,7 +200,7 @@ impl HelperKeyFile {
     }
 }
 
-/// Whether the machine takes a change from whoever sealed it.
+/// Checks whether the machine accepts a change from the installation that sealed it.
 fn may_change(
     work: &MachineOperation,
     fence: Option<ConfigFence>,
@@ -211,7 +210,7 @@ fn may_change(
 ) -> Result<(), HelperRefusal> {
     let takes = matches!(work, MachineOperation::WriteOwner(_));
     let Some(asked) = fence else {
-        // A machine is taken over by a person, who has no config for it yet.
+        // A person adopts a machine without a config.
         return if takes { Ok(()) } else { Err(HelperRefusal::NoConfig) };
     };
     let obeys = owner.as_ref().is_none_or(|owner| *owner == identity.installation);
@@ -225,7 +224,7 @@ fn may_change(
     }
 }
 
-/// Makes, or leaves, the directories that are mounted into a helper.
+/// Creates the directories that are mounted into a helper, or removes them if they are empty.
 pub fn manage_top_directories(root: &OwnedFd, make: bool) -> Result<(), MachineFileError> {
     let files = MachineFiles::new(std::os::fd::AsFd::as_fd(root));
     if make { files.make_top_directories() } else { files.remove_top_directories() }

@@ -1,4 +1,4 @@
-//! Who opens what, and what a helper takes.
+//! Tests which helper can open a request, and which requests a helper accepts.
 
 use std::{
     fs,
@@ -36,7 +36,7 @@ fn label(work: &MachineOperation, generation: u64) -> SealLabel {
     SealLabel { subject: work.subject(), fence: Some(ConfigFence { term: 1, generation }) }
 }
 
-/// A machine's files, and its helper's home.
+/// A machine's files, and the key directory of its helper.
 struct Served {
     root: TempDir,
     _home: TempDir,
@@ -52,7 +52,7 @@ impl Served {
         Self { root, _home: folder, home, key: HelperPublicKey::from_bytes(&key).unwrap() }
     }
 
-    /// Hands it something as a driver does.
+    /// Sends a request as a driver does.
     async fn does(&self, work: &MachineOperation, label: &SealLabel) -> HelperResponse {
         let sealed = SealedWork::seal(&self.key, &own(), label, work).unwrap();
         self.takes(&sealed, &label.text()).await
@@ -62,7 +62,7 @@ impl Served {
         self.home.serve(fs::File::open(self.root.path()).unwrap().into(), label, sealed).await
     }
 
-    /// What a first config does before anything else.
+    /// Sends the first requests of a first config.
     async fn is_taken(&self) {
         let work = MachineOperation::WriteOwner(own().installation);
         done(self.does(&work, &label(&work, 1)).await);
@@ -156,12 +156,12 @@ async fn a_helper_does_what_the_latest_config_asks_for() {
     assert_eq!(fs::read(served.file("ca.key")).unwrap(), b"first");
     let second = write("ca.key", b"second");
     done(served.does(&second, &label(&second, 3)).await);
-    // What was sent before is no longer taken, also before the later one is recorded.
+    // Requests of an earlier config are refused, even before the later one is recorded.
     let why = refused(served.takes(&sealed, &label(&first, 2).text()).await);
     assert!(why.contains("stale"), "{why}");
     assert_eq!(fs::read(served.file("ca.key")).unwrap(), b"second");
 
-    // The machine's own record counts as well: another helper begins with no memory.
+    // The machine's own record counts as well, because a new helper starts without a memory.
     let applied = Applied { term: 1, generation: 9, digest: String::new() };
     let record = MachineOperation::RecordApplied(applied);
     done(served.does(&record, &label(&record, 9)).await);
@@ -189,11 +189,11 @@ async fn a_helper_refuses_what_is_not_its_own() {
     }
     assert!(matches!(served.home.key(&identity("00000000000000ab", "hv-1")), Err(serve::HelperRefusal::Another)));
 
-    // A person takes the machine over; from then on whoever it obeyed before is nobody.
+    // After a person adopts the machine, the earlier owner is refused.
     let taken = MachineOperation::WriteOwner("00000000000000bb".parse().unwrap());
     done(served.does(&taken, &SealLabel { subject: taken.subject(), fence: None }).await);
     assert!(refused(served.does(&work, &label(&work, 5)).await).contains("00000000000000bb"));
-    // Looks are anybody's who may ask at all.
+    // Queries need no config.
     let look = MachineOperation::Look;
     let found = done(served.does(&look, &SealLabel { subject: look.subject(), fence: None }).await);
     assert!(matches!(found, OperationResult::Found(found) if found.observed.owner.is_some()));

@@ -108,7 +108,7 @@ fn what_was_rotated_comes_first() {
     assert_eq!(tail(Some(2)), "6 7 ");
     assert_eq!(tail(Some(4)), "4 5 6 7 ");
     assert_eq!(tail(Some(100)), "0 1 2 3 4 5 6 7 ");
-    // Until the next one has begun.
+    // A rotated log whose successor is not created yet.
     fs::rename(machine.path("etcd-0.log"), machine.path("etcd-0.log.3")).unwrap();
     let logs = machine.logs();
     let mut text = Vec::new();
@@ -132,7 +132,7 @@ fn so_many_are_kept() {
         assert!(!logs.is_due(&log, 1 << 10).unwrap());
         assert!(logs.is_due(&log, 8).unwrap());
         logs.rotate(&log, 3).unwrap();
-        // Moved away, and not begun anew.
+        // Rotated, and not reopened.
         assert!(logs.is_due(&log, 1 << 10).unwrap());
     }
     assert_eq!(there(), "etcd-0.log.1 etcd-0.log.2");
@@ -142,14 +142,13 @@ fn so_many_are_kept() {
     logs.rotate(&log, 3).unwrap();
     machine.write("etcd-0.log", &numbered(6..7));
     assert_eq!(machine.read(&LogOptions::default()), "5\n6\n");
-    // Fewer are kept than before.
+    // Fewer files are kept than before.
     machine.write("etcd-0.log.2", &numbered(4..5));
     logs.rotate(&log, 2).unwrap();
     assert_eq!(there(), "etcd-0.log.1");
 }
 
-/// What is written after a notice, to a file that was rotated, and by the next container, comes in this order and without end
-/// until the logs are removed.
+/// Lines that follow a notification, a rotation and a restart of the container arrive in this order, until the logs are removed.
 #[test]
 fn a_log_is_followed() {
     const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,18 +1,18 @@
-//! What work may reach: the directories of components, whatever it is asked for.
+//! Bounds of operations: whatever the request, they reach only the directories of components.
 
 use keelway_api::name::{ClusterId, PodName};
 
 use super::MachineOperation;
 use crate::layout::{FILES, file_path, is_plain_name, is_plain_relative_path, log_name, pod_directory};
 
-/// Work that would reach beyond the directories of components.
+/// An operation would reach beyond the directories of components. Contains the path or address.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is not below the directory of a component, nor on the machine's loopback")]
 pub struct OutOfBounds(pub String);
 
 impl MachineOperation {
-    /// Checks that it stays within the directories of components. A config is checked as a whole; who is handed one thing after
-    /// another checks each.
+    /// Checks that the operation stays within the directories of components. An agent checks a config as a whole; a helper receives single operations
+    /// and checks each.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         match self {
             Self::MakeDirectories(directories) => directories.iter().try_for_each(|directory| {
@@ -48,7 +48,7 @@ impl MachineOperation {
         }
     }
 
-    /// Whether it changes anything.
+    /// Returns whether the operation changes anything.
     #[must_use]
     pub fn changes(&self) -> bool {
         match self {
@@ -58,7 +58,7 @@ impl MachineOperation {
             | Self::ListLogs(_)
             | Self::FindTail(_)
             | Self::ReadLog(_) => false,
-            // `show` is the one word for questions.
+            // All queries of haproxy begin with `show`.
             Self::Ask { command, .. } => !command.starts_with("show "),
             Self::WriteOwner(_)
             | Self::ForgetCluster(_)
@@ -75,7 +75,7 @@ impl MachineOperation {
         }
     }
 
-    /// What it is about, in words that are no secret.
+    /// Returns a description of the operation without secrets.
     #[must_use]
     pub fn subject(&self) -> String {
         let of = |what: &str, pod: &PodName| format!("{what} {pod}");
@@ -104,7 +104,7 @@ impl MachineOperation {
     }
 }
 
-/// The directory of a cluster, or something below.
+/// Checks that a path is the directory of a cluster, or below it.
 fn of_cluster(path: &str) -> Result<(), OutOfBounds> {
     let of_cluster = path.split('/').next().is_some_and(|name| name.parse::<ClusterId>().is_ok());
     check(of_cluster && is_plain_relative_path(path), path)

@@ -1,4 +1,4 @@
-//! A question to a component that answers on its machine's own loopback.
+//! Queries to a component that listens on its machine's loopback.
 
 use std::{error::Error, fmt, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -7,39 +7,39 @@ use tokio::time::timeout;
 
 use crate::{access::MachineAccess, https, tls::client_from_pem};
 
-/// How long an answer may take.
+/// How long a response may take.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// Who is asked, and what.
+/// A `GET` request to a component.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct HttpQuery {
-    /// Where it listens.
+    /// The address that the component listens on.
     pub address: SocketAddr,
     /// The path of the `GET`.
     pub path: String,
-    /// How both sides know each other; `None` for plain HTTP.
+    /// The TLS parameters. `None` for plain HTTP.
     pub tls: Option<HttpQueryTls>,
 }
 
-/// How both sides of a question know each other.
+/// The TLS parameters of a query.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct HttpQueryTls {
-    /// The name that the server's certificate must hold.
+    /// The name that the server's certificate must contain.
     pub server_name: String,
-    /// The authorities that it is verified by, PEM.
+    /// The authorities that verify the server's certificate, as PEM.
     pub authority: Vec<u8>,
-    /// The certificate to show and its key, PEM.
+    /// The client certificate and its key, as PEM.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Without the key that it shows.
+/// Leaves out the client's key.
 impl fmt::Debug for HttpQuery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpQuery").field("address", &self.address).field("path", &self.path).finish_non_exhaustive()
     }
 }
 
-/// The status of the answer; else why there is none, by its innermost cause.
+/// Returns the HTTP status, or the innermost cause of the failure.
 pub(super) async fn ask(access: &MachineAccess, question: &HttpQuery) -> Result<u16, String> {
     match timeout(ANSWER, get(access, question)).await {
         Ok(answer) => answer.map_err(|error| root_cause(error.as_ref())),

@@ -1,4 +1,4 @@
-//! A log, some of it at a time: for whoever is told it in whole answers.
+//! Reads a log in pages, for callers that receive whole responses instead of streams.
 
 use std::{
     io::{self, Read, Seek, SeekFrom},
@@ -16,46 +16,46 @@ use crate::{
     logs::{LogOptions, LogRange, span as span_of},
 };
 
-/// The most of a log that is told at once, in bytes.
+/// The largest page, in bytes.
 const LONGEST: u64 = 1 << 20;
-/// The longest that a change is waited for.
+/// The longest wait for a change.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// Which lines of a log are wanted.
+/// Which lines of a log to find.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LogTail {
-    /// The component.
+    /// The component that owns the log.
     pub pod: PodName,
-    /// The log.
+    /// The log to search.
     pub log: Log,
-    /// The last so many; all where there is none.
+    /// Only the last this many lines. `None` for all.
     pub tail: Option<u64>,
-    /// Of those that were written at this moment or later.
+    /// Only lines that were written at this time or later.
     pub since: Option<Timestamp>,
 }
 
-/// Which part of a log is wanted.
+/// Which part of a log to read.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ReadLog {
-    /// The component.
+    /// The component that owns the log.
     pub pod: PodName,
-    /// The log.
+    /// The log to read.
     pub log: Log,
-    /// From which byte on.
+    /// The offset of the first byte.
     pub at: u64,
-    /// Whether a change is waited for where there is nothing there.
+    /// Whether to wait for a change if there is nothing to read.
     pub wait: bool,
 }
 
-/// Some of a log.
+/// A part of a log.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogPage {
-    /// Which file it is; `None` where there is none.
+    /// The inode of the file. `None` if there is no file.
     pub inode: Option<u64>,
-    /// What is in it from there on.
+    /// The content from the requested offset.
     #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
     pub bytes: Vec<u8>,
-    /// All logs of the component, as they were before it was read.
+    /// All logs of the component, listed before the file was read.
     pub logs: Vec<Log>,
 }
 
@@ -86,7 +86,7 @@ pub(super) fn read(files: MachineFiles<'_>, wanted: &ReadLog) -> Result<LogPage,
 }
 
 fn read_of(logs: &PodLogs, wanted: &ReadLog) -> io::Result<LogPage> {
-    // What changes after this is told of.
+    // Changes after this are reported.
     let watch = if wanted.wait { Some(logs.watch()?) } else { None };
     let page = page(logs, wanted)?;
     let has_next =
@@ -95,7 +95,7 @@ fn read_of(logs: &PodLogs, wanted: &ReadLog) -> io::Result<LogPage> {
         return Ok(page);
     };
     let within = Timespec { tv_sec: LONGEST_WAIT.as_secs().try_into().unwrap_or(1), tv_nsec: 0 };
-    // A wait that is cut short is a short wait.
+    // An interrupted wait is only a shorter wait.
     let _ = poll(&mut [PollFd::new(&watch, PollFlags::IN)], Some(&within));
     self::page(logs, wanted)
 }

@@ -1,4 +1,4 @@
-//! Work stays within the directories of components, whatever it is asked for.
+//! Operations stay within the directories of components, whatever the request.
 
 use std::{
     collections::BTreeMap,
@@ -40,7 +40,7 @@ fn outside(root: &Path) -> BTreeMap<String, String> {
     found
 }
 
-/// A machine with a component, into whose directories links were put that lead out of them.
+/// A machine with a component whose directories contain links that lead out of them.
 fn machine() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     let below = |path: &str| root.path().join(path);
@@ -86,7 +86,7 @@ fn path() -> impl Strategy<Value = String> {
     prop::collection::vec(piece, 0..7).prop_map(|pieces| pieces.join("/"))
 }
 
-/// A path that begins where a component's are, as often as not.
+/// A path that often begins in a component's directory.
 fn some_path() -> impl Strategy<Value = String> {
     prop_oneof![
         path(),
@@ -125,7 +125,7 @@ proptest! {
         let opened = fs::File::open(root.path()).unwrap();
         for work in works {
             if work.check().is_ok() {
-                // What cannot be done is left.
+                // Operations may fail here.
                 let _ = on_files(MachineFiles::new(std::os::fd::AsFd::as_fd(&opened)), work);
             }
         }
@@ -137,7 +137,7 @@ proptest! {
 fn the_check_is_what_keeps_work_inside() {
     let root = machine();
     let opened = fs::File::open(root.path()).unwrap();
-    // Names lead nowhere else by themselves: what is beside the components' directories is below the same one.
+    // A plain name cannot lead elsewhere by itself, but the top directory is the same: this one is beside the directories of components.
     let beside = MachineDirectory { path: "beside".to_owned(), user: 20_017, group: 20_017, mode: 0o700 };
     let work = MachineOperation::MakeDirectories(vec![beside]);
     assert!(work.check().is_err());

@@ -14,10 +14,10 @@ use tokio::{
 
 use super::{MachineConnection, ReachError};
 
-/// How long a command may take that nothing is handed to: what it says comes with its end.
+/// How long a command without stdin may run. Its output arrives when it has ended.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Runs a command that reads nothing: its end, and what it said, are one answer of the runtime.
+/// Runs a command that reads nothing. The exit code and the output are one response of the runtime.
 pub(super) async fn exec<I, O, E>(
     runtime: &CriRuntime,
     container: &str,
@@ -39,7 +39,7 @@ where
     Ok(ended.exit_code)
 }
 
-/// Connects to the runtime's streams from here.
+/// Connects to the runtime's streams from this host.
 pub(super) async fn dial(address: SocketAddr, within: Duration) -> Result<MachineConnection, ReachError> {
     if address.ip().is_loopback() || address.ip().is_unspecified() {
         return Err(ReachError::Loopback { address });

@@ -1,4 +1,4 @@
-//! The logs of a component, on this machine's disk or told by an agent.
+//! The logs of a component, from the local disk, an agent or a helper.
 
 use std::{
     io::{self, Write},
@@ -16,7 +16,7 @@ use crate::{
     logs::{LogOptions, read},
 };
 
-/// How long an agent may take to begin with its answer.
+/// How long an agent may take until its response begins.
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// The logs of a component.
@@ -48,13 +48,13 @@ impl ComponentLogs {
         Ok(all.map(|all| Self { all, at: LogSource::Helper(Box::new(helper.clone()), pod.clone()) }))
     }
 
-    /// The logs that are there, those of one container together and the newest last.
+    /// Returns the logs, grouped by container, the newest last.
     #[must_use]
     pub fn list(&self) -> &[Log] {
         &self.all
     }
 
-    /// Writes the lines of a log that are wanted. Whoever follows one waits here for as long as there may be more.
+    /// Writes the selected lines of a log. If the log is followed, this returns only when no more lines can come.
     pub async fn read(&self, log: Log, wanted: &LogOptions, to: &mut dyn Write) -> Result<(), ReachError> {
         let (client, pod) = match &self.at {
             LogSource::Here(logs) => return Ok(read(logs, log, wanted, to)?),

@@ -1,4 +1,4 @@
-//! A machine's runtime on a socket of this machine, for tools that speak CRI: its calls, and its streams by a port of the loopback.
+//! Serves a machine's runtime on a socket of this host, for tools that speak CRI. Streams are served on a port of the loopback.
 
 use std::{
     io,
@@ -23,27 +23,27 @@ use crate::{
     streams::{self, PendingStreams, address_of},
 };
 
-/// Streams at a time, and connections of whoever else is on this machine.
+/// The largest number of connections to that port at a time, including those of other programs on this host.
 const STREAMS: usize = 256;
 
-/// Why a machine's runtime is not on a socket of this one.
+/// The proxy could not be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
-    /// There is no port for streams.
+    /// The port for streams cannot be opened.
     #[error("cannot listen on a port of the loopback")]
     Listen(#[source] io::Error),
-    /// Nobody can be answered on the socket.
+    /// The socket cannot be served.
     #[error("cannot serve the runtime's API")]
     Serve(#[source] tonic::transport::Error),
 }
 
 impl ReachedMachine {
-    /// Answers on a socket as the machine's runtime does, until it is told to stop.
+    /// Serves the machine's runtime on a socket until `stop` is cancelled.
     pub async fn proxy(self, socket: AgentUnixSocket, stop: CancellationToken) -> Result<(), ProxyError> {
         let loopback = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(ProxyError::Listen)?;
         let address = loopback.local_addr().map_err(ProxyError::Listen)?;
         let runtime = self.runtime.channel();
-        // Others may stop reading here, too: each of them would hold a part of the one connection.
+        // Clients of the proxy may stop reading, too. Each subscription of its own would then block part of the one connection to the agent.
         let events = self.has_agent().then(Arc::<Fanout>::default);
         let following = follow(self.runtime.clone(), events.clone());
         let streams = Arc::new(self.streams());
@@ -75,7 +75,7 @@ impl ReachedMachine {
                     async move { access.dial(address?, DIAL).await.map(MachineConnection::from).map_err(io::Error::other) }
                 })
             }
-            // It relays the runtime's streams on its own port, under the same paths.
+            // The agent relays the runtime's streams on its own port, under the same paths.
             ReachMethod::Agent(agent) => PendingStreams::new(move |_| {
                 let way = agent.1.clone();
                 async move { way.stream().await.map(MachineConnection::new) }
@@ -88,7 +88,7 @@ impl ReachedMachine {
     }
 }
 
-/// Tells of the runtime's events, where somebody is to be told.
+/// Follows the runtime's events, if they are distributed here.
 async fn follow(runtime: CriRuntime, events: Option<Arc<Fanout>>) {
     match events {
         Some(events) => agent::follow(runtime, events, Arc::default()).await,
@@ -96,7 +96,7 @@ async fn follow(runtime: CriRuntime, events: Option<Arc<Fanout>>) {
     }
 }
 
-/// Whoever asks on the socket finds streams on that port.
+/// Sets the port as the address of streams for all callers on the socket.
 fn caller(address: SocketAddr) -> impl Fn(http::Request<Body>) -> http::Request<Body> + Clone {
     let caller = Caller { role: CallerRole::Driver, at: format!("http://{address}") };
     move |mut request| {
@@ -105,12 +105,12 @@ fn caller(address: SocketAddr) -> impl Fn(http::Request<Body>) -> http::Request<
     }
 }
 
-/// A path leads to a stream only as long as nobody came for it, and nobody else knows it.
+/// Serves streams on the port. A path leads to a stream only until its first use, and only the caller knows it.
 async fn relay(loopback: TcpListener, streams: Arc<PendingStreams>) {
     let places = Arc::new(Semaphore::new(STREAMS));
     while let Ok(place) = Arc::clone(&places).acquire_owned().await {
         let Ok((stream, _)) = loopback.accept().await else {
-            // Only a shortage of descriptors or memory comes here, and that takes a moment to pass.
+            // Only a shortage of descriptors or memory leads here. It may pass in a moment.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };

@@ -1,18 +1,18 @@
-//! How long to wait before something that ended is started again.
+//! The back-off of restarts.
 
 use std::time::Duration;
 
 use super::MonotonicTime;
 
-/// What ended once is started again at once. After that the pause begins here and doubles: a component that waits for another
-/// one ends a few times, and must not be late by much when that one is there.
+/// The first end has no delay. After that, the delay starts with this value and doubles. A component that depends on another one ends a few times,
+/// and must start soon after the other one is ready.
 const FIRST: Duration = Duration::from_secs(1);
-/// The longest pause, which is the kubelet's.
+/// The longest delay, as in the kubelet.
 const LONGEST: Duration = Duration::from_secs(300);
-/// What ran for so long is well: the kubelet's, twice its longest pause.
+/// After running this long, a component counts as healthy: as in the kubelet, twice the longest delay.
 const WELL: Duration = Duration::from_secs(600);
 
-/// The restarts of one thing.
+/// The restarts of a container, sandbox or action.
 #[derive(Debug, Default)]
 pub struct Backoff {
     restarts: u32,
@@ -21,7 +21,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// It is seen to have ended. Returns the moment from which on it may be started again, which stays the same until it is.
+    /// Records an end. Returns the earliest time of the restart, which stays the same until the restart.
     pub fn ended(&mut self, now: MonotonicTime) -> MonotonicTime {
         if let Some(until) = self.held_until {
             return until;
@@ -34,19 +34,19 @@ impl Backoff {
         until
     }
 
-    /// It was started, anew where it had ended before.
+    /// Records a start, which counts as a restart after an end.
     pub fn started(&mut self, now: MonotonicTime) {
         self.restarts = self.restarts.saturating_add(u32::from(self.held_until.take().is_some()));
         self.started = Some(now);
     }
 
-    /// It was tried and failed: there is a pause from the first time on.
+    /// Records a failed attempt. Unlike an end, the first failure already has a delay.
     pub fn failed(&mut self, now: MonotonicTime) {
         self.restarts = self.restarts.saturating_add(1);
         self.held_until = Some(now.saturating_add(pause(self.restarts)));
     }
 
-    /// Until when it waits, where it does.
+    /// Returns the end of the delay, if there is one.
     #[must_use]
     pub fn held_until(&self) -> Option<MonotonicTime> {
         self.held_until

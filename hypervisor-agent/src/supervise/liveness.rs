@@ -1,4 +1,4 @@
-//! Containers that run, and what they answered.
+//! Running containers with probes, and the results.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,23 +12,23 @@ use keelway_api::{
 
 use super::MonotonicTime;
 
-/// How often at least a container is asked that is not known to be up, so that its silence counts soon after that.
+/// The longest period of probes of a container that has not responded yet, so that its failures are noticed soon after its startup time.
 const STARTUP_PERIOD: Duration = Duration::from_secs(2);
 
-/// A question to ask a container.
+/// A probe to send to a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LivenessQuery {
-    /// The runtime's id of the container.
+    /// The id that the runtime assigned to the container.
     pub container: String,
-    /// The component that it belongs to.
+    /// The component of the container.
     pub pod: PodName,
-    /// What to ask.
+    /// The check to make.
     pub check: ContainerCheck,
-    /// How long the answer may take.
+    /// How long the response may take.
     pub within: Duration,
 }
 
-/// All containers that are checked, by their ids.
+/// All containers with probes, by their ids.
 #[derive(Debug, Default)]
 pub(super) struct Checks(BTreeMap<String, Checked>);
 
@@ -41,7 +41,7 @@ struct Checked {
     since: MonotonicTime,
     answered: bool,
     failures: u32,
-    /// When the next question is due; none while one is being asked.
+    /// When the next probe is due. `None` while one is in progress.
     next: Option<MonotonicTime>,
     why: String,
 }
@@ -57,7 +57,7 @@ pub(super) struct StuckContainer {
 }
 
 impl Checks {
-    /// Takes up containers that run as the config says, and forgets those that do not run any more.
+    /// Adds containers that run as the config requires, and drops those that do not run any more.
     pub(super) fn track_containers(&mut self, now: MonotonicTime, config: &MachineConfig, state: &MachineState) {
         let running: BTreeMap<&str, _> = running(config, state).collect();
         self.0.retain(|id, _| running.contains_key(id.as_str()));
@@ -119,7 +119,7 @@ impl Checks {
         checked.is_stuck()
     }
 
-    /// Ids of those that answered when they were asked last.
+    /// Returns the ids of containers whose last probe succeeded.
     pub(super) fn healthy(&self) -> BTreeSet<String> {
         let healthy = self.0.iter().filter(|(_, checked)| checked.is_healthy());
         healthy.map(|(id, _)| id.clone()).collect()
@@ -134,7 +134,7 @@ impl Checks {
         Some((&checked.pod, &checked.name, &checked.why))
     }
 
-    /// Containers that still run although they failed too often. Those that were replaced are nobody's any more.
+    /// Returns containers that still run although they failed too often. Containers that were replaced are left out.
     pub(super) fn stuck(&self, config: &MachineConfig, state: &MachineState) -> Vec<StuckContainer> {
         let running: BTreeMap<&str, _> = running(config, state).collect();
         let stuck = self.0.iter().filter(|(id, checked)| checked.is_stuck() && running.contains_key(id.as_str()));
@@ -151,7 +151,7 @@ impl Checks {
 }
 
 impl Checked {
-    /// Whether a failure at this moment counts: not before the component had its time to come up.
+    /// Returns whether a failure at this time counts. It does not before the component has responded once or its startup time is over.
     fn counts(&self, now: MonotonicTime) -> bool {
         let up = self.liveness.startup_seconds.map(|limit| self.since.saturating_add(seconds(limit)));
         self.answered || up.is_some_and(|up| now >= up)
@@ -168,7 +168,7 @@ impl Checked {
 
 type LivenessTarget<'a> = (&'a PodName, &'a keelway_api::machine::Container, &'a Liveness);
 
-/// Containers that run in a sandbox of the config, and have a check in it.
+/// Returns the running containers of the config's pods that have a probe.
 fn running<'a>(
     config: &'a MachineConfig,
     state: &'a MachineState,

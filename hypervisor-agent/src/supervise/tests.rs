@@ -1,5 +1,4 @@
-//! The clock is an argument, so hours go by in no time; and as it is one that only goes forwards, it does not matter where it
-//! began.
+//! The time is an argument, so hours pass at once. The clock is monotonic, so its start does not matter.
 
 use std::time::Duration;
 
@@ -61,7 +60,7 @@ fn config() -> MachineConfig {
     }
 }
 
-/// A machine whose one container ends, is made anew, and answers or does not.
+/// A machine with one container, which ends, is created again, and responds or does not.
 struct World {
     now: MonotonicTime,
     config: MachineConfig,
@@ -114,7 +113,7 @@ impl World {
         self.supervisor.round(self.now, (&self.config, &self.state), &actions, &BTreeSet::new())
     }
 
-    /// Ends the container; returns how long it stays away.
+    /// Ends the container. Returns the delay until it is started again.
     fn end(&mut self) -> Duration {
         self.is(ContainerPhase::Exited { code: 1 });
         let ended = self.now;
@@ -262,7 +261,7 @@ fn a_component_has_its_time_to_come_up() {
     let mut world = World::starting_at(Duration::ZERO);
     world.round();
     let failures = (1..100).take_while(|_| !world.answer(Err("refused".to_owned()))).count();
-    // Questions at 2 s, 4 s, .., 60 s, 70 s, 80 s; those from 60 s on count.
+    // Probes run at 2 s, 4 s, .., 60 s, 70 s, 80 s. Failures from 60 s on count.
     assert_eq!((failures, world.now), (31, SECOND * 80));
 
     let mut patient = World::starting_at(Duration::ZERO);

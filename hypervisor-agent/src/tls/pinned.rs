@@ -1,4 +1,4 @@
-//! Servers that are known by their keys.
+//! Servers that are identified by their public keys.
 
 use std::{
     io,
@@ -22,15 +22,15 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem:
 
 use super::{AgentTlsError, SESSIONS};
 
-/// Whoever answers on the port is not the container that was given this certificate.
+/// The process on the port is not the container that holds this certificate.
 #[derive(Debug, thiserror::Error)]
 #[error("the server shows another key than the one in the pod's certificate")]
 struct AnotherKey;
 
-/// A public key, as certificates hold it (`SubjectPublicKeyInfo`).
+/// A public key in the form of certificates (`SubjectPublicKeyInfo`).
 pub(crate) type SubjectPublicKey = Vec<u8>;
 
-/// A client of a server that is known by its keys: dates, names and issuers of its certificate are nothing to it.
+/// A client of a server that is identified by its keys. Dates, names and issuers of the server's certificate are ignored.
 #[derive(Debug, Clone)]
 pub(crate) struct PinnedClient {
     pub(crate) config: Arc<ClientConfig>,
@@ -38,13 +38,13 @@ pub(crate) struct PinnedClient {
 }
 
 impl PinnedClient {
-    /// A client that takes a server with one of these keys, and shows a certificate with its key where it is asked for one.
+    /// Returns a client that accepts a server with one of these keys. The client shows the certificate of `identity` if the server requires one.
     pub(crate) fn new(keys: Vec<SubjectPublicKey>, identity: Option<(&[u8], &[u8])>) -> Result<Self, AgentTlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let proof = Arc::new(AtomicBool::new(false));
         let algorithms = provider.signature_verification_algorithms;
         let verifier = ByKey { keys, algorithms, proof: Arc::clone(&proof) };
-        // In TLS 1.3 a server refuses a certificate once the handshake is over: what it says can be lost behind a request.
+        // In TLS 1.3, a server refuses a client certificate after the handshake, and its alert can be lost behind a request.
         let versions = if identity.is_some() { &[&TLS12][..] } else { DEFAULT_VERSIONS };
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)
@@ -65,14 +65,14 @@ impl PinnedClient {
         Ok(Self { config: Arc::new(config), proof })
     }
 
-    /// Whether the server proved its key and then refused the certificate that it was shown. Asked after each connection, one after the
-    /// other.
+    /// Returns whether the server proved its key and then refused the client's certificate. Must be called once after each connection; connections
+    /// must not run at the same time.
     pub(crate) fn server_refused_certificate(&self, error: &(dyn std::error::Error + 'static)) -> bool {
         self.proof.swap(false, Ordering::Relaxed) && is_about_our_certificate(error)
     }
 }
 
-/// The key of the first certificate in a PEM text: the server's own.
+/// Returns the key of the first certificate in a PEM text, which is the server's own.
 pub(crate) fn public_key(certificate: &[u8]) -> Result<SubjectPublicKey, AgentTlsError> {
     let certificate = CertificateDer::from_pem_slice(certificate).map_err(AgentTlsError::Pem)?;
     key_of(&certificate).map_err(AgentTlsError::Unusable)
@@ -86,7 +86,7 @@ fn key_of(certificate: &CertificateDer<'_>) -> Result<SubjectPublicKey, Error> {
 struct ByKey {
     keys: Vec<SubjectPublicKey>,
     algorithms: WebPkiSupportedAlgorithms,
-    /// Whether the last server that was met has proved that it holds its key.
+    /// Whether the last server has proved that it holds its key.
     proof: Arc<AtomicBool>,
 }
 
@@ -137,11 +137,11 @@ impl ServerCertVerifier for ByKey {
     }
 }
 
-/// Whether an error comes from a server's words about the certificate that it was shown.
+/// Returns whether an error contains a server's alert about the client's certificate.
 fn is_about_our_certificate(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
-        // The cause of such an error is not what is in it, but the cause of that.
+        // `source` of an `io::Error` skips the error inside, so it is read with `get_ref`.
         let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         let tls = inner.and_then(|inner| inner.downcast_ref::<Error>()).or(error.downcast_ref::<Error>());
         if let Some(Error::AlertReceived(alert)) = tls {

@@ -20,7 +20,7 @@ fn record(images: &[(&str, Option<&str>)]) -> FetchRecord {
     FetchRecord { images: images.iter().map(|(name, id)| ((*name).to_owned(), fetched(*id))).collect() }
 }
 
-/// The agent fetched both, and its config asks for the new one.
+/// The agent fetched both images, and its config names the new one.
 struct Case {
     idle: Idle,
     record: FetchRecord,
@@ -43,7 +43,7 @@ impl Case {
         self.idle.decide((now, GRACE), (&self.record, &wanted), &self.seen)
     }
 
-    /// What is removed after nothing changed for the grace, by id.
+    /// Returns the ids that are removed if nothing changes for the grace period.
     fn removed(&mut self) -> Vec<String> {
         self.decide(MonotonicTime::ZERO);
         self.decide(GRACE).remove.into_iter().map(|image| image.id).collect()
@@ -112,7 +112,7 @@ fn what_the_record_does_not_name_stays() {
     let mut case = Case::new();
     case.record = FetchRecord::default();
     case.stays();
-    // A name without a tag is nobody's.
+    // An image without names cannot be attributed to the agent.
     case.record = record(&[("", None)]);
     case.seen.images = vec![cri::CriImage { tags: Vec::new(), digests: Vec::new(), ..image("old", &[]) }];
     case.stays();

@@ -1,4 +1,4 @@
-//! [`MachineConfig`] and what it consists of.
+//! [`MachineConfig`] and its parts.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use keelway_api::{
 use super::{WireError, all, pod_name};
 use crate::proto::{self, liveness::Check as WireCheck};
 
-/// A config, with the digests that its driver made of its pods.
+/// A config with the digests that its driver computed for its pods.
 pub(crate) struct RevisedConfig<'a> {
     pub(crate) config: &'a MachineConfig,
     pub(crate) digests: &'a BTreeMap<PodName, PodDigests>,
@@ -68,13 +68,14 @@ fn revised(pod: proto::Pod, digests: Option<&PodDigests>) -> proto::Pod {
     proto::Pod { revision: replacement.clone(), content: content.clone(), ..pod }
 }
 
-/// The format of a config, before anything else of it is read.
+/// Returns the format of a config, before anything else of it is read.
 fn format_of(config: &proto::MachineConfig) -> Result<ConfigFormat, WireError> {
     let number = config.format.max(ConfigFormat::One.number());
     ConfigFormat::of_number(number).ok_or(WireError::Format { format: number, known: FormatRange::OWN })
 }
 
-/// A config, and the digests that its driver made of its pods. Those of format 1 come without them: they are made here, as v0.1.0 made them.
+/// Decodes a config, with the digests that its driver computed for its pods. Configs of format 1 have no digests: these are computed here, as v0.1.0
+/// did.
 pub(crate) fn read(
     mut config: proto::MachineConfig,
 ) -> Result<(MachineConfig, BTreeMap<PodName, PodDigests>), WireError> {

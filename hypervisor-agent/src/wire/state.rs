@@ -1,4 +1,4 @@
-//! [`MachineState`] and what it consists of.
+//! [`MachineState`] and its parts.
 
 use std::collections::BTreeMap;
 

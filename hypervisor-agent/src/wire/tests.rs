@@ -1,4 +1,4 @@
-//! What goes over the wire comes back the same.
+//! Decoding returns what was encoded.
 
 use std::net::SocketAddr;
 
@@ -29,7 +29,7 @@ fn name() -> impl Strategy<Value = PodName> {
     })
 }
 
-/// Flow and scope have no place in documents.
+/// Documents contain no flow label and no scope id.
 fn address() -> impl Strategy<Value = SocketAddr> {
     any::<SocketAddr>().prop_map(|address| SocketAddr::new(address.ip(), address.port()))
 }
@@ -243,7 +243,7 @@ proptest! {
         prop_assert_eq!(back, config);
     }
 
-    /// What an agent of v0.1.0 is sent is what v0.1.0 sent.
+    /// An agent of v0.1.0 receives what a driver of v0.1.0 sends.
     #[test]
     fn a_config_of_format_1_has_nothing_that_came_later(config in config()) {
         let config = MachineConfig { format: ConfigFormat::One, ..config };
@@ -256,7 +256,7 @@ proptest! {
         prop_assert_eq!(back, MachineConfig { removals: BTreeMap::new(), ..config });
     }
 
-    /// However another driver makes its digests.
+    /// Digests of a driver are kept, however it computes them.
     #[test]
     fn digests_of_a_driver_are_kept(config in config(), digest in "[a-z]{1,9}") {
         let mut digests = config.pod_digests();
@@ -296,7 +296,7 @@ fn a_pod_without_a_revision_is_refused() {
     assert!(read_config(config).unwrap_err().to_string().contains("the revision of a pod"));
 }
 
-/// As v0.1.0 does.
+/// v0.1.0 sends no formats.
 #[test]
 fn a_state_without_formats_is_of_a_machine_that_understands_the_first_one() {
     let runtime = RuntimeFacts { name: String::new(), version: String::new(), cgroup_driver: CgroupDriver::Systemd };

@@ -1,4 +1,4 @@
-//! Sockets as the kernel tells them over netlink (sock_diag(7)): only those in the states that are asked for are looked at.
+//! Sockets as the kernel reports them over netlink (sock_diag(7)). The kernel visits only sockets in the requested states.
 
 use std::{collections::BTreeSet, io};
 
@@ -12,7 +12,7 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_SOCK_DIAG};
 
 type SocketDiagMessage = NetlinkMessage<SockDiagMessage>;
 
-/// Local ports of listening TCP sockets, and of UDP sockets without a peer.
+/// Returns the local ports of listening TCP sockets, and of UDP sockets without a peer.
 pub(super) fn listening() -> io::Result<BTreeSet<u16>> {
     let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.bind_auto()?;
@@ -39,7 +39,7 @@ fn ask(socket: &Socket, request: InetRequest) -> io::Result<()> {
     socket.send(&bytes, 0).map(drop)
 }
 
-/// Takes the messages of one datagram. `true`: there are no more after it.
+/// Reads the messages of one datagram. Returns true if it contained the last message.
 fn take(datagram: &[u8], ports: &mut BTreeSet<u16>) -> io::Result<bool> {
     let mut rest = datagram;
     while !rest.is_empty() {
@@ -52,7 +52,7 @@ fn take(datagram: &[u8], ports: &mut BTreeSet<u16>) -> io::Result<bool> {
         } else if let NetlinkPayload::Done(_) = message.payload {
             return Ok(true);
         }
-        // Messages are aligned to four bytes; a length of zero would never end.
+        // Messages are aligned to four bytes. The minimum of four prevents an endless loop on a length of zero.
         rest = rest.get(length.next_multiple_of(4).max(4)..).unwrap_or_default();
     }
     Ok(false)

@@ -1,10 +1,10 @@
-//! Places for those who have not shown who they are.
+//! A bounded set of tasks, for peers that have not authenticated.
 
 use std::collections::VecDeque;
 
 use tokio::task::{AbortHandle, JoinSet};
 
-/// So many tasks and no more: where there is no room, the oldest one ends.
+/// At most `most` tasks. If the set is full, the oldest task is aborted.
 pub(super) struct BoundedTasks {
     most: usize,
     tasks: JoinSet<()>,
@@ -16,7 +16,7 @@ impl BoundedTasks {
         Self { most, tasks: JoinSet::new(), oldest_first: VecDeque::new() }
     }
 
-    /// Waits until one more has a place, which is at once or when the oldest one has ended.
+    /// Returns once there is room for one more task: at once, or when the oldest task has ended.
     pub(super) async fn make_room(&mut self) {
         while self.tasks.try_join_next().is_some() {}
         self.oldest_first.retain(|task| !task.is_finished());
@@ -41,7 +41,7 @@ mod tests {
 
     use super::*;
 
-    /// Tells of its end, however it comes.
+    /// Records its end, however it ends.
     struct End(usize, Arc<Mutex<Vec<usize>>>);
 
     impl Drop for End {

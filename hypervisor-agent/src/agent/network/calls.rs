@@ -1,4 +1,4 @@
-//! Calls of gRPC, answered by HTTP/2.
+//! gRPC calls over HTTP/2.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -10,19 +10,19 @@ use tower::ServiceExt;
 
 use super::{Conversation, gate::Gate};
 
-/// How long it may take until an answer begins: longer than whatever the agent waits for itself, such as a disk (120 s), and than
+/// How long it may take until a response begins. It is longer than anything that the agent waits for itself, such as a disk (120 s), and longer than
 /// the runtime takes to pull an image over a slow network.
 const ANSWER: Duration = Duration::from_secs(900);
-/// Questions of one conversation at the same time.
+/// How many requests of one connection can be in progress.
 const QUESTIONS: u32 = 64;
-/// What is on its way to the agent and not read yet, in bytes: of one question, and of a conversation.
+/// Flow control windows of a request and of a connection, in bytes.
 const WINDOWS: [u32; 2] = [1 << 18, 1 << 20];
-/// What of an answer was not taken by the network yet, in bytes, before no more of it is made: a message of a log is as long.
+/// How many bytes of a response can be buffered before the agent produces no more. A message of a log is as long.
 const UNREAD: usize = 1 << 14;
-/// The largest frame of HTTP/2, and the largest list of headers, in bytes.
+/// The largest HTTP/2 frame, and the largest header list, in bytes.
 const FRAME: u32 = 1 << 14;
 
-/// How those who may speak are answered.
+/// Serves gRPC calls on authenticated connections.
 #[derive(Debug, Clone)]
 pub(super) struct Calls {
     http: http2::Builder<TokioExecutor>,
@@ -30,7 +30,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// A connection whose other side is gone ends after two silences.
+    /// A connection whose peer is gone ends after twice `silence`.
     pub(super) fn new(routes: Routes, silence: Duration) -> Self {
         let [question, conversation] = WINDOWS;
         let mut http = http2::Builder::new(TokioExecutor::new());
@@ -46,7 +46,7 @@ impl Calls {
         Self { http, routes: Gate::new(routes.prepare()) }
     }
 
-    /// Answers what is asked, until the conversation ends.
+    /// Serves requests until the connection ends.
     pub(super) async fn answer(self, conversation: Conversation) {
         let (caller, routes) = (conversation.caller().clone(), self.routes);
         let service = service_fn(move |mut request: http::Request<hyper::body::Incoming>| {

@@ -1,4 +1,4 @@
-//! Where strangers show who they are.
+//! Authenticates strangers.
 
 use std::{
     collections::BTreeMap,
@@ -20,16 +20,16 @@ use crate::{
     streams::{self, PendingStreams},
 };
 
-/// How long it may take until one says which protocol it speaks: it knows as soon as it is connected.
+/// How long a peer may take to send its first bytes after the handshake, which select the protocol.
 const FIRST_WORD: Duration = Duration::from_secs(5);
 
 pub(super) struct ConnectionHandler {
     standing: Arc<AgentTlsIdentity>,
     places: Arc<Semaphore>,
-    /// Ends the conversation of each agent that has one here: a machine has one.
+    /// Ends the connection of each agent that waits here. A machine has at most one.
     agents: Mutex<BTreeMap<HypervisorName, CancellationToken>>,
     told: LogRateLimiter,
-    /// How long it may take until something that was said is read.
+    /// How long the peer may take to read what the agent sent.
     patience: Duration,
     calls: Calls,
     streams: Arc<PendingStreams>,
@@ -58,7 +58,7 @@ impl ConnectionHandler {
         }
     }
 
-    /// A conversation; none with who came to enrol the machine, which goes on over another connection.
+    /// Returns the authenticated connection. `None` if the peer enrolled the machine: it continues over another connection.
     async fn accept_conversation(
         &self,
         StrangerConnection { stream, from, at }: StrangerConnection,
@@ -77,13 +77,13 @@ impl ConnectionHandler {
                 let place = Arc::clone(&self.places).try_acquire_owned();
                 (self.stop.clone(), Some(place.map_err(|_| "there are too many conversations")?))
             }
-            // It has the place of the one before, and takes none of the driver's.
+            // A connection of an agent replaces the one before it, and uses no slot of the driver's.
             CallerRole::Agent(machine) => (self.in_place_of_the_one_before(machine), None),
         };
         Ok(Some(Conversation::new(stream, (Caller { role: who, at }, from), server, stop, self.patience, place)))
     }
 
-    /// Tells by its first word what a conversation is about.
+    /// Selects the protocol of a connection by its first bytes.
     async fn dispatch(&self, mut conversation: Conversation, from: SocketAddr) {
         match timeout(FIRST_WORD, conversation.is_http2()).await {
             Ok(Ok(true)) => {
@@ -106,7 +106,7 @@ impl ConnectionHandler {
         stop
     }
 
-    /// Strangers decide how often it happens.
+    /// Logs a refusal. The rate is limited, because strangers control how often this happens.
     fn refuse(&self, from: SocketAddr, why: &str) {
         if self.told.has_room() {
             tracing::warn!(%from, why, "refused a connection");
@@ -114,7 +114,7 @@ impl ConnectionHandler {
     }
 }
 
-/// An agent is of the one machine that its certificate names.
+/// Returns the role that a certificate grants. An agent acts for the one machine that its certificate names.
 fn caller_role(shown: Result<PeerCertificate, UnauthorizedPeer>) -> Result<CallerRole, UnauthorizedPeer> {
     let PeerCertificate { common_name, dns_names } = shown?;
     match common_name.as_str() {

@@ -1,4 +1,4 @@
-//! A connection of somebody who may speak, for as long as that is so.
+//! A connection of an authenticated peer.
 
 use std::{
     io,
@@ -20,22 +20,22 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{caller::Caller, connection::MachineConnection, report::chain_text};
 
-/// How HTTP/2 begins (RFC 9113, 3.4), and no request of HTTP/1.1 does.
+/// The first bytes of HTTP/2 (RFC 9113, 3.4). No HTTP/1.1 request begins with them.
 const HTTP2: [u8; 3] = *b"PRI";
 
-/// Ends, with all that is asked over it, when the other side's certificate would not be taken any more or the agent stops.
+/// A connection that ends, with all its requests, when the peer's certificate is no longer accepted or the agent stops.
 pub(super) struct Conversation {
     stream: TlsStream<MachineConnection>,
     caller: Caller,
-    /// What was read to see which protocol it is, and how much of it was not given to anybody yet.
+    /// The first bytes, which were read to detect the protocol, and how many of them are still to be returned to a reader.
     begin: ([u8; HTTP2.len()], usize),
-    /// Else a stream is relayed, which people may stop reading.
+    /// False for a relayed stream, which a person may stop reading.
     is_http2: bool,
-    /// How long what is said over HTTP/2 may go unread.
+    /// How long the peer may leave data over HTTP/2 unread.
     patience: Duration,
-    /// The end of that, while it does.
+    /// The deadline for the peer to read. `None` while the peer reads.
     unread: Option<Pin<Box<Sleep>>>,
-    /// None once it is over.
+    /// Completes when the connection must end. `None` after that.
     going_on: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     _place: Option<OwnedSemaphorePermit>,
 }
@@ -67,7 +67,7 @@ impl Conversation {
         &self.caller
     }
 
-    /// Waits for the first bytes, and tells by them.
+    /// Waits for the first bytes, and returns whether the protocol is HTTP/2.
     pub(super) async fn is_http2(&mut self) -> io::Result<bool> {
         let mut begin = [0; HTTP2.len()];
         self.read_exact(&mut begin).await?;
@@ -76,8 +76,8 @@ impl Conversation {
         Ok(self.is_http2)
     }
 
-    /// HTTP/2 has room for what it says, whichever answers are not read: only a connection that nobody reads has none, and then HTTP/2
-    /// waits for it also to say that it ends.
+    /// HTTP/2 buffers what it sends even if single responses are not read. Its writes block only if the peer does not read the connection at all, and
+    /// then HTTP/2 would wait for ever, even to close it.
     fn within_patience<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() || !self.is_http2 {
             self.unread = None;
@@ -91,7 +91,7 @@ impl Conversation {
         })
     }
 
-    /// The stream while it goes on. Whoever reads or writes is woken when it is over.
+    /// Returns the stream while the connection may be used. The end of that wakes the reader and the writer.
     fn stream(&mut self, context: &mut Context<'_>) -> io::Result<Pin<&mut TlsStream<MachineConnection>>> {
         if self.going_on.as_mut().is_some_and(|going_on| going_on.as_mut().poll(context).is_ready()) {
             self.going_on = None;

@@ -1,4 +1,4 @@
-//! What agents of other machines may ask: to wait, and to take a call.
+//! Authorizes calls: agents of other machines may only wait for calls and accept them.
 
 use std::{
     future::{Ready, ready},
@@ -13,7 +13,7 @@ use crate::caller::{Caller, CallerRole};
 
 const OPEN_TO_AGENTS: [&str; 2] = ["/keelway.agent.v1.Exchange/Wait", "/keelway.agent.v1.Exchange/Answer"];
 
-/// Lets the driver through to all, and agents to little.
+/// Passes all calls of a driver, and of an agent only those to wait for calls and to accept them.
 #[derive(Debug, Clone)]
 pub(super) struct Gate<S>(S);
 

@@ -1,4 +1,4 @@
-//! As whom an agent answers on a network: by files that somebody else keeps, or by what it was given when it was enrolled.
+//! The identity of an agent on a network, from files that another program manages, or from its enrolment.
 
 use std::{collections::BTreeSet, io, path::PathBuf, sync::Arc};
 
@@ -21,19 +21,19 @@ use crate::{
     },
 };
 
-/// What an agent has to show, and how it gets another one.
+/// The agent's certificate, and the ways to get another.
 #[derive(Debug)]
 pub(crate) struct AgentTlsIdentity {
-    /// None until it has a certificate.
+    /// `None` until the agent has a certificate.
     sides: watch::Sender<Option<TlsSides>>,
-    /// Where it keeps its identity, unless somebody else does.
+    /// The directory of the identity. `None` if another program manages the files.
     folder: Option<IdentityFolder>,
     enrolling: Option<Enrolling>,
-    /// The key of the next certificate, while that is asked for. Who holds it writes.
+    /// The key of the next certificate while the agent waits for it. The lock also serializes writes.
     asking: Mutex<Option<PrivateKeyPem>>,
 }
 
-/// Who it is to those who come, and to those it goes to. Both read their files again by themselves.
+/// The identity towards clients and towards servers. Both reload their files when these change.
 #[derive(Debug, Clone)]
 struct TlsSides {
     server: Arc<TlsServer>,
@@ -49,13 +49,13 @@ impl TlsSides {
 }
 
 impl AgentTlsIdentity {
-    /// By files that somebody else keeps.
+    /// Returns the identity in files that another program manages.
     pub(super) fn of_files(files: TlsFiles) -> Result<Self, TlsError> {
         let sides = watch::Sender::new(Some(TlsSides::of(files)?));
         Ok(Self { sides, folder: None, enrolling: None, asking: Mutex::default() })
     }
 
-    /// By its own folder. It waits to be enrolled where it has a token that was not used yet.
+    /// Returns the identity in the agent's own directory. With an unused token, the agent waits for enrolment.
     pub(super) fn of_folder(folder: IdentityFolder, token: Option<EnrollmentToken>) -> Result<Self, AgentNetworkError> {
         let kept = folder.read().map_err(|source| unreadable(&folder, source))?;
         if kept.is_none() && token.is_none() {
@@ -66,17 +66,17 @@ impl AgentTlsIdentity {
             tracing::info!(machine, token = id, %expires, "waits to be enrolled");
         }
         let sides = watch::Sender::new(kept.map(|_| TlsSides::of(folder.files())).transpose()?);
-        // Whoever comes with one that was used is told so.
+        // Also for a used token: a driver that uses it gets an error that states this.
         let enrolling = token.map(|token| Enrolling::new(token, Timestamp::now())).transpose()?;
         Ok(Self { sides, folder: Some(folder), enrolling, asking: Mutex::default() })
     }
 
-    /// Who decides about conversations, once there can be any.
+    /// Returns the TLS server, which accepts connections. `None` until the agent has a certificate.
     pub(super) fn server(&self) -> Option<Arc<TlsServer>> {
         self.sides.borrow().as_ref().map(|sides| Arc::clone(&sides.server))
     }
 
-    /// As whom it goes to others, once it is somebody.
+    /// Waits until the agent has a certificate, and returns the TLS client.
     pub(super) async fn client(&self) -> Arc<TlsClient> {
         let mut sides = self.sides.subscribe();
         loop {
@@ -89,7 +89,7 @@ impl AgentTlsIdentity {
         }
     }
 
-    /// Enrols with somebody who wants to.
+    /// Enrols the agent over a connection of a driver.
     pub(super) async fn enroll(
         self: &Arc<Self>,
         greeted: GreetedConnection<MachineConnection>,
@@ -101,7 +101,7 @@ impl AgentTlsIdentity {
         let is_spent = kept.is_some_and(|kept| kept.spent.holds(&enrolling.token.id));
         let keep = |key, granted| {
             let standing = Arc::clone(self);
-            // On a task of its own: what is begun is not left half done where the other side, or its place, is gone.
+            // Runs in a separate task, so that a write is completed even if the connection or its slot is gone.
             let keeping = tokio::spawn(async move { standing.keep_enrolled(key, granted).await });
             async move { keeping.await.map_err(|_| RefusedEnrollment::Keep(io::ErrorKind::Interrupted.into()))? }
         };
@@ -116,7 +116,7 @@ impl AgentTlsIdentity {
         let kept = read(folder.clone()).await.map_err(RefusedEnrollment::Keep)?;
         let spent = kept.map(|kept| kept.spent).unwrap_or_default();
         let EnrollmentToken { id, expires, machine, .. } = &enrolling.token;
-        // Another one was faster.
+        // Another driver enrolled the agent in the meantime.
         if spent.holds(id) {
             return Err(RefusedEnrollment::Spent);
         }
@@ -127,14 +127,14 @@ impl AgentTlsIdentity {
     }
 
     fn answer_from_now_on(&self, folder: &IdentityFolder) -> Result<(), RefusedEnrollment> {
-        // One that is there reads its files again by itself.
+        // An existing identity reloads its files by itself.
         if self.sides.borrow().is_none() {
             self.sides.send_replace(Some(TlsSides::of(folder.files())?));
         }
         Ok(())
     }
 
-    /// What the driver is told of the agent's identity; none where somebody else keeps it.
+    /// Returns the facts of the agent's identity for the driver. `None` if another program manages the identity.
     pub(crate) async fn identity(&self) -> Option<AgentIdentity> {
         let kept = read(self.folder.clone()?).await.ok()??;
         let facts = CertificateFacts::from_pem(&kept.granted.certificate).ok()?;
@@ -147,7 +147,7 @@ impl AgentTlsIdentity {
         })
     }
 
-    /// Makes a new key, and asks for a certificate for it.
+    /// Creates a new key, and returns a signing request for it.
     pub(crate) async fn ask(&self) -> Result<String, RefusedEnrollment> {
         if self.folder.is_none() {
             return Err(RefusedEnrollment::Nothing);
@@ -158,7 +158,7 @@ impl AgentTlsIdentity {
         Ok(request)
     }
 
-    /// Takes the certificate that was asked for, where one is given, and whom to trust.
+    /// Stores the trusted authorities, and the requested certificate if the driver sent one.
     pub(crate) async fn take(&self, certificate: Option<String>, trust: DriverTrust) -> Result<(), RefusedEnrollment> {
         let folder = self.folder.as_ref().ok_or(RefusedEnrollment::Nothing)?;
         let mut asking = self.asking.lock().await;

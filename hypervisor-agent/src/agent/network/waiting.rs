@@ -1,4 +1,4 @@
-//! An agent that nobody can dial: it connects to that of a public machine, and waits there to be called.
+//! Waits for calls at another agent. An agent that cannot be dialled connects to the agent of a public machine, and waits there.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -18,22 +18,23 @@ use crate::{
     report::chain_text,
 };
 
-/// How soon it is tried again, doubling up to [`LONGEST`]: a connection that broke is often back at once.
+/// The first delay before a retry. It doubles up to [`LONGEST`]. A broken connection often works again at once.
 const FIRST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(10);
-/// How long it may take until it waits.
+/// How long it may take until the agent waits.
 const BEGIN: Duration = Duration::from_secs(10);
-/// How long the way may be silent before it is tried, and then until it answers: a NAT that was switched off and on tells nobody.
+/// How long the connection can be silent before it is checked, and then how long the peer may take to respond. A NAT that restarts closes connections
+/// without notice.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// Waits at the agent that listens there, for as long as this is polled, and hands on each connection.
+/// Waits at the agent that listens on `address`, for as long as it is polled, and sends each connection to `came`.
 pub(super) async fn wait_at(
     address: SocketAddr,
     standing: Arc<AgentTlsIdentity>,
     came: mpsc::Sender<StrangerConnection>,
 ) {
     let identity = standing.client().await;
-    // Whoever it is passes bytes on and can read none: the driver shows who it is to this agent itself.
+    // The name of any agent is sufficient. The other agent only relays bytes that it cannot read: the driver authenticates to this agent.
     let Ok(name) = ServerName::try_from(ANY_AGENT) else { return };
     let mut pause = FIRST;
     loop {
@@ -46,7 +47,7 @@ pub(super) async fn wait_at(
     }
 }
 
-/// Waits until that ends, and says why it did.
+/// Waits until the connection ends, and returns the reason.
 async fn wait_for_call(address: SocketAddr, channel: Channel, came: &mpsc::Sender<StrangerConnection>) -> String {
     let mut exchange = ExchangeClient::new(channel);
     let mut calls = match timeout(BEGIN, exchange.wait(proto::WaitRequest {})).await {
@@ -79,7 +80,7 @@ async fn take(
             .await;
     match opened {
         Ok(stream) => {
-            // Nobody waits for it where the agent stops.
+            // Fails only if the agent stops.
             let _ = came.send(StrangerConnection { stream, from, at: format!("https://{ANY_AGENT}") }).await;
         }
         Err(status) => tracing::debug!(%from, why = chain_text(&status), "could not take a call"),

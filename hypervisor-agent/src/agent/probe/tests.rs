@@ -1,4 +1,4 @@
-//! Questions over TLS to a server of the test's own.
+//! Probes over TLS against a server in the test.
 
 use std::{fs, net::SocketAddr, sync::Mutex as StdMutex, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::access::MachineAccess;
 
 const NAME: &str = "kube-apiserver";
 
-/// A machine below a directory, and a component of it that answers.
+/// A machine below a directory, with a component that the test serves.
 struct World {
     root: TempDir,
     machine: LocalMachine,
@@ -56,7 +56,7 @@ impl World {
         world
     }
 
-    /// Serves with a new key, which the component's file names, at a new port.
+    /// Serves with a new key on a new port, and writes the key's certificate to the component's file.
     async fn serve(&mut self) {
         self.serve_as(&issue()).await;
     }
@@ -66,7 +66,7 @@ impl World {
         self.listen(issued.config(None)).await;
     }
 
-    /// Serves with this at a new port, whatever the component's files say.
+    /// Serves with this configuration on a new port, whatever the component's files contain.
     async fn listen(&mut self, config: Arc<ServerConfig>) {
         self.end().await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -98,7 +98,7 @@ impl World {
     }
 }
 
-/// A key with its certificate, and the authority that it is of.
+/// A key with its certificate, and the authority that issued it.
 struct Issued {
     authority: Certificate,
     certificate: Certificate,
@@ -109,7 +109,7 @@ fn issue() -> Issued {
     issue_with(|_| ())
 }
 
-/// One that ended long ago.
+/// A certificate that expired long ago.
 fn expired() -> Issued {
     issue_with(|params| {
         params.not_before = date_time_ymd(2001, 1, 1);
@@ -131,7 +131,7 @@ fn issue_with(change: impl FnOnce(&mut CertificateParams)) -> Issued {
 }
 
 impl Issued {
-    /// A server that shows it, to clients of this authority where there is one.
+    /// Returns a server configuration with this certificate. If `clients` is set, the server requires client certificates of that authority.
     fn config(&self, clients: Option<&Certificate>) -> Arc<ServerConfig> {
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.key.serialize_der()));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -152,7 +152,7 @@ impl Issued {
     }
 }
 
-/// What etcd answers whose store has no space.
+/// The response of an etcd member whose store has no space.
 const FULL: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 44\r\n\r\n\
                     {\"health\":\"false\",\"reason\":\"ALARM NOSPACE\"}\n";
 
@@ -160,7 +160,7 @@ async fn answer_all(listener: TcpListener, config: Arc<ServerConfig>, seen: Arc<
     let acceptor = TlsAcceptor::from(config);
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        // Whoever trusts another authority breaks off.
+        // A client that trusts another authority aborts the handshake.
         let Ok(mut stream) = acceptor.accept(stream).await else { continue };
         let mut request = [0; 1024];
         let length = stream.read(&mut request).await.unwrap_or_default();
@@ -209,7 +209,7 @@ async fn what_ended_does_not_answer() {
     assert!(why.contains("refused"), "{why}");
 }
 
-/// Certificates that have ended, or a clock that is wrong, say nothing of whether a process lives.
+/// Expired certificates, or a wrong clock, do not show whether a process is alive.
 #[tokio::test]
 async fn dates_are_not_looked_at() {
     let mut world = World::new().await;
@@ -220,7 +220,7 @@ async fn dates_are_not_looked_at() {
     }
 }
 
-/// Also where the server looks at the dates of what it is shown: it answers, with its own key.
+/// The server may also check the dates of the client's certificate: it responds, with its own key.
 #[tokio::test]
 async fn a_server_that_refuses_our_certificate_lives() {
     let mut world = World::new().await;
@@ -237,13 +237,13 @@ async fn a_server_that_refuses_our_certificate_lives() {
         world.ask().await.unwrap();
         world.ask().await.unwrap();
     }
-    // Another process may refuse it as well.
+    // Another process may refuse the certificate as well.
     let stranger = issue();
     world.listen(stranger.config(Some(&own.authority))).await;
     assert!(world.ask().await.is_err());
 }
 
-/// Its authority may have issued that of another process, too.
+/// The authority may have issued the certificate of another process too.
 #[tokio::test]
 async fn another_process_on_the_port_does_not_count() {
     let mut world = World::new().await;
@@ -254,7 +254,7 @@ async fn another_process_on_the_port_does_not_count() {
     assert!(why.contains("another key"), "{why}");
 }
 
-/// A server reads a new certificate some time after it was written.
+/// A server reloads a new certificate some time after it was written.
 #[tokio::test]
 async fn the_key_before_counts_until_the_new_one_is_shown() {
     let mut world = World::new().await;
@@ -267,7 +267,7 @@ async fn the_key_before_counts_until_the_new_one_is_shown() {
     world.ask().await.unwrap();
     world.listen(after.config(None)).await;
     world.ask().await.unwrap();
-    // It is no longer that once there is one more.
+    // Once there is a third key, the first one is no longer accepted.
     let last = issue();
     world.serve_as(&last).await;
     world.ask().await.unwrap();

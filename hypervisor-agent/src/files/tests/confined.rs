@@ -1,5 +1,5 @@
-//! Whatever is asked, and whatever a component does meanwhile to what it may write: nothing outside of the component's directories is
-//! made, changed, removed or read.
+//! Whatever the caller requests, and whatever a component does to its own directories meanwhile: nothing outside of the component's directories is
+//! created, changed, removed or read.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -9,7 +9,7 @@ use super::*;
 
 const OUTSIDE: &str = "not a component's";
 
-/// Parts that lead elsewhere, among such as do not.
+/// Parts of paths, some of which lead elsewhere.
 fn part() -> impl Strategy<Value = String> {
     const KNOWN: &[&str] =
         &["..", ".", "", "a", "data", "files", "link", "up", "owner", "etcd-0", "0123456789abcdef", "\0", "a\0b"];
@@ -25,7 +25,7 @@ fn path() -> impl Strategy<Value = String> {
     (any::<bool>(), parts).prop_map(|(absolute, parts)| if absolute { format!("/{parts}") } else { parts })
 }
 
-/// A machine with something beside the component at each level, and links to it from where the component may make them.
+/// A machine with foreign files at each level, and links to them from the directories that the component can write.
 fn with_others() -> Machine {
     let machine = Machine::with_pod();
     for place in ["etc", "var/lib", "var/lib/keelway/0123456789abcdef", "var/lib/keelway/fedcba9876543210/etcd-0/files"]
@@ -42,7 +42,7 @@ fn with_others() -> Machine {
     machine
 }
 
-/// What is on the machine but the component's own: by path, what it is and holds.
+/// Everything on the machine except the component's own files: by path, its mode and content.
 fn outside(machine: &Machine) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     let mut found = BTreeMap::new();
     look(machine.directory.path(), &machine.in_pod(""), &mut found);
@@ -64,7 +64,7 @@ fn look(folder: &Path, but: &Path, found: &mut BTreeMap<PathBuf, (u32, Vec<u8>)>
     }
 }
 
-/// All that takes a path of a component's. Whether it is refused or done is the same to this test.
+/// Calls every operation that accepts a path of a component. It does not matter here whether the operation fails.
 fn ask(machine: &Machine, path: &str) {
     let files = machine.files();
     let directory = layout::pod_directory(&pod());
@@ -92,7 +92,7 @@ proptest! {
     }
 }
 
-/// A component puts links in the place of its directories, and directories in the place of links, while root works below.
+/// The component replaces its directories by links, and links by directories, while root works below.
 #[test]
 fn no_race_leads_out() {
     const PATHS: [&str; 4] = ["data/theirs", "data/a/theirs", "data/a", "data/a/b/theirs"];
@@ -103,7 +103,7 @@ fn no_race_leads_out() {
         scope.spawn(|| {
             let (own, aside) = (machine.in_pod("data/a"), machine.in_pod("data/aside"));
             while !ended.load(Ordering::Relaxed) {
-                // Each fails where root was faster.
+                // Each of these fails if root was faster.
                 let _ = fs::create_dir_all(own.join("b"));
                 let _ = fs::rename(&own, &aside);
                 let _ = symlink(machine.path("etc"), &own);
