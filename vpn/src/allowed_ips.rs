@@ -1,4 +1,4 @@
-//! Which peer an inner address belongs to: longest prefix first (WireGuard's "cryptokey routing").
+//! Maps an inner address to the peer that owns it: longest prefix first (WireGuard's "cryptokey routing").
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -7,15 +7,15 @@ use ipnet::IpNet;
 
 /// Prefixes, each owned by one `T`.
 ///
-/// One hash lookup for each prefix length in use, the longest first. Tables of VPNs hold one or two
-/// lengths and thousands of prefixes, where this is two memory accesses and a trie would be a dozen.
+/// A lookup needs one hash lookup for each prefix length in use, the longest first. Tables of VPNs have one or two lengths and
+/// thousands of prefixes. For them this costs two memory accesses, where a trie would need a dozen.
 #[derive(Debug, Clone)]
 pub struct AllowedIps<T> {
     v4: PrefixTable<T>,
     v6: PrefixTable<T>,
 }
 
-/// Owners by prefix length and by the prefix's bits, which are shifted to the right end.
+/// Owners by prefix length, then by the bits of the prefix, shifted right so that the last bit of the prefix is bit 0.
 type PrefixTable<T> = BTreeMap<u8, HashMap<u128, T>>;
 
 impl<T> Default for AllowedIps<T> {
@@ -25,15 +25,14 @@ impl<T> Default for AllowedIps<T> {
 }
 
 impl<T: Copy + PartialEq> AllowedIps<T> {
-    /// Gives `prefix` to `owner`, and returns whom it was taken from. Host bits of `prefix` mean
-    /// nothing.
+    /// Makes `owner` the owner of `prefix`, and returns the previous owner. Host bits of `prefix` are ignored.
     pub fn insert(&mut self, prefix: IpNet, owner: T) -> Option<T> {
         let length = prefix.prefix_len();
         let owners = self.family_mut(prefix).entry(length).or_default();
         owners.insert(leading_bits(prefix.addr(), length), owner)
     }
 
-    /// Takes `prefix` from `owner`. What another one holds by now stays with that one.
+    /// Removes `prefix` if `owner` still owns it. If another owner has it by now, nothing changes.
     pub fn remove(&mut self, prefix: IpNet, owner: T) {
         let length = prefix.prefix_len();
         let bits = leading_bits(prefix.addr(), length);
@@ -49,7 +48,7 @@ impl<T: Copy + PartialEq> AllowedIps<T> {
         }
     }
 
-    /// The owner of the longest prefix that holds `address`.
+    /// Returns the owner of the longest prefix that contains `address`.
     #[must_use]
     pub fn owner(&self, address: IpAddr) -> Option<T> {
         let family = if address.is_ipv4() { &self.v4 } else { &self.v6 };
@@ -70,7 +69,7 @@ fn leading_bits(address: IpAddr, length: u8) -> u128 {
         IpAddr::V4(address) => (u128::from(u32::from(address)), u32::BITS),
         IpAddr::V6(address) => (u128::from(address), u128::BITS),
     };
-    // All 128 bits shifted away are no bits at all.
+    // A shift by the full width (prefix length 0 of IPv6) overflows: no bits are left.
     bits.checked_shr(width - u32::from(length)).unwrap_or(0)
 }
 
@@ -83,7 +82,7 @@ mod tests {
     use super::*;
 
     fn prefix() -> impl Strategy<Value = IpNet> {
-        // Few distinct bits, so that prefixes nest and collide.
+        // Only a few distinct bits vary, so that prefixes nest and collide.
         let v4 =
             (0..16u32, 0..=32u8).prop_map(|(bits, length)| (IpAddr::from(Ipv4Addr::from(bits << 28 | bits)), length));
         let v6 = (0..16u128, 0..=128u8)

@@ -8,32 +8,32 @@ use ipnet::IpNet;
 use crate::key::{PresharedKey, PrivateKey, PublicKey};
 use crate::peers::{PeerConfig, PeerSet};
 
-/// What a file says.
+/// The content of a configuration file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FileConfig {
-    /// Our identity.
+    /// This end's private key.
     pub private_key: Option<PrivateKey>,
     /// The outer port, 0 for any.
     pub listen_port: u16,
-    /// Mark on outer packets, 0 for none.
+    /// The mark on outer packets, 0 for none.
     pub fwmark: u32,
-    /// Our inner addresses.
+    /// This end's inner addresses.
     pub addresses: Vec<IpNet>,
-    /// The largest inner packet.
+    /// The largest inner packet, in bytes.
     pub mtu: Option<u16>,
     /// Whether allowed IPs become routes (`Table = auto`, the default) or not (`off`).
     pub routes: bool,
-    /// The peers.
+    /// The peers of the file.
     pub peers: PeerSet,
 }
 
-/// A line that is not understood.
+/// A line that the parser does not accept.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("line {line}: {problem}")]
 pub struct ParseError {
-    /// Counted from one.
+    /// The number of the line, counted from one.
     pub line: usize,
-    /// What is wrong with it. Never a value, which may be a key.
+    /// What is wrong with the line. It never contains a value, because a value may be a key.
     pub problem: String,
 }
 
@@ -43,7 +43,7 @@ enum Section {
     Peer(Box<PeerConfig>, bool),
 }
 
-/// Reads a file. Names of endpoints are resolved. What wg-quick runs as a shell command is refused.
+/// Parses a file. It resolves names of endpoints, and refuses options that wg-quick runs as a shell command.
 pub fn parse(text: &str) -> Result<FileConfig, ParseError> {
     let mut config = FileConfig { routes: true, ..FileConfig::default() };
     let mut section = Section::None;
@@ -140,7 +140,7 @@ fn fwmark(value: &str) -> Result<u32, String> {
     }
 }
 
-/// Networks divided by commas; an address alone is a network of one.
+/// Parses networks separated by commas. An address without a length is a network of one address.
 fn networks(value: &str) -> Result<Vec<IpNet>, String> {
     let texts = value.split(',').map(str::trim).filter(|text| !text.is_empty());
     texts

@@ -1,6 +1,6 @@
 //! The protocol without IO: datagrams and packets in, datagrams and packets out, time as an argument.
 //!
-//! Randomness comes from the operating system inside `Tunn` (ephemeral keys) and from the seed given (session indices).
+//! `Tunn` takes the randomness of ephemeral keys from the operating system. Session indices start at the seed that the caller passes.
 
 mod admission;
 mod membership;
@@ -28,28 +28,28 @@ use crate::packet;
 use crate::peers::{PeerChange, PeerSet, plan_changes};
 use crate::stats::{DropCounts, PeerStats};
 
-/// How often timers are looked at. The shortest of the protocol is five seconds.
+/// The interval of timer checks. The shortest timer of the protocol is five seconds.
 const TICK: Duration = Duration::from_millis(250);
-/// How often they are for peers that say nothing. A thousand of them are 13 MB of keys to walk through.
+/// The interval of timer checks for idle peers. Checking a thousand of them reads 13 MB of keys.
 const IDLE_TICK: Duration = Duration::from_secs(1);
 
-/// Where packets that peers send are delivered to.
+/// The destination of packets that peers send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PacketRoute {
-    /// To this end, all of them: a TUN device, behind which the kernel routes.
+    /// The core delivers all packets to this end: a TUN device, behind which the kernel routes.
     Local,
-    /// To the peer whose allowed IPs hold the destination, inside the process. These addresses are this end's own.
+    /// The core sends each packet, inside the process, to the peer whose allowed IPs contain the destination. These addresses are this end's own.
     Relay(Vec<IpAddr>),
 }
 
-/// What a core is.
+/// The configuration of a core.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Our identity. Without one peers can be set, and nothing is sent or taken.
+    /// This end's private key. Without one, peers can be set, and the core neither sends nor accepts anything.
     pub private_key: Option<PrivateKey>,
-    /// Where packets go.
+    /// The destination of packets that peers send.
     pub route: PacketRoute,
-    /// The largest inner packet, in bytes: nothing is padded beyond it.
+    /// The largest inner packet, in bytes. The core pads no packet beyond it.
     pub mtu: usize,
 }
 
@@ -59,11 +59,11 @@ pub struct Core {
     limits: CoreLimits,
     own: Option<(LocalIdentity, Admission)>,
     peers: BTreeMap<PublicKey, PeerState>,
-    /// The configurations in `peers`, as they were asked for: what is compared with what is wanted.
+    /// The configurations of `peers` as they were last set. `plan_changes` compares the desired peers with them.
     seen: PeerSet,
     by_index: HashMap<SessionIndex, PublicKey>,
     allowed_ips: AllowedIps<PublicKey>,
-    /// Peers that never had a session, by the address that was told: see [`Core::greet`].
+    /// Peers that never had a session, by their configured endpoint: see [`Core::request_session`].
     unmet: BTreeMap<SocketAddr, PublicKey>,
     dropped: DropCounts,
     next_index: u32,
@@ -72,7 +72,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// A core without peers. `seed` is random: indices on the wire start there, so that those of a restarted core differ.
+    /// Creates a core without peers. `seed` must be random: session indices start there, so that a restarted core uses other ones.
     #[must_use]
     pub fn new(config: Config, limits: CoreLimits, seed: u32, now: ClockReading) -> Self {
         simulated::set_clock(now);
@@ -94,7 +94,7 @@ impl Core {
         core
     }
 
-    /// Takes a datagram from the network.
+    /// Handles a datagram from the network.
     pub fn handle_datagram(&mut self, path: DatagramPath, datagram: &[u8], now: ClockReading, out: &mut CoreOutput) {
         simulated::set_clock(now);
         let handled = match Tunn::parse_incoming_packet(datagram) {
@@ -111,7 +111,7 @@ impl Core {
         }
     }
 
-    /// Takes an IP packet from this end: a TUN device, or a TCP/IP stack.
+    /// Handles an IP packet from this end: a TUN device, or a TCP/IP stack.
     pub fn handle_packet_from_tunnel(&mut self, packet: &[u8], now: ClockReading, out: &mut CoreOutput) {
         simulated::set_clock(now);
         let owner = packet::destination(packet).and_then(|to| self.allowed_ips.owner(to));
@@ -121,7 +121,7 @@ impl Core {
         }
     }
 
-    /// Lets time pass. Returns when to call again; earlier does no harm.
+    /// Runs timers that are due. Returns when to call again. An earlier call does no harm.
     pub fn poll_timers(&mut self, now: ClockReading, out: &mut CoreOutput) -> Duration {
         if now.elapsed < self.next_tick {
             return self.next_tick;
@@ -152,8 +152,8 @@ impl Core {
         self.next_tick
     }
 
-    /// Brings the peers to what is wanted, and returns what had to change. A peer that does not change keeps its sessions and
-    /// loses no packet.
+    /// Reconciles the peers with the desired ones, and returns the changes. A peer that does not change keeps its sessions and loses no
+    /// packet.
     pub fn set_peers(&mut self, wanted: &PeerSet, now: ClockReading) -> Vec<PeerChange> {
         simulated::set_clock(now);
         let changes = plan_changes(&self.seen, wanted);
@@ -162,19 +162,19 @@ impl Core {
             self.seen.apply(change);
         }
         if !changes.is_empty() {
-            // A first keepalive is due at once: an end that was restarted is back by it.
+            // The first keepalive is due at once. It reconnects an end that was restarted.
             self.next_tick = now.elapsed;
         }
         changes
     }
 
-    /// The peers as they were asked for.
+    /// Returns the peers as they were last set.
     #[must_use]
     pub fn peers(&self) -> &PeerSet {
         &self.seen
     }
 
-    /// Tells where a peer is, whatever was known.
+    /// Sets the endpoint of a peer, also if the peer has roamed.
     pub fn set_endpoint(&mut self, peer: &PublicKey, endpoint: SocketAddr) {
         let Some(found) = self.peers.get_mut(peer) else { return };
         found.endpoint = Some(DatagramPath::to(endpoint));
@@ -184,20 +184,20 @@ impl Core {
         }
     }
 
-    /// Answers no longer leave from `local`: the machine has lost it.
+    /// Stops sending from `local`, an address that the machine no longer has.
     pub fn forget_local_address(&mut self, local: IpAddr) {
         for path in self.peers.values_mut().filter_map(|peer| peer.endpoint.as_mut()) {
             path.local.take_if(|own| *own == local);
         }
     }
 
-    /// Our identity.
+    /// Returns this end's private key.
     #[must_use]
     pub fn private_key(&self) -> Option<&PrivateKey> {
         self.config.private_key.as_ref()
     }
 
-    /// Takes another identity; all sessions are over. The same one again changes nothing.
+    /// Replaces the private key and ends all sessions. If the key is the same, nothing changes.
     pub fn set_private_key(&mut self, private_key: Option<PrivateKey>, now: ClockReading) {
         simulated::set_clock(now);
         if self.config.private_key != private_key {
@@ -206,12 +206,12 @@ impl Core {
         }
     }
 
-    /// Says how large inner packets are from now on.
+    /// Sets the size of the largest inner packet, in bytes.
     pub fn set_mtu(&mut self, mtu: usize) {
         self.config.mtu = mtu;
     }
 
-    /// What is known of each peer, ordered by key.
+    /// Returns the statistics of each peer, ordered by key.
     pub fn stats(&self) -> impl Iterator<Item = PeerStats> {
         self.peers.values().map(|peer| PeerStats {
             public_key: peer.config.public_key,
@@ -224,7 +224,7 @@ impl Core {
         })
     }
 
-    /// What was dropped without being any peer's.
+    /// Returns counts of dropped packets and datagrams that belong to no peer.
     #[must_use]
     pub fn dropped(&self) -> DropCounts {
         self.dropped
@@ -252,7 +252,7 @@ impl Core {
     }
 }
 
-/// The next of 2^24 indices that nobody holds; peers are far fewer.
+/// Returns the next of 2^24 indices that is not in use. There are far fewer peers, so one is always free.
 fn unused_index(next: &mut u32, used: &HashMap<SessionIndex, PublicKey>) -> SessionIndex {
     loop {
         *next = (*next + 1) & 0x00ff_ffff;

@@ -1,4 +1,4 @@
-//! What a data path is to whoever runs one, whoever moves the packets.
+//! The interface of a data path, independent of whether the kernel or this process moves the packets.
 
 use std::fmt;
 
@@ -8,12 +8,12 @@ use crate::netlink::NetlinkError;
 use crate::peers::{PeerChange, PeerSet};
 use crate::stats::PeerStats;
 
-/// Who moves the packets.
+/// The part of the system that moves the packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataPathKind {
     /// The kernel's WireGuard.
     Kernel,
-    /// A TUN device and this process.
+    /// This process, with a TUN device.
     Userspace,
     /// This process, between peers and its own TCP/IP stack.
     Relay,
@@ -29,29 +29,29 @@ impl fmt::Display for DataPathKind {
     }
 }
 
-/// A data path failed.
+/// An operation on a data path failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DataPathError {
     /// The userspace device could not be started.
     #[error("cannot start the userspace device")]
     Start(#[source] StartError),
-    /// The kernel's device could not be asked or changed.
+    /// The kernel's device could not be read or changed.
     #[error("cannot use the kernel's WireGuard")]
     Kernel(#[source] NetlinkError),
 }
 
-/// Something that carries WireGuard packets. It is up until it is dropped.
+/// A carrier of WireGuard packets. It is up until it is dropped.
 pub trait DataPath: Send {
-    /// Who moves the packets: for a status.
+    /// Returns which part of the system moves the packets, for a status.
     fn kind(&self) -> DataPathKind;
 
-    /// The interface's name, or the relay's.
+    /// Returns the name of the interface or of the relay.
     fn name(&self) -> &str;
 
-    /// Brings the peers to what is wanted, and returns what had to change. The same again changes nothing.
+    /// Reconciles the peers with the desired ones, and returns the changes. The same peers again change nothing.
     fn set_peers(&mut self, wanted: &PeerSet) -> Result<Vec<PeerChange>, DataPathError>;
 
-    /// What is known of each peer, ordered by key.
+    /// Returns the statistics of each peer, ordered by key.
     fn stats(&mut self) -> Result<Vec<PeerStats>, DataPathError>;
 }
 
@@ -73,8 +73,8 @@ impl DataPath for Device {
     }
 }
 
-/// Brings up an interface: the kernel's where it has WireGuard, else ours. `on_userspace` sees ours before it is boxed, to serve
-/// what the kernel serves by itself.
+/// Brings up an interface: the kernel's if the kernel has WireGuard, otherwise a userspace device. `on_userspace` receives the
+/// userspace device before it is boxed, to serve what the kernel serves by itself.
 pub fn open(config: &DeviceConfig, on_userspace: impl FnOnce(&Device)) -> Result<Box<dyn DataPath>, DataPathError> {
     match KernelDevice::create(config) {
         Ok(device) => Ok(Box::new(device)),

@@ -1,4 +1,4 @@
-//! A running data path: one thread that moves packets between the sockets outside and what is inside.
+//! A running data path: one thread moves packets between the outer sockets and the inner end.
 
 mod pump;
 mod shared;
@@ -23,33 +23,33 @@ use crate::uapi;
 /// A data path could not be brought up.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// No TUN device.
+    /// The TUN device could not be created or read.
     #[error("cannot bring up the TUN device")]
     Tun(#[source] TunError),
-    /// No port.
+    /// The port could not be opened.
     #[error("cannot open the outer sockets")]
     Bind(#[source] BindError),
-    /// No thread, or no way to wake it.
+    /// The thread, or the file descriptor that wakes it, could not be created.
     #[error("cannot start the packet thread")]
     Thread(#[source] io::Error),
 }
 
-/// What a device is made with.
+/// The configuration of a device.
 #[derive(Debug, Clone)]
 pub struct DeviceConfig {
-    /// The interface's name; `%d` in it stands for a free number.
+    /// The interface's name. `%d` in it stands for a free number.
     pub name: String,
-    /// Our identity, if it is known by now.
+    /// This end's private key, if it is known already.
     pub private_key: Option<PrivateKey>,
     /// The outer port, 0 for any.
     pub listen_port: u16,
-    /// Mark on outer packets, 0 for none.
+    /// The mark on outer packets, 0 for none.
     pub fwmark: u32,
-    /// Largest inner packet. It follows the interface's afterwards.
+    /// The largest inner packet, in bytes, at the start. Afterwards the device follows the interface's MTU.
     pub mtu: u16,
-    /// Segmentation offload on the TUN device; off only to measure it.
+    /// Segmentation offload on the TUN device. It is off only to measure its effect.
     pub offload: bool,
-    /// Bounds.
+    /// The bounds of the core.
     pub limits: CoreLimits,
 }
 
@@ -75,7 +75,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Makes the interface and starts moving packets. Needs CAP_NET_ADMIN.
+    /// Creates the interface and starts moving packets. Needs CAP_NET_ADMIN.
     pub fn start(config: DeviceConfig) -> Result<Self, StartError> {
         let tun = Tun::create(&config.name, config.mtu, config.offload).map_err(StartError::Tun)?;
         let name = tun.name().map_err(StartError::Tun)?;
@@ -91,18 +91,18 @@ impl Device {
         Ok(Self { shared, name, thread: Some(thread) })
     }
 
-    /// The interface's name.
+    /// Returns the interface's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Serves the socket by which `wg` sees and sets the device.
+    /// Serves the socket through which `wg` reads and sets the device.
     pub fn serve(&self, socket: PathBuf) -> Result<uapi::UapiServer, uapi::ServeError> {
         uapi::UapiServer::start(socket, Arc::clone(&self.shared))
     }
 
-    /// Brings the peers to what is wanted, and returns what had to change.
+    /// Reconciles the peers with the desired ones, and returns the changes.
     #[expect(clippy::must_use_candidate, reason = "what changed is for a log")]
     pub fn set_peers(&self, wanted: &PeerSet) -> Vec<PeerChange> {
         let changes = self.shared.core().set_peers(wanted, SystemClock.now());
@@ -110,20 +110,20 @@ impl Device {
         changes
     }
 
-    /// What happens to peers from now on, for one watcher. It misses events that it is too slow
-    /// for: [`Self::stats`] tells how things are.
+    /// Returns events of peers from now on, for one watcher. A watcher that is too slow misses events: [`Self::stats`] returns the
+    /// current state.
     #[must_use]
     pub fn watch(&self) -> tokio::sync::mpsc::Receiver<VpnEvent> {
         self.shared.watch()
     }
 
-    /// What is known of each peer, ordered by key.
+    /// Returns the statistics of each peer, ordered by key.
     #[must_use]
     pub fn stats(&self) -> Vec<PeerStats> {
         self.shared.core().stats().collect()
     }
 
-    /// The outer port.
+    /// Returns the outer port.
     #[must_use]
     pub fn listen_port(&self) -> u16 {
         self.shared.sockets().port
@@ -148,7 +148,7 @@ pub(crate) fn spawn(
         .map_err(StartError::Thread)
 }
 
-/// Ends it.
+/// Stops the thread and waits for its end.
 pub(crate) fn stop(shared: &DeviceInner, thread: &mut Option<JoinHandle<()>>) {
     shared.stop();
     if let Some(thread) = thread.take()
@@ -160,7 +160,7 @@ pub(crate) fn stop(shared: &DeviceInner, thread: &mut Option<JoinHandle<()>>) {
 
 pub(crate) fn random_seed() -> u32 {
     use std::hash::{BuildHasher as _, RandomState};
-    // Index bits need no secrecy, only to differ after a restart.
+    // Index bits need not be secret. They only need to differ after a restart.
     let bits = RandomState::new().hash_one(());
     u32::try_from(bits >> 32).unwrap_or_default()
 }

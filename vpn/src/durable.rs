@@ -1,28 +1,29 @@
-//! Files that are replaced while others read them.
+//! Replacing files while other processes read them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Puts content in a file's place in one step: whoever reads sees all of the old or all of the new one, also where the machine
-/// dies meanwhile. A file that is made has this mode.
+/// Replaces the content of a file atomically. A reader sees all of the old or all of the new content, even after a crash of the machine.
+/// A new file gets this mode.
 ///
 /// # Errors
-/// The file beside it cannot be written, or cannot take its place.
+/// The temporary file beside it cannot be written, or cannot be renamed.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let next = temporary_path(path);
     write(&next, content, mode)?.sync_all()?;
     fs::rename(&next, path)?;
-    // The name is on disk, too, before anything relies on it.
+    // The rename must be on disk, too, before anything relies on it.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
 }
 
-/// The same for what nobody needs once the machine has died: afterwards there may be anything in its place.
+/// Replaces a file atomically, but without syncing: after a crash of the machine, its content is undefined. For content that is not needed
+/// after a crash.
 ///
 /// # Errors
-/// The file beside it cannot be written, or cannot take its place.
+/// The temporary file beside it cannot be written, or cannot be renamed.
 pub fn replace_volatile(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let next = temporary_path(path);
     write(&next, content, mode)?;
@@ -35,7 +36,7 @@ fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// The name of a file's next content.
+/// Returns the path of the temporary file that holds a file's next content.
 #[must_use]
 pub fn temporary_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();

@@ -1,9 +1,9 @@
-//! How errors are shown once, at the edge.
+//! How errors are printed at the edge of a program.
 
 use std::error::Error;
 use std::fmt;
 
-/// An error and what it comes from, on one line.
+/// Displays an error and its sources on one line.
 pub struct ErrorChain<'a>(pub &'a dyn Error);
 
 impl fmt::Display for ErrorChain<'_> {

@@ -1,4 +1,4 @@
-//! What touches the machine: its clock, UDP sockets and TUN devices.
+//! Access to the machine: its clock, UDP sockets and TUN devices.
 
 mod clock;
 mod tun;

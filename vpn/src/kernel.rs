@@ -1,4 +1,4 @@
-//! The kernel's WireGuard, by netlink.
+//! The kernel's WireGuard, over netlink.
 
 mod messages;
 
@@ -10,20 +10,20 @@ use crate::netlink::interface::Interface;
 use crate::peers::{PeerChange, PeerSet, plan_changes};
 use crate::stats::PeerStats;
 
-/// An interface of the kernel's WireGuard, made here. It is taken away when it is dropped.
+/// An interface of the kernel's WireGuard that this process creates. It is deleted when it is dropped.
 pub struct KernelDevice {
     name: String,
     interface: Interface,
     family: WireguardFamily,
-    /// As asked for: the kernel tells where peers are, not where they were said to be.
+    /// The peers as they were last set. The kernel reports current endpoints, not configured ones.
     seen: PeerSet,
 }
 
 impl KernelDevice {
-    /// Makes the interface. `Missing`, or a refusal with EOPNOTSUPP, where the kernel has no WireGuard.
+    /// Creates the interface. If the kernel has no WireGuard, it returns `Missing` or a refusal with EOPNOTSUPP.
     pub fn create(config: &DeviceConfig) -> Result<Self, NetlinkError> {
         let (interface, name) = Interface::create_wireguard(&config.name)?;
-        // From here on, whatever fails takes the interface away again.
+        // From here on, any error deletes the interface.
         let created = CreatedInterface(Some(interface));
         let family = WireguardFamily::open()?;
         for message in messages::configure(&name, config) {

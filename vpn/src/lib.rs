@@ -1,7 +1,7 @@
 //! A WireGuard data path.
 //!
-//! [`Core`] is the protocol without IO. Around it stand a device on a TUN interface, a relay that needs no privilege, and the
-//! kernel's own WireGuard where there is one, all behind one trait.
+//! [`Core`] is the protocol without IO. Three data paths share one trait: a device on a TUN interface, a relay that needs no privilege, and
+//! the kernel's own WireGuard if the kernel has it.
 
 #[cfg(all(feature = "simulated-clock", not(debug_assertions)))]
 compile_error!("simulated-clock stops the clock of all sessions: it is for tests alone");

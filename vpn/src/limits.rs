@@ -1,18 +1,18 @@
-//! Bounds that a core is built with.
+//! The bounds of a core.
 
-/// Bounds that a core is built with. The defaults are the protocol's, or the kernel's where the protocol leaves them open.
+/// The bounds of a core. The defaults are the protocol's, or the kernel's where the protocol defines none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoreLimits {
-    /// From this counter on, each packet sent under a key asks for a new one (paper, section 6.1: 2^60).
+    /// From this counter on, each packet sent under a key requests a new key (paper, section 6.1: 2^60).
     pub rekey_after_messages: u64,
-    /// No packet goes out or is taken under a key with this counter or a higher one (paper, section 6.1: 2^64 - 2^13 - 1).
+    /// A key neither sends nor accepts packets with this counter or a higher one (paper, section 6.1: 2^64 - 2^13 - 1).
     pub reject_after_messages: u64,
-    /// Handshake messages in one second, from anyone, after which a sender must prove its address by a cookie.
-    /// Each costs about a tenth of a millisecond of one core before its sender is known.
+    /// Handshake messages per second, from all senders. Beyond them, a sender must prove its address with a cookie.
+    /// Each message costs about a tenth of a millisecond of one core before its sender is known.
     pub handshakes_per_second: u64,
-    /// Handshake messages in one second from one proven address (IPv4) or /64 (IPv6) while there are too many.
+    /// Handshake messages per second from one proven address (IPv4) or /64 (IPv6), while there are too many in total.
     pub handshakes_per_source: u32,
-    /// Bytes that wait for a peer's handshake; more are dropped.
+    /// Bytes that may wait for a peer's handshake. Further packets are dropped.
     pub staged_bytes: usize,
 }
 

@@ -1,20 +1,20 @@
-//! Connections of the operating system whose other side may die.
+//! TCP keepalive for connections of the operating system.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 
-/// How long a connection may be silent before the other side is asked whether it lives.
+/// How long a connection may be idle before the kernel sends the first probe.
 const IDLE: Duration = Duration::from_secs(2);
-/// How long between two questions.
+/// The interval between two probes.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How many questions may go unanswered.
+/// The number of probes that may remain unanswered.
 const QUESTIONS: u32 = 2;
-/// How long what was sent may go unacknowledged.
+/// How long sent data may remain unacknowledged.
 pub const UNACKNOWLEDGED: Duration = Duration::from_secs(4);
 
-/// Ends the connection with an error four seconds after the other side was last heard of.
+/// Ends the connection with an error four seconds after the other side last responded.
 pub fn keep_alive(stream: &impl AsFd) {
     let socket = SockRef::from(stream);
     let keepalive = TcpKeepalive::new().with_time(IDLE).with_interval(INTERVAL).with_retries(QUESTIONS);

@@ -1,4 +1,4 @@
-//! Requests to the kernel over netlink: interfaces, addresses, routes and its own WireGuard.
+//! Netlink requests to the kernel: interfaces, addresses, routes and its own WireGuard.
 
 #[cfg(test)]
 pub(crate) mod encoding;

@@ -1,43 +1,43 @@
-//! What the core wants done: datagrams to send, packets to deliver, and what happened.
+//! The output of the core: datagrams to send, packets to deliver, and events.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use crate::key::PublicKey;
 
-/// Room that a packet keeps free in front of it, for the header that a TUN device with offload wants there.
+/// Bytes that are kept free in front of a packet, for the header that a TUN device with offload needs there.
 pub const HEADROOM: usize = 12;
 
-/// Two addresses between which datagrams go.
+/// The two addresses of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramPath {
-    /// The peer's side.
+    /// The peer's address.
     pub remote: SocketAddr,
-    /// Our side, where a machine has several: answers leave from the address that was asked.
+    /// This end's address, if a machine has several: a reply leaves from the address at which the request arrived.
     pub local: Option<IpAddr>,
 }
 
 impl DatagramPath {
-    /// A path from whatever address the system picks.
+    /// Returns a path whose local address the operating system chooses.
     #[must_use]
     pub fn to(remote: SocketAddr) -> Self {
         Self { remote, local: None }
     }
 }
 
-/// Something that whoever runs the core may want to write down.
+/// An event that the caller of the core may want to log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VpnEvent {
-    /// Keys were agreed on with the peer.
+    /// A handshake with the peer completed.
     HandshakeCompleted(PublicKey),
-    /// An authenticated packet came from another address than the last one.
+    /// An authenticated packet came from another address than the previous one.
     Roamed {
-        /// Who moved.
+        /// The peer whose address changed.
         peer: PublicKey,
-        /// To where.
+        /// The new address of the peer.
         endpoint: SocketAddr,
     },
-    /// Nobody answered for so long that keys were wiped and waiting packets dropped.
+    /// The peer did not reply for so long that its keys were wiped and its waiting packets dropped.
     Expired(PublicKey),
 }
 
@@ -46,54 +46,54 @@ struct Datagram {
     bytes: Range<usize>,
 }
 
-/// A run of datagrams to one place, back to back in one buffer: what UDP segmentation offload takes.
+/// A run of datagrams to one address, back to back in one buffer, as UDP segmentation offload needs them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DatagramRun<'a> {
-    /// Where they go.
+    /// The path of all datagrams of the run.
     pub path: DatagramPath,
-    /// All of them; each but the last is `segment` bytes long.
+    /// All datagrams. Each of them but the last is `segment` bytes long.
     pub bytes: &'a [u8],
-    /// The length of one.
+    /// The length of one datagram, in bytes.
     pub segment: usize,
 }
 
-/// Collects the core's output over any number of calls. Buffers are kept and used again.
+/// Collects the core's output over any number of calls. Buffers are reused.
 #[derive(Default)]
 pub struct CoreOutput {
-    /// Space for datagrams, back to back. It only grows, so that it is not wiped for each of them.
+    /// Space for datagrams, back to back. It only grows, so that it is not zeroed for each of them.
     arena: Vec<u8>,
     used: usize,
     datagrams: Vec<Datagram>,
     packets: Vec<Vec<u8>>,
     spare: Vec<Vec<u8>>,
     packet_capacity: usize,
-    /// What happened since the last [`Output::clear`].
+    /// Events since the last [`CoreOutput::clear`].
     pub events: Vec<VpnEvent>,
 }
 
-/// Spare packet buffers that are kept; a burst's surplus is given back.
+/// The number of spare packet buffers to keep. Further buffers, as after a burst, are freed.
 const SPARE_PACKETS: usize = 256;
 
 impl CoreOutput {
-    /// Nothing, yet.
+    /// Creates an empty output.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Nothing, yet; packets have room to grow to `capacity` bytes, where they are coalesced.
+    /// Creates an empty output whose packet buffers have a capacity of `capacity` bytes, so that packets can be coalesced into them.
     #[must_use]
     pub fn with_packet_capacity(capacity: usize) -> Self {
         Self { packet_capacity: capacity, ..Self::default() }
     }
 
-    /// Forgets everything and keeps the memory.
+    /// Removes all output and keeps the memory.
     pub fn clear(&mut self) {
         self.used = 0;
         self.datagrams.clear();
         self.events.clear();
-        // The first packet of a burst is the one that others are coalesced into. In this order it is the same buffer each time, and
-        // the room of all others is never touched.
+        // Other packets are coalesced into the first packet of a burst. In this order it is the same buffer each time, and the capacity of
+        // all others is never touched.
         self.spare.extend(self.packets.drain(..).rev());
         self.spare.truncate(SPARE_PACKETS);
     }
@@ -104,25 +104,25 @@ impl CoreOutput {
         self.datagrams.is_empty() && self.packets.is_empty()
     }
 
-    /// How many bytes of datagrams wait here.
+    /// Returns the number of bytes of the datagrams to send.
     #[must_use]
     pub fn pending_bytes(&self) -> usize {
         self.used
     }
 
-    /// How many bytes of datagrams and packets wait here.
+    /// Returns the number of bytes of the datagrams and packets.
     pub(crate) fn size(&self) -> usize {
         self.used + self.packets.iter().map(Vec::len).sum::<usize>()
     }
 
-    /// Datagrams one by one, in order.
+    /// Returns the datagrams one by one, in order.
     pub fn datagrams(&self) -> impl Iterator<Item = (DatagramPath, &[u8])> {
         self.datagrams.iter().map(|datagram| (datagram.path, &self.arena[datagram.bytes.clone()]))
     }
 
-    /// Datagrams in runs of one path and length (the last one of a run may be shorter), at most `most` in each.
+    /// Returns the datagrams in runs of one path and length, at most `most` in each. The last datagram of a run may be shorter.
     pub fn runs(&self, most: usize) -> impl Iterator<Item = DatagramRun<'_>> {
-        /// The largest UDP payload that one IPv4 packet holds, less room for the headers of the outer path.
+        /// The largest UDP payload of one IPv4 packet, minus room for the headers of the outer path.
         const LARGEST_RUN: usize = 65_000;
         let mut next = 0;
         std::iter::from_fn(move || {
@@ -151,12 +151,12 @@ impl CoreOutput {
         })
     }
 
-    /// Packets for this end, each after [`HEADROOM`] bytes. Whoever takes them may change them at will.
+    /// Returns the packets for this end, each after [`HEADROOM`] bytes. The caller may change them.
     pub fn packets(&mut self) -> &mut Vec<Vec<u8>> {
         &mut self.packets
     }
 
-    /// Writes one datagram of at most `most` bytes by `write`, which returns how many it wrote, if any.
+    /// Writes one datagram of at most `most` bytes. `write` returns how many bytes it wrote, or `None` for no datagram.
     pub(crate) fn write_datagram(
         &mut self,
         path: DatagramPath,
@@ -175,14 +175,14 @@ impl CoreOutput {
         Some(&self.arena[bytes])
     }
 
-    /// Takes back the datagram that was written last.
+    /// Removes the datagram that was written last.
     pub(crate) fn retract_datagram(&mut self) {
         if let Some(datagram) = self.datagrams.pop() {
             self.used = datagram.bytes.start;
         }
     }
 
-    /// A buffer with `length` bytes behind its headroom.
+    /// Returns a buffer with `length` bytes after its headroom.
     pub(crate) fn take_buffer(&mut self, length: usize) -> Vec<u8> {
         let capacity = self.packet_capacity;
         let mut buffer = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(capacity));
@@ -190,7 +190,7 @@ impl CoreOutput {
         buffer
     }
 
-    /// An empty buffer.
+    /// Returns an empty buffer.
     pub(crate) fn take_scratch(&mut self) -> Vec<u8> {
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.clear();

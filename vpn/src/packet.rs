@@ -1,11 +1,11 @@
-//! The little that a router reads and writes of an IP packet.
+//! The few fields of an IP packet that a router reads and writes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const V4_HEADER: usize = 20;
 const V6_HEADER: usize = 40;
 
-/// The packet's source, if it is an IP packet at all.
+/// Returns the packet's source, or `None` if it is not an IP packet.
 pub(crate) fn source(packet: &[u8]) -> Option<IpAddr> {
     match version(packet)? {
         IpVersion::V4 => v4_at(packet, 12),
@@ -13,7 +13,7 @@ pub(crate) fn source(packet: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The packet's destination, if it is an IP packet at all.
+/// Returns the packet's destination, or `None` if it is not an IP packet.
 pub(crate) fn destination(packet: &[u8]) -> Option<IpAddr> {
     match version(packet)? {
         IpVersion::V4 => v4_at(packet, 16),
@@ -21,7 +21,7 @@ pub(crate) fn destination(packet: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The TCP segment in a packet that has one right behind its fixed or, in IPv4, its own header.
+/// Returns the TCP segment of a packet. In IPv6 it must follow the fixed header directly; in IPv4, options may precede it.
 pub(crate) fn tcp_segment(packet: &[u8]) -> Option<&[u8]> {
     const TCP: u8 = 6;
     let (protocol, header) = match version(packet)? {
@@ -31,8 +31,8 @@ pub(crate) fn tcp_segment(packet: &[u8]) -> Option<&[u8]> {
     packet.get(header..).filter(|_| protocol == TCP)
 }
 
-/// Counts one hop, as every router must (RFC 1812, section 5.3.1; RFC 8200, section 3), so that no packet
-/// circles for ever between two relays that take each other for its way. `false`: the packet ends here.
+/// Counts one hop, as every router must (RFC 1812, section 5.3.1; RFC 8200, section 3), so that no packet circles forever between two
+/// relays that route it to each other. Returns `false` if the packet must be dropped.
 pub(crate) fn count_hop(packet: &mut [u8]) -> bool {
     match version(packet) {
         Some(IpVersion::V4) => count_v4_hop(packet),
@@ -45,7 +45,7 @@ pub(crate) fn count_hop(packet: &mut [u8]) -> bool {
     }
 }
 
-/// One less in the high byte of a 16-bit word is 0x0100 more in the checksum (RFC 1624).
+/// A decrement in the high byte of a 16-bit word increments the checksum by 0x0100 (RFC 1624).
 fn count_v4_hop(packet: &mut [u8]) -> bool {
     if packet[8] <= 1 {
         return false;

@@ -1,4 +1,4 @@
-//! What is wanted of a device's peers, what is seen, and the difference: pure data.
+//! The desired peers of a device, the observed peers, and the difference. Pure data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -7,30 +7,30 @@ use ipnet::IpNet;
 
 use crate::key::{PresharedKey, PublicKey};
 
-/// One peer, as it is wanted.
+/// The desired state of one peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerConfig {
-    /// The peer's name.
+    /// The identity of the peer.
     pub public_key: PublicKey,
-    /// A secret beside the key pairs.
+    /// A symmetric key beside the key pairs.
     pub preshared_key: Option<PresharedKey>,
-    /// Where the peer is at first. It may roam: see [`plan_changes`].
+    /// The initial endpoint. The peer may roam: see [`plan_changes`].
     pub endpoint: Option<SocketAddr>,
     /// Seconds between keepalives, 0 for none.
     pub persistent_keepalive: u16,
-    /// Inner addresses that are the peer's.
+    /// The peer's inner addresses.
     pub allowed_ips: BTreeSet<IpNet>,
 }
 
 impl PeerConfig {
-    /// A peer of that name and nothing more.
+    /// Creates a peer with a public key and nothing else.
     #[must_use]
     pub fn new(public_key: PublicKey) -> Self {
         Self { public_key, preshared_key: None, endpoint: None, persistent_keepalive: 0, allowed_ips: BTreeSet::new() }
     }
 }
 
-/// All peers of a device. Each prefix belongs to one of them at most: the one that was put in last.
+/// All peers of a device. Each prefix belongs to at most one of them: the one that was inserted last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeerSet {
     by_key: BTreeMap<PublicKey, PeerConfig>,
@@ -38,7 +38,7 @@ pub struct PeerSet {
 }
 
 impl PeerSet {
-    /// Puts a peer in, in place of one of the same name. Its prefixes are taken from whoever had them.
+    /// Inserts a peer, and replaces one with the same key. Other peers lose the prefixes that this one has.
     pub fn insert(&mut self, mut peer: PeerConfig) {
         let key = peer.public_key;
         self.remove(&key);
@@ -52,7 +52,7 @@ impl PeerSet {
         self.by_key.insert(key, peer);
     }
 
-    /// Takes a peer out.
+    /// Removes a peer and returns it.
     pub fn remove(&mut self, key: &PublicKey) -> Option<PeerConfig> {
         let peer = self.by_key.remove(key)?;
         for prefix in &peer.allowed_ips {
@@ -61,30 +61,30 @@ impl PeerSet {
         Some(peer)
     }
 
-    /// The peer of that name.
+    /// Returns the peer with this key.
     #[must_use]
     pub fn get(&self, key: &PublicKey) -> Option<&PeerConfig> {
         self.by_key.get(key)
     }
 
-    /// All peers, ordered by key.
+    /// Returns all peers, ordered by key.
     pub fn iter(&self) -> impl Iterator<Item = &PeerConfig> {
         self.by_key.values()
     }
 
-    /// How many there are.
+    /// Returns the number of peers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_key.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no peers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_key.is_empty()
     }
 
-    /// Carries out a change, so that `plan_changes(seen, wanted)` brings `seen` to `wanted`.
+    /// Applies a change. Applying all changes of `plan_changes(seen, wanted)` turns `seen` into `wanted`.
     pub fn apply(&mut self, change: &PeerChange) {
         match change {
             PeerChange::Remove(key) => {
@@ -111,34 +111,34 @@ impl FromIterator<PeerConfig> for PeerSet {
     }
 }
 
-/// One step from what is seen to what is wanted. It touches one peer and no other.
+/// One step from the observed to the desired peers. It changes one peer and no other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerChange {
-    /// The peer and its sessions go.
+    /// Remove the peer and its sessions.
     Remove(PublicKey),
-    /// A new peer comes.
+    /// Add a new peer.
     Add(PeerConfig),
-    /// A peer stays, with its sessions, and something about it differs.
+    /// Change a peer that keeps its sessions.
     Update(PeerUpdate),
 }
 
-/// What differs about a peer. `None` stays as it is.
+/// The changed fields of a peer. A field that is `None` does not change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerUpdate {
-    /// Whose update it is.
+    /// The peer to update.
     pub public_key: PublicKey,
-    /// The new preshared key, or none from now on.
+    /// The new preshared key. `Some(None)` removes it.
     pub preshared_key: Option<Option<PresharedKey>>,
-    /// The new place.
+    /// The new endpoint.
     pub endpoint: Option<SocketAddr>,
-    /// The new interval.
+    /// The new keepalive interval, in seconds.
     pub persistent_keepalive: Option<u16>,
-    /// The new prefixes, all of them.
+    /// The complete new set of prefixes.
     pub allowed_ips: Option<BTreeSet<IpNet>>,
 }
 
 impl PeerUpdate {
-    /// Carries the update out on a configuration.
+    /// Applies the update to a configuration.
     pub fn apply(&self, peer: &mut PeerConfig) {
         if let Some(preshared_key) = &self.preshared_key {
             peer.preshared_key.clone_from(preshared_key);
@@ -171,12 +171,12 @@ impl PeerUpdate {
     }
 }
 
-/// The changes that bring `seen` to `wanted`: removals, then updates and additions, each by key.
+/// Returns the changes that turn `seen` into `wanted`: removals, then updates, then additions, each ordered by key.
 ///
-/// An endpoint is a hint. `seen` holds the one that was last asked for, not the one that a peer has roamed to,
-/// so a peer that moved is not called back by the same wanted state; a wanted endpoint of `None` asks for nothing.
+/// An endpoint is a hint. `seen` contains the endpoint that was last set, not the one to which the peer has roamed. Setting the same
+/// desired state again therefore leaves a peer that moved at its new endpoint. A desired endpoint of `None` changes nothing.
 ///
-/// Removals come first so that a prefix is free when its new owner takes it.
+/// Removals precede the rest, so that a prefix is free when its new owner receives it.
 #[must_use]
 pub fn plan_changes(seen: &PeerSet, wanted: &PeerSet) -> Vec<PeerChange> {
     let removals =

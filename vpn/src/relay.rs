@@ -1,5 +1,5 @@
-//! A data path without an interface: packets go from peer to peer inside the process, and those for its own addresses to a TCP/IP
-//! stack inside the process too. It needs one UDP port and no privilege.
+//! A data path without an interface. Inside the process, packets go from peer to peer, or to a TCP/IP stack if they are for the relay's own
+//! addresses. It needs one UDP port and no privilege.
 
 mod end;
 mod stack;
@@ -24,20 +24,20 @@ use crate::peers::{PeerChange, PeerSet};
 use crate::stats::PeerStats;
 use crate::uapi;
 
-/// What a relay is made with.
+/// The configuration of a relay.
 #[derive(Debug, Clone)]
 pub struct RelayConfig {
     /// A name for status and logs.
     pub name: String,
-    /// Our identity, if it is known by now.
+    /// This end's private key, if it is known already.
     pub private_key: Option<PrivateKey>,
     /// The outer port, 0 for any.
     pub listen_port: u16,
-    /// Our inner addresses, eight at most.
+    /// This end's inner addresses, eight at most.
     pub addresses: Vec<IpAddr>,
-    /// Largest inner packet.
+    /// The largest inner packet, in bytes.
     pub mtu: u16,
-    /// Bounds.
+    /// The bounds of the core.
     pub limits: CoreLimits,
 }
 
@@ -50,7 +50,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Starts to relay.
+    /// Starts the relay.
     pub fn start(config: RelayConfig) -> Result<Self, StartError> {
         let sockets = Sockets::bind(config.listen_port, 0).map_err(StartError::Bind)?;
         let now = SystemClock.now();
@@ -71,18 +71,18 @@ impl Relay {
         Ok(Self { name: config.name, shared, stack, thread: Some(thread) })
     }
 
-    /// Opens and takes TCP connections inside the VPN.
+    /// Returns a dialer, which opens and accepts TCP connections inside the VPN.
     #[must_use]
     pub fn dialer(&self) -> Dialer {
         Dialer::new(Arc::clone(&self.stack))
     }
 
-    /// Serves the socket by which `wg` sees and sets the relay.
+    /// Serves the socket through which `wg` reads and sets the relay.
     pub fn serve(&self, socket: PathBuf) -> Result<uapi::UapiServer, uapi::ServeError> {
         uapi::UapiServer::start(socket, Arc::clone(&self.shared))
     }
 
-    /// Brings the peers to what is wanted, and returns what had to change.
+    /// Reconciles the peers with the desired ones, and returns the changes.
     #[expect(clippy::must_use_candidate, reason = "what changed is for a log")]
     pub fn set_peers(&self, wanted: &PeerSet) -> Vec<PeerChange> {
         let changes = self.shared.core().set_peers(wanted, SystemClock.now());
@@ -90,26 +90,26 @@ impl Relay {
         changes
     }
 
-    /// What happens to peers from now on, for one watcher. It misses events that it is too slow
-    /// for: [`Self::stats`] tells how things are.
+    /// Returns events of peers from now on, for one watcher. A watcher that is too slow misses events: [`Self::stats`] returns the
+    /// current state.
     #[must_use]
     pub fn watch(&self) -> tokio::sync::mpsc::Receiver<VpnEvent> {
         self.shared.watch()
     }
 
-    /// What is known of each peer, ordered by key.
+    /// Returns the statistics of each peer, ordered by key.
     #[must_use]
     pub fn stats(&self) -> Vec<PeerStats> {
         self.shared.core().stats().collect()
     }
 
-    /// Our name among peers, if our identity is known.
+    /// Returns this end's public key, if its private key is known.
     #[must_use]
     pub fn public_key(&self) -> Option<PublicKey> {
         self.shared.core().private_key().map(PrivateKey::public)
     }
 
-    /// The outer port.
+    /// Returns the outer port.
     #[must_use]
     pub fn listen_port(&self) -> u16 {
         self.shared.sockets().port

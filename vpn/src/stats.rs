@@ -1,38 +1,38 @@
-//! What is known and counted.
+//! Statistics and counters.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::key::PublicKey;
 
-/// What is known of a peer.
+/// The statistics of a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerStats {
-    /// Whose statistics they are.
+    /// The peer of these statistics.
     pub public_key: PublicKey,
-    /// Where the peer is now.
+    /// The current endpoint of the peer.
     pub endpoint: Option<SocketAddr>,
-    /// When keys were last agreed on, since the Unix epoch.
+    /// The time of the last handshake, since the Unix epoch.
     pub last_handshake: Option<Duration>,
-    /// When the peer was last heard, on the clock of [`crate::ClockReading::elapsed`]; the kernel does not tell.
+    /// The time of the last message from the peer, on the clock of [`crate::ClockReading::elapsed`]. The kernel does not report it.
     pub last_received: Option<Duration>,
-    /// Bytes of authenticated messages, headers of the protocol included.
+    /// Bytes of authenticated messages, including the protocol's headers.
     pub received_bytes: u64,
-    /// Bytes of messages sent, headers of the protocol included.
+    /// Bytes of messages sent, including the protocol's headers.
     pub sent_bytes: u64,
-    /// Packets for the peer that were given up: nowhere to send to, or too many before a handshake.
+    /// Packets for the peer that were dropped: no endpoint was known, or too many waited for a handshake.
     pub dropped_packets: u64,
 }
 
-/// What was dropped without being any peer's.
+/// Counts of dropped packets and datagrams that belong to no peer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DropCounts {
-    /// Datagrams that no peer can be shown to have sent.
+    /// Datagrams that no peer provably sent.
     pub unauthenticated: u64,
-    /// Handshake messages answered by a cookie (counted in `unauthenticated` too).
+    /// Handshake messages that were answered with a cookie (also counted in `unauthenticated`).
     pub under_load: u64,
     /// Packets whose source is not among their sender's allowed IPs.
     pub disallowed_source: u64,
-    /// Packets whose destination is nobody's.
+    /// Packets whose destination belongs to no peer.
     pub unroutable: u64,
 }

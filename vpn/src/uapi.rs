@@ -1,6 +1,6 @@
-//! The cross-platform userspace API, by which `wg` sees and sets a device.
+//! The cross-platform userspace API, through which `wg` reads and sets a device.
 //!
-//! The format is the one of <https://www.wireguard.com/xplatform/>.
+//! <https://www.wireguard.com/xplatform/> defines the format.
 
 mod request;
 mod response;
@@ -8,7 +8,7 @@ mod server;
 
 pub use self::server::{ServeError, UapiServer, default_socket};
 
-/// Errors have the number of an errno.
+/// The errors of the API, which the response reports as errno numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Errno {
     Invalid,

@@ -1,4 +1,4 @@
-//! Who may make us compute a handshake: senders that know our key and, under load, own their address.
+//! Decides which handshake messages are computed: those of senders that know this end's key and, under load, own their address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use boringtun::x25519;
 
 use crate::limits::CoreLimits;
 
-/// Sources that are counted in one second. Each has proven its address, so more of them are real, and wait.
+/// The largest number of sources that are counted in one second. Each has proven its address, so further sources must wait.
 const MOST_SOURCES: usize = 4096;
 
 const WINDOW: Duration = Duration::from_secs(1);
@@ -25,13 +25,13 @@ pub(super) struct Admission {
     sources: HashMap<IpAddr, u32>,
 }
 
-/// What becomes of a handshake message.
+/// The decision on a handshake message.
 pub(super) enum AdmissionDecision<'a> {
-    /// It may be computed.
+    /// Compute the handshake.
     Admit(Packet<'a>),
-    /// Its sender gets a cookie of this many bytes instead.
+    /// Send the sender a cookie of this many bytes instead.
     Cookie(usize),
-    /// It is dropped.
+    /// Drop the message.
     Refuse,
 }
 
@@ -47,7 +47,7 @@ impl Admission {
         }
     }
 
-    /// Judges a handshake message; `reply` takes a cookie.
+    /// Decides what to do with a handshake message. It writes a cookie to `reply`.
     pub(super) fn decide<'a>(
         &mut self,
         from: IpAddr,

@@ -1,4 +1,4 @@
-//! Changes of peers.
+//! Adding, removing and updating peers.
 
 use ipnet::IpNet;
 

@@ -1,4 +1,4 @@
-//! One peer: its sessions, where it is, and what waits for it.
+//! One peer: its sessions, its endpoint, and the packets that wait for a handshake.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,22 +9,22 @@ use crate::limits::CoreLimits;
 use crate::output::{CoreOutput, DatagramPath, VpnEvent};
 use crate::peers::PeerConfig;
 
-/// A key lives no longer than this (paper, section 6.1: Reject-After-Time).
+/// The longest life of a key (paper, section 6.1: Reject-After-Time).
 const REJECT_AFTER_TIME: Duration = Duration::from_secs(180);
-/// Messages are padded to a multiple of this (paper, section 5.4.6).
+/// Messages are padded to a multiple of this many bytes (paper, section 5.4.6).
 const PADDING: usize = 16;
 
 pub(super) struct PeerState {
     pub(super) config: PeerConfig,
     pub(super) endpoint: Option<DatagramPath>,
-    /// Made at the first message either way: a thousand silent peers cost a thousand configurations.
+    /// Created when the first message is sent or received, so that a thousand silent peers cost only their configurations.
     pub(super) sessions: Option<Sessions>,
-    /// Sessions under the preshared key of before: they carry packets until a new key is agreed on.
+    /// Sessions under the previous preshared key. They carry packets until both ends have agreed on a new key.
     pub(super) retired: Option<Sessions>,
     staged: VecDeque<Vec<u8>>,
     staged_bytes: usize,
     last_traffic: Option<Duration>,
-    /// It is new, or something was sent or received since timers were last looked at.
+    /// The peer is new, or a message was sent or received since the last timer check.
     stirred: bool,
     pub(super) last_handshake: Option<Duration>,
     pub(super) last_received: Option<Duration>,
@@ -60,12 +60,12 @@ impl PeerState {
         }
     }
 
-    /// The sessions that `receiver` names, present or retired.
+    /// Returns the sessions with this index, current or retired.
     pub(super) fn sessions_of(&mut self, index: SessionIndex) -> Option<&mut Sessions> {
         [&mut self.sessions, &mut self.retired].into_iter().flatten().find(|sessions| sessions.index == index)
     }
 
-    /// Sends a packet, or stages it and asks for a handshake.
+    /// Sends a packet. Without a key, it stages the packet and initiates a handshake.
     pub(super) fn send(&mut self, packet: &[u8], context: &mut SendContext<'_>) {
         let Some(path) = self.endpoint else {
             self.dropped_packets += 1;
@@ -77,7 +77,7 @@ impl PeerState {
         }
     }
 
-    /// Sends a message without a packet in it, or asks for a handshake, at whose end there is one.
+    /// Sends a message without a packet. Without a key, it initiates a handshake, which ends with such a message.
     fn send_keepalive(&mut self, context: &mut SendContext<'_>) {
         self.last_traffic = Some(context.now.elapsed);
         if let Some(path) = self.endpoint
@@ -87,7 +87,7 @@ impl PeerState {
         }
     }
 
-    /// Sends what was staged, once there is a key.
+    /// Sends the staged packets while there is a key.
     pub(super) fn send_staged(&mut self, context: &mut SendContext<'_>) {
         let Some(path) = self.endpoint else { return };
         while let Some(packet) = self.staged.pop_front() {
@@ -114,7 +114,7 @@ impl PeerState {
         self.staged.push_back(packet.to_vec());
     }
 
-    /// Writes an initiation, unless one is on its way.
+    /// Writes a handshake initiation, unless one is in flight.
     pub(super) fn initiate(&mut self, path: DatagramPath, context: &mut SendContext<'_>) {
         let Some(sessions) = &mut self.sessions else {
             return;
@@ -124,7 +124,7 @@ impl PeerState {
         self.note_sent(sent, context.now);
     }
 
-    /// Encrypts under the newest key that there is. `false` where there is none, or only a spent one.
+    /// Encrypts under the newest key. Returns `false` if there is none, or only a spent one.
     fn seal(&mut self, packet: &[u8], path: DatagramPath, context: &mut SendContext<'_>) -> bool {
         let present = self.sessions.as_mut().filter(|sessions| sessions.can_send());
         let Some(sessions) = present.or(self.retired.as_mut().filter(|old| old.can_send())) else {
@@ -165,7 +165,7 @@ impl PeerState {
         }
     }
 
-    /// Counts an authenticated message and learns where the peer is.
+    /// Counts an authenticated message and records its source as the peer's endpoint.
     pub(super) fn note_received(&mut self, bytes: usize, path: DatagramPath, context: &mut SendContext<'_>) {
         self.received_bytes += bytes as u64;
         self.last_received = Some(context.now.elapsed);
@@ -177,14 +177,14 @@ impl PeerState {
         }
     }
 
-    /// Notes that keys were agreed on.
+    /// Records a completed handshake.
     pub(super) fn note_handshake(&mut self, context: &mut SendContext<'_>) {
         self.last_handshake = Some(context.now.unix);
         context.out.events.push(VpnEvent::HandshakeCompleted(self.config.public_key));
     }
 
-    /// Changes the preshared key. Sessions go on under the old one until there is a new key; only handshakes see the change,
-    /// as in the kernel.
+    /// Replaces the sessions after a change of the preshared key. The old sessions continue until there is a new key. Only handshakes use
+    /// the new preshared key, as in the kernel. Returns sessions whose index is to be freed.
     pub(super) fn retire_sessions(&mut self, identity: &LocalIdentity, index: SessionIndex) -> Option<Sessions> {
         let before = self.sessions.replace(Sessions::new(identity, &self.config, index))?;
         if before.can_send() {
@@ -193,13 +193,13 @@ impl PeerState {
         Some(before)
     }
 
-    /// Whether no timer of the peer can run out within a second or two.
+    /// Whether no timer of the peer can expire within a second or two.
     pub(super) fn is_idle(&self) -> bool {
         let asks = self.sessions.as_ref().is_some_and(Sessions::is_asking);
         !self.stirred && !asks
     }
 
-    /// Lets time pass. Returns sessions that are over, so that their index is freed.
+    /// Runs timers that are due. Returns sessions that have expired, so that the caller frees their index.
     pub(super) fn tick(&mut self, context: &mut SendContext<'_>) -> Option<Sessions> {
         self.stirred = false;
         self.tick_sessions(context);
@@ -242,13 +242,13 @@ impl PeerState {
         self.wants_keepalives() && self.last_traffic.is_none_or(|last| now.saturating_sub(last) >= interval)
     }
 
-    /// Makes the next tick send a keepalive, where there are any.
+    /// Makes the next tick send a keepalive, if the peer has a keepalive interval.
     pub(super) fn schedule_keepalive(&mut self) {
         self.last_traffic = None;
     }
 }
 
-/// A copy padded with zeroes to a multiple of 16, but never beyond the MTU; `None` where the packet is right as it is.
+/// Returns a copy padded with zeroes to a multiple of 16, but never beyond the MTU. Returns `None` if the packet needs no padding.
 fn pad(packet: &[u8], context: &mut SendContext<'_>) -> Option<Vec<u8>> {
     let length = packet.len().next_multiple_of(PADDING).min(context.mtu.max(packet.len()));
     if length == packet.len() {

@@ -1,4 +1,4 @@
-//! Datagrams from the network, by what they are.
+//! Handling of datagrams from the network, by message type.
 
 use boringtun::noise::Packet;
 use boringtun::noise::handshake::parse_handshake_anon;
@@ -58,9 +58,11 @@ impl Core {
         Some(())
     }
 
-    /// A restarted end gets packets for sessions that it no longer has. Where they come from the configured address of a peer that it
-    /// never had a session with, it asks that peer for one at once, instead of leaving it to notice after 15 seconds.
-    /// The packet proves nothing, so all that it causes is one initiation, to that peer, while none is on its way.
+    /// Asks a peer for a session after data arrived for a session that this end does not have.
+    ///
+    /// An end that was restarted receives such packets. If they come from the configured endpoint of a peer with which this end never had a
+    /// session, it sends that peer an initiation at once. Otherwise the peer would notice only after 15 seconds. The packet proves nothing,
+    /// so its only effect is one initiation, to that peer, while none is in flight.
     fn request_session(&mut self, path: DatagramPath, now: ClockReading, out: &mut CoreOutput) {
         let Some(key) = self.unmet.get(&path.remote).copied() else {
             return;
@@ -95,8 +97,8 @@ impl Core {
                 ReceiveOutcome::Packet(_) | ReceiveOutcome::Keepalive | ReceiveOutcome::Refused => None,
             });
         let sent = response?.len();
-        // The endpoint is not learned yet: an initiation can be replayed by somebody else after a restart, and the first packet
-        // under the new key cannot. Nothing is lost by it, since there is nothing to send before that packet.
+        // The endpoint is not learned yet: after a restart, an attacker can replay an initiation, but not the first packet under the new
+        // key. This end loses nothing, because it has nothing to send before that packet.
         peer.received_bytes += datagram.len() as u64;
         peer.note_sent(sent, now);
         Some(())
@@ -142,7 +144,7 @@ impl Core {
         }
     }
 
-    /// Lets a handshake message through, or answers it with a cookie.
+    /// Admits a handshake message, or replies with a cookie.
     fn admit<'a>(
         &mut self,
         path: DatagramPath,

@@ -1,4 +1,4 @@
-//! Where packets go.
+//! Routing of decrypted packets.
 
 use super::peer::SendContext;
 use super::sessions::Sessions;
@@ -9,7 +9,7 @@ use crate::output::{CoreOutput, HEADROOM};
 use crate::packet;
 
 impl Core {
-    /// Delivers a packet that `from` sent, where the source is `from`'s.
+    /// Delivers a packet that `from` sent, if the packet's source address belongs to `from`.
     pub(super) fn route(&mut self, from: PublicKey, mut buffer: Vec<u8>, now: ClockReading, out: &mut CoreOutput) {
         let packet = &mut buffer[HEADROOM..];
         let source = packet::source(packet).and_then(|source| self.allowed_ips.owner(source));
@@ -30,7 +30,7 @@ impl Core {
             return;
         }
         match self.allowed_ips.owner(destination) {
-            // A packet never returns to where it came from: it would only circle between two relays.
+            // A packet never returns to the peer that sent it: two relays would only send it back and forth.
             Some(owner) if owner != from && packet::count_hop(packet) => {
                 self.send(owner, packet, now, out);
             }

@@ -1,4 +1,4 @@
-//! A peer's keys and handshakes: one `Tunn`, and what it does not tell by itself.
+//! A peer's keys and handshakes: one `Tunn`, and the state that `Tunn` does not expose.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use crate::peers::PeerConfig;
 pub(super) struct SessionIndex(pub(super) u32);
 
 impl SessionIndex {
-    /// The lower 8 bits count the peer's sessions.
+    /// Returns the index of a receiver field. Its lower 8 bits count the peer's sessions.
     pub(super) fn of_session(receiver: u32) -> Self {
         Self(receiver >> 8)
     }
 }
 
-/// The largest handshake message: room that any call may need to answer.
+/// The length of the largest handshake message, in bytes. Any call may need this much space for a reply.
 pub(super) const HANDSHAKE_ROOM: usize = 148;
-/// What a data message adds to its packet.
+/// The bytes that a data message adds to its packet.
 pub(super) const DATA_OVERHEAD: usize = 32;
 
-/// Where a data message has its counter.
+/// The position of the counter in a data message.
 const COUNTER: std::ops::Range<usize> = 8..16;
 
-/// What our own identity lends to each peer's sessions.
+/// This end's key pair, as the sessions of each peer use it.
 pub(super) struct LocalIdentity {
     pub(super) secret: x25519::StaticSecret,
     pub(super) public: x25519::PublicKey,
-    /// Admits everything: [`super::admission::Admission`] has judged a message before sessions see it.
+    /// A limiter without a limit: [`super::admission::Admission`] decides on a message before sessions receive it.
     admitted: Arc<RateLimiter>,
 }
 
@@ -46,28 +46,28 @@ impl LocalIdentity {
     }
 }
 
-/// What became of a message that was for these sessions.
+/// The result of a message for these sessions.
 pub(super) enum ReceiveOutcome {
-    /// A packet of so many bytes, at the start of the space given.
+    /// A packet of this many bytes, at the start of `space`.
     Packet(usize),
-    /// An authenticated message without a packet in it.
+    /// An authenticated message without a packet.
     Keepalive,
-    /// An answer of so many bytes is to be sent.
+    /// A reply of this many bytes that must be sent.
     Reply(usize),
-    /// Nothing that could be authenticated.
+    /// The message could not be authenticated.
     Refused,
 }
 
 pub(super) struct Sessions {
     pub(super) index: SessionIndex,
     tunn: Box<Tunn>,
-    /// There is a key to send under. Sessions vanish in [`Sessions::tick`] only.
+    /// There is a key to send under. Only [`Sessions::tick`] resets this.
     established: bool,
     /// The key to send under has reached its last counter.
     spent: bool,
-    /// An initiation is on its way, and is repeated until it is answered or given up.
+    /// An initiation is in flight. `Tunn` repeats it until the peer replies or the attempt times out.
     asking: bool,
-    /// The session that was last heard of.
+    /// The session under which the peer last sent.
     confirmed: Option<u32>,
 }
 
@@ -77,7 +77,7 @@ impl Sessions {
             identity.secret.clone(),
             x25519::PublicKey::from(peer.public_key.0),
             peer.preshared_key.as_ref().map(|key| *key.as_bytes()),
-            // Keepalives are the peer's, so that their interval can change without a new Tunn.
+            // Keepalives belong to the peer, so that their interval can change without a new Tunn.
             None,
             index.0,
             Some(Arc::clone(&identity.admitted)),
@@ -85,7 +85,7 @@ impl Sessions {
         Self { index, tunn: Box::new(tunn), established: false, spent: false, asking: false, confirmed: None }
     }
 
-    /// Takes another identity; all keys are forgotten.
+    /// Replaces the key pair of this end and drops all session keys.
     pub(super) fn adopt(&mut self, identity: &LocalIdentity) {
         self.tunn.set_static_private(identity.secret.clone(), identity.public, Some(Arc::clone(&identity.admitted)));
         self.established = false;
@@ -94,7 +94,7 @@ impl Sessions {
         self.confirmed = None;
     }
 
-    /// Whether a handshake of ours waits for its answer.
+    /// Whether an initiation of this end waits for its response.
     pub(super) fn is_asking(&self) -> bool {
         self.asking
     }
@@ -103,7 +103,7 @@ impl Sessions {
         self.established && !self.spent
     }
 
-    /// Encrypts a packet under the present key; an empty one is a keepalive. Returns length and counter.
+    /// Encrypts a packet under the current key. An empty packet is a keepalive. Returns length and counter.
     pub(super) fn seal(&mut self, packet: &[u8], space: &mut [u8]) -> Option<(usize, u64)> {
         let TunnResult::WriteToNetwork(message) = self.tunn.encapsulate(packet, space) else {
             return None;
@@ -111,18 +111,18 @@ impl Sessions {
         Some((message.len(), counter(message)?))
     }
 
-    /// Writes a handshake initiation, unless one is on its way.
+    /// Writes a handshake initiation, unless one is in flight.
     pub(super) fn initiate(&mut self, space: &mut [u8]) -> Option<usize> {
         self.asking = true;
         written(&self.tunn.format_handshake_initiation(space, false))
     }
 
-    /// Marks the present key as used up.
+    /// Marks the current key as used up.
     pub(super) fn set_spent(&mut self) {
         self.spent = true;
     }
 
-    /// Takes any message that is for these sessions.
+    /// Handles any message for these sessions.
     pub(super) fn open(&mut self, from: IpAddr, message: &[u8], space: &mut [u8]) -> ReceiveOutcome {
         match self.tunn.decapsulate(Some(from), message, space) {
             TunnResult::Done => ReceiveOutcome::Keepalive,
@@ -134,10 +134,10 @@ impl Sessions {
         }
     }
 
-    /// Notes that the peer has proven to hold the session's keys. `true` where it is the first time.
+    /// Records that the peer has proven to hold the session's keys. Returns `true` the first time.
     pub(super) fn confirm(&mut self, receiver: u32) -> bool {
         self.established = true;
-        // The low byte counts sessions and wraps; late packets of the one before are not news.
+        // The low byte counts sessions and wraps. Late packets of the previous session confirm nothing new.
         let is_newer = |before: u32| (1..0x80).contains(&(receiver.wrapping_sub(before) & 0xff));
         let first = self.confirmed.is_none_or(is_newer);
         if first {
@@ -148,7 +148,7 @@ impl Sessions {
         first
     }
 
-    /// Lets time pass: resends, keepalives, rekeying and forgetting. `Err` once nobody has answered for too long.
+    /// Runs timers: resends, keepalives, rekeying and expiry. Returns `Err` if the peer has not replied for too long.
     pub(super) fn tick(&mut self, space: &mut [u8]) -> Result<Option<usize>, UnansweredHandshake> {
         let result = self.tunn.update_timers(space);
         let outcome = if matches!(result, TunnResult::Err(_)) {
@@ -163,16 +163,16 @@ impl Sessions {
         outcome
     }
 
-    /// How long ago the present key was agreed on.
+    /// Returns the time since the current key was agreed on.
     pub(super) fn age(&self) -> Option<Duration> {
         self.tunn.time_since_last_handshake()
     }
 }
 
-/// Nobody answers, and keys are gone.
+/// The peer does not reply, and the keys are wiped.
 pub(super) struct UnansweredHandshake;
 
-/// A data message's counter.
+/// Returns the counter of a data message.
 pub(super) fn counter(message: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(message.get(COUNTER)?.try_into().ok()?))
 }

@@ -1,4 +1,4 @@
-//! `Tunn` reads its own clock. In a simulation that clock is ours to move.
+//! The clock that `Tunn` reads by itself. In a simulation, the core moves it.
 
 use crate::clock_reading::ClockReading;
 

@@ -1,7 +1,7 @@
 //! The packet thread.
 //!
-//! One thread does both directions. Ciphers are the cost, one flow cannot be spread over threads without reordering it, and a second
-//! thread would meet the first at the core's lock; what is measured in `docs/performance.md` is this.
+//! One thread handles both directions. The ciphers are the main cost. One flow cannot be spread over threads without reordering, and a
+//! second thread would contend for the core's lock. `docs/performance.md` has measurements of this design.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -15,36 +15,36 @@ use crate::core::Core;
 use crate::io::{ReceiveBuffers, Socket, SystemClock, Tun};
 use crate::output::{CoreOutput, HEADROOM};
 
-/// Reads of the inside before the outside gets its turn, and the other way round.
+/// The number of reads from the inside before the outside gets its turn, and vice versa.
 const TURN: usize = 16;
-/// Bytes after which output is handed on. Small datagrams, such as those of a flood, share their system calls; a buffer of a
-/// stream is passed on while the processor's cache holds it.
+/// The number of bytes after which output is flushed. Small datagrams, such as those of a flood, share system calls. A buffer of a stream
+/// is flushed while it is still in the processor's cache.
 const FLUSH: usize = 16 * 1024;
-/// How often settings of the interface are looked at.
+/// The interval at which the thread reads the interface's settings.
 const INSPECTION: Duration = Duration::from_secs(1);
 
 /// This end of the tunnel.
 pub(crate) trait TunnelInterior: Send {
-    /// Becomes readable when there are packets; `None` where only a wake tells.
+    /// A file descriptor that is readable when there are packets. `None` if only a wake signals packets.
     fn handle(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Takes packets into the core. `false`: there are no more.
+    /// Reads packets into the core. Returns `false` if there are no more.
     fn read(&mut self, shared: &DeviceInner, now: ClockReading, out: &mut CoreOutput) -> bool;
 
-    /// Takes packets that peers sent.
+    /// Writes packets that peers sent.
     fn write(&mut self, packets: &mut Vec<Vec<u8>>);
 
-    /// When this end wants to be called again, if not earlier.
+    /// The latest time at which this end needs to be called again.
     fn deadline(&mut self, _now: ClockReading) -> Option<Duration> {
         None
     }
 
-    /// Room that a packet needs where this end coalesces packets.
+    /// The capacity that a packet buffer needs if this end coalesces packets, in bytes.
     fn packet_capacity(&self) -> usize {
         0
     }
 
-    /// The MTU, where the machine may have changed it.
+    /// The MTU, if the machine may have changed it.
     fn refresh_mtu(&mut self) -> Option<usize> {
         None
     }
@@ -137,7 +137,7 @@ impl<I: TunnelInterior> Pump<I> {
     fn take_from_outside(&mut self, socket: &Socket) {
         for _ in 0..TURN {
             if let Err(error) = socket.receive(&mut self.received) {
-                // An ICMP error of an earlier datagram, most likely.
+                // Most likely an ICMP error for an earlier datagram.
                 tracing::debug!(%error, "cannot receive");
                 return;
             }
@@ -170,7 +170,7 @@ impl<I: TunnelInterior> Pump<I> {
         }
     }
 
-    /// Returns how long there is nothing to do but wait for packets.
+    /// Runs timers that are due, and returns how long the thread may wait for packets.
     fn let_time_pass(&mut self) -> Duration {
         let now = SystemClock.now();
         if now.elapsed >= self.next_inspection {

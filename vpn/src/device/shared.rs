@@ -1,4 +1,4 @@
-//! What the packet thread and everybody else share.
+//! The state that the packet thread shares with the rest of the process.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ pub(crate) struct DeviceInner {
     watcher: Mutex<Option<mpsc::Sender<VpnEvent>>>,
 }
 
-/// Events that a watcher may be behind with.
+/// The number of events that are buffered for a watcher.
 const MOST_EVENTS: usize = 1024;
 
 impl DeviceInner {
@@ -36,7 +36,7 @@ impl DeviceInner {
         }))
     }
 
-    /// The core. No call of it blocks, so the lock is held for microseconds.
+    /// Locks the core. No call of it blocks, so the lock is held for microseconds.
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -45,7 +45,7 @@ impl DeviceInner {
         Arc::clone(&self.sockets.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Listens elsewhere from now on.
+    /// Listens on another port from now on.
     pub(crate) fn set_listen_port(&self, port: u16) -> Result<(), BindError> {
         if port != 0 && self.sockets().port == port {
             return Ok(());
@@ -66,14 +66,14 @@ impl DeviceInner {
         Ok(())
     }
 
-    /// Hands events to a watcher from now on, in place of the one before.
+    /// Returns the events from now on. The new watcher replaces the previous one.
     pub(crate) fn watch(&self) -> mpsc::Receiver<VpnEvent> {
         let (sender, receiver) = mpsc::channel(MOST_EVENTS);
         *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
         receiver
     }
 
-    /// Tells the watcher. One that is too far behind misses events, and packets do not wait for it.
+    /// Sends events to the watcher. A watcher that is too far behind misses events, because packets must not wait for it.
     pub(super) fn notify(&self, events: impl Iterator<Item = VpnEvent>) {
         let watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
         for event in events {
@@ -84,9 +84,9 @@ impl DeviceInner {
         }
     }
 
-    /// Makes the packet thread look around.
+    /// Wakes the packet thread.
     pub(crate) fn wake(&self) {
-        // The counter is full only when the thread is going to wake anyway.
+        // The write fails only if the counter is full, and then the thread is about to wake anyway.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 

@@ -1,4 +1,4 @@
-//! The one place where time is read.
+//! The only place that reads the time.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use crate::clock_reading::ClockReading;
 pub struct SystemClock;
 
 impl SystemClock {
-    /// The present moment. Time goes on while the machine sleeps, as keys age then too.
+    /// Returns the current time. The clock advances while the machine sleeps, because keys age then too.
     #[must_use]
     pub fn now(self) -> ClockReading {
         let elapsed = clock_gettime(ClockId::Boottime);

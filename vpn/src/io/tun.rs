@@ -1,4 +1,4 @@
-//! A TUN device with segmentation offload: one read is up to 64 KiB of one flow, cut into packets here.
+//! A TUN device with segmentation offload: one read returns up to 64 KiB of one flow, which is split into packets here.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,20 +7,20 @@ use tun_rs::{DeviceBuilder, GROTable, IDEAL_BATCH_SIZE, SyncDevice, VIRTIO_NET_H
 
 use crate::output::HEADROOM;
 
-/// The largest packet that a read returns before it is cut.
+/// The largest packet that a read returns before it is split.
 const LARGEST_READ: usize = VIRTIO_NET_HDR_LEN + 65_535;
-/// Packets are read into space of at least this size, so that small changes of the MTU need no other.
+/// The smallest space that a packet is read into. Small changes of the MTU then need no larger one.
 const SMALLEST_SPACE: usize = 2048;
 
 /// An operation on a TUN device failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
-    /// The device could not be made.
+    /// The device could not be created.
     #[error("cannot make the TUN device {name}")]
     Create {
-        /// Its name.
+        /// The name of the device.
         name: String,
-        /// Why.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -69,7 +69,7 @@ impl Tun {
         self.device.name().map_err(TunError::Inspect)
     }
 
-    /// The MTU, which whoever owns the machine may change at any time.
+    /// Reads the MTU, which an administrator may change at any time.
     pub(crate) fn refresh_mtu(&mut self) -> Result<usize, TunError> {
         let mtu = usize::from(self.device.mtu().map_err(TunError::Inspect)?);
         if mtu != self.mtu {
@@ -79,7 +79,7 @@ impl Tun {
         Ok(mtu)
     }
 
-    /// Hands the packets of one read to `each`. `false`: there was nothing to read.
+    /// Calls `each` with the packets of one read. Returns `false` if there was nothing to read.
     pub(crate) fn read(&mut self, mut each: impl FnMut(&[u8])) -> Result<bool, TunError> {
         let read = self.device.recv_multiple(&mut self.whole, &mut self.space, &mut self.sizes, 0);
         match read {
@@ -92,7 +92,7 @@ impl Tun {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(error) if is_fatal(&error) => Err(TunError::Read(error)),
             Err(error) => {
-                // One packet is lost: most likely it was larger than the MTU that we know of.
+                // One packet is lost. Most likely it was larger than the last known MTU.
                 tracing::debug!(%error, "packet from the TUN device lost");
                 self.refresh_mtu()?;
                 Ok(true)
@@ -100,7 +100,7 @@ impl Tun {
         }
     }
 
-    /// Writes packets, each behind its headroom, coalesced where they are of one flow.
+    /// Writes packets, each after its headroom. The device coalesces packets of one flow.
     pub(crate) fn write(&mut self, packets: &mut [Vec<u8>]) {
         if packets.is_empty() {
             return;
@@ -121,7 +121,7 @@ fn space_for(mtu: usize) -> Vec<Vec<u8>> {
     vec![vec![0; mtu.max(SMALLEST_SPACE)]; IDEAL_BATCH_SIZE]
 }
 
-/// The device is gone. Everything else concerns one packet.
+/// Whether the device no longer exists. Any other error concerns a single packet.
 fn is_fatal(error: &io::Error) -> bool {
     const EBADFD: i32 = rustix::io::Errno::BADFD.raw_os_error();
     const EBADF: i32 = rustix::io::Errno::BADF.raw_os_error();

@@ -1,4 +1,4 @@
-//! The outer sockets: one for each address family on one port, with segmentation offload both ways.
+//! The outer sockets: one for each address family on one port, with segmentation offload in both directions.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -14,18 +14,18 @@ use socket2::{Domain, Protocol, SockAddr, Type};
 
 use crate::output::{CoreOutput, DatagramPath, DatagramRun};
 
-/// What a burst may fill while the process is not running.
+/// The size of a kernel buffer, in bytes. It holds a burst while the process does not run.
 const KERNEL_BUFFER: usize = 4 << 20;
-/// One received buffer: as many coalesced datagrams as the kernel hands out at once.
+/// The size of one receive buffer: as many coalesced datagrams as the kernel returns at once.
 const RECEIVE_BUFFER: usize = 1 << 16;
-/// Buffers filled by one system call.
+/// The number of buffers that one system call fills.
 const RECEIVE_BATCH: usize = 8;
-/// How long a full send buffer may hold up everything else.
+/// The longest time that a full send buffer may block the thread.
 const SEND_PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// The errno of an operation that the address family does not have.
+/// The errors of an operation on an address family that the machine does not have.
 const NO_FAMILY: &[rustix::io::Errno] = &[rustix::io::Errno::AFNOSUPPORT, rustix::io::Errno::ADDRNOTAVAIL];
 
-/// The listen port could not be had.
+/// The socket of the listen port could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on UDP port {port}")]
 pub struct BindError {
@@ -34,7 +34,7 @@ pub struct BindError {
     source: io::Error,
 }
 
-/// An IPv4 and, where the machine has it, an IPv6 socket on one port.
+/// An IPv4 socket and, if the machine has IPv6, an IPv6 socket on the same port.
 pub(crate) struct Sockets {
     pub(crate) v4: Socket,
     pub(crate) v6: Option<Socket>,
@@ -46,17 +46,17 @@ pub(crate) struct Socket {
     state: RwLock<UdpSocketState>,
 }
 
-/// How datagrams left.
+/// The local address from which datagrams were sent.
 enum Sent {
     AsAsked,
-    /// From another local address than the one that was asked for.
+    /// A local address other than the requested one.
     FromElsewhere,
 }
 
 impl Sockets {
-    /// Listens on `port`, or on any free one if it is 0. `fwmark` marks what is sent, 0 for no mark.
+    /// Listens on `port`, or on any free one if it is 0. `fwmark` marks outgoing packets, 0 for no mark.
     pub(crate) fn bind(port: u16, fwmark: u32) -> Result<Self, BindError> {
-        /// Another process may hold the other family's port that was picked for the first.
+        /// Retries with another port: another process may have the IPv6 port of the number that the kernel chose for IPv4.
         const TRIES: usize = 10;
         let mut last = io::Error::from(io::ErrorKind::AddrInUse);
         for _ in 0..TRIES {
@@ -82,7 +82,7 @@ impl Sockets {
         Ok(Self { v4, v6, port })
     }
 
-    /// Marks what is sent from now on.
+    /// Sets the mark of packets that are sent from now on.
     pub(crate) fn set_fwmark(&self, fwmark: u32) -> io::Result<()> {
         for socket in std::iter::once(&self.v4).chain(&self.v6) {
             socket2::SockRef::from(&socket.socket).set_mark(fwmark)?;
@@ -90,8 +90,8 @@ impl Sockets {
         Ok(())
     }
 
-    /// Sends all datagrams. What cannot be sent is lost, as anywhere on the way. Returns a local address that the machine no
-    /// longer has, if one was asked for.
+    /// Sends all datagrams. A datagram that cannot be sent is lost, as it could be on any link. Returns a requested local address that the
+    /// machine no longer has, if there is one.
     pub(crate) fn send(&self, out: &CoreOutput) -> Option<IpAddr> {
         let mut stale = None;
         for run in out.runs(usize::MAX) {
@@ -124,7 +124,7 @@ impl Socket {
         socket.bind(&SockAddr::from(address))?;
         let socket = UdpSocket::from(socket);
         let state = new_state(&socket)?;
-        // With CAP_NET_ADMIN as asked for; without it a limit of the machine may make them smaller.
+        // With CAP_NET_ADMIN the size is the requested one. Without it, a limit of the machine may make it smaller.
         if set_socket_recv_buffer_size_force(&socket, KERNEL_BUFFER).is_err() {
             let _ = state.set_recv_buffer_size((&socket).into(), KERNEL_BUFFER);
         }
@@ -144,7 +144,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Receives what there is, without waiting.
+    /// Receives what is available, without waiting.
     pub(crate) fn receive(&self, buffers: &mut ReceiveBuffers) -> io::Result<()> {
         buffers.filled = 0;
         let mut slices: Vec<IoSliceMut<'_>> = buffers.space.iter_mut().map(|space| IoSliceMut::new(space)).collect();
@@ -163,8 +163,8 @@ impl Socket {
         match self.send_chunks(run, local) {
             Ok(()) => Ok(Sent::AsAsked),
             Err(_) if local.is_some() => {
-                // Perhaps the address that was asked is gone by now. The refusal looks to `UdpSocketState` as if the device had no
-                // segmentation offload, so that it must look again.
+                // The local address may no longer exist. `UdpSocketState` mistakes this error for a device without segmentation offload, so it
+                // must probe again.
                 self.renew_state()?;
                 self.send_chunks(run, None).map(|()| Sent::FromElsewhere)
             }
@@ -187,7 +187,7 @@ impl Socket {
             if transmit.segment_size.is_none() {
                 sent?;
             } else if sent.is_err() {
-                // Segments beyond the outer MTU, or a device without offload: one by one, the IP layer may fragment them.
+                // A segment is larger than the outer MTU, or the device has no offload. Send one by one: the IP layer may fragment them.
                 for contents in chunk.chunks(run.segment) {
                     let one = Transmit { contents, segment_size: None, ..transmit.clone() };
                     self.send_patiently(&state, &one)?;
@@ -211,7 +211,7 @@ impl Socket {
 /// Sets a socket's options.
 fn new_state(socket: &UdpSocket) -> io::Result<UdpSocketState> {
     let state = UdpSocketState::new(socket.into())?;
-    // The outer packet may be fragmented, as the kernel's WireGuard lets it be: the inner MTU is the one that counts.
+    // The outer packet may be fragmented, as with the kernel's WireGuard: only the inner MTU matters.
     if socket.local_addr()?.is_ipv4() {
         set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::DONT)?;
     } else {
@@ -226,7 +226,7 @@ impl AsFd for Socket {
     }
 }
 
-/// Space for one system call's datagrams.
+/// Space for the datagrams of one system call.
 pub(crate) struct ReceiveBuffers {
     space: Vec<Vec<u8>>,
     meta: Vec<RecvMeta>,
@@ -236,14 +236,14 @@ pub(crate) struct ReceiveBuffers {
 impl ReceiveBuffers {
     pub(crate) fn new() -> Self {
         Self {
-            // Each by itself: a copy of one would be written to, and with it be resident before it is used.
+            // Each buffer is allocated by itself. A clone would be written to, and would therefore be resident before its first use.
             space: (0..RECEIVE_BATCH).map(|_| vec![0; RECEIVE_BUFFER]).collect(),
             meta: vec![RecvMeta::default(); RECEIVE_BATCH],
             filled: 0,
         }
     }
 
-    /// Each buffer's path and, by `chunks(stride)`, its datagrams.
+    /// Returns each buffer's path and its datagrams.
     pub(crate) fn received(&self) -> impl Iterator<Item = (DatagramPath, std::slice::Chunks<'_, u8>)> {
         self.meta[..self.filled].iter().zip(&self.space).map(|(meta, space)| {
             let path = DatagramPath { remote: unmapped(meta.addr), local: meta.dst_ip };
@@ -251,13 +251,13 @@ impl ReceiveBuffers {
         })
     }
 
-    /// Whether the kernel may have more.
+    /// Whether the kernel may have more datagrams.
     pub(crate) fn is_full(&self) -> bool {
         self.filled == self.space.len()
     }
 }
 
-/// Without flow label and, but for link-local addresses, scope: one peer has one address.
+/// Removes the flow label and, except for link-local addresses, the scope, so that one peer has one address.
 fn unmapped(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(mut v6) => {

@@ -1,4 +1,4 @@
-//! Changes as messages and answers as statistics: pure, and tested against the encoding of `linux/wireguard.h`.
+//! Encodes changes as messages and decodes answers into statistics. Pure, and tested against the encoding of `linux/wireguard.h`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use crate::key::{KEY_LEN, PresharedKey, PublicKey};
 use crate::peers::{PeerChange, PeerConfig, PeerUpdate};
 use crate::stats::PeerStats;
 
-/// Prefixes in one message. A nested attribute's length has 16 bits; a prefix takes 44 bytes at most.
+/// The most prefixes in one message. A nested attribute's length has 16 bits, and a prefix needs 44 bytes at most.
 const PREFIXES_PER_MESSAGE: usize = 512;
-/// Peers in one message; without its prefixes one takes 136 bytes at most.
+/// The most peers in one message. Without its prefixes, a peer needs 136 bytes at most.
 const PEERS_PER_MESSAGE: usize = 64;
 
-/// Asks for a device.
+/// Builds the request for a device.
 pub(super) fn get(name: &str) -> WireguardMessage {
     WireguardMessage { cmd: WireguardCmd::GetDevice, attributes: vec![WireguardAttribute::IfName(name.to_owned())] }
 }
 
-/// Makes a new interface what `config` says, without peers.
+/// Builds the messages that configure a new interface, without peers.
 pub(super) fn configure(name: &str, config: &DeviceConfig) -> Vec<WireguardMessage> {
     let mut attributes = vec![
         WireguardAttribute::IfName(name.to_owned()),
@@ -38,7 +38,7 @@ pub(super) fn configure(name: &str, config: &DeviceConfig) -> Vec<WireguardMessa
     vec![WireguardMessage { cmd: WireguardCmd::SetDevice, attributes }]
 }
 
-/// Carries changes out, in as many messages as their sizes ask for.
+/// Builds the messages that apply the changes, as many as their sizes require.
 pub(super) fn change(name: &str, changes: &[PeerChange]) -> Vec<WireguardMessage> {
     let mut messages = Vec::new();
     let mut peers = Vec::new();
@@ -73,7 +73,7 @@ fn prefixes_of(peer: &WireguardPeer) -> usize {
     lists.sum()
 }
 
-/// One change as one peer attribute, or as several where it has too many prefixes for one.
+/// Encodes one change as one peer attribute, or as several if it has too many prefixes for one.
 fn peer_parts(change: &PeerChange) -> Vec<WireguardPeer> {
     match change {
         PeerChange::Remove(key) => vec![WireguardPeer(vec![
@@ -112,7 +112,7 @@ fn updated(update: &PeerUpdate) -> Vec<WireguardPeerAttribute> {
     let mut attributes =
         vec![WireguardPeerAttribute::PublicKey(update.public_key.0), WireguardPeerAttribute::Flags(flags)];
     if let Some(key) = &update.preshared_key {
-        // All zeroes take a preshared key away.
+        // All zeroes remove a preshared key.
         let bytes = key.as_ref().map_or([0; KEY_LEN], |key| *PresharedKey::as_bytes(key));
         attributes.push(WireguardPeerAttribute::PresharedKey(bytes));
     }
@@ -151,7 +151,7 @@ fn allowed_ips(prefixes: &[IpNet]) -> WireguardPeerAttribute {
     WireguardPeerAttribute::AllowedIps(prefixes.iter().map(encode).collect())
 }
 
-/// Statistics of all peers, ordered by key. A peer with many prefixes comes in several messages, and counts once.
+/// Returns the statistics of all peers, ordered by key. A peer with many prefixes spans several messages and counts once.
 pub(super) fn stats(answers: &[WireguardMessage]) -> Vec<PeerStats> {
     let mut by_key = BTreeMap::new();
     for attribute in answers.iter().flat_map(|answer| &answer.attributes) {
@@ -214,7 +214,7 @@ mod tests {
         bytes
     }
 
-    /// Every attribute of a set, number by number from `linux/wireguard.h`.
+    /// Every attribute of a set, by its number in `linux/wireguard.h`.
     #[test]
     fn an_added_peer_is_encoded_as_the_header_says() {
         let mut peer = PeerConfig::new(PublicKey([3; 32]));
@@ -346,7 +346,7 @@ mod tests {
         }
     }
 
-    /// What `WG_CMD_GET_DEVICE` answers, byte by byte, with attributes that nobody knows yet.
+    /// An answer to `WG_CMD_GET_DEVICE`, byte by byte, with attributes that this code does not know.
     #[test]
     fn an_answer_is_read_as_the_header_says() {
         let address = "2001:db8::1".parse::<std::net::Ipv6Addr>().unwrap().octets();

@@ -1,4 +1,4 @@
-//! Generic netlink: families are found by name.
+//! Generic netlink: finds a family by its name.
 
 use netlink_packet_core::{NLM_F_DUMP, NetlinkDeserializable};
 use netlink_packet_generic::ctrl::nlas::GenlCtrlAttrs;
@@ -9,14 +9,14 @@ use netlink_sys::protocols::NETLINK_GENERIC;
 
 use super::{NetlinkError, NetlinkSocket, exchange};
 
-/// The kernel's WireGuard, on the wire.
+/// A connection to the kernel's WireGuard.
 pub(crate) struct WireguardFamily {
     link: NetlinkSocket,
     id: u16,
 }
 
 impl WireguardFamily {
-    /// Finds the family. `Missing` where the kernel has no WireGuard.
+    /// Finds the family. Returns `Missing` if the kernel has no WireGuard.
     pub(crate) fn open() -> Result<Self, NetlinkError> {
         let link = NetlinkSocket::open(NETLINK_GENERIC)?;
         let name = WireguardMessage::family_name();
@@ -36,7 +36,7 @@ impl WireguardFamily {
         Ok(Self { link, id })
     }
 
-    /// Asks for a device, which comes in as many messages as it needs.
+    /// Requests a device. The kernel answers with as many messages as it needs.
     pub(crate) fn get(&self, request: WireguardMessage) -> Result<Vec<WireguardMessage>, NetlinkError> {
         self.exchange("get a WireGuard device", NLM_F_DUMP, request)
     }

@@ -15,12 +15,12 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::{NetlinkError, NetlinkSocket, exchange};
 
-/// All addresses of this network namespace, on whatever interface.
+/// Returns all addresses of this network namespace, on any interface.
 pub fn local_addresses() -> Result<BTreeSet<IpAddr>, NetlinkError> {
     list_addresses(&NetlinkSocket::open(NETLINK_ROUTE)?, |_| true)
 }
 
-/// The addresses of the interfaces with these indexes.
+/// Returns the addresses of the interfaces with these indexes.
 fn list_addresses(link: &NetlinkSocket, is_meant: impl Fn(u32) -> bool) -> Result<BTreeSet<IpAddr>, NetlinkError> {
     let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
     let answers = exchange(link, "list addresses", NLM_F_DUMP, request)?;
@@ -37,7 +37,7 @@ fn list_addresses(link: &NetlinkSocket, is_meant: impl Fn(u32) -> bool) -> Resul
         let only = found.attributes.iter().find_map(|attribute| {
             if let AddressAttribute::Address(address) = attribute { Some(*address) } else { None }
         });
-        // Where there is a far end it is `Address`; IPv6 has nothing else.
+        // On a point-to-point interface, `Address` is the far end and `Local` this end. IPv6 usually has only `Address`.
         addresses.extend(own.or(only));
     }
     Ok(addresses)
@@ -63,8 +63,8 @@ impl Interface {
         Ok(Self { link, index })
     }
 
-    /// Makes an interface of the kernel's WireGuard, and returns its name too; `%d` in `name` stands for a free number.
-    /// `EOPNOTSUPP` where the kernel has none.
+    /// Creates an interface of the kernel's WireGuard, and returns its name too. `%d` in `name` stands for a free number.
+    /// Returns `EOPNOTSUPP` if the kernel has no WireGuard.
     pub(crate) fn create_wireguard(name: &str) -> Result<(Self, String), NetlinkError> {
         let link = NetlinkSocket::open(NETLINK_ROUTE)?;
         let taken = Some(rustix::io::Errno::EXIST.raw_os_error());
@@ -80,7 +80,7 @@ impl Interface {
         Err(last)
     }
 
-    /// Takes the interface away, with its addresses and routes.
+    /// Deletes the interface, with its addresses and routes.
     pub fn delete(&self) -> Result<(), NetlinkError> {
         let mut message = LinkMessage::default();
         message.header.index = self.index;
@@ -97,19 +97,19 @@ impl Interface {
         self.ask("bring an interface up", 0, RouteNetlinkMessage::SetLink(message))
     }
 
-    /// The addresses that the interface has.
+    /// Returns the addresses of the interface.
     pub fn addresses(&self) -> Result<BTreeSet<IpAddr>, NetlinkError> {
         list_addresses(&self.link, |index| index == self.index)
     }
 
-    /// Gives the interface an address; the same one again changes nothing.
+    /// Adds an address to the interface. The same address again changes nothing.
     pub fn add_address(&self, address: IpNet) -> Result<(), NetlinkError> {
         let mut message = AddressMessage::default();
         message.header.index = self.index;
         message.header.prefix_len = address.prefix_len();
         message.header.family = family(address.addr());
         if address.addr().is_ipv6() {
-            // Without it the address cannot be listened on for a moment (RFC 4862, section 5.4); here nobody else can have it.
+            // Duplicate address detection delays listening on the address (RFC 4862, section 5.4). Here no other machine can have it.
             message.header.flags = AddressHeaderFlags::Nodad;
         }
         message.attributes.push(AddressAttribute::Local(address.addr()));
@@ -118,7 +118,7 @@ impl Interface {
         self.ask("add an address", flags, RouteNetlinkMessage::NewAddress(message))
     }
 
-    /// Takes an address from the interface; one that is not there is fine.
+    /// Removes an address from the interface. It succeeds if the address is absent.
     pub fn remove_address(&self, address: IpNet) -> Result<(), NetlinkError> {
         let mut message = AddressMessage::default();
         message.header.index = self.index;
@@ -129,12 +129,12 @@ impl Interface {
         ignore_errno(removed, rustix::io::Errno::ADDRNOTAVAIL)
     }
 
-    /// Routes a prefix into the interface; the same one again changes nothing.
+    /// Routes a prefix into the interface. The same prefix again changes nothing.
     pub fn add_route(&self, prefix: IpNet) -> Result<(), NetlinkError> {
         self.set_route(&KernelRoute { destination: prefix, metric: 0, source: None })
     }
 
-    /// Routes into the interface. A route to the same destination with the same metric, wherever it led, is replaced in one step.
+    /// Adds a route into the interface. It atomically replaces a route with the same destination and metric, wherever that one led.
     pub fn set_route(&self, route: &KernelRoute) -> Result<(), NetlinkError> {
         let mut message = route.message();
         message.header.scope = if route.destination.addr().is_ipv4() { RouteScope::Link } else { RouteScope::Universe };
@@ -152,16 +152,16 @@ impl Interface {
 /// A route of the main table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelRoute {
-    /// Where to.
+    /// The destination prefix.
     pub destination: IpNet,
-    /// Of several routes to one destination, the one with the smallest metric is taken. 0 is the kernel's choice.
+    /// Of several routes to one destination, the kernel uses the one with the smallest metric. 0 leaves the choice to the kernel.
     pub metric: u32,
-    /// The address that packets of this machine have which choose none.
+    /// The source address of this machine's packets that are not bound to an address.
     pub source: Option<IpAddr>,
 }
 
 impl KernelRoute {
-    /// Drops all that goes to the destination, unless a route with a smaller metric takes it elsewhere.
+    /// Drops all packets to the destination, unless a route with a smaller metric matches.
     pub fn set_blackhole(&self) -> Result<(), NetlinkError> {
         let link = NetlinkSocket::open(NETLINK_ROUTE)?;
         let mut message = self.message();
@@ -170,7 +170,7 @@ impl KernelRoute {
         exchange(&link, "add a blackhole", flags, RouteNetlinkMessage::NewRoute(message)).map(drop)
     }
 
-    /// Removes the route, wherever it leads; one that is not there is fine.
+    /// Removes the route, wherever it leads. It succeeds if the route is absent.
     pub fn remove(&self) -> Result<(), NetlinkError> {
         let link = NetlinkSocket::open(NETLINK_ROUTE)?;
         let mut message = self.message();
@@ -199,7 +199,7 @@ impl KernelRoute {
     }
 }
 
-/// Success, or that it was gone already.
+/// Treats the errno `gone` as success.
 fn ignore_errno(outcome: Result<(), NetlinkError>, gone: rustix::io::Errno) -> Result<(), NetlinkError> {
     match outcome {
         Err(error) if error.errno() == Some(gone.raw_os_error()) => Ok(()),
@@ -207,7 +207,7 @@ fn ignore_errno(outcome: Result<(), NetlinkError>, gone: rustix::io::Errno) -> R
     }
 }
 
-/// The names to try, in order.
+/// Returns the names to try, in order.
 fn names(template: &str) -> Vec<String> {
     /// More interfaces than any machine has.
     const MOST: usize = 4096;

@@ -1,4 +1,4 @@
-//! One request, and the answers until the kernel says that it is done.
+//! One request, and its answers until the kernel signals the end.
 
 use std::io;
 
@@ -8,37 +8,37 @@ use netlink_packet_core::{
 };
 use netlink_sys::{Socket, SocketAddr};
 
-/// The kernel did not do what it was asked for.
+/// The kernel did not carry out a request.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
-    /// No socket, or it broke.
+    /// The socket could not be opened, or failed.
     #[error("cannot talk to the kernel over netlink")]
     Socket(#[source] io::Error),
-    /// The kernel said no.
+    /// The kernel refused the request.
     #[error("the kernel refused: {operation}")]
     Refused {
-        /// What was asked for.
+        /// The requested operation.
         operation: &'static str,
         /// The kernel's errno.
         #[source]
         source: io::Error,
     },
-    /// An answer that is not understood.
+    /// The answer could not be decoded.
     #[error("the kernel's answer is not understood: {operation}")]
     Decode {
-        /// What was asked for.
+        /// The requested operation.
         operation: &'static str,
-        /// What is wrong with it.
+        /// The error of the decoder.
         #[source]
         source: netlink_packet_core::DecodeError,
     },
-    /// The kernel has no such thing.
+    /// The kernel does not have the requested object.
     #[error("the kernel has no {0}")]
     Missing(String),
 }
 
 impl NetlinkError {
-    /// The kernel's errno, where it is one that refused.
+    /// Returns the kernel's errno, if the kernel refused the request.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self {
@@ -65,8 +65,8 @@ impl NetlinkSocket {
     }
 }
 
-/// Asks for `operation` and collects what is answered. `flags` are added to a request for an acknowledgement; with
-/// `NLM_F_DUMP` there is a list instead.
+/// Sends a request and collects the answers. `flags` are added to those of the request. Without `NLM_F_DUMP`, the kernel sends an
+/// acknowledgement. With it, the kernel sends a list instead.
 pub(crate) fn exchange<T>(
     link: &NetlinkSocket,
     operation: &'static str,
@@ -94,7 +94,7 @@ where
     }
 }
 
-/// Takes the messages of one datagram. `true`: there are no more after it.
+/// Decodes the messages of one datagram. Returns `true` if it was the last datagram.
 fn take<T: NetlinkDeserializable>(
     datagram: &[u8],
     operation: &'static str,
@@ -115,7 +115,7 @@ fn take<T: NetlinkDeserializable>(
         } else if let NetlinkPayload::Done(_) | NetlinkPayload::Error(_) = message.payload {
             return Ok(true);
         }
-        // Messages are aligned to four bytes; a length of zero would never end.
+        // Messages are aligned to four bytes. A length of zero would loop forever.
         rest = rest.get(length.next_multiple_of(4).max(4)..).unwrap_or_default();
     }
     Ok(false)

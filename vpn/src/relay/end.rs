@@ -1,4 +1,4 @@
-//! What of a relay the packet thread moves, and what it shares with streams.
+//! The part of a relay that the packet thread drives, and the state that it shares with streams.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use crate::clock_reading::ClockReading;
 use crate::device::{DeviceInner, TunnelInterior};
 use crate::output::CoreOutput;
 
-/// What the packet thread, streams and listeners share.
+/// The state that the packet thread, streams and listeners share.
 pub(crate) struct SharedStack {
     stack: Mutex<Stack>,
     shared: Arc<DeviceInner>,
@@ -32,7 +32,7 @@ impl SharedStack {
         self.shared.wake();
     }
 
-    /// Ends everything, when nobody moves packets any more.
+    /// Ends all connections, after the packet thread has stopped.
     pub(super) fn close(&self) {
         self.lock().close();
     }

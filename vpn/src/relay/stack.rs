@@ -16,15 +16,15 @@ use crate::core::Core;
 use crate::output::{CoreOutput, HEADROOM};
 use crate::packet;
 
-/// Bytes that wait in a connection, each way. Memory is used only where they do wait.
+/// Bytes that a connection buffers in each direction. Pages that are never written use no memory.
 const BUFFER: usize = 512 * 1024;
-/// Ports for connections that are opened here (the range of RFC 6335, section 6).
+/// Source ports of connections that the relay opens (the range of RFC 6335, section 6).
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
-/// Connections that a listener has not taken yet; more are refused.
+/// Connections that a listener has not accepted yet. Further ones are refused.
 const BACKLOG: usize = 1024;
-/// A peer that says nothing is asked whether it lives.
+/// The interval after which the stack probes a silent peer.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// A peer that does not answer for so long is dead, and its connections end with an error.
+/// How long a peer may stay silent. Then its connections end with an error.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 
 /// Why a connection could not be opened.
@@ -45,17 +45,17 @@ pub(super) struct Stack {
     sockets: SocketSet<'static>,
     addresses: Vec<IpAddr>,
     mtu: usize,
-    /// Streams that nobody holds any more and that are not closed yet.
+    /// Connections whose stream was dropped and that are not closed yet.
     orphans: BTreeSet<SocketHandle>,
     listeners: BTreeMap<u16, Backlog>,
     used_ports: BTreeMap<SocketHandle, u16>,
     next_port: u16,
     is_closed: bool,
-    /// Work was done from outside the packet thread since it looked.
+    /// A call from outside the packet thread changed a socket since the last exchange.
     is_touched: bool,
 }
 
-/// Connections of a port that nobody has taken yet.
+/// The connections of a port that were not accepted yet.
 #[derive(Default)]
 struct Backlog {
     pending: VecDeque<SocketHandle>,
@@ -79,12 +79,12 @@ impl Stack {
         interface.update_ip_addrs(|own| {
             for address in addresses {
                 let length = if address.is_ipv4() { 32 } else { 128 };
-                // More than the stack has room for are refused by the configuration's bound.
+                // The stack has a fixed number of addresses, which the bound of `RelayConfig::addresses` matches. Further ones are ignored.
                 let _ = own.push(IpCidr::new((*address).into(), length));
             }
         });
         for address in addresses {
-            // Every peer is on the other side of the tunnel; whose name the way has does not matter.
+            // Every peer is on the other side of the tunnel, so the next hop of the default route does not matter.
             let _ = match address {
                 IpAddr::V4(address) => interface.routes_mut().add_default_ipv4_route(*address),
                 IpAddr::V6(address) => interface.routes_mut().add_default_ipv6_route(*address),
@@ -104,7 +104,7 @@ impl Stack {
         }
     }
 
-    /// Ends all connections, and takes no more.
+    /// Ends all connections and refuses new ones.
     pub(super) fn close(&mut self) {
         self.is_closed = true;
         for (_, socket) in self.sockets.iter_mut() {
@@ -116,19 +116,19 @@ impl Stack {
         }
     }
 
-    /// Lets an open connection that says nothing live on, unless its other side does so for `dead_after`.
+    /// Changes the timeout of an open connection: it ends once the other side has been silent for `dead_after`.
     pub(super) fn settle(&mut self, handle: SocketHandle, dead_after: Duration) {
         self.socket(handle).set_timeout(Some(dead_after.into()));
     }
 
-    /// A connection, to work on.
+    /// Returns a connection and marks the stack as changed.
     pub(super) fn socket(&mut self, handle: SocketHandle) -> &mut tcp::Socket<'static> {
         self.is_touched = true;
         self.sockets.get_mut(handle)
     }
 
-    /// Begins to connect. `patience` is how long the other side may say nothing meanwhile, and `asked_every` how often it is
-    /// asked whether it lives afterwards: once the connection is open, a first question is not put forward any more.
+    /// Starts to connect. `patience` is how long the other side may stay silent until the connection is open. `asked_every` is the interval of
+    /// keepalive probes afterwards. It is set now, because a change on an open connection would not move its first probe forward.
     pub(super) fn connect(
         &mut self,
         to: SocketAddr,
@@ -181,7 +181,7 @@ impl Stack {
         }
     }
 
-    /// Takes a connection of a port; `waker` is woken when there may be one. `Err`: there will be none.
+    /// Accepts a connection of a port. If there is none, it registers `waker` and returns `None`. `Err`: there will be none.
     pub(super) fn accept(&mut self, port: u16, waker: &Waker) -> Result<Option<SocketHandle>, OpenError> {
         if self.is_closed {
             return Err(OpenError::Closed);
@@ -198,7 +198,7 @@ impl Stack {
         Ok(None)
     }
 
-    /// Lets go of a connection: it ends as it should, without anybody holding it.
+    /// Releases a connection: it closes properly without a stream that holds it.
     pub(super) fn close_detached(&mut self, handle: SocketHandle) {
         let socket = self.socket(handle);
         let is_half_open = matches!(socket.state(), tcp::State::Listen | tcp::State::SynSent | tcp::State::SynReceived);
@@ -211,14 +211,14 @@ impl Stack {
         self.orphans.insert(handle);
     }
 
-    /// Removes orphans that are done.
+    /// Removes orphans that are closed.
     fn remove_closed(&mut self) {
         let sockets = &mut self.sockets;
         let used_ports = &mut self.used_ports;
         self.orphans.retain(|handle| {
             let socket = sockets.get::<tcp::Socket<'_>>(*handle);
-            // The last moments of a connection that both sides have ended are not worth its buffers. A socket that was aborted has a
-            // remote endpoint until its reset is sent.
+            // A connection that both sides have closed does not need its buffers any more. An aborted socket has a remote endpoint until its
+            // reset is sent.
             let is_over = socket.state() == tcp::State::TimeWait
                 || (socket.state() == tcp::State::Closed && socket.remote_endpoint().is_none());
             if is_over {
@@ -229,7 +229,7 @@ impl Stack {
         });
     }
 
-    /// A listening socket takes one connection: there must be one for each SYN.
+    /// Provides a listening socket for a SYN: each listening socket accepts only one connection.
     fn prepare_for(&mut self, packet: &[u8]) {
         let Some(port) = syn_port(packet) else { return };
         let Some(backlog) = self.listeners.get_mut(&port) else {
@@ -253,7 +253,7 @@ impl Stack {
         }
     }
 
-    /// Takes packets, and sends what sockets have to send.
+    /// Processes received packets and sends what the sockets have to send.
     pub(super) fn exchange(
         &mut self,
         received: &mut VecDeque<Vec<u8>>,
@@ -278,7 +278,7 @@ impl Stack {
         }
     }
 
-    /// When [`Self::exchange`] has something to do by itself.
+    /// Returns when [`Self::exchange`] must run again without a new packet.
     pub(super) fn deadline(&mut self, now: ClockReading) -> Option<Duration> {
         if self.is_touched {
             return Some(now.elapsed);
@@ -303,7 +303,7 @@ fn instant(now: ClockReading) -> Instant {
     Instant::from_micros(i64::try_from(now.elapsed.as_micros()).unwrap_or(i64::MAX))
 }
 
-/// The destination port of a packet that opens a TCP connection.
+/// Returns the destination port of a packet that opens a TCP connection.
 fn syn_port(packet: &[u8]) -> Option<u16> {
     let segment = TcpPacket::new_checked(packet::tcp_segment(packet)?).ok()?;
     (segment.syn() && !segment.ack()).then(|| segment.dst_port())

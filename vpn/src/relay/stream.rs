@@ -16,13 +16,13 @@ use super::end::SharedStack;
 use super::stack::OpenError;
 use crate::io::SystemClock;
 
-/// How a connection that says nothing is told from one whose other side is dead.
+/// How a dialer detects connections whose other side is dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamKeepalive {
-    /// How often the other side is asked.
+    /// The interval of keepalive probes.
     pub interval: Duration,
-    /// After so long without a word it is dead: the connection ends with an error. What is written into a connection that was
-    /// silent begins this time anew.
+    /// How long the other side may stay silent. Then the connection ends with an error. Writing to a connection that was silent restarts this
+    /// time.
     pub dead_after: Duration,
 }
 
@@ -32,7 +32,7 @@ impl Default for StreamKeepalive {
     }
 }
 
-/// Opens and takes connections.
+/// Opens and accepts connections.
 #[derive(Clone)]
 pub struct Dialer {
     stack: Arc<SharedStack>,
@@ -44,13 +44,13 @@ impl Dialer {
         Self { stack, liveness: StreamKeepalive::default() }
     }
 
-    /// Watches the connections that it opens in another way.
+    /// Changes the keepalive of connections that this dialer opens.
     #[must_use]
     pub fn with_liveness(self, liveness: StreamKeepalive) -> Self {
         Self { liveness, ..self }
     }
 
-    /// Connects to an address inside the VPN. It fails with `TimedOut` once the other side has said nothing for `patience`.
+    /// Connects to an address inside the VPN. It fails with `TimedOut` if the other side stays silent for `patience`.
     pub async fn dial(&self, to: SocketAddr, patience: Duration) -> io::Result<RelayStream> {
         let handle = self.stack.lock().connect(to, patience, self.liveness.interval).map_err(open_error)?;
         self.stack.wake();
@@ -65,21 +65,21 @@ impl Dialer {
         Ok(stream)
     }
 
-    /// Takes connections to a port of ours.
+    /// Listens on a port of this end.
     pub fn listen(&self, port: u16) -> io::Result<RelayListener> {
         self.stack.lock().listen(port).map_err(open_error)?;
         Ok(RelayListener { stack: Arc::clone(&self.stack), port })
     }
 }
 
-/// Takes connections to one port, until it is dropped.
+/// Accepts connections on one port, until it is dropped.
 pub struct RelayListener {
     stack: Arc<SharedStack>,
     port: u16,
 }
 
 impl RelayListener {
-    /// The next connection.
+    /// Waits for the next connection.
     pub async fn accept(&mut self) -> io::Result<(RelayStream, SocketAddr)> {
         poll_fn(|context| {
             let mut stack = self.stack.lock();
@@ -135,7 +135,7 @@ impl AsyncRead for RelayStream {
                 Poll::Pending
             }
             Ok(read) => {
-                // The other side must hear of room again once it may have run out of it.
+                // The other side may have run out of window, so the stack must announce the free space.
                 let half = socket.recv_capacity() / 2;
                 let opens_window = before >= half && socket.recv_queue() < half;
                 drop(stack);

@@ -1,4 +1,4 @@
-//! The link under the stack: packets in from a queue, packets out by the core.
+//! The link below the stack: it receives packets from a queue and sends packets through the core.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use crate::clock_reading::ClockReading;
 use crate::core::Core;
 use crate::output::{CoreOutput, HEADROOM};
 
-/// Where packets of the stack go: out by the core, inside one call of the stack.
+/// The link of the stack during one call. The core sends the packets.
 pub(super) struct Wire<'a> {
     pub(super) received: &'a mut VecDeque<Vec<u8>>,
     pub(super) sink: Option<(&'a mut Core, ClockReading, &'a mut CoreOutput)>,
@@ -39,7 +39,7 @@ impl Device for Wire<'_> {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ip;
         capabilities.max_transmission_unit = self.mtu;
-        // What arrives was authenticated, so it is what its sender sent.
+        // Received packets were authenticated, so they are what the sender sent. Their checksums need no check.
         let mut checksum = ChecksumCapabilities::default();
         checksum.ipv4 = Checksum::Tx;
         checksum.tcp = Checksum::Tx;

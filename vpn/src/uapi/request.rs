@@ -1,4 +1,4 @@
-//! What a client asks for, as data; what it would make of a device's peers, as a pure function.
+//! Parses a client's request into data, and applies it to the peers of a device as a pure function.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -10,10 +10,10 @@ use crate::key::{PresharedKey, PrivateKey, PublicKey};
 use crate::peers::{PeerConfig, PeerSet};
 
 #[expect(clippy::option_option, reason = "not named, and named to be taken away, are two things")]
-/// A `set` operation, whole: it is carried out in full or not at all.
+/// A complete `set` operation. It is applied as a whole or not at all.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct SetRequest {
-    /// `Some(None)`: all zeroes, which takes the key away.
+    /// `Some(None)`, written as all zeroes, removes the key.
     pub(crate) private_key: Option<Option<PrivateKey>>,
     pub(crate) listen_port: Option<u16>,
     pub(crate) fwmark: Option<u32>,
@@ -22,7 +22,7 @@ pub(crate) struct SetRequest {
 }
 
 #[expect(clippy::option_option, reason = "not named, and named to be taken away, are two things")]
-/// What is said about one peer, and about no other.
+/// The changes to one peer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PeerEdit {
     pub(crate) public_key: PublicKey,
@@ -57,7 +57,7 @@ impl PeerEdit {
 }
 
 impl SetRequest {
-    /// Reads the lines after `set=1`.
+    /// Parses the lines after `set=1`.
     pub(crate) fn parse<'a>(lines: impl Iterator<Item = &'a str>) -> Result<Self, Errno> {
         let mut request = Self::default();
         for line in lines {
@@ -86,7 +86,7 @@ impl SetRequest {
         Ok(())
     }
 
-    /// The peers of a device that had `peers` and whose own name is `own`: a device is never its own peer.
+    /// Returns the peers that result from `peers`. `own` is the device's public key: a device is never its own peer.
     pub(crate) fn edit(&self, peers: &PeerSet, own: Option<PublicKey>) -> PeerSet {
         let mut edited = if self.replace_peers { PeerSet::default() } else { peers.clone() };
         for edit in self.peers.iter().filter(|edit| Some(edit.public_key) != own) {

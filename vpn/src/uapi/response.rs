@@ -1,4 +1,4 @@
-//! What a client is told.
+//! Responses to a client.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use crate::key::{PresharedKey, PrivateKey};
 use crate::peers::PeerSet;
 use crate::stats::PeerStats;
 
-/// A device, as `get=1` shows it.
+/// The state of a device, as `get=1` returns it.
 pub(crate) struct DeviceState<'a> {
     pub(crate) private_key: Option<&'a PrivateKey>,
     pub(crate) listen_port: u16,
@@ -16,7 +16,7 @@ pub(crate) struct DeviceState<'a> {
 }
 
 impl DeviceState<'_> {
-    /// Writes the answer, without the errno that ends it.
+    /// Writes the response, without the errno at its end.
     pub(crate) fn render(&self) -> String {
         let mut text = String::new();
         if let Some(key) = self.private_key {
@@ -56,7 +56,7 @@ impl DeviceState<'_> {
 }
 
 fn line(text: &mut String, key: &str, value: impl std::fmt::Display) {
-    // Writing into a string cannot fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(text, "{key}={value}");
 }
 

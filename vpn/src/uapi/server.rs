@@ -1,4 +1,4 @@
-//! The socket that `wg` finds a device by.
+//! The socket by which `wg` finds a device.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -17,16 +17,16 @@ use crate::device::DeviceInner;
 use crate::io::SystemClock;
 use crate::key::PrivateKey;
 
-/// Where `wg` looks.
+/// The directory in which `wg` looks for sockets.
 const DIRECTORY: &str = "/var/run/wireguard";
-/// Clients served at once; more wait for a second at most and are turned away.
+/// The number of clients that are served at once. Further clients are disconnected at once.
 const MOST_CLIENTS: usize = 16;
-/// A client that says nothing for so long is forgotten.
+/// How long a client may stay silent before it is disconnected.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A thousand peers with ten prefixes each are half of this.
+/// The largest request, in bytes. A thousand peers with ten prefixes each need half of it.
 const LARGEST_REQUEST: u64 = 4 << 20;
 
-/// The socket of the device `name`, where `wg` looks for it.
+/// Returns the path at which `wg` looks for the socket of the device `name`.
 #[must_use]
 pub fn default_socket(name: &str) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{name}.sock"))
@@ -63,7 +63,7 @@ impl UapiServer {
 impl Drop for UapiServer {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Release);
-        // The acceptor waits for a client: be one.
+        // The acceptor blocks until a client connects, so connect to it.
         let woken = UnixStream::connect(&self.path).is_ok();
         let _ = fs::remove_file(&self.path);
         if let Some(thread) = self.thread.take().filter(|_| woken) {
@@ -79,7 +79,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     if UnixStream::connect(path).is_ok() {
         return Err(io::ErrorKind::AddrInUse.into());
     }
-    // Left by a process that is gone.
+    // A process that no longer exists left this socket.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -134,7 +134,7 @@ fn serve(stream: &UnixStream, shared: &DeviceInner) -> io::Result<()> {
     Ok(())
 }
 
-/// Lines up to an empty one. `None`: the client is done.
+/// Reads lines up to an empty one. Returns `None` if the client closed the connection.
 fn read_operation(reader: &mut impl BufRead) -> io::Result<Option<Vec<String>>> {
     let mut lines = Vec::new();
     loop {
@@ -193,7 +193,7 @@ fn set(request: &SetRequest, shared: &DeviceInner) -> Result<(), Errno> {
     let own = core.private_key().map(PrivateKey::public);
     let wanted = request.edit(core.peers(), own);
     core.set_peers(&wanted, now);
-    // An endpoint that is named holds, also where the peer had roamed away from that same one.
+    // An endpoint in the request applies even if it equals the last configured one and the peer has roamed away from it.
     for peer in &request.peers {
         if let Some(endpoint) = peer.endpoint {
             core.set_endpoint(&peer.public_key, endpoint);
