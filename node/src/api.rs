@@ -1,4 +1,4 @@
-//! The API of the cluster, with a deadline for all that is waited for.
+//! Access to the cluster's API. Every wait has a deadline.
 
 use std::{fmt::Debug, future::Future, net::SocketAddr, pin::pin, time::Duration};
 
@@ -16,69 +16,69 @@ use tower::timeout::{TimeoutLayer, error::Elapsed};
 
 use crate::authority::SERVER_NAME;
 
-/// How long a connection may take to stand.
+/// How long a connection may take to be established.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long an answer may take to begin, and one that is not a watch to end.
+/// How long a response may take to begin, and how long one that is not a watch may take to end.
 const ANSWER: Duration = Duration::from_secs(30);
-/// The same where it is asked for again.
+/// The same for a client whose caller retries through another ingress.
 const FRANK_ANSWER: Duration = Duration::from_secs(10);
-/// How long a watch is asked for; API servers end it by then.
+/// The duration of a watch, in seconds, as requested from the API server. The API server ends the watch by then.
 const WATCH_SECONDS: u32 = 280;
-/// When it is given up here: nobody is at the other end any more who could end it.
+/// When this process ends a watch itself, because the API server that should end it is gone.
 const WATCH: Duration = Duration::from_secs(300);
-/// How soon something is tried again that failed, or that ended at once.
+/// The pause before a retry of something that failed or ended at once.
 pub(crate) const AGAIN: Duration = Duration::from_secs(1);
-/// Who does what a worker waits for.
+/// Help text: names the component that does what a worker waits for.
 pub(crate) const CONTROLLER: &str = "the cluster's own cluster-controller does that: look at it where the cluster is run, with `keelway status` and `keelway logs`";
 
-/// What brings a worker back whose certificate has ended.
+/// Help text: how to rejoin a worker whose certificate has expired.
 pub const ENDED: &str = "run `keelway node forget`, and `keelway node join` with a new token";
 
-/// The API cannot be used.
+/// A request to the API failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// The authorities cannot be read.
+    /// The authorities cannot be parsed.
     #[error("the cluster's authorities are no certificates in PEM")]
     Authorities(#[source] rustls_pki_types::pem::Error),
-    /// No URL can be made of an address.
+    /// The address cannot be part of a URL.
     #[error("{0} is no address of an API server")]
     Address(SocketAddr),
-    /// A client cannot be made.
+    /// The client cannot be built.
     #[error("cannot make a client of the API")]
     Client(#[source] Box<kube::Error>),
     /// A request failed.
     #[error("cannot {operation}")]
     Request {
-        /// What was asked for.
+        /// The requested operation.
         operation: String,
-        /// Why not.
+        /// The error of the client.
         #[source]
         source: Box<kube::Error>,
     },
-    /// A file failed.
+    /// A file operation failed.
     #[error(transparent)]
     File(crate::files::NodeFileError),
-    /// The worker has no certificate that holds now.
+    /// The worker has no valid certificate.
     #[error("this worker's certificate has ended, or is not its own: {}", ENDED)]
     NoIdentity,
-    /// The answer does not come, or does not end.
+    /// The response did not begin or did not end in time.
     #[error("cannot {operation}: no answer within {} s", deadline.as_secs())]
     Silent {
-        /// What was asked for.
+        /// The requested operation.
         operation: String,
-        /// For how long.
+        /// How long the client waited.
         deadline: Duration,
     },
-    /// Something did not come about.
+    /// A condition was not met in time.
     #[error("{what}: not within {} s; {help}", deadline.as_secs())]
     TimedOut {
-        /// What was waited for.
+        /// The condition.
         what: String,
-        /// What to do.
+        /// What the user can do.
         help: &'static str,
-        /// For how long.
+        /// How long the client waited.
         deadline: Duration,
-        /// What failed last, where something did.
+        /// The last error while waiting, if there was one.
         #[source]
         source: Option<Box<ApiError>>,
     },
@@ -96,13 +96,13 @@ impl ApiError {
         }
     }
 
-    /// The status code that the API server answered with.
+    /// Returns the status code of the API server's response.
     pub(crate) fn code(&self) -> Option<u16> {
         let Self::Request { source, .. } = self else { return None };
         code(source)
     }
 
-    /// Whether the same may be answered otherwise a moment later: there was no answer, or it says that there is none now.
+    /// Whether a retry may succeed: there was no response, or its status code is a temporary one.
     pub(crate) fn is_transient(&self) -> bool {
         if let Self::Request { source, .. } = self {
             let is_cut_off = matches!(**source, kube::Error::Service(_) | kube::Error::HyperError(_));
@@ -112,20 +112,20 @@ impl ApiError {
     }
 }
 
-/// The status code that an API server answered with.
+/// Returns the status code of the API server's response.
 pub(crate) fn code(error: &kube::Error) -> Option<u16> {
     if let kube::Error::Api(status) = error { Some(status.code) } else { None }
 }
 
-/// Who asks.
+/// The credentials of a client.
 pub(crate) enum ApiCredentials<'a> {
-    /// The bearer of a token.
+    /// A bearer token.
     Token(&'a str),
-    /// Who has this certificate and its key, both PEM.
+    /// A client certificate and its key, both PEM.
     Certificate { certificate: &'a str, key: &'a str },
 }
 
-/// The certificates of a bundle in PEM.
+/// Parses the certificates of a PEM bundle.
 pub(crate) fn certificates(pem: &str) -> Result<Vec<Vec<u8>>, ApiError> {
     CertificateDer::pem_slice_iter(pem.as_bytes())
         .map(|certificate| certificate.map(|der| der.to_vec()))
@@ -133,7 +133,7 @@ pub(crate) fn certificates(pem: &str) -> Result<Vec<Vec<u8>>, ApiError> {
         .map_err(ApiError::Authorities)
 }
 
-/// A client of the API server behind an address, verified by these authorities.
+/// Builds a client of the API server at an address, which these authorities verify.
 pub(crate) fn client(
     address: SocketAddr,
     authorities: Vec<Vec<u8>>,
@@ -142,8 +142,8 @@ pub(crate) fn client(
     build(configuration(address, authorities, identity)?, ANSWER)
 }
 
-/// The same, which tells each answer as it came, for who asks again by another ingress. By itself a client repeats what is answered with
-/// 429, and that is also how a PodDisruptionBudget says no.
+/// Builds the same client without automatic retries, for a caller that retries through another ingress. By default, a client retries
+/// after status 429, which is also the response if a PodDisruptionBudget forbids an eviction.
 pub(crate) fn client_without_retries(
     address: SocketAddr,
     authorities: Vec<Vec<u8>>,
@@ -180,7 +180,7 @@ fn build(config: Config, answer: Duration) -> Result<Client, ApiError> {
     Ok(builder.with_layer(&TimeoutLayer::new(answer)).build())
 }
 
-/// Asks again what may pass, for so long.
+/// Calls `ask` again while its errors are transient, for at most `limit`.
 pub(crate) async fn persist<T>(limit: Duration, ask: impl AsyncFn() -> Result<T, ApiError>) -> Result<T, ApiError> {
     let end = Instant::now() + limit;
     loop {
@@ -191,17 +191,17 @@ pub(crate) async fn persist<T>(limit: Duration, ask: impl AsyncFn() -> Result<T,
     }
 }
 
-/// Something that comes about in the cluster.
+/// A condition of an object in the cluster.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WaitCondition<'a> {
     pub(crate) what: &'a str,
-    /// What to do where it does not.
+    /// What the user can do if the condition is not met.
     pub(crate) help: &'static str,
     pub(crate) deadline: Duration,
 }
 
-/// Watches one object until `look` has found in it what it wants: from when this process made it, where it did. What fails on the way
-/// is tried again until the deadline, but for what may not be asked.
+/// Watches one object until `look` returns a value for it. If this process created the object, the watch starts at the version `made`.
+/// Errors are retried until the deadline, except for status 401 and 403, which are returned.
 pub(crate) async fn wait_for<K, T>(
     api: &Api<K>,
     name: &str,
@@ -238,7 +238,7 @@ where
     watched.unwrap_or_else(|_| Err(ApiError::TimedOut { what: what.to_owned(), help, deadline, source: last }))
 }
 
-/// Looks at one object as it is now, and then at each change, for as long as the watch lasts. `None`: it is not there.
+/// Calls `look` with the current object and then with each change, until the watch ends. `look` receives `None` if the object is absent.
 pub(crate) async fn follow<K, T>(
     api: &Api<K>,
     name: &str,
@@ -247,7 +247,7 @@ pub(crate) async fn follow<K, T>(
 where
     K: Clone + DeserializeOwned + Debug,
 {
-    // A watch tells nothing of what is absent, and one from an object's own version may be refused as too old.
+    // A watch reports nothing about an absent object, and the API server may refuse a watch from an object's own version as too old.
     let this = ListParams::default().fields(&of(name));
     let listed = within(ANSWER, format!("read {name}"), api.list(&this)).await?;
     let version = listed.metadata.resource_version.unwrap_or_default();
@@ -257,7 +257,7 @@ where
     }
 }
 
-/// The same from an object that was made a moment ago.
+/// The same, starting at an object that was just created.
 async fn follow_from<K, T>(
     api: &Api<K>,
     name: &str,

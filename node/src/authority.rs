@@ -1,4 +1,4 @@
-//! Whom the token names, found in the chain that an endpoint shows, before anything secret is sent there.
+//! Verifies that an endpoint's certificate chain contains an authority of the token, before any secret is sent there.
 
 use std::{
     io,
@@ -23,43 +23,43 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::{net::TcpStream, time::timeout};
 
 pub(crate) use keelway_api::worker::API_SERVER_NAME as SERVER_NAME;
-/// How long one endpoint may take.
+/// How long the check of one endpoint may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An endpoint that showed an authority of the token.
+/// An endpoint whose chain contains an authority of the token.
 #[derive(Debug, Clone)]
 pub(crate) struct TrustedEndpoint {
     pub(crate) endpoint: SocketAddr,
-    /// The authority's certificate.
+    /// The certificate of the authority.
     pub(crate) authority: CertificateDer<'static>,
-    /// What time it is there.
+    /// The time of the endpoint, from its `Date` header.
     pub(crate) date: Option<Timestamp>,
 }
 
-/// Why an endpoint is not spoken with.
+/// Why an endpoint is not trusted.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
-    /// It cannot be reached.
+    /// The endpoint cannot be reached.
     #[error("cannot be reached")]
     Connect(#[source] io::Error),
-    /// It says nothing.
+    /// The endpoint does not respond.
     #[error("did not answer within {} s", PATIENCE.as_secs())]
     Silent,
-    /// Nobody whom the token names is in its chain.
+    /// The chain contains no authority of the token.
     #[error("shows no authority of the token: it is another cluster's, or somebody is in between")]
     Stranger,
-    /// What it shows does not hold by this machine's clock.
+    /// A certificate of the chain is not valid at this machine's time.
     #[error("shows a certificate that does not hold at this machine's time: set the clock")]
     Clock,
-    /// It cannot be trusted or understood.
+    /// The TLS connection or the response is invalid.
     #[error("cannot be trusted")]
     Tls(#[source] GetError),
-    /// TLS cannot be used at all.
+    /// TLS cannot be set up on this machine.
     #[error("cannot be asked over TLS")]
     Unusable(#[source] TlsError),
 }
 
-/// Looks at all endpoints at once: those that can be trusted, in the token's order, and what is wrong with the others.
+/// Checks all endpoints concurrently. Returns the trusted ones, in the token's order, and the others with their errors.
 pub(crate) async fn check_endpoints(token: &JoinToken) -> (Vec<TrustedEndpoint>, Vec<(SocketAddr, EndpointError)>) {
     let looks = token.endpoints.iter().map(|endpoint| async move { (*endpoint, look_at(token, *endpoint).await) });
     let mut trusted = Vec::new();
@@ -83,7 +83,7 @@ async fn look_at(token: &JoinToken, endpoint: SocketAddr) -> Result<TrustedEndpo
         .dangerous()
         .with_custom_certificate_verifier(Arc::clone(&pinned) as Arc<dyn ServerCertVerifier>)
         .with_no_client_auth();
-    // A resumed session shows no chain.
+    // A resumed session sends no chain.
     config.resumption = rustls::client::Resumption::disabled();
     let asked = async {
         let stream = TcpStream::connect(endpoint).await.map_err(EndpointError::Connect)?;
@@ -96,7 +96,7 @@ async fn look_at(token: &JoinToken, endpoint: SocketAddr) -> Result<TrustedEndpo
     Ok(TrustedEndpoint { endpoint, authority: authority.ok_or(EndpointError::Stranger)?, date })
 }
 
-/// What people can do something about.
+/// Maps TLS errors that the user can fix to their own variants.
 fn understood(error: GetError) -> EndpointError {
     let GetError::Connect(source) = &error else { return EndpointError::Tls(error) };
     match source.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>()) {

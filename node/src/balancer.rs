@@ -1,4 +1,4 @@
-//! The API of the cluster on the worker itself: connections to the reserved address go on to an ingress that is well.
+//! The API of the cluster on the worker itself: it forwards connections to the reserved address to a healthy ingress.
 
 use std::{
     collections::BTreeMap,
@@ -28,23 +28,23 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::authority::SERVER_NAME;
 
-/// How often each ingress is asked.
+/// The interval of health checks of each ingress.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
-/// How long its answer may take.
+/// How long the response to a health check may take.
 const CHECK: Duration = Duration::from_secs(2);
-/// After so many checks in a row without an answer its connections are reset.
+/// The number of consecutive failed checks after which the connections of an ingress are reset.
 const MISSES: u32 = 2;
-/// How long one ingress may take to accept a connection before the next is tried.
+/// How long one ingress may take to accept a connection before the next one is tried.
 const CONNECT: Duration = Duration::from_secs(2);
-/// What is on its way in one connection, each way.
+/// The buffer of one connection for each direction, in bytes.
 const BUFFER: usize = 16 * 1024;
-/// Connections at a time: in all, and of one address, so that one pod takes the API from no other.
+/// The most concurrent connections: in total, and per source address, so that one pod cannot exhaust the connections of others.
 const MOST: usize = 4096;
 const MOST_OF_ONE: usize = 1024;
-/// How soon accepting is tried again that failed.
+/// The pause before accepting is retried after an error.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// An ingress does not answer as an API server does.
+/// An ingress failed its health check.
 #[derive(Debug, thiserror::Error)]
 enum CheckError {
     #[error("it cannot be connected to")]
@@ -58,22 +58,22 @@ enum CheckError {
 }
 
 impl CheckError {
-    /// Whether connections through it are dead: one whose API server is about to stop lets them go on until it has.
+    /// Whether connections through the ingress are dead. An API server that is about to stop is not ready, but still serves its connections.
     fn is_loss(&self) -> bool {
         !matches!(self, Self::NotReady(_))
     }
 }
 
-/// One ingress, as `node status` tells of it.
+/// The state of one ingress in `node status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IngressStatus {
-    /// Where it is.
+    /// The address of the ingress.
     pub address: SocketAddr,
-    /// Whether it answered last; none where it was not asked yet.
+    /// Whether the last check succeeded. Absent before the first check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answers: Option<bool>,
-    /// Connections through it.
+    /// The number of connections through the ingress.
     pub connections: usize,
 }
 
@@ -81,7 +81,7 @@ struct BalancedIngress {
     address: SocketAddr,
     answers: Mutex<Option<bool>>,
     connections: AtomicUsize,
-    /// Ends all connections of now; there is a new one for those that come after.
+    /// Ends all current connections. After a reset, new connections use a new token.
     reset: Mutex<CancellationToken>,
 }
 
@@ -90,7 +90,7 @@ impl BalancedIngress {
         *self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes whether it answers, and returns what was known before.
+    /// Records the result of a check, and returns the previous one.
     fn note(&self, answers: bool) -> Option<bool> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner).replace(answers)
     }
@@ -105,7 +105,7 @@ impl BalancedIngress {
     }
 }
 
-/// Who has how many connections.
+/// The number of connections of each source address.
 #[derive(Default)]
 struct ConnectionCounts(Mutex<BTreeMap<IpAddr, usize>>);
 
@@ -114,7 +114,7 @@ impl ConnectionCounts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more of this address, unless that is too many.
+    /// Counts one more connection of this address, unless a limit is reached.
     fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Admitted> {
         let mut all = self.lock();
         let (sum, own) = (all.values().sum::<usize>(), all.get(&address).copied().unwrap_or_default());
@@ -125,7 +125,7 @@ impl ConnectionCounts {
     }
 }
 
-/// One connection, until it is dropped.
+/// Counts one connection until it is dropped.
 struct Admitted {
     clients: Arc<ConnectionCounts>,
     address: IpAddr,
@@ -143,10 +143,9 @@ impl Drop for Admitted {
     }
 }
 
-/// Each with the task that asks it, which ends when it is forgotten.
+/// The ingresses, each with the task that checks it. Dropping an entry ends its task.
 type IngressTasks = BTreeMap<SocketAddr, (Arc<BalancedIngress>, AbortOnDropHandle<()>)>;
 
-/// The balancer.
 pub(crate) struct Balancer {
     config: Mutex<Arc<ClientConfig>>,
     known: Mutex<IngressTasks>,
@@ -155,7 +154,7 @@ pub(crate) struct Balancer {
 }
 
 impl Balancer {
-    /// For no ingress yet. `authorities`: PEM.
+    /// Creates a balancer without ingresses. `authorities` is PEM.
     pub(crate) fn new(authorities: &str) -> Result<Arc<Self>, AgentTlsError> {
         let config = Arc::new(client_from_pem(authorities.as_bytes(), None)?);
         let config = Mutex::new(config);
@@ -170,7 +169,7 @@ impl Balancer {
         Arc::clone(&self.config.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Uses these ingresses and authorities from now on. Connections through one that is forgotten end: it is on its way out.
+    /// Replaces the ingresses and authorities. Connections through an ingress that is no longer listed are reset, because it is about to stop.
     pub(crate) fn set(self: &Arc<Self>, ingresses: &[SocketAddr], authorities: &str) -> Result<(), AgentTlsError> {
         let config = Arc::new(client_from_pem(authorities.as_bytes(), None)?);
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
@@ -197,7 +196,7 @@ impl Balancer {
         Ok(())
     }
 
-    /// All of them: those that answer first, in turns, and those that do not last.
+    /// Returns all ingresses: healthy ones first, in rotation, then unchecked ones, then those that failed.
     fn in_order(&self) -> Vec<Arc<BalancedIngress>> {
         let mut all: Vec<Arc<BalancedIngress>> =
             self.known().values().map(|(ingress, _)| Arc::clone(ingress)).collect();
@@ -212,7 +211,7 @@ impl Balancer {
         all
     }
 
-    /// How they are, by address.
+    /// Returns the state of all ingresses, ordered by address.
     pub(crate) fn status(&self) -> Vec<IngressStatus> {
         let known = self.known();
         let status = known.values().map(|(ingress, _)| IngressStatus {
@@ -223,7 +222,7 @@ impl Balancer {
         status.collect()
     }
 
-    /// Takes connections for as long as it is polled.
+    /// Accepts connections while it is polled.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) {
         let mut is_full = false;
         loop {
@@ -258,7 +257,7 @@ impl Balancer {
     }
 }
 
-/// Listens on the reserved address, which must be one of this machine's by now. A daemon that has just ended may still hold it.
+/// Listens on the reserved address, which must already be an address of this machine. A daemon that has just ended may still hold it.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
@@ -288,13 +287,13 @@ async fn watch(balancer: Arc<Balancer>, ingress: Arc<BalancedIngress>) {
         if misses == MISSES {
             ingress.reset();
         } else if misses == 1 {
-            // The second look comes at once.
+            // Check again at once.
             turns.reset_immediately();
         }
     }
 }
 
-/// One connection, until it ends or its ingress is lost.
+/// Forwards one connection until it ends or its ingress is lost.
 async fn pass(balancer: Arc<Balancer>, mut client: TcpStream, _admitted: Admitted) {
     let _ = client.set_nodelay(true);
     for ingress in balancer.in_order() {
@@ -316,7 +315,7 @@ async fn pass(balancer: Arc<Balancer>, mut client: TcpStream, _admitted: Admitte
     reset(&client);
 }
 
-/// The client learns at once that what it waits for does not come.
+/// Makes the close of `client` a reset, so that the client observes the failure at once.
 fn reset(client: &TcpStream) {
     let _ = SockRef::from(client).set_linger(Some(Duration::ZERO));
 }

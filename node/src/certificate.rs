@@ -1,4 +1,4 @@
-//! The kubelet's first client certificate, and the one that it has now.
+//! The kubelet's client certificate: requesting the first one, and reading the current one.
 
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
@@ -22,38 +22,38 @@ use crate::{
     settings::Layout,
 };
 
-/// The kubelet's certificates of the moment, in its directory.
+/// The names of the kubelet's current certificates in its directory.
 pub(crate) const CLIENT: &str = "kubelet-client-current.pem";
 pub(crate) const SERVING: &str = "kubelet-server-current.pem";
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const USAGES: [&str; 2] = ["digital signature", "client auth"];
 const GROUP: &str = "system:nodes";
-/// How long the cluster may take to decide and to sign.
+/// How long the cluster may take to approve and sign.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// There is no certificate.
+/// The kubelet has no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletCertificateError {
-    /// A file failed.
+    /// A file operation failed.
     #[error(transparent)]
     File(#[from] NodeFileError),
-    /// The key could not be made.
+    /// The key could not be generated.
     #[error("cannot make a key")]
     Key(#[source] KeyError),
-    /// The request could not be made.
+    /// The signing request could not be built.
     #[error("cannot make the request for a certificate")]
     Request(#[source] SigningRequestError),
-    /// The API failed.
+    /// A request to the API failed.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The cluster said no.
+    /// The cluster denied the request.
     #[error("the cluster refuses a certificate for {name}: {reason}: {message}")]
     Denied {
-        /// The Node.
+        /// The name of the Node.
         name: String,
-        /// One word.
+        /// The reason of the denial, one word.
         reason: String,
-        /// And why.
+        /// The message of the denial.
         message: String,
     },
 }
@@ -64,13 +64,13 @@ pub(crate) struct KubeletCertificate {
     pub(crate) key: PrivateKeyPem,
 }
 
-/// What the cluster said to a request.
+/// The cluster's decision on a signing request.
 enum SigningOutcome {
     Signed(String),
     Denied { reason: String, message: String },
 }
 
-/// The certificate that this worker has, where it is its own and holds.
+/// Returns the worker's certificate if it is valid at `now` and matches its key.
 pub(crate) fn load_valid(layout: &Layout, now: Timestamp) -> Result<Option<KubeletCertificate>, NodeFileError> {
     let Some(text) = files::read(&layout.identity())?.map(Zeroizing::new) else { return Ok(None) };
     let Some((certificate, key)) = split(&text) else { return Ok(None) };
@@ -80,14 +80,14 @@ pub(crate) fn load_valid(layout: &Layout, now: Timestamp) -> Result<Option<Kubel
     Ok((holds && fits).then_some(KubeletCertificate { certificate, key }))
 }
 
-/// The dates of a certificate of the kubelet: [`CLIENT`] or [`SERVING`].
+/// Returns the validity of a certificate of the kubelet: [`CLIENT`] or [`SERVING`].
 pub(crate) fn validity(layout: &Layout, file: &str) -> Option<keelway_pki::Validity> {
     let text = Zeroizing::new(files::read(&layout.pki().join(file)).ok()??);
     let (certificate, _) = split(&text)?;
     CertificateFacts::from_pem(first(&certificate)).ok().map(|facts| facts.validity)
 }
 
-/// Certificates and key, which the kubelet keeps in one file.
+/// Splits a file into certificates and key. The kubelet stores both in one file.
 fn split(text: &str) -> Option<(String, PrivateKeyPem)> {
     const BEGIN: &str = "-----BEGIN ";
     let mut certificates = String::new();
@@ -111,7 +111,7 @@ fn first(certificates: &str) -> &str {
     certificates.find(END).map_or(certificates, |end| &certificates[..end + END.len()])
 }
 
-/// Has the certificate: the one that is there, or a new one by request.
+/// Returns a valid certificate: the stored one, or a new one that it requests from the cluster.
 pub(crate) async fn ensure(
     layout: &Layout,
     client: Client,
@@ -135,14 +135,14 @@ pub(crate) async fn ensure(
             Ok(KubeletCertificate { certificate, key })
         }
         SigningOutcome::Denied { reason, message } => {
-            // The next try is another request.
+            // The next join sends another request.
             files::remove(&layout.joining_key())?;
             Err(KubeletCertificateError::Denied { name: name.to_owned(), reason, message })
         }
     }
 }
 
-/// The key of a join that was cut off goes on: the cluster approves one key for a name.
+/// Returns the key of an interrupted join, or a new one. A join must reuse its key, because the cluster approves one key per name.
 fn joining_key(layout: &Layout) -> Result<PrivateKeyPem, KubeletCertificateError> {
     if let Some(text) = files::read(&layout.joining_key())? {
         return Ok(PrivateKeyPem::new(text));
@@ -155,7 +155,7 @@ fn joining_key(layout: &Layout) -> Result<PrivateKeyPem, KubeletCertificateError
 
 async fn answer(client: Client, request: &str) -> Result<SigningOutcome, KubeletCertificateError> {
     let requests: Api<CertificateSigningRequest> = Api::all(client);
-    // Signatures are deterministic, so the same key asks under the same name.
+    // Signatures are deterministic, so the same key leads to a request with the same name.
     let digest = Sha256::digest(request.as_bytes());
     let name = digest.iter().take(10).fold("keelway-join-".to_owned(), |name, byte| format!("{name}{byte:02x}"));
     let object = CertificateSigningRequest {
@@ -188,7 +188,7 @@ fn signing_outcome(request: &CertificateSigningRequest) -> Option<SigningOutcome
     String::from_utf8(certificate.0.clone()).ok().map(SigningOutcome::Signed)
 }
 
-/// Keeps it as the kubelet keeps its own: a file for each certificate, and a link to the one of now.
+/// Stores the certificate as the kubelet does: one file for each certificate, and a link to the current one.
 fn store(layout: &Layout, certificate: &str, key: &PrivateKeyPem, now: Timestamp) -> Result<(), NodeFileError> {
     let file = format!("kubelet-client-{}.pem", now.strftime("%Y-%m-%d-%H-%M-%S"));
     let text = Zeroizing::new(format!("{}\n{}", certificate.trim_end(), key.expose()));

@@ -1,4 +1,4 @@
-//! The cgroup below which a worker's pods are, where it is not the root.
+//! The cgroup that contains the cgroups of a worker's pods, if it is not the root.
 
 use std::{
     fs,
@@ -12,16 +12,16 @@ use crate::{
 };
 
 const ROOT: &str = "/sys/fs/cgroup";
-/// The kubelet's own group for pods, by either driver.
+/// The cgroup in which the kubelet creates the cgroups of pods, for each of the two drivers.
 const PODS: [&str; 2] = ["kubepods", "kubepods.slice"];
 
-/// Each hierarchy of controllers: one in version 2, many in version 1.
+/// Returns the cgroup hierarchies: one in version 2, one for each controller in version 1.
 fn hierarchies() -> Vec<PathBuf> {
     match facts::cgroups() {
         Cgroups::Unified => vec![ROOT.into()],
         Cgroups::Legacy => {
             let entries = fs::read_dir(ROOT).into_iter().flatten().flatten();
-            // Where a controller could not be mounted its directory is empty.
+            // If a controller could not be mounted, its directory is empty.
             entries.map(|entry| entry.path()).filter(|path| !path.is_symlink() && is_group(path)).collect()
         }
         Cgroups::Missing => Vec::new(),
@@ -32,7 +32,7 @@ fn is_group(path: &Path) -> bool {
     path.join("cgroup.procs").exists()
 }
 
-/// Makes the group in every hierarchy: the kubelet wants it there.
+/// Creates the group in every hierarchy. The kubelet requires that it exists.
 pub(crate) fn ensure(name: &str) -> Result<(), NodeFileError> {
     for hierarchy in hierarchies() {
         let group = hierarchy.join(name.trim_start_matches('/'));
@@ -42,18 +42,18 @@ pub(crate) fn ensure(name: &str) -> Result<(), NodeFileError> {
     Ok(())
 }
 
-/// A group of version 1 takes no process before it has CPUs and memory nodes.
+/// Copies CPUs and memory nodes from the root. In version 1, a group without them accepts no process.
 fn inherit(hierarchy: &Path, group: &Path) {
     for file in ["cpuset.cpus", "cpuset.mems"] {
         let is_empty = fs::read_to_string(group.join(file)).is_ok_and(|found| found.trim().is_empty());
         if is_empty && let Ok(above) = fs::read_to_string(hierarchy.join(file)) {
-            // Of version 2 there is none, and it needs none.
+            // In version 2 the file may be absent, and the group needs no value.
             let _ = fs::write(group.join(file), above.trim());
         }
     }
 }
 
-/// Removes the groups of pods, and the group itself where it was made here. What still runs in them stays.
+/// Removes the groups of pods and, if the worker created it, the group itself. A group with processes stays.
 pub(crate) fn remove(name: Option<&str>) {
     for hierarchy in hierarchies() {
         let base = hierarchy.join(name.unwrap_or_default().trim_start_matches('/'));

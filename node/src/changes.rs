@@ -1,4 +1,4 @@
-//! What a worker changes outside of its own directory, and how it was before.
+//! The changes that a worker makes outside of its own directory, and the state before them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,43 +18,43 @@ use crate::{
 
 /// The bridge of the default CNI configuration.
 pub(crate) const BRIDGE: &str = "cni0";
-/// Directories that kubelet, containerd and plugins fill, beside those that have a name in the options.
+/// Directories that kubelet, containerd and plugins fill, in addition to those that the options name.
 const FILLED: [&str; 3] = ["/var/lib/cni/networks/keelway", "/var/lib/cni", "/var/log/containers"];
-/// Directories that others use, too: where tunnels are shown to `wg`, networks of pods, and what `mount` keeps.
+/// Directories that other programs use, too: for the sockets of `wg`, network namespaces, and the state of `mount`.
 const SHARED: [&str; 3] = ["/run/wireguard", "/run/netns", "/run/mount"];
-/// Files that are made for their being there, and hold nothing while nobody uses them.
+/// Files that programs create as locks. They are empty while no program uses them.
 const EMPTY: [&str; 3] = ["/run/mount/utab", "/run/mount/utab.lock", "/run/xtables.lock"];
-/// What the kubelet tells systemd, for the sake of a graceful shutdown.
+/// The configuration by which the kubelet makes systemd delay a shutdown.
 const LOGIND: &str = "/etc/systemd/logind.conf.d/99-kubelet.conf";
 
-/// What was changed outside of the worker's own directory, to be put back when it leaves.
+/// The changes outside of the worker's own directory. `leave` and `forget` revert them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Changes {
-    /// Settings, and what they were.
+    /// Kernel settings, with their values before.
     pub(crate) sysctls: BTreeMap<String, String>,
-    /// Files that were made.
+    /// Files that the worker created.
     pub(crate) files: Vec<PathBuf>,
-    /// Directories that were made, the outer ones first: they go where they are empty.
+    /// Directories that the worker created, outer ones first. They are removed if they are empty.
     pub(crate) directories: Vec<PathBuf>,
-    /// Directories that kubelet, containerd or plugins fill: they go with all in them.
+    /// Directories that kubelet, containerd or plugins fill. They are removed with their content.
     pub(crate) trees: Vec<PathBuf>,
-    /// Those of them that were there, with the names of what was in them: that stays.
+    /// The names that each of these directories contained before, if it existed. These entries stay.
     pub(crate) there: BTreeMap<PathBuf, BTreeSet<Vec<u8>>>,
-    /// What was mounted at them, as bytes of its path.
+    /// The mounts that existed below these directories before, as bytes of their paths.
     pub(crate) mounts: BTreeSet<Vec<u8>>,
-    /// Files that were not there and that go where they are empty.
+    /// Files that did not exist before. They are removed if they are empty.
     pub(crate) empty: Vec<PathBuf>,
-    /// Whether somebody else has a bridge of the name that pods' has.
+    /// Whether another program's bridge already had the name of the bridge of pods.
     pub(crate) has_bridge: bool,
-    /// Tables and chains that were there.
+    /// Tables and chains that existed before.
     pub(crate) firewall: firewall::FirewallNames,
-    /// The digests of the images that containerd had.
+    /// The digests of the images that containerd had before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) images: Option<BTreeSet<String>>,
 }
 
-/// How the machine is, as far as it is not asked for by path.
+/// The state of the machine before the join, except for what is found by path.
 #[derive(Debug, Default)]
 pub(crate) struct MachineBaseline {
     pub(crate) firewall: firewall::FirewallNames,
@@ -62,7 +62,7 @@ pub(crate) struct MachineBaseline {
 }
 
 impl Changes {
-    /// How the machine is, to be written down before any of it changes.
+    /// Observes the machine. The caller stores the result before it changes anything.
     pub(crate) fn of(options: &NodeOptions, before: MachineBaseline) -> Result<Self, NodeFileError> {
         let mut changes = Self {
             sysctls: sysctl::all(),
@@ -93,7 +93,7 @@ impl Changes {
         Ok(())
     }
 
-    /// Of the directories above this path those that are not there.
+    /// Records the missing directories above this path.
     fn note_missing(&mut self, path: &Path) {
         let missing: Vec<&Path> = path.ancestors().skip(1).take_while(|above| !above.exists()).collect();
         for directory in missing.into_iter().rev() {
@@ -110,7 +110,7 @@ impl Changes {
         }
     }
 
-    /// What the trees were like.
+    /// Returns the state of the trees before the join.
     pub(crate) fn trees_before(&self) -> mounts::MountBaseline {
         mounts::MountBaseline { directories: self.there.clone(), mounts: self.mounts.clone() }
     }
@@ -119,9 +119,9 @@ impl Changes {
         Ok(files::read_json(&layout.changes())?.unwrap_or_default())
     }
 
-    /// Writes down what is about to be changed.
+    /// Records a change before it is made.
     pub(crate) fn note(layout: &Layout, change: impl FnOnce(&mut Self)) -> Result<(), NodeFileError> {
-        // `join` and the daemon do this side by side.
+        // `join` and the daemon do this concurrently.
         let _alone = files::lock(&layout.changes().with_extension("lock"))?;
         let before = Self::read(layout)?;
         let mut after = before.clone();
@@ -129,7 +129,7 @@ impl Changes {
         if after == before { Ok(()) } else { files::write_json(&layout.changes(), &after) }
     }
 
-    /// Writes down files and the directories above them that are not there yet, and makes these.
+    /// Records files and the missing directories above them, and creates these directories.
     pub(crate) fn make_room<'a>(
         layout: &Layout,
         paths: impl IntoIterator<Item = &'a Path> + Clone,

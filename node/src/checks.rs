@@ -1,4 +1,4 @@
-//! Whether a machine can become a worker: facts of it, turned into all that stands against it. Pure.
+//! Checks whether a machine can become a worker: turns facts of the machine into faults. Pure.
 
 mod ranges;
 #[cfg(test)]
@@ -11,21 +11,21 @@ use jiff::{SignedDuration, Timestamp};
 
 pub use ranges::{NamedRanges, overlaps};
 
-/// The oldest containerd that speaks `runtime.v1` as the kubelets of today want it.
+/// The oldest containerd whose `runtime.v1` supports current kubelets.
 const OLDEST_CONTAINERD: (u32, u32) = (1, 7);
-/// The kubelet's own ports: its API, and its health on loopback.
+/// The kubelet's ports: its API, and its health endpoint on loopback.
 const KUBELET_PORTS: [u16; 2] = [10250, 10248];
-/// What lets Services between pods of one bridge work, now and after the next boot.
+/// Help text: how to make Services work between pods of one bridge, now and after the next boot.
 pub(crate) const BRIDGE_MEND: &str = "load the module: `modprobe br_netfilter`, and for the next boot `echo br_netfilter > /etc/modules-load.d/keelway.conf`";
-/// What certificates and tokens bear.
+/// The largest clock difference that certificates and tokens tolerate.
 const CLOCK: SignedDuration = SignedDuration::from_mins(4);
 
-/// Something that stands against it, and what to do.
+/// A reason why the machine cannot become a worker, with help.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CheckFault {
     /// What is wrong.
     pub problem: String,
-    /// What mends it.
+    /// What the user can do.
     pub help: String,
 }
 
@@ -41,73 +41,73 @@ impl fmt::Display for CheckFault {
     }
 }
 
-/// Who manages cgroups here.
+/// The version of cgroups on the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cgroups {
     /// Version 2.
     Unified,
     /// Version 1, or both.
     Legacy,
-    /// None are mounted.
+    /// No cgroups are mounted.
     Missing,
 }
 
-/// What was seen of a container runtime.
+/// The facts of a container runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostRuntimeFacts {
-    /// `containerd`.
+    /// The name of the runtime, such as `containerd`.
     pub name: String,
-    /// Its version, such as `v2.0.1`.
+    /// The version of the runtime, such as `v2.0.1`.
     pub version: String,
-    /// How many sandboxes of a control plane it runs.
+    /// The number of its sandboxes that belong to components of control planes.
     pub components: usize,
 }
 
-/// What was seen of the machine.
+/// The facts of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "they are answers to questions that have nothing to do with one another"
 )]
 pub struct HostFacts {
-    /// Whether this process is root's.
+    /// Whether this process runs as root.
     pub is_root: bool,
-    /// The socket that was asked.
+    /// The runtime's socket.
     pub socket: PathBuf,
-    /// What answered there, or why nothing did.
+    /// The facts of the runtime at the socket, or an error message.
     pub runtime: Result<HostRuntimeFacts, String>,
-    /// Cgroups.
+    /// The version of cgroups.
     pub cgroups: Cgroups,
-    /// Processes called kubelet that are not this worker's.
+    /// Processes named kubelet that do not belong to this worker.
     pub kubelets: BTreeSet<u32>,
     /// The kubelet's directory.
     pub kubelet_root: PathBuf,
-    /// Whether another kubelet's state is in it.
+    /// Whether the directory contains the state of another kubelet.
     pub has_kubelet_state: bool,
-    /// TCP addresses that somebody listens on.
+    /// Addresses of listening TCP sockets.
     pub listeners: BTreeSet<SocketAddr>,
     /// Whether the machine is a hypervisor of an installation.
     pub is_hypervisor: bool,
-    /// Whether there is a TUN device, or the kernel's WireGuard.
+    /// Whether the machine has a TUN device or the kernel's WireGuard.
     pub has_tunnels: bool,
     /// Whether the kernel has nftables.
     pub has_nftables: bool,
-    /// Whether bridged packets are seen by the firewall (`br_netfilter`).
+    /// Whether the firewall filters bridged packets (`br_netfilter`).
     pub has_bridge_netfilter: bool,
-    /// Whether a file of the machine says which DNS servers there are.
+    /// Whether `/etc/resolv.conf` exists.
     pub has_resolv_conf: bool,
-    /// The time here.
+    /// The time of this machine.
     pub now: Timestamp,
 }
 
-/// What was asked for beside that.
+/// Options of the checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckOptions {
-    /// Cgroups of version 1 are good enough.
+    /// Whether cgroups of version 1 are accepted.
     pub allow_cgroup_v1: bool,
 }
 
-/// All that stands against this machine.
+/// Returns all faults of this machine.
 #[must_use]
 pub fn faults(facts: &HostFacts, wishes: CheckOptions) -> Vec<CheckFault> {
     let mut faults = Vec::new();
@@ -150,7 +150,7 @@ fn runtime(facts: &HostFacts) -> Vec<CheckFault> {
     faults
 }
 
-/// Major and minor of `v2.0.1`.
+/// Parses major and minor of a version such as `v2.0.1`.
 fn version(text: &str) -> Option<(u32, u32)> {
     let mut parts = text.trim_start_matches('v').split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
@@ -208,7 +208,7 @@ fn kernel(facts: &HostFacts) -> Vec<CheckFault> {
     faults
 }
 
-/// What stands against it by the clock of an endpoint.
+/// Returns a fault if this machine's clock differs from an endpoint's by more than certificates tolerate.
 #[must_use]
 pub fn clock(here: Timestamp, there: Option<Timestamp>) -> Option<CheckFault> {
     let apart = here.duration_since(there?);
@@ -219,7 +219,7 @@ pub fn clock(here: Timestamp, there: Option<Timestamp>) -> Option<CheckFault> {
     })
 }
 
-/// What stands against it by what is taken at the API's reserved addresses.
+/// Returns a fault if a program listens on one of the API's reserved addresses.
 #[must_use]
 pub fn api_port(listeners: &BTreeSet<SocketAddr>, api: &[SocketAddr]) -> Option<CheckFault> {
     let takes = |listener: &&SocketAddr| {

@@ -1,4 +1,4 @@
-//! The CNI configuration of the cluster, made this worker's own: each worker has its own ranges of pods.
+//! Writes the cluster's CNI configuration with this worker's own pod ranges.
 
 use std::{
     collections::BTreeMap,
@@ -14,34 +14,30 @@ use crate::{
     settings::Layout,
 };
 
-/// The ConfigMap that holds it; there is none where the cluster brings its own ([`keelway_api::worker::CniInformation`]).
+/// The ConfigMap with the configuration. It is absent if the cluster uses its own ([`keelway_api::worker::CniInformation`]).
 pub(crate) const CONFIG_MAP: &str = "keelway-cni";
 
-/// Where containerd looks.
+/// The directories in which containerd looks for CNI plugins and configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Directories {
     pub(crate) plugins: PathBuf,
     pub(crate) configuration: PathBuf,
 }
 
-/// The configuration cannot be used.
+/// The CNI configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CniError {
-    /// It is no JSON.
     #[error("{file} of the ConfigMap kube-system/{CONFIG_MAP} is no JSON")]
     Form {
-        /// Which.
         file: String,
-        /// Why.
         #[source]
         source: serde_json::Error,
     },
-    /// It cannot be written.
     #[error(transparent)]
     File(#[from] NodeFileError),
 }
 
-/// Each file with this worker's ranges in it. None before it has ranges.
+/// Returns each file with this worker's ranges. Returns no file before the worker has ranges.
 fn rendered(templates: &BTreeMap<String, String>, ranges: &[IpNet]) -> Result<BTreeMap<String, String>, CniError> {
     let mut files = BTreeMap::new();
     if ranges.is_empty() {
@@ -60,13 +56,13 @@ fn rendered(templates: &BTreeMap<String, String>, ranges: &[IpNet]) -> Result<BT
     Ok(files)
 }
 
-/// A name without a way out of its directory.
+/// Whether the name is a CNI configuration file and cannot leave its directory.
 fn is_file(name: &str) -> bool {
     let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
     !name.contains('/') && matches!(extension, Some("conflist" | "conf"))
 }
 
-/// Writes what there is, and removes what was written and is no more.
+/// Writes the configuration, and removes files that it wrote earlier and that the cluster no longer has.
 pub(crate) fn apply(
     layout: &Layout,
     directory: &Path,
@@ -81,7 +77,7 @@ pub(crate) fn apply(
     for path in Changes::read(layout)?.files.iter().filter(|path| is_gone(path)) {
         files::remove(path)?;
     }
-    // Before there are ranges, too: then all that is left to be done is to write it.
+    // This happens before the worker has ranges, too, so that only the files themselves remain to be written then.
     let room: Vec<PathBuf> = templates.keys().filter(|name| is_file(name)).map(|name| directory.join(name)).collect();
     if !room.is_empty() {
         Changes::make_room(layout, room.iter().map(PathBuf::as_path))?;
@@ -95,7 +91,7 @@ pub(crate) fn apply(
     Ok(())
 }
 
-/// Puts plugins where containerd looks for them. What is there under the same name stays.
+/// Installs plugins where containerd looks for them. An existing file of another owner with the same name stays.
 pub(crate) fn install(layout: &Layout, directory: &Path) -> Result<(), NodeFileError> {
     if directory == layout.plugins() {
         return Ok(());
@@ -105,7 +101,7 @@ pub(crate) fn install(layout: &Layout, directory: &Path) -> Result<(), NodeFileE
     let plugins = entries.flatten().map(|entry| (entry.path(), directory.join(entry.file_name())));
     let plugins: Vec<(PathBuf, PathBuf)> = plugins.filter(|(_, to)| !to.exists() || ours.contains(to)).collect();
     Changes::make_room(layout, plugins.iter().map(|(_, to)| to.as_path()))?;
-    // Copies: whoever has plugins of the same names may write to these files.
+    // These are copies, because an administrator with plugins of the same names may write to these files.
     files::at_once(&plugins, |(from, to)| {
         let content = std::fs::read(from).map_err(NodeFileError::new("read", from))?;
         files::update(to, content, 0o755).map(drop)

@@ -1,4 +1,4 @@
-//! The one daemon of a worker: tunnels, balancer, kubelet, and what it reads of its cluster.
+//! The daemon of a worker: tunnels, balancer, kubelet, and the watches on its cluster.
 
 use std::{
     collections::BTreeMap,
@@ -51,26 +51,26 @@ use crate::{
 };
 use keelway_resident::MappedProgram;
 
-/// How often it is looked whether tunnels, firewall and settings are still what they were made: nobody tells of each of them.
+/// The interval at which tunnels, firewall and settings are reconciled. The kernel does not report every change of them.
 const REPAIR_EVERY: Duration = Duration::from_secs(10);
-/// How often the program's pages are given back: as often as gateways and ingresses are asked, which is most of what goes on.
+/// The interval at which the program's pages are released: that of the checks of gateways and ingresses, which are most of its activity.
 const GIVE_BACK_EVERY: Duration = tunnels::ASK_EVERY;
-/// How long another daemon has to end.
+/// How long another daemon may take to end.
 const LOCK: Duration = Duration::from_secs(10);
 
 /// The daemon cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// The machine is no worker, or not yet.
+    /// The machine is not a worker, or its join is not complete.
     #[error("this machine is no worker yet: run `keelway node join TOKEN` (there is no {0})")]
     NotJoined(String),
-    /// There is another one.
+    /// Another daemon runs.
     #[error("another daemon runs for {0}")]
     Running(String),
-    /// A file failed.
+    /// A file operation failed.
     #[error(transparent)]
     File(#[from] NodeFileError),
-    /// Its key is none.
+    /// The WireGuard key is invalid.
     #[error(transparent)]
     Peer(#[from] PeerError),
     /// The runtime's socket cannot be used.
@@ -79,28 +79,28 @@ pub enum DaemonError {
     /// The authorities cannot be used.
     #[error("cannot use the cluster's authorities")]
     Authorities(#[source] AgentTlsError),
-    /// The reserved address cannot be listened on.
+    /// The daemon cannot listen on the reserved address.
     #[error("cannot listen on {address} for the API")]
     Listen {
-        /// Which.
+        /// The reserved address.
         address: SocketAddr,
-        /// Why.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// Nobody could ask how things are.
+    /// The daemon cannot listen on its status socket.
     #[error("cannot listen for questions")]
     Socket(#[source] io::Error),
 }
 
-/// What the daemon knows by now; each is told to whoever watches it.
+/// The state that the daemon has read so far. Tasks watch each part of it.
 struct DaemonState {
     known: watch::Sender<TrustedInformation>,
     given: watch::Sender<PeerAssignment>,
     templates: watch::Sender<Option<BTreeMap<String, String>>>,
     tunnels: watch::Sender<Vec<TunnelStatus>>,
     kubelet: watch::Sender<KubeletStatus>,
-    /// Settings that the kernel lacks.
+    /// Kernel settings that the kernel does not have.
     absent: watch::Sender<Vec<String>>,
 }
 
@@ -109,11 +109,11 @@ struct Daemon {
     options: NodeOptions,
     facts: DaemonState,
     balancer: Arc<Balancer>,
-    /// The client of before, and what it was made of.
+    /// The last client, with the certificate and the authorities from which it was built.
     client: Mutex<Option<([String; 2], Client)>>,
 }
 
-/// Runs the worker until `stop`. Kubelet and pods go on after it.
+/// Runs the worker until `stop`. Kubelet and pods continue to run afterwards.
 pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
     let not_joined = |path: &std::path::Path| DaemonError::NotJoined(path.display().to_string());
     let options = layout.read_options()?.ok_or_else(|| not_joined(&layout.options()))?;
@@ -134,7 +134,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
     for listener in listeners {
         tokio::spawn(Arc::clone(&balancer).serve(listener));
     }
-    // Its start takes longer than all else together, which is there by the time that it asks: the addresses and the API before it begins.
+    // The kubelet starts first, because its start takes the longest. It needs the addresses and the API only later.
     let kubelet = Kubelet { layout: layout.clone(), options: options.clone(), runtime: runtime.clone() };
     let first = kubelet.begin(&known, &given).await;
     tracing::info!(node = options.name, "up");
@@ -167,14 +167,14 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
     Ok(())
 }
 
-/// One daemon at a time. The lock ends with the process and not before: until then it listens where the next one has to. One that was
-/// killed has it for a moment longer.
+/// Ensures that one daemon runs at a time. The process holds the lock until it ends, because it listens on its addresses until then. A
+/// daemon that was killed holds the lock for a moment longer.
 async fn lock(layout: &Layout) -> Result<(), DaemonError> {
     let path = layout.daemon_process();
     let file = fs::File::options().create(true).append(true).open(path.with_extension("lock"));
     let file = file.map_err(NodeFileError::new("open", &path))?;
     let (told, locked) = oneshot::channel();
-    // A thread of its own: whoever gives up does not wait for it.
+    // A thread of its own, because a daemon that gives up must not wait for it.
     std::thread::spawn(move || told.send(flock(&file, FlockOperation::LockExclusive).map(|()| file)));
     let Ok(Ok(Ok(held))) = timeout(LOCK, locked).await else {
         return Err(DaemonError::Running(layout.root().display().to_string()));
@@ -200,7 +200,7 @@ fn every(period: Duration) -> Interval {
     turns
 }
 
-/// Tells what went wrong, unless it is the same as the last time.
+/// Logs an error, unless it is the same as the last one.
 fn log_once<E: Error + 'static>(last: &mut Option<String>, what: &str, outcome: Result<(), E>) {
     let fault = outcome.err().map(|error| ErrorChain(&error).to_string());
     if fault != *last
@@ -211,7 +211,7 @@ fn log_once<E: Error + 'static>(last: &mut Option<String>, what: &str, outcome: 
     *last = fault;
 }
 
-/// The balancer has two files for each connection.
+/// Raises the limit of open files. The balancer needs two of them for each connection.
 fn raise_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -220,10 +220,10 @@ fn raise_files() {
     }
 }
 
-/// What was needed once does not stay resident.
+/// Releases pages that were needed only once, at intervals.
 async fn keep_small(mapped: io::Result<MappedProgram>) {
     let mut turns = every(GIVE_BACK_EVERY);
-    // What the start needs is needed now.
+    // The start still needs its pages.
     turns.reset();
     let given_back = async {
         let mapped = mapped?;
@@ -234,7 +234,7 @@ async fn keep_small(mapped: io::Result<MappedProgram>) {
     };
     let Err::<Infallible, io::Error>(error) = given_back.await;
     tracing::warn!(%error, "this process keeps more memory than it needs");
-    // Nothing else ends for it.
+    // This error must not end the daemon.
     std::future::pending::<()>().await;
 }
 
@@ -242,7 +242,7 @@ fn ingresses(known: &TrustedInformation) -> Vec<SocketAddr> {
     known.cluster.endpoints.iter().map(|endpoint| endpoint.address).collect()
 }
 
-/// systemd counts the worker as started from here on. Where there is none, nobody listens.
+/// Reports to systemd that the worker is up. Without systemd this does nothing.
 fn notify_systemd() {
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
         tracing::debug!(%error, "nobody is told that the worker is up");
@@ -250,10 +250,10 @@ fn notify_systemd() {
 }
 
 impl Daemon {
-    /// Makes tunnels, asks gateways, and follows what the cluster tells of them.
+    /// Creates tunnels, checks gateways, and follows changes of both in the cluster.
     async fn keep_tunnels(&self, mut tunnels: WorkerTunnels) {
         let (mut known, mut given) = (self.facts.known.subscribe(), self.facts.given.subscribe());
-        // The kernel takes its time for an interface, and the kubelet may ask for the API by now.
+        // The kernel takes a while to create an interface, and the kubelet may already need the API.
         let made = tokio::task::spawn_blocking(move || {
             WorkerTunnels::clear_left();
             tunnels.converge();
@@ -284,7 +284,7 @@ impl Daemon {
         tunnels.set(&known.cluster, &given);
     }
 
-    /// What the kernel is told, also after somebody told it otherwise.
+    /// Keeps the kernel's settings as a worker needs them, also after another program changed them.
     async fn keep_settings(&self) {
         let mut repairs = every(REPAIR_EVERY);
         let mut last = None;
@@ -304,14 +304,14 @@ impl Daemon {
         }
     }
 
-    /// Logs in files grow for as long as somebody writes.
+    /// Rotates log files that have grown too large.
     async fn keep_logs(&self) {
         let mut turns = every(REPAIR_EVERY);
         loop {
             turns.tick().await;
             for log in [KUBELET_LOG, NODE_LOG] {
                 let path = self.layout.logs().join(log);
-                // It may take a while, in which packets and questions go on.
+                // This may take a while. It must not delay packets and status queries.
                 let trimmed = tokio::task::spawn_blocking(move || logs::truncate(&path)).await;
                 if let Ok(Err(error)) = trimmed {
                     tracing::warn!("a log grows: {}", ErrorChain(&error));
@@ -338,7 +338,7 @@ impl Daemon {
         let mut last = None;
         loop {
             let wanted = self.firewall();
-            // The kernel lets readers of the old rules end first.
+            // The kernel first waits for readers of the old rules.
             let set = tokio::task::spawn_blocking(move || firewall::set(&wanted)).await;
             let set = set.unwrap_or_else(|error| Err(FirewallError::Socket(error.into())));
             log_once(&mut last, "the firewall is not what it should be", set);
@@ -355,21 +355,21 @@ impl Daemon {
     fn firewall(&self) -> FirewallConfig {
         let cluster = self.facts.known.borrow().cluster.clone();
         let given = self.facts.given.borrow().clone();
-        // Where the cluster brings its own CNI plugins nobody here knows by which interfaces pods are reached.
+        // If the cluster has its own CNI plugins, the worker does not know through which interfaces pods are reached.
         let has_own_pods = self.facts.templates.borrow().as_ref().is_some_and(|templates| !templates.is_empty());
         let outside = if has_own_pods {
             ExternalInterfaces::AllBut(["lo", &format!("{}*", tunnels::INTERFACE), BRIDGE].map(str::to_owned).to_vec())
         } else {
             ExternalInterfaces::Only(facts::uplinks())
         };
-        // Whoever brings another CNI configuration says what of its pods is masqueraded.
+        // If the cluster has its own CNI configuration, its plugins decide which traffic of pods is masqueraded.
         let pods = if cluster.cni.enabled { given.pod_cidrs } else { vec![] };
         let inside = [cluster.vpn_cidrs, cluster.pod_cidrs].concat();
         let own = [given.addresses, cluster.api.addresses].concat();
         FirewallConfig { pods, inside, own, outside }
     }
 
-    /// What the cluster gave is there at the next start, too. Nothing waits for that.
+    /// Stores the worker's addresses and ranges for the next start, in the background.
     async fn keep_given(&self) {
         let mut given = self.facts.given.subscribe();
         while given.changed().await.is_ok() {
@@ -404,7 +404,7 @@ impl Daemon {
         }
     }
 
-    /// Reads, again and again, what the cluster has for this worker.
+    /// Watches the objects that the cluster has for this worker.
     async fn read_cluster(&self) {
         let name = self.options.name.as_str();
         let information = self.read("what the cluster tells", async |client: Client| {
@@ -422,7 +422,7 @@ impl Daemon {
         tokio::join!(information, templates, peer);
     }
 
-    /// Watches one thing, with the certificate of the moment. What breaks is told once, and that the certificate ends meanwhile is, too.
+    /// Watches one object, with the current certificate. It logs an interruption once, and the expiry of the certificate once, too.
     async fn read(&self, what: &str, follow: impl AsyncFn(Client) -> Result<Option<()>, ApiError>) {
         let mut told = None;
         loop {
@@ -440,12 +440,12 @@ impl Daemon {
                     }
                 }
             }
-            // Also a watch that ended as it should, where it did so at once.
+            // This also delays the retry of a watch that ended without an error at once.
             sleep_until(began + api::AGAIN).await;
         }
     }
 
-    /// The API by way of the balancer, as this node: the same client for all, until its certificate or authorities are others.
+    /// Returns a client of the API through the balancer, as this node. It builds a new one only if the certificate or the authorities changed.
     fn client(&self) -> Result<Client, ApiError> {
         let known = self.facts.known.borrow().clone();
         let api = &known.cluster.api;
@@ -485,7 +485,7 @@ impl Daemon {
         None
     }
 
-    /// One that is not there was not made yet, or comes back: that there is to be none is told elsewhere.
+    /// Stores the CNI templates. An absent ConfigMap changes nothing: it is not created yet, or will be again. `cni.enabled` disables CNI.
     fn take_templates(&self, map: Option<ConfigMap>) -> Option<()> {
         let templates = map?.data.unwrap_or_default();
         self.facts.templates.send_if_modified(|now| {

@@ -1,4 +1,4 @@
-//! What is seen of the machine. Nothing is changed by looking.
+//! Observes the machine without changing it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,12 +19,12 @@ use crate::{
     settings::NodeOptions,
 };
 
-/// The file in which a machine says whose hypervisor it is.
+/// The file in which an agent stores the installation of a hypervisor.
 const OWNER: &str = "/var/lib/keelway/owner";
-/// How long the runtime may take to answer.
+/// How long the runtime may take to respond.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Looks at the machine. `own` is the kubelet of this worker, where it is one already.
+/// Observes the machine. `own` is the kubelet of this worker, if it already runs.
 pub(crate) async fn observe(options: &NodeOptions, own: Option<u32>) -> HostFacts {
     HostFacts {
         is_root: rustix::process::geteuid().is_root(),
@@ -44,7 +44,7 @@ pub(crate) async fn observe(options: &NodeOptions, own: Option<u32>) -> HostFact
     }
 }
 
-/// A client of the machine's runtime.
+/// Returns a client of the machine's runtime.
 pub(crate) fn client(socket: &Path) -> Result<CriRuntime, keelway_cri::CriError> {
     CriRuntime::on_socket(socket, Deadlines { look: ANSWER, ..Deadlines::default() })
 }
@@ -64,7 +64,7 @@ async fn runtime(socket: &Path) -> Result<HostRuntimeFacts, String> {
     ask.await.map_err(|error: keelway_cri::CriError| keelway_vpn::error::ErrorChain(&error).to_string())
 }
 
-/// The machine's architecture, as images and Nodes call it.
+/// Returns the machine's architecture, as images and Nodes name it.
 pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -73,7 +73,7 @@ pub(crate) fn architecture() -> &'static str {
     }
 }
 
-/// What is mounted at `/sys/fs/cgroup`.
+/// Returns the version of cgroups that is mounted at `/sys/fs/cgroup`.
 pub(crate) fn cgroups() -> Cgroups {
     let root = Path::new("/sys/fs/cgroup");
     if root.join("cgroup.controllers").exists() {
@@ -89,13 +89,13 @@ fn has_entries(directory: &Path) -> bool {
     fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some())
 }
 
-/// Who listens, by the kernel's tables.
+/// Returns the addresses of listening TCP sockets, from the kernel's tables.
 pub(crate) fn listeners() -> BTreeSet<SocketAddr> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
     tables.iter().flat_map(|table| table.lines().skip(1)).filter_map(listener).collect()
 }
 
-/// `0: 0100007F:1F90 00000000:0000 0A ..`, where 0A is listening.
+/// Parses `0: 0100007F:1F90 00000000:0000 0A ..`, where 0A means listening.
 fn listener(line: &str) -> Option<SocketAddr> {
     let mut words = line.split_whitespace().skip(1);
     let (address, port) = words.next()?.split_once(':')?;
@@ -104,7 +104,7 @@ fn listener(line: &str) -> Option<SocketAddr> {
     (state == "0A").then_some(SocketAddr::new(kernel_address(address)?, port))
 }
 
-/// An address as the kernel prints it: words of 32 bits in the machine's own order.
+/// Parses an address as the kernel prints it: words of 32 bits in the machine's byte order.
 fn kernel_address(text: &str) -> Option<IpAddr> {
     let words: Vec<u32> = (0..text.len() / 8)
         .map(|at| u32::from_str_radix(text.get(at * 8..at * 8 + 8)?, 16).ok())
@@ -114,7 +114,7 @@ fn kernel_address(text: &str) -> Option<IpAddr> {
     v4.or_else(|_| <[u8; 16]>::try_from(bytes.as_slice()).map(|bytes| IpAddr::V6(Ipv6Addr::from(bytes)))).ok()
 }
 
-/// Networks that the machine has routes to, and its own addresses.
+/// Returns the networks to which the machine has routes, and its own addresses.
 pub(crate) fn networks() -> Vec<IpNet> {
     let v4 = fs::read_to_string("/proc/net/route").unwrap_or_default();
     let v6 = fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default();
@@ -123,14 +123,14 @@ pub(crate) fn networks() -> Vec<IpNet> {
     v4.lines().skip(1).filter_map(route_v4).chain(v6.lines().filter_map(route_v6)).chain(own).collect()
 }
 
-/// The interfaces of default routes, by which the machine reaches all else.
+/// Returns the interfaces of default routes.
 pub(crate) fn uplinks() -> Vec<String> {
     let v4 = fs::read_to_string("/proc/net/route").unwrap_or_default();
     let v6 = fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default();
     uplinks_of(&v4, &v6).into_iter().collect()
 }
 
-/// The form of the first is that of [`route_v4`]; the other one has the destination, its length, .., and the interface at its end.
+/// `v4` has the form that [`route_v4`] parses. `v6` has the destination, the length of its prefix, .., and the interface last.
 fn uplinks_of(v4: &str, v6: &str) -> BTreeSet<String> {
     let of_v4 = v4.lines().skip(1).filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -144,14 +144,14 @@ fn uplinks_of(v4: &str, v6: &str) -> BTreeSet<String> {
     of_v4.chain(of_v6).map(str::to_owned).collect()
 }
 
-/// `eth0 0000A8C0 00000000 0001 0 0 0 00FFFFFF ..`: interface, destination, .., mask.
+/// Parses `eth0 0000A8C0 00000000 0001 0 0 0 00FFFFFF ..`: interface, destination, .., mask.
 fn route_v4(line: &str) -> Option<IpNet> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let number = |at: usize| u32::from_str_radix(words.get(at)?, 16).ok().map(u32::to_ne_bytes).map(Ipv4Addr::from);
     Ipv4Net::with_netmask(number(1)?, number(7)?).ok().map(IpNet::V4)
 }
 
-/// `fe80000000000000.. 40 .. eth0`: destination, length of its prefix, .., interface.
+/// Parses `fe80000000000000.. 40 .. eth0`: destination, length of its prefix, .., interface.
 fn route_v6(line: &str) -> Option<IpNet> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let address = Ipv6Addr::from(u128::from_str_radix(words.first()?, 16).ok()?);

@@ -1,4 +1,4 @@
-//! Files that are whole or not there.
+//! Files that are written as a whole or not at all.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -31,7 +31,7 @@ impl NodeFileError {
     }
 }
 
-/// Writes a file in one step: whoever reads sees all of the old one or all of the new one.
+/// Replaces a file atomically: a reader sees all of the old or all of the new content.
 pub(crate) fn write(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result<(), NodeFileError> {
     tracing::trace!(action = %path.display(), "saves");
     durable::replace(path, content.as_ref(), mode).map_err(NodeFileError::new("write", path))?;
@@ -39,7 +39,7 @@ pub(crate) fn write(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result
     Ok(())
 }
 
-/// A file's next content.
+/// The next content of a file.
 #[derive(Debug)]
 pub(crate) struct StagedFile {
     path: PathBuf,
@@ -52,14 +52,14 @@ impl StagedFile {
         Self { path, content: content.as_bytes().to_vec(), mode }
     }
 
-    /// A value as JSON, for root alone.
+    /// Returns a value as JSON, readable by root only.
     pub(crate) fn json<T: Serialize>(path: PathBuf, value: &T) -> Result<Self, NodeFileError> {
         let content = json(&path, value)?;
         Ok(Self { path, content, mode: 0o600 })
     }
 }
 
-/// Writes files each of which makes sense without the others, in the time that a disk takes for one.
+/// Writes files that do not depend on each other concurrently, in about the time that a disk needs for one.
 pub(crate) fn write_all(all: &[StagedFile]) -> Result<(), NodeFileError> {
     for next in all {
         tracing::trace!(action = %next.path.display(), "saves");
@@ -73,7 +73,7 @@ pub(crate) fn write_all(all: &[StagedFile]) -> Result<(), NodeFileError> {
     Ok(())
 }
 
-/// Does the same with each, all at once. Where some fail, the first one's failure is told, after all have ended.
+/// Calls `each` for every item concurrently. After all calls have ended, it returns the first error.
 pub(crate) fn at_once<T: Sync>(
     all: &[T],
     each: impl Fn(&T) -> Result<(), NodeFileError> + Sync,
@@ -86,7 +86,7 @@ pub(crate) fn at_once<T: Sync>(
     })
 }
 
-/// Writes what each start writes anew: in one step, too, but it may not outlive the machine.
+/// Replaces a file that every start writes again: atomically, but possibly lost if the machine crashes.
 pub(crate) fn write_volatile(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result<(), NodeFileError> {
     tracing::trace!(action = %path.display(), "saves");
     durable::replace_volatile(path, content.as_ref(), mode).map_err(NodeFileError::new("write", path))?;
@@ -94,12 +94,12 @@ pub(crate) fn write_volatile(path: &Path, content: impl AsRef<[u8]>, mode: u32) 
     Ok(())
 }
 
-/// The same for a value as JSON, for root alone.
+/// The same for a value as JSON, readable by root only.
 pub(crate) fn write_json_volatile<T: Serialize>(path: &Path, value: &T) -> Result<(), NodeFileError> {
     write_volatile(path, json(path, value)?, 0o600)
 }
 
-/// Writes a file only where its content differs; whether it did.
+/// Writes a file only if its content differs. Returns whether it did.
 pub(crate) fn update(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result<bool, NodeFileError> {
     if fs::read(path).is_ok_and(|found| found == content.as_ref()) {
         return Ok(false);
@@ -107,7 +107,7 @@ pub(crate) fn update(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Resul
     write(path, content, mode).map(|()| true)
 }
 
-/// Writes a value as JSON, for root alone.
+/// Writes a value as JSON, readable by root only.
 pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), NodeFileError> {
     write(path, json(path, value)?, 0o600)
 }
@@ -116,7 +116,7 @@ fn json<T: Serialize>(path: &Path, value: &T) -> Result<Vec<u8>, NodeFileError> 
     serde_json::to_vec_pretty(value).map_err(io::Error::other).map_err(NodeFileError::new("write", path))
 }
 
-/// Reads text; none where there is no such file.
+/// Reads a text file. Returns `None` if the file does not exist.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, NodeFileError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -125,13 +125,13 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, NodeFileError> {
     }
 }
 
-/// Reads a value from JSON; none where there is no such file.
+/// Reads a value from JSON. Returns `None` if the file does not exist.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, NodeFileError> {
     let Some(text) = read(path)? else { return Ok(None) };
     serde_json::from_str(&text).map(Some).map_err(io::Error::from).map_err(NodeFileError::new("read", path))
 }
 
-/// Waits until nobody else has this lock; it is let go when the file is dropped.
+/// Waits for an exclusive lock. Dropping the file releases it.
 pub(crate) fn lock(path: &Path) -> Result<File, NodeFileError> {
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
     let file = file.map_err(NodeFileError::new("open", path))?;
@@ -139,22 +139,22 @@ pub(crate) fn lock(path: &Path) -> Result<File, NodeFileError> {
     Ok(file)
 }
 
-/// Makes a directory with those above it; one that is there is fine.
+/// Creates a directory and its parents. It succeeds if the directory exists.
 pub(crate) fn make_dir(path: &Path, mode: u32) -> Result<(), NodeFileError> {
     fs::DirBuilder::new().recursive(true).mode(mode).create(path).map_err(NodeFileError::new("make", path))
 }
 
-/// Removes a file or a link; one that is not there is fine.
+/// Removes a file or a link. It succeeds if the file is absent.
 pub(crate) fn remove(path: &Path) -> Result<(), NodeFileError> {
     gone(fs::remove_file(path)).map_err(NodeFileError::new("remove", path))
 }
 
-/// Removes a directory with all in it; one that is not there is fine.
+/// Removes a directory with its content. It succeeds if the directory is absent.
 pub(crate) fn remove_tree(path: &Path) -> Result<(), NodeFileError> {
     gone(fs::remove_dir_all(path)).map_err(NodeFileError::new("remove", path))
 }
 
-/// Success, or that it was gone already.
+/// Treats an absent file as success.
 pub(crate) fn gone(outcome: io::Result<()>) -> io::Result<()> {
     match outcome {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -1,9 +1,9 @@
-//! The firewall of a worker: what its pods send to anywhere but the cluster's own networks has the machine's address; and what is sent to
-//! its addresses in the VPN from the networks that it is in is dropped, because Linux takes it, whichever interface has the address. And
-//! what kubelet, kube-proxy and CNI plugins leave behind there.
+//! The firewall of a worker. It masquerades packets of pods to destinations outside the cluster's networks. It also drops packets from
+//! outside to the worker's addresses in the VPN, because Linux accepts them on any interface. `leave` and `forget` remove, in addition,
+//! what kubelet, kube-proxy and CNI plugins left in the firewall.
 //!
-//! It is said to the kernel's nftables itself: a machine with containerd and nothing else has no `nft`. The form is that of
-//! `linux/netfilter/nf_tables.h`.
+//! It uses the kernel's nftables directly, because a machine with only containerd has no `nft`. `linux/netfilter/nf_tables.h` defines
+//! the messages.
 
 mod encode;
 mod leftovers;
@@ -20,22 +20,22 @@ use leftovers::{Removal, leftovers};
 pub(crate) use seen::FirewallNames;
 use seen::Ruleset;
 
-/// The table, of each family.
+/// The name of the table in each family.
 const TABLE: &str = "keelway-node";
 
-/// How long the kernel may take to answer.
+/// How long the kernel may take to respond.
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// The firewall cannot be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum FirewallError {
-    /// No socket, or it broke.
+    /// The socket could not be opened, or failed.
     #[error("cannot talk to the kernel's nftables")]
     Socket(#[source] io::Error),
-    /// The kernel said no.
+    /// The kernel refused the change.
     #[error("the kernel's nftables refused {operation}")]
     Refused {
-        /// What was asked for.
+        /// The refused operation.
         operation: &'static str,
         /// The kernel's errno.
         #[source]
@@ -43,35 +43,35 @@ pub enum FirewallError {
     },
 }
 
-/// By which interfaces a worker's addresses in the VPN are not reached.
+/// The interfaces on which packets to a worker's addresses in the VPN are dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ExternalInterfaces {
-    /// By all but these; one that ends with `*` stands for all that begin so.
+    /// All interfaces but these. A name that ends with `*` matches all names with that prefix.
     AllBut(Vec<String>),
-    /// By these.
+    /// Only these interfaces.
     Only(Vec<String>),
 }
 
-/// What the firewall is about.
+/// The desired state of the firewall.
 #[derive(Debug)]
 pub(crate) struct FirewallConfig {
     /// The ranges of this worker's pods.
     pub(crate) pods: Vec<IpNet>,
-    /// Where what they send keeps its source.
+    /// Destinations to which packets of pods keep their source address.
     pub(crate) inside: Vec<IpNet>,
     /// This worker's own addresses in the VPN.
     pub(crate) own: Vec<IpAddr>,
     pub(crate) outside: ExternalInterfaces,
 }
 
-/// Masquerades what pods send, unless it goes to one of `inside`, and drops what comes for `own` from outside. All of the table is
-/// replaced in one step.
+/// Masquerades packets of pods, unless their destination is in `inside`, and drops packets to `own` from outside. It replaces the whole table
+/// atomically.
 pub(crate) fn set(wanted: &FirewallConfig) -> Result<(), FirewallError> {
     let FirewallConfig { pods, inside, own: addresses, outside } = wanted;
     for family in IpFamily::ALL {
         let of_family = |range: &&IpNet| IpFamily::of(range.addr()) == family;
         let mut batch = Batch::new(family);
-        // Added first, so that there is one to delete.
+        // Deleting a table that does not exist fails, so it is added first.
         batch.add_table(TABLE);
         batch.delete_table(TABLE);
         let own: Vec<&IpNet> = pods.iter().filter(of_family).collect();
@@ -104,7 +104,7 @@ pub(crate) fn set(wanted: &FirewallConfig) -> Result<(), FirewallError> {
     Ok(())
 }
 
-/// The names of all tables and chains that there are.
+/// Returns the names of all tables and chains.
 pub(crate) fn names() -> Result<FirewallNames, FirewallError> {
     let mut names = FirewallNames::default();
     for family in IpFamily::ALL {
@@ -113,8 +113,8 @@ pub(crate) fn names() -> Result<FirewallNames, FirewallError> {
     Ok(names)
 }
 
-/// Removes the worker's table, and what the kubelet, kube-proxy and CNI plugins made since there were only these. What is not there is
-/// fine.
+/// Removes the worker's table, and what the kubelet, kube-proxy and CNI plugins added to the tables and chains of `before`. It succeeds if
+/// nothing is left.
 pub(crate) fn clear(before: &FirewallNames) -> Result<(), FirewallError> {
     for family in IpFamily::ALL {
         let removals = leftovers(before, &read_ruleset(family)?);
@@ -149,7 +149,7 @@ fn read_ruleset(family: IpFamily) -> Result<Ruleset, FirewallError> {
     read().map_err(FirewallError::Socket)
 }
 
-/// Whether the kernel has nftables at all.
+/// Whether the kernel has nftables.
 pub(crate) fn is_supported() -> bool {
     open().and_then(|socket| exchange(&socket, &encode::generation_request(), 1)).is_ok_and(|answer| answer.is_ok())
 }
@@ -168,7 +168,7 @@ fn open() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Sends messages, and reads until so many of them were acknowledged or one was refused.
+/// Sends messages, and reads until `count` of them were acknowledged or one was refused.
 fn exchange(socket: &Socket, bytes: &[u8], count: usize) -> io::Result<io::Result<()>> {
     socket.send(bytes, 0)?;
     let mut acknowledged = 0;
@@ -184,7 +184,7 @@ fn exchange(socket: &Socket, bytes: &[u8], count: usize) -> io::Result<io::Resul
     Ok(Ok(()))
 }
 
-/// Asks for a list, and reads all of it: the attributes of each of its messages.
+/// Requests a list, and returns the attributes of each of its messages.
 fn dump(socket: &Socket, request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
     socket.send(request, 0)?;
     let mut listed = Vec::new();

@@ -1,7 +1,7 @@
-//! Kubelet and CNI plugins, out of an image that containerd has.
+//! Kubelet and CNI plugins, from an image in containerd.
 //!
-//! containerd has unpacked it into a snapshot, whatever its layers are compressed with. An image of one layer is a directory, and its
-//! programs are linked out of it; a view of any other is mounted, copied from and taken away. No container is needed.
+//! containerd has unpacked the image into a snapshot, whatever the compression of its layers. If the image has one layer, the snapshot is a
+//! directory, and its programs are hard-linked. Otherwise a view of the snapshot is mounted, copied from, and removed. No container is needed.
 
 mod programs;
 
@@ -39,66 +39,66 @@ use crate::{
 };
 use programs::InstallMethod;
 
-/// containerd's namespace that CRI looks at.
+/// The containerd namespace that CRI uses.
 const NAMESPACE: &str = "k8s.io";
-/// The snapshotter of a containerd that does not say.
+/// The snapshotter that is assumed if containerd does not report one.
 const SNAPSHOTTER: &str = "overlayfs";
-/// How long reading the image may take; what was begun by then goes by itself.
+/// How long reading the image may take. After that, containerd removes the view by itself.
 const LEASE: Duration = Duration::from_secs(600);
 /// The name of view and lease.
 const VIEW: &str = "keelway-node";
 
-/// The programs cannot be had.
+/// The programs cannot be installed.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// The runtime failed.
     #[error("cannot have the image {image}")]
     Runtime {
-        /// Which.
+        /// The name of the image.
         image: String,
-        /// Why.
+        /// The error of the runtime.
         #[source]
         source: keelway_cri::CriError,
     },
-    /// containerd's own API failed.
+    /// A request to containerd's own API failed.
     #[error("containerd cannot show the image {image}")]
     Containerd {
-        /// Which.
+        /// The name of the image.
         image: String,
-        /// Why.
+        /// The status that containerd returned.
         #[source]
         source: Box<Status>,
     },
-    /// The image is not of its form.
+    /// The image does not have the expected content.
     #[error("the image {image} has no {what}")]
     Form {
-        /// Which.
+        /// The name of the image.
         image: String,
-        /// What it lacks.
+        /// The part that is missing.
         what: &'static str,
     },
     /// The view cannot be mounted.
     #[error("cannot mount the image {image}")]
     Mount {
-        /// Which.
+        /// The name of the image.
         image: String,
-        /// Why.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// A file failed.
+    /// A file operation failed.
     #[error(transparent)]
     File(#[from] NodeFileError),
 }
 
-/// What containerd says of itself in the verbose part of a status.
+/// Settings that containerd reports in its verbose status.
 pub(crate) struct ContainerdSettings {
     snapshotter: String,
     cni: Directories,
 }
 
 impl ContainerdSettings {
-    /// The directories in which containerd looks for CNI, unless the user said so.
+    /// Returns the CNI directories: those of the options, or else those of containerd.
     pub(crate) fn directories(self, options: &NodeOptions) -> Directories {
         Directories {
             plugins: options.cni_bin_dir.clone().unwrap_or(self.cni.plugins),
@@ -127,8 +127,8 @@ fn settings_of(config: &Value) -> ContainerdSettings {
     }
 }
 
-/// Has the programs of this image in the worker's directory: those that are there, or new ones. Of new ones the view that they were
-/// read from is left to be removed.
+/// Ensures that the worker's directory contains the programs of this image. If it installed them, it returns the view that it read them
+/// from, which the caller must remove.
 pub(crate) async fn ensure(
     layout: &Layout,
     runtime: &CriRuntime,
@@ -152,7 +152,7 @@ pub(crate) async fn ensure(
     }
 }
 
-/// What containerd shows of an image.
+/// A view of an image's snapshot in containerd.
 pub(crate) struct ImageSnapshot {
     layout: Layout,
     image: String,
@@ -199,17 +199,17 @@ impl ImageSnapshot {
         copied.map(drop)
     }
 
-    /// Has the programs from there; whether that way can be gone.
+    /// Installs the programs from a directory. Returns `false` if this method does not work there.
     async fn install_from(&self, from: &Path, way: InstallMethod) -> Result<bool, ImageError> {
         let (layout, image, from) = (self.layout.clone(), self.image.clone(), from.to_owned());
         let filled = tokio::task::spawn_blocking(move || programs::install(&layout, &image, &from, way)).await;
         filled.map_err(io::Error::from).map_err(NodeFileError::new("fill", self.layout.programs()))?
     }
 
-    /// A view of the snapshot with all layers: how it is mounted.
+    /// Creates a view of the snapshot with all layers, and returns how to mount it.
     async fn show(&self, parent: &str) -> Result<Vec<Mount>, Status> {
         match self.try_to_show(parent).await {
-            // Of a join that was cut off.
+            // An interrupted join left a view.
             Err(status) if status.code() == Code::AlreadyExists => {
                 self.remove().await;
                 self.try_to_show(parent).await
@@ -232,7 +232,7 @@ impl ImageSnapshot {
         Ok(view.into_inner().mounts)
     }
 
-    /// The name of the snapshot with all layers: a digest of their digests (the OCI image specification, "Layer ChainID").
+    /// Returns the name of the snapshot with all layers: a digest of their digests (the OCI image specification, "Layer ChainID").
     async fn chain(&self) -> Result<String, ImageError> {
         let lacks = |what| ImageError::Form { image: self.image.clone(), what };
         let request = in_namespace(GetImageRequest { name: self.image.clone() });
@@ -267,7 +267,7 @@ impl ImageSnapshot {
         serde_json::from_slice(&bytes).map_err(form)
     }
 
-    /// What keeps the view, and ends by itself should nobody be left to take it away.
+    /// Creates a lease that keeps the view. It expires by itself if this process does not remove the view.
     async fn lease(&self) -> Result<(), Status> {
         let end = prost_time(SystemTime::now() + LEASE);
         let labels = [("containerd.io/gc.expire".to_owned(), end)].into();
@@ -275,7 +275,7 @@ impl ImageSnapshot {
         LeasesClient::new(self.channel.clone()).create(request).await.map(drop)
     }
 
-    /// Takes away the view, the mount and the lease, also those of a join that was cut off.
+    /// Removes the view, the mount and the lease, also those of an interrupted join.
     pub(crate) async fn remove(&self) {
         clear_mount(&self.layout);
         let request = RemoveSnapshotRequest { snapshotter: self.snapshotter.clone(), key: VIEW.to_owned() };
@@ -315,7 +315,7 @@ fn chain_of<'a>(mut layers: impl Iterator<Item = &'a str>) -> Option<String> {
     }))
 }
 
-/// Mounts as containerd says, read-only.
+/// Mounts read-only, with the options that containerd returned.
 fn mount_at(wanted: &Mount, target: &Path) -> io::Result<()> {
     let (flags, data): (Vec<&str>, Vec<&str>) =
         wanted.options.iter().map(String::as_str).partition(|option| matches!(*option, "bind" | "rbind" | "ro" | "rw"));
@@ -326,7 +326,7 @@ fn mount_at(wanted: &Mount, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the mount away, of this join or one that was cut off.
+/// Removes the mount of this join or an interrupted one.
 pub(crate) fn clear_mount(layout: &Layout) {
     let target = layout.mount();
     while unmount(&target, UnmountFlags::DETACH).is_ok() {}
@@ -341,24 +341,24 @@ fn in_namespace<T>(message: T) -> Request<T> {
     request
 }
 
-/// Takes away what a join that was cut off left in containerd while it read the image.
+/// Removes what an interrupted join left in containerd while it read the image.
 pub(crate) async fn clear(layout: &Layout, runtime: &CriRuntime) {
     ImageSnapshot::of(layout, runtime, &settings(runtime).await, "").remove().await;
 }
 
-/// The digests of all images that containerd has.
+/// Returns the digests of all images that containerd has.
 pub(crate) async fn digests(runtime: &CriRuntime) -> Result<BTreeSet<String>, Status> {
     Ok(images(runtime).await?.into_iter().map(|image| digest_of(&image)).collect())
 }
 
-/// Removes all images but these: those that came while the machine was a worker.
+/// Removes all images but these: those that were pulled while the machine was a worker.
 pub(crate) async fn remove_all_but(runtime: &CriRuntime, kept: &BTreeSet<String>) -> Result<(), Status> {
     let mut new = images(runtime).await?;
     new.retain(|image| !kept.contains(&digest_of(image)));
     let last = new.len().saturating_sub(1);
     let mut images = ImagesClient::new(runtime.channel());
     for (at, image) in new.into_iter().enumerate() {
-        // What they leave unused is collected before the last one returns.
+        // The deletion of the last image returns only after containerd has collected the unused content.
         let request = DeleteImageRequest { name: image.name, sync: at == last, ..DeleteImageRequest::default() };
         match images.delete(in_namespace(request)).await {
             Err(status) if status.code() != Code::NotFound => return Err(status),
@@ -373,7 +373,7 @@ async fn images(runtime: &CriRuntime) -> Result<Vec<Image>, Status> {
     Ok(answer.into_inner().images)
 }
 
-/// An image has several names, some of which come a moment later.
+/// Returns the digest of an image. An image has several names, some of which appear later, so names cannot identify it.
 fn digest_of(image: &Image) -> String {
     image.target.as_ref().map(|target| target.digest.clone()).unwrap_or_default()
 }

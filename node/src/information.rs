@@ -1,4 +1,4 @@
-//! What the cluster tells its workers, read and kept.
+//! The information that the cluster publishes for its workers, read and stored.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use keelway_api::worker::{AUTHORITIES_KEY, ClusterInformation, INFORMATION, INFORMATION_KEY};
@@ -10,27 +10,27 @@ use crate::{
     settings::Layout,
 };
 
-/// The namespace of what is read.
+/// The namespace of the ConfigMaps for workers.
 pub(crate) const NAMESPACE: &str = "kube-system";
 
-/// What the cluster tells, with the authorities that are trusted.
+/// The cluster's information, with the authorities to trust.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TrustedInformation {
     pub(crate) cluster: ClusterInformation,
-    /// PEM.
+    /// The authorities, in PEM.
     pub(crate) authorities: String,
 }
 
-/// What the cluster tells cannot be had.
+/// The cluster's information cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum InformationError {
-    /// It cannot be read from the cluster.
+    /// The API request failed.
     #[error("cannot read what the cluster tells its workers")]
     Api(#[source] ApiError),
-    /// It lacks something.
+    /// The ConfigMap lacks a key.
     #[error("the ConfigMap {NAMESPACE}/{INFORMATION} has no {0}: is this a cluster of Keelway's with vpn.enabled?")]
     Missing(&'static str),
-    /// It is not of its form.
+    /// The information cannot be parsed.
     #[error(
         "{INFORMATION_KEY} of the ConfigMap {NAMESPACE}/{INFORMATION} is not understood: use the release of Keelway that runs the cluster"
     )]
@@ -38,7 +38,7 @@ pub enum InformationError {
 }
 
 impl InformationError {
-    /// The status code that the API server answered with.
+    /// Returns the status code of the API server's response.
     pub(crate) fn code(&self) -> Option<u16> {
         if let Self::Api(error) = self { error.code() } else { None }
     }
@@ -52,25 +52,25 @@ impl TrustedInformation {
         Ok(Self { cluster, authorities: value(AUTHORITIES_KEY)?.clone() })
     }
 
-    /// Reads it from the cluster.
+    /// Reads the information from the cluster.
     pub(crate) async fn fetch(client: Client) -> Result<Self, InformationError> {
         let maps: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
         let map = maps.get(INFORMATION).await.map_err(ApiError::request(format!("get the ConfigMap {INFORMATION}")));
         Self::of(&map.map_err(InformationError::Api)?)
     }
 
-    /// Keeps it.
+    /// Stores the information.
     pub(crate) fn store(&self, layout: &Layout) -> Result<(), NodeFileError> {
         files::write_all(&self.next(layout)?)
     }
 
-    /// The files in which it is kept.
+    /// Returns the files in which the information is stored.
     pub(crate) fn next(&self, layout: &Layout) -> Result<[StagedFile; 2], NodeFileError> {
         let authorities = StagedFile::text(layout.authorities(), &self.authorities, 0o644);
         Ok([authorities, StagedFile::json(layout.information(), &self.cluster)?])
     }
 
-    /// What was kept.
+    /// Returns the stored information.
     pub(crate) fn load(layout: &Layout) -> Result<Option<Self>, NodeFileError> {
         let cluster = files::read_json(&layout.information())?;
         let authorities = files::read(&layout.authorities())?;

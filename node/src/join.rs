@@ -1,4 +1,4 @@
-//! How a machine becomes a worker. Each step can be done again: a join that was cut off goes on where it was.
+//! Joins a machine as a worker. Each step can be repeated: an interrupted join continues where it stopped.
 
 use std::{
     io,
@@ -48,18 +48,18 @@ use crate::{
     undo::forget,
 };
 
-/// What a kubelet tells that lacks a CNI configuration and nothing else (`pkg/kubelet/kubelet.go`); with more, it begins with a bracket.
+/// The message of a kubelet that lacks only a CNI configuration (`pkg/kubelet/kubelet.go`). If it lacks more, the message starts with a bracket.
 const NO_NETWORK: &str = "container runtime network not ready";
 
-/// How long a cluster that has only just begun may take to let workers join.
+/// How long a new cluster may take until it admits workers.
 const YOUNG: Duration = Duration::from_secs(30);
 
-/// What `join` is asked for.
+/// Options of `join`.
 #[derive(Debug, Clone)]
 pub struct JoinOptions {
-    /// What the worker is told.
+    /// The options of the worker.
     pub node: NodeOptions,
-    /// Where its files are.
+    /// The location of the worker's files.
     pub layout: Layout,
     /// The program that runs as its daemon: `PROGRAM node run`.
     pub program: PathBuf,
@@ -67,32 +67,32 @@ pub struct JoinOptions {
     pub timeout: Duration,
 }
 
-/// What is being done.
+/// The current step of a join.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JoinStep {
-    /// The machine is looked at.
+    /// Checks the machine.
     Check,
-    /// The endpoints show whom they are.
+    /// Verifies the endpoints.
     Trust,
-    /// The cluster has only just begun, and is waited for.
+    /// Waits for a cluster that is too new to admit workers.
     Young,
-    /// The kubelet's certificate is asked for, and with it an address of the VPN.
+    /// Requests the kubelet's certificate and an address of the VPN.
     Certificate,
-    /// Meanwhile the programs are taken from this image.
+    /// Meanwhile, installs the programs of this image.
     Programs(String),
-    /// The daemon starts.
+    /// Starts the daemon.
     Start(DaemonMode),
-    /// The Node is waited for.
+    /// Waits for the Node with this name.
     Wait(String),
 }
 
-/// The machine is no worker, or not yet.
+/// The machine is not a worker, or its join is not complete.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// Something stands against it. Nothing was changed.
+    /// The machine has faults. Nothing was changed.
     #[error("this machine cannot join:{}", list(.0))]
     Faults(Vec<CheckFault>),
-    /// No endpoint can be trusted. Nothing was sent to any.
+    /// No endpoint can be trusted. No secret was sent.
     #[error("no endpoint of the token can be trusted; the token was not sent:{}", endpoints(.0))]
     Endpoints(Vec<(SocketAddr, EndpointError)>),
     /// The machine is a worker of another cluster.
@@ -103,66 +103,66 @@ pub enum JoinError {
         "this machine is, or was to be, the worker {0}: use that name, or run `keelway node leave` or `keelway node forget` first"
     )]
     Named(String),
-    /// The machine is a worker that was told otherwise.
+    /// The machine is a worker with other options.
     #[error("this machine has joined, or begun to, with other options:{}", differences(.0))]
     Differs(Vec<OptionChange>),
-    /// No worker may have the name.
+    /// A worker cannot have this name.
     #[error("no worker can be named {name:?}: {fault}; use --node-name")]
     Name {
-        /// The name.
+        /// The invalid name.
         name: String,
-        /// Why not.
+        /// Why the name is invalid.
         fault: NodeNameFault,
     },
-    /// The token is not taken.
+    /// The API server rejected the token.
     #[error(
         "the cluster does not take the token: it has expired, or was revoked; make a new one with `keelway join-token create`"
     )]
     Token(#[source] InformationError),
-    /// The cluster knows the token, and lets it read nothing.
+    /// The API server accepts the token, but the cluster did not let it read the information in time.
     #[error("the cluster does not let workers join within {} s: {CONTROLLER}", YOUNG.as_secs())]
     Young(#[source] InformationError),
-    /// The cluster tells nothing.
+    /// The cluster's information cannot be read.
     #[error(transparent)]
     Information(#[from] InformationError),
-    /// The cluster runs a release that is not known here.
+    /// The cluster runs a release that this program does not know.
     #[error(
         "the cluster runs Kubernetes {0}, which this program does not know: use the release of Keelway that runs the cluster"
     )]
     Release(String),
-    /// The API failed.
+    /// A request to the API failed.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// No certificate.
+    /// The kubelet's certificate could not be obtained.
     #[error(transparent)]
     Certificate(#[from] KubeletCertificateError),
-    /// No address.
+    /// The addresses in the VPN could not be obtained.
     #[error(transparent)]
     Peer(#[from] PeerError),
     /// The runtime failed.
     #[error("cannot use containerd")]
     Runtime(#[source] keelway_cri::CriError),
-    /// No programs.
+    /// The programs could not be installed.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// containerd does not say which images it has.
+    /// containerd does not return a list of its images.
     #[error("cannot list the images that containerd has")]
     Images(#[source] Box<tonic::Status>),
     /// The firewall cannot be read.
     #[error(transparent)]
     Firewall(#[from] FirewallError),
-    /// A file failed.
+    /// A file operation failed.
     #[error(transparent)]
     File(#[from] NodeFileError),
     /// The daemon does not start.
     #[error(transparent)]
     Service(#[from] ServiceError),
-    /// The Node is not ready.
+    /// The Node did not become ready in time.
     #[error("the worker was started and its Node is not ready yet: see `keelway node status`, and {log}")]
     NotReady {
-        /// Where the daemon's log is.
+        /// The location of the daemon's log.
         log: String,
-        /// Why.
+        /// The error of the wait.
         #[source]
         source: ApiError,
     },
@@ -182,7 +182,7 @@ fn endpoints(errors: &[(SocketAddr, EndpointError)]) -> String {
     errors.iter().fold(String::new(), |text, (endpoint, error)| text + &format!("\n- {endpoint} {}", ErrorChain(error)))
 }
 
-/// Joins. Returns the Node's name once it is ready, or once the daemon is there to be started by somebody else.
+/// Joins the cluster. Returns the Node's name once it is ready or, with [`DaemonMode::None`], once the caller can start the daemon.
 pub async fn join(options: &JoinOptions, token: &JoinToken, told: impl FnMut(&JoinStep)) -> Result<String, JoinError> {
     let mut aside = JoinSet::new();
     let outcome = join_with(options, token, told, &mut aside).await;
@@ -190,7 +190,7 @@ pub async fn join(options: &JoinOptions, token: &JoinToken, told: impl FnMut(&Jo
     outcome
 }
 
-/// Goes through all steps. What nothing waits for is done `aside`.
+/// Runs all steps. Tasks that no step waits for run in `aside`.
 async fn join_with(
     options: &JoinOptions,
     token: &JoinToken,
@@ -202,7 +202,7 @@ async fn join_with(
     check_name(&node.name, "")?;
     check_earlier(options, token)?;
     told(&JoinStep::Check);
-    // Neither waits for the other, but what stands against the machine is told first.
+    // Both run concurrently, but faults of the machine are reported first.
     let trusted = match select(pin!(check_machine(options)), pin!(trust(token))).await {
         Either::Left((checked, trusted)) => {
             checked?;
@@ -225,11 +225,11 @@ async fn join_with(
     let image = node.image.clone().unwrap_or_else(|| release.node_image(known.cluster.registry.as_deref()));
 
     let before = options.layout.read_options()?;
-    // From here on the machine is changed.
+    // From here on, the machine is changed.
     prepare(options, &known, seen.as_ref())?;
     told(&JoinStep::Programs(image.clone()));
     told(&JoinStep::Certificate);
-    // Neither waits for the other, and where one fails the other one still ends in order.
+    // Both run concurrently. If one fails, the other one still completes.
     let (client, programs) =
         tokio::join!(be_known(options, bearer, &trusted, &known), have_programs(options, &runtime, &image, aside));
     let client = match client {
@@ -263,9 +263,9 @@ fn check_name(name: &str, dns_domain: &str) -> Result<(), JoinError> {
     check_node_name(name, dns_domain, []).map_err(|fault| JoinError::Name { name: name.to_owned(), fault })
 }
 
-/// What an earlier join left must be of the same cluster and name, and of the same options, but for those that can change.
+/// Checks that an earlier join was for the same cluster and name, and had the same options, except for those that can change.
 fn check_earlier(options: &JoinOptions, token: &JoinToken) -> Result<(), JoinError> {
-    // Only root can look at it, and who is not is told so with all else.
+    // Only root can read the files. `check_machine` reports a missing privilege with all other faults.
     if !geteuid().is_root() {
         return Ok(());
     }
@@ -286,7 +286,7 @@ fn check_earlier(options: &JoinOptions, token: &JoinToken) -> Result<(), JoinErr
 
 async fn check_machine(options: &JoinOptions) -> Result<(), JoinError> {
     let own = kubelet::find(&options.layout)?.map(|kubelet| kubelet.id.pid);
-    // The kubelet's directory of an earlier try is this worker's own.
+    // The kubelet's directory of an earlier attempt belongs to this worker.
     let is_again = geteuid().is_root() && options.layout.read_options()?.is_some();
     let mut seen = facts::observe(&options.node, own).await;
     seen.has_kubelet_state &= !is_again;
@@ -294,7 +294,7 @@ async fn check_machine(options: &JoinOptions) -> Result<(), JoinError> {
     if found.is_empty() { Ok(()) } else { Err(JoinError::Faults(found)) }
 }
 
-/// An endpoint that shows an authority of the token, before the token is sent to anybody.
+/// Returns an endpoint whose chain contains an authority of the token, before the token is sent to any endpoint.
 async fn trust(token: &JoinToken) -> Result<TrustedEndpoint, JoinError> {
     let (trusted, others) = authority::check_endpoints(token).await;
     for (endpoint, error) in &others {
@@ -307,14 +307,14 @@ async fn trust(token: &JoinToken) -> Result<TrustedEndpoint, JoinError> {
     }
 }
 
-/// The API as the bearer of the token.
+/// Returns a client of the API with the token.
 fn bearer(token: &JoinToken, trusted: &TrustedEndpoint) -> Result<Client, ApiError> {
     let bearer = token.bootstrap.expose();
     api::client(trusted.endpoint, vec![trusted.authority.to_vec()], &ApiCredentials::Token(&bearer))
 }
 
-/// What the cluster tells to the bearer of the token. Whose token ended is nobody (401); one that has only just begun may know the bearer,
-/// and not yet what it may read (403), or have nothing to tell (404).
+/// Reads the cluster's information with the token. Status 401 means that the token has expired or was revoked. A new cluster may accept the
+/// token before the token may read the information (403), or before the information exists (404).
 async fn fetch_information(bearer: Client, told: &mut impl FnMut(&JoinStep)) -> Result<TrustedInformation, JoinError> {
     let end = Instant::now() + YOUNG;
     loop {
@@ -335,7 +335,7 @@ async fn fetch_information(bearer: Client, told: &mut impl FnMut(&JoinStep)) -> 
 }
 
 fn check_cluster(options: &JoinOptions, known: &TrustedInformation) -> Result<(), JoinError> {
-    // A worker that has addresses has these networks by now, and they are its own.
+    // A worker that has addresses already has these networks, and they are its own.
     if options.layout.peer().exists() {
         return Ok(());
     }
@@ -346,9 +346,9 @@ fn check_cluster(options: &JoinOptions, known: &TrustedInformation) -> Result<()
     if found.is_empty() { Ok(()) } else { Err(JoinError::Faults(found)) }
 }
 
-/// How the machine is; none where an earlier try has written that down.
+/// Observes the machine before any change. Returns `None` if an earlier attempt stored that.
 async fn take_baseline(options: &JoinOptions, runtime: &CriRuntime) -> Result<Option<Changes>, JoinError> {
-    // Nothing was changed where either of them is missing.
+    // If either file is missing, nothing was changed yet.
     if options.layout.read_options()?.is_some() && options.layout.changes().exists() {
         return Ok(None);
     }
@@ -357,7 +357,7 @@ async fn take_baseline(options: &JoinOptions, runtime: &CriRuntime) -> Result<Op
     Ok(Some(Changes::of(&options.node, before)?))
 }
 
-/// The worker's directory, with what it was told: from here on `leave` and `forget` know what to take away.
+/// Creates the worker's directory and stores the options in it. From here on, `leave` and `forget` know what to remove.
 fn prepare(options: &JoinOptions, known: &TrustedInformation, seen: Option<&Changes>) -> Result<(), NodeFileError> {
     let layout = &options.layout;
     files::make_dir(layout.root(), 0o700)?;
@@ -368,7 +368,7 @@ fn prepare(options: &JoinOptions, known: &TrustedInformation, seen: Option<&Chan
     files::remove(&layout.leaving())
 }
 
-/// A certificate by the token, and with it an address. Returns the API as the node.
+/// Obtains a certificate with the token, and addresses with the certificate. Returns a client of the API as the node.
 async fn be_known(
     options: &JoinOptions,
     bearer: Client,
@@ -385,7 +385,7 @@ async fn be_known(
     Ok(client)
 }
 
-/// A name that is denied is not this machine's: it can be told another one.
+/// Reverts the join after the cluster denied the name, so that the user can join with another name.
 async fn undone(options: &JoinOptions, error: KubeletCertificateError) -> JoinError {
     if let Err(left) = forget(&options.layout).await {
         tracing::warn!("something of this join is left; run `keelway node forget`: {}", ErrorChain(&left));
@@ -404,7 +404,7 @@ async fn have_programs(
         aside.spawn(async move { view.remove().await });
     }
     let (layout, directories) = (options.layout.clone(), settings.directories(&options.node));
-    // Meanwhile the cluster is talked to.
+    // Requests to the cluster run concurrently.
     let installed = spawn_blocking(move || cni::install(&layout, &directories.plugins)).await;
     let installed = installed.map_err(io::Error::from).map_err(NodeFileError::new("copy", options.layout.plugins()));
     Ok(installed??)
@@ -432,7 +432,7 @@ fn is_ready(node: &Node) -> bool {
     readiness(node).is_some_and(|condition| condition.status == "True")
 }
 
-/// Whether all that a worker waits for is a CNI configuration, which the cluster's user brings.
+/// Whether the Node lacks only a CNI configuration, which the user installs.
 fn lacks_network_only(node: &Node) -> bool {
     let message = readiness(node).and_then(|condition| condition.message.as_deref());
     message.is_some_and(|message| message.starts_with(NO_NETWORK))
@@ -456,7 +456,7 @@ mod tests {
 
     use super::*;
 
-    /// An API that answers so, one after the other, and then with what a cluster tells.
+    /// A fake API that responds with `answers` in order, and then with a cluster's information.
     fn cluster(answers: &[u16]) -> Client {
         let left = Arc::new(Mutex::new(answers.iter().rev().copied().collect::<Vec<_>>()));
         let tells = json!({ "data": { "cluster.json": serde_json::to_string(&crate::samples::cluster()).unwrap(), "ca.crt": "" } });

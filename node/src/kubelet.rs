@@ -1,4 +1,4 @@
-//! The kubelet: started, adopted, started again. It outlives the daemon that started it.
+//! The kubelet: starts, adopts and restarts it. It outlives the daemon that started it.
 
 mod configuration;
 
@@ -35,45 +35,40 @@ use crate::{
 };
 use configuration::KubeletHost;
 
-/// How long a daemon that starts has for its kubelet before all else.
+/// How long the start of the kubelet may delay the rest of the daemon's start.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// How soon a worker that leaves is looked at again, should it stay after all.
+/// The interval at which the daemon checks whether the worker still leaves. If it stays, the kubelet is started again.
 const LEAVING: Duration = Duration::from_secs(1);
-/// How long it has to end by itself.
+/// How long the kubelet may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(20);
-/// Where it writes what it does, unless there is a journal.
+/// The kubelet's log file, if there is no journal.
 pub(crate) const KUBELET_LOG: &str = "kubelet.log";
 
 /// The kubelet cannot run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KubeletError {
-    /// A file failed.
     #[error(transparent)]
     File(#[from] NodeFileError),
-    /// The runtime does not say who manages cgroups.
     #[error("cannot ask the runtime who manages cgroups")]
     Runtime(#[source] keelway_cri::CriError),
-    /// Its kubeconfig cannot be written.
     #[error("cannot make the kubelet's kubeconfig")]
     Kubeconfig(#[source] KubeconfigError),
-    /// It cannot be started.
     #[error("cannot start the kubelet")]
     Spawn(#[source] std::io::Error),
-    /// It ended at once.
     #[error("the kubelet ended at once: its log is in {0}")]
     Ended(String),
 }
 
-/// The kubelet, as `node status` tells of it.
+/// The state of the kubelet in `node status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeletStatus {
-    /// Its process; none while it does not run.
+    /// The kubelet's process. Absent while it does not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// How often this daemon has started it again.
+    /// How often this daemon restarted the kubelet.
     pub restarts: u32,
-    /// The image that its program is of.
+    /// The image of the kubelet's program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
 }
@@ -85,16 +80,16 @@ pub(crate) struct Kubelet {
     pub(crate) runtime: CriRuntime,
 }
 
-/// A kubelet that runs.
+/// A running kubelet.
 pub(crate) struct KubeletProcess {
     handle: Handle,
-    /// Where it is this process' own.
+    /// Present if this process started the kubelet.
     child: Option<Child>,
 }
 
 impl Kubelet {
-    /// Has one at once, whatever else is yet to be done; none while the worker leaves. A runtime that does not answer soon is asked again by
-    /// [`Kubelet::supervise`].
+    /// Starts or adopts the kubelet before the rest of the daemon starts. Returns `None` while the worker leaves, and if the runtime does not
+    /// respond soon: then [`Kubelet::supervise`] retries.
     pub(crate) async fn begin(
         &self,
         known: &TrustedInformation,
@@ -106,7 +101,7 @@ impl Kubelet {
         timeout(AT_ONCE, self.have(known, given)).await.ok()
     }
 
-    /// Keeps it running for as long as it is polled, beginning with what [`Kubelet::begin`] returned.
+    /// Keeps the kubelet running while it is polled. It starts with the result of [`Kubelet::begin`].
     pub(crate) async fn supervise(
         &self,
         mut first: Option<Result<KubeletProcess, KubeletError>>,
@@ -140,7 +135,7 @@ impl Kubelet {
         }
     }
 
-    /// The one that runs, or a new one.
+    /// Returns the running kubelet, or starts one.
     async fn have(&self, known: &TrustedInformation, given: &PeerAssignment) -> Result<KubeletProcess, KubeletError> {
         if let Some(handle) = find(&self.layout)? {
             tracing::info!(pid = handle.id.pid, "the kubelet runs already");
@@ -151,7 +146,7 @@ impl Kubelet {
         Ok(KubeletProcess { handle, child: Some(child) })
     }
 
-    /// Tells of it until it ends.
+    /// Reports the kubelet's status until it ends.
     async fn follow(
         &self,
         KubeletProcess { handle, child }: KubeletProcess,
@@ -167,7 +162,7 @@ impl Kubelet {
             status.image = image;
         });
         handle.ended().await.map_err(KubeletError::Spawn)?;
-        // Who is this process' own is a zombie until its end is taken.
+        // A child of this process is a zombie until it is waited for.
         if let Some(mut child) = child {
             let _ = child.wait();
         }
@@ -194,7 +189,7 @@ impl Kubelet {
         let mut command = Command::new(layout.kubelet());
         command.args(configuration::arguments(layout, &self.options, given));
         process::clear_environment(&mut command);
-        // Where there is a journal, this process writes to it, and the kubelet goes on doing so after this process has ended.
+        // If there is a journal, the kubelet inherits this process' connection to it and keeps writing after this process has ended.
         let log = if logs::is_journal() {
             "the journal".to_owned()
         } else {
@@ -202,7 +197,7 @@ impl Kubelet {
             command.stdout(logs::open(&log)?).stderr(logs::open(&log)?);
             log.display().to_string()
         };
-        // What a terminal says to this process is not for the kubelet.
+        // A process group of its own, so that signals of a terminal do not reach the kubelet.
         let child = memory::spawn(command.stdin(Stdio::null()).process_group(0)).map_err(KubeletError::Spawn)?;
         let Some(id) = ProcessId::of(child.id()) else { return Err(ended(child, log)) };
         files::write_json_volatile(&layout.kubelet_process(), &id)?;
@@ -213,15 +208,15 @@ impl Kubelet {
     }
 }
 
-/// Takes the end of a kubelet that is there no more.
+/// Reaps a kubelet whose process could not be opened.
 fn ended(mut child: Child, log: String) -> KubeletError {
-    // One that cannot be looked after is not left to itself.
+    // A kubelet that cannot be supervised must not continue to run.
     let _ = child.kill();
     let _ = child.wait();
     KubeletError::Ended(log)
 }
 
-/// What became of it so far.
+/// The restarts of the kubelet.
 #[derive(Default)]
 struct Attempts {
     backoff: Backoff,
@@ -229,13 +224,13 @@ struct Attempts {
 }
 
 impl Attempts {
-    /// It runs; whether that is again.
+    /// Records a start. Returns whether it was a restart.
     fn started(&mut self, now: Duration) -> bool {
         self.backoff.started(now);
         std::mem::replace(&mut self.has_run, true)
     }
 
-    /// It ended, or could not be started; until when it is not tried again.
+    /// Records the end or a failed start. Returns when the next start is due.
     fn ended(&mut self, has_run: bool, now: Duration) -> Duration {
         if has_run {
             return self.backoff.ended(now);
@@ -245,7 +240,7 @@ impl Attempts {
     }
 }
 
-/// The API is where the worker's own balancer answers.
+/// Builds the kubeconfig. The server is the worker's own balancer.
 fn kubeconfig(layout: &Layout, known: &TrustedInformation) -> Result<String, KubeletError> {
     let api = &known.cluster.api;
     let address = api.addresses.first().copied().unwrap_or(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
@@ -261,7 +256,7 @@ fn kubeconfig(layout: &Layout, known: &TrustedInformation) -> Result<String, Kub
     Ok(built.to_yaml().map_err(KubeletError::Kubeconfig)?.to_string())
 }
 
-/// The kubelet of this worker, where it runs: by what was written down, or by its arguments where that was not done in time.
+/// Finds this worker's kubelet by its process file, or by its arguments if that file is missing or outdated.
 pub(crate) fn find(layout: &Layout) -> Result<Option<Handle>, NodeFileError> {
     if let Some(handle) = ProcessId::load(&layout.kubelet_process())?.and_then(ProcessId::open) {
         return Ok(Some(handle));
@@ -275,7 +270,7 @@ pub(crate) fn find(layout: &Layout) -> Result<Option<Handle>, NodeFileError> {
     Ok(found.and_then(ProcessId::open))
 }
 
-/// Ends the kubelet of this worker; pods go on.
+/// Ends the kubelet of this worker. Pods continue to run.
 pub(crate) async fn stop(layout: &Layout) -> Result<(), NodeFileError> {
     if let Some(handle) = find(layout)? {
         handle.end(GRACE).await.map_err(NodeFileError::new("end the process of", layout.kubelet()))?;

@@ -1,4 +1,4 @@
-//! How a machine is a worker no more: the cluster forgets it, and then it is as it was.
+//! Removes a worker from its cluster, and then restores the machine.
 
 mod drain;
 
@@ -21,97 +21,97 @@ use crate::{
     undo::{self, UndoError},
 };
 
-/// How soon something is asked again.
+/// The pause before a retry.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How long the cluster may say that it cannot now.
+/// How long transient errors of the cluster are retried.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How long the cluster may take to delete the Node of a worker that left.
 const NODE_GONE: Duration = Duration::from_secs(10);
 
-/// What `leave` is asked for.
+/// Options of `leave`.
 #[derive(Debug, Clone)]
 pub struct LeaveOptions {
-    /// Where the worker's files are.
+    /// The location of the worker's files.
     pub layout: Layout,
     /// How long pods may take to end.
     pub drain_timeout: Duration,
-    /// Leaves also where pods do not end, or the cluster cannot be reached.
+    /// Whether to leave even if pods do not end or the cluster cannot be reached.
     pub force: bool,
 }
 
 /// The machine is still a worker.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaveError {
-    /// It is none.
+    /// The machine is not a worker.
     #[error("this machine is no worker: there is nothing in {0}")]
     NoWorker(String),
-    /// The cluster cannot be asked.
+    /// A request to the cluster failed.
     #[error(
         "the cluster cannot be told: mend that, or leave with --force, or run `keelway node forget` and delete the Node and WireGuardPeer {node} there; to stay a worker, `kubectl uncordon {node}`"
     )]
     Cluster {
-        /// The Node.
+        /// The name of the Node.
         node: String,
-        /// Why.
+        /// The error of the API.
         #[source]
         source: ApiError,
     },
-    /// Pods do not end.
+    /// Pods did not end in time.
     #[error("{} pods did not end within {} s: {}; give --drain-timeout more, or say --force; to stay a worker, `kubectl uncordon {node}`", .pods.len(), .limit.as_secs(), .pods.join(", "))]
     Pods {
-        /// Which.
+        /// The remaining pods, `NAMESPACE/NAME`.
         pods: Vec<String>,
-        /// For how long they had.
+        /// How long they had.
         limit: Duration,
-        /// The Node.
+        /// The name of the Node.
         node: String,
     },
     /// The daemon does not stop.
     #[error(transparent)]
     Service(#[from] ServiceError),
-    /// A file failed.
+    /// A file operation failed.
     #[error(transparent)]
     File(#[from] NodeFileError),
-    /// The machine is not what it was.
+    /// The machine could not be restored.
     #[error(transparent)]
     Undo(#[from] UndoError),
 }
 
-/// What is being done.
+/// The current step of `leave`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaveStep {
-    /// These pods are waited for, `NAMESPACE/NAME`.
+    /// Waits for these pods, `NAMESPACE/NAME`.
     Drain {
-        /// They were evicted, and end.
+        /// Evicted pods that have not ended yet.
         ending: Vec<String>,
-        /// Their PodDisruptionBudgets hold them.
+        /// Pods that a PodDisruptionBudget holds.
         held: Vec<String>,
     },
-    /// The cluster said nothing, or that it cannot now, and is asked again.
+    /// A request to the cluster failed with a transient error and is retried.
     Again(String),
-    /// The pods that are left end, and the machine becomes what it was.
+    /// Ends the remaining pods and restores the machine.
     Undo,
     /// The cluster still has a Node and a `WireGuardPeer` of this name.
     Known(String),
 }
 
-/// Leaves the cluster, and makes the machine what it was.
+/// Leaves the cluster, and restores the machine.
 pub async fn leave(options: &LeaveOptions, mut told: impl FnMut(&LeaveStep)) -> Result<(), LeaveError> {
     let (layout, force) = (&options.layout, options.force);
     let Some(node) = layout.read_options()? else {
         return Ok(undo::forget(layout).await.map(drop)?);
     };
     let failed = |source| LeaveError::Cluster { node: node.name.clone(), source };
-    // A join that was cut off before it had a certificate has nothing in the cluster.
+    // A join that was interrupted before it had a certificate left nothing in the cluster.
     let is_known = unless_forced(force, client(layout).map_err(failed))?.flatten().is_some();
     let connect = || client(layout)?.ok_or(ApiError::NoIdentity);
     if is_known {
         unless_forced(force, drain::drain(connect, &node.name, options.drain_timeout, &mut told).await)?;
     }
     told(&LeaveStep::Undo);
-    // While the daemon runs, plugins reach the API.
+    // The daemon still runs, so that CNI plugins can reach the API.
     undo::end_pods(layout, &node).await?;
     service::stop(node.service, layout).await?;
     let gone = if is_known {
@@ -126,7 +126,7 @@ pub async fn leave(options: &LeaveOptions, mut told: impl FnMut(&LeaveStep)) -> 
     Ok(())
 }
 
-/// What failed, unless it does not matter.
+/// Returns an error, unless `force` is set: then it only logs the error.
 fn unless_forced<T>(force: bool, outcome: Result<T, LeaveError>) -> Result<Option<T>, LeaveError> {
     match outcome {
         Ok(value) => Ok(Some(value)),
@@ -138,7 +138,7 @@ fn unless_forced<T>(force: bool, outcome: Result<T, LeaveError>) -> Result<Optio
     }
 }
 
-/// The API as this node, by an ingress: the worker's own balancer is about to go. None where it never had a certificate.
+/// Returns a client of the API as this node, through an ingress, because the worker's own balancer stops. `None` without a certificate.
 fn client(layout: &Layout) -> Result<Option<Client>, ApiError> {
     let Some(known) = TrustedInformation::load(layout).map_err(ApiError::File)? else { return Ok(None) };
     if !layout.identity().exists() {
@@ -167,7 +167,7 @@ async fn unregister(connect: impl Fn() -> Result<Client, ApiError>, name: &str) 
         Err(error) if error.code() == Some(404) => {}
         outcome => outcome?,
     }
-    // The cluster-controller takes the Node away.
+    // The cluster-controller deletes the Node.
     let nodes: Api<Node> = Api::all(connect()?);
     let gone = async {
         while !matches!(api::follow(&nodes, name, |node| node.is_none().then_some(())).await, Ok(Some(()))) {

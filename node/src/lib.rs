@@ -1,7 +1,6 @@
-//! A worker: how a machine with containerd becomes one, what runs on it as one, and how it is one no more.
+//! A worker: joining a machine with containerd to a cluster, the daemon that runs on it, and leaving the cluster.
 //!
-//! What is decided is apart from what is done: [`checks`] turns facts of the machine into faults, `tunnels::choice` picks the gateway.
-//!
+//! Decisions are separate from actions: [`checks`] turns facts of the machine into faults, and `tunnels::choice` selects the gateway.
 
 mod api;
 mod authority;

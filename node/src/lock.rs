@@ -1,4 +1,4 @@
-//! One at a time: `join`, `leave` and `forget` of one worker.
+//! A lock, so that only one of `join`, `leave` and `forget` of a worker runs at a time.
 
 use std::{
     fs::{self, File},
@@ -14,38 +14,38 @@ use crate::{
     settings::Layout,
 };
 
-/// It cannot be had.
+/// The lock cannot be acquired.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerLockError {
-    /// Somebody has it.
+    /// Another process holds the lock.
     #[error("another `keelway node join`, `leave` or `forget` is at work on {0}")]
     Busy(String),
-    /// The directory failed.
+    /// The directory cannot be created or opened.
     #[error(transparent)]
     File(#[from] NodeFileError),
 }
 
-/// The worker's directory, locked for as long as this lives.
+/// The worker's directory, locked until this value is dropped.
 #[derive(Debug)]
 pub struct WorkerLock {
     _directory: File,
-    /// Removed at the end where nothing came into it.
+    /// The directory, if this process created it. It is removed at the end if it is empty.
     made: Option<PathBuf>,
 }
 
 impl Drop for WorkerLock {
     fn drop(&mut self) {
         if let Some(path) = &self.made {
-            // It fails where the machine is a worker now, as it should.
+            // This fails if the machine is a worker now, as intended.
             let _ = fs::remove_dir(path);
         }
     }
 }
 
-/// Locks the worker's directory, which is made for that where `join` is about to. None where there is no such directory.
+/// Locks the worker's directory. If `may_make` is set, as for `join`, it creates the directory. Otherwise it returns `None` if there is none.
 ///
 /// # Errors
-/// Where somebody else has it, or it cannot be made or opened.
+/// Another process holds the lock, or the directory cannot be created or opened.
 pub fn acquire(layout: &Layout, may_make: bool) -> Result<Option<WorkerLock>, WorkerLockError> {
     let root = layout.root();
     loop {
@@ -61,7 +61,7 @@ pub fn acquire(layout: &Layout, may_make: bool) -> Result<Option<WorkerLock>, Wo
         if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(WorkerLockError::Busy(root.display().to_string()));
         }
-        // Who had it before may have removed it, and the next one has made another.
+        // The previous holder may have removed the directory, and another process may have created it again.
         let own = directory.metadata().map_err(NodeFileError::new("look at", root))?;
         if fs::metadata(root).is_ok_and(|now| (now.dev(), now.ino()) == (own.dev(), own.ino())) {
             return Ok(Some(WorkerLock { _directory: directory, made: is_new.then(|| root.to_owned()) }));

@@ -1,4 +1,4 @@
-//! Logs in files, where there is no journal: they never grow without bound.
+//! Log files, used if there is no journal. They never grow without bound.
 
 use std::{
     fs::{self, File},
@@ -9,22 +9,22 @@ use std::{
 
 use crate::files::{self, NodeFileError};
 
-/// A log that is larger is put aside; there is one that was, beside it.
+/// The size above which a log is rotated, in bytes. One earlier log is kept.
 const LARGE: u64 = 64 << 20;
 
-/// Whether what this process says goes to the journal (`JOURNAL_STREAM`, systemd.exec(5)).
+/// Whether the stderr of this process goes to the journal (`JOURNAL_STREAM`, systemd.exec(5)).
 pub(crate) fn is_journal() -> bool {
     let named = std::env::var("JOURNAL_STREAM").unwrap_or_default();
     let own = io::stderr().as_fd().try_clone_to_owned().and_then(|stderr| File::from(stderr).metadata());
     own.is_ok_and(|own| names(&named, own.dev(), own.ino()))
 }
 
-/// `DEVICE:INODE`
+/// Whether `stream`, in the form `DEVICE:INODE`, names this file.
 fn names(stream: &str, device: u64, inode: u64) -> bool {
     stream == format!("{device}:{inode}")
 }
 
-/// Opens a log to write to its end, wherever that is by then: others may trim it meanwhile.
+/// Opens a log in append mode, because another process may truncate it meanwhile.
 pub(crate) fn open(path: &Path) -> Result<File, NodeFileError> {
     if let Some(directory) = path.parent() {
         files::make_dir(directory, 0o700)?;
@@ -32,7 +32,7 @@ pub(crate) fn open(path: &Path) -> Result<File, NodeFileError> {
     File::options().create(true).append(true).open(path).map_err(NodeFileError::new("open", path))
 }
 
-/// Puts aside what a log holds where it is large. Whoever has it open goes on writing to it.
+/// Copies a large log to another file and truncates it. Processes that have it open continue to write to it.
 pub(crate) fn truncate(path: &Path) -> Result<(), NodeFileError> {
     trim_to(path, LARGE)
 }
@@ -40,7 +40,7 @@ pub(crate) fn truncate(path: &Path) -> Result<(), NodeFileError> {
 fn trim_to(path: &Path, large: u64) -> Result<(), NodeFileError> {
     if fs::metadata(path).is_ok_and(|found| found.len() > large) {
         fs::copy(path, path.with_extension("log.1")).map_err(NodeFileError::new("copy", path))?;
-        // What is written between these two is lost, and nothing else is.
+        // What is written between these two lines is lost, and nothing else.
         File::options().write(true).truncate(true).open(path).map_err(NodeFileError::new("empty", path))?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The daemon has no huge pages: it is a small part of a large program, and uses a small part of what Linux hands out at a time.
+//! Disables huge pages for the daemon: it uses only a small part of a large program, and only a small part of each huge page.
 
 use std::{
     env, io,
@@ -8,10 +8,10 @@ use std::{
 
 use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_disabled};
 
-/// Begins this program anew without huge pages, unless it has none.
+/// Restarts this program without huge pages, unless they are already disabled.
 ///
-/// The allocator asks for huge pages, of each of which the daemon uses little. Those that were handed out by now stay until the
-/// program begins anew. Where that fails, the daemon goes on as it is, and is larger.
+/// The allocator requests huge pages, and the daemon uses little of each. Pages that are already allocated stay until the program restarts.
+/// If the restart fails, the daemon continues and needs more memory.
 pub fn disable_huge_pages() {
     let begin_anew = || {
         if transparent_huge_pages_are_disabled()? {
@@ -30,12 +30,12 @@ pub fn disable_huge_pages() {
     }
 }
 
-/// Starts a program that may have huge pages, whatever this process has.
+/// Starts a program that may use huge pages, whatever the setting of this process.
 pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
     spawn_with(command, false)
 }
 
-/// Starts a daemon without huge pages, so that it need not begin anew for that.
+/// Starts a daemon without huge pages, so that it need not restart itself.
 pub(crate) fn spawn_small(command: &mut Command) -> io::Result<Child> {
     spawn_with(command, true)
 }
@@ -45,7 +45,7 @@ fn spawn_with(command: &mut Command, renounced: bool) -> io::Result<Child> {
     if own == renounced {
         return command.spawn();
     }
-    // A program inherits this; it has begun when `spawn` returns.
+    // The child inherits this setting. It has executed its program when `spawn` returns.
     disable_transparent_huge_pages(renounced)?;
     let child = command.spawn();
     disable_transparent_huge_pages(own)?;

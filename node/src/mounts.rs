@@ -1,4 +1,4 @@
-//! Directories that go with all in them, but for what is mounted there by others.
+//! Removes directories with their content, except for mounts of other programs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,33 +12,33 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use crate::files::{self, NodeFileError};
 
-/// Where mounts of this process' namespace are listed, in the order in which they were made.
+/// The list of mounts of this process' namespace, in the order in which they were made.
 const LIST: &str = "/proc/self/mounts";
 
 /// A directory cannot be removed.
 #[derive(Debug, thiserror::Error)]
 pub enum RemovalError {
-    /// A file failed.
+    /// A file operation failed.
     #[error(transparent)]
     File(#[from] NodeFileError),
-    /// Something is mounted that others would lose.
+    /// A file system is mounted in the directory, and its content would be lost.
     #[error("{} is mounted in {}, which is to be removed: unmount it", mount.display(), directory.display())]
     Mounted {
-        /// What.
+        /// The mount point.
         mount: PathBuf,
-        /// In which directory.
+        /// The directory that contains it.
         directory: PathBuf,
     },
 }
 
-/// All that is mounted at a directory or below it.
+/// Returns all mounts at or below a directory.
 pub(crate) fn below(directory: &Path) -> Result<Vec<PathBuf>, NodeFileError> {
     let list = fs::read(LIST).map_err(NodeFileError::new("read", LIST))?;
     let targets = list.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(1));
     Ok(targets.map(unescaped).filter(|target| target.starts_with(directory)).collect())
 }
 
-/// A path as the kernel writes it: blanks, line breaks and backslashes as three octal digits (`mangle_path`).
+/// Decodes a path as the kernel writes it: blanks, line breaks and backslashes as three octal digits (`mangle_path`).
 fn unescaped(text: &[u8]) -> PathBuf {
     let mut path = Vec::new();
     let mut rest = text;
@@ -55,8 +55,8 @@ fn unescaped(text: &[u8]) -> PathBuf {
     OsString::from_vec(path).into()
 }
 
-/// Removes a directory, or what is new in one that was there `before`. What was mounted before stays, and stands against it unless it
-/// is the directory itself.
+/// Removes a directory, or only its new entries if it existed `before`. It unmounts mounts that are new. An earlier mount stays, and is an
+/// error unless it is the directory itself.
 pub(crate) fn remove(directory: &Path, before: &MountBaseline) -> Result<(), RemovalError> {
     let ours = |found: &PathBuf| !before.mounts.contains(found.as_os_str().as_bytes());
     for mount in below(directory)?.iter().rev().filter(|mount| ours(mount)) {
@@ -75,16 +75,16 @@ pub(crate) fn remove(directory: &Path, before: &MountBaseline) -> Result<(), Rem
     Ok(())
 }
 
-/// How directories were found that others fill.
+/// The state of directories before kubelet and containerd filled them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct MountBaseline {
-    /// Those that were there, with the names of what was in them.
+    /// The names that each existing directory contained.
     pub(crate) directories: BTreeMap<PathBuf, BTreeSet<Vec<u8>>>,
-    /// What was mounted at them, as bytes of its path.
+    /// The mounts at or below these directories, as bytes of their paths.
     pub(crate) mounts: BTreeSet<Vec<u8>>,
 }
 
-/// The names of what is in a directory, as bytes.
+/// Returns the names of a directory's entries, as bytes.
 pub(crate) fn names(directory: &Path) -> Result<BTreeSet<Vec<u8>>, NodeFileError> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),

@@ -1,4 +1,4 @@
-//! The worker in the VPN: its key, and the object by which the cluster gives it addresses.
+//! The worker's identity in the VPN: its key, and the WireGuardPeer through which the cluster assigns addresses.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -16,33 +16,33 @@ use crate::{
     settings::Layout,
 };
 
-/// How long the cluster may take to give an address.
+/// How long the cluster may take to assign an address.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// There is no peer.
+/// The worker has no WireGuardPeer.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
-    /// A file failed.
+    /// A file operation failed.
     #[error(transparent)]
     File(#[from] NodeFileError),
-    /// The key of this machine is none.
+    /// The worker's key is invalid.
     #[error("the WireGuard key of this worker is damaged: run `keelway node forget`, and join again")]
     Key(#[source] InvalidKey),
-    /// The API failed.
+    /// A request to the API failed.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The name is another's.
+    /// Another machine has a WireGuardPeer with this name.
     #[error(
         "the WireGuardPeer {0} has another key: it is another machine's; take another --node-name, or evict that worker"
     )]
     Foreign(String),
 }
 
-/// What the cluster gave to this worker.
+/// What the cluster assigned to this worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PeerAssignment {
-    /// Its addresses in the VPN, one per family.
+    /// The worker's addresses in the VPN, one per family.
     pub(crate) addresses: Vec<IpAddr>,
     /// The ranges of its pods, once it has a Node.
     #[serde(rename = "podCIDRs", default)]
@@ -57,13 +57,13 @@ impl PeerAssignment {
         Self { addresses: addresses.unwrap_or_default(), pod_cidrs: pod_cidrs.unwrap_or_default() }
     }
 
-    /// The address of a family.
+    /// Returns the address of a family.
     pub(crate) fn address(&self, v4: bool) -> Option<IpAddr> {
         self.addresses.iter().copied().find(|address| address.is_ipv4() == v4)
     }
 }
 
-/// The key of this worker, made once.
+/// Returns the worker's key, and generates it the first time.
 pub(crate) fn key(layout: &Layout) -> Result<PrivateKey, PeerError> {
     if let Some(key) = load_key(layout)? {
         return Ok(key);
@@ -76,13 +76,13 @@ pub(crate) fn key(layout: &Layout) -> Result<PrivateKey, PeerError> {
     Ok(key)
 }
 
-/// The key of this worker, where it has one.
+/// Returns the worker's key, if it has one.
 pub(crate) fn load_key(layout: &Layout) -> Result<Option<PrivateKey>, PeerError> {
     let text = files::read(&layout.wireguard_key())?.map(Zeroizing::new);
     text.map(|text| PrivateKey::from_hex(text.trim())).transpose().map_err(PeerError::Key)
 }
 
-/// Has a peer object with this key, and waits for its addresses.
+/// Ensures that a WireGuardPeer with this key exists, and waits for its addresses.
 pub(crate) async fn ensure(client: Client, name: &str, key: PublicKey) -> Result<PeerAssignment, PeerError> {
     let peers: Api<WireGuardPeer> = Api::all(client);
     let wanted = WireGuardPeer::new(name, WireGuardPeerSpec { public_key: key.to_string() });

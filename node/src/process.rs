@@ -1,4 +1,4 @@
-//! Processes that outlive the one that started them: known by id and start, so that a number that is used again is nobody's.
+//! Processes that outlive the process that started them. Id and start time identify them, so that a reused id is not mistaken for them.
 
 use std::{env, fs, io, os::fd::OwnedFd, path::Path, process::Command, time::Duration};
 
@@ -8,18 +8,18 @@ use tokio::{io::unix::AsyncFd, time::timeout};
 
 use crate::files::{self, NodeFileError};
 
-/// What of this process' surroundings is for those that it starts: a proxy, above all, is not.
+/// The environment variables that started processes inherit. Proxy variables, above all, are not among them.
 const KEPT: [&str; 5] = ["PATH", "LANG", "TZ", "RUST_BACKTRACE", "JOURNAL_STREAM"];
-/// Where programs are, where nobody says.
+/// The default search path of programs.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Gives a command a short environment, and no directory of this process to hold.
+/// Reduces a command's environment, and makes `/` its working directory, so that it does not keep this process' directory busy.
 pub(crate) fn clear_environment(command: &mut Command) {
     command.env_clear().env("PATH", PATH).current_dir("/");
     command.envs(KEPT.iter().filter_map(|name| Some((name, env::var_os(name)?))));
 }
 
-/// A process of some time.
+/// A process, identified by its id and its start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ProcessId {
@@ -29,56 +29,56 @@ pub(crate) struct ProcessId {
 }
 
 impl ProcessId {
-    /// The process that has this number now; none where it has ended.
+    /// Returns the process that has this id now, or `None` if it has ended.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (state, started) = read_stat(&stat)?;
         (state != 'Z' && state != 'X').then_some(Self { pid, started })
     }
 
-    /// Whether it still runs.
+    /// Whether the process still runs.
     pub(crate) fn is_running(self) -> bool {
         Self::of(self.pid) == Some(self)
     }
 
-    /// A handle to it, as long as it runs.
+    /// Returns a handle to the process, if it still runs.
     pub(crate) fn open(self) -> Option<Handle> {
         let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
         let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        // The number may have been used again before the handle was had.
+        // The id may have been reused before the handle was opened.
         self.is_running().then_some(Handle { id: self, handle })
     }
 
-    /// The one that was kept in a file, where it still runs.
+    /// Returns the process that is stored in a file, if it still runs.
     pub(crate) fn load(path: &Path) -> Result<Option<Self>, NodeFileError> {
-        // What was not on disk when the machine died is of a process that died with it.
+        // A file that cannot be parsed was not on disk when the machine crashed, and its process ended then, too.
         let id = files::read(path)?.and_then(|text| serde_json::from_str::<Self>(&text).ok());
         Ok(id.filter(|id| id.is_running()))
     }
 }
 
-/// A process that can be waited for and told to end, whoever started it.
+/// A handle to a process, with which any process can wait for it and end it.
 pub(crate) struct Handle {
     pub(crate) id: ProcessId,
     handle: OwnedFd,
 }
 
 impl Handle {
-    /// Waits for its end.
+    /// Waits for the process to end.
     pub(crate) async fn ended(&self) -> io::Result<()> {
         #[expect(deprecated, reason = "its successor is unsafe, and a file descriptor that is owned cannot change")]
         let handle = AsyncFd::with_interest(self.handle.try_clone()?, tokio::io::Interest::READABLE)?;
         handle.readable().await.map(drop)
     }
 
-    /// Asks it to end; one that has ended is fine.
+    /// Sends a signal. A process that has ended is ignored.
     pub(crate) fn signal(&self, signal: Signal) {
         if let Err(error) = pidfd_send_signal(&self.handle, signal) {
             tracing::debug!(%error, pid = self.id.pid, "a signal is lost");
         }
     }
 
-    /// Ends it: with notice, and after `grace` without.
+    /// Ends the process with SIGTERM, and after `grace` with SIGKILL.
     pub(crate) async fn end(&self, grace: Duration) -> io::Result<()> {
         self.signal(Signal::TERM);
         if let Ok(ended) = timeout(grace, self.ended()).await {
@@ -89,7 +89,7 @@ impl Handle {
     }
 }
 
-/// State and start of `PID (NAME) STATE ..`; the name may hold anything.
+/// Parses state and start time of `PID (NAME) STATE ..`. The name may contain any characters.
 fn read_stat(stat: &str) -> Option<(char, u64)> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let mut words = rest.split_whitespace();
@@ -97,7 +97,7 @@ fn read_stat(stat: &str) -> Option<(char, u64)> {
     Some((state, words.nth(18)?.parse().ok()?))
 }
 
-/// All processes of that name.
+/// Returns all processes with this name in this network namespace.
 pub(crate) fn named(name: &str) -> Vec<u32> {
     let is_named = |pid: &u32| {
         let found = fs::read_to_string(format!("/proc/{pid}/comm"));
@@ -106,14 +106,14 @@ pub(crate) fn named(name: &str) -> Vec<u32> {
     of_this_network().into_iter().filter(is_named).collect()
 }
 
-/// All processes of this machine that have not ended.
+/// Returns all running processes in this network namespace.
 pub(crate) fn of_this_network() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(|pid: &u32| same_network(*pid) && ProcessId::of(*pid).is_some()).collect()
 }
 
-/// What is in another network is another machine's, as far as a worker is concerned.
+/// Whether a process is in this network namespace. For a worker, another namespace is another machine.
 fn same_network(pid: u32) -> bool {
     let of = |who: &str| fs::read_link(format!("/proc/{who}/ns/net")).ok();
     of(&pid.to_string()) == of("self")

@@ -1,9 +1,10 @@
-//! The Node of a worker, made while its kubelet starts.
+//! Creates the Node of a worker while its kubelet starts.
 //!
-//! A kubelet makes it once it has looked at its machine. Only then the cluster gives ranges to the worker's pods, and all that comes of
-//! them waits one for the other: the CNI configuration, the runtime's network, the Node's readiness. Of a Node that is there before, all of
-//! this has come about by then. The kubelet takes it over as it takes over one of an earlier start (`tryRegisterWithAPIServer` in
-//! `pkg/kubelet/kubelet_node_status.go`), but gives it no labels that the worker was told: so it has them from the beginning.
+//! A kubelet creates its Node only after it has inspected the machine. Only then does the cluster assign ranges to the worker's pods, and
+//! the following steps depend on these one after the other: the CNI configuration, the runtime's network, the Node's readiness. If the Node
+//! exists earlier, these steps are done when the kubelet is. The kubelet adopts the Node as it adopts one of an earlier start
+//! (`tryRegisterWithAPIServer` in `pkg/kubelet/kubelet_node_status.go`), but does not add labels of the options. So the Node has them from
+//! the beginning.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,11 +18,11 @@ use tokio::time::sleep;
 
 use crate::{api, facts, settings::NodeOptions};
 
-/// The policy of Nodes learns of a worker's addresses a moment after the worker, and nobody tells of that: so long it is waited, in
-/// milliseconds, before each further try. The kubelet goes on trying.
+/// The pauses before each further attempt, in milliseconds. The policy of Nodes observes a worker's addresses a moment after the worker, and
+/// no event reports that. If all attempts fail, the kubelet continues to try.
 const PAUSES: [u64; 6] = [10, 20, 40, 80, 160, 320];
 
-/// Makes the Node, unless there is one. None where it is somebody else's, also where it cannot be made: then the kubelet makes it.
+/// Creates the Node. Returns `None` if the Node exists already or cannot be created: then the kubelet creates or adopts it.
 pub(crate) async fn make(nodes: &Api<Node>, options: &NodeOptions) -> Option<Node> {
     tracing::debug!(action = "Node", "begins");
     let made = try_to_make(nodes, &node(options, Timestamp::now())).await;
@@ -47,7 +48,7 @@ async fn try_to_make(nodes: &Api<Node>, wanted: &Node) -> Option<Node> {
     }
 }
 
-/// As the kubelet would make it (`initialNode`), but that it is not ready and has no room: no pod is put on it before the kubelet says so.
+/// Builds the Node as the kubelet would (`initialNode`), but not ready and without capacity, so that no pod is scheduled before the kubelet runs.
 fn node(options: &NodeOptions, now: Timestamp) -> Node {
     let architecture = facts::architecture();
     let own = [
@@ -59,10 +60,10 @@ fn node(options: &NodeOptions, now: Timestamp) -> Node {
     ];
     let told = options.labels.iter().filter_map(|label| label.split_once('='));
     let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
-    // What was told comes last, and so counts.
+    // Labels of the options come last, and therefore override others.
     let labels: BTreeMap<String, String> = own.into_iter().chain(told).map(owned).collect();
     let annotation = owned(("volumes.kubernetes.io/controller-managed-attach-detach", "true"));
-    // The admission of Nodes gives it, too. It stays for as long as a condition says so: a Node without one would lose it.
+    // Admission adds this taint, too. It stays while a condition requires it: a Node without a condition would lose it.
     let taint =
         Taint { key: "node.kubernetes.io/not-ready".to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() };
     let not_ready = NodeCondition {
@@ -118,7 +119,7 @@ mod tests {
         assert!(node["status"].get("allocatable").is_none());
     }
 
-    /// How often an API that gives these answers, and then the last one, is asked, and whether there is a Node of this process'.
+    /// Returns how often an API that responds with these codes, and then repeats the last one, is called, and whether the Node was created.
     async fn asked(codes: &'static [u16]) -> (usize, bool) {
         let count = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&count);

@@ -1,11 +1,11 @@
-//! What tests of several modules begin with.
+//! Sample values for tests of several modules.
 
 use keelway_api::worker::ClusterInformation;
 use serde_json::json;
 
 use crate::settings::{DaemonMode, NodeOptions};
 
-/// A worker that was told as little as can be.
+/// The options of a worker, with as few values as possible.
 pub(crate) fn options() -> NodeOptions {
     NodeOptions {
         name: "w1".to_owned(),
@@ -22,7 +22,7 @@ pub(crate) fn options() -> NodeOptions {
     }
 }
 
-/// A cluster of which no endpoint is known.
+/// A cluster without endpoints.
 pub(crate) fn cluster() -> ClusterInformation {
     serde_json::from_value(json!({
         "version": "1.37.0",

@@ -1,4 +1,4 @@
-//! Who keeps the daemon running.
+//! Starts and stops the daemon, with systemd or without.
 
 use std::{
     fs, io,
@@ -14,45 +14,45 @@ use crate::{
     settings::{DaemonMode, Layout},
 };
 
-/// The unit's name.
+/// The name of the unit.
 const UNIT: &str = "keelway-node.service";
-/// Where the daemon writes what it does, unless there is a journal.
+/// The daemon's log file, if there is no journal.
 pub(crate) const NODE_LOG: &str = "node.log";
-/// How long the daemon has to end by itself.
+/// How long the daemon may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(20);
 
 /// The daemon cannot be started or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    /// A file failed.
+    /// A file operation failed.
     #[error(transparent)]
     File(#[from] NodeFileError),
     /// The daemon cannot be started.
     #[error("cannot start {}", program.display())]
     Spawn {
-        /// Which program.
+        /// The program of the daemon.
         program: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// systemd said no.
+    /// systemctl failed.
     #[error("systemctl {arguments} failed: {said}")]
     Systemctl {
-        /// What was asked for.
+        /// The arguments of systemctl.
         arguments: String,
-        /// What it said.
+        /// The output of systemctl.
         said: String,
     },
-    /// The daemon ended while it was waited for.
+    /// The daemon ended unexpectedly.
     #[error("the worker's daemon ended ({how}): its log is in {log}")]
     Ended {
-        /// How.
+        /// The exit status.
         how: String,
-        /// Where its log is.
+        /// The location of its log.
         log: String,
     },
-    /// It cannot be waited for.
+    /// The wait for the daemon's end failed.
     #[error("cannot end the worker's daemon")]
     End(#[source] io::Error),
 }
@@ -67,7 +67,7 @@ fn unit_path() -> PathBuf {
     Path::new("/etc/systemd/system").join(UNIT)
 }
 
-/// The unit. The kubelet and pods go on when the daemon is stopped, restarted or upgraded (`KillMode=process`).
+/// Returns the unit. Kubelet and pods continue to run when the daemon is stopped, restarted or upgraded (`KillMode=process`).
 #[must_use]
 pub fn unit(program: &Path, layout: &Layout) -> String {
     format!(
@@ -95,7 +95,7 @@ WantedBy=multi-user.target
     )
 }
 
-/// A word of a command line as systemd reads it (systemd.service(5), "Command lines").
+/// Quotes a word of a command line for systemd (systemd.service(5), "Command lines").
 fn quoted(path: &Path) -> String {
     let mut word = String::from("\"");
     for letter in path.to_string_lossy().chars() {
@@ -108,11 +108,11 @@ fn quoted(path: &Path) -> String {
     word + "\""
 }
 
-/// The daemon, as far as it is this process' own: whoever waits for what it does learns of its end.
+/// The daemon, if it is a child of this process. A caller that waits for the Node observes its end.
 pub(crate) struct StartedDaemon(Option<Child>);
 
 impl StartedDaemon {
-    /// Waits for its end, and returns how it ended; never where somebody else looks after it.
+    /// Waits for the daemon's end, and returns the exit status. It never returns if the daemon is not a child of this process.
     pub(crate) async fn ended(self) -> String {
         let handle = self.0.as_ref().and_then(|child| ProcessId::of(child.id())).and_then(ProcessId::open);
         match (self.0, handle) {
@@ -129,7 +129,7 @@ impl StartedDaemon {
     }
 }
 
-/// Starts the daemon, and sees to it that it is started again, where somebody can.
+/// Starts the daemon. With systemd, the daemon is also restarted when it ends.
 pub(crate) fn start(service: DaemonMode, program: &Path, layout: &Layout) -> Result<StartedDaemon, ServiceError> {
     tracing::debug!(action = "daemon", "begins");
     let started = begin(service, program, layout)?;
@@ -151,7 +151,7 @@ fn begin(service: DaemonMode, program: &Path, layout: &Layout) -> Result<Started
     Ok(StartedDaemon(None))
 }
 
-/// In a session of its own, which the daemon makes itself. One that runs goes on.
+/// Starts the daemon, which creates a session of its own. If one already runs, nothing happens.
 fn detach(program: &Path, layout: &Layout) -> Result<Option<Child>, ServiceError> {
     if ProcessId::load(&layout.daemon_process())?.is_some() || daemons(layout).next().is_some() {
         return Ok(None);
@@ -164,9 +164,9 @@ fn detach(program: &Path, layout: &Layout) -> Result<Option<Child>, ServiceError
     child.map(Some).map_err(|source| ServiceError::Spawn { program: program.to_owned(), source })
 }
 
-/// Stops the daemon, and sees to it that nobody starts it again. One that does not run is fine.
+/// Stops the daemon, and prevents systemd from starting it again. It succeeds if the daemon does not run.
 pub(crate) async fn stop(service: DaemonMode, layout: &Layout) -> Result<(), ServiceError> {
-    // A unit is there also where the worker was told of another way since.
+    // The unit may also exist if the worker has since joined with another mode.
     if files::read(&unit_path())?.is_some_and(|unit| service == DaemonMode::Systemd || is_of(&unit, layout)) {
         if has_systemd() {
             systemctl(&["disable", "--now", UNIT])?;
@@ -183,7 +183,7 @@ pub(crate) async fn stop(service: DaemonMode, layout: &Layout) -> Result<(), Ser
     Ok(())
 }
 
-/// Daemons that `join` has started, by their arguments: one that starts has not yet written down which it is.
+/// Finds detached daemons by their arguments, because a daemon that has just started has not yet written its process file.
 fn daemons(layout: &Layout) -> impl Iterator<Item = ProcessId> {
     let root = layout.root().as_os_str().as_encoded_bytes().to_owned();
     let is_daemon = move |pid: &u32| {
@@ -214,7 +214,7 @@ fn systemctl(arguments: &[&str]) -> Result<(), ServiceError> {
 mod tests {
     use super::*;
 
-    /// Where there is systemd, it has no objection.
+    /// Runs only if the machine has systemd.
     #[test]
     fn systemd_takes_the_unit() {
         let directory = tempfile::tempdir().unwrap();
@@ -223,7 +223,7 @@ mod tests {
         let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output();
         let Ok(output) = verified else { return };
         let said = String::from_utf8_lossy(&output.stderr);
-        // It looks at all units that this one names, and these at others, which are not ours.
+        // systemd also verifies units that this one names, which do not belong to Keelway.
         let of_ours: Vec<&str> = said.lines().filter(|line| line.contains("keelway-node")).collect();
         assert!(of_ours.is_empty(), "{said}");
     }

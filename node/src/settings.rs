@@ -1,4 +1,4 @@
-//! What a worker was told when it joined, and where its files are.
+//! The options of a worker, and the location of its files.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::{self, NodeFileError};
 
-/// Where a worker keeps its state unless it is told otherwise.
+/// The default directory of a worker's state.
 pub const STATE: &str = "/var/lib/keelway-node";
 
 /// How the daemon is kept running.
@@ -15,59 +15,59 @@ pub const STATE: &str = "/var/lib/keelway-node";
 pub enum DaemonMode {
     /// As a unit of systemd.
     Systemd,
-    /// Started once, in a session of its own; after a reboot somebody else starts it.
+    /// Started once, in a session of its own. After a reboot, the user must start it.
     Detached,
-    /// By whoever has asked for it: `join` starts nothing.
+    /// By the caller: `join` starts nothing.
     None,
 }
 
-/// What a worker was told when it joined.
+/// The options with which a worker joined.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeOptions {
     /// The Node's name.
     pub name: String,
-    /// containerd's socket.
+    /// The path of containerd's socket.
     pub containerd_socket: PathBuf,
-    /// The kubelet's own directory.
+    /// The kubelet's root directory.
     pub kubelet_root_dir: PathBuf,
-    /// Where logs of pods are.
+    /// The directory of pod logs.
     pub pod_logs_dir: PathBuf,
-    /// The cgroup below which pods are; made and removed here. None: the root.
+    /// The cgroup that contains the pods, which Keelway creates and removes. `None` means the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_root: Option<String>,
-    /// Whether cgroups of version 1 are good enough.
+    /// Whether cgroups of version 1 are accepted.
     #[serde(default)]
     pub allow_cgroup_v1: bool,
-    /// Where containerd looks for CNI plugins; none: where it says.
+    /// The directory in which containerd looks for CNI plugins. `None` means the one that containerd reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cni_bin_dir: Option<PathBuf>,
-    /// Where containerd looks for its CNI configuration; none: where it says.
+    /// The directory in which containerd looks for its CNI configuration. `None` means the one that containerd reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cni_conf_dir: Option<PathBuf>,
-    /// The image with kubelet and CNI plugins; none: the one of the cluster's release.
+    /// The image with kubelet and CNI plugins. `None` means the image of the cluster's release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// Labels that the Node begins with, `KEY=VALUE`.
+    /// The initial labels of the Node, `KEY=VALUE`.
     #[serde(default)]
     pub labels: Vec<String>,
     /// How the daemon is kept running.
     pub service: DaemonMode,
 }
 
-/// An option of an earlier join that cannot change.
+/// A changed option that cannot change after a join.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OptionChange {
-    /// As it is given.
+    /// The option on the command line.
     pub option: &'static str,
-    /// What it was.
+    /// The value of the earlier join.
     pub before: String,
-    /// What it is to be.
+    /// The value of this join.
     pub now: String,
 }
 
 impl NodeOptions {
-    /// What cannot change while the machine is a worker: pods, files and the Node are where, and as, they were told to be.
+    /// Returns the changed options that cannot change while the machine is a worker, because pods, files and the Node depend on them.
     #[must_use]
     pub(crate) fn differences(&self, now: &Self) -> Vec<OptionChange> {
         let path = |path: &Path| path.display().to_string();
@@ -91,20 +91,20 @@ impl NodeOptions {
     }
 }
 
-/// The files of a worker, all below one directory.
+/// The location of a worker's files, all below one directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     root: PathBuf,
 }
 
 impl Layout {
-    /// Below this directory.
+    /// Creates a layout below this directory.
     #[must_use]
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// The directory itself.
+    /// Returns the directory itself.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
@@ -114,17 +114,17 @@ impl Layout {
         self.root.join(name)
     }
 
-    /// What the worker was told: the first file of a join, and the last one to go.
+    /// The options of the worker. A join writes this file first, and its removal is the last step.
     pub(crate) fn options(&self) -> PathBuf {
         self.at("node.json")
     }
 
-    /// The authorities that are trusted.
+    /// The authorities to trust.
     pub(crate) fn authorities(&self) -> PathBuf {
         self.at("ca.crt")
     }
 
-    /// What was last read of the cluster.
+    /// The cluster's information as last read.
     pub(crate) fn information(&self) -> PathBuf {
         self.at("cluster.json")
     }
@@ -133,22 +133,22 @@ impl Layout {
         self.at("wireguard.key")
     }
 
-    /// What the cluster gave to the worker: its addresses.
+    /// The addresses and ranges that the cluster assigned to the worker.
     pub(crate) fn peer(&self) -> PathBuf {
         self.at("peer.json")
     }
 
-    /// The kubelet's certificates.
+    /// The directory of the kubelet's certificates.
     pub(crate) fn pki(&self) -> PathBuf {
         self.at("pki")
     }
 
-    /// The key of the first certificate, until there is one.
+    /// The key of the first certificate, until that certificate exists.
     pub(crate) fn joining_key(&self) -> PathBuf {
         self.pki().join("joining.key")
     }
 
-    /// The certificate of now with its key: a link that the kubelet moves when it renews.
+    /// The current certificate with its key: a link that the kubelet moves when it renews.
     pub(crate) fn identity(&self) -> PathBuf {
         self.pki().join(crate::certificate::CLIENT)
     }
@@ -161,7 +161,7 @@ impl Layout {
         self.at("kubelet.json")
     }
 
-    /// Programs of the node image, by the image that they are of.
+    /// The directory of the node image's programs.
     pub(crate) fn programs(&self) -> PathBuf {
         self.at("programs")
     }
@@ -174,37 +174,35 @@ impl Layout {
         self.programs().join("cni")
     }
 
-    /// Which image the programs are of: written last.
+    /// Names the image of the programs. It is written last.
     pub(crate) fn programs_of(&self) -> PathBuf {
         self.programs().join("image")
     }
 
-    /// Where the image is mounted while it is read.
+    /// The mount point of the image while it is read.
     pub(crate) fn mount(&self) -> PathBuf {
         self.at("image")
     }
 
-    /// What was changed outside of this directory, and what was there before.
+    /// The changes outside of this directory, with the state before them.
     pub(crate) fn changes(&self) -> PathBuf {
         self.at("changes.json")
     }
 
-    /// There while the worker leaves: then the daemon starts no kubelet.
+    /// Exists while the worker leaves. The daemon then starts no kubelet.
     pub(crate) fn leaving(&self) -> PathBuf {
         self.at("leaving")
     }
 
-    /// The kubelet's process.
     pub(crate) fn kubelet_process(&self) -> PathBuf {
         self.at("kubelet.process")
     }
 
-    /// The daemon's process.
     pub(crate) fn daemon_process(&self) -> PathBuf {
         self.at("daemon.process")
     }
 
-    /// Where the daemon answers.
+    /// The daemon's status socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.at("node.sock")
     }
@@ -213,7 +211,7 @@ impl Layout {
         self.at("log")
     }
 
-    /// What this worker was told; none where the machine is no worker.
+    /// Returns the options of this worker, or `None` if the machine is not a worker.
     pub(crate) fn read_options(&self) -> Result<Option<NodeOptions>, NodeFileError> {
         files::read_json(&self.options())
     }

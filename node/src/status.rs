@@ -1,4 +1,4 @@
-//! How a worker is: asked over a socket of the daemon that root alone may use.
+//! The status of a worker, over a socket of the daemon that only root can use.
 
 use std::{io, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
@@ -16,37 +16,37 @@ use crate::{
     settings::Layout,
 };
 
-/// How long the daemon may take to answer.
+/// How long the daemon may take to respond.
 const ANSWER: Duration = Duration::from_secs(10);
-/// How soon accepting is tried again that failed.
+/// The pause before accepting is retried after an error.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// How a worker is.
+/// The status of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerStatus {
     /// The Node's name.
     pub node: String,
-    /// The cluster's release; its kubelet's is told by the image of its program.
+    /// The cluster's release. The release of the kubelet follows from the image of its program.
     pub version: String,
-    /// The daemon's process.
+    /// The daemon's process id.
     pub pid: u32,
     /// The daemon's memory, in KiB.
     pub resident_kib: u64,
-    /// Its addresses in the VPN.
+    /// The worker's addresses in the VPN.
     pub addresses: Vec<String>,
-    /// The ranges of its pods.
+    /// The ranges of the worker's pods.
     #[serde(rename = "podCIDRs")]
     pub pod_cidrs: Vec<String>,
     /// The tunnels, one per gateway.
     pub tunnels: Vec<TunnelStatus>,
-    /// The ingresses that the balancer knows.
+    /// The ingresses of the balancer.
     pub ingresses: Vec<IngressStatus>,
-    /// The kubelet.
+    /// The state of the kubelet.
     pub kubelet: KubeletStatus,
     /// The kubelet's certificates.
     pub certificates: Vec<CertificateStatus>,
-    /// Settings that pods need and the kernel does not have, such as where `br_netfilter` is not loaded.
+    /// Settings that pods need and that the kernel does not have, for example if `br_netfilter` is not loaded.
     #[serde(default)]
     pub absent_settings: Vec<String>,
 }
@@ -57,33 +57,33 @@ pub struct WorkerStatus {
 pub struct CertificateStatus {
     /// `client` or `serving`.
     pub name: String,
-    /// From when on it holds.
+    /// The start of its validity.
     pub not_before: Timestamp,
-    /// Until when.
+    /// The end of its validity.
     pub not_after: Timestamp,
 }
 
-/// There is no answer.
+/// The status cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
-    /// The machine is no worker.
+    /// The machine is not a worker.
     #[error("this machine is no worker: there is no {0}; join it with `keelway node join`")]
     NoWorker(String),
-    /// A file failed.
+    /// A file operation failed.
     #[error(transparent)]
     File(#[from] NodeFileError),
-    /// Nobody answers.
+    /// The daemon does not respond.
     #[error("the worker's daemon does not answer: start it with `systemctl start keelway-node`, or `keelway node run`")]
     Ask(#[source] io::Error),
-    /// It takes too long.
+    /// The daemon did not respond in time.
     #[error("the worker's daemon did not answer within {} s", ANSWER.as_secs())]
     Silent,
-    /// The answer is none.
+    /// The response cannot be parsed.
     #[error("the daemon's answer is not understood: restart it, it is of another release")]
     Form(#[source] serde_json::Error),
 }
 
-/// Asks the daemon.
+/// Reads the status from the daemon.
 pub async fn ask(layout: &Layout) -> Result<WorkerStatus, StatusError> {
     if layout.read_options()?.is_none() {
         return Err(StatusError::NoWorker(layout.options().display().to_string()));
@@ -98,21 +98,21 @@ pub async fn ask(layout: &Layout) -> Result<WorkerStatus, StatusError> {
     serde_json::from_slice(&text).map_err(StatusError::Form)
 }
 
-/// Listens, in place of a daemon that has ended.
+/// Listens, and replaces the socket of a daemon that has ended.
 pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     files::gone(std::fs::remove_file(path))?;
-    // The directory is root's alone, also in the moment before this.
+    // Only root can enter the directory, so that the socket is protected before its mode is set.
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     Ok(listener)
 }
 
-/// Answers everybody who comes with how things are, for as long as it is polled.
+/// Sends the status to each client that connects, while it is polled.
 pub(crate) async fn serve(listener: UnixListener, status: impl Fn() -> WorkerStatus) {
     loop {
         match listener.accept().await {
             Ok((mut stream, _)) => {
-                // A value of plain data can be written.
+                // The serialization of plain data cannot fail.
                 let text = serde_json::to_vec(&status()).unwrap_or_default();
                 let told = timeout(ANSWER, stream.write_all(&text)).await;
                 if !matches!(told, Ok(Ok(()))) {
@@ -127,7 +127,7 @@ pub(crate) async fn serve(listener: UnixListener, status: impl Fn() -> WorkerSta
     }
 }
 
-/// This process' memory, in KiB.
+/// Returns this process' memory, in KiB.
 pub(crate) fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

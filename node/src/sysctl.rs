@@ -1,10 +1,10 @@
-//! Settings of the kernel that pods need, and what they were before.
+//! Kernel settings that pods need, and their values before.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use crate::{changes::Changes, files::NodeFileError, settings::Layout};
 
-/// Forwarding between pods and tunnels; and Services between pods of one bridge.
+/// Settings for forwarding between pods and tunnels, and for Services between pods of one bridge.
 const WANTED: [(&str, &str); 4] = [
     ("net/ipv4/ip_forward", "1"),
     ("net/ipv6/conf/all/forwarding", "1"),
@@ -12,7 +12,7 @@ const WANTED: [(&str, &str); 4] = [
     ("net/bridge/bridge-nf-call-ip6tables", "1"),
 ];
 
-/// Settings that the kubelet (`setupKernelTunables`) and kube-proxy change, and the one that comes along with `ip_forward`.
+/// Settings that the kubelet (`setupKernelTunables`) and kube-proxy change, and the one that `ip_forward` changes with it.
 const CHANGED_BY_OTHERS: [&str; 12] = [
     "vm/overcommit_memory",
     "vm/panic_on_oom",
@@ -27,14 +27,14 @@ const CHANGED_BY_OTHERS: [&str; 12] = [
     "net/netfilter/nf_conntrack_tcp_timeout_close_wait",
     "net/netfilter/nf_conntrack_tcp_be_liberal",
 ];
-/// Whose interfaces have a setting of their own that follows the one for all.
+/// Families in which each interface has a setting of its own, which follows the setting for all.
 const FAMILIES: [&str; 2] = ["net/ipv4/conf", "net/ipv6/conf"];
 
 fn file(name: &str) -> PathBuf {
     PathBuf::from("/proc/sys").join(name)
 }
 
-/// The setting of each interface that says whether it forwards: it follows the one for all.
+/// Returns the forwarding setting of each interface. It follows the setting for all.
 fn of_interfaces() -> impl Iterator<Item = String> {
     FAMILIES.into_iter().flat_map(|family| {
         let entries = fs::read_dir(file(family)).into_iter().flatten().flatten();
@@ -42,7 +42,7 @@ fn of_interfaces() -> impl Iterator<Item = String> {
     })
 }
 
-/// All that a worker may change, as they are.
+/// Returns the current values of all settings that other programs may change on a worker.
 pub(crate) fn all() -> BTreeMap<String, String> {
     let names = CHANGED_BY_OTHERS.map(str::to_owned).into_iter().chain(of_interfaces());
     let read = |name: String| {
@@ -52,7 +52,7 @@ pub(crate) fn all() -> BTreeMap<String, String> {
     names.filter_map(read).collect()
 }
 
-/// Sets all, where the kernel has them.
+/// Sets all settings that the kernel has.
 pub(crate) fn set(layout: &Layout) -> Result<(), NodeFileError> {
     for (name, wanted) in WANTED {
         let Ok(found) = fs::read_to_string(file(name)) else { continue };
@@ -68,12 +68,12 @@ pub(crate) fn set(layout: &Layout) -> Result<(), NodeFileError> {
     Ok(())
 }
 
-/// Those that the kernel does not have.
+/// Returns the settings that the kernel does not have.
 pub(crate) fn missing_settings() -> Vec<String> {
     WANTED.iter().filter(|(name, _)| !file(name).exists()).map(|(name, _)| name.replace('/', ".")).collect()
 }
 
-/// Puts back what was there before. A setting for all interfaces changes those of each, so that it takes two turns.
+/// Restores the values before. It writes them twice, because a setting for all interfaces changes the setting of each.
 pub(crate) fn restore(changes: &Changes) -> Result<(), NodeFileError> {
     for (name, before) in changes.sysctls.iter().chain(&changes.sysctls) {
         if fs::read_to_string(file(name)).is_ok_and(|now| now.trim() != before) {

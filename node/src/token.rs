@@ -1,4 +1,4 @@
-//! The join token, from where the user has it.
+//! Reads the join token that the user provides.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 use keelway_pki::{JoinToken, JoinTokenError};
 use zeroize::Zeroizing;
 
-/// There is no join token that can be used.
+/// The join token cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// Stdin could not be read.
@@ -18,18 +18,18 @@ pub enum TokenError {
     /// The file could not be read.
     #[error("cannot read the join token from {}", path.display())]
     File {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// It is none.
+    /// The text is not a join token.
     #[error(transparent)]
     Form(JoinTokenError),
 }
 
-/// Reads a token: from a file, from stdin where the word is `-`, or the word itself.
+/// Reads a token from `file`; otherwise from `word`, or from stdin if `word` is `-` or absent.
 pub fn read(word: Option<&str>, file: Option<&Path>) -> Result<JoinToken, TokenError> {
     let text = match (word, file) {
         (_, Some(path)) => Zeroizing::new(

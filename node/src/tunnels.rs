@@ -1,4 +1,4 @@
-//! The tunnels of a worker: one to each gateway, one of which carries all.
+//! The tunnels of a worker: one to each gateway. One of them, the active one, carries all traffic.
 
 pub(crate) mod choice;
 
@@ -28,42 +28,42 @@ use tokio::{net::TcpSocket, time::timeout};
 use crate::peer::PeerAssignment;
 use choice::GatewayChoice;
 
-/// Interfaces are called so, with a number.
+/// The prefix of the interfaces' names. A number follows.
 pub(crate) const INTERFACE: &str = "keelway";
-/// More gateways than a cluster may have.
+/// A limit above the number of gateways that a cluster can have.
 pub(crate) const MOST: usize = 16;
-/// WireGuard takes 80 bytes of a packet of 1500.
+/// WireGuard uses 80 bytes of a packet of 1500 bytes.
 const MTU: u16 = 1420;
-/// Seconds between keepalives: less than any NAT forgets in.
+/// Seconds between keepalives: less than the time after which any NAT forgets a connection.
 const KEEPALIVE: u16 = 15;
-/// Metrics: of what the active gateway carries, and of what holds back all else while there is none.
+/// Route metrics: of routes through the active gateway, and of blackholes, which apply while there is no active gateway.
 const ACTIVE: u32 = 100;
 const BLACKHOLE: u32 = 100_000;
-/// How often each gateway is asked.
+/// The interval of health checks of each gateway.
 pub(crate) const ASK_EVERY: Duration = Duration::from_secs(2);
-/// How long its answer may take.
+/// How long a response may take.
 pub(crate) const ANSWER: Duration = Duration::from_secs(1);
-/// Nothing listens there (`discard`, RFC 863), so that a gateway that lives refuses.
+/// No program listens on this port (`discard`, RFC 863), so a healthy gateway refuses the connection.
 const PORT: u16 = 9;
 
-/// A tunnel cannot be had.
+/// A tunnel cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TunnelError {
-    /// The gateway's key is none.
+    /// The gateway's key is invalid.
     #[error("the gateway at {endpoint} has no key that can be used")]
     Key {
-        /// Where it is.
+        /// The endpoint of the gateway.
         endpoint: SocketAddr,
-        /// Why.
+        /// Why the key is invalid.
         #[source]
         source: InvalidKey,
     },
     /// The device failed.
     #[error("cannot bring up the tunnel to the gateway at {endpoint}")]
     Device {
-        /// Where it is.
+        /// The endpoint of the gateway.
         endpoint: SocketAddr,
-        /// Why.
+        /// The error of the data path.
         #[source]
         source: DataPathError,
     },
@@ -72,27 +72,27 @@ pub enum TunnelError {
     Network(#[source] NetlinkError),
 }
 
-/// One tunnel, as `node status` tells of it.
+/// The state of one tunnel in `node status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TunnelStatus {
-    /// The interface.
+    /// The name of the interface.
     pub interface: String,
-    /// Where its gateway is.
+    /// The endpoint of the gateway.
     pub endpoint: SocketAddr,
-    /// Whether this one carries what leaves.
+    /// Whether this tunnel carries the worker's outgoing packets.
     pub active: bool,
-    /// Whether the gateway answered last; none where it was not asked yet.
+    /// Whether the gateway responded to the last check. Absent before the first check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answers: Option<bool>,
-    /// Who moves the packets: `kernel` or `userspace`.
+    /// The data path that moves the packets: `kernel` or `userspace`.
     pub data_path: String,
-    /// When keys were last agreed on, in seconds since the Unix epoch.
+    /// The time of the last handshake, in seconds since the Unix epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_handshake: Option<u64>,
-    /// Bytes that came.
+    /// The number of received bytes.
     pub received_bytes: u64,
-    /// Bytes that went.
+    /// The number of sent bytes.
     pub sent_bytes: u64,
 }
 
@@ -108,15 +108,15 @@ struct WorkerTunnel {
     gateway: TunnelGateway,
     slot: usize,
     path: Box<dyn DataPath>,
-    /// For `wg`, where the kernel does not serve it itself.
+    /// The socket for `wg`, if the kernel does not serve the device itself.
     _served: Option<UapiServer>,
 }
 
-/// What there should be.
+/// The desired state of the tunnels.
 #[derive(Debug, Default)]
 struct DesiredTunnels {
     given: PeerAssignment,
-    /// The addresses at which this worker answers for the API.
+    /// The addresses on which this worker's balancer serves the API.
     api: Vec<IpAddr>,
     ranges: Vec<IpNet>,
     gateways: Vec<TunnelGateway>,
@@ -129,12 +129,12 @@ pub(crate) struct WorkerTunnels {
     wanted: DesiredTunnels,
     open: Vec<WorkerTunnel>,
     choice: GatewayChoice,
-    /// What was wrong when it was last looked at.
+    /// The faults of the last pass. A fault that persists is logged once.
     faults: Vec<String>,
 }
 
 impl WorkerTunnels {
-    /// None yet. Workers of different names begin with different gateways.
+    /// Creates a value without tunnels. Workers with different names start with different gateways.
     pub(crate) fn new(key: PrivateKey, name: &str) -> Self {
         let name_hash = name.bytes().fold(0usize, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
         Self {
@@ -147,7 +147,7 @@ impl WorkerTunnels {
         }
     }
 
-    /// Takes away what a daemon that was killed left: the kernel's own interfaces outlive it. What there should be is made anew.
+    /// Deletes interfaces that a killed daemon left: the kernel's interfaces outlive the daemon. The desired ones are created again.
     pub(crate) fn clear_left() {
         for slot in 0..=MOST {
             if let Ok(left) = Interface::find(&format!("{INTERFACE}{slot}"))
@@ -158,14 +158,13 @@ impl WorkerTunnels {
         }
     }
 
-    /// Brings tunnels, addresses and routes to what the cluster tells.
+    /// Reconciles tunnels, addresses and routes with the cluster's information.
     pub(crate) fn set(&mut self, cluster: &ClusterInformation, given: &PeerAssignment) {
         self.note(cluster, given);
         self.converge();
     }
 
-    /// Takes note of what the cluster tells, and has this worker's addresses: all else waits for [`Tunnels::converge`], which also tells
-    /// what is wrong.
+    /// Sets the desired state and adds this worker's addresses. [`WorkerTunnels::converge`] does the rest, and also reports errors.
     pub(crate) fn set_desired(&mut self, cluster: &ClusterInformation, given: &PeerAssignment) {
         self.note(cluster, given);
         let _ = self.wanted.addresses();
@@ -184,8 +183,8 @@ impl WorkerTunnels {
         };
     }
 
-    /// Makes what there should be and is not: the first time, after something failed, and where somebody has taken it away. What is there
-    /// keeps its sessions, and what fails keeps nothing else from being made. What is wrong is told once.
+    /// Creates what is missing: the first time, after an error, and after another program removed it. Existing tunnels keep their sessions, and
+    /// one error does not prevent the rest. It logs each fault once.
     pub(crate) fn converge(&mut self) {
         let mut faults = Vec::new();
         let mut note = |outcome: Result<(), TunnelError>| {
@@ -247,7 +246,7 @@ impl WorkerTunnels {
         Ok(WorkerTunnel { gateway: gateway.clone(), slot, path, _served: served })
     }
 
-    /// Routes each gateway's own addresses into its tunnel, and all else of the cluster into the active one.
+    /// Routes each gateway's own addresses into its tunnel, and the cluster's other ranges into the active one.
     fn route(&self) -> Result<(), NetlinkError> {
         let into = |tunnel: &WorkerTunnel, ranges: &[IpNet]| {
             let interface = Interface::find(tunnel.path.name())?;
@@ -255,12 +254,12 @@ impl WorkerTunnels {
         };
         let own = |tunnel: &WorkerTunnel| into(tunnel, &tunnel.gateway.ranges());
         let active = self.open.get(self.choice.active()).map_or(Ok(()), |active| into(active, &self.wanted.ranges));
-        // One tunnel without its routes keeps no other from having them.
+        // An error of one tunnel must not prevent the routes of another.
         self.open.iter().map(own).fold(active, Result::and)
     }
 
-    /// Asks all gateways, and goes over to another one where the active one is lost. Returns whether that is in doubt, so that they are
-    /// to be asked again as soon as their time to answer is over.
+    /// Checks all gateways, and makes another one active if the active one is lost. Returns whether that is unconfirmed. The caller then checks
+    /// again as soon as the time for a response is over.
     pub(crate) async fn ask(&mut self) -> bool {
         let given = &self.wanted.given;
         let questions = self.open.iter().map(|tunnel| {
@@ -284,8 +283,7 @@ impl WorkerTunnels {
         self.choice.is_unconfirmed()
     }
 
-    /// A gateway that did not know this worker when it was first greeted is greeted again: by itself WireGuard does so after five
-    /// seconds.
+    /// Starts a new handshake with a gateway that did not know this worker at the first one. WireGuard itself would retry after five seconds.
     fn meet_again(&mut self, at: usize) {
         let Some(tunnel) = self.open.get_mut(at) else { return };
         let is_met = tunnel.path.stats().is_ok_and(|peers| peers.iter().any(|peer| peer.last_handshake.is_some()));
@@ -299,7 +297,7 @@ impl WorkerTunnels {
         }
     }
 
-    /// How they are.
+    /// Returns the state of the tunnels.
     pub(crate) fn status(&mut self) -> Vec<TunnelStatus> {
         let choice = &self.choice;
         let tunnels = self.open.iter_mut().enumerate();
@@ -321,12 +319,12 @@ impl WorkerTunnels {
 }
 
 impl DesiredTunnels {
-    /// This worker's own addresses.
+    /// Adds this worker's own addresses.
     fn addresses(&self) -> Result<(), NetlinkError> {
         have(&Interface::find("lo")?, self.given.addresses.iter().chain(&self.api))
     }
 
-    /// While there is no tunnel, nothing of the cluster's leaves elsewhere.
+    /// Adds blackholes, so that packets to the cluster's ranges do not leave through another interface while there is no tunnel.
     fn block_routes(&self) -> Result<(), NetlinkError> {
         let routes =
             self.ranges.iter().map(|range| KernelRoute { destination: *range, metric: BLACKHOLE, source: None });
@@ -339,7 +337,7 @@ impl DesiredTunnels {
     }
 }
 
-/// Gives an interface the addresses that it lacks.
+/// Adds missing addresses to an interface.
 fn have<'a>(interface: &Interface, addresses: impl Iterator<Item = &'a IpAddr>) -> Result<(), NetlinkError> {
     let there = interface.addresses()?;
     let missing = addresses.filter(|address| !there.contains(address));
@@ -347,7 +345,7 @@ fn have<'a>(interface: &Interface, addresses: impl Iterator<Item = &'a IpAddr>) 
 }
 
 impl WorkerTunnel {
-    /// Has its peer, is up, and has this worker's addresses.
+    /// Sets the peer, brings the interface up, and adds this worker's addresses.
     fn settle(&mut self, wanted: &DesiredTunnels) -> Result<(), TunnelError> {
         let endpoint = self.gateway.endpoint;
         let peers = self.gateway.peers(&wanted.ranges);
@@ -355,7 +353,7 @@ impl WorkerTunnel {
         let up = || {
             let interface = Interface::find(self.path.name())?;
             interface.bring_up(MTU)?;
-            // Linux takes nothing from another tunnel's peers on an interface without an address, also where its filter is loose.
+            // Even with a loose `rp_filter`, Linux drops packets from another tunnel's peers on an interface without an address.
             have(&interface, wanted.given.addresses.iter())
         };
         up().map_err(TunnelError::Network)
@@ -363,7 +361,7 @@ impl WorkerTunnel {
 }
 
 impl TunnelGateway {
-    /// Its own addresses.
+    /// Returns the gateway's own addresses as networks.
     fn ranges(&self) -> Vec<IpNet> {
         self.addresses.iter().copied().map(IpNet::from).collect()
     }
@@ -379,7 +377,7 @@ impl TunnelGateway {
     }
 }
 
-/// The gateways of a cluster, ordered, and what is wrong with others.
+/// Returns the gateways of a cluster, ordered by endpoint, and errors of those that cannot be used.
 fn gateways(cluster: &ClusterInformation) -> (Vec<TunnelGateway>, Vec<TunnelError>) {
     let (mut all, mut faults) = (BTreeMap::new(), Vec::new());
     for endpoint in &cluster.endpoints {
@@ -395,7 +393,7 @@ fn gateways(cluster: &ClusterInformation) -> (Vec<TunnelGateway>, Vec<TunnelErro
     (all.into_values().take(MOST).collect(), faults)
 }
 
-/// Whether the gateway answers inside its tunnel: it refuses a connection to a port that it has nothing on.
+/// Whether the gateway responds inside its tunnel, by refusing a connection to an unused port.
 async fn answers(from: IpAddr, to: IpAddr) -> bool {
     let asked = async {
         let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
@@ -409,17 +407,17 @@ async fn answers(from: IpAddr, to: IpAddr) -> bool {
     }
 }
 
-/// Lets answers in by another tunnel than the one that the question went by.
+/// Sets a loose `rp_filter`: accepts responses through another tunnel than the request's.
 fn loosen(interface: &str) -> io::Result<()> {
     fs::write(format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter"), "2")
 }
 
-/// Where tunnels are shown to `wg`.
+/// Returns the paths of the sockets through which `wg` reads the tunnels.
 pub(crate) fn sockets() -> impl Iterator<Item = PathBuf> {
     (0..MOST).map(|slot| default_socket(&format!("{INTERFACE}{slot}")))
 }
 
-/// Takes away what tunnels leave behind on this machine: interfaces, routes, and addresses of `lo`.
+/// Removes what tunnels left on this machine: interfaces, routes, and addresses of `lo`.
 pub(crate) fn clear(cluster: &ClusterInformation, given: &PeerAssignment) -> Result<(), NetlinkError> {
     for slot in 0..MOST {
         if let Ok(interface) = Interface::find(&format!("{INTERFACE}{slot}")) {

@@ -1,4 +1,4 @@
-//! How a machine becomes what it was before it was a worker.
+//! Restores a machine to its state before it was a worker.
 
 use std::{collections::BTreeMap, fs, io, path::PathBuf};
 
@@ -24,13 +24,13 @@ use crate::{
     sysctl, tunnels,
 };
 
-/// The label that a kubelet gives to its sandboxes.
+/// The label that a kubelet sets on its sandboxes.
 const KUBELET_LABEL: &str = "io.kubernetes.pod.uid";
 
-/// The machine is not what it was.
+/// The machine could not be restored.
 #[derive(Debug, thiserror::Error)]
 pub enum UndoError {
-    /// It is no worker.
+    /// The machine is not a worker.
     #[error("this machine is no worker: there is nothing in {0}")]
     NoWorker(String),
     /// Pods do not end.
@@ -39,21 +39,21 @@ pub enum UndoError {
     /// The daemon does not stop.
     #[error(transparent)]
     Service(#[from] ServiceError),
-    /// A file failed.
+    /// A file operation failed.
     #[error(transparent)]
     File(#[from] NodeFileError),
-    /// A directory cannot go.
+    /// A directory cannot be removed.
     #[error(transparent)]
     Removal(#[from] RemovalError),
-    /// The kernel refused.
+    /// The kernel refused to remove an interface, an address or a route.
     #[error("cannot take the worker's network away")]
     Network(#[source] NetlinkError),
-    /// The firewall refused.
+    /// The firewall cannot be changed.
     #[error(transparent)]
     Firewall(#[from] FirewallError),
 }
 
-/// Ends kubelet and pods, while the daemon may still run. It can be done again.
+/// Ends kubelet and pods, while the daemon may still run. It can be repeated.
 pub(crate) async fn end_pods(layout: &Layout, options: &NodeOptions) -> Result<(), UndoError> {
     files::write(&layout.leaving(), "", 0o600)?;
     kubelet::stop(layout).await?;
@@ -61,7 +61,7 @@ pub(crate) async fn end_pods(layout: &Layout, options: &NodeOptions) -> Result<(
     end_sandboxes(&runtime).await
 }
 
-/// All that a kubelet has made, whichever of them does not end. A runtime that is gone has none.
+/// Ends all sandboxes of a kubelet, and continues after an error. If the runtime does not respond, it only logs that.
 async fn end_sandboxes(runtime: &CriRuntime) -> Result<(), UndoError> {
     let sandboxes = match runtime.list_pod_sandboxes(&BTreeMap::new()).await {
         Ok(sandboxes) => sandboxes,
@@ -84,8 +84,7 @@ async fn end_sandboxes(runtime: &CriRuntime) -> Result<(), UndoError> {
     if left.is_empty() { Ok(()) } else { Err(UndoError::Pods(left)) }
 }
 
-/// Makes the machine what it was, whatever the cluster knows of it. It can be done again until it is done. Returns the name under which
-/// the machine was a worker.
+/// Restores the machine, without contacting the cluster. It can be repeated until it succeeds. Returns the name of the worker.
 pub async fn forget(layout: &Layout) -> Result<Option<String>, UndoError> {
     if !layout.root().exists() {
         return Err(UndoError::NoWorker(layout.root().display().to_string()));
@@ -102,13 +101,13 @@ pub async fn forget(layout: &Layout) -> Result<Option<String>, UndoError> {
     sysctl::restore(&changes)?;
     put_back_files(&changes)?;
     image::clear_mount(layout);
-    // What tells of all the others goes last.
+    // The files that are needed to repeat this are removed last.
     remove_but(layout, &[layout.options(), layout.changes()])?;
     files::remove_tree(layout.root())?;
     Ok(options.map(|options| options.name))
 }
 
-/// Removes the images that came with pods. A runtime that is gone has none.
+/// Removes the images that were pulled for pods. If the runtime does not respond, it only logs that.
 async fn clear_runtime(options: &NodeOptions, changes: &Changes, layout: &Layout) {
     let Ok(runtime) = facts::client(&options.containerd_socket) else { return };
     image::clear(layout, &runtime).await;
@@ -124,7 +123,7 @@ fn clear_network(layout: &Layout, changes: &Changes) -> Result<(), UndoError> {
         let given: PeerAssignment = files::read_json(&layout.peer())?.unwrap_or_default();
         tunnels::clear(&known.cluster, &given).map_err(UndoError::Network)?;
     }
-    // A daemon that was killed leaves its own.
+    // A killed daemon leaves its sockets.
     tunnels::sockets().try_for_each(|socket| files::remove(&socket))?;
     if !changes.has_bridge
         && let Ok(bridge) = Interface::find(BRIDGE)

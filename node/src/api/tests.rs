@@ -14,7 +14,7 @@ use super::*;
 const WAIT: WaitCondition<'static> =
     WaitCondition { what: "it is there", help: "mend it", deadline: Duration::from_secs(10) };
 
-/// An API that answers so to each request, and what it was asked for.
+/// A fake API that responds with `answer`, and the queries that it received.
 fn api(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> (Api<ConfigMap>, Arc<Mutex<Vec<String>>>) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let (answer, told) = (Arc::new(answer), Arc::clone(&asked));

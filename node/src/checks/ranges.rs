@@ -1,4 +1,4 @@
-//! Whether ranges of the cluster meet networks of the machine.
+//! Checks whether ranges of the cluster overlap networks of the machine.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,7 +7,7 @@ use keelway_api::worker::ClusterInformation;
 
 use super::CheckFault;
 
-/// The ranges of a cluster, each with its name.
+/// The ranges of a cluster, each with its field name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedRanges {
     named: Vec<(&'static str, IpNet)>,
@@ -15,7 +15,7 @@ pub struct NamedRanges {
 }
 
 impl NamedRanges {
-    /// Of this cluster.
+    /// Returns the ranges of this cluster.
     #[must_use]
     pub fn of(cluster: &ClusterInformation) -> Self {
         let named = |name, ranges: &[IpNet]| ranges.iter().map(move |range| (name, *range)).collect::<Vec<_>>();
@@ -31,7 +31,7 @@ impl NamedRanges {
     }
 }
 
-/// Networks and addresses of the machine that are in ranges of the cluster, or the other way round. The default route meets nothing.
+/// Returns a fault for each range of the cluster that overlaps a network of the machine or contains an endpoint. Default routes are ignored.
 #[must_use]
 pub fn overlaps(ranges: &NamedRanges, networks: &[IpNet]) -> Vec<CheckFault> {
     let help = |name: &str| format!("give the cluster another {name}, or this machine another network");

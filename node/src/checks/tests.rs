@@ -26,7 +26,7 @@ fn nothing_stands_against_a_good_machine() {
     assert_eq!(faults(&good(), STRICT), []);
 }
 
-/// What is wrong, and words of the fault and its mend.
+/// A fault, and texts of its problem and its help.
 type Row<'a> = (&'a dyn Fn(&mut HostFacts), &'a str, &'a str);
 
 #[test]

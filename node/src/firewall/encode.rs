@@ -1,4 +1,4 @@
-//! Messages to nftables, as `linux/netfilter/nf_tables.h` and `nfnetlink.h` lay them out.
+//! Messages to nftables, as `linux/netfilter/nf_tables.h` and `nfnetlink.h` define them.
 
 use std::net::IpAddr;
 
@@ -27,10 +27,10 @@ const ALL: u16 = 0x300;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 
-/// The first register, of 16 bytes, and the one of verdicts.
+/// The first register, of 16 bytes, and the register of verdicts.
 const REGISTER: u32 = 1;
 const VERDICT_REGISTER: u32 = 0;
-/// `NF_INET_POST_ROUTING`, and the priority at which sources are translated.
+/// `NF_INET_POST_ROUTING`, and the priority of source NAT.
 const POSTROUTING: u32 = 4;
 const SOURCE_NAT: i32 = 100;
 /// `NF_INET_LOCAL_IN`, and the priority of filters.
@@ -40,22 +40,22 @@ const DROP: u32 = 0;
 const ACCEPT: u32 = 1;
 const POSTROUTING_CHAIN: &str = "postrouting";
 const INPUT_CHAIN: &str = "input";
-/// `IFNAMSIZ`: the length of an interface's name, filled up with zeroes.
+/// `IFNAMSIZ`: the length of an interface's name, padded with zeroes.
 const NAME: usize = 16;
 /// `NFT_CMP_EQ`, `NFT_CMP_NEQ`
 const EQUAL: u32 = 0;
 const UNEQUAL: u32 = 1;
 
-/// By which interface a packet came.
+/// A match on a packet's input interface.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Interfaces<'a> {
-    /// By none of these; one that ends with `*` stands for all that begin so.
+    /// Any interface but these. A name that ends with `*` matches all names with that prefix.
     NoneOf(&'a [String]),
-    /// By this one.
+    /// This interface.
     This(&'a str),
 }
 
-/// A family of addresses.
+/// An address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum IpFamily {
@@ -78,7 +78,7 @@ impl IpFamily {
         }
     }
 
-    /// Where source and destination are in the header of a packet.
+    /// The offsets of source and destination in a packet's header.
     fn offsets(self) -> (u32, u32) {
         match self {
             Self::V4 => (12, 16),
@@ -87,7 +87,7 @@ impl IpFamily {
     }
 }
 
-/// What there are lists of.
+/// The kinds of objects that can be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NftObjectKind {
     Table,
@@ -107,7 +107,7 @@ impl NftObjectKind {
     }
 }
 
-/// Changes that are made all at once or not at all.
+/// Changes that the kernel applies as a whole or not at all.
 pub(super) struct Batch {
     family: IpFamily,
     bytes: Vec<u8>,
@@ -133,7 +133,7 @@ impl Batch {
         self.add_chain(table, POSTROUTING_CHAIN, "nat", (POSTROUTING, SOURCE_NAT));
     }
 
-    /// What is for this machine itself.
+    /// Adds a chain for packets to this machine itself.
     pub(super) fn add_input_chain(&mut self, table: &str) {
         self.add_chain(table, INPUT_CHAIN, "filter", (LOCAL_IN, FILTER));
     }
@@ -148,7 +148,7 @@ impl Batch {
         self.push(DELETE_CHAIN, 0, &[text(1, table), text(3, chain)].concat());
     }
 
-    /// All rules of a chain.
+    /// Removes all rules of a chain.
     pub(super) fn flush_chain(&mut self, table: &str, chain: &str) {
         self.push(DELETE_RULE, 0, &[text(1, table), text(2, chain)].concat());
     }
@@ -158,7 +158,7 @@ impl Batch {
         self.push(DELETE_RULE, 0, &[text(1, table), text(2, chain), handle].concat());
     }
 
-    /// What came by such an interface for an address is dropped, unless it was for another one before: a Service may lead here.
+    /// Drops packets from such an interface to an address, unless their destination was translated to it: a Service may lead here.
     pub(super) fn add_drop_rule(&mut self, table: &str, interfaces: Interfaces<'_>, to: IpAddr) {
         let (_, destination) = self.family.offsets();
         let mut expressions = match interfaces {
@@ -171,14 +171,14 @@ impl Batch {
         self.add_rule(table, INPUT_CHAIN, &expressions);
     }
 
-    /// What is from one range and to another one is left as it is.
+    /// Accepts packets from one range to another one unchanged.
     pub(super) fn add_accept_rule(&mut self, table: &str, from: &IpNet, to: &IpNet) {
         let (source, destination) = self.family.offsets();
         let expressions = [within(source, from), within(destination, to), verdict(ACCEPT)].concat();
         self.add_rule(table, POSTROUTING_CHAIN, &expressions);
     }
 
-    /// What is from a range gets the machine's address.
+    /// Replaces the source of packets from a range with the machine's address.
     pub(super) fn add_masquerade_rule(&mut self, table: &str, from: &IpNet) {
         let (source, _) = self.family.offsets();
         let expressions = [within(source, from), expression("masq", &[])].concat();
@@ -196,28 +196,28 @@ impl Batch {
         message(&mut self.bytes, kind, flags, self.count, self.family.number(), 0, attributes);
     }
 
-    /// The bytes to send, and how many messages will be acknowledged.
+    /// Returns the bytes to send, and the number of messages that the kernel will acknowledge.
     pub(super) fn finish(mut self) -> (Vec<u8>, usize) {
         message(&mut self.bytes, BATCH_END, REQUEST, self.count + 1, 0, SUBSYSTEM, &[]);
         (self.bytes, usize::try_from(self.count).unwrap_or(usize::MAX))
     }
 }
 
-/// A question that every kernel with nftables answers.
+/// Builds a request that every kernel with nftables answers.
 pub(super) fn generation_request() -> Vec<u8> {
     let mut bytes = Vec::new();
     message(&mut bytes, GET_GENERATION, REQUEST | ACKNOWLEDGE, 1, 0, 0, &[]);
     bytes
 }
 
-/// A question for all tables, chains or rules of a family.
+/// Builds a request for all tables, chains or rules of a family.
 pub(super) fn list_request(family: IpFamily, kind: NftObjectKind) -> Vec<u8> {
     let mut bytes = Vec::new();
     message(&mut bytes, kind.question(), REQUEST | ALL, 1, family.number(), 0, &[]);
     bytes
 }
 
-/// The attributes of each message of a list, and how the list ended, where it did.
+/// Returns the attributes of each message of a list, and the result of the list if the datagram ends it.
 pub(super) fn listed(datagram: &[u8]) -> (Vec<Vec<u8>>, Option<Result<(), i32>>) {
     let mut found = Vec::new();
     for message in messages(datagram) {
@@ -230,7 +230,7 @@ pub(super) fn listed(datagram: &[u8]) -> (Vec<Vec<u8>>, Option<Result<(), i32>>)
     (found, None)
 }
 
-/// The attributes in a message or in another attribute, each with its kind.
+/// Returns the attributes of a message or of another attribute, each with its kind.
 pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let &[a, b, c, d] = rest.get(..4)? else { return None };
@@ -241,15 +241,15 @@ pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> 
     })
 }
 
-/// A message as it came.
+/// A received message.
 struct NftMessage<'a> {
     kind: u16,
-    /// What is after its header.
+    /// The bytes after the netlink header.
     body: &'a [u8],
 }
 
 impl NftMessage<'_> {
-    /// Of one that is an error: none is an error, too.
+    /// Returns the result of an error message. Errno 0 means success.
     fn outcome(&self) -> Result<(), i32> {
         match self.body.first_chunk().map(|first| i32::from_ne_bytes(*first)) {
             Some(0) | None => Ok(()),
@@ -268,12 +268,12 @@ fn messages(mut rest: &[u8]) -> impl Iterator<Item = NftMessage<'_>> {
     })
 }
 
-/// What the kernel said to each message of a datagram: well, or its errno. What is no answer of that kind is passed over.
+/// Returns the result of each acknowledged message of a datagram: success, or an errno. Other messages are skipped.
 pub(super) fn answers(datagram: &[u8]) -> Vec<Result<(), i32>> {
     messages(datagram).filter(|message| message.kind == ERROR).map(|message| message.outcome()).collect()
 }
 
-/// Loads what is at an offset of the packet's header, and goes on where it is in the range.
+/// Matches if the address at an offset of the packet's header is in the range.
 fn within(offset: u32, range: &IpNet) -> Vec<u8> {
     const NETWORK_HEADER: u32 = 1;
     let (mask, network) = match (range.netmask(), range.network()) {
@@ -300,7 +300,7 @@ fn verdict(verdict: u32) -> Vec<u8> {
     expression("immediate", &[number(1, VERDICT_REGISTER), attribute(2 | NESTED, &verdict)].concat())
 }
 
-/// Goes on where the packet came by an interface of that name (`*`: that begins so), or did not.
+/// Matches if the packet's input interface has this name (`*`: this prefix), or, with [`UNEQUAL`], if it does not.
 fn match_interface(how: u32, name: &str) -> Vec<u8> {
     /// `NFT_META_IIFNAME`
     const INPUT_NAME: u32 = 6;
@@ -313,11 +313,11 @@ fn match_interface(how: u32, name: &str) -> Vec<u8> {
     [expression("meta", &load), expression("cmp", &compared)].concat()
 }
 
-/// Goes on where the packet's destination is the one that it was sent to.
+/// Matches if the packet's destination was not translated.
 fn is_not_translated() -> Vec<u8> {
     /// `NFT_CT_STATUS`
     const STATUS: u32 = 2;
-    /// `IPS_DST_NAT`, in the machine's own order.
+    /// `IPS_DST_NAT`, in the machine's byte order.
     const TRANSLATED: u32 = 1 << 5;
     let load = [number(1, REGISTER), number(2, STATUS)].concat();
     let (mask, zeroes) = (TRANSLATED.to_ne_bytes(), [0; 4]);
@@ -326,12 +326,12 @@ fn is_not_translated() -> Vec<u8> {
     [expression("ct", &load), expression("bitwise", &masked.concat()), expression("cmp", &equal)].concat()
 }
 
-/// One element of a rule's list.
+/// Encodes one element of a rule's list.
 fn expression(name: &str, data: &[u8]) -> Vec<u8> {
     attribute(1 | NESTED, &[text(1, name), attribute(2 | NESTED, data)].concat())
 }
 
-/// `NFTA_DATA_VALUE` within an attribute.
+/// Encodes `NFTA_DATA_VALUE` inside an attribute.
 fn value(kind: u16, bytes: &[u8]) -> Vec<u8> {
     attribute(kind | NESTED, &attribute(1, bytes))
 }
@@ -352,7 +352,7 @@ pub(super) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// `nlmsghdr`, `nfgenmsg`, attributes.
+/// Encodes `nlmsghdr`, `nfgenmsg` and attributes.
 fn message(to: &mut Vec<u8>, kind: u16, flags: u16, sequence: u32, family: u8, resource: u16, attributes: &[u8]) {
     let length = u32::try_from(attributes.len() + 20).unwrap_or(u32::MAX);
     to.extend(length.to_ne_bytes());

@@ -1,4 +1,4 @@
-//! What kubelet, kube-proxy and CNI plugins leave in the firewall. Pure.
+//! Finds what kubelet, kube-proxy and CNI plugins left in the firewall. Pure.
 
 use std::collections::BTreeSet;
 
@@ -7,27 +7,27 @@ use super::{
     seen::{ChainName, FirewallNames, Ruleset, TableName},
 };
 
-/// Tables that are all a worker's: its own, kube-proxy's, and those of the plugins `portmap` and `bridge`.
+/// Tables that only workers have: the worker's own, kube-proxy's, and those of the plugins `portmap` and `bridge`.
 const TABLES: [&str; 4] = [TABLE, "kube-proxy", "cni_hostport", "cni_plugins_masquerade"];
-/// Chains of kubelet, kube-proxy and plugins in the tables of `iptables`.
+/// Prefixes of chains of kubelet, kube-proxy and plugins in the tables of `iptables`.
 const PREFIXES: [&str; 2] = ["KUBE-", "CNI-"];
-/// Tables that `iptables` makes when it is first asked about them.
+/// Tables that `iptables` creates when it first accesses them.
 const OF_IPTABLES: [&str; 5] = ["filter", "mangle", "nat", "raw", "security"];
 
-/// One thing to remove. In the order of the list nothing refers to what goes.
+/// One object to remove. Removals are ordered so that no object is removed while another one refers to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Removal {
-    /// A rule of somebody else's chain that leads to one that goes.
+    /// A rule of another program's chain that jumps to a removed chain.
     Rule(ChainName, u64),
     /// All rules of a chain.
     Rules(ChainName),
     /// A chain without rules.
     Chain(ChainName),
-    /// A table with all in it.
+    /// A table with its content.
     Table(TableName),
 }
 
-/// What to remove of a family. What was there `before` stays, and so does what others have put there since.
+/// Returns what to remove of a family. What existed `before` stays, and so does what other programs added since.
 pub(super) fn leftovers(before: &FirewallNames, now: &Ruleset) -> Vec<Removal> {
     let mut removals = Vec::new();
     for table in &now.tables {
@@ -41,7 +41,7 @@ pub(super) fn leftovers(before: &FirewallNames, now: &Ruleset) -> Vec<Removal> {
     removals
 }
 
-/// Of a table that is not a worker's alone.
+/// Returns what to remove of a table that other programs use, too.
 fn of_table(before: &FirewallNames, now: &Ruleset, table: &TableName, is_new: bool) -> Vec<Removal> {
     let in_table = |chain: &&ChainName| chain.table == table.name && chain.family == table.family;
     let chains: BTreeSet<&ChainName> = now.chains.keys().filter(in_table).collect();
@@ -51,7 +51,7 @@ fn of_table(before: &FirewallNames, now: &Ruleset, table: &TableName, is_new: bo
     let ours: BTreeSet<&ChainName> = chains.iter().copied().filter(is_ours).collect();
     let others = || now.rules.iter().filter(|rule| in_table(&&rule.chain) && !ours.contains(&rule.chain));
     let leads_to_ours = |targets: &BTreeSet<String>| ours.iter().any(|chain| targets.contains(&chain.name));
-    // What is new and has no rule but such that lead to ours was made for these.
+    // A new chain whose rules all jump to our chains was created for them.
     let is_hollow = |chain: &&ChainName| {
         now.chains.get(*chain) == Some(&true)
             && !before.chains.contains(*chain)
@@ -83,7 +83,7 @@ mod tests {
         ChainName { family: IpFamily::V4, table: table.to_owned(), name: name.to_owned() }
     }
 
-    /// `filter INPUT*` is a chain that the kernel calls, `filter INPUT > KUBE-FIREWALL` a rule.
+    /// In `lines`, `filter INPUT*` is a base chain, and `filter INPUT > KUBE-FIREWALL` is a rule.
     fn ruleset(lines: &[&str]) -> Ruleset {
         let mut seen = Ruleset::default();
         for (line, handle) in lines.iter().zip(1..) {

@@ -9,14 +9,14 @@ use super::encode::{IpFamily, NftObjectKind, attributes};
 /// `NF_ACCEPT`
 const ACCEPT: u32 = 1;
 
-/// A table.
+/// The name of a table.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct TableName {
     pub(super) family: IpFamily,
     pub(super) name: String,
 }
 
-/// A chain.
+/// The name of a chain.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct ChainName {
     pub(super) family: IpFamily,
@@ -24,7 +24,7 @@ pub(crate) struct ChainName {
     pub(super) name: String,
 }
 
-/// What there was, by name.
+/// The names of the tables and chains of a ruleset.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FirewallNames {
     #[serde(default)]
@@ -40,26 +40,26 @@ impl FirewallNames {
     }
 }
 
-/// A rule, as far as it matters whether it leads to a chain.
+/// A rule, reduced to the chains that it jumps to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FirewallRule {
     pub(super) chain: ChainName,
     pub(super) handle: u64,
-    /// The chains of the same table that it jumps to.
+    /// The chains of the same table that the rule jumps to.
     pub(super) targets: BTreeSet<String>,
 }
 
-/// All of a family.
+/// All tables, chains and rules of a family.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Ruleset {
     pub(super) tables: BTreeSet<TableName>,
-    /// Each with whether the kernel calls it by itself and, where no rule decides, accepts.
+    /// For each chain, whether it is a base chain whose policy is to accept.
     pub(super) chains: BTreeMap<ChainName, bool>,
     pub(super) rules: Vec<FirewallRule>,
 }
 
 impl Ruleset {
-    /// Takes the attributes of one message of a list. What is not understood is passed over.
+    /// Adds an object from the attributes of one message of a list. Unknown attributes are skipped.
     pub(super) fn note(&mut self, family: IpFamily, kind: NftObjectKind, message: &[u8]) {
         let of: BTreeMap<u16, &[u8]> = attributes(message).collect();
         let word = |attribute: u16| of.get(&attribute).map(|value| text(value));
@@ -80,13 +80,13 @@ impl Ruleset {
         }
     }
 
-    /// The names of what is in it.
+    /// Returns the names of its tables and chains.
     pub(super) fn names(self) -> FirewallNames {
         FirewallNames { tables: self.tables, chains: self.chains.into_keys().collect() }
     }
 }
 
-/// Where an expression jumps to: `immediate`, whose value is a verdict that names a chain.
+/// Returns the chain that an expression jumps to: `immediate` with a verdict that names a chain.
 fn target(expression: &[u8]) -> Option<String> {
     let within = |bytes, wanted| attributes(bytes).find_map(|(kind, value)| (kind == wanted).then_some(value));
     let is_verdict = within(expression, 1).is_some_and(|name| text(name) == "immediate");

@@ -1,4 +1,4 @@
-//! From where an image shows them into the worker's directory.
+//! Installs programs from an image's view into the worker's directory.
 
 use std::{
     fs, io,
@@ -13,31 +13,31 @@ use crate::{
     settings::Layout,
 };
 
-/// Where the image has its programs.
+/// The paths of the programs in the image.
 const KUBELET: &str = "usr/local/bin/kubelet";
 const PLUGINS: &str = "opt/cni/bin";
-/// There where files have labels of `SELinux`.
+/// This file exists if files have labels of `SELinux`.
 const LABELS: &str = "/sys/fs/selinux/enforce";
 
-/// How programs come into the worker's directory.
+/// How programs are installed in the worker's directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InstallMethod {
-    /// As another name of containerd's own file: nothing is read or written, and it stays when containerd lets go of its name. Such a file
-    /// is never written to, and its mode and owner stay.
+    /// As a hard link to containerd's own file. This reads and writes no content, and the file stays after containerd removes its name. Such a
+    /// file must never be written to, and its mode and owner stay.
     Link,
-    /// As a file of its own.
+    /// As a copy.
     Copy,
 }
 
-/// The directory that a snapshot is, where it is one: a mount of it is another file system as far as links are concerned.
+/// Returns the directory of a snapshot, if it is one. A mount of it would be another file system, to which a link is impossible.
 pub(super) fn directory(mounts: &[Mount]) -> Option<&Path> {
     let [only] = mounts else { return None };
     let is_directory = only.options.iter().any(|option| matches!(option.as_str(), "bind" | "rbind"));
-    // Another name has the same label, and containers' files have one of theirs.
+    // A link has the label of its file, and files of containers have a label of their own.
     (is_directory && !Path::new(LABELS).exists()).then_some(Path::new(&only.source))
 }
 
-/// Has the programs that are there. The note of which image they are of comes last. False where they cannot be linked.
+/// Installs the programs, and records their image last. Returns `false` if they cannot be linked.
 pub(super) fn install(layout: &Layout, image: &str, from: &Path, way: InstallMethod) -> Result<bool, ImageError> {
     files::remove(&layout.programs_of())?;
     files::make_dir(&layout.plugins(), 0o755)?;
@@ -71,19 +71,19 @@ pub(super) fn install(layout: &Layout, image: &str, from: &Path, way: InstallMet
     Ok(true)
 }
 
-/// One that is a link itself leads to somewhere in its image.
+/// Whether the path is a regular file. A symbolic link would lead to somewhere in its image.
 fn is_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
 }
 
-/// Has a program in one step, so that one that runs is not written to.
+/// Installs a program atomically, so that a running program is not written to.
 fn have(from: &Path, to: &Path, make: impl FnOnce(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
     let next = files::temporary_path(to);
-    // What was left there may be containerd's file.
+    // An earlier temporary file may be a link to containerd's file.
     files::gone(fs::remove_file(&next))?;
     make(from, &next)?;
     fs::rename(&next, to)?;
-    // A name does not take the place of another one of the same file, and both stay.
+    // Renaming a link over another link of the same file does nothing, so the temporary name may still exist.
     files::gone(fs::remove_file(&next))
 }
 
@@ -95,7 +95,7 @@ mod tests {
 
     const IMAGE: &str = "registry.example.com/node:v1";
 
-    /// What an image shows, and a worker's directory, both in one.
+    /// Returns an image's directory and a worker's directory inside one temporary directory.
     fn image() -> (tempfile::TempDir, PathBuf, Layout) {
         let directory = tempfile::tempdir().unwrap();
         let from = directory.path().join("fs");
@@ -126,7 +126,7 @@ mod tests {
     fn a_copy_never_writes_to_what_was_linked() {
         let (_directory, from, layout) = image();
         assert!(install(&layout, IMAGE, &from, InstallMethod::Link).unwrap());
-        // Cut off before it had its place.
+        // An install was interrupted before its rename.
         fs::hard_link(from.join(KUBELET), files::temporary_path(&layout.kubelet())).unwrap();
         let next = from.with_file_name("next");
         fs::create_dir_all(next.join(PLUGINS)).unwrap();

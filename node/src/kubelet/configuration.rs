@@ -1,4 +1,4 @@
-//! What the kubelet is told. Pure.
+//! The kubelet's configuration and arguments. Pure.
 
 use std::path::Path;
 
@@ -11,26 +11,26 @@ use crate::{
     settings::{Layout, NodeOptions},
 };
 
-/// What of the machine the kubelet's configuration follows.
+/// The facts of the machine that the kubelet's configuration depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "they are answers to questions that have nothing to do with one another"
 )]
 pub(crate) struct KubeletHost {
-    /// Who manages cgroups, as the runtime says.
+    /// The cgroup driver that the runtime reports.
     pub(crate) cgroup_driver: CriCgroupDriver,
     /// Whether cgroups are of version 1.
     pub(crate) has_cgroup_v1: bool,
-    /// Whether this process may lower what protects it from the kernel's memory killer.
+    /// Whether this process may set a negative OOM score (CAP_SYS_RESOURCE).
     pub(crate) may_lower_oom_score: bool,
-    /// Whether there is systemd, which tells of a shutdown beforehand.
+    /// Whether the machine has systemd, which announces a shutdown.
     pub(crate) has_systemd: bool,
-    /// Whether there is a list of DNS servers that systemd-resolved keeps for programs other than itself.
+    /// Whether systemd-resolved provides a list of DNS servers for other programs.
     pub(crate) has_resolved: bool,
 }
 
-/// The kubelet's configuration file.
+/// Returns the kubelet's configuration file.
 pub(crate) fn configuration(
     layout: &Layout,
     options: &NodeOptions,
@@ -42,7 +42,7 @@ pub(crate) fn configuration(
     let mut file = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        // Inside the VPN only: the firewall keeps the networks that the worker is in from it.
+        // The kubelet listens inside the VPN only: the firewall drops packets to this address from the worker's other networks.
         "address": given.addresses.first(),
         "readOnlyPort": 0,
         "healthzBindAddress": "127.0.0.1",
@@ -64,11 +64,11 @@ pub(crate) fn configuration(
             CriCgroupDriver::Cgroupfs => "cgroupfs",
         },
         "podLogsDir": options.pod_logs_dir,
-        // It is made where it is missing, and by default far from all else.
+        // The kubelet creates this directory, and by default it would be outside of the root directory.
         "volumePluginDir": options.kubelet_root_dir.join("volume-plugins"),
-        // Nobody needs the kubelet's own chains any more, and nobody would take them away.
+        // No component needs the kubelet's own chains any more, and the kubelet would not remove them.
         "makeIPTablesUtilChains": false,
-        // Pods get no swap, also where the machine has some.
+        // Pods get no swap, even if the machine has some.
         "failSwapOn": false,
         "logging": { "verbosity": 1 },
     });
@@ -88,7 +88,7 @@ pub(crate) fn configuration(
     file
 }
 
-/// The kubelet's arguments: what has no place in its file.
+/// Returns the kubelet's arguments: options that its file cannot contain.
 pub(crate) fn arguments(layout: &Layout, options: &NodeOptions, given: &PeerAssignment) -> Vec<String> {
     let path = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
     let addresses: Vec<String> = given.addresses.iter().map(ToString::to_string).collect();

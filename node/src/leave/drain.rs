@@ -1,5 +1,4 @@
-//! The end of a worker's pods: no more of them come, and those that are there are evicted, as their budgets allow and as long as there is
-//! time.
+//! Drains a worker: cordons its Node, and evicts its pods until they have ended or the time is over. PodDisruptionBudgets apply.
 
 use std::time::Duration;
 
@@ -16,18 +15,18 @@ use tokio::time::{sleep, timeout};
 use super::{AGAIN, LeaveError, LeaveStep, PATIENCE};
 use crate::api::{self, ApiError};
 
-/// Why an eviction is answered with 429 where a PodDisruptionBudget holds the pod (`pkg/registry/core/pod/storage/eviction.go`).
+/// The cause of status 429 if a PodDisruptionBudget forbids an eviction (`pkg/registry/core/pod/storage/eviction.go`).
 const BUDGET: &str = "DisruptionBudget";
 const LIST: &str = "list the pods of this worker";
 
-/// Pods that are still there, `NAMESPACE/NAME`.
+/// The remaining pods, `NAMESPACE/NAME`.
 #[derive(Default)]
 struct RemainingPods {
-    /// They were evicted, and end.
+    /// Evicted pods that have not ended yet.
     ending: Vec<String>,
-    /// Their budgets hold them.
+    /// Pods that a PodDisruptionBudget holds.
     held: Vec<String>,
-    /// What failed last of others.
+    /// The last error of another eviction.
     failed: Option<ApiError>,
 }
 
@@ -41,8 +40,7 @@ impl RemainingPods {
     }
 }
 
-/// Lets no more pods come, and those that are there end elsewhere. What fails and may pass is tried again, by an ingress that can be
-/// reached then.
+/// Cordons the Node and evicts its pods. Transient errors are retried, through an ingress that is reachable at that time.
 pub(super) async fn drain(
     connect: impl Fn() -> Result<Client, ApiError>,
     name: &str,
@@ -74,7 +72,7 @@ pub(super) async fn drain(
                 }
                 Err(error) => return Err(error),
             }
-            // A budget that holds a pod tells nobody when it lets go.
+            // A PodDisruptionBudget does not report when it permits an eviction.
             sleep(AGAIN).await;
         }
     });
@@ -101,7 +99,7 @@ async fn cordon(connect: &impl Fn() -> Result<Client, ApiError>, name: &str) -> 
     .await
 }
 
-/// Evicts all, and returns what is still to be waited for.
+/// Evicts all pods, and returns those to wait for.
 async fn round(client: &Client, name: &str) -> Result<RemainingPods, ApiError> {
     let left = evict(client, name).await?;
     if left.ending.is_empty() && !left.is_empty() && is_last(client, name).await? {
@@ -110,14 +108,14 @@ async fn round(client: &Client, name: &str) -> Result<RemainingPods, ApiError> {
     Ok(left)
 }
 
-/// Whether there is no other worker that could take its pods, so that waiting keeps none of them up.
+/// Whether there is no other worker. Then waiting for the pods would not move them anywhere.
 async fn is_last(client: &Client, name: &str) -> Result<bool, ApiError> {
     let peers: Api<WireGuardPeer> = Api::all(client.clone());
     let all = peers.list(&ListParams::default()).await.map_err(ApiError::request("list the workers"))?;
     Ok(all.items.iter().all(|peer| peer.name_any() == name))
 }
 
-/// Evicts what is to be evicted, and returns what is still there of it.
+/// Evicts the pods of a node, and returns those that remain.
 async fn evict(client: &Client, node: &str) -> Result<RemainingPods, ApiError> {
     let all: Api<Pod> = Api::all(client.clone());
     let selector = ListParams::default().fields(&format!("spec.nodeName={node}"));
@@ -153,7 +151,7 @@ fn is_budget(error: &kube::Error) -> bool {
     status.code == 429 && causes.any(|cause| cause.reason == BUDGET)
 }
 
-/// Pods of a DaemonSet would come again, and those of files of the machine are not the cluster's.
+/// Whether the pod is to be evicted. A DaemonSet would create its pods again, and static pods do not belong to the cluster.
 fn is_drained(pod: &Pod) -> bool {
     let is_static = pod.annotations().contains_key("kubernetes.io/config.mirror");
     let is_daemon = pod.owner_references().iter().any(|owner| owner.kind == "DaemonSet");

@@ -1,20 +1,20 @@
-//! Which gateway carries what leaves a worker. Pure.
+//! Selects the gateway that carries a worker's outgoing packets. Pure.
 
-/// After so many questions in a row without an answer a gateway is given up: between two and four seconds after it fell silent, since the second one
-/// comes as soon as the time for an answer to the first one is over.
+/// The number of consecutive checks without a response after which a gateway is lost: two to four seconds after it stopped responding, because
+/// the second check follows as soon as the time for a response to the first one is over.
 const MISSES: u32 = 2;
 
-/// What is known of the gateways, in their order.
+/// The state of the gateways, in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct GatewayChoice {
-    /// Questions in a row without an answer; none for one that was never asked.
+    /// The number of consecutive checks without a response. `None` if the gateway was never checked.
     misses: Vec<Option<u32>>,
     active: usize,
 }
 
 impl GatewayChoice {
-    /// Of gateways of which so much is known. Where none of them was active before, it begins at `first` with one that answers, or, where
-    /// none does, that was never asked.
+    /// Creates the state from earlier results. Without an active gateway, it selects the first one from `first` on that responds. If none does,
+    /// it selects the first one that was never checked.
     pub(crate) fn new(misses: Vec<Option<u32>>, active: Option<usize>, first: usize) -> Self {
         let count = misses.len();
         let order = |gateway: &usize| {
@@ -30,28 +30,28 @@ impl GatewayChoice {
         Self { misses, active }
     }
 
-    /// The one that carries all.
+    /// Returns the active gateway.
     pub(crate) fn active(&self) -> usize {
         self.active
     }
 
-    /// How many questions in a row a gateway did not answer; none where it was never asked.
+    /// Returns the number of consecutive checks without a response, or `None` if the gateway was never checked.
     pub(crate) fn misses(&self, gateway: usize) -> Option<u32> {
         self.misses.get(gateway).copied().flatten()
     }
 
-    /// Whether a gateway answers; none where it was never asked.
+    /// Whether a gateway responds. `None` if it was never checked.
     pub(crate) fn answers(&self, gateway: usize) -> Option<bool> {
         self.misses(gateway).map(|misses| misses == 0)
     }
 
-    /// Whether the active gateway owes an answer, and is not given up yet.
+    /// Whether the active gateway missed a check, but is not lost yet.
     pub(crate) fn is_unconfirmed(&self) -> bool {
         self.misses(self.active).is_some_and(|misses| (1..MISSES).contains(&misses))
     }
 
-    /// What became of one question to each gateway; none for one that could not be asked. Returns whether another one is active now: only
-    /// where the active one is given up and there is one that answers. It stays so when the first one is back.
+    /// Records the result of one check of each gateway, `None` for a gateway that could not be checked. It selects another gateway only if the
+    /// active one is lost and another one responds. It does not switch back when the first one recovers. Returns whether it switched.
     pub(crate) fn note(&mut self, round: &[Option<bool>]) -> bool {
         for (misses, answered) in self.misses.iter_mut().zip(round) {
             match answered {
@@ -103,7 +103,7 @@ mod tests {
     fn where_nobody_answers_all_stays() {
         let mut choice = new(2, 1);
         assert_eq!(choice.answers(0), None);
-        // Both answered until the uplink went.
+        // Both responded until the uplink failed.
         assert!(!choice.note(&[Some(true), Some(true)]));
         for _ in 0..5 {
             assert!(!choice.note(&[Some(false), Some(false)]));
@@ -126,12 +126,12 @@ mod tests {
     #[test]
     fn what_is_known_of_gateways_outlives_their_list() {
         assert_eq!(GatewayChoice::new(vec![Some(0), Some(3)], Some(1), 0).active(), 1);
-        // The active one is gone: not by its number, where that one is dead.
+        // The active gateway was removed. Its index must not carry over to a gateway that is lost.
         assert_eq!(GatewayChoice::new(vec![Some(7), Some(0), None], None, 0).active(), 1);
         assert_eq!(GatewayChoice::new(vec![Some(7), Some(1), None], None, 0).active(), 2);
         assert_eq!(GatewayChoice::new(vec![None, None, None], None, 5).active(), 2);
         assert_eq!(GatewayChoice::new(vec![], None, 5).active(), 0);
-        // One that missed already needs one more.
+        // After one earlier miss, one more makes the gateway lost.
         assert!(GatewayChoice::new(vec![Some(1), Some(0)], Some(0), 0).note(&[Some(false), Some(true)]));
     }
 

@@ -9,8 +9,7 @@ use serde_json::Value;
 
 use super::*;
 
-/// An API that answers so, one after the other, to who cordons, and so to who evicts its one pod, which is gone after the last one. There
-/// is another worker.
+/// A fake API with two workers. It responds to cordons and evictions with these codes, in order. The only pod is gone after the last eviction.
 fn api(cordons: &[u16], evictions: &[u16]) -> Client {
     api_with(cordons, evictions, &["w1", "w2"])
 }
