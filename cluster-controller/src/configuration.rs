@@ -11,40 +11,40 @@ pub enum ConfigurationError {
     /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// It is not what it should be.
+    /// The file cannot be parsed.
     #[error("{} is no such configuration", path.display())]
     Parse {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the parser.
         #[source]
         source: Box<serde_saphyr::Error>,
     },
-    /// A field makes no sense.
+    /// A field is invalid.
     #[error("{}: {fault}", path.display())]
     Field {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Which, and how to mend it.
+        /// The invalid field, with help.
         fault: FieldFault,
     },
 }
 
-/// A field that makes no sense, and its mend.
+/// An invalid field, with help.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}; {help}")]
 pub struct FieldFault {
-    /// The field's path.
+    /// The path of the field.
     pub field: String,
     /// What is wrong.
     pub problem: String,
-    /// How to mend it.
+    /// What the user can do.
     pub help: String,
 }
 
@@ -54,13 +54,13 @@ impl FieldFault {
     }
 }
 
-/// Whether the parts of a configuration make sense together.
+/// Validation across the fields of a configuration.
 pub(crate) trait ValidateConfiguration {
-    /// The first fault.
+    /// Returns the first fault.
     fn check(&self) -> Result<(), FieldFault>;
 }
 
-/// Reads a file.
+/// Reads and validates a file.
 pub(crate) fn read<T: DeserializeOwned + ValidateConfiguration>(path: &Path) -> Result<T, ConfigurationError> {
     let text =
         std::fs::read_to_string(path).map_err(|source| ConfigurationError::Read { path: path.to_owned(), source })?;

@@ -1,4 +1,4 @@
-//! CONNECT over HTTP/1.1: how the API servers' connections reach workers.
+//! CONNECT over HTTP/1.1, by which connections of API servers reach workers.
 
 mod client;
 mod refusal;

@@ -1,4 +1,4 @@
-//! How requests for tunnels ended: counted all, and told of as far as a log may grow.
+//! The outcomes of requests for tunnels: all are counted, and a limited number is logged.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use prometheus_client::registry::Registry;
 
 use crate::connect::RefusalReason;
 
-/// Requests by how they ended.
+/// The counters of requests, by outcome.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Connects {
     by_outcome: Family<ConnectLabels, Counter>,
@@ -23,17 +23,17 @@ fn label(outcome: Result<(), RefusalReason>) -> ConnectLabels {
 }
 
 impl Connects {
-    /// Counts one.
+    /// Counts one request.
     pub(crate) fn count(&self, outcome: Result<(), RefusalReason>) {
         self.by_outcome.get_or_create(&label(outcome)).inc();
     }
 
-    /// Whether one more refusal may be logged: tenants decide how many there are.
+    /// Whether one more refusal may be logged. A limit applies, because tenants control the number of refusals.
     pub(crate) fn may_log(&self) -> bool {
         self.told.has_room()
     }
 
-    /// Makes the metric known, with all its outcomes.
+    /// Registers the metric, with all its outcomes.
     pub(crate) fn register(&self, registry: &mut Registry) {
         for outcome in RefusalReason::ALL.map(Err).into_iter().chain([Ok(())]) {
             drop(self.by_outcome.get_or_create(&label(outcome)));

@@ -1,5 +1,5 @@
-//! The cluster-controller: what runs inside a cluster for its workers, so that they join, renew and leave with no other part of Keelway
-//! running.
+//! The cluster-controller: it runs for the workers of one cluster, so that they can join, renew certificates and leave while no other part of
+//! Keelway runs.
 
 mod addresses;
 mod configuration;
@@ -53,79 +53,79 @@ pub use self::{
     objects::ObjectError,
 };
 
-/// The name by which API servers know who wrote what.
+/// The field manager of the controller's writes.
 pub use keelway_api::worker::CLUSTER_CONTROLLER_MANAGER as MANAGER;
-/// All that the controller may do.
+/// The permissions of the controller.
 pub use keelway_api::worker::CLUSTER_CONTROLLER_ROLE as ROLE;
-/// The user that [`ROLE`] is bound to.
+/// The user that is bound to [`ROLE`].
 pub use keelway_api::worker::CLUSTER_CONTROLLER_USER as USER;
 
-/// How long an answer of an API server may take to begin.
+/// How long a response of an API server may take to begin.
 const ANSWER: Duration = Duration::from_secs(15);
-/// Longer than the Leases of Kubernetes' own controllers: nothing that is done here is missed for half a minute, and a cluster whose API is
-/// slow is not made slower by replicas that begin again and again.
+/// The Lease is longer than those of Kubernetes' own controllers. No work of this controller is urgent within half a minute, and replicas that
+/// restart their work again and again would slow down a cluster whose API is already slow.
 const LEASE: LeaseTimes = LeaseTimes {
     duration: Duration::from_secs(30),
     holder_deadline: Duration::from_secs(20),
     renewal: Duration::from_secs(5),
     again: Duration::from_millis(500),
 };
-/// How soon work begins again that ended early.
+/// The pause before work that ended early is started again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The controller cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerRunError {
-    /// Its configuration cannot be used.
+    /// The configuration cannot be used.
     #[error("cannot use the configuration")]
     Configuration(#[source] ConfigurationError),
-    /// Its kubeconfig cannot be used.
+    /// The kubeconfig cannot be used.
     #[error("cannot use {}", path.display())]
     Kubeconfig {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the client.
         #[source]
         source: Box<KubeconfigError>,
     },
-    /// A client cannot be made of its kubeconfig.
+    /// A client cannot be built from the kubeconfig.
     #[error("cannot make a client")]
     Client(#[source] Box<kube::Error>),
     /// The authorities cannot be read.
     #[error("cannot read {}", path.display())]
     Authorities {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// What it applies cannot be put together.
+    /// The objects to apply cannot be built.
     #[error("cannot put together what is applied")]
     Objects(#[source] ObjectError),
-    /// Nobody can ask about its health.
+    /// The health server cannot be started.
     #[error("cannot tell health and metrics")]
     Health(#[source] HealthServerError),
 }
 
-/// What a process has for life. All else is in its files, which change.
+/// The options that a process keeps until it ends. All others are in its files, which may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerOptions {
     /// The file with its [`ControllerConfiguration`].
     pub config: PathBuf,
-    /// The name of this replica, which no other one has.
+    /// The unique name of this replica.
     pub identity: String,
-    /// Where health is asked for, without authentication: an address of loopback.
+    /// The address of the health server, which needs no authentication: an address of loopback.
     pub health: SocketAddr,
-    /// Where metrics are asked for: the path of a socket, in a folder of its own.
+    /// The path of the metrics socket, in a directory of its own.
     pub metrics: Option<PathBuf>,
 }
 
-/// Runs until `stop`. Files that change are in effect at once, under the same Lease.
+/// Runs until `stop`. Changes of files take effect at once, under the same Lease.
 pub async fn run(process: &ControllerOptions, stop: impl Future<Output = ()>) -> Result<(), ControllerRunError> {
     let mut settings = ControllerSettings::read(&process.config).await?;
     let identity = &process.identity;
-    // A reload finds its own Lease.
+    // The holder name stays the same across reloads, so that a reload keeps its own Lease.
     let holder = keelway_lease::process(identity);
     let mut registry = Registry::default();
     let metrics = ControllerMetrics::new(&mut registry);
@@ -149,7 +149,7 @@ pub async fn run(process: &ControllerOptions, stop: impl Future<Output = ()>) ->
     Ok(())
 }
 
-/// This process, while its files stay what they are.
+/// A replica of the controller with one version of its files.
 struct Replica<'a> {
     settings: &'a ControllerSettings,
     identity: &'a str,
@@ -174,7 +174,7 @@ impl<'a> Replica<'a> {
         Self { settings, identity, election, context: Arc::new(context), is_ready }
     }
 
-    /// Waits for the Lease, and acts while it holds it, again and again.
+    /// Acquires the Lease and works while it holds it, repeatedly.
     async fn act(&self) -> Infallible {
         loop {
             let held = match self.election.acquire(|| self.is_ready.store(true, Ordering::Relaxed)).await {
@@ -204,7 +204,7 @@ fn health(registry: Registry, is_ready: Arc<AtomicBool>) -> ProcessHealth {
     ProcessHealth { registry, readiness: Box::new(readiness) }
 }
 
-/// All that is done while the Lease is held.
+/// Does all work of the Lease holder.
 async fn work(context: &Arc<ControllerContext>, definitions: &[DynamicObject], wanted: &[DynamicObject]) {
     while let Err(error) = define(context, definitions).await {
         report("cannot define the kinds", error);
@@ -221,7 +221,7 @@ async fn work(context: &Arc<ControllerContext>, definitions: &[DynamicObject], w
     );
 }
 
-/// Applies the definitions of our kinds and waits until they are in effect: nothing can be watched before.
+/// Applies the definitions of Keelway's kinds, and waits until they are established. A watch of such a kind would fail before.
 async fn define(context: &Arc<ControllerContext>, definitions: &[DynamicObject]) -> Result<(), ControllerError> {
     use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
     ObjectReconciler::new(Arc::clone(context), definitions.to_vec()).apply_all().await?;

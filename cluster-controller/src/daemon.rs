@@ -1,4 +1,4 @@
-//! What all programs have in common: logs, signals, and how they end.
+//! The common parts of all programs: logs, signals, and exit codes.
 
 use std::error::Error;
 use std::io;
@@ -9,8 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
-/// Threads for all connections of a process: there is one process for each cluster on a machine, and its packets have a thread
-/// of their own.
+/// Threads for all connections of a process. A machine runs one process for each cluster, and packets have a thread of their own.
 const THREADS: usize = 2;
 
 /// Runs a program until SIGTERM or SIGINT.

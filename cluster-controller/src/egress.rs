@@ -1,7 +1,7 @@
-//! The egress: what stands beside an API server, and makes its connections.
+//! The egress: runs beside an API server and makes its connections.
 //!
-//! An API server waits for ever for the answer to a CONNECT, and reads its client certificate once. So it asks here, on two
-//! sockets, where each CONNECT is answered in bounded time whatever becomes of gateways and workers.
+//! An API server waits forever for the response to a CONNECT, and reads its client certificate only once. It therefore connects to the egress,
+//! on two sockets. The egress responds to each CONNECT in bounded time, whatever the state of gateways and workers.
 
 mod address_policy;
 mod cluster;
@@ -36,42 +36,42 @@ use crate::unix_socket;
 use keelway_tls::FilesVersion;
 use keelway_tls::{TlsClient, TlsError};
 
-/// How long a CONNECT may take before it is answered: five seconds, less what the answer itself takes on a busy machine.
+/// How long a CONNECT may take: five seconds, minus the time for the response on a busy machine.
 const BUDGET: Duration = Duration::from_secs(4);
 
-/// An egress that cannot run.
+/// The egress cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum EgressError {
     /// The configuration cannot be used.
     #[error("cannot use the configuration")]
     Configuration(#[source] ConfigurationError),
-    /// The gateways' name is none.
+    /// The gateways' server name is invalid.
     #[error("cannot verify gateways by their name")]
     ServerName(#[source] InvalidDnsNameError),
     /// The certificates cannot be used.
     #[error("cannot use the certificates")]
     Tls(#[source] TlsError),
-    /// What it does went on no longer.
+    /// A task of the egress ended.
     #[error("cannot go on")]
     Task(#[source] TaskError),
-    /// Nobody asks a gateway any more whether it answers.
+    /// The task that checks a gateway panicked.
     #[error("cannot go on: what watches a gateway panicked")]
     Unwatched,
-    /// A socket cannot be had.
+    /// A socket cannot be opened.
     #[error("cannot listen on {}", path.display())]
     Socket {
-        /// Where.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// Nobody can ask about its health.
+    /// The health server cannot be started.
     #[error("cannot tell health and metrics")]
     Health(#[source] HealthServerError),
 }
 
-/// Runs an egress until `stop`, and then until the API server has let go of it.
+/// Runs an egress until `stop`, and then until the API server has closed its tunnels or the grace period is over.
 pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), EgressError> {
     let stamp = FilesVersion::of([path]);
     let config: EgressConfig = configuration::read(path).map_err(EgressError::Configuration)?;
@@ -99,7 +99,7 @@ pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), EgressError
         failure = tasks::failure(&mut tasks) => return Err(EgressError::Task(failure)),
         () = gateways.wait_for_unwatched() => return Err(EgressError::Unwatched),
     }
-    // The API server drains at the same time, and may still have something to ask.
+    // The API server drains at the same time, and may still open connections.
     let drained = async { tokio::join!(gateways.tunnels.drained(), others.drained()) };
     if timeout(Duration::from_secs(config.shutdown_grace_seconds), drained).await.is_err() {
         tracing::warn!("tunnels were still open");
@@ -113,7 +113,7 @@ fn open(path: &Path, mode: SocketMode) -> Result<UnixListener, EgressError> {
     unix_socket::listen(path, mode.0).map_err(|source| EgressError::Socket { path: path.to_owned(), source })
 }
 
-/// Takes up changes of the gateways and of forbidden ranges: a restart would cut off what the API server has open.
+/// Applies changes of gateways and forbidden ranges without a restart, which would break the API server's connections.
 async fn follow(path: PathBuf, mut known: FilesVersion, gateways: Arc<Gateways>, forbidden: Arc<ForbiddenRanges>) {
     loop {
         known = known.next(&[&path]).await;

@@ -1,8 +1,8 @@
-//! The gateway: the end of the VPN that workers reach, and the way by which API servers reach them.
+//! The gateway: terminates the VPN tunnels of workers, and connects API servers to workers.
 //!
-//! An ordinary process without privilege: packets go from peer to peer inside it, and its own connections come from a TCP/IP
-//! stack inside it too. Peers are read from the cluster and kept on disk with the places where they were last seen, so that it
-//! serves while the API is down.
+//! It is an ordinary process without privileges. It forwards packets from peer to peer inside the process, and its own connections use a TCP/IP
+//! stack inside the process. It reads peers from the cluster and stores them on disk with their last endpoints, so that it serves while the
+//! API is unreachable.
 
 mod config;
 mod drain;
@@ -43,12 +43,12 @@ use crate::tasks::{self, TaskError};
 use keelway_tls::{TlsError, TlsServer};
 use keelway_vpn::liveness::keep_alive;
 
-/// How often dead peers are looked for.
+/// The interval of checks for dead peers.
 const LOOK: Duration = Duration::from_millis(500);
-/// Connections that are not tunnels yet, of strangers and of clients; more are closed.
+/// The most connections that are not tunnels yet, for unauthenticated and for authenticated clients. Further ones are closed.
 const MOST_CONVERSATIONS: usize = 256;
 
-/// A gateway that cannot run.
+/// The gateway cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
     /// The configuration cannot be used.
@@ -57,18 +57,18 @@ pub enum GatewayError {
     /// The private key cannot be read.
     #[error("cannot read the private key {}", path.display())]
     ReadKey {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// What is read is no key.
+    /// The file does not contain a key.
     #[error("{} holds no WireGuard key", path.display())]
     Key {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// Why the key is invalid.
         #[source]
         source: InvalidKey,
     },
@@ -78,24 +78,24 @@ pub enum GatewayError {
     /// The certificates cannot be used.
     #[error("cannot use the certificates")]
     Tls(#[source] TlsError),
-    /// Nobody can ask about its health.
+    /// The health server cannot be started.
     #[error("cannot tell health and metrics")]
     Health(#[source] HealthServerError),
-    /// What it does went on no longer.
+    /// A task of the gateway ended.
     #[error("cannot go on")]
     Task(#[source] TaskError),
-    /// A port cannot be had.
+    /// A port cannot be opened.
     #[error("cannot listen on {address}")]
     Listen {
-        /// Where.
+        /// The address to listen on.
         address: SocketAddr,
-        /// Why.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
 }
 
-/// Runs a gateway until `stop`, and until its workers have gone over to others.
+/// Runs a gateway until `stop`, and then until its workers have switched to other gateways.
 pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), GatewayError> {
     let config: GatewayConfig = configuration::read(path).map_err(GatewayError::Configuration)?;
     let others = OtherGateways::read(config.gateways_file.as_deref()).map_err(GatewayError::Configuration)?;
@@ -168,11 +168,11 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, GatewayError> {
     TcpListener::bind(address).await.map_err(|source| GatewayError::Listen { address, source })
 }
 
-/// Where connections come in.
+/// Accepts connections of egresses.
 struct ConnectListener {
     server: TlsServer,
     vpn: Arc<Vpn>,
-    /// Room for those that have not shown who they are: they take nothing from those that have.
+    /// Permits for clients that are not authenticated yet, separate so that they cannot use up the permits of authenticated clients.
     strangers: Arc<Semaphore>,
     clients: Semaphore,
 }
@@ -201,7 +201,7 @@ impl ConnectListener {
     }
 }
 
-/// Until the gateway is told to stop: egresses go on to others then.
+/// Accepts connections until `stop`. After that, egresses connect to other gateways.
 async fn accept(listener: TcpListener, entrance: Arc<ConnectListener>, stop: CancellationToken) {
     loop {
         let accepted = tokio::select! {
@@ -209,7 +209,7 @@ async fn accept(listener: TcpListener, entrance: Arc<ConnectListener>, stop: Can
             () = stop.cancelled() => break,
         };
         let Ok((stream, from)) = accepted else {
-            // Only a shortage of descriptors or memory comes here, and that takes a moment to pass.
+            // This error only means a shortage of file descriptors or memory. It takes a moment to end.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };

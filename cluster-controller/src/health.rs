@@ -1,4 +1,4 @@
-//! Health, for whoever is on the machine; and metrics, for whoever may open the component's own files.
+//! The health server, on loopback for all users of the machine, and metrics, on a socket for the component's own user.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -21,54 +21,53 @@ use tokio::net::{TcpListener, UnixListener};
 
 use crate::unix_socket;
 
-/// How long a request's head may take, and a connection may say nothing between two of them.
+/// How long a request's head may take, and how long a connection may be idle between two requests.
 const HEAD_DEADLINE: Duration = Duration::from_secs(2);
-/// Connections at a time; with one more the oldest ends.
+/// The most concurrent connections. One more ends the oldest.
 const MOST_CONNECTIONS: usize = 32;
 /// The largest head of a request, in bytes.
 const LARGEST_HEAD: usize = 8192;
-/// Metrics are for the component's own user.
+/// Only the component's own user may read metrics.
 const METRICS_MODE: u32 = 0o600;
 
-/// What is told about this process.
+/// The health and metrics of this process.
 pub(crate) struct ProcessHealth {
-    /// All metrics.
     pub(crate) registry: Registry,
-    /// Whether it does its work, or why not.
+    /// Returns an error while the process is not ready.
     pub(crate) readiness: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
 }
 
-/// Nobody can ask.
+/// The health server cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum HealthServerError {
-    /// The address cannot be had.
+    /// The address cannot be opened.
     #[error("cannot listen on {address}")]
     Address {
-        /// Which.
+        /// The address to listen on.
         address: SocketAddr,
-        /// Why.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// The socket cannot be had.
+    /// The socket cannot be opened.
     #[error("cannot listen on {}", path.display())]
     Socket {
-        /// Which.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
 }
 
-/// Where it is asked for.
+/// The listeners for health and metrics.
 pub(crate) struct HealthListeners {
     health: TcpListener,
     metrics: Option<UnixListener>,
 }
 
 impl HealthListeners {
-    /// Listens at an address of loopback for health, and at a path for metrics.
+    /// Listens on an address of loopback for health, and on a socket for metrics.
     pub(crate) async fn open(address: SocketAddr, metrics: Option<&Path>) -> Result<Self, HealthServerError> {
         let health =
             TcpListener::bind(address).await.map_err(|source| HealthServerError::Address { address, source })?;
@@ -80,7 +79,7 @@ impl HealthListeners {
     }
 }
 
-/// Answers until the process ends.
+/// Serves requests until the process ends.
 pub(crate) async fn serve(entrances: HealthListeners, health: ProcessHealth) {
     let health = Arc::new(health);
     let metrics = async {
@@ -116,12 +115,12 @@ async fn accept_connections(listener: LocalListener, health: &Arc<ProcessHealth>
     let mut open = VecDeque::new();
     loop {
         let Ok(stream) = listener.accept().await else {
-            // Only a shortage of descriptors or memory comes here, and that takes a moment to pass.
+            // This error only means a shortage of file descriptors or memory. It takes a moment to end.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         open.retain(|conversation: &tokio::task::AbortHandle| !conversation.is_finished());
-        // Loopback is shared with all that runs on the machine: who connects and says nothing keeps nobody out.
+        // All programs of the machine share loopback. Idle connections must not exclude other clients.
         if open.len() >= MOST_CONNECTIONS
             && let Some(oldest) = open.pop_front()
         {
@@ -227,7 +226,7 @@ mod tests {
         assert!(metrics("/healthz").await.starts_with("HTTP/1.1 404"));
         assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, METRICS_MODE);
 
-        // Who says nothing keeps nobody out, however many they are.
+        // Idle connections exclude no client, however many there are.
         let mut silent = Vec::new();
         for _ in 0..MOST_CONNECTIONS * 2 {
             silent.push(TcpStream::connect(address).await.unwrap());

@@ -1,10 +1,10 @@
-//! Kubeconfigs, and the files that they name: whoever reads one relies on all of them.
+//! Finds the files that a kubeconfig names. A program that uses a kubeconfig depends on all of them.
 
 use std::path::{Path, PathBuf};
 
 use kube::config::Kubeconfig;
 
-/// The kubeconfig and the files of its certificates, keys and tokens: just itself, where it cannot be read.
+/// Returns the kubeconfig and the files of its certificates, keys and tokens. If it cannot be parsed, returns only itself.
 pub(crate) fn files_of(path: &Path) -> Vec<PathBuf> {
     let read = Kubeconfig::read_from(path).unwrap_or_default();
     let clusters = read.clusters.into_iter().filter_map(|named| named.cluster);

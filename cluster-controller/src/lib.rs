@@ -1,4 +1,4 @@
-//! What runs for the workers of a cluster: its controller, its gateway, and the egress of its API servers.
+//! The programs for the workers of a cluster: its controller, its gateway, and the egress of its API servers.
 
 mod configuration;
 mod connect;

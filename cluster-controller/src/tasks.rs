@@ -1,19 +1,19 @@
-//! Tasks that go on as long as their process: the end of one is the end of all, so that whoever looks after the process starts it anew.
+//! Tasks that run as long as their process. If one ends, the process ends, so that its supervisor restarts it.
 
 use tokio::task::{JoinError, JoinSet};
 
-/// A task ended that goes on for ever.
+/// A task ended that should run forever.
 #[derive(Debug, thiserror::Error)]
 pub enum TaskError {
-    /// By a fault of the program.
+    /// The task panicked.
     #[error("a task of the process panicked")]
     Panicked(#[source] JoinError),
-    /// By itself.
+    /// The task returned.
     #[error("a task of the process ended")]
     Ended,
 }
 
-/// Waits until one of them ended, which none should.
+/// Waits until a task ends, which should not happen.
 pub(crate) async fn failure(tasks: &mut JoinSet<()>) -> TaskError {
     match tasks.join_next().await {
         Some(Err(error)) => TaskError::Panicked(error),

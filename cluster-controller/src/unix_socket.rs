@@ -1,4 +1,4 @@
-//! Sockets in the file system, for users that its permissions let in.
+//! Unix sockets, protected by the permissions of the file system.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use tokio::net::UnixListener;
 
-/// Listens at a path, in place of what an earlier process left there. Nobody can connect before the permissions are right.
+/// Listens at a path, and replaces a socket of an earlier process. No client can connect before the permissions are set.
 pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
     let next = path.with_extension("next");
     match fs::remove_file(&next) {

@@ -1,4 +1,4 @@
-//! The side that asks.
+//! The client of CONNECT.
 
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Empty, Limited};
@@ -11,29 +11,29 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{ConnectRefusal, RefusalReason, TunnelTarget};
 
-/// The largest head of an answer, in bytes.
+/// The largest head of a response, in bytes.
 const LARGEST_HEAD: usize = 8192;
-/// What is read of the line that says why, in bytes.
+/// The longest part of a refusal's text that is read, in bytes.
 const LONGEST_LINE: usize = 1024;
 
-/// There is no tunnel.
+/// The tunnel could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AskError {
-    /// The other side said so.
+    /// The server refused the request.
     #[error("{0}")]
     Refused(ConnectRefusal),
-    /// The other side said what is no answer to this.
+    /// The server responded with an unexpected status.
     #[error("an answer of status {0}")]
     Unexpected(StatusCode),
-    /// The connection, or what came over it, is bad.
+    /// The connection or the response is invalid.
     #[error("the exchange failed")]
     Exchange(#[source] hyper::Error),
-    /// The request could not be written down.
+    /// The target cannot be part of a request.
     #[error("no request can be made of the target")]
     Request(#[source] http::Error),
 }
 
-/// A connection over which requests go.
+/// An HTTP connection to a gateway.
 pub(crate) struct GatewayConnection {
     sender: http1::SendRequest<Empty<Bytes>>,
     _driver: AbortOnDropHandle<()>,
@@ -45,7 +45,7 @@ impl GatewayConnection {
         let (sender, driver) =
             builder.max_buf_size(LARGEST_HEAD).handshake(TokioIo::new(stream)).await.map_err(AskError::Exchange)?;
         let driver = tokio::spawn(async move {
-            // Whoever waits for an answer is told of the fault.
+            // The caller that waits for a response receives the error.
             let _ = driver.with_upgrades().await;
         });
         Ok(Self { sender, _driver: AbortOnDropHandle::new(driver) })
@@ -57,17 +57,17 @@ impl GatewayConnection {
         self.sender.send_request(request).await.map_err(AskError::Exchange)
     }
 
-    /// Asks whether anybody answers.
+    /// Sends a health check.
     pub(crate) async fn check(&mut self) -> Result<(), AskError> {
         let response = self.send(Request::get("/healthz").header("host", "gateway")).await?;
         let status = response.status();
-        // The connection can be used again only once the answer was read.
+        // The connection can be reused only after the body was read.
         let _ = Limited::new(response.into_body(), LONGEST_LINE).collect().await;
         if status == StatusCode::OK { Ok(()) } else { Err(AskError::Unexpected(status)) }
     }
 }
 
-/// A connection to ask over whether anybody answers, again and again.
+/// Opens a connection for repeated health checks, and sends the first one.
 pub(crate) async fn probe(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
 ) -> Result<GatewayConnection, AskError> {
@@ -76,7 +76,7 @@ pub(crate) async fn probe(
     Ok(connection)
 }
 
-/// Asks for a tunnel over a connection of its own.
+/// Requests a tunnel over a connection of its own.
 pub(crate) async fn ask(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     target: &TunnelTarget,

@@ -1,27 +1,26 @@
-//! Why there is no tunnel.
+//! The reasons why a tunnel is refused.
 
 use http::StatusCode;
 
-/// The kinds of refusal, as clients and metrics see them.
+/// The kinds of refusal, as clients and metrics observe them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum RefusalReason {
-    /// The request makes no sense.
+    /// The request is invalid.
     Invalid,
-    /// The target is none that may be reached from here.
+    /// The target must not be reached from here.
     Forbidden,
-    /// The target does not take the connection, or there is no way to it.
+    /// The target refuses the connection, or no route to it exists.
     Unreachable,
-    /// There are as many tunnels as there may be.
+    /// The limit of concurrent tunnels is reached.
     Busy,
-    /// Nothing came from the target in time.
+    /// The target did not respond in time.
     TimedOut,
 }
 
 impl RefusalReason {
-    /// All of them.
     pub(crate) const ALL: [Self; 5] = [Self::Invalid, Self::Forbidden, Self::Unreachable, Self::Busy, Self::TimedOut];
 
-    /// The status that says so.
+    /// Returns the HTTP status of this reason.
     pub(crate) fn status(self) -> StatusCode {
         match self {
             Self::Invalid => StatusCode::BAD_REQUEST,
@@ -32,12 +31,12 @@ impl RefusalReason {
         }
     }
 
-    /// What a status says, where it is one of ours.
+    /// Returns the reason of an HTTP status, if it is one of these.
     pub(crate) fn of_status(status: StatusCode) -> Option<Self> {
         Self::ALL.into_iter().find(|reason| reason.status() == status)
     }
 
-    /// A word for metrics and logs.
+    /// Returns the label for metrics and logs.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Invalid => "invalid",
@@ -49,18 +48,16 @@ impl RefusalReason {
     }
 }
 
-/// A CONNECT that is refused, and one line that says why.
+/// A refused CONNECT, with a line of text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub(crate) struct ConnectRefusal {
-    /// The kind.
     pub(crate) reason: RefusalReason,
-    /// The line, for whoever asked.
+    /// The text for the client.
     pub(crate) text: String,
 }
 
 impl ConnectRefusal {
-    /// A refusal of that kind.
     pub(crate) fn new(reason: RefusalReason, text: impl Into<String>) -> Self {
         Self { reason, text: text.into() }
     }

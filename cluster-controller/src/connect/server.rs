@@ -1,4 +1,4 @@
-//! The side that is asked.
+//! The server of CONNECT.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,41 +15,39 @@ use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
 use super::{ConnectRefusal, RefusalReason, TunnelGuard, TunnelTarget};
 use crate::connects::Connects;
 
-/// How long a request's head may take, and a connection may say nothing between two of them.
+/// How long a request's head may take, and how long a connection may be idle between two requests.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 /// The largest head of a request, in bytes.
 const LARGEST_HEAD: usize = 8192;
 /// The most header lines of a request.
 const MOST_HEADERS: usize = 32;
-/// What is copied at once, each way, in bytes.
+/// The size of the copy buffer for each direction, in bytes.
 const COPIED: usize = 16 * 1024;
 
-/// Opens what a tunnel leads to.
+/// Opens the connection behind a tunnel.
 pub(crate) trait TunnelOpener: Send + Sync + 'static {
     /// The connection behind the tunnel.
     type Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static;
-    /// What the tunnel is known by while it is open.
+    /// The key of the tunnel in the registry while it is open.
     type Key: Send + Sync + 'static;
 
-    /// Opens the way to `target`, or says why there is none; in bounded time.
+    /// Connects to `target`, or returns why it cannot, in bounded time.
     fn open(
         &self,
         target: &TunnelTarget,
     ) -> impl Future<Output = Result<OpenedTunnel<Self::Stream, Self::Key>, ConnectRefusal>> + Send;
 
-    /// Where requests are counted.
+    /// Returns the counters of requests.
     fn connects(&self) -> &Connects;
 }
 
-/// What a tunnel leads to, and its place among the tunnels.
+/// The connection behind a tunnel, and the tunnel's registration.
 pub(crate) struct OpenedTunnel<S, K> {
-    /// The connection.
     pub(crate) stream: S,
-    /// The place.
     pub(crate) tunnel: TunnelGuard<K>,
 }
 
-/// Answers one connection: CONNECT, and `GET /healthz` for whoever wants to know whether anybody answers.
+/// Serves one connection: CONNECT, and `GET /healthz` for health checks.
 pub(crate) async fn serve<O: TunnelOpener>(
     connection: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     opener: Arc<O>,
@@ -104,8 +102,8 @@ async fn open<O: TunnelOpener>(
     opener.open(&target).await
 }
 
-/// Copies both ways until both sides are done, one breaks, or the tunnel is reset. Both ends are dropped at the end: where one
-/// was not done, it sees a connection that is cut off.
+/// Copies in both directions until both sides have finished, one fails, or the tunnel is reset. It drops both ends afterwards: a side that
+/// has not finished observes a broken connection.
 async fn copy_both_ways<S, K>(request: Request<Incoming>, way: OpenedTunnel<S, K>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin,

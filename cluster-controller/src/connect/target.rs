@@ -1,27 +1,27 @@
-//! What a CONNECT asks for.
+//! The target of a CONNECT.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// The longest name of the DNS, in octets (RFC 1035, section 2.3.4).
+/// The longest DNS name, in octets (RFC 1035, section 2.3.4).
 const LONGEST_NAME: usize = 253;
 
-/// Where a tunnel is to lead.
+/// The target of a tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TunnelTarget {
-    /// An address, written as one.
+    /// A literal address.
     Address(SocketAddr),
-    /// A name that somebody has yet to resolve.
+    /// A name that is not resolved yet.
     Name {
-        /// The name.
+        /// The DNS name.
         host: String,
-        /// The port.
+        /// The TCP port.
         port: u16,
     },
 }
 
-/// What is no `HOST:PORT`.
+/// A text that is not `HOST:PORT`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the target is not HOST:PORT")]
 pub(crate) struct InvalidTarget;

@@ -1,4 +1,4 @@
-//! The tunnels that are open, so that those to whoever is gone can be ended.
+//! The registry of open tunnels, which ends those whose target is lost.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// Open tunnels, each known by where it leads.
+/// Open tunnels, each with a key that identifies its target.
 pub(crate) struct TunnelRegistry<K> {
     open: Mutex<TunnelTable<K>>,
     most: usize,
@@ -19,7 +19,7 @@ struct TunnelTable<K> {
 }
 
 impl<K> TunnelRegistry<K> {
-    /// Room for `most` of them.
+    /// Creates a registry for at most `most` tunnels.
     pub(crate) fn new(most: usize) -> Arc<Self> {
         let open = Mutex::new(TunnelTable { next: 0, by_number: BTreeMap::new() });
         Arc::new(Self { open, most, left: Notify::new() })
@@ -29,7 +29,7 @@ impl<K> TunnelRegistry<K> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for one more; `None` where there is no room.
+    /// Registers one more tunnel. Returns `None` if the limit is reached.
     pub(crate) fn enter(self: &Arc<Self>, to: K) -> Option<TunnelGuard<K>> {
         let mut open = self.open();
         if open.by_number.len() >= self.most {
@@ -42,19 +42,19 @@ impl<K> TunnelRegistry<K> {
         Some(TunnelGuard { tunnels: Arc::clone(self), number, reset })
     }
 
-    /// Ends those that `is_over` picks, and tells how many they are.
+    /// Ends the tunnels for which `is_over` returns true, and returns their number.
     pub(crate) fn reset(&self, is_over: impl Fn(&K) -> bool) -> usize {
         let open = self.open();
         let over = open.by_number.values().filter(|(to, reset)| !reset.is_cancelled() && is_over(to));
         over.map(|(_, reset)| reset.cancel()).count()
     }
 
-    /// How many are open.
+    /// Returns the number of open tunnels.
     pub(crate) fn len(&self) -> usize {
         self.open().by_number.len()
     }
 
-    /// Waits until none is open.
+    /// Waits until no tunnel is open.
     pub(crate) async fn drained(&self) {
         loop {
             let left = self.left.notified();
@@ -66,7 +66,7 @@ impl<K> TunnelRegistry<K> {
     }
 }
 
-/// One open tunnel, until it is dropped.
+/// The registration of one open tunnel, until it is dropped.
 pub(crate) struct TunnelGuard<K> {
     tunnels: Arc<TunnelRegistry<K>>,
     number: u64,
@@ -74,7 +74,7 @@ pub(crate) struct TunnelGuard<K> {
 }
 
 impl<K> TunnelGuard<K> {
-    /// Returns once the tunnel is to end.
+    /// Waits until the tunnel is reset.
     pub(crate) async fn is_reset(&self) {
         self.reset.cancelled().await;
     }

@@ -1,6 +1,7 @@
-//! Addresses of the VPN: each peer has one of each range, and no two have the same.
+//! Addresses of the VPN: each peer has one of each range, and no two peers have the same.
 //!
-//! An address is a peer's once there is a claim that is named by it: an API server makes one object of a name, whoever asks.
+//! A peer owns an address once a claim with the name of that address exists. The API server creates only one object of a name, whichever
+//! replica requests it.
 
 mod claims;
 mod decision;
@@ -36,18 +37,18 @@ use super::{
     context::{call, has_code, ignore_conflict, log_outcome, now, on_error, only},
 };
 
-/// What the controller of peers looks at.
+/// The state of the controller of peers.
 struct AddressController {
     context: Arc<ControllerContext>,
     peers: Store<WireGuardPeer>,
     claims: Store<AddressClaim>,
-    /// Whether all claims are in it that there were at first.
+    /// Whether the store contains the complete first list of claims.
     whole: watch::Receiver<bool>,
-    /// Held while a peer without addresses is decided about.
+    /// Held while a peer without addresses is reconciled.
     joining: Mutex<()>,
 }
 
-/// Gives addresses to peers, takes them back, and tells peers the ranges of their pods.
+/// Assigns addresses to peers, releases them, and records the pod ranges of peers.
 pub(super) async fn run(context: Arc<ControllerContext>) {
     let client = context.client.clone();
     let claims = Controller::new(Api::<AddressClaim>::all(client.clone()), watcher::Config::default());
@@ -61,8 +62,8 @@ pub(super) async fn run(context: Arc<ControllerContext>) {
         whole,
         joining,
     });
-    // A store wakes one of those who wait for it and no other one, and the controller of claims is one of them: whoever decides about a
-    // peer does not wait for it itself.
+    // A store wakes only one waiter, and the controller of claims is one of them. The reconciler of peers therefore waits for this
+    // channel instead.
     let first_claims = async {
         if all_claims.wait_until_ready().await.is_ok() {
             tell.send_replace(true);
@@ -82,7 +83,7 @@ pub(super) async fn run(context: Arc<ControllerContext>) {
                 peer_eligibility(peer, [], std::slice::from_ref(&tombstone)) == PeerEligibility::Evicted
             })
         })
-        // What was claimed for one peer counts for the next one.
+        // One at a time: the claims of one peer count for the next one.
         .with_config(kube::runtime::controller::Config::default().concurrency(1))
         .run(
             reconcile,
@@ -116,14 +117,14 @@ async fn reconcile(peer: Arc<WireGuardPeer>, state: Arc<AddressController>) -> R
     if peer.metadata.deletion_timestamp.is_some() {
         return Ok(Action::await_change());
     }
-    // Before both lists are whole, an address that is taken would look free, and be tried. For the list
-    // of peers their controller has waited.
+    // While either list is incomplete, an address that is in use would look free. The controller of peers has already waited for its
+    // list of peers.
     if state.whole.clone().wait_for(|whole| *whole).await.is_err() {
         return Ok(Action::await_change());
     }
     let (name, all) = (peer.name_any(), ListParams::default());
     let tombstones = Api::<Tombstone>::all(context.client.clone());
-    // Of two with one key that come at the same instant one must see that the other has its addresses, which what is watched tells later.
+    // If two peers with one key arrive concurrently, the second must observe the addresses of the first. A watch would report them too late.
     let alone = if lacks(&peer) { Some(state.joining.lock().await) } else { None };
     let peers = async {
         if alone.is_none() {
@@ -145,7 +146,7 @@ async fn reconcile(peer: Arc<WireGuardPeer>, state: Arc<AddressController>) -> R
         }
     }
     drop(alone);
-    // The worker waits for its addresses, and nobody for this.
+    // These events come last, because the worker waits for its addresses.
     for address in new {
         let note = format!("the worker's address in the VPN is {address}");
         context.publish(&*peer, EventType::Normal, "Allocated", &note).await;
@@ -162,7 +163,7 @@ async fn evict(peer: &WireGuardPeer, context: &ControllerContext) -> Result<(), 
     Ok(())
 }
 
-/// One address of each range: those that it has, and a claim for each that it lacks, which is then among those that are `new`.
+/// Returns one address of each range: those that the peer has, and a new claim for each that it lacks. New claims are added to `new`.
 async fn allocate(
     peer: &WireGuardPeer,
     given: &[IpAddr],
@@ -197,11 +198,11 @@ async fn allocate(
             None => return Ok(AllocationOutcome::Exhausted),
         }
     }
-    // What it has stays, also where a range is no longer configured.
+    // Existing addresses stay, even if their range is no longer configured.
     Ok(AllocationOutcome::Given(if given.is_empty() { addresses } else { given.to_vec() }))
 }
 
-/// Claims the lowest free address. One that is taken meanwhile counts as such, and the next one is tried.
+/// Claims the lowest free address. If another replica claims it first, it tries the next one.
 async fn claim_lowest(
     peer: &WireGuardPeer,
     pool: &Pool,
@@ -220,7 +221,7 @@ async fn claim_lowest(
     Ok(None)
 }
 
-/// Has the claim of an address that may be there, and tells whether the address is this peer's.
+/// Ensures that the claim of an address exists. Returns whether the address belongs to this peer.
 async fn ensure(peer: &WireGuardPeer, address: IpAddr, context: &ControllerContext) -> Result<bool, ControllerError> {
     match read_claim(address, context).await? {
         Some(found) => Ok(is_of(&found, peer)),
@@ -228,7 +229,7 @@ async fn ensure(peer: &WireGuardPeer, address: IpAddr, context: &ControllerConte
     }
 }
 
-/// Makes the claim of an address for a peer, and tells whether the address is now this peer's.
+/// Creates the claim of an address for a peer. Returns whether the address belongs to this peer afterwards.
 async fn claim(peer: &WireGuardPeer, address: IpAddr, context: &ControllerContext) -> Result<bool, ControllerError> {
     context.fence.check()?;
     let claims = Api::<AddressClaim>::all(context.client.clone());
@@ -247,7 +248,7 @@ async fn read_claim(address: IpAddr, context: &ControllerContext) -> Result<Opti
     call("read the claim", claims.get_opt(&address_name(address))).await
 }
 
-/// Writes what it has, `own` being the ranges of its Node.
+/// Writes the status of a peer. `own` are the ranges of its Node.
 async fn write(
     peer: &WireGuardPeer,
     outcome: AllocationOutcome,
@@ -257,7 +258,7 @@ async fn write(
     context.fence.check()?;
     let name = peer.name_any();
     let had = peer.status.as_ref().map(|status| status.pod_cidrs.clone()).unwrap_or_default();
-    // What other Nodes have matters while its own is away.
+    // The ranges of other Nodes matter only while this peer has no Node.
     let others = if own.is_empty() { others(&name, &had, context).await? } else { BTreeSet::new() };
     let pods = pods(&had, own, &others);
     let wanted = status(peer, &outcome, pods, &Time(now()));
@@ -267,7 +268,7 @@ async fn write(
     let patch = json!({
         "apiVersion": "keelway.dev/v1alpha1",
         "kind": "WireGuardPeer",
-        // What was decided about this version is written to this version only.
+        // The decision is valid for this version of the peer only, so it is written to this version only.
         "metadata": { "name": name, "uid": peer.uid(), "resourceVersion": peer.resource_version() },
         "status": wanted,
     });
@@ -288,7 +289,7 @@ async fn node_ranges(name: &str, context: &ControllerContext) -> Result<Vec<Stri
     Ok(call("read the Node", nodes.get_opt(name)).await?.as_ref().map(ranges_of).unwrap_or_default())
 }
 
-/// The ranges that other Nodes have; asked for only where it matters.
+/// Returns the ranges of other Nodes. It lists Nodes only if the peer has ranges.
 async fn others(name: &str, had: &[String], context: &ControllerContext) -> Result<BTreeSet<String>, ControllerError> {
     if had.is_empty() {
         return Ok(BTreeSet::new());

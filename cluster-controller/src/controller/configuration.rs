@@ -1,4 +1,4 @@
-//! The controller's configuration: one file, which may change while it is in use.
+//! The controller's configuration: one file, which may change while the controller runs.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -18,21 +18,21 @@ use serde::{Deserialize, Serialize};
 use super::addresses::Pool;
 use crate::configuration::{FieldFault, ValidateConfiguration};
 
-/// The port at which every worker's own balancer answers for the API.
+/// The port on which every worker's own balancer serves the API.
 pub(crate) const API_PORT: u16 = 6443;
 
-/// What `keelway-cluster-controller run --config` reads.
+/// The configuration that `keelway-cluster-controller run --config` reads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ControllerConfiguration {
     /// The kubeconfig for the managed cluster.
     pub kubeconfig: PathBuf,
-    /// The cluster's Kubernetes release, such as 1.37.0: add-ons are of that release.
+    /// The cluster's Kubernetes release, such as 1.37.0. Add-ons have the same release.
     pub version: String,
-    /// A registry that holds the images of workers and add-ons under their own names and tags, in place of the public ones.
+    /// A registry that contains the images of workers and add-ons under the same names and tags as the public registries.
     #[serde(default)]
     pub registry: Option<String>,
-    /// Ranges of the VPN, one per family. In each, the first address is the API's, the next 15 are the gateways', the others the workers'.
+    /// Ranges of the VPN, one per family. In each, the first address is for the API, the next 15 are for gateways, and the others for workers.
     #[serde(rename = "vpnCIDRs")]
     pub vpn_cidrs: Vec<IpNet>,
     /// Ranges of pods.
@@ -43,31 +43,31 @@ pub struct ControllerConfiguration {
     pub service_cidrs: Vec<IpNet>,
     /// The cluster's DNS domain.
     pub dns_domain: String,
-    /// Names by which the API is known beside those of the Service `kubernetes`: no worker has one.
+    /// Names of the API in addition to those of the Service `kubernetes`. A worker cannot have such a name.
     #[serde(default)]
     pub api_names: Vec<String>,
-    /// Where workers reach the cluster's ingresses, and beside each its gateway.
+    /// The endpoints at which workers reach the cluster's ingresses, each with its gateway.
     pub endpoints: Vec<IngressEndpoint>,
-    /// The certificates of all authorities that workers trust, PEM.
+    /// The file with the certificates of all authorities that workers trust, PEM.
     pub authorities: PathBuf,
-    /// How long certificates of workers live, and so for how long an address rests that a worker had.
+    /// The lifetime of workers' certificates. The address of a deleted worker is reserved for the same time.
     #[serde(rename = "workerTTL", default = "worker_ttl")]
     pub worker_ttl: Span,
-    /// Which add-ons there are. What is turned off is taken away, where it was this controller's.
+    /// The enabled add-ons. If an add-on is disabled, the controller deletes the objects that it applied for it.
     #[serde(default)]
     pub addons: AddonsSpec,
-    /// The Lease that one replica holds.
+    /// The Lease of the active replica.
     #[serde(default)]
     pub lease: LeaseName,
 }
 
-/// The Lease that one replica holds.
+/// The Lease of the active replica.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseName {
-    /// Its namespace.
+    /// The namespace of the Lease.
     pub namespace: String,
-    /// Its name.
+    /// The name of the Lease.
     pub name: String,
 }
 
@@ -82,22 +82,22 @@ fn worker_ttl() -> Span {
 }
 
 impl ControllerConfiguration {
-    /// The addresses of the VPN, by range.
+    /// Returns the address pools of the VPN, one for each range.
     pub(crate) fn pools(&self) -> Vec<Pool> {
         self.vpn_cidrs.iter().copied().map(Pool::new).collect()
     }
 
-    /// The reserved addresses at which every worker reaches the API, one per family.
+    /// Returns the reserved addresses at which every worker reaches the API, one per family.
     pub(crate) fn api_addresses(&self) -> Vec<IpAddr> {
         self.pools().iter().filter_map(Pool::api).collect()
     }
 
-    /// Whether a worker may have this name.
+    /// Checks whether a worker may have this name.
     pub(crate) fn check_node_name(&self, name: &str) -> Result<(), NodeNameFault> {
         check_node_name(name, &self.dns_domain, self.api_names.iter().map(String::as_str))
     }
 
-    /// What workers read of the cluster.
+    /// Returns the information that workers read.
     pub(crate) fn information(&self) -> ClusterInformation {
         ClusterInformation {
             version: self.version.clone(),
@@ -113,7 +113,7 @@ impl ControllerConfiguration {
         }
     }
 
-    /// The address of the cluster's DNS: the tenth of the first range of Services, as kubeadm has it.
+    /// Returns the address of the cluster's DNS: the tenth of the first range of Services, as in kubeadm.
     pub(crate) fn dns_address(&self) -> IpAddr {
         let tenth = |range: &IpNet| match range.network() {
             IpAddr::V4(first) => IpAddr::V4(first.to_bits().saturating_add(10).into()),

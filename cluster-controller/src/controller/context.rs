@@ -1,4 +1,4 @@
-//! What all controllers have in common.
+//! The common parts of all controllers.
 
 use std::{fmt::Debug, future::Future, sync::Arc, time::Duration};
 
@@ -17,10 +17,10 @@ use kube::{
 
 use super::{ControllerConfiguration, MANAGER, metrics::ControllerMetrics};
 
-/// How soon something is tried again that failed.
+/// The pause before a failed step is retried.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// What a controller works with.
+/// The state that all controllers use.
 pub(crate) struct ControllerContext {
     pub(crate) client: Client,
     pub(crate) configuration: ControllerConfiguration,
@@ -29,30 +29,30 @@ pub(crate) struct ControllerContext {
     recorder: Recorder,
 }
 
-/// A step of a controller that failed.
+/// A step of a controller failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
-    /// The API server did not do it.
+    /// A request to the API server failed.
     #[error("cannot {what}")]
     Api {
-        /// What was to be done.
+        /// The requested operation.
         what: &'static str,
-        /// Why not.
+        /// The error of the client.
         #[source]
         source: Box<kube::Error>,
     },
-    /// The claim of an address that a peer was given is another's.
+    /// A claim of one of the peer's addresses belongs to another peer.
     #[error("an address of the peer is claimed by another one: delete the peer, and make it anew")]
     Stolen,
-    /// A kind of ours is not in effect.
+    /// A kind of Keelway is not established yet.
     #[error("the kind {0} is not in effect yet")]
     NotDefined(String),
-    /// Another replica has the Lease, or may have it by now.
+    /// Another replica holds the Lease, or may hold it already.
     #[error(transparent)]
     NotLeading(#[from] NotHeld),
 }
 
-/// Names the call in its error.
+/// Adds the operation to the error of a call.
 pub(crate) async fn call<T>(
     what: &'static str,
     call: impl Future<Output = kube::Result<T>>,
@@ -60,8 +60,8 @@ pub(crate) async fn call<T>(
     call.await.map_err(|source| ControllerError::Api { what, source: Box::new(source) })
 }
 
-/// The same for what writes or deletes an object that was seen. None where it is gone, or another version of it is there by now: a
-/// watch tells of that.
+/// The same for writing or deleting an observed object. Returns `None` if the object is deleted or has another version by now. A watch
+/// reports that change.
 pub(crate) async fn ignore_conflict<T>(
     what: &'static str,
     call: impl Future<Output = kube::Result<T>>,
@@ -73,31 +73,31 @@ pub(crate) async fn ignore_conflict<T>(
     }
 }
 
-/// For the deletion of this object, and of no other one of its name.
+/// Limits a deletion to this object, so that another object of the same name is not deleted.
 pub(crate) fn only(this: &impl ResourceExt) -> DeleteParams {
     let preconditions = Some(Preconditions { uid: this.uid(), resource_version: None });
     DeleteParams { preconditions, ..DeleteParams::default() }
 }
 
-/// The same for the version that was seen.
+/// Limits a deletion to the observed version of this object.
 pub(crate) fn delete_precondition(this: &impl ResourceExt) -> DeleteParams {
     let preconditions = Some(Preconditions { uid: this.uid(), resource_version: this.resource_version() });
     DeleteParams { preconditions, ..DeleteParams::default() }
 }
 
-/// Whether the API server said this code.
+/// Whether the API server responded with this status code.
 pub(crate) fn has_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
-/// What a controller does about a step that failed.
+/// Schedules the retry of a failed step.
 #[expect(clippy::needless_pass_by_value, reason = "the signature is the library's")]
 pub(crate) fn on_error<K>(_: Arc<K>, _: &ControllerError, context: Arc<ControllerContext>) -> Action {
     context.metrics.count_failure();
     Action::requeue(AGAIN)
 }
 
-/// Tells of a step's end.
+/// Logs the outcome of a step.
 pub(crate) async fn log_outcome<K>(
     controller: &'static str,
     outcome: Result<(ObjectRef<K>, Action), RunError<ControllerError, watcher::Error>>,
@@ -123,12 +123,12 @@ impl ControllerContext {
         identity: &str,
     ) -> Self {
         let reporter = Reporter { controller: MANAGER.to_owned(), instance: Some(identity.to_owned()) };
-        // Whatever is written by it is fenced, also where nobody asks the fence first.
+        // The fence guards every write through this client, even if the caller does not check the fence first.
         let client = fence.guard(client);
         Self { recorder: Recorder::new(client.clone(), reporter), client, configuration, metrics, fence }
     }
 
-    /// Tells people of a decision. It is a courtesy: a failure is logged and stops nothing.
+    /// Publishes an Event for a decision. If that fails, the failure is logged and ignored.
     pub(crate) async fn publish<K>(&self, object: &K, type_: EventType, reason: &str, note: &str)
     where
         K: Resource<DynamicType = ()>,
@@ -146,7 +146,6 @@ impl ControllerContext {
     }
 }
 
-/// The time now.
 pub(crate) fn now() -> Timestamp {
     Timestamp::now()
 }

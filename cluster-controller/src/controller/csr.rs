@@ -44,10 +44,10 @@ use super::{
 pub use self::decision::NODES;
 pub(crate) use self::decision::{CLIENT as CLIENT_SIGNER, SERVING as SERVING_SIGNER};
 
-/// How soon a request is looked at again whose certificate is not known yet.
+/// The pause before a request is checked again whose client certificate is not recorded yet.
 const SOON: Duration = Duration::from_secs(5);
 
-/// Decides about every request, one after the other: what was approved for a name counts for the next one.
+/// Decides about all requests, one at a time: an approval for a name counts for the next request.
 pub(super) async fn run(context: Arc<ControllerContext>) {
     let requests = Controller::new(Api::all(context.client.clone()), watcher::Config::default());
     let seen = requests.store();
@@ -60,7 +60,7 @@ pub(super) async fn run(context: Arc<ControllerContext>) {
         .await;
 }
 
-/// Undecided requests of a node: they wait for its addresses.
+/// Returns the undecided requests of a node, which wait for its addresses.
 fn waiting_for(seen: &Store<CertificateSigningRequest>, node: &str) -> Vec<ObjectRef<CertificateSigningRequest>> {
     let waits = |csr: &Arc<CertificateSigningRequest>| {
         let request = Request::of(csr);
@@ -100,14 +100,14 @@ async fn reconcile(
     Ok(Action::await_change())
 }
 
-/// The objects that facts are of.
+/// The objects that the facts come from.
 #[derive(Default)]
 struct WorkerObjects {
     peer: Option<WireGuardPeer>,
     identity: Option<WorkerIdentity>,
 }
 
-/// What decides is read anew, not from a cache: a peer or an approval may be a moment old.
+/// Reads the facts from the API server, not from a cache: a peer or an approval may be very recent.
 async fn observe(node: &str, context: &ControllerContext) -> Result<(NodeFacts, WorkerObjects), ControllerError> {
     let peers = Api::<WireGuardPeer>::all(context.client.clone());
     let tombstones = Api::<Tombstone>::all(context.client.clone());
@@ -130,7 +130,7 @@ async fn observe(node: &str, context: &ControllerContext) -> Result<(NodeFacts, 
     Ok((facts, WorkerObjects { peer, identity }))
 }
 
-/// Keeps for whom a certificate is about to be approved, before it is. False: too many of that name still hold.
+/// Records the owner of a certificate before its approval. Returns false if too many certificates of that name are still valid.
 async fn identify(
     node: &str,
     request: &Request,
@@ -149,7 +149,7 @@ async fn identify(
     let Some(wanted) = wanted else { return Ok(false) };
     let had_peer = known.peer.is_some() || before.is_some_and(|before| before.peer.is_some());
     if request.username.starts_with(BOOTSTRAP_USER) && had_peer {
-        // A worker that has just left, or of which no certificate holds any more.
+        // The previous worker of that name has just left, or its certificates have expired.
         let left = identities::node(node, context).await?;
         identities::remove(left.as_ref(), known.peer.as_ref(), context).await?;
     }
@@ -177,7 +177,7 @@ async fn record(
     let status = decided.status.get_or_insert_with(CertificateSigningRequestStatus::default);
     status.conditions.get_or_insert_default().push(condition);
     let requests = Api::<CertificateSigningRequest>::all(context.client.clone());
-    // With the version that was decided about, so that two never decide about one.
+    // The write names the decided version, so that two replicas never decide about the same request.
     let name = csr.name_any();
     let parameters = PostParams::default();
     let written = requests.replace_subresource("approval", &name, &parameters, &decided);

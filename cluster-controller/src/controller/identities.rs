@@ -1,7 +1,7 @@
-//! Whose the names of workers are: the token and the certificates of each.
+//! Records the owner of each worker name: its token and its certificates.
 //!
-//! A name alone says little: certificates of whoever had it before may still hold. So what was approved for a name is kept, and who
-//! renews comes with a certificate of the one that has it now.
+//! A name alone does not identify a worker, because certificates of earlier workers with that name may still be valid. The controller
+//! therefore records what it approved for a name. A worker that renews must use a certificate of the current owner.
 
 pub(super) mod decision;
 #[cfg(test)]
@@ -35,10 +35,10 @@ use super::{
     context::{call, delete_precondition, ignore_conflict, log_outcome, now, on_error, only},
 };
 
-/// What is done about identities, Nodes and peers of who left.
+/// The operation in errors of deletions of identities, Nodes and peers.
 const DELETE: &str = "delete what a worker left";
 
-/// A certificate that is about to be approved for a key.
+/// Returns a certificate that is about to be approved for a key.
 pub(super) fn pending_certificate(key: &[u8], now: Timestamp, context: &ControllerContext) -> ApprovedCertificate {
     let life =
         SignedDuration::try_from(Duration::from(context.configuration.worker_ttl)).unwrap_or(SignedDuration::MAX);
@@ -50,7 +50,7 @@ pub(super) async fn read(node: &str, context: &ControllerContext) -> Result<Opti
     call("read the worker's identity", api(context).get_opt(node)).await
 }
 
-/// Writes over what was read, and fails where somebody else wrote meanwhile.
+/// Writes an identity. It fails if the identity changed since it was read.
 pub(super) async fn write(
     node: &str,
     before: Option<&WorkerIdentity>,
@@ -71,7 +71,7 @@ pub(super) async fn write(
     call("write the worker's identity", written).await.map(drop)
 }
 
-/// Keeps the id of a certificate that was signed.
+/// Records the id of a certificate after it was signed.
 pub(super) async fn record_certificate_id(
     csr: &CertificateSigningRequest,
     node: &str,
@@ -96,7 +96,7 @@ fn api(context: &ControllerContext) -> Api<WorkerIdentity> {
     Api::all(context.client.clone())
 }
 
-/// Looks after identities.
+/// Runs the controller of identities.
 pub(super) async fn run(context: Arc<ControllerContext>) {
     let peers = Api::<WireGuardPeer>::all(context.client.clone());
     Controller::new(api(&context), watcher::Config::default())
@@ -108,7 +108,7 @@ pub(super) async fn run(context: Arc<ControllerContext>) {
 
 async fn reconcile(identity: Arc<WorkerIdentity>, context: Arc<ControllerContext>) -> Result<Action, ControllerError> {
     let name = identity.name_any();
-    // Read anew: the peer may be a moment younger than the event.
+    // Read from the API server: the peer may be slightly newer than the event.
     let peers = Api::<WireGuardPeer>::all(context.client.clone());
     let peer = call("read the peer", peers.get_opt(&name)).await?;
     let now = now();
@@ -129,8 +129,8 @@ async fn reconcile(identity: Arc<WorkerIdentity>, context: Arc<ControllerContext
     Ok(Action::await_change())
 }
 
-/// Ends what a worker had that left, and nothing of the next one's, of which the watch may not have told yet: that one's Node and peer
-/// are younger than what its approval made of the identity, which is read last.
+/// Deletes the objects of a worker that left, but none of a new worker with that name that the watch may not have reported yet. The Node and
+/// peer of a new worker are newer than the change of the identity at its approval. The identity is therefore read last.
 async fn leave(
     identity: &WorkerIdentity,
     peer: Option<&WireGuardPeer>,
@@ -153,7 +153,7 @@ pub(super) async fn node(name: &str, context: &ControllerContext) -> Result<Opti
     call("read the Node", Api::all(context.client.clone()).get_opt(name)).await
 }
 
-/// Takes away what a worker leaves: its Node, and a peer that it made anew.
+/// Deletes the objects of a worker that left: its Node, and a peer that it created again.
 pub(super) async fn remove(
     node: Option<&Node>,
     peer: Option<&WireGuardPeer>,
@@ -169,7 +169,7 @@ pub(super) async fn remove(
     Ok(())
 }
 
-/// Deletes this object, and no other one of its name.
+/// Deletes this object, and no other one of the same name.
 async fn delete<K>(this: &K, context: &ControllerContext) -> Result<(), ControllerError>
 where
     K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + DeserializeOwned + Debug,

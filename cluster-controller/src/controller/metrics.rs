@@ -1,4 +1,4 @@
-//! What is counted.
+//! The metrics of the controller.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -12,7 +12,6 @@ struct DecisionLabels {
     reason: String,
 }
 
-/// All metrics of the controller.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ControllerMetrics {
     requests: Family<DecisionLabels, Counter>,
@@ -24,7 +23,7 @@ pub(crate) struct ControllerMetrics {
 }
 
 impl ControllerMetrics {
-    /// All of them, registered.
+    /// Creates and registers all metrics.
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         let registry = registry.sub_registry_with_prefix("keelway_cluster_controller");

@@ -1,5 +1,4 @@
-//! How soon something is done again about an object: at once where it was left alone for long, and later each time where it is undone
-//! again and again, or fails.
+//! Back-off for each object: an object that was stable for long is applied at once. If it is changed or fails repeatedly, the pauses grow.
 
 use std::{
     collections::BTreeMap,
@@ -9,10 +8,10 @@ use std::{
 /// The shortest and the longest pause between two attempts.
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60);
-/// How long nothing is to be done after a pause until the next one is the shortest again.
+/// How long an object must be stable after a pause until the next pause is the shortest again.
 const CALM: Duration = Duration::from_secs(60);
 
-/// The pause of each object that something was done about.
+/// The pauses of all objects with an earlier attempt.
 #[derive(Debug)]
 pub(super) struct ObjectBackoffs<K>(BTreeMap<K, Pause>);
 
@@ -29,12 +28,12 @@ impl<K> Default for ObjectBackoffs<K> {
 }
 
 impl<K: Ord> ObjectBackoffs<K> {
-    /// When something may be done about it that ought to be done now.
+    /// Returns when an attempt that is needed now may start.
     pub(super) fn next(&self, key: &K, now: Instant) -> Instant {
         self.0.get(key).map_or(now, |pause| now.max(pause.since + pause.length))
     }
 
-    /// Something is done about it now.
+    /// Records that an attempt starts now.
     pub(super) fn begin(&mut self, key: K, now: Instant) {
         let pause = self.0.entry(key).or_insert(Pause { since: now, length: Duration::ZERO });
         let is_calm = now.saturating_duration_since(pause.since) >= pause.length + CALM;
@@ -47,7 +46,7 @@ impl<K: Ord> ObjectBackoffs<K> {
 mod tests {
     use super::*;
 
-    /// How often something is done about an object within that time that somebody undoes at once.
+    /// Returns the number of attempts within a time if the object is changed again at once after each.
     fn rounds(pauses: &mut ObjectBackoffs<&'static str>, from: Instant, within: Duration) -> usize {
         let mut now = from;
         let attempts = std::iter::from_fn(|| {
@@ -61,7 +60,7 @@ mod tests {
     #[test]
     fn what_is_undone_again_and_again_is_done_again_later_each_time() {
         let (start, mut pauses) = (Instant::now(), ObjectBackoffs::default());
-        // After 0, 1, 3, 7, 15, 31, 63, 123, .. 543 s, and once in a minute from then on.
+        // After 0, 1, 3, 7, 15, 31, 63, 123, .. 543 s: once a minute from then on.
         assert_eq!(rounds(&mut pauses, start, Duration::from_secs(600)), 15);
         assert_eq!(pauses.next(&"b", start), start, "others are not concerned");
     }

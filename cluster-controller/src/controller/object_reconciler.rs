@@ -1,4 +1,4 @@
-//! Applies objects, and applies them again whenever somebody changed them.
+//! Applies objects, and applies them again after another client changed them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,25 +28,25 @@ use super::{
     objects::{LABEL, ObjectResource, PLACES},
 };
 
-/// Objects of one kind that are applied at once.
+/// The most concurrent requests for objects of one kind.
 const AT_ONCE: usize = 8;
 
-/// Which object: the place by its number in the table, and the name.
+/// The key of an object: its index in [`PLACES`], and its name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     place: usize,
     name: String,
 }
 
-/// What a version of an object is known by.
+/// The version of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ObjectVersion {
     resource: Option<String>,
-    /// Counts changes of what is wanted, where the kind has it: a changed status leaves it as it is.
+    /// Counts changes of the spec, if the kind has it. A change of the status leaves it unchanged.
     generation: Option<i64>,
 }
 
-/// What a notice of the watch means.
+/// The reaction to an event of a watch.
 #[derive(Debug, PartialEq, Eq)]
 enum WatchReaction {
     Ignore,
@@ -54,21 +54,21 @@ enum WatchReaction {
     Remove,
 }
 
-/// Keeps objects as they are wanted.
+/// Keeps the desired objects applied.
 pub(super) struct ObjectReconciler {
     context: Arc<ControllerContext>,
     wanted: BTreeMap<Key, DynamicObject>,
     applied: BTreeMap<Key, ObjectVersion>,
-    /// What is to be applied, and when.
+    /// Objects to apply, each with the time when it is due.
     pending: BTreeMap<Key, Instant>,
-    /// What is to be taken away.
+    /// Objects to delete.
     unwanted: BTreeMap<Key, PendingRemoval>,
     pauses: ObjectBackoffs<Key>,
-    /// What of a list that is being read was in it.
+    /// The objects of the current list so far.
     listed: BTreeSet<Key>,
 }
 
-/// What was applied once, and is to be taken away.
+/// An object that was applied earlier and must be deleted.
 struct PendingRemoval {
     uid: Option<String>,
     due: Instant,
@@ -77,7 +77,7 @@ struct PendingRemoval {
 type ObjectEvent = (usize, watcher::Result<Event<PartialObjectMeta<DynamicObject>>>);
 
 impl ObjectReconciler {
-    /// For these objects; those without a place in the table are left out.
+    /// Creates a reconciler for these objects. Objects whose resource is not in [`PLACES`] are ignored.
     pub(super) fn new(context: Arc<ControllerContext>, objects: Vec<DynamicObject>) -> Self {
         let wanted: BTreeMap<Key, DynamicObject> =
             objects.into_iter().filter_map(|object| Some((key_of(&object)?, object))).collect();
@@ -93,7 +93,7 @@ impl ObjectReconciler {
         }
     }
 
-    /// Applies each once.
+    /// Applies each object once.
     pub(super) async fn apply_all(&mut self) -> Result<(), ControllerError> {
         while let Some(key) = self.pending.first_key_value().map(|(key, _)| key.clone()) {
             let version = self.apply(&key).await?;
@@ -103,7 +103,7 @@ impl ObjectReconciler {
         Ok(())
     }
 
-    /// Keeps them until the Lease is lost.
+    /// Keeps the objects applied until the Lease is lost.
     pub(super) async fn run(mut self) {
         let mut notices = self.watch();
         loop {
@@ -135,7 +135,7 @@ impl ObjectReconciler {
         select_all((0..PLACES.len()).filter_map(watch))
     }
 
-    /// Notes what there is to do.
+    /// Records what an event requires.
     fn notice(&mut self, place: usize, event: Event<PartialObjectMeta<DynamicObject>>) {
         let (object, is_gone) = match event {
             Event::Apply(object) | Event::InitApply(object) => (object, false),
@@ -166,7 +166,7 @@ impl ObjectReconciler {
         }
     }
 
-    /// What was applied and is not in a new list was deleted while nobody watched.
+    /// Schedules objects that were applied and are absent from a new list: they were deleted while no watch was active.
     fn find_missing(&mut self, place: usize) {
         let is_missing = |key: &&Key| key.place == place && !self.listed.contains(*key);
         let missing: Vec<Key> = self.applied.keys().filter(is_missing).cloned().collect();
@@ -175,20 +175,20 @@ impl ObjectReconciler {
         }
     }
 
-    /// Somebody may undo it each time: it is applied again at once, and then later and later.
+    /// Schedules an object. If another client changes it repeatedly, the pauses between attempts grow.
     fn await_turn(&mut self, key: Key) {
         let due = self.pauses.next(&key, Instant::now());
         self.pending.entry(key).or_insert(due);
     }
 
-    /// Applies what is pending and takes away what is unwanted, as far as it is due. What could not be done is so again later.
+    /// Applies pending objects and deletes unwanted ones, as far as they are due. Failed ones become due again later.
     async fn work(&mut self) {
         let now = Instant::now();
         let pending = std::mem::take(&mut self.pending);
         let (due, later): (BTreeMap<_, _>, BTreeMap<_, _>) = pending.into_iter().partition(|(_, due)| *due <= now);
         self.pending = later;
         let mut left: BTreeSet<Key> = due.into_keys().collect();
-        // Kind by kind: a binding is refused while there is no policy that it could bind.
+        // One kind at a time: the API server refuses a binding whose policy does not exist yet.
         while let Some(place) = left.first().map(|key| key.place) {
             let later = left.split_off(&Key { place: place.saturating_add(1), name: String::new() });
             let wave = std::mem::replace(&mut left, later);
@@ -239,7 +239,7 @@ impl ObjectReconciler {
         Ok(ObjectVersion { resource: applied.resource_version(), generation: applied.metadata.generation })
     }
 
-    /// Takes away what this controller applied once and no longer wants.
+    /// Deletes what this controller applied earlier and no longer needs.
     async fn remove_unwanted(&mut self, now: Instant) {
         let unwanted = std::mem::take(&mut self.unwanted);
         let (due, later): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -269,17 +269,17 @@ impl ObjectReconciler {
     }
 }
 
-/// The kind, for people.
+/// Returns the name of the kind, for logs.
 fn kind(place: usize) -> &'static str {
     PLACES.get(place).map_or("", |place| place.kind)
 }
 
-/// Definitions of kinds stay whatever is wanted: with them would go every peer.
+/// Whether an object must never be deleted. With the definition of a kind, all peers would be deleted.
 fn is_never_deleted(key: &Key) -> bool {
     PLACES.get(key.place).is_none_or(|place| place.kind == "CustomResourceDefinition")
 }
 
-/// Whether this controller applied it: a copy that somebody made of it has its label, too.
+/// Whether this controller applied the object. A copy by a user has the label, too.
 fn is_own(object: &PartialObjectMeta<DynamicObject>) -> bool {
     object
         .managed_fields()
@@ -293,7 +293,7 @@ fn step(is_wanted: bool, is_gone: bool, applied: Option<&ObjectVersion>, seen: &
         (false, true) => WatchReaction::Ignore,
         (false, false) => WatchReaction::Remove,
         (true, false) => match applied {
-            // Not yet applied: that is pending already.
+            // It is not applied yet, and therefore already pending.
             None => WatchReaction::Ignore,
             Some(applied) if applied.resource == seen.resource => WatchReaction::Ignore,
             Some(applied) if applied.generation.is_some_and(|n| n > 0) && applied.generation == seen.generation => {
@@ -333,7 +333,7 @@ where
     })
 }
 
-/// Whether every object has a place in the table.
+/// Whether the object's resource is in [`PLACES`].
 #[cfg(test)]
 pub(super) fn has_place(object: &DynamicObject) -> bool {
     key_of(object).is_some()
@@ -360,7 +360,7 @@ mod tests {
     fn what_is_as_it_was_applied_is_left_alone() {
         let applied = version("5", Some(2));
         assert_eq!(step(true, false, Some(&applied), &applied), WatchReaction::Ignore);
-        // A status was written.
+        // Only the status changed.
         assert_eq!(step(true, false, Some(&applied), &version("6", Some(2))), WatchReaction::Ignore);
         assert_eq!(step(true, false, None, &applied), WatchReaction::Ignore);
         assert_eq!(step(false, true, None, &applied), WatchReaction::Ignore);

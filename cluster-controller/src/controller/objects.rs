@@ -1,4 +1,4 @@
-//! All that the controller applies in its cluster and keeps as it is there. Pure.
+//! All objects that the controller keeps applied in its cluster. Pure.
 
 mod access;
 mod addons;
@@ -14,18 +14,18 @@ use serde_json::{Value, json};
 
 use super::{ControllerConfiguration, MANAGER};
 
-/// The label of what the controller applies: it watches what has it, and takes away what has it and is no longer wanted.
+/// The label of applied objects. The controller watches objects with it, and deletes those that it no longer needs.
 pub(crate) use keelway_api::worker::MANAGED_BY as LABEL;
 
-/// The objects cannot be put together.
+/// The objects cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
-    /// A template is no YAML.
+    /// A template is not valid YAML.
     #[error("the template of {name} is no YAML")]
     Template {
-        /// Which.
+        /// The name of the add-on.
         name: &'static str,
-        /// Why.
+        /// The error of the parser.
         #[source]
         source: Box<serde_saphyr::Error>,
     },
@@ -37,7 +37,7 @@ pub enum ObjectError {
     Release(String),
 }
 
-/// The definitions of our own kinds, which come before all else.
+/// Returns the definitions of Keelway's own kinds, which must be applied first.
 pub(crate) fn definitions() -> Result<Vec<DynamicObject>, ObjectError> {
     worker_crds()
         .into_iter()
@@ -45,7 +45,7 @@ pub(crate) fn definitions() -> Result<Vec<DynamicObject>, ObjectError> {
         .collect()
 }
 
-/// All else.
+/// Returns all other objects.
 pub(crate) fn wanted(
     configuration: &ControllerConfiguration,
     authorities: &str,
@@ -58,7 +58,7 @@ pub(crate) fn wanted(
     objects.into_iter().map(labelled).collect()
 }
 
-/// Where objects of one kind are.
+/// A resource, and the namespace of the controller's objects of that kind.
 pub(crate) struct ObjectResource {
     pub(crate) api_version: &'static str,
     pub(crate) kind: &'static str,
@@ -81,7 +81,7 @@ const fn place(
     ObjectResource { api_version, kind, plural, namespace }
 }
 
-/// Where such objects are. All of these are watched, and nothing else is.
+/// The resources of all applied objects. The controller watches these and no others.
 pub(crate) const PLACES: [ObjectResource; 19] = [
     place("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", None),
     place(RBAC, "ClusterRole", "clusterroles", None),

@@ -1,4 +1,4 @@
-//! The list of workers that may have a Node, for the policy that asks for it.
+//! The list of workers that may have a Node, which an admission policy reads.
 
 use std::{future::ready, sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::{ControllerContext, ControllerError, context::ignore_conflict};
 
-/// How soon the list is tried again that could not be written.
+/// The pause before a failed write of the list is retried.
 const AGAIN: Duration = Duration::from_secs(1);
 
 enum RegistryEvent {
@@ -23,7 +23,7 @@ enum RegistryEvent {
     List(Option<Box<NodeAllocation>>),
 }
 
-/// A watch that fails is tried again, later each time: the first failure of a row is told.
+/// Logs the first of consecutive failures of a watch. The watch is retried with growing pauses.
 struct WatchFailureLog {
     what: &'static str,
     is_failing: bool,
@@ -51,7 +51,7 @@ impl WatchFailureLog {
     }
 }
 
-/// Keeps the list.
+/// Keeps the list up to date.
 pub(super) async fn run(context: Arc<ControllerContext>) {
     let (peers, writer) = reflector::store::<WireGuardPeer>();
     let changes = watcher(Api::all(context.client.clone()), watcher::Config::default()).default_backoff();
@@ -80,7 +80,7 @@ pub(super) async fn run(context: Arc<ControllerContext>) {
             Ok(Some(RegistryEvent::Peers)) | Err(_) => {}
             Ok(None) => return,
         }
-        // Half a list would take away the right of workers that have it.
+        // An incomplete list would revoke the rights of workers that have them.
         let Some(current) = &seen else { continue };
         if is_whole(&peers).await.is_err() || is_whole(&identities).await.is_err() {
             continue;
@@ -96,7 +96,7 @@ pub(super) async fn run(context: Arc<ControllerContext>) {
     }
 }
 
-/// Whether the first list is there now.
+/// Whether the first list is complete.
 async fn is_whole<K>(store: &reflector::Store<K>) -> Result<(), ()>
 where
     K: kube::Resource<DynamicType = ()> + Clone + 'static,
@@ -104,7 +104,7 @@ where
     timeout(Duration::ZERO, store.wait_until_ready()).await.map_err(|_| ())?.map_err(|_| ())
 }
 
-/// Peers with addresses, and the certificates of those who left.
+/// Returns the peers with addresses, and the certificates of workers that left.
 fn entries<'a>(
     peers: impl IntoIterator<Item = &'a WireGuardPeer>,
     identities: impl IntoIterator<Item = &'a WorkerIdentity>,

@@ -1,4 +1,4 @@
-//! What the files say. They are read again when they change, so that neither process nor Lease ends.
+//! The content of the files. They are read again when they change, so that neither the process nor the Lease ends.
 
 use std::{
     fs,
@@ -18,24 +18,24 @@ use super::{ANSWER, ControllerConfiguration, ControllerRunError, objects};
 use crate::{configuration, kubeconfig::files_of};
 use keelway_tls::FilesVersion;
 
-/// The configuration, and what was made of it and of the files that it names.
+/// The configuration, and what was built from it and from the files that it names.
 pub(super) struct ControllerSettings {
-    /// All of them, the configuration first.
+    /// All files, the configuration first.
     files: Vec<PathBuf>,
     stamp: FilesVersion,
     path: PathBuf,
     pub(super) configuration: ControllerConfiguration,
     pub(super) client: Client,
-    /// Definitions of kinds, which come before all else.
+    /// Definitions of kinds, which must be applied first.
     pub(super) definitions: Vec<DynamicObject>,
-    /// All else that is kept in the cluster.
+    /// All other objects that are kept applied in the cluster.
     pub(super) wanted: Vec<DynamicObject>,
 }
 
 impl ControllerSettings {
-    /// Reads all of them.
+    /// Reads all files.
     pub(super) async fn read(path: &Path) -> Result<Self, ControllerRunError> {
-        // Each file's stamp is of before it is read: what changes meanwhile is read again.
+        // The version of each file is determined before the file is read, so that a concurrent change leads to another read.
         let own = FilesVersion::of([path]);
         let configuration: ControllerConfiguration =
             configuration::read(path).map_err(ControllerRunError::Configuration)?;
@@ -55,7 +55,7 @@ impl ControllerSettings {
         })
     }
 
-    /// Waits until the files say something else that can be used.
+    /// Waits until the files change and can be used.
     pub(super) async fn replaced(&self) -> Self {
         let mut stamp = self.stamp.clone();
         loop {

@@ -1,4 +1,4 @@
-//! Tombstones go when their time has passed.
+//! Deletes expired tombstones.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use super::{
     context::{delete_precondition, ignore_conflict, log_outcome, now, on_error},
 };
 
-/// Looks after tombstones.
+/// Runs the controller of tombstones.
 pub(super) async fn run(context: Arc<ControllerContext>) {
     Controller::new(Api::<Tombstone>::all(context.client.clone()), watcher::Config::default())
         .run(reconcile, on_error, context)

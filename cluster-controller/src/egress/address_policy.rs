@@ -1,52 +1,52 @@
-//! Which addresses a control plane may call: pure.
+//! Decides which addresses a control plane may connect to. Pure.
 //!
-//! A tenant chooses the names of its webhooks and what they resolve to, so an address is judged, never a name.
+//! A tenant chooses the names of its webhooks and what they resolve to. The decision is therefore about an address, never about a name.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// Why an address is not called.
+/// Why an address is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ForbiddenAddress {
-    /// The machine itself.
+    /// It is the machine itself.
     #[error("a loopback address")]
     Loopback,
-    /// No address at all, or one of the machine's own network.
+    /// It is not an address, or one of the machine's own network.
     #[error("an unspecified address")]
     Unspecified,
-    /// The next wire: instance metadata is there, too.
+    /// It is on the local link, where instance metadata is, too.
     #[error("a link-local address")]
     LinkLocal,
-    /// Many machines.
+    /// It addresses several machines.
     #[error("a multicast or broadcast address")]
     Multicast,
     /// No machine has it (RFC 1112, section 4; RFC 6890).
     #[error("a reserved address")]
     Reserved,
-    /// An address within another: what is called is not what was judged.
+    /// It contains another address, so that the connection would lead to an address that was not checked.
     #[error("an IPv4 address within an IPv6 one")]
     Embedded,
-    /// Where a cloud tells a machine who it is, outside link-local addresses.
+    /// It serves a cloud's instance metadata outside of link-local addresses.
     #[error("an address of instance metadata")]
     Metadata,
-    /// Somebody's port of the machine that the API server is on.
+    /// It belongs to the API server's machine, on which other programs listen.
     #[error("an address of the machine itself")]
     Own,
-    /// A range of the configuration.
+    /// It is in a range of the configuration.
     #[error("within {0}, which is forbidden")]
     Range(IpNet),
 }
 
-/// Instance metadata that has no link-local address: of Amazon, Alibaba and Azure.
+/// Instance metadata without a link-local address: of Amazon, Alibaba and Azure.
 const METADATA: [IpAddr; 3] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
 ];
 
-/// Judges an address; `ranges` and the machine's `own` addresses are forbidden as well.
+/// Checks an address. `ranges` and the machine's `own` addresses are forbidden in addition.
 pub(crate) fn check_address(address: IpAddr, ranges: &[IpNet], own: &BTreeSet<IpAddr>) -> Result<(), ForbiddenAddress> {
     match address {
         IpAddr::V4(address) => judge_v4(address)?,
@@ -86,7 +86,7 @@ fn judge_v6(address: Ipv6Addr) -> Result<(), ForbiddenAddress> {
         | [0x2001, 0, ..]
         | [0x2002, ..] => Err(ForbiddenAddress::Embedded),
         [0xff00..=0xffff, ..] => Err(ForbiddenAddress::Multicast),
-        // Site-local addresses (fec0::/10) are deprecated, and still somebody's own network.
+        // Site-local addresses (fec0::/10) are deprecated, but some networks still use them.
         [0xfe80..=0xfebf, ..] => Err(ForbiddenAddress::LinkLocal),
         [0xfec0..=0xfeff, ..] => Err(ForbiddenAddress::Reserved),
         _ => Ok(()),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     proptest! {
-        /// However an IPv4 address is dressed up, what stands for this machine is not called.
+        /// However an IPv4 address is embedded, a loopback address is refused.
         #[test]
         fn no_form_of_loopback_passes(last in any::<[u8; 3]>(), prefix in 0..6usize) {
             let inner = u128::from(u32::from(Ipv4Addr::new(127, last[0], last[1], last[2])));

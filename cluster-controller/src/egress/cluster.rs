@@ -1,4 +1,4 @@
-//! The way to workers, through whichever gateway gets there.
+//! Connections to workers, through any gateway that reaches them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,23 +15,23 @@ use super::gateways::{Gateways, KnownGateway};
 use crate::connect::{AskError, ConnectRefusal, OpenedTunnel, RefusalReason, TunnelOpener, TunnelTarget, ask};
 use crate::connects::Connects;
 
-/// After so long the next gateway is tried beside the one that has not answered yet: what a worker far away takes to answer,
-/// a few times over.
+/// After this time, the next gateway is tried in parallel to one that has not responded yet. It is several times the response time of a distant
+/// worker.
 const STAGGER: Duration = Duration::from_secs(1);
 
-/// Asks gateways for tunnels.
+/// Requests tunnels from gateways.
 pub(super) struct ClusterDialer {
     gateways: Arc<Gateways>,
     connects: Connects,
 }
 
-/// A way through a gateway.
+/// A tunnel through a gateway.
 struct OpenedRoute {
     stream: TokioIo<Upgraded>,
     through: String,
 }
 
-/// Why there is none through one: its own word counts for more than that it cannot be reached.
+/// Why a gateway opened no tunnel. A refusal by the gateway takes precedence over a failure to reach it.
 struct FailedRoute {
     is_answer: bool,
     refusal: ConnectRefusal,
@@ -42,7 +42,7 @@ impl ClusterDialer {
         Self { gateways, connects }
     }
 
-    /// The first way that opens. The next gateway is tried when one says no, and beside one that says nothing.
+    /// Returns the first tunnel that opens. It tries the next gateway after a failure, and in parallel to a gateway that does not respond.
     async fn race(&self, target: &TunnelTarget) -> Result<OpenedRoute, ConnectRefusal> {
         let mut untried = self.gateways.in_order().into_iter();
         let mut under_way = FuturesUnordered::new();

@@ -1,4 +1,4 @@
-//! What an egress is told.
+//! The configuration of an egress.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -11,26 +11,26 @@ use serde::{Deserialize, Serialize};
 use crate::configuration::{FieldFault, ValidateConfiguration};
 use keelway_tls::TlsFiles;
 
-/// An egress's file.
+/// The configuration file of an egress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EgressConfig {
-    /// The way to workers.
+    /// Connections to workers.
     pub cluster: ClusterEgress,
-    /// The way to all else that the API server calls.
+    /// All other connections of the API server.
     pub control_plane: ControlPlaneEgress,
     /// The permissions of both sockets, in octal.
     #[serde(default)]
     pub socket_mode: SocketMode,
-    /// Tunnels at a time, on each socket; more are refused.
+    /// The most concurrent tunnels on each socket. Further ones are refused.
     #[serde(default = "default_most_tunnels")]
     pub max_tunnels: usize,
-    /// How long open tunnels are waited for at the end, in seconds.
+    /// How long the egress waits for open tunnels when it stops, in seconds.
     #[serde(default = "default_grace")]
     pub shutdown_grace_seconds: u64,
-    /// Where health is asked for, without authentication: a loopback address.
+    /// The address of the health server, which needs no authentication: a loopback address.
     pub health: SocketAddr,
-    /// Where metrics are asked for: the path of a socket, in a folder of the component's own.
+    /// The path of the metrics socket, in a directory of the component's own.
     #[serde(default)]
     pub metrics: Option<PathBuf>,
 }
@@ -43,42 +43,42 @@ fn default_grace() -> u64 {
     60
 }
 
-/// The way to workers, through gateways.
+/// Connections to workers, through gateways.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClusterEgress {
-    /// The socket of `EgressSelectorConfiguration`'s selection `cluster`.
+    /// The socket of the selection `cluster` in `EgressSelectorConfiguration`.
     pub socket: PathBuf,
-    /// The gateways of the cluster. A change of the list is taken up within seconds, without a restart.
+    /// The gateways of the cluster. A change of the list takes effect within seconds, without a restart.
     pub gateways: Vec<EgressGateway>,
     /// The DNS name that each gateway's certificate must have.
     pub server_name: String,
-    /// Who the egress is, and whom it believes.
+    /// The egress's certificate and key, and the authorities that it trusts.
     pub tls: TlsFiles,
 }
 
-/// A gateway.
+/// A gateway of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EgressGateway {
-    /// Its name, for logs and metrics.
+    /// The name of the gateway, for logs and metrics.
     pub name: String,
-    /// Where it takes CONNECT.
+    /// The address on which the gateway accepts CONNECT.
     pub address: SocketAddr,
 }
 
-/// The way to webhooks, OIDC issuers and the like.
+/// Connections to webhooks, OIDC issuers and the like.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ControlPlaneEgress {
-    /// The socket of `EgressSelectorConfiguration`'s selection `controlplane`.
+    /// The socket of the selection `controlplane` in `EgressSelectorConfiguration`.
     pub socket: PathBuf,
-    /// Ranges that are never dialled, such as those of hypervisors.
+    /// Ranges to which the egress never connects, such as those of hypervisors.
     #[serde(rename = "forbiddenCIDRs")]
     pub forbidden_cidrs: Vec<IpNet>,
 }
 
-/// Permissions of a socket.
+/// The permissions of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SocketMode(pub u32);

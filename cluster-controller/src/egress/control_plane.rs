@@ -1,4 +1,4 @@
-//! The way to webhooks, OIDC issuers and the like: by names that a tenant chooses, into networks that it must not reach all of.
+//! Connections to webhooks, OIDC issuers and the like. A tenant chooses their names, and must not reach every network that the egress can reach.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -17,12 +17,12 @@ use crate::connect::{ConnectRefusal, OpenedTunnel, RefusalReason, TunnelOpener, 
 use crate::connects::Connects;
 use keelway_vpn::liveness::keep_alive;
 
-/// How long a name may take to be resolved.
+/// How long the resolution of a name may take.
 const RESOLUTION: Duration = Duration::from_millis(2500);
-/// Addresses of one name that are tried.
+/// The most addresses of one name that are tried.
 const MOST_ADDRESSES: usize = 4;
 
-/// Ranges that are never dialled, which change while machines come and go.
+/// Ranges to which the egress never connects. They change as machines are added and removed.
 #[derive(Default)]
 pub(super) struct ForbiddenRanges(Mutex<Arc<Vec<IpNet>>>);
 
@@ -36,7 +36,7 @@ impl ForbiddenRanges {
     }
 }
 
-/// Dials what a control plane may call.
+/// Connects to addresses that a control plane may reach.
 pub(super) struct ControlPlaneDialer {
     forbidden: Arc<ForbiddenRanges>,
     tunnels: Arc<TunnelRegistry<()>>,
@@ -48,7 +48,7 @@ impl ControlPlaneDialer {
         Self { forbidden, tunnels, connects }
     }
 
-    /// Addresses that may be dialled: those that are returned are those that are dialled.
+    /// Returns the addresses to connect to. The caller connects to exactly the addresses that were checked here.
     async fn addresses(&self, target: &TunnelTarget) -> Result<Vec<SocketAddr>, ConnectRefusal> {
         let found = match target {
             TunnelTarget::Address(address) => BTreeSet::from([*address]),
@@ -82,7 +82,7 @@ impl ControlPlaneDialer {
         let mut left = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
         for address in addresses {
             let now = Instant::now();
-            // Each address has its share of what is left, so that the last one is tried too.
+            // Each address gets an equal share of the remaining time, so that the last one is tried, too.
             let share = now + deadline.saturating_duration_since(now) / left.max(1);
             left -= 1;
             last = match timeout_at(share, TcpStream::connect(address)).await {

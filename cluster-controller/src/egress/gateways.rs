@@ -1,4 +1,4 @@
-//! The gateways of a cluster: which of them answer.
+//! The gateways of a cluster, and which of them respond.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,14 +22,14 @@ use crate::connect::{AskError, GatewayConnection, TunnelRegistry, probe};
 use keelway_tls::{HandshakeError, TlsClient};
 use keelway_vpn::liveness::keep_alive;
 
-/// How often each gateway is asked whether it answers.
+/// The interval of health checks of each gateway.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
-/// How long its answer may take, a new connection included.
+/// How long a check may take, including a new connection.
 const CHECK: Duration = Duration::from_millis(1500);
-/// After so many checks in a row without an answer its tunnels are reset: between three and five seconds after it fell silent.
+/// The number of consecutive failed checks after which the tunnels of a gateway are reset: three to five seconds after it stopped responding.
 const MISSES: usize = 2;
 
-/// A gateway cannot be spoken with.
+/// A health check of a gateway failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum GatewayConnectionError {
     #[error("it cannot be connected to")]
@@ -42,7 +42,6 @@ pub(super) enum GatewayConnectionError {
     Silent,
 }
 
-/// One gateway.
 pub(super) struct KnownGateway {
     pub(super) name: String,
     pub(super) address: SocketAddr,
@@ -50,13 +49,13 @@ pub(super) struct KnownGateway {
 }
 
 impl KnownGateway {
-    /// Whether it answered when it was asked last.
+    /// Whether the last check succeeded.
     pub(super) fn answers(&self) -> bool {
         self.answers.load(Ordering::Relaxed)
     }
 }
 
-/// Each with the task that asks it, which ends when it is forgotten.
+/// The gateways, each with the task that checks it. Dropping an entry ends its task.
 type GatewayTasks = BTreeMap<EgressGateway, (Arc<KnownGateway>, AbortOnDropHandle<()>)>;
 
 /// All gateways of the cluster.
@@ -66,7 +65,7 @@ pub(super) struct Gateways {
     pub(super) tunnels: Arc<TunnelRegistry<String>>,
     known: Mutex<GatewayTasks>,
     turn: AtomicUsize,
-    /// Once what watches one of them panicked.
+    /// Cancelled if the task that checks a gateway panicked.
     unwatched: CancellationToken,
 }
 
@@ -84,7 +83,7 @@ impl Gateways {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Uses these from now on. Tunnels through others go on until they end.
+    /// Replaces the list of gateways. Tunnels through removed gateways continue until they end.
     pub(super) fn set(self: &Arc<Self>, wanted: &[EgressGateway]) {
         let mut known = self.known();
         known.retain(|gateway, _| wanted.contains(gateway));
@@ -104,12 +103,12 @@ impl Gateways {
         }
     }
 
-    /// Returns once a gateway is watched no more that was not forgotten.
+    /// Waits until the task of a listed gateway has ended.
     pub(super) async fn wait_for_unwatched(&self) {
         self.unwatched.cancelled().await;
     }
 
-    /// All of them, in the order in which they are to be tried: those that answer first, in turns.
+    /// Returns all gateways in the order in which to try them: healthy ones first, in rotation.
     pub(super) fn in_order(&self) -> Vec<Arc<KnownGateway>> {
         let mut all = self.all();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
@@ -119,12 +118,12 @@ impl Gateways {
         all
     }
 
-    /// All of them, by name.
+    /// Returns all gateways, ordered by name.
     pub(super) fn all(&self) -> Vec<Arc<KnownGateway>> {
         self.known().values().map(|(gateway, _)| Arc::clone(gateway)).collect()
     }
 
-    /// A connection to one.
+    /// Connects to a gateway.
     pub(super) async fn connect(&self, gateway: &KnownGateway) -> Result<TlsStream<TcpStream>, GatewayConnectionError> {
         let stream = TcpStream::connect(gateway.address).await.map_err(GatewayConnectionError::Connect)?;
         let _ = stream.set_nodelay(true);
@@ -132,7 +131,7 @@ impl Gateways {
         self.client.connect(self.server_name.clone(), stream).await.map_err(GatewayConnectionError::Handshake)
     }
 
-    /// Asks one whether it answers, over the connection of before where there is one.
+    /// Checks a gateway, over the existing connection if there is one.
     async fn check(
         &self,
         gateway: &KnownGateway,
@@ -166,7 +165,7 @@ impl Gateways {
                 if before || *misses == 1 {
                     tracing::warn!(gateway = gateway.name, "it does not answer: {}", ErrorChain(&error));
                 }
-                // Further ones too: a tunnel that opened in between leads nowhere either.
+                // This also applies after further misses: a tunnel that opened in between is dead, too.
                 if *misses >= MISSES {
                     let reset = self.tunnels.reset(|name| *name == gateway.name);
                     if reset > 0 || *misses == MISSES {
@@ -186,7 +185,7 @@ async fn watch(gateways: Arc<Gateways>, gateway: Arc<KnownGateway>) {
         turns.tick().await;
         let outcome = gateways.check(&gateway, &mut kept).await;
         if outcome.is_err() && misses + 1 < MISSES {
-            // The second look comes at once.
+            // Check again at once.
             turns.reset_immediately();
         }
         gateways.note(&gateway, outcome, &mut misses);

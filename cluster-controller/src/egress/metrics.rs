@@ -1,4 +1,4 @@
-//! What an egress tells of itself.
+//! The metrics of an egress.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use super::gateways::Gateways;
 use crate::connect::TunnelRegistry;
 use crate::connects::Connects;
 
-/// All of them.
+/// Registers all metrics.
 pub(super) fn registry(
     gateways: &Arc<Gateways>,
     others: &Arc<TunnelRegistry<()>>,
@@ -25,7 +25,7 @@ pub(super) fn registry(
     registry
 }
 
-/// What is so at the moment of asking.
+/// Metrics that are computed when they are collected.
 struct Now {
     gateways: Weak<Gateways>,
     others: Weak<TunnelRegistry<()>>,

@@ -1,4 +1,4 @@
-//! The sockets that the API server connects to.
+//! The sockets to which the API server connects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use tokio::sync::Semaphore;
 
 use crate::connect::{TunnelOpener, serve};
 
-/// Connections that are not tunnels yet; more are closed.
+/// The most connections that are not tunnels yet. Further ones are closed.
 const MOST_CONVERSATIONS: usize = 256;
 
-/// Answers whoever connects, until it is dropped.
+/// Serves all connections until it is dropped.
 pub(super) async fn accept<O: TunnelOpener>(listener: UnixListener, opener: Arc<O>) {
     let room = Arc::new(Semaphore::new(MOST_CONVERSATIONS));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Only a shortage of descriptors or memory comes here, and that takes a moment to pass.
+            // This error only means a shortage of file descriptors or memory. It takes a moment to end.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };

@@ -1,4 +1,4 @@
-//! What a gateway is told.
+//! The configuration of a gateway.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -12,26 +12,26 @@ use serde::{Deserialize, Serialize};
 use crate::configuration::{FieldFault, ValidateConfiguration};
 use keelway_tls::TlsFiles;
 
-/// The addresses that the relay's TCP/IP stack has room for.
+/// The most addresses that the relay's TCP/IP stack can have.
 const MOST_ADDRESSES: usize = 8;
 
-/// A gateway's file.
+/// The configuration file of a gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GatewayConfig {
-    /// The VPN.
+    /// This end of the VPN.
     pub wire_guard: WireGuard,
-    /// The file with the other gateways of the cluster, a list. A change of it is taken up within seconds, without a restart.
-    /// Without one there are no others.
+    /// The file with the other gateways of the cluster, a list. A change of the file takes effect within seconds, without a restart. Without
+    /// a file, the gateway is the only one.
     #[serde(default)]
     pub gateways_file: Option<PathBuf>,
-    /// Where peers come from.
+    /// The source of peers.
     pub peers: PeerSource,
-    /// Where the API servers' connections come in.
+    /// The listener for connections of API servers.
     pub connect: Connect,
-    /// Where health is asked for, without authentication: a loopback address.
+    /// The address of the health server, which needs no authentication: a loopback address.
     pub health: SocketAddr,
-    /// Where metrics are asked for: the path of a socket, in a folder of the component's own.
+    /// The path of the metrics socket, in a directory of the component's own.
     #[serde(default)]
     pub metrics: Option<PathBuf>,
 }
@@ -40,26 +40,26 @@ pub struct GatewayConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WireGuard {
-    /// The private key, base64, mode 0600.
+    /// The file with the private key, in base64, mode 0600.
     pub private_key_file: PathBuf,
     /// The UDP port, on all addresses of the machine.
     pub listen_port: u16,
     /// The gateway's own addresses inside the VPN.
     pub addresses: Vec<IpAddr>,
-    /// Largest inner packet, in bytes.
+    /// The largest inner packet, in bytes.
     #[serde(default = "default_mtu")]
     pub mtu: u16,
-    /// Seconds between keepalives to each worker whose place is known: what makes a restarted gateway known again to workers
-    /// that have nothing to say.
+    /// Seconds between keepalives to each worker whose endpoint is known. They reconnect a restarted gateway to workers that have nothing to
+    /// send.
     #[serde(default = "default_keepalive")]
     pub persistent_keepalive_seconds: u16,
-    /// The ranges that nodes have their addresses from.
+    /// The ranges of nodes' addresses.
     #[serde(rename = "addressCIDRs")]
     pub address_cidrs: Vec<IpNet>,
-    /// The ranges that nodes have their pod ranges from.
+    /// The ranges of nodes' pod ranges.
     #[serde(rename = "podCIDRs", default)]
     pub pod_cidrs: Vec<IpNet>,
-    /// Further addresses that are nobody's, beside the one in each range that every worker answers for the API.
+    /// Further addresses that no peer may have, in addition to the one in each range at which every worker serves the API.
     #[serde(default)]
     pub reserved_addresses: Vec<IpAddr>,
 }
@@ -76,39 +76,39 @@ fn default_keepalive() -> u16 {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OtherGateway {
-    /// Its name, for logs.
+    /// The name of the gateway, for logs.
     pub name: String,
-    /// Its public key.
+    /// The public key of the gateway.
     #[serde(with = "key_text")]
     pub public_key: PublicKey,
-    /// Where it is reached.
+    /// The endpoint of the gateway.
     pub endpoint: SocketAddr,
-    /// Its addresses inside the VPN.
+    /// The gateway's addresses inside the VPN.
     pub addresses: Vec<IpAddr>,
 }
 
-/// Where peers come from.
+/// The source of peers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PeerSource {
-    /// Who the gateway is in the cluster whose `WireGuardPeer` objects it watches. Without one the file is all there is.
+    /// The kubeconfig for the cluster whose `WireGuardPeer` objects the gateway watches. Without it, the file is the only source.
     #[serde(default)]
     pub kubeconfig: Option<PathBuf>,
-    /// Where peers and their last endpoints are kept.
+    /// The file in which peers and their last endpoints are stored.
     pub file: PathBuf,
 }
 
-/// Where the API servers' connections come in.
+/// The listener for connections of API servers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Connect {
     /// The addresses to listen on.
     pub listen: Vec<SocketAddr>,
-    /// Who the gateway is, and whom it believes.
+    /// The gateway's certificate and key, and the authorities that it trusts.
     pub tls: TlsFiles,
-    /// Common names of the clients that may ask.
+    /// Common names of the clients that may connect.
     pub clients: BTreeSet<String>,
-    /// Tunnels at a time; more are refused.
+    /// The most concurrent tunnels. Further ones are refused.
     #[serde(default = "default_most_tunnels")]
     pub max_tunnels: usize,
 }

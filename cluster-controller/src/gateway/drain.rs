@@ -1,4 +1,4 @@
-//! The end of a gateway that was told to stop: workers that are told of it go over to others, and until they have it serves on.
+//! The drain of a gateway that stops: workers that observe the stop switch to other gateways, and the gateway serves until they have.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::vpn::Vpn;
 
-/// Who says nothing for so long is not there: workers ask each gateway every two seconds whether it answers, and a question may be lost.
+/// How long a worker must be silent to count as gone: workers check each gateway every two seconds, and one check may be lost.
 const SILENCE: Duration = Duration::from_millis(4500);
-/// How often it is looked.
+/// The interval of checks.
 const LOOK: Duration = Duration::from_millis(100);
-/// By then those have gone over that are told so, as the cluster-controller reads within two seconds what changed. Who is still there waits
-/// for this gateway to come back.
+/// The longest drain. By then, workers that can observe the change have switched, because the cluster-controller reads changes within two
+/// seconds. The others wait until this gateway is back.
 const MOST: Duration = Duration::from_secs(5);
 
-/// Returns once nobody needs the gateway any more that was told to stop.
+/// Waits for `stop`, and then until no worker uses the gateway any more.
 pub(super) async fn drain_workers(vpn: &Vpn, stop: &CancellationToken) {
     stop.cancelled().await;
     tracing::info!("serves on until its workers have gone over to other gateways");

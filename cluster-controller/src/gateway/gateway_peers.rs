@@ -1,4 +1,4 @@
-//! Which peers there are, and what is whose: pure.
+//! Decides which peers there are, and which prefixes they own. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,51 +9,51 @@ use jiff::Timestamp;
 use keelway_vpn::PublicKey;
 use serde::{Deserialize, Serialize};
 
-/// Who says to be a peer, as it is written in the cluster.
+/// A WireGuardPeer object of the cluster, before validation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Candidate {
     /// The node's name.
     pub(crate) name: String,
-    /// Since when there is such an object.
+    /// The creation time of the object.
     pub(crate) created: Option<Timestamp>,
-    /// What the worker says its key is.
+    /// The public key that the worker wrote.
     pub(crate) public_key: String,
-    /// The addresses that it was given.
+    /// The addresses that the cluster-controller assigned.
     pub(crate) addresses: Vec<String>,
-    /// The pod ranges that it was given.
+    /// The pod ranges of its Node.
     #[serde(rename = "podCIDRs")]
     pub(crate) pod_cidrs: Vec<String>,
 }
 
-/// What peers may have.
+/// The limits for peers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PeerBounds {
     /// Ranges of nodes' addresses.
     pub(crate) addresses: Vec<IpNet>,
     /// Ranges of pod ranges.
     pub(crate) pods: Vec<IpNet>,
-    /// Addresses that no peer may have: the gateways' own, and those that are everybody's.
+    /// Addresses that no peer may have: the gateways' own, and those of the API.
     pub(crate) reserved: BTreeSet<IpAddr>,
     /// Keys that no peer may have: the gateways' own.
     pub(crate) gateways: BTreeSet<PublicKey>,
 }
 
-/// A peer.
+/// A valid peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GatewayPeer {
     /// The node's name.
     pub(crate) name: String,
-    /// What is its own.
+    /// The prefixes that it owns.
     pub(crate) prefixes: BTreeSet<IpNet>,
 }
 
-/// What is wrong with a candidate, or with a part of it that is left out.
+/// Why a candidate, or a part of it, is ignored.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CandidateFault {
     /// The node's name.
     pub(crate) name: String,
-    /// What is left out, and why.
+    /// What is ignored, and why.
     pub(crate) problem: String,
 }
 
@@ -63,20 +63,19 @@ impl fmt::Display for CandidateFault {
     }
 }
 
-/// The peers of the cluster.
+/// The valid peers of the cluster.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GatewayPeers {
-    /// All of them.
     pub(crate) by_key: BTreeMap<PublicKey, GatewayPeer>,
-    /// Prefixes by their first address, with their last one. No two of them overlap.
+    /// Prefixes by their first address, with their last address and owner. No two of them overlap.
     holdings: BTreeMap<IpAddr, (IpAddr, PublicKey)>,
 }
 
 impl GatewayPeers {
-    /// Whose an address is.
+    /// Returns the owner of an address.
     pub(crate) fn owner(&self, address: IpAddr) -> Option<PublicKey> {
         let (_, (last, owner)) = self.holdings.range(..=address).next_back()?;
-        // IPv4 comes before IPv6, so that no prefix reaches from one into the other.
+        // IPv4 addresses sort before IPv6 addresses, so that no prefix extends from one family into the other.
         (address <= *last).then_some(*owner)
     }
 
@@ -86,7 +85,7 @@ impl GatewayPeers {
     }
 }
 
-/// Finds the members among candidates. Where two want the same, the older one has it; what is left out is told of.
+/// Finds the valid peers among candidates. If two claim the same key or prefix, the older one gets it. What is ignored is returned as faults.
 pub(crate) fn validate_candidates(
     candidates: &[Candidate],
     bounds: &PeerBounds,
@@ -113,7 +112,7 @@ impl CandidateValidator<'_> {
 
     fn admit(&mut self, candidate: &Candidate) {
         if candidate.addresses.is_empty() {
-            // The cluster-controller has yet to give it one.
+            // The cluster-controller has not assigned an address yet.
             return;
         }
         let key = match self.key(candidate) {

@@ -1,4 +1,4 @@
-//! What a gateway tells of itself.
+//! The metrics of a gateway.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -11,7 +11,7 @@ use prometheus_client::registry::Registry;
 
 use super::vpn::Vpn;
 
-/// All of them.
+/// Registers all metrics.
 pub(super) fn registry(vpn: &Arc<Vpn>) -> Registry {
     let mut registry = Registry::with_prefix("keelway_gateway");
     vpn.connects.register(&mut registry);
@@ -19,7 +19,7 @@ pub(super) fn registry(vpn: &Arc<Vpn>) -> Registry {
     registry
 }
 
-/// What is known of peers at the moment of asking.
+/// Metrics of peers, computed when they are collected.
 struct PeerCollector(Weak<Vpn>);
 
 impl fmt::Debug for PeerCollector {

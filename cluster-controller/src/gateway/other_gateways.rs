@@ -10,21 +10,21 @@ use super::OtherGateway;
 use crate::configuration::{self, ConfigurationError};
 use keelway_tls::FilesVersion;
 
-/// The list, and where it is from.
+/// The list, and its file.
 pub(super) struct OtherGateways {
     pub(super) list: Vec<OtherGateway>,
     file: Option<(PathBuf, FilesVersion)>,
 }
 
 impl OtherGateways {
-    /// Reads the file, where there is one.
+    /// Reads the file, if there is one.
     pub(super) fn read(path: Option<&Path>) -> Result<Self, ConfigurationError> {
         let Some(path) = path else { return Ok(Self { list: Vec::new(), file: None }) };
         let stamp = FilesVersion::of([path]);
         Ok(Self { list: configuration::read(path)?, file: Some((path.to_owned(), stamp)) })
     }
 
-    /// Tells of each change: a restart would interrupt every worker.
+    /// Sends the list after each change of the file. A restart instead would interrupt every worker.
     pub(super) fn follow(self, tasks: &mut JoinSet<()>) -> Receiver<Vec<OtherGateway>> {
         let (sender, told) = watch::channel(self.list);
         if let Some((path, stamp)) = self.file {

@@ -1,4 +1,4 @@
-//! Peers on disk, with the places where they were last seen.
+//! Stores peers on disk, with their last endpoints.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,58 +9,50 @@ use serde::{Deserialize, Serialize};
 
 use super::gateway_peers::Candidate;
 
-/// The file.
+/// The content of the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct PeerFile {
-    /// The peers that there were.
     pub(crate) peers: Vec<StoredPeer>,
 }
 
-/// A peer that there was.
+/// A stored peer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct StoredPeer {
-    /// What was written of it in the cluster.
+    /// The object in the cluster.
     pub(crate) object: Candidate,
-    /// Where it was seen last.
+    /// The last endpoint.
     pub(crate) endpoint: Option<SocketAddr>,
 }
 
 /// The file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PeerFileError {
-    /// It is there, and cannot be read.
+    /// The file exists, but cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// It is not what was written.
+    /// The file cannot be parsed.
     #[error("{} is damaged", path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: serde_json::Error,
     },
-    /// It cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
 }
 
 impl PeerFile {
-    /// Reads the file; one that is not there holds nothing.
+    /// Reads the file. An absent file has no peers.
     pub(crate) fn read(path: &Path) -> Result<Self, PeerFileError> {
         match fs::read(path) {
             Ok(bytes) => serde_json::from_slice(&bytes)
@@ -70,7 +62,7 @@ impl PeerFile {
         }
     }
 
-    /// Puts this in the file's place in one step, also if the machine dies meanwhile.
+    /// Replaces the file atomically, also if the machine crashes.
     pub(crate) fn write(&self, path: &Path) -> Result<(), PeerFileError> {
         let written = serde_json::to_vec(self).map_err(io::Error::from).and_then(|text| replace(path, &text, 0o600));
         written.map_err(|source| PeerFileError::Write { path: path.to_owned(), source })

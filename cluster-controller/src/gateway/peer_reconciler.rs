@@ -1,4 +1,4 @@
-//! Keeps the relay's peers what they should be, and the file what the relay knows.
+//! Reconciles the relay's peers with the cluster, and the file with the relay's state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use super::peer_file::{PeerFile, StoredPeer};
 use super::vpn::Vpn;
 use super::write_pace::WritePace;
 
-/// What the relay's peers are made of: workers, and the other gateways.
+/// The inputs for the relay's peers: workers, and the other gateways.
 pub(super) struct PeerReconciler {
     pub(super) vpn: Arc<Vpn>,
     pub(super) file: PathBuf,
@@ -26,14 +26,14 @@ pub(super) struct PeerReconciler {
     own: PeerBounds,
     others: Vec<OtherGateway>,
     candidates: Vec<Candidate>,
-    /// Where peers were when the process started: a hint that stays the same as long as the peer does.
+    /// The endpoints of peers when the process started. Such a hint stays the same as long as its peer exists.
     first_endpoints: BTreeMap<PublicKey, SocketAddr>,
     told: BTreeSet<CandidateFault>,
 }
 
 impl PeerReconciler {
-    /// One that has the peers of the file, so that they are served before the API answers. What peers may not have of this
-    /// gateway's own is in `own`.
+    /// Creates a reconciler with the peers of the file, so that they are served before the API responds. `own` contains the limits for peers,
+    /// including this gateway's own addresses and key.
     pub(super) fn new(
         vpn: Arc<Vpn>,
         file: PathBuf,
@@ -54,7 +54,7 @@ impl PeerReconciler {
         keeper
     }
 
-    /// Does so until it is told to stop, and writes the file a last time.
+    /// Reconciles until `stop`, and then writes the file a last time.
     pub(super) async fn run(
         mut self,
         mut candidates: watch::Receiver<Option<Vec<Candidate>>>,
@@ -92,7 +92,7 @@ impl PeerReconciler {
         self.save().await;
     }
 
-    /// Makes the members among candidates the peers.
+    /// Makes the valid candidates the relay's peers.
     fn adopt(&mut self) {
         let (members, faults) = validate_candidates(&self.candidates, &self.bounds());
         for fault in faults.difference(&self.told) {
@@ -108,7 +108,7 @@ impl PeerReconciler {
         }
     }
 
-    /// What is a gateway's is no worker's.
+    /// Returns the limits for peers: a worker may not have a key or an address of a gateway.
     fn bounds(&self) -> PeerBounds {
         let mut bounds = self.own.clone();
         bounds.reserved.extend(self.others.iter().flat_map(|gateway| &gateway.addresses));

@@ -1,4 +1,4 @@
-//! The way into the VPN: who is there, and the connections to them.
+//! The gateway's access to the VPN: its members, and connections to them.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -15,19 +15,19 @@ use crate::connects::Connects;
 
 /// How long a worker may take to accept a connection.
 const DIAL: Duration = Duration::from_secs(3);
-/// How often a worker with an open connection is asked whether it lives.
+/// The interval of keepalive probes on an open connection.
 const ASKED_EVERY: Duration = Duration::from_secs(3);
-/// A worker that says nothing for so long is dead: its tunnels are reset.
+/// How long a worker may be silent. Then its tunnels are reset.
 const DEAD_AFTER: Duration = Duration::from_secs(9);
 
-/// Where a tunnel leads.
+/// The target of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PeerRoute {
-    /// To which peer.
+    /// The peer that owns the address.
     pub(super) peer: PublicKey,
-    /// To which of its addresses.
+    /// The address of the peer.
     pub(super) address: IpAddr,
-    /// Since when, on the clock of [`SystemClock`].
+    /// When the tunnel was opened, on the clock of [`SystemClock`].
     pub(super) since: Duration,
 }
 
@@ -41,19 +41,19 @@ pub(super) struct Vpn {
 }
 
 impl Vpn {
-    /// A relay that nobody may be reached through yet.
+    /// Creates a VPN without members, so that no tunnel can be opened yet.
     pub(super) fn new(relay: Relay, most_tunnels: usize) -> Self {
         let dialer = relay.dialer().with_liveness(StreamKeepalive { interval: ASKED_EVERY, dead_after: DEAD_AFTER });
         let members = RwLock::new(Arc::new(GatewayPeers::default()));
         Self { relay, tunnels: TunnelRegistry::new(most_tunnels), connects: Connects::default(), members, dialer }
     }
 
-    /// The present members.
+    /// Returns the current members.
     pub(super) fn members(&self) -> Arc<GatewayPeers> {
         Arc::clone(&self.members.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Lets tunnels lead to these members and nowhere else: others are reset. Returns the members before.
+    /// Replaces the members, and resets tunnels to all others. Returns the previous members.
     pub(super) fn admit_only(&self, members: GatewayPeers) -> Arc<GatewayPeers> {
         let members = Arc::new(members);
         let before =
@@ -65,8 +65,7 @@ impl Vpn {
         before
     }
 
-    /// Resets the tunnels to peers that are dead. Open connections ask the other side whether it lives, so that one that lives
-    /// is heard.
+    /// Resets the tunnels to dead peers. Open connections send keepalive probes, so that a live peer is heard.
     pub(super) fn reset_dead(&self) {
         if self.tunnels.len() == 0 {
             return;
@@ -84,7 +83,7 @@ impl Vpn {
         }
     }
 
-    /// When a worker was last heard, on the clock of [`SystemClock`].
+    /// Returns when a worker was last heard, on the clock of [`SystemClock`].
     pub(super) fn last_heard(&self) -> Option<Duration> {
         let members = self.members();
         let stats = self.relay.stats().into_iter();
@@ -92,7 +91,7 @@ impl Vpn {
         workers.filter_map(|peer| peer.last_received).max()
     }
 
-    /// Whether the place of a peer is known.
+    /// Whether the endpoint of a peer is known.
     fn is_met(&self, peer: &PublicKey) -> bool {
         self.relay.stats().iter().any(|known| known.public_key == *peer && known.endpoint.is_some())
     }

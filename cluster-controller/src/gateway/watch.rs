@@ -1,4 +1,4 @@
-//! The cluster's peers, as its API tells of them.
+//! Watches the peers in the cluster's API.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,16 +19,16 @@ use super::gateway_peers::Candidate;
 use crate::kubeconfig::files_of;
 use keelway_tls::FilesVersion;
 
-/// The least and the most time between two tries.
+/// The shortest and the longest pause between two attempts.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
-/// How long one watch lasts, in seconds: so long a connection to a dead server goes unnoticed.
+/// The duration of one watch, in seconds, and therefore the longest time for which a connection to a dead server goes unnoticed.
 const WATCH: u32 = 20;
-/// How long an answer, or the next piece of one, may take.
+/// How long a response, or the next part of one, may take.
 const ANSWER: Duration = Duration::from_secs(WATCH as u64 + 5);
-/// How long a connection may take to come about.
+/// How long a connection may take to be established.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// There is no way to ask the cluster.
+/// A client of the cluster's API cannot be built.
 #[derive(Debug, thiserror::Error)]
 enum ClusterClientError {
     #[error("cannot read the kubeconfig")]
@@ -37,9 +37,9 @@ enum ClusterClientError {
     Client(#[source] kube::Error),
 }
 
-/// Tells of the candidates from the first whole list on, and at each change. It goes on for ever.
+/// Sends the candidates after the first complete list and after each change. It never returns.
 ///
-/// The kubeconfig is read again after a fault, if it or a file that it names has changed: credentials are renewed in place.
+/// After an error, it reads the kubeconfig again if it or a file that it names has changed, because credentials are renewed in place.
 pub(super) async fn watch(kubeconfig: PathBuf, candidates: watch::Sender<Option<Vec<Candidate>>>) {
     loop {
         let files = files_of(&kubeconfig);
@@ -89,16 +89,16 @@ async fn follow(client: Client, candidates: &watch::Sender<Option<Vec<Candidate>
     }
 }
 
-/// What the watch has told so far.
+/// The objects that the watch has reported so far.
 #[derive(Default)]
 struct CandidateCache {
     present: BTreeMap<String, Candidate>,
-    /// A list that is not whole yet.
+    /// A list that is not complete yet.
     coming: BTreeMap<String, Candidate>,
 }
 
 impl CandidateCache {
-    /// Takes an event; `true` where the present candidates may be others now.
+    /// Applies an event. Returns `true` if the present candidates may have changed.
     fn take(&mut self, event: Event<WireGuardPeer>) -> bool {
         match event {
             Event::Init => self.coming.clear(),
@@ -128,7 +128,7 @@ fn candidate(peer: &WireGuardPeer) -> Candidate {
     }
 }
 
-/// Longer and longer pauses between tries.
+/// Growing pauses between attempts.
 #[derive(Default)]
 struct WatchBackoff(Option<Duration>);
 

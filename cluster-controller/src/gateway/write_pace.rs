@@ -1,18 +1,18 @@
-//! When the file of peers is written: soon, and yet not without end where a worker is seen at another place with every packet.
+//! Schedules writes of the peer file: soon after a change, but with a limited rate if a worker's endpoint changes with every packet.
 
 use std::future::pending;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// How long the file may be behind what was seen last: one write for all that happens meanwhile.
+/// How long the file may lag behind a change. All changes in this time lead to one write.
 const LAG: Duration = Duration::from_millis(50);
-/// How long after a write nothing is written for places alone.
+/// The shortest time between two writes for endpoints alone.
 const REST: Duration = Duration::from_secs(1);
-/// When a write that failed is tried again.
+/// The pause before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// The next write, and the last one.
+/// The times of the next write and of the last one.
 #[derive(Debug, Default)]
 pub(super) struct WritePace {
     due: Option<Instant>,
@@ -20,12 +20,12 @@ pub(super) struct WritePace {
 }
 
 impl WritePace {
-    /// The peers are others.
+    /// Schedules a write after a change of the peers.
     pub(super) fn peers_changed(&mut self, now: Instant) {
         self.schedule(now + LAG);
     }
 
-    /// A peer is elsewhere.
+    /// Schedules a write after a change of an endpoint.
     pub(super) fn roamed(&mut self, now: Instant) {
         let rested = self.last.map_or(now, |last| last + REST);
         self.schedule(rested.max(now + LAG));
@@ -35,13 +35,13 @@ impl WritePace {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    /// The file was written, or could not be.
+    /// Records a write, and schedules a retry if it failed.
     pub(super) fn written(&mut self, is_kept: bool, now: Instant) {
         self.last = Some(now);
         self.due = (!is_kept).then(|| now + RETRY);
     }
 
-    /// Waits until the file is to be written.
+    /// Waits until a write is due.
     pub(super) async fn wait_until_due(&self) {
         match self.due {
             Some(at) => sleep_until(at).await,
@@ -59,7 +59,7 @@ mod tests {
         let mut pace = WritePace::default();
         let start = Instant::now();
         let mut writes = 0_u32;
-        // 10 s of one packet in a millisecond.
+        // 10 s with one packet per millisecond.
         for now in (0..10_000).map(|milliseconds| start + Duration::from_millis(milliseconds)) {
             pace.roamed(now);
             if pace.due.is_some_and(|due| due <= now) {

@@ -1,4 +1,4 @@
-//! Claims whose peer is gone rest, then go.
+//! Reserves claims whose peer is deleted for a time, and then deletes them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,7 +28,7 @@ use super::{
     decision::{ClaimStep, claim_step},
 };
 
-/// Looks after claims.
+/// Runs the controller of claims.
 pub(super) async fn run(claims: Controller<AddressClaim>, context: Arc<ControllerContext>) {
     let seen = claims.store();
     let peers = Api::<WireGuardPeer>::all(context.client.clone());
@@ -45,7 +45,7 @@ fn claims_of(seen: &Store<AddressClaim>, node: &str) -> Vec<ObjectRef<AddressCla
 
 async fn reconcile(claim: Arc<AddressClaim>, context: Arc<ControllerContext>) -> Result<Action, ControllerError> {
     let peers = Api::<WireGuardPeer>::all(context.client.clone());
-    // Read anew: the peer may be a moment younger than its claim.
+    // Read from the API server: the peer may be slightly newer than its claim.
     let peer = call("read the peer", peers.get_opt(&claim.spec.node)).await?;
     let now = now();
     match claim_step(&claim, peer.as_ref(), &Time(now)) {

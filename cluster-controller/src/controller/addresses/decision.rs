@@ -1,4 +1,4 @@
-//! What a peer has, lacks and may not have. Pure.
+//! Decides which addresses a peer has, lacks, and may not have. Pure.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -11,18 +11,18 @@ use kube::ResourceExt;
 
 use super::Pool;
 
-/// How a peer stands among the others.
+/// Whether a peer may have addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PeerEligibility {
-    /// Its name or key was evicted: it goes.
+    /// Its name or key was evicted. The peer is to be deleted.
     Evicted,
-    /// An older peer has its key.
+    /// An older peer has the same key.
     KeyTaken(String),
-    /// It may have addresses, and has those.
+    /// It may have addresses, and has these.
     Good(Vec<IpAddr>),
 }
 
-/// How a peer stands.
+/// Decides whether a peer may have addresses.
 pub(crate) fn peer_eligibility<'a>(
     peer: &WireGuardPeer,
     peers: impl IntoIterator<Item = &'a WireGuardPeer>,
@@ -46,7 +46,7 @@ pub(crate) fn peer_eligibility<'a>(
     }
 }
 
-/// A peer that has addresses is before one that has none.
+/// Peers with addresses precede those without.
 fn lacks(peer: &WireGuardPeer) -> bool {
     assigned_addresses(peer).is_empty()
 }
@@ -59,12 +59,12 @@ fn assigned_addresses(peer: &WireGuardPeer) -> Vec<IpAddr> {
     peer.status.iter().flat_map(|status| &status.addresses).filter_map(|address| address.parse().ok()).collect()
 }
 
-/// Whether a claim is this peer's.
+/// Whether a claim belongs to this peer.
 pub(crate) fn is_of(claim: &AddressClaim, peer: &WireGuardPeer) -> bool {
     claim.spec.node == peer.name_any() && claim.spec.public_key == peer.spec.public_key
 }
 
-/// The address in this pool that is already claimed for the peer: it had it before, or another controller was here a moment ago.
+/// Returns the address of this pool that is already claimed for the peer: an earlier one, or one of another replica a moment ago.
 pub(crate) fn claimed<'a>(
     peer: &WireGuardPeer,
     pool: &Pool,
@@ -74,7 +74,7 @@ pub(crate) fn claimed<'a>(
     mine.filter_map(|claim| named_address(&claim.name_any())).filter(|address| pool.holds(*address)).min()
 }
 
-/// The addresses that no peer may be given: also those of peers whose claim somebody deleted.
+/// Returns the addresses that must not be assigned, including those of peers whose claim was deleted by a user.
 pub(crate) fn reserved_addresses<'a>(
     claims: impl IntoIterator<Item = &'a AddressClaim>,
     peers: impl IntoIterator<Item = &'a WireGuardPeer>,
@@ -86,10 +86,10 @@ pub(crate) fn reserved_addresses<'a>(
     claimed.chain(held).chain(resting.filter_map(|address| address.parse().ok())).collect()
 }
 
-/// How many addresses of one range may rest for one name: whoever comes and goes with new keys leaves others some.
+/// The most reserved addresses of one range for one name, so that a worker that rejoins with new keys does not use up the range.
 const RESTING: usize = 4;
 
-/// Whether as many addresses rest for the peer's name as may.
+/// Whether the limit of reserved addresses for the peer's name is reached.
 pub(crate) fn is_spent<'a>(
     peer: &WireGuardPeer,
     pool: &Pool,
@@ -101,7 +101,7 @@ pub(crate) fn is_spent<'a>(
     addresses.filter(|address| pool.holds(*address)).count() >= RESTING
 }
 
-/// The ranges of a peer's pods: those of its Node; while the Node is away, those that it had and that no other Node has.
+/// Returns the ranges of a peer's pods: those of its Node. Without a Node, it returns the earlier ranges that no other Node has.
 pub(crate) fn pods(had: &[String], node: &[String], others: &BTreeSet<String>) -> Vec<String> {
     if !node.is_empty() {
         return node.to_vec();
@@ -109,16 +109,16 @@ pub(crate) fn pods(had: &[String], node: &[String], others: &BTreeSet<String>) -
     had.iter().filter(|range| !others.contains(*range)).cloned().collect()
 }
 
-/// What became of a peer's addresses.
+/// The result of an allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AllocationOutcome {
-    /// It has one of each range.
+    /// The peer has one address of each range.
     Given(Vec<IpAddr>),
-    /// An older peer has its key.
+    /// An older peer has the same key.
     KeyTaken(String),
     /// A range has no free address.
     Exhausted,
-    /// As many addresses rest for its name as may.
+    /// The limit of reserved addresses for the peer's name is reached.
     Spent,
 }
 
@@ -147,7 +147,7 @@ impl AllocationOutcome {
     }
 }
 
-/// The status that a peer is to have.
+/// Builds the status of a peer.
 pub(crate) fn status(
     peer: &WireGuardPeer,
     outcome: &AllocationOutcome,
@@ -163,22 +163,22 @@ pub(crate) fn status(
     status
 }
 
-/// What is done about a claim.
+/// The next step for a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ClaimStep {
-    /// It stays as it is.
+    /// Leave the claim unchanged.
     Keep,
-    /// Its peer is there, so it does not rest.
+    /// End its reservation, because its peer exists.
     Wake,
-    /// Its peer is gone: nobody else has the address before that time.
+    /// Start its reservation, because its peer is deleted. Until it ends, no other peer gets the address.
     Rest,
-    /// It rests until then.
+    /// Wait until the reservation ends.
     Await(Time),
-    /// Nobody has the address any more.
+    /// Delete the claim.
     Delete,
 }
 
-/// What is done about a claim whose peer, if there is one, is this.
+/// Decides the next step for a claim. `peer` is the peer with its name.
 pub(crate) fn claim_step(claim: &AddressClaim, peer: Option<&WireGuardPeer>, now: &Time) -> ClaimStep {
     let address = named_address(&claim.name_any());
     match (peer.filter(|peer| is_of(claim, peer)), &claim.spec.rests_until) {
@@ -188,7 +188,7 @@ pub(crate) fn claim_step(claim: &AddressClaim, peer: Option<&WireGuardPeer>, now
                 !given.contains(&address) && given.iter().any(|other| other.is_ipv4() == address.is_ipv4())
             });
             match (has_another, rests) {
-                // A second claim for one peer, which it was never given.
+                // This is a second claim for one peer, whose address the peer never received.
                 (true, _) => ClaimStep::Delete,
                 (false, Some(_)) => ClaimStep::Wake,
                 (false, None) => ClaimStep::Keep,

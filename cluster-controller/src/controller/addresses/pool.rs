@@ -5,10 +5,10 @@ use std::{collections::BTreeSet, net::IpAddr};
 use ipnet::IpNet;
 use keelway_api::reserved::{GATEWAYS, of_api_on_workers};
 
-/// The first address of workers: before it are the network's own, the API's and those of gateways.
+/// The offset of the first worker's address. Before it are the network address and the addresses of the API and of gateways.
 const FIRST_WORKER: u128 = 2 + GATEWAYS as u128;
 
-/// A range, and which of its addresses are workers'.
+/// A range of which workers get addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pool(IpNet);
 
@@ -17,23 +17,23 @@ impl Pool {
         Self(range)
     }
 
-    /// The address at which every worker reaches the API.
+    /// Returns the address at which every worker reaches the API.
     pub(crate) fn api(&self) -> Option<IpAddr> {
         Some(of_api_on_workers(&self.0)).filter(|address| self.0.contains(address))
     }
 
-    /// Whether there is an address for a worker.
+    /// Whether the range has an address for a worker.
     pub(crate) fn has_room(&self) -> bool {
         self.at(FIRST_WORKER).is_some()
     }
 
-    /// Whether the address is one that a worker can have.
+    /// Whether a worker can have this address.
     pub(crate) fn holds(&self, address: IpAddr) -> bool {
         self.0.contains(&address)
             && self.offset(address).is_some_and(|offset| self.at(offset) == Some(address) && offset >= FIRST_WORKER)
     }
 
-    /// The lowest address for a worker that is not taken.
+    /// Returns the lowest free address for a worker.
     pub(crate) fn lowest_free(&self, taken: &BTreeSet<IpAddr>) -> Option<IpAddr> {
         (FIRST_WORKER..).map_while(|offset| self.at(offset)).find(|address| !taken.contains(address))
     }
@@ -42,7 +42,7 @@ impl Pool {
         let address = match self.0 {
             IpNet::V4(range) => {
                 let address = range.network().to_bits().checked_add(u32::try_from(offset).ok()?)?;
-                // The last address of a range is its broadcast.
+                // The last address of a range is its broadcast address.
                 (address != range.broadcast().to_bits()).then(|| IpAddr::V4(address.into()))?
             }
             IpNet::V6(range) => IpAddr::V6(range.network().to_bits().checked_add(offset)?.into()),

@@ -57,11 +57,11 @@ fn a_key_is_the_peers_that_had_it_first() {
     let both = [old.clone(), new.clone()];
     assert_eq!(peer_eligibility(&new, &both, &[]), PeerEligibility::KeyTaken("w2".to_owned()));
     assert_eq!(peer_eligibility(&old, &both, &[]), PeerEligibility::Good(vec![]));
-    // Addresses that were given stay, whatever times say.
+    // A peer with addresses keeps them, whatever the creation times are.
     let given = peer("w3", "k", 3, &["100.80.0.17"]);
     let all = [old.clone(), given.clone()];
     assert_eq!(peer_eligibility(&old, &all, &[]), PeerEligibility::KeyTaken("w3".to_owned()));
-    // Of one second, the first by name.
+    // With equal creation times, the first name precedes.
     let (a, b) = (peer("a", "k", 1, &[]), peer("b", "k", 1, &[]));
     let twins = [a.clone(), b.clone()];
     assert_eq!(peer_eligibility(&a, &twins, &[]), PeerEligibility::Good(vec![]));
@@ -71,7 +71,7 @@ fn a_key_is_the_peers_that_had_it_first() {
 #[test]
 fn claims_and_tombstones_are_taken() {
     let claims = [claim("v4-64500011", "w1", "k1", None), claim("v4-64500012", "w2", "k2", Some(time(9)))];
-    // Its claim was deleted by hand, and its worker goes on.
+    // A user deleted the claim, and the worker continues to run.
     let peers = [peer("w4", "k4", 1, &["100.80.0.20"])];
     let taken = reserved_addresses(&claims, &peers, &[tombstone("w3", None, &["100.80.0.19"])]);
     let expected: BTreeSet<IpAddr> =
@@ -86,7 +86,7 @@ fn one_name_takes_a_few_addresses_with_new_keys() {
         (0..4).map(|n| claim(&format!("v4-6450001{}", n + 1), "w1", &format!("k{n}"), Some(time(9)))).collect();
     assert!(is_spent(&peer("w1", "new", 1, &[]), &pool(), &claims));
     assert!(!is_spent(&peer("w1", "new", 1, &[]), &pool(), &claims[1..]));
-    // One of them is its own, and others' do not count.
+    // One of the claims belongs to this peer, and claims of other names do not count.
     assert!(!is_spent(&peer("w1", "k0", 1, &[]), &pool(), &claims));
     assert!(!is_spent(&peer("w2", "new", 1, &[]), &pool(), &claims));
 }
@@ -106,7 +106,7 @@ fn a_claim_without_a_peer_rests_then_goes() {
     let fresh = claim("v4-64500011", "w1", "k1", None);
     assert_eq!(claim_step(&fresh, Some(&this), &now), ClaimStep::Keep);
     assert_eq!(claim_step(&fresh, None, &now), ClaimStep::Rest);
-    // Another worker of the same name.
+    // Another worker has the same name.
     assert_eq!(claim_step(&fresh, Some(&other), &now), ClaimStep::Rest);
     let resting = |until| claim("v4-64500011", "w1", "k1", Some(time(until)));
     assert_eq!(claim_step(&resting(11), None, &now), ClaimStep::Await(time(11)));
@@ -119,10 +119,10 @@ fn a_second_claim_for_one_peer_goes() {
     let this = peer("w1", "k1", 1, &["100.80.0.17"]);
     let now = time(10);
     assert_eq!(claim_step(&claim("v4-64500012", "w1", "k1", None), Some(&this), &now), ClaimStep::Delete);
-    // Its status may be a moment behind.
+    // The status of the peer may be slightly outdated.
     let before = peer("w1", "k1", 1, &[]);
     assert_eq!(claim_step(&claim("v4-64500012", "w1", "k1", None), Some(&before), &now), ClaimStep::Keep);
-    // One of each family.
+    // A claim of another family is not a second claim.
     let other_family = claim("v6-fd000000000000000000000000000011", "w1", "k1", None);
     assert_eq!(claim_step(&other_family, Some(&this), &now), ClaimStep::Keep);
 }
@@ -148,7 +148,7 @@ fn a_status_tells_what_became_of_it() {
     assert!(condition::is_true(&written.conditions, PEER_READY));
     assert_eq!(written.conditions[0].observed_generation, Some(1));
 
-    // Said again later, it is the same.
+    // The same outcome later leaves the status unchanged.
     let mut again = this.clone();
     again.status = Some(written.clone());
     assert_eq!(status(&again, &given, written.pod_cidrs.clone(), &time(6)), written);

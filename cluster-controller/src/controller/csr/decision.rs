@@ -1,8 +1,8 @@
-//! Which certificates workers get. Pure.
+//! Decides which certificates workers get. Pure.
 //!
 //! The form of a certificate follows Kubernetes' own signers
-//! (<https://kubernetes.io/docs/reference/access-authn-authz/certificate-signing-requests/#kubernetes-signers>); who may have which is
-//! Keelway's: a name belongs to its peer, and addresses to the allocation, never to what a Node tells of itself.
+//! (<https://kubernetes.io/docs/reference/access-authn-authz/certificate-signing-requests/#kubernetes-signers>). Keelway decides who may have
+//! which: a name belongs to its peer, and addresses to the allocation. The status of a Node is never a source.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -26,33 +26,33 @@ pub(crate) const SERVING: &str = "kubernetes.io/kubelet-serving";
 pub const NODES: &str = "system:nodes";
 const NODE_PREFIX: &str = "system:node:";
 
-/// What is known of the name that a request is about.
+/// The facts about the name in a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct NodeFacts {
-    /// Why no worker may have that name, where that is so.
+    /// Why no worker may have that name, if that is the case.
     pub(crate) fault: Option<NodeNameFault>,
-    /// The addresses of the peer of that name; none where there is no such peer.
+    /// The addresses of the peer with that name. `None` if there is no such peer.
     pub(crate) peer: Option<BTreeSet<IpAddr>>,
-    /// Whether a worker of that name was evicted not long ago.
+    /// Whether a worker of that name was evicted recently.
     pub(crate) tombstone: bool,
-    /// What was approved for that name.
+    /// The approvals for that name.
     pub(crate) identity: Option<WorkerIdentitySpec>,
-    /// The time.
+    /// The current time.
     pub(crate) now: Timestamp,
 }
 
-/// What is done about a request.
+/// The decision about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CsrDecision {
-    /// It is approved: this is why.
+    /// Approve it, for this reason.
     Approve(&'static str),
-    /// It is denied.
+    /// Deny it.
     Deny(Denial),
-    /// It is somebody else's to decide.
+    /// Leave it to another approver.
     LeaveAlone,
-    /// It waits for the peer's addresses.
+    /// Wait for the peer's addresses.
     Wait,
-    /// It is to be known first whose the certificate is that it came with.
+    /// Wait until the owner of the requester's certificate is known.
     WaitForIdentity,
 }
 
@@ -94,7 +94,7 @@ pub(crate) enum Denial {
 }
 
 impl Denial {
-    /// One word for machines.
+    /// Returns the reason as one word.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::IllFormed(_) => "IllFormed",
@@ -116,7 +116,7 @@ impl Denial {
 }
 
 impl NodeFacts {
-    /// Whether the worker of that name cannot come back with what it has: all its certificates have ended.
+    /// Whether the worker of that name cannot reconnect, because all its certificates have expired.
     pub(crate) fn has_ended(&self) -> bool {
         self.identity.as_ref().is_some_and(|identity| pruned(identity, self.now).certificates.is_empty())
     }
@@ -126,13 +126,13 @@ impl NodeFacts {
     }
 }
 
-/// Who asks.
+/// The requester.
 enum CsrRequester<'a> {
     Token,
     Node(&'a str),
 }
 
-/// The node whose certificate is asked for, where the request is of workers at all.
+/// Returns the node whose certificate is requested, if the request is from a worker or its token.
 pub(crate) fn node_of(request: &Request) -> Option<&str> {
     requester(request)?;
     named(request.subject.as_ref().ok()?)
@@ -151,7 +151,7 @@ pub(crate) fn decide(request: &Request, facts: &NodeFacts) -> CsrDecision {
     verdict.unwrap_or_else(CsrDecision::Deny)
 }
 
-/// Requests to these two signers, by tokens of ours and by nodes, are ours to decide.
+/// Returns the requester. Keelway decides only about requests to these two signers by its tokens and by nodes.
 fn requester(request: &Request) -> Option<CsrRequester<'_>> {
     let node = request.username.strip_prefix(NODE_PREFIX).filter(|_| request.groups.contains(NODES));
     let token = request.username.starts_with(BOOTSTRAP_USER) && request.groups.contains(BOOTSTRAPPERS);
@@ -169,7 +169,7 @@ fn named(subject: &CsrSubject) -> Option<&str> {
     (organization == NODES && !subject.has_others && is_subdomain(node)).then_some(node)
 }
 
-/// The subject and the node that it names.
+/// Returns the subject and the node that it names.
 fn subject(request: &Request) -> Result<(&CsrSubject, &str), Denial> {
     let subject = request.subject.as_ref().map_err(|why| Denial::IllFormed(why.clone()))?;
     Ok((subject, named(subject).ok_or(Denial::Subject)?))
@@ -243,8 +243,8 @@ fn check_own(asked: &str, named: &str) -> Result<(), Denial> {
     Err(Denial::AnotherNode { asked: asked.to_owned(), named: named.to_owned() })
 }
 
-/// Whether the request came with a certificate of the worker that has the name; false where that is not known yet. Of a worker that
-/// never joined by a token nothing is known, and its certificate is somebody's decision.
+/// Checks that the requester's certificate belongs to the worker that has the name. Returns false if that is not known yet. If the worker never
+/// joined with a token, nothing is recorded. Its certificate was then approved by an administrator, and is accepted.
 fn check_holder(request: &Request, node: &str, facts: &NodeFacts) -> Result<bool, Denial> {
     let age = request.created.map_or(SignedDuration::ZERO, |created| facts.now.duration_since(created));
     let holder = |known| holder(known, request.credential.as_deref(), age);
@@ -263,7 +263,7 @@ fn check_tombstone(node: &str, facts: &NodeFacts) -> Result<(), Denial> {
     if facts.tombstone { Err(Denial::NameRests(node.to_owned())) } else { Ok(()) }
 }
 
-/// Exactly those that the signers take.
+/// Checks for exactly the usages that the signers accept.
 fn check_usages(request: &Request, wanted: &str, in_words: &'static str) -> Result<(), Denial> {
     let mut usages = request.usages.clone();
     usages.remove("key encipherment");

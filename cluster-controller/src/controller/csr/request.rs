@@ -1,4 +1,4 @@
-//! What a CertificateSigningRequest asks for, read from it.
+//! Parses a CertificateSigningRequest.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -13,47 +13,43 @@ use x509_parser::{
     prelude::FromDer,
 };
 
-/// Who asks for which certificate.
+/// A parsed request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request {
-    /// The signer that is asked.
+    /// The name of the signer.
     pub(crate) signer: String,
-    /// The user that asks.
+    /// The name of the requesting user.
     pub(crate) username: String,
-    /// The user's groups.
+    /// The groups of that user.
     pub(crate) groups: BTreeSet<String>,
-    /// The id of the certificate that the user came with.
+    /// The id of the certificate with which the user authenticated.
     pub(crate) credential: Option<String>,
-    /// The usages that are asked for.
+    /// The requested usages.
     pub(crate) usages: BTreeSet<String>,
-    /// What is in the request itself, or why it cannot be read.
+    /// The content of the PKCS#10 request, or why it cannot be parsed.
     pub(crate) subject: Result<CsrSubject, MalformedRequest>,
-    /// Whether somebody has decided about it.
+    /// Whether the request is already decided.
     pub(crate) decided: bool,
-    /// When it was made.
+    /// The creation time.
     pub(crate) created: Option<Timestamp>,
 }
 
 /// The names and the key in a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CsrSubject {
-    /// Common names.
     pub(crate) common_names: Vec<String>,
-    /// Organizations.
     pub(crate) organizations: Vec<String>,
     /// Whether the subject has other parts.
     pub(crate) has_others: bool,
-    /// DNS names.
     pub(crate) dns_names: BTreeSet<String>,
-    /// Addresses.
     pub(crate) addresses: BTreeSet<IpAddr>,
     /// Whether there are alternative names of another kind.
     pub(crate) has_other_names: bool,
-    /// The public key, as a certificate has it.
+    /// The public key, in the encoding of a certificate.
     pub(crate) key: Vec<u8>,
 }
 
-/// A request that cannot be read, or that two programs could read in two ways.
+/// A request that cannot be parsed, or that two programs could parse differently.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MalformedRequest {
     #[error("the request is not one PEM block CERTIFICATE REQUEST, in lines of 64 characters, and nothing else")]
@@ -114,8 +110,8 @@ impl CsrSubject {
         Ok(())
     }
 
-    /// Only one list of extensions and one list of names in it, and nothing else: a reader that passes over what it does not know
-    /// and a signer that knows it would not mean the same.
+    /// Accepts only one list of extensions with only one list of names, and nothing else. A parser that skips unknown extensions and a signer
+    /// that knows them would understand different requests.
     fn read_extensions(&mut self, request: &X509CertificationRequest<'_>) -> Result<(), MalformedRequest> {
         let mut lists = 0;
         let mut names = 0;
@@ -154,8 +150,8 @@ impl CsrSubject {
     }
 }
 
-/// What is in a PEM block of exactly the form that is written here again: who reads PEM leniently finds a block where another
-/// reader finds none, or another one.
+/// Decodes a PEM block that has exactly the canonical form. A lenient parser might find a block where another parser finds none or
+/// another one.
 fn canonical(pem: &[u8]) -> Option<Vec<u8>> {
     const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----\n";
     const END: &str = "-----END CERTIFICATE REQUEST-----\n";
@@ -227,7 +223,7 @@ mod tests {
         assert_eq!(serving.addresses, [address].into());
     }
 
-    /// Each is a request that some reader of PEM takes, or takes another part of.
+    /// Some PEM parsers accept each of these, or another part of it.
     #[test]
     fn only_the_canonical_form_is_read() {
         let (good, other) = (pem_of(&der(&parameters()), 64), pem_of(&der(&parameters()), 64));
@@ -307,7 +303,7 @@ mod tests {
             "an unknown one"
         );
         assert_eq!(with(&[NAMES], &[0x05, 0x00]), Err(MalformedRequest::Extension), "names that are none");
-        // A name of an address with three bytes, and one that is a mail address.
+        // An address of three bytes, and an email address.
         assert_eq!(with(&[NAMES], &[0x30, 0x05, 0x87, 0x03, 1, 2, 3]), Err(MalformedRequest::Name));
         assert!(with(&[NAMES], &[0x30, 0x05, 0x81, 0x03, b'a', b'@', b'b']).unwrap().has_other_names);
     }

@@ -40,12 +40,12 @@ fn joining() -> Request {
     }
 }
 
-/// A node that renews.
+/// A node that renews its client certificate.
 fn renewing() -> Request {
     Request { username: "system:node:w1".to_owned(), groups: set(&[NODES.to_owned()]), ..joining() }
 }
 
-/// A node that wants to serve.
+/// A node that requests a serving certificate.
 fn serving() -> Request {
     let mut subject = subject("w1");
     subject.dns_names = set(&["w1".to_owned()]);
@@ -75,7 +75,7 @@ fn denial(request: &Request, facts: &NodeFacts) -> &'static str {
     denial.reason()
 }
 
-/// A worker that was approved at the beginning, and whose certificate ends then.
+/// A worker that was approved at the epoch, and whose certificate expires at `until`.
 fn identity(key: &[u8], id: Option<&str>, until: i64) -> WorkerIdentitySpec {
     let until = Time(Timestamp::from_second(until).unwrap());
     let certificate = ApprovedCertificate { key: sha256_hex(key), id: id.map(str::to_owned), until };
@@ -134,7 +134,7 @@ fn a_name_is_one_workers() {
     assert_eq!(denial(&serving(), &evicted), "NameRests");
     let asked = |key: &[u8]| NodeFacts { identity: Some(identity(key, None, 10)), ..NodeFacts::default() };
     assert_eq!(denial(&joining(), &asked(b"another")), "NameAsked");
-    // A join that was cut is run again, with its key.
+    // A join that was interrupted is run again, with its key.
     assert!(matches!(decide(&joining(), &asked(b"key")), CsrDecision::Approve(_)));
 }
 
@@ -230,7 +230,7 @@ fn what_is_not_ours_is_left_alone() {
         // A token that is not for workers.
         |request, _| request.groups = set(&["system:bootstrappers".to_owned()]),
         |request, _| request.decided = true,
-        // Serving certificates are for nodes.
+        // Only nodes request serving certificates.
         |request, _| request.signer = SERVING.to_owned(),
     ];
     for change in others {

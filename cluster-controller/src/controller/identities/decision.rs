@@ -1,4 +1,4 @@
-//! Which certificates are a worker's. Pure.
+//! Decides which certificates belong to a worker. Pure.
 
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
@@ -6,24 +6,24 @@ use k8s_openapi::{
 };
 use keelway_api::worker::{ApprovedCertificate, CERTIFICATE_ID, CERTIFICATES, WorkerIdentitySpec};
 
-/// For how long a name is kept for a key that was approved and whose worker has no peer yet: a join makes it as soon as it has the
-/// certificate, for which it waits a minute.
+/// How long a name is reserved for an approved key whose worker has no peer yet. A join creates the peer as soon as it has the certificate,
+/// and waits a minute for the certificate.
 const JOINING: SignedDuration = SignedDuration::from_mins(5);
-/// How soon a certificate is known that was signed. One that is not known by then is known never: its request went while nobody looked.
+/// How long it may take to record a signed certificate. After that it is never recorded: its request was deleted while no controller ran.
 const LEARNING: SignedDuration = SignedDuration::from_mins(1);
 
-/// Whose a certificate is that a request came with.
+/// The owner of the certificate that a requester used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CertificateHolder {
-    /// The worker's that has the name.
+    /// The worker that has the name now.
     Current,
-    /// That of somebody who had the name before, or whom nobody approved.
+    /// A worker that had the name before, or one that was never approved.
     Former,
-    /// One of which nothing is known yet may be it.
+    /// Unknown: it may be a certificate whose id is not recorded yet.
     Unknown,
 }
 
-/// Whose the certificate of this credential id is, with which something was asked that long ago.
+/// Returns the owner of the certificate with this credential id. `age` is the age of the request.
 pub(crate) fn holder(
     identity: &WorkerIdentitySpec,
     credential: Option<&str>,
@@ -44,7 +44,7 @@ pub(crate) fn holder(
     } else if lacks_id(&identity.revoked) {
         CertificateHolder::Former
     } else {
-        // All that others had is known, and this is none of it.
+        // All ids of earlier workers are recorded, and this is none of them.
         CertificateHolder::Current
     }
 }
@@ -53,7 +53,7 @@ fn lacks_id(certificates: &[ApprovedCertificate]) -> bool {
     certificates.iter().any(|one| one.id.is_none())
 }
 
-/// Whether the name is kept for another key: a worker that joins has not made its peer yet.
+/// Whether the name is reserved for another key, because a joining worker has not created its peer yet.
 pub(crate) fn is_asked(identity: &WorkerIdentitySpec, key: &str, now: Timestamp) -> bool {
     let is_fresh = identity.approved.as_ref().is_some_and(|approved| now.duration_since(approved.0) < JOINING);
     let certificates = pruned(identity, now).certificates;
@@ -61,7 +61,7 @@ pub(crate) fn is_asked(identity: &WorkerIdentitySpec, key: &str, now: Timestamp)
     is_fresh && waits && certificates.iter().all(|one| one.key != key)
 }
 
-/// Without what has ended.
+/// Returns the identity without expired certificates.
 pub(crate) fn pruned(identity: &WorkerIdentitySpec, now: Timestamp) -> WorkerIdentitySpec {
     let mut identity = identity.clone();
     identity.certificates.retain(|one| one.until.0 > now);
@@ -69,7 +69,7 @@ pub(crate) fn pruned(identity: &WorkerIdentitySpec, now: Timestamp) -> WorkerIde
     identity
 }
 
-/// A worker joins with a token: whoever had the name before has it no more. None: too many certificates of the name still hold.
+/// Returns the identity after a join with a token. Earlier owners lose the name. `None` if too many certificates of the name are still valid.
 pub(crate) fn joined(
     before: Option<&WorkerIdentitySpec>,
     token: Option<String>,
@@ -77,7 +77,7 @@ pub(crate) fn joined(
     now: Timestamp,
 ) -> Option<WorkerIdentitySpec> {
     let before = before.map(|before| pruned(before, now)).unwrap_or_default();
-    // A join that was cut off goes on with its key.
+    // An interrupted join continues with its key.
     let is_same = before.peer.is_none() && before.certificates.iter().any(|one| one.key == certificate.key);
     let mut identity = if is_same { before } else { left(before) };
     identity.join_token = token;
@@ -85,7 +85,7 @@ pub(crate) fn joined(
     with(identity, certificate)
 }
 
-/// A worker renews. None: too many certificates of the name still hold.
+/// Returns the identity after a renewal. `None` if too many certificates of the name are still valid.
 pub(crate) fn renewed(
     before: &WorkerIdentitySpec,
     certificate: ApprovedCertificate,
@@ -99,7 +99,7 @@ fn with(mut identity: WorkerIdentitySpec, certificate: ApprovedCertificate) -> O
     (identity.certificates.len() + identity.revoked.len() <= CERTIFICATES).then_some(identity)
 }
 
-/// A certificate was signed for a key that was approved.
+/// Returns the identity with the id of a certificate that was signed for an approved key.
 pub(crate) fn learned(before: &WorkerIdentitySpec, signed: &ApprovedCertificate) -> WorkerIdentitySpec {
     let mut identity = before.clone();
     for list in [&mut identity.certificates, &mut identity.revoked] {
@@ -114,27 +114,27 @@ pub(crate) fn learned(before: &WorkerIdentitySpec, signed: &ApprovedCertificate)
     identity
 }
 
-/// Nobody has the name any more.
+/// Returns the identity after its worker left: the name has no owner.
 fn left(mut identity: WorkerIdentitySpec) -> WorkerIdentitySpec {
     identity.revoked.append(&mut identity.certificates);
     identity.peer = None;
     identity
 }
 
-/// What is done about an identity.
+/// The next step for an identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum IdentityStep {
-    /// It stays until something ends.
+    /// Keep it until the first certificate expires.
     Keep(Option<Time>),
-    /// It is to be this.
+    /// Write this identity.
     Write(WorkerIdentitySpec),
-    /// Its worker has left: its Node goes, and it is to be this.
+    /// Delete the Node of its worker, which has left, and write this identity.
     Leave(WorkerIdentitySpec),
-    /// No certificate of that name holds any more.
+    /// Delete it, because all certificates of that name have expired.
     Delete,
 }
 
-/// What is done about an identity whose peer, if there is one, has this uid.
+/// Decides the next step for an identity. `peer` is the uid of the peer with its name.
 pub(crate) fn step(identity: &WorkerIdentitySpec, peer: Option<&str>, now: Timestamp) -> IdentityStep {
     let next = pruned(identity, now);
     match (identity.peer.as_deref(), peer) {

@@ -14,7 +14,7 @@ fn certificate(key: &str, id: Option<&str>, until: i64) -> ApprovedCertificate {
     ApprovedCertificate { key: key.to_owned(), id: id.map(str::to_owned), until: Time(at(until)) }
 }
 
-/// Whose a certificate is that has just been used.
+/// Returns the owner of a certificate that was just used.
 fn holder(identity: &WorkerIdentitySpec, credential: Option<&str>) -> CertificateHolder {
     decision::holder(identity, credential, SignedDuration::ZERO)
 }
@@ -55,18 +55,18 @@ fn a_worker_is_known_by_its_certificate() {
 fn each_certificate_leads_to_the_next() {
     let asked = renewed(&with_peer(), certificate("k2", None, 160), at(60)).unwrap();
     assert_eq!(holder(&asked, Some("X509SHA256=c1")), CertificateHolder::Current);
-    // It is signed, and that is not known yet.
+    // It is signed, but its id is not recorded yet.
     assert_eq!(holder(&asked, Some("X509SHA256=c2")), CertificateHolder::Unknown);
     let signed = learned(&asked, &certificate("k2", Some("c2"), 150));
     assert_eq!(holder(&signed, Some("X509SHA256=c2")), CertificateHolder::Current);
     assert_eq!(learned(&signed, &certificate("k2", Some("c2"), 150)), signed, "told twice");
-    // The first one ends.
+    // The first one expires.
     let IdentityStep::Write(later) = step(&signed, Some("uid1"), at(90)) else { panic!() };
     assert_eq!(holder(&later, Some("X509SHA256=c1")), CertificateHolder::Former);
     assert_eq!(holder(&later, Some("X509SHA256=c2")), CertificateHolder::Current);
 }
 
-/// The request was signed, and taken away before anybody looked.
+/// The request was signed, and deleted before a controller observed it.
 #[test]
 fn a_certificate_that_was_never_told_is_the_workers() {
     let later = |identity: &WorkerIdentitySpec, credential: &str| {
@@ -75,7 +75,7 @@ fn a_certificate_that_was_never_told_is_the_workers() {
     let asked = renewed(&with_peer(), certificate("k2", None, 160), at(60)).unwrap();
     assert_eq!(later(&asked, "X509SHA256=c2"), CertificateHolder::Current);
     assert_eq!(later(&with_peer(), "X509SHA256=c2"), CertificateHolder::Former, "there is none that was not told");
-    // Of an earlier worker all is known, or nothing is believed.
+    // All certificates of an earlier worker must be recorded. Otherwise an unknown certificate is not trusted.
     let next = joined(Some(&gone(&with_peer())), Some(token()), certificate("k3", None, 160), at(60)).unwrap();
     assert_eq!(later(&next, "X509SHA256=c3"), CertificateHolder::Current);
     assert_eq!(later(&next, "X509SHA256=c1"), CertificateHolder::Former);
@@ -88,9 +88,9 @@ fn who_left_is_a_worker_no_more() {
     let left = gone(&with_peer());
     assert_eq!(left.peer, None);
     assert_eq!(holder(&left, Some("X509SHA256=c1")), CertificateHolder::Former);
-    // A peer that was deleted and made anew has another uid.
+    // A peer that was deleted and created again has another uid.
     assert!(matches!(step(&with_peer(), Some("uid2"), at(2)), IdentityStep::Leave(_)));
-    // Nor is a peer taken up that it makes then.
+    // A peer that the worker creates after it left is not adopted.
     assert_eq!(step(&left, Some("uid3"), at(3)), IdentityStep::Keep(Some(Time(at(90)))));
 }
 
@@ -117,7 +117,7 @@ fn certificates_that_were_collected_end_with_the_next_join() {
     assert!(!is_asked(&worker(), "k2", at(100)), "a certificate that has ended keeps nothing");
     let next = joined(Some(&long), Some(token()), certificate("k2", None, 9999), at(300)).unwrap();
     assert_eq!(holder(&next, Some("X509SHA256=c1")), CertificateHolder::Former);
-    // Also one that is signed only then.
+    // This also holds for a certificate that is signed only then.
     let unsigned = joined(None, Some(token()), certificate("k1", None, 9999), at(0)).unwrap();
     let next = joined(Some(&unsigned), Some(token()), certificate("k2", None, 9999), at(300)).unwrap();
     let next = learned(&next, &certificate("k1", Some("c1"), 9999));
@@ -136,7 +136,7 @@ fn an_identity_lasts_as_long_as_its_certificates() {
     let left = gone(&with_peer());
     assert_eq!(step(&left, None, at(89)), IdentityStep::Keep(Some(Time(at(90)))));
     assert_eq!(step(&left, None, at(90)), IdentityStep::Delete);
-    // While it has its peer it stays.
+    // The identity stays while its peer exists.
     let IdentityStep::Write(offline) = step(&with_peer(), Some("uid1"), at(500)) else { panic!() };
     assert_eq!(step(&offline, Some("uid1"), at(501)), IdentityStep::Keep(None));
 }

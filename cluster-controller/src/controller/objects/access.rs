@@ -1,4 +1,4 @@
-//! What workers and those who join may do, beside what Kubernetes' node authorizer lets them.
+//! Permissions of workers and of join tokens, in addition to those of Kubernetes' node authorizer.
 
 use keelway_api::worker::{BOOTSTRAPPERS, INFORMATION};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ pub(super) fn objects() -> Vec<Value> {
             "kind": "ClusterRole",
             "metadata": { "name": "keelway:node" },
             "rules": [
-                // Whose is a matter of the policy `keelway-own-peer`. Its status is the cluster-controller's.
+                // The policy `keelway-own-peer` limits a node to its own peer. Only the cluster-controller writes its status.
                 {
                     "apiGroups": ["keelway.dev"],
                     "resources": ["wireguardpeers"],

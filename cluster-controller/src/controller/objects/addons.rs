@@ -1,4 +1,4 @@
-//! Add-ons: what every cluster needs on its workers, each from a template.
+//! Add-ons that every cluster needs on its workers, each from a template.
 
 mod template;
 
@@ -20,7 +20,7 @@ const CORE_DNS: &str = include_str!("addons/coredns.yaml");
 const KUBE_PROXY: &str = include_str!("addons/kube-proxy.yaml");
 const METRICS_SERVER: &str = include_str!("addons/metrics-server.yaml");
 
-/// WireGuard takes 80 bytes of a packet of 1500 (40 of IPv6, 8 of UDP, 32 of its own).
+/// WireGuard uses 80 bytes of a packet of 1500 bytes (40 of IPv6, 8 of UDP, 32 of its own).
 const MTU: u16 = 1420;
 
 pub(super) fn objects(configuration: &ControllerConfiguration) -> Result<Vec<Value>, ObjectError> {
@@ -47,7 +47,7 @@ fn values(configuration: &ControllerConfiguration, release: &Release) -> Vec<(&'
     let registry = configuration.registry.as_deref();
     let pods = configuration.pod_cidrs.iter().map(IpNet::to_string).collect::<Vec<_>>().join(",");
     let api = configuration.api_addresses().first().map(|address| std::net::SocketAddr::new(*address, API_PORT));
-    // With the default CNI configuration a worker's pods are those of its own range; another one may give addresses as it likes.
+    // With the default CNI configuration, a worker's pods have addresses of its own range. Another one may assign any addresses.
     let local = if configuration.addons.cni.enabled { "NodeCIDR" } else { "ClusterCIDR" };
     vec![
         ("api", api.map(|api| format!("https://{api}")).unwrap_or_default()),
@@ -61,8 +61,8 @@ fn values(configuration: &ControllerConfiguration, release: &Release) -> Vec<(&'
     ]
 }
 
-/// The standard plugins. Each worker writes the ranges of its own pods into it; they reach other workers by routes into the tunnel, so
-/// that nothing is masqueraded on the way.
+/// Returns the CNI configuration with the standard plugins. Each worker writes its own pod ranges into it. Pods reach other workers through
+/// routes into the tunnel, so no packet is masqueraded on the way.
 fn cni() -> Value {
     let list = json!({
         "cniVersion": "1.0.0",
@@ -72,7 +72,7 @@ fn cni() -> Value {
                 "type": "bridge",
                 "bridge": "cni0",
                 "isDefaultGateway": true,
-                // A Service may choose the very pod that asks it.
+                // A Service may select the pod that sends the request.
                 "hairpinMode": true,
                 "ipMasq": false,
                 "mtu": MTU,

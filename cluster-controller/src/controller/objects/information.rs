@@ -1,4 +1,4 @@
-//! What workers read of their cluster: whom to trust, and where it is reached.
+//! The information that workers read about their cluster: authorities and endpoints.
 
 use keelway_api::worker::{AUTHORITIES_KEY, INFORMATION, INFORMATION_KEY};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ pub(super) fn objects(configuration: &ControllerConfiguration, authorities: &str
     ])
 }
 
-/// As bootstrap discovery knows it: a kubeconfig with a server and its authorities, and nobody's credentials.
+/// Builds the kubeconfig of bootstrap discovery: a server and its authorities, without credentials.
 fn kubeconfig(configuration: &ControllerConfiguration, authorities: &str) -> Value {
     use base64::{Engine, engine::general_purpose::STANDARD};
     let server = configuration.endpoints.first().map(|endpoint| format!("https://{}", endpoint.address));
@@ -33,7 +33,6 @@ fn kubeconfig(configuration: &ControllerConfiguration, authorities: &str) -> Val
     })
 }
 
-/// A ConfigMap.
 pub(super) fn config_map(namespace: &str, name: &str, data: &Value) -> Value {
     json!({
         "apiVersion": "v1",

@@ -1,18 +1,18 @@
-//! What a worker may write, said to the API server itself: ValidatingAdmissionPolicies.
+//! Limits what workers may write, with ValidatingAdmissionPolicies.
 
 use keelway_api::worker::{ALLOCATION, BOOTSTRAPPERS, CREDENTIAL_ID, LONGEST_NODE_NAME};
 use serde_json::{Value, json};
 
 use super::super::csr::{CLIENT_SIGNER, NODES, SERVING_SIGNER};
 
-/// The largest request for a certificate, in bytes: those of kubelets have about 500, and one with a key of 8192 bits has 3000.
+/// The largest certificate request, in bytes. Requests of kubelets have about 500, and one with a key of 8192 bits has 3000.
 const LARGEST_REQUEST: usize = 8192;
 
 pub(super) fn objects() -> Vec<Value> {
     [own_peer(), own_node(), no_pod_ranges(), requests(), current()].into_iter().flatten().collect()
 }
 
-/// What nodes and those who join ask of the two signers is small: every controller keeps all requests in memory.
+/// Limits the size of requests by nodes and join tokens to the two signers, because every controller keeps all requests in memory.
 fn requests() -> [Value; 2] {
     let rules = json!([{
         "apiGroups": ["certificates.k8s.io"],
@@ -46,10 +46,10 @@ fn requests() -> [Value; 2] {
     [policy, binding]
 }
 
-/// That an object says nothing of itself beside its name.
+/// An object has no metadata of its own besides its name.
 const BARE: &str = "!has(object.metadata.labels) && !has(object.metadata.annotations) && !has(object.metadata.finalizers) && !has(object.metadata.ownerReferences)";
 
-/// Who left a cluster writes nothing in it with the certificate that it had.
+/// A worker that left the cluster can no longer write with its certificate.
 fn current() -> [Value; 2] {
     let rule = |group: &str, resources: &[&str]| {
         json!({
@@ -75,12 +75,12 @@ fn current() -> [Value; 2] {
         "reason": "Forbidden",
     }]);
     let [policy, mut binding] = policy("keelway-current", &rules, &variables, &validations, Some(ALLOCATION));
-    // Without a list nobody is on it.
+    // Without a list, no certificate is revoked.
     binding["spec"]["paramRef"]["parameterNotFoundAction"] = json!("Allow");
     [policy, binding]
 }
 
-/// A worker's peer is the one of its own name.
+/// A worker may write only the peer with its own name.
 fn own_peer() -> [Value; 2] {
     let rules = json!([{
         "apiGroups": ["keelway.dev"],
@@ -112,7 +112,7 @@ fn own_peer() -> [Value; 2] {
     policy("keelway-own-peer", &rules, &variables, &validations, None)
 }
 
-/// A Node needs a peer of its name, and has that peer's addresses and no others.
+/// A Node needs a peer with its name, and may have only that peer's addresses.
 fn own_node() -> [Value; 2] {
     let variables = json!([
         { "name": "allocated", "expression": "has(params.spec.nodes) && object.metadata.name in params.spec.nodes ? params.spec.nodes[object.metadata.name] : []" },
@@ -133,7 +133,7 @@ fn own_node() -> [Value; 2] {
     policy("keelway-own-node", &nodes(), &variables, &validations, Some(ALLOCATION))
 }
 
-/// Ranges of pods are kube-controller-manager's to give.
+/// Only kube-controller-manager assigns pod ranges.
 fn no_pod_ranges() -> [Value; 2] {
     let variables = json!([
         { "name": "wanted", "expression": ranges("object") },
@@ -162,7 +162,7 @@ fn nodes() -> Value {
     }])
 }
 
-/// A policy for what nodes do, and its binding.
+/// Builds a policy for requests of nodes, and its binding.
 fn policy(name: &str, rules: &Value, variables: &Value, validations: &Value, parameters: Option<&str>) -> [Value; 2] {
     let mut policy = json!({
         "apiVersion": "admissionregistration.k8s.io/v1",

@@ -1,7 +1,7 @@
 //! The endpoints of the Service `kubernetes`.
 //!
-//! API servers publish none themselves (`--endpoint-reconciler-type=none`): they would name private machines. The reserved address is one
-//! that every worker's own balancer answers.
+//! API servers publish no endpoints (`--endpoint-reconciler-type=none`), because these would name private machines. The reserved address is
+//! served by each worker's own balancer.
 
 use std::net::IpAddr;
 
@@ -34,7 +34,7 @@ fn slice(address: &IpAddr) -> Value {
     })
 }
 
-/// For those that still read Endpoints; conformance wants them too.
+/// Builds Endpoints for clients that do not read EndpointSlices. The conformance tests require them, too.
 fn endpoints(addresses: &[IpAddr]) -> Value {
     let addresses: Vec<Value> = addresses.iter().take(1).map(|address| json!({ "ip": address })).collect();
     json!({

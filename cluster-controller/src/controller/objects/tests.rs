@@ -83,7 +83,7 @@ fn every_family_has_its_slice() {
     assert_eq!(addresses, ["100.80.0.1", "fd00::1"]);
 }
 
-/// The role names each object that is applied, and no other.
+/// The role names each applied object, and no other.
 #[test]
 fn the_role_names_what_is_applied() {
     let rules = serde_saphyr::from_multiple::<Value>(ROLE).unwrap();
@@ -141,7 +141,7 @@ fn an_unknown_field_is_refused() {
     assert!(serde_json::from_value::<ControllerConfiguration>(file).is_err());
 }
 
-/// One rule's smallest parts: verb, group, resource, and the name where it is bound to one.
+/// Splits rules into single rights: verb, group, resource, and the name if the rule has one.
 fn rights(role: &Value) -> BTreeSet<[String; 4]> {
     let mut rights = BTreeSet::new();
     for rule in role["rules"].as_array().into_iter().flatten() {
@@ -161,7 +161,7 @@ fn rights(role: &Value) -> BTreeSet<[String; 4]> {
     rights
 }
 
-/// Who may give what it has not is an administrator by another name.
+/// A component that could grant more than its own rights would be an administrator.
 #[test]
 fn the_role_has_all_that_it_gives() {
     let own = serde_saphyr::from_multiple::<Value>(ROLE).unwrap();

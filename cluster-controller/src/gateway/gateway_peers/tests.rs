@@ -143,7 +143,7 @@ proptest! {
         }
         let mut reversed = all;
         reversed.reverse();
-        // Objects of one name cannot be two; here they can, and then their order counts.
+        // In a cluster, names are unique. Here they need not be, and the order of equal names would matter.
         reversed.sort_by(|one, other| one.name.cmp(&other.name));
         reversed.dedup_by(|one, other| one.name == other.name);
         let (once, _) = validate_candidates(&reversed, &bounds());

@@ -1,10 +1,10 @@
-//! Templates are YAML as it is; `${name}` in a text is replaced once the text was read, so that no value can change the structure.
+//! Templates are plain YAML. `${name}` is replaced inside parsed texts only, so that no value can change the structure.
 
 use serde_json::Value;
 
 use super::ObjectError;
 
-/// The objects of a template.
+/// Returns the objects of a template.
 pub(super) fn fill(
     name: &'static str,
     template: &str,
