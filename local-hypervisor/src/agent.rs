@@ -1,4 +1,4 @@
-//! A machine's agent, run as the shipped unit says.
+//! Runs a machine's agent with the arguments of the shipped unit.
 
 use std::path::{Path, PathBuf};
 
@@ -13,31 +13,31 @@ use crate::{
     service::{MachineService, answers},
 };
 
-/// The unit that machines of users run. Local ones are no different.
+/// The unit of the agent, as users install it. Local agents get the same arguments.
 const UNIT: &str = include_str!("../../manifests/keelway-hypervisor-agent.service");
 
-/// The program of agents, and the images that they have instead of a registry.
+/// The program of agents, and the images that replace a registry.
 #[derive(Debug, Clone)]
 pub struct AgentProgram {
-    /// `keelway-hypervisor-agent`, by its absolute path.
+    /// The absolute path of `keelway-hypervisor-agent`.
     pub program: PathBuf,
     /// A directory of image archives.
     pub archives: PathBuf,
 }
 
 impl AgentProgram {
-    /// Before anything is done for it.
+    /// Checks that the program exists, before anything else is done.
     pub(crate) fn require(&self) -> Result<(), LocalHypervisorError> {
         if self.program.is_file() { Ok(()) } else { Err(LocalHypervisorError::NoAgent { path: self.program.clone() }) }
     }
 
-    /// The directories of the host that a machine has to see for it.
+    /// Returns the directories of the host that the agent needs in the machine.
     pub(crate) fn directories(&self) -> Vec<PathBuf> {
         let program = self.program.parent().unwrap_or(Path::new("/"));
         [program, &self.archives].into_iter().filter(|path| path.is_dir()).map(Path::to_owned).collect()
     }
 
-    /// The arguments of the unit's program, and those of a machine without a registry, which listens on a network where `port` says so.
+    /// Returns the unit's arguments, and those of a machine without a registry. With `port`, the agent also listens on a network.
     fn arguments(&self, port: Vec<String>) -> Vec<String> {
         let setting = |name: &str| UNIT.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
         let given = setting("Environment=\"ARGUMENTS=").trim_end_matches('"');
@@ -47,7 +47,7 @@ impl AgentProgram {
     }
 }
 
-/// Starts a machine's agent unless it runs and answers, beside its containerd.
+/// Starts a machine's agent beside its containerd, unless the agent runs and responds.
 pub(crate) async fn ensure_running(
     machine: &FleetMachine,
     (network, agent): (FleetNetwork, &AgentProgram),

@@ -1,4 +1,4 @@
-//! Control groups, of both versions: each machine has one in every hierarchy, and within the machine that is the root.
+//! Control groups of both versions. Each machine has a group in every hierarchy, which is the root inside the machine.
 
 use std::{
     collections::BTreeSet,
@@ -18,10 +18,10 @@ use crate::{
     mounts,
 };
 
-/// What a machine may divide among its containers, where the host's hierarchy is of version 2.
+/// The controllers that a machine may delegate to its containers, if the host's hierarchy is of version 2.
 const DELEGATED: [&str; 5] = ["cpu", "cpuset", "io", "memory", "pids"];
 
-/// Where the hierarchies are mounted. A host with both versions has its controllers in those of version 1.
+/// Returns the mount points of the hierarchies. A host with both versions has its controllers in those of version 1.
 fn hierarchies() -> Result<Vec<PathBuf>, LocalHypervisorError> {
     let mut points: Vec<PathBuf> = mounts::all()?
         .into_iter()
@@ -33,7 +33,7 @@ fn hierarchies() -> Result<Vec<PathBuf>, LocalHypervisorError> {
     Ok(points)
 }
 
-/// Makes a group in all hierarchies, ready to hold processes.
+/// Creates a group in all hierarchies, ready for processes.
 pub(crate) fn ensure(group: &Path) -> Result<(), LocalHypervisorError> {
     let points = hierarchies()?;
     if points.is_empty() {
@@ -69,7 +69,7 @@ pub(crate) fn mount_as_root(group: &Path) -> Result<(), LocalHypervisorError> {
         let source = point.join(group);
         let tree = open_tree(CWD, &source, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
             .map_err(LocalHypervisorError::file("take", source))?;
-        // Away with the whole hierarchy: runtimes take the first mount that they see.
+        // Unmount the whole hierarchy: runtimes use the first mount that they find.
         unmount(&point, UnmountFlags::DETACH).map_err(LocalHypervisorError::file("unmount", &point))?;
         move_mount(tree, "", CWD, &point, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
             .map_err(LocalHypervisorError::file("mount a cgroup at", point))?;
@@ -77,13 +77,13 @@ pub(crate) fn mount_as_root(group: &Path) -> Result<(), LocalHypervisorError> {
     Ok(())
 }
 
-/// The processes in a group and those below it.
+/// Returns the processes in a group and in those below it.
 pub(crate) fn processes(group: &Path) -> Result<BTreeSet<i32>, LocalHypervisorError> {
     let mut pids = BTreeSet::new();
     for point in hierarchies()? {
         for directory in tree(&point.join(group))? {
             let path = directory.join("cgroup.procs");
-            // A group can go at any moment, and those with threads of their own have no list.
+            // A group can disappear at any moment, and threaded groups have no list.
             let text = match fs::read_to_string(&path) {
                 Err(error) if is_gone_or_threaded(&error) => continue,
                 read => read.map_err(LocalHypervisorError::file("read", path))?,
@@ -96,7 +96,7 @@ pub(crate) fn processes(group: &Path) -> Result<BTreeSet<i32>, LocalHypervisorEr
     Ok(pids)
 }
 
-/// Removes a group and those below it from all hierarchies. `false`: one still has a process.
+/// Removes a group and those below it from all hierarchies. Returns `false` if one still has a process.
 pub(crate) fn remove(group: &Path) -> Result<bool, LocalHypervisorError> {
     let mut all_gone = true;
     for point in hierarchies()? {
@@ -111,7 +111,7 @@ pub(crate) fn remove(group: &Path) -> Result<bool, LocalHypervisorError> {
     Ok(all_gone)
 }
 
-/// Removes a group where it has neither processes nor groups.
+/// Removes a group if it has neither processes nor groups.
 pub(crate) fn remove_if_empty(group: &Path) -> Result<(), LocalHypervisorError> {
     for point in hierarchies()? {
         let directory = point.join(group);
@@ -123,7 +123,7 @@ pub(crate) fn remove_if_empty(group: &Path) -> Result<(), LocalHypervisorError> 
     Ok(())
 }
 
-/// The names of the groups within a group.
+/// Returns the names of the groups in a group.
 pub(crate) fn children(group: &Path) -> Result<BTreeSet<String>, LocalHypervisorError> {
     let mut names = BTreeSet::new();
     for point in hierarchies()? {
@@ -134,7 +134,7 @@ pub(crate) fn children(group: &Path) -> Result<BTreeSet<String>, LocalHypervisor
     Ok(names)
 }
 
-/// Lets the groups within this one have controllers; what is already so stays untouched.
+/// Enables controllers for the groups in this one. Controllers that are already enabled stay unchanged.
 fn delegate(directory: &Path) -> Result<(), LocalHypervisorError> {
     let words = |name: &str| -> Result<BTreeSet<String>, LocalHypervisorError> {
         let path = directory.join(name);
@@ -155,7 +155,7 @@ fn delegate(directory: &Path) -> Result<(), LocalHypervisorError> {
     fs::write(&path, missing.join(" ")).map_err(LocalHypervisorError::file("write", path))
 }
 
-/// In version 1 a new group may use no processor and no memory node until it is told which, and takes no process until then.
+/// Copies the parent's processors and memory nodes. In version 1, a new group has none, and accepts no process without them.
 fn inherit_cpuset(parent: &Path, directory: &Path) -> Result<(), LocalHypervisorError> {
     for name in ["cpuset.cpus", "cpuset.mems"] {
         let path = directory.join(name);
@@ -171,7 +171,7 @@ fn inherit_cpuset(parent: &Path, directory: &Path) -> Result<(), LocalHypervisor
     Ok(())
 }
 
-/// A directory and all below it, parents first; nothing where it is missing.
+/// Returns a directory and all directories below it, parents first. Returns nothing if it is missing.
 fn tree(top: &Path) -> Result<Vec<PathBuf>, LocalHypervisorError> {
     let mut found = Vec::new();
     let mut open = vec![top.to_owned()];

@@ -1,6 +1,6 @@
 //! containerd's configuration.
 
-/// Plugins that no control plane needs; each costs time and memory in every machine.
+/// Plugins that no control plane needs. Each costs time and memory in every machine.
 const DISABLED: [&str; 14] = [
     "io.containerd.differ.v1.erofs",
     "io.containerd.image-verifier.v1.bindir",
@@ -21,9 +21,9 @@ const DISABLED: [&str; 14] = [
 /// The image of sandboxes, as kubeadm names it for the newest release.
 const SANDBOX_IMAGE: &str = "registry.k8s.io/pause:3.10.2";
 
-/// The file for a machine. Paths are containerd's own: `/run`, `/var/lib` and `/var/log` are the machine's.
+/// Returns the configuration for a machine. Paths are as in a standard installation: `/run`, `/var/lib` and `/var/log` belong to the machine.
 ///
-/// `restrict_oom_score_adj`: for a host where even root may not lower a process' score. `networks`: where its pods' networks are configured.
+/// Set `restrict_oom_score_adj` on a host where even root cannot lower a process' score. `networks` is the directory of the CNI configuration.
 pub(crate) fn render(restrict_oom_score_adj: bool, networks: &str) -> String {
     let disabled: Vec<String> = DISABLED.iter().map(|id| format!("  '{id}',\n")).collect();
     format!(

@@ -1,4 +1,4 @@
-//! A machine's containerd: brought up, or found running.
+//! Starts a machine's containerd, or finds it running.
 
 use std::{
     fs,
@@ -18,14 +18,14 @@ use crate::{
     tools::Tools,
 };
 
-/// The directories that a machine has for itself.
+/// The directories that belong to the machine.
 const OWN: [&str; 3] = ["/run", "/var/lib", "/var/log"];
 
-/// The directories of the host that a worker may write to without the host seeing it.
+/// The directories of the host in which a worker's changes are visible only to the worker.
 const SHARED: [&str; 2] = ["/etc", "/opt"];
 
-/// Starts a machine's containerd unless it runs and answers, and waits until it is ready for calls. `seen`: directories of the host that
-/// the machine sees where they are, also below its own.
+/// Starts a machine's containerd unless it runs and responds, and waits until it accepts calls. `seen` are directories of the host that the
+/// machine has at the same path, even below its own directories.
 pub(crate) async fn ensure_running(
     machine: &FleetMachine,
     tools: &Tools,
@@ -55,7 +55,7 @@ pub(crate) async fn ensure_running(
 fn write_files(machine: &FleetMachine) -> Result<(), LocalHypervisorError> {
     let directory = machine.run().join("containerd");
     make_dir(&directory, 0o711)?;
-    // All pods of a hypervisor use the machine's network; its directory is never looked into.
+    // All pods of a hypervisor use the machine's network, so containerd never reads this directory.
     let networks = if machine.is_worker() { "/etc/cni/net.d" } else { "/run/cni/net.d" };
     let config = config::render(!may_lower_oom_scores()?, networks);
     write_atomically(&directory.join("config.toml"), config.as_bytes())?;
@@ -87,12 +87,12 @@ fn overlay(machine: &FleetMachine, target: &str) -> Overlay {
     Overlay { target: target.into(), upper: own.join("upper"), work: own.join("work") }
 }
 
-/// The one of the machine's own directories that a path is in.
+/// Returns the machine's own directory that contains a path.
 fn own_of(path: &Path) -> Option<&'static str> {
     OWN.into_iter().find(|own| path.starts_with(own))
 }
 
-/// Each sandbox gets a copy of `/etc/resolv.conf`, which on many hosts is a link into `/run`.
+/// Copies `/etc/resolv.conf`, because each sandbox gets a copy of it, and on many hosts it is a link into `/run`.
 fn copy_resolv_conf(machine: &FleetMachine) -> Result<(), LocalHypervisorError> {
     let Ok(real) = fs::canonicalize("/etc/resolv.conf") else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Makes fleets, and what is missing of them.
+//! Creates fleets, and adds what is missing in existing ones.
 
 use futures::future::join_all;
 use keelway_api::{Hypervisor, hypervisor::HypervisorRole};
@@ -20,32 +20,32 @@ use crate::{
     wiring,
 };
 
-/// What to make.
+/// The fleet to create.
 #[derive(Debug, Clone)]
 pub struct CreateRequest {
-    /// The fleet, made where it is missing.
+    /// The fleet. It is created if it does not exist.
     pub fleet: Fleet,
-    /// How many public machines there are to be, at most 99. A fleet that has more keeps them.
+    /// The number of public machines, at most 99. A fleet that has more keeps them.
     pub public: u8,
-    /// How many private ones.
+    /// The number of private machines, at most 99.
     pub private: u8,
-    /// Zones that new machines are dealt out to in turn, role by role. None: machines have no zone.
+    /// Zones that are assigned to new machines in turn, for each role. If it is empty, machines have no zone.
     pub zones: Vec<String>,
-    /// Where programs are looked for.
+    /// The search path of programs.
     pub search: ProgramSearch,
     /// How to start the process that becomes a machine.
     pub launcher: Launcher,
-    /// The agent that new machines have. None: their containerd is all that there is.
+    /// The agent of new machines. `None`: machines have only containerd.
     pub agent: Option<AgentProgram>,
 }
 
-/// Brings a fleet up and returns the documents of all its machines, those that were there included.
+/// Creates or completes a fleet, and returns the documents of all its machines, including existing ones.
 ///
-/// The same request again changes nothing and returns the same; a request that was cut short is gone on with; a machine whose
-/// containerd died gets a new one, and its containers go on.
+/// The same request again changes nothing and returns the same. An interrupted request continues. If the containerd of a machine has died, the
+/// machine gets a new one, and its containers continue to run.
 ///
 /// # Errors
-/// What this call had made is removed; what there was before stays.
+/// Everything that this call created is removed. What existed before stays.
 pub async fn create(
     request: &CreateRequest,
     progress: FleetProgress<'_>,
@@ -62,7 +62,7 @@ pub async fn create(
     match bring_up(request, before.as_ref(), &tools, progress).await {
         Ok(record) => Ok(documents(fleet, &record)),
         Err(error) => {
-            // Should this fail as well, the next call finds what is left; the first error is the one to mend.
+            // If this fails, too, the next call finds what is left. The first error is the one to report.
             drop(undo(fleet, before.as_ref(), progress).await);
             Err(error)
         }
@@ -90,7 +90,7 @@ async fn bring_up(
     Ok(record)
 }
 
-/// One machine, whatever of it is there already.
+/// Creates what is missing of one machine.
 pub(crate) async fn bring_up_machine(
     machine: &FleetMachine,
     network: FleetNetwork,
@@ -108,8 +108,8 @@ pub(crate) async fn bring_up_machine(
     Ok(())
 }
 
-/// The record and what the fleet's machines have in common. Under the lock of the host, so that no two fleets pick the same
-/// network and nobody removes a directory that is about to be used.
+/// Creates the record and the parts that the fleet's machines share. It holds the host's lock, so that no two fleets choose the same network,
+/// and no process removes a directory that is about to be used.
 async fn ensure_networks(
     request: &CreateRequest,
     before: Option<&Record>,
@@ -138,7 +138,7 @@ fn pick_network(fleet: &Fleet) -> Result<FleetNetwork, LocalHypervisorError> {
     FleetNetwork::lowest_free(&taken, &ip::routes()?).ok_or(LocalHypervisorError::NoFreeNetwork)
 }
 
-/// A fleet that is down, after a reboot, keeps its addresses: they are in documents.
+/// Checks the network of a fleet that is down, as after a reboot. The fleet keeps its addresses, because documents contain them.
 fn still_free(fleet: &Fleet, record: Record) -> Result<Record, LocalHypervisorError> {
     if wiring::is_up(fleet)? {
         return Ok(record);
@@ -163,7 +163,7 @@ async fn ensure_machine(
     blocking(make).await
 }
 
-/// What a machine has for itself: directories, and groups within its own.
+/// Creates a machine's own directories, and the groups in its cgroup.
 pub(crate) fn make_directories(machine: &FleetMachine, groups: &[&str]) -> Result<(), LocalHypervisorError> {
     make_dir(&machine.state(), 0o700)?;
     for directory in [machine.lib(), machine.log(), machine.run()] {
@@ -172,7 +172,7 @@ pub(crate) fn make_directories(machine: &FleetMachine, groups: &[&str]) -> Resul
     groups.iter().try_for_each(|group| cgroup::ensure(&machine.cgroup().join(group)))
 }
 
-/// System calls and programs that take some milliseconds.
+/// Runs system calls and programs that take some milliseconds on a thread for blocking work.
 pub(crate) async fn blocking<T: Send + 'static>(
     function: impl FnOnce() -> Result<T, LocalHypervisorError> + Send + 'static,
 ) -> Result<T, LocalHypervisorError> {

@@ -1,6 +1,6 @@
-//! Removes fleets, and leaves the host as it was found.
+//! Removes fleets, and restores the host.
 //!
-//! What there is to remove is looked for on the host, not in the record, so that half a fleet goes as a whole one does.
+//! It searches the host, not the record, for what to remove, so that it removes an incomplete fleet, too.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,20 +24,20 @@ use crate::{
     record::Record,
 };
 
-/// How long the kernel may take to see that a cgroup's last process is gone.
+/// How long the kernel may take to observe that a cgroup's last process has ended.
 const CGROUP_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The kernel tells of an empty cgroup in version 2 only.
+/// The interval of checks. The kernel reports an empty cgroup in version 2 only.
 const CGROUP_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Removes a fleet: its processes, networks, mounts, cgroups and files. One that is not there is no error.
+/// Removes a fleet: its processes, networks, mounts, cgroups and files. It succeeds if the fleet does not exist.
 pub async fn destroy(fleet: &Fleet, progress: FleetProgress<'_>) -> Result<(), LocalHypervisorError> {
     require_root()?;
     let _lock = FleetLock::of_fleet(fleet, progress).await?;
     remove_all(fleet, progress).await
 }
 
-/// Removes the machines of these documents, and each fleet that has none left, with its workers. Those that are gone are no error.
+/// Removes the machines of these documents, and each fleet without a remaining machine, with its workers. It succeeds if they do not exist.
 pub async fn destroy_machines(
     hypervisors: &[Hypervisor],
     progress: FleetProgress<'_>,
@@ -59,7 +59,7 @@ pub async fn destroy_machines(
     Ok(())
 }
 
-/// Names of documents by fleet. All are looked at before anything is done.
+/// Groups the names of documents by fleet. All documents are checked before anything is done.
 fn by_fleet(hypervisors: &[Hypervisor]) -> Result<BTreeMap<Fleet, BTreeSet<String>>, LocalHypervisorError> {
     let mut fleets: BTreeMap<Fleet, BTreeSet<String>> = BTreeMap::new();
     for hypervisor in hypervisors {
@@ -73,7 +73,7 @@ fn by_fleet(hypervisors: &[Hypervisor]) -> Result<BTreeMap<Fleet, BTreeSet<Strin
     Ok(fleets)
 }
 
-/// Under the fleet's lock.
+/// Removes a fleet. The caller holds the fleet's lock.
 pub(crate) async fn remove_all(fleet: &Fleet, progress: FleetProgress<'_>) -> Result<(), LocalHypervisorError> {
     let hypervisors = hypervisors_on_host(fleet)?.into_iter().map(|id| fleet.machine(id));
     remove_machines(hypervisors.chain(workers_on_host(fleet)?), progress).await?;
@@ -86,7 +86,7 @@ pub(crate) async fn remove_all(fleet: &Fleet, progress: FleetProgress<'_>) -> Re
     remove_shared()
 }
 
-/// What all fleets share, once there is none.
+/// Removes the parts that all fleets share, if no fleet exists.
 fn remove_shared() -> Result<(), LocalHypervisorError> {
     cgroup::remove_if_empty(layout::CGROUP.as_ref())?;
     remove_if_empty(layout::RUN.as_ref())?;
@@ -102,7 +102,7 @@ pub(crate) async fn remove_machines(
     outcomes.into_iter().collect()
 }
 
-/// The directory by which the machine is found goes last.
+/// Removes a machine. The directory by which a machine is found is removed last.
 async fn remove_machine(machine: &FleetMachine, progress: FleetProgress<'_>) -> Result<(), LocalHypervisorError> {
     let name = machine.name();
     progress(&FleetStep::Stop { machine: name.clone() });

@@ -1,4 +1,4 @@
-//! Machines as documents.
+//! Converts machines to documents.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ use crate::{
 /// The label that names a machine's fleet.
 pub const FLEET_LABEL: &str = "keelway.dev/local-fleet";
 
-/// Kubernetes' label for a zone of failure.
+/// Kubernetes' label for a failure zone.
 pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
-/// The machines of a fleet as recorded, running or not; none where there is no such fleet.
+/// Returns the recorded machines of a fleet, running or not. Returns none if the fleet does not exist.
 pub fn list(fleet: &Fleet) -> Result<Vec<Hypervisor>, LocalHypervisorError> {
     let record = Record::load(fleet)?;
     Ok(record.map(|record| documents(fleet, &record)).unwrap_or_default())
 }
 
-/// All fleets of this host, by name.
+/// Returns all fleets of this host, ordered by name.
 pub fn fleets() -> Result<Vec<Fleet>, LocalHypervisorError> {
     all_fleets()
 }

@@ -1,4 +1,4 @@
-//! Agents of local hypervisors that are reached over a network, too.
+//! Makes agents of local hypervisors reachable over a network.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -14,29 +14,29 @@ use crate::{
     record::Record,
 };
 
-/// Where the arguments are that say where an agent is on the network, a line each.
+/// The file with the arguments for the network addresses of an agent, one per line.
 const PLACES: &str = "places";
-/// Its files, and the arguments that name them.
+/// The files of an agent's identity, and the arguments that name them.
 const FILES: [(&str, &str); 3] =
     [("agent.crt", "--tls-certificate"), ("agent.key", "--tls-key"), ("ca.crt", "--tls-authority")];
 
-/// What an agent answers with on a network.
+/// The identity of an agent on a network.
 pub struct LocalAgentIdentity {
-    /// Where it listens, on its machine.
+    /// The address on which the agent listens, on its machine.
     pub listen: Option<SocketAddr>,
-    /// Other agents, at which it waits to be called.
+    /// Addresses of other agents to which the agent connects, and through which it receives calls.
     pub connect: Vec<SocketAddr>,
     /// Certificate, key and authorities, PEM.
     pub files: [Vec<u8>; 3],
 }
 
-/// Gives agents of a fleet what they answer with, by the names of their machines. Those that did not listen where they are to,
-/// begin anew; what they run goes on.
+/// Gives agents of a fleet their network identities, by the names of their machines. An agent whose addresses change is restarted. Its
+/// components continue to run.
 ///
-/// Of the request only the fleet, the programs and the agent count.
+/// Only the fleet, the programs and the agent of the request are used.
 ///
 /// # Errors
-/// A name that no machine of the fleet has is one, before anything is done.
+/// A name is not a machine of the fleet. This is checked before anything is done.
 pub async fn enroll(
     request: &CreateRequest,
     identities: &BTreeMap<String, LocalAgentIdentity>,
@@ -68,7 +68,7 @@ pub async fn enroll(
     Ok(())
 }
 
-/// Returns whether the agent has to begin anew. Files alone it reads again by itself.
+/// Writes the files. Returns whether the agent must be restarted. An agent reads changed files again by itself.
 fn write(machine: &FleetMachine, identity: &LocalAgentIdentity) -> Result<bool, LocalHypervisorError> {
     let folder = machine.agent_identity();
     make_dir(&folder, 0o700)?;
@@ -85,7 +85,7 @@ fn write(machine: &FleetMachine, identity: &LocalAgentIdentity) -> Result<bool, 
     Ok(moves)
 }
 
-/// What a machine's agent is told of the network.
+/// Returns the arguments of a machine's agent for the network.
 pub(crate) fn arguments(machine: &FleetMachine) -> Result<Vec<String>, LocalHypervisorError> {
     let Some(places) = read_if_there(&machine.agent_identity().join(PLACES))? else { return Ok(Vec::new()) };
     let files = FILES.iter().map(|(name, argument)| format!("{argument}=/var/lib/{AGENT_IDENTITY}/{name}"));

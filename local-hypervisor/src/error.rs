@@ -1,4 +1,4 @@
-//! What can go wrong, one variant per operation.
+//! Errors, one variant per operation.
 
 use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
@@ -9,97 +9,97 @@ use crate::tools::MissingProgram;
 /// An operation on local hypervisors failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalHypervisorError {
-    /// Namespaces, links and mounts are made by root alone.
+    /// Only root can create namespaces, links and mounts.
     #[error("local hypervisors need root: run the same command with sudo")]
     NotRoot,
-    /// Programs that are needed are not there; all of them at once.
+    /// Required programs are missing. The error contains all of them.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Missing(Vec<MissingProgram>),
-    /// Machines are to have agents, and there is no program of theirs.
+    /// Machines should have agents, but the agent's program is missing.
     #[error(
         "{} is not there, the program of agents: put it beside keelway (`make build` builds both), or make machines without agents (--agent=false)",
         path.display()
     )]
     NoAgent {
-        /// Where it was looked for.
+        /// The expected path of the program.
         path: PathBuf,
     },
-    /// A fleet's name is part of host names and paths.
+    /// A fleet's name is invalid. It becomes part of host names and paths.
     #[error(
         "{name:?} is not a fleet's name: lowercase letters, digits and inner hyphens, at most {longest} characters"
     )]
     FleetName {
-        /// What was given.
+        /// The invalid name.
         name: String,
-        /// The most characters.
+        /// The most characters of a name.
         longest: usize,
     },
-    /// More machines than a fleet has addresses for.
+    /// The request has more machines than a fleet has addresses.
     #[error("{asked} machines of one role were asked for, a fleet has at most {most}")]
     TooMany {
-        /// What was asked for.
+        /// The requested number.
         asked: u8,
-        /// The most.
+        /// The largest number.
         most: u8,
     },
-    /// Every range is used by a route of this host.
+    /// A route of this host uses every range.
     #[error(
         "no range is free: each /24 of 198.18.0.0/16 or its twin in 198.19.0.0/16 overlaps a route of this host (see `ip route show table all`)"
     )]
     NoFreeNetwork,
-    /// Something else took the fleet's range while the fleet was down.
+    /// While the fleet was down, a route of this host started to use the fleet's range.
     #[error(
         "{range}, a range of fleet {fleet}, is now routed elsewhere on this host: remove that route, or destroy the fleet and create it again"
     )]
     NetworkTaken {
-        /// The fleet.
+        /// The name of the fleet.
         fleet: String,
-        /// Its range.
+        /// The range of the fleet.
         range: Ipv4Net,
     },
-    /// A file or directory.
+    /// An operation on a file or directory failed.
     #[error("cannot {doing} {}", path.display())]
     File {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// To what.
+        /// The path of the file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// The fleet's record is not what this program writes.
+    /// The fleet's record cannot be parsed.
     #[error("{} is not what Keelway wrote: destroy the fleet that it belongs to", path.display())]
     Record {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The error of the parser.
         #[source]
         source: serde_json::Error,
     },
-    /// Another process holds the lock for too long.
+    /// Another process held the lock for too long.
     #[error("another process has been working on {} for {} s", path.display(), waited.as_secs())]
     Locked {
         /// The locked directory.
         path: PathBuf,
-        /// How long was waited.
+        /// How long this process waited.
         waited: Duration,
     },
-    /// A system call on namespaces, mounts, processes or the host name.
+    /// A system call on namespaces, mounts, processes or the host name failed.
     #[error("cannot {doing}")]
     System {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// Why not.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// `ip` said no.
+    /// `ip` failed.
     #[error("`ip {commands}` failed: {stderr}")]
     Ip {
-        /// What it was to do.
+        /// The commands.
         commands: String,
-        /// What it said.
+        /// The output of `ip` on stderr.
         stderr: String,
     },
     /// The host has no control groups.
@@ -108,128 +108,128 @@ pub enum LocalHypervisorError {
     /// A program could not be started.
     #[error("cannot run {}", program.display())]
     Spawn {
-        /// The program.
+        /// The path of the program.
         program: PathBuf,
-        /// Why not.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// A program of a machine's, or what starts it, ended.
+    /// A program of a machine, or the process that starts it, ended.
     #[error("{program} of {machine} ended ({status}) before it was ready; the end of its log:\n{log}")]
     Ended {
-        /// The program.
+        /// The name of the program.
         program: &'static str,
-        /// The machine.
+        /// The name of the machine.
         machine: String,
-        /// How it ended.
+        /// The exit status.
         status: ExitStatus,
         /// The last lines of its log.
         log: String,
     },
-    /// A program of a machine's did not become ready.
+    /// A program of a machine did not become ready.
     #[error("{program} of {machine} was not ready after {} s; the end of its log:\n{log}", waited.as_secs())]
     NotReady {
-        /// The program.
+        /// The name of the program.
         program: &'static str,
-        /// The machine.
+        /// The name of the machine.
         machine: String,
-        /// How long was waited.
+        /// How long this process waited.
         waited: Duration,
         /// The last lines of its log.
         log: String,
     },
-    /// A process outlived SIGKILL.
+    /// A process did not end after SIGKILL.
     #[error("processes of {machine} do not end: {pids:?}")]
     Unkillable {
-        /// The machine.
+        /// The name of the machine.
         machine: String,
-        /// Their ids.
+        /// The ids of the processes.
         pids: Vec<i32>,
     },
-    /// A name that no machine of a fleet has.
+    /// The fleet has no machine with this name.
     #[error("fleet {fleet} has no machine {name}")]
     NoMachine {
-        /// What was given.
+        /// The name in the request.
         name: String,
-        /// The fleet.
+        /// The name of the fleet.
         fleet: String,
     },
-    /// Workers need a network to be in.
+    /// The fleet whose networks workers need does not exist.
     #[error("there is no fleet {fleet}: make one with `keelway hypervisor local create --fleet {fleet}`")]
     NoFleet {
-        /// The fleet.
+        /// The name of the fleet.
         fleet: String,
     },
-    /// A fleet whose networks went with a reboot.
+    /// The fleet's networks do not exist, as after a reboot.
     #[error("fleet {fleet} is down: `keelway hypervisor local create --fleet {fleet}` brings it up again")]
     FleetDown {
-        /// The fleet.
+        /// The name of the fleet.
         fleet: String,
     },
-    /// A worker's or NAT's name is part of host names and paths.
+    /// The name of a worker or NAT is invalid. It becomes part of host names and paths.
     #[error(
         "{name:?} is not a name of a worker or NAT: lowercase letters, digits and inner hyphens, at most {longest} characters"
     )]
     WorkerName {
-        /// What was given.
+        /// The invalid name.
         name: String,
-        /// The most characters.
+        /// The most characters of a name.
         longest: usize,
     },
-    /// A worker that is there is where it is.
+    /// The worker or NAT exists at another position.
     #[error("{name} is there already, {place}: destroy it first, or give it the same place")]
     Elsewhere {
-        /// The worker or NAT.
+        /// The name of the worker or NAT.
         name: String,
-        /// Behind whom it is.
+        /// The NATs that it is behind.
         place: String,
     },
-    /// A NAT cannot be behind itself.
+    /// A NAT is listed twice, but cannot be behind itself.
     #[error("{name} is named twice: each NAT of a series is another one")]
     NatTwice {
-        /// The NAT.
+        /// The name of the NAT.
         name: String,
     },
-    /// A network has no address left.
+    /// A network has no free address.
     #[error("there is no free address {place}")]
     Full {
-        /// Which network.
+        /// The network.
         place: String,
     },
-    /// A name that no worker of a fleet has.
+    /// The fleet has no worker with this name.
     #[error("fleet {fleet} has no worker {name}")]
     NoWorker {
-        /// What was given.
+        /// The name in the request.
         name: String,
-        /// The fleet.
+        /// The name of the fleet.
         fleet: String,
     },
-    /// A name that no NAT of a fleet has.
+    /// The fleet has no NAT with this name.
     #[error("fleet {fleet} has no NAT {name}")]
     NoNat {
-        /// What was given.
+        /// The name in the request.
         name: String,
-        /// The fleet.
+        /// The name of the fleet.
         fleet: String,
     },
-    /// A worker without any process.
+    /// The worker has no processes.
     #[error("worker {name} is down: `keelway node local start {name}` brings it up again")]
     WorkerDown {
-        /// The worker.
+        /// The name of the worker.
         name: String,
     },
-    /// A program that sets up a NAT said no.
+    /// A program that sets up a NAT failed.
     #[error("`{command}` failed: {stderr}")]
     Nat {
-        /// What it was to do.
+        /// The command.
         command: String,
-        /// What it said.
+        /// The output of the command on stderr.
         stderr: String,
     },
-    /// A Hypervisor that no fleet of this host has made.
+    /// The Hypervisor does not belong to a fleet of this host.
     #[error("{name} is not a local hypervisor: it has no label {}", crate::FLEET_LABEL)]
     NotLocal {
-        /// The document's name.
+        /// The name of the document.
         name: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Directories and files, with errors that name them.
+//! Operations on files and directories whose errors name the path.
 
 use std::{
     fs, io,
@@ -8,17 +8,17 @@ use std::{
 
 use crate::LocalHypervisorError;
 
-/// Makes a directory and its parents, for root alone or, with mode 0755, for all to read.
+/// Creates a directory and its parents, with mode 0700 for root only or 0755 for all readers.
 pub(crate) fn make_dir(path: &Path, mode: u32) -> Result<(), LocalHypervisorError> {
     fs::DirBuilder::new().recursive(true).mode(mode).create(path).map_err(LocalHypervisorError::file("make", path))
 }
 
-/// Writes a file in one step: readers see the old content or the new one.
+/// Replaces a file atomically: a reader sees the old or the new content.
 pub(crate) fn write_atomically(path: &Path, content: &[u8]) -> Result<(), LocalHypervisorError> {
     write(path, content, 0o644)
 }
 
-/// The same, for root's eyes.
+/// The same, for a file that only root can read.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<(), LocalHypervisorError> {
     write(path, content, 0o600)
 }
@@ -34,17 +34,17 @@ fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), LocalHypervisorEr
     write().map_err(LocalHypervisorError::file("write", path))
 }
 
-/// The file's text, if it is there.
+/// Reads a text file. Returns `None` if it is missing.
 pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>, LocalHypervisorError> {
     none_if_missing(fs::read_to_string(path)).map_err(LocalHypervisorError::file("read", path))
 }
 
-/// Removes a directory with all in it, if it is there.
+/// Removes a directory with its content. It succeeds if the directory is missing.
 pub(crate) fn remove_tree(path: &Path) -> Result<(), LocalHypervisorError> {
     none_if_missing(fs::remove_dir_all(path)).map(drop).map_err(LocalHypervisorError::file("remove", path))
 }
 
-/// Removes a directory, if it is there and empty.
+/// Removes a directory if it is empty. It succeeds if the directory is missing.
 pub(crate) fn remove_if_empty(path: &Path) -> Result<(), LocalHypervisorError> {
     match fs::remove_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
@@ -52,7 +52,7 @@ pub(crate) fn remove_if_empty(path: &Path) -> Result<(), LocalHypervisorError> {
     }
 }
 
-/// The names in a directory; none where there is no directory.
+/// Returns the names in a directory. Returns none if the directory is missing.
 pub(crate) fn names(path: &Path) -> Result<Vec<String>, LocalHypervisorError> {
     let read = || -> io::Result<Vec<String>> {
         let Some(entries) = none_if_missing(fs::read_dir(path))? else {
@@ -63,7 +63,7 @@ pub(crate) fn names(path: &Path) -> Result<Vec<String>, LocalHypervisorError> {
     read().map_err(LocalHypervisorError::file("list", path))
 }
 
-/// Absence as a value.
+/// Maps a missing file to `None`.
 pub(crate) fn none_if_missing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),

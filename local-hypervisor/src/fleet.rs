@@ -1,4 +1,4 @@
-//! A fleet, and the machines in it.
+//! Fleets and their machines.
 
 use core::fmt;
 
@@ -10,19 +10,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::LocalHypervisorError;
 
-/// The name that a fleet has when none is given.
+/// The name of the default fleet.
 const DEFAULT: &str = "local";
 
-/// The longest name of a fleet: with `-private-99` behind it, it is a Hypervisor's name.
+/// The longest name of a fleet: with the suffix `-private-99`, it must be a valid name of a Hypervisor.
 const LONGEST: usize = LONGEST_NAME - "-private-99".len();
 
-/// The most machines of one role; addresses are laid out for so many.
+/// The most machines of one role. The address layout has room for this number.
 pub(crate) const MOST: u8 = 99;
 
-/// Before the name of a worker, in the name of its directory.
+/// The prefix of a worker's name in the name of its directory.
 pub(crate) const WORKER_PREFIX: &str = "worker-";
 
-/// A set of local hypervisors. Everything on the host carries its name, so that several live side by side.
+/// A set of local hypervisors. All its objects on the host contain its name, so that several fleets can exist side by side.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fleet {
     name: String,
@@ -35,7 +35,7 @@ impl Default for Fleet {
 }
 
 impl Fleet {
-    /// The fleet of this name: an RFC 1123 label of at most 21 characters.
+    /// Returns the fleet with this name: an RFC 1123 label of at most 21 characters.
     pub fn new(name: impl Into<String>) -> Result<Self, LocalHypervisorError> {
         let name = name.into();
         if is_label(&name, LONGEST) {
@@ -45,24 +45,24 @@ impl Fleet {
         }
     }
 
-    /// Its name.
+    /// Returns the name of the fleet.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// One of its machines.
+    /// Returns a hypervisor of the fleet.
     pub(crate) fn machine(&self, id: MachineId) -> FleetMachine {
         FleetMachine { fleet: self.clone(), id: FleetMachineId::Hypervisor(id) }
     }
 
-    /// A worker in one of its networks, or behind it.
+    /// Returns a worker in the fleet's public network, or behind NATs in it.
     pub(crate) fn worker(&self, name: &str) -> FleetMachine {
         FleetMachine { fleet: self.clone(), id: FleetMachineId::Worker(name.to_owned()) }
     }
 }
 
-/// A machine within its fleet. Public ones come first.
+/// The id of a hypervisor in its fleet. Public ones sort first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct MachineId {
     pub(crate) role: HypervisorRole,
@@ -79,11 +79,10 @@ impl fmt::Display for MachineId {
     }
 }
 
-/// What a machine is, and which.
+/// The kind of a machine, and its id.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FleetMachineId {
     Hypervisor(MachineId),
-    /// By its name.
     Worker(String),
 }
 
@@ -104,7 +103,7 @@ pub(crate) struct FleetMachine {
 }
 
 impl FleetMachine {
-    /// The name of its document, and its host name. Machines of the default fleet have short ones, and workers those that they were given.
+    /// Returns the name of its document, which is also its host name. Hypervisors of the default fleet have no prefix, and workers keep their name.
     pub(crate) fn name(&self) -> String {
         match (&self.id, self.fleet.name()) {
             (FleetMachineId::Worker(name), _) => name.clone(),

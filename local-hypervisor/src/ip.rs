@@ -1,4 +1,4 @@
-//! iproute2.
+//! Runs iproute2.
 
 use std::{
     io::{self, Write},
@@ -13,7 +13,7 @@ use crate::LocalHypervisorError;
 
 const IP: &str = "ip";
 
-/// Runs commands in the calling thread's network namespace; the first that fails ends it.
+/// Runs commands in the calling thread's network namespace. It stops at the first command that fails.
 pub(crate) fn batch(commands: &[String]) -> Result<(), LocalHypervisorError> {
     let text = commands.join("\n");
     let run = || {
@@ -31,7 +31,7 @@ pub(crate) fn batch(commands: &[String]) -> Result<(), LocalHypervisorError> {
     checked(run, &commands.join("; ")).map(drop)
 }
 
-/// Removes an interface, if it is there.
+/// Removes an interface. It succeeds if the interface is missing.
 pub(crate) fn remove_link(name: &str) -> Result<(), LocalHypervisorError> {
     let commands = [format!("link delete {name}")];
     match batch(&commands) {
@@ -40,7 +40,7 @@ pub(crate) fn remove_link(name: &str) -> Result<(), LocalHypervisorError> {
     }
 }
 
-/// The IPv4 destinations in all of the host's routing tables, the default route left out.
+/// Returns the IPv4 destinations in all of the host's routing tables, without the default route.
 pub(crate) fn routes() -> Result<Vec<Ipv4Net>, LocalHypervisorError> {
     #[derive(Deserialize)]
     struct HostRoute {
@@ -53,7 +53,7 @@ pub(crate) fn routes() -> Result<Vec<Ipv4Net>, LocalHypervisorError> {
     Ok(routes.iter().filter_map(|route| destination(&route.dst)).collect())
 }
 
-/// A range, or a single address.
+/// Parses a range or a single address.
 fn destination(text: &str) -> Option<Ipv4Net> {
     let single = || text.parse::<Ipv4Addr>().ok().map(Ipv4Net::from);
     text.parse().ok().or_else(single)

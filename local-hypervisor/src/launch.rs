@@ -1,8 +1,7 @@
 //! The process that becomes a machine's containerd, or its agent.
 //!
-//! It has to be a process of its own, with one thread: cgroups, and entering a mount namespace, are matters of whole
-//! processes. So the program that creates machines starts itself once more, with a hidden command that calls
-//! [`run_machine`].
+//! It must be a process of its own with one thread, because cgroups apply to whole processes, and only a process with one thread can enter a
+//! mount namespace. The program that creates machines therefore starts itself again, with a hidden command that calls [`run_machine`].
 
 use core::convert::Infallible;
 use std::{
@@ -29,62 +28,62 @@ use serde::{Deserialize, Serialize};
 
 use crate::{LocalHypervisorError, cgroup, files::make_dir, namespace, user::become_user};
 
-/// How to start a program that calls [`run_machine`] with the path that is appended to the arguments.
+/// How to start a program that calls [`run_machine`]. The path of the launch file is appended to the arguments.
 #[derive(Debug, Clone)]
 pub struct Launcher {
     /// An absolute path, such as that of the running program.
     pub program: PathBuf,
-    /// The words of its hidden command.
+    /// The arguments that select its hidden command.
     pub arguments: Vec<OsString>,
 }
 
-/// What becomes of the process; the content of `launch.json`.
+/// What the process becomes: the content of `launch.json`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Launch {
     pub(crate) host_name: String,
-    /// The network namespace.
+    /// The path of the network namespace.
     pub(crate) network: PathBuf,
     pub(crate) cgroup: PathBuf,
-    /// The group within that one that the process goes to.
+    /// The group inside `cgroup` that the process joins.
     pub(crate) group: String,
-    /// A process that has the machine's other namespaces already, such as a shim that outlived containerd.
+    /// A process that already has the machine's other namespaces, such as a shim that outlived containerd.
     pub(crate) beside: Option<i32>,
     pub(crate) binds: Vec<Bind>,
     pub(crate) overlays: Vec<Overlay>,
-    /// Whose process it is. None: root's.
+    /// The user of the process. `None` means root.
     pub(crate) user: Option<u32>,
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<String>,
     pub(crate) environment: Vec<(String, String)>,
 }
 
-/// A directory of the host, and where it is in the machine.
+/// A directory of the host, and its path in the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Bind {
     pub(crate) source: PathBuf,
     pub(crate) target: PathBuf,
 }
 
-/// A directory of the host that the machine sees, and changes for itself only.
+/// A directory of the host in which the machine's changes are visible only to the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Overlay {
     pub(crate) target: PathBuf,
-    /// What was changed.
+    /// The directory of the changes.
     pub(crate) upper: PathBuf,
-    /// The kernel's own.
+    /// The work directory of the kernel.
     pub(crate) work: PathBuf,
 }
 
-/// Turns this process into a machine's containerd, or its agent. Returns only if it cannot.
+/// Turns this process into a machine's containerd, or its agent. It returns only on an error.
 ///
-/// Must be called before the process has a second thread. `launch` is the file that [`create`](crate::create) wrote.
+/// Call it before the process has a second thread. `launch` is the file that [`create`](crate::create) wrote.
 pub fn run_machine(launch: &Path) -> Result<Infallible, LocalHypervisorError> {
     let text = fs::read(launch).map_err(LocalHypervisorError::file("read", launch))?;
     let launch: Launch = serde_json::from_slice(&text)
         .map_err(|source| LocalHypervisorError::Record { path: launch.to_owned(), source })?;
-    // Neither a closed terminal nor Ctrl-C reaches a session of its own. Fails only for one that leads a group already.
+    // In a session of its own, the process receives no signal of a terminal. This fails only if the process already leads a group.
     let _ = setsid();
-    // Images are unpacked with the modes that they have, whoever's shell this began in.
+    // Images are unpacked with their own modes, whatever the umask of the user's shell is.
     umask(Mode::WGRP | Mode::WOTH);
     match launch.beside {
         Some(pid) => enter(pid, &launch.cgroup.join(&launch.group))?,
@@ -95,7 +94,7 @@ pub fn run_machine(launch: &Path) -> Result<Infallible, LocalHypervisorError> {
     Err(LocalHypervisorError::Spawn { program: launch.program, source: error })
 }
 
-/// Enters a cgroup, and a process' namespaces: containers that run go on in the same mounts as those that are yet to come.
+/// Joins a cgroup, and enters the namespaces of a process, so that running containers and new ones have the same mounts.
 pub(crate) fn enter(pid: i32, group: &Path) -> Result<(), LocalHypervisorError> {
     cgroup::join(group)?;
     let doing = "enter the machine's namespaces";
@@ -110,17 +109,17 @@ pub(crate) fn enter(pid: i32, group: &Path) -> Result<(), LocalHypervisorError> 
 
 fn make_namespaces(launch: &Launch) -> Result<(), LocalHypervisorError> {
     namespace::join(&launch.network)?;
-    // The namespace's root is the group that it is made in. A root that has groups with controllers may hold no process in
-    // version 2, so containerd moves on into a group beside the containers'.
+    // The root of a cgroup namespace is the group in which it is created. In version 2, a root that has groups with controllers cannot have
+    // processes, so containerd then moves to a group beside those of the containers.
     cgroup::join(&launch.cgroup)?;
     namespace::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWCGROUP | UnshareFlags::NEWUTS)?;
     cgroup::join(&launch.cgroup.join(&launch.group))?;
     sethostname(launch.host_name.as_bytes()).map_err(LocalHypervisorError::system("set the host name"))?;
-    // Nothing that is mounted here is seen outside; what the host unmounts goes here, too.
+    // Mounts of the machine are not visible outside, but unmounts of the host take effect in the machine, too.
     let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", flags).map_err(LocalHypervisorError::system("part the mounts from the host's"))?;
     cgroup::mount_as_root(&launch.cgroup)?;
-    // What they are made of is hidden by the binds.
+    // Overlays come first, because the binds hide the directories that they use.
     launch.overlays.iter().try_for_each(Overlay::mount)?;
     bind_all(&launch.binds)
 }
@@ -137,7 +136,7 @@ impl Overlay {
     }
 }
 
-/// Sources are taken before any target hides them.
+/// Binds all directories. It opens all sources first, because a target may hide another source.
 fn bind_all(binds: &[Bind]) -> Result<(), LocalHypervisorError> {
     let taken: Result<Vec<OwnedFd>, LocalHypervisorError> = binds.iter().map(|bind| take(&bind.source)).collect();
     for (tree, Bind { target, .. }) in taken?.iter().zip(binds) {

@@ -1,10 +1,10 @@
-//! Where things are on the host.
+//! The layout of files on the host.
 //!
 //! ```text
 //! /var/lib/keelway-local/FLEET/fleet.json          the record; outlives a reboot
 //!                             /MACHINE/{lib,log}   the machine's /var/lib and /var/log
 //!                             /workers.json        workers, and the NATs that they are behind
-//!                             /worker-NAME/over    what a worker has changed in /etc and /opt
+//!                             /worker-NAME/over    a worker's changes in /etc and /opt
 //! /run/keelway-local/FLEET/net                     the fleet's network namespace
 //!                         /MACHINE/net             the machine's
 //!                         /MACHINE/run             the machine's /run
@@ -18,22 +18,22 @@ use sha2::{Digest, Sha256};
 
 use crate::fleet::{Fleet, FleetMachine};
 
-/// What survives a reboot, of all fleets.
+/// The state of all fleets that survives a reboot.
 pub(crate) const STATE: &str = "/var/lib/keelway-local";
 
-/// What does not.
+/// The state of all fleets that does not survive a reboot.
 pub(crate) const RUN: &str = "/run/keelway-local";
 
-/// The folder of all fleets in each cgroup hierarchy.
+/// The group of all fleets in each cgroup hierarchy.
 pub(crate) const CGROUP: &str = "keelway-local";
 
-/// Where containerd listens, seen from within a machine.
+/// containerd's socket, relative to a machine's `/run`.
 pub(crate) const SOCKET: &str = "containerd/containerd.sock";
 
-/// Where the agent listens, seen from within a machine's `/run`; as the shipped unit says.
+/// The agent's socket, relative to a machine's `/run`. The shipped unit has the same path.
 pub(crate) const AGENT_SOCKET: &str = "keelway/agent.sock";
 
-/// What the agent answers with on a network, seen from within a machine's `/var/lib`.
+/// The directory of the agent's network identity, relative to a machine's `/var/lib`.
 pub(crate) const AGENT_IDENTITY: &str = "keelway-agent";
 
 /// Linux' limit for an interface's name, without the final zero.
@@ -60,7 +60,7 @@ impl Fleet {
         self.run().join(format!("nat-{nat}"))
     }
 
-    /// The namespace of a NAT.
+    /// Returns the network namespace of a NAT.
     pub(crate) fn nat(&self, nat: &str) -> PathBuf {
         self.nat_run(nat).join("net")
     }
@@ -73,7 +73,7 @@ impl Fleet {
         Path::new(CGROUP).join(self.name())
     }
 
-    /// The host's interface in the public network; a digest where the name is too long for one.
+    /// Returns the name of the host's interface in the public network. If the fleet's name is too long, it contains a digest instead.
     pub(crate) fn interface(&self) -> String {
         let plain = format!("kw-{}", self.name());
         if plain.len() <= LONGEST_INTERFACE {
@@ -90,17 +90,17 @@ impl FleetMachine {
         self.fleet.state().join(self.id.to_string())
     }
 
-    /// Its `/var/lib`.
+    /// The machine's `/var/lib`.
     pub(crate) fn lib(&self) -> PathBuf {
         self.state().join("lib")
     }
 
-    /// Its `/var/log`.
+    /// The machine's `/var/log`.
     pub(crate) fn log(&self) -> PathBuf {
         self.state().join("log")
     }
 
-    /// Where a worker keeps what it writes into directories that it shares with the host.
+    /// The directory of a worker's changes in directories that it shares with the host.
     pub(crate) fn over(&self) -> PathBuf {
         self.state().join("over")
     }
@@ -113,7 +113,7 @@ impl FleetMachine {
         self.fleet.run().join(self.id.to_string())
     }
 
-    /// Its `/run`.
+    /// The machine's `/run`.
     pub(crate) fn run(&self) -> PathBuf {
         self.run_parent().join("run")
     }
@@ -134,17 +134,17 @@ impl FleetMachine {
         self.log().join("keelway-hypervisor-agent.log")
     }
 
-    /// What its agent answers with on a network, where it does.
+    /// The directory of the agent's network identity. It exists only if the agent is enrolled.
     pub(crate) fn agent_identity(&self) -> PathBuf {
         self.lib().join(AGENT_IDENTITY)
     }
 
-    /// The agent's socket, seen from the host.
+    /// The agent's socket, as a path on the host.
     pub(crate) fn agent_socket(&self) -> PathBuf {
         self.run().join(AGENT_SOCKET)
     }
 
-    /// containerd's socket, seen from the host.
+    /// containerd's socket, as a path on the host.
     pub(crate) fn socket(&self) -> PathBuf {
         self.run().join(SOCKET)
     }
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
     use crate::fleet::{MOST, MachineId};
 
-    /// `sun_path` has 108 bytes; a hundred leaves room for a proxy's suffix.
+    /// `sun_path` has 108 bytes. A limit of 100 leaves room for a proxy's suffix.
     #[test]
     fn the_longest_socket_path_fits() {
         let fleet = Fleet::new("f".repeat(21)).unwrap();

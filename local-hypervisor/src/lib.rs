@@ -1,20 +1,20 @@
 //! Local hypervisors: the fast way to try Keelway.
 //!
-//! A [`Fleet`] is a set of machines on this host, made by [`create`] and removed by [`destroy`]. Each machine is a network
-//! namespace with a containerd, a state, a mount namespace, a host name and a cgroup of its own. To what runs in it, it looks
-//! like a machine: `/run`, `/var/lib` and `/var/log` are its own, and containerd is where it always is.
+//! A [`Fleet`] is a set of machines on this host. [`create`] creates it, and [`destroy`] removes it. Each machine is a network namespace with a
+//! containerd, a state, a mount namespace, a host name and a cgroup of its own. Programs in it see a machine: `/run`, `/var/lib` and
+//! `/var/log` are the machine's own, and containerd has its usual paths.
 //!
 //! ```text
-//!  host ── kw-FLEET ──┐                       the client's place: a route to the public network only
+//!  host ── kw-FLEET ──┐                       the client: it has a route to the public network only
 //!                 [ public ]  [ private ]     two bridges without addresses, in the fleet's own network namespace
 //!                     │  └──────┐  │  └───┐
 //!                 public-1 ─────┼──┘      │   both networks
 //!                           public-2 ..   private-1 ..  the private network only
 //! ```
 //!
-//! Workers ([`create_worker`]) are machines in the public network, or behind NATs that are in it.
+//! Workers ([`create_worker`]) are machines in the public network, or behind NATs in it.
 //!
-//! Nothing is kept in memory: what exists is read from the host, so that every call goes on where a broken one stopped.
+//! No state is kept in memory: every call reads from the host what exists, and therefore continues where an interrupted one stopped.
 
 mod agent;
 mod cgroup;

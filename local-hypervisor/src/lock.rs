@@ -1,4 +1,4 @@
-//! One process at a time.
+//! Locks, so that only one process at a time changes a fleet.
 
 use std::{
     fs::File,
@@ -19,20 +19,20 @@ use crate::{
     layout,
 };
 
-/// Longer than the slowest creation of a fleet.
+/// How long to wait for a lock: longer than the slowest creation of a fleet.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A held lock. Freed when dropped, and by the kernel when the process ends.
+/// A held lock. It is released when it is dropped, and by the kernel when the process ends.
 #[derive(Debug)]
 pub(crate) struct FleetLock(#[expect(dead_code, reason = "holds the lock while it is open")] File);
 
 impl FleetLock {
-    /// Nobody else changes this fleet.
+    /// Locks a fleet, so that no other process changes it.
     pub(crate) async fn of_fleet(fleet: &Fleet, progress: FleetProgress<'_>) -> Result<Self, LocalHypervisorError> {
         Self::acquire(fleet.state(), progress).await
     }
 
-    /// Nobody else picks a network, or makes or removes what fleets share. Taken within a fleet's lock, never around one.
+    /// Locks the parts that all fleets share, such as the choice of networks. A process may acquire it while it holds a fleet's lock, never before.
     pub(crate) async fn of_host(progress: FleetProgress<'_>) -> Result<Self, LocalHypervisorError> {
         Self::acquire(layout::STATE.into(), progress).await
     }
@@ -44,7 +44,8 @@ impl FleetLock {
         progress(&FleetStep::WaitForOthers);
         let (sender, receiver) = oneshot::channel();
         let waited_for = path.clone();
-        // Not a task: a runtime that shuts down would wait for it. Nobody listens after the deadline; the lock is freed then.
+        // A thread instead of a task, because a runtime that shuts down would wait for the task. After the deadline, the thread finds no receiver,
+        // and releases the lock.
         std::thread::spawn(move || {
             drop(sender.send(lock(&waited_for, FlockOperation::LockExclusive)));
         });
@@ -56,7 +57,7 @@ impl FleetLock {
     }
 }
 
-/// Locks the directory, made where it is missing. `None`: somebody else has the lock.
+/// Locks the directory, and creates it if it is missing. Returns `None` if another process holds the lock.
 fn lock(path: &Path, operation: FlockOperation) -> Result<Option<File>, LocalHypervisorError> {
     loop {
         make_dir(path, 0o755)?;
@@ -65,7 +66,7 @@ fn lock(path: &Path, operation: FlockOperation) -> Result<Option<File>, LocalHyp
         };
         match flock(&file, operation) {
             Ok(()) if is_at(&file, path)? => return Ok(Some(file)),
-            // Its last holder removed it.
+            // The last holder removed the directory.
             Ok(()) | Err(Errno::INTR) => {}
             Err(Errno::WOULDBLOCK) => return Ok(None),
             Err(errno) => return Err(LocalHypervisorError::file("lock", path)(errno)),

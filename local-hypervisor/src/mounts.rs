@@ -17,17 +17,17 @@ const TABLE: &str = "/proc/thread-self/mountinfo";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MountPoint {
     pub(crate) point: PathBuf,
-    /// Its file system's type.
+    /// The type of the file system.
     pub(crate) kind: String,
 }
 
-/// All mounts, in the order in which they were made.
+/// Returns all mounts, in the order in which they were made.
 pub(crate) fn all() -> Result<Vec<MountPoint>, LocalHypervisorError> {
     let text = fs::read_to_string(TABLE).map_err(LocalHypervisorError::file("read", TABLE))?;
     Ok(text.lines().filter_map(parse).collect())
 }
 
-/// Unmounts all that is mounted at or below a directory, the last one first.
+/// Unmounts all mounts at or below a directory, in reverse order.
 pub(crate) fn unmount_below(directory: &Path) -> Result<(), LocalHypervisorError> {
     for mount in all()?.into_iter().rev() {
         if mount.point.starts_with(directory) {
@@ -38,13 +38,13 @@ pub(crate) fn unmount_below(directory: &Path) -> Result<(), LocalHypervisorError
     Ok(())
 }
 
-/// A line of `proc_pid_mountinfo(5)`.
+/// Parses a line of `proc_pid_mountinfo(5)`.
 fn parse(line: &str) -> Option<MountPoint> {
     let (mount, file_system) = line.split_once(" - ")?;
     Some(MountPoint { point: unescape(mount.split(' ').nth(4)?), kind: file_system.split(' ').next()?.to_owned() })
 }
 
-/// Blanks and backslashes are octal in the table: `\040`.
+/// Decodes blanks and backslashes, which are octal in the table: `\040`.
 fn unescape(text: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

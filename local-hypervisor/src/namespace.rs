@@ -1,6 +1,6 @@
-//! Network namespaces, kept alive by a mount of their own.
+//! Network namespaces, each kept alive by a bind mount.
 //!
-//! Not `ip netns`: that leaves a mount at `/run/netns` behind, and hides the cgroups from what it runs.
+//! `ip netns` is not used, because it leaves a mount at `/run/netns`, and hides the cgroups from the programs that it runs.
 
 use std::{
     fs::File,
@@ -23,12 +23,12 @@ const NSFS: i64 = 0x6e73_6673;
 /// The calling thread's network namespace.
 const OWN: &str = "/proc/thread-self/ns/net";
 
-/// Whether a namespace is mounted there.
+/// Whether a namespace is mounted at the path.
 pub(crate) fn is_pinned(pin: &Path) -> bool {
     statfs(pin).is_ok_and(|stat| stat.f_type == NSFS)
 }
 
-/// Makes a network namespace, prepares it, and mounts it at `pin` only then: what is pinned is complete.
+/// Creates a network namespace, prepares it, and only then mounts it at `pin`, so that a pinned namespace is always complete.
 pub(crate) fn create(
     pin: &Path,
     prepare: impl FnOnce() -> Result<(), LocalHypervisorError> + Send,
@@ -52,14 +52,14 @@ pub(crate) fn within<T: Send>(
     })
 }
 
-/// Moves the calling thread.
+/// Moves the calling thread into a namespace.
 pub(crate) fn join(pin: &Path) -> Result<(), LocalHypervisorError> {
     let file = File::open(pin).map_err(LocalHypervisorError::file("open", pin))?;
     move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), Some(LinkNameSpaceType::Network))
         .map_err(LocalHypervisorError::file("enter the namespace", pin))
 }
 
-/// Leaves namespaces of the calling thread for new ones.
+/// Moves the calling thread into new namespaces.
 pub(crate) fn unshare(flags: UnshareFlags) -> Result<(), LocalHypervisorError> {
     #[expect(
         deprecated,
@@ -68,12 +68,12 @@ pub(crate) fn unshare(flags: UnshareFlags) -> Result<(), LocalHypervisorError> {
     rustix::thread::unshare(flags).map_err(LocalHypervisorError::system("make a namespace"))
 }
 
-/// The namespace of this process, as a path that `ip` takes in another one.
+/// Returns the namespace of this process, as a path that `ip` accepts in another namespace.
 pub(crate) fn of_this_process() -> PathBuf {
     format!("/proc/{}/ns/net", std::process::id()).into()
 }
 
-/// Namespaces belong to threads; one that is done for ends with its thread.
+/// Runs a function on a thread of its own. Namespaces belong to threads, and one without a mount ends with its thread.
 fn on_a_thread<T: Send>(
     function: impl FnOnce() -> Result<T, LocalHypervisorError> + Send,
 ) -> Result<T, LocalHypervisorError> {

@@ -1,6 +1,6 @@
-//! Ranges and addresses of a fleet. Pure.
+//! The ranges and addresses of a fleet. Pure.
 //!
-//! The ranges are those of RFC 2544, for tests of network devices: no real network uses them.
+//! The ranges are those of RFC 2544 for tests of network devices, which no real network uses.
 
 use std::{collections::BTreeSet, net::Ipv4Addr, ops::RangeInclusive};
 
@@ -10,27 +10,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::fleet::{FleetMachine, FleetMachineId, MachineId};
 
-/// Routes wider than this are a way out (a default route, or its two halves as VPN clients set them), not a network.
+/// A route with a shorter prefix is a default route (or one of two halves of it, as VPN clients set them), not a network.
 const WIDEST_ROUTE: u8 = 8;
 
-/// The first of the users that agents have, each its own: below those of components.
+/// The first user id of agents, which have one each. The ids are below those of components.
 const AGENTS: u32 = 1_800_000_000;
 
-/// The last parts of the addresses of guests in the public network, where no public machine has one.
+/// The last octets of the addresses of guests in the public network. No public machine has one of these.
 pub(crate) const GUESTS: RangeInclusive<u8> = 110..=254;
 
-/// A fleet's number: 198.18.N.0/24 is its public, 198.19.N.0/24 its private network.
+/// The number of a fleet: 198.18.N.0/24 is its public, 198.19.N.0/24 its private network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct FleetNetwork(u8);
 
 impl FleetNetwork {
-    /// The lowest number that no other fleet has and whose ranges overlap no route.
+    /// Returns the lowest number that no other fleet has and whose ranges overlap no route.
     pub(crate) fn lowest_free(taken: &BTreeSet<Self>, routes: &[Ipv4Net]) -> Option<Self> {
         (0..=u8::MAX).map(Self).find(|network| !taken.contains(network) && network.conflict(routes).is_none())
     }
 
-    /// The range of this network that overlaps a route.
+    /// Returns the range of this network that overlaps a route.
     pub(crate) fn conflict(self, routes: &[Ipv4Net]) -> Option<Ipv4Net> {
         let overlaps = |range: &Ipv4Net| {
             routes
@@ -48,12 +48,12 @@ impl FleetNetwork {
         range(self.with(19, 0))
     }
 
-    /// The host's address in the public network.
+    /// Returns the host's address in the public network.
     pub(crate) fn host(self) -> Ipv4Addr {
         self.with(18, 1)
     }
 
-    /// A machine's address in the public network, if it is there.
+    /// Returns a machine's address in the public network, if it has one.
     pub(crate) fn public_address(self, machine: MachineId) -> Option<Ipv4Addr> {
         match machine.role {
             HypervisorRole::Public => Some(self.with(18, last_octet(machine))),
@@ -61,19 +61,19 @@ impl FleetNetwork {
         }
     }
 
-    /// A machine's address in the private network.
+    /// Returns a machine's address in the private network.
     pub(crate) fn private_address(self, machine: MachineId) -> Ipv4Addr {
         self.with(19, last_octet(machine))
     }
 
-    /// The user of a machine's agent, after its address, which no other one on this host has. Workers have none.
+    /// Returns the user id of a machine's agent, which is unique on this host because it is derived from the machine's address. Workers have none.
     pub(crate) fn agents_user(self, machine: &FleetMachine) -> Option<u32> {
         let FleetMachineId::Hypervisor(id) = machine.id else { return None };
         let [.., network, last] = self.private_address(id).octets();
         Some(AGENTS + u32::from(u16::from_be_bytes([network, last])))
     }
 
-    /// The address of a guest in the public network: a worker, or a NAT.
+    /// Returns the address of a guest in the public network: a worker, or a NAT.
     pub(crate) fn guest_address(self, octet: u8) -> Ipv4Addr {
         self.with(18, octet)
     }
@@ -87,7 +87,7 @@ fn range(first: Ipv4Addr) -> Ipv4Net {
     Ipv4Net::new_assert(first, 24)
 }
 
-/// By role and ordinal alone, so that a machine's address stays when others come or go. Both networks use the same one.
+/// Returns the last octet of a machine's addresses in both networks. It depends only on role and ordinal, so other machines do not affect it.
 fn last_octet(machine: MachineId) -> u8 {
     match machine.role {
         HypervisorRole::Public => 10 + machine.ordinal,

@@ -1,4 +1,4 @@
-//! Machines that lose their power, and get it back.
+//! Switches machines off and on.
 
 use crate::{
     AgentProgram, CreateRequest, FleetProgress, FleetStep, LocalHypervisorError,
@@ -12,23 +12,23 @@ use crate::{
     wiring,
 };
 
-/// What becomes of a machine's power.
+/// The change of a machine's power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PowerState {
-    /// It is gone: all processes are killed at once and say no word to others, network and `/run` are lost, disks stay.
+    /// Power loss: all processes are killed at once without notice to other machines. Network and `/run` are lost, disks stay.
     Off,
-    /// It is there: containerd and the agent are started as at boot. Nothing else is; that is the agent's.
+    /// Power on: containerd and the agent are started as at boot. The agent starts everything else.
     On,
-    /// One after the other.
+    /// Power loss, then power on.
     Cycle,
 }
 
-/// Changes the power of machines of a fleet, given by the names of their documents.
+/// Changes the power of machines of a fleet. `names` are the names of their documents.
 ///
-/// Of the request only the fleet, the programs and the agent count.
+/// Only the fleet, the programs and the agent of the request are used.
 ///
 /// # Errors
-/// A name that no machine of the fleet has is one, before anything is done.
+/// A name is not a machine of the fleet. This is checked before anything is done.
 pub async fn power(
     request: &CreateRequest,
     names: &[String],
@@ -68,7 +68,7 @@ pub async fn power(
     Ok(())
 }
 
-/// `cut` takes its links away, before any process can say a word.
+/// Switches a machine off. `cut` removes its links first, so that no process can notify another machine.
 pub(crate) async fn power_off(
     machine: &FleetMachine,
     cut: impl FnOnce() -> Result<(), LocalHypervisorError> + Send + 'static,

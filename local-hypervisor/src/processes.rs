@@ -1,7 +1,7 @@
-//! A machine's processes: who they are, and how they end.
+//! Finds and ends a machine's processes.
 //!
-//! Nothing is remembered in pid files. A machine's processes are those in its cgroup, those in its network namespace, and
-//! those on their way there; each is held by a pidfd, so that no other process is ever hit.
+//! There are no pid files. A machine's processes are those in its cgroup, those in its network namespace, and those that are about to enter
+//! them. Each is held by a pidfd, so that a signal never reaches another process.
 
 use std::{
     collections::BTreeSet,
@@ -25,37 +25,37 @@ use crate::{LocalHypervisorError, cgroup, files, fleet::FleetMachine, namespace}
 /// How long containerd may take to close its files.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// How long a killed process may take to be gone.
+/// How long a process may take to end after SIGKILL.
 const KILLED: Duration = Duration::from_secs(20);
 
-/// The group of containerd and its shims, beside those of the containers.
+/// The group of containerd and its shims, beside the groups of containers.
 pub(crate) const RUNTIME_GROUP: &str = "containerd";
 
-/// The group of the agent, beside that one.
+/// The group of the agent, beside that of containerd.
 pub(crate) const AGENT_GROUP: &str = "agent";
 
-/// The group of what is run on a worker from outside, beside that one.
+/// The group of commands that are run on a worker from outside, beside that of containerd.
 pub(crate) const PROCESS_GROUP: &str = "processes";
 
 /// containerd's name in the process table.
 const CONTAINERD: &str = "containerd";
 
-/// That of its shims, of which the table keeps 15 characters.
+/// The shims' name in the process table, which keeps 15 characters.
 const SHIM: &str = "containerd-shim";
 
-/// Last arguments of a shim's program that answers and ends.
+/// The last arguments of a shim's program if it is a command that ends by itself.
 const SHIM_COMMANDS: [&[u8]; 3] = [b"-info", b"start", b"delete"];
 
 /// Ends all of a machine's processes. Blocking.
 ///
-/// The agent first, then containerd, so that nothing new is started. What it ran is killed outright: its data is about to be deleted.
+/// It ends the agent first, then containerd, so that no new process is started. The rest is killed, because its data is about to be deleted.
 pub(crate) fn end_all(machine: &FleetMachine) -> Result<(), LocalHypervisorError> {
     end_agent(machine)?;
     end_containerd(machine)?;
     kill_all(machine)
 }
 
-/// Kills all of a machine's processes as they are, like a loss of power. Blocking.
+/// Kills all of a machine's processes at once, like a power loss. Blocking.
 pub(crate) fn kill_all(machine: &FleetMachine) -> Result<(), LocalHypervisorError> {
     let deadline = Instant::now() + KILLED;
     loop {
@@ -70,17 +70,17 @@ pub(crate) fn kill_all(machine: &FleetMachine) -> Result<(), LocalHypervisorErro
     }
 }
 
-/// Ends a machine's containerd, also one that is only about to start, and nothing else. Blocking.
+/// Ends a machine's containerd, even one that is only about to start, and nothing else. Blocking.
 pub(crate) fn end_containerd(machine: &FleetMachine) -> Result<(), LocalHypervisorError> {
     end(machine, || containerd(machine))
 }
 
-/// Ends a machine's agent, likewise. Blocking.
+/// Ends a machine's agent, in the same way. Blocking.
 pub(crate) fn end_agent(machine: &FleetMachine) -> Result<(), LocalHypervisorError> {
     end(machine, || agent(machine))
 }
 
-/// Until none is found: what a process forks while it is being ended has its name until it executes another program.
+/// Ends processes until none is found. A process that is forked meanwhile has its parent's name until it executes another program.
 fn end(
     machine: &FleetMachine,
     find: impl Fn() -> Result<BTreeSet<i32>, LocalHypervisorError>,
@@ -108,7 +108,7 @@ fn unkillable(machine: &FleetMachine, processes: &[ProcessHandle]) -> LocalHyper
     }
 }
 
-/// A process that holds the machine's namespaces, also while no containerd does: its own, a shim, the agent.
+/// Returns a process in the machine's namespaces: a shim, containerd, or the agent.
 pub(crate) fn any_inside(machine: &FleetMachine) -> Result<Option<i32>, LocalHypervisorError> {
     let mut inside = in_runtime_group(machine, SHIM)?;
     inside.retain(|pid| serves_containers(*pid));
@@ -121,22 +121,22 @@ pub(crate) fn any_inside(machine: &FleetMachine) -> Result<Option<i32>, LocalHyp
     Ok(inside.first().copied())
 }
 
-/// Whether a shim stays. `containerd-shim-runc-v2 -info`, `.. start` and `.. delete` are commands of containerd's: they may outlive it by
-/// some milliseconds, so nothing can rely on their namespaces.
+/// Whether a shim stays. `containerd-shim-runc-v2 -info`, `.. start` and `.. delete` are commands of containerd. They may outlive it by some
+/// milliseconds, so their namespaces cannot be relied on.
 fn serves_containers(shim: i32) -> bool {
     last_argument(shim).is_some_and(|word| !SHIM_COMMANDS.contains(&word.as_slice()))
 }
 
-/// The agent, and what is about to become it.
+/// Returns the agent, and processes that are about to become it.
 fn agent(machine: &FleetMachine) -> Result<BTreeSet<i32>, LocalHypervisorError> {
     let mut pids = launching(&machine.agent_launch())?;
     pids.extend(cgroup::processes(&machine.cgroup().join(AGENT_GROUP))?);
     Ok(pids)
 }
 
-/// containerd, and what is about to become it: a creation that was cut short may have left one.
+/// Returns containerd, and processes that are about to become it. An interrupted creation may have left such a process.
 fn containerd(machine: &FleetMachine) -> Result<BTreeSet<i32>, LocalHypervisorError> {
-    // In this order: one that changes its name between the two is in both.
+    // In this order: a process that changes its name between the two calls is found by both.
     let mut pids = launching(&machine.launch())?;
     pids.extend(in_runtime_group(machine, CONTAINERD)?);
     Ok(pids)
@@ -158,12 +158,12 @@ fn in_runtime_group(machine: &FleetMachine, name: &str) -> Result<BTreeSet<i32>,
     Ok(pids.into_iter().filter(has_name).collect())
 }
 
-/// Processes that were started with this launch file as their last argument.
+/// Returns the processes whose last argument is this launch file.
 fn launching(launch: &Path) -> Result<BTreeSet<i32>, LocalHypervisorError> {
     Ok(all()?.filter(|pid| last_argument(*pid).as_deref() == Some(launch.as_os_str().as_bytes())).collect())
 }
 
-/// None: it has no arguments. That is so for the kernel's threads, for what has ended, and for a moment while a program is executed.
+/// Returns the last argument of a process. `None` for kernel threads, for ended processes, and for a moment while a program is executed.
 fn last_argument(pid: i32) -> Option<Vec<u8>> {
     let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     words.strip_suffix(b"\0")?.rsplit(|byte| *byte == 0).next().map(<[u8]>::to_vec)
@@ -189,13 +189,13 @@ fn in_namespace(pin: &Path) -> Result<BTreeSet<i32>, LocalHypervisorError> {
     Ok(all()?.filter(is_inside).collect())
 }
 
-/// A process that cannot be mistaken for a later one with its id.
+/// A process that cannot be confused with a later one with the same id.
 struct ProcessHandle {
     pid: i32,
     fd: OwnedFd,
 }
 
-/// Takes hold of processes. Those that are not found again once they are held were somebody else's.
+/// Opens processes. A process that is not found again once it is open was not one of the machine's.
 fn held(
     find: impl Fn() -> Result<BTreeSet<i32>, LocalHypervisorError>,
 ) -> Result<Vec<ProcessHandle>, LocalHypervisorError> {
@@ -227,7 +227,7 @@ fn send_all(processes: &[ProcessHandle], signal: Signal) -> Result<(), LocalHype
     Ok(())
 }
 
-/// Whether all end before the deadline. A pidfd is readable once its process has ended.
+/// Whether all processes end before the deadline. A pidfd is readable once its process has ended.
 fn all_end(processes: &[ProcessHandle], deadline: Instant) -> Result<bool, LocalHypervisorError> {
     let mut alive: Vec<PollFd<'_>> = processes.iter().map(|process| PollFd::new(&process.fd, PollFlags::IN)).collect();
     while !alive.is_empty() {

@@ -1,49 +1,49 @@
-//! What is being done, for whoever watches.
+//! Progress reports.
 
 use core::fmt;
 
-/// Is told each step as it begins.
+/// Called at the start of each step.
 pub type FleetProgress<'a> = &'a (dyn Fn(&FleetStep) + Send + Sync);
 
-/// A step of [`create`](crate::create) or [`destroy`](crate::destroy). Machines are named as their documents are.
+/// A step of [`create`](crate::create) or [`destroy`](crate::destroy). Machines have the names of their documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FleetStep {
-    /// Another process works on the fleet, or on the networks of all fleets.
+    /// Waits for another process that works on the fleet, or on the networks of all fleets.
     WaitForOthers,
-    /// The fleet's networks are made, or found complete.
+    /// Creates the fleet's networks, or finds them complete.
     Networks {
-        /// The fleet.
+        /// The name of the fleet.
         fleet: String,
     },
-    /// A machine's namespaces and directories are made, or found complete.
+    /// Creates a machine's namespaces and directories, or finds them complete.
     Machine {
-        /// The machine.
+        /// The name of the machine.
         machine: String,
     },
-    /// A machine's containerd starts.
+    /// Starts a machine's containerd.
     Start {
-        /// The machine.
+        /// The name of the machine.
         machine: String,
     },
-    /// A machine's agent starts.
+    /// Starts a machine's agent.
     StartAgent {
-        /// The machine.
+        /// The name of the machine.
         machine: String,
     },
     /// A machine is ready.
     Ready {
-        /// The machine.
+        /// The name of the machine.
         machine: String,
     },
-    /// A machine's processes are ended.
+    /// Ends a machine's processes.
     Stop {
-        /// The machine.
+        /// The name of the machine.
         machine: String,
     },
-    /// A machine is gone.
+    /// A machine was removed.
     Removed {
-        /// The machine.
+        /// The name of the machine.
         machine: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What a fleet is to consist of. It is written before the first effect, and outlives a reboot.
+//! The desired machines of a fleet. The record is written before the first effect, and survives a reboot.
 
 use std::collections::BTreeSet;
 
@@ -13,12 +13,12 @@ use crate::{
     network::FleetNetwork,
 };
 
-/// A fleet's record.
+/// The record of a fleet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Record {
     pub(crate) network: FleetNetwork,
-    /// By id.
+    /// Ordered by id.
     pub(crate) machines: Vec<MachineRecord>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct MachineRecord {
     pub(crate) id: MachineId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) zone: Option<String>,
-    /// Whether an agent is beside its runtime.
+    /// Whether the machine has an agent beside its runtime.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub(crate) agent: bool,
 }
@@ -54,7 +54,7 @@ impl Record {
         write_atomically(&path, &text)
     }
 
-    /// Adds machines until there are `count` of the role; removes none. Zones are dealt out in turn.
+    /// Adds machines until the role has `count` of them. It removes none. Zones are assigned in turn.
     pub(crate) fn grow(&mut self, role: HypervisorRole, count: u8, zones: &[String], agent: bool) {
         let there: BTreeSet<u8> =
             self.machines.iter().filter(|entry| entry.id.role == role).map(|entry| entry.id.ordinal).collect();
@@ -69,7 +69,7 @@ impl Record {
         self.machines.sort();
     }
 
-    /// The machines that `earlier` did not have.
+    /// Returns the machines that `earlier` does not contain.
     pub(crate) fn added_since(&self, earlier: Option<&Self>) -> Vec<MachineId> {
         let had = |id: MachineId| earlier.is_some_and(|record| record.machines.iter().any(|entry| entry.id == id));
         let ids = self.machines.iter().map(|entry| entry.id);
@@ -77,14 +77,14 @@ impl Record {
     }
 }
 
-/// The names of all fleets on this host.
+/// Returns all fleets of this host, ordered by name.
 pub(crate) fn all_fleets() -> Result<Vec<Fleet>, LocalHypervisorError> {
     let mut names = names(layout::STATE.as_ref())?;
     names.sort();
     Ok(names.into_iter().filter_map(|name| Fleet::new(name).ok()).collect())
 }
 
-/// The networks of all fleets but this one, also of those that are down.
+/// Returns the networks of all other fleets, including those that are down.
 pub(crate) fn networks_of_others(fleet: &Fleet) -> Result<BTreeSet<FleetNetwork>, LocalHypervisorError> {
     let mut taken = BTreeSet::new();
     for other in all_fleets()?.iter().filter(|other| *other != fleet) {

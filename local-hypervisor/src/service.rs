@@ -1,4 +1,4 @@
-//! Programs of a machine's that say when they are ready, as services of systemd do (`sd_notify(3)`).
+//! Starts programs of a machine that report when they are ready, like services of systemd (`sd_notify(3)`).
 
 use std::{
     fs::{self, File},
@@ -17,19 +17,19 @@ use tokio::{
 
 use crate::{Launcher, LocalHypervisorError, files::write_atomically, fleet::FleetMachine, launch::Launch};
 
-/// From the start to the message that all is ready. Measured: 0.3 s; with all cores busy, some seconds.
+/// How long a program may take to report that it is ready. Measured: 0.3 s; with all cores busy, some seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Lines of the log that an error quotes.
 const QUOTED_LINES: usize = 15;
 
-/// How long a gRPC server may take for its first frame. Measured: less than a millisecond; one that takes so long hangs.
+/// How long a gRPC server may take for its first frame. Measured: less than a millisecond. A server that takes this long hangs.
 const FRAME: Duration = Duration::from_secs(10);
 
-/// The client's preface and its settings, of which there are none (RFC 9113, section 3.4).
+/// The client's preface and its empty settings (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// Whether a gRPC server is behind a socket and answers. A connection alone is made by the kernel, also for one that hangs.
+/// Whether a gRPC server responds on a socket. A connection alone proves nothing, because the kernel accepts it even if the server hangs.
 pub(crate) async fn answers(socket: &Path) -> bool {
     let answer = async {
         let mut stream = UnixStream::connect(socket).await?;
@@ -39,23 +39,23 @@ pub(crate) async fn answers(socket: &Path) -> bool {
     matches!(timeout(FRAME, answer).await, Ok(Ok(_)))
 }
 
-/// A program, and where it is told what to become and what it says.
+/// A program of a machine, with its files.
 pub(crate) struct MachineService<'a> {
     pub(crate) machine: &'a FleetMachine,
     pub(crate) program: &'static str,
-    /// A name in the machine's `/run`, where it reports to.
+    /// The name of its notify socket in the machine's `/run`.
     pub(crate) notify: &'static str,
     pub(crate) launch: PathBuf,
     pub(crate) log: PathBuf,
 }
 
 impl MachineService<'_> {
-    /// What the program finds in `NOTIFY_SOCKET`.
+    /// Returns the variable `NOTIFY_SOCKET` for the program.
     pub(crate) fn notify_socket(&self) -> (String, String) {
         ("NOTIFY_SOCKET".to_owned(), format!("/run/{}", self.notify))
     }
 
-    /// Starts it, and waits until it is ready.
+    /// Starts the program, and waits until it is ready.
     pub(crate) async fn start(&self, launch: &Launch, launcher: &Launcher) -> Result<(), LocalHypervisorError> {
         let notify = self.machine.run().join(self.notify);
         if notify.exists() {
@@ -87,7 +87,7 @@ impl MachineService<'_> {
             .map_err(|source| LocalHypervisorError::Spawn { program: launcher.program.clone(), source })
     }
 
-    /// Either it says so, or it ends, or time is up.
+    /// Waits until the program is ready, ends, or the time is over.
     async fn wait_until_ready(&self, mut child: Child, reports: &UnixDatagram) -> Result<(), LocalHypervisorError> {
         let (program, machine) = (self.program, self.machine.name());
         let outcome = timeout(PATIENCE, async {
@@ -116,7 +116,7 @@ impl MachineService<'_> {
     }
 }
 
-/// The messages are those of `sd_notify(3)`.
+/// Waits for the message `READY=1` of `sd_notify(3)`.
 async fn wait_for_ready_message(reports: &UnixDatagram) -> io::Result<()> {
     let mut buffer = [0; 512];
     loop {

@@ -1,4 +1,4 @@
-//! The programs that machines need, and where they are.
+//! Finds the programs that machines need.
 
 use core::fmt;
 use std::{
@@ -11,33 +11,33 @@ use std::{
 
 use crate::LocalHypervisorError;
 
-/// The first containerd whose configuration has the version that is written here.
+/// The first containerd that supports the version of the configuration that this crate writes.
 const OLDEST_CONTAINERD: u32 = 2;
 
-/// Where programs are looked for.
+/// The search path of programs.
 #[derive(Debug, Clone)]
 pub struct ProgramSearch {
-    /// Programs that were built for Keelway; looked into before `path`. It need not exist.
+    /// The directory of programs that were built for Keelway. It is searched before `path`, and need not exist.
     pub cache_bin: PathBuf,
     /// The value of `PATH`.
     pub path: OsString,
 }
 
-/// A program that is needed, and the mend.
+/// A missing program. `Display` contains help.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MissingProgram {
-    /// It is not there.
+    /// The program was not found.
     Program {
-        /// Its name.
+        /// The name of the program.
         name: &'static str,
-        /// Debian's package, if that has one that is new enough.
+        /// Debian's package, if it has one that is new enough.
         package: Option<&'static str>,
     },
-    /// It is there, but older than what is needed.
+    /// The program is too old.
     TooOld {
-        /// Where it is.
+        /// The path of the program.
         path: PathBuf,
-        /// What it says of itself.
+        /// The version that the program reports.
         version: String,
     },
 }
@@ -61,16 +61,16 @@ impl fmt::Display for MissingProgram {
     }
 }
 
-/// What was found.
+/// The programs that were found.
 #[derive(Debug)]
 pub(crate) struct Tools {
     pub(crate) containerd: PathBuf,
-    /// Where a machine finds containerd's shim and runc; the directories' real paths.
+    /// The real paths of the directories with containerd, its shim and runc.
     pub(crate) directories: Vec<PathBuf>,
 }
 
 impl ProgramSearch {
-    /// All programs, or all that is wrong with them.
+    /// Finds all programs, or returns all that are missing.
     pub(crate) fn tools(&self) -> Result<Tools, LocalHypervisorError> {
         let mut missing = Vec::new();
         let mut needed = |name, package| {
@@ -113,7 +113,7 @@ fn too_old(containerd: &Path) -> Result<Option<MissingProgram>, LocalHypervisorE
     Ok((!is_new).then(|| MissingProgram::TooOld { path: containerd.to_owned(), version: version.to_owned() }))
 }
 
-/// `containerd github.com/containerd/containerd/v2 v2.4.2 REVISION`
+/// Parses `containerd github.com/containerd/containerd/v2 v2.4.2 REVISION`.
 fn version(text: &str) -> Option<&str> {
     Some(text.split_whitespace().nth(2)?.trim_start_matches('v'))
 }
@@ -122,7 +122,7 @@ fn major(version: &str) -> Option<u32> {
     version.split('.').next()?.parse().ok()
 }
 
-/// The real path of the directory that a program was found in; its name there may be a link's.
+/// Returns the real path of a program's directory, which may have been found through a link.
 fn directory(program: &Path) -> Result<PathBuf, LocalHypervisorError> {
     let parent = program.parent().unwrap_or(Path::new("/"));
     parent.canonicalize().map_err(LocalHypervisorError::file("resolve", parent))
@@ -133,7 +133,7 @@ fn is_executable(path: &Path) -> bool {
 }
 
 impl Tools {
-    /// The `PATH` within a machine.
+    /// Returns the `PATH` inside a machine.
     pub(crate) fn path(&self) -> String {
         let system = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
         let own = self.directories.iter().map(|path| path.as_os_str());

@@ -1,4 +1,4 @@
-//! What the process of an agent may do: a user of its own, with the rights that it needs and no other.
+//! Restricts an agent's process to a user of its own and to the capabilities that it needs.
 
 use rustix::{
     fs::{Gid, Uid},
@@ -10,10 +10,10 @@ use rustix::{
     },
 };
 
-/// Files of components belong to users of their own. The shipped unit leaves an agent these, too.
+/// The capabilities of an agent: files of components belong to other users. The shipped unit grants the same ones.
 const RIGHTS: CapabilitySet = CapabilitySet::CHOWN.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::FOWNER);
 
-/// Makes this process that user's for good, and what it becomes. Must be called while it has one thread.
+/// Switches this process to a user for good. Call it while the process has one thread.
 pub(crate) fn become_user(user: u32) -> Result<()> {
     bound()?;
     set_keep_capabilities(true)?;
@@ -28,11 +28,11 @@ pub(crate) fn become_user(user: u32) -> Result<()> {
     set_no_new_privs(true)
 }
 
-/// Takes all that the kernel knows from the bounding set, but for [`RIGHTS`].
+/// Removes all capabilities from the bounding set, except for [`RIGHTS`].
 fn bound() -> Result<()> {
     for right in (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {
         match capability_is_in_bounding_set(right) {
-            // It is the first one that this kernel does not know.
+            // This is the first capability that the kernel does not know.
             Err(Errno::INVAL) => break,
             Ok(true) if !RIGHTS.contains(right) => remove_capability_from_bounding_set(right)?,
             known => drop(known?),

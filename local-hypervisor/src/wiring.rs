@@ -1,4 +1,4 @@
-//! Links between the host, the fleet's bridges and its machines. Each step is repeatable; blocking.
+//! Links between the host, the fleet's bridges and its machines. Each step can be repeated. Blocking.
 
 use std::{fs, path::Path};
 
@@ -15,7 +15,7 @@ use crate::{
     network::FleetNetwork,
 };
 
-/// The host's interface and its other end, which is a port of the public bridge.
+/// Creates the host's interface and its peer, which is a port of the public bridge.
 pub(crate) fn ensure_fleet(fleet: &Fleet, network: FleetNetwork) -> Result<(), LocalHypervisorError> {
     let pin = fleet.namespace();
     if !namespace::is_pinned(&pin) {
@@ -34,7 +34,7 @@ pub(crate) fn ensure_fleet(fleet: &Fleet, network: FleetNetwork) -> Result<(), L
     ])
 }
 
-/// Whether the fleet's interface is there, and with it its route.
+/// Whether the fleet's interface exists, and with it the route.
 pub(crate) fn is_up(fleet: &Fleet) -> Result<bool, LocalHypervisorError> {
     let index = socket(AddressFamily::INET, SocketType::DGRAM, None)
         .and_then(|socket| name_to_index(socket, &fleet.interface()));
@@ -45,7 +45,7 @@ pub(crate) fn is_up(fleet: &Fleet) -> Result<bool, LocalHypervisorError> {
     }
 }
 
-/// A machine's namespace, with a leg in each network it belongs to.
+/// Creates a machine's namespace, with a link to each of its networks.
 pub(crate) fn ensure_machine(machine: &FleetMachine, network: FleetNetwork) -> Result<(), LocalHypervisorError> {
     let pin = machine.namespace();
     if namespace::is_pinned(&pin) {
@@ -65,13 +65,13 @@ pub(crate) fn ensure_machine(machine: &FleetMachine, network: FleetNetwork) -> R
     })
 }
 
-/// What a new namespace begins with.
+/// Sets up a new namespace: no forwarding, and `lo` up.
 pub(crate) fn alone() -> Result<(), LocalHypervisorError> {
     closed_to_forwarding()?;
     ip::batch(&["link set lo up".to_owned()])
 }
 
-/// Takes a machine's links away. Connections of others to it are not ended by that: nobody tells them.
+/// Removes a machine's links. Connections of other machines to it stay open, because nothing notifies these machines.
 pub(crate) fn cut(machine: &FleetMachine, network: FleetNetwork) -> Result<(), LocalHypervisorError> {
     let bridges = machine.fleet.namespace();
     if !namespace::is_pinned(&bridges) {
@@ -84,7 +84,7 @@ pub(crate) fn cut(machine: &FleetMachine, network: FleetNetwork) -> Result<(), L
 pub(crate) struct NetworkLeg {
     /// The interface in the machine.
     pub(crate) name: &'static str,
-    /// The bridge that it is linked to.
+    /// The bridge of the network.
     pub(crate) bridge: &'static str,
     /// The port of the bridge.
     pub(crate) port: String,
@@ -92,16 +92,16 @@ pub(crate) struct NetworkLeg {
 }
 
 impl NetworkLeg {
-    /// Locally administered, and the same whenever the machine is switched on: neighbours that knew it find it at once.
+    /// Returns a locally administered address that stays the same across restarts of the machine, so that its neighbours reach it at once.
     fn hardware(&self) -> String {
         let [a, b, c, d] = self.address.addr().octets();
         format!("02:4b:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
     }
 
-    /// Called in the machine's namespace.
+    /// Creates the link. Call it in the machine's namespace.
     pub(crate) fn attach(&self, bridges: &Path) -> Result<(), LocalHypervisorError> {
         let Self { name, bridge, port, address } = self;
-        // An earlier attempt that was cut short may have left it for a moment.
+        // An interrupted attempt may have left the port for a moment.
         namespace::within(bridges, || ip::remove_link(port))?;
         ip::batch(&[
             format!(
@@ -116,7 +116,7 @@ impl NetworkLeg {
     }
 }
 
-/// None of a worker: its one is where it was placed.
+/// Returns the links of a hypervisor. A worker has none here: `worker/wiring.rs` creates its only link.
 fn legs(machine: &FleetMachine, network: FleetNetwork) -> Vec<NetworkLeg> {
     let FleetMachineId::Hypervisor(id) = machine.id else { return Vec::new() };
     let leg = |name, suffix, address, range: Ipv4Net| NetworkLeg {
@@ -133,7 +133,7 @@ fn legs(machine: &FleetMachine, network: FleetNetwork) -> Vec<NetworkLeg> {
         .collect()
 }
 
-/// Two bridges that pass frames; the namespace itself has no address and takes part in nothing.
+/// Creates two bridges that forward frames. Their namespace itself has no address.
 fn make_bridges() -> Result<(), LocalHypervisorError> {
     closed_to_forwarding()?;
     for family in ["default", "all"] {
@@ -147,14 +147,14 @@ fn make_bridges() -> Result<(), LocalHypervisorError> {
     ])
 }
 
-/// A new namespace inherits forwarding from a host that has it on.
+/// Disables forwarding, because a new namespace inherits it from the host.
 fn closed_to_forwarding() -> Result<(), LocalHypervisorError> {
     set_if_there("ipv4/ip_forward", "0")?;
     set_if_there("ipv6/conf/all/forwarding", "0")
 }
 
-/// Linux answers for all its addresses on every interface. This keeps a machine's private address out of reach of the
-/// public network, whatever routes a client sets: the rule comes before the table of local addresses.
+/// Prohibits access to a machine's private address from the public network. Linux responds to all its addresses on every interface,
+/// whatever routes a client sets. The rule therefore precedes the table of local addresses.
 fn guard_private(private: Ipv4Net) -> Result<(), LocalHypervisorError> {
     ip::batch(&[
         "rule add preference 20 lookup local".to_owned(),

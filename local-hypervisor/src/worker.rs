@@ -1,4 +1,4 @@
-//! Workers: machines for clusters' own pods, in a fleet's public network or behind NATs.
+//! Workers: machines for pods of clusters, in a fleet's public network or behind NATs.
 //!
 //! ```text
 //!  [ public ]──┬── nat-a ──[ 192.168.1.0/24 ]── w1
@@ -6,8 +6,8 @@
 //!              └── w3
 //! ```
 //!
-//! A worker's machine is like a hypervisor's, and its `/etc` and `/opt` are its own, too. The NAT next to a worker always has the same
-//! range, so that workers behind different ones have equal addresses.
+//! A worker's machine is like a hypervisor's, but its changes of `/etc` and `/opt` are its own, too. The NAT next to a worker has the same
+//! range for every worker, so that workers behind different NATs have equal addresses.
 
 mod nat;
 mod power;
@@ -37,41 +37,41 @@ pub use power::{LinkState, WorkersRequest, link_workers, power_workers};
 use record::WorkersRecord;
 pub use worker_exec::enter_worker;
 
-/// What to make.
+/// The worker to create.
 #[derive(Debug, Clone)]
 pub struct WorkerRequest {
-    /// The fleet that it is with, which is there.
+    /// The fleet of the worker, which must exist.
     pub fleet: Fleet,
-    /// Its name, and its host name: an RFC 1123 label of at most 20 characters.
+    /// The name of the worker, which is also its host name: an RFC 1123 label of at most 20 characters.
     pub name: String,
-    /// The NATs that it is behind, the one next to it first. Those that are missing are made. None: it is in the public network.
+    /// The NATs that the worker is behind, nearest first. Missing ones are created. If it is empty, the worker is in the public network.
     pub behind: Vec<String>,
-    /// Where programs are looked for.
+    /// The search path of programs.
     pub search: ProgramSearch,
-    /// How to start the process that becomes its containerd.
+    /// How to start the process that becomes the worker's containerd.
     pub launcher: Launcher,
 }
 
 /// A worker's machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerMachine {
-    /// Its name.
+    /// The name of the worker.
     pub name: String,
-    /// The NATs that it is behind, the one next to it first.
+    /// The NATs that the worker is behind, nearest first.
     pub behind: Vec<String>,
-    /// Its own address.
+    /// The worker's own address.
     pub address: Ipv4Addr,
-    /// The address under which others see it.
+    /// The worker's address as machines in the public network see it.
     pub public_address: Ipv4Addr,
-    /// Where its containerd listens, seen from the host.
+    /// containerd's socket, as a path on the host.
     pub socket: PathBuf,
 }
 
-/// Brings a worker up, with the NATs that it is behind. The same request again changes nothing; a machine whose containerd died gets a new
-/// one.
+/// Creates or completes a worker, with the NATs that it is behind. The same request again changes nothing. If the containerd of the machine
+/// has died, the machine gets a new one.
 ///
 /// # Errors
-/// What this call had made is removed.
+/// Everything that this call created is removed.
 pub async fn create_worker(
     request: &WorkerRequest,
     progress: FleetProgress<'_>,
@@ -90,7 +90,7 @@ pub async fn create_worker(
     match bring_up(&fleet.worker(&request.name), &after, network, (&tools, &request.launcher), progress).await {
         Ok(()) => after.worker(fleet, network, &request.name),
         Err(error) => {
-            // Should this fail as well, the next call finds what is left; the first error is the one to mend.
+            // If this fails, too, the next call finds what is left. The first error is the one to report.
             if !before.workers.contains_key(&request.name) {
                 drop(remove(fleet, std::slice::from_ref(&request.name), after, progress).await);
             }
@@ -119,17 +119,17 @@ async fn bring_up(
     Ok(())
 }
 
-/// The workers of a fleet as recorded, running or not, by name.
+/// Returns the recorded workers of a fleet, running or not, ordered by name.
 pub fn workers(fleet: &Fleet) -> Result<Vec<WorkerMachine>, LocalHypervisorError> {
     let Some(record) = Record::load(fleet)? else { return Ok(Vec::new()) };
     let workers = WorkersRecord::load(fleet)?;
     workers.workers.keys().map(|name| workers.worker(fleet, record.network, name)).collect()
 }
 
-/// Removes workers with all that is on them, and NATs that nobody is behind any more.
+/// Removes workers with all their data, and NATs without a remaining worker.
 ///
 /// # Errors
-/// A name that no worker of the fleet has is one, before anything is done.
+/// A name is not a worker of the fleet. This is checked before anything is done.
 pub async fn destroy_workers(
     fleet: &Fleet,
     names: &[String],
@@ -142,7 +142,7 @@ pub async fn destroy_workers(
     remove(fleet, names, workers, progress).await
 }
 
-/// The machines of these names, all of which are there.
+/// Returns the machines with these names, all of which must exist.
 fn known(fleet: &Fleet, names: &[String], workers: &WorkersRecord) -> Result<Vec<FleetMachine>, LocalHypervisorError> {
     match names.iter().find(|name| !workers.workers.contains_key(*name)) {
         Some(name) => Err(LocalHypervisorError::NoWorker { name: name.clone(), fleet: fleet.name().to_owned() }),
@@ -150,7 +150,7 @@ fn known(fleet: &Fleet, names: &[String], workers: &WorkersRecord) -> Result<Vec
     }
 }
 
-/// The record goes last: what it tells of is looked for.
+/// Removes workers. The record is updated last, because it is needed to find them.
 async fn remove(
     fleet: &Fleet,
     names: &[String],

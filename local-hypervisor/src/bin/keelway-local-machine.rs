@@ -1,4 +1,4 @@
-//! Becomes a machine's containerd: [`run_machine`] as a program, where the CLI's hidden command is not at hand.
+//! Becomes a machine's containerd: calls [`run_machine`] where the CLI's hidden command is not available.
 
 use std::{env, io, path::Path, process::ExitCode};
 

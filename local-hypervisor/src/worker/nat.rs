@@ -1,4 +1,4 @@
-//! What a NAT does, and what befalls it.
+//! The rules of a NAT, and operations on it.
 
 use std::{
     io::Write,
@@ -18,7 +18,7 @@ use crate::{
     mounts, namespace,
 };
 
-/// Each new connection leaves by a port that is drawn anew, so that one that was forgotten comes back from another one.
+/// Each new connection uses a random source port, so that a connection that the NAT forgot gets another port.
 const RULES: &str = "
 table ip nat {
   chain postrouting {
@@ -33,12 +33,12 @@ table ip nat {
 }
 ";
 
-/// Called in the NAT's namespace.
+/// Loads the rules. Call it in the NAT's namespace.
 pub(super) fn masquerade() -> Result<(), LocalHypervisorError> {
     run("nft", &["-f", "-"], RULES)
 }
 
-/// Makes a NAT forget all connections, as one does that was switched off and on.
+/// Makes a NAT forget all connections, as after a restart.
 pub async fn forget(fleet: &Fleet, nat: &str, progress: FleetProgress<'_>) -> Result<(), LocalHypervisorError> {
     require_root()?;
     let _lock = FleetLock::of_fleet(fleet, progress).await?;
@@ -46,7 +46,7 @@ pub async fn forget(fleet: &Fleet, nat: &str, progress: FleetProgress<'_>) -> Re
     blocking(move || namespace::within(&pin, forget_all)).await
 }
 
-/// Gives a NAT another public address, as a provider does over night; all connections through it are gone. Returns the new one.
+/// Changes the public address of a NAT, as a provider may do. All connections through the NAT break. Returns the new address.
 pub async fn renumber(
     fleet: &Fleet,
     nat: &str,

@@ -1,4 +1,4 @@
-//! Workers that lose their power or their link, and get it back.
+//! Switches workers or their links off and on.
 
 use super::{bring_up, known, network, record::WorkersRecord, wiring};
 use crate::{
@@ -9,33 +9,32 @@ use crate::{
     power::power_off,
 };
 
-/// Which workers, and what they are started with.
+/// The workers, and how to start them.
 #[derive(Debug, Clone)]
 pub struct WorkersRequest {
-    /// The fleet that they are with.
+    /// The fleet of the workers.
     pub fleet: Fleet,
-    /// Their names.
+    /// The names of the workers.
     pub names: Vec<String>,
-    /// Where programs are looked for.
+    /// The search path of programs.
     pub search: ProgramSearch,
-    /// How to start the process that becomes their containerd.
+    /// How to start the process that becomes a worker's containerd.
     pub launcher: Launcher,
 }
 
-/// What becomes of a worker's link. Its processes go on.
+/// The state of a worker's link. Its processes continue to run in both states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkState {
-    /// Nothing comes in or goes out, and nobody is told.
+    /// No packet passes, and nothing notifies other machines.
     Down,
-    /// As before.
+    /// Packets pass again.
     Up,
 }
 
-/// Changes the power of workers. One that is switched on has its containerd, as at boot, and nothing else: `keelway node run` is whoever's
-/// who starts its daemons.
+/// Changes the power of workers. A worker that is switched on has only containerd, as at boot. The caller starts `keelway node run`.
 ///
 /// # Errors
-/// A name that no worker of the fleet has is one, before anything is done.
+/// A name is not a worker of the fleet. This is checked before anything is done.
 pub async fn power_workers(
     request: &WorkersRequest,
     power: PowerState,
@@ -65,7 +64,7 @@ pub async fn power_workers(
 /// Changes the links of workers.
 ///
 /// # Errors
-/// A name that no worker of the fleet has is one, and one that is down, before anything is done.
+/// A name is not a worker of the fleet, or the worker is down. This is checked before anything is done.
 pub async fn link_workers(
     fleet: &Fleet,
     names: &[String],

@@ -1,4 +1,4 @@
-//! Which workers there are, and behind whom. Pure, but for reading and writing.
+//! The workers of a fleet and the NATs that they are behind. Pure, except for reading and writing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,10 +18,10 @@ use crate::{
     network::{FleetNetwork, GUESTS},
 };
 
-/// The longest name: the path of a worker's socket has room for no more.
+/// The longest name. The path of a worker's socket has room for no more.
 const LONGEST: usize = 20;
 
-/// The last parts of the addresses behind a NAT, which has the first.
+/// The last octets of the addresses behind a NAT. The NAT itself has octet 1.
 const INSIDE: RangeInclusive<u8> = 2..=254;
 
 /// All workers and NATs of a fleet.
@@ -32,14 +32,14 @@ pub(super) struct WorkersRecord {
     pub(super) nats: BTreeMap<String, Nat>,
 }
 
-/// Where a worker or a NAT is.
+/// The position of a worker or a NAT.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NetworkPosition {
-    /// The NAT next to it; none in the public network.
+    /// The nearest NAT that it is behind. `None` in the public network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) behind: Option<String>,
-    /// The last part of its address there.
+    /// The last octet of its address in that network.
     pub(super) octet: u8,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct NetworkPosition {
 #[serde(deny_unknown_fields)]
 pub(super) struct Nat {
     pub(super) place: NetworkPosition,
-    /// 192.168.N.0/24 is behind it.
+    /// The range behind the NAT is 192.168.N.0/24.
     pub(super) range: u8,
 }
 
@@ -83,7 +83,7 @@ impl WorkersRecord {
         write_atomically(&path, &text)
     }
 
-    /// Gives a worker a place, and the NATs that are missing. What is there stays as it is.
+    /// Adds a worker, and its missing NATs. Existing ones stay unchanged.
     pub(super) fn place(&mut self, name: &str, behind: &[String]) -> Result<(), LocalHypervisorError> {
         if let Some(bad) = behind.iter().map(String::as_str).chain([name]).find(|name| !is_label(name, LONGEST)) {
             return Err(LocalHypervisorError::WorkerName { name: bad.to_owned(), longest: LONGEST });
@@ -106,7 +106,7 @@ impl WorkersRecord {
         }
     }
 
-    /// The range follows from how far it is from the worker that it was made for, unless one that it is behind has that already.
+    /// Adds a NAT. Its range follows from its distance to the worker, unless a NAT that it is behind already has that range.
     fn place_nat(&mut self, name: &str, behind: Option<&String>, distance: usize) -> Result<(), LocalHypervisorError> {
         match self.nats.get(name) {
             Some(nat) if nat.place.behind.as_ref() == behind => Ok(()),
@@ -123,14 +123,14 @@ impl WorkersRecord {
         }
     }
 
-    /// The ranges on the way out from behind a NAT: no address is on both sides of any.
+    /// Returns the ranges on the way out from behind a NAT. A new range must differ from them, so that no address is on both sides of a NAT.
     fn ranges(&self, behind: Option<&String>) -> BTreeSet<u8> {
         let nat = |name: &String| self.nats.get(name);
         let series = std::iter::successors(behind.and_then(nat), |next| next.place.behind.as_ref().and_then(nat));
         series.map(|nat| nat.range).collect()
     }
 
-    /// The lowest address that is free, above all that were given to those who are there.
+    /// Returns the lowest free address behind a NAT, or in the public network.
     pub(super) fn free(&self, behind: Option<&String>) -> Result<u8, LocalHypervisorError> {
         let places = self.workers.values().chain(self.nats.values().map(|nat| &nat.place));
         let taken: BTreeSet<u8> =
@@ -139,7 +139,7 @@ impl WorkersRecord {
         all.find(|octet| !taken.contains(octet)).ok_or_else(|| full(behind.map(String::as_str)))
     }
 
-    /// The NATs that a worker is behind, the one next to it first.
+    /// Returns the NATs that a worker is behind, nearest first.
     pub(super) fn behind(&self, worker: &str) -> Vec<String> {
         let mut next = self.workers.get(worker).and_then(|place| place.behind.clone());
         let mut series = Vec::new();
@@ -150,7 +150,7 @@ impl WorkersRecord {
         series
     }
 
-    /// The address of a place, with the length of its network's prefix.
+    /// Returns the address of a position, with the prefix length of its network.
     pub(super) fn address(&self, place: &NetworkPosition, network: FleetNetwork) -> Ipv4Net {
         match place.behind.as_ref().and_then(|nat| self.nats.get(nat)) {
             Some(nat) => inside(nat.range, place.octet),
@@ -158,7 +158,7 @@ impl WorkersRecord {
         }
     }
 
-    /// NATs that nobody is behind, inner ones first.
+    /// Returns the NATs without a worker, inner ones first.
     pub(super) fn idle(&self) -> Vec<String> {
         let mut rest = self.clone();
         let mut idle = Vec::new();
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(workers.idle(), ["a", "b", "c"]);
     }
 
-    /// `sun_path` has 108 bytes; a hundred leaves room for a proxy's suffix.
+    /// `sun_path` has 108 bytes. A limit of 100 leaves room for a proxy's suffix.
     #[test]
     fn the_longest_socket_path_fits() {
         let fleet = Fleet::new("f".repeat(21)).unwrap();

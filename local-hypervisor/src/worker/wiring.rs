@@ -1,4 +1,4 @@
-//! Links of workers and NATs. Each step is repeatable; blocking.
+//! Links of workers and NATs. Each step can be repeated. Blocking.
 
 use std::path::PathBuf;
 
@@ -15,14 +15,14 @@ use crate::{
     wiring::{NetworkLeg, alone, set_if_there},
 };
 
-/// The bridge in a NAT's namespace that those behind it are linked to.
+/// The bridge in a NAT's namespace to which the machines behind it are linked.
 const INSIDE: &str = "inside";
-/// A NAT's interface on the other side.
+/// A NAT's interface to the outside.
 pub(super) const OUTSIDE: &str = "outside";
 /// A worker's interface.
 const UPLINK: &str = "uplink";
 
-/// The NATs that a worker is behind, outer ones first: the others are linked to them.
+/// Creates the NATs that a worker is behind, outer ones first, because the inner ones are linked to them.
 pub(super) fn ensure_nats(
     machine: &FleetMachine,
     workers: &WorkersRecord,
@@ -32,7 +32,7 @@ pub(super) fn ensure_nats(
     workers.behind(name).iter().rev().try_for_each(|nat| ensure_nat(&machine.fleet, workers, nat, network))
 }
 
-/// A NAT: what comes from within leaves under its own address, and nothing comes in that was not asked for.
+/// Creates a NAT. It masquerades connections from inside, and drops connections from outside.
 fn ensure_nat(
     fleet: &Fleet,
     workers: &WorkersRecord,
@@ -57,7 +57,7 @@ fn ensure_nat(
     })
 }
 
-/// A worker's namespace, with one link.
+/// Creates a worker's namespace, with one link.
 pub(super) fn ensure_worker(
     machine: &FleetMachine,
     workers: &WorkersRecord,
@@ -73,7 +73,7 @@ pub(super) fn ensure_worker(
     })
 }
 
-/// Takes a worker's link away.
+/// Removes a worker's link.
 pub(super) fn cut(machine: &FleetMachine, workers: &WorkersRecord) -> Result<(), LocalHypervisorError> {
     let Some(place) = place(machine, workers) else { return Ok(()) };
     let bridges = bridges(&machine.fleet, place);
@@ -83,7 +83,7 @@ pub(super) fn cut(machine: &FleetMachine, workers: &WorkersRecord) -> Result<(),
     Ok(())
 }
 
-/// Takes the other end of a worker's link down or up: the worker sees that nothing is plugged in any more, and keeps its addresses.
+/// Sets the other end of a worker's link down or up. The worker observes a lost carrier, and keeps its addresses.
 pub(super) fn set_link(
     machine: &FleetMachine,
     workers: &WorkersRecord,
@@ -99,7 +99,7 @@ fn place<'a>(machine: &FleetMachine, workers: &'a WorkersRecord) -> Option<&'a N
     workers.workers.get(name)
 }
 
-/// Called in the namespace of who is linked.
+/// Links a machine. Call it in the machine's namespace.
 fn link(
     fleet: &Fleet,
     workers: &WorkersRecord,
@@ -113,7 +113,7 @@ fn link(
     default_route(workers, place)
 }
 
-/// Through the NAT next to it; nothing is beyond the public network.
+/// Sets the default route through the nearest NAT. A machine in the public network has none.
 pub(super) fn default_route(workers: &WorkersRecord, place: &NetworkPosition) -> Result<(), LocalHypervisorError> {
     match place.behind.as_ref().and_then(|nat| workers.nats.get(nat)) {
         Some(nat) => ip::batch(&[format!("route replace default via {}", nat.inside().addr())]),
@@ -121,12 +121,12 @@ pub(super) fn default_route(workers: &WorkersRecord, place: &NetworkPosition) ->
     }
 }
 
-/// The namespace whose bridge it is linked to.
+/// Returns the namespace of the bridge that a machine is linked to.
 fn bridges(fleet: &Fleet, place: &NetworkPosition) -> PathBuf {
     place.behind.as_ref().map_or_else(|| fleet.namespace(), |nat| fleet.nat(nat))
 }
 
-/// A port is named after the address behind it, so that nobody else's has its name.
+/// Renames a port after a change of the address. The name contains the address, so that no other port has the same name.
 pub(super) fn rename_port(
     fleet: &Fleet,
     before: &NetworkPosition,

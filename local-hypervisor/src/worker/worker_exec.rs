@@ -1,4 +1,4 @@
-//! What people do on a worker.
+//! Runs commands on a worker.
 
 use core::convert::Infallible;
 use std::{ffi::OsString, os::unix::process::CommandExt, process::Command};
@@ -11,9 +11,9 @@ use crate::{
     processes::{self, PROCESS_GROUP},
 };
 
-/// Turns this process into a command on a worker. Returns only if it cannot.
+/// Turns this process into a command on a worker. It returns only on an error.
 ///
-/// Must be called before the process has a second thread.
+/// Call it before the process has a second thread.
 pub fn enter_worker(fleet: &Fleet, name: &str, command: &[OsString]) -> Result<Infallible, LocalHypervisorError> {
     require_root()?;
     if !WorkersRecord::load(fleet)?.workers.contains_key(name) {
