@@ -12,10 +12,10 @@ use crate::{
     facts::hex, key::KeyPair, leaf, name, statement::statement,
 };
 
-/// Bytes of a key's SHA-256 that tell generations of an authority apart.
+/// The number of bytes of a key's SHA-256 that distinguish the generations of an authority.
 const FINGERPRINT: usize = 8;
 
-/// The certificate of an authority: what those who trust it need.
+/// The certificate of an authority, without its key. A client needs only this to trust the authority.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AuthorityCertificate {
     der: Vec<u8>,
@@ -24,46 +24,44 @@ pub struct AuthorityCertificate {
     validity: Validity,
 }
 
-/// An authority with its key: it signs leafs, and nothing that it signs may sign.
+/// An authority with its key. It signs leaf certificates only: the certificates that it issues cannot sign others.
 #[derive(Clone)]
 pub struct Authority {
     certificate: AuthorityCertificate,
     key: KeyPair,
 }
 
-/// An authority that could not be minted or read.
+/// An error while minting or reading an authority.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
-    /// An authority needs a name.
+    /// The name of the authority is empty.
     #[error("the authority's name is empty")]
     NoName,
-    /// Its certificate could not be put together or signed.
+    /// The certificate of the authority could not be built or signed.
     #[error("cannot mint the certificate of an authority")]
     Mint(#[source] rcgen::Error),
-    /// Its key could not be read or written.
+    /// The key of the authority could not be read or written.
     #[error("cannot use the authority's key")]
     Key(#[source] KeyError),
-    /// Its certificate could not be read.
+    /// The certificate of the authority could not be read.
     #[error("cannot read the authority's certificate")]
     Certificate(#[source] CertificateError),
-    /// The certificate may not sign others: RFC 5280 wants `cA` and, where there is a key usage,
-    /// `keyCertSign`.
+    /// The certificate may not sign others. RFC 5280 requires `cA` and, if there is a key usage, `keyCertSign`.
     #[error("the certificate is not an authority's")]
     NotAuthority,
-    /// The certificate is another key's.
+    /// The key does not belong to the certificate.
     #[error("the authority's key does not belong to its certificate")]
     KeyMismatch,
-    /// Its name cannot be written into the certificates that it issues. Names that Keelway mints are
-    /// one common name.
+    /// The name of the authority cannot be written into the certificates that it issues. Names that Keelway mints consist of one common name.
     #[error("the authority's name has an attribute twice or a part of two attributes, and cannot issue")]
     Name,
-    /// Its name or key identifier is written in a way that cannot be repeated.
+    /// The name or the key identifier of the authority has an encoding that cannot be reproduced.
     #[error("cannot issue certificates in the authority's name")]
     Issuer(#[source] rcgen::Error),
 }
 
 impl AuthorityCertificate {
-    /// Reads one certificate and checks that it is an authority's.
+    /// Reads one certificate and checks that it belongs to an authority.
     pub fn from_pem(pem: &str) -> Result<Self, AuthorityError> {
         let der = certificate::decode_one(pem).map_err(AuthorityError::Certificate)?;
         Self::from_der(der)
@@ -80,13 +78,13 @@ impl AuthorityCertificate {
         Ok(Self { der, pem, name, validity })
     }
 
-    /// The certificate as PEM.
+    /// Returns the certificate as PEM.
     #[must_use]
     pub fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// From when until when it holds.
+    /// Returns the period during which the certificate is valid.
     #[must_use]
     pub fn validity(&self) -> Validity {
         self.validity
@@ -94,8 +92,7 @@ impl AuthorityCertificate {
 }
 
 impl Authority {
-    /// Mints a self-signed authority with a new key: path length 0, and the usages keyCertSign,
-    /// cRLSign and digitalSignature.
+    /// Mints a self-signed authority with a new key. It has path length 0 and the usages keyCertSign, cRLSign and digitalSignature.
     pub fn mint<R: CryptoRng + ?Sized>(
         common_name: &str,
         validity: Validity,
@@ -108,8 +105,8 @@ impl Authority {
         Self::of_key(common_name, key, validity, rng)
     }
 
-    /// The same, under the common name `NAME-FINGERPRINT` that no other generation has: those who verify find a list of revoked
-    /// certificates by its authority's name alone.
+    /// Mints an authority as [`Authority::mint`] does, with the common name `NAME-FINGERPRINT`. No other generation has that name.
+    /// Verifiers select a certificate revocation list by the name of its authority alone, so each generation needs its own.
     pub fn mint_generation<R: CryptoRng + ?Sized>(
         name: &str,
         validity: Validity,
@@ -136,7 +133,7 @@ impl Authority {
         Ok(Self { certificate: AuthorityCertificate::from_der(signed.der().to_vec())?, key })
     }
 
-    /// Reads an authority back, and checks that its key belongs to it.
+    /// Reads an authority that was written as PEM, and checks that the key belongs to the certificate.
     pub fn from_pem(certificate_pem: &str, key_pem: &PrivateKeyPem) -> Result<Self, AuthorityError> {
         let certificate = AuthorityCertificate::from_pem(certificate_pem)?;
         let key = KeyPair::from_pem(key_pem).map_err(AuthorityError::Key)?;
@@ -152,7 +149,7 @@ impl Authority {
         Ok(authority)
     }
 
-    /// Signs a certificate with a new key for `request`. It ends with the authority at the latest.
+    /// Signs a certificate for `request` with a new key. The certificate does not outlive the authority.
     pub fn issue<R: CryptoRng + ?Sized>(
         &self,
         request: &LeafRequest,
@@ -161,20 +158,19 @@ impl Authority {
         leaf::issue(self, request, rng)
     }
 
-    /// Its certificate.
+    /// Returns the certificate of the authority.
     #[must_use]
     pub fn certificate(&self) -> &AuthorityCertificate {
         &self.certificate
     }
 
-    /// Its private key.
+    /// Returns the private key of the authority.
     #[must_use]
     pub fn key_pem(&self) -> &PrivateKeyPem {
         self.key.private_pem()
     }
 
-    /// What signs its leafs, with the name and the key identifier of its certificate, as verifiers
-    /// compare them.
+    /// Returns the signer of leaf certificates, with the name and key identifier of this certificate. Verifiers compare both.
     pub(crate) fn issuer(&self) -> Result<Issuer<'static, &KeyPair>, rcgen::Error> {
         Issuer::from_ca_cert_der(&self.certificate.der.as_slice().into(), &self.key)
     }
@@ -192,7 +188,7 @@ impl fmt::Debug for Authority {
     }
 }
 
-/// Two authorities are the same where certificate and key text are.
+/// Two authorities are equal if the PEM texts of their certificates and keys are equal.
 impl PartialEq for Authority {
     fn eq(&self, other: &Self) -> bool {
         self.certificate == other.certificate && self.key_pem() == other.key_pem()
@@ -201,7 +197,7 @@ impl PartialEq for Authority {
 
 impl Eq for Authority {}
 
-/// Whether a certificate may sign others.
+/// Returns whether the certificate may sign others.
 pub(crate) fn may_sign(certificate: &X509Certificate<'_>) -> Result<bool, CertificateError> {
     let is_ca = certificate::basic_constraints(certificate)?.is_some_and(|constraints| constraints.ca);
     let usage = certificate::key_usage(certificate)?;

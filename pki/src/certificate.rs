@@ -14,34 +14,34 @@ use x509_parser::{
 
 use crate::{Validity, ValidityError};
 
-/// A certificate that could not be read.
+/// An error while reading a certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// The text is not PEM, or PEM of something else.
+    /// The text is not PEM, or it is PEM of another type.
     #[error("the text is not a certificate in PEM")]
     Pem(#[source] pem::Error),
-    /// What the PEM holds is not a certificate.
+    /// The PEM text does not contain a certificate.
     #[error("what the PEM text holds is not a certificate")]
     Parse(#[source] X509Error),
-    /// None, or several, where one is meant.
+    /// The text contains no certificate or several, and the caller expects exactly one.
     #[error("one certificate is wanted, the text holds {found}")]
     NotOne {
-        /// How many there are.
+        /// The number of certificates in the text.
         found: usize,
     },
-    /// The subject's name cannot be read.
+    /// The name of the subject could not be read.
     #[error("cannot read the certificate's subject")]
     Subject(#[source] X509Error),
-    /// An extension cannot be read or is there twice.
+    /// An extension could not be read, or it occurs twice.
     #[error("cannot read the certificate's extension {oid}")]
     Extension {
-        /// Which.
+        /// The identifier of the extension.
         oid: Oid<'static>,
-        /// Why.
+        /// The error of the parser.
         #[source]
         source: X509Error,
     },
-    /// The dates are none.
+    /// The dates do not form a valid period.
     #[error("the certificate's dates cannot be")]
     Dates(#[source] ValidityError),
 }
@@ -49,8 +49,8 @@ pub enum CertificateError {
 const LABEL: &str = "CERTIFICATE";
 const END: &str = "-----END CERTIFICATE-----";
 
-/// The certificates of a PEM text that holds any number of them, as DER. RFC 7468 is followed
-/// strictly, as for keys, so that a damaged certificate is an error and not one fewer.
+/// Decodes a PEM text with any number of certificates to DER. Parsing is strict (RFC 7468), as for keys: a damaged certificate is an
+/// error, and is not left out.
 pub(crate) fn decode_bundle(pem: &str) -> Result<Vec<Vec<u8>>, CertificateError> {
     let blocks = pem.split_inclusive(END).filter(|block| !block.trim().is_empty());
     blocks.map(|block| decode_block(block).map_err(CertificateError::Pem)).collect()
@@ -63,14 +63,14 @@ fn decode_block(block: &str) -> Result<Vec<u8>, pem::Error> {
     }
 }
 
-/// The certificate of a PEM text that holds exactly one, as DER.
+/// Decodes a PEM text with exactly one certificate to DER.
 pub(crate) fn decode_one(pem: &str) -> Result<Vec<u8>, CertificateError> {
     let [der]: [Vec<u8>; 1] =
         decode_bundle(pem)?.try_into().map_err(|all: Vec<_>| CertificateError::NotOne { found: all.len() })?;
     Ok(der)
 }
 
-/// Reads DER that holds a certificate and nothing after it.
+/// Parses DER that contains one certificate and no trailing data.
 pub(crate) fn parse(der: &[u8]) -> Result<X509Certificate<'_>, CertificateError> {
     match parse_x509_certificate(der) {
         Ok(([], parsed)) => Ok(parsed),
@@ -135,8 +135,8 @@ pub(crate) fn authority_key_id<'a>(certificate: &'a X509Certificate<'a>) -> Resu
     Ok(id?.flatten().map(|id| id.0))
 }
 
-/// An extension of a certificate, if it is there; `read` has nothing to give where the parser could
-/// not make out what the extension says.
+/// Returns an extension of a certificate, or `None` if the certificate does not have it. `read` returns `None` if the parser could not
+/// decode the extension, which is an error.
 fn extension<'a, T>(
     certificate: &'a X509Certificate<'a>,
     oid: Oid<'static>,

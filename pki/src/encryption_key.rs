@@ -9,50 +9,49 @@ use zeroize::Zeroizing;
 
 use crate::facts::hex;
 
-/// The length that secretbox wants, and the longest that aescbc takes.
+/// The length in bytes that secretbox requires. It is also the maximum for aescbc.
 const LENGTH: usize = 32;
 
-/// A key for an `EncryptionConfiguration` of kube-apiserver. It is wiped when dropped, and `Debug`
-/// shows its name only.
+/// A key for an `EncryptionConfiguration` of kube-apiserver. Its memory is zeroed on drop. `Debug` prints the name only.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EncryptionKey(Zeroizing<[u8; LENGTH]>);
 
-/// Bytes that are no encryption key.
+/// The error for an encryption key of the wrong length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an encryption key has {LENGTH} bytes, not {found}")]
 pub struct EncryptionKeyError {
-    /// How many there are.
+    /// The number of bytes found.
     pub found: usize,
 }
 
 impl EncryptionKey {
-    /// Makes a new key.
+    /// Mints a new key.
     pub fn mint<R: CryptoRng + ?Sized>(rng: &mut R) -> Self {
         let mut key = Zeroizing::new([0; LENGTH]);
         rng.fill_bytes(key.as_mut());
         Self(key)
     }
 
-    /// Takes the bytes of a key.
+    /// Creates a key from its bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, EncryptionKeyError> {
         let key = bytes.try_into().map_err(|_| EncryptionKeyError { found: bytes.len() })?;
         Ok(Self(Zeroizing::new(key)))
     }
 
-    /// The secret itself.
+    /// Returns the secret bytes.
     #[must_use]
     pub fn expose(&self) -> &[u8; LENGTH] {
         &self.0
     }
 
-    /// The secret as `keys[].secret` of an `EncryptionConfiguration` wants it.
+    /// Returns the secret in base64, the form of `keys[].secret` of an `EncryptionConfiguration`.
     #[must_use]
     pub fn expose_base64(&self) -> Zeroizing<String> {
         Zeroizing::new(STANDARD.encode(self.0.as_slice()))
     }
 
-    /// The name for `keys[].name`. etcd keeps it beside every object that the key encrypted, so it
-    /// stays with the key through every rotation: the first 8 bytes of its SHA-256, lower hex.
+    /// Returns the name for `keys[].name`: the first 8 bytes of the key's SHA-256 in lowercase hexadecimal. etcd stores the name with every
+    /// object that the key encrypted, so the name must not change when keys rotate.
     #[must_use]
     pub fn name(&self) -> String {
         hex(Sha256::digest(self.0.as_slice()).get(..8).unwrap_or_default())

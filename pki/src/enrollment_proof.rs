@@ -1,14 +1,15 @@
-//! How both sides of an enrolment prove that they hold the token, to each other and to nobody between them.
+//! Mutual proof of an enrollment token: the agent and the driver show each other that they hold it, without revealing it to a machine between
+//! them.
 
 use ring::hmac;
 use sha2::{Digest, Sha256};
 
 use crate::EnrollmentToken;
 
-/// What a proof is for. Another protocol's proof under the same token would be no proof.
+/// The purpose of a proof. It separates proofs of this protocol from proofs that another protocol makes with the same token.
 const PURPOSE: &[u8] = b"keelway enrolment 1";
 
-/// Who proves. What one side sent is no proof of the other.
+/// The side that makes a proof. A proof of one side is not valid for the other, so it cannot be reflected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EnrollmentSide {
     /// The machine's agent.
@@ -17,7 +18,7 @@ pub enum EnrollmentSide {
     Driver,
 }
 
-/// The connection that a proof is for: on another one it proves nothing. Whoever passes bytes on between two connections has two of them.
+/// The connection that a proof is bound to. The proof is not valid on another connection, so a relay between two connections cannot use it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ProvenChannel {
     exported: [u8; 32],
@@ -25,10 +26,10 @@ pub struct ProvenChannel {
 }
 
 impl ProvenChannel {
-    /// What of the connection to export from both ends of it (RFC 8446, 7.5; RFC 5705, 4).
+    /// The exporter label that both ends of the connection use (RFC 8446, 7.5; RFC 5705, 4).
     pub const LABEL: &[u8] = b"EXPORTER-keelway-enrolment";
 
-    /// By what both ends exported, and the certificate that the agent showed, DER.
+    /// Creates a channel from the keying material that both ends exported, and the certificate (DER) that the agent presented.
     #[must_use]
     pub fn new(exported: [u8; 32], agent: &[u8]) -> Self {
         Self { exported, certificate: Sha256::digest(agent).into() }
@@ -36,13 +37,13 @@ impl ProvenChannel {
 }
 
 impl EnrollmentToken {
-    /// Proves to be one of the two who hold the token.
+    /// Returns the proof that this side of the connection holds the token.
     #[must_use]
     pub fn proof(&self, side: EnrollmentSide, channel: &ProvenChannel) -> Vec<u8> {
         hmac::sign(&self.key(), &self.statement(side, channel)).as_ref().to_vec()
     }
 
-    /// Whether that is the other side's proof. Takes as long whatever is wrong with it.
+    /// Returns whether `proof` is the proof of that side. The comparison takes constant time.
     #[must_use]
     pub fn proves(&self, side: EnrollmentSide, channel: &ProvenChannel, proof: &[u8]) -> bool {
         hmac::verify(&self.key(), &self.statement(side, channel), proof).is_ok()
@@ -52,7 +53,7 @@ impl EnrollmentToken {
         hmac::Key::new(hmac::HMAC_SHA256, &self.secret)
     }
 
-    /// Each part after its length, so that no two lists of parts are the same bytes.
+    /// Each part is preceded by its length, so that two different lists of parts never have the same bytes.
     fn statement(&self, side: EnrollmentSide, channel: &ProvenChannel) -> Vec<u8> {
         let side: &[u8] = match side {
             EnrollmentSide::Agent => b"agent",

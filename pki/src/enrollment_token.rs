@@ -1,6 +1,6 @@
-//! Enrolment tokens: what the agent of a machine and the driver of its installation know each other by, once.
+//! Enrollment tokens: the agent of a machine and the driver of its installation authenticate each other with one, once.
 //!
-//! `kwe1.` and JSON in base64url without padding (RFC 4648, section 5). The number is the form's version.
+//! The text is `kwe1.` followed by JSON in base64url without padding (RFC 4648, section 5). The digit is the version of the format.
 
 use core::{fmt, str::FromStr};
 
@@ -15,52 +15,51 @@ use crate::{
     token_text::{TokenText, Unreadable},
 };
 
-/// Six authorities take less than a quarter of it.
+/// A token with six authorities needs less than a quarter of this length.
 const LONGEST: usize = 4096;
 const TEXT: TokenText = TokenText { family: "kwe", prefix: "kwe1.", longest: LONGEST };
-/// Bytes of the id, which is no secret, and of the secret.
+/// The number of bytes of the id, which is not secret, and of the secret.
 const ID: usize = 8;
 const SECRET: usize = 32;
 
-/// An enrolment token, read. It shows all but its secret.
+/// A parsed enrollment token. The secret is private to this crate.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EnrollmentToken {
-    /// The installation that the machine is to belong to.
+    /// The installation that the machine is to join.
     pub installation: String,
-    /// The machine's name in it.
+    /// The name of the machine's Hypervisor.
     pub machine: String,
-    /// Which token it is.
+    /// The id of the token, which is not secret.
     pub id: String,
-    /// From when on it is worth nothing.
+    /// The time at which the token expires.
     pub expires: Timestamp,
-    /// The authorities, one of which signs what the machine is given.
+    /// The authorities, one of which signs the certificates that the machine receives.
     pub authorities: Vec<AuthorityHash>,
     pub(crate) secret: Zeroizing<Vec<u8>>,
 }
 
-/// A text that is no enrolment token. No message quotes what may be a secret.
+/// An error while reading an enrollment token. Messages never quote the text, because it may contain a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrollmentTokenError {
-    /// It does not begin as one.
+    /// The text does not start with the prefix of an enrollment token.
     #[error("this is no enrolment token: one begins with kwe1.; copy all of what `keelway hypervisor enroll` printed")]
     Prefix,
-    /// It is of another version.
+    /// The token has another version.
     #[error(
         "this enrolment token is of a form that this program does not know: use the release of Keelway that made it"
     )]
     Version,
-    /// It is longer than any token.
+    /// The text is longer than any enrollment token.
     #[error("this is longer than any enrolment token; copy what `keelway hypervisor enroll` printed and nothing else")]
     TooLong,
-    /// It was damaged.
+    /// The text is not valid base64url.
     #[error("the enrolment token is damaged: a character was lost or changed; copy all of it anew")]
     Encoding(#[source] base64::DecodeError),
-    /// What it holds is not what a token holds.
+    /// The decoded text is not the content of a token.
     #[error("the enrolment token is damaged, or its end is missing; copy all of it anew")]
     Form,
 }
 
-/// What is encoded.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EnrollmentTokenPayload {
@@ -79,7 +78,7 @@ impl Drop for EnrollmentTokenPayload {
 }
 
 impl EnrollmentToken {
-    /// A new one.
+    /// Mints a new token.
     pub fn mint<R: CryptoRng + ?Sized>(
         installation: &str,
         machine: &str,
@@ -93,7 +92,7 @@ impl EnrollmentToken {
         Self { installation: installation.to_owned(), machine: machine.to_owned(), id, expires, authorities, secret }
     }
 
-    /// The text that the agent is given. It is a secret.
+    /// Returns the text of the token, for the agent. It is a secret.
     #[must_use]
     pub fn encode(&self) -> Zeroizing<String> {
         let form = EnrollmentTokenPayload {

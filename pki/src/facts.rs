@@ -1,4 +1,4 @@
-//! What a certificate says.
+//! The content of a certificate.
 
 use core::fmt::Write;
 use std::net::IpAddr;
@@ -10,10 +10,10 @@ use x509_parser::{
 
 use crate::{CertificateError, CertificateUsage, Validity, certificate, name};
 
-/// What a certificate says, in plain types. Nothing of it is verified here.
+/// The content of a certificate in plain types. Nothing is verified here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFacts {
-    /// Its serial number, in hexadecimal digits.
+    /// The serial number in hexadecimal digits.
     pub serial: String,
     /// The subject's common name.
     pub common_name: Option<String>,
@@ -23,25 +23,25 @@ pub struct CertificateFacts {
     pub dns_names: Vec<String>,
     /// The addresses among the subject's alternative names, in order.
     pub ip_addresses: Vec<IpAddr>,
-    /// What it may be used for, of the usages that are known here, servers' first.
+    /// The extended key usages that this crate knows, `ServerAuth` first.
     pub usages: Vec<CertificateUsage>,
-    /// From when until when it holds.
+    /// The period during which the certificate is valid.
     pub validity: Validity,
-    /// Whether it is an authority's.
+    /// Whether the certificate is that of an authority.
     pub is_authority: bool,
-    /// The identifier of its key.
+    /// The subject key identifier.
     pub key_id: Option<Vec<u8>>,
-    /// The identifier of the key that signed it.
+    /// The authority key identifier: it identifies the key that signed the certificate.
     pub authority_key_id: Option<Vec<u8>>,
 }
 
 impl CertificateFacts {
-    /// Reads the one certificate of a PEM text.
+    /// Reads a PEM text with exactly one certificate.
     pub fn from_pem(pem: &str) -> Result<Self, CertificateError> {
         Self::of(&certificate::parse(&certificate::decode_one(pem)?)?)
     }
 
-    /// Reads a certificate as TLS carries it.
+    /// Reads a certificate in DER, as TLS sends it.
     pub fn from_der(der: &[u8]) -> Result<Self, CertificateError> {
         Self::of(&certificate::parse(der)?)
     }
@@ -123,7 +123,7 @@ mod tests {
             })
     }
 
-    /// What stands between the two lines that mark a certificate.
+    /// Returns the base64 text between the begin and end lines of a certificate.
     fn body(pem: &str) -> String {
         let begin = pem.find("CERTIFICATE-----").unwrap();
         let end = pem.find("-----END").unwrap();

@@ -1,14 +1,13 @@
 //! The generations of a key or an authority.
 
-/// The generations of something that is replaced without an interruption. `active` is in use;
-/// `next` is announced to all who must trust it before it is used; `previous` is still trusted
-/// while something of it is around.
+/// The generations of a key or authority that rotates without an interruption. `active` is in use. `next` is distributed to everything
+/// that must trust it before it becomes active. `previous` stays trusted while objects that it signed or encrypted are in use.
 ///
-/// `R` is what is kept of a previous one: of a signing key only the half that verifies, so that
-/// nothing can be signed with it any more.
+/// `R` is the part of a previous generation that is stored. Of a signing key, that is the public half only, so that a retired key
+/// cannot sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Generations<T, R = T> {
-    /// Announced, not yet in use.
+    /// Distributed, not yet in use.
     pub next: Option<T>,
     /// In use.
     pub active: T,
@@ -17,14 +16,13 @@ pub struct Generations<T, R = T> {
 }
 
 impl<T, R> Generations<T, R> {
-    /// The first generation, alone.
+    /// Returns the first generation without a next or previous one.
     pub fn first(active: T) -> Self {
         Self { next: None, active, previous: None }
     }
 
-    /// A view of all generations in the order of every bundle: active, next, previous. The active
-    /// one comes first, because kube-apiserver encrypts with the first key of its list and tries
-    /// the others in turn.
+    /// Returns a view of all generations in the order active, next, previous, which every bundle has. The active one is first because
+    /// kube-apiserver encrypts with the first key of its list and tries the others in turn to decrypt.
     pub fn bundle<'a, V>(
         &'a self,
         current: impl Fn(&'a T) -> V,

@@ -4,7 +4,7 @@ use rand_core::CryptoRng;
 
 use crate::facts::hex;
 
-/// A random identifier of `bytes` bytes, as twice as many characters of lower hex.
+/// Returns `bytes` random bytes as lowercase hexadecimal text of twice that length.
 pub fn random_id<R: CryptoRng + ?Sized>(rng: &mut R, bytes: usize) -> String {
     let mut random = vec![0; bytes];
     rng.fill_bytes(&mut random);

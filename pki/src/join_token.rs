@@ -1,6 +1,6 @@
-//! Join tokens: all that a worker needs to find its cluster, to know it, and to be let in.
+//! Join tokens: with one, a worker finds its cluster, authenticates it, and is admitted.
 //!
-//! `kwj1.` and JSON in base64url without padding (RFC 4648, section 5). The number is the form's version.
+//! The text is `kwj1.` followed by JSON in base64url without padding (RFC 4648, section 5). The digit is the version of the format.
 
 use core::{fmt, net::SocketAddr, str::FromStr};
 
@@ -15,71 +15,71 @@ use crate::{
     token_text::{TokenText, Unreadable},
 };
 
-/// Nine ingresses and six authorities take less than a tenth of it.
+/// A token with nine ingresses and six authorities needs less than a tenth of this length.
 const LONGEST: usize = 16384;
 const TEXT: TokenText = TokenText { family: "kwj", prefix: "kwj1.", longest: LONGEST };
-/// Characters of a bootstrap token's two parts (`k8s.io/cluster-bootstrap`, `BootstrapTokenPattern`).
+/// The number of characters of the two parts of a bootstrap token (`k8s.io/cluster-bootstrap`, `BootstrapTokenPattern`).
 const ID: usize = 6;
 const SECRET: usize = 16;
 const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-/// Bytes from here on are left out, so that every digit is as likely.
+/// The generator of digits discards random bytes from this value up, so that every digit is equally likely.
 const FAIR: u8 = 252;
 
-/// A join token, read.
+/// A parsed join token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinToken {
-    /// Where the cluster's ingresses are reached.
+    /// The endpoints of the cluster's ingresses.
     pub endpoints: Vec<SocketAddr>,
-    /// The authorities, any of which may stand in the chain that an endpoint shows.
+    /// The authorities. The certificate chain of an endpoint must contain one of them.
     pub authorities: Vec<AuthorityHash>,
-    /// What lets the worker ask for its first certificate.
+    /// The bootstrap token with which the worker requests its first certificate.
     pub bootstrap: BootstrapToken,
 }
 
-/// The SHA-256 of an authority's public key, written as kubeadm does: `sha256:` and lower hex of its SubjectPublicKeyInfo's digest.
+/// The SHA-256 of an authority's public key in the format of kubeadm: `sha256:` and the lowercase hexadecimal digest of its
+/// SubjectPublicKeyInfo.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AuthorityHash(String);
 
-/// A bootstrap token of Kubernetes. It shows its id and never its secret.
+/// A bootstrap token of Kubernetes. `Debug` prints the id, never the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BootstrapToken {
     id: String,
     secret: Zeroizing<String>,
 }
 
-/// A text that is no join token. No message quotes what may be a secret.
+/// An error while reading a join token. Messages never quote the text, because it may contain a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinTokenError {
-    /// It does not begin as one.
+    /// The text does not start with the prefix of a join token.
     #[error("this is no join token: one begins with kwj1.; copy all of what `keelway join-token create` printed")]
     Prefix,
-    /// It is of another version.
+    /// The token has another version.
     #[error("this join token is of a form that this program does not know: use the release of Keelway that made it")]
     Version,
-    /// It is longer than any token.
+    /// The text is longer than any join token.
     #[error("this is longer than any join token; copy what `keelway join-token create` printed and nothing else")]
     TooLong,
-    /// It was damaged.
+    /// The text is not valid base64url.
     #[error("the join token is damaged: a character was lost or changed; copy all of it anew")]
     Encoding(#[source] base64::DecodeError),
-    /// What it holds is not what a token holds.
+    /// The decoded text is not the content of a token.
     #[error("the join token is damaged, or its end is missing; copy all of it anew")]
     Form,
-    /// It has no endpoint.
+    /// The token has no endpoint.
     #[error("the join token names no endpoint: make one for a cluster with an ingress")]
     NoEndpoint,
-    /// It has no authority.
+    /// The token has no authority.
     #[error("the join token names no authority; make a new one")]
     NoAuthority,
-    /// A hash is none.
+    /// The hash of an authority is malformed.
     #[error("the join token's authority {0:?} is not sha256: and 64 lower hexadecimal digits; make a new one")]
     Authority(String),
-    /// The bootstrap token is none.
+    /// The bootstrap token is malformed.
     #[error("the join token holds no bootstrap token of the form ID.SECRET; make a new one")]
     Bootstrap,
 }
 
-/// What is encoded.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JoinTokenPayload {
@@ -95,7 +95,7 @@ impl Drop for JoinTokenPayload {
 }
 
 impl JoinToken {
-    /// The text that a worker is given. It is a secret.
+    /// Returns the text of the token, for a worker. It is a secret.
     #[must_use]
     pub fn encode(&self) -> Zeroizing<String> {
         let form = JoinTokenPayload {
@@ -106,7 +106,8 @@ impl JoinToken {
         TEXT.write(&form)
     }
 
-    /// Whether the token names this authority: its certificate, as DER. Before one was found in a verified chain, nothing secret is sent.
+    /// Returns whether the token names this authority, given its certificate in DER. The caller must find such an authority in a verified
+    /// chain before it sends a secret.
     pub fn names(&self, authority: &[u8]) -> Result<bool, CertificateError> {
         Ok(self.authorities.contains(&AuthorityHash::of_der(authority)?))
     }
@@ -144,17 +145,17 @@ impl FromStr for JoinToken {
 }
 
 impl AuthorityHash {
-    /// Of an authority's certificate, as PEM.
+    /// Returns the hash for an authority's certificate in PEM.
     pub fn of_pem(pem: &str) -> Result<Self, CertificateError> {
         Self::of_der(&certificate::decode_one(pem)?)
     }
 
-    /// Of every authority in a bundle, in its order.
+    /// Returns the hashes of all authorities of a bundle, in its order.
     pub fn of_bundle(pem: &str) -> Result<Vec<Self>, CertificateError> {
         certificate::decode_bundle(pem)?.iter().map(|der| Self::of_der(der)).collect()
     }
 
-    /// Of an authority's certificate, as DER.
+    /// Returns the hash for an authority's certificate in DER.
     pub fn of_der(der: &[u8]) -> Result<Self, CertificateError> {
         let certificate = certificate::parse(der)?;
         Ok(Self(format!("sha256:{}", hex(&Sha256::digest(certificate.public_key().raw)))))
@@ -182,24 +183,24 @@ impl fmt::Display for AuthorityHash {
 }
 
 impl BootstrapToken {
-    /// A new one.
+    /// Mints a new bootstrap token.
     pub fn mint<R: CryptoRng + ?Sized>(rng: &mut R) -> Self {
         Self { id: digits(rng, ID), secret: Zeroizing::new(digits(rng, SECRET)) }
     }
 
-    /// The part that is no secret: its Secret is named `bootstrap-token-ID`.
+    /// Returns the id, which is not secret. The Secret of the token is named `bootstrap-token-ID`.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The secret part.
+    /// Returns the secret part.
     #[must_use]
     pub fn secret(&self) -> &str {
         &self.secret
     }
 
-    /// Both parts, as an API server takes them: `ID.SECRET`.
+    /// Returns both parts in the form that an API server accepts: `ID.SECRET`.
     #[must_use]
     pub fn expose(&self) -> Zeroizing<String> {
         Zeroizing::new(format!("{}.{}", self.id, *self.secret))
@@ -346,7 +347,7 @@ mod tests {
         assert_eq!(one.expose().parse::<BootstrapToken>().unwrap(), one);
     }
 
-    /// But for the case of a digit of an IPv6 address, which means nothing (RFC 4291, section 2.2).
+    /// The case of a hexadecimal digit of an IPv6 address has no meaning (RFC 4291, section 2.2), so such a change yields the same token.
     #[test]
     fn a_changed_character_is_an_error_or_another_token() {
         let token = token();

@@ -1,4 +1,4 @@
-//! P-256 key pairs and the PEM text of their halves.
+//! P-256 key pairs, and the PEM text of each half.
 
 use core::fmt;
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ use ring::{
 };
 use zeroize::Zeroizing;
 
-/// A private key as PEM text. It is wiped when dropped, and `Debug` shows nothing of it.
+/// A private key as PEM text. Its memory is zeroed on drop. `Debug` prints nothing of it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PrivateKeyPem(Zeroizing<String>);
 
@@ -24,19 +24,19 @@ pub struct PrivateKeyPem(Zeroizing<String>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicKeyPem(String);
 
-/// A private key that could not be read or written.
+/// An error while reading or writing a key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// The bytes are no UTF-8, so no PEM.
+    /// The bytes are not UTF-8, so they are not PEM.
     #[error("the private key is not text")]
     NotText(#[source] core::str::Utf8Error),
-    /// Neither PKCS#8 (`PRIVATE KEY`) nor SEC 1 (`EC PRIVATE KEY`) with a P-256 key.
+    /// The text is neither PKCS#8 (`PRIVATE KEY`) nor SEC 1 (`EC PRIVATE KEY`) with a P-256 key.
     #[error("the text is not a P-256 private key in PEM")]
     Parse(#[source] pkcs8::Error),
     /// The public half could not be read.
     #[error("the text is not a P-256 public key in PEM")]
     ParsePublic(#[source] pkcs8::spki::Error),
-    /// The public half is no point of the curve.
+    /// The public half is not a point of the curve.
     #[error("the public half of the key is no point of P-256")]
     Point,
     /// The private half could not be written as PKCS#8.
@@ -48,25 +48,25 @@ pub enum KeyError {
 }
 
 impl PrivateKeyPem {
-    /// Takes the text over; whether it is a key shows when it is used.
+    /// Wraps the text without checking it. A text that is not a key is an error on first use.
     #[must_use]
     pub fn new(text: String) -> Self {
         Self(Zeroizing::new(text))
     }
 
-    /// As [`PrivateKeyPem::new`], from the bytes of a Secret or a file.
+    /// Wraps the bytes of a Secret or a file, as [`PrivateKeyPem::new`] does.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, KeyError> {
         core::str::from_utf8(bytes).map(|text| Self::new(text.to_owned())).map_err(KeyError::NotText)
     }
 
-    /// Whether this public half is written beside the private one.
+    /// Returns whether the PKCS#8 text contains this public half beside the private one.
     pub(crate) fn carries(&self, public_point: &[u8]) -> bool {
         let Ok((_, der)) = pem::decode_vec(self.0.as_bytes()) else { return false };
         let der = Zeroizing::new(der);
         !public_point.is_empty() && der.windows(public_point.len()).any(|part| part == public_point)
     }
 
-    /// The secret itself, for writing it to the one who uses it.
+    /// Returns the secret text, for writing it to the program that uses it.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -87,21 +87,21 @@ impl PublicKeyPem {
         Ok(Self(text))
     }
 
-    /// The PEM text.
+    /// Returns the PEM text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Both halves. rcgen signs with it, whose own keys come from a generator that cannot be passed and
-/// whose signatures are random.
+/// Both halves of a key. rcgen signs with this type instead of its own key pairs: those use a random generator that cannot be replaced, and
+/// their signatures are random.
 #[derive(Clone)]
 pub(crate) struct KeyPair {
     pem: PrivateKeyPem,
-    /// The public half as a certificate carries it: uncompressed (RFC 5480, 2.2).
+    /// The public half in the form that certificates contain: uncompressed (RFC 5480, 2.2).
     point: Sec1Point,
-    /// Made for the first signature: most keys that are read sign nothing.
+    /// Computed for the first signature, because most keys that are read never sign.
     signer: OnceLock<SigningKey>,
 }
 
@@ -123,7 +123,7 @@ impl KeyPair {
         Self { pem, point: signer.verifying_key().to_sec1_point(false), signer: OnceLock::from(signer) }
     }
 
-    /// PKCS#8 where it was generated, else as it was read.
+    /// Returns PKCS#8 if the key was generated here, otherwise the text that was read.
     pub(crate) fn private_pem(&self) -> &PrivateKeyPem {
         &self.pem
     }
@@ -149,8 +149,8 @@ fn signing_key(pem: &PrivateKeyPem) -> Result<SigningKey, KeyError> {
         .map_err(KeyError::Parse)
 }
 
-/// The public half of a key in PKCS#8 that carries it (RFC 5915, section 3), checked against the private one. ring does that in
-/// a tenth of the time that portable arithmetic takes.
+/// Returns the public half of a PKCS#8 key that contains it (RFC 5915, section 3), checked against the private half. ring needs a tenth of the
+/// time that portable arithmetic needs.
 fn checked_public_half(pem: &PrivateKeyPem) -> Option<Sec1Point> {
     let (_, der) = pem::decode_vec(pem.expose().as_bytes()).ok()?;
     let der = Zeroizing::new(der);
@@ -169,7 +169,7 @@ impl rcgen::PublicKeyData for KeyPair {
 }
 
 impl rcgen::SigningKey for KeyPair {
-    /// Deterministic (RFC 6979).
+    /// The signature is deterministic (RFC 6979).
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
         let signer = self.signer().map_err(|_| rcgen::Error::RemoteKeyError)?;
         let signature: DerSignature = signer.try_sign(message).map_err(|_| rcgen::Error::RemoteKeyError)?;
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
     use crate::testing::seeded;
 
-    /// RFC 6979, A.2.5: a key that others published, with its public half.
+    /// The key of RFC 6979, A.2.5, whose public half is published there.
     const PUBLISHED_KEY: [u8; 32] = [
         0xC9, 0xAF, 0xA9, 0xD8, 0x45, 0xBA, 0x75, 0x16, 0x6B, 0x5C, 0x21, 0x57, 0x67, 0xB1, 0xD6, 0x93, 0x4E, 0x50,
         0xC3, 0xDB, 0x36, 0xE8, 0x9B, 0x12, 0x7B, 0x8A, 0x62, 0x2B, 0x12, 0x0F, 0x67, 0x21,
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(KeyPair::from_pem(&sec1).unwrap().signer().unwrap().to_bytes().as_slice(), PUBLISHED_KEY);
     }
 
-    /// Both ways to read a key come to the same, and neither takes halves that do not belong together.
+    /// Both ways to read a key have the same result, and both reject halves that do not belong together.
     #[test]
     fn halves_belong_together() {
         let [one, two] = [1, 2].map(|seed| KeyPair::generate(&mut seeded(seed)).unwrap());

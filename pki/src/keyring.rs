@@ -1,15 +1,15 @@
-//! Keyrings: the generations of an authority or a key, and how a Secret holds them.
+//! Keyrings: the generations of an authority or a key, and their representation in a Secret.
 //!
 //! | Keyring | The Secret's data |
 //! |---|---|
 //! | [`AuthorityKeyring`] | `active.crt`, `active.key`, `next.crt`, `next.key`, `previous.crt`, `bundle.crt` |
 //! | [`ServiceAccountKeyring`] | `active.key`, `active.pub`, `next.key`, `next.pub`, `previous.pub`, `bundle.pub` |
 //! | [`EncryptionKeyring`] | `active.key`, `next.key`, `previous.key`, 32 bytes each |
-//! | leafs of a component | `NAME.crt`, `NAME.key` for each, see [`IssuedCertificate::write_to`] |
+//! | leaf certificates of a component | `NAME.crt`, `NAME.key` for each, see [`IssuedCertificate::write_to`] |
 //! | key of a gateway | `wireguard.key`, `wireguard.pub`, see [`crate::WireGuardKey::write_to`] |
 //!
-//! Bundles and public keys follow from the rest. They are written for those who mount the Secret as
-//! files, need not be there when it is read, and are written anew.
+//! Bundles and public keys are derived from the other entries. Keyrings write them for programs that mount the Secret as files. Reading does
+//! not require them, and writing renews them.
 
 use std::collections::BTreeMap;
 
@@ -18,78 +18,77 @@ use crate::{
     KeyError, PrivateKeyPem, PublicKeyPem, ServiceAccountKey,
 };
 
-/// The `data` of a Kubernetes `Secret`, decoded. It holds keys: it goes into a Secret and nowhere
-/// else.
+/// The decoded `data` of a Kubernetes `Secret`. It contains keys, so it may be stored in a Secret only.
 pub type SecretData = BTreeMap<String, Vec<u8>>;
 
-/// An authority's generations. The previous one can no longer sign.
+/// The generations of an authority. The previous one can no longer sign.
 pub type AuthorityKeyring = Generations<Authority, AuthorityCertificate>;
 /// The generations of the service-account key. The previous one can no longer sign.
 pub type ServiceAccountKeyring = Generations<ServiceAccountKey, PublicKeyPem>;
 /// The generations of the encryption key. The previous one still decrypts.
 pub type EncryptionKeyring = Generations<EncryptionKey>;
 
-/// A Secret whose data is not a keyring's.
+/// An error while reading a keyring from a Secret.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyringError {
     /// An entry is missing.
     #[error("the Secret has no {entry:?}")]
     Missing {
-        /// Which.
+        /// The name of the entry.
         entry: String,
     },
-    /// There is an entry that the keyring does not have.
+    /// The Secret contains an entry that the keyring does not define.
     #[error("the Secret has {entry:?}, which is not part of it")]
     Unknown {
-        /// Which.
+        /// The name of the entry.
         entry: String,
     },
     /// An entry is not text.
     #[error("{entry:?} of the Secret is not text")]
     NotText {
-        /// Which.
+        /// The name of the entry.
         entry: String,
-        /// Where it is not.
+        /// The position of the first invalid byte.
         #[source]
         source: core::str::Utf8Error,
     },
     /// A private or public key could not be read.
     #[error("cannot read {entry:?} of the Secret")]
     Key {
-        /// Which.
+        /// The name of the entry.
         entry: String,
-        /// Why.
+        /// The error of the key.
         #[source]
         source: KeyError,
     },
     /// An authority could not be read.
     #[error("cannot read {entry:?} of the Secret")]
     Authority {
-        /// Which.
+        /// The name of the entry.
         entry: String,
-        /// Why.
+        /// The error of the authority.
         #[source]
         source: AuthorityError,
     },
     /// An encryption key could not be read.
     #[error("cannot read {entry:?} of the Secret")]
     EncryptionKey {
-        /// Which.
+        /// The name of the entry.
         entry: String,
-        /// Why.
+        /// The error of the key.
         #[source]
         source: EncryptionKeyError,
     },
 }
 
 impl AuthorityKeyring {
-    /// The certificates of all generations, for whoever trusts the authority.
+    /// Returns the certificates of all generations, for clients that trust the authority.
     #[must_use]
     pub fn bundle_pem(&self) -> String {
         self.bundle(|authority| authority.certificate().pem(), AuthorityCertificate::pem).collect()
     }
 
-    /// The data of the authority's Secret.
+    /// Returns the data of the authority's Secret.
     #[must_use]
     pub fn to_secret_data(&self) -> SecretData {
         let mut data = SecretData::from([entry("bundle.crt", &self.bundle_pem())]);
@@ -103,7 +102,7 @@ impl AuthorityKeyring {
         data
     }
 
-    /// Reads what [`AuthorityKeyring::to_secret_data`] wrote.
+    /// Reads data that [`AuthorityKeyring::to_secret_data`] wrote.
     pub fn from_secret_data(data: &SecretData) -> Result<Self, KeyringError> {
         refuse_unknown(data, &["active.crt", "active.key", "next.crt", "next.key", "previous.crt", "bundle.crt"])?;
         let previous = data.get("previous.crt").map(|_| {
@@ -118,14 +117,13 @@ impl AuthorityKeyring {
 }
 
 impl ServiceAccountKeyring {
-    /// The public keys of all generations, for `--service-account-key-file`, which reads any number
-    /// from one file.
+    /// Returns the public keys of all generations, for `--service-account-key-file`. That flag accepts any number of keys in one file.
     #[must_use]
     pub fn bundle_pem(&self) -> String {
         self.bundle(|key| key.public_pem().as_str(), PublicKeyPem::as_str).collect()
     }
 
-    /// The data of the key's Secret.
+    /// Returns the data of the key's Secret.
     #[must_use]
     pub fn to_secret_data(&self) -> SecretData {
         let mut data = SecretData::from([entry("bundle.pub", &self.bundle_pem())]);
@@ -139,7 +137,7 @@ impl ServiceAccountKeyring {
         data
     }
 
-    /// Reads what [`ServiceAccountKeyring::to_secret_data`] wrote.
+    /// Reads data that [`ServiceAccountKeyring::to_secret_data`] wrote.
     pub fn from_secret_data(data: &SecretData) -> Result<Self, KeyringError> {
         refuse_unknown(data, &["active.key", "active.pub", "next.key", "next.pub", "previous.pub", "bundle.pub"])?;
         let previous = data
@@ -154,13 +152,13 @@ impl ServiceAccountKeyring {
 }
 
 impl EncryptionKeyring {
-    /// All keys, the one that encrypts first.
+    /// Returns all keys. The first one encrypts.
     #[must_use]
     pub fn keys(&self) -> Vec<&EncryptionKey> {
         self.bundle(|key| key, |key| key).collect()
     }
 
-    /// The data of the key's Secret.
+    /// Returns the data of the key's Secret.
     #[must_use]
     pub fn to_secret_data(&self) -> SecretData {
         current(self)
@@ -169,7 +167,7 @@ impl EncryptionKeyring {
             .collect()
     }
 
-    /// Reads what [`EncryptionKeyring::to_secret_data`] wrote.
+    /// Reads data that [`EncryptionKeyring::to_secret_data`] wrote.
     pub fn from_secret_data(data: &SecretData) -> Result<Self, KeyringError> {
         refuse_unknown(data, &["active.key", "next.key", "previous.key"])?;
         let optional = |name: &str| data.contains_key(name).then(|| read_encryption_key(data, name)).transpose();
@@ -182,7 +180,7 @@ impl EncryptionKeyring {
 }
 
 impl IssuedCertificate {
-    /// Puts it into a Secret as `NAME.crt` and `NAME.key`, in place of one that is there.
+    /// Writes the certificate and its key to `data` as `NAME.crt` and `NAME.key`. Existing entries are replaced.
     pub fn write_to(&self, data: &mut SecretData, name: &str) {
         data.extend([
             entry(&format!("{name}.crt"), &self.certificate_pem),
@@ -190,7 +188,7 @@ impl IssuedCertificate {
         ]);
     }
 
-    /// Reads what [`IssuedCertificate::write_to`] wrote; `None` where neither part is there.
+    /// Reads data that [`IssuedCertificate::write_to`] wrote. Returns `None` if neither entry exists.
     pub fn read_from(data: &SecretData, name: &str) -> Result<Option<Self>, KeyringError> {
         let (certificate, key) = (format!("{name}.crt"), format!("{name}.key"));
         if !has_any(data, &[&certificate, &key]) {
@@ -200,7 +198,7 @@ impl IssuedCertificate {
     }
 }
 
-/// The generations that can still be used, under the names that their entries begin with.
+/// Returns the generations that can sign or encrypt, each with the prefix of its entries.
 fn current<T, R>(generations: &Generations<T, R>) -> impl Iterator<Item = (&'static str, &T)> {
     core::iter::once(("active", &generations.active)).chain(generations.next.iter().map(|next| ("next", next)))
 }

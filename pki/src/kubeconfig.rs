@@ -1,4 +1,4 @@
-//! Kubeconfigs: the file in which a client of Kubernetes finds its servers and who it is.
+//! Kubeconfigs: the file with the servers and the credentials of a Kubernetes client.
 
 mod document;
 
@@ -8,43 +8,41 @@ use zeroize::Zeroizing;
 
 use crate::IssuedCertificate;
 
-/// A server, as `clusters[].cluster` has it.
+/// A server: `clusters[].cluster` of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeconfigCluster {
     /// The server's URL, `https://HOST:PORT`.
     pub server: String,
-    /// Who is trusted to say that it is the server.
+    /// The authorities that may sign the certificate of the server.
     pub authority: AuthoritySource,
-    /// The name that the server's certificate has to carry, where it is not the URL's host.
+    /// The name that the server's certificate must contain, if it is not the host of the URL.
     pub tls_server_name: Option<String>,
 }
 
-/// Where the trusted authorities are.
+/// The source of the trusted authorities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuthoritySource {
-    /// In the kubeconfig itself: certificates in PEM.
+    /// Certificates in PEM in the kubeconfig itself.
     Embedded(String),
-    /// In a file of the machine that reads the kubeconfig. Programs that reload it follow a
-    /// rotation.
+    /// A path on the machine that reads the kubeconfig. Programs that reload the file follow a rotation.
     File(String),
 }
 
-/// Who the client is, as `users[].user` has it.
+/// The credentials of the client: `users[].user` of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientIdentity {
-    /// The certificate and the key, in the kubeconfig itself.
+    /// The certificate and the key are in the kubeconfig itself.
     Embedded(IssuedCertificate),
-    /// Files of the machine that reads the kubeconfig.
+    /// Paths on the machine that reads the kubeconfig.
     Files {
-        /// The certificate's path.
+        /// The path of the certificate.
         certificate: String,
-        /// The key's path.
+        /// The path of the key.
         key: String,
     },
 }
 
-/// A complete kubeconfig: every context names a cluster and a user that are there, and so does the
-/// current one.
+/// A complete kubeconfig: every context names an existing cluster and user, and the current context exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubeconfig {
     clusters: BTreeMap<String, KubeconfigCluster>,
@@ -67,50 +65,49 @@ pub struct KubeconfigBuilder {
     contexts: Vec<(String, KubeconfigContext)>,
 }
 
-/// A kubeconfig that cannot be.
+/// An error while building or writing a kubeconfig.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeconfigError {
-    /// Two clusters, users or contexts have one name.
+    /// Two clusters, users or contexts have the same name.
     #[error("the kubeconfig has two {part} called {name:?}")]
     Twice {
         /// `clusters`, `users` or `contexts`.
         part: &'static str,
-        /// The name.
+        /// The duplicate name.
         name: String,
     },
-    /// A context, or the current context, names what is not there.
+    /// A context names a cluster or user that does not exist, or the current context does not exist.
     #[error("the kubeconfig has none of its {part} called {name:?}")]
     Dangling {
         /// `clusters`, `users` or `contexts`.
         part: &'static str,
-        /// The name.
+        /// The name that does not exist.
         name: String,
     },
-    /// A client certificate goes over TLS only.
+    /// The URL of a server is not https. Client certificates require TLS.
     #[error("the server {server:?} of cluster {cluster:?} is not an https URL")]
     Server {
-        /// The cluster's name.
+        /// The name of the cluster.
         cluster: String,
-        /// What was given.
+        /// The URL that was passed.
         server: String,
     },
-    /// It could not be written as YAML.
+    /// The kubeconfig could not be written as YAML.
     #[error("cannot write the kubeconfig as YAML")]
     Write(#[source] serde_saphyr::ser::Error),
 }
 
 impl Kubeconfig {
-    /// Begins an empty one.
+    /// Returns an empty builder.
     #[must_use]
     pub fn builder() -> KubeconfigBuilder {
         KubeconfigBuilder::default()
     }
 
-    /// The file's text, in the order of fields and entries in which kubectl itself writes it, so
-    /// that it stays the same where kubectl rewrites it. It holds a private key where a user is
-    /// embedded.
+    /// Returns the text of the file. Fields and entries are in the order in which kubectl writes them, so that the file does not change if
+    /// kubectl rewrites it. The text contains a private key if the credentials of a user are embedded.
     pub fn to_yaml(&self) -> Result<Zeroizing<String>, KubeconfigError> {
-        // A key's base64 stays on its line, as kubectl writes it.
+        // The base64 of a key stays on one line, as kubectl writes it.
         let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
         serde_saphyr::to_string_with_options(&document::KubeconfigDocument::from(self), options)
             .map(Zeroizing::new)
@@ -126,22 +123,21 @@ impl KubeconfigBuilder {
         self
     }
 
-    /// Adds an identity.
+    /// Adds the credentials of a user.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>, identity: ClientIdentity) -> Self {
         self.users.push((name.into(), identity));
         self
     }
 
-    /// Adds a way in: as `user` to `cluster`.
+    /// Adds a context, which connects to `cluster` as `user`.
     #[must_use]
     pub fn context(mut self, name: impl Into<String>, cluster: impl Into<String>, user: impl Into<String>) -> Self {
         self.contexts.push((name.into(), KubeconfigContext { cluster: cluster.into(), user: user.into() }));
         self
     }
 
-    /// Checks that all parts fit together. `current_context` is the one that is used where none is
-    /// named.
+    /// Checks the parts against each other and returns the kubeconfig. Clients use `current_context` if they select no other context.
     pub fn build(self, current_context: impl Into<String>) -> Result<Kubeconfig, KubeconfigError> {
         let kubeconfig = Kubeconfig {
             clusters: unique("clusters", self.clusters)?,

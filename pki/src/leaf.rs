@@ -10,111 +10,110 @@ use crate::{
     name, statement::statement,
 };
 
-/// The longest DNS name, in octets without a final dot (RFC 1035, 2.3.4).
+/// The maximum length of a DNS name in octets, without the final dot (RFC 1035, 2.3.4).
 const LONGEST_DNS_NAME: usize = 253;
-/// The longest label of a DNS name (RFC 1035, 2.3.4).
+/// The maximum length of a label of a DNS name (RFC 1035, 2.3.4).
 const LONGEST_LABEL: usize = 63;
 
-/// What a certificate may be used for (extended key usage, RFC 5280, 4.2.1.12).
+/// A permitted usage of a certificate (extended key usage, RFC 5280, 4.2.1.12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CertificateUsage {
-    /// It identifies a server to its clients.
+    /// The certificate identifies a server to its clients.
     ServerAuth,
-    /// It identifies a client to servers.
+    /// The certificate identifies a client to servers.
     ClientAuth,
 }
 
-/// A certificate to be issued. Names are written in the order given.
+/// A certificate to issue. Names are written in the given order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeafRequest {
-    /// The subject's common name; Kubernetes reads it as the user.
+    /// The common name of the subject. Kubernetes reads it as the user.
     pub common_name: String,
-    /// The subject's organization, which Kubernetes reads as the user's group: one at most. No user of
-    /// Keelway is in two groups by certificate, and a subject's name as rcgen has it holds one value
-    /// of each kind.
+    /// The organization of the subject, which Kubernetes reads as the group of the user. At most one is allowed: no certificate of Keelway puts
+    /// a user into two groups, and the subject name of rcgen holds one value of each type.
     pub organizations: Vec<String>,
-    /// The DNS names that a server is reached by; the first label may be `*`.
+    /// The DNS names of the server. The first label may be `*`.
     pub dns_names: Vec<String>,
-    /// The addresses that a server is reached by.
+    /// The addresses of the server.
     pub ip_addresses: Vec<IpAddr>,
-    /// What it may be used for; at least one.
+    /// The permitted usages. At least one is required.
     pub usages: Vec<CertificateUsage>,
-    /// From when until when it holds; cut to its authority's.
+    /// The requested period of validity. It is limited to that of the authority.
     pub validity: Validity,
 }
 
-/// A certificate with the key that was made for it.
+/// A certificate with the key that was generated for it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct IssuedCertificate {
-    /// The certificate alone, without its authority's.
+    /// The certificate, without that of its authority.
     pub certificate_pem: String,
-    /// Its private key, PKCS#8.
+    /// The private key in PKCS#8.
     pub key_pem: PrivateKeyPem,
 }
 
-/// A certificate that could not be issued.
+/// An error while issuing a certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum LeafError {
-    /// A common name is needed.
+    /// The common name is empty.
     #[error("the certificate's common name is empty")]
     NoCommonName,
-    /// A group's name is needed.
+    /// The name of an organization is empty.
     #[error("the certificate for {common_name:?} has an organization without a name")]
     NoOrganization {
-        /// Whose certificate.
+        /// The common name of the certificate.
         common_name: String,
     },
-    /// More groups than a certificate can hold.
+    /// The request has more organizations than a certificate can contain.
     #[error("the certificate for {common_name:?} can name one organization, not {wanted}")]
     SeveralOrganizations {
-        /// Whose certificate.
+        /// The common name of the certificate.
         common_name: String,
-        /// How many were asked for.
+        /// The number of organizations in the request.
         wanted: usize,
     },
-    /// Without a usage it would be good for anything.
+    /// The request has no usage. A certificate without one would be valid for every usage.
     #[error("the certificate for {common_name:?} has no usage")]
     NoUsage {
-        /// Whose certificate.
+        /// The common name of the certificate.
         common_name: String,
     },
-    /// Clients compare a server with its alternative names only (RFC 9525), so that it needs one.
+    /// The request for a server has no alternative name. Clients compare a server with its alternative names only (RFC 9525).
     #[error("the server certificate for {common_name:?} has neither a DNS name nor an address")]
     NoServerName {
-        /// Whose certificate.
+        /// The common name of the certificate.
         common_name: String,
     },
-    /// Not a DNS name.
+    /// A name is not a DNS name.
     #[error("{name:?} is not a DNS name")]
     DnsName {
-        /// What was given.
+        /// The name that was passed.
         name: String,
     },
-    /// The authority does not hold at any time of the wanted validity.
+    /// The requested period does not overlap the validity of the authority.
     #[error("the authority does not hold while the certificate for {common_name:?} should")]
     AuthorityDates {
-        /// Whose certificate.
+        /// The common name of the certificate.
         common_name: String,
-        /// The empty part in common.
+        /// The error of the empty intersection.
         #[source]
         source: ValidityError,
     },
-    /// The authority's certificate could not be read.
+    /// The certificate of the authority could not be read.
     #[error("cannot issue certificates in the authority's name")]
     Authority(#[source] rcgen::Error),
-    /// It could not be put together or signed.
+    /// The certificate could not be built or signed.
     #[error("cannot sign the certificate for {common_name:?}")]
     Sign {
-        /// Whose certificate.
+        /// The common name of the certificate.
         common_name: String,
-        /// Why.
+        /// The error of rcgen.
         #[source]
         source: rcgen::Error,
     },
-    /// It could not be written as PEM.
+    /// The certificate could not be written as PEM.
     #[error("cannot write the certificate")]
     Encode(#[source] CertificateError),
-    /// Its key could not be written.
+    /// The key of the certificate could not be generated or written.
     #[error("cannot write the certificate's key")]
     Key(#[source] KeyError),
 }
@@ -181,7 +180,7 @@ pub(crate) fn issue<R: CryptoRng + ?Sized>(
     })
 }
 
-/// A certificate for a key, PEM. Its serial number is random where none is given.
+/// Signs a certificate for a key and returns it as PEM. If `serial` is `None`, the serial number is random.
 pub(crate) fn sign<R: CryptoRng + ?Sized>(
     authority: &Authority,
     request: &LeafRequest,
@@ -219,8 +218,7 @@ pub(crate) fn statement_of<R: CryptoRng + ?Sized>(
     Ok(statement)
 }
 
-/// RFC 1123 host names, with the underscore that many networks use, and a wildcard as the whole
-/// first label.
+/// Accepts host names of RFC 1123, with two additions: the underscore, which many networks use, and a wildcard as the entire first label.
 fn is_dns_name(name: &str) -> bool {
     let labels = name.strip_prefix("*.").unwrap_or(name);
     name.len() <= LONGEST_DNS_NAME && labels.split('.').all(is_label)

@@ -1,18 +1,17 @@
 //! Authorities, certificates, keys and kubeconfigs, as values.
 //!
-//! Nothing here does IO, reads a clock or holds a random source: the time and the generator are
-//! arguments, and signatures are deterministic (RFC 6979), so the same inputs and the same seed
-//! give the same bytes.
+//! This crate does no IO, reads no clock and has no source of randomness. The time and the generator are arguments, and signatures are
+//! deterministic (RFC 6979). The same inputs and the same seed therefore yield the same bytes.
 //!
-//! All keys of certificates and tokens are ECDSA P-256. Which certificates a cluster needs, with which names and usages, is
-//! the planner's table; this crate has the mechanism:
+//! All keys of certificates and tokens are ECDSA P-256. A table in the planner defines the certificates of a cluster with their names and usages.
+//! This crate implements the mechanism:
 //!
-//! - [`Authority`] signs a [`LeafRequest`] into an [`IssuedCertificate`], for a [`Validity`], and lists those that hold no more;
-//! - [`ServiceAccountKey`], [`EncryptionKey`] and [`WireGuardKey`] are the keys that are no certificates;
-//! - [`Generations`] holds the `next`, `active` and `previous` of each, and fills a Secret;
-//! - [`CertificateFacts`], [`key_matches_certificate`] and [`verify_issued_by`] read what exists;
-//! - [`Kubeconfig`] is the file that a client of Kubernetes reads;
-//! - [`JoinToken`] is what a worker is given to join with, [`EnrollmentToken`] what an agent is given to be enrolled with.
+//! - [`Authority`] signs a [`LeafRequest`] into an [`IssuedCertificate`] for a [`Validity`], and signs lists of revoked certificates.
+//! - [`ServiceAccountKey`], [`EncryptionKey`] and [`WireGuardKey`] are keys without certificates.
+//! - [`Generations`] holds the `next`, `active` and `previous` generation of each, and writes them to a Secret.
+//! - [`CertificateFacts`], [`key_matches_certificate`] and [`verify_issued_by`] read and check existing certificates.
+//! - [`Kubeconfig`] is the file that a client of Kubernetes reads.
+//! - A worker joins with a [`JoinToken`]. An agent is enrolled with an [`EnrollmentToken`].
 
 mod authority;
 mod certificate;

@@ -1,4 +1,4 @@
-//! Distinguished names: an organization and a common name.
+//! Distinguished names that consist of an organization and a common name.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,8 @@ use x509_parser::{
     x509::{AttributeTypeAndValue, X509Name},
 };
 
-/// The name that Kubernetes reads as a user (common name) and its group (organization). It is put
-/// together from values, not from RFC 4514 text, so that no character in them has a meaning.
+/// Builds the name that Kubernetes reads as a user (common name) and its group (organization). The name is built from values and not from RFC
+/// 4514 text, so no character in them needs escaping.
 pub(crate) fn build(common_name: &str, organization: Option<&str>) -> DistinguishedName {
     let mut name = DistinguishedName::new();
     if let Some(organization) = organization {
@@ -19,12 +19,12 @@ pub(crate) fn build(common_name: &str, organization: Option<&str>) -> Distinguis
     name
 }
 
-/// The first common name, if there is one.
+/// Returns the first common name, if there is one.
 pub(crate) fn common_name(name: &X509Name<'_>) -> Result<Option<String>, X509Error> {
     name.iter_common_name().next().map(text).transpose()
 }
 
-/// All organizations, in order.
+/// Returns all organizations, in order.
 pub(crate) fn organizations(name: &X509Name<'_>) -> Result<Vec<String>, X509Error> {
     name.iter_organization().map(text).collect()
 }
@@ -33,9 +33,8 @@ fn text(attribute: &AttributeTypeAndValue<'_>) -> Result<String, X509Error> {
     attribute.as_str().map(ToOwned::to_owned)
 }
 
-/// Whether rcgen writes the name into the certificates below it as it is here: its
-/// `DistinguishedName` is a map, which of an attribute that is there twice keeps one, and it has no
-/// parts of two attributes.
+/// Returns whether rcgen can copy the name unchanged into the certificates that it issues. Its `DistinguishedName` is a map: it keeps one
+/// value of an attribute that occurs twice, and it cannot represent an RDN with two attributes.
 pub(crate) fn is_kept(name: &X509Name<'_>) -> bool {
     let mut kinds = BTreeSet::new();
     name.iter_rdn().all(|part| part.iter().count() == 1)

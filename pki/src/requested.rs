@@ -1,4 +1,4 @@
-//! Certificates for keys that stay where they were made.
+//! Certificates for keys that do not leave the machine on which they were generated.
 
 use p256::{PublicKey, Sec1Point, pkcs8::DecodePublicKey};
 use rand_core::CryptoRng;
@@ -9,24 +9,24 @@ use crate::{Authority, IssuedCertificate, LeafError, LeafRequest, Serial, certif
 
 const LABEL: &str = "CERTIFICATE REQUEST";
 
-/// A signing request that is not answered.
+/// An error while answering a certificate signing request.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestedError {
-    /// It is no request.
+    /// The text is not a certificate request.
     #[error("this is no PEM of one certificate request")]
     NoRequest,
-    /// Its key is none that certificates are made for here.
+    /// The type of the key is not supported.
     #[error("the request's key is not ECDSA P-256")]
     Key(#[source] p256::pkcs8::spki::Error),
-    /// Whoever sent it does not show to have the key.
+    /// The signature of the request does not match its key, so the sender has not proved that it holds the key.
     #[error("the request is not signed by its own key")]
     Signature,
-    /// The certificate could not be made.
+    /// The certificate could not be issued.
     #[error(transparent)]
     Leaf(#[from] LeafError),
 }
 
-/// The public half that somebody else has the private one of.
+/// A public key whose private half another machine holds.
 struct RequestedKey(Sec1Point);
 
 impl PublicKeyData for RequestedKey {
@@ -55,8 +55,8 @@ impl RequestedKey {
 }
 
 impl Authority {
-    /// Signs a certificate, PEM, for the key of a signing request, which that key must have signed. Nothing else is taken from it:
-    /// whom the certificate stands for is said here.
+    /// Signs a certificate for the key of a signing request and returns it as PEM. That key must have signed the request. The subject and the names
+    /// come from `request`, not from the signing request.
     pub fn certify<R: CryptoRng + ?Sized>(
         &self,
         signing_request: &str,
@@ -70,7 +70,7 @@ impl Authority {
 }
 
 impl IssuedCertificate {
-    /// A certificate with a new key that nobody answers for, for somebody who has to show one before any authority knows it.
+    /// Mints a certificate that is signed by its own new key. A program presents it before an authority has issued one to it.
     pub fn self_signed<R: CryptoRng + ?Sized>(request: &LeafRequest, rng: &mut R) -> Result<Self, LeafError> {
         let key = KeyPair::generate(rng).map_err(LeafError::Key)?;
         let sign = |source| LeafError::Sign { common_name: request.common_name.clone(), source };

@@ -1,4 +1,4 @@
-//! Lists of certificates that hold no more although they have not ended.
+//! Lists of revoked certificates.
 
 use p256::pkcs8::{LineEnding, der::pem};
 use rcgen::{CertificateRevocationListParams, KeyIdMethod, RevokedCertParams};
@@ -7,30 +7,30 @@ use crate::{Authority, CertificateError, Serial, Validity, certificate};
 
 const LABEL: &str = "X509 CRL";
 
-/// A list that could not be made.
+/// An error while signing a revocation list.
 #[derive(Debug, thiserror::Error)]
 pub enum RevocationError {
-    /// A certificate, the authority's or one to be revoked, could not be read.
+    /// The certificate of the authority, or a certificate to revoke, could not be read.
     #[error("cannot read a certificate")]
     Certificate(#[source] CertificateError),
-    /// It could not be put together or signed.
+    /// The list could not be built or signed.
     #[error("cannot sign the list of revoked certificates")]
     Sign(#[source] rcgen::Error),
-    /// It could not be written as PEM.
+    /// The list could not be written as PEM.
     #[error("cannot write the list of revoked certificates")]
     Encode(#[source] pem::Error),
 }
 
 impl Authority {
-    /// A list that says of the certificates of these PEM texts that they hold no more, and no other one (RFC 5280, 5). Of two lists
-    /// the one with the higher number is the newer one; `validity` says when it is made and when the next one is due at the latest.
+    /// Signs a revocation list with exactly the certificates of these PEM texts (RFC 5280, 5). Of two lists, the one with the higher `number` is
+    /// newer. `validity` is the time of this list and the time by which the next list is due.
     pub fn revoke(&self, revoked: &[&str], number: u64, validity: Validity) -> Result<String, RevocationError> {
         let serial = |pem: &&str| Ok(certificate::parse(&certificate::decode_one(pem)?)?.raw_serial().to_vec());
         let serials = revoked.iter().map(serial).collect::<Result<_, _>>().map_err(RevocationError::Certificate)?;
         self.list(serials, number, validity)
     }
 
-    /// The same of certificates that have these serial numbers, whether they were seen or not.
+    /// Signs a revocation list as [`Authority::revoke`] does, for serial numbers. The certificates themselves are not needed.
     pub fn revoke_serials(
         &self,
         revoked: &[Serial],

@@ -1,18 +1,18 @@
-//! Serial numbers that are known before what they are the numbers of.
+//! Serial numbers that are recorded before their certificates are signed.
 
 use core::{fmt, str::FromStr};
 
 use crate::facts::hex;
 
-/// RFC 5280, 4.1.2.2 allows 20 octets.
+/// The number of octets. RFC 5280, 4.1.2.2 allows 20.
 const LENGTH: usize = 16;
 
-/// The serial number of a certificate that was decided on before it is signed: 32 hexadecimal digits, the first of which is
-/// from 4 to 7. So it is positive and always as long.
+/// A serial number that is chosen before its certificate is signed. Its text is 32 hexadecimal digits, of which the first is 4 to 7. That makes
+/// the number positive and its encoding constant in length.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Serial([u8; LENGTH]);
 
-/// The text is no serial number of that form.
+/// The error for a text that is not a serial number of this form.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is not a serial number of 32 hexadecimal digits that begins with 4 to 7")]
 pub struct SerialError(String);

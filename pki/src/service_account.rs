@@ -4,9 +4,8 @@ use rand_core::CryptoRng;
 
 use crate::{KeyError, PrivateKeyPem, PublicKeyPem, key::KeyPair};
 
-/// A key pair for service-account tokens (ES256). The private half is what
-/// `--service-account-signing-key-file` of kube-apiserver and `--service-account-private-key-file`
-/// of kube-controller-manager read, the public half is for `--service-account-key-file`.
+/// A key pair for service-account tokens (ES256). kube-apiserver reads the private half with `--service-account-signing-key-file`, and
+/// kube-controller-manager with `--service-account-private-key-file`. The public half is for `--service-account-key-file`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceAccountKey {
     private_pem: PrivateKeyPem,
@@ -14,25 +13,25 @@ pub struct ServiceAccountKey {
 }
 
 impl ServiceAccountKey {
-    /// Makes a new key pair.
+    /// Mints a new key pair.
     pub fn mint<R: CryptoRng + ?Sized>(rng: &mut R) -> Result<Self, KeyError> {
         let key = KeyPair::generate(rng)?;
         Ok(Self { private_pem: key.private_pem().clone(), public_pem: key.public_pem()? })
     }
 
-    /// Reads a private key; the public half follows from it.
+    /// Reads a private key and derives the public half.
     pub fn from_pem(private_pem: &PrivateKeyPem) -> Result<Self, KeyError> {
         let public_pem = KeyPair::from_pem(private_pem)?.public_pem()?;
         Ok(Self { private_pem: private_pem.clone(), public_pem })
     }
 
-    /// The half that signs, PKCS#8.
+    /// Returns the private half, which signs. It is PKCS#8 if it was minted here.
     #[must_use]
     pub fn private_pem(&self) -> &PrivateKeyPem {
         &self.private_pem
     }
 
-    /// The half that verifies.
+    /// Returns the public half, which verifies.
     #[must_use]
     pub fn public_pem(&self) -> &PublicKeyPem {
         &self.public_pem

@@ -1,4 +1,4 @@
-//! Requests for certificates: what somebody who has a key asks an authority elsewhere to sign.
+//! Certificate signing requests: the holder of a key requests a certificate from an authority elsewhere.
 
 use p256::pkcs8::{LineEnding, der::pem};
 use rand_core::CryptoRng;
@@ -6,34 +6,34 @@ use rcgen::CertificateParams;
 
 use crate::{KeyError, PrivateKeyPem, key::KeyPair, name};
 
-/// A request that could not be made.
+/// An error while creating a signing request.
 #[derive(Debug, thiserror::Error)]
 pub enum SigningRequestError {
-    /// The key could not be read or made.
+    /// The key could not be read or generated.
     #[error("cannot use the key of the request")]
     Key(#[source] KeyError),
-    /// It could not be put together or signed.
+    /// The request could not be built or signed.
     #[error("cannot sign the request for {common_name:?}")]
     Sign {
-        /// For whom.
+        /// The common name of the request.
         common_name: String,
-        /// Why.
+        /// The error of rcgen.
         #[source]
         source: rcgen::Error,
     },
-    /// It could not be written as PEM.
+    /// The request could not be written as PEM.
     #[error("cannot write the request")]
     Encode(#[source] pem::Error),
 }
 
 impl PrivateKeyPem {
-    /// A new key, in PKCS#8.
+    /// Mints a new key in PKCS#8.
     pub fn mint<R: CryptoRng + ?Sized>(rng: &mut R) -> Result<Self, KeyError> {
         KeyPair::generate(rng).map(|key| key.private_pem().clone())
     }
 }
 
-/// A certificate request (PKCS#10, RFC 2986) as PEM, for a client: a subject and no other names.
+/// Returns a certificate request for a client as PEM (PKCS#10, RFC 2986). It has a subject and no alternative names.
 pub fn client_signing_request(
     key: &PrivateKeyPem,
     common_name: &str,

@@ -1,15 +1,15 @@
-//! What all certificates that are minted here have in common.
+//! The fields that all minted certificates have in common.
 
 use rand_core::CryptoRng;
 use rcgen::{CertificateParams, DistinguishedName};
 
 use crate::Validity;
 
-/// Octets of a serial number; RFC 5280, 4.1.2.2 allows 20.
+/// The number of octets of a serial number. RFC 5280, 4.1.2.2 allows 20.
 const SERIAL_LENGTH: usize = 16;
 
-/// What a certificate says, before it is said whether it is an authority's or a leaf. The dates are
-/// always set: rcgen's own are 1975 to 4096.
+/// Returns the parameters that an authority and a leaf certificate share. The dates are always set, because the defaults of rcgen are 1975 and
+/// 4096.
 pub(crate) fn statement<R: CryptoRng + ?Sized>(
     subject: DistinguishedName,
     validity: Validity,
@@ -22,7 +22,7 @@ pub(crate) fn statement<R: CryptoRng + ?Sized>(
     Ok(statement)
 }
 
-/// A random serial number: positive and always of the same length, which its first two bits see to.
+/// Returns a random serial number. Its first two bits make it positive and constant in length.
 fn serial<R: CryptoRng + ?Sized>(rng: &mut R) -> [u8; SERIAL_LENGTH] {
     let mut serial = [0; SERIAL_LENGTH];
     rng.fill_bytes(&mut serial);

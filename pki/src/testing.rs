@@ -1,4 +1,4 @@
-//! What the unit tests of this crate share.
+//! Helpers that the unit tests of this crate share.
 
 use jiff::{SignedDuration, Timestamp};
 use rand::{SeedableRng, rngs::ChaCha8Rng};

@@ -1,44 +1,44 @@
-//! Tokens as texts: a prefix, and JSON in base64url without padding (RFC 4648, section 5).
+//! The text form of tokens: a prefix, and JSON in base64url without padding (RFC 4648, section 5).
 
 use base64::{DecodeError, Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
-/// How tokens of one kind begin, and how long they may be.
+/// The prefixes and the maximum length of one type of token.
 pub(crate) struct TokenText {
-    /// What every version begins with.
+    /// The prefix that all versions share.
     pub(crate) family: &'static str,
-    /// What this version begins with.
+    /// The prefix of this version.
     pub(crate) prefix: &'static str,
     /// In bytes.
     pub(crate) longest: usize,
 }
 
-/// Why a text is no token of a kind. Nothing of the text is in it.
+/// The reason that a text is not a token of this type. It contains nothing of the text.
 pub(crate) enum Unreadable {
-    /// It does not begin as one.
+    /// The text does not start with the prefix of the type.
     Prefix,
-    /// It is of another version.
+    /// The token has another version.
     Version,
-    /// It is longer than any.
+    /// The text is longer than the maximum.
     TooLong,
-    /// It is no base64url.
+    /// The text is not base64url.
     Encoding(DecodeError),
-    /// It holds something else.
+    /// The decoded JSON does not have the fields of a token.
     Form,
 }
 
 impl TokenText {
-    /// The text of a token. It is a secret.
+    /// Returns the text of a token. It is a secret.
     pub(crate) fn write(&self, form: &impl Serialize) -> Zeroizing<String> {
-        // Texts, and lists of them, can be written.
+        // Serializing strings and lists of strings cannot fail.
         let json = Zeroizing::new(serde_json::to_vec(form).unwrap_or_default());
         let mut text = Zeroizing::new(self.prefix.to_owned());
         URL_SAFE_NO_PAD.encode_string(&*json, &mut text);
         text
     }
 
-    /// What a text holds, whatever blanks are around it.
+    /// Decodes a token. Leading and trailing white space is ignored.
     pub(crate) fn read<T: DeserializeOwned>(&self, text: &str) -> Result<T, Unreadable> {
         let text = text.trim();
         let Some(encoded) = text.strip_prefix(self.prefix) else {
@@ -50,7 +50,7 @@ impl TokenText {
             return Err(Unreadable::TooLong);
         }
         let json = Zeroizing::new(URL_SAFE_NO_PAD.decode(encoded).map_err(Unreadable::Encoding)?);
-        // The parser's own message would quote the text.
+        // The message of the parser is dropped because it would quote the text.
         serde_json::from_slice(&json).map_err(|_| Unreadable::Form)
     }
 }

@@ -1,51 +1,49 @@
-//! From when until when a certificate holds.
+//! The period during which a certificate is valid.
 
 use jiff::{SignedDuration, Timestamp};
 use time::OffsetDateTime;
 use x509_parser::time::ASN1Time;
 
-/// How far before its minting a certificate begins to hold, so that a machine whose clock is this
-/// much behind accepts it at once. The same five minutes as kube-controller-manager's signer
-/// allows.
+/// The time between the start of validity and the minting of a certificate. A machine whose clock is this much behind accepts the certificate
+/// immediately. The signer of kube-controller-manager also allows five minutes.
 pub const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
 
-/// The dates of a certificate: whole seconds, both ends included (RFC 5280, 4.1.2.5), never empty,
-/// from 1970 on.
+/// The period of validity of a certificate: whole seconds, both ends included (RFC 5280, 4.1.2.5). It is never empty and starts in 1970 or later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Validity {
     not_before: Timestamp,
     not_after: Timestamp,
 }
 
-/// Dates that no certificate can have.
+/// The error for dates that a certificate cannot have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValidityError {
-    /// It would end before it begins.
+    /// The end is not after the start.
     #[error("the validity from {not_before} to {not_after} is empty")]
     Empty {
-        /// The wanted first second.
+        /// The requested first second.
         not_before: Timestamp,
-        /// The wanted last second.
+        /// The requested last second.
         not_after: Timestamp,
     },
-    /// It begins before 1970.
+    /// The start is before 1970.
     #[error("the validity begins at {not_before}, before 1970")]
     TooEarly {
-        /// The wanted first second.
+        /// The requested first second.
         not_before: Timestamp,
     },
-    /// Its end is past what a date can hold.
+    /// The start or the end is outside the range of timestamps.
     #[error("{lifetime} after {now} is out of the range of dates")]
     TooLong {
-        /// When it was to be minted.
+        /// The time of minting.
         now: Timestamp,
-        /// How long it was to hold.
+        /// The requested lifetime.
         lifetime: SignedDuration,
     },
 }
 
 impl Validity {
-    /// From `not_before` to `not_after`; fractions of a second are cut off, as X.509 has none.
+    /// Returns the period from `not_before` to `not_after`. Fractions of a second are cut off, because X.509 has none.
     pub fn new(not_before: Timestamp, not_after: Timestamp) -> Result<Self, ValidityError> {
         if not_before.as_second() < 0 {
             return Err(ValidityError::TooEarly { not_before });
@@ -57,8 +55,7 @@ impl Validity {
         Ok(Self { not_before, not_after })
     }
 
-    /// For something minted `now` that ends `lifetime` later. It begins [`CLOCK_SKEW`] before
-    /// `now`.
+    /// Returns the period of a certificate that is minted at `now` and ends `lifetime` later. It starts [`CLOCK_SKEW`] before `now`.
     pub fn starting(now: Timestamp, lifetime: SignedDuration) -> Result<Self, ValidityError> {
         let too_long = |_| ValidityError::TooLong { now, lifetime };
         let not_after = now.checked_add(lifetime).map_err(too_long)?;
@@ -66,39 +63,38 @@ impl Validity {
         Self::new(not_before, not_after)
     }
 
-    /// The part of it that lies inside `outer`: what a leaf gets when its authority ends earlier.
+    /// Returns the intersection with `outer`. A leaf certificate is limited in this way if its authority ends earlier.
     pub fn within(self, outer: Self) -> Result<Self, ValidityError> {
         Self::new(self.not_before.max(outer.not_before), self.not_after.min(outer.not_after))
     }
 
-    /// The first second.
+    /// Returns the first second of the period.
     #[must_use]
     pub fn not_before(self) -> Timestamp {
         self.not_before
     }
 
-    /// The last second.
+    /// Returns the last second of the period.
     #[must_use]
     pub fn not_after(self) -> Timestamp {
         self.not_after
     }
 
-    /// Whether it holds at `now`.
+    /// Returns whether `now` is in the period.
     #[must_use]
     pub fn contains(self, now: Timestamp) -> bool {
         let now = now.as_second();
         (self.not_before.as_second()..=self.not_after.as_second()).contains(&now)
     }
 
-    /// When to renew it: at two thirds of its life, which leaves a third of it to repair whatever
-    /// prevents renewal.
+    /// Returns the time of renewal: after two thirds of the period. The remaining third is for repairing whatever prevents renewal.
     #[must_use]
     pub fn renew_at(self) -> Timestamp {
         let (from, to) = (self.not_before.as_second(), self.not_after.as_second());
         Timestamp::from_second(from + (to - from) * 2 / 3).unwrap_or(self.not_after)
     }
 
-    /// The first and the last second as rcgen takes them.
+    /// Returns the first and the last second in the type of rcgen.
     pub(crate) fn to_x509(self) -> Result<(OffsetDateTime, OffsetDateTime), rcgen::Error> {
         Ok((time_to_x509(self.not_before)?, time_to_x509(self.not_after)?))
     }
@@ -116,8 +112,7 @@ fn time_to_x509(time: Timestamp) -> Result<OffsetDateTime, rcgen::Error> {
     OffsetDateTime::from_unix_timestamp(time.as_second()).map_err(|_| rcgen::Error::Time)
 }
 
-/// "No end" (99991231235959Z, RFC 5280, 4.1.2.5) is some hours past the last timestamp, and becomes
-/// that.
+/// A certificate without an end (99991231235959Z, RFC 5280, 4.1.2.5) ends some hours after the maximum timestamp, and becomes that maximum.
 fn time_from_x509(time: ASN1Time) -> Timestamp {
     Timestamp::from_second(time.timestamp()).unwrap_or(Timestamp::MAX)
 }
@@ -128,7 +123,7 @@ mod tests {
     use proptest::prelude::*;
     use x509_parser::prelude::FromDer;
 
-    /// Any second from 1970 to the end of 9998.
+    /// Returns any second from 1970 to the end of 9996.
     fn time() -> impl Strategy<Value = Timestamp> {
         (0_i64..253_300_000_000).prop_map(|second| Timestamp::from_second(second).unwrap())
     }

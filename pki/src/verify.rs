@@ -1,4 +1,4 @@
-//! Whether a key, a certificate and a bundle of authorities belong together.
+//! Checks that a key, a certificate and a bundle of authorities belong together.
 
 use jiff::Timestamp;
 use rcgen::PublicKeyData;
@@ -8,7 +8,7 @@ use crate::{
     CertificateError, CertificateFacts, KeyError, PrivateKeyPem, Validity, authority, certificate, key::KeyPair,
 };
 
-/// Why a certificate, a key and a bundle do not belong together.
+/// The reason that a certificate, a key and a bundle do not belong together.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
     /// The certificate could not be read.
@@ -20,39 +20,39 @@ pub enum VerifyError {
     /// The key could not be read.
     #[error("cannot read the private key")]
     Key(#[source] KeyError),
-    /// No authority of the bundle signed it.
+    /// No authority of the bundle signed the certificate.
     #[error("no authority of the bundle signed the certificate")]
     NotIssued,
-    /// It does not hold now.
+    /// The certificate is not valid at the given time.
     #[error(
         "the certificate holds from {} to {}, not at {now}",
         validity.not_before(),
         validity.not_after()
     )]
     CertificateDates {
-        /// When it holds.
+        /// The validity of the certificate.
         validity: Validity,
-        /// When it was to be used.
+        /// The time of use.
         now: Timestamp,
     },
-    /// The one that signed it does not hold now.
+    /// The authority that signed the certificate is not valid at the given time.
     #[error(
         "the certificate's authority holds from {} to {}, not at {now}",
         validity.not_before(),
         validity.not_after()
     )]
     AuthorityDates {
-        /// When it holds.
+        /// The validity of the authority.
         validity: Validity,
-        /// When it was to be used.
+        /// The time of use.
         now: Timestamp,
     },
 }
 
-/// Whether the private key is the certificate's, all of which can be read.
+/// Returns whether the private key belongs to the certificate. Every field of the certificate must be readable.
 ///
-/// A key that carries its public half (RFC 5915, section 3), as all that are minted here do, is compared by that: a
-/// thousandth of the time that it takes to compute it.
+/// If the key contains its public half (RFC 5915, section 3), only that half is compared, which takes a thousandth of the time needed to compute
+/// it. All keys that are minted here contain it.
 pub fn key_matches_certificate(certificate_pem: &str, key_pem: &PrivateKeyPem) -> Result<bool, VerifyError> {
     let der = certificate::decode_one(certificate_pem).map_err(VerifyError::Certificate)?;
     let parsed = certificate::parse(&der).map_err(VerifyError::Certificate)?;
@@ -64,8 +64,8 @@ pub fn key_matches_certificate(certificate_pem: &str, key_pem: &PrivateKeyPem) -
     Ok(key.subject_public_key_info() == parsed.public_key().raw)
 }
 
-/// Checks that one of the bundle's authorities signed the certificate itself, without one between
-/// them, and that both hold at `now`. What the certificate may be used for is not looked at.
+/// Checks that an authority of the bundle signed the certificate directly, without an intermediate, and that both are valid at `now`. Usages are
+/// not checked.
 pub fn verify_issued_by(certificate_pem: &str, bundle_pem: &str, now: Timestamp) -> Result<(), VerifyError> {
     let leaf = certificate::decode_one(certificate_pem).map_err(VerifyError::Certificate)?;
     let leaf = certificate::parse(&leaf).map_err(VerifyError::Certificate)?;
@@ -100,8 +100,7 @@ fn signed(authority: &X509Certificate<'_>, leaf: &X509Certificate<'_>) -> Result
     Ok(!other_key && signature_holds(authority, leaf))
 }
 
-/// Only ECDSA with SHA-256 is asked for: there is nothing else here, and the parser would also take
-/// RSA with SHA-1.
+/// Accepts only ECDSA with SHA-256. Certificates of Keelway use nothing else, and the parser would also accept RSA with SHA-1.
 fn signature_holds(authority: &X509Certificate<'_>, leaf: &X509Certificate<'_>) -> bool {
     let algorithm = &leaf.signature_algorithm;
     algorithm.algorithm == OID_SIG_ECDSA_WITH_SHA256

@@ -9,30 +9,30 @@ use zeroize::Zeroizing;
 
 use crate::SecretData;
 
-/// The length of a key of Curve25519.
+/// The length in bytes of a Curve25519 key.
 const LENGTH: usize = 32;
 
-/// A key pair of WireGuard, whose halves are written in base64, as `wg` does. `Debug` shows the public half only.
+/// A key pair of WireGuard. Both halves are written in base64, as `wg` does. `Debug` prints the public half only.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WireGuardKey {
     private: Zeroizing<[u8; LENGTH]>,
     public: [u8; LENGTH],
 }
 
-/// Text that is no key.
+/// The error for a text that is not a WireGuard key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a key of WireGuard is {LENGTH} bytes in base64")]
 pub struct WireGuardKeyError;
 
 impl WireGuardKey {
-    /// Makes a new key pair.
+    /// Mints a new key pair.
     pub fn mint<R: CryptoRng + ?Sized>(rng: &mut R) -> Self {
         let mut private = Zeroizing::new([0; LENGTH]);
         rng.fill_bytes(private.as_mut());
         Self::of(private)
     }
 
-    /// Reads the private half; the public one follows from it.
+    /// Reads the private half and derives the public half.
     pub fn from_base64(text: &[u8]) -> Result<Self, WireGuardKeyError> {
         let bytes = Zeroizing::new(STANDARD.decode(text.trim_ascii()).map_err(|_| WireGuardKeyError)?);
         let private = bytes.as_slice().try_into().map_err(|_| WireGuardKeyError)?;
@@ -44,13 +44,13 @@ impl WireGuardKey {
         Self { private, public }
     }
 
-    /// The public half in base64.
+    /// Returns the public half in base64.
     #[must_use]
     pub fn public_base64(&self) -> String {
         STANDARD.encode(self.public)
     }
 
-    /// Puts it into a Secret as `NAME.key` and `NAME.pub`.
+    /// Writes the key to `data` as `NAME.key` and `NAME.pub`.
     pub fn write_to(&self, data: &mut SecretData, name: &str) {
         let private = Zeroizing::new(STANDARD.encode(self.private.as_slice()));
         data.insert(format!("{name}.key"), private.as_bytes().to_vec());
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use crate::testing::seeded;
 
-    /// Alice's key pair of RFC 7748, section 6.1.
+    /// The key pair of Alice in RFC 7748, section 6.1.
     #[test]
     fn the_public_half_is_that_of_the_rfc() {
         let private: [u8; LENGTH] = [

@@ -1,5 +1,4 @@
-//! The file's own shape (`k8s.io/client-go/tools/clientcmd/api/v1`). Fields are in alphabetical
-//! order, which is how kubectl writes them.
+//! The structure of the file (`k8s.io/client-go/tools/clientcmd/api/v1`). Fields are in alphabetical order, as kubectl writes them.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Serialize;
@@ -70,7 +69,7 @@ struct UserEntry<'a> {
     client_key_data: Option<EncodedKey>,
 }
 
-/// A key in base64, wiped when dropped.
+/// A key in base64. Its memory is zeroed on drop.
 struct EncodedKey(Zeroizing<String>);
 
 impl EncodedKey {
