@@ -1,4 +1,4 @@
-//! Programs as they are shipped, each one file that runs on any Linux of its kind: `cargo xtask agent`, and what goes into packages.
+//! Release builds: each program is one static file that runs on any Linux of its architecture. `cargo xtask agent` and the packages use them.
 
 use std::{
     env, fs,
@@ -12,38 +12,38 @@ use crate::{elf, process::output};
 
 const AGENT: &str = "keelway-hypervisor-agent";
 const MANAGER: &str = "keelway-manager";
-/// What is released without shared libraries.
+/// The programs that are released without shared libraries.
 const SHIPPED: [&str; 4] = [AGENT, "keelway-cluster-controller", "keelway-helper", MANAGER];
 
-/// Builds all that is shipped without shared libraries, and returns where it is: `dist` in the target directory.
+/// Builds all static programs and returns their paths in `dist` of the target directory.
 pub(crate) fn build_all() -> Result<Vec<PathBuf>> {
     SHIPPED.into_iter().map(|name| shipped(&build_static(name)?)).collect()
 }
 
-/// Builds the agent alone.
+/// Builds the agent only.
 pub(crate) fn build() -> Result<PathBuf> {
     shipped(&build_static(AGENT)?)
 }
 
-/// Builds the manager alone.
+/// Builds the manager only.
 pub(crate) fn build_manager() -> Result<PathBuf> {
     shipped(&build_static(MANAGER)?)
 }
 
-/// Builds every program of the workspace, as people and tests use them.
+/// Builds every program of the workspace with shared libraries. Tests and `images` use these.
 pub(crate) fn build_workspace() -> Result<()> {
     run(cargo().args(["build", "--workspace"]))
 }
 
-/// Where the build of the workspace leaves a program.
+/// Returns the path of a program that [`build_workspace`] built.
 pub(crate) fn built(name: &str) -> Result<PathBuf> {
     Ok(target()?.join("debug").join(name))
 }
 
-/// Builds a program without shared libraries, as it is released.
+/// Builds a released program without shared libraries.
 fn build_static(name: &str) -> Result<PathBuf> {
     let host = host()?;
-    // Only with a target named do these flags leave build scripts and macros alone, which are shared libraries themselves.
+    // Build scripts and procedural macros are shared libraries. Cargo leaves these flags out for them only if a target is named.
     let flags = format!("CARGO_TARGET_{}_RUSTFLAGS", host.to_uppercase().replace('-', "_"));
     run(cargo()
         .args(["build", "--quiet", "--release", "--package", name, "--target", &host])
@@ -54,13 +54,13 @@ fn build_static(name: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Builds `keelway` as it is released, beside the agent that is shipped.
+/// Builds `keelway` in release mode and copies it to the directory of the static agent.
 pub(crate) fn keelway() -> Result<PathBuf> {
     run(cargo().args(["build", "--release", "--package", "keelway-cli"]))?;
     shipped(&target()?.join("release/keelway"))
 }
 
-/// Replaces what is there in one step: it may run.
+/// Replaces the program by a rename, because the previous one may be running.
 fn shipped(built: &Path) -> Result<PathBuf> {
     let name = built.file_name().context("a program has a name")?;
     let directory = target()?.join("dist");
@@ -71,7 +71,7 @@ fn shipped(built: &Path) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// What rustc builds for when it is told nothing.
+/// Returns the target that rustc builds for by default.
 fn host() -> Result<String> {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let said = output(Command::new(rustc).arg("-vV"))?;
@@ -79,7 +79,6 @@ fn host() -> Result<String> {
     Ok(host.context("rustc does not say its host")?.to_owned())
 }
 
-/// The directory of the workspace.
 pub(crate) fn workspace() -> Result<&'static Path> {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is in the workspace")
 }
@@ -89,14 +88,14 @@ fn target() -> Result<PathBuf> {
     Ok(workspace()?.join(named))
 }
 
-/// Cargo, in the workspace.
+/// Returns a command that runs Cargo in the workspace.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     command
 }
 
-/// Runs a program whose words are for people.
+/// Runs a program whose output is for people.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let status = command.status().with_context(|| format!("run {program}"))?;

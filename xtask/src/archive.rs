@@ -1,7 +1,6 @@
-//! A container image as a docker-archive: one tar with a configuration, one layer and a manifest.
+//! A container image as a docker-archive: one tar file with a configuration, one layer and a manifest.
 //!
-//! The same input gives the same bytes: entries are sorted, owned by root and dated 1970, and nothing of the machine is
-//! recorded.
+//! The same input yields the same bytes: entries are sorted, owned by root and dated 1970, and nothing of the build machine is recorded.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -14,23 +13,21 @@ use tar::{Builder, EntryType, Header};
 
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// An image to write.
 #[derive(Debug)]
 pub(crate) struct Archive<'a> {
-    /// Its full name.
+    /// The full name with the tag.
     pub(crate) reference: &'a str,
-    /// The configuration's `Entrypoint`.
+    /// `Entrypoint` of the configuration.
     pub(crate) entrypoint: &'a [&'static str],
-    /// The configuration's `Cmd`.
+    /// `Cmd` of the configuration.
     pub(crate) command: &'a [&'static str],
-    /// The configuration's `StopSignal`, where it is not SIGTERM.
+    /// `StopSignal` of the configuration, if it is not SIGTERM.
     pub(crate) stop_signal: Option<&'static str>,
-    /// Programs and libraries by their absolute path in the image.
+    /// Contents of programs and libraries by their absolute path in the image.
     pub(crate) files: BTreeMap<String, Vec<u8>>,
 }
 
 impl Archive<'_> {
-    /// Writes the archive.
     pub(crate) fn write(&self, out: impl Write) -> Result<()> {
         let layer = self.layer().context("write the layer")?;
         let config = self.config(&sha256(&layer)).to_string();
@@ -59,7 +56,7 @@ impl Archive<'_> {
         Ok(tar.into_inner()?)
     }
 
-    /// Keys are in alphabetical order, so that they stand in it whichever map `serde_json` was built with.
+    /// Keys are in alphabetical order, so that their order does not depend on the map type that `serde_json` was built with.
     fn config(&self, layer: &str) -> serde_json::Value {
         let mut config = json!({
             "architecture": architecture(),
@@ -80,7 +77,7 @@ impl Archive<'_> {
     }
 }
 
-/// Every directory above a file, before what is in it; and `/tmp`, which programs expect.
+/// Returns every directory above a file, parents first, and `/tmp`, which programs expect.
 fn directories<'a>(files: impl Iterator<Item = &'a String>) -> BTreeMap<String, u32> {
     let mut directories = BTreeMap::from([("tmp".to_owned(), 0o1777)]);
     for file in files {
@@ -117,12 +114,12 @@ fn header(mode: u32) -> Header {
     header
 }
 
-/// In hexadecimal digits.
+/// Returns the digest in hexadecimal digits.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
 }
 
-/// The machine's architecture by its name in image configurations, which is Go's.
+/// Returns the architecture of this machine as image configurations name it, which is Go's name.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

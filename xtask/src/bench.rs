@@ -1,19 +1,19 @@
-//! `cargo xtask bench`: measurements, whose tables go into `docs/performance.md`.
+//! `cargo xtask bench`: measurements. Their tables are part of `docs/performance.md`.
 
 mod shipped;
 mod vpn;
 
 use anyhow::{Result, bail};
 
-/// Rounds where nobody says how many.
+/// The default number of rounds.
 const ROUNDS: usize = 7;
 
-/// Runs the benchmark that is named first, with the options after it.
+/// Runs the benchmark that the first argument names. The other arguments are its options.
 pub(crate) fn run(mut arguments: impl Iterator<Item = String>) -> Result<()> {
     match arguments.next().as_deref() {
-        // Of control planes, of workers, of both, and of hypervisors.
+        // These measure control planes, workers, both, and hypervisors.
         Some(benchmark @ ("start" | "join" | "failover" | "agent")) => shipped::run(benchmark, ROUNDS, arguments),
-        // Each of its figures is of a thousand clusters.
+        // The default is one round, because each figure is measured with a thousand clusters.
         Some("manager") => shipped::run("manager", 1, arguments),
         Some("vpn") => vpn::run(arguments),
         Some(other) => bail!("there is no benchmark {other}; there are start, join, failover, agent, manager and vpn"),

@@ -7,22 +7,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The cache, in `$KEELWAY_CACHE`, or else `keelway` in the user's cache directory.
+/// The cache: `$KEELWAY_CACHE`, or `keelway` in the cache directory of the user.
 ///
-/// `bin/` and `images/` hold the products, `stamps/` what each was made from, `tmp/` what a run has not finished.
+/// `bin/` and `images/` contain the products. `stamps/` contains the recipe of each product. `tmp/` contains files of an unfinished run.
 #[derive(Debug)]
 pub(crate) struct Cache {
     root: PathBuf,
 }
 
-/// The right to change the cache, until it is dropped.
+/// An exclusive lock on the cache, which is released on drop.
 #[derive(Debug)]
 pub(crate) struct CacheLock {
     _file: File,
 }
 
 impl Cache {
-    /// The cache of this user.
+    /// Returns the cache of this user.
     pub(crate) fn of_environment() -> Result<Self> {
         let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let root = set("KEELWAY_CACHE")
@@ -32,28 +32,26 @@ impl Cache {
         Self::at(&root)
     }
 
-    /// The cache in this directory.
     pub(crate) fn at(root: &Path) -> Result<Self> {
         let root = std::path::absolute(root).context("find the cache")?;
         Ok(Self { root })
     }
 
-    /// The directory.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// A product's file.
+    /// Returns the path of a product's file.
     pub(crate) fn file(&self, path: &str) -> PathBuf {
         self.root.join(path)
     }
 
-    /// Whether a product is there and was made from this recipe.
+    /// Returns whether the product exists and was made from this recipe.
     pub(crate) fn has(&self, path: &str, recipe: &str) -> bool {
         self.file(path).is_file() && fs::read_to_string(self.stamp(path)).is_ok_and(|stamp| stamp == recipe)
     }
 
-    /// Waits for other runs to end; `on_wait` is called when there is one.
+    /// Locks the cache. If another run holds the lock, calls `on_wait` and waits for that run to end.
     pub(crate) fn lock(&self, on_wait: impl FnOnce()) -> Result<CacheLock> {
         fs::create_dir_all(&self.root).with_context(|| format!("create {}", self.root.display()))?;
         let path = self.root.join("lock");
@@ -70,7 +68,7 @@ impl Cache {
         Ok(CacheLock { _file: file })
     }
 
-    /// An empty directory on the cache's file system. What an interrupted run has left there is removed.
+    /// Returns an empty directory on the file system of the cache. Files that an interrupted run left in it are removed.
     pub(crate) fn scratch(&self, _lock: &CacheLock) -> Result<PathBuf> {
         let scratch = self.root.join("tmp");
         remove(&scratch)?;
@@ -78,7 +76,7 @@ impl Cache {
         Ok(scratch)
     }
 
-    /// Puts a finished file in its place, then its stamp: between the two the product counts as missing.
+    /// Moves a finished file to its path, then its stamp. Between the two moves, the product counts as missing.
     pub(crate) fn publish(&self, finished: &Path, path: &str, recipe: &str) -> Result<()> {
         let stamp = finished.with_extension("stamp");
         fs::write(&stamp, recipe).with_context(|| format!("write {}", stamp.display()))?;
@@ -91,7 +89,7 @@ impl Cache {
     }
 }
 
-/// Removes a directory where there is one.
+/// Removes a directory if it exists.
 pub(crate) fn remove(directory: &Path) -> Result<()> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

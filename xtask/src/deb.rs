@@ -1,4 +1,4 @@
-//! `cargo xtask deb`: the agent as a package of Debian's, made of files with `dpkg-deb` alone.
+//! `cargo xtask deb`: builds the Debian package of the agent. Only `dpkg-deb` is needed.
 
 use std::{
     fs,
@@ -18,13 +18,13 @@ const NAME: &str = "keelway-hypervisor-agent";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const MAINTAINER: &str = "Keelway maintainers <maintainers@keelway.dev>";
 
-/// Builds the agent as it is shipped, and its package beside it.
+/// Builds the static agent and its package, in the same directory.
 pub(crate) fn build() -> Result<PathBuf> {
     let program = agent::build()?;
     package(&program, program.parent().context("a program is in a directory")?, "xz")
 }
 
-/// Makes the package of a program, compressed as dpkg calls it, and returns where it is: `NAME_VERSION_ARCH.deb` in a directory.
+/// Builds the package of a program and returns its path, `NAME_VERSION_ARCH.deb` in `directory`. `compression` is a name that dpkg knows.
 pub(crate) fn package(program: &Path, directory: &Path, compression: &str) -> Result<PathBuf> {
     let architecture = output(Command::new("dpkg").arg("--print-architecture"))?.trim().to_owned();
     let staging = Staging::new(directory.join(format!(".{NAME}")))?;
@@ -37,14 +37,14 @@ pub(crate) fn package(program: &Path, directory: &Path, compression: &str) -> Re
     Ok(path)
 }
 
-/// When the last commit was made, so that a commit has one package.
+/// Returns the time of the last commit. It is the date of the package, so that one commit always yields the same package.
 fn date(format: &str) -> Result<String> {
     let mut git = Command::new("git");
     git.current_dir(workspace()?).args(["log", "-1", &format!("--format={format}")]);
     Ok(output(&mut git).context("find the date of the last commit")?.trim().to_owned())
 }
 
-/// The tree of a package, which goes with its guard.
+/// The file tree of a package. It is removed on drop.
 struct Staging(PathBuf);
 
 impl Drop for Staging {
@@ -77,7 +77,7 @@ impl Staging {
         self.put("DEBIAN/conffiles", b"/etc/default/keelway-hypervisor-agent\n", 0o644)
     }
 
-    /// What dpkg is told of it: `control`, with how much room it takes, and the sums of its files.
+    /// Writes the metadata for dpkg: `control` with the installed size, and the checksums of the files.
     fn describe(&self, architecture: &str) -> Result<()> {
         let sums = "find . -type f ! -path './DEBIAN/*' -printf '%P\\0' | sort -z | xargs -0 md5sum";
         let sums = output(Command::new("sh").current_dir(&self.0).args(["-c", sums]))?;
@@ -103,7 +103,7 @@ impl Staging {
         done.with_context(|| format!("write {}", path.display()))
     }
 
-    /// With the best compression and without a date, as Debian's policy wants it (12.1, 12.7).
+    /// Compresses with the best level and without a time stamp, as Debian's policy requires (12.1, 12.7).
     fn put_zipped(&self, path: &str, content: &[u8]) -> Result<()> {
         self.put(path, content, 0o644)?;
         output(Command::new("gzip").arg("-9n").arg(self.0.join(path))).map(|_| ())
@@ -116,11 +116,11 @@ fn changelog() -> Result<String> {
     Ok(format!("{NAME} ({VERSION}) unstable; urgency=medium\n\n{news}\n\n -- {MAINTAINER}  {date}\n"))
 }
 
-/// The manual, around what the program itself says of its arguments.
+/// Returns the manual page, which contains the help text of the program.
 fn manual(program: &Path) -> Result<String> {
     let help = output(Command::new(program).args(["run", "--help"])).context("ask the agent for its arguments")?;
     let verbatim = |line: &str| line.replace('\\', "\\e").replace('-', "\\-");
-    // A line that begins with a dot or a quote would be a request of roff's.
+    // roff reads a line that starts with a dot or a quote as a request, so each line starts with `\&`.
     let lines = help.lines().map(|line| ["\\&", &verbatim(line)].concat()).collect::<Vec<_>>().join("\n");
     Ok(format!(
         ".TH KEELWAY\\-HYPERVISOR\\-AGENT 8 \"\" \"Keelway {VERSION}\"\n.SH NAME\n{} \\- keeps the control plane components of a \

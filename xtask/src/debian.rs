@@ -1,4 +1,4 @@
-//! Programs from Debian's packages, with the shared libraries they need.
+//! Programs from Debian packages, with the shared libraries that they need.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::process;
 
-/// The program and all that the loader maps for it, the loader included, under the paths by which they are looked up.
+/// Returns the program and all files that the loader maps for it, including the loader, under the paths by which they are looked up.
 pub(crate) fn closure(program: &Path) -> Result<Vec<PathBuf>> {
     ensure!(program.is_file(), "{} is not there: `make setup` installs it", program.display());
     let listing = process::output(Command::new("ldd").arg(program))?;
@@ -19,7 +19,7 @@ pub(crate) fn closure(program: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What tells one state of the files from another, without reading them.
+/// Returns a text that changes if one of the files changes. The files are not read: their sizes and modification times are compared.
 pub(crate) fn fingerprint(files: &[PathBuf]) -> Result<String> {
     let mut lines = String::new();
     for file in files {
@@ -30,7 +30,7 @@ pub(crate) fn fingerprint(files: &[PathBuf]) -> Result<String> {
     Ok(lines)
 }
 
-/// Fails where the installed package is not of the version whose name an image is to carry.
+/// Returns an error if the installed package does not have the version that the image's name contains.
 pub(crate) fn check_version(package: &str, wanted: &str) -> Result<()> {
     let installed = process::output(Command::new("dpkg-query").args(["-W", "-f=${Version}", package]))?;
     ensure!(
@@ -40,7 +40,7 @@ pub(crate) fn check_version(package: &str, wanted: &str) -> Result<()> {
     Ok(())
 }
 
-/// Lines of `ldd` are `NAME => PATH (ADDRESS)` or, for the loader, `PATH (ADDRESS)`; the kernel's own has no path.
+/// Lines of `ldd` are `NAME => PATH (ADDRESS)`, or `PATH (ADDRESS)` for the loader. The kernel's vDSO has no path.
 fn libraries(listing: &str) -> impl Iterator<Item = PathBuf> {
     listing.lines().filter_map(|line| {
         let found = line.rsplit("=> ").next().unwrap_or(line).trim();
@@ -49,7 +49,7 @@ fn libraries(listing: &str) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// A package's version without Debian's epoch and revision.
+/// Returns the version of a package without Debian's epoch and revision.
 fn upstream(version: &str) -> &str {
     let version = version.split_once(':').map_or(version, |(_, rest)| rest);
     version.rsplit_once('-').map_or(version, |(upstream, _)| upstream)

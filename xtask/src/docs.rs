@@ -1,4 +1,4 @@
-//! The parts of the documentation that the programs themselves tell, and the definitions of their kinds.
+//! Generates the parts of the documentation that the programs print, and the CustomResourceDefinitions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Files of `docs/`, each by what `keelway reference` calls it.
+/// The generated files of `docs/`, by the name that `keelway reference` expects.
 const FILES: [&str; 4] = ["arguments", "fields", "ports", "reasons"];
 
 pub(crate) fn write() -> Result<()> {
@@ -27,7 +27,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// What the program says, built for it.
+/// Builds `keelway` and returns its output.
 fn keelway(arguments: &[&str]) -> Result<Vec<u8>> {
     run("keelway-cli", "keelway", arguments)
 }

@@ -1,18 +1,18 @@
-//! What a program says of itself (System V ABI, chapters 4 and 5).
+//! Reads the headers of a program (System V ABI, chapters 4 and 5).
 
 use anyhow::{Context, Result, ensure};
 
 const MAGIC: &[u8] = b"\x7fELF";
-/// `ELFCLASS64` and `ELFDATA2LSB`: 64 bits, the lowest byte first.
+/// `ELFCLASS64` and `ELFDATA2LSB`: 64 bits, little-endian.
 const KIND: [u8; 2] = [2, 1];
-/// Where `e_phoff`, `e_phentsize` and `e_phnum` are.
+/// The offsets of `e_phoff`, `e_phentsize` and `e_phnum`.
 const HEADERS_AT: usize = 32;
 const HEADER_SIZE: usize = 54;
 const HEADER_COUNT: usize = 56;
-/// The type of the header that names a loader, which all programs with shared libraries have.
+/// The type of the program header that names a loader. Every program with shared libraries has one.
 const PT_INTERP: u32 = 3;
 
-/// Whether a program wants a loader, and so shared libraries.
+/// Returns whether the program needs a loader, and therefore shared libraries.
 pub(crate) fn has_loader(program: &[u8]) -> Result<bool> {
     ensure!(program.starts_with(MAGIC), "not a program");
     ensure!(program.get(4..6) == Some(&KIND), "not a program of 64 bits, the lowest byte first");
@@ -37,7 +37,7 @@ fn bytes<const N: usize>(program: &[u8], at: usize) -> Result<[u8; N]> {
 mod tests {
     use super::*;
 
-    /// A header, and one program header of this type behind it.
+    /// Returns a file header followed by one program header of this type.
     fn program(kind: u32) -> Vec<u8> {
         let mut bytes = [MAGIC, &KIND, &[0; 58]].concat();
         bytes[HEADERS_AT] = 64;
@@ -60,7 +60,7 @@ mod tests {
         assert!(has_loader(&program(1)[..64]).is_err());
     }
 
-    /// Tests are linked with the system's own libraries.
+    /// Test programs are linked dynamically against the libraries of the system.
     #[test]
     fn this_test_has_a_loader() {
         let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Programs from Go modules, without a clone: a module of our own requires theirs.
+//! Builds programs from Go modules without a clone: a generated module requires the modules of the programs.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -16,22 +16,21 @@ use crate::process;
 use crate::progress::ProgressStep;
 use crate::table::GoBuild;
 
-/// The language version that the generated module declares: the newest that a program here asks for.
+/// The language version that the generated module declares: the newest that any of the programs requires.
 const GO: &str = "1.26";
-/// The first minor that gets the Go it needs by itself, or says why it cannot.
+/// The first minor version of Go that downloads the required toolchain itself, or reports why it cannot.
 const SELECTS_TOOLCHAIN: u32 = 21;
 
-/// A module of which all dependencies are on the machine.
+/// A module whose dependencies are all downloaded.
 #[derive(Debug)]
 pub(crate) struct PreparedModule {
-    /// What it builds.
     pub(crate) build: GoBuild,
     programs: BTreeSet<&'static str>,
     directory: PathBuf,
     packages: usize,
 }
 
-/// Fails with what to do where Go is missing or too old.
+/// Returns an error with instructions if Go is missing or too old.
 pub(crate) fn check() -> Result<()> {
     let help = format!(
         "install Go {GO} or newer (https://go.dev/dl) and have it in PATH; \
@@ -50,7 +49,7 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// Writes the module and downloads what its programs need.
+/// Writes the module and downloads the dependencies of its programs.
 pub(crate) fn prepare(build: GoBuild, programs: BTreeSet<&'static str>, directory: PathBuf) -> Result<PreparedModule> {
     fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
     let file = directory.join("go.mod");
@@ -63,7 +62,7 @@ pub(crate) fn prepare(build: GoBuild, programs: BTreeSet<&'static str>, director
 }
 
 impl PreparedModule {
-    /// Builds the programs, and returns the directory where each is under its own name.
+    /// Builds the programs and returns the directory that contains them, each under its own name.
     pub(crate) fn build(&self, step: &mut ProgressStep) -> Result<PathBuf> {
         let out = self.directory.join("out");
         fs::create_dir_all(&out).with_context(|| format!("create {}", out.display()))?;
@@ -75,7 +74,7 @@ impl PreparedModule {
         Ok(out)
     }
 
-    /// `go build -v` names each package that it compiles; those that Go has in its own cache it passes over.
+    /// `go build -v` prints each package that it compiles. It omits packages that are in Go's build cache.
     fn compile(&self, out: &Path, step: &mut ProgressStep) -> Result<()> {
         let mut child = go(&self.directory)
             .args(["build", "-v", "-mod=mod", "-trimpath", "-ldflags"])
@@ -104,7 +103,7 @@ fn finish(mut child: Child, said: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// A program's lines as they come; the channel ends with them.
+/// Sends the lines of a program as they are written. The channel closes after the last line.
 fn lines(stderr: ChildStderr) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
@@ -145,7 +144,7 @@ fn go_mod(build: GoBuild) -> Result<String> {
     Ok(text)
 }
 
-/// The go.mod file of a published module.
+/// Returns the go.mod file of a published module.
 fn published_go_mod(module: &str, version: &str) -> Result<String> {
     let mut download = Command::new("go");
     download.args(["mod", "download", "-json", &format!("{module}@v{version}")]).env("GOWORK", "off");
@@ -155,7 +154,7 @@ fn published_go_mod(module: &str, version: &str) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("read {path}"))
 }
 
-/// The modules that are required as `v0.0.0`, a version that does not exist.
+/// Returns the modules that are required as `v0.0.0`, a version that does not exist.
 fn unversioned(go_mod: &str) -> BTreeSet<&str> {
     go_mod
         .lines()

@@ -1,4 +1,4 @@
-//! `cargo xtask images`: makes what the cache lacks.
+//! `cargo xtask images`: makes the products that the cache lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -18,38 +18,36 @@ use crate::progress::ProgressOutput;
 use crate::table::{GoBuild, ImageDefinition, Product, ProgramOrigin};
 use crate::{agent, debian, go, process, table};
 
-/// Counts the ways in which recipes were turned into files: another number makes everything anew.
+/// The version of the rules that turn recipes into files. A different number makes all products again.
 const FORMAT: u32 = 1;
 
-/// What is asked for.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Options {
-    /// Leave alone what is there and was made from the same inputs.
+    /// Skip products that exist and were made from the same inputs.
     pub(crate) missing: bool,
-    /// The products' names; empty means all.
+    /// The names of the products to make. Empty means all.
     pub(crate) only: BTreeSet<String>,
-    /// Say what there is and make nothing.
+    /// List the products and make nothing.
     pub(crate) list: bool,
-    /// Which products.
     pub(crate) part: ProductScope,
-    /// Leave out what only tests run.
+    /// Skip products that only tests run.
     pub(crate) no_tests: bool,
-    /// Images are pulled and programs that are in PATH will do: make only the other programs.
+    /// Images can be pulled, and programs in PATH are sufficient: make only the other programs.
     pub(crate) pull: bool,
-    /// Progress in lines that stay.
+    /// Print progress in lines that are not overwritten.
     pub(crate) plain: bool,
 }
 
-/// Whose programs the products have.
+/// Selects products by the origin of their programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum ProductScope {
-    /// All, after a build of the workspace.
+    /// All products, after a build of the workspace.
     #[default]
     All,
-    /// Keelway's own, as the last build of the workspace left them.
+    /// Products with programs of Keelway, from the last build of the workspace.
     Own,
-    /// Those of other projects, which need no build of the workspace.
+    /// Products with programs of other projects only. They need no build of the workspace.
     Others,
 }
 
@@ -63,17 +61,16 @@ impl ProductScope {
     }
 }
 
-/// A product and all that decides its bytes.
+/// A product and all inputs that determine its bytes.
 struct ProductRecipe {
     product: Product,
     path: String,
     recipe: String,
 }
 
-/// Where the programs of each Go build are, once it is done.
+/// The output directory of each finished Go build.
 type Builds = BTreeMap<GoBuild, PathBuf>;
 
-/// Runs the task.
 pub(crate) fn run(options: &Options, cache: &Cache) -> Result<()> {
     if options.part == ProductScope::All && !options.list {
         agent::build_workspace()?;
@@ -121,7 +118,7 @@ fn wanted(options: &Options) -> Result<Vec<ProductRecipe>> {
         .collect()
 }
 
-/// What is neither pulled nor in PATH.
+/// Returns whether the product can neither be pulled nor found in PATH.
 fn must_be_made(product: &Product) -> bool {
     match product {
         Product::Image(_) => product.is_own(),
@@ -145,8 +142,8 @@ fn list(wanted: &[ProductRecipe], cache: &Cache) -> Result<()> {
     Ok(())
 }
 
-/// The inputs of a product in text. An input that may change under the same name, such as a file of Debian's, is told by
-/// its size and date.
+/// Returns the inputs of a product as text. An input that can change under the same name, such as a file of a Debian package, is identified
+/// by its size and date.
 fn recipe(product: &Product) -> Result<String> {
     let mut recipe = format!("format {FORMAT}\n");
     match product {
@@ -182,7 +179,6 @@ fn ingredient(origin: ProgramOrigin) -> Result<String> {
     })
 }
 
-/// Where products are made.
 struct Workshop<'a> {
     cache: &'a Cache,
     scratch: &'a Path,
@@ -190,8 +186,8 @@ struct Workshop<'a> {
 }
 
 impl Workshop<'_> {
-    /// Makes the products. Modules of all Go builds are downloaded at once, while the first of them is compiled: one
-    /// waits for the network, the other for processors. Two compilations at once would gain nothing.
+    /// Makes the products. The modules of all Go builds are downloaded in parallel while the first build compiles: downloads wait for the network,
+    /// compilations for processors. Two compilations in parallel would save no time.
     fn make(&self, wanted: &[ProductRecipe]) -> Result<()> {
         let builds = go_programs(wanted);
         if !builds.is_empty() {
@@ -221,7 +217,7 @@ impl Workshop<'_> {
         Ok(())
     }
 
-    /// Makes the products that waited for the newest Go build alone, or those that need none.
+    /// Makes the products for which `newest` was the last missing Go build, or those that need no Go build if it is `None`.
     fn make_those_with(&self, done: &Builds, newest: Option<GoBuild>, wanted: &[ProductRecipe]) -> Result<()> {
         for one in wanted {
             let needed = one.product.go_builds();
@@ -241,7 +237,7 @@ impl Workshop<'_> {
         self.cache.publish(&finished, &wanted.path, &wanted.recipe)
     }
 
-    /// A name to give away, for a program that may go into an image too.
+    /// Links the program under a second name that the caller may move away, because an image may still need the program.
     fn second_name(&self, program: &Path) -> Result<PathBuf> {
         let name = program.file_name().context("find the program's name")?;
         let second = self.scratch.join(name);
@@ -249,7 +245,7 @@ impl Workshop<'_> {
         Ok(second)
     }
 
-    /// The path of a program that is made or installed.
+    /// Returns the path of a program that was built or installed.
     fn program(&self, origin: ProgramOrigin, done: &Builds) -> Result<PathBuf> {
         match origin {
             ProgramOrigin::Go(build, name) => Ok(done.get(&build).context("find its Go build")?.join(name)),
@@ -264,7 +260,7 @@ impl Workshop<'_> {
         }
     }
 
-    /// Without what only a debugger reads, which is nine tenths of it.
+    /// Removes debug information, which is nine tenths of the file.
     fn stripped(&self, program: &Path) -> Result<PathBuf> {
         ensure!(program.is_file(), "{} is not there: `cargo build --workspace` makes it", program.display());
         let stripped = self.scratch.join(program.file_name().context("find the program's name")?);
@@ -297,7 +293,7 @@ impl Workshop<'_> {
         Ok(path)
     }
 
-    /// All files of an image, by their path in it.
+    /// Returns the contents of all files of an image by their path in it.
     fn files(&self, image: &ImageDefinition, done: &Builds) -> Result<BTreeMap<String, Vec<u8>>> {
         let mut files = BTreeMap::new();
         for file in &image.files {
@@ -315,12 +311,12 @@ impl Workshop<'_> {
     }
 }
 
-/// The shared libraries of a program.
+/// Returns the shared libraries of a program.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     Ok(debian::closure(program)?.into_iter().skip(1).collect())
 }
 
-/// The programs to build, by their build.
+/// Returns the programs to build, grouped by build.
 fn go_programs(wanted: &[ProductRecipe]) -> BTreeMap<GoBuild, BTreeSet<&'static str>> {
     let mut builds: BTreeMap<GoBuild, BTreeSet<&'static str>> = BTreeMap::new();
     for origin in wanted.iter().flat_map(|one| one.product.origins()) {

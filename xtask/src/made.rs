@@ -1,4 +1,4 @@
-//! Tests of the products themselves, as they are in the cache.
+//! Tests of the products in the cache.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,13 +16,13 @@ use crate::images::{self, Options, ProductScope};
 use crate::process::{RunningProcess, output};
 use crate::table::{self, GoBuild, ImageDefinition, Product, ProgramOrigin};
 
-/// What to ask a program, and a piece of its answer.
+/// Returns the arguments that make a program print its version, and a part of the expected output.
 fn question(origin: ProgramOrigin) -> (&'static [&'static str], String) {
     match origin {
         ProgramOrigin::Go(GoBuild::Kubernetes, "kubectl") => {
             (&["version", "--client"], format!("Client Version: v{}\n", version(origin)))
         }
-        // It does not know its own version.
+        // agnhost does not know its own version.
         ProgramOrigin::Go(GoBuild::Kubernetes, "agnhost") => (&["--version"], "app version ".to_owned()),
         ProgramOrigin::Go(GoBuild::Kubernetes, _) => (&["--version"], format!("Kubernetes v{}\n", version(origin))),
         ProgramOrigin::Go(GoBuild::Etcd, "etcd") => (&["--version"], format!("etcd Version: {}\n", version(origin))),
@@ -31,7 +31,7 @@ fn question(origin: ProgramOrigin) -> (&'static [&'static str], String) {
             (&["-v"], format!("Version:  v{}\n", version(origin)))
         }
         ProgramOrigin::Go(GoBuild::Containerd, _) => (&["--version"], format!(" v{}", version(origin))),
-        // It names the last version that was tagged.
+        // wireguard-go prints the last version that was tagged.
         ProgramOrigin::Go(GoBuild::Wireguard, _) => (&["--version"], "wireguard-go v0.0.".to_owned()),
         ProgramOrigin::Go(GoBuild::CoreDns, _) => (&["-version"], format!("CoreDNS-{}\n", version(origin))),
         ProgramOrigin::Go(GoBuild::Distribution, _) => (&["--version"], format!(" v{}\n", version(origin))),
@@ -60,13 +60,13 @@ fn version(origin: ProgramOrigin) -> &'static str {
 fn ask(origin: ProgramOrigin, mut command: Command) {
     let (arguments, wanted) = question(origin);
     let output = command.args(arguments).output().unwrap();
-    // CNI plugins tell of themselves on stderr.
+    // CNI plugins print their version to stderr.
     let said = [output.stdout.as_slice(), &output.stderr].map(String::from_utf8_lossy).concat();
     assert!(output.status.success(), "{origin:?}: {output:?}");
     assert!(said.contains(&wanted), "{} said {said:?}, not {wanted:?}", origin.name());
 }
 
-/// The path of a product that has been made.
+/// Returns the path of a product in the cache.
 fn made(cache: &Cache, product: &Product) -> PathBuf {
     let path = cache.file(&product.path());
     let there = fs::exists(&path).unwrap();
@@ -74,7 +74,7 @@ fn made(cache: &Cache, product: &Product) -> PathBuf {
     path
 }
 
-/// An image's files, in a directory of their own, written by another process as [`copy`](crate::process::copy) has it.
+/// Unpacks the files of an image into a new directory. Another process writes them, for the reason that [`copy`](crate::process::copy) states.
 fn unpacked(archive: &Path) -> TempDir {
     let root = tempfile::tempdir().unwrap();
     let unpack = r#"tar -xOf "$1" layer.tar | tar -xf - -C "$2""#;
@@ -82,7 +82,7 @@ fn unpacked(archive: &Path) -> TempDir {
     root
 }
 
-/// Asks the programs of an image with nothing but the image around them.
+/// Runs the programs of an image with the image as their root directory.
 fn ask_image(image: &ImageDefinition, archive: &Path) {
     let root = unpacked(archive);
     for file in &image.files {

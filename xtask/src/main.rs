@@ -145,7 +145,7 @@ fn help() -> Result<()> {
     Ok(())
 }
 
-/// The options of `images`, or nothing where help is asked for.
+/// Parses the options of `images`. Returns `None` if help is requested.
 fn options(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>> {
     let mut options = Options::default();
     while let Some(argument) = arguments.next() {

@@ -1,6 +1,6 @@
-//! Tests of the agent's package: its files, its unit, and its life on a machine whose root is a directory.
+//! Tests of the agent's package: its files, its unit, and its installation and use on a machine whose root is a directory.
 //!
-//! The program in it is the one that the workspace's build left beside the tests, with its shared libraries laid beside it.
+//! The packaged program is the one that the build of the workspace left beside the tests. Its shared libraries are copied into the root.
 
 use std::{
     collections::BTreeSet,
@@ -21,12 +21,12 @@ use crate::{
 const UNIT: &str = "usr/lib/systemd/system/keelway-hypervisor-agent.service";
 const ENABLED: &str = "etc/systemd/system/multi-user.target.wants/keelway-hypervisor-agent.service";
 const DEFAULTS: &str = "etc/default/keelway-hypervisor-agent";
-/// In tenths, as `systemd-analyze security` counts it: up to 5 is "medium", and root alone is 4 of these.
+/// The exposure in tenths, as `systemd-analyze security` counts it. Up to 5.0 is "medium". Running as root accounts for 0.4.
 const EXPOSURE: &str = "24";
 const EXPOSURE_OF_MANAGERS: &str = "13";
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// A program of the workspace, as its build left it.
+/// Returns the path of a program that the build of the workspace left.
 fn built(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let program = tests.ancestors().nth(2).unwrap().join(name);
@@ -34,7 +34,7 @@ fn built(name: &str) -> PathBuf {
     program
 }
 
-/// A machine that is a directory, and the package.
+/// A machine whose root is a directory, and the package.
 struct PackageHost {
     root: TempDir,
     package: PathBuf,
@@ -70,12 +70,12 @@ impl PackageHost {
         self.dpkg(&["--install", self.package.to_str().unwrap()]);
     }
 
-    /// Whether the unit is wanted at boot. Its link names it as it is on the machine.
+    /// Returns whether the unit is enabled. The link is not followed, because its target is a path on the machine.
     fn enabled(&self) -> bool {
         fs::symlink_metadata(self.path(ENABLED)).is_ok()
     }
 
-    /// What is laid beside a program that is not static.
+    /// Copies the shared libraries of the agent, which is not static here.
     fn lay_libraries(&self) {
         let program = built("keelway-hypervisor-agent");
         for library in debian::closure(&program).unwrap().iter().skip(1) {
@@ -86,13 +86,13 @@ impl PackageHost {
     }
 }
 
-/// The values of a setting of the unit, in order.
+/// Returns the values of a setting of the unit, in order.
 fn settings(unit: &str, name: &str) -> Vec<String> {
     let lines = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     lines.map(str::to_owned).collect()
 }
 
-/// The command line of the unit, with the arguments of the package's defaults.
+/// Returns the command line of the unit with the arguments of the package's defaults.
 fn command_line(machine: &PackageHost) -> Vec<String> {
     let unit = fs::read_to_string(machine.path(UNIT)).unwrap();
     let defaults = fs::read_to_string(machine.path(DEFAULTS)).unwrap();
@@ -147,7 +147,7 @@ fn a_package_comes_and_goes_and_leaves_what_is_not_its_own() {
     fs::create_dir_all(data.parent().unwrap()).unwrap();
     fs::write(&data, "00000000000000ff").unwrap();
 
-    // What its owner wrote stays, over an upgrade and a removal.
+    // A file that the administrator changed survives an upgrade and a removal.
     let defaults = machine.path(DEFAULTS);
     fs::write(&defaults, "ARGUMENTS=\"--listen=unix:///run/other.sock\"\n").unwrap();
     machine.install();
@@ -168,7 +168,7 @@ fn a_unit_is_sound_and_gives_away_little() {
     is_sound(&machine, "keelway-hypervisor-agent.service", EXPOSURE);
 }
 
-/// It reaches machines over their network, and needs no right on its own.
+/// The manager reaches machines over their network and needs no capability.
 #[test]
 fn the_managers_unit_is_sound_and_gives_away_less() {
     let machine = PackageHost::new();
@@ -188,7 +188,7 @@ fn manifest(name: &str) -> PathBuf {
 }
 
 fn is_sound(machine: &PackageHost, unit: &str, exposure: &str) {
-    // What it refers to by name, and what every unit does.
+    // The targets that the unit refers to, and those that every unit depends on.
     for other in ["sysinit", "basic", "shutdown", "network-online", "multi-user"] {
         let target = machine.path(UNIT).with_file_name(format!("{other}.target"));
         fs::write(target, "[Unit]\nDefaultDependencies=no\n").unwrap();
@@ -204,7 +204,7 @@ fn is_sound(machine: &PackageHost, unit: &str, exposure: &str) {
     output(&mut security).unwrap();
 }
 
-/// As the unit has it: its command line, its capabilities, no new privileges, and one word once it is ready.
+/// The test uses what the unit defines: command line, capabilities and no new privileges. The agent sends one notification when it is ready.
 #[test]
 fn an_installed_agent_runs_as_its_unit_says() {
     let machine = PackageHost::new();
@@ -226,7 +226,7 @@ fn an_installed_agent_runs_as_its_unit_says() {
         .arg("mount -t proc proc \"$1/proc\" && shift && exec setpriv \"$@\"")
         .args(["sh"])
         .arg(machine.root.path());
-    // chroot needs a right of its own.
+    // chroot itself needs the capability `sys_chroot`.
     confined.arg(format!("--bounding-set=-all,+sys_chroot{capabilities}")).arg("--no-new-privs");
     confined.args(["chroot"]).arg(machine.root.path()).args(command_line(&machine));
     confined.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).env("NOTIFY_SOCKET", "/run/notify");
@@ -243,7 +243,7 @@ fn an_installed_agent_runs_as_its_unit_says() {
     assert!(agent.0.wait().unwrap().success());
 }
 
-/// The name of the runtime, as `keelway` sees it through an agent.
+/// Returns the name of the runtime that `keelway observe` reports for the agent.
 fn seen_through(socket: &Path) -> String {
     let document = format!(
         "apiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {{name: hv-1}}\nspec:\n  role: Private\n  endpoint: \

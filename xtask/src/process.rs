@@ -1,13 +1,13 @@
-//! Running other programs.
+//! Runs other programs.
 
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// How much of a failed program's words an error repeats.
+/// The number of lines of a failed program's output that an error contains.
 const TAIL: usize = 30;
 
-/// Runs a program to its end and gives what it wrote to stdout.
+/// Runs a program to its end and returns its stdout.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let Output { status, stdout, stderr } =
@@ -19,21 +19,21 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(stdout).with_context(|| format!("read what {program} wrote"))
 }
 
-/// The last lines, for an error.
+/// Returns the last lines, for an error.
 pub(crate) fn tail<'a>(lines: impl DoubleEndedIterator<Item = &'a str>) -> String {
     let mut last: Vec<&str> = lines.rev().take(TAIL).collect();
     last.reverse();
     last.join("\n")
 }
 
-/// Copies what is executed soon, its loader among it, by another process: a child that another thread starts here would hold the
-/// copy open for writing until it has a program of its own, and what is open for writing cannot be executed.
+/// Copies a file that a test executes soon, or its loader, in another process. If this process wrote the copy, a child that another thread forks
+/// would keep the copy open for writing until it executes its own program, and the kernel refuses to execute a file that is open for writing.
 #[cfg(test)]
 pub(crate) fn copy(from: &std::path::Path, to: &std::path::Path) {
     output(Command::new("cp").arg(from).arg(to)).unwrap();
 }
 
-/// A process that is ended with its guard.
+/// A process that is killed on drop.
 #[cfg(test)]
 pub(crate) struct RunningProcess(pub(crate) std::process::Child);
 

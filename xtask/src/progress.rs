@@ -1,21 +1,21 @@
-//! What is being done and for how long, on stderr: one line that changes on a terminal, else a line per step.
+//! Progress on stderr: on a terminal, one line that is updated; otherwise, one line per step.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// How often a changing line changes.
+/// The interval at which a line is updated.
 const TICK: Duration = Duration::from_secs(1);
-/// How often a long step says so where lines stay.
+/// The interval at which a long step is reported again if lines are not updated.
 const REMINDER: Duration = Duration::from_secs(60);
 
-/// Where progress goes.
+/// The output for progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProgressOutput {
     changing: bool,
 }
 
-/// One step under way.
+/// A step in progress.
 #[derive(Debug)]
 pub(crate) struct ProgressStep {
     progress: ProgressOutput,
@@ -25,19 +25,18 @@ pub(crate) struct ProgressStep {
 }
 
 impl ProgressOutput {
-    /// `plain` asks for lines that stay on a terminal too, for one that is shared with another program.
+    /// `plain` selects separate lines on a terminal too, for a terminal that another program also writes to.
     pub(crate) fn new(plain: bool) -> Self {
         let changing = !plain && io::stderr().is_terminal();
         Self { changing }
     }
 
-    /// A line that stays.
+    /// Prints a line that is not overwritten.
     pub(crate) fn print(self, line: &str) {
         let erase = if self.changing { "\r\x1b[2K" } else { "" };
         write(&format!("{erase}images: {line}\n"));
     }
 
-    /// Starts a step.
     pub(crate) fn step(self, name: impl Into<String>, now: Instant) -> ProgressStep {
         let name = name.into();
         if self.changing {
@@ -50,7 +49,7 @@ impl ProgressOutput {
 }
 
 impl ProgressStep {
-    /// Waits for a message, showing how the step goes on meanwhile.
+    /// Waits for a message and shows the progress of the step meanwhile.
     pub(crate) fn until<T>(&mut self, receiver: &Receiver<T>, detail: impl Fn() -> String) -> Result<T, RecvError> {
         loop {
             match receiver.recv_timeout(TICK) {
@@ -61,13 +60,12 @@ impl ProgressStep {
         }
     }
 
-    /// Ends the step.
     pub(crate) fn done(self) {
         let elapsed = in_words(self.started.elapsed());
         self.progress.print(&format!("{}: done in {elapsed}", self.name));
     }
 
-    /// Shows how far the step is, where that was not shown a moment ago.
+    /// Shows the progress of the step, unless it was shown less than one interval ago.
     pub(crate) fn show(&mut self, detail: impl Fn() -> String) {
         let pause = if self.progress.changing { TICK } else { REMINDER };
         if self.shown.elapsed() < pause {
@@ -83,7 +81,7 @@ impl ProgressStep {
     }
 }
 
-/// Progress that cannot be shown is no reason to stop.
+/// Errors are ignored: a failure to show progress must not stop the work.
 fn write(text: &str) {
     let mut stderr = io::stderr().lock();
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());

@@ -1,33 +1,33 @@
-//! What the cache holds, and where each part of it comes from.
+//! The products of the cache, and the origin of each part.
 //!
-//! A test machine has no container registry, so images are made from Go modules and Debian's packages under the names
-//! under which a user with a network pulls them.
+//! A test machine has no access to a container registry. Images are therefore made from Go modules and Debian packages, under the names under which
+//! a user with a network pulls them.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::release::{self, Release};
 
-/// The runtime of local hypervisors. Debian 12's own is too old for the kubelets of 1.36 and later.
+/// The runtime of local hypervisors. The containerd of Debian 12 is too old for the kubelets of 1.36 and later.
 const CONTAINERD: &str = "2.4.2";
-/// The standard CNI plugins, the same for every release.
+/// The standard CNI plugins, the same version for every release.
 const CNI_PLUGINS: &str = "1.9.1";
-/// The container of Kubernetes' own tests, which is built from the release's module: `test/images/agnhost/VERSION` there.
+/// The container of Kubernetes' own tests. It is built from the module of the release, where `test/images/agnhost/VERSION` is its version.
 const AGNHOST: &str = "2.66.1";
-/// The registry that tests pull from.
+/// The registry from which tests pull.
 const DISTRIBUTION: &str = "3.1.2";
-/// What the VPN is tested with and measured beside; it has no releases among the Go modules, and this is the newest.
+/// The WireGuard implementation that the VPN is tested against and compared with. Its Go module has no releases; this is the newest version.
 const WIREGUARD: &str = "0.0.0-20260522210424-ecfc5a8d5446";
 
-/// What speaks CRI as Kubernetes' own tools do.
+/// A CRI client that works as Kubernetes' own tools do.
 const CRI_TOOLS: &str = "1.36.0";
-/// What renders the manager's chart.
+/// The program that renders the chart of the manager.
 const HELM: &str = "4.3.1";
 
-/// One file of the cache.
+/// A file of the cache.
 #[derive(Debug, Clone)]
 pub(crate) enum Product {
-    /// A program for the machine itself, in `bin/`.
+    /// A program that the machine itself runs, in `bin/`.
     Program(ProgramOrigin),
     /// A container image, in `images/`.
     Image(ImageDefinition),
@@ -36,41 +36,40 @@ pub(crate) enum Product {
 /// A container image of one layer.
 #[derive(Debug, Clone)]
 pub(crate) struct ImageDefinition {
-    /// The full public name with its tag, as a pod names it.
+    /// The full public name with its tag, as pods use it.
     pub(crate) reference: String,
-    /// What is in it; shared libraries come along by themselves.
+    /// The programs in the image. Their shared libraries are added automatically.
     pub(crate) files: Vec<ImageFile>,
-    /// The configuration's `Entrypoint`.
+    /// `Entrypoint` of the configuration.
     pub(crate) entrypoint: Vec<&'static str>,
-    /// The configuration's `Cmd`.
+    /// `Cmd` of the configuration.
     pub(crate) command: Vec<&'static str>,
-    /// The configuration's `StopSignal`, where it is not SIGTERM.
+    /// `StopSignal` of the configuration, if it is not SIGTERM.
     pub(crate) stop_signal: Option<&'static str>,
 }
 
-/// A program and its place in an image.
+/// A program and its path in an image.
 #[derive(Debug, Clone)]
 pub(crate) struct ImageFile {
-    /// Absolute path in the image.
+    /// The absolute path in the image.
     pub(crate) at: &'static str,
-    /// Where its bytes come from.
     pub(crate) origin: ProgramOrigin,
 }
 
-/// Where a program comes from.
+/// The origin of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProgramOrigin {
-    /// Built from Go modules: the build it belongs to, and its name.
+    /// Built from Go modules: the build and the name of the program.
     Go(GoBuild, &'static str),
-    /// A program of this workspace as its build leaves it, taken with its shared libraries.
+    /// A program that the build of this workspace left, with its shared libraries.
     Workspace(&'static str),
     /// Compiled statically from one C file.
     C { name: &'static str, source: &'static str, version: &'static str },
-    /// Installed by a package of Debian, taken with its shared libraries. `version` is checked where it matters.
+    /// Installed by a Debian package, with its shared libraries. If `version` is set, it is checked.
     Debian { package: &'static str, path: &'static str, version: Option<&'static str> },
 }
 
-/// Programs that are built together, from modules of one version.
+/// Programs that are built together from modules of one version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum GoBuild {
     Kubernetes,
@@ -86,7 +85,7 @@ pub(crate) enum GoBuild {
 }
 
 impl GoBuild {
-    /// Without a leading `v`.
+    /// Returns the version without a leading `v`.
     pub(crate) fn version(self) -> &'static str {
         match self {
             Self::Kubernetes => release().kubernetes,
@@ -102,7 +101,7 @@ impl GoBuild {
         }
     }
 
-    /// The modules to require, all at [`Self::version`].
+    /// Returns the modules to require, all at [`Self::version`].
     pub(crate) fn modules(self) -> &'static [&'static str] {
         match self {
             Self::Kubernetes => &["k8s.io/kubernetes"],
@@ -118,8 +117,8 @@ impl GoBuild {
         }
     }
 
-    /// The version of the modules that [`Self::modules`] require as `v0.0.0` because they are published from the same
-    /// tree: Kubernetes 1.37.0 belongs to `k8s.io/api` 0.37.0.
+    /// Returns the version of the modules that [`Self::modules`] require as `v0.0.0` because they are published from the same tree. For Kubernetes
+    /// 1.37.0, `k8s.io/api` is 0.37.0.
     pub(crate) fn staging_version(self) -> Option<String> {
         match self {
             Self::Kubernetes => self.version().strip_prefix("1.").map(|rest| format!("v0.{rest}")),
@@ -135,7 +134,7 @@ impl GoBuild {
         }
     }
 
-    /// The package of a program.
+    /// Returns the Go package of a program.
     pub(crate) fn package(self, program: &str) -> String {
         match self {
             Self::Kubernetes if program == "agnhost" => "k8s.io/kubernetes/test/images/agnhost".to_owned(),
@@ -155,7 +154,7 @@ impl GoBuild {
         }
     }
 
-    /// The name that `go build` gives to a program: its package's last element without a major version.
+    /// Returns the file name that `go build` chooses for a program: the last element of its package path without a major version.
     pub(crate) fn built_name(self, program: &'static str) -> &'static str {
         match (self, program) {
             (Self::Etcd, "etcd") => "server",
@@ -164,7 +163,7 @@ impl GoBuild {
         }
     }
 
-    /// Flags for the linker: no symbols, and the version where a program looks for it.
+    /// Returns flags for the linker: no symbols, and the version in the variable where the program reads it.
     pub(crate) fn ldflags(self) -> String {
         let version = self.version();
         match self {
@@ -215,7 +214,6 @@ impl fmt::Display for GoBuild {
 }
 
 impl ProgramOrigin {
-    /// The program's name.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Go(_, name) | Self::Workspace(name) | Self::C { name, .. } => name,
@@ -223,7 +221,7 @@ impl ProgramOrigin {
         }
     }
 
-    /// The Go build that it needs.
+    /// Returns the Go build that the program needs.
     pub(crate) fn go_build(&self) -> Option<GoBuild> {
         match self {
             Self::Go(build, _) => Some(*build),
@@ -233,7 +231,7 @@ impl ProgramOrigin {
 }
 
 impl Product {
-    /// What people call it: the program's name, or the image's last path element without its tag.
+    /// Returns the name for people: that of the program, or the last path element of the image without its tag.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Program(origin) => origin.name(),
@@ -241,7 +239,7 @@ impl Product {
         }
     }
 
-    /// Its path in the cache.
+    /// Returns the path in the cache.
     pub(crate) fn path(&self) -> String {
         match self {
             Self::Program(origin) => format!("bin/{}", origin.name()),
@@ -249,7 +247,7 @@ impl Product {
         }
     }
 
-    /// The programs that go into it.
+    /// Returns the programs that the product contains.
     pub(crate) fn origins(&self) -> Vec<ProgramOrigin> {
         match self {
             Self::Program(origin) => vec![*origin],
@@ -257,18 +255,18 @@ impl Product {
         }
     }
 
-    /// Whether it has a program of this workspace.
+    /// Returns whether the product contains a program of this workspace.
     pub(crate) fn is_own(&self) -> bool {
         self.origins().iter().any(|origin| matches!(origin, ProgramOrigin::Workspace(_)))
     }
 
-    /// Whether nothing but tests runs it.
+    /// Returns whether only tests run the product.
     pub(crate) fn is_for_tests(&self) -> bool {
         let only_tests = [GoBuild::Wireguard, GoBuild::Distribution, GoBuild::CriTools, GoBuild::Helm];
         self.go_builds().iter().any(|build| only_tests.contains(build))
     }
 
-    /// The Go builds that it waits for.
+    /// Returns the Go builds that the product needs.
     pub(crate) fn go_builds(&self) -> BTreeSet<GoBuild> {
         self.origins().iter().filter_map(ProgramOrigin::go_build).collect()
     }
@@ -281,18 +279,18 @@ impl ImageDefinition {
     }
 }
 
-/// The file that holds an image: its full name with `/` and `:` replaced by `_`, and `.tar`. Each name that Keelway uses
-/// gives another file, since `_` stands in none of them.
+/// Returns the file name of an image: its full name with `/` and `:` replaced by `_`, and `.tar`. No name that Keelway uses contains `_`, so
+/// different images have different files.
 pub(crate) fn archive_name(reference: &str) -> String {
     format!("{}.tar", reference.replace(['/', ':'], "_"))
 }
 
-/// The release that is built here; the others are rows of the table until something runs them.
+/// Returns the release whose images are built. The other releases are only rows of the table until something runs them.
 fn release() -> &'static Release {
     release::newest()
 }
 
-/// etcd's own version: its image's tag without the build of the image.
+/// Returns the version of etcd: the tag of its image without the build number of the image.
 fn etcd_version(release: &'static Release) -> &'static str {
     release.etcd.split_once('-').map_or(release.etcd, |(version, _)| version)
 }
@@ -301,7 +299,7 @@ fn without_v(version: &'static str) -> &'static str {
     version.strip_prefix('v').unwrap_or(version)
 }
 
-/// The folder of a CNI plugin in the module of all.
+/// Returns the folder of a CNI plugin in the module of the plugins.
 fn plugin_kind(plugin: &str) -> &'static str {
     match plugin {
         "host-local" | "static" => "ipam",
@@ -310,7 +308,6 @@ fn plugin_kind(plugin: &str) -> &'static str {
     }
 }
 
-/// All products.
 pub(crate) fn products() -> Vec<Product> {
     let programs = PROGRAMS.iter().copied().map(Product::Program);
     programs.chain(images().into_iter().map(Product::Image)).collect()
@@ -370,7 +367,7 @@ fn haproxy() -> ImageDefinition {
         files: vec![ImageFile { at: "/usr/local/sbin/haproxy", origin }],
         entrypoint: vec![],
         command: vec!["haproxy", "-f", "/usr/local/etc/haproxy/haproxy.cfg"],
-        // As the official image has it: haproxy then lets connections end.
+        // As in the official image: on this signal, haproxy waits for connections to end.
         stop_signal: Some("SIGUSR1"),
     }
 }
@@ -387,7 +384,7 @@ fn manager() -> ImageDefinition {
     ImageDefinition { command: vec!["run"], ..own(release::manager_image(None), "/keelway-manager") }
 }
 
-/// A program of this workspace alone. Such images are not public before Keelway's own release is.
+/// Returns an image with one program of this workspace. Such images are not public before Keelway's own release.
 fn own(reference: String, at: &'static str) -> ImageDefinition {
     let origin = ProgramOrigin::Workspace(at.trim_start_matches('/'));
     ImageDefinition {
@@ -428,7 +425,7 @@ fn kubernetes(name: &'static str, at: &'static str) -> ImageDefinition {
     }
 }
 
-/// kube-proxy in its nftables mode runs `nft`, of any version since 1.0.1.
+/// kube-proxy in nftables mode runs `nft`, any version since 1.0.1.
 fn kube_proxy() -> ImageDefinition {
     let nft = ProgramOrigin::Debian { package: "nftables", path: "/usr/sbin/nft", version: None };
     let mut image = kubernetes("kube-proxy", "/usr/local/bin/kube-proxy");
@@ -436,7 +433,7 @@ fn kube_proxy() -> ImageDefinition {
     image
 }
 
-/// What a worker takes out of an image: kubelet, and the plugins that it and other networks of pods are made of. Nothing runs in it.
+/// Returns the image from which a worker copies files: kubelet, and the plugins for its pod network and for other ones. No container runs from it.
 fn node() -> ImageDefinition {
     let plugin = |name, at| ImageFile { at, origin: ProgramOrigin::Go(GoBuild::CniPlugins, name) };
     ImageDefinition {
@@ -459,7 +456,7 @@ fn node() -> ImageDefinition {
     }
 }
 
-/// An image of one program that is its entrypoint, named as the last element of its path.
+/// Returns an image of one program, which is the entrypoint and is named as the last element of its path.
 fn add_on(reference: String, at: &'static str, build: GoBuild) -> ImageDefinition {
     let origin = ProgramOrigin::Go(build, at.trim_start_matches('/'));
     ImageDefinition {
@@ -471,7 +468,7 @@ fn add_on(reference: String, at: &'static str, build: GoBuild) -> ImageDefinitio
     }
 }
 
-/// The container of tests, with a shell and what a test of a stream needs beside it, as the public one has.
+/// Returns the test image with a shell and the tools that tests of streams need, as in the public image.
 fn agnhost() -> ImageDefinition {
     let debian = |package, path, at| ImageFile { at, origin: ProgramOrigin::Debian { package, path, version: None } };
     ImageDefinition {

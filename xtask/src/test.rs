@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every test, side by side as far as the cores carry them.
+//! `cargo xtask test`: runs all tests, in parallel as far as the cores suffice.
 
 mod binary;
 mod demand;
@@ -25,15 +25,15 @@ use demand::{Demand, demand};
 use report::TestReport;
 use task::ProgramExit;
 
-/// What is run: tests, or a check that compiles.
+/// A job: the tests of one program, or a check that compiles.
 #[derive(Debug, Clone)]
 enum TestJob {
     Tests(TestBinary),
-    /// Arguments of cargo. Two of these would wait for each other.
+    /// Arguments of Cargo. Two such jobs would wait for each other's lock.
     Cargo(&'static str, &'static [&'static str]),
 }
 
-/// They compile what nothing else needs, so they fill the time in which live tests wait. One job at a time, and behind those.
+/// These jobs compile what nothing else needs, so they use the time in which live tests wait. They run one at a time, after the test binaries.
 const CARGO: [TestJob; 3] = [
     TestJob::Cargo(
         "clippy",
@@ -89,13 +89,13 @@ impl TestJob {
     }
 }
 
-/// A piece of work that has ended.
+/// A job that has ended.
 #[derive(Debug)]
 pub(crate) struct TestOutcome {
     name: String,
     ended: ProgramExit,
     report: TestReport,
-    /// Those that passed when they were run again.
+    /// Live tests that failed first and passed when they ran again.
     flaky: Vec<(String, PathBuf)>,
 }
 
@@ -111,7 +111,7 @@ impl TestOutcome {
     }
 }
 
-/// Builds and runs all, or only what has one of these words in its name.
+/// Builds and runs all tests, or those whose name contains one of these words.
 pub(crate) fn run(filters: &[String]) -> Result<()> {
     let began = Instant::now();
     let target = workspace()?.join("target");
@@ -142,7 +142,7 @@ fn works(filters: &[String]) -> Result<Vec<TestJob>> {
     Ok(works)
 }
 
-/// Begins what fits whenever something has ended.
+/// Starts the jobs that fit whenever a job has ended.
 fn side_by_side(works: &[TestJob], logs: &Path) -> Result<Vec<TestOutcome>> {
     let cores = u32::try_from(thread::available_parallelism().context("count the cores")?.get())?;
     let mut waiting: VecDeque<&TestJob> = works.iter().collect();
@@ -166,7 +166,7 @@ fn side_by_side(works: &[TestJob], logs: &Path) -> Result<Vec<TestOutcome>> {
     })
 }
 
-/// The first that fits beside what runs. What fits nowhere runs alone.
+/// Returns the first job that fits beside the running ones. A job that never fits runs alone.
 fn next(waiting: &VecDeque<&TestJob>, running: &[&TestJob], capacity: u32) -> Option<usize> {
     let used: u32 = running.iter().map(|work| work.demand().1.load).sum();
     let cargo_runs = running.iter().any(|work| work.uses_cargo());
@@ -176,14 +176,14 @@ fn next(waiting: &VecDeque<&TestJob>, running: &[&TestJob], capacity: u32) -> Op
     })
 }
 
-/// Runs the live tests that failed once more, with nothing beside them.
+/// Runs the live tests that failed once more, with no other job beside them.
 fn run_again(binary: &TestBinary, outcome: &mut TestOutcome, logs: &Path) -> Result<()> {
     for test in outcome.report.failed.clone() {
         let log = log_of(logs, &format!("{} {test} again", binary.name));
         let work = TestJob::Tests(binary.clone());
         let again = TestOutcome::new(&work, task::run(&mut binary.command(std::slice::from_ref(&test)), &log)?)?;
         say(&format!("again  {} {test}: {}", binary.name, again.ended.status))?;
-        // A name that is no test's ends well, too.
+        // The program also succeeds if no test has the name.
         if again.ended.status.success() && again.report.passed == 1 {
             outcome.flaky.push((test, log));
         }
@@ -195,7 +195,7 @@ fn log_of(logs: &Path, name: &str) -> PathBuf {
     logs.join(format!("{}.log", name.replace([' ', ':', '/'], "-")))
 }
 
-/// The logs of what failed, then what is flaky, then the sum.
+/// Prints the logs of failed jobs, then the flaky tests, then the totals.
 fn conclude(outcomes: &[TestOutcome], began: Instant) -> Result<()> {
     let failed: Vec<&TestOutcome> = outcomes.iter().filter(|outcome| !outcome.is_success()).collect();
     for outcome in &failed {
@@ -208,7 +208,7 @@ fn conclude(outcomes: &[TestOutcome], began: Instant) -> Result<()> {
     }
     let passed: u32 = outcomes.iter().map(|outcome| outcome.report.passed).sum();
     let flaky: usize = outcomes.iter().map(|outcome| outcome.flaky.len()).sum();
-    // A program that ends without naming a test counts as one.
+    // A program that fails without naming a test counts as one failed test.
     let count: usize = failed.iter().map(|outcome| (outcome.report.failed.len() - outcome.flaky.len()).max(1)).sum();
     for outcome in &failed {
         say(&format!("FAILED {}: {}", outcome.name, outcome.report.failed.join(", ")))?;

@@ -1,10 +1,10 @@
-//! Benchmarks of the tests' crate, which run what is released and shipped.
+//! Benchmarks of the e2e crate, which run released programs.
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::agent;
 
-/// Runs the one of this name, for so many rounds unless the options say otherwise.
+/// Runs a benchmark. `rounds` is the default if the options do not contain `--rounds`.
 pub(super) fn run(benchmark: &str, mut rounds: usize, mut options: impl Iterator<Item = String>) -> Result<()> {
     while let Some(option) = options.next() {
         match (option.as_str(), options.next()) {

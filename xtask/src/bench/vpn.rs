@@ -1,4 +1,4 @@
-//! The measurements of the VPN.
+//! Measurements of the VPN.
 
 use std::process::Command;
 

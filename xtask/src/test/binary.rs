@@ -1,4 +1,4 @@
-//! The test binaries of the workspace, as cargo builds them.
+//! The test binaries of the workspace, as Cargo builds them.
 
 use std::{
     io::{BufRead, BufReader},
@@ -11,21 +11,20 @@ use serde_json::Value;
 
 use crate::agent::cargo;
 
-/// A program with tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TestBinary {
-    /// Its package without `keelway-`, and its target: `e2e live`, `api lib`.
+    /// The package without `keelway-`, and the target: `e2e live`, `api lib`.
     pub(crate) name: String,
     executable: PathBuf,
-    /// The package's directory, where cargo runs it.
+    /// The directory of the package, in which Cargo runs the tests.
     directory: PathBuf,
 }
 
 impl TestBinary {
-    /// Runs all of its tests, or those of these names.
+    /// Returns the command that runs all tests of the binary, or only the named ones.
     pub(crate) fn command(&self, tests: &[String]) -> Command {
         let mut command = Command::new(&self.executable);
-        // Tests that find cargo build what they run, which would wait for clippy here.
+        // If `CARGO` is set, tests build the programs that they run. That build would wait for clippy here.
         command.current_dir(&self.directory).env("CARGO_MANIFEST_DIR", &self.directory).env_remove("CARGO").args(tests);
         if !tests.is_empty() {
             command.arg("--exact");
@@ -48,7 +47,7 @@ pub(crate) fn build() -> Result<Vec<TestBinary>> {
     Ok(lines.iter().filter_map(|line| test_binary(&serde_json::from_str(line).ok()?)).collect())
 }
 
-/// A test binary, if this message of cargo's announces one.
+/// Returns the test binary that this message of Cargo describes, if it describes one.
 fn test_binary(message: &Value) -> Option<TestBinary> {
     if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
         return None;

@@ -1,15 +1,15 @@
-//! What a test binary takes of the machine while it runs.
+//! The resources that a test binary needs.
 
-/// Hundredths of a core, and what failures mean.
+/// The load in hundredths of a core, and how failures are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Demand {
     pub(crate) load: u32,
-    /// It runs real programs on real time. A test of it that fails is run once more, with nothing beside it.
+    /// The binary runs real programs in real time. A test of it that fails runs once more, with no other job beside it.
     pub(crate) live: bool,
 }
 
-/// Those that take long, the longest first: what is left for the end is short. The load is about what `target/test-times.tsv` says, with
-/// room for the moments in which a live suite takes more.
+/// The long test binaries, the longest first, so that only short ones remain for the end of the run. The load is about the value in
+/// `target/test-times.tsv`, with a reserve for moments in which a live suite needs more.
 const MEASURED: [(&str, Demand); 17] = [
     ("e2e live", live(70)),
     ("e2e highly_available", live(80)),
@@ -38,7 +38,7 @@ const fn computing() -> Demand {
     Demand { load: 100, live: false }
 }
 
-/// What a binary takes, and its place in the order of beginning.
+/// Returns the position of a binary in the order of starting, and its demand.
 pub(crate) fn demand(name: &str) -> (usize, Demand) {
     let measured = MEASURED.iter().enumerate().find(|(_, (of, _))| *of == name);
     measured.map_or((MEASURED.len(), computing()), |(place, (_, demand))| (place, *demand))

@@ -1,15 +1,14 @@
-//! What a test binary wrote.
+//! Parses the output of a test binary.
 
 /// The outcome of a test binary, as libtest prints it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TestReport {
     pub(crate) passed: u32,
-    /// The names of those that failed.
     pub(crate) failed: Vec<String>,
 }
 
 impl TestReport {
-    /// Reads a log. Only its last summary counts: a test that runs itself on a host of its own prints that one's before.
+    /// Parses a log. Only the last summary counts: a test that runs itself on a separate host prints the summary of that run first.
     pub(crate) fn parse(log: &str) -> Self {
         let mut report = Self::default();
         let mut names: Vec<&str> = Vec::new();
@@ -30,7 +29,7 @@ impl TestReport {
     }
 }
 
-/// The number in `ok. 3 passed; 0 failed; ..`.
+/// Returns the number in `ok. 3 passed; 0 failed; ..`.
 fn passed(summary: &str) -> u32 {
     let words: Vec<&str> = summary.split_whitespace().collect();
     words.windows(2).find(|pair| pair[1] == "passed;").and_then(|pair| pair[0].parse().ok()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! One program of a test run: it is started, waited for, and its log is kept.
+//! Runs one program of a test run and keeps its log.
 
 use std::{
     fs::{self, File},
@@ -15,24 +15,23 @@ use rustix::{
     process::{Pid, PidfdFlags, pidfd_open},
 };
 
-/// The whole run may take 90 minutes. A program that hangs must leave time to say so.
+/// The time limit of one program. The entire run may take 90 minutes, and the report of a program that hangs must fit into that time.
 const LONGEST: Duration = Duration::from_secs(20 * 60);
 
-/// What the kernel counts processor time in: `USER_HZ`, which is 100 on every architecture that Rust has a standard library for.
+/// The unit in which the kernel counts processor time: `USER_HZ`, which is 100 on every architecture that Rust's standard library supports.
 const TICKS: f64 = 100.0;
 
-/// How a program ended.
 #[derive(Debug)]
 pub(crate) struct ProgramExit {
     pub(crate) status: ExitStatus,
     pub(crate) began: Instant,
     pub(crate) wall: Duration,
-    /// Of the program and of all its children that were waited for, in seconds.
+    /// The processor time in seconds of the program and of all its children that were waited for.
     pub(crate) cpu: f64,
     pub(crate) log: PathBuf,
 }
 
-/// Runs a program to its end. All that it writes goes to a file.
+/// Runs a program to its end. Its stdout and stderr are written to a file.
 pub(crate) fn run(command: &mut Command, log: &Path) -> Result<ProgramExit> {
     let file = File::create(log).with_context(|| format!("create {}", log.display()))?;
     let second = file.try_clone().with_context(|| format!("open {}", log.display()))?;
@@ -55,7 +54,7 @@ pub(crate) fn run(command: &mut Command, log: &Path) -> Result<ProgramExit> {
     Ok(ProgramExit { status, began, wall: began.elapsed(), cpu, log: log.to_owned() })
 }
 
-/// A pidfd is readable once its process has ended.
+/// A pidfd becomes readable when its process ends.
 fn ends_in_time(pid: Pid) -> Result<bool> {
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("watch a test")?;
     let limit = Timespec::try_from(LONGEST).context("watch a test")?;
@@ -63,7 +62,7 @@ fn ends_in_time(pid: Pid) -> Result<bool> {
     Ok(poll(&mut ready, Some(&limit)).context("watch a test")? > 0)
 }
 
-/// The kernel keeps it until the exit status is taken: the fields 14 to 17 of `proc_pid_stat(5)`.
+/// The kernel keeps the times until the exit status is collected: fields 14 to 17 of `proc_pid_stat(5)`.
 fn processor_time(pid: Pid) -> Result<f64> {
     let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
     let stat = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;

@@ -1,4 +1,4 @@
-//! What a run leaves behind for people.
+//! The results of a run, as text.
 
 use std::{fmt::Write as _, fs, path::Path, time::Instant};
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::TestOutcome;
 
-/// One line, as soon as a program has ended.
+/// Returns the line that is printed when a program has ended.
 pub(crate) fn line(outcome: &TestOutcome) -> String {
     let word = if outcome.ended.status.success() { "ok" } else { "failed" };
     let wall = outcome.ended.wall.as_secs_f64();
@@ -14,7 +14,7 @@ pub(crate) fn line(outcome: &TestOutcome) -> String {
     format!("{word:6} {:30} {:4} passed {wall:7.1} s {cores:5.2} cores", outcome.name, outcome.report.passed)
 }
 
-/// When each program began and ended, in seconds of the run, and its processor time.
+/// Writes the start, the end and the processor time of each program, in seconds since the start of the run.
 pub(crate) fn times(outcomes: &[TestOutcome], began: Instant, path: &Path) -> Result<()> {
     let mut text = "name\tstart\tend\tcpu\n".to_owned();
     for TestOutcome { name, ended, .. } in outcomes {
@@ -25,7 +25,7 @@ pub(crate) fn times(outcomes: &[TestOutcome], began: Instant, path: &Path) -> Re
     fs::write(path, text).with_context(|| format!("write {}", path.display()))
 }
 
-/// Tests that failed and then passed, with both logs.
+/// Writes the tests that failed and then passed, with both logs.
 pub(crate) fn flaky(outcomes: &[TestOutcome], path: &Path) -> Result<()> {
     let mut text = "program\ttest\tfailed\tpassed\n".to_owned();
     for outcome in outcomes {
