@@ -1,4 +1,4 @@
-//! A command that ended.
+//! Commands that tests run.
 
 use std::{
     io::{Read, Write},
@@ -10,21 +10,21 @@ use std::{
 
 use crate::process;
 
-/// What it said, and how it ended.
+/// The output and exit status of a command that ended.
 #[derive(Debug)]
 pub struct FinishedCommand {
     /// The command line, for messages.
     pub command: String,
-    /// Byte for byte.
+    /// The standard output, unchanged.
     pub stdout: Vec<u8>,
-    /// For people.
+    /// The standard error, as text.
     pub stderr: String,
-    /// From its start to its end.
+    /// The time from start to end.
     pub took: Duration,
     status: ExitStatus,
 }
 
-/// A command that runs. It is killed where nobody waits for its end.
+/// A running command. It is killed on drop.
 pub struct RunningCommand {
     command: String,
     child: Child,
@@ -34,24 +34,24 @@ pub struct RunningCommand {
 }
 
 impl FinishedCommand {
-    /// The exit code; 128 and the signal's number where a signal ended it.
+    /// Returns the exit code. If a signal ended the command, returns 128 plus the number of the signal.
     pub fn code(&self) -> i32 {
         self.status.code().or_else(|| Some(128 + self.status.signal()?)).unwrap()
     }
 
-    /// Fails the test unless the command was successful.
+    /// Fails the test unless the command succeeded.
     #[must_use]
     pub fn succeeded(self) -> Self {
         assert_eq!(self.code(), 0, "{}: {}", self.command, self.stderr);
         self
     }
 
-    /// Its standard output.
+    /// Returns the standard output as text.
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.stdout).unwrap()
     }
 
-    /// Its standard output, read as JSON.
+    /// Returns the standard output, parsed as JSON.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.stdout).unwrap()
     }
@@ -66,18 +66,18 @@ impl RunningCommand {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (mut to, bytes) = (child.stdin.take().unwrap(), stdin.to_vec());
-        // A command that refuses its arguments reads nothing.
+        // A command that rejects its arguments does not read its input, so this write can fail.
         thread::spawn(move || drop(to.write_all(&bytes)));
         let (stdout, stderr) = (Some(read(child.stdout.take())), Some(read(child.stderr.take())));
         Self { command: line, child, started, stdout, stderr }
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for its end.
+    /// Waits until the command ends. Fails the test if the deadline passes first.
     pub fn end(mut self, deadline: Duration) -> FinishedCommand {
         assert!(process::ends_within(self.pid(), deadline), "{} runs for more than {deadline:?}", self.command);
         let status = self.child.wait().unwrap();

@@ -1,4 +1,4 @@
-//! What the decision relies on of a machine's runtime and of etcd, written once: the simulated ones and the real ones pass it.
+//! The behaviour of container runtimes and etcd that decisions depend on. The simulated and the real ones pass the same cases.
 
 mod etcd;
 mod live;

@@ -1,4 +1,4 @@
-//! A cluster that runs, with all that looks at it.
+//! A running cluster, with the clients and machines that tests use to examine it.
 
 use std::{
     collections::BTreeMap,
@@ -14,13 +14,13 @@ use keelway_api::{
 
 use crate::{Keelway, Kubectl, RunningComponent, TestMachine};
 
-/// One cluster, as its documents tell.
+/// One cluster, as its documents describe it.
 pub struct TestControlPlane<'a> {
-    /// The program.
+    /// The `keelway` program.
     pub keelway: &'a Keelway,
-    /// What `reconcile` wrote.
+    /// The documents that `reconcile` wrote.
     pub text: Vec<u8>,
-    /// The same, read.
+    /// The same documents, parsed.
     pub documents: Documents,
     /// All machines.
     pub machines: Vec<TestMachine>,
@@ -29,7 +29,7 @@ pub struct TestControlPlane<'a> {
 }
 
 impl<'a> TestControlPlane<'a> {
-    /// From what `reconcile` wrote, and a kubeconfig in the program's directory.
+    /// Parses the output of `reconcile`. The kubeconfig is a file in the directory of the program.
     pub fn new(keelway: &'a Keelway, text: Vec<u8>, kubeconfig: &str) -> Self {
         let documents = Documents::read(&text).unwrap();
         let machines = TestMachine::all(&documents);
@@ -37,44 +37,44 @@ impl<'a> TestControlPlane<'a> {
         Self { keelway, text, documents, machines, kubectl }
     }
 
-    /// Its id.
+    /// Returns the id of the cluster.
     pub fn id(&self) -> &ClusterId {
         self.documents.clusters.values().next().unwrap().id().unwrap()
     }
 
-    /// Its components by name.
+    /// Returns the components by name.
     pub fn components(&self) -> BTreeMap<String, &Component> {
         self.documents.components.iter().map(|(pod, component)| (pod.component.to_string(), &**component)).collect()
     }
 
-    /// What runs on all machines, by component.
+    /// Returns the components that run on any machine, by name.
     pub fn running(&self) -> BTreeMap<String, RunningComponent> {
         self.machines.iter().flat_map(TestMachine::running).collect()
     }
 
-    /// The private machine, which holds all but the ingress.
+    /// Returns the private machine, which runs all components except the ingress and the gateway.
     pub fn private(&self) -> &TestMachine {
         self.machines.iter().find(|machine| !machine.is_public()).unwrap()
     }
 
-    /// The public machine.
+    /// Returns the public machine.
     pub fn public(&self) -> &TestMachine {
         self.machines.iter().find(|machine| machine.is_public()).unwrap()
     }
 
-    /// Where clients find the API.
+    /// Returns the endpoint of the API for clients.
     pub fn ingress(&self) -> SocketAddr {
         ingress_of(&self.documents).unwrap()
     }
 
-    /// A value of one of its Secrets.
+    /// Returns a value of one of the Secrets of the cluster.
     pub fn secret(&self, name: &str, key: &str) -> Vec<u8> {
         let secret = &self.documents.secrets[&SecretName::of(self.id(), name)];
         secret.data.as_ref().unwrap()[key].0.clone()
     }
 }
 
-/// Where clients find the API of the first cluster, once its ingress has a machine.
+/// Returns the endpoint of the API of the first cluster, if its ingress has been placed.
 pub fn ingress_of(documents: &Documents) -> Option<SocketAddr> {
     let ingress = documents.components.values().find(|component| component.spec.role == Role::Ingress)?;
     let machine = &documents.hypervisors[&ingress.spec.hypervisor];

@@ -1,30 +1,30 @@
-//! How long a test waits for an event. Each is at least three times what was seen on two busy cores; what it took is printed,
-//! and never failed on.
+//! Time limits of tests. Each limit is at least three times the longest time observed on two busy cores. Tests print the time that a wait took,
+//! and do not fail because of it.
 
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
-/// A command that settles a world: a first start with all images to import takes 15 s.
+/// For a command that settles a fleet. The first start, which imports all images, takes 15 s.
 pub const SETTLE: Duration = Duration::from_secs(300);
 
-/// A command that only reads.
+/// For a command that only reads.
 pub const READ: Duration = Duration::from_secs(60);
 
-/// Something that Kubernetes does by itself.
+/// For something that Kubernetes does by itself.
 pub const KUBERNETES: Duration = Duration::from_secs(180);
 
-/// An answer from the same machine comes within microseconds; what does not answer is a packet that was dropped.
+/// For a response from the same machine. Responses take microseconds; if there is none in this time, a packet was dropped.
 pub const ANSWER: Duration = Duration::from_millis(500);
 
-/// A TLS handshake and a small answer.
+/// For a TLS handshake and a small response.
 pub const REQUEST: Duration = Duration::from_secs(30);
 
-/// How often something is looked at again that tells nobody when it changes.
+/// The interval between checks of something that sends no event when it changes.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Waits until something holds that has no event to wait for. Returns how long that took.
+/// Polls until a condition holds, and returns how long that took. Use it only if there is no event to wait for.
 pub fn until(what: &str, limit: Duration, holds: impl Fn() -> bool) -> Duration {
     let started = Instant::now();
     while !holds() {

@@ -1,4 +1,4 @@
-//! Where a program ends itself: `keelway-cut` is told so in its environment.
+//! Failpoints at which `keelway-cut` ends itself. Its environment selects one.
 
 use std::{fmt, str::FromStr};
 
@@ -10,16 +10,16 @@ use rustix::process::Signal;
 pub struct FailpointSignal {
     /// `TERM` or `KILL`.
     pub signal: Signal,
-    /// Where.
+    /// The failpoint.
     pub at: FailpointSelector,
 }
 
-/// One of the failpoints that a run comes to.
+/// Selects one of the failpoints that a run reaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailpointSelector {
-    /// The nth, from 1.
+    /// The nth failpoint, counted from 1.
     Nth(usize),
-    /// The first that has these words.
+    /// The first failpoint whose text contains these words.
     First(String),
 }
 

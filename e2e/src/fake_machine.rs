@@ -1,8 +1,8 @@
-//! A machine to test with: the fake runtime, with a root directory and a network of its own, and small programs that
-//! stand where etcd, kube-apiserver, kube-controller-manager, kube-scheduler and haproxy would.
+//! A machine for tests: the fake runtime with a separate root directory and network, and small programs in place of etcd, kube-apiserver,
+//! kube-controller-manager, kube-scheduler and haproxy.
 //!
-//! Each program listens where its flags say, with the files that its container was given, and asks its clients for what
-//! the real one asks for. So a world on such machines settles only if documents, files, keys and flags fit together.
+//! Each program listens on the addresses in its flags, with the files of its container, and requires the same credentials of its clients as the real
+//! one. A fleet of such machines therefore settles only if documents, files, keys and flags fit together.
 
 mod api_server;
 mod fake_network;

@@ -1,6 +1,6 @@
-//! A host for one test: a network, a process table and empty `/run`, `/var/lib` and `/var/log` of its own.
+//! A host for one test: a separate network, process table, `/run`, `/var/lib` and `/var/log`. The directories are empty.
 //!
-//! So a test sees nothing of others, and whatever it leaves behind ends with it, also when it is killed.
+//! A test therefore does not see other tests. Everything that it leaves behind ends with its host, even if the test is killed.
 
 use std::{
     env, fs,
@@ -11,18 +11,18 @@ use std::{
 
 use crate::keelway;
 
-/// Set for the test within its host, to the process id of the one outside: what is not parted (cgroups) is named after it.
+/// Set for the test within its host, to the process id of the outer process. Resources that are not separated (cgroups) are named after it.
 const INSIDE: &str = "KEELWAY_TEST_HOST";
 /// The program under test, for the test within its host.
 pub(crate) const PROGRAM: &str = "KEELWAY_TEST_PROGRAM";
-/// Where a test keeps what it writes: gone with its host.
+/// The directory for files that a test writes. It disappears with the host.
 const WORK: &str = "/run/keelway-e2e";
 
-/// Of what a panic says.
+/// The maximum number of lines of a panic message.
 const MOST_LINES: usize = 60;
 
-/// The shell stays as the host's init: orphans need somebody who takes their exit status. Mounts of others would go when
-/// their files do, in the middle of a test.
+/// The shell is the init process of the host, because orphans need a process that collects their exit status. Inherited mounts are removed first:
+/// otherwise they would disappear in the middle of a test, when another test removes their files.
 const SETUP: &str = "
 awk '$2 ~ \"^/(run|var/lib|var/log)/\" {print $2}' /proc/mounts | sort -r | xargs -r -n 1 umount -l
 for directory in /run /var/lib /var/log; do mount -t tmpfs tmpfs $directory; done
@@ -31,7 +31,7 @@ ip link set lo up
 \"$@\" 2>&1
 exit $?";
 
-/// Runs a test's body in a process of its own on a host of its own. `test` is the test's full name.
+/// Runs the body of a test in a separate process on a separate host. `test` is the full name of the test.
 ///
 /// All processes of that host end with it, however the test ends.
 pub fn on_own_host(test: &str, body: impl FnOnce()) {
@@ -59,7 +59,7 @@ pub fn on_own_host(test: &str, body: impl FnOnce()) {
     assert!(status.success(), "{test}: {status}\n{}", cause.lines.join("\n"));
 }
 
-/// What the first panic of a test says, so that it stands at the end, too: a long output is cut in the middle.
+/// The message of the first panic of a test. It is repeated at the end, because the middle of a long output is cut.
 #[derive(Default)]
 struct PanicMessage {
     lines: Vec<String>,
@@ -77,25 +77,25 @@ impl PanicMessage {
     }
 }
 
-/// A fleet's name that no other test has, and that is always as long.
+/// Returns a name for a fleet that no other test uses. All names have the same length for the same tag.
 pub fn fleet(tag: &str) -> String {
     let pid: u32 = env::var(INSIDE).unwrap().parse().unwrap();
     format!("{tag}-{pid:06x}")
 }
 
-/// A new directory of this test.
+/// Creates a directory for this test.
 pub fn directory(name: &str) -> PathBuf {
     let directory = Path::new(WORK).join(name);
     fs::create_dir(&directory).unwrap();
     directory
 }
 
-/// Whether a path is the test's own, and not something found on its host.
+/// Returns whether a path belongs to the test's own files.
 pub(crate) fn is_work(path: &Path) -> bool {
     path.starts_with(WORK)
 }
 
-/// Removes the cgroups of tests that were killed: all else went with their host.
+/// Removes the cgroups of tests that were killed. Everything else ended with their host.
 fn remove_leftover_cgroups() {
     let root = Path::new("/sys/fs/cgroup");
     for hierarchy in children(root).into_iter().chain([root.to_owned()]) {
@@ -117,7 +117,7 @@ fn remove_groups(group: &Path) {
     for child in children(group) {
         remove_groups(&child);
     }
-    // Another process may sweep at the same time.
+    // Another process may remove it at the same time.
     let _ = fs::remove_dir(group);
 }
 

@@ -1,4 +1,4 @@
-//! Requests over TLS by hand: with and without a client certificate, and over connections that stay open.
+//! Requests over TLS on given connections: with and without a client certificate, and with responses that stay open.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -13,23 +13,23 @@ use rustls::{
 
 use crate::deadline;
 
-/// Whom to trust, and whom to be.
+/// The trusted authorities and the identity of a client.
 pub struct HttpsClient {
     config: Arc<ClientConfig>,
     server_name: ServerName<'static>,
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub struct HttpsResponse {
     /// The HTTP status.
     pub status: u16,
-    /// Headers and body.
+    /// The headers and the body.
     pub text: String,
 }
 
 impl HttpsClient {
-    /// Trusts a bundle (PEM) for this name, and shows a certificate and key (PEM), if any.
+    /// Creates a client that trusts a bundle (PEM) for this server name, and presents a certificate and key (PEM) if there is one.
     pub fn new(bundle: &[u8], server_name: &str, identity: Option<(&[u8], &[u8])>) -> Self {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(bundle) {
@@ -48,18 +48,18 @@ impl HttpsClient {
         Self { config: Arc::new(config), server_name: ServerName::try_from(server_name.to_owned()).unwrap() }
     }
 
-    /// One `GET` on a connection of its own.
+    /// Sends one `GET` with `Connection: close` on this connection.
     pub fn get(&self, stream: TcpStream, path: &str) -> io::Result<HttpsResponse> {
         let mut stream = self.ask(stream, path, "close")?;
         let mut bytes = Vec::new();
-        // Not every server says good-bye before it closes.
+        // Some servers close the connection without a TLS closure alert.
         match stream.read_to_end(&mut bytes) {
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
             _ => answer(&bytes),
         }
     }
 
-    /// A `GET` whose answer goes on. Returns once its headers are read.
+    /// Sends a `GET` whose response does not end. Returns after the headers.
     pub fn stream(&self, stream: TcpStream, path: &str) -> io::Result<impl BufRead + Send + use<>> {
         let mut reader = BufReader::new(self.ask(stream, path, "keep-alive")?);
         let mut first = String::new();
@@ -70,7 +70,7 @@ impl HttpsClient {
             line.clear();
             reader.read_line(&mut line)?;
         }
-        // From now on it may be silent for as long as it likes.
+        // The response has no time limit: it may contain nothing for any time.
         reader.get_ref().sock.set_read_timeout(None)?;
         Ok(reader)
     }
@@ -85,7 +85,7 @@ impl HttpsClient {
         let client = ClientConnection::new(self.config.clone(), self.server_name.clone()).unwrap();
         let mut stream = StreamOwned::new(client, stream);
         let host = self.server_name.to_str();
-        // In TLS 1.3 a server refuses a client after the client's part of the handshake: why, only its answer tells.
+        // In TLS 1.3, a server rejects a client after the client's part of the handshake. Only the server's alert contains the reason.
         let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: {connection}\r\n\r\n");
         match stream.write_all(head.as_bytes()).and_then(|()| stream.flush()) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => stream.read(&mut [0]).map(drop)?,
@@ -95,7 +95,7 @@ impl HttpsClient {
     }
 }
 
-/// One `GET` without TLS.
+/// Sends one `GET` without TLS.
 pub fn plain(mut stream: TcpStream, path: &str) -> io::Result<HttpsResponse> {
     stream.set_read_timeout(Some(deadline::REQUEST))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
@@ -111,8 +111,7 @@ fn answer(bytes: &[u8]) -> io::Result<HttpsResponse> {
     Ok(HttpsResponse { status, text })
 }
 
-/// What a server answers to a `ClientHello` whose newest version is this one: the type of its first record, and for an alert
-/// its description.
+/// Returns the response to a `ClientHello` whose newest version is this one: the type of the first record and, if it is an alert, its description.
 pub fn client_hello_response(mut stream: TcpStream, version: [u8; 2]) -> io::Result<(u8, u8)> {
     stream.set_read_timeout(Some(deadline::REQUEST))?;
     stream.write_all(&client_hello(version))?;
@@ -121,18 +120,18 @@ pub fn client_hello_response(mut stream: TcpStream, version: [u8; 2]) -> io::Res
     Ok((head[0], head[6]))
 }
 
-/// TLS 1.2, as the wire has it.
+/// TLS 1.2, as encoded on the wire.
 pub const TLS_1_2: [u8; 2] = [3, 3];
-/// TLS 1.1.
+/// TLS 1.1, as encoded on the wire.
 pub const TLS_1_1: [u8; 2] = [3, 2];
-/// A record with a handshake message (RFC 5246, section 6.2.1).
+/// The type of a record with a handshake message (RFC 5246, section 6.2.1).
 pub const HANDSHAKE: u8 = 22;
-/// A record with an alert.
+/// The type of a record with an alert.
 pub const ALERT: u8 = 21;
 /// The alert `protocol_version` (RFC 5246, section 7.2).
 pub const PROTOCOL_VERSION: u8 = 70;
 
-/// Without `supported_versions`, so that the version stands for itself (RFC 5246, section 7.4.1.2).
+/// The message has no `supported_versions` extension, so that its version field counts (RFC 5246, section 7.4.1.2).
 fn client_hello(version: [u8; 2]) -> Vec<u8> {
     let extensions: [&[u8]; 3] = [
         // supported_groups: secp256r1
@@ -142,7 +141,7 @@ fn client_hello(version: [u8; 2]) -> Vec<u8> {
         // signature_algorithms: ecdsa_secp256r1_sha256, rsa_pss_rsae_sha256
         &[0, 13, 0, 6, 0, 4, 4, 3, 8, 4],
     ];
-    // ECDHE-ECDSA with AES-128-GCM and with AES-128-CBC, the same with RSA.
+    // ECDHE-ECDSA with AES-128-GCM and with AES-128-CBC, and the same with RSA.
     let suites = [0xc0, 0x2b, 0xc0, 0x09, 0xc0, 0x2f, 0xc0, 0x13];
     let body = [version.to_vec(), vec![7; 32], vec![0], sized(2, &suites), vec![1, 0], sized(2, &extensions.concat())]
         .concat();
@@ -150,7 +149,7 @@ fn client_hello(version: [u8; 2]) -> Vec<u8> {
     [vec![HANDSHAKE, 3, 1], sized(2, &message)].concat()
 }
 
-/// Bytes behind their count, which has so many bytes itself.
+/// Prefixes bytes with their count in big-endian order. `width` is the number of bytes of the count.
 fn sized(width: usize, bytes: &[u8]) -> Vec<u8> {
     let count = u32::try_from(bytes.len()).unwrap().to_be_bytes();
     [&count[4 - width..], bytes].concat()

@@ -1,4 +1,4 @@
-//! The program that people run.
+//! The `keelway` program, as users run it.
 
 use std::{
     env,
@@ -18,23 +18,23 @@ use crate::{
     host,
 };
 
-/// The state of a user who has no right on this machine, and who that is.
+/// The state directory and the user id of a user without rights on this machine.
 const NOBODY: &str = "nobody";
 const NOBODYS_ID: u32 = 65534;
 
-/// Runs `keelway` in a directory of its own, with `$XDG_STATE_HOME` in it, and keeps what it says on stderr.
+/// Runs `keelway` in a separate directory that contains `$XDG_STATE_HOME`, and records its standard error.
 pub struct Keelway {
     directory: PathBuf,
     said: Mutex<String>,
-    /// The words before `keelway` itself, where it does not make machines.
+    /// The command before `keelway`, except if `keelway` creates machines.
     through: Vec<String>,
-    /// The name of `$XDG_STATE_HOME`.
+    /// The name of the directory `$XDG_STATE_HOME`.
     state: &'static str,
-    /// Where the programs are, if not beside this test.
+    /// The directory of the programs, if they are not beside this test.
     programs: Option<PathBuf>,
 }
 
-/// The same program in the same directory. What it says is kept by each.
+/// A clone runs the same program in the same directory. Each records the standard error of its own runs.
 impl Clone for Keelway {
     fn clone(&self) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl Clone for Keelway {
 }
 
 impl Keelway {
-    /// In a new directory of this name.
+    /// Creates a directory of this name.
     pub fn new(name: &str) -> Self {
         Self {
             directory: host::directory(name),
@@ -59,27 +59,27 @@ impl Keelway {
         }
     }
 
-    /// Another build of the program, in the same directory.
+    /// Returns the same directory with another build of the program.
     #[must_use]
     pub fn of_programs(&self, programs: PathBuf) -> Self {
         Self { programs: Some(programs), ..self.clone() }
     }
 
-    /// The same program in a network namespace, but for what makes machines here.
+    /// Runs the program in a network namespace, except for commands that create machines on this host.
     #[must_use]
     pub fn within(&self, network: &Path) -> Self {
         let through = vec!["nsenter".to_owned(), format!("--net={}", network.display())];
         Self { through, ..self.clone() }
     }
 
-    /// The same program in a network namespace, run by a user without any right on this machine, but for what makes machines here.
-    /// The directory is the same, and the state is that user's own.
+    /// Runs the program in a network namespace as a user without rights on this machine, except for commands that create machines on this host. The
+    /// directory is the same. The state directory belongs to that user.
     #[must_use]
     pub fn unprivileged_in(&self, network: &Path) -> Self {
         let state = self.directory.join(NOBODY);
         fs::create_dir_all(&state).unwrap();
         chown(&state, Some(NOBODYS_ID), Some(NOBODYS_ID)).unwrap();
-        // Others pass through to it, and see no name on the way.
+        // With this mode, that user can reach the directory and cannot list its parent.
         fs::set_permissions(self.directory.parent().unwrap(), Permissions::from_mode(0o711)).unwrap();
         let mut within = self.within(network);
         let user = [format!("--reuid={NOBODYS_ID}"), format!("--regid={NOBODYS_ID}"), "--clear-groups".to_owned()];
@@ -87,27 +87,27 @@ impl Keelway {
         Self { state: NOBODY, ..within }
     }
 
-    /// The agent of machines, as it was built beside it.
+    /// Returns the path of the agent from the same build.
     pub fn agent() -> PathBuf {
         program().with_file_name("keelway-hypervisor-agent")
     }
 
-    /// Where it runs.
+    /// Returns the working directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// `$XDG_STATE_HOME/keelway`.
+    /// Returns `$XDG_STATE_HOME/keelway`.
     pub fn state(&self) -> PathBuf {
         self.directory.join(self.state).join("keelway")
     }
 
-    /// Runs `keelway` with these arguments on these documents.
+    /// Runs `keelway` with these arguments and documents.
     pub fn run(&self, arguments: &[&str], stdin: &[u8]) -> FinishedCommand {
         self.ended(self.start(arguments, stdin).end(deadline::SETTLE))
     }
 
-    /// Runs `keelway` until it comes to this failpoint, where a signal ends it.
+    /// Runs `keelway` up to this failpoint, where a signal ends it.
     pub fn interrupt(&self, arguments: &[&str], stdin: &[u8], cut: &FailpointSignal) -> FinishedCommand {
         let own = self.directory.join(self.state);
         fs::create_dir_all(&own).unwrap();
@@ -116,23 +116,23 @@ impl Keelway {
         self.ended(RunningCommand::start(&mut command, stdin).end(deadline::SETTLE))
     }
 
-    /// Runs a line of the documentation, in a shell in its directory.
+    /// Runs a line of the documentation in a shell in the working directory.
     pub fn shell(&self, line: &str) -> FinishedCommand {
         let mut command = self.command("bash", &["-eo", "pipefail", "-c", line]);
         self.ended(RunningCommand::start(&mut command, &[]).end(deadline::SETTLE))
     }
 
-    /// All that it ever said on stderr.
+    /// Returns the standard error of all runs.
     pub fn stderr(&self) -> String {
         self.said.lock().unwrap().clone()
     }
 
-    /// Starts `keelway`, for those who have something to do while it runs. See [`Self::end`].
+    /// Starts `keelway`, for a caller that acts while it runs. See [`Self::end`].
     pub fn start(&self, arguments: &[&str], stdin: &[u8]) -> RunningCommand {
         RunningCommand::start(&mut self.command("keelway", arguments), stdin)
     }
 
-    /// The end of what was started.
+    /// Waits for the end of a command that [`Self::start`] started.
     pub fn end(&self, running: RunningCommand) -> FinishedCommand {
         self.ended(running.end(deadline::SETTLE))
     }
@@ -141,7 +141,7 @@ impl Keelway {
         let programs = self.programs.as_deref().or_else(|| self::program().parent()).unwrap();
         let folders = [programs.to_owned(), cache().unwrap().join("bin")];
         let path = env::join_paths(folders.into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap()))).unwrap();
-        // Machines are root's, whoever drives them.
+        // Only root can create machines, whatever user drives them.
         let makes_machines = arguments.get(1) == Some(&"local");
         let through = if makes_machines { &[][..] } else { &self.through };
         let mut words = through.iter().map(String::as_str).chain([program]).chain(arguments.iter().copied());
@@ -158,14 +158,15 @@ impl Keelway {
     }
 }
 
-/// The program under test, with those of agents and of the manager beside it. They are other packages', so that cargo does not build them for these tests by itself.
+/// Returns the program under test. The agent and the manager are beside it. They belong to other packages, so Cargo does not build them for
+/// these tests.
 pub(crate) fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| env::var_os(host::PROGRAM).map_or_else(build, PathBuf::from))
 }
 
-/// Built as one of the whole workspace, so that `cargo build --workspace` has done the same work already; a benchmark's is
-/// that of a release, without what only tests ask of its crates.
+/// Builds the programs as part of the entire workspace, so that `cargo build --workspace` has already done the same work. A benchmark builds them in
+/// release mode, without the features that only tests enable.
 fn build() -> PathBuf {
     if let Some(cargo) = env::var_os("CARGO") {
         let of_release = ["--release", "-p", "keelway-cli", "-p", "keelway-hypervisor-agent", "-p", "keelway-manager"];

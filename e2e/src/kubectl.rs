@@ -1,4 +1,4 @@
-//! Kubernetes' own client, at the client's place.
+//! kubectl, run from the network of a client.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,43 +16,43 @@ use crate::{
 /// `kubectl` with a kubeconfig.
 pub struct Kubectl {
     kubeconfig: PathBuf,
-    /// The one that the kubeconfig names, where there is none.
+    /// The context. If it is `None`, the current context of the kubeconfig applies.
     context: Option<String>,
 }
 
 impl Kubectl {
-    /// With this kubeconfig.
+    /// Creates a client with this kubeconfig.
     pub fn new(kubeconfig: &Path) -> Self {
         Self { kubeconfig: kubeconfig.to_owned(), context: None }
     }
 
-    /// With one context of the same kubeconfig.
+    /// Returns a client with another context of the same kubeconfig.
     #[must_use]
     pub fn by(&self, context: &str) -> Self {
         Self { kubeconfig: self.kubeconfig.clone(), context: Some(context.to_owned()) }
     }
 
-    /// The kubeconfig, read.
+    /// Returns the parsed kubeconfig.
     pub fn kubeconfig(&self) -> Value {
         serde_saphyr::from_str(&std::fs::read_to_string(&self.kubeconfig).unwrap()).unwrap()
     }
 
-    /// Runs it with this input.
+    /// Runs `kubectl` with this input.
     pub fn run_with(&self, arguments: &[&str], stdin: &[u8]) -> FinishedCommand {
         run(&mut self.command(arguments), stdin, deadline::KUBERNETES)
     }
 
-    /// It, with these arguments, for those who have something to do while it runs.
+    /// Returns the command with these arguments, for a caller that acts while it runs.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(cache().unwrap().join("bin/kubectl"));
         command.arg("--kubeconfig").arg(&self.kubeconfig);
         command.args(self.context.iter().flat_map(|context| ["--context", context])).args(arguments);
-        // Its discovery cache.
+        // The discovery cache is below the home directory.
         command.env("HOME", self.kubeconfig.parent().unwrap());
         command
     }
 
-    /// Runs it.
+    /// Runs `kubectl`.
     pub fn run(&self, arguments: &[&str]) -> FinishedCommand {
         self.run_with(arguments, &[])
     }
@@ -62,13 +62,13 @@ impl Kubectl {
         let _ = self.run_with(&["apply", "-f", "-"], manifest.as_bytes()).succeeded();
     }
 
-    /// Reads objects as JSON.
+    /// Returns objects as JSON.
     pub fn get(&self, arguments: &[&str]) -> Value {
         let arguments: Vec<&str> = ["get", "-o", "json"].iter().chain(arguments).copied().collect();
         self.run(&arguments).succeeded().json()
     }
 
-    /// Waits for what `kubectl wait` can wait for.
+    /// Waits with `kubectl wait`.
     pub fn wait(&self, what: &str, objects: &[&str]) {
         let (what, limit) = (format!("--for={what}"), format!("--timeout={}s", deadline::KUBERNETES.as_secs() - 10));
         let arguments: Vec<&str> = ["wait", &what, &limit].iter().chain(objects).copied().collect();

@@ -1,5 +1,5 @@
-//! Live tests on real machines, and what they are made of: a [`Host`](host) of the test's own, the [`Keelway`] that people
-//! run, the [`Machine`]s that it made, and looks at all of them from outside.
+//! Live tests on real machines, and their tools: a [`host`] for each test, the [`Keelway`] program that users run, the [`TestMachine`]s that it
+//! created, and functions that examine all of them from outside.
 
 #![expect(
     clippy::unwrap_used,

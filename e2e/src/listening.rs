@@ -1,4 +1,4 @@
-//! Sockets that wait for somebody, as the kernel's tables of a network namespace show them.
+//! Listening sockets, as the kernel's tables of a network namespace list them.
 
 use std::{
     collections::BTreeSet,
@@ -7,34 +7,34 @@ use std::{
 
 use crate::process;
 
-/// `TCP_LISTEN`.
+/// The state `TCP_LISTEN`.
 const LISTEN: &str = "0A";
-/// A UDP socket without a peer: `TCP_CLOSE`.
+/// The state of a UDP socket without a peer: `TCP_CLOSE`.
 const UNCONNECTED: &str = "07";
 
-/// Addresses that somebody listens on for TCP, in the network of this process.
+/// Returns the addresses with a TCP listener in the network of this process.
 pub fn tcp(pid: u32) -> BTreeSet<SocketAddr> {
     sockets(pid, ["tcp", "tcp6"], LISTEN)
 }
 
-/// Addresses that somebody takes datagrams at, in the network of this process.
+/// Returns the addresses with a bound and unconnected UDP socket in the network of this process.
 pub fn udp(pid: u32) -> BTreeSet<SocketAddr> {
     sockets(pid, ["udp", "udp6"], UNCONNECTED)
 }
 
 fn sockets(pid: u32, tables: [&str; 2], state: &str) -> BTreeSet<SocketAddr> {
-    // A kernel without IPv6 lacks its tables.
+    // A kernel without IPv6 does not have the tables for it.
     let texts = tables.map(|table| String::from_utf8(process::file(pid, &format!("net/{table}")).unwrap_or_default()));
     texts.into_iter().flat_map(|text| parse(&text.unwrap(), state)).collect()
 }
 
-/// Lines are `sl local_address rem_address st ..` (Linux, Documentation/networking/proc_net_tcp.rst).
+/// Parses lines of the form `sl local_address rem_address st ..` (Linux, Documentation/networking/proc_net_tcp.rst).
 fn parse(table: &str, state: &str) -> Vec<SocketAddr> {
     let lines = table.lines().skip(1).map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
     lines.filter(|words| words[3] == state).map(|words| address(words[1])).collect()
 }
 
-/// `ADDRESS:PORT` in hexadecimal digits; addresses are words in the machine's own byte order.
+/// Parses `ADDRESS:PORT` in hexadecimal digits. Addresses are 32-bit words in the byte order of the machine.
 fn address(text: &str) -> SocketAddr {
     let (address, port) = text.split_once(':').unwrap();
     let words: Vec<u8> = (0..address.len() / 8)

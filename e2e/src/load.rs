@@ -1,5 +1,5 @@
-//! Requests all the time, as a client makes them that knows all ingresses: reads, writes and a watch, on kept and on new
-//! connections. Tells how many there were, which failed, and how long the longest took.
+//! Continuous requests from a client that knows all ingresses: reads, writes and a watch, on kept and on new connections. The report contains the
+//! number of requests, the failures and the longest times.
 
 mod client;
 
@@ -24,20 +24,20 @@ use tokio_util::sync::CancellationToken;
 use crate::{Kubectl, deadline};
 use client::{KeepAliveConnection, LoadClient, LoadCredentials};
 
-/// How long a client goes on trying, which the documentation of ingresses states.
+/// The time for which a client retries. The documentation of ingresses states it.
 pub const WINDOW: Duration = Duration::from_secs(15);
 
-/// What is written, read and watched.
+/// The paths of the object that is written and read, and of the watch.
 const OBJECT: &str = "/api/v1/namespaces/default/configmaps/load";
 const WATCH: &str = "/api/v1/namespaces/default/configmaps?watch=1&fieldSelector=metadata.name%3Dload";
-/// Between two requests of one worker. All together make 145 requests in a second where the machine has time for them, and
-/// still 50 where each takes a fifth of a second.
+/// The pause between two requests of one worker. All workers together send 145 requests per second if the machine is fast enough, and 50 if each
+/// request takes 200 ms.
 const PAUSE: Duration = Duration::from_millis(40);
 const NEW_CONNECTIONS: Duration = Duration::from_millis(100);
-/// Workers that read, beside the one that writes and the one that watches.
+/// The number of workers that read, in addition to the writer and the watcher.
 const READERS: usize = 4;
 const NEWCOMERS: usize = 2;
-/// A watch that sees nothing for so long, while there are writes, is begun anew.
+/// If a watch gets no event for this time while there are writes, the client restarts it.
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// A load that runs until it is ended.
@@ -46,43 +46,41 @@ pub struct Load {
     worker: Option<thread::JoinHandle<()>>,
 }
 
-/// What came of a load.
+/// The results of one lap of a load.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// Requests that were answered.
+    /// The number of requests that succeeded.
     pub requests: usize,
-    /// Requests that had no good answer within the [`WINDOW`], and answers that are wrong: what was told to be written, and
-    /// is not there.
+    /// Requests without a successful response within the [`WINDOW`], and wrong responses: a read that lacks an acknowledged write.
     pub failures: Vec<String>,
-    /// Tries beyond the first.
+    /// The number of retries.
     pub retries: usize,
-    /// The longest time from a request's first try to its answer.
+    /// The longest time from the first attempt of a request to its response.
     pub longest: Duration,
-    /// The longest time without an event of the watch.
+    /// The longest time between two events of the watch.
     pub longest_silence: Duration,
-    /// From the lap's beginning to its end.
+    /// The duration of the lap.
     pub took: Duration,
 }
 
-/// What all workers share.
 struct LoadState {
     client: LoadClient,
     stop: CancellationToken,
-    /// The newest number that was told to be written.
+    /// The newest number whose write was acknowledged.
     written: AtomicU64,
-    /// Of the present lap, with its beginning.
+    /// The report of the current lap, with its start.
     report: Mutex<(Instant, Report)>,
 }
 
 impl Load {
-    /// Starts a load as the user of a kubeconfig, on all servers that it names.
+    /// Starts a load as the user of a kubeconfig, on all servers that the kubeconfig names.
     pub fn start(kubectl: &Kubectl) -> Self {
         let config = kubectl.kubeconfig();
         let servers: Vec<SocketAddr> = config["clusters"].as_array().unwrap().iter().map(address).collect();
         Self::on(&servers, kubectl)
     }
 
-    /// Starts a load as the user of a kubeconfig, on servers that are reached from the network of the calling thread.
+    /// Starts a load as the user of a kubeconfig, on servers that the network of the calling thread can reach.
     pub fn on(servers: &[SocketAddr], kubectl: &Kubectl) -> Self {
         let config = kubectl.kubeconfig();
         let value =
@@ -112,26 +110,26 @@ impl Load {
         Self { shared, worker: Some(worker) }
     }
 
-    /// Waits until so many more requests were answered.
+    /// Waits until this many more requests have succeeded.
     pub fn wait_for_requests(&self, requests: usize) {
         let answered = || self.shared.report.lock().unwrap().1.requests;
         let enough = answered() + requests;
         deadline::until("clients go on", deadline::KUBERNETES, || answered() >= enough);
     }
 
-    /// The newest number that was told to be written.
+    /// Returns the newest number whose write was acknowledged.
     pub fn written(&self) -> u64 {
         self.shared.written.load(Ordering::SeqCst)
     }
 
-    /// Ends a lap, tells what came of it, and begins the next one.
+    /// Ends a lap, prints and returns its report, and starts the next lap.
     pub fn lap(&self, what: &str) -> Report {
         let report = self.shared.lap();
         println!("{report}: {what}");
         report
     }
 
-    /// Ends it, and tells what came of its last lap.
+    /// Ends the load, and prints and returns the report of its last lap.
     pub fn end(mut self) -> Report {
         self.shared.stop.cancel();
         self.worker.take().unwrap().join().unwrap();
@@ -148,13 +146,13 @@ impl Drop for Load {
 }
 
 impl Report {
-    /// Fails the test unless there were requests all the time, and none of them failed.
+    /// Fails the test unless there were requests and all of them succeeded.
     pub fn assert_good(&self) {
         assert!(self.failures.is_empty(), "{self}\n{}", self.failures.join("\n"));
         assert!(self.requests > 0, "{self}");
     }
 
-    /// How many requests were answered in a second.
+    /// Returns the number of successful requests per second.
     pub fn rate(&self) -> f64 {
         f64::from(u32::try_from(self.requests).unwrap()) / self.took.as_secs_f64()
     }
@@ -183,7 +181,7 @@ fn address(cluster: &Value) -> SocketAddr {
 }
 
 async fn run(shared: Arc<LoadState>) {
-    // The object is there before it is read.
+    // The object must exist before the first read.
     shared.write(&mut KeepAliveConnection::new(0), 1).await;
     let readers = join_all((0..READERS).map(|turn| shared.reads_on_a_kept_connection(turn)));
     let newcomers = join_all((0..NEWCOMERS).map(|turn| shared.reads_on_new_connections(turn)));
@@ -200,7 +198,7 @@ impl LoadState {
         Report { took: since.elapsed(), ..report }
     }
 
-    /// Every so often, until the end.
+    /// Sends a request at this interval until the load ends.
     async fn each(&self, pause: Duration, mut request: impl AsyncFnMut()) {
         let mut ticks = interval(pause);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -210,7 +208,7 @@ impl LoadState {
         }
     }
 
-    /// One request that is tried until the window is over.
+    /// Sends one request, with retries until the window ends.
     async fn request(&self, kept: &mut KeepAliveConnection, method: Method, path: &str, body: &str) -> Option<Value> {
         let started = Instant::now();
         let asked = self.client.request(kept, method.clone(), path, body, WINDOW).await;
@@ -225,7 +223,7 @@ impl LoadState {
         asked.answer.ok()
     }
 
-    /// Applied, so that it may be done twice.
+    /// Writes with server-side apply, so that a repeated request has no further effect.
     async fn write(&self, kept: &mut KeepAliveConnection, number: u64) {
         let body = json!({
             "apiVersion": "v1",
@@ -248,7 +246,7 @@ impl LoadState {
         .await;
     }
 
-    /// What was told to be written before a read is in it.
+    /// A read must contain every write that was acknowledged before it.
     async fn read(&self, kept: &mut KeepAliveConnection) {
         let before = self.written.load(Ordering::SeqCst);
         let Some(object) = self.request(kept, Method::GET, OBJECT, "").await else { return };
@@ -271,7 +269,7 @@ impl LoadState {
         .await;
     }
 
-    /// Goes on from where it was wherever it breaks off, until it has seen the last write.
+    /// Watches, and resumes from the last version after each interruption, until it has seen the last write.
     async fn watch(&self) {
         let (mut seen, mut version, mut turn) = (0, String::new(), 0);
         let mut last = Instant::now();
@@ -281,7 +279,7 @@ impl LoadState {
             if let Ok(mut events) = self.client.watch(turn, &path).await {
                 while let Ok(Some(event)) = tokio::time::timeout(SILENCE, events.next()).await {
                     if event["type"] == "ERROR" {
-                        // The version is too old, or the server knows it not yet.
+                        // The version is too old, or this server does not know it yet.
                         version.clear();
                         break;
                     }

@@ -1,4 +1,4 @@
-//! A machine, looked at from outside: through its runtime, and through the process behind the runtime's socket.
+//! A machine, examined from outside: through its runtime, and through the process behind the socket of the runtime.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,30 +31,30 @@ use crate::{
     deadline, process,
 };
 
-/// The label that names the fleet of a local hypervisor.
+/// The label with the fleet of a local hypervisor.
 const FLEET_LABEL: &str = "keelway.dev/local-fleet";
 
 /// A machine of the test's fleet.
 pub struct TestMachine {
-    /// Its document.
+    /// The Hypervisor document.
     pub document: Hypervisor,
     runtime: CriRuntime,
     executor: Arc<tokio::runtime::Runtime>,
 }
 
-/// A component that runs.
+/// A running component.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunningComponent {
-    /// The id of its container.
+    /// The id of the container.
     pub container: String,
-    /// The id of its sandbox.
+    /// The id of the sandbox.
     pub sandbox: String,
-    /// The container's image, as it was asked for.
+    /// The image of the container, as the request named it.
     pub image: String,
 }
 
 impl TestMachine {
-    /// All machines of the documents.
+    /// Returns all machines of the documents.
     pub fn all(documents: &Documents) -> Vec<Self> {
         let executor =
             Arc::new(tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
@@ -66,49 +66,49 @@ impl TestMachine {
         documents.hypervisors.values().map(machine).collect()
     }
 
-    /// Its name.
+    /// Returns the name of the machine.
     pub fn name(&self) -> &str {
         self.document.metadata.name.as_deref().unwrap()
     }
 
-    /// Whether clients reach it.
+    /// Returns whether the machine is public.
     pub fn is_public(&self) -> bool {
         self.document.spec.role == HypervisorRole::Public
     }
 
-    /// All its addresses but the loopback's.
+    /// Returns the private and public addresses of the document.
     pub fn addresses(&self) -> Vec<IpAddr> {
         let addresses = &self.document.spec.addresses;
         addresses.private.iter().chain(&addresses.public).map(|address| address.parse().unwrap()).collect()
     }
 
-    /// Its CRI socket.
+    /// Returns the path of the CRI socket.
     pub fn socket(&self) -> PathBuf {
         socket(&self.document)
     }
 
-    /// The process behind its CRI socket.
+    /// Returns the process behind the CRI socket.
     pub fn pid(&self) -> u32 {
         peer(&self.socket())
     }
 
-    /// Whether an agent is beside its runtime.
+    /// Returns whether an agent runs beside the runtime.
     pub fn has_agent(&self) -> bool {
         matches!(self.document.spec.endpoint, HypervisorEndpoint::Agent(_))
     }
 
-    /// How many sandboxes it has for what runs: of a helper, too, where there is no agent behind its proxy.
+    /// Returns the number of sandboxes that the machine should have. Without an agent, a runtime behind a proxy also has a helper.
     pub fn sandboxes_wanted(&self) -> usize {
         let has_helper = matches!(self.document.spec.endpoint, HypervisorEndpoint::Cri(_));
         self.running().len() + usize::from(has_helper)
     }
 
-    /// Its network namespace.
+    /// Returns the path of the network namespace.
     pub fn network(&self) -> PathBuf {
         local(&self.document).join("net")
     }
 
-    /// Where its agent listens, if there is one beside its runtime.
+    /// Returns the path of the agent's socket. The agent may not exist.
     pub fn agent_socket(&self) -> PathBuf {
         self.document
             .spec
@@ -117,53 +117,53 @@ impl TestMachine {
             .map_or_else(|| local(&self.document).join("run/keelway/agent.sock"), PathBuf::from)
     }
 
-    /// Its agent.
+    /// Returns the process id of the agent.
     pub fn agent_pid(&self) -> u32 {
         peer(&self.agent_socket())
     }
 
-    /// The process of each component's container.
+    /// Returns the process of each component's container.
     pub fn pids(&self) -> BTreeMap<String, u32> {
         let running = self.running().into_iter();
         running.map(|(component, seen)| (component, self.container_pid(&seen.container))).collect()
     }
 
-    /// A path of the machine, as this process sees it.
+    /// Returns the path in this process for a path of the machine.
     pub fn path(&self, path: &str) -> PathBuf {
         format!("/proc/{}/root{path}", self.pid()).into()
     }
 
-    /// Runs a function in the machine's network.
+    /// Runs a function in the network of the machine.
     pub fn within<T: Send>(&self, function: impl FnOnce() -> T + Send) -> T {
         within(self.pid(), function)
     }
 
-    /// Connects from the machine's network.
+    /// Connects from the network of the machine.
     pub fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
         self.within(|| TcpStream::connect_timeout(&address, deadline::REQUEST))
     }
 
-    /// Runs a command in the machine's network.
+    /// Runs a command in the network of the machine.
     pub fn run(&self, command: &mut Command) -> FinishedCommand {
         self.within(|| run(command, &[], deadline::READ))
     }
 
-    /// What runs, by component. Two of one component fail the test.
+    /// Returns the running components. Fails the test if one runs twice.
     pub fn running(&self) -> BTreeMap<String, RunningComponent> {
         self.running_with(&BTreeMap::new())
     }
 
-    /// What runs of a cluster, by component.
+    /// Returns the running components of a cluster.
     pub fn running_of(&self, cluster: &ClusterId) -> BTreeMap<String, RunningComponent> {
         self.running_with(&BTreeMap::from([(CLUSTER_LABEL.to_owned(), cluster.to_string())]))
     }
 
-    /// What runs of one of its components, if anything does.
+    /// Returns the running container of a component, if there is one.
     pub fn of(&self, component: &Component) -> Option<RunningComponent> {
         self.running_of(&component.spec.cluster_id).remove(component.spec.name().unwrap().as_str())
     }
 
-    /// Runs a pod of somebody else, and returns its id.
+    /// Runs a pod that does not belong to Keelway, and returns its id.
     pub fn run_sandbox(&self, name: &str, labels: &[(&str, &str)]) -> String {
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         let spec = SandboxSpec {
@@ -176,13 +176,13 @@ impl TestMachine {
         self.wait(self.runtime.run_pod_sandbox(&spec)).unwrap()
     }
 
-    /// Removes a pod of somebody else.
+    /// Removes a pod that does not belong to Keelway.
     pub fn remove_sandbox(&self, id: &str) {
         self.wait(self.runtime.stop_pod_sandbox(id)).unwrap();
         self.wait(self.runtime.remove_pod_sandbox(id)).unwrap();
     }
 
-    /// What runs beside the containers that components are named after, by component.
+    /// Returns the other running containers of components, such as the egress beside an API server, by component.
     pub fn running_beside(&self) -> BTreeMap<String, RunningComponent> {
         self.running_that(&BTreeMap::new(), false)
     }
@@ -195,7 +195,7 @@ impl TestMachine {
         let containers = self.wait(self.runtime.list_containers(labels)).unwrap();
         let mut running = BTreeMap::new();
         for container in containers.into_iter().filter(|container| container.state == CriContainerState::Running) {
-            // Without an agent there is a helper, which is nobody's component.
+            // Without an agent there is a helper, which does not belong to a component.
             let Some(component) = container.labels.get(COMPONENT_LABEL).cloned() else { continue };
             let is_main = component.rsplit_once('-').is_some_and(|(role, _)| role == container.name);
             if is_main != named_after {
@@ -208,7 +208,7 @@ impl TestMachine {
         running
     }
 
-    /// The ids of all sandboxes and containers, whatever their state.
+    /// Returns all sandboxes and containers with their states.
     pub fn ids(&self) -> BTreeSet<String> {
         let sandboxes = self.wait(self.runtime.list_pod_sandboxes(&BTreeMap::new())).unwrap();
         let containers = self.wait(self.runtime.list_containers(&BTreeMap::new())).unwrap();
@@ -218,29 +218,29 @@ impl TestMachine {
         containers.chain(sandboxes).collect()
     }
 
-    /// How many sandboxes are ready, and how many are not.
+    /// Returns the number of sandboxes that are ready, and of those that are not.
     pub fn sandboxes(&self) -> (usize, usize) {
         let sandboxes = self.wait(self.runtime.list_pod_sandboxes(&BTreeMap::new())).unwrap();
         let ready = sandboxes.iter().filter(|sandbox| sandbox.state == CriSandboxState::Ready).count();
         (ready, sandboxes.len() - ready)
     }
 
-    /// The first process of a container.
+    /// Returns the first process of a container.
     pub fn container_pid(&self, id: &str) -> u32 {
         self.wait(self.runtime.container_pid(id)).unwrap().unwrap()
     }
 
-    /// The process of a sandbox.
+    /// Returns the process of a sandbox.
     pub fn sandbox_pid(&self, id: &str) -> u32 {
         self.wait(self.runtime.pod_sandbox_pid(id)).unwrap().unwrap()
     }
 
-    /// Stops a sandbox and all its containers, as somebody does who means harm.
+    /// Stops a sandbox with all its containers, to simulate interference.
     pub fn stop_sandbox(&self, id: &str) {
         self.wait(self.runtime.stop_pod_sandbox(id)).unwrap();
     }
 
-    /// What a command in a container says.
+    /// Runs a command in a container and returns its output.
     pub fn exec(&self, id: &str, command: &[&str]) -> String {
         let command: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
         let output = self.wait(self.runtime.exec_sync(id, &command, deadline::READ)).unwrap();
@@ -248,19 +248,19 @@ impl TestMachine {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The names of all images.
+    /// Returns the names of all images.
     pub fn images(&self) -> BTreeSet<String> {
         let images = self.wait(self.runtime.list_images()).unwrap();
         images.into_iter().flat_map(|image| image.tags).collect()
     }
 
-    /// Brings an image of the cache to it, as a registry would.
+    /// Imports an image of the cache into the runtime, in place of a registry.
     pub fn load(&self, image: &str) {
         let archives = cache().unwrap().join("images");
         self.wait(ensure(&self.runtime, &archives, image)).unwrap();
     }
 
-    /// What `crictl inspect` tells of all that the runtime has.
+    /// Returns the output of `crictl inspect` and `crictl inspectp` for everything in the runtime.
     pub fn inspect(&self) -> String {
         let crictl = |arguments: &[&str]| {
             let mut crictl = Command::new(cache().unwrap().join("bin/crictl"));
@@ -276,7 +276,7 @@ impl TestMachine {
         all.concat()
     }
 
-    /// Every process in the machine's network but the one that asks.
+    /// Returns every process in the network of the machine, except the calling one.
     pub fn processes(&self) -> Vec<u32> {
         processes_beside(self.pid())
     }
@@ -286,7 +286,7 @@ impl TestMachine {
     }
 }
 
-/// Runs a function in a process' network.
+/// Runs a function in the network of a process.
 pub fn within<T: Send>(pid: u32, function: impl FnOnce() -> T + Send) -> T {
     let namespace = File::open(format!("/proc/{pid}/ns/net")).unwrap();
     let inside = || {
@@ -296,31 +296,31 @@ pub fn within<T: Send>(pid: u32, function: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(inside).join().unwrap())
 }
 
-/// Every process in the network of this one.
+/// Returns every process in the network of this one.
 pub(crate) fn processes_beside(pid: u32) -> Vec<u32> {
     let network = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
     let own = network(pid);
     process::all().into_iter().filter(|pid| network(*pid) == own).collect()
 }
 
-/// The process behind a socket.
+/// Returns the process behind a socket.
 pub fn peer(socket: &Path) -> u32 {
     let stream = UnixStream::connect(socket).unwrap();
     socket_peercred(stream).unwrap().pid.as_raw_nonzero().get().try_into().unwrap()
 }
 
-/// The machine of this component, and what runs of it.
+/// Returns the machine that runs this component, and its running container.
 pub fn find<'a>(machines: &'a [TestMachine], component: &str) -> (&'a TestMachine, RunningComponent) {
     let found = machines.iter().find_map(|machine| Some((machine, machine.running().remove(component)?)));
     found.unwrap_or_else(|| panic!("{component} runs nowhere"))
 }
 
-/// How long something took, in words.
+/// Formats a duration in milliseconds.
 pub fn millis(duration: Duration) -> String {
     format!("{:>7} ms", duration.as_millis())
 }
 
-/// The runtime's socket, which is where it always is, also where an agent is beside it.
+/// Returns the socket of the runtime. Its path does not depend on whether there is an agent.
 fn socket(document: &Hypervisor) -> PathBuf {
     match document.spec.endpoint.way() {
         MachineTransport::Runtime(path) => path.into(),
@@ -331,7 +331,7 @@ fn socket(document: &Hypervisor) -> PathBuf {
     }
 }
 
-/// The directory of a local hypervisor whose document names no socket.
+/// Returns the directory of a local hypervisor whose document contains no socket.
 fn local(document: &Hypervisor) -> PathBuf {
     let fleet = &document.metadata.labels.as_ref().unwrap()[FLEET_LABEL];
     let name = document.metadata.name.as_deref().unwrap();

@@ -1,4 +1,4 @@
-//! What is found on a machine, or on the host: files, mounts, network, settings, cgroups, processes.
+//! Facts about a machine or the host: files, mounts, network, settings, cgroups and processes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,34 +19,34 @@ use crate::{TestMachine, command::run, deadline, host, machine, process};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachineFacts(BTreeMap<String, String>);
 
-/// Whose facts they are.
+/// Collects the facts of one machine or host.
 struct FactCollector {
-    /// A process with its root, mounts and network.
+    /// A process with the root, the mounts and the network to examine.
     pid: u32,
-    /// Whether only the processes in that network are its own.
+    /// Whether to include only the processes in that network.
     is_machine: bool,
-    /// Whether images that come must go again.
+    /// Whether images are facts, so that added images must be removed again.
     with_images: bool,
-    /// The part of a cgroup's path that is its own.
+    /// The path of the cgroups to include, as a part of their full path.
     cgroups: String,
     facts: BTreeMap<String, String>,
 }
 
 impl MachineFacts {
-    /// On a machine.
+    /// Collects the facts of a machine.
     pub fn on(machine: &TestMachine, fleet: &str) -> Self {
         let name = machine.name().strip_prefix(&format!("{fleet}-")).unwrap_or(machine.name());
         let cgroups = format!("/keelway-local/{fleet}/{name}");
         Self::behind(&machine.socket(), cgroups, false)
     }
 
-    /// On a worker's machine.
+    /// Collects the facts of a worker.
     pub fn on_worker(fleet: &str, name: &str) -> Self {
         let socket = format!("/run/keelway-local/{fleet}/worker-{name}/run/containerd/containerd.sock");
         Self::behind(Path::new(&socket), format!("/keelway-local/{fleet}/worker-{name}"), true)
     }
 
-    /// On the machine behind a runtime's socket, whose cgroups are below this one.
+    /// Collects the facts of the machine behind the socket of a runtime. Its cgroups are below `cgroups`.
     fn behind(socket: &Path, cgroups: String, with_images: bool) -> Self {
         let pid = machine::peer(socket);
         let mut place = FactCollector { pid, is_machine: true, with_images, cgroups, facts: BTreeMap::new() };
@@ -55,7 +55,7 @@ impl MachineFacts {
         Self(place.facts)
     }
 
-    /// On the test's own host.
+    /// Collects the facts of the test's host.
     pub fn on_host(fleet: &str) -> Self {
         let cgroups = format!("/keelway-local/{fleet}");
         let pid = std::process::id();
@@ -64,7 +64,7 @@ impl MachineFacts {
         Self(place.facts)
     }
 
-    /// What differs, a line each: `+` is new, `-` is gone, `~` has changed.
+    /// Returns the differences, one per line: `+` is new, `-` is gone, `~` has changed.
     pub fn difference(&self, after: &Self) -> String {
         let names: BTreeSet<&String> = self.0.keys().chain(after.0.keys()).collect();
         let mut text = String::new();
@@ -100,7 +100,7 @@ impl FactCollector {
         fact.push_str(&value.into());
     }
 
-    /// Numbers of mounts and devices are given out anew each time.
+    /// The numbers of mounts and devices are left out, because the kernel assigns them anew.
     fn mounts(&mut self) {
         let text = String::from_utf8(process::file(self.pid, "mountinfo").unwrap()).unwrap();
         for line in text.lines() {
@@ -113,7 +113,7 @@ impl FactCollector {
     }
 
     fn commands(&mut self) {
-        // The kernel asks the network for a second whether anybody else has a new IPv6 address.
+        // For one second, the kernel checks whether another host has a new IPv6 address.
         let tentative = || !output("ip -oneline address").contains(" tentative");
         deadline::until("every address is settled", deadline::READ, tentative);
         for (kind, line) in [
@@ -132,7 +132,7 @@ impl FactCollector {
         for path in tree(Path::new("/proc/sys/net")) {
             let value = fs::read(&path).unwrap_or_default();
             let name = path.display().to_string();
-            // A counter, not a setting.
+            // These are counters, not settings.
             if !name.ends_with("_count") {
                 self.add("sysctl", name, String::from_utf8_lossy(&value).trim());
             }
@@ -148,7 +148,7 @@ impl FactCollector {
         }
     }
 
-    /// By id and name, the dead that nobody asked after left out, as is whatever the test itself runs.
+    /// Zombies are left out.
     fn processes(&mut self) {
         let pids = if self.is_machine { machine::processes_beside(self.pid) } else { process::all() };
         for pid in pids {
@@ -164,7 +164,7 @@ impl FactCollector {
         let root = PathBuf::from(format!("/proc/{}/root", self.pid));
         for path in tree(&root.join(directory.strip_prefix("/").unwrap())) {
             let name = Path::new("/").join(path.strip_prefix(&root).unwrap());
-            // Read by other means, or not the machine's.
+            // These are read by other means, or do not belong to the machine.
             let leave = host::is_work(&name) || is_runtimes(&name) || path.is_dir() && is_below_runtimes(&name);
             if !leave {
                 self.add("file", name.display(), describe(&path));
@@ -172,7 +172,7 @@ impl FactCollector {
         }
     }
 
-    /// What containerd holds. Images are the machine's, but for those that came with a worker.
+    /// Collects the objects of containerd. Images are included only if those that came with a worker must be removed again.
     fn runtime(&mut self, socket: &Path) {
         let ctr = |arguments: &str| {
             let mut command = Command::new(cache().unwrap().join("bin/ctr"));
@@ -191,12 +191,12 @@ impl FactCollector {
     }
 }
 
-/// Directories that containerd and runc make with the first pod ever, and keep when they are empty.
+/// containerd and runc create directories here with the first pod, and keep the empty directories.
 fn is_below_runtimes(path: &Path) -> bool {
     ["/run/containerd", "/var/lib/containerd"].iter().any(|root| path.starts_with(root))
 }
 
-/// Where containerd keeps images, and files of its own that it changes whenever it is asked something.
+/// The paths at which containerd keeps images, and files that it changes with each request.
 fn is_runtimes(path: &Path) -> bool {
     let kept = [
         "/var/lib/containerd/io.containerd.content.v1.content",
@@ -218,7 +218,7 @@ fn describe(path: &Path) -> String {
     if seen.is_symlink() {
         return format!("{owner} -> {}", fs::read_link(path).unwrap().display());
     }
-    // A log tells what happened; it is the machine's own.
+    // The content of a log is left out, because it changes in normal operation.
     if !seen.is_file() || path.extension().is_some_and(|extension| extension == "log") {
         return owner;
     }
@@ -227,7 +227,7 @@ fn describe(path: &Path) -> String {
     format!("{owner} {} {start:016x}", seen.len())
 }
 
-/// All that is below a directory, links not followed.
+/// Returns everything below a directory. Links are not followed.
 pub fn tree(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![directory.to_owned()];

@@ -1,4 +1,4 @@
-//! A management cluster that is Keelway's itself, with what its users apply to it.
+//! A management cluster that Keelway runs, and the objects that its users apply.
 
 use std::{
     fs,
@@ -10,11 +10,11 @@ use serde_json::json;
 
 use crate::{Keelway, Kubectl};
 
-/// The manager's namespace and its account there.
+/// The namespace and the ServiceAccount of the manager.
 const NAMESPACE: &str = "keelway-system";
 const ACCOUNT: &str = "keelway-manager";
 
-/// A cluster whose API holds the documents of others.
+/// A cluster whose API contains the documents of other clusters.
 pub struct Management {
     /// An administrator's client.
     pub kubectl: Kubectl,
@@ -22,12 +22,12 @@ pub struct Management {
 }
 
 impl Management {
-    /// Made by the program, of these machines.
+    /// Creates the cluster on these machines with `keelway`.
     pub fn start(keelway: &Keelway, machines: &Documents) -> Self {
         let machines = machines.write().into_bytes();
         let asked = keelway.run(&["cluster", "inject", "--name", "management"], &machines).succeeded();
         let mut asked = Documents::read(&asked.stdout).unwrap();
-        // Without workers nobody serves the API of metrics, and what lists all APIs fails: no namespace is deleted then.
+        // Without workers, the API of metrics has no endpoint. Listing all API groups then fails, and namespaces are never deleted.
         asked.clusters.values_mut().for_each(|cluster| cluster.spec.addons.metrics_server.enabled = false);
         let settled = keelway.run(&["reconcile"], asked.write().as_bytes()).succeeded();
         let kubeconfig = keelway.run(&["cluster", "kubeconfig", "--name", "management"], &settled.stdout).succeeded();
@@ -38,7 +38,7 @@ impl Management {
         Self { kubectl: Kubectl::new(&file), directory }
     }
 
-    /// Definitions, account and rights, by the one file of the manifests.
+    /// Applies the manifest with the definitions, the account and its rights.
     pub fn install(&self) {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/keelway-manager.yaml");
         let _ = self.kubectl.run(&["apply", "-f", manifest.to_str().unwrap()]).succeeded();
@@ -47,7 +47,7 @@ impl Management {
         self.kubectl.wait("condition=Established", &kinds.each_ref().map(String::as_str));
     }
 
-    /// The file of a kubeconfig with the rights of the manager's account and no others.
+    /// Writes a kubeconfig with only the rights of the manager's account, and returns its path.
     pub fn of_manager(&self) -> PathBuf {
         let token = self.kubectl.run(&["create", "token", ACCOUNT, "--namespace", NAMESPACE]).succeeded();
         let mut kubeconfig = self.kubectl.kubeconfig();

@@ -1,4 +1,4 @@
-//! The manager, over a directory of documents or a management cluster.
+//! The manager, with a directory of documents or a management cluster as its store.
 
 use std::{
     env,
@@ -16,27 +16,27 @@ use keelway_manager::{client::DEFAULT_SOCKET, health::DEFAULT_ADDRESS};
 
 use crate::{deadline, keelway::program, metrics, process};
 
-/// One `keelway-manager`, which is killed where nobody ends it.
+/// One `keelway-manager` process. It is killed on drop.
 pub struct Manager {
     store: ManagerStore,
     log: PathBuf,
     child: Option<Child>,
 }
 
-/// Where its documents are.
+/// The store of the documents.
 enum ManagerStore {
     Directory(PathBuf),
-    /// By the file of a kubeconfig.
+    /// A kubeconfig file.
     Kubernetes(PathBuf),
 }
 
 impl Manager {
-    /// Over a directory, which is made where there is none; its log is beside it.
+    /// Starts a manager with a directory as its store. The directory is created if it does not exist. The log is beside it.
     pub fn start(directory: &Path) -> Self {
         Self::over(ManagerStore::Directory(directory.to_owned()), directory)
     }
 
-    /// Over a management cluster, by a kubeconfig; its log is beside that.
+    /// Starts a manager with a management cluster as its store. The log is beside the kubeconfig.
     pub fn with(kubeconfig: &Path) -> Self {
         Self::over(ManagerStore::Kubernetes(kubeconfig.to_owned()), kubeconfig)
     }
@@ -47,7 +47,7 @@ impl Manager {
         manager
     }
 
-    /// Another process over the same documents. It can be asked then.
+    /// Starts another process with the same documents. Returns when it serves requests.
     pub fn start_again(&mut self) {
         assert!(self.child.is_none(), "one manager at a time");
         let log = OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
@@ -65,39 +65,39 @@ impl Manager {
         );
         self.child = Some(command.env("PATH", path.unwrap()).stdin(Stdio::null()).stderr(log).spawn().unwrap());
         deadline::until("the manager listens", deadline::READ, || match self.store {
-            // The socket of one that was killed stays, and nobody listens on it.
+            // The socket of a killed manager remains, but refuses connections.
             ManagerStore::Directory(_) => UnixStream::connect(DEFAULT_SOCKET).is_ok(),
             ManagerStore::Kubernetes(_) => TcpStream::connect(DEFAULT_ADDRESS).is_ok(),
         });
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().unwrap().id()
     }
 
-    /// Ends it by the signal that none can catch.
+    /// Kills the manager with SIGKILL.
     pub fn kill(&mut self) {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
-    /// Ends it as a service manager does.
+    /// Ends the manager as a service manager does.
     pub fn stop(&mut self) {
         process::signal(self.pid(), rustix::process::Signal::TERM);
         assert!(process::ends_within(self.pid(), deadline::READ), "the manager ends when it is asked to");
         assert!(self.child.take().unwrap().wait().unwrap().success());
     }
 
-    /// A figure that it tells Prometheus; none where it does not tell it.
+    /// Returns the value of a sample from the metrics endpoint, or `None` if the sample is missing.
     pub fn figure(&self, sample: &str) -> Option<f64> {
         let mut stream = TcpStream::connect(DEFAULT_ADDRESS).unwrap();
         let text = metrics::ask(&mut stream, "/metrics").unwrap();
         text.lines().find_map(|line| line.strip_prefix(sample)?.trim().parse().ok())
     }
 
-    /// What it said, as lines of JSON.
+    /// Returns the log, which consists of lines of JSON.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }
@@ -109,12 +109,12 @@ impl Manager {
         }
     }
 
-    /// The documents in its directory.
+    /// Returns the documents in the directory, or `None` while a file is being replaced.
     pub fn documents(&self) -> Option<Documents> {
         documents_in(self.directory())
     }
 
-    /// A person writes a file: a new one in the place of the one before.
+    /// Replaces a file as an editor does: writes a new file and renames it.
     pub fn write(&self, path: &str, text: &str) {
         let file = self.directory().join(path);
         let beside = file.with_extension("swp");
@@ -124,7 +124,7 @@ impl Manager {
         fs::rename(beside, file).unwrap();
     }
 
-    /// What a file holds.
+    /// Returns the content of a file.
     pub fn read(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.directory().join(path)).ok()
     }
@@ -139,7 +139,7 @@ impl Drop for Manager {
     }
 }
 
-/// The documents of a directory; none while one of them is being replaced.
+/// Returns the documents of a directory, or `None` while one of its files is being replaced.
 pub fn documents_in(directory: &Path) -> Option<Documents> {
     let mut text = String::new();
     collect(directory, &mut text).ok()?;

@@ -1,4 +1,4 @@
-//! Metrics that components tell.
+//! Metrics of components.
 
 use std::{
     io::{self, Read, Write},
@@ -9,7 +9,7 @@ use std::{
     path::Path,
 };
 
-/// All of a component's, from a socket of its machine that is for this user alone.
+/// Reads all metrics from a socket. Fails the test unless only this user can access the socket.
 pub fn read(socket: &Path, user: u32) -> String {
     let found = socket.symlink_metadata().unwrap();
     assert!(found.file_type().is_socket(), "{}", socket.display());
@@ -17,12 +17,12 @@ pub fn read(socket: &Path, user: u32) -> String {
     get(socket, "/metrics").unwrap()
 }
 
-/// What is answered to a question.
+/// Sends a `GET` to a Unix socket and returns the response.
 pub fn get(socket: &Path, path: &str) -> io::Result<String> {
     ask(&mut UnixStream::connect(socket)?, path)
 }
 
-/// What is answered to a question on a connection of its own.
+/// Sends a `GET` on this connection and returns the response.
 pub fn ask(stream: &mut (impl Read + Write), path: &str) -> io::Result<String> {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
@@ -30,7 +30,7 @@ pub fn ask(stream: &mut (impl Read + Write), path: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// The sum of a metric, or of those of it whose first labels are these: `requests_total{decision="Approved"`.
+/// Returns the sum of a metric, or of its samples whose first labels are these: `requests_total{decision="Approved"`.
 pub fn sum(text: &str, metric: &str) -> u64 {
     let is_its = |line: &&str| line.strip_prefix(metric).is_some_and(|rest| rest.starts_with([' ', '{', ',']));
     text.lines().filter(is_its).map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()

@@ -1,4 +1,4 @@
-//! Where whoever drives a fleet is: in the networks of its machines, and on none of them.
+//! The network of an operator, which is connected to the networks of a fleet and is not on any of its machines.
 
 use std::{
     fs::File,
@@ -13,12 +13,12 @@ use crate::{
     deadline, host,
 };
 
-/// The last part of its addresses, which nobody else has.
+/// The last octet of the operator's addresses. No machine uses it.
 const ADDRESS: u8 = 250;
-/// Of a local fleet's networks.
+/// The prefix length of the networks of a local fleet.
 const PREFIX: u8 = 24;
 
-/// Makes a network namespace with a leg in each of a fleet's networks, and returns where it is. It is gone with the test's host.
+/// Creates a network namespace with an interface in each network of a fleet, and returns its path. It disappears with the test's host.
 pub(crate) fn place(fleet: &str, machines: &[TestMachine]) -> PathBuf {
     let namespace = host::directory("operator").join("net");
     File::create(&namespace).unwrap();
@@ -35,7 +35,7 @@ pub(crate) fn place(fleet: &str, machines: &[TestMachine]) -> PathBuf {
     namespace
 }
 
-/// A leg to one network, in which this address is somebody's.
+/// Connects the namespace to one network. `known` is an address of that network.
 fn attach(namespace: &Path, bridges: &Path, bridge: &str, known: Ipv4Addr) {
     let [inside, outside] = [namespace, bridges].map(|network| format!("--net={}", network.display()));
     let port = format!("to-{bridge}");

@@ -1,18 +1,18 @@
-//! How long there was no answer to what is asked all the time.
+//! Computes how long continuous requests got no response.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::deadline;
 
-/// After so many answers it goes on.
+/// The number of responses that show that the outage is over.
 const ENOUGH: usize = 5;
 
-/// Seconds since the Unix epoch, as a shell's `$EPOCHREALTIME` has them, so that what was seen in different places can be compared.
+/// Returns seconds since the Unix epoch, like `$EPOCHREALTIME` of a shell, so that times from different places can be compared.
 pub fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
-/// The longest time without an answer from one time to another, once it goes on after that. `answers`: when there were some, in seconds.
+/// Returns the longest gap between responses after `since`. Waits for responses after `until` first. `answers` returns times in seconds.
 pub fn longest_between(since: f64, until: f64, answers: impl Fn() -> Vec<f64>) -> Duration {
     deadline::until("answers after that", deadline::KUBERNETES, || {
         answers().iter().filter(|at| **at > until).count() >= ENOUGH
@@ -20,7 +20,7 @@ pub fn longest_between(since: f64, until: f64, answers: impl Fn() -> Vec<f64>) -
     longest(&answers(), since)
 }
 
-/// The one that had begun by then counts from its own beginning.
+/// A gap that began before `since` counts from its own start.
 fn longest(answers: &[f64], since: f64) -> Duration {
     let ended = answers.windows(2).filter(|pair| pair[1] > since);
     Duration::from_secs_f64(ended.map(|pair| pair[1] - pair[0]).fold(0.0, f64::max))

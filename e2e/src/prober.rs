@@ -1,18 +1,18 @@
-//! A pod that connects to another one all the time.
+//! A pod that connects to another pod continuously.
 
 use crate::{
     Kubectl, deadline,
     worker_fleet::{AGNHOST, TestCluster},
 };
 
-/// A line with the time for each try that was answered.
+/// The script prints the time after each successful attempt.
 const TRIES: &str = "while :; do /agnhost connect --timeout=400ms ADDRESS:8080 && echo $EPOCHREALTIME; sleep 0.1; done";
 
-/// The pod, by its name.
+/// The pod, identified by its name.
 pub struct Prober(String);
 
 impl Prober {
-    /// Starts it on a worker, and waits until it has been answered.
+    /// Starts the pod on a worker, and waits for its first successful attempt.
     pub fn start(cluster: &TestCluster, name: &str, worker: &str, address: &str) -> Self {
         let script = TRIES.replace("ADDRESS", address);
         let pod = format!(
@@ -35,12 +35,12 @@ spec:
         prober
     }
 
-    /// The pod's.
+    /// Returns the name of the pod.
     pub fn name(&self) -> &str {
         &self.0
     }
 
-    /// When there were answers, in seconds since the Unix epoch. None while its log cannot be read.
+    /// Returns the times of successful attempts, in seconds since the Unix epoch. The result is empty if the log cannot be read.
     pub fn answers(&self, kubectl: &Kubectl) -> Vec<f64> {
         let said = kubectl.run(&["logs", &self.0, "--request-timeout=5s"]);
         if said.code() != 0 {
@@ -49,7 +49,7 @@ spec:
         said.text().lines().filter_map(|line| line.replace(',', ".").parse().ok()).collect()
     }
 
-    /// Takes it away.
+    /// Deletes the pod.
     pub fn end(&self, kubectl: &Kubectl) {
         let _ = kubectl.run(&["delete", "pod", &self.0, "--wait=false"]).succeeded();
     }

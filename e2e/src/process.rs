@@ -1,4 +1,4 @@
-//! Processes, held by a file descriptor so that a reused process id is never meant.
+//! Processes. Signals and waits use a pidfd, so that a reused process id cannot be affected.
 
 use std::{
     fs, io,
@@ -24,7 +24,7 @@ fn ended_within(process: &OwnedFd, limit: Duration) -> bool {
     poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit)).unwrap() == 1
 }
 
-/// Whether a process ends in time.
+/// Returns whether a process ends within the limit.
 pub fn ends_within(pid: u32, limit: Duration) -> bool {
     open(pid).is_none_or(|process| ended_within(&process, limit))
 }
@@ -34,7 +34,7 @@ pub fn signal(pid: u32, signal: Signal) {
     pidfd_send_signal(open(pid).unwrap(), signal).unwrap();
 }
 
-/// Kills a process, and waits until it has ended. Returns how long that took.
+/// Kills a process and waits until it has ended. Returns how long that took.
 pub fn kill(pid: u32) -> Duration {
     let started = Instant::now();
     let process = open(pid).unwrap();
@@ -43,7 +43,7 @@ pub fn kill(pid: u32) -> Duration {
     started.elapsed()
 }
 
-/// Kills processes at once, and waits until all have ended. The end of one may be another's.
+/// Kills processes at the same time and waits until all have ended. One process may end because another one did.
 pub fn kill_all(pids: impl IntoIterator<Item = u32>) {
     let processes: Vec<OwnedFd> = pids.into_iter().map(|pid| open(pid).unwrap()).collect();
     for process in &processes {
@@ -53,18 +53,18 @@ pub fn kill_all(pids: impl IntoIterator<Item = u32>) {
     assert!(processes.iter().all(|process| ended_within(process, deadline::READ)), "a killed process did not end");
 }
 
-/// The ids of all processes there are.
+/// Returns the ids of all processes.
 pub fn all() -> Vec<u32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// A file of a process; none where the process has ended.
+/// Reads a file of a process. Returns an error if the process has ended.
 pub fn file(pid: u32, name: &str) -> io::Result<Vec<u8>> {
     fs::read(format!("/proc/{pid}/{name}"))
 }
 
-/// A field of a process' `status`, such as `CapEff`.
+/// Returns a field of the `status` file of a process, such as `CapEff`.
 pub fn status(pid: u32, field: &str) -> Option<String> {
     let text = String::from_utf8(file(pid, "status").ok()?).ok()?;
     text.lines().find_map(|line| Some(line.strip_prefix(field)?.strip_prefix(':')?.trim().to_owned()))

@@ -1,4 +1,4 @@
-//! Proxies with mutual TLS before the runtimes of machines, as users may have them: haproxy, which passes bytes on.
+//! Proxies with mutual TLS in front of the runtimes of machines, as users may have them. They are haproxy processes that forward bytes.
 
 use std::{
     collections::BTreeMap,
@@ -21,20 +21,20 @@ use rand::{SeedableRng, rngs::ChaCha8Rng};
 use crate::{TestMachine, deadline};
 
 const PORT: u16 = 7444;
-/// The Secret of the documents that they are spoken with by.
+/// The Secret with the credentials for these proxies.
 const SECRET: &str = "proxies";
 
-/// An authority of the user's, and what it signed.
+/// An authority of the user, and the proxies with certificates that it signed.
 pub struct Proxies {
     folder: PathBuf,
     authority: Authority,
     random: ChaCha8Rng,
-    /// By the names of their machines.
+    /// The processes by machine.
     running: BTreeMap<String, Child>,
 }
 
 impl Proxies {
-    /// None yet. Their files are in this directory.
+    /// Creates an authority in this directory. There are no proxies yet.
     pub fn new(folder: PathBuf) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(9);
         let authority = Authority::mint("a user's own", day(), &mut random).unwrap();
@@ -43,12 +43,12 @@ impl Proxies {
         Self { folder, authority, random, running: BTreeMap::new() }
     }
 
-    /// Starts one before a machine's runtime, in the machine's network. The runtime has what it would pull from a registry.
+    /// Starts a proxy in front of a machine's runtime, in the network of the machine. Imports the images that the runtime would otherwise pull.
     pub fn before(&mut self, machine: &TestMachine) {
         for image in images() {
             machine.load(&image);
         }
-        // The one of before, which may have ended with its machine.
+        // The previous proxy may have ended with its machine.
         self.running.remove(machine.name()).iter_mut().for_each(end);
         let listen = listen(&machine.document);
         let [certificate, key] = self.issue(CertificateUsage::ServerAuth, Some(listen));
@@ -69,7 +69,7 @@ impl Proxies {
         deadline::until("a proxy", deadline::READ, || machine.connect(listen).is_ok());
     }
 
-    /// Documents whose machines behind these proxies are reached by them alone, with the user's Secret beside them.
+    /// Returns documents in which the endpoints of these machines are the proxies, with the Secret of the user.
     pub fn documents(&mut self, mut documents: Documents) -> Vec<u8> {
         for (_, machine) in
             documents.hypervisors.iter_mut().filter(|(name, _)| self.running.contains_key(name.as_str()))
@@ -114,7 +114,7 @@ fn end(proxy: &mut Child) {
     let _ = proxy.wait();
 }
 
-/// What components are made of.
+/// Returns the images of components.
 fn images() -> Vec<String> {
     let newest = release::newest();
     let kubernetes = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"];

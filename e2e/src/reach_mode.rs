@@ -1,34 +1,34 @@
-//! How machines are reached, and from where.
+//! How a driver reaches machines, and from which network.
 
-/// All that machines of one fleet have in common for those who drive them.
+/// The way in which a driver reaches all machines of one fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReachMode {
-    /// The socket of a runtime without an agent, by root.
+    /// Through the socket of the runtime, as root. There is no agent.
     Socket,
-    /// The socket of an agent, by root.
+    /// Through the socket of the agent, as root.
     AgentSocket,
-    /// An agent on the network, from beside it.
+    /// Through agents on the network. The driver is in the networks of the machines.
     Network,
-    /// Agents of which private ones are reached through that of a public machine, from where clients are.
+    /// Through the agent of a public machine, which forwards to private ones. The driver is in the network of clients.
     Via,
-    /// The same, where they wait to be called.
+    /// As [`Self::Via`], except that the agents dial out and wait for calls.
     DialOut,
-    /// A runtime without an agent behind a proxy of the user's, from beside it.
+    /// Through proxies of the user in front of the runtimes. The driver is in the networks of the machines. There is no agent.
     Proxy,
 }
 
 impl ReachMode {
-    /// Whether machines mend themselves; a pass does it elsewhere.
+    /// Returns whether agents restart components. Without agents, a pass does that.
     pub fn has_agents(self) -> bool {
         !matches!(self, Self::Socket | Self::Proxy)
     }
 
-    /// The argument of what makes machines.
+    /// Returns the argument of the command that creates machines.
     pub(crate) fn agent(self) -> &'static str {
         if self.has_agents() { "--agent" } else { "--agent=false" }
     }
 
-    /// What enrols their agents, if that is done.
+    /// Returns the way in which agents are enrolled, if they are.
     pub(crate) fn enrolled_from(self) -> Option<&'static str> {
         match self {
             Self::Socket | Self::AgentSocket | Self::Proxy => None,

@@ -1,9 +1,8 @@
-//! A simulated fleet under the real planner, the real pass and the real core of a machine.
+//! A simulated fleet under the real planner, the real pass and the real core of the agent.
 //!
-//! Machines, their runtimes and disks, what runs on them, the store of documents and the clock are simulated; what decides
-//! and what puts effects in order is not. Everything that happens in a run, its time included, follows from one number, the
-//! seed: [`live`] runs one. Rules are checked at every step (`rules.rs`); a run ends with a time without faults, in which the
-//! world must come to rest.
+//! Machines, their runtimes and disks, components, the store of documents and the clock are simulated. The code that decides and the code that
+//! orders effects are real. Everything in a run, including its time, is determined by one number, the seed: [`simulate`] runs one. Rules are checked
+//! at every step (`rules.rs`). A run ends with a period without faults, in which the fleet must settle.
 
 mod agents;
 mod bug;

@@ -1,4 +1,4 @@
-//! Machines of one test.
+//! The machines of one test.
 
 use std::{fs, path::Path, process::Command, sync::Mutex, thread};
 
@@ -9,37 +9,37 @@ use crate::{
     reach_mode::ReachMode,
 };
 
-/// The host's own network: who is there has a way into the network of clients and into no other.
+/// The network of the host. It is connected to the network of clients, and to no other network of the fleet.
 const OF_CLIENTS: &str = "/proc/self/ns/net";
 
-/// A fleet, made by `keelway` and taken away by it, also when the test fails.
+/// A fleet that `keelway` creates. It is removed on drop, even if the test fails.
 pub struct TestFleet {
-    /// The program, in the directory of this world.
+    /// The program, in the directory of this fleet.
     pub keelway: Keelway,
-    /// The fleet's name.
+    /// The name of the fleet.
     pub fleet: String,
-    /// Its documents, as they were made.
+    /// The documents, as `keelway` created them.
     made: Vec<u8>,
-    /// What is before runtimes that are reached by it.
+    /// The proxies in front of runtimes.
     proxies: Mutex<Option<Proxies>>,
 }
 
 impl TestFleet {
-    /// No machines yet. `tag` is short, begins with `e2e`, and no other test's.
+    /// Creates a fleet without machines. `tag` is short, starts with `e2e`, and is unique to the test.
     pub fn new(tag: &str) -> Self {
         let fleet = host::fleet(tag);
         Self { keelway: Keelway::new(tag), fleet, made: Vec::new(), proxies: Mutex::default() }
     }
 
-    /// Machines, by the command that makes them.
+    /// Creates machines with this command.
     pub fn create(&mut self, create: impl FnOnce(&Keelway, &str) -> FinishedCommand) -> Vec<u8> {
         let made = create(&self.keelway, &self.fleet).succeeded().stdout;
         self.made.clone_from(&made);
         made
     }
 
-    /// So many machines that are reached so. From then on they are driven by who reaches them: but for sockets, that is a user who has no
-    /// right on any of them.
+    /// Creates machines that are reached in this way. From then on, the driver runs where it can reach them. Except for sockets, its user has no
+    /// rights on any of the machines.
     pub fn create_reached(&mut self, reach: ReachMode, public: &str, private: &str) -> Vec<u8> {
         let made = self.create(|keelway, fleet| {
             let create = ["hypervisor", "local", "create", "--fleet", fleet];
@@ -48,8 +48,8 @@ impl TestFleet {
         self.reach(reach, &made)
     }
 
-    /// Four machines, of which each kind of endpoint has one at least: a public and a private one with agents on the network, a private one
-    /// whose runtime is behind a proxy, and a private one with a runtime on this host. Root drives them, from beside them.
+    /// Creates four machines, at least one with each type of endpoint: a public and a private one with agents on the network, a private one whose
+    /// runtime is behind a proxy, and a private one with a runtime on this host. The driver runs as root, in the networks of the machines.
     pub fn create_mixed(&mut self) -> Vec<u8> {
         let made = self.create(|keelway, fleet| {
             let create = |public: &str, private: &str, agent: &str| {
@@ -86,7 +86,7 @@ impl TestFleet {
         documents
     }
 
-    /// Has these machines reached by proxies before their runtimes.
+    /// Starts proxies in front of the runtimes of these machines, and returns documents that use them.
     fn put_behind_proxies(&self, machines: &[&TestMachine], documents: &[u8]) -> Vec<u8> {
         let mut proxies = Proxies::new(self.keelway.directory().join("proxies"));
         for machine in machines {
@@ -97,27 +97,27 @@ impl TestFleet {
         documents
     }
 
-    /// One public and one private machine, kept by passes alone.
+    /// Creates one public and one private machine without agents.
     pub fn create_two_without_agents(&mut self) -> Vec<u8> {
         self.create(|keelway, fleet| two(keelway, fleet, "--agent=false"))
     }
 
-    /// Starts what is not there any more of them, and returns their documents.
+    /// Starts the missing parts of the machines again, and returns their documents.
     pub fn restart_missing(&self) -> Vec<u8> {
         two(&self.keelway, &self.fleet, "--agent").succeeded().stdout
     }
 
-    /// Starts what is not there any more of machines without agents.
+    /// Starts the missing parts of machines without agents again.
     pub fn make_whole_without_agents(&self) {
         let _ = two(&self.keelway, &self.fleet, "--agent=false").succeeded();
     }
 
-    /// One public and one private machine.
+    /// Creates one public and one private machine with agents.
     pub fn create_two(&mut self) -> Vec<u8> {
         self.create(|keelway, fleet| two(keelway, fleet, "--agent"))
     }
 
-    /// Changes the power of a hypervisor: `stop`, `start`.
+    /// Changes the power of a hypervisor: `stop` or `start`.
     pub fn power(&self, change: &str, machine: &str) {
         let _ = self.keelway.run(&["hypervisor", "local", change, "--fleet", &self.fleet, machine], &[]).succeeded();
         let known = self.machines().into_iter().find(|known| known.name() == machine).unwrap();
@@ -126,7 +126,7 @@ impl TestFleet {
         }
     }
 
-    /// Ends the power of a hypervisor, and returns when that was, as [`gap::now`] tells: when its runtime ended.
+    /// Switches a hypervisor off. Returns the time at which its runtime ended, as [`outage::now`] returns it.
     pub fn cut(&self, machine: &str) -> f64 {
         let machines = self.machines();
         let runtime = machines.iter().find(|known| known.name() == machine).unwrap().pid();
@@ -140,12 +140,12 @@ impl TestFleet {
         })
     }
 
-    /// Its machines.
+    /// Returns the machines.
     pub fn machines(&self) -> Vec<TestMachine> {
         TestMachine::all(&Documents::read(&self.made).unwrap())
     }
 
-    /// Copies what components and workers wrote to `failed/FLEET` beside the program, and says so.
+    /// Copies the logs of components and workers to `failed/FLEET` beside the program, and prints that path.
     fn keep_logs(&self) {
         let kept = keelway::program().with_file_name("failed").join(&self.fleet);
         let _ = fs::remove_dir_all(&kept);

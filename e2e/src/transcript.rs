@@ -1,24 +1,24 @@
-//! What the documentation promises to its reader, as commands that can be run.
+//! The commands and outputs that the documentation promises, as steps that tests can run.
 
 use std::fs;
 
-/// A command, and what it is to print.
+/// A command and its expected output.
 #[derive(Debug, Clone)]
 pub struct TranscriptStep {
-    /// As it is written.
+    /// The command, as written.
     pub command: String,
-    /// Empty where it is left out.
+    /// The output. Empty if the documentation omits it.
     pub output: String,
 }
 
-/// The README's first console block.
+/// Returns the first console block of the README.
 pub fn of_readme() -> Vec<TranscriptStep> {
     let text = read("README.md");
     let (_, rest) = text.split_once("```console\n").unwrap();
     steps(rest.split_once("```").unwrap().0)
 }
 
-/// All console blocks of docs/tour.md.
+/// Returns all console blocks of docs/tour.md.
 pub fn of_tour() -> Vec<TranscriptStep> {
     let text = read("docs/tour.md");
     let blocks = text.split("```console\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);

@@ -1,4 +1,4 @@
-//! Machines, clusters and workers of a test: public hypervisors and a private one, and machines for workers.
+//! The machines, clusters and workers of a test: public hypervisors, a private one, and machines for workers.
 
 use std::{fs, path::Path, sync::Mutex, thread};
 
@@ -8,24 +8,24 @@ use serde_json::Value;
 
 use crate::{FinishedCommand, Keelway, Kubectl, ReachMode, TestFleet, TestMachine, deadline, machine};
 
-/// The container of tests.
+/// The test container.
 pub const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.66.1";
-/// kubectl, as a container.
+/// The kubectl container.
 pub const KUBECTL: &str = "registry.k8s.io/kubectl:v1.37.0";
 
-/// Public machines and a private one, and machines for workers.
+/// Public hypervisors, a private one, and machines for workers.
 pub struct WorkerFleet {
-    /// The machines.
+    /// The hypervisors.
     pub fleet: TestFleet,
-    /// As they were written last.
+    /// The documents, as last written.
     documents: Mutex<Vec<u8>>,
 }
 
-/// A cluster that runs.
+/// A running cluster.
 pub struct TestCluster {
-    /// Its name.
+    /// The name of the cluster.
     pub name: &'static str,
-    /// The machines that are to be its workers.
+    /// The machines that are to become its workers.
     pub workers: &'static [&'static str],
     /// An administrator's client.
     pub kubectl: Kubectl,
@@ -39,12 +39,13 @@ pub struct TestWorker<'a> {
 }
 
 impl WorkerFleet {
-    /// All machines, of which so many are public, reached over the network of their agents. `workers`: names, and the NATs that each is behind, the one next to it first.
+    /// Creates all machines. `public` is the number of public hypervisors. They are reached through agents on the network. `workers` contains the
+    /// names of the machines for workers, and the NATs in front of each, the nearest first.
     pub fn new(tag: &str, public: &str, workers: &[(&str, &str)]) -> Self {
         Self::reached(ReachMode::Network, tag, public, workers)
     }
 
-    /// The same, reached so.
+    /// Creates all machines as [`Self::new`] does, reached in this way.
     pub fn reached(reach: ReachMode, tag: &str, public: &str, workers: &[(&str, &str)]) -> Self {
         let mut world = TestFleet::new(tag);
         let documents = world.create_reached(reach, public, "1");
@@ -62,18 +63,18 @@ impl WorkerFleet {
         Self { fleet: world, documents: Mutex::new(documents) }
     }
 
-    /// Asks for a cluster with two ingresses, and a gateway beside each.
+    /// Adds a cluster with two ingresses and two gateways to the documents.
     pub fn inject(&self, name: &str, arguments: &[&str]) {
         let inject = ["cluster", "inject", "--name", name, "--ingress-replicas", "2"];
         self.write(&[&inject[..], arguments].concat());
     }
 
-    /// Brings machines to what the documents ask for.
+    /// Reconciles the documents.
     pub fn reconcile(&self) {
         self.write(&["reconcile"]);
     }
 
-    /// Has a cluster changed.
+    /// Changes a cluster and reconciles.
     pub fn change(&self, cluster: &TestCluster, change: impl FnOnce(&mut ClusterSpec)) {
         let mut documents = self.documents();
         let found = documents.clusters.values_mut().find(|found| found.reference().name == cluster.name);
@@ -82,18 +83,18 @@ impl WorkerFleet {
         self.reconcile();
     }
 
-    /// As they were written last.
+    /// Returns the documents, as last written.
     pub fn documents(&self) -> Documents {
         Documents::read(&self.documents.lock().unwrap()).unwrap()
     }
 
-    /// Has `keelway` write the documents anew.
+    /// Runs a command of `keelway` on the documents and stores its output.
     pub fn write(&self, command: &[&str]) {
         let mut documents = self.documents.lock().unwrap();
         *documents = self.fleet.keelway.run(command, &documents).succeeded().stdout;
     }
 
-    /// A cluster that runs.
+    /// Returns a running cluster.
     pub fn cluster(&self, name: &'static str, workers: &'static [&'static str]) -> TestCluster {
         let kubeconfig = self.keelway(&["cluster", "kubeconfig", "--name", name]).succeeded().stdout;
         let file = self.fleet.keelway.directory().join(format!("{name}.kubeconfig"));
@@ -101,17 +102,17 @@ impl WorkerFleet {
         TestCluster { name, workers, kubectl: Kubectl::new(&file) }
     }
 
-    /// `keelway` with the documents.
+    /// Runs `keelway` with the documents.
     pub fn keelway(&self, arguments: &[&str]) -> FinishedCommand {
         self.fleet.keelway.run(arguments, &self.documents.lock().unwrap())
     }
 
-    /// One of the machines for workers.
+    /// Returns one of the machines for workers.
     pub fn worker<'a>(&'a self, name: &'a str) -> TestWorker<'a> {
         TestWorker { keelway: &self.fleet.keelway, fleet: &self.fleet.fleet, name }
     }
 
-    /// Something of each component of one role of a cluster.
+    /// Calls a function for each component of one role of a cluster, and returns the results.
     pub fn each<T>(&self, cluster: &TestCluster, role: Role, what: impl Fn(&Component, &TestMachine) -> T) -> Vec<T> {
         let (documents, machines) = (self.documents(), self.fleet.machines());
         let found = documents.clusters.values().find(|found| found.reference().name == cluster.name).unwrap();
@@ -123,12 +124,12 @@ impl WorkerFleet {
         replicas.map(|component| what(component, machine_of(component))).collect()
     }
 
-    /// A token for a cluster.
+    /// Creates a join token for a cluster.
     pub fn token(&self, cluster: &TestCluster) -> Vec<u8> {
         self.keelway(&["join-token", "create", "--cluster", cluster.name]).succeeded().stdout
     }
 
-    /// Makes machines workers of their clusters, all at once, and waits until their Nodes are ready.
+    /// Joins the workers of these clusters in parallel, and waits until their Nodes are ready.
     pub fn join(&self, clusters: &[&TestCluster]) {
         thread::scope(|scope| {
             for cluster in clusters {
@@ -144,7 +145,7 @@ impl WorkerFleet {
         }
     }
 
-    /// Makes a machine a worker, and waits until its Node is ready.
+    /// Joins one worker, and waits until its Node is ready.
     pub fn join_one(&self, cluster: &TestCluster, name: &str, token: &[u8]) {
         let command = ["keelway", "node", "join", "-", "--allow-cgroup-v1", "--service", "detached"];
         let joined = self.worker(name).run(&command, token);
@@ -157,24 +158,24 @@ impl WorkerFleet {
 }
 
 impl TestWorker<'_> {
-    /// What its daemon tells.
+    /// Returns the status that the daemon of the worker reports.
     pub fn status(&self) -> Value {
         self.run(&["keelway", "node", "status", "-o", "json"], &[]).succeeded().json()
     }
 
-    /// Does something to its machine: `reboot`, `unplug`, `plug`.
+    /// Runs a `keelway node local` command for this machine: `reboot`, `unplug`, `plug`.
     pub fn local(&self, command: &str) {
         let _ = self.keelway.run(&["node", "local", command, "--fleet", self.fleet, self.name], &[]).succeeded();
     }
 
-    /// Starts its daemon as an init does that has the unit, of this program.
+    /// Starts the daemon of this program as an init system would start its unit.
     pub fn start_daemon(&self, program: &Path) {
         let unit = keelway_node::unit(program, &Layout::new(STATE));
         let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
         let _ = self.shell(&format!("setsid {start} >> {STATE}/log/node.log 2>&1 < /dev/null &")).succeeded();
     }
 
-    /// Waits until another daemon than that of before answers, and returns what it tells.
+    /// Waits until a daemon other than the previous one responds, and returns its status.
     pub fn another_daemon(&self, before: &Value) -> Value {
         let asked = || self.run(&["keelway", "node", "status", "-o", "json"], &[]);
         let is_another =
@@ -183,25 +184,25 @@ impl TestWorker<'_> {
         self.status()
     }
 
-    /// Runs a command on it.
+    /// Runs a command on the worker.
     pub fn run(&self, command: &[&str], stdin: &[u8]) -> FinishedCommand {
         let exec = ["node", "local", "exec", "--fleet", self.fleet, self.name, "--"];
         self.keelway.run(&[&exec[..], command].concat(), stdin)
     }
 
-    /// What a shell on it says.
+    /// Runs a shell script on the worker.
     pub fn shell(&self, script: &str) -> FinishedCommand {
         self.run(&["bash", "-ec", script], &[])
     }
 
-    /// Runs a function in its network.
+    /// Runs a function in the network of the worker.
     pub fn within<T: Send>(&self, function: impl FnOnce() -> T + Send) -> T {
         let (fleet, name) = (self.fleet, self.name);
         let socket = format!("/run/keelway-local/{fleet}/worker-{name}/run/containerd/containerd.sock");
         machine::within(machine::peer(Path::new(&socket)), function)
     }
 
-    /// The end of what its daemon and kubelet wrote.
+    /// Returns the last lines of the logs of the daemon and the kubelet.
     fn log(&self) -> String {
         let read = "tail -n 40 /var/lib/keelway-node/log/*.log";
         String::from_utf8_lossy(&self.run(&["sh", "-c", read], &[]).stdout).into_owned()
@@ -209,13 +210,13 @@ impl TestWorker<'_> {
 }
 
 impl TestCluster {
-    /// The same, with one context of its kubeconfig.
+    /// Returns the cluster with another context of its kubeconfig.
     #[must_use]
     pub fn by(&self, context: &str) -> Self {
         Self { name: self.name, workers: self.workers, kubectl: self.kubectl.by(context) }
     }
 
-    /// Waits until all its workers are ready.
+    /// Waits until all workers are ready.
     pub fn are_ready(&self) {
         let nodes: Vec<String> = self.workers.iter().map(|name| format!("node/{name}")).collect();
         self.kubectl.wait("condition=Ready", &nodes.iter().map(String::as_str).collect::<Vec<_>>());
@@ -227,14 +228,14 @@ impl TestCluster {
         self.kubectl.wait("condition=Ready", &["pod", "-l", label]);
     }
 
-    /// Starts a pod on each worker that says its name where it is asked for `/hostname`: `on-WORKER`, of the label `app=peer`.
+    /// Starts a pod `on-WORKER` with the label `app=peer` on each worker. It returns its name at `/hostname`.
     pub fn start_peers(&self) {
         let peers: Vec<String> =
             self.workers.iter().map(|worker| serves(&format!("on-{worker}"), "peer", worker)).collect();
         self.start("app=peer", &peers);
     }
 
-    /// An account for pods, which may read what is in the namespace.
+    /// Creates a ServiceAccount for pods that may read the objects of the namespace.
     pub fn add_reader(&self, name: &str) {
         self.kubectl.apply(&format!(
             "
@@ -251,17 +252,17 @@ subjects: [{{kind: ServiceAccount, name: {name}}}]
         ));
     }
 
-    /// What a shell in a pod says.
+    /// Runs a shell script in a pod.
     pub fn shell(&self, pod: &str, script: &str) -> FinishedCommand {
         self.kubectl.run(&["exec", pod, "--", "/bin/bash", "-c", script])
     }
 
-    /// A value of an object.
+    /// Returns a value of an object.
     pub fn value(&self, object: &str, path: &str) -> String {
         self.kubectl.run(&["get", object, "-o", &format!("jsonpath={path}")]).succeeded().text().to_owned()
     }
 
-    /// Waits until a pod's log holds this.
+    /// Waits until the log of a pod contains this text.
     pub fn wait_for_log(&self, pod: &str, text: &str) {
         deadline::until(&format!("{pod} says {text}"), deadline::KUBERNETES, || {
             self.kubectl.run(&["logs", pod]).text().contains(text)
@@ -269,7 +270,7 @@ subjects: [{{kind: ServiceAccount, name: {name}}}]
     }
 }
 
-/// A pod on a worker that says its name at port 8080.
+/// Returns the manifest of a pod on a worker that serves its name on port 8080.
 pub fn serves(name: &str, app: &str, worker: &str) -> String {
     format!(
         "

@@ -1,8 +1,8 @@
-//! `keelway`, which tells of each failpoint and ends itself at one of them.
+//! `keelway` with failpoints: it records each failpoint that it reaches, and can send itself a signal at one of them.
 //!
-//! A failpoint is a moment before or after a save or an effect. `CUT` names one and a signal: `KILL 17` is the seventeenth,
-//! `TERM done start container etcd` the first whose text has these words. `POINTS` is a file that gets a line for each that
-//! was come to. The program runs in one thread, so a signal at a failpoint finds nothing further done.
+//! A failpoint is a moment before or after a save or an effect. `CUT` selects one and a signal: `KILL 17` is the seventeenth failpoint, and
+//! `TERM done start container etcd` is the first whose text contains these words. The program appends a line to the file `POINTS` for each
+//! failpoint that it reaches. The program has one thread, so that nothing else happens between the failpoint and the signal.
 
 use std::{
     fmt::{Debug, Write as _},
@@ -21,7 +21,7 @@ use tracing::{
 };
 use tracing_subscriber::{Layer, layer::Context};
 
-/// What is told before and after each save and each effect.
+/// The events before and after each save and each effect.
 const TOLD: [&str; 6] = ["saves", "saved", "begins", "done", "binds", "bound"];
 
 fn main() -> anyhow::Result<ExitCode> {

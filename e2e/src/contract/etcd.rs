@@ -1,4 +1,4 @@
-//! What holds of every etcd.
+//! Cases for every etcd.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use super::subject::{Case, ContractSubject, container, pod, pod_of};
 
 macro_rules! cases {
     ($($case:ident,)*) => {
-        /// Every case.
+        /// All cases.
         pub const CASES: &[Case] = &[$((stringify!($case), |subject| Box::pin($case(subject))),)*];
     };
 }
@@ -25,10 +25,10 @@ cases! {
     a_port_is_one_member_s,
 }
 
-/// The data directory as the member sees it.
+/// The data directory, as the member sees it.
 const DATA: &str = "/var/lib/etcd";
 
-/// Three members on ports of a case's own, of which each names those of `initial`.
+/// Three members on ports that no other case uses. Each names the members of `initial`.
 struct EtcdCluster<'a> {
     subject: &'a dyn ContractSubject,
     first_port: u16,
@@ -71,7 +71,7 @@ impl EtcdCluster<'_> {
         (self.name(member), pod_of(container, vec!["data".to_owned()], self.subject.pause()))
     }
 
-    /// Starts these members, and ends those that are not among them; their data stays.
+    /// Starts these members and ends all others. The data of the others stays.
     async fn run(&self, members: &[u16]) {
         let pods: Vec<_> = members.iter().map(|member| self.member(*member, &[0, 1, 2])).collect();
         self.subject.apply_pods(&pods).await;
@@ -112,7 +112,7 @@ async fn a_member_goes_on_with_its_data_whatever_its_flags_say(subject: &dyn Con
     let store = EtcdCluster { subject, first_port: 2_200 };
     store.run(&[0, 1, 2]).await;
     store.until_ready(0, true).await;
-    // What stands in its flags would be a store of its own, if it began anew.
+    // With these flags, a member without data would form a separate one-member cluster.
     let alone = store.member(0, &[0]);
     subject.apply_pods(&[alone.clone(), store.member(1, &[0, 1, 2]), store.member(2, &[0, 1, 2])]).await;
     store.until_ready(0, true).await;

@@ -1,4 +1,4 @@
-//! A real machine, asked for what the contract says.
+//! A real machine as a subject of the contract.
 
 use std::{
     io::{Read, Write},
@@ -17,10 +17,10 @@ use tokio_util::sync::CancellationToken;
 use super::{ContractSubject, ProgramBehaviour};
 use crate::{TestFleet, TestMachine, process};
 
-/// How long etcd has for an answer.
+/// The time within which etcd must respond.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// The private machine of a world without agents.
+/// The private machine of a fleet without agents.
 pub struct LiveMachine {
     world: TestFleet,
     machine: TestMachine,
@@ -28,7 +28,7 @@ pub struct LiveMachine {
 }
 
 impl LiveMachine {
-    /// The machine of a world that [`World::create_two_without_agents`] made.
+    /// Wraps the private machine of a fleet that [`TestFleet::create_two_without_agents`] created.
     pub async fn of(world: TestFleet) -> Self {
         let machine = world.machines().into_iter().find(|machine| !machine.is_public()).unwrap();
         let local = RwLock::new(connect(&machine).await);

@@ -1,4 +1,4 @@
-//! What holds of every machine's runtime and files.
+//! Cases for the runtime and the files of every machine.
 
 use keelway_api::machine::{ContainerPhase, OnChange, PodFile, sha256_hex};
 use keelway_hypervisor_agent::{
@@ -10,7 +10,7 @@ use super::subject::{Case, ContractSubject, ProgramBehaviour, USER, pod};
 
 macro_rules! cases {
     ($($case:ident,)*) => {
-        /// Every case.
+        /// All cases.
         pub const CASES: &[Case] = &[$((stringify!($case), |subject| Box::pin($case(subject))),)*];
     };
 }
@@ -28,7 +28,7 @@ cases! {
     a_runtime_that_starts_again_knows_what_there_was,
 }
 
-/// Whatever ends, can be ended again.
+/// Ending something that has already ended succeeds.
 async fn a_pod_comes_and_goes(subject: &dyn ContractSubject) {
     let pod = pod("kube-scheduler-0");
     subject.execute_all(&pod, subject.steps(&pod, ProgramBehaviour::Serves).await).await.unwrap();

@@ -1,4 +1,4 @@
-//! A machine that is asked for what the contract says.
+//! The machine that the cases of the contract run on.
 
 use std::{
     collections::BTreeSet,
@@ -22,50 +22,50 @@ use keelway_hypervisor_agent::{
     report::ApplyReport,
 };
 
-/// A user id of components.
+/// A user id in the range for components.
 pub(super) const USER: u32 = 1_900_000_123;
-/// More than anything here takes.
+/// A time limit longer than any wait of these cases.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How soon it is asked again.
+/// The interval between polls.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// One thing that holds for every subject.
+/// A case that holds for every subject, with its name.
 pub type Case = (&'static str, for<'a> fn(&'a dyn ContractSubject) -> LocalBoxFuture<'a, ()>);
 
-/// What a program in a container does.
+/// The behaviour of a program in a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProgramBehaviour {
-    /// It runs until it is told to end, and ends well then.
+    /// The program runs until it is asked to end, and then exits with 0.
     Serves,
-    /// It ends at once, and not well.
+    /// The program exits immediately with an error.
     Fails,
 }
 
-/// A machine with its runtime, and with what runs on it.
+/// A machine with its runtime and everything that runs on it.
 #[async_trait]
 pub trait ContractSubject: Sync {
-    /// An image and a command line that do this.
+    /// Returns an image and a command line with this behaviour.
     fn program(&self, behaviour: ProgramBehaviour) -> (String, Vec<String>);
-    /// The image of etcd.
+    /// Returns the image of etcd.
     fn etcd(&self) -> String;
-    /// The image of sandboxes.
+    /// Returns the image of sandboxes.
     fn pause(&self) -> String;
-    /// An address of the machine that its programs can listen on.
+    /// Returns an address of the machine on which its programs can listen.
     fn address(&self) -> IpAddr;
-    /// Does these actions, as the real executor does them.
+    /// Executes these actions as the real executor does.
     async fn execute(&self, actions: Vec<Action>) -> ApplyReport;
-    /// What is on the machine now.
+    /// Returns the current state of the machine.
     async fn observe(&self) -> MachineState;
-    /// Ends the processes of a container with SIGKILL.
+    /// Kills the processes of a container with SIGKILL.
     async fn kill(&self, container: &str);
-    /// Ends the runtime and starts it again. What runs goes on.
+    /// Stops the runtime and starts it again. Containers continue to run.
     async fn restart_runtime(&self);
-    /// Whether the etcd that listens there says that it is ready.
+    /// Returns whether the etcd member at this address reports that it is ready.
     async fn is_ready(&self, member: SocketAddr) -> bool;
 }
 
 impl dyn ContractSubject + '_ {
-    /// Does one thing for a pod; says what went wrong.
+    /// Executes one action for a pod.
     pub(super) async fn act(&self, pod: &PodName, action: PodAction) -> Result<(), String> {
         self.execute_all(pod, vec![action]).await
     }
@@ -76,7 +76,7 @@ impl dyn ContractSubject + '_ {
         report.failed.into_iter().next().map_or(Ok(()), |failure| Err(failure.error))
     }
 
-    /// Makes the machine hold these pods of a cluster, and no others of it.
+    /// Makes the machine run exactly these pods of a cluster.
     pub(super) async fn apply_pods(&self, pods: &[(PodName, Pod)]) {
         let state = self.observe().await;
         let installation = state.owner.clone().unwrap_or_else(|| "00000000000000ff".parse().unwrap());
@@ -111,7 +111,7 @@ impl dyn ContractSubject + '_ {
         all[0].clone()
     }
 
-    /// Waits until the pod's only container has ended, and returns its exit code.
+    /// Waits until the only container of the pod has exited, and returns its exit code.
     pub(super) async fn exit_code(&self, pod: &PodName) -> i32 {
         let started = tokio::time::Instant::now();
         loop {
@@ -123,7 +123,7 @@ impl dyn ContractSubject + '_ {
         }
     }
 
-    /// Waits until a member says so.
+    /// Waits until a member is ready, or until it is not ready.
     pub(super) async fn until_ready(&self, member: SocketAddr, ready: bool) {
         let started = tokio::time::Instant::now();
         while self.is_ready(member).await != ready {
@@ -149,7 +149,7 @@ impl dyn ContractSubject + '_ {
         NewContainer { sandbox_id: None, sandbox: sandbox.clone(), attempt, container }
     }
 
-    /// The steps that run one container of this behaviour.
+    /// Returns the actions that run one container with this behaviour.
     pub(super) async fn steps(&self, pod: &PodName, behaviour: ProgramBehaviour) -> Vec<PodAction> {
         let sandbox = self.new_sandbox(pod, 0).await;
         let container = self.new_container(&sandbox, behaviour, 0);
@@ -162,7 +162,7 @@ impl dyn ContractSubject + '_ {
         ]
     }
 
-    /// Ends all of a pod.
+    /// Stops and removes all sandboxes and files of a pod.
     pub(super) async fn remove(&self, pod: &PodName) {
         for sandbox in self.sandboxes(pod).await {
             self.act(pod, PodAction::StopSandbox { id: sandbox.id.clone() }).await.unwrap();
@@ -199,7 +199,7 @@ pub(super) fn pod_of(container: Container, data: Vec<String>, pause: String) -> 
     }
 }
 
-/// A pod of a case's own.
+/// Returns the name of a pod that no other case uses.
 pub(super) fn pod(component: &str) -> PodName {
     let cluster: ClusterId = "00000000000000c0".parse().unwrap();
     PodName { cluster, component: component.parse().unwrap() }

@@ -1,4 +1,4 @@
-//! In kube-apiserver's place: health, and the few objects that a new cluster gets.
+//! A fake kube-apiserver: it serves health and the few objects that Keelway stores in a new cluster.
 
 use std::{
     collections::BTreeMap,
@@ -28,14 +28,14 @@ use super::{
     signal_order::{SignalOrder, SignalTrigger},
 };
 
-/// Where the driver's binding is, without its name.
+/// The path of ClusterRoleBindings, without a name.
 const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/";
-/// The binding that gives the driver its rights; its name is the driver's, too.
+/// The ClusterRoleBinding that grants the driver its rights. The user name of the driver is the same.
 const DRIVER: &str = "keelway:driver";
-/// The group that may do all, whatever is bound.
+/// The group that has all rights without a binding.
 const MASTERS: &str = "system:masters";
 
-/// The order to send a signal when objects are stored.
+/// An order to send a signal when objects are stored.
 #[derive(Debug, Default)]
 pub(super) struct StorageTrigger(Mutex<Option<SignalOrder>>);
 
@@ -44,7 +44,7 @@ impl StorageTrigger {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(order);
     }
 
-    /// Counts one object, and sends the signal if it is the one.
+    /// Counts one stored object, and sends the signal if the order names this one.
     fn stored(&self) {
         let mut order = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(SignalOrder { signal, moment: SignalTrigger::Stored(nth, pid) }) = *order else { return };
@@ -53,14 +53,14 @@ impl StorageTrigger {
             return;
         }
         *order = None;
-        // A process that ended before gets none, and the test sees that.
+        // If the process has already ended, it gets no signal. The test detects that.
         let _ = kill_process(pid, signal);
     }
 }
 
 struct FakeApiServer {
     store: EtcdConnection,
-    /// By path.
+    /// Objects by path.
     objects: Mutex<BTreeMap<String, Value>>,
     watch: Arc<StorageTrigger>,
 }
@@ -97,7 +97,7 @@ impl FakeApiServer {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The driver may look at its own binding, as soon as that is there.
+    /// The driver may read its own binding, if the binding exists.
     fn allows(&self, user: &ApiUser, method: &Method, path: &str) -> bool {
         let own = format!("{BINDINGS}{DRIVER}");
         user.groups.iter().any(|group| group == MASTERS)
@@ -134,12 +134,12 @@ fn failure(code: StatusCode) -> HttpResponse {
     text(code, status.to_string())
 }
 
-/// A path with `%3A` as the colon that it is.
+/// Returns a path with `%3A` decoded to a colon.
 fn decoded(path: &str) -> String {
     path.replace("%3A", ":").replace("%3a", ":")
 }
 
-/// Whom a client certificate is of.
+/// The user that a client certificate identifies.
 struct ApiUser {
     name: String,
     groups: Vec<String>,
@@ -155,7 +155,7 @@ impl ApiUser {
     }
 }
 
-/// The way to etcd.
+/// A client of etcd.
 struct EtcdConnection {
     address: SocketAddr,
     tls: TlsConnector,

@@ -1,4 +1,4 @@
-//! A network and a root directory of the machine's own. For a process with one thread.
+//! A separate network and root directory for a machine. Only a process with one thread can use these functions.
 
 use std::{
     env,
@@ -15,17 +15,17 @@ use rustix::{
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space},
 };
 
-/// Which network a machine is in.
+/// The network of a machine.
 #[derive(Clone, Debug)]
 pub enum FakeNetwork {
-    /// A new one, with these addresses on its loopback.
+    /// A new network, with these addresses on its loopback interface.
     New(Vec<IpAddr>),
-    /// That of another process.
+    /// The network of another process.
     Of(Pid),
 }
 
 impl FakeNetwork {
-    /// Takes this process there. Addresses are set by the program `ip`.
+    /// Moves this process into the network. The program `ip` sets the addresses.
     pub fn enter(&self) -> anyhow::Result<()> {
         match self {
             Self::New(addresses) => make(addresses),
@@ -61,7 +61,7 @@ fn join(pid: Pid) -> anyhow::Result<()> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).context("could not enter it")
 }
 
-/// Makes a directory the root of this process, and so of the machine: who finds the process by its socket finds it.
+/// Makes a directory the root of this process, and thereby of the machine: clients that find the process by its socket find this root.
 pub fn change_root(directory: &Path) -> anyhow::Result<()> {
     chroot(directory).with_context(|| format!("could not make {} the root", directory.display()))?;
     env::set_current_dir("/").context("could not go to the root")

@@ -1,4 +1,4 @@
-//! One program: its flags, and its files as its container has them.
+//! One program with its flags and the files of its container.
 
 use std::{
     fs, io,
@@ -11,11 +11,11 @@ use anyhow::{Context, bail};
 use keelway_cri::fake::FakeProgram;
 use tokio::net::UnixListener;
 
-/// What a program was started with.
+/// The command line and mounts of a program.
 #[derive(Debug)]
 pub(super) struct StartedProgram {
     program: FakeProgram,
-    /// Its machine's root.
+    /// The root of the machine.
     root: PathBuf,
 }
 
@@ -24,18 +24,18 @@ impl StartedProgram {
         Self { program, root: root.to_owned() }
     }
 
-    /// The program's own name.
+    /// Returns the name of the program.
     pub(super) fn name(&self) -> &str {
         self.program.command.first().map(String::as_str).unwrap_or_default()
     }
 
-    /// Each word after this one.
+    /// Returns each argument that follows this one.
     pub(super) fn all_after(&self, word: &str) -> impl Iterator<Item = &str> {
         let pairs = self.program.command.windows(2).filter(move |pair| pair[0] == word);
         pairs.map(|pair| pair[1].as_str())
     }
 
-    /// The value of `--NAME=VALUE`.
+    /// Returns the value of `--NAME=VALUE`.
     pub(super) fn flag(&self, name: &str) -> anyhow::Result<&str> {
         let value = |word: &'_ String| -> Option<usize> {
             let rest = word.strip_prefix("--")?.strip_prefix(name)?;
@@ -45,29 +45,29 @@ impl StartedProgram {
         found.with_context(|| format!("there is no --{name}"))
     }
 
-    /// The address of `--bind-address` and `--secure-port`, as Kubernetes' programs have it.
+    /// Returns the address in `--bind-address` and `--secure-port`, the flags of Kubernetes' programs.
     pub(super) fn bind_address(&self) -> anyhow::Result<SocketAddr> {
         let address = self.flag("bind-address")?.parse().context("--bind-address is no address")?;
         let port = self.flag("secure-port")?.parse().context("--secure-port is no port")?;
         Ok(SocketAddr::new(address, port))
     }
 
-    /// The content of a file that the container has.
+    /// Reads a file of the container.
     pub(super) fn read(&self, path: &str) -> anyhow::Result<Vec<u8>> {
         let on_machine = self.on_machine(path)?;
         fs::read(&on_machine).with_context(|| format!("could not read {}", on_machine.display()))
     }
 
-    /// The content of the file that a flag names.
+    /// Reads the file that a flag names.
     pub(super) fn read_flag(&self, name: &str) -> anyhow::Result<Vec<u8>> {
         self.read(self.flag(name)?)
     }
 
-    /// Listens on a Unix socket of the container's, as its user would: it belongs to whom its directory does.
+    /// Listens on a Unix socket of the container. The socket has the owner of its directory, as if the container's user had created it.
     pub(super) fn listen(&self, path: &str) -> anyhow::Result<UnixListener> {
         let on_machine = self.on_machine(path)?;
         let listen = || {
-            // One that an earlier program of this container left behind.
+            // An earlier program of this container may have left a socket.
             match fs::remove_file(&on_machine) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -81,7 +81,7 @@ impl StartedProgram {
         listen().with_context(|| format!("could not listen on {}", on_machine.display()))
     }
 
-    /// Makes a directory that the program writes to.
+    /// Creates a directory that the program writes to.
     pub(super) fn make_directory(&self, path: &str) -> anyhow::Result<()> {
         let on_machine = self.on_machine(path)?;
         fs::create_dir_all(&on_machine).with_context(|| format!("could not make {}", on_machine.display()))
@@ -98,7 +98,7 @@ impl StartedProgram {
     }
 }
 
-/// The address of an `https://` URL.
+/// Returns the address of an `https://` URL.
 pub(super) fn address_of(url: &str) -> anyhow::Result<SocketAddr> {
     let address = url.strip_prefix("https://").with_context(|| format!("{url} is not https"))?;
     address.parse().with_context(|| format!("{address} is no address with a port"))

@@ -1,4 +1,4 @@
-//! Which programs run: those of the running containers, always.
+//! Runs the programs of all running containers.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use super::{
     signal_order::SignalOrder,
 };
 
-/// A program that ends when this is dropped.
+/// A running program. It ends on drop.
 struct ProgramTask(AbortHandle);
 
 impl Drop for ProgramTask {
@@ -26,7 +26,7 @@ impl Drop for ProgramTask {
     }
 }
 
-/// Plays the programs of a machine, and takes orders, for as long as this is polled.
+/// Runs the programs of a machine and accepts orders, as long as it is polled.
 #[derive(Clone, Debug)]
 pub struct ProgramRunner {
     fake: Fake,
@@ -35,19 +35,19 @@ pub struct ProgramRunner {
 }
 
 impl ProgramRunner {
-    /// The programs of this machine, whose root is that of this process.
+    /// Creates a runner for this machine, whose root is the root of this process.
     #[must_use]
     pub fn new(fake: Fake) -> Self {
         Self::below(Path::new("/"), fake)
     }
 
-    /// Those of a machine whose root is a directory here.
+    /// Creates a runner for a machine whose root is a directory of this process.
     #[must_use]
     pub fn below(root: &Path, fake: Fake) -> Self {
         Self { fake, watch: Arc::default(), root: root.to_owned() }
     }
 
-    /// Takes an order.
+    /// Accepts an order.
     pub fn take(&self, order: SignalOrder) {
         match order.fault() {
             Some((nth, fault)) => self.fake.inject(nth, fault),
@@ -55,7 +55,7 @@ impl ProgramRunner {
         }
     }
 
-    /// Starts and ends programs with their containers.
+    /// Starts and ends programs together with their containers.
     pub async fn poll_programs(&self) {
         let mut playing: BTreeMap<String, ProgramTask> = BTreeMap::new();
         loop {
@@ -73,7 +73,7 @@ impl ProgramRunner {
         }
     }
 
-    /// A program that cannot go on ends its container.
+    /// If the program fails, its container exits.
     async fn run(self, program: FakeProgram) {
         let name = program.name.clone();
         if let Err(error) = serve(StartedProgram::new(&self.root, program), self.watch).await {
@@ -81,7 +81,7 @@ impl ProgramRunner {
             {
                 eprintln!("{name}: {error:#}");
             }
-            // None is left where the machine ended it meanwhile.
+            // This fails if the machine has already ended the container.
             let _ = self.fake.exit_container(&name, 1);
         }
     }

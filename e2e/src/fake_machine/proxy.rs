@@ -1,4 +1,4 @@
-//! In haproxy's place: passes connections on to a server of its files, or of those that it was told about meanwhile.
+//! A fake haproxy: it forwards connections to a server of its configuration, or to one that was added at run time.
 
 mod servers;
 
@@ -36,7 +36,7 @@ pub(super) async fn serve(program: &StartedProgram) -> anyhow::Result<()> {
     }
 }
 
-/// Either end may break off. What is small is sent at once.
+/// Either end may close the connection at any time. Small packets are sent without delay.
 async fn pass_on(mut client: TcpStream, servers: Arc<BackendServers>) {
     let Some((server, _session)) = servers.enter() else { return };
     if let Ok(mut server) = TcpStream::connect(server).await {
@@ -45,7 +45,7 @@ async fn pass_on(mut client: TcpStream, servers: Arc<BackendServers>) {
     }
 }
 
-/// One command on a connection, as haproxy takes them. Who asked may be gone.
+/// Answers one command on a connection, as haproxy does. The client may already be gone.
 async fn answer(stream: UnixStream, servers: Arc<BackendServers>) {
     let mut stream = BufReader::new(stream);
     let mut command = String::new();
@@ -54,7 +54,7 @@ async fn answer(stream: UnixStream, servers: Arc<BackendServers>) {
     }
 }
 
-/// What follows a keyword, on each line that begins with it.
+/// Returns the words after a keyword, for each line that starts with it.
 fn lines<'a>(configuration: &'a str, keyword: &'a str) -> impl Iterator<Item = Vec<&'a str>> {
     let lines = configuration.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     lines.filter(move |words| words.first() == Some(&keyword)).map(|words| words[1..].to_vec())

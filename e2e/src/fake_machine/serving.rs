@@ -1,4 +1,4 @@
-//! HTTP over TLS, as the programs serve it.
+//! HTTP over TLS, as the fake programs serve it.
 
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc};
 
@@ -21,20 +21,19 @@ use tokio_rustls::TlsAcceptor;
 
 use super::program::{StartedProgram, address_of};
 
-/// What is answered.
 pub(super) type HttpResponse = Response<Full<Bytes>>;
 
-/// Whose certificates clients may, or must, show.
+/// Which client certificates a server accepts or requires.
 pub(super) enum ClientAuthentication {
-    /// Nobody is asked.
+    /// The server requests no certificate.
     Any,
-    /// Those of these authorities, in PEM, where they show one.
+    /// A client may present a certificate; these authorities, in PEM, must have signed it.
     Known(Vec<u8>),
-    /// Only those of these authorities.
+    /// A client must present a certificate that these authorities signed.
     OnlyKnown(Vec<u8>),
 }
 
-/// The certificate that a client showed, in DER.
+/// The certificate that a client presented, in DER.
 pub(super) type ShownCertificate = Option<Arc<[u8]>>;
 
 pub(super) async fn etcd(program: &StartedProgram) -> anyhow::Result<()> {
@@ -45,14 +44,14 @@ pub(super) async fn etcd(program: &StartedProgram) -> anyhow::Result<()> {
     serve(address, config, |_, request| async move { health(&request, &["/readyz"]) }).await
 }
 
-/// kube-controller-manager and kube-scheduler: health is open.
+/// kube-controller-manager and kube-scheduler: health needs no credentials.
 pub(super) async fn controller(program: &StartedProgram) -> anyhow::Result<()> {
     let pair = (program.read_flag("tls-cert-file")?, program.read_flag("tls-private-key-file")?);
     let config = config(&pair.0, &pair.1, ClientAuthentication::Any)?;
     serve(program.bind_address()?, config, |_, request| async move { health(&request, &["/healthz", "/livez"]) }).await
 }
 
-/// A program of Keelway's own, as far as it is asked for its health: without TLS.
+/// A program of Keelway, with its health endpoint only, which has no TLS.
 pub(super) async fn own(program: &StartedProgram) -> anyhow::Result<()> {
     let config: serde_json::Value = serde_json::from_slice(&program.read_flag("config")?)?;
     let health = program.flag("health").ok().or_else(|| config["health"].as_str());
@@ -97,7 +96,7 @@ pub(super) fn config(certificate: &[u8], key: &[u8], clients: ClientAuthenticati
     Ok(builder.with_single_cert(chain, key)?)
 }
 
-/// A certificate with its chain, and its key, from PEM.
+/// Parses a certificate with its chain, and its key, from PEM.
 pub(super) fn pair(
     certificate: &[u8],
     key: &[u8],
@@ -114,14 +113,14 @@ pub(super) fn authorities(pem: &[u8]) -> anyhow::Result<RootCertStore> {
     Ok(roots)
 }
 
-/// As programs of Go accept connections: what is small is sent at once.
+/// Go programs also disable Nagle's algorithm, so that small packets are sent without delay.
 async fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
     let (stream, _) = listener.accept().await?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-/// Answers requests until dropped, and takes all connections along then.
+/// Serves requests until dropped. All connections then end.
 pub(super) async fn serve<H, F>(address: SocketAddr, config: ServerConfig, handler: H) -> anyhow::Result<()>
 where
     H: Fn(ShownCertificate, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
@@ -134,7 +133,7 @@ where
         let stream = accept(&listener).await?;
         let (acceptor, handler) = (acceptor.clone(), handler.clone());
         connections.spawn(async move {
-            // A client without the right certificate, or one that goes away, is its own business.
+            // A client without a valid certificate, or one that disconnects, is not an error of the server.
             let Ok(stream) = acceptor.accept(stream).await else { return };
             let shown: ShownCertificate =
                 stream.get_ref().1.peer_certificates().and_then(|chain| Some(chain.first()?.as_ref().into()));

@@ -1,4 +1,4 @@
-//! What a test tells a machine that runs.
+//! Orders from a test to a running machine.
 
 use std::{fmt, str::FromStr};
 
@@ -11,21 +11,21 @@ use rustix::process::{Pid, Signal};
 pub struct SignalOrder {
     /// `TERM` or `KILL`.
     pub signal: Signal,
-    /// When it is sent.
+    /// The moment of sending.
     pub moment: SignalTrigger,
 }
 
-/// A moment; calls and requests count from 1 as the next one.
+/// A moment. Calls and requests are counted from 1, which is the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignalTrigger {
-    /// A call that changes something on the machine; its caller gets the signal.
+    /// A call that changes something on the machine. The caller gets the signal.
     Call(usize, SignalTiming),
-    /// An object that is about to be stored in the API, and is stored; this process gets the signal before the answer.
+    /// The API server stores an object. This process gets the signal before the response.
     Stored(usize, Pid),
 }
 
 impl SignalOrder {
-    /// The fault of the runtime that it is, or the object and process that it is about.
+    /// Returns the fault of the runtime, or `None` if the order is about an object in the API.
     pub(super) fn fault(self) -> Option<(usize, CallFault)> {
         match self.moment {
             SignalTrigger::Call(nth, when) => Some((nth, CallFault::Signal(self.signal, when))),

@@ -1,4 +1,4 @@
-//! A client that knows several addresses of one API: where one fails it tries the next, with back-off.
+//! A client with several addresses of one API. If one fails, the client retries with the next one, with back-off.
 
 use std::{
     net::SocketAddr,
@@ -22,15 +22,15 @@ use serde_json::Value;
 use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::TlsConnector;
 
-/// How long one try may take until it is given up.
+/// The time limit of one attempt.
 const TRY: Duration = Duration::from_secs(5);
-/// How long a connection may take.
+/// The time limit for establishing a connection.
 const CONNECT: Duration = Duration::from_secs(3);
-/// The first pause between two tries. Each further one is twice as long, up to the longest.
+/// The first pause between two attempts. Each pause is twice the previous one, up to the maximum.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Whom to trust, and whom to be; all in PEM.
+/// The trusted authority, and the identity of the client, in PEM.
 pub(super) struct LoadCredentials {
     pub(super) authority: Vec<u8>,
     pub(super) certificate: Vec<u8>,
@@ -42,19 +42,18 @@ pub(super) struct LoadClient {
     tls: TlsConnector,
 }
 
-/// A connection that is kept from one request to the next, and the server whose turn it is.
+/// A connection that several requests use, and the index of the next server.
 pub(super) struct KeepAliveConnection {
     turn: usize,
     sender: Option<SendRequest<Full<Bytes>>>,
 }
 
-/// What came of a request.
 pub(super) struct RequestResult {
     pub(super) answer: Result<Value, String>,
     pub(super) retries: usize,
 }
 
-/// The lines of a watch.
+/// The response of a watch, line by line.
 pub(super) struct WatchLines {
     body: Incoming,
     read: Vec<u8>,
@@ -62,7 +61,7 @@ pub(super) struct WatchLines {
 }
 
 impl KeepAliveConnection {
-    /// No connection yet.
+    /// Creates the state without a connection.
     pub(super) fn new(turn: usize) -> Self {
         Self { turn, sender: None }
     }
@@ -83,7 +82,7 @@ impl LoadClient {
         Self { servers: servers.to_vec(), tls: Arc::new(config).into() }
     }
 
-    /// Tries until there is a good answer or the window is over.
+    /// Retries until a response is successful or the window ends.
     pub(super) async fn request(
         &self,
         kept: &mut KeepAliveConnection,
@@ -153,14 +152,14 @@ impl LoadClient {
             .await
             .with_context(|| format!("{server}: not within {CONNECT:?}"))?
             .with_context(|| server.to_string())?;
-        // Its end is told to whoever sends on it.
+        // A caller that sends on the connection gets the error, so the result is dropped here.
         tokio::spawn(async move { drop(connection.await) });
         Ok(sender)
     }
 }
 
 impl WatchLines {
-    /// The next object; none where the watch broke off.
+    /// Returns the next object, or `None` if the watch was interrupted.
     pub(super) async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {

@@ -1,4 +1,4 @@
-//! Agents beside the machines of a settled world: the real core of supervision under the simulated clock, and no pass anywhere.
+//! Agents on the machines of a settled fleet: the real supervisor with the simulated clock, and no passes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,20 +22,20 @@ use tokio::time::{Instant, sleep};
 
 use super::{bug::Bug, fault::InjectedFault, fault_steps::Sim, state::SimulationState};
 
-/// How often something goes wrong.
+/// The number of rounds of faults.
 const BLOWS: u64 = 3;
-/// How soon all is well after that, back-off of what ended again and again included.
+/// The time within which everything must run again after a fault, including back-off of containers that exit repeatedly.
 const MENDED_WITHIN: Duration = Duration::from_secs(120);
-/// One run in so many goes on beyond the end of its certificates.
+/// One of this many runs continues after all certificates have expired.
 const ENDS: u32 = 5;
-/// How far the clock goes ahead at last: beyond the end of every certificate.
+/// The final jump of the clock, which is past the end of every certificate.
 const BEYOND_ALL_CERTIFICATES: SignedDuration = SignedDuration::from_hours(20 * 365 * 24);
-/// How long agents live beside certificates that have ended: longer than a check may fail.
+/// The time for which agents run with expired certificates. It is longer than the time for which a check may fail.
 const QUIET: Duration = Duration::from_secs(120);
-/// How often an agent looks at most without a moment in between.
+/// The maximum number of rounds of an agent at one moment.
 const MOST_LOOKS: usize = 8;
 
-/// What goes wrong on machines is mended by their agents alone.
+/// Injects faults and checks that agents alone repair them.
 pub(super) async fn run_without_passes(sim: &Sim) {
     let mut agents = Agents::of(&sim.world());
     for _ in 0..BLOWS {
@@ -64,7 +64,7 @@ pub(super) async fn run_without_passes(sim: &Sim) {
     }
 }
 
-/// The agents of all machines, each with the config that it was given last.
+/// The agents of all machines, each with its last config.
 struct Agents {
     started: Instant,
     all: BTreeMap<HypervisorName, SimulatedAgent>,
@@ -86,7 +86,7 @@ impl Agents {
         Self { started: Instant::now(), all: configs.into_iter().map(|(name, config)| (name, agent(config))).collect() }
     }
 
-    /// Containers end, a machine reboots, somebody changes files, an agent starts anew.
+    /// Makes containers exit, reboots a machine or changes files, and sometimes restarts an agent.
     fn inject_faults(&mut self, world: &mut SimulationState) {
         let Some(machine) = world.random.pick(world.machines.keys().cloned().collect::<Vec<_>>()) else { return };
         let fault = world.random.pick([
@@ -109,7 +109,7 @@ impl Agents {
         }
     }
 
-    /// Every certificate ends, and nobody renews one.
+    /// Checks that agents stop nothing if every certificate expires and is not renewed.
     async fn outlive_certificates(&mut self, sim: &Sim) {
         sim.world().jump(BEYOND_ALL_CERTIFICATES);
         sim.world().trace_line("no pass: all certificates have ended");
@@ -124,7 +124,7 @@ impl Agents {
         }
     }
 
-    /// Says which pods lost a container or their sandbox.
+    /// Lets all agents act. Returns the pods that lost a container or their sandbox.
     fn act(&mut self, world: &mut SimulationState) -> Vec<PodName> {
         let mut stopped = Vec::new();
         let now = self.started.elapsed();
@@ -139,7 +139,7 @@ impl Agents {
 }
 
 impl SimulatedAgent {
-    /// Looks, decides, and does what may be done now. Says which pods lost a container or their sandbox; none: nothing was done.
+    /// Observes, decides, and executes what is due. Returns the pods that lost a container or their sandbox, or `None` if there was nothing to do.
     fn look(&mut self, now: Duration, name: &HypervisorName, world: &mut SimulationState) -> Option<Vec<PodName>> {
         let machine = world.machines.get(name).filter(|machine| machine.answers(Instant::now()))?;
         let state = machine.state();
@@ -204,7 +204,7 @@ fn is_stop(step: &PodAction) -> bool {
 }
 
 impl SimulationState {
-    /// What a container answers: all that run are well, whatever their certificates say.
+    /// Returns the result of a liveness check. All running containers are live, even if their certificates have expired.
     fn answer(&self, machine: &HypervisorName, question: &LivenessQuery) -> Result<(), String> {
         let checks_dates = self.bug == Some(Bug::ChecksDates) && matches!(question.check, ContainerCheck::Https { .. });
         let found = self.machines.get(machine).filter(|_| checks_dates);

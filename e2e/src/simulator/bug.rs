@@ -1,4 +1,4 @@
-//! Planted bugs: what the simulation must find.
+//! Planted bugs, which the simulation must find.
 
 use std::collections::BTreeMap;
 
@@ -15,64 +15,64 @@ use keelway_planner::refusal;
 
 use super::state::SimulationState;
 
-/// A mistake in what is between the real parts.
+/// A bug in the code around the real parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bug {
-    /// Documents are saved after the effects that rely on them.
+    /// Documents are saved after the effects that depend on them.
     SavesAfterwards,
-    /// A failed save is taken for a good one.
+    /// A failed save is treated as a success.
     IgnoresFailedSaves,
-    /// The birth of a store is forgotten, and planned again.
+    /// The creation of an etcd cluster is forgotten and planned again.
     BearsTwice,
-    /// A component gets a port that another one has.
+    /// A component gets a port that another component has.
     ForgetsAPort,
-    /// What runs as it should is started again when it is looked at again.
+    /// A component that runs as planned is restarted when it is observed again.
     RestartsTheHealthy,
-    /// What was last seen of a machine that does not answer is taken for what is there.
+    /// If a machine does not respond, its actual state is treated as observed.
     ActsOnTheUnreachable,
-    /// The owner of a machine is not looked at.
+    /// The owner of a machine is ignored.
     IgnoresTheOwner,
     /// A machine is changed before its owner is recorded.
     ForgetsTheOwner,
-    /// A key is in an argument list.
+    /// A key is in a command line.
     RevealsAKey,
-    /// The data of a wanted component is removed.
+    /// The data of a component in the documents is removed.
     RemovesData,
-    /// Members of a store are stopped without a look at the others.
+    /// etcd members are stopped without regard to the other members.
     StopsMembers,
-    /// A pod of somebody else is stopped.
+    /// A pod that does not belong to Keelway is stopped.
     StopsStrangers,
-    /// All that do the same work are replaced at once.
+    /// All replicas of a role are replaced at the same time.
     ReplacesAllAtOnce,
-    /// A member of a store starts whether its data is there or not.
+    /// An etcd member starts even if its data is missing.
     StartsOnAnyData,
-    /// A machine never writes down which config it holds.
+    /// A machine never records which config it has applied.
     ForgetsToRecord,
-    /// A file that is said to be written is not.
+    /// A file is not written, although the write is reported as a success.
     LosesAFile,
-    /// A component is said to be on another machine.
+    /// A component is recorded on another machine.
     MovesAComponent,
-    /// A Secret is not kept.
+    /// A Secret is not saved.
     DropsASecret,
-    /// API servers are taken for drained that are sent connections.
+    /// API servers that still get connections are treated as drained.
     TakesServersForDrained,
-    /// Certificates end when they begin.
+    /// Certificates expire at the moment of minting.
     MintsForNoTime,
-    /// What a machine tells of newer documents is not looked at.
+    /// The reports of machines that they have seen newer documents are ignored.
     ActsOnStaleDocuments,
-    /// What one machine tells of newer documents is taken for the word of all.
+    /// If one machine has seen newer documents, all machines are treated as if they had.
     StaleMachineStopsAll,
-    /// Where an authority of one cluster has ended, no document is read.
+    /// If an authority of one cluster has expired, no documents are loaded.
     EndedAuthorityStopsAll,
     /// Agents do nothing.
     AgentsSleep,
-    /// A component that cannot be built is left out of its machine's config.
+    /// A component that cannot be built is left out of the config of its machine.
     LeavesOutWhatCannotBeBuilt,
-    /// The data of a member is removed because no config asks for it.
+    /// The data of a member is removed because no config contains the member.
     RemovesDataWithoutAnOrder,
-    /// A component that is no longer wanted is forgotten before its machine was seen without it.
+    /// A component that is to be removed is forgotten before its machine has been observed without it.
     ForgetsWhatMayRun,
-    /// A container whose certificate has ended is taken for one that does not answer.
+    /// A container whose certificate has expired is treated as not live.
     ChecksDates,
 }
 
@@ -111,7 +111,7 @@ impl Bug {
 }
 
 impl SimulationState {
-    /// What a pass takes for the state of a machine.
+    /// Returns the observation of a machine that the pass gets.
     pub(super) fn alter_observation(
         &mut self,
         machine: &HypervisorName,
@@ -150,7 +150,7 @@ impl SimulationState {
         }
     }
 
-    /// Whether a machine holds a later config than the documents tell of.
+    /// Returns whether a machine has applied a later config than the documents record.
     fn has_stale_machine(&self) -> bool {
         let mut all = self.machines.iter();
         all.any(|(name, machine)| {
@@ -160,7 +160,7 @@ impl SimulationState {
         })
     }
 
-    /// What is saved instead of what was decided.
+    /// Returns the documents to save in place of the planned ones.
     pub(super) fn alter_documents(&self, mut documents: Documents) -> Documents {
         match self.bug {
             Some(Bug::MovesAComponent) => {
@@ -192,7 +192,7 @@ impl SimulationState {
         documents
     }
 
-    /// What is done instead of what was decided.
+    /// Returns the actions to execute in place of the planned ones.
     pub(super) fn alter_actions(
         &mut self,
         machine: &HypervisorName,
@@ -239,7 +239,7 @@ impl SimulationState {
         actions
     }
 
-    /// The actions, those for pods as if the config were another one.
+    /// Returns the actions, with those for pods decided for a changed config.
     fn decided_for(
         &self,
         machine: &HypervisorName,
@@ -251,7 +251,7 @@ impl SimulationState {
         self.decided_by(machine, MachineConfig { pods: pods.collect(), ..config.clone() }, actions)
     }
 
-    /// The same without some of its pods.
+    /// Returns the actions, with those for pods decided for a config without some of its pods.
     fn decided_without(
         &self,
         machine: &HypervisorName,
@@ -277,7 +277,7 @@ impl SimulationState {
         first.into_iter().chain(for_pods).chain(last).collect()
     }
 
-    /// A member of a store that runs on the machine, with its container.
+    /// Returns a running etcd member on the machine, with the id of its container.
     fn pod_on(&self, machine: &HypervisorName) -> Option<(PodName, String)> {
         let found = self.machines.get(machine)?;
         let mut members = found.runtime.containers.iter().filter(|kept| {

@@ -1,4 +1,4 @@
-//! Simulated components as the pass asks them.
+//! Simulated components, as the pass queries them.
 
 use async_trait::async_trait;
 use keelway_api::{Documents, jiff::Timestamp, machine::ObservedValue, name::ClusterId};

@@ -1,4 +1,4 @@
-//! A simulated machine, asked for what the contract says.
+//! A simulated machine as a subject of the contract.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::contract::{ContractSubject, ProgramBehaviour};
 
-/// One machine in a simulated world where nothing goes wrong.
+/// One machine in a simulation without faults.
 pub struct SimulatedMachine {
     sim: Sim,
     name: HypervisorName,
@@ -35,7 +35,7 @@ impl Default for SimulatedMachine {
 impl ContractSubject for SimulatedMachine {
     fn program(&self, behaviour: ProgramBehaviour) -> (String, Vec<String>) {
         let program = match behaviour {
-            // Without a file it listens nowhere, and runs.
+            // Without a configuration file, the simulated haproxy runs and listens nowhere.
             ProgramBehaviour::Serves => "haproxy",
             ProgramBehaviour::Fails => "no such program",
         };
@@ -70,7 +70,7 @@ impl ContractSubject for SimulatedMachine {
         }
     }
 
-    /// A simulated runtime answers or does not; what it knows, it keeps.
+    /// A simulated runtime has no process to restart, and keeps its state.
     async fn restart_runtime(&self) {}
 
     async fn is_ready(&self, member: SocketAddr) -> bool {

@@ -11,19 +11,19 @@ use keelway_hypervisor_agent::layout::{FILES, MachineDirectory, file_path, pod_d
 
 use super::{error::SimulatedRefusal, program::SimulatedMember};
 
-/// Says of the top directory that we made it.
+/// The mode of the top directory, which identifies it as created by Keelway.
 const TOP: u32 = 0o1711;
 const FILE: u32 = 0o600;
-/// What somebody writes into our files.
+/// The content with which interference overwrites files.
 const OVERWRITTEN: &[u8] = b"changed by hand";
 
-/// Everything below the state directory, which is itself the empty path.
+/// Everything below the state directory. The state directory itself is the empty path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct SimulatedDisk {
     pub(super) owner: Option<InstallationId>,
     pub(super) applied: Option<Applied>,
     nodes: BTreeMap<String, DiskNode>,
-    /// Members of stores that have written into their data directory, as they were when they did so first.
+    /// etcd members that have written to their data directories, as they were at the first write.
     pub(super) members: BTreeMap<PodName, SimulatedMember>,
     /// Data directories that carry the mark of their pod.
     marks: BTreeSet<String>,
@@ -68,7 +68,7 @@ impl SimulatedDisk {
         Ok(())
     }
 
-    /// Absent is fine.
+    /// Removes a path. A path that does not exist is not an error.
     pub(super) fn remove(&mut self, path: &str) {
         let below = format!("{path}/");
         self.nodes.retain(|name, _| name != path && !name.starts_with(&below));
@@ -87,17 +87,17 @@ impl SimulatedDisk {
         Ok(())
     }
 
-    /// Whether a member of a store has, or was promised, data here.
+    /// Returns whether an etcd member has written data here, or a data directory is marked for one.
     pub(super) fn has_members(&self) -> bool {
         !self.members.is_empty() || self.marks.iter().any(|path| path.contains("/etcd-"))
     }
 
-    /// Whether the data directory of a member carries its mark.
+    /// Returns whether the data directory of a member carries its mark.
     pub(super) fn is_marked(&self, pod: &PodName) -> bool {
         self.marks.contains(&format!("{}/data", pod_directory(pod)))
     }
 
-    /// The data directories of pods.
+    /// Returns the data directories of pods.
     pub(super) fn data(&self) -> BTreeMap<String, DataState> {
         let of_data = |path: &&String| {
             let names: Vec<&str> = path.split('/').collect();
@@ -108,7 +108,7 @@ impl SimulatedDisk {
         self.nodes.keys().filter(of_data).map(|path| (path.clone(), state(path))).collect()
     }
 
-    /// The records go, and the top directory where nothing is left in it.
+    /// Removes the records, and the top directory if it is empty.
     pub(super) fn leave(&mut self) {
         self.owner = None;
         self.applied = None;
@@ -121,7 +121,7 @@ impl SimulatedDisk {
         self.nodes.get(path).is_some_and(|node| node.state.sha256.is_none())
     }
 
-    /// A file of a pod.
+    /// Returns the content of a pod's file.
     pub(super) fn read(&self, pod: &PodName, name: &str) -> Option<Vec<u8>> {
         self.nodes
             .get(&file_path(pod, name))
@@ -133,20 +133,20 @@ impl SimulatedDisk {
         self.nodes.iter().map(|(path, node)| (path.clone(), node.state.clone())).collect()
     }
 
-    /// Paths of files below the directories that pods read from.
+    /// Returns the paths of the files that pods read.
     pub(super) fn read_by_pods(&self) -> Vec<String> {
         let inside = format!("/{FILES}/");
         let of_files = self.nodes.iter().filter(|(path, node)| path.contains(&inside) && node.state.sha256.is_some());
         of_files.map(|(path, _)| path.clone()).collect()
     }
 
-    /// Whether somebody wrote over a file of the same pod.
+    /// Returns whether interference has overwritten a file of the same pod.
     pub(super) fn is_overwritten(&self, path: &str) -> bool {
         let of_pod = path.split_once(&format!("/{FILES}/")).map_or(path, |(pod, _)| pod);
         self.nodes.iter().any(|(name, node)| name.starts_with(of_pod) && node.content == OVERWRITTEN)
     }
 
-    /// Somebody writes over a file.
+    /// Overwrites a file, as interference.
     pub(super) fn overwrite(&mut self, path: &str) {
         if let Some(node) = self.nodes.get_mut(path) {
             node.content = OVERWRITTEN.to_vec();
@@ -154,7 +154,7 @@ impl SimulatedDisk {
         }
     }
 
-    /// Somebody puts a file beside another one.
+    /// Adds a file beside another one, as interference.
     pub(super) fn add_stray_file(&mut self, path: &str) {
         let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
         let content = b"a stray".to_vec();
@@ -162,7 +162,7 @@ impl SimulatedDisk {
         self.nodes.insert(format!("{parent}/stray"), DiskNode { state, content });
     }
 
-    /// Somebody puts a directory in the place of a file.
+    /// Replaces a file by a directory, as interference.
     pub(super) fn replace_by_directory(&mut self, path: &str) {
         self.nodes.insert(path.to_owned(), DiskNode::directory(0, 0, 0o755));
     }

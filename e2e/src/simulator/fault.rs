@@ -1,33 +1,33 @@
-//! What goes wrong, and during which step.
+//! Faults, and the steps that they can hit.
 
 use std::{collections::BTreeMap, fmt};
 
 use keelway_hypervisor_agent::action::{Action, PodAction};
 
-/// Something that goes wrong while a step is done.
+/// A fault during a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InjectedFault {
-    /// It is never asked for, and who asked is told that it failed.
+    /// The request is lost. The caller gets an error.
     RequestLost,
-    /// It is done, and who asked is told that it failed.
+    /// The request is executed. The caller gets an error.
     ReplyLost,
-    /// It is done twice.
+    /// The request is executed twice.
     Repeated,
-    /// It is done after who asked gave up.
+    /// The request is executed after the caller has given up.
     Late,
-    /// The machine is off the network for a while, and runs on.
+    /// The machine is off the network for a while and continues to run.
     Unreachable,
-    /// The machine's runtime hangs for a while; what it runs runs on.
+    /// The runtime of the machine hangs for a while. Containers continue to run.
     Hung,
-    /// The machine's disk is full for a while.
+    /// The disk of the machine is full for a while.
     DiskFull,
-    /// The machine reboots: no process is left, all files are.
+    /// The machine reboots: all processes end, and all files stay.
     Rebooted,
     /// The machine loses its disk.
     Emptied,
     /// A process on the machine ends.
     Crashed,
-    /// Somebody changes our files on the machine.
+    /// Files of Keelway on the machine are changed by hand.
     Tampered,
     /// The clock jumps by an hour.
     ClockJumped,
@@ -35,22 +35,22 @@ pub enum InjectedFault {
     Edited,
     /// A person uses old documents again.
     Stale,
-    /// A person takes a document away.
+    /// A person removes a document.
     Removed,
-    /// A person puts an older copy of a document in its place.
+    /// A person replaces a document by an older copy.
     Restored,
-    /// A document is there twice.
+    /// A document occurs twice.
     Doubled,
-    /// Only the first of its changes are made.
+    /// Only the first changes of a save are made.
     CutOff,
-    /// The driver dies before the step is begun.
+    /// The driver is killed before the step starts.
     DiesBefore,
-    /// The driver dies before it hears of the step's end.
+    /// The driver is killed before it learns the result of the step.
     DiesAfter,
 }
 
 impl InjectedFault {
-    /// Every fault.
+    /// All faults.
     pub const ALL: [Self; 20] = [
         Self::RequestLost,
         Self::ReplyLost,
@@ -75,7 +75,7 @@ impl InjectedFault {
     ];
 }
 
-/// A step of a pass that can be hit.
+/// A step of a pass that a fault can hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "they are the methods of traits and the kinds of actions, under their names")]
 pub enum FaultPoint {
@@ -107,7 +107,7 @@ pub enum FaultPoint {
 }
 
 impl FaultPoint {
-    /// Every step.
+    /// All steps.
     pub const ALL: [Self; 25] = [
         Self::Load,
         Self::Save,
@@ -136,7 +136,7 @@ impl FaultPoint {
         Self::Adopt,
     ];
 
-    /// The step that an action is.
+    /// Returns the step of an action.
     pub(super) fn of(action: &Action) -> Self {
         match action {
             Action::WriteOwner(_) => Self::WriteOwner,
@@ -166,12 +166,12 @@ impl FaultPoint {
         }
     }
 
-    /// Whether it only looks. There are many more of these than of effects.
+    /// Returns whether the step only reads. There are many more such steps than effects.
     pub(super) fn looks(self) -> bool {
         matches!(self, Self::Load | Self::Observe | Self::AskHealth | Self::AskBindings)
     }
 
-    /// Whether it happens only where something is taken away.
+    /// Returns whether the step occurs only if something is removed.
     pub(super) fn needs_removal(self) -> bool {
         matches!(self, Self::RemoveTree | Self::ForgetCluster | Self::Leave)
     }
@@ -180,7 +180,7 @@ impl FaultPoint {
 /// A fault and the step that it hits.
 pub type Cell = (InjectedFault, FaultPoint);
 
-/// Why a fault cannot hit a step, where it cannot.
+/// Returns the reason that a fault cannot hit a step, or `None` if it can.
 #[must_use]
 pub fn impossible((fault, step): Cell) -> Option<&'static str> {
     let of_store = matches!(step, FaultPoint::Load | FaultPoint::Save);
@@ -195,25 +195,25 @@ pub fn impossible((fault, step): Cell) -> Option<&'static str> {
     }
 }
 
-/// Every cell that can be hit.
+/// Returns all possible combinations of a fault and a step.
 #[must_use]
 pub fn cells() -> Vec<Cell> {
     let all = InjectedFault::ALL.into_iter().flat_map(|fault| FaultPoint::ALL.map(|step| (fault, step)));
     all.filter(|cell| impossible(*cell).is_none()).collect()
 }
 
-/// The cell that a run is for. Each gets its turn as seeds count up.
+/// Returns the combination that a run aims at. Consecutive seeds cover all combinations.
 pub(super) fn target_cell(seed: u64) -> Cell {
     let all = cells();
     all[usize::try_from(seed % all.len() as u64).unwrap_or_default()]
 }
 
-/// The seeds of runs that are for one cell.
+/// Returns the seeds of runs that aim at one combination.
 pub fn seeds_for(cell: Cell) -> impl Iterator<Item = u64> {
     (0..).filter(move |seed| target_cell(*seed) == cell)
 }
 
-/// How often each fault hit each step.
+/// The number of times that each fault hit each step.
 #[derive(Debug, Clone, Default)]
 pub struct FaultTable(BTreeMap<Cell, u64>);
 
@@ -222,14 +222,14 @@ impl FaultTable {
         *self.0.entry(cell).or_default() += 1;
     }
 
-    /// Adds what another run counted.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
         for (cell, times) in &other.0 {
             *self.0.entry(*cell).or_default() += times;
         }
     }
 
-    /// Cells that can be hit and were not.
+    /// Returns the possible combinations that did not occur.
     #[must_use]
     pub fn empty(&self) -> Vec<Cell> {
         cells().into_iter().filter(|cell| !self.0.contains_key(cell)).collect()

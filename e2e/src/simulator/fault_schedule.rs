@@ -1,4 +1,4 @@
-//! How bad it is: which faults come, and how often.
+//! The schedule of faults: which ones occur, and how often.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -15,18 +15,18 @@ use super::{
 
 /// The faults of one run.
 pub(super) struct Weather {
-    /// Nothing goes wrong.
+    /// No faults occur.
     pub(super) calm: bool,
     enabled: Vec<InjectedFault>,
-    /// One effect in so many goes wrong.
+    /// One in this many effects has a fault.
     rate: u32,
-    /// A cell that this run is for, and how often its step goes well before.
+    /// The combination that this run aims at, and how often its step succeeds before that.
     target: Option<(Cell, u64)>,
     pub(super) aim: Cell,
 }
 
 impl Weather {
-    /// Some of the faults, so that runs differ; one of them is aimed at one step, so that each cell of the table gets its turn.
+    /// Enables some of the faults, so that runs differ, and aims one fault at one step, so that every combination occurs.
     pub(super) fn new(random: &mut Random, seed: u64) -> Self {
         let aim = target_cell(seed);
         let enabled: BTreeSet<InjectedFault> =
@@ -43,7 +43,7 @@ impl Weather {
 }
 
 impl SimulationState {
-    /// What goes wrong with this step.
+    /// Returns the fault of this step, if there is one.
     pub(super) fn fault_at(&mut self, step: FaultPoint) -> Option<InjectedFault> {
         if self.weather.calm || self.pass.stale {
             return None;
@@ -62,7 +62,7 @@ impl SimulationState {
         impossible((fault, step)).is_none().then_some(fault)
     }
 
-    /// The fault took place.
+    /// Records that the fault occurred.
     pub(super) fn record_fault(&mut self, cell: Cell, at: &str) {
         if self.weather.target.is_some_and(|(aim, _)| aim == cell) {
             self.weather.target = None;
@@ -70,7 +70,7 @@ impl SimulationState {
         self.count_fault(cell, at);
     }
 
-    /// Something happens to this machine, or where it cannot, to another one; says to which.
+    /// Injects a fault into this machine or, if that is impossible, into another one. Returns the affected machine.
     pub(super) fn inject(&mut self, fault: InjectedFault, at: &HypervisorName) -> Option<HypervisorName> {
         if self.inject_at(fault, at) {
             return Some(at.clone());
@@ -92,7 +92,7 @@ impl SimulationState {
             InjectedFault::DiskFull => found.full_until = Some(until),
             InjectedFault::Rebooted => found.reboot(until, loses_track),
             InjectedFault::Emptied => {
-                // A member of a store that lost its data is not replaced: its cluster is given up in the end.
+                // An etcd member that lost its data is not replaced. Its cluster is deleted at the end of the run.
                 if found.strangers.owner.is_some() || (found.disk.has_members() && !loses_track) {
                     return false;
                 }
@@ -136,11 +136,11 @@ impl SimulationState {
         true
     }
 
-    /// Somebody edits, adds, replaces or removes files that pods read.
+    /// Edits, adds, replaces or removes files that pods read.
     fn tamper(&mut self, machine: &HypervisorName) -> bool {
         let Some(found) = self.machines.get(machine) else { return false };
         let Some(path) = self.random.pick(found.disk.read_by_pods()) else { return false };
-        // Where what was changed is taken away before anybody looks, nothing tells what a program was started with.
+        // If the changed file were removed before the next observation, nothing would show that the program had started with it.
         if found.disk.is_overwritten(&path) {
             return false;
         }
@@ -158,7 +158,7 @@ impl SimulationState {
         true
     }
 
-    /// Things that happen by themselves, between steps.
+    /// Injects faults that occur between steps.
     pub(super) fn advance(&mut self) {
         self.end_timed_out_programs(Duration::from_secs(20));
         if self.weather.calm || self.pass.stale {
@@ -182,7 +182,7 @@ impl SimulationState {
         }
     }
 
-    /// Where the run is for a step that only follows a crash or a tampering, there is one.
+    /// If the run aims at a step that only follows a crash or a changed file, causes one.
     fn crash_for(&mut self, machine: &HypervisorName) {
         let Some(((_, step), _)) = self.weather.target else { return };
         if step == FaultPoint::RemoveContainer {
@@ -197,7 +197,7 @@ impl SimulationState {
         }
     }
 
-    /// Somebody else's process comes or goes.
+    /// Starts or ends a process that does not belong to Keelway.
     fn toggle_foreign_port(&mut self, machine: &HypervisorName) {
         let port = u16::try_from(self.random.between(20_000, 20_020)).unwrap_or_default();
         let Some(found) = self.machines.get_mut(machine) else { return };

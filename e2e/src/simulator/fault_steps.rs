@@ -1,4 +1,4 @@
-//! One step at a time, and what may go wrong with each.
+//! Executes one step at a time, with or without a fault.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -18,35 +18,34 @@ use super::{
     state::SimulationState,
 };
 
-/// How long an answer is waited for.
+/// The time limit for a response.
 const GIVES_UP: Duration = Duration::from_secs(2);
 
-/// A simulation. Clones are the same one.
+/// A simulation. Clones share its state.
 #[derive(Clone)]
 pub(super) struct Sim {
     world: Arc<Mutex<SimulationState>>,
-    /// Told when the driver's process is gone.
+    /// Notified when the process of the driver has ended.
     pub(super) died: Arc<Notify>,
-    /// Told when something changed on a machine.
+    /// Notified when something has changed on a machine.
     pub(super) changed: Arc<Notify>,
 }
 
-/// Whom a step is asked of.
+/// The target of a step.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum StepTarget<'a> {
-    /// The store of documents.
     Store,
-    /// A machine's runtime or files.
+    /// The runtime or the files of a machine.
     Machine(&'a HypervisorName),
-    /// A process, through the machine's network.
+    /// A process, through the network of its machine.
     Network(&'a HypervisorName),
 }
 
-/// What the driver notices of a step that went wrong.
+/// What the driver observes of a step with a fault.
 enum Noticed<T> {
     Answer(Result<T, SimulatedRefusal>),
     Nothing,
-    /// Nothing, ever again.
+    /// The driver ends.
     Death,
 }
 
@@ -59,7 +58,7 @@ impl Sim {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does a step, or lets it go wrong. What `doing` does takes no time.
+    /// Executes a step, perhaps with a fault. `doing` itself takes no simulated time.
     pub(super) async fn step<T: Send + 'static>(
         &self,
         step: FaultPoint,
@@ -96,7 +95,7 @@ impl Sim {
         }
     }
 
-    /// Lets a step go wrong, and says what its driver notices.
+    /// Executes a step with a fault, and returns what the driver observes.
     fn inject_fault<T: Send + 'static>(
         &self,
         cell: (InjectedFault, FaultPoint),
@@ -152,7 +151,7 @@ impl Sim {
                 world.record_fault(cell, at.as_str());
                 world.cuts_save = true;
                 let _ = doing(&mut world);
-                // One that is refused has no changes to cut off, and the next save is another one.
+                // A save that is refused has no changes to cut off. The next save is a different one.
                 world.cuts_save = false;
                 if world.random.one_in(2) { Noticed::Nothing } else { Noticed::Death }
             }
@@ -160,7 +159,7 @@ impl Sim {
         }
     }
 
-    /// Something happens to the machine just before or just after the step is done.
+    /// Injects a fault into the machine just before or just after the step.
     fn inject_beside<T>(
         &self,
         cell: (InjectedFault, FaultPoint),
@@ -187,7 +186,7 @@ impl Sim {
         Noticed::Answer(done)
     }
 
-    /// The second time changes nothing that the first one did not.
+    /// Executes a step twice. The second execution must not change anything.
     fn repeat<T>(
         &self,
         cell: (InjectedFault, FaultPoint),
@@ -205,7 +204,7 @@ impl Sim {
         if world.random.one_in(2) { first } else { second }
     }
 
-    /// A runtime does what it was asked for while others go on. Where a file system hangs, it hangs for everybody.
+    /// Executes a step after a delay. A runtime executes late requests beside others. A file system that hangs blocks all requests of the machine.
     fn run_late<T: Send + 'static>(
         &self,
         step: FaultPoint,
@@ -224,7 +223,7 @@ impl Sim {
         tokio::spawn(async move {
             sleep(after).await;
             let mut world = sim.world();
-            // What a runtime makes after its machine was left is nobody's: no pass looks there any more.
+            // A sandbox that the runtime creates after the machine has left the installation belongs to none: no pass observes that machine.
             let is_left = world.machines.get(&at).is_some_and(|machine| machine.disk.owner.is_none());
             let is_nobodys = is_left && step == FaultPoint::CreateSandbox;
             if !world.weather.calm && !is_nobodys {
@@ -235,7 +234,7 @@ impl Sim {
         });
     }
 
-    /// The driver's process is gone; nothing of it goes on.
+    /// Ends the process of the driver, with everything that it was doing.
     async fn crash_driver<T>(&self) -> T {
         self.world().dead = true;
         self.died.notify_one();
@@ -244,7 +243,7 @@ impl Sim {
 }
 
 impl SimulationState {
-    /// How long a step takes where all is well.
+    /// Returns the duration of a step without a fault.
     fn duration_of(&mut self, step: FaultPoint) -> Duration {
         match step {
             FaultPoint::Load | FaultPoint::Save => self.random.millis(0, 3),
@@ -272,7 +271,7 @@ impl SimulationState {
         }
     }
 
-    /// The machine that is hit along with the step.
+    /// Returns the machine that a fault during the step affects.
     fn place_of(&mut self, of: StepTarget<'_>) -> HypervisorName {
         match of {
             StepTarget::Machine(name) | StepTarget::Network(name) => name.clone(),

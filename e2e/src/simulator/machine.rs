@@ -15,42 +15,40 @@ use tokio::time::Instant;
 
 use super::{disk::SimulatedDisk, error::SimulatedRefusal, runtime::SimulatedRuntime};
 
-/// A machine with what is on it.
+/// A machine with everything on it.
 #[derive(Debug, Clone)]
 pub(super) struct SimulatedHypervisor {
     pub(super) private: IpAddr,
     pub(super) disk: SimulatedDisk,
     pub(super) runtime: SimulatedRuntime,
     pub(super) reach: Reachability,
-    /// Until when nothing more can be written.
+    /// The time until which writes fail because the disk is full.
     pub(super) full_until: Option<Instant>,
     pub(super) ephemeral: Option<(u16, u16)>,
-    /// What others have on it.
+    /// Objects on the machine that do not belong to this installation.
     pub(super) strangers: ForeignResources,
 }
 
-/// Whether a machine answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reachability {
     Up,
-    /// Its runtime hangs; what runs on it runs on.
+    /// The runtime hangs. Containers continue to run.
     Hangs {
         until: Instant,
     },
-    /// It is off the network, or off.
+    /// The machine is off the network, or switched off.
     Off {
         until: Instant,
     },
 }
 
-/// What is not ours.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ForeignResources {
-    /// Ports that their processes listen on.
+    /// Ports with listening processes.
     pub(super) ports: BTreeSet<u16>,
-    /// Ids of their sandboxes.
+    /// Ids of sandboxes.
     pub(super) sandboxes: BTreeSet<String>,
-    /// The installation that the machine obeys, where it is not this one.
+    /// The installation that the machine obeys, if it is another one.
     pub(super) owner: Option<InstallationId>,
 }
 
@@ -67,7 +65,7 @@ impl SimulatedHypervisor {
         }
     }
 
-    /// Whether its runtime answers now.
+    /// Returns whether the runtime responds.
     pub(super) fn answers(&self, now: Instant) -> bool {
         match self.reach {
             Reachability::Up => true,
@@ -75,7 +73,7 @@ impl SimulatedHypervisor {
         }
     }
 
-    /// Whether others on the network reach its processes.
+    /// Returns whether other machines can reach the processes of this one.
     pub(super) fn on_network(&self, now: Instant) -> bool {
         match self.reach {
             Reachability::Up | Reachability::Hangs { .. } => true,
@@ -114,7 +112,7 @@ impl SimulatedHypervisor {
         }
     }
 
-    /// Does one action but for a start, which needs the rest of the world.
+    /// Executes one action that is not about a pod.
     pub(super) fn perform(&mut self, action: &Action) -> Result<(), SimulatedRefusal> {
         match action {
             Action::WriteOwner(installation) => {
@@ -132,7 +130,7 @@ impl SimulatedHypervisor {
         Ok(())
     }
 
-    /// The same for a pod; returns the id of what was made.
+    /// Executes one action for a pod, except a start, which needs the rest of the simulation. Returns the id of a created object.
     pub(super) fn perform_for_pod(
         &mut self,
         pod: &PodName,
@@ -193,7 +191,7 @@ impl SimulatedHypervisor {
         self.reach = Reachability::Off { until };
     }
 
-    /// A machine of the same name and addresses with nothing on it.
+    /// Replaces the machine by an empty one with the same name and addresses.
     pub(super) fn empty(&mut self, until: Instant) {
         self.disk = SimulatedDisk::default();
         self.runtime = SimulatedRuntime::default();

@@ -1,4 +1,4 @@
-//! Simulated machines as the pass reaches them: what is there is told, what was decided is executed by the real executor.
+//! Simulated machines, as the pass reaches them. The real executor executes the planned actions.
 
 use std::{collections::BTreeSet, io, net::SocketAddr, time::Duration};
 
@@ -119,7 +119,7 @@ impl Machines for SimulatedMachines {
     }
 }
 
-/// Does actions on one machine of the simulation.
+/// Executes actions on one machine of the simulation.
 pub(super) struct SimulatedExecutor<'a> {
     pub(super) sim: &'a Sim,
     pub(super) machine: &'a HypervisorName,
@@ -159,7 +159,7 @@ impl ActionExecutor for SimulatedExecutor<'_> {
 }
 
 impl SimulationState {
-    /// One action takes place on a machine; returns the id of what was made.
+    /// Executes one action on a machine. Returns the id of a created object.
     pub(super) fn perform(
         &mut self,
         machine: &HypervisorName,
@@ -190,7 +190,7 @@ fn ends_what_runs(action: &Action) -> bool {
     matches!(action, Action::Pod(_, action) if ends(action))
 }
 
-/// Whether an action may end a process.
+/// Returns whether an action may end a process.
 fn ends(action: &PodAction) -> bool {
     matches!(
         action,

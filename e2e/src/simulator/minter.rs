@@ -1,4 +1,4 @@
-//! Keys and certificates that cost nothing: certificates can be read and are signed by nobody, keys can be found in any text.
+//! Mints keys and certificates at no cost: certificates can be parsed but have no valid signature, and keys can be found in any text.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,7 @@ impl SimulatedMinter {
             ],
             MintRequest::EncryptionKey { .. } => vec![("active.key".to_owned(), key[..ENCRYPTION_KEY].to_owned())],
             MintRequest::WireGuardKey { name, .. } => {
-                // As long as a key is.
+                // The text has the length of a key.
                 let id = self.0.world().random.id();
                 let public = STANDARD.encode(format!("{id}{id}"));
                 vec![(format!("{name}.key"), key), (format!("{name}.pub"), public)]
@@ -74,13 +74,13 @@ impl SimulatedMinter {
         (request.secret().clone(), entries.collect())
     }
 
-    /// The marker is there at each offset that base64 knows.
+    /// Returns a key that contains the marker at each offset of base64.
     fn key(&mut self) -> String {
         format!("{}{}", KEY.repeat(3), self.0.world().random.id())
     }
 }
 
-/// A key that signs nothing.
+/// A key that cannot sign.
 struct Nobody;
 
 impl PublicKeyData for Nobody {

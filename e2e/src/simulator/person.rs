@@ -1,4 +1,4 @@
-//! What people do, and documents in their hands: one is taken away, one is an older copy, one is there twice.
+//! What people do to documents by hand: remove one, replace one by an older copy, or duplicate one.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -15,7 +15,7 @@ use keelway_planner::{PassObservation, SecretContents, holds, refuse};
 
 use super::{error::SimulatedRefusal, state::SimulationState};
 
-/// Something that a person does.
+/// An action of a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum PersonAction {
@@ -37,12 +37,12 @@ pub enum PersonAction {
     RestoresCluster,
     RestoresComponent,
     DoublesADocument,
-    /// What a person wrote is refused, and it puts the documents back.
+    /// A manual edit is rejected, and the person restores the documents.
     IsRefused,
 }
 
 impl PersonAction {
-    /// Everything that people do.
+    /// All actions.
     pub const ALL: [Self; 19] = [
         Self::BringsAMachine,
         Self::AsksForACluster,
@@ -66,19 +66,19 @@ impl PersonAction {
     ];
 }
 
-/// How often people did what.
+/// The number of times that each action occurred.
 #[derive(Debug, Clone, Default)]
 pub struct PersonActionCounts(BTreeMap<PersonAction, u64>);
 
 impl PersonActionCounts {
-    /// Adds what another run counted.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
         for (deed, times) in &other.0 {
             *self.0.entry(*deed).or_default() += times;
         }
     }
 
-    /// What nobody did.
+    /// Returns the actions that did not occur.
     #[must_use]
     pub fn missing(&self) -> Vec<PersonAction> {
         PersonAction::ALL.into_iter().filter(|deed| !self.0.contains_key(deed)).collect()
@@ -93,7 +93,7 @@ impl fmt::Display for PersonActionCounts {
     }
 }
 
-/// One of the documents.
+/// The name of one document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum DocumentKey {
     Hypervisor(HypervisorName),
@@ -102,18 +102,18 @@ enum DocumentKey {
     Secret(SecretName),
 }
 
-/// What a person wrote in the place of what is saved.
+/// Documents that a person wrote in place of the saved ones.
 #[derive(Debug, Clone)]
 pub(super) struct ManualEdit {
     text: String,
     changed: DocumentKey,
-    /// What is right to say to it.
+    /// The expected result of reading them.
     expected: Expected,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expected {
-    /// Others rely on what is not there, or nobody knows which of two counts.
+    /// Other documents refer to the missing one, or it is ambiguous which of two copies applies.
     Refusal,
     Either,
 }
@@ -156,7 +156,7 @@ impl SimulationState {
                 documents.components.insert(name.clone(), copy.clone());
                 PersonAction::RestoresComponent
             }),
-            // Its older copies are what it is: a Secret hardly ever changes.
+            // A Secret rarely changes, so an older copy is usually the same.
             DocumentKey::Secret(_) => None,
         };
         self.write_by_hand(deed, "puts an older copy in the place of", document, &documents, Expected::Either)
@@ -185,7 +185,7 @@ impl SimulationState {
         true
     }
 
-    /// What a person wrote is read as the command line reads it. Who is told that it cannot be puts the documents back.
+    /// Reads what a person wrote, as the command line does. If it is rejected, the person restores the documents.
     pub(super) fn read_manual_edit(&mut self) -> Result<(), SimulatedRefusal> {
         let Some(ManualEdit { text, changed, expected }) = self.manual_edit.take() else { return Ok(()) };
         match Documents::read_with(text.as_bytes(), ReadOptions { is_complete_world: true, ..ReadOptions::default() }) {
@@ -217,7 +217,7 @@ impl SimulationState {
         }
     }
 
-    /// Nobody makes an authority or a key of a living cluster anew: who took it away brings it back.
+    /// An authority or a key of an existing cluster is never minted again: a person who removed it restores it.
     fn miss_what_is_minted_once(&mut self, name: SecretName, before: &Documents) {
         let is_minted_once = matches!(
             holds(&name.name),
@@ -228,7 +228,7 @@ impl SimulationState {
         }
     }
 
-    /// Who is told that a cluster misses its authority brings that back. Another one may have written from documents without it meanwhile.
+    /// A person restores the authority of a cluster that lacks it. Meanwhile, another program may have saved documents without it.
     pub(super) fn restore_missing_secrets(&mut self) {
         for (name, secret) in self.missed.clone() {
             let of_it = |cluster: &Shared<Cluster>| cluster.id().is_some_and(|id| id.namespace() == name.namespace);
@@ -240,7 +240,7 @@ impl SimulationState {
         }
     }
 
-    /// Where it is written no more that a member may have started, and it never served, nothing tells that it ran.
+    /// If the documents no longer record that a member may have started, and it never served, nothing shows that it ran.
     fn forget_reverted_members(&mut self) {
         let saved = &self.saved;
         let told = |pod: &PodName| {
@@ -254,17 +254,17 @@ impl SimulationState {
         self.started.retain(told);
     }
 
-    /// Who is told that a machine takes nothing puts its newest document back, and so does who misses a machine.
+    /// A person restores the newest document of each machine that refuses its config, and of each missing Hypervisor.
     pub(super) fn restore_stale_documents(&mut self) {
         if self.pass.stale {
-            // All of those documents were old ones.
+            // All documents of that pass were old ones.
             return;
         }
         let refused = self.refused().refused;
         self.restore_hypervisors(|name| refused.contains_key(name));
     }
 
-    /// The same, for all that is there now.
+    /// A person restores documents as in [`Self::restore_stale_documents`], for the current state of all machines.
     pub(super) fn restore_refused_documents(&mut self) {
         let machines =
             self.machines.iter().map(|(name, machine)| (name.clone(), ObservedValue::Known(machine.state())));
@@ -273,7 +273,7 @@ impl SimulationState {
         self.restore_hypervisors(|name| seen.refused.contains_key(name));
     }
 
-    /// Whether machines told the last pass that the documents are stale as a whole.
+    /// Returns whether the machines showed the last pass that the documents as a whole are stale.
     pub(super) fn refused_as_stale(&self) -> bool {
         self.refused().stale()
     }
@@ -293,7 +293,7 @@ impl SimulationState {
         }
     }
 
-    /// The document that tells of what its machine holds, else the one of the last config.
+    /// Returns the document that records the config that the machine has applied, or else the one with the last config.
     fn newest(&self, name: &HypervisorName) -> Option<Shared<Hypervisor>> {
         let applied = self.machines.get(name).and_then(|machine| machine.disk.applied.as_ref());
         let all = self.history.iter().chain([&self.saved]).rev();
@@ -327,7 +327,7 @@ impl SimulationState {
         true
     }
 
-    /// Each kind is as likely as the others.
+    /// Picks a document. Each kind has the same probability.
     fn some_document(&mut self) -> Option<DocumentKey> {
         let saved = &self.saved;
         match self.random.between(0, 3) {
@@ -338,7 +338,7 @@ impl SimulationState {
         }
     }
 
-    /// Whether it cannot be missed, or made anew.
+    /// Returns whether the document can neither be missing nor be created again.
     fn is_relied_on(&self, document: &DocumentKey) -> bool {
         let born = |cluster: &Cluster| {
             !cluster.deleted() && cluster.status.as_ref().is_some_and(|status| status.etcd.is_some())

@@ -1,4 +1,4 @@
-//! What a container's program would do, from its command line and its files alone.
+//! The behaviour of a container's program, determined by its command line and its files alone.
 
 use std::{collections::BTreeMap, net::SocketAddr, path::Path};
 
@@ -8,10 +8,10 @@ use keelway_api::{
 };
 use keelway_cluster_controller::{controller::ControllerConfiguration, egress::EgressConfig, gateway::GatewayConfig};
 
-/// The directory of a pod's files as its containers see it.
+/// The directory of a pod's files, as its containers see it.
 const FILES: &str = "/etc/keelway/";
 
-/// A program that runs, as far as others notice.
+/// The observable behaviour of a running program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SimulatedProgram {
     Etcd(SimulatedMember),
@@ -27,7 +27,7 @@ pub(super) enum SimulatedProgram {
         binds: Vec<SocketAddr>,
         servers: BTreeMap<String, ServerState>,
     },
-    /// The cluster-controller, which follows its files, so that it finds an API server wherever that is.
+    /// The cluster-controller. It follows its files, and thereby finds an API server at any address.
     ClusterController {
         health: SocketAddr,
     },
@@ -40,19 +40,19 @@ pub(super) enum SimulatedProgram {
     },
 }
 
-/// A member of a store as its flags say.
+/// An etcd member, as its flags define it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SimulatedMember {
     pub(super) cluster: ClusterId,
     pub(super) name: ComponentName,
     pub(super) client: SocketAddr,
     pub(super) peer: SocketAddr,
-    /// Where the peers of the initial cluster are, by name.
+    /// The addresses of the peers of the initial cluster, by name.
     pub(super) initial: BTreeMap<ComponentName, SocketAddr>,
 }
 
 impl SimulatedProgram {
-    /// Reads a command line, and the files that it names; an error is what the program would end with.
+    /// Parses a command line and the files that it names. An error is the one with which the program would exit.
     pub(super) fn of(container: &Container, file: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Self, String> {
         let flags = Flags::of(&container.command);
         flags.check_files(&file)?;
@@ -69,7 +69,7 @@ impl SimulatedProgram {
         }
     }
 
-    /// Where it listens.
+    /// Returns the addresses on which the program listens.
     pub(super) fn listens(&self) -> Vec<SocketAddr> {
         match self {
             Self::Etcd(member) => vec![member.client, member.peer],
@@ -80,13 +80,13 @@ impl SimulatedProgram {
         }
     }
 
-    /// Whether a component is there for it, and not it for another program beside it.
+    /// Returns whether the program is the main container of its component, and not an auxiliary one.
     pub(super) fn is_main(&self) -> bool {
         !matches!(self, Self::Egress { .. })
     }
 }
 
-/// A program of Keelway's own, as strict about its configuration as the real one.
+/// Parses the configuration of a program of Keelway as strictly as the program itself.
 fn own(command: &[String], flags: &Flags, file: &impl Fn(&str) -> Option<Vec<u8>>) -> Result<SimulatedProgram, String> {
     let path = flags.get("config")?.strip_prefix(FILES).ok_or("config")?;
     let config = text(file, path)?;
@@ -126,7 +126,7 @@ fn own(command: &[String], flags: &Flags, file: &impl Fn(&str) -> Option<Vec<u8>
     }
 }
 
-/// The API server that the kubeconfig beside the program names.
+/// Returns the API server in the kubeconfig of the program.
 fn server_of(file: &impl Fn(&str) -> Option<Vec<u8>>) -> Result<SocketAddr, String> {
     let kubeconfig: serde_json::Value =
         serde_json::from_str(&text(file, "kubeconfig.json")?).map_err(|error| error.to_string())?;
@@ -144,7 +144,7 @@ impl<'a> Flags<'a> {
         self.0.get(name).copied().ok_or_else(|| format!("--{name} is missing"))
     }
 
-    /// Every file that is named is read at the start.
+    /// The program reads every named file at the start, so each must exist.
     fn check_files(&self, file: &impl Fn(&str) -> Option<Vec<u8>>) -> Result<(), String> {
         let mut named = self.0.values().filter_map(|value| value.strip_prefix(FILES));
         named.try_for_each(|name| file(name).map(|_| ()).ok_or_else(|| format!("open {FILES}{name}: no such file")))

@@ -1,4 +1,4 @@
-//! The rules that hold at every moment. Written from the rules, not from the code that keeps them.
+//! The rules that hold at every moment. They are derived from the specification, not from the code that they check.
 
 use std::collections::BTreeSet;
 
@@ -16,24 +16,24 @@ use super::{
     machine::SimulatedHypervisor, program::SimulatedMember, runtime::SimulatedContainer, state::SimulationState,
 };
 
-/// Whether a member of a born store that lost its data is recognised, and not started as a new one.
+/// Whether an etcd member that lost its data is recognised and does not start as a new member.
 const LOST_DATA_IS_RECOGNISED: bool = true;
 
-/// Roles without which requests fail.
+/// The roles that requests depend on.
 const RELIED_ON: [Role; 4] = [Role::Etcd, Role::KubeApiserver, Role::Ingress, Role::Gateway];
 
-/// What every simulated key begins with.
+/// The prefix of every simulated key.
 pub(super) const KEY: &str = "SIMKEY";
 
-/// Whether a text shows a key: as it is, as numbers, or in base64 at any offset.
+/// Returns whether a text contains a key: unchanged, as numbers, or in base64 at any offset.
 pub(super) fn shows_a_key(text: &str) -> bool {
-    // The marker is repeated in each key, so that each offset is met.
+    // The marker is repeated in each key, so that it occurs at each offset.
     let coded = ["SIMKEY", "IMKEYS", "MKEYSI"].map(|rotated| STANDARD.encode(rotated));
     text.contains(KEY) || text.contains("83, 73, 77, 75, 69, 89") || coded.iter().any(|coded| text.contains(coded))
 }
 
 impl SimulationState {
-    /// Rules of documents, at each save and at the end of each pass.
+    /// Checks the rules of documents, at each save and at the end of each pass.
     pub(super) fn check_documents(&mut self, after: &Documents) {
         let found = invariants::check(&self.pass.loaded, after, &self.usable(after));
         for violation in found {
@@ -41,12 +41,12 @@ impl SimulationState {
         }
     }
 
-    /// What was seen but for machines that take nothing from these documents: nothing is planned on those, so what is on them
-    /// is in nobody's way.
+    /// Returns the observation without the machines that refuse configs of these documents. The planner ignores those machines, so nothing on them is
+    /// in its way.
     pub(super) fn usable(&self, identified: &Documents) -> PassObservation {
         let mut machines = self.pass.loaded.hypervisors.clone();
         for (name, document) in machines.iter_mut() {
-            // Who came without an installation was given one before anything was looked at.
+            // A document without an installation gets one before machines are observed.
             let given = identified.hypervisors.get(name).and_then(|given| given.status.as_ref()?.installation.clone());
             let status = document.status.get_or_insert_default();
             status.installation = status.installation.take().or(given);
@@ -58,7 +58,7 @@ impl SimulationState {
         seen
     }
 
-    /// Rules of a config and its actions, before any of them begins.
+    /// Checks the rules of a config and its actions before the first action starts.
     pub(super) fn check_actions(&mut self, machine: &HypervisorName, config: &MachineConfig, actions: &[Action]) {
         let seen = match self.pass.seen.machines.get(machine).map(|seen| &**seen) {
             Some(ObservedValue::Known(state)) => state.clone(),
@@ -88,7 +88,7 @@ impl SimulationState {
         }
     }
 
-    /// Rules of one action, at the moment when it takes place.
+    /// Checks the rules of one action at the moment of its execution.
     pub(super) fn check_action(&mut self, machine: &HypervisorName, action: &Action) {
         let Some(found) = self.machines.get(machine) else { return };
         if found.strangers.owner.is_some() && found.disk.owner == found.strangers.owner {
@@ -158,7 +158,7 @@ impl SimulationState {
         cluster.is_none_or(|cluster| cluster.deleted())
     }
 
-    /// Roles of clusters that work, and that have more than one replica to go on with.
+    /// Returns the roles of clusters that work and have more than one replica.
     pub(super) fn working(&self) -> BTreeSet<(ClusterId, Role)> {
         let mut working = BTreeSet::new();
         for id in self.saved.clusters.values().filter(|cluster| !cluster.deleted()).filter_map(|cluster| cluster.id()) {
@@ -186,8 +186,8 @@ impl SimulationState {
         main.any(|(_, process)| self.is_well(process))
     }
 
-    /// Whether the pass that runs has seen that the others of a pod do its work, or that none does, and has ended none of them.
-    /// What happens to them after that is nobody's fault.
+    /// Returns whether the pod may be replaced: the current pass has observed that its other replicas work, or that none does, and it has ended none
+    /// of them. Faults that hit the others after that observation are not violations.
     pub(super) fn may_be_replaced(&mut self, pod: &PodName) -> bool {
         let Some(role) = role_of(pod) else { return true };
         let mut processes = self.machines.values().flat_map(|machine| machine.runtime.processes());
@@ -210,7 +210,7 @@ impl SimulationState {
         }
     }
 
-    /// What is as it should be runs on.
+    /// Checks that a pod that runs as planned is not ended.
     fn check_ends(&mut self, seen: &MachineState, config: &MachineConfig, actions: &[Action]) {
         let ended: BTreeSet<&PodName> = actions
             .iter()
@@ -235,9 +235,9 @@ impl SimulationState {
         }
     }
 
-    /// A store begins only as it was written down.
+    /// Checks that etcd starts only with the members that the documents record.
     pub(super) fn check_birth(&mut self, pod: &PodName, member: &SimulatedMember) {
-        // A person may have changed what is saved since.
+        // A person may have changed the saved documents meanwhile.
         let of_pod = |documents: &Documents| {
             documents.clusters.values().find(|cluster| cluster.id() == Some(&pod.cluster)).cloned()
         };
@@ -250,7 +250,7 @@ impl SimulationState {
         }
     }
 
-    /// A member that ran before begins with nothing.
+    /// Records that a member that ran before starts without data.
     pub(super) fn starts_empty(&mut self, pod: &PodName) {
         self.trace_line(format!("{pod} starts with nothing, and ran before"));
         if LOST_DATA_IS_RECOGNISED && !self.is_deleted(&pod.cluster) {
@@ -258,7 +258,7 @@ impl SimulationState {
         }
     }
 
-    /// What must be true of a world at rest.
+    /// Checks the rules of a settled fleet.
     pub(super) fn check_rest(&mut self) {
         for what in self.missing() {
             self.report_violation("a settled world is as its documents say", what);
@@ -271,7 +271,7 @@ impl SimulationState {
         }
     }
 
-    /// What is not as the documents say.
+    /// Returns the differences between the machines and the documents.
     pub(super) fn missing(&self) -> Vec<String> {
         let all = self.machines.iter();
         all.flat_map(|(name, machine)| {
@@ -308,12 +308,12 @@ impl SimulationState {
     }
 }
 
-/// Whether what is on a machine of a component is wanted there.
+/// Returns whether the files of a component belong on the machine.
 fn keeps_files_on(machine: &HypervisorName, component: &Component) -> bool {
     component.spec.hypervisor == *machine && !component.is_stopping()
 }
 
-/// Whether documents order the data of a member to be removed. Those that know nothing of its cluster any more did before.
+/// Returns whether documents order the removal of a member's data. Documents without the cluster ordered it before they dropped the cluster.
 fn orders_removal(documents: &Documents, pod: &PodName) -> bool {
     let cluster = documents.clusters.values().find(|cluster| cluster.id() == Some(&pod.cluster));
     let Some(cluster) = cluster else { return true };
@@ -326,7 +326,7 @@ fn role_of(pod: &PodName) -> Option<Role> {
     Role::ALL.into_iter().find(|known| known.to_string() == role)
 }
 
-/// The runtime's id that an action is about.
+/// Returns the id of the runtime object that an action affects.
 fn runtime_id(action: &PodAction) -> Option<&String> {
     match action {
         PodAction::StopContainer { id, .. }

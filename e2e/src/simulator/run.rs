@@ -1,4 +1,4 @@
-//! One run, from the first document to a world at rest.
+//! One run, from the first document to a settled fleet.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -26,41 +26,41 @@ use super::{
     store::SimulatedStore,
 };
 
-/// How many passes a world may take to settle once nothing goes wrong.
+/// The maximum number of passes until the fleet settles after the last fault.
 const MOST_PASSES: u64 = 60;
-/// How soon a loss is told of.
+/// The time within which a loss must be reported.
 const TOLD_WITHIN: Duration = Duration::from_secs(30);
-/// The time that it has.
+/// The time within which the fleet must settle.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// What came of one run.
+/// The result of one run.
 #[derive(Debug, Clone)]
 pub struct SimulationReport {
-    /// The number that all of it follows from.
+    /// The seed, which determines everything else.
     pub seed: u64,
-    /// The first rule that did not hold.
+    /// The first rule that was broken.
     pub broken_rule: Option<BrokenRule>,
-    /// What happened, a line each.
+    /// The events, one per line.
     pub trace: Vec<String>,
-    /// Which fault hit which step.
+    /// The faults by step.
     pub table: FaultTable,
-    /// What people did.
+    /// The actions of people.
     pub actions: PersonActionCounts,
-    /// How much happened.
+    /// The numbers of passes, effects and faults.
     pub counts: SimulationCounts,
-    /// Passes from the last fault to rest.
+    /// The number of passes from the last fault until the fleet was settled.
     pub passes_to_settle: u64,
 }
 
 /// Runs one simulation.
 ///
-/// Whatever happens in it, time included, follows from the seed.
+/// The seed determines everything that happens, including the time.
 #[must_use]
 pub fn simulate(seed: u64) -> SimulationReport {
     run_through(seed, None)
 }
 
-/// The same with a planted bug.
+/// Runs one simulation with a planted bug.
 #[cfg(feature = "planted-bugs")]
 #[must_use]
 pub fn simulate_with_bug(seed: u64, bug: Bug) -> SimulationReport {
@@ -116,7 +116,7 @@ async fn run_scenario(sim: &Sim) -> u64 {
     settled_in
 }
 
-/// What happens by itself.
+/// Injects the faults that occur between steps.
 async fn tick(sim: Sim) {
     loop {
         sleep(Duration::from_secs(1)).await;
@@ -125,7 +125,7 @@ async fn tick(sim: Sim) {
     }
 }
 
-/// Drives until the time is over, starting the driver again where it died or gave up.
+/// Runs the driver until the time is over, and restarts it after it was killed or gave up.
 async fn drive_until_deadline(sim: &Sim) {
     let (lasts, once, stops) = {
         let mut world = sim.world();
@@ -149,7 +149,7 @@ async fn drive_until_deadline(sim: &Sim) {
     }
 }
 
-/// A person takes over machines that obeyed somebody else.
+/// A person adopts machines that obey another installation.
 async fn adopt_foreign_machines(sim: &Sim) {
     let from = {
         let mut world = sim.world();
@@ -181,7 +181,7 @@ async fn adopt_foreign_machines(sim: &Sim) {
     }
 }
 
-/// One life of the driver's process.
+/// Runs the driver's process once.
 async fn drive(sim: &Sim, limits: RunLimits, stop: CancellationToken) -> Option<RunOutcome> {
     let context = context(sim, stop);
     let mut minter = SimulatedMinter(sim.clone());
@@ -210,7 +210,7 @@ async fn drive(sim: &Sim, limits: RunLimits, stop: CancellationToken) -> Option<
     }
 }
 
-/// Nothing goes wrong any more: the world settles, and stays as it is.
+/// Ends all faults and checks that the fleet settles and stays settled.
 async fn settle(sim: &Sim) -> u64 {
     if sim.world().broken_rule.is_some() {
         return 0;
@@ -238,7 +238,7 @@ async fn settle(sim: &Sim) -> u64 {
     taken
 }
 
-/// A store whose machine lost its data is told of, and goes with its cluster.
+/// Checks that an etcd member that lost its data is reported, and deletes its cluster.
 async fn delete_clusters_without_data(sim: &Sim) {
     let lost = sim.world().clusters_that_lost_data();
     if lost.is_empty() {
@@ -259,7 +259,7 @@ async fn delete_clusters_without_data(sim: &Sim) {
     }
 }
 
-/// A cluster whose authority ended is told of, while all others go on, and it goes.
+/// Checks that a cluster whose authority expired is reported, and that all others continue. Deletes the cluster.
 async fn delete_expired_clusters(sim: &Sim) {
     let ended = sim.world().clusters_whose_authority_ended();
     if ended.is_empty() {
@@ -277,7 +277,7 @@ async fn delete_expired_clusters(sim: &Sim) {
     }
 }
 
-/// One more pass of a settled world changes nothing.
+/// Checks that one more pass of a settled fleet changes nothing.
 async fn check_stable(sim: &Sim) {
     let context = context(sim, CancellationToken::new());
     let (saved, machines) = {
@@ -317,7 +317,7 @@ fn context(sim: &Sim, stop: CancellationToken) -> PassContext {
     }
 }
 
-/// Writes down what a person who watches is told.
+/// Records the progress that a user would see.
 struct RecordingWatcher(Sim);
 
 impl RunProgress for RecordingWatcher {
@@ -340,7 +340,7 @@ impl SimulationState {
     fn check_outcome(&mut self, outcome: &PassOutcome) {
         let documents = outcome.plan.documents.clone();
         self.check_documents(&documents);
-        // Nothing is planned from stale documents, so nothing is explained.
+        // Nothing is planned from stale documents, so there is nothing to explain.
         let planned = !self.pass.stale && !self.refused_as_stale();
         for violation in invariants::check_replicas(&outcome.plan).into_iter().filter(|_| planned) {
             self.report_violation(violation.invariant, violation.what);
@@ -353,7 +353,7 @@ impl SimulationState {
         }
     }
 
-    /// Stores fail; nothing else of a pass does.
+    /// A pass fails only if its store fails.
     fn check_error(&mut self, error: &PassError) {
         if !matches!(error, PassError::Store(_)) {
             self.report_violation("a pass fails with its store alone", chain_text(error));

@@ -1,4 +1,4 @@
-//! The container runtime of a simulated machine, as strict as real ones are.
+//! The container runtime of a simulated machine. It is as strict as a real one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{error::SimulatedRefusal, program::SimulatedProgram};
 
-/// What a process ends with that a reboot or SIGKILL took away.
+/// The exit code of a process that a reboot or SIGKILL ended.
 pub(super) const KILLED: i32 = 137;
 
 #[derive(Debug, Clone, Default)]
@@ -24,22 +24,20 @@ pub(super) struct SimulatedRuntime {
     ids: u64,
 }
 
-/// A container of ours.
+/// A container of Keelway.
 #[derive(Debug, Clone)]
 pub(super) struct SimulatedContainer {
     pub(super) state: ContainerState,
     pub(super) pod: PodName,
     pub(super) made_from: Container,
-    /// What runs in it.
     pub(super) process: Option<SimulatedProcess>,
 }
 
-/// A process of ours.
 #[derive(Debug, Clone)]
 pub(super) struct SimulatedProcess {
     pub(super) program: SimulatedProgram,
     pub(super) since: Instant,
-    /// When it first can be ready.
+    /// The earliest time at which the process can be ready.
     pub(super) up_at: Instant,
 }
 
@@ -95,7 +93,7 @@ impl SimulatedRuntime {
         Ok(id)
     }
 
-    /// The container, where it can be started.
+    /// Returns the container, if it can be started.
     pub(super) fn startable(&mut self, id: &str) -> Result<&mut SimulatedContainer, SimulatedRefusal> {
         let kept = self.containers.iter_mut().find(|kept| kept.state.id == id);
         let kept = kept.ok_or_else(|| SimulatedRefusal(format!("container {id}: not found")))?;
@@ -130,7 +128,7 @@ impl SimulatedRuntime {
         self.containers.retain(|kept| kept.state.sandbox != id);
     }
 
-    /// Ends processes.
+    /// Ends the processes of the selected containers.
     pub(super) fn end(&mut self, which: impl Fn(&SimulatedContainer) -> bool, code: i32) {
         let ending =
             self.containers.iter_mut().filter(|kept| kept.state.phase == ContainerPhase::Running && which(kept));
@@ -140,7 +138,7 @@ impl SimulatedRuntime {
         }
     }
 
-    /// All processes are gone; the runtime tells so of what it kept on disk, or has lost track of it.
+    /// Ends all processes. The runtime then reports their containers as exited or, with `loses_track`, as unknown.
     pub(super) fn reboot(&mut self, loses_track: bool) {
         for sandbox in &mut self.sandboxes {
             sandbox.ready = false;
@@ -153,7 +151,7 @@ impl SimulatedRuntime {
         }
     }
 
-    /// What each haproxy tells of its servers.
+    /// Returns the servers that each haproxy reports.
     pub(super) fn servers(&self) -> BTreeMap<PodName, BTreeMap<String, ServerState>> {
         let of = |(kept, process): (&SimulatedContainer, &SimulatedProcess)| {
             let SimulatedProgram::Proxy { servers, .. } = &process.program else { return None };

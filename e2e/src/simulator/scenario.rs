@@ -1,4 +1,4 @@
-//! What people do: they bring machines and ask for clusters, change their minds, and ask for them to go.
+//! The scenario: people add machines, create clusters, change them, and delete them.
 
 use std::net::IpAddr;
 
@@ -22,12 +22,12 @@ use super::{
     state::SimulationState,
 };
 
-/// More than a run has time for.
+/// A run has no time for more machines or clusters than these.
 const MOST_MACHINES: usize = 7;
 const MOST_CLUSTERS: usize = 3;
 
 impl SimulationState {
-    /// The first machines and the first cluster.
+    /// Adds the first machines and the first cluster.
     pub(super) fn begin(&mut self) {
         for _ in 0..self.random.count(1, 2) {
             self.add_machine(HypervisorRole::Public);
@@ -38,10 +38,10 @@ impl SimulationState {
         self.add_cluster();
     }
 
-    /// One change of the documents by a person.
+    /// Makes one change to the documents, as a person.
     pub(super) fn edit(&mut self) {
         if self.manual_edit.is_some() {
-            // What is written already is read first.
+            // A pending manual edit is read first.
             return;
         }
         match self.random.between(0, 11) {
@@ -58,7 +58,7 @@ impl SimulationState {
         }
     }
 
-    /// Clusters of which a member that may have started finds no data any more.
+    /// Returns the clusters in which a member that may have started has lost its data.
     pub(super) fn clusters_that_lost_data(&self) -> Vec<ClusterRef> {
         let lost = |cluster: &Cluster| {
             let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref());
@@ -78,7 +78,7 @@ impl SimulationState {
         clusters.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Clusters with an authority whose life is over.
+    /// Returns the clusters with an expired authority.
     pub(super) fn clusters_whose_authority_ended(&self) -> Vec<ClusterRef> {
         let now = self.now();
         let has_ended = |secret: &Secret| {
@@ -93,7 +93,7 @@ impl SimulationState {
         self.saved.clusters.iter().filter(|(_, cluster)| ended(cluster)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// All clusters go.
+    /// Deletes all clusters.
     pub(super) fn delete_all(&mut self) {
         self.manual_edit = None;
         let names: Vec<ClusterRef> = self.saved.clusters.keys().cloned().collect();
@@ -102,7 +102,7 @@ impl SimulationState {
         }
     }
 
-    /// Nothing goes wrong any more, and nothing is asked for that cannot be.
+    /// Ends all faults, and restores everything that would keep the fleet from settling.
     pub(super) fn stop_faults(&mut self) {
         self.weather.calm = true;
         self.uses_old_documents = false;
@@ -165,7 +165,7 @@ impl SimulationState {
         self.saved.hypervisors.insert(name, document);
     }
 
-    /// A machine with others on it, perhaps.
+    /// Adds objects that do not belong to Keelway to a machine, with some probability.
     fn machine(&mut self, mut machine: SimulatedHypervisor) -> SimulatedHypervisor {
         for number in 0..self.random.count(0, 2) {
             machine.strangers.sandboxes.insert(format!("stranger-{number}"));
@@ -194,10 +194,10 @@ impl SimulationState {
         spec.control_plane.replicas = self.random.count(1, 3);
         spec.ingress.replicas = self.random.count(1, 2);
         if self.random.one_in(3) {
-            // Short enough for a jump of the clock to make them due.
+            // This is short enough that a jump of the clock makes them due for renewal.
             spec.certificates = CertificatesSpec { component_ttl: Span::hours(2), ..spec.certificates };
         } else if self.random.one_in(4) {
-            // Authorities end with such a jump.
+            // Authorities expire after such a jump.
             let short = Span::minutes(45);
             spec.certificates =
                 CertificatesSpec { component_ttl: short, worker_ttl: short, admin_ttl: short, authority_ttl: short };
@@ -236,7 +236,7 @@ impl SimulationState {
         self.trace_line(format!("a person changes {name}: {sizes}, registry {registry:?}"));
     }
 
-    /// One that is paused already is looked after again.
+    /// Pauses a cluster. If it is paused already, resumes it.
     fn pause(&mut self) {
         let Some(name) = self.random.pick(self.saved.clusters.keys().cloned().collect::<Vec<_>>()) else { return };
         let Some(cluster) = self.saved.clusters.get_mut(&name) else { return };
@@ -246,7 +246,7 @@ impl SimulationState {
         self.trace_line(format!("a person {} {name}", if paused { "pauses" } else { "unpauses" }));
     }
 
-    /// As `keelway hypervisor cordon` and `uncordon` do it.
+    /// Changes the document as `keelway hypervisor cordon` and `uncordon` do.
     fn cordon(&mut self) {
         let Some(name) = self.random.pick(self.saved.hypervisors.keys().cloned().collect::<Vec<_>>()) else { return };
         let Some(document) = self.saved.hypervisors.get_mut(&name) else { return };
@@ -257,7 +257,7 @@ impl SimulationState {
         self.trace_line(format!("a person {} {name}", if closed { "cordons" } else { "uncordons" }));
     }
 
-    /// As `keelway hypervisor drain --leave-etcd` does it.
+    /// Changes the document as `keelway hypervisor drain --leave-etcd` does.
     fn drain(&mut self) {
         let Some(name) = self.random.pick(self.saved.hypervisors.keys().cloned().collect::<Vec<_>>()) else { return };
         let Some(document) = self.saved.hypervisors.get_mut(&name) else { return };
@@ -267,7 +267,7 @@ impl SimulationState {
         self.trace_line(format!("a person drains {name}"));
     }
 
-    /// Machines take components again, but for one that is drained where another one of its kind has room enough.
+    /// Uncordons machines, except one that is drained if another machine of the same role has enough room.
     fn reopen_machines(&mut self) {
         let roomy = |document: &Hypervisor| document.spec.port_range.to > 22_000;
         let kinds: Vec<HypervisorRole> = self
@@ -296,7 +296,7 @@ impl SimulationState {
         }
     }
 
-    /// As `keelway cluster delete` does it.
+    /// Changes the document as `keelway cluster delete` does.
     pub(super) fn delete(&mut self, name: &ClusterRef) {
         self.record_action(PersonAction::Deletes);
         self.trace_line(format!("a person deletes {name}"));

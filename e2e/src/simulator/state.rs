@@ -1,4 +1,4 @@
-//! The world outside of the driver: machines, what runs on them, the clock, the store of documents.
+//! Everything outside the driver: machines, components, the clock, and the store of documents.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,27 +28,27 @@ use super::{
     runtime::{SimulatedContainer, SimulatedProcess},
 };
 
-/// When simulated time begins: 2026-01-01T00:00:00Z.
+/// The start of simulated time: 2026-01-01T00:00:00Z.
 const BEGINNING: i64 = 1_767_225_600;
 
-/// A rule that does not hold.
+/// A rule that was broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokenRule {
-    /// The rule.
+    /// The text of the rule.
     pub rule: &'static str,
-    /// What breaks it.
+    /// The object that breaks it.
     pub what: String,
 }
 
-/// Everything that the simulation knows.
+/// The state of the simulation.
 pub(super) struct SimulationState {
     pub(super) random: Random,
     pub(super) machines: BTreeMap<HypervisorName, SimulatedHypervisor>,
-    /// What the store holds.
+    /// The documents in the store.
     pub(super) saved: Documents,
-    /// The digest of the bindings in each cluster's store.
+    /// The digest of the bindings in each cluster's etcd.
     pub(super) bindings: BTreeMap<ClusterId, String>,
-    /// Members of stores that were started at least once.
+    /// etcd members that started at least once.
     pub(super) started: BTreeSet<PodName>,
     pub(super) weather: Weather,
     pub(super) bug: Option<Bug>,
@@ -56,23 +56,23 @@ pub(super) struct SimulationState {
     pub(super) counts: SimulationCounts,
     pub(super) table: FaultTable,
     pub(super) broken_rule: Option<BrokenRule>,
-    /// The driver's process is gone.
+    /// Whether the process of the driver has ended.
     pub(super) dead: bool,
-    /// What the driver said last that it waits for.
+    /// What the driver last reported that it waits for.
     pub(super) waiting: Vec<String>,
-    /// What a planted bug keeps from the store.
+    /// Documents that a planted bug did not save.
     pub(super) unsaved: Option<Documents>,
-    /// The save that is under way is cut off.
+    /// Whether the current save is cut off.
     pub(super) cuts_save: bool,
-    /// What the store held before, the newest last.
+    /// Earlier documents of the store, the newest last.
     pub(super) history: Vec<Documents>,
-    /// The next load is of old documents.
+    /// Whether the next load returns old documents.
     pub(super) uses_old_documents: bool,
-    /// What a person wrote in the place of what is saved.
+    /// Documents that a person wrote in place of the saved ones.
     pub(super) manual_edit: Option<ManualEdit>,
-    /// Hypervisors whose documents a person took away, or put older copies in the place of.
+    /// Hypervisors whose documents a person removed or replaced by older copies.
     pub(super) replaced: BTreeSet<HypervisorName>,
-    /// Authorities and keys of clusters that a person took away.
+    /// Authorities and keys of clusters that a person removed.
     pub(super) missed: BTreeMap<SecretName, Shared<Secret>>,
     pub(super) actions: PersonActionCounts,
     trace: Vec<String>,
@@ -80,31 +80,31 @@ pub(super) struct SimulationState {
     skew: SignedDuration,
 }
 
-/// What the pass that runs now has to do with.
+/// The state of the current pass.
 #[derive(Default)]
 pub(super) struct Pass {
-    /// The documents that it loaded.
+    /// The documents that the pass loaded.
     pub(super) loaded: Documents,
-    /// What it loaded or saved last, whatever people did since.
+    /// The documents that the pass loaded or saved last, without later changes by people.
     pub(super) kept: Documents,
-    /// Its documents are old ones, and have a file of their own.
+    /// Whether its documents are old ones, which are saved to a separate file.
     pub(super) stale: bool,
-    /// What it saw, as it was.
+    /// The unaltered observation of the pass.
     pub(super) seen: PassObservation,
-    /// What follows from the saved documents for each machine.
+    /// The config of each machine that the saved documents determine.
     pub(super) configs: Option<BTreeMap<HypervisorName, MachineConfig>>,
-    /// Which replica of each role it began to end.
+    /// The first replica of each role that the pass ended.
     pub(super) ended: BTreeMap<(ClusterId, Role), PodName>,
 }
 
-/// How much happened.
+/// The numbers of events of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SimulationCounts {
-    /// Passes that were begun.
+    /// The number of passes that started.
     pub passes: u64,
-    /// Effects on machines and in clusters that were asked for.
+    /// The number of requested effects on machines and in clusters.
     pub effects: u64,
-    /// Faults of any kind.
+    /// The number of faults.
     pub faults: u64,
 }
 
@@ -140,7 +140,7 @@ impl SimulationState {
         }
     }
 
-    /// The wall clock.
+    /// Returns the simulated wall-clock time.
     pub(super) fn now(&self) -> Timestamp {
         let passed = SignedDuration::try_from(self.began.elapsed()).unwrap();
         Timestamp::from_second(BEGINNING).unwrap() + passed + self.skew
@@ -150,7 +150,7 @@ impl SimulationState {
         self.skew += by;
     }
 
-    /// Writes a line for whoever reads what happened.
+    /// Adds a line to the trace.
     pub(super) fn trace_line(&mut self, line: impl AsRef<str>) {
         let at = self.began.elapsed();
         self.trace.push(format!("{:>8.3} {}", at.as_secs_f64(), line.as_ref()));
@@ -160,7 +160,7 @@ impl SimulationState {
         &self.trace
     }
 
-    /// The first rule that breaks is the one that counts.
+    /// Records a broken rule. Only the first one counts.
     pub(super) fn report_violation(&mut self, rule: &'static str, what: impl Into<String>) {
         let what = what.into();
         self.trace_line(format!("BROKEN {rule}: {what}"));
@@ -173,7 +173,7 @@ impl SimulationState {
         self.trace_line(format!("FAULT {:?} during {:?} on {at}", cell.0, cell.1));
     }
 
-    /// Starts what is in a container; what cannot run ends at once.
+    /// Starts the program of a container. A program that cannot run exits immediately.
     pub(super) fn start(&mut self, machine: &HypervisorName, id: &str) {
         let Some(found) = self.machines.get(machine) else { return };
         let Some(kept) = found.runtime.containers.iter().find(|kept| kept.state.id == id).cloned() else { return };
@@ -209,7 +209,7 @@ impl SimulationState {
         }
     }
 
-    /// A member that has data belongs to the store that is in it, whatever its flags say.
+    /// Returns the program with the cluster of its data: the data of a member overrides its flags.
     fn as_its_data_says(
         &self,
         machine: &HypervisorName,
@@ -247,7 +247,8 @@ impl SimulationState {
         Err("address in use".to_owned())
     }
 
-    /// As etcd does: one with data goes on with it, one without begins a store, unless a peer knows that it had begun.
+    /// Starts a member as etcd does. With data, it continues with that data. Without data, it forms a new etcd, unless a peer knows that it ran
+    /// before.
     fn start_member(
         &mut self,
         machine: &HypervisorName,
@@ -275,7 +276,7 @@ impl SimulationState {
         Ok(())
     }
 
-    /// Members of a store that run and that others reach.
+    /// Returns the running etcd members of a cluster that other machines can reach.
     pub(super) fn members(&self, cluster: &ClusterId) -> impl Iterator<Item = (&PodName, &SimulatedMember)> {
         let now = Instant::now();
         let machines = self.machines.values().filter(move |machine| machine.on_network(now));
@@ -285,13 +286,13 @@ impl SimulationState {
         })
     }
 
-    /// Whether more than half of a store's members run.
+    /// Returns whether more than half of the etcd members of a cluster run.
     pub(super) fn has_quorum(&self, cluster: &ClusterId) -> bool {
         let size = self.members(cluster).map(|(_, member)| member.initial.len()).max();
         size.is_some_and(|size| self.members(cluster).count() > size / 2)
     }
 
-    /// The process that listens there, where others reach it.
+    /// Returns the process that listens on this address, if other machines can reach it.
     fn listener(&self, at: SocketAddr) -> Option<&SimulatedProcess> {
         let now = Instant::now();
         let machines = self.machines.values().filter(|machine| machine.private == at.ip() && machine.on_network(now));
@@ -301,10 +302,10 @@ impl SimulationState {
             .find(|process| process.program.listens().contains(&at))
     }
 
-    /// Whether a process answers that it is well.
+    /// Returns whether a process passes its health check.
     pub(super) fn is_well(&self, process: &SimulatedProcess) -> bool {
         let reached = |at: &SocketAddr| self.listener(*at).is_some_and(|other| self.is_well(other));
-        // No pass waits for what is beside a program, and a program gets on without it.
+        // No pass waits for an auxiliary program, and the main program does not need it.
         let is_up = !process.program.is_main() || process.up_at <= Instant::now();
         is_up
             && match &process.program {
@@ -315,20 +316,20 @@ impl SimulationState {
                     let mut serving = servers.values().filter(|server| server.admin == ServerAdmin::Serves);
                     serving.any(|server| reached(&server.address))
                 }
-                // They have what they need on disk.
+                // These programs have everything that they need on disk.
                 SimulatedProgram::ClusterController { .. }
                 | SimulatedProgram::Gateway { .. }
                 | SimulatedProgram::Egress { .. } => true,
             }
     }
 
-    /// The process that listens at an address of one machine.
+    /// Returns the process that listens on this address of one machine.
     pub(super) fn process_at(&self, machine: &HypervisorName, at: SocketAddr) -> Option<&SimulatedProcess> {
         let found = self.machines.get(machine).filter(|found| found.on_network(Instant::now()))?;
         found.runtime.processes().map(|(_, process)| process).find(|process| process.program.listens().contains(&at))
     }
 
-    /// Programs end that wait too long for what they need, as Kubernetes' own do.
+    /// Ends programs that have waited too long for their dependencies, as those of Kubernetes exit.
     pub(super) fn end_timed_out_programs(&mut self, patience: Duration) {
         let now = Instant::now();
         let mut ending = Vec::new();

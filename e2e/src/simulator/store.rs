@@ -67,7 +67,7 @@ fn load(world: &mut SimulationState) -> Result<Documents, SimulatedRefusal> {
     Ok(documents)
 }
 
-/// What a person changed since the load is not written over.
+/// Saves documents. The save fails if a person has changed the documents since the load.
 fn save(world: &mut SimulationState, documents: &Documents) -> Result<(), SimulatedRefusal> {
     world.pass.configs = None;
     if world.bug == Some(Bug::SavesAfterwards) {
@@ -88,14 +88,14 @@ fn save(world: &mut SimulationState, documents: &Documents) -> Result<(), Simula
 }
 
 impl SimulationState {
-    /// What is there after some of the changes that lead to these documents.
+    /// Returns the documents after only some of the changes of a save.
     fn cut_off(&mut self, documents: &Documents) -> Documents {
         let steps = documents.steps_since(&self.saved);
         let whole = self.random.pick(0..=steps.len()).unwrap_or_default();
         let (mut saved, mut made) = (self.saved.clone(), 0);
         for (number, step) in steps.iter().enumerate().take(whole + 1) {
             for change in step {
-                // Of the step that is cut off any part may be there.
+                // Of the interrupted step, any subset of the changes may have been made.
                 if number < whole || self.random.one_in(2) {
                     saved.make(change, documents);
                     made += 1;
@@ -112,7 +112,7 @@ impl SimulationState {
         saved
     }
 
-    /// Documents of before, where each machine answers and more than half of them tell that there were newer ones.
+    /// Returns old documents, if each machine responds and more than half of the machines have seen newer ones.
     pub(super) fn old_documents(&self) -> Option<Documents> {
         let now = Instant::now();
         if !self.machines.values().all(|machine| machine.answers(now) && machine.strangers.owner.is_none()) {

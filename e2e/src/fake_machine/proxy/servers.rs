@@ -1,4 +1,4 @@
-//! The servers of one backend, and what may be asked and told about them.
+//! The servers of one backend, and the run-time commands about them.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use anyhow::Context;
 
 use super::lines;
 
-/// Flags of `show servers state`: forced maintenance, forced drain.
+/// Flags of `show servers state`: forced maintenance and forced drain.
 const MAINTENANCE: u8 = 0x01;
 const DRAINS: u8 = 0x08;
 
@@ -23,11 +23,11 @@ pub(super) struct BackendServers {
 struct BackendServer {
     address: SocketAddr,
     admin: u8,
-    /// Held once by each of its connections.
+    /// Each connection holds one reference.
     sessions: Arc<()>,
 }
 
-/// Counts for as long as it is there.
+/// Counts as a connection until it is dropped.
 pub(super) struct ServerSession {
     _counted: Arc<()>,
 }
@@ -44,7 +44,7 @@ impl BackendServers {
         Ok(Self { backend, servers: Mutex::new(servers.collect::<anyhow::Result<_>>()?) })
     }
 
-    /// The first server that takes connections, with one more.
+    /// Returns the first server that accepts connections, and adds one connection to it.
     pub(super) fn enter(&self) -> Option<(SocketAddr, ServerSession)> {
         let servers = self.held();
         let server = servers.values().find(|server| server.admin == 0)?;
