@@ -22,13 +22,13 @@ use crate::{
     tree::{field, item},
 };
 
-/// Every fault between sound documents, with document and line.
+/// Returns every fault between valid documents, with document and line.
 pub(crate) fn across(documents: &Documents, seen: &OriginIndex<'_>) -> Vec<Fault> {
     let found = faults_between(documents, seen).into_iter();
     found.filter_map(|(name, fault)| Some(seen.origins.get(&name)?.locate(fault))).collect()
 }
 
-/// The same, each with the document that it is about.
+/// Returns every fault between valid documents, each with the name of its document.
 pub(crate) fn faults_between(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     let checks = [
         class::defaults,
@@ -46,7 +46,7 @@ pub(crate) fn faults_between(documents: &Documents, seen: &OriginIndex<'_>) -> D
     checks.iter().flat_map(|check| check(documents, seen)).take(MOST_FAULTS).collect()
 }
 
-/// What a world lacks that is to be reconciled.
+/// Returns what documents lack for a reconciliation.
 pub(crate) fn completeness_faults(documents: &Documents, seen: &OriginIndex<'_>) -> Vec<Fault> {
     if documents.is_empty() && seen.broken.is_empty() {
         let help = "pipe in what another command wrote, or begin with `keelway hypervisor local create`";
@@ -59,7 +59,7 @@ pub(crate) fn completeness_faults(documents: &Documents, seen: &OriginIndex<'_>)
     found.filter_map(|(place, fault)| Some(seen.origins.get(&place)?.locate(fault))).collect()
 }
 
-/// What a cluster that was born cannot go along with.
+/// Returns the faults of changes that an existing cluster does not allow.
 fn changes(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     if seen.broken.contains(&DocumentKind::Hypervisor) || seen.broken.contains(&DocumentKind::Component) {
         return Vec::new();
@@ -67,14 +67,14 @@ fn changes(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     documents.faults_of_changes(|_| true)
 }
 
-/// What was there once, as other documents tell.
+/// Returns documents that are missing although others show that they existed.
 pub(crate) fn missing_documents(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     [members, ingresses, keys].into_iter().flat_map(|check| check(documents, seen)).collect()
 }
 
 pub(crate) type DocumentFaults = Vec<(DocumentName, Fault)>;
 
-/// A cluster's Secrets for pulling images are there.
+/// Checks that the pull Secrets of each cluster exist.
 fn pull_secrets(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     if seen.broken.contains(&DocumentKind::Secret) {
         return Vec::new();
@@ -95,7 +95,7 @@ fn pull_secrets(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults
     documents.clusters.iter().filter(|(_, cluster)| !cluster.deleted()).flat_map(of_cluster).collect()
 }
 
-/// A cluster has machines of each kind that its components run on.
+/// Checks that there are machines of each role that the components of a cluster need.
 fn machines(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     if seen.broken.contains(&DocumentKind::Hypervisor) {
         return Vec::new();
@@ -128,7 +128,7 @@ fn machines(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     found
 }
 
-/// Two clusters never have one id.
+/// Checks that no two clusters have the same id.
 fn ids(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     let mut first = BTreeMap::new();
     let mut found = Vec::new();
@@ -148,7 +148,7 @@ fn ids(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     found
 }
 
-/// All machines of a world obey one installation.
+/// Checks that all machines obey the same installation.
 fn owners(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     let mut first = None;
     let mut found = Vec::new();
@@ -170,7 +170,8 @@ fn owners(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     found
 }
 
-/// Two Hypervisors are never one machine: members of one store would share it, and each would undo what the other asked for.
+/// Checks that no two Hypervisors describe the same machine. Otherwise, etcd members of one cluster would share it, and each config would undo the
+/// other.
 fn machines_apart(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     let mut first: BTreeMap<(&str, String), &HypervisorName> = BTreeMap::new();
     let mut found = Vec::new();
@@ -187,7 +188,7 @@ fn machines_apart(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults 
     found
 }
 
-/// What is of one machine alone: the field, what it is, and its value.
+/// Returns the values that must be unique to a machine: the field, a description, and the value.
 fn unique_values(machine: &Hypervisor) -> Vec<(String, &'static str, String)> {
     let one = |field: &str, what, value: &str| (field.to_owned(), what, value.to_owned());
     let listener = |text: &str| text.parse::<SocketAddr>().map_or_else(|_| text.to_lowercase(), |at| at.to_string());
@@ -209,7 +210,7 @@ fn unique_values(machine: &Hypervisor) -> Vec<(String, &'static str, String)> {
     way.into_iter().chain(private).collect()
 }
 
-/// What a machine's endpoint refers to is there.
+/// Checks that the Secret of an endpoint exists and is complete.
 fn endpoints(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     let mut found = Vec::new();
     for (name, machine) in &documents.hypervisors {
@@ -236,7 +237,7 @@ fn endpoints(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     found
 }
 
-/// The way through another machine's agent leads through one that is reached without a third.
+/// Checks that `via` names a public Hypervisor whose agent is reached directly.
 fn vias(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     if seen.broken.contains(&DocumentKind::Hypervisor) {
         return Vec::new();
@@ -275,7 +276,7 @@ fn restore_help(what: &str) -> String {
     format!("put {what} back; to delete a cluster, use keelway cluster delete")
 }
 
-/// A component has its cluster and its machine.
+/// Checks that the cluster and the machine of each component exist.
 fn components(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     let mut found = Vec::new();
     for (name, component) in &documents.components {
@@ -311,7 +312,7 @@ fn components(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     found
 }
 
-/// A Secret of ours has its cluster.
+/// Checks that the cluster of each Secret of Keelway exists.
 fn secrets(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     if seen.broken.contains(&DocumentKind::Cluster) {
         return Vec::new();
@@ -331,7 +332,7 @@ fn secrets(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
         .collect()
 }
 
-/// A Secret of an installation has a machine of it.
+/// Checks that each Secret of an installation has a machine of that installation.
 fn secrets_of_installations(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     if seen.broken.contains(&DocumentKind::Hypervisor) {
         return Vec::new();
@@ -351,7 +352,7 @@ fn secrets_of_installations(documents: &Documents, seen: &OriginIndex<'_>) -> Do
     labelled.map(fault).collect()
 }
 
-/// A port of a machine is one component's.
+/// Checks that no two components of a machine have the same port.
 fn ports(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     let mut taken: BTreeMap<(&HypervisorName, u16), (&PodName, &Component)> = BTreeMap::new();
     let mut found = Vec::new();
@@ -375,7 +376,7 @@ fn ports(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     found
 }
 
-/// A user id is of one role of one cluster: the files of one are closed to all others.
+/// Checks that a user id belongs to one role of one cluster. Files of one role are not readable for any other.
 fn users(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     let mut of_user: BTreeMap<u32, (&PodName, &Component)> = BTreeMap::new();
     let mut of_role: BTreeMap<(&ClusterId, Role), (&PodName, &Component)> = BTreeMap::new();
@@ -397,7 +398,7 @@ fn users(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     found
 }
 
-/// A member of a store that began has its document, and one that served is written down.
+/// Checks that each recorded etcd member has its document, and that each member that served is recorded.
 fn members(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     let mut found = Vec::new();
     for (name, id, cluster) in living(documents) {
@@ -427,7 +428,7 @@ fn members(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     found
 }
 
-/// Ingresses have the port that is written down for them.
+/// Checks that ingresses have the port that the cluster reserved for them.
 fn ingresses(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     let mut found = Vec::new();
     for (name, id, cluster) in living(documents) {
@@ -443,7 +444,7 @@ fn ingresses(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     found
 }
 
-/// A store that began was written with a key that cannot be made anew.
+/// Checks that the encryption key of each existing etcd exists. Without that key, the stored Secrets cannot be read.
 fn keys(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     if seen.broken.contains(&DocumentKind::Secret) {
         return Vec::new();
@@ -461,7 +462,7 @@ fn keys(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
         .collect()
 }
 
-/// Clusters that have an id and are not being deleted.
+/// Returns the clusters that have an id and are not being deleted.
 fn living(documents: &Documents) -> impl Iterator<Item = (&ClusterRef, &ClusterId, &Cluster)> {
     let clusters = documents.clusters.iter().filter(|(_, cluster)| !cluster.deleted());
     clusters.filter_map(|(name, cluster)| Some((name, cluster.id()?, &**cluster)))

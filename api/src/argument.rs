@@ -1,8 +1,8 @@
-//! Arguments that a cluster may give to its components beside those that Keelway gives: numbers of how much and how long, of which
-//! none opens a door.
+//! Arguments that a cluster may add to those that Keelway passes to its components. They are quantities and durations, and none of them weakens
+//! security.
 //!
-//! Names, types and limits are those of the programs' own options and of what they check at their start, in every release of
-//! [`crate::release`]: what is taken here ends no program.
+//! Names, types and limits are those of the programs' options and of their checks at startup, in every release of [`crate::release`]. No accepted
+//! argument makes a program exit.
 
 mod form;
 
@@ -10,19 +10,19 @@ use crate::{release::Release, role::Role};
 
 pub use form::ArgumentType;
 
-/// An argument that may be given.
+/// An argument that a cluster may set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Argument {
-    /// Its name, without dashes.
+    /// The name, without dashes.
     pub name: &'static str,
-    /// What its value is.
+    /// The type of the value.
     pub form: ArgumentType,
-    /// The minor release of Kubernetes that it came with, where an older one of ours lacks it.
+    /// The minor release of Kubernetes that introduced the argument, if an older supported release lacks it.
     pub since: Option<u32>,
 }
 
 impl Argument {
-    /// Whether the programs of a release know it.
+    /// Returns whether the programs of a release know the argument.
     #[must_use]
     pub fn is_known_to(&self, release: &Release) -> bool {
         self.since.is_none_or(|since| release.minor() >= since)
@@ -49,12 +49,12 @@ const fn duration(name: &'static str) -> Argument {
     of(name, ArgumentType::Duration)
 }
 
-/// Objects of one kind that are worked on at a time. Without any the work stands still, and most programs refuse to start.
+/// The number of objects of one kind that are processed in parallel. With 0, nothing is processed, and most programs refuse to start.
 const fn workers(name: &'static str) -> Argument {
     number(name, 1, 1_000)
 }
 
-/// From 8 on, bodies of requests and answers are in logs, and so are Secrets (`logBody` of client-go's `rest/request.go`).
+/// From level 8, logs contain the bodies of requests and responses, and thereby Secrets (`logBody` of client-go's `rest/request.go`).
 const VERBOSITY: Argument = number("v", 0, 7);
 const LOGGING_FORMAT: Argument = of("logging-format", ArgumentType::Choice(&["json", "text"]));
 const DISABLED_METRICS: Argument = of("disabled-metrics", ArgumentType::Metrics);
@@ -123,8 +123,8 @@ const KUBE_CONTROLLER_MANAGER: &[Argument] = &[
 ];
 const KUBE_SCHEDULER: &[Argument] = &[DISABLED_METRICS, API_BURST, API_QPS, LOGGING_FORMAT, VERBOSITY];
 
-/// How the names of arguments begin that are not a user's: Keelway gives them, or they open a door, show what is kept secret, or let
-/// a component disagree with the others.
+/// Prefixes of arguments that a cluster may not set: Keelway sets them, or they weaken security, reveal secrets, or let a component disagree with
+/// the others.
 const OWN: &[&str] = &[
     "admission-control",
     "advertise-address",
@@ -188,7 +188,7 @@ const OWN: &[&str] = &[
     "write-config-to",
 ];
 
-/// The arguments that may be given to components of a role.
+/// Returns the arguments that a cluster may set for components of a role.
 #[must_use]
 pub fn of_role(role: Role) -> &'static [Argument] {
     match role {
@@ -199,7 +199,7 @@ pub fn of_role(role: Role) -> &'static [Argument] {
     }
 }
 
-/// Whether an argument is Keelway's to give or to leave out. The programs take `_` for `-` in names.
+/// Returns whether Keelway reserves an argument. The programs accept `_` in place of `-` in names.
 #[must_use]
 pub fn is_own(name: &str) -> bool {
     let name = name.replace('_', "-");

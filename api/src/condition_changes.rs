@@ -1,4 +1,4 @@
-//! What of a change only tells people how things are: nothing is decided on it that a look would not show again.
+//! Finds changes that only affect conditions. No decision depends on them: the next observation yields the same conditions.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl Documents {
-    /// Whether a change since these documents is one of conditions alone. Who finds the old ones decides the same, so that it need not be
-    /// saved before anything else is done, and not after anything either.
+    /// Returns whether a change since `before` affects conditions only. Decisions do not depend on them, so the change may be saved at any
+    /// time: it has no order relative to other effects.
     #[must_use]
     pub fn changes_only_conditions(&self, before: &Self, change: &DocumentChange) -> bool {
         match change {
@@ -28,7 +28,7 @@ impl Documents {
         }
     }
 
-    /// Whether a change since these documents is one of the words of conditions alone: all of them are as true as before.
+    /// Returns whether a change since `before` affects only the text of conditions, and no status.
     #[must_use]
     pub fn changes_only_condition_text(&self, before: &Self, change: &DocumentChange) -> bool {
         let is_as_true = match change {
@@ -67,7 +67,7 @@ impl Cluster {
 }
 
 impl Component {
-    /// Whether nothing that is told of it is so yet: who is told nothing of it knows as much.
+    /// Returns whether no condition is true and nothing else is recorded. Such a status has no more information than none.
     #[must_use]
     pub fn has_no_true_condition(&self) -> bool {
         let conditions = self.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -102,7 +102,7 @@ mod tests {
                              role: etcd, index: 0, version: 1.37.0, hypervisor: hv-1, ports: {client: 20000, peer: 20001}, user: \
                              900000}\n";
 
-    /// A cluster and one of its components.
+    /// Returns a machine, a cluster and one of its components.
     fn world() -> String {
         [CLUSTER, COMPONENT, MACHINE].concat()
     }

@@ -1,7 +1,7 @@
-//! The custom resource definitions of our kinds.
+//! The custom resource definitions of Keelway's kinds.
 //!
-//! They are derived from the types. What a type cannot say is added to them: what an API server is to refuse at once, which is what
-//! [`crate::validated`] refuses, as far as rules in CEL can tell.
+//! They are derived from the types. This module adds what a type cannot express: the checks that an API server applies immediately. They are those
+//! of [`crate::validated`], as far as rules in CEL can express them.
 
 mod arguments;
 mod cel;
@@ -28,7 +28,7 @@ use crate::{
     },
 };
 
-/// What a management cluster needs to keep our documents, by kind.
+/// Returns the definitions that a management cluster needs for the documents, by kind.
 #[must_use]
 pub fn crds() -> Vec<CustomResourceDefinition> {
     vec![
@@ -39,9 +39,9 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
     ]
 }
 
-/// One definition with what its type cannot say.
+/// Returns a definition with the parts that its type cannot express.
 fn refined(derived: CustomResourceDefinition, columns: &[Column], refine: fn(&mut Json)) -> CustomResourceDefinition {
-    // Definitions are plain data: a test of each finds out where they would not be written or read.
+    // Definitions are plain data, and a test checks that each can be written and read.
     let mut json = serde_json::to_value(&derived).unwrap_or_default();
     columns::write(&mut json, columns);
     if let Some(schema) = schema(&mut json) {
@@ -52,19 +52,19 @@ fn refined(derived: CustomResourceDefinition, columns: &[Column], refine: fn(&mu
     serde_json::from_value(json).unwrap_or(derived)
 }
 
-/// The schema of a definition's one version.
+/// Returns the schema of the only version of a definition.
 fn schema(definition: &mut Json) -> Option<&mut Json> {
     definition.pointer_mut("/spec/versions/0/schema/openAPIV3Schema")
 }
 
-/// What `kubectl explain` begins with is what the type says, which derived schemas have at `spec`.
+/// `kubectl explain` starts with the description of the object. Derived schemas have the description of the type at `spec`, so it is moved.
 fn title(schema: &mut Json) {
     let text = schema.pointer("/properties/spec/description").cloned().unwrap_or_default();
     schema["description"] = text;
     schema["properties"]["spec"]["description"] = json!("What is wanted.");
 }
 
-/// A definition as a manifest, which `kubectl apply -f` takes.
+/// Returns a definition as a manifest for `kubectl apply -f`.
 #[must_use]
 pub fn manifest(definition: &CustomResourceDefinition) -> String {
     let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
@@ -73,10 +73,10 @@ pub fn manifest(definition: &CustomResourceDefinition) -> String {
     serde_saphyr::to_string_with_options(&json, options).unwrap_or_else(|_| format!("{json}\n"))
 }
 
-/// What a managed cluster needs to keep what Keelway knows of its workers, by kind. These go nowhere else.
+/// Returns the definitions that a managed cluster needs for its workers, by kind. No other cluster gets them.
 ///
-/// They are the cluster-controller's, as their label says, also where somebody else applies them: by one owner of their fields in
-/// server-side apply, so that a field goes that a later release has no more.
+/// Their label names the cluster-controller as their owner, even if another program applies them. All programs use this one field manager in
+/// server-side apply, so that a field that a later release drops is removed.
 #[must_use]
 pub fn worker_crds() -> Vec<CustomResourceDefinition> {
     let mut all =
@@ -88,6 +88,6 @@ pub fn worker_crds() -> Vec<CustomResourceDefinition> {
     all
 }
 
-/// A digest of [`worker_crds`]. It stands here because each pass asks for it, also one with nothing to do, for which the definitions would be
-/// made from their types.
+/// The digest of [`worker_crds`]. It is a constant because each pass needs it, even a pass without work. Building the definitions from their types
+/// would be more expensive.
 pub const WORKER_CRDS_DIGEST: &str = "e62cdf09e295dd4e25b45cb6de1ac01d58f8d64a5ca22ba9c6218f612cc769f3";

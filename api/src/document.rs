@@ -1,4 +1,4 @@
-//! One document by itself: its name, its text, and what became of it between two worlds.
+//! Single documents: their names, their text, and the changes between two sets of documents.
 
 use core::fmt;
 use std::collections::BTreeSet;
@@ -21,10 +21,10 @@ use crate::{
     write::canonical,
 };
 
-/// Which document it is, of all of a world.
+/// The name of a document, unique among all documents.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DocumentName {
-    /// What Clusters may be.
+    /// Defaults and limits for Clusters.
     ClusterClass(String),
     /// A machine.
     Hypervisor(HypervisorName),
@@ -32,14 +32,14 @@ pub enum DocumentName {
     Cluster(ClusterRef),
     /// A component.
     Component(PodName),
-    /// A Secret, of ours or of its user's.
+    /// A Secret of Keelway or of the user.
     Secret(SecretName),
 }
 
-/// A document of a world.
+/// A document.
 #[derive(Clone, PartialEq)]
 pub enum Document {
-    /// What Clusters may be.
+    /// Defaults and limits for Clusters.
     ClusterClass(Shared<ClusterClass>),
     /// A machine.
     Hypervisor(Shared<Hypervisor>),
@@ -47,14 +47,14 @@ pub enum Document {
     Cluster(Shared<Cluster>),
     /// A component.
     Component(Shared<Component>),
-    /// A Secret, of ours or of its user's.
+    /// A Secret of Keelway or of the user.
     Secret(Shared<Secret>),
 }
 
-/// The same where it stands.
+/// A reference to a document.
 #[derive(Clone, Copy, PartialEq)]
 pub enum DocumentRef<'a> {
-    /// What Clusters may be.
+    /// Defaults and limits for Clusters.
     ClusterClass(&'a Shared<ClusterClass>),
     /// A machine.
     Hypervisor(&'a Shared<Hypervisor>),
@@ -62,18 +62,19 @@ pub enum DocumentRef<'a> {
     Cluster(&'a Shared<Cluster>),
     /// A component.
     Component(&'a Shared<Component>),
-    /// A Secret, of ours or of its user's.
+    /// A Secret of Keelway or of the user.
     Secret(&'a Shared<Secret>),
 }
 
-/// What is to be done in a store, so that it has another world than before.
+/// A change that a store makes to get from one set of documents to another.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DocumentChange {
-    /// The cluster has an id and a port of its own from now on. Nothing else of its status may be told yet: it is of documents that come later.
+    /// Saves only the parts of a cluster's status on which its components depend, such as the id and the port. The rest refers to documents that are
+    /// saved later.
     Introduce(DocumentName),
-    /// The document is new, or another one than it was.
+    /// Saves a document that is new or changed.
     Put(DocumentName),
-    /// It is there no longer.
+    /// Removes a document.
     Remove(DocumentName),
 }
 
@@ -84,7 +85,7 @@ impl DocumentName {
         Self::Secret(SecretName { namespace, name })
     }
 
-    /// As `kind` has it.
+    /// Returns the kind, as the field `kind` contains it.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -96,7 +97,7 @@ impl DocumentName {
         }
     }
 
-    /// `metadata.namespace`; none of what has no namespace.
+    /// Returns `metadata.namespace`, or `None` for kinds without a namespace.
     #[must_use]
     pub fn namespace(&self) -> Option<String> {
         match self {
@@ -107,7 +108,7 @@ impl DocumentName {
         }
     }
 
-    /// `metadata.name`.
+    /// Returns `metadata.name`.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -120,7 +121,7 @@ impl DocumentName {
     }
 }
 
-/// As errors name it: `Cluster default/c1`.
+/// Formats the name for errors: `Cluster default/c1`.
 impl fmt::Display for DocumentName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.namespace() {
@@ -131,7 +132,7 @@ impl fmt::Display for DocumentName {
 }
 
 impl Documents {
-    /// The names of all documents, by kind and name, those of Secrets that are the user's own not among them.
+    /// Returns the names of all documents, by kind and name, without Secrets of the user.
     pub fn names(&self) -> impl Iterator<Item = DocumentName> {
         let classes = self.classes.keys().cloned().map(DocumentName::ClusterClass);
         let machines = self.hypervisors.keys().cloned().map(DocumentName::Hypervisor);
@@ -141,12 +142,12 @@ impl Documents {
         of_group.chain(self.secrets.keys().cloned().map(DocumentName::Secret))
     }
 
-    /// The same, with Secrets that are the user's own.
+    /// Returns the names of all documents, with Secrets of the user.
     pub fn all_names(&self) -> impl Iterator<Item = DocumentName> {
         self.names().chain(self.user_secrets.keys().cloned().map(DocumentName::Secret))
     }
 
-    /// The document of a name.
+    /// Returns the document with this name.
     #[must_use]
     pub fn get(&self, name: &DocumentName) -> Option<DocumentRef<'_>> {
         Some(match name {
@@ -160,7 +161,7 @@ impl Documents {
         })
     }
 
-    /// Puts a document in the place of the one that has its name.
+    /// Inserts a document, or replaces the one with this name.
     pub fn put(&mut self, name: &DocumentName, document: Document) {
         match (name, document) {
             (DocumentName::ClusterClass(name), Document::ClusterClass(document)) => {
@@ -188,7 +189,7 @@ impl Documents {
         }
     }
 
-    /// Takes the document of a name away.
+    /// Removes the document with this name.
     pub fn remove(&mut self, name: &DocumentName) {
         match name {
             DocumentName::ClusterClass(name) => drop(self.classes.remove(name)),
@@ -199,7 +200,7 @@ impl Documents {
         }
     }
 
-    /// Every fault between documents that are sound by themselves, with the document that it is about. Lines are not known.
+    /// Returns every fault between documents that are valid by themselves, with the name of its document. Line numbers are not known.
     #[must_use]
     pub fn faults_between(&self) -> Vec<(DocumentName, Fault)> {
         let seen = OriginIndex::default();
@@ -211,7 +212,7 @@ impl Documents {
         found
     }
 
-    /// The documents that are others than before, that came or that went. What both worlds share is not looked into.
+    /// Returns the names of documents that were changed, added or removed. Parts that both sets share are not compared.
     #[must_use]
     pub fn names_changed_since(&self, before: &Self) -> BTreeSet<DocumentName> {
         let classes = self.classes.changed_since(&before.classes).cloned().map(DocumentName::ClusterClass);
@@ -225,14 +226,14 @@ impl Documents {
         changed.filter(|name| self.get(name) != before.get(name)).collect()
     }
 
-    /// What a store does that has the world `before` to have this one, in an order that may be cut off after each step: what is
-    /// referred to is there before whoever refers to it and goes after, and a cluster never tells less than its components.
+    /// Returns the changes from `before` to these documents. Their order allows an interruption after each step: a document exists before others
+    /// refer to it and is removed after them, and the status of a cluster never lags behind its components.
     #[must_use]
     pub fn changes_since(&self, before: &Self) -> Vec<DocumentChange> {
         self.steps_since(before).into_iter().flatten().collect()
     }
 
-    /// The same by steps: those of one step need not be done one after the other, and may be cut off in any order.
+    /// Returns the same changes by step. Changes of one step may be made in any order, and an interruption may leave any subset of them.
     #[must_use]
     pub fn steps_since(&self, before: &Self) -> Vec<Vec<DocumentChange>> {
         let mut changes: Vec<(u8, DocumentChange)> = Vec::new();
@@ -267,13 +268,13 @@ impl Documents {
         steps.map(|step| step.iter().map(|(_, change)| change.clone()).collect()).collect()
     }
 
-    /// What components of a cluster rely on.
+    /// Returns the status of a cluster that its components depend on.
     fn identity(&self, cluster: &ClusterRef) -> Option<(Option<&ClusterId>, Option<u16>)> {
         let status = self.clusters.get(cluster)?.status.as_ref()?;
         Some((status.id.as_ref(), status.ingress_port))
     }
 
-    /// Does one of the [changes](Self::changes_since) that lead to another world.
+    /// Makes one of the [changes](Self::changes_since) that lead to another set of documents.
     pub fn make(&mut self, change: &DocumentChange, to: &Self) {
         match change.outcome(to) {
             Some(document) => self.put(change.name(), document),
@@ -283,7 +284,7 @@ impl Documents {
 }
 
 impl DocumentChange {
-    /// Which document it changes.
+    /// Returns the name of the changed document.
     #[must_use]
     pub fn name(&self) -> &DocumentName {
         match self {
@@ -291,7 +292,7 @@ impl DocumentChange {
         }
     }
 
-    /// What the document is afterwards, on the way to these; `None` where it is gone.
+    /// Returns the document after this change on the way to `to`, or `None` if it is removed.
     #[must_use]
     pub fn outcome(&self, to: &Documents) -> Option<Document> {
         match self {
@@ -303,7 +304,7 @@ impl DocumentChange {
 }
 
 impl<'a> DocumentRef<'a> {
-    /// In canonical YAML, without a separator.
+    /// Returns the document as canonical YAML, without a separator.
     #[must_use]
     pub fn text(self) -> String {
         let mut json = self.json();
@@ -311,7 +312,7 @@ impl<'a> DocumentRef<'a> {
         canonical(self.kind(), json)
     }
 
-    /// With the fields of a newer release, where they were.
+    /// Returns the document as JSON, with the fields of a newer release in their places.
     #[must_use]
     pub fn json(self) -> Json {
         let mut json = self.json_of_known_fields();
@@ -323,7 +324,7 @@ impl<'a> DocumentRef<'a> {
         json
     }
 
-    /// The same without those.
+    /// Returns the document as JSON, without the fields of a newer release.
     #[must_use]
     pub fn json_of_known_fields(self) -> Json {
         let json = match self {
@@ -333,23 +334,23 @@ impl<'a> DocumentRef<'a> {
             Self::Component(document) => serde_json::to_value(document),
             Self::Secret(document) => serde_json::to_value(document),
         };
-        // Types of plain data with text for keys have no way to fail here.
+        // Serializing plain data with strings as keys cannot fail.
         json.unwrap_or_default()
     }
 
-    /// The paths of fields that this release does not know: those of a newer one, which are kept and have no effect.
+    /// Returns the paths of fields that this release does not know. They are from a newer release, are kept, and have no effect.
     #[must_use]
     pub fn newer_fields(self) -> Vec<String> {
         self.newer().flat_map(|(part, newer)| newer.paths(part)).collect()
     }
 
-    /// Whether there are some.
+    /// Returns whether there are fields of a newer release.
     #[must_use]
     pub fn has_newer_fields(self) -> bool {
         self.newer().next().is_some()
     }
 
-    /// By the part of the document that has them.
+    /// Returns the fields of a newer release, by the part of the document that contains them.
     fn newer(self) -> impl Iterator<Item = (&'a str, &'a Newer)> {
         let (spec, status) = match self {
             Self::ClusterClass(class) => (Some(&class.spec.newer), None),
@@ -374,7 +375,7 @@ impl<'a> DocumentRef<'a> {
         }
     }
 
-    /// A copy.
+    /// Returns a copy.
     #[must_use]
     pub fn owned(self) -> Document {
         match self {
@@ -388,7 +389,7 @@ impl<'a> DocumentRef<'a> {
 }
 
 impl Document {
-    /// The document, with what of it this release does not know.
+    /// Returns the document with fields that this release does not know.
     pub(crate) fn with_newer(mut self, newer: NewerDocumentFields) -> Self {
         match &mut self {
             Self::ClusterClass(class) => class.spec.newer = newer.spec,
@@ -415,7 +416,7 @@ impl Document {
         self
     }
 
-    /// A cluster with nothing in its status but what its components rely on.
+    /// Returns a cluster whose status contains only what its components depend on.
     fn introduced(mut self) -> Self {
         if let Self::Cluster(cluster) = &mut self
             && let Some(status) = &mut cluster.status
@@ -430,7 +431,7 @@ impl Document {
         self
     }
 
-    /// The same as it stands in documents.
+    /// Returns a reference to the document.
     #[must_use]
     pub fn as_ref(&self) -> DocumentRef<'_> {
         match self {

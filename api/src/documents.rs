@@ -1,4 +1,4 @@
-//! The documents of a world: typed, by name, and in the order in which they were read.
+//! All documents of an installation: typed, by name, and in the order of reading.
 
 use core::{cmp::Ordering, fmt};
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use crate::{
     shared::{Map, Shared},
 };
 
-/// Where a Secret is found: namespace and name.
+/// The namespace and name of a Secret.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SecretName {
     /// `metadata.namespace`.
@@ -28,11 +28,11 @@ pub struct SecretName {
 
 /// Everything that one `keelway` command reads or writes.
 ///
-/// Maps hold what Keelway works with; documents of others are kept byte for byte in their place. A copy costs nothing before it is
-/// changed, and then what is changed of it.
+/// Maps contain the documents of Keelway. Documents of others are kept unchanged, in their positions. Copies share their content: a copy costs
+/// nothing until it is changed, and then only the changed part.
 #[derive(Clone, Default)]
 pub struct Documents {
-    /// What Clusters may be, by name.
+    /// Defaults and limits for Clusters, by name.
     pub classes: Map<String, ClusterClass>,
     /// Machines.
     pub hypervisors: Map<HypervisorName, Hypervisor>,
@@ -40,26 +40,26 @@ pub struct Documents {
     pub clusters: Map<ClusterRef, Cluster>,
     /// Components of all clusters.
     pub components: Map<PodName, Component>,
-    /// Our Secrets: those with the label `keelway.dev/cluster-id` or `keelway.dev/installation-id`, and those for pulling images.
+    /// Secrets of Keelway: those with the label `keelway.dev/cluster-id` or `keelway.dev/installation-id`, and those for pulling images.
     pub secrets: Map<SecretName, Secret>,
-    /// Secrets of their user's, which documents may refer to. They are read only, and written as the text that they came in.
+    /// Secrets of the user, to which documents may refer. They are read only, and are written with their original text.
     pub user_secrets: Map<SecretName, Secret>,
-    /// The order of reading. What is not in it is written after it, by kind and name.
+    /// The order of reading. Documents that are not in it are written after it, by kind and name.
     pub(crate) reading_order: Shared<Vec<InputDocument>>,
 }
 
-/// What stands at one place of the input.
+/// The document at one position of the input.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum InputDocument {
-    /// A document of ours.
+    /// A document of Keelway.
     Ours(DocumentName),
-    /// A document of somebody else's, with its own separator line where it had one.
+    /// A document of another program, with its separator line if it had one.
     Foreign(Foreign),
 }
 
-/// The text of a document of somebody else's.
+/// The text of a document of another program.
 ///
-/// Equal to another one that differs only in its end: a line break or a marker `...` goes there where something is written after it.
+/// Two texts are equal if they differ only at their ends: writing may add a line break or a marker `...` before a following document.
 #[derive(Debug, Clone)]
 pub(crate) struct Foreign(pub(crate) String);
 
@@ -93,7 +93,7 @@ impl Ord for Foreign {
     }
 }
 
-/// Names alone: Secrets hold keys, and documents of others may.
+/// Prints names only, because Secrets contain keys, and documents of others may contain them too.
 impl fmt::Debug for Documents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Documents")
@@ -107,7 +107,7 @@ impl fmt::Debug for Documents {
     }
 }
 
-/// Equal where they are written the same: what is in them, in the same order.
+/// Two sets are equal if they are written in the same way: the same documents in the same order.
 impl PartialEq for Documents {
     fn eq(&self, other: &Self) -> bool {
         self.classes == other.classes
@@ -119,29 +119,29 @@ impl PartialEq for Documents {
     }
 }
 
-/// The Secret of the key that a cluster's Secrets are encrypted with at rest. Under another key they cannot be read.
+/// The Secret with the key that encrypts a cluster's Secrets at rest. They cannot be read with another key.
 pub const ENCRYPTION_SECRET: &str = "encryption";
 
 impl SecretName {
-    /// The name of a Secret of this cluster.
+    /// Returns the name of a Secret of this cluster.
     #[must_use]
     pub fn of(cluster: &ClusterId, name: &str) -> Self {
         Self { namespace: cluster.namespace(), name: name.to_owned() }
     }
 
-    /// The name of a Secret of this installation.
+    /// Returns the name of a Secret of this installation.
     #[must_use]
     pub fn of_installation(installation: &InstallationId, name: &str) -> Self {
         Self { namespace: installation.namespace(), name: name.to_owned() }
     }
 
-    /// Whether it is in the namespace of a cluster.
+    /// Returns whether the Secret is in the namespace of a cluster.
     #[must_use]
     pub fn is_of_a_cluster(&self) -> bool {
         self.namespace.starts_with(NAMESPACE_PREFIX) && !self.namespace.starts_with(INSTALLATION_NAMESPACE_PREFIX)
     }
 
-    /// The Secret, as one of ours that holds nothing.
+    /// Returns a Secret of Keelway with this name and without values.
     fn empty(&self) -> Secret {
         let (label, id) = match self.namespace.strip_prefix(INSTALLATION_NAMESPACE_PREFIX) {
             Some(id) => (INSTALLATION_LABEL, id),
@@ -160,7 +160,7 @@ impl SecretName {
     }
 }
 
-/// Whether a Secret is one of ours.
+/// Returns whether a Secret belongs to Keelway or is for pulling images.
 #[must_use]
 pub fn is_ours(secret: &Secret) -> bool {
     let labels = secret.metadata.labels.as_ref();
@@ -170,7 +170,7 @@ pub fn is_ours(secret: &Secret) -> bool {
 }
 
 impl Documents {
-    /// The components of one cluster, by name.
+    /// Returns the components of one cluster, by name.
     pub fn components_of<'a>(&'a self, id: &'a ClusterId) -> impl Iterator<Item = (&'a PodName, &'a Component)> {
         self.shared_components_of(id).map(|(name, component)| (name, &**component))
     }
@@ -182,7 +182,7 @@ impl Documents {
         self.components.range(PodName::before_all_of(id)..).take_while(move |(name, _)| name.cluster == *id)
     }
 
-    /// The components of one cluster, by name, to be changed.
+    /// Returns the components of one cluster for modification, by name.
     pub fn components_of_mut<'a>(
         &'a mut self,
         id: &'a ClusterId,
@@ -191,7 +191,7 @@ impl Documents {
         self.components.range_mut(from..).take_while(move |(name, _)| name.cluster == *id)
     }
 
-    /// The Secrets of one cluster, each with its name within it.
+    /// Returns the Secrets of one cluster, each with its name in the namespace of the cluster.
     pub fn secrets_of(&self, id: &ClusterId) -> impl Iterator<Item = (&str, &Secret)> {
         let from = SecretName::of(id, "");
         let namespace = from.namespace.clone();
@@ -199,13 +199,13 @@ impl Documents {
         of_cluster.map(|(name, secret)| (name.name.as_str(), &**secret))
     }
 
-    /// Puts values into a Secret of ours, which is made where there is none of its name.
+    /// Adds values to a Secret of Keelway. The Secret is created if it does not exist.
     pub fn put_secret_values(&mut self, name: &SecretName, values: impl IntoIterator<Item = (String, ByteString)>) {
         let secret = self.secrets.get_or_insert_with(name.clone(), || name.empty().into());
         secret.data.get_or_insert_default().extend(values);
     }
 
-    /// Takes away everything of one cluster: its document, its components, its Secrets.
+    /// Removes one cluster: its document, its components and its Secrets.
     pub fn remove_cluster(&mut self, reference: &ClusterRef, id: &ClusterId) {
         self.clusters.remove(reference);
         let components: Vec<PodName> = self.components_of(id).map(|(name, _)| name.clone()).collect();
@@ -218,19 +218,19 @@ impl Documents {
         }
     }
 
-    /// The installation that its machines belong to; none before they were given one.
+    /// Returns the installation of the machines, or `None` if they have none yet.
     #[must_use]
     pub fn installation(&self) -> Option<&InstallationId> {
         self.hypervisors.values().find_map(|machine| machine.status.as_ref()?.installation.as_ref())
     }
 
-    /// The documents of one cluster, with all machines and classes and every Secret that is not another cluster's.
+    /// Returns the documents of one cluster, with all machines and classes, and all Secrets that do not belong to another cluster.
     #[must_use]
     pub fn of_cluster(&self, reference: &ClusterRef) -> Self {
         self.of_machines().with_cluster(self, reference)
     }
 
-    /// [All of machines](Self::of_machines), with what a world has of one cluster.
+    /// Returns these documents, which are those of [`Self::of_machines`], together with the documents of one cluster in `world`.
     #[must_use]
     pub fn with_cluster(&self, world: &Self, reference: &ClusterRef) -> Self {
         let mut part = self.clone();
@@ -247,16 +247,16 @@ impl Documents {
         part
     }
 
-    /// Every Secret that is no cluster's.
+    /// Returns all Secrets that do not belong to a cluster.
     pub fn shared_secrets(&self) -> impl Iterator<Item = (&SecretName, &Shared<Secret>)> {
         let first = |namespace: &str| SecretName { namespace: namespace.to_owned(), name: String::new() };
         let before = self.secrets.range(..first(NAMESPACE_PREFIX));
-        // Those of clusters stand between, as ids begin with a hexadecimal digit.
+        // Secrets of clusters are between these two ranges, because ids start with a hexadecimal digit.
         let after = self.secrets.range(first(INSTALLATION_NAMESPACE_PREFIX)..);
         before.chain(after).filter(|(name, _)| !name.is_of_a_cluster())
     }
 
-    /// Takes the documents of another world in the place of those that are equal to them, so that they are there once.
+    /// Replaces documents that are equal to those of another set by references to the latter, so that each is in memory once.
     pub fn share_equal(&mut self, other: &Self) {
         self.classes.share_equal(&other.classes);
         self.hypervisors.share_equal(&other.hypervisors);
@@ -266,8 +266,7 @@ impl Documents {
         self.user_secrets.share_equal(&other.user_secrets);
     }
 
-    /// Puts all of them elsewhere in memory, so that they take no more than they need there: what is made while much else is made lies
-    /// between what is gone by now.
+    /// Copies all documents into fresh memory. Creating many clusters fragments the heap, and the copies need no more memory than their size.
     pub fn compact(&mut self) {
         let Self { classes, hypervisors, clusters, components, secrets, user_secrets: given, reading_order: _ } = self;
         classes.compact();
@@ -278,7 +277,7 @@ impl Documents {
         given.compact();
     }
 
-    /// All machines and classes, with every Secret that is no cluster's.
+    /// Returns all machines and classes, and all Secrets that do not belong to a cluster.
     #[must_use]
     pub fn of_machines(&self) -> Self {
         Self {
@@ -290,20 +289,20 @@ impl Documents {
         }
     }
 
-    /// Takes away the Secrets of installations that have no machine left.
+    /// Removes the Secrets of installations without machines.
     pub fn forget_installations(&mut self) {
         let left = self.installation().map(InstallationId::namespace);
         let is_gone = |name: &SecretName| name.namespace.starts_with(INSTALLATION_NAMESPACE_PREFIX);
         self.secrets.retain(|name, _| !is_gone(name) || left.as_ref() == Some(&name.namespace));
     }
 
-    /// Whether there is nothing at all in it.
+    /// Returns whether there are no documents at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.in_order().is_empty()
     }
 
-    /// Every place that holds something, in writing order: as read, then what is new by kind and name.
+    /// Returns all documents in the order of writing: in the order of reading, then new ones by kind and name.
     pub(crate) fn in_order(&self) -> Vec<InputDocument> {
         let known: BTreeSet<&DocumentName> = self.reading_order.iter().filter_map(InputDocument::name).collect();
         let new = self.names().filter(|name| !known.contains(name)).map(InputDocument::Ours);

@@ -1,4 +1,4 @@
-//! A few values by name.
+//! A map for a small number of values.
 
 use core::{
     iter::Map,
@@ -8,8 +8,8 @@ use core::{
 
 use serde::{Serialize, Serializer};
 
-/// Values by name, in order, in as little room as they take: a `BTreeMap` has room for eleven from the first one on. Made for so many
-/// that finding one's place among them costs nothing.
+/// Values by name, in order, in as little memory as possible: a `BTreeMap` allocates room for eleven entries with the first one. Inserting takes
+/// linear time, so the map is for small numbers of values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompactMap<V>(Vec<(String, V)>);
 
@@ -18,19 +18,19 @@ impl<V> CompactMap<V> {
         self.0.binary_search_by(|(known, _)| known.as_str().cmp(name))
     }
 
-    /// The value of this name.
+    /// Returns the value with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&V> {
         self.0.get(self.place(name).ok()?).map(|(_, value)| value)
     }
 
-    /// Whether there is one of this name.
+    /// Returns whether there is a value with this name.
     #[must_use]
     pub fn contains_key(&self, name: &str) -> bool {
         self.place(name).is_ok()
     }
 
-    /// Puts a value in the place of the one of its name, which is returned.
+    /// Inserts a value and returns the previous one with the same name.
     pub fn insert(&mut self, name: String, value: V) -> Option<V> {
         match self.place(&name) {
             Ok(at) => self.0.get_mut(at).map(|(_, known)| core::mem::replace(known, value)),
@@ -41,35 +41,35 @@ impl<V> CompactMap<V> {
         }
     }
 
-    /// Takes out the value of this name.
+    /// Removes and returns the value with this name.
     pub fn remove(&mut self, name: &str) -> Option<V> {
         self.place(name).ok().map(|at| self.0.remove(at).1)
     }
 
-    /// How many there are.
+    /// Returns the number of values.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether the map is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them, by name.
+    /// Iterates over all entries, in the order of names.
     #[must_use]
     pub fn iter(&self) -> <&Self as IntoIterator>::IntoIter {
         self.into_iter()
     }
 
-    /// The same, to be changed.
+    /// Iterates over all entries with mutable values, in the order of names.
     pub fn iter_mut(&mut self) -> <&mut Self as IntoIterator>::IntoIter {
         self.into_iter()
     }
 
-    /// All names, in order.
+    /// Iterates over all names, in order.
     pub fn keys(&self) -> impl Iterator<Item = &String> {
         self.0.iter().map(|(name, _)| name)
     }
@@ -84,7 +84,7 @@ impl<V> Default for CompactMap<V> {
 impl<V> Index<&str> for CompactMap<V> {
     type Output = V;
 
-    /// Panics where there is none of this name.
+    /// Returns the value with this name. Panics if there is none.
     fn index(&self, name: &str) -> &V {
         #[expect(clippy::expect_used, reason = "as any map does")]
         self.get(name).expect("an entry of this name")
@@ -141,7 +141,7 @@ impl<'a, V> IntoIterator for &'a mut CompactMap<V> {
     }
 }
 
-/// As a map.
+/// Serializes the entries as a map.
 impl<V: Serialize> Serialize for CompactMap<V> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self)

@@ -1,5 +1,5 @@
-//! What people are told of a change, as Events of Kubernetes: found from the documents before and after it, so that it is told once,
-//! whoever looks and however often.
+//! Kubernetes Events for changes. They are derived from the documents before and after a change, so that each is reported once, whichever program
+//! observes it and however often.
 
 mod component;
 pub mod reason;
@@ -14,24 +14,24 @@ use crate::{
 };
 use reason::EventReason;
 
-/// Something that a person would ask about.
+/// An Event about a change of documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentEvent {
-    /// The Cluster or Hypervisor that it is of.
+    /// The Cluster or Hypervisor that the Event is about.
     pub regarding: DocumentName,
-    /// `metadata.uid` of that.
+    /// `metadata.uid` of that document.
     pub uid: Option<String>,
-    /// The Component that it happened to, where it is one.
+    /// The Component that the Event concerns, if it concerns one.
     pub related: Option<DocumentName>,
-    /// Whether somebody should look at it.
+    /// Whether a person should react.
     pub warning: bool,
-    /// One CamelCase word for machines: of a condition, or a [`EventReason`].
+    /// A CamelCase reason: that of a condition, or an [`EventReason`].
     pub reason: &'static str,
-    /// A sentence for people. No key and no text of a document is in it.
+    /// A sentence for people. It contains no key and no text of a document.
     pub note: String,
 }
 
-/// What is to be told of a change, in the order of documents: machines, clusters, what they are made of.
+/// Returns the Events of a change, in the order of documents: machines, clusters, components.
 #[must_use]
 pub fn of_change(before: &Documents, after: &Documents) -> Vec<DocumentEvent> {
     let mut told = Vec::new();
@@ -72,7 +72,7 @@ impl DocumentEvent {
     }
 }
 
-/// A condition that says something else than before, with whether it said anything.
+/// Returns the conditions whose status or reason has changed, and whether each existed before.
 fn turned<'a>(before: &'a [Condition], after: &'a [Condition]) -> impl Iterator<Item = (bool, &'a Condition)> {
     after.iter().filter_map(|now| {
         let known = find(before, &now.type_);
@@ -89,7 +89,7 @@ fn of_machine(name: &HypervisorName, before: Option<&Hypervisor>, after: &Hyperv
     let regarding = || DocumentName::Hypervisor(name.clone());
     let (was, is) = (before.map(conditions_of_machine).unwrap_or_default(), conditions_of_machine(after));
     let uid = after.metadata.uid.as_ref();
-    // Nobody asks about a machine that nobody looked at.
+    // A machine that no pass has observed needs no Event.
     let told = turned(was, is).filter(|(_, condition)| condition.reason != ConditionReason::NotObserved.as_str());
     let mut told: Vec<DocumentEvent> =
         told.filter_map(|(_, condition)| DocumentEvent::condition(regarding(), uid, condition)).collect();
@@ -132,7 +132,7 @@ fn of_cluster(name: &ClusterRef, before: Option<&Cluster>, after: &Cluster) -> V
     if find(was, "Paused").is_some() && find(is, "Paused").is_none() {
         told.push(DocumentEvent::of(name, after, EventReason::Resumed, "it is looked after again"));
     }
-    // A cluster that comes up is not ready in the beginning, which is told by its progress.
+    // A starting cluster is not ready at first. Its progress already reports that.
     let of_birth = |condition: &Condition| {
         matches!(condition.type_.as_str(), "Progressing" | "Paused" | "WithinClass" | "FieldsKnown")
     };

@@ -1,4 +1,4 @@
-//! What each field means, out of the schemas, for people.
+//! Explains fields for people, from the schemas.
 
 use serde_json::Value as Json;
 
@@ -16,37 +16,37 @@ const KINDS: [DocumentKind; 5] = [
     DocumentKind::Observation,
 ];
 
-/// What a field of a document is.
+/// The explanation of a field or a document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
-    /// The kind of document.
+    /// The kind of the document.
     pub kind: &'static str,
-    /// The field's path within it, `spec.etcd`. Empty for the document itself.
+    /// The path of the field in the document, such as `spec.etcd`. Empty for the document itself.
     pub path: String,
-    /// Its form: `string`, `integer`, `[]string`, `map[string]string`, `Object`, or words to choose from.
+    /// The type: `string`, `integer`, `[]string`, `map[string]string`, `Object`, or the allowed words.
     pub form: String,
-    /// What it means.
+    /// The meaning.
     pub description: String,
-    /// What it is where it is not written, as JSON.
+    /// The default value, as JSON.
     pub default: Option<Json>,
-    /// The fields below it.
+    /// The fields below this one.
     pub fields: Vec<FieldExplanation>,
 }
 
 /// A field below an explained one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FieldExplanation {
-    /// Its name.
+    /// The name of the field.
     pub name: &'static str,
-    /// Its form.
+    /// The type of the field.
     pub form: String,
-    /// Whether it must be written.
+    /// Whether the field is required.
     pub required: bool,
-    /// What it means.
+    /// The meaning.
     pub description: String,
 }
 
-/// Why a field cannot be explained.
+/// The error for a field that cannot be explained.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
 pub struct Unexplained {
@@ -56,16 +56,16 @@ pub struct Unexplained {
     pub help: String,
 }
 
-/// The kinds that [`explain`] knows.
+/// Returns the kinds that [`explain`] knows.
 #[must_use]
 pub fn kinds() -> [&'static str; 5] {
     KINDS.map(DocumentKind::name)
 }
 
-/// Explains `cluster` or `cluster.spec.etcd`; kinds in any case, also in the plural.
+/// Explains `cluster` or `cluster.spec.etcd`. Kinds are accepted in upper and lower case, and in the plural.
 ///
 /// # Errors
-/// There is no such kind or field.
+/// The kind or the field does not exist.
 pub fn explain(question: &str) -> Result<Explanation, Unexplained> {
     let (kind, path) = question.split_once('.').unwrap_or((question, ""));
     let kind = kind_of(kind)?;
@@ -118,7 +118,7 @@ fn kind_of(word: &str) -> Result<DocumentKind, Unexplained> {
     })
 }
 
-/// The schema behind a reference, an optional value, or the items of a list.
+/// Returns the schema behind a reference, an optional value, or the items of a list.
 fn inner(schema: &'static Json) -> &'static Json {
     let (_, schema) = resolve(schema);
     if let Some(choices) = schema.get("anyOf").and_then(Json::as_array)
@@ -137,12 +137,12 @@ fn inner(schema: &'static Json) -> &'static Json {
 struct Property {
     name: &'static str,
     schema: &'static Json,
-    /// The schema that holds it, where it is one of several that exclude each other.
+    /// The variant that contains the field, if the schema has several exclusive ones.
     variant: Option<&'static Json>,
 }
 
 impl Property {
-    /// What it says of itself, or the variant of it, or its type, on one line.
+    /// Returns the description of the field, or else of its variant or its type, on one line.
     fn description(self) -> String {
         let schemas = [Some(self.schema), self.variant, Some(inner(self.schema))];
         let found = schemas.into_iter().flatten().find_map(|schema| schema.get("description")?.as_str());
@@ -166,7 +166,7 @@ fn required(schema: &'static Json) -> Vec<&'static str> {
     names.into_iter().flatten().filter_map(Json::as_str).collect()
 }
 
-/// As `kubectl explain` has it.
+/// Returns the type in the notation of `kubectl explain`.
 fn form(schema: &'static Json) -> String {
     let (_, schema) = resolve(schema);
     if let Some(choices) = schema.get("anyOf").and_then(Json::as_array)
@@ -200,7 +200,7 @@ fn form(schema: &'static Json) -> String {
 mod tests {
     use super::*;
 
-    /// Every field of every kind says what it means.
+    /// Every field of every kind must have a description.
     #[test]
     fn every_field_of_ours_is_described() {
         fn walk(path: &str, bare: &mut Vec<String>) {

@@ -1,24 +1,24 @@
-//! Faults of input: what is wrong, where, and how to mend it.
+//! Faults of input: what is wrong, where, and how to correct it.
 
 use core::fmt;
 
 use crate::tree;
 
-/// The most faults of one input that are told. A person mends none of the rest before reading again.
+/// The maximum number of faults that are reported for one input. After that many, a person corrects some and reads the input again.
 pub(crate) const MOST_FAULTS: usize = 1000;
 
-/// One fault of one document.
+/// A fault of a document.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fault {
-    /// Which document, counted from 1, and what it is: `document 2 (Cluster c1)`. Empty where the whole input is at fault.
+    /// The number of the document, counted from 1, and its name: `document 2 (Cluster c1)`. Empty if the fault concerns the entire input.
     pub document: String,
-    /// The line of the input, counted from 1. 0 where there is none.
+    /// The line of the input, counted from 1. 0 if it is not known.
     pub line: u64,
-    /// The field, as `kubectl explain` writes it: `spec.etcd.replicas`. Empty where it is the document itself.
+    /// The field in the notation of `kubectl explain`: `spec.etcd.replicas`. Empty if the fault concerns the document itself.
     pub field: String,
     /// What is wrong.
     pub problem: String,
-    /// What to do about it.
+    /// How to correct it.
     pub help: String,
 }
 
@@ -27,12 +27,12 @@ pub struct Fault {
 pub struct Faults(pub Vec<Fault>);
 
 impl Fault {
-    /// A fault of one field; document and line are filled in by who knows them.
+    /// Creates a fault of one field. Callers that know the document and the line add them.
     pub fn of(field: impl Into<String>, problem: impl Into<String>, help: impl Into<String>) -> Self {
         Self { document: String::new(), line: 0, field: field.into(), problem: problem.into(), help: help.into() }
     }
 
-    /// The same for an entry of a map, such as `data[active.crt]`.
+    /// Creates a fault of an entry of a map, such as `data[active.crt]`.
     pub fn of_entry(map: &str, key: &str, problem: impl Into<String>, help: impl Into<String>) -> Self {
         Self::of(tree::field(map, key), problem, help)
     }

@@ -1,4 +1,4 @@
-//! Keelway's nouns: resource types, documents, names, releases, roles, machine configs. No IO.
+//! The types of Keelway: resource types, documents, names, releases, roles, machine configs. No IO.
 
 mod across;
 pub mod argument;

@@ -1,7 +1,7 @@
-//! Fields of documents that a newer release of Keelway wrote, and this one does not know.
+//! Fields of documents that a newer release of Keelway wrote and this one does not know.
 //!
-//! After a rollback the documents of a store may have such fields. They are kept: this release writes them back as they are, does nothing by them, and reports
-//! them. A person who writes an unknown field made a mistake, and gets an error. The [format](FORMAT) of a document tells the two apart.
+//! After a rollback, the documents of a store may contain such fields. This release keeps them, writes them back unchanged, ignores them, and reports
+//! them. If a person writes an unknown field, it is an error. The [format](FORMAT) of a document distinguishes the two cases.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use serde_json::{Map, Value as Json};
 
 use crate::tree::{self, YamlNode};
 
-/// The format of the documents that this release writes. A release whose documents have fields that those of the release before do not have has a format of its own:
-/// `e2e/tests/compatibility.rs` compares the fields.
+/// The format of the documents that this release writes. If a release adds fields to documents, it has a new format: `e2e/tests/compatibility.rs`
+/// compares the fields with those of the previous release.
 pub const FORMAT: u32 = 1;
-/// The annotation with the format of a document. Documents of format 1 have none.
+/// The annotation with the format of a document. Documents of format 1 have no annotation.
 pub const FORMAT_ANNOTATION: &str = "keelway.dev/format";
 
-/// Fields of a spec or of a status that this release does not know.
+/// The fields of a spec or a status that this release does not know.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Newer(Option<Box<UnknownValue>>);
 
-/// What of a value is unknown.
+/// The unknown part of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum UnknownValue {
-    /// All of it.
+    /// The entire value.
     Whole(Json),
     /// Fields of a map, by name.
     Fields(BTreeMap<String, UnknownValue>),
@@ -30,7 +30,7 @@ enum UnknownValue {
     Items(Vec<(Item, UnknownValue)>),
 }
 
-/// An item of a list is found by its type or name, if it has one: other items may come before it by the time that it is written.
+/// An item of a list. It is identified by its type or name, if it has one, because other items may precede it when the list is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Item {
     Named(String),
@@ -45,26 +45,26 @@ impl Item {
 }
 
 impl Newer {
-    /// What a value has as it was written, and does not have as far as it is known.
+    /// Returns the parts of a written value that the known value lacks.
     pub(crate) fn of(written: Option<&Json>, known: Option<&Json>) -> Self {
         let residue = written.zip(known).and_then(|(written, known)| UnknownValue::between(written, known));
         Self(residue.map(Box::new))
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no unknown fields.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Puts them back into the value that is written. A field whose parent was removed goes with it.
+    /// Restores the unknown fields in a value. A field whose parent was removed is dropped.
     pub(crate) fn restore(&self, value: &mut Json) {
         if let Some(residue) = &self.0 {
             residue.restore(value);
         }
     }
 
-    /// Their paths below this one.
+    /// Returns the paths of the unknown fields below `root`.
     pub(crate) fn paths(&self, root: &str) -> Vec<String> {
         let mut paths = Vec::new();
         if let Some(residue) = &self.0 {
@@ -96,7 +96,7 @@ impl UnknownValue {
         }
     }
 
-    /// A field that is null is as if it were not there, as kube-apiserver has it.
+    /// A field with the value null counts as missing, as in kube-apiserver.
     fn of_field(written: &Json, known: Option<&Json>) -> Option<Self> {
         match known {
             Some(known) => Self::between(written, known),
@@ -155,14 +155,14 @@ impl UnknownValue {
     }
 }
 
-/// Whether a document is of a newer format than this release's, as it says itself.
+/// Returns whether the annotation of a document names a newer format than that of this release.
 pub(crate) fn is_newer(document: &YamlNode<'_>) -> bool {
     let annotations = document.get("metadata").and_then(|metadata| metadata.get("annotations"));
     let format = annotations.and_then(|annotations| annotations.get(FORMAT_ANNOTATION)).and_then(YamlNode::text);
     format.and_then(|text| text.parse::<u32>().ok()).is_some_and(|format| format > FORMAT)
 }
 
-/// Whether newer releases have fields of their own there: below the spec and the status of a document.
+/// Returns whether newer releases may add fields at this path: below the spec and the status of a document.
 pub(crate) fn may_hold(path: &str) -> bool {
     ["spec.", "status."].iter().any(|part| path.starts_with(part))
 }
@@ -171,7 +171,7 @@ fn format_of(document: &Json) -> Option<u32> {
     document.get("metadata")?.get("annotations")?.get(FORMAT_ANNOTATION)?.as_str()?.parse().ok()
 }
 
-/// Takes the format from a document that is of this release's or of an older one, which says nothing.
+/// Removes the format from a document, unless it is newer than that of this release.
 pub(crate) fn strip_format(document: &mut Json) {
     if format_of(document).is_some_and(|format| format > FORMAT) {
         return;
@@ -181,7 +181,7 @@ pub(crate) fn strip_format(document: &mut Json) {
     }
 }
 
-/// Writes the format into a document: the newest of all releases that wrote fields of it.
+/// Writes the format to a document: the newest format of all releases that wrote its fields.
 pub(crate) fn stamp(document: &mut Json, has_newer: bool) {
     let own = if has_newer { FORMAT + 1 } else { FORMAT };
     let format = format_of(document).unwrap_or_default().max(own);

@@ -1,4 +1,4 @@
-//! Text to documents, strictly: all faults of an input at once.
+//! Strict parsing of documents. All faults of an input are reported together.
 
 mod list;
 mod one;
@@ -26,23 +26,24 @@ use crate::{
 };
 
 impl Documents {
-    /// Reads documents, in YAML or JSON, in any order.
+    /// Reads documents in YAML or JSON, in any order.
     ///
     /// # Errors
-    /// Every fault of the input: of its text, of each document of ours, and between documents. A document of somebody else's is only asked to be YAML with `apiVersion` and `kind`.
+    /// Every fault of the input: of its text, of each document of Keelway, and between documents. A document of another program must only be YAML
+    /// with `apiVersion` and `kind`.
     pub fn read(bytes: &[u8]) -> Result<Self, Faults> {
         Self::read_with(bytes, ReadOptions::default())
     }
 
-    /// The same, asking for more.
+    /// Reads documents as [`Self::read`] does, with options.
     pub fn read_with(bytes: &[u8], asked: ReadOptions<'_>) -> Result<Self, Faults> {
         DocumentReader::of(bytes, asked)?.finish()
     }
 
-    /// Reads documents that are a part of a world: what they refer to may be elsewhere.
+    /// Reads a part of an installation's documents: the documents to which they refer may be elsewhere.
     ///
     /// # Errors
-    /// Every fault of the text and of each document of ours.
+    /// Every fault of the text and of each document of Keelway.
     pub fn read_partial(bytes: &[u8], asked: ReadOptions<'_>) -> Result<Self, Faults> {
         DocumentReader::of(bytes, asked)?.finish_partial()
     }
@@ -78,29 +79,30 @@ impl<'a> DocumentReader<'a> {
     }
 }
 
-/// Tells what is wrong with the values of a Secret.
+/// Returns the faults of the values of a Secret.
 pub type KeyCheck<'a> = &'a dyn Fn(&Secret) -> Vec<Fault>;
 
-/// What is asked of documents beyond that each is sound and fits the others.
+/// Options for reading documents.
 #[derive(Clone, Copy, Default)]
 pub struct ReadOptions<'a> {
-    /// What is asked of a Secret of ours: what its values are takes more than this crate has.
+    /// Checks the values of Secrets of Keelway. This crate cannot parse keys and certificates.
     pub keys: Option<KeyCheck<'a>>,
-    /// Whether they are a whole world: there is something in it, and each cluster has machines of the kinds it needs.
+    /// Whether the documents must be complete: there is at least one document, and machines of each role that the clusters need.
     pub is_complete_world: bool,
-    /// What becomes of fields that this release does not know.
+    /// The treatment of fields that this release does not know.
     pub unknown: UnknownFields,
 }
 
-/// What becomes of fields that this release does not know, below the spec and the status of a document. All others are faults.
+/// The treatment of fields that this release does not know, below the spec and the status of a document. Other unknown fields are faults.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum UnknownFields {
-    /// They are kept in a document whose [format](newer::FORMAT_ANNOTATION) is newer than this release's, and are faults in all others: a person wrote them.
+    /// Fields are kept if the [format](newer::FORMAT_ANNOTATION) of the document is newer than that of this release. Otherwise they are faults,
+    /// because a person wrote them.
     #[default]
     OfFormat,
-    /// They are kept: an API server refuses or drops a field that its definitions do not have, so that it is a field of another release's.
+    /// Fields are kept. An API server rejects or drops fields that its definitions lack, so the fields are from another release.
     Kept,
-    /// They are faults.
+    /// Fields are faults.
     Refused,
 }
 
@@ -114,7 +116,7 @@ impl UnknownFields {
     }
 }
 
-/// Where a document of ours stands.
+/// The origin of a document of Keelway.
 #[derive(Debug, Clone)]
 pub(crate) struct DocumentOrigin<'a> {
     /// `document 2 (Cluster c1)`.
@@ -122,16 +124,16 @@ pub(crate) struct DocumentOrigin<'a> {
     place: InputPosition<'a>,
 }
 
-/// Which part of the input a document is.
+/// The position of a document in the input.
 #[derive(Debug, Clone, Copy)]
 struct InputPosition<'a> {
     chunk: Chunk<'a>,
-    /// Its index in a list, where it stands in one.
+    /// The index in a list, if the document is an item of one.
     item: Option<usize>,
 }
 
 impl DocumentOrigin<'_> {
-    /// Puts document and line into a fault that knows its field.
+    /// Adds the document and the line to a fault.
     pub(crate) fn locate(&self, mut fault: Fault) -> Fault {
         let InputPosition { chunk, item } = self.place;
         let tree = tree::parse(chunk.text, chunk.line).ok().flatten();
@@ -142,16 +144,16 @@ impl DocumentOrigin<'_> {
     }
 }
 
-/// What of our kinds was seen, broken ones included.
+/// The documents of Keelway in the input, including invalid ones.
 #[derive(Debug, Default)]
 pub(crate) struct OriginIndex<'a> {
-    /// Origins of sound documents.
+    /// The origins of valid documents.
     pub(crate) origins: BTreeMap<DocumentName, DocumentOrigin<'a>>,
-    /// Kinds of which some document is broken: what is missing among these may be in it.
+    /// The kinds with invalid documents. A document that seems missing may be one of these.
     pub(crate) broken: BTreeSet<DocumentKind>,
 }
 
-/// Kind, namespace and name, as kube-apiserver tells objects apart.
+/// Kind, namespace and name, which identify an object in kube-apiserver.
 type ObjectKey = (DocumentKind, String, String);
 
 struct DocumentReader<'a> {
@@ -163,11 +165,11 @@ struct DocumentReader<'a> {
     asked: ReadOptions<'a>,
 }
 
-/// Whose document it is.
+/// The owner of a document.
 enum Owner {
     Ours(DocumentKind),
     Foreign,
-    /// Some of its items are ours.
+    /// A list, in which some items may be documents of Keelway.
     List,
 }
 
@@ -204,7 +206,7 @@ impl<'a> DocumentReader<'a> {
         self.faults.push(Fault { line, document: format!("document {}", self.count), ..fault });
     }
 
-    /// Takes in a document that is its user's own, where documents may refer to it.
+    /// Stores a Secret of the user, to which documents may refer.
     fn read_user_secret(&mut self, tree: &Tree<'_>, item: Option<usize>) {
         let Err(faults) = self.documents.read_user_secret(tree) else { return };
         self.seen.broken.insert(DocumentKind::Secret);
@@ -247,7 +249,7 @@ impl<'a> DocumentReader<'a> {
         }));
     }
 
-    /// Where the document is that is being read, for people.
+    /// Returns the position of the current document, for people.
     fn position(&self, item: Option<usize>) -> String {
         let document = format!("document {}", self.count);
         item.map_or_else(|| document.clone(), |index| format!("{document}, item {}", index + 1))
@@ -281,7 +283,7 @@ impl<'a> DocumentReader<'a> {
         Err(in_order(self.faults))
     }
 
-    /// Without looking at how they fit each other.
+    /// Returns the documents without checks between them.
     fn finish_partial(self) -> Result<Documents, Faults> {
         if self.faults.is_empty() { Ok(self.documents) } else { Err(in_order(self.faults)) }
     }
@@ -294,7 +296,7 @@ impl<'a> DocumentReader<'a> {
     }
 }
 
-/// Faults in the order of the input, each short enough to be read.
+/// Sorts faults by line, and shortens their texts.
 fn in_order(mut faults: Vec<Fault>) -> Faults {
     faults.sort_by_key(|fault| fault.line);
     for fault in &mut faults {
@@ -305,7 +307,7 @@ fn in_order(mut faults: Vec<Fault>) -> Faults {
     Faults(faults)
 }
 
-/// A text on one line and of bounded length: values and names of the input are in it.
+/// Returns a text on one line with a limited length, because it may contain values and names of the input.
 fn printable(text: &str) -> String {
     const LONGEST: usize = 400;
     let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
@@ -395,7 +397,7 @@ fn title((kind, namespace, name): &ObjectKey) -> String {
     }
 }
 
-/// A document of its type, which may not mean anything yet.
+/// Converts JSON to a document of its type, whose values are not validated yet.
 fn typed(kind: DocumentKind, mut json: Json) -> Result<Document, Vec<Fault>> {
     newer::strip_format(&mut json);
     schema::prune(kind, &mut json);
@@ -409,7 +411,7 @@ fn typed(kind: DocumentKind, mut json: Json) -> Result<Document, Vec<Fault>> {
     })
 }
 
-/// Its name, if every field means something.
+/// Returns the name of a document, if all of its values are valid.
 fn meant(document: &Document) -> Result<DocumentName, Vec<Fault>> {
     Ok(match document {
         Document::ClusterClass(document) => DocumentName::ClusterClass(validated::class(document)?),
@@ -423,7 +425,7 @@ fn meant(document: &Document) -> Result<DocumentName, Vec<Fault>> {
     })
 }
 
-/// A document of ours, or every fault of it: of its structure, and of what the fields that are sound mean.
+/// Returns a document of Keelway, or every fault of it: of its structure, and of the values of fields with a valid structure.
 fn sound(kind: DocumentKind, tree: &Tree<'_>, unknown: UnknownFields) -> Result<(DocumentName, Document), Vec<Fault>> {
     if let Some(excess) = &tree.excess {
         return Err(vec![excess.clone()]);
@@ -442,7 +444,7 @@ fn sound(kind: DocumentKind, tree: &Tree<'_>, unknown: UnknownFields) -> Result<
     Err(faults)
 }
 
-/// Whether one field is the other or holds it.
+/// Returns whether one field is the other or contains it.
 fn touches(one: &str, other: &str) -> bool {
     let holds = |outer: &str, inner: &str| {
         inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -451,7 +453,7 @@ fn touches(one: &str, other: &str) -> bool {
 }
 
 impl Documents {
-    /// Takes in a Secret of the user's, where the document is one that is sound. The first of a name stays.
+    /// Stores a Secret of the user, if the document is a valid one. The first of several with the same name is kept.
     fn read_user_secret(&mut self, tree: &Tree<'_>) -> Result<(), Vec<Fault>> {
         let is_secret = text(&tree.root, "apiVersion") == Some("v1") && text(&tree.root, "kind") == Some("Secret");
         if !is_secret || tree.excess.is_some() || !tree.faults.is_empty() {
@@ -459,7 +461,7 @@ impl Documents {
         }
         let (json, _) = schema::check(DocumentKind::Secret, &tree.root);
         let Ok(Document::Secret(secret)) = typed(DocumentKind::Secret, json) else { return Ok(()) };
-        // Where an API server is to make up its name, nothing refers to it.
+        // If the API server generates the name, no document can refer to the Secret.
         if secret.metadata.name.is_none() {
             return Ok(());
         }
@@ -470,7 +472,7 @@ impl Documents {
         Ok(())
     }
 
-    /// Takes in one document of ours. The first of a name stays.
+    /// Stores one document of Keelway. The first of several with the same name is kept.
     fn take(
         &mut self,
         kind: DocumentKind,

@@ -1,4 +1,4 @@
-//! Credentials of container registries, from Secrets as `kubectl create secret docker-registry` makes them.
+//! Credentials for container registries, from Secrets that `kubectl create secret docker-registry` creates.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -8,30 +8,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::Secret;
 
-/// The type of such a Secret.
+/// The type of pull Secrets.
 pub const PULL_SECRET: &str = "kubernetes.io/dockerconfigjson";
-/// Its one value that is read.
+/// The key of the value that Keelway reads.
 pub const PULL_SECRET_KEY: &str = ".dockerconfigjson";
-/// Where images without a registry in their names are.
+/// The registry of images whose names contain no registry.
 const DOCKER: &str = "docker.io";
 
-/// Who pulls an image.
+/// The credentials for pulling an image.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegistryCredentials {
-    /// The user.
+    /// The name of the user.
     pub username: String,
-    /// The user's password or token.
+    /// The password or token.
     pub password: String,
 }
 
-/// The user alone.
+/// Prints the name of the user only.
 impl fmt::Debug for RegistryCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RegistryCredentials").field("username", &self.username).finish_non_exhaustive()
     }
 }
 
-/// The registry that an image is pulled from, as its name says.
+/// Returns the registry in the name of an image.
 #[must_use]
 pub fn registry_of(image: &str) -> &str {
     let host = image.split_once('/').map_or("", |(host, _)| host);
@@ -39,26 +39,26 @@ pub fn registry_of(image: &str) -> &str {
     if is_host { host } else { DOCKER }
 }
 
-/// Whether a Secret is for pulling images.
+/// Returns whether a Secret is for pulling images.
 #[must_use]
 pub fn is_pull_secret(secret: &Secret) -> bool {
     secret.type_.as_deref() == Some(PULL_SECRET)
 }
 
-/// What a Secret for pulling images holds.
+/// The content of a pull Secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PullSecret {
-    /// By registry, with or without the beginning of a path.
+    /// The credentials by registry, which may include a path prefix.
     registries: BTreeMap<String, RegistryCredentials>,
 }
 
-/// Why a Secret for pulling images is none. No value is in it.
+/// An error while reading a pull Secret. It contains no value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PullSecretError {
     /// The value is missing.
     #[error("there is no {PULL_SECRET_KEY}")]
     Missing,
-    /// It is no configuration of docker's.
+    /// The value is not a configuration of docker.
     #[error("{PULL_SECRET_KEY} is no JSON of the form {{\"auths\": {{REGISTRY: {{..}}}}}}")]
     Form,
     /// A registry has no credentials.
@@ -79,7 +79,7 @@ struct RegistryAuth {
 }
 
 impl RegistryAuth {
-    /// Written out, or both together in base64, with a colon between them.
+    /// Returns the credentials, which are either two fields or base64 of both, separated by a colon.
     fn credentials(self) -> Option<RegistryCredentials> {
         if let (Some(username), Some(password)) = (self.username, self.password) {
             return Some(RegistryCredentials { username, password });
@@ -91,10 +91,10 @@ impl RegistryAuth {
 }
 
 impl PullSecret {
-    /// Reads a Secret.
+    /// Reads a pull Secret.
     ///
     /// # Errors
-    /// It does not hold what its type promises.
+    /// The value is missing or malformed, or a registry has no credentials.
     pub fn of(secret: &Secret) -> Result<Self, PullSecretError> {
         let value = secret.data.as_ref().and_then(|data| data.get(PULL_SECRET_KEY)).ok_or(PullSecretError::Missing)?;
         let read: DockerConfig = serde_json::from_slice(&value.0).map_err(|_| PullSecretError::Form)?;
@@ -105,7 +105,7 @@ impl PullSecret {
         Ok(Self { registries: registries.collect::<Result<_, _>>()? })
     }
 
-    /// The credentials for an image: those of the longest registry and path that its name begins with, as a kubelet takes them.
+    /// Returns the credentials for an image: those of the longest registry and path that is a prefix of its name, as a kubelet does.
     #[must_use]
     pub fn for_image(&self, image: &str) -> Option<&RegistryCredentials> {
         let whole = if image.starts_with(registry_of(image)) { image.to_owned() } else { format!("{DOCKER}/{image}") };
@@ -115,7 +115,7 @@ impl PullSecret {
     }
 }
 
-/// A registry as docker writes it (`https://index.docker.io/v1/`), by the name that images have.
+/// Returns the name that images use for a registry in docker's notation (`https://index.docker.io/v1/`).
 fn plain(registry: &str) -> String {
     let text = registry.split_once("://").map_or(registry, |(_, rest)| rest).trim_end_matches('/');
     let text = text.strip_suffix("/v1").or_else(|| text.strip_suffix("/v2")).unwrap_or(text);

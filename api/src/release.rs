@@ -1,14 +1,14 @@
-//! Kubernetes releases that Keelway runs, and what belongs to each.
+//! The Kubernetes releases that Keelway runs, and the versions of other programs that belong to each.
 
-/// A release of Kubernetes with the parts that were tested with it.
+/// A Kubernetes release with the versions that were tested with it.
 ///
 /// The rows follow kubeadm's constants at each tag
 /// (`cmd/kubeadm/app/constants/constants.go`: `DefaultEtcdVersion`, `CoreDNSVersion`, `PauseVersion`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Release {
-    /// The version as in `Cluster.spec.version`: `1.37.0`.
+    /// The version in the notation of `Cluster.spec.version`: `1.37.0`.
     pub kubernetes: &'static str,
-    /// The tag of the etcd image, packaging revision included.
+    /// The tag of the etcd image, including the packaging revision.
     pub etcd: &'static str,
     /// The tag of the CoreDNS image.
     pub coredns: &'static str,
@@ -24,120 +24,120 @@ pub const RELEASES: [Release; 4] = [
     Release { kubernetes: "1.37.0", etcd: "3.7.0-0", coredns: "v1.14.6", pause: "3.10.2" },
 ];
 
-/// The tag of the haproxy image, the same for every release. A long-term branch, as Debian 12 has it.
+/// The tag of the haproxy image, the same for every release. It is the long-term branch of Debian 12.
 pub const HAPROXY: &str = "2.6.12";
 
-/// The tag of the metrics-server image, the same for every release: 0.9 serves all from Kubernetes 1.31 on.
+/// The tag of the metrics-server image, the same for every release: 0.9 supports Kubernetes 1.31 and later.
 pub const METRICS_SERVER: &str = "v0.9.0";
 
-/// The tag of Keelway's own images: all programs of one workspace are released together.
+/// The tag of Keelway's own images. All programs of the workspace are released together.
 pub const KEELWAY: &str = concat!("v", env!("CARGO_PKG_VERSION"));
 
-/// The release of the documents that do not record one: v0.1.0 wrote none.
+/// The release of documents that record none: v0.1.0 did not record it.
 pub const KEELWAY_UNRECORDED: &str = "v0.1.0";
 
-/// The registry of Kubernetes' own images.
+/// The registry of Kubernetes' images.
 const KUBERNETES_REGISTRY: &str = "registry.k8s.io";
-/// The registry of haproxy's official image.
+/// The registry of the official haproxy image.
 const HAPROXY_REGISTRY: &str = "docker.io/library";
-/// The registry of Keelway's own images.
+/// The registry of Keelway's images.
 const OWN_REGISTRY: &str = "registry.keelway.dev";
 
-/// The release of this version, where it is one of ours.
+/// Returns the release with this version, if Keelway runs it.
 #[must_use]
 pub fn find(version: &str) -> Option<&'static Release> {
     RELEASES.iter().find(|release| release.kubernetes == version)
 }
 
-/// The newest release: what a new cluster gets.
+/// Returns the newest release, which is the default for new clusters.
 #[must_use]
 pub fn newest() -> &'static Release {
     let [.., newest] = &RELEASES;
     newest
 }
 
-/// The versions in words, for messages.
+/// Returns all versions, for messages.
 #[must_use]
 pub fn names() -> String {
     RELEASES.map(|release| release.kubernetes).join(", ")
 }
 
 impl Release {
-    /// The minor number of Kubernetes' version: 37 of 1.37.0.
+    /// Returns the minor version of Kubernetes: 37 for 1.37.0.
     #[must_use]
     pub fn minor(&self) -> u32 {
         let minor = self.kubernetes.split('.').nth(1);
         minor.and_then(|minor| minor.parse().ok()).unwrap_or_default()
     }
 
-    /// Whether what runs this release may go to another one: to the same minor version or the next one.
+    /// Returns whether a cluster of this release may change to another one: to the same or the next minor version.
     #[must_use]
     pub fn may_become(&self, other: &Self) -> bool {
         other.minor() == self.minor() || other.minor() == self.minor() + 1
     }
 
-    /// The image of one of Kubernetes' own programs, such as `kube-apiserver`.
+    /// Returns the image of a Kubernetes program, such as `kube-apiserver`.
     #[must_use]
     pub fn kubernetes_image(&self, program: &str, registry: Option<&str>) -> String {
         reference(registry.unwrap_or(KUBERNETES_REGISTRY), program, &format!("v{}", self.kubernetes))
     }
 
-    /// The etcd image.
+    /// Returns the etcd image.
     #[must_use]
     pub fn etcd_image(&self, registry: Option<&str>) -> String {
         reference(registry.unwrap_or(KUBERNETES_REGISTRY), "etcd", self.etcd)
     }
 
-    /// The CoreDNS image, one path deeper than the others there.
+    /// Returns the CoreDNS image, whose path in the registry has one more element than the others.
     #[must_use]
     pub fn coredns_image(&self, registry: Option<&str>) -> String {
         reference(registry.unwrap_or(KUBERNETES_REGISTRY), "coredns/coredns", self.coredns)
     }
 
-    /// The image with what a worker runs outside containers: `/usr/local/bin/kubelet` and the CNI plugins in `/opt/cni/bin`.
+    /// Returns the image with the files that a worker runs outside containers: `/usr/local/bin/kubelet` and the CNI plugins in `/opt/cni/bin`.
     #[must_use]
     pub fn node_image(&self, registry: Option<&str>) -> String {
         reference(registry.unwrap_or(OWN_REGISTRY), "node", &format!("v{}", self.kubernetes))
     }
 
-    /// The image of a sandbox.
+    /// Returns the image of sandboxes.
     #[must_use]
     pub fn pause_image(&self, registry: Option<&str>) -> String {
         reference(registry.unwrap_or(KUBERNETES_REGISTRY), "pause", self.pause)
     }
 }
 
-/// The haproxy image.
+/// Returns the haproxy image.
 #[must_use]
 pub fn haproxy_image(registry: Option<&str>) -> String {
     reference(registry.unwrap_or(HAPROXY_REGISTRY), "haproxy", HAPROXY)
 }
 
-/// The metrics-server image.
+/// Returns the metrics-server image.
 #[must_use]
 pub fn metrics_server_image(registry: Option<&str>) -> String {
     reference(registry.unwrap_or(KUBERNETES_REGISTRY), "metrics-server/metrics-server", METRICS_SERVER)
 }
 
-/// The image of Keelway's components of a cluster, of one release: cluster-controller, gateway and egress are one program.
+/// Returns the image of Keelway's components of a cluster, for one release. The cluster-controller, gateway and egress are one program.
 #[must_use]
 pub fn cluster_controller_image(registry: Option<&str>, version: &str) -> String {
     reference(registry.unwrap_or(OWN_REGISTRY), "cluster-controller", version)
 }
 
-/// The image of the agent beside a machine's container runtime.
+/// Returns the image of the agent.
 #[must_use]
 pub fn hypervisor_agent_image(registry: Option<&str>) -> String {
     reference(registry.unwrap_or(OWN_REGISTRY), "hypervisor-agent", KEELWAY)
 }
 
-/// The image of what places files on machines without an agent.
+/// Returns the image of the helper, which reads and writes files on machines without an agent.
 #[must_use]
 pub fn helper_image(registry: Option<&str>) -> String {
     reference(registry.unwrap_or(OWN_REGISTRY), "helper", KEELWAY)
 }
 
-/// The image of what keeps clusters as their documents say.
+/// Returns the image of the manager.
 #[must_use]
 pub fn manager_image(registry: Option<&str>) -> String {
     reference(registry.unwrap_or(OWN_REGISTRY), "manager", KEELWAY)

@@ -1,29 +1,30 @@
-//! Addresses that ranges of a cluster hold for its API.
+//! Addresses in the ranges of a cluster that are reserved for its API and gateways.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// The address that a range of Services gives to the Service `kubernetes`: its first one. kube-apiserver takes it so
-/// (`ServiceIPRange` of `pkg/controlplane`).
+/// Returns the address of the Service `kubernetes` in a range of Services: the first one. kube-apiserver makes the same choice (`ServiceIPRange` of
+/// `pkg/controlplane`).
 #[must_use]
 pub fn of_kubernetes_service(services: &IpNet) -> IpAddr {
     first(services)
 }
 
-/// The address of the API in a range of the VPN: its first one. No worker and no gateway ever gets it.
+/// Returns the address of the API in a range of the VPN: the first one. No worker and no gateway gets it.
 ///
-/// The EndpointSlice of the Service `kubernetes` names it, with port 6443, and each worker answers on it itself: neither loopback nor
-/// link-local addresses are allowed there. It is in the serving certificate of every API server.
+/// The EndpointSlice of the Service `kubernetes` contains this address with port 6443, and each worker listens on it. Loopback and link-local
+/// addresses are not allowed there. The serving certificate of every API server contains the address.
 #[must_use]
 pub fn of_api_on_workers(vpn: &IpNet) -> IpAddr {
     first(vpn)
 }
 
-/// How many addresses after the API's are for gateways.
+/// The number of addresses after that of the API which are reserved for gateways.
 pub const GATEWAYS: u32 = 15;
 
-/// The address of a gateway of this index in a range of the VPN: they follow the API's. `None`: there is none left for it.
+/// Returns the address of the gateway with this index in a range of the VPN. They follow the address of the API. Returns `None` if there is none
+/// left.
 #[must_use]
 pub fn of_gateway(vpn: &IpNet, index: u32) -> Option<IpAddr> {
     let number = (index < GATEWAYS).then(|| index.saturating_add(2))?;
@@ -34,7 +35,7 @@ pub fn of_gateway(vpn: &IpNet, index: u32) -> Option<IpAddr> {
     vpn.contains(&address).then_some(address)
 }
 
-/// The one after the network's own, which in IPv6 is any router's (RFC 4291, section 2.6.1).
+/// Returns the address after that of the network itself, which is the Subnet-Router anycast address in IPv6 (RFC 4291, section 2.6.1).
 fn first(range: &IpNet) -> IpAddr {
     match range.network() {
         IpAddr::V4(network) => Ipv4Addr::from_bits(network.to_bits().saturating_add(1)).into(),

@@ -1,4 +1,4 @@
-//! What the components of a cluster may use: what Keelway allows a role, and what a Cluster says instead.
+//! The resources that components of a cluster may use: the defaults of Keelway for each role, and the settings of a Cluster.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use crate::{
     role::Role,
 };
 
-/// The smallest database that holds the objects of a cluster without workers several times.
+/// The smallest quota. It holds the objects of a cluster without workers several times.
 pub(crate) const SMALLEST_QUOTA: Memory = Memory::mebibytes(256);
-/// The largest that etcd's documentation calls normal ("Storage size limit").
+/// The largest quota that etcd's documentation recommends for normal use ("Storage size limit").
 pub(crate) const LARGEST_QUOTA: Memory = Memory::gibibytes(8);
-/// The quota of a Cluster that says none.
+/// The quota of a Cluster that sets none.
 pub(crate) const DEFAULT_QUOTA: Memory = Memory::of_bytes(ETCD_QUOTA);
-/// What a member holds beside its database, which is in memory as a whole: its index of keys, and what is on its way to clients and peers.
+/// The memory of a member in addition to its database, all of which is in memory: the index of keys, and data in transit to clients and peers.
 pub(crate) const BESIDE_THE_DATABASE: Memory = Memory::gibibytes(1);
 
-/// The roles that a Cluster may bound, with the field that does.
+/// The roles whose limits a Cluster can set, with the field for each.
 pub const BOUNDED: [(Role, &str); 5] = [
     (Role::Etcd, "spec.etcd.resources"),
     (Role::KubeApiserver, "spec.controlPlane.kubeAPIServer.resources"),
@@ -29,31 +29,31 @@ pub const BOUNDED: [(Role, &str); 5] = [
 ];
 
 impl EtcdSpec {
-    /// How large the database of a member may grow.
+    /// Returns the maximum size of a member's database.
     #[must_use]
     pub fn quota(&self) -> Memory {
         self.quota.unwrap_or(DEFAULT_QUOTA)
     }
 }
 
-/// What a Cluster says of the bounds of its components.
+/// The limits that a Cluster sets for its components.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterResources {
-    /// How large the database of a member may grow.
+    /// The maximum size of a member's database.
     pub quota: Memory,
-    /// The limits of each role that the Cluster says some of.
+    /// The limits of each role for which the Cluster sets any.
     limits: BTreeMap<Role, ComponentLimits>,
 }
 
 impl ClusterResources {
-    /// What this spec says.
+    /// Returns the limits of this spec.
     #[must_use]
     pub fn of(spec: &ClusterSpec) -> Self {
         let limits = BOUNDED.iter().filter_map(|(role, _)| Some((*role, requested_resources(spec, *role)?.limits)));
         Self { quota: spec.etcd.quota(), limits: limits.collect() }
     }
 
-    /// Bounds of the containers that components of this role are there for.
+    /// Returns the resources of the main containers of this role.
     #[must_use]
     pub fn resources(&self, role: Role) -> ContainerResources {
         let limits = self.limits.get(&role).copied().unwrap_or_default();
@@ -67,7 +67,7 @@ impl ClusterResources {
     }
 }
 
-/// What a Cluster asks for components of a role.
+/// Returns the settings of a Cluster for components of a role.
 fn requested_resources(spec: &ClusterSpec, role: Role) -> Option<ComponentResources> {
     let plane = &spec.control_plane;
     match role {
@@ -80,22 +80,22 @@ fn requested_resources(spec: &ClusterSpec, role: Role) -> Option<ComponentResour
     }
 }
 
-/// Every limit that a Cluster says, with its field.
+/// Returns every limit that a Cluster sets, with its field.
 pub(crate) fn asked_limits(spec: &ClusterSpec) -> impl Iterator<Item = (Role, &'static str, ComponentLimits)> {
     BOUNDED.iter().filter_map(|(role, field)| Some((*role, *field, requested_resources(spec, *role)?.limits)))
 }
 
-/// The least memory that components of a role can be given: what they are placed by.
+/// Returns the minimum memory limit of a role: the memory by which its components are placed.
 pub(crate) fn least_memory(role: Role) -> Memory {
     Memory::of_bytes(role.row().requests.memory_bytes)
 }
 
-/// The least CPU that components of a role can be given.
+/// Returns the minimum CPU limit of a role.
 pub(crate) fn least_cpu(role: Role) -> Cpu {
     Cpu::of_millis(role.row().resources.cpu_request_millis)
 }
 
-/// What of these bounds cannot be.
+/// Returns the faults of these limits.
 pub(crate) fn faults(spec: &ClusterSpec) -> Vec<Fault> {
     let mut found = Vec::new();
     let quota = spec.etcd.quota();
@@ -122,7 +122,7 @@ pub(crate) fn faults(spec: &ClusterSpec) -> Vec<Fault> {
     found
 }
 
-/// The memory of a member whose database may grow so large.
+/// Returns the memory that a member with this quota needs.
 fn of_quota(quota: Memory) -> Memory {
     quota.and(BESIDE_THE_DATABASE)
 }

@@ -1,4 +1,4 @@
-//! The structure of our documents: every unknown field, wrong type and missing field at once.
+//! Checks the structure of documents. Unknown fields, wrong types and missing fields are all reported together.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use k8s_openapi::jiff;
@@ -16,17 +16,16 @@ use crate::{
     tree::{Scalar, ScalarMeaning, Value, YamlNode, field, item},
 };
 
-/// Checks a document against the schema of its kind and turns it into JSON of that schema's types.
+/// Checks a document against the schema of its kind and converts it to JSON with the types of that schema.
 ///
-/// Where a field is at fault, the JSON holds what comes closest to it, so that the other fields can be read: the text
-/// as it was written, the nearest number, an empty list.
-/// A field that is optional and null is as if it were not there, as kube-apiserver has it.
+/// If a field has a fault, the JSON contains the closest valid value, so that the other fields can be read: the text as written, the nearest number,
+/// an empty list. An optional field with the value null counts as missing, as in kube-apiserver.
 pub(crate) fn check(kind: DocumentKind, root: &YamlNode<'_>) -> (Json, Vec<Fault>) {
     let (json, faults, _) = check_stored(kind, root, false);
     (json, faults)
 }
 
-/// The same, with fields of a newer release, if there may be some. The JSON does not have them.
+/// Checks a document as [`check`] does. If `tolerant`, returns fields of a newer release separately. The JSON does not contain them.
 pub(crate) fn check_stored(
     kind: DocumentKind,
     root: &YamlNode<'_>,
@@ -40,7 +39,7 @@ pub(crate) fn check_stored(
     (json, check.faults, parts)
 }
 
-/// Fields of a newer release, by the part of the document that has them.
+/// Fields of a newer release, by the part of the document that contains them.
 #[derive(Default)]
 pub(crate) struct NewerDocumentFields {
     pub(crate) spec: Newer,
@@ -54,7 +53,7 @@ impl NewerDocumentFields {
     }
 }
 
-/// Takes away what is empty and would be so by default: status, lists and maps of metadata, parts of a spec.
+/// Removes empty values whose default is empty: the status, lists and maps of metadata, and parts of a spec.
 pub(crate) fn prune(kind: DocumentKind, document: &mut Json) {
     prune_defaults(document, kind.schema());
     if let Some(Json::Object(metadata)) = document.get_mut("metadata") {
@@ -87,7 +86,7 @@ fn is_empty(value: &Json) -> bool {
     }
 }
 
-/// Types whose text has a form of its own, by the name in the schema: what is wrong with a text, if anything.
+/// The checks of types whose texts have a specific form, by their name in the schema. A check returns what is wrong with a text.
 type TextCheck = fn(&str) -> Option<String>;
 const FORMS: [(&str, TextCheck); 6] = [
     ("Span", |text| wrong(text.parse::<Span>())),
@@ -103,11 +102,11 @@ fn wrong<T, E: core::fmt::Display>(parsed: Result<T, E>) -> Option<String> {
 }
 
 struct SchemaChecker {
-    /// Whether messages may show values: those of a Secret may not.
+    /// Whether messages may contain values. Those of a Secret may not.
     show: bool,
     /// Whether a newer release may have written the document.
     tolerant: bool,
-    /// Whether there is a field that is not known, and not at fault for it.
+    /// Whether an unknown field was accepted.
     tolerated: bool,
     faults: Vec<Fault>,
 }
@@ -286,7 +285,7 @@ impl SchemaChecker {
         }
     }
 
-    /// One of several words, or a map with one of several fields.
+    /// Checks one of several words, or a map with one of several fields.
     fn variants(&mut self, node: &YamlNode<'_>, variants: &'static [Json], path: &str) -> Json {
         let words: Vec<&str> =
             variants.iter().filter_map(|variant| variant.get("const").and_then(Json::as_str)).collect();
@@ -386,7 +385,7 @@ fn required(schema: &'static Json) -> Vec<&'static str> {
     names.into_iter().flatten().filter_map(Json::as_str).collect()
 }
 
-/// What to write instead of a word that is none of these.
+/// Suggests a replacement for an unknown word.
 pub(crate) fn suggestion(word: &str, known: &[&str]) -> String {
     match closest(word, known) {
         Some(name) => format!("did you mean {name}?"),
@@ -394,7 +393,7 @@ pub(crate) fn suggestion(word: &str, known: &[&str]) -> String {
     }
 }
 
-/// The same where leaving the word out is another way.
+/// Suggests a replacement for an unknown word, or to remove it.
 pub(crate) fn removal(word: &str, known: &[&str]) -> String {
     match closest(word, known) {
         None if known.is_empty() => "take it away".to_owned(),
@@ -426,7 +425,7 @@ fn describe(node: &YamlNode<'_>, show: bool) -> String {
     }
 }
 
-/// A text cut to what fits in a message.
+/// Shortens a text for a message.
 pub(crate) fn short(text: &str) -> String {
     const LONGEST: usize = 60;
     match text.char_indices().nth(LONGEST) {
@@ -435,7 +434,7 @@ pub(crate) fn short(text: &str) -> String {
     }
 }
 
-/// A node as it was written.
+/// Returns a node as it was written.
 pub(crate) fn raw(node: &YamlNode<'_>) -> Json {
     match &node.value {
         Value::Scalar(scalar) => raw_scalar(scalar),

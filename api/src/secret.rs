@@ -1,4 +1,4 @@
-//! `v1/Secret`, in as little room as it takes: a world has a dozen for each of its clusters.
+//! `v1/Secret` in as little memory as possible: an installation has a dozen for each of its clusters.
 
 use core::fmt;
 
@@ -11,20 +11,20 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::entries::CompactMap;
 
-/// A Secret, which is read and written as one of Kubernetes.
+/// A Secret with the serialized form of Kubernetes' type.
 #[derive(Clone, Default, PartialEq)]
 pub struct Secret {
-    /// What it is called.
+    /// The name, namespace and labels, and other metadata.
     pub metadata: Metadata,
-    /// Its values, by key.
+    /// The values, by key.
     pub data: Option<CompactMap<ByteString>>,
-    /// What is in it; `Opaque` where it does not say.
+    /// The type. `None` means `Opaque`.
     pub type_: Option<String>,
-    /// Whether its values stay as they are.
+    /// Whether the values are immutable.
     pub immutable: Option<bool>,
 }
 
-/// Metadata of an object, most of which have little.
+/// Metadata of an object. Most objects have few fields.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Metadata {
     /// `name`.
@@ -33,7 +33,7 @@ pub struct Metadata {
     pub namespace: Option<String>,
     /// `labels`.
     pub labels: Option<CompactMap<String>>,
-    /// All else.
+    /// All other fields.
     pub rest: Option<Box<ObjectMeta>>,
 }
 
@@ -62,7 +62,7 @@ impl From<Metadata> for ObjectMeta {
     }
 }
 
-/// `stringData` is for people to write, and goes into `data` (as kube-apiserver has it).
+/// kube-apiserver also merges `stringData`, a field for people, into `data`.
 impl From<v1::Secret> for Secret {
     fn from(secret: v1::Secret) -> Self {
         let v1::Secret { metadata, data, immutable, string_data, type_ } = secret;
@@ -95,7 +95,7 @@ impl<'de> Deserialize<'de> for Secret {
     }
 }
 
-/// Without its values.
+/// Prints the keys, not the values.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let keys: Option<Vec<&String>> = self.data.as_ref().map(|data| data.keys().collect());

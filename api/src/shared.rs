@@ -1,4 +1,4 @@
-//! Values and maps whose copies are one until one of them is changed: a world is large, and little of it changes at a time.
+//! Values and maps whose copies share memory until one of them is changed. Few documents of an installation change at a time.
 
 use core::{
     fmt,
@@ -12,12 +12,12 @@ mod map;
 
 pub use map::{Iter, Map};
 
-/// A value that its copies share. It is copied where it is changed while others have it.
+/// A value that its copies share. A copy is made on modification, if others share the value.
 #[derive(Default)]
 pub struct Shared<T>(Arc<T>);
 
 impl<T> Shared<T> {
-    /// Whether both are one value: what is in them need not be compared.
+    /// Returns whether both are the same value in memory. Their contents then need no comparison.
     #[must_use]
     pub fn ptr_eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -25,7 +25,7 @@ impl<T> Shared<T> {
 }
 
 impl<T: Clone> Shared<T> {
-    /// The value by itself.
+    /// Returns the value, copied if others share it.
     #[must_use]
     pub fn into_inner(self) -> T {
         Arc::unwrap_or_clone(self.0)

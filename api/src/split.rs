@@ -1,14 +1,14 @@
-//! Bytes to chunks: one document each, with its own text and first line.
+//! Splits an input into chunks. Each is one document with its text and its first line.
 
 use serde::de::IgnoredAny;
 
 use crate::fault::Fault;
 
-/// The largest input. A world of ten thousand clusters stays far below it.
+/// The maximum size of an input. The documents of ten thousand clusters are far smaller.
 pub(crate) const LARGEST_INPUT: usize = 256 << 20;
-/// The most documents of one input.
+/// The maximum number of documents of an input.
 pub(crate) const MOST_DOCUMENTS: usize = 1_000_000;
-/// The largest document: kube-apiserver takes no larger request (`MaxRequestBodyBytes`), so no larger object exists.
+/// The maximum size of a document. kube-apiserver accepts no larger request (`MaxRequestBodyBytes`), so no larger object exists.
 pub(crate) const LARGEST_DOCUMENT: usize = 3 << 20;
 
 const MARK: char = '\u{feff}';
@@ -16,13 +16,13 @@ const MARK: char = '\u{feff}';
 /// One document of the input, or text between documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Chunk<'a> {
-    /// Its text, separator line and line breaks included: all chunks together are the input.
+    /// The text, including separator line and line breaks: all chunks together are the input.
     pub(crate) text: &'a str,
-    /// The line of the input that it begins on, counted from 1.
+    /// The first line of the text in the input, counted from 1.
     pub(crate) line: u64,
 }
 
-/// The input as text.
+/// Returns the input as text.
 pub(crate) fn text(bytes: &[u8]) -> Result<&str, Fault> {
     if bytes.len() > LARGEST_INPUT {
         return Err(Fault::of(
@@ -50,9 +50,9 @@ fn at(before: &str, problem: &str, help: &str) -> Fault {
     }
 }
 
-/// Splits at YAML's markers `---` and `...`, and between JSON objects that follow each other.
+/// Splits at YAML's markers `---` and `...`, and between consecutive JSON objects.
 ///
-/// A marker cannot be inside of a scalar (YAML 1.2.2, rule 206 `c-forbidden`), so looking at the beginnings of lines is enough.
+/// A marker cannot be inside a scalar (YAML 1.2.2, rule 206 `c-forbidden`), so checking the beginnings of lines is sufficient.
 pub(crate) fn split(text: &str) -> Vec<Chunk<'_>> {
     let mut chunks = Vec::new();
     let mut open = OpenChunk::default();
@@ -77,7 +77,7 @@ pub(crate) fn split(text: &str) -> Vec<Chunk<'_>> {
     chunks
 }
 
-/// The chunk that is being read.
+/// The current chunk.
 #[derive(Default)]
 struct OpenChunk {
     start: usize,
@@ -90,7 +90,7 @@ enum ChunkPart {
     /// Nothing, or blank lines and comments.
     #[default]
     Prefix,
-    /// Directives, which belong to the document whose `---` follows.
+    /// Directives. They belong to the document whose `---` follows.
     Directives,
     /// The document.
     Content,
@@ -130,7 +130,7 @@ impl OpenChunk {
     }
 }
 
-/// Cuts a chunk that is a stream of JSON objects, as kubectl reads them, into one chunk each.
+/// Splits a stream of JSON objects into one chunk each, as kubectl reads them.
 fn objects<'a>(chunk: Chunk<'a>, chunks: &mut Vec<Chunk<'a>>) {
     let mut rest = chunk;
     if let Some(start) = object_start(chunk.text) {
@@ -156,13 +156,13 @@ fn objects<'a>(chunk: Chunk<'a>, chunks: &mut Vec<Chunk<'a>>) {
     }
 }
 
-/// Whether a chunk is one JSON object with nothing after it, which another one may follow.
+/// Returns whether a chunk is one JSON object with nothing after it. Another JSON object may follow it.
 pub(crate) fn is_object(text: &str) -> bool {
     let content = object_start(text).and_then(|start| text.get(start..));
     content.is_some_and(|content| serde_json::from_str::<IgnoredAny>(content).is_ok())
 }
 
-/// Whether a chunk begins with a JSON object, which may follow another one.
+/// Returns whether a chunk starts with a JSON object. Such a chunk may follow a JSON object.
 pub(crate) fn begins_with_object(text: &str) -> bool {
     let mut stream = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
     text.trim_start().starts_with('{') && stream.next().is_some_and(|object| object.is_ok())
@@ -173,7 +173,7 @@ fn breaks(text: &str) -> u64 {
     u64::try_from(broken.count()).unwrap_or(u64::MAX)
 }
 
-/// Bytes up to and with the first line break, where only blanks stand before it.
+/// Returns the number of bytes up to and including the first line break, or 0 if other characters than blanks precede it.
 fn line_break(tail: &str) -> usize {
     let blanks = tail.len() - tail.trim_start_matches([' ', '\t']).len();
     match tail.get(blanks..).unwrap_or_default() {
@@ -183,7 +183,7 @@ fn line_break(tail: &str) -> usize {
     }
 }
 
-/// Where a chunk's content begins, if it is a `{`.
+/// Returns the position of the content of a chunk, if it starts with `{`.
 fn object_start(text: &str) -> Option<usize> {
     let mut position = 0;
     for line in lines(text) {
@@ -204,14 +204,14 @@ fn object_start(text: &str) -> Option<usize> {
     None
 }
 
-/// Whether `line` is this document marker: at its beginning, with white space or nothing after it.
+/// Returns whether `line` starts with this document marker, followed by white space or nothing.
 pub(crate) fn is_marker(line: &str, marker: &str) -> bool {
     line.trim_start_matches(MARK)
         .strip_prefix(marker)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\n', '\r']))
 }
 
-/// The lines of a text with their line breaks, which YAML has three of.
+/// Returns the lines of a text with their line breaks. YAML has three types of line break.
 pub(crate) fn lines(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     core::iter::from_fn(move || {

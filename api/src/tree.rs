@@ -1,4 +1,4 @@
-//! One document as a tree that knows its lines.
+//! A document as a tree of values with their lines.
 
 mod build;
 
@@ -8,19 +8,18 @@ use crate::fault::Fault;
 
 pub(crate) use build::parse;
 
-/// A value and the line it stands on.
+/// A value and its line.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct YamlNode<'a> {
-    /// Counted from 1 in the whole input. A list or map stands where its key does.
+    /// The line in the entire input, counted from 1. A list or map is on the line of its key.
     pub(crate) line: u64,
-    /// What it is.
     pub(crate) value: Value<'a>,
 }
 
-/// What a node is.
+/// The value of a node.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value<'a> {
-    /// Everything that is neither list nor map.
+    /// A value that is neither a list nor a map.
     Scalar(Scalar<'a>),
     /// Values in order.
     List(Vec<YamlNode<'a>>),
@@ -28,54 +27,46 @@ pub(crate) enum Value<'a> {
     Map(Vec<MapEntry<'a>>),
 }
 
-/// A scalar as it was written.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Scalar<'a> {
-    /// Its text.
     pub(crate) text: Cow<'a, str>,
-    /// Whether the text decides its type: neither quotes nor a block nor the tag `!!str` make it a string.
+    /// Whether the text determines the type: it has no quotes, is not a block, and has no tag `!!str`, any of which makes it a string.
     pub(crate) plain: bool,
 }
 
-/// A field of a map.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct MapEntry<'a> {
-    /// Its name.
     pub(crate) key: Cow<'a, str>,
-    /// The line of its name.
+    /// The line of the key.
     pub(crate) line: u64,
-    /// Its value.
     pub(crate) node: YamlNode<'a>,
 }
 
-/// What a scalar means (YAML 1.2.2, section 10.3, core schema).
+/// The type of a scalar (YAML 1.2.2, section 10.3, core schema).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum ScalarMeaning {
-    /// Nothing.
     Null,
     /// `true` or `false`.
     Bool(bool),
-    /// A whole number in decimal digits.
+    /// An integer in decimal digits.
     Integer(i128),
-    /// Any other number, leading zeros and other bases included: YAML 1.1 and 1.2 read those differently.
+    /// Any other number, including those with leading zeros or another base, which YAML 1.1 and 1.2 interpret differently.
     Number(f64),
-    /// Text.
     Text,
 }
 
-/// A document, and what it uses that documents of ours may not.
+/// A document, and its YAML features that documents of Keelway may not use.
 #[derive(Debug)]
 pub(crate) struct Tree<'a> {
-    /// The top.
     pub(crate) root: YamlNode<'a>,
-    /// Faults that do not keep the tree from being built: of no concern in a document of somebody else's.
+    /// Faults despite which the tree could be built. They do not matter in a document of another program.
     pub(crate) faults: Vec<Fault>,
-    /// The bound that it breaks, if any: then values are left out of it, and it is of no use.
+    /// The limit that the document exceeds, if any. The tree then lacks values and must not be used.
     pub(crate) excess: Option<Fault>,
 }
 
 impl Scalar<'_> {
-    /// What it means.
+    /// Returns the type and the value of the scalar.
     pub(crate) fn meaning(&self) -> ScalarMeaning {
         if !self.plain {
             return ScalarMeaning::Text;
@@ -116,12 +107,12 @@ fn number(text: &str) -> ScalarMeaning {
 }
 
 impl<'a> YamlNode<'a> {
-    /// The value of a field of this map.
+    /// Returns the value of a field of this map.
     pub(crate) fn get(&self, key: &str) -> Option<&YamlNode<'a>> {
         self.entry(key).map(|entry| &entry.node)
     }
 
-    /// A field of this map.
+    /// Returns a field of this map.
     pub(crate) fn entry(&self, key: &str) -> Option<&MapEntry<'a>> {
         match &self.value {
             Value::Map(entries) => entries.iter().find(|entry| entry.key == key),
@@ -129,7 +120,7 @@ impl<'a> YamlNode<'a> {
         }
     }
 
-    /// The text of this scalar, where it means something.
+    /// Returns the text of this scalar, unless it is null.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Scalar(scalar) if scalar.meaning() != ScalarMeaning::Null => Some(&scalar.text),
@@ -137,12 +128,12 @@ impl<'a> YamlNode<'a> {
         }
     }
 
-    /// Whether it is nothing.
+    /// Returns whether the value is null.
     pub(crate) fn is_null(&self) -> bool {
         matches!(&self.value, Value::Scalar(scalar) if scalar.meaning() == ScalarMeaning::Null)
     }
 
-    /// The line of a field by its path, or of what is there of it.
+    /// Returns the line of a field, or of its closest existing ancestor.
     pub(crate) fn line_of(&self, path: &str) -> u64 {
         let mut node = self;
         let mut line = self.line;
@@ -179,7 +170,7 @@ impl<'a> YamlNode<'a> {
     }
 }
 
-/// The path of a field: `spec.etcd`, or `metadata.labels[a.b/c]` where the name is no simple word.
+/// Returns the path of a field: `spec.etcd`, or `metadata.labels[a.b/c]` if the name has other characters than letters, digits, - and _.
 pub(crate) fn field(parent: &str, key: &str) -> String {
     let simple = key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
     match (parent, simple) {
@@ -189,7 +180,7 @@ pub(crate) fn field(parent: &str, key: &str) -> String {
     }
 }
 
-/// The path of an item of a list.
+/// Returns the path of an item of a list.
 pub(crate) fn item(parent: &str, index: usize) -> String {
     format!("{parent}[{index}]")
 }

@@ -1,4 +1,4 @@
-//! Documents that were read as what they mean: building from these cannot fail.
+//! Documents as validated types. Building from these types cannot fail.
 
 mod arguments;
 mod class;
@@ -33,73 +33,73 @@ pub(crate) use hypervisor::{FEWEST_PORTS, FIRST_PORT, LONGEST_SOCKET};
 pub(crate) use network::{POD_SIZES, PrefixLengths, RESERVED, SERVICE_SIZES, VPN_SIZES};
 pub(crate) use secret::{check_user_secret, secret};
 
-/// A Hypervisor whose every field means something.
+/// A Hypervisor with valid fields.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ValidatedHypervisor {
-    /// Its name.
+    /// The name.
     pub name: HypervisorName,
-    /// What it is for.
+    /// The role.
     pub role: HypervisorRole,
-    /// How it is reached.
+    /// The endpoint of the machine.
     pub endpoint: HypervisorEndpoint,
-    /// Its addresses in the private network, at least one.
+    /// The addresses in the private network, at least one.
     pub private: Vec<IpAddr>,
-    /// Its addresses in the public network; at least one for a public machine.
+    /// The addresses in the public network, at least one for a public machine.
     pub public: Vec<IpAddr>,
-    /// Ports that may be used.
+    /// The ports that components may use.
     pub ports: PortRange,
-    /// Whether components may be placed on it.
+    /// Whether components may be placed on the machine.
     pub schedulable: bool,
-    /// Whether its components are to move away.
+    /// Whether components are to move to other machines.
     pub drained: bool,
     /// `topology.kubernetes.io/zone`, or empty.
     pub zone: String,
-    /// `metadata.labels`, which classes select machines by.
+    /// `metadata.labels`, by which classes select machines.
     pub labels: BTreeMap<String, String>,
 }
 
-/// A Cluster whose every field means something.
+/// A Cluster with valid fields.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ValidatedCluster {
-    /// Its name and namespace.
+    /// The name and the namespace.
     pub reference: ClusterRef,
-    /// The release it runs.
+    /// The release.
     pub release: &'static Release,
-    /// Ranges of pods, the first one decides the family that is preferred.
+    /// The ranges of pods. The first one determines the preferred address family.
     pub pods: Vec<IpNet>,
-    /// Ranges of Services.
+    /// The ranges of Services.
     pub services: Vec<IpNet>,
-    /// Ranges of workers.
+    /// The ranges of the VPN, from which workers get addresses.
     pub vpn: Vec<IpNet>,
-    /// Whether there is a VPN.
+    /// Whether the VPN is enabled.
     pub vpn_enabled: bool,
     /// The DNS domain.
     pub domain: String,
-    /// More DNS names of the API.
+    /// Additional DNS names of the API.
     pub extra_names: Vec<String>,
-    /// More addresses of the API.
+    /// Additional addresses of the API.
     pub extra_addresses: Vec<IpAddr>,
-    /// Bounds of its components.
+    /// The resources of the components.
     pub bounds: ClusterResources,
-    /// More arguments of each role's program, as it reads them.
+    /// Additional arguments of each role's program, in the form `--NAME=VALUE`.
     pub extra_arguments: BTreeMap<Role, Vec<String>>,
-    /// The user's own name over all ingresses.
+    /// The DNS name of the user for all ingresses.
     pub host: Option<String>,
-    /// The machines that may hold its components; `None`: its class is not there, so that nobody knows.
+    /// The selector of machines for its components. `None`: the class does not exist, so the selector is not known.
     pub machines: Option<LabelSelector>,
-    /// A private registry.
+    /// The private registry, if there is one.
     pub registry: Option<String>,
-    /// Secrets with the credentials of registries.
+    /// The Secrets with credentials for registries.
     pub pull_secrets: Vec<SecretName>,
-    /// How long certificates live.
+    /// The lifetimes of certificates.
     pub certificates: CertificatesSpec,
-    /// What is kept in it for its workers.
+    /// The add-ons for its workers.
     pub addons: AddonsSpec,
-    /// Whether nothing is done about it.
+    /// Whether the cluster is paused.
     pub paused: bool,
 }
 
-/// The label that tells a machine's zone (Kubernetes' well-known labels).
+/// The label with the zone of a machine (Kubernetes' well-known labels).
 pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
 /// Collects faults while fields are read.
@@ -113,12 +113,12 @@ impl FaultCollector {
         }
     }
 
-    /// The value, or the fault of its field.
+    /// Returns the value, or records the fault.
     fn take<T>(&mut self, read: Result<T, Fault>) -> Option<T> {
         read.map_err(|Fault { field, problem, help, .. }| self.add(&field, problem, help)).ok()
     }
 
-    /// What was built, where nothing was wrong.
+    /// Returns what was built, if there are no faults.
     fn or<T>(self, built: Option<T>) -> Result<T, Vec<Fault>> {
         match built {
             Some(built) if self.0.is_empty() => Ok(built),
@@ -127,7 +127,7 @@ impl FaultCollector {
     }
 }
 
-/// `metadata.name` of a machine or cluster, from which other names are made.
+/// Checks `metadata.name` of a machine or cluster. Other names are derived from it.
 fn check_name(name: Option<&str>, faults: &mut FaultCollector) {
     let name = name.unwrap_or_default();
     if name.is_empty() {

@@ -1,6 +1,6 @@
-//! What lives in a managed cluster for its workers: kinds of ours whose definitions the cluster-controller applies there.
+//! Objects in a managed cluster for its workers. The cluster-controller applies the definitions of their kinds there.
 //!
-//! They are written and read by programs of different ages, so that fields which a reader does not know are passed over.
+//! Programs of different releases read and write them, so readers ignore fields that they do not know.
 
 mod address_claim;
 mod information;
@@ -25,36 +25,36 @@ pub use worker_identity::{
 
 use core::net::IpAddr;
 
-/// The name that every API server's certificate holds, whatever its addresses are: all who know its authority, and workers above
-/// all, verify it by that name.
+/// A name in the certificate of every API server, whatever its addresses are. Clients that know its authority verify this name, and workers in
+/// particular.
 pub const API_SERVER_NAME: &str = "kubernetes";
-/// The user of the cluster-controller, whom [`CLUSTER_CONTROLLER_ROLE`] is bound to.
+/// The user of the cluster-controller, to which [`CLUSTER_CONTROLLER_ROLE`] is bound.
 pub const CLUSTER_CONTROLLER_USER: &str = "keelway:cluster-controller";
-/// The label that tells by which name API servers know who applied an object (field manager).
+/// The label with the field manager that applied an object.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-/// The name by which API servers know what the cluster-controller wrote, and the value of [`MANAGED_BY`] on it.
+/// The field manager of the cluster-controller, and the value of [`MANAGED_BY`] on its objects.
 pub const CLUSTER_CONTROLLER_MANAGER: &str = "keelway-cluster-controller";
-/// All that the cluster-controller may do in its cluster, as YAML documents: roles and their bindings. Whoever makes the cluster
-/// applies them.
+/// All rights of the cluster-controller in its cluster, as YAML documents: roles and their bindings. The driver applies them to the
+/// cluster.
 pub const CLUSTER_CONTROLLER_ROLE: &str = include_str!("worker/cluster-controller-role.yaml");
 
-/// The same as objects.
+/// Returns [`CLUSTER_CONTROLLER_ROLE`] as objects.
 #[must_use]
 pub fn cluster_controller_role() -> Vec<serde_json::Value> {
-    // A test reads it, so that there is no other way for it to be wrong.
+    // A test parses the text, so this cannot fail.
     serde_saphyr::from_multiple(CLUSTER_CONTROLLER_ROLE).unwrap_or_default()
 }
 
-/// A public key of WireGuard in base64 (RFC 4648, section 4), 32 bytes, as `wg` writes it.
+/// The pattern of a public key of WireGuard in base64 (RFC 4648, section 4), 32 bytes, as `wg` writes it.
 pub(crate) const PUBLIC_KEY: &str = "^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$";
 
-/// The group of whoever holds a join token.
+/// The group of the user of a join token.
 pub const BOOTSTRAPPERS: &str = "system:bootstrappers:keelway:workers";
-/// What the user's name of a bootstrap token begins with; its id follows (`k8s.io/cluster-bootstrap/token/api`).
+/// The prefix of the user name of a bootstrap token. Its id follows (`k8s.io/cluster-bootstrap/token/api`).
 pub const BOOTSTRAP_USER: &str = "system:bootstrap:";
 
-/// The name of what belongs to one address: an address of IPv6 is no name of an object (`:`), its digits are. The same for
-/// every way to write the address.
+/// Returns the name of the object for an address. An IPv6 address contains `:`, which names may not contain, so the name consists of its digits. All
+/// notations of an address have the same name.
 #[must_use]
 pub fn address_name(address: IpAddr) -> String {
     match address {
@@ -63,7 +63,7 @@ pub fn address_name(address: IpAddr) -> String {
     }
 }
 
-/// The address that such a name belongs to; none where it is no such name.
+/// Returns the address that such a name belongs to, or `None` for other names.
 #[must_use]
 pub fn named_address(name: &str) -> Option<IpAddr> {
     let (family, digits) = name.split_once('-')?;

@@ -1,4 +1,4 @@
-//! Documents to text: ours in canonical form, those of others as they were.
+//! Writes documents as text: those of Keelway in canonical form, those of others unchanged.
 
 use serde_json::{Map, Value as Json};
 
@@ -11,19 +11,19 @@ use crate::{
     split::{begins_with_object, is_marker, is_object, lines},
 };
 
-/// The order of fields in a document. Others follow as their type declares them.
+/// The order of fields in a document. Other fields follow in the order of their type.
 const FIELDS: [&str; 8] = ["apiVersion", "kind", "metadata", "spec", "status", "type", "immutable", "data"];
 
 impl Documents {
-    /// All documents as one text, in the order of reading, new ones after.
+    /// Returns all documents as one text, in the order of reading. New documents follow.
     ///
-    /// Ours are written in canonical YAML, so that the same documents give the same bytes; those of others byte for byte as they were read.
+    /// Documents of Keelway are written in canonical YAML, so that equal documents have equal texts. Documents of others are unchanged.
     #[must_use]
     pub fn write(&self) -> String {
         self.pieces().collect()
     }
 
-    /// The same, document by document: the whole text of a large fleet need not be in memory.
+    /// Returns the same text, one document at a time, so that the text of a large fleet need not be in memory.
     pub fn pieces(&self) -> impl Iterator<Item = String> {
         let mut output = DocumentWriter::default();
         self.in_order().into_iter().map(move |place| match &place {
@@ -32,14 +32,14 @@ impl Documents {
         })
     }
 
-    /// One document in canonical YAML, without a separator; `None` where there is none of this name.
+    /// Returns one document as canonical YAML, without a separator, or `None` if there is no document with this name.
     #[must_use]
     pub fn text_of(&self, name: &DocumentName) -> Option<String> {
         self.get(name).map(DocumentRef::text)
     }
 }
 
-/// One document of ours in canonical YAML, without a separator.
+/// Returns a document of Keelway as canonical YAML, without a separator.
 pub(crate) fn canonical(kind: DocumentKind, mut json: Json) -> String {
     schema::prune(kind, &mut json);
     let json = ordered(json);
@@ -62,24 +62,24 @@ fn ordered(json: Json) -> Json {
     Json::Object(fields)
 }
 
-/// What was written so far.
+/// The state after the documents that were written so far.
 #[derive(Default)]
 struct DocumentWriter {
     last: Last,
-    /// Whether its last line has no end.
+    /// Whether the last line has no line break yet.
     open: bool,
 }
 
-/// What was written last: decides what may follow without a separator.
+/// The last document, which determines what may follow without a separator.
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
 enum Last {
     #[default]
     Nothing,
-    /// Only another document with a separator of its own may follow.
+    /// Only a document with a separator may follow.
     Document,
-    /// A JSON object, which another one may follow.
+    /// A JSON object. Another JSON object may follow.
     Object,
-    /// The marker `...`, which anything may follow.
+    /// The marker `...`. Any document may follow.
     End,
 }
 
@@ -125,7 +125,7 @@ impl DocumentWriter {
         }
     }
 
-    /// Whether the last line has no end once this is written, too.
+    /// Returns whether the last line has no line break after this text is written.
     fn is_open(&self, text: &str) -> bool {
         if text.is_empty() { self.open } else { !text.ends_with(['\n', '\r']) }
     }

@@ -1,7 +1,7 @@
-//! What Clusters ask for, beside what their classes allow.
+//! Compares Clusters with the limits of their classes.
 //!
-//! What runs goes on: a class that changes, or goes, takes nothing away from a Cluster that was accepted before. So these faults are
-//! only of Clusters that somebody asks something for.
+//! Running clusters continue: changing or deleting a class takes nothing from a Cluster that was accepted before. These faults therefore apply only
+//! to Clusters with a pending change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ use crate::{
     tree::{field, item},
 };
 
-/// One class at most is the default.
+/// Checks that at most one class is the default.
 pub(super) fn defaults(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
     let mut all = documents.classes.iter().filter(|(_, class)| class.is_default());
     let Some((first, _)) = all.next() else { return Vec::new() };
@@ -34,7 +34,7 @@ pub(super) fn defaults(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFa
     all.map(fault).collect()
 }
 
-/// A class' Secrets for pulling images are there.
+/// Checks that the pull Secrets of each class exist.
 pub(super) fn pull_secrets(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     if seen.broken.contains(&DocumentKind::Secret) {
         return Vec::new();
@@ -54,7 +54,7 @@ pub(super) fn pull_secrets(documents: &Documents, seen: &OriginIndex<'_>) -> Doc
     found
 }
 
-/// Every Cluster asks for no more than its class allows.
+/// Checks that every Cluster is within the limits of its class.
 pub(super) fn clusters(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     if seen.broken.contains(&DocumentKind::ClusterClass) {
         Vec::new()
@@ -64,8 +64,8 @@ pub(super) fn clusters(documents: &Documents, seen: &OriginIndex<'_>) -> Documen
 }
 
 impl Documents {
-    /// What Clusters ask for beyond their classes, of those that somebody asks something for: they come after the others where there is
-    /// only place for some.
+    /// Returns the violations of classes by the Clusters that `is_asked` selects, which are those with a pending change. If a namespace has room for
+    /// only some of its Clusters, the others come before the selected ones.
     pub fn faults_of_classes(
         &self,
         is_asked: impl Fn(&ClusterRef, &Shared<Cluster>) -> bool,
@@ -88,7 +88,7 @@ impl Documents {
         found
     }
 
-    /// What a Cluster asks for beyond its class.
+    /// Returns the violations of its class by a Cluster.
     #[must_use]
     pub fn faults_of_class(&self, cluster: &Cluster) -> Vec<Fault> {
         match self.allowed_class(cluster) {
@@ -98,7 +98,7 @@ impl Documents {
         }
     }
 
-    /// The class that a Cluster may be of.
+    /// Returns the class of a Cluster, or a fault if the Cluster may not use it.
     fn allowed_class(&self, cluster: &Cluster) -> Result<Option<&ClusterClass>, Fault> {
         let namespace = cluster.reference().namespace;
         let fault = |problem: String| {
@@ -124,7 +124,7 @@ impl Documents {
         }
     }
 
-    /// Clusters for which their namespace has no place. Those that are refused and never ran take none.
+    /// Returns the Clusters that exceed the limit of their namespace. Refused Clusters that never ran do not count.
     fn too_many(
         &self,
         asked: &BTreeMap<&ClusterRef, &Shared<Cluster>>,
@@ -155,7 +155,7 @@ impl Documents {
     }
 }
 
-/// What a Cluster asks for that its class does not allow.
+/// Returns the fields of a Cluster that violate its class.
 fn class_violations(class: &ClusterClass, cluster: &Cluster) -> Vec<Fault> {
     let mut found = replicas(class.spec.limits, cluster);
     found.extend(amounts(class.spec.limits, cluster));
@@ -182,7 +182,7 @@ fn replicas(limits: LimitsSpec, cluster: &Cluster) -> Vec<Fault> {
         of_plane(plane.kube_api_server.replicas, "spec.controlPlane.kubeAPIServer.replicas"),
         of_plane(plane.kube_controller_manager.replicas, "spec.controlPlane.kubeControllerManager.replicas"),
         of_plane(plane.kube_scheduler.replicas, "spec.controlPlane.kubeScheduler.replicas"),
-        // Where it says nothing, it follows from the API servers'.
+        // If this field is not set, its value is that of the API servers.
         of_plane(plane.cluster_controller.replicas, "spec.controlPlane.clusterController.replicas"),
         ("spec.ingress.replicas", spec.ingress.replicas, limits.ingress_replicas),
     ]);
@@ -194,7 +194,7 @@ fn replicas(limits: LimitsSpec, cluster: &Cluster) -> Vec<Fault> {
     beyond.collect()
 }
 
-/// What a Cluster says itself: where it says nothing, what Keelway allows by itself stands.
+/// Checks only amounts that the Cluster sets itself. For all others, the defaults of Keelway apply.
 fn amounts(limits: LimitsSpec, cluster: &Cluster) -> Vec<Fault> {
     let mut found = Vec::new();
     let mut judge = |field: String, asked: String, limit: Option<String>| {

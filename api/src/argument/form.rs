@@ -1,39 +1,39 @@
-//! What the value of an argument is.
+//! The type of an argument's value.
 
 use core::fmt;
 
 use crate::duration::Span;
 
-/// What the value of an argument is.
+/// The type of an argument's value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ArgumentType {
     /// A whole number.
     Number {
-        /// The smallest one.
+        /// The minimum.
         least: u32,
-        /// The largest one.
+        /// The maximum.
         most: u32,
     },
-    /// A number from 0 on, with or without a fraction.
+    /// A number of at least 0, with or without a fraction.
     Decimal {
-        /// The largest one.
+        /// The maximum.
         most: u32,
     },
-    /// A duration of at least a second.
+    /// A duration of at least one second.
     Duration,
     /// The first and the last port of a range.
     Ports,
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// Full names of Prometheus metrics, with commas between.
+    /// Full names of Prometheus metrics, separated by commas.
     Metrics,
 }
 
-/// Nothing that a control plane waits for takes longer. Go's durations end at 292 years.
+/// The maximum duration. Nothing that a control plane waits for takes longer. Durations of Go end at 292 years.
 const LONGEST: Span = Span::hours(8760);
 
 impl ArgumentType {
-    /// Whether a text is such a value.
+    /// Returns whether a text is a valid value.
     #[must_use]
     pub fn accepts(self, value: &str) -> bool {
         match self {
@@ -52,7 +52,7 @@ impl ArgumentType {
     }
 }
 
-/// A number in digits alone: other signs mean something else to Go than to Rust.
+/// Parses a number that consists of digits only. Go and Rust treat other characters, such as a sign, differently.
 fn parse_integer(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
@@ -62,13 +62,13 @@ fn decimal(text: &str) -> Option<f64> {
     [before, after].into_iter().all(|digits| parse_integer(digits).is_some()).then(|| text.parse().ok())?
 }
 
-/// A name of a metric (Prometheus, "Data model").
+/// Returns whether the text is the name of a metric (Prometheus, "Data model").
 fn is_metric(text: &str) -> bool {
     let letter = |c: char| c.is_ascii_alphabetic() || matches!(c, '_' | ':');
     text.starts_with(letter) && text.chars().all(|c| letter(c) || c.is_ascii_digit())
 }
 
-/// In words, as a mend or a table says it.
+/// Describes the type as errors and tables print it.
 impl fmt::Display for ArgumentType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,67 +1,67 @@
-//! Why a condition is as it is: all reasons that Keelway writes.
+//! All reasons of conditions that Keelway writes.
 
-/// A reason.
+/// The reason of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConditionReason {
-    /// The machine answers, and can run components.
+    /// The machine responds and can run components.
     Answers,
-    /// Nobody answers behind the machine's socket, or it cannot be reached.
+    /// No process listens on the machine's socket, or the machine cannot be reached.
     Unreachable,
-    /// The machine answers, and its container runtime does not.
+    /// The machine responds, but its container runtime does not.
     RuntimeNotAnswering,
     /// The machine obeys another installation.
     AnotherInstallation,
-    /// The machine holds a later config than these documents know.
+    /// The machine has applied a later config than these documents record.
     StaleDocuments,
-    /// The machine obeys a later leader than the one that looks at it.
+    /// The machine obeys a driver with a later term.
     ObeysAnotherLeader,
-    /// The documents tell of a config of the machine after which there is no number.
+    /// The documents record a generation that cannot increase any further.
     NoNumberLeft,
-    /// The machine's agent understands no format of configs that this release sends.
+    /// The machine's agent supports no config format that this release sends.
     UnsupportedAgent,
     /// A kubelet runs pods on the machine's runtime.
     UsedByKubelet,
-    /// The machine's agent answers for another Hypervisor as well.
+    /// The machine's agent also responds for another Hypervisor.
     SameMachine,
-    /// The life of an authority of the cluster is over.
+    /// An authority of the cluster has expired.
     AuthorityEnded,
-    /// No pass has looked at the machine yet.
+    /// No pass has observed the machine yet.
     NotObserved,
     /// The machine's agent has a certificate of this installation.
     Certified,
-    /// The machine's agent was not enrolled yet.
+    /// The machine's agent is not enrolled yet.
     TokenIssued,
-    /// The machine's agent was not enrolled while its token was good.
+    /// The machine's agent was not enrolled before its token expired.
     TokenExpired,
     /// The certificates of the machine's agent are revoked.
     Revoked,
     /// The disk below /var/lib/keelway is full.
     DiskFull,
-    /// No component is on the machine.
+    /// The machine has no components.
     Empty,
-    /// Only members of stores are left on the machine, which do not move yet.
+    /// Only etcd members are left on the machine. They do not move.
     MembersStay,
-    /// Components are about to move to other machines.
+    /// Components will move to other machines.
     Moving,
-    /// Components are on a machine whose Hypervisor is deleted.
+    /// The Hypervisor is deleted, but components are on its machine.
     HoldsComponents,
-    /// Other machines are reached through one whose Hypervisor is deleted.
+    /// The Hypervisor is deleted, but other machines are reached through its machine.
     ReachesOthers,
-    /// The component answers its health check.
+    /// The component passes its health check.
     Healthy,
-    /// The component runs, and its health check fails.
+    /// The component runs, but its health check fails.
     Unhealthy,
-    /// The component runs, and was not asked for its health.
+    /// The component runs, but its health was not checked.
     NotAsked,
-    /// The component was not started yet.
+    /// The component has not started yet.
     NotStarted,
-    /// The component ended.
+    /// The component exited.
     Exited,
-    /// The component's machine does not answer, so nobody knows.
+    /// The component's machine does not respond, so its state is unknown.
     MachineUnreachable,
-    /// Something else on the machine took the component's port.
+    /// Another process on the machine uses the component's port.
     PortTaken,
-    /// A member of a store has lost its data, and no member starts empty.
+    /// An etcd member has lost its data. A member never starts without data.
     DataLost,
     /// The API serves through every ingress.
     Serving,
@@ -69,58 +69,58 @@ pub enum ConditionReason {
     NotServing,
     /// The cluster is being deleted.
     Deleting,
-    /// The components of a deleted cluster are leaving their machines.
+    /// The components of a deleted cluster are being removed from their machines.
     LeavingMachines,
-    /// Machines that may hold something of a deleted cluster do not answer.
+    /// Machines that may hold parts of a deleted cluster do not respond.
     MachinesNotAnswering,
     /// Every component is ready.
     AllReady,
     /// Components are not ready.
     NotReady,
-    /// The cluster comes up for the first time.
+    /// The cluster starts for the first time.
     Starting,
-    /// Components become what the cluster's document says, or well again.
+    /// Components are changed to match the cluster's document, or repaired.
     Changing,
-    /// The cluster is as its document says.
+    /// The cluster matches its document.
     Settled,
-    /// Somebody has to do something before the cluster gets any further.
+    /// The cluster needs an action of a person to continue.
     Blocked,
-    /// Nothing is done about the cluster, as its document says.
+    /// The document pauses the cluster, so nothing changes.
     Paused,
-    /// Nothing is done about the cluster, and certificates of it should be renewed.
+    /// The cluster is paused, and some of its certificates should be renewed.
     CertificatesDue,
-    /// The document is not sound, so that it has no effect.
+    /// The document is invalid and therefore has no effect.
     Invalid,
-    /// The cluster asks for more than its class allows by now.
+    /// The cluster exceeds the current limits of its class.
     BeyondClass,
-    /// Documents have fields of a newer release of Keelway, which have no effect.
+    /// Documents contain fields of a newer release of Keelway, which have no effect.
     NewerFields,
-    /// The database of an etcd member is nearly as large as it may grow.
+    /// The database of an etcd member has nearly reached its quota.
     NearQuota,
-    /// The store takes no writes any more.
+    /// etcd rejects writes because of its quota.
     NoSpace,
-    /// Keelway's own parts of the cluster go to another release.
+    /// Keelway's own components of the cluster are being upgraded to another release.
     Upgrading,
-    /// Keelway's own parts of the cluster go to another release after those of other clusters.
+    /// Keelway's own components of the cluster are upgraded after those of other clusters.
     AwaitsWave,
 }
 
-/// What people are told of a reason.
+/// The documentation of a reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReasonText {
-    /// As it stands in documents.
+    /// The name, as written in documents.
     pub name: &'static str,
-    /// The kind of documents that have it.
+    /// The kind of the documents.
     pub kind: &'static str,
     /// The type of the condition.
     pub condition: &'static str,
-    /// What it means.
+    /// The meaning.
     pub meaning: &'static str,
-    /// What to do.
+    /// The recommended action.
     pub help: &'static str,
 }
 
-/// All of them, by kind and condition.
+/// All reasons, by kind and condition.
 pub const ALL: &[ConditionReason] = &[
     ConditionReason::Answers,
     ConditionReason::Unreachable,
@@ -175,19 +175,19 @@ pub const ALL: &[ConditionReason] = &[
 ];
 
 impl ConditionReason {
-    /// As it stands in documents.
+    /// Returns the name, as written in documents.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.explained().name
     }
 
-    /// The reason of this name.
+    /// Returns the reason with this name.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         ALL.iter().copied().find(|reason| reason.as_str() == name)
     }
 
-    /// Whether somebody should look at it: an Event of it is a warning.
+    /// Returns whether a person should react: the Event of such a reason is a warning.
     #[must_use]
     pub fn is_warning(self) -> bool {
         match self {
@@ -244,7 +244,7 @@ impl ConditionReason {
         }
     }
 
-    /// What people are told of it.
+    /// Returns the documentation of the reason.
     #[must_use]
     #[expect(clippy::too_many_lines, reason = "a table")]
     pub fn explained(self) -> ReasonText {

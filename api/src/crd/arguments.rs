@@ -1,4 +1,4 @@
-//! Rules of extra arguments.
+//! Rules for extra arguments.
 
 use crate::{
     argument::{Argument, ArgumentType, of_role},
@@ -11,7 +11,7 @@ use super::{
     forms::{ENDLESS, PORT, SPAN},
 };
 
-/// Where arguments of which role are given.
+/// The fields with the arguments of each role.
 pub(super) const PLACES: [(Role, &str); 3] = [
     (Role::KubeApiserver, "spec.controlPlane.kubeAPIServer.extraArgs"),
     (Role::KubeControllerManager, "spec.controlPlane.kubeControllerManager.extraArgs"),
@@ -73,7 +73,7 @@ fn accepts_expression(form: ArgumentType, value: &str) -> String {
     }
 }
 
-/// An argument that older releases do not know.
+/// Returns the rule for an argument that older releases do not know.
 fn since(role: Role, argument: &Argument, path: &str) -> Option<CelRule> {
     let since = argument.since?;
     let older = RELEASES.iter().filter(|release| !argument.is_known_to(release)).map(|release| release.kubernetes);

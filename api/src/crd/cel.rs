@@ -1,17 +1,17 @@
-//! Rules in CEL, which an API server checks at once.
+//! Rules in CEL, which an API server evaluates.
 
 use serde_json::{Value as Json, json};
 
 use super::schema::at;
 
-/// What must hold of a part of a document, and what is told where it does not.
+/// A condition for a part of a document, and the message if it does not hold.
 pub(super) struct CelRule {
-    /// Where the part is, as [`at`] has it.
+    /// The path of the part, as for [`at`].
     pub(super) path: String,
     /// The condition. `self` is the part.
     pub(super) expression: String,
-    /// What is wrong and how to mend it. What stands in braces is a further expression, which makes a text. Of numbers none is made: an
-    /// API server expects the worst of the text's length.
+    /// What is wrong and how to correct it. Text in braces is another expression, which must yield a string. Numbers are not converted, because an
+    /// API server estimates the length of the result at its maximum.
     pub(super) message: String,
 }
 
@@ -19,7 +19,7 @@ pub(super) fn rule(path: impl Into<String>, holds: impl Into<String>, says: impl
     CelRule { path: path.into(), expression: holds.into(), message: says.into() }
 }
 
-/// Writes rules into a schema.
+/// Writes rules to a schema.
 pub(super) fn write(root: &mut Json, rules: Vec<CelRule>) {
     for CelRule { path, expression: holds, message: says } in rules {
         let part = at(root, &path).and_then(Json::as_object_mut);
@@ -36,7 +36,7 @@ pub(super) fn write(root: &mut Json, rules: Vec<CelRule>) {
     }
 }
 
-/// A text with expressions in braces, as one expression.
+/// Converts a text with expressions in braces to one expression.
 fn expression(says: &str) -> String {
     let mut parts = Vec::new();
     for part in says.split('{') {
@@ -49,17 +49,17 @@ fn expression(says: &str) -> String {
     parts.join(" + ")
 }
 
-/// A text as CEL has it.
+/// Returns a text as a CEL string literal.
 pub(super) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
 }
 
-/// A list of texts as CEL has it.
+/// Returns a CEL list of string literals.
 pub(super) fn list<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     format!("[{}]", texts.into_iter().map(quoted).collect::<Vec<_>>().join(", "))
 }
 
-/// Whether a text is all of a regular expression.
+/// Returns the condition that a regular expression matches the entire text.
 pub(super) fn is(text: &str, pattern: &str) -> String {
     format!("{text}.matches({})", quoted(&format!("^({pattern})$")))
 }

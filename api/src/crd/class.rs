@@ -1,4 +1,4 @@
-//! What an API server checks of a ClusterClass.
+//! The checks of a ClusterClass by an API server.
 
 use serde_json::{Value as Json, json};
 
@@ -24,7 +24,7 @@ const ARGUMENTS: [(Role, &str); 3] = [
 ];
 const EXPRESSIONS: &str = "spec.hypervisorSelector.matchExpressions";
 
-/// Adds it to the schema.
+/// Adds the checks to the schema.
 pub(super) fn refine(root: &mut Json) {
     bounds(root);
     let mut rules = name::rules();
@@ -35,7 +35,7 @@ pub(super) fn refine(root: &mut Json) {
     write(root, rules);
 }
 
-/// How long lists and texts are at most. An API server takes no rule whose cost it cannot bound.
+/// Sets the maximum lengths of lists and texts. An API server rejects a rule whose cost is not bounded.
 fn bounds(root: &mut Json) {
     let mut list = |path: &str, most: u32, longest: u32| {
         extend(root, path, json!({"maxItems": most}));
@@ -84,7 +84,7 @@ fn of_spec() -> Vec<CelRule> {
     ]
 }
 
-/// Limits that are amounts, each with its form, what it is of, and an example.
+/// Returns the limits that are amounts, each with its pattern, its resource, and an example.
 fn amounts() -> [(&'static str, &'static str, &'static str, &'static str); 3] {
     [
         ("spec.limits.cpu", CPU, "CPU", "2 or 500m"),
@@ -93,7 +93,7 @@ fn amounts() -> [(&'static str, &'static str, &'static str, &'static str); 3] {
     ]
 }
 
-/// Limits that are lives of certificates.
+/// Returns the limits that are lifetimes of certificates.
 fn lives() -> impl Iterator<Item = String> {
     let ends = ["spec.limits.minTTL", "spec.limits.maxTTL"];
     ends.into_iter().flat_map(|end| LIVES.map(|life| format!("{end}.{life}")))

@@ -1,4 +1,4 @@
-//! What an API server checks of a Cluster.
+//! The checks of a Cluster by an API server.
 
 use serde_json::{Value as Json, json};
 
@@ -27,7 +27,7 @@ const RANGES: [&str; 6] = [
 ];
 pub(super) const LIVES: [&str; 4] = ["componentTTL", "workerTTL", "adminTTL", "authorityTTL"];
 
-/// Adds it to the schema.
+/// Adds the checks to the schema.
 pub(super) fn refine(root: &mut Json) {
     bounds(root);
     let mut rules = name::rules();
@@ -41,7 +41,7 @@ pub(super) fn refine(root: &mut Json) {
     write(root, rules);
 }
 
-/// How long lists and texts are at most. An API server takes no rule whose cost it cannot bound.
+/// Sets the maximum lengths of lists and texts. An API server rejects a rule whose cost is not bounded.
 fn bounds(root: &mut Json) {
     let mut text = |path: &str, most: u32| extend(root, path, json!({"maxLength": most}));
     text("spec.className", 63);
@@ -120,7 +120,7 @@ fn of_spec() -> Vec<CelRule> {
     ]
 }
 
-/// What a registry is, of a Cluster and of a class.
+/// Returns the rule for a registry, in a Cluster and in a class.
 pub(super) fn registry() -> CelRule {
     let form = format!("({}|{BRACKETED})(:{PORT})?((/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)+/*)?", subdomain());
     rule(
@@ -172,7 +172,7 @@ fn lives() -> Vec<CelRule> {
     rules
 }
 
-/// How large databases may grow, and what components may use.
+/// Returns the rules for the sizes of databases and the resources of components.
 fn amounts() -> Vec<CelRule> {
     let is_memory = |text: &str| is(text, MEMORY);
     let is_less = |text: &str, least: &str| format!("quantity({text}).compareTo(quantity({least})) < 0");
@@ -217,13 +217,13 @@ fn amounts() -> Vec<CelRule> {
     rules
 }
 
-/// That an amount is written as one.
+/// Returns the rule that a text is an amount.
 pub(super) fn form(path: &str, form: &str, what: &str, such_as: &str) -> Vec<CelRule> {
     let says = format!("\"{{self}}\" is not an amount of {what} such as {such_as}; write it in that form");
     vec![rule(path, is("self", form), says)]
 }
 
-/// What is minted once stays: paths and labels on machines come from it.
+/// Returns the rules for values that are decided once, because paths and labels on machines are derived from them.
 fn of_status() -> Vec<CelRule> {
     let once = "it is decided once in a cluster's life; put it back as it was";
     vec![
@@ -241,7 +241,7 @@ fn of_status() -> Vec<CelRule> {
     ]
 }
 
-/// What may not change once a cluster was born. An API server compares with the document before, not with what runs.
+/// Returns the rules for fields that may not change once a cluster exists. An API server compares with the previous document, not with what runs.
 fn of_changes() -> Vec<CelRule> {
     let is_unborn = "!has(oldSelf.status) || !has(oldSelf.status.birth)";
     let of_row = |row: &ChangeRow| {
@@ -272,7 +272,7 @@ fn of_changes() -> Vec<CelRule> {
     CHANGES.iter().filter_map(of_row).collect()
 }
 
-/// Releases that may follow each other in a cluster that was born.
+/// Returns the pairs of releases between which an existing cluster may change.
 fn steps() -> impl Iterator<Item = (&'static str, &'static str)> {
     let pairs = RELEASES.iter().flat_map(|from| RELEASES.iter().map(move |to| (from, to)));
     pairs.filter(|(from, to)| from.may_become(to)).map(|(from, to)| (from.kubernetes, to.kubernetes))

@@ -1,13 +1,13 @@
-//! What `kubectl get` shows.
+//! The columns of `kubectl get`.
 
 use serde_json::{Value as Json, json};
 
-/// A column: its name, where it is in a document, and what it says.
+/// A column: its name, its path in a document, and its description.
 pub(super) struct Column {
     name: &'static str,
     path: &'static str,
     says: &'static str,
-    /// Whether it is shown with `-o wide` alone.
+    /// Whether only `-o wide` shows the column.
     wide: bool,
 }
 
@@ -21,7 +21,6 @@ const fn wide(name: &'static str, path: &'static str, says: &'static str) -> Col
 
 const AGE: Column = column("Age", ".metadata.creationTimestamp", "How long the document is there.");
 
-/// Of classes.
 pub(super) const CLASS: &[Column] = &[
     column(
         "Default",
@@ -35,7 +34,6 @@ pub(super) const CLASS: &[Column] = &[
     AGE,
 ];
 
-/// Of clusters.
 pub(super) const CLUSTER: &[Column] = &[
     column(
         "Ready",
@@ -59,7 +57,6 @@ pub(super) const CLUSTER: &[Column] = &[
     AGE,
 ];
 
-/// Of components.
 pub(super) const COMPONENT: &[Column] = &[
     column("Cluster", ".spec.cluster.name", "The cluster that it is of."),
     column("Role", ".spec.role", "What it does."),
@@ -72,7 +69,6 @@ pub(super) const COMPONENT: &[Column] = &[
     AGE,
 ];
 
-/// Of machines.
 pub(super) const HYPERVISOR: &[Column] = &[
     column("Role", ".spec.role", "What the machine is for."),
     column("Ready", ".status.conditions[?(@.type==\"Ready\")].status", "Whether it answers and can run components."),
@@ -88,7 +84,7 @@ pub(super) const HYPERVISOR: &[Column] = &[
     AGE,
 ];
 
-/// Writes columns into a definition.
+/// Writes columns to a definition.
 pub(super) fn write(definition: &mut Json, columns: &[Column]) {
     let columns = columns.iter().map(|Column { name, path, says, wide }| {
         let kind = if *name == "Age" { "date" } else { "string" };

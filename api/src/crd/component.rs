@@ -1,4 +1,4 @@
-//! What an API server checks of a Component, which people do not write.
+//! The checks of a Component by an API server. Keelway writes Components, not people.
 
 use serde_json::{Value as Json, json};
 
@@ -15,7 +15,7 @@ use super::{
 
 const MADE: &str = "Components are made by Keelway: take it from what reconcile wrote";
 
-/// Adds it to the schema.
+/// Adds the checks to the schema.
 pub(super) fn refine(root: &mut Json) {
     extend(root, "spec.version", json!({"maxLength": 32}));
     extend(root, "spec.role", json!({"maxLength": 32}));
@@ -57,7 +57,7 @@ fn of_spec() -> Vec<CelRule> {
     ]
 }
 
-/// The ports of a role: those that it has, and no others.
+/// Returns the rule for the ports of a role: exactly those that the role has.
 fn ports(role: Role) -> CelRule {
     let all = role.row().ports;
     let missing = all.iter().filter(|name| !role.added_ports().contains(name));

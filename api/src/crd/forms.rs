@@ -1,11 +1,11 @@
-//! Forms of texts as regular expressions, in the dialect of CEL (RE2).
+//! Patterns of texts, as regular expressions in the dialect of CEL (RE2).
 
 /// An RFC 1123 label of at most 63 characters.
 pub(super) const LABEL: &str = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?";
-/// A port above 0.
+/// A port greater than 0.
 pub(super) const PORT: &str =
     "0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])";
-/// An address of IPv6 in brackets, as far as a pattern can tell.
+/// An IPv6 address in brackets, as far as a pattern can check it.
 pub(super) const BRACKETED: &str = "\\[[0-9a-fA-F:.]+\\]";
 /// An amount of memory.
 pub(super) const MEMORY: &str = "[0-9]{1,15}([KMGT]i|[kMGT])?";
@@ -13,9 +13,9 @@ pub(super) const MEMORY: &str = "[0-9]{1,15}([KMGT]i|[kMGT])?";
 pub(super) const CPU: &str = "[0-9]{1,6}m?";
 /// A duration.
 pub(super) const SPAN: &str = "([0-9]+[hms])+";
-/// A duration that is longer than CEL can tell.
+/// A duration that is too long for CEL.
 pub(super) const ENDLESS: &str = "[0-9]{7,}h|[0-9]{9,}m|[0-9]{10,}s";
-/// An id.
+/// The id of a cluster or installation.
 pub(super) const ID: &str = "^[0-9a-f]{16}$";
 
 /// An RFC 1123 subdomain.
@@ -23,7 +23,7 @@ pub(super) fn subdomain() -> String {
     format!("{LABEL}(\\.{LABEL})*")
 }
 
-/// A DNS name: its last label is no number.
+/// Returns the condition that a text is a DNS name: its last label is not a number.
 pub(super) fn is_dns_name(text: &str) -> String {
     let whole = super::cel::is(text, &subdomain());
     format!("({whole} && !{text}.matches('(^|\\\\.)[0-9]+$'))")

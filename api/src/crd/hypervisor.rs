@@ -1,4 +1,4 @@
-//! What an API server checks of a Hypervisor.
+//! The checks of a Hypervisor by an API server.
 
 use serde_json::{Value as Json, json};
 
@@ -15,7 +15,7 @@ const ADDRESSES: [&str; 2] = ["spec.addresses.private", "spec.addresses.public"]
 const LISTENERS: [(&str, &str); 2] = [("spec.endpoint.agent.address", "agent"), ("spec.endpoint.cri.address", "proxy")];
 const SOCKETS: [&str; 2] = ["spec.endpoint.unix.path", "spec.endpoint.agent.unix.path"];
 
-/// Adds it to the schema.
+/// Adds the checks to the schema.
 pub(super) fn refine(root: &mut Json) {
     bounds(root);
     let mut rules = name::rules();
@@ -28,7 +28,7 @@ pub(super) fn refine(root: &mut Json) {
     write(root, rules);
 }
 
-/// How long lists and texts are at most. An API server takes no rule whose cost it cannot bound.
+/// Sets the maximum lengths of lists and texts. An API server rejects a rule whose cost is not bounded.
 fn bounds(root: &mut Json) {
     let mut text = |path: &str, most: u32| extend(root, path, json!({"maxLength": most}));
     for path in ADDRESSES {
@@ -107,11 +107,11 @@ fn secret(field: &str) -> CelRule {
     )
 }
 
-/// `HOST:PORT`.
+/// Returns the rules for `HOST:PORT`.
 fn listener(path: &str, who: &str) -> [CelRule; 2] {
     let host = "self.substring(0, self.lastIndexOf(':')).replace('[', '').replace(']', '')";
     let form = is("self", &format!("({}|{BRACKETED}):{PORT}", subdomain()));
-    // What is made of digits or stands in brackets can only be an address.
+    // A host in brackets, or one that consists of digits and dots, can only be an address.
     let is_literal = "self.matches('^([0-9.]+:|\\\\[)')";
     let sound = format!("({form} && (!{is_literal} || isIP({host})))");
     [

@@ -1,4 +1,4 @@
-//! Rules of names.
+//! Rules for names.
 
 use crate::name::LONGEST_NAME;
 
@@ -7,7 +7,7 @@ use super::{
     forms::LABEL,
 };
 
-/// Of machines and clusters, from whose names others are made.
+/// Returns the rules for machines and clusters. Other names are derived from theirs.
 pub(super) fn rules() -> Vec<CelRule> {
     let name = "self.metadata.name";
     vec![

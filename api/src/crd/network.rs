@@ -1,4 +1,4 @@
-//! Rules of ranges of addresses.
+//! Rules for address ranges.
 
 use crate::validated::{POD_SIZES, PrefixLengths, RESERVED, SERVICE_SIZES, VPN_SIZES};
 

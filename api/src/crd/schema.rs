@@ -1,10 +1,10 @@
-//! Parts of a schema, and what derived schemas lack.
+//! Functions for parts of a schema, and the corrections that derived schemas need.
 
 use serde_json::{Map, Value as Json, json};
 
-/// The part of a schema that a path leads to: `spec.network.podCIDRs[]` is an item of a list, `spec.ports{}` a value of a map.
+/// Returns the part of a schema at a path: `spec.network.podCIDRs[]` is an item of a list, `spec.ports{}` a value of a map.
 ///
-/// A path to nowhere is told of by the test of the definitions: what stands in it is not in them.
+/// A path that does not exist is found by the test of the definitions, because its content is missing from them.
 pub(super) fn at<'a>(root: &'a mut Json, path: &str) -> Option<&'a mut Json> {
     path.split('.').filter(|name| !name.is_empty()).try_fold(root, |schema, name| {
         let (name, below) = match name {
@@ -20,7 +20,7 @@ pub(super) fn at<'a>(root: &'a mut Json, path: &str) -> Option<&'a mut Json> {
     })
 }
 
-/// Adds to the part of a schema that a path leads to.
+/// Adds fields to the part of a schema at a path.
 pub(super) fn extend(root: &mut Json, path: &str, more: Json) {
     let part = at(root, path).and_then(Json::as_object_mut);
     debug_assert!(part.is_some(), "{path} leads nowhere");
@@ -29,8 +29,8 @@ pub(super) fn extend(root: &mut Json, path: &str, more: Json) {
     }
 }
 
-/// Brings derived parts into the form that API servers know: formats of OpenAPI, descriptions without line ends, and no choice of
-/// fields, which a rule tells of in better words.
+/// Converts a derived schema to the form that API servers accept: formats of OpenAPI, descriptions without line breaks, and no `oneOf`. A rule
+/// replaces `oneOf` because its message is clearer.
 pub(super) fn normalize(schema: &mut Json) {
     let Json::Object(fields) = schema else { return };
     if let Some(Json::String(text)) = fields.get_mut("description") {
@@ -48,17 +48,17 @@ pub(super) fn normalize(schema: &mut Json) {
     }
 }
 
-/// Paragraphs stay, lines do not.
+/// Removes line breaks within paragraphs.
 fn unwrapped(text: &str) -> String {
     text.split("\n\n").map(|paragraph| paragraph.replace('\n', " ")).collect::<Vec<_>>().join("\n\n")
 }
 
-/// OpenAPI has no formats of numbers without a sign (`format` of the OpenAPI Specification, 3.0).
+/// Replaces formats of unsigned numbers, which OpenAPI does not have (`format` of the OpenAPI Specification, 3.0).
 fn format(fields: &mut Map<String, Json>) {
     let (format, most) = match fields.get("format").and_then(Json::as_str) {
         Some("uint16") => ("int32", Some(json!(u16::MAX))),
         Some("uint32") => ("int64", Some(json!(u32::MAX))),
-        // API servers read a bound as a float, and the largest number that this one can be is none of theirs.
+        // API servers read a maximum as a float, which cannot represent the maximum of this type exactly.
         Some("uint64") => ("int64", None),
         _ => return,
     };

@@ -1,4 +1,4 @@
-//! What is told of a cluster's components: where they come, that they serve, fail and leave, and what they got anew.
+//! Events of a cluster's components: placement, readiness, failure, removal, and renewed certificates.
 
 use super::{DocumentEvent, find, reason::EventReason};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     secret::Secret,
 };
 
-/// What certificates are called within a Secret.
+/// The suffix of certificates in a Secret.
 const CERTIFICATE: &str = ".crt";
 
 pub(super) fn of_change(before: &Documents, after: &Documents) -> Vec<DocumentEvent> {
@@ -21,7 +21,7 @@ pub(super) fn of_change(before: &Documents, after: &Documents) -> Vec<DocumentEv
         told.extend(of_component(cluster, pod, before.components.get(pod).map(|component| &**component), now));
     }
     for (pod, was) in before.components.iter().filter(|(pod, _)| !after.components.contains_key(*pod)) {
-        // Of a cluster that is gone as a whole that is told alone.
+        // If the entire cluster is gone, only that is reported.
         let Some(cluster) = after.clusters.get(&was.spec.cluster) else { continue };
         let note = format!("{} is taken away from {}", pod.component, was.spec.hypervisor);
         told.push(of_pod(cluster, pod, EventReason::ComponentRemoved, note));
@@ -63,7 +63,7 @@ fn of_component(cluster: &Cluster, pod: &PodName, before: Option<&Component>, no
     staged.into_iter().chain(health(cluster, pod, before, now)).collect()
 }
 
-/// Of a component that was ready before: one that comes up is not, and one that is to go is missed by nobody.
+/// Reports health only of components that were ready before. A starting component is not ready yet, and one that leaves is not needed.
 fn health(cluster: &Cluster, pod: &PodName, before: &Component, now: &Component) -> Option<DocumentEvent> {
     if before.stage() != ComponentStage::Serving || now.stage() != ComponentStage::Serving {
         return None;
@@ -91,7 +91,7 @@ fn health(cluster: &Cluster, pod: &PodName, before: &Component, now: &Component)
     })
 }
 
-/// Certificates that were there before, and are others now.
+/// Returns an Event for certificates that existed before and have changed.
 fn renewals(name: &ClusterRef, cluster: &Cluster, before: &Documents, after: &Documents) -> Vec<DocumentEvent> {
     let Some(id) = cluster.id() else { return Vec::new() };
     let mut told = Vec::new();

@@ -1,33 +1,33 @@
-//! What happens beside the turns of conditions: all reasons of Events that no condition has.
+//! All reasons of Events that are not reasons of conditions.
 
-/// What happened.
+/// The reason of an Event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventReason {
-    /// A component was given a machine.
+    /// A component was placed on a machine.
     ComponentPlaced,
     /// A component was ready for the first time.
     ComponentJoined,
-    /// A component is no longer wanted.
+    /// A component is to be removed.
     ComponentLeaving,
-    /// A component that was about to leave is wanted again.
+    /// A component that was to be removed is kept.
     ComponentKept,
-    /// A component was taken away.
+    /// A component was removed.
     ComponentRemoved,
-    /// The first members of a store were written down.
+    /// The first etcd members of a cluster were recorded.
     StoreBorn,
     /// An API server was ready for the first time.
     ControlPlaneInitialized,
-    /// Certificates were made anew.
+    /// Certificates were renewed.
     CertificatesRenewed,
-    /// Nothing of a deleted cluster is left.
+    /// The deletion of a cluster is complete.
     ClusterDeleted,
-    /// A cluster that was paused is looked after again.
+    /// A paused cluster was resumed.
     Resumed,
-    /// A full disk has room again.
+    /// A disk that was full has free space again.
     DiskHasRoom,
 }
 
-/// All of them, with the kind that they are told of and what they mean.
+/// All reasons, each with the kind of its document and its meaning.
 pub const ALL: &[(EventReason, &str, &str)] = &[
     (EventReason::ComponentPlaced, "Cluster", "a component was given a machine; the note says why that one"),
     (EventReason::ComponentJoined, "Cluster", "a component was ready for the first time, and is relied on from now on"),
@@ -43,7 +43,7 @@ pub const ALL: &[(EventReason, &str, &str)] = &[
 ];
 
 impl EventReason {
-    /// As it stands in Events.
+    /// Returns the reason, as written in Events.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -1,30 +1,30 @@
-//! What happened on a machine.
+//! Events of a machine.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{jiff::Timestamp, name::PodName};
 
-/// Something that happened on a machine, once or many times. The words are those of Kubernetes' `core/v1` Event.
+/// An event of a machine, which occurred once or several times. Its fields correspond to those of Kubernetes' `core/v1` Event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineEvent {
-    /// The component that it is about; the machine itself where there is none.
+    /// The component, or `None` if the event concerns the machine itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodName>,
-    /// The container that it is about; empty where it is none.
+    /// The container, or empty if the event concerns none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub container: String,
-    /// Whether somebody should look.
+    /// Whether a person should react.
     pub warning: bool,
-    /// One word: see the constants.
+    /// One word: see the constants in [`reason`].
     pub reason: String,
-    /// In words for people.
+    /// A text for people.
     pub message: String,
-    /// How often it happened.
+    /// The number of occurrences.
     pub count: u32,
-    /// When it happened first.
+    /// The time of the first occurrence.
     pub first: Timestamp,
-    /// When it happened last.
+    /// The time of the last occurrence.
     pub last: Timestamp,
 }
 
@@ -32,30 +32,30 @@ pub struct MachineEvent {
 pub mod reason {
     /// A container was started.
     pub const STARTED: &str = "Started";
-    /// A container was stopped, because it is to be replaced, or because it gave no answer.
+    /// A container was stopped, because it is to be replaced or because its liveness check failed.
     pub const KILLING: &str = "Killing";
-    /// A container ended.
+    /// A container exited.
     pub const EXITED: &str = "Exited";
-    /// A container needed more memory than it may have, and the kernel ended it.
+    /// The kernel killed a container that exceeded its memory limit.
     pub const OOM_KILLED: &str = "OOMKilled";
-    /// The sandbox of a component ended.
+    /// The sandbox of a component exited.
     pub const SANDBOX_ENDED: &str = "SandboxEnded";
-    /// A container did not answer its liveness check.
+    /// A container failed its liveness check.
     pub const UNHEALTHY: &str = "Unhealthy";
-    /// Something ended too often, and is started again later.
+    /// A container or sandbox exited too often and is restarted later.
     pub const BACK_OFF: &str = "BackOff";
-    /// Something could not be done.
+    /// An action failed.
     pub const FAILED: &str = "Failed";
-    /// An image that the agent had fetched was removed, as nothing used it any more.
+    /// The agent removed an image that it had fetched and that nothing used any more.
     pub const IMAGE_REMOVED: &str = "ImageRemoved";
     /// The disk is full.
     pub const DISK_PRESSURE: &str = "DiskPressure";
-    /// The machine's container runtime gives no answer.
+    /// The container runtime of the machine does not respond.
     pub const RUNTIME_NOT_ANSWERING: &str = "RuntimeNotAnswering";
-    /// What was wrong with the machine is over.
+    /// A problem of the machine no longer exists.
     pub const RECOVERED: &str = "Recovered";
 
-    /// Each with what it means.
+    /// All reasons, each with its meaning.
     pub const ALL: &[(&str, &str)] = &[
         (STARTED, "a container was started"),
         (KILLING, "a container was stopped, because it is to be replaced, or because it gave no answer"),

@@ -1,19 +1,19 @@
-//! When a pod that runs has to be replaced.
+//! Decides whether a running pod must be replaced.
 
 use super::{ContainerPhase, ContainerState, MachineState, OnChange, Pod, PodDigests, SandboxState};
 use crate::name::PodName;
 
-/// The directory of a pod that its containers read from, relative to `STATE_DIRECTORY/CLUSTER/COMPONENT`.
+/// The directory with the files of a pod's containers, relative to `STATE_DIRECTORY/CLUSTER/COMPONENT`.
 pub const FILES: &str = "files";
 
 impl MachineState {
-    /// Whether a container of the pod runs.
+    /// Returns whether a container of the pod runs.
     #[must_use]
     pub fn runs(&self, name: &PodName) -> bool {
         self.any_runs(name, |_| true)
     }
 
-    /// Whether the container of this name of the pod runs.
+    /// Returns whether this container of the pod runs.
     #[must_use]
     pub fn runs_container(&self, name: &PodName, container: &str) -> bool {
         self.any_runs(name, |found| found.name == container)
@@ -29,8 +29,8 @@ impl MachineState {
         of_sandbox.filter(|container| container.phase == ContainerPhase::Running)
     }
 
-    /// The sandbox that can stay, if what it reads is still what is wanted: of those that are ready and were made for it the one
-    /// in which the most runs, then the newest. A runtime may make an empty one long after it was asked.
+    /// Returns the sandbox to keep, if the files that it reads at start match the config. Of the sandboxes that are ready and were created for this
+    /// pod, it is the one with the most running containers, then the newest. A runtime may create an empty sandbox long after the request.
     #[must_use]
     pub fn reusable_sandbox(&self, name: &PodName, (pod, digests): (&Pod, &PodDigests)) -> Option<&SandboxState> {
         let digest = &digests.replacement;
@@ -40,8 +40,8 @@ impl MachineState {
         (self.has_files_directory(name) && self.starts_as_wanted(name, (pod, digests))).then_some(best)
     }
 
-    /// Whether what the pod is there for runs, could run on, and ends when the pod is made what it should be. One whose sandbox has
-    /// ended is broken, as is one of which only runs what stands beside it: they are mended without waiting for anybody.
+    /// Returns whether applying the config would interrupt the pod: its main container runs in a ready sandbox, and that sandbox cannot be kept. A
+    /// pod whose sandbox has exited, or in which only an auxiliary container runs, is already interrupted and is repaired without waiting.
     #[must_use]
     pub fn is_interrupted(&self, name: &PodName, (pod, digests): (&Pod, &PodDigests)) -> bool {
         let main = pod.containers.last().map(|container| container.name.as_str());
@@ -50,20 +50,20 @@ impl MachineState {
         ready.any(runs_in) && !self.reusable_sandbox(name, (pod, digests)).is_some_and(runs_in)
     }
 
-    /// A mount of a directory that was removed stays what it was, and shows nothing of a new one.
+    /// If a directory is removed, an existing mount keeps the old one and does not show a new directory of the same name.
     fn has_files_directory(&self, name: &PodName) -> bool {
         let found = self.files.get(&format!("{}/{}/{FILES}", name.cluster, name.component));
         found.is_some_and(|found| found.sha256.is_none())
     }
 
-    /// Whether no file that is read at a start only has another content: whoever changed it may have done so before the last
+    /// Returns whether every file that is read at start has the content of the config. If one differs, it may have been changed before the last
     /// start.
     fn starts_as_wanted(&self, name: &PodName, (pod, digests): (&Pod, &PodDigests)) -> bool {
         let files = pod.files.iter().zip(&digests.files);
         let mut read_at_start = files.filter(|(file, _)| file.on_change == OnChange::Restart);
         read_at_start.all(|(file, digest)| {
             let path = format!("{}/{}/{FILES}/{}", name.cluster, name.component, file.path);
-            // A directory in its place has another content, too.
+            // A directory in place of a file also counts as different.
             self.files.get(&path).is_none_or(|found| found.sha256.as_ref() == Some(digest))
         })
     }

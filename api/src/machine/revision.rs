@@ -1,11 +1,11 @@
 //! Digests of pods and configs, in the layout that v0.1.0 hashed. If the digest differs, the pod or the config has changed.
 //!
-//! A sandbox carries the value of its pod for as long as it runs, and documents carry that of a config. So the layout outlives
-//! releases: another value restarts the component wherever Keelway is upgraded. It is written out here, apart from the structs that
-//! configs are made of, which may change.
+//! A sandbox carries the digest of its pod for as long as it runs, and documents contain the digest of a config. The layout therefore outlives
+//! releases: a different digest restarts the component on every upgrade of Keelway. The layout is written out here, apart from the structs of
+//! configs, which may change.
 //!
-//! Each function takes a struct apart field by field, so that the compiler asks about a new one. A new field is hashed only where it is
-//! not at its default: the value of what lacks it stays as it was, as [`config`] does it for removals.
+//! Each function destructures a struct field by field, so that the compiler reports a new field. A new field is hashed only if it does not have its
+//! default: digests of objects without it stay the same. [`config`] does this for removals.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,8 +26,8 @@ use crate::{
     registry::RegistryCredentials,
 };
 
-/// Changes where a pod has to be replaced: with its containers, its user, and files that are read at start. How containers are checked is
-/// no part of it, and servers are changed while their haproxy runs.
+/// The digest of everything whose change requires replacing the pod: its containers, its user, and files that are read at start. Checks of containers
+/// are not part of it. Servers are changed while their haproxy runs.
 pub(super) fn replacement(pod: &Pod) -> String {
     let Pod { user, files, data, containers, pause_image, servers: _, start: _, hold: _, registries: _ } = pod;
     let containers: Vec<_> = containers.iter().map(|container| HashedContainer::of(container, false)).collect();
@@ -36,8 +36,8 @@ pub(super) fn replacement(pod: &Pod) -> String {
     hex(&digest_of(&(user, containers, data, pause_image, restart)))
 }
 
-/// Changes with anything in a pod. It has digests in place of the bytes of files: most of a pod is files, and hashing takes their bytes as
-/// they are.
+/// The digest of everything in a pod. It contains digests in place of the contents of files, because files are most of a pod, and their bytes are
+/// hashed directly.
 pub(super) fn content(pod: &Pod, digests: &[String]) -> Digest {
     let Pod { user, files, data, containers, pause_image, servers, start, hold, registries } = pod;
     let files = files.iter().zip(digests);
@@ -51,7 +51,7 @@ pub(super) fn content(pod: &Pod, digests: &[String]) -> Digest {
     digest_of(&(user, files, data, containers, pause_image, servers, (start, hold, registries)))
 }
 
-/// Changes with anything in a config but its fence. `pods` has [`content`] of each.
+/// The digest of everything in a config except its term and generation. `pods` contains the [`content`] of each pod.
 pub(super) fn config(
     format: ConfigFormat,
     installation: &InstallationId,
@@ -71,7 +71,7 @@ pub(super) fn config(
     hex(&digest_of(&(installation, pods, others, removals)))
 }
 
-/// People choose passwords, and digests are shown: enough of each to notice a change, too little to tell a guess by.
+/// Passwords may be weak, and digests are visible. The result contains enough of the digest to detect a change, and too little to verify a guess.
 fn hashed_registry<'a>(
     (image, RegistryCredentials { username, password }): (&'a String, &'a RegistryCredentials),
 ) -> (&'a String, &'a String, String) {
@@ -245,17 +245,17 @@ struct HashedCertificate<'a> {
     key: &'a str,
 }
 
-/// The config of a large machine is never in memory as a whole text.
+/// Hashes the JSON text in pieces, so that the text of a large config is never in memory as a whole.
 fn digest_of(content: &impl Serialize) -> Digest {
     const PIECE: usize = 16 << 10;
     let mut text = BufWriter::with_capacity(PIECE, Hash(Sha256::new()));
-    // Serialising plain data of strings, numbers and lists has no way to fail, and hashing neither.
+    // Serializing plain data of strings, numbers and lists cannot fail, and neither can hashing.
     let _ = serde_json::to_writer(&mut text, content).map(|()| text.flush());
     let (Hash(hash), _) = text.into_parts();
     hash.finalize().into()
 }
 
-/// What is written is hashed.
+/// A writer that hashes its input.
 struct Hash(Sha256);
 
 impl Write for Hash {

@@ -1,4 +1,4 @@
-//! A `v1/List`, as `kubectl get -o yaml` writes what it found: each item is a document.
+//! A `v1/List`, as `kubectl get -o yaml` writes it. Each item is a document.
 
 use super::{DocumentReader, InputPosition, Owner, owner};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl<'a> DocumentReader<'a> {
-    /// Takes in each item. Those of somebody else's are documents of their own from then on.
+    /// Reads each item. Items of other programs become separate documents.
     pub(super) fn list(&mut self, tree: Tree<'_>, chunk: Chunk<'a>) {
         let Tree { root, faults, excess } = tree;
         if excess.is_some() || !faults.is_empty() {
@@ -43,7 +43,7 @@ fn items(list: YamlNode<'_>) -> Vec<YamlNode<'_>> {
     }
 }
 
-/// One of them.
+/// Returns one item.
 pub(super) fn item<'n, 'a>(list: &'n YamlNode<'a>, index: usize) -> Option<&'n YamlNode<'a>> {
     match &list.get("items")?.value {
         Value::List(items) => items.get(index),

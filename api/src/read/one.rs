@@ -1,4 +1,4 @@
-//! The one document that a file of a store holds.
+//! Reads a file of a store, which contains one document.
 
 use super::{Owner, ReadOptions, in_order, owner, sound, text, typed};
 use crate::{
@@ -12,10 +12,10 @@ use crate::{
 };
 
 impl Document {
-    /// Reads a text that is one document: one of ours, or a Secret that is its user's own.
+    /// Reads a text with one document: a document of Keelway, or a Secret of the user.
     ///
     /// # Errors
-    /// Every fault of it, under the name of its file.
+    /// Every fault of the document, with the name of its file.
     pub fn read(bytes: &[u8], file: &str, asked: ReadOptions<'_>) -> Result<(DocumentName, Self), Faults> {
         let read = split::text(bytes).map_err(|fault| vec![fault]).and_then(|text| one(text, asked));
         read.map_err(|faults| {
@@ -23,7 +23,7 @@ impl Document {
         })
     }
 
-    /// The line of a field in a text that was read, counted from 1; 0 where it is not known.
+    /// Returns the line of a field in a text, counted from 1, or 0 if it is not known.
     #[must_use]
     pub fn line_of(bytes: &[u8], field: &str) -> u64 {
         let parsed = split::text(bytes).ok().and_then(|text| only(text).ok()).map(|(_, tree)| tree);
@@ -56,7 +56,7 @@ fn one(text: &str, asked: ReadOptions<'_>) -> Result<(DocumentName, Document), V
     checked.map_err(|faults| faults.into_iter().map(locate).collect())
 }
 
-/// The document of a text that has no other one.
+/// Returns the only document of a text.
 fn only(text: &str) -> Result<(Chunk<'_>, Tree<'_>), Vec<Fault>> {
     let mut found = None;
     for chunk in split::split(text) {
@@ -81,7 +81,7 @@ fn only(text: &str) -> Result<(Chunk<'_>, Tree<'_>), Vec<Fault>> {
     found.ok_or_else(nothing)
 }
 
-/// A Secret that documents may refer to.
+/// Reads a Secret of the user.
 fn read_user_secret(tree: &Tree<'_>) -> Result<(DocumentName, Document), Vec<Fault>> {
     let is_secret = text(&tree.root, "apiVersion") == Some("v1") && text(&tree.root, "kind") == Some("Secret");
     if !is_secret {

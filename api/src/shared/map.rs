@@ -1,7 +1,7 @@
-//! Shared values by name, in leaves that copies of a map share: a change of one value copies its leaf, and what names the leaves.
+//! Shared values by name, in leaves that copies of a map share. Changing a value copies its leaf and the list of leaves.
 //!
-//! A tree of two levels. With `n` values a lookup takes two binary searches, a copy nothing, and a change some `n / 64` counts and the
-//! names of one leaf, where a `BTreeMap` takes a copy of all. What two maps have in common is not looked at to tell what differs.
+//! The map is a tree of two levels. With `n` values, a lookup is two binary searches and a copy is constant. A change costs about `n / 64` reference
+//! counts and the names of one leaf, whereas a `BTreeMap` copies everything. A comparison skips the parts that two maps share.
 
 use core::{
     fmt,
@@ -13,21 +13,21 @@ use std::{borrow::Borrow, collections::BTreeMap};
 
 use super::Shared;
 
-/// Entries of a leaf at most. One that would have more becomes two.
+/// The maximum number of entries of a leaf. A leaf with more is split into two.
 const MOST: usize = 64;
 
 type Leaf<K, V> = Vec<(K, Shared<V>)>;
 
-/// Shared values by name, in a map whose copies share what none of them changed.
+/// Shared values by name. Copies of the map share what none of them has changed.
 pub struct Map<K, V> {
-    /// None is empty. Names ascend, within a leaf and from each to the next.
+    /// No leaf is empty. Names ascend within a leaf and from one leaf to the next.
     leaves: Shared<Vec<Shared<Leaf<K, V>>>>,
 }
 
-/// Where an entry is, or would be: its leaf, and its place in that.
+/// The position of an entry, or the position to insert it: the index of its leaf, and its index there.
 type LeafPosition = Result<(usize, usize), (usize, usize)>;
 
-/// Entries of a map, by name.
+/// An iterator over the entries of a map, in the order of names.
 pub type Iter<'a, K, V> = FlatMap<
     slice::Iter<'a, Shared<Leaf<K, V>>>,
     core::iter::Map<slice::Iter<'a, (K, Shared<V>)>, fn(&'a (K, Shared<V>)) -> (&'a K, &'a Shared<V>)>,
@@ -46,36 +46,36 @@ fn entries<K, V>(leaf: &Shared<Leaf<K, V>>) -> LeafEntries<'_, K, V> {
 }
 
 impl<K, V> Map<K, V> {
-    /// Whether both are one map: what is in them need not be compared.
+    /// Returns whether both are the same map in memory. Their contents then need no comparison.
     #[must_use]
     pub fn ptr_eq(&self, other: &Self) -> bool {
         self.leaves.ptr_eq(&other.leaves)
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     #[must_use]
     pub fn len(&self) -> usize {
         self.leaves.iter().map(|leaf| leaf.len()).sum()
     }
 
-    /// Whether there is none.
+    /// Returns whether the map is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.leaves.is_empty()
     }
 
-    /// Names and values, by name.
+    /// Iterates over names and values, in the order of names.
     pub fn iter(&self) -> Iter<'_, K, V> {
         self.leaves.iter().flat_map(entries)
     }
 
-    /// Names, in their order.
+    /// Iterates over the names, in order.
     #[must_use]
     pub fn keys(&self) -> impl DoubleEndedIterator<Item = &K> + Clone {
         self.iter().map(|(name, _)| name)
     }
 
-    /// Values, by name.
+    /// Iterates over the values, in the order of names.
     #[must_use]
     pub fn values(&self) -> impl DoubleEndedIterator<Item = &Shared<V>> + Clone {
         self.iter().map(|(_, value)| value)
@@ -100,7 +100,7 @@ impl<K: Ord, V> Map<K, V> {
         self.leaves.get(leaf)?.get(place)
     }
 
-    /// The value of this name.
+    /// Returns the value with this name.
     #[must_use]
     pub fn get<Q: Ord + ?Sized>(&self, name: &Q) -> Option<&Shared<V>>
     where
@@ -109,7 +109,7 @@ impl<K: Ord, V> Map<K, V> {
         self.at(self.place(name).ok()?).map(|(_, value)| value)
     }
 
-    /// The value of this name, with the name as it is in the map.
+    /// Returns the value with this name, and the name as stored in the map.
     #[must_use]
     pub fn get_key_value<Q: Ord + ?Sized>(&self, name: &Q) -> Option<(&K, &Shared<V>)>
     where
@@ -118,7 +118,7 @@ impl<K: Ord, V> Map<K, V> {
         self.at(self.place(name).ok()?).map(pair)
     }
 
-    /// Whether there is a value of this name.
+    /// Returns whether there is a value with this name.
     #[must_use]
     pub fn contains_key<Q: Ord + ?Sized>(&self, name: &Q) -> bool
     where
@@ -127,7 +127,7 @@ impl<K: Ord, V> Map<K, V> {
         self.place(name).is_ok()
     }
 
-    /// Names of a range and their values, by name.
+    /// Iterates over the names and values of a range, in the order of names.
     pub fn range<Q: Ord + ?Sized>(&self, range: impl RangeBounds<Q>) -> impl Iterator<Item = (&K, &Shared<V>)>
     where
         K: Borrow<Q>,
@@ -148,7 +148,7 @@ impl<K: Ord, V> Map<K, V> {
         places.skip(first.1).take_while(move |(at, _)| *at < end).map(|(_, (name, value))| (name, value))
     }
 
-    /// Names whose values are others than before, or which one of both has not.
+    /// Returns the names whose values differ from `before`, and the names that only one of both maps contains.
     pub fn changed_since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a K>
     where
         V: PartialEq,
@@ -172,7 +172,7 @@ impl<K: Ord + Clone, V> Map<K, V> {
         self.leaves.get_mut(number).map(|leaf| &mut **leaf)
     }
 
-    /// The value of this name, to be changed.
+    /// Returns a mutable reference to the value with this name.
     pub fn get_mut<Q: Ord + ?Sized>(&mut self, name: &Q) -> Option<&mut Shared<V>>
     where
         K: Borrow<Q>,
@@ -181,7 +181,7 @@ impl<K: Ord + Clone, V> Map<K, V> {
         self.leaf_mut(leaf)?.get_mut(place).map(|(_, value)| value)
     }
 
-    /// Puts a value in the place of the one of its name, which is returned.
+    /// Inserts a value and returns the previous one with the same name.
     pub fn insert(&mut self, name: K, value: impl Into<Shared<V>>) -> Option<Shared<V>> {
         let value = value.into();
         match self.place(&name) {
@@ -196,7 +196,7 @@ impl<K: Ord + Clone, V> Map<K, V> {
         }
     }
 
-    /// The value of this name, to be changed; where there is none, this one from now on.
+    /// Returns a mutable reference to the value with this name. If there is none, inserts this one first.
     pub fn get_or_insert_with(&mut self, name: K, value: impl FnOnce() -> Shared<V>) -> &mut Shared<V> {
         let (leaf, place) = match self.place(&name) {
             Ok(place) => place,
@@ -206,9 +206,9 @@ impl<K: Ord + Clone, V> Map<K, V> {
         &mut leaf[place].1
     }
 
-    /// Returns where it is by now.
+    /// Inserts an entry and returns its position afterwards.
     fn insert_at(&mut self, (number, place): (usize, usize), name: K, value: Shared<V>) -> (usize, usize) {
-        // What comes after all others goes to the last leaf.
+        // A name after all others is added to the last leaf.
         let (number, place) = match (self.leaves.get(number), number.checked_sub(1)) {
             (Some(_), _) => (number, place),
             (None, Some(last)) => (last, self.leaves[last].len()),
@@ -227,8 +227,8 @@ impl<K: Ord + Clone, V> Map<K, V> {
         if place < MOST / 2 { (number, place) } else { (number + 1, place - MOST / 2) }
     }
 
-    /// This map, with values whose names stand together: where no other name is among them they get a leaf of their own, and all others stay
-    /// shared.
+    /// Returns this map with additional values whose names are adjacent. If no other name is between them, they form a separate leaf, and all other
+    /// leaves stay shared.
     #[must_use]
     pub fn with(&self, values: impl IntoIterator<Item = (K, Shared<V>)>) -> Self {
         let mut with = self.clone();
@@ -246,7 +246,7 @@ impl<K: Ord + Clone, V> Map<K, V> {
         with
     }
 
-    /// Takes the value of this name away.
+    /// Removes and returns the value with this name.
     pub fn remove<Q: Ord + ?Sized>(&mut self, name: &Q) -> Option<Shared<V>>
     where
         K: Borrow<Q>,
@@ -257,7 +257,7 @@ impl<K: Ord + Clone, V> Map<K, V> {
         Some(value)
     }
 
-    /// Makes one leaf of two that are half empty together, so that leaves are few whatever is taken away.
+    /// Merges two neighbouring leaves if together they have at most half of the maximum, so that removals do not leave many small leaves.
     fn join(&mut self, number: usize) {
         let len = |number: usize| self.leaves.get(number).map(|leaf| leaf.len());
         if len(number) == Some(0) {
@@ -272,12 +272,12 @@ impl<K: Ord + Clone, V> Map<K, V> {
         }
     }
 
-    /// Takes everything away.
+    /// Removes all entries.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Keeps what is to be kept.
+    /// Keeps the entries for which the function returns true.
     pub fn retain(&mut self, mut is_kept: impl FnMut(&K, &Shared<V>) -> bool) {
         let gone: Vec<K> =
             self.iter().filter(|(name, value)| !is_kept(name, value)).map(|(name, _)| name.clone()).collect();
@@ -286,25 +286,25 @@ impl<K: Ord + Clone, V> Map<K, V> {
         }
     }
 
-    /// Names and values to be changed, by name.
+    /// Iterates over names and mutable values, in the order of names.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut Shared<V>)> {
         self.leaves.iter_mut().flat_map(|leaf| leaf.iter_mut()).map(|(name, value)| (&*name, value))
     }
 
-    /// Names from this one on and their values to be changed, by name.
+    /// Iterates over names from this one on, and their mutable values, in the order of names.
     pub fn range_mut(&mut self, from: RangeFrom<K>) -> impl Iterator<Item = (&K, &mut Shared<V>)> {
         let (number, place) = self.place(&from.start).unwrap_or_else(|place| place);
         let leaves = self.leaves.iter_mut().skip(number).flat_map(|leaf| leaf.iter_mut());
         leaves.skip(place).map(|(name, value)| (&*name, value))
     }
 
-    /// Values to be changed, by name.
+    /// Iterates over mutable values, in the order of names.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Shared<V>> {
         self.iter_mut().map(|(_, value)| value)
     }
 
-    /// Puts names and values elsewhere in memory, leaf by leaf. What nobody else has of them is given back, so that an allocator that fills
-    /// its gaps has them together in the end: one by one each would only get the place of the one before, which a thread keeps at hand.
+    /// Copies names and values into fresh memory, leaf by leaf. A leaf is freed after all of its values have been copied. If values were copied one
+    /// by one, each would get the memory of the previous one, because a thread caches memory that it frees.
     pub fn compact(&mut self)
     where
         V: Clone,
@@ -317,7 +317,7 @@ impl<K: Ord + Clone, V> Map<K, V> {
         self.leaves.shrink_to_fit();
     }
 
-    /// Takes the values of another map in the place of those that are equal to them, so that they are there once.
+    /// Replaces values that are equal to those of another map by references to the latter, so that each is in memory once.
     pub fn share_equal(&mut self, other: &Self)
     where
         V: PartialEq,
@@ -335,7 +335,7 @@ impl<K: Ord + Clone, V> Map<K, V> {
     }
 }
 
-/// A walk through a map, entry by entry or leaf by leaf.
+/// An iterator over a map that can skip entire leaves.
 struct Walk<'a, K, V> {
     leaves: slice::Iter<'a, Shared<Leaf<K, V>>>,
     entries: slice::Iter<'a, (K, Shared<V>)>,
@@ -348,7 +348,7 @@ impl<'a, K: Ord, V> Walk<'a, K, V> {
         walk
     }
 
-    /// Goes on to the next leaf at the end of one.
+    /// Advances to the next leaf at the end of one.
     fn turn(&mut self) {
         if self.entries.as_slice().is_empty()
             && let Some(leaf) = self.leaves.next()
@@ -367,7 +367,7 @@ impl<'a, K: Ord, V> Walk<'a, K, V> {
         entry
     }
 
-    /// Goes past the rest of a leaf that both have. Returns whether they did.
+    /// Skips the rest of a leaf that both maps share. Returns whether they share it.
     fn skip_common(&mut self, other: &mut Self) -> bool {
         let is_common = core::ptr::eq(self.entries.as_slice(), other.entries.as_slice());
         if !is_common || self.peek().is_none() {
@@ -381,7 +381,7 @@ impl<'a, K: Ord, V> Walk<'a, K, V> {
     }
 }
 
-/// The next name of both, and whether what it names is another thing.
+/// Returns the next name of both maps, and whether its value differs.
 fn step<'a, K: Ord, V: PartialEq>(now: &mut Walk<'a, K, V>, before: &mut Walk<'a, K, V>) -> Option<(&'a K, bool)> {
     while now.skip_common(before) {}
     let order = match (now.peek(), before.peek()) {
@@ -433,7 +433,7 @@ impl<K: Ord + Borrow<Q>, V, Q: Ord + ?Sized> Index<&Q> for Map<K, V> {
 }
 
 impl<K: Ord, V, T: Into<Shared<V>>> FromIterator<(K, T)> for Map<K, V> {
-    /// Of values of one name the last one counts.
+    /// If a name occurs several times, the last value counts.
     fn from_iter<I: IntoIterator<Item = (K, T)>>(values: I) -> Self {
         let mut leaves: Vec<Shared<Leaf<K, V>>> = Vec::new();
         let mut sorted = BTreeMap::from_iter(values).into_iter().map(|(name, value)| (name, value.into()));
@@ -486,7 +486,7 @@ mod tests {
         values.iter().map(|(name, value)| (*name, Shared::from((*value).to_owned()))).collect()
     }
 
-    /// As the other one is, and sound within.
+    /// Asserts that the map equals the model and that its structure is valid.
     fn assert_is(map: &Map<u16, u32>, model: &BTreeMap<u16, u32>) {
         assert!(map.iter().map(|(name, value)| (*name, **value)).eq(model.iter().map(|(name, value)| (*name, *value))));
         assert_eq!((map.len(), map.is_empty()), (model.len(), model.is_empty()));

@@ -13,7 +13,7 @@ use crate::{
 
 use super::FaultCollector;
 
-/// The extra arguments of each role as the program reads them. Where the release is not known, none is too new for it.
+/// Returns the extra arguments of each role in the form in which programs read them. If the release is not known, no argument is too new.
 pub(super) fn extra(
     spec: &ControlPlaneSpec,
     release: Option<&Release>,
@@ -33,7 +33,7 @@ pub(super) fn extra(
     .collect()
 }
 
-/// Where arguments are given.
+/// The role and the field of the arguments.
 struct ArgumentContext<'a> {
     role: Role,
     release: Option<&'a Release>,
@@ -57,7 +57,7 @@ impl ArgumentContext<'_> {
         Ok(format!("--{name}={value}"))
     }
 
-    /// The argument of this name, or why there is none and what to do.
+    /// Returns the argument with this name, or a problem and its correction.
     fn allowed(&self, name: &str) -> Result<&'static Argument, (String, String)> {
         let all = argument::of_role(self.role);
         if let Some(argument) = all.iter().find(|argument| argument.name == name) {

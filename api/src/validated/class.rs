@@ -1,4 +1,4 @@
-//! What a ClusterClass means.
+//! Validates a ClusterClass.
 
 use crate::{
     argument,
@@ -13,11 +13,11 @@ use crate::{
 
 use super::{FaultCollector, check_name, cluster::check_registry, labels::check_metadata};
 
-/// The operators of a selector's expressions, and whether they take values.
+/// The operators of selector expressions, and whether they take values.
 pub(crate) const OPERATORS: [(&str, bool); 4] =
     [("In", true), ("NotIn", true), ("Exists", false), ("DoesNotExist", false)];
 
-/// Its name, if every field means something.
+/// Returns the name, if every field is valid.
 pub(crate) fn class(document: &ClusterClass) -> Result<String, Vec<Fault>> {
     let mut faults = FaultCollector::default();
     let name = document.metadata.name.clone().unwrap_or_default();

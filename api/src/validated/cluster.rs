@@ -1,4 +1,4 @@
-//! What a Cluster means.
+//! Validates a Cluster.
 
 use core::net::IpAddr;
 
@@ -19,18 +19,19 @@ use crate::{
 
 use super::{FaultCollector, ValidatedCluster, arguments, check_name, labels::check_metadata, network};
 
-/// The most members of etcd: more make writes slower and survive no fault that happens (etcd's FAQ, "What is maximum cluster size?").
+/// The maximum number of etcd members. More make writes slower and do not tolerate more realistic faults (etcd's FAQ, "What is maximum cluster
+/// size?").
 const MOST_MEMBERS: u32 = 7;
-/// The shortest life of a certificate that leaves time for its renewal.
+/// The minimum lifetime of a certificate. It leaves time for renewal.
 pub(crate) const SHORTEST_LIFE: Span = Span::minutes(10);
-/// The longest life of a certificate: a hundred years of 8760 hours.
+/// The maximum lifetime of a certificate: a hundred years of 8760 hours.
 pub(crate) const LONGEST_LIFE: Span = Span::hours(876_000);
 
 impl ValidatedCluster {
-    /// Reads what a Cluster means.
+    /// Validates a Cluster without its class.
     ///
     /// # Errors
-    /// Every fault of it, by field.
+    /// Every fault, by field.
     pub fn parse(document: &Cluster) -> Result<Self, Vec<Fault>> {
         let mut faults = FaultCollector::default();
         let spec = &document.spec;
@@ -81,10 +82,11 @@ impl ValidatedCluster {
 }
 
 impl ValidatedCluster {
-    /// Reads what a Cluster means that is of a class, or was: what that gives it stands before what it says itself.
+    /// Validates a Cluster with its class, or with the recorded settings of its last class. Images of the class take precedence over those of the
+    /// Cluster.
     ///
     /// # Errors
-    /// Every fault of it, by field.
+    /// Every fault, by field.
     pub fn of_class(document: &Cluster, documents: &Documents) -> Result<Self, Vec<Fault>> {
         let is_as_born = document.immutable_field_faults().is_empty();
         let mut cluster = if is_as_born { Self::parse(document)? } else { Self::parse(&with_birth_values(document))? };
@@ -108,7 +110,8 @@ impl ValidatedCluster {
     }
 }
 
-/// A Cluster whose fields that never change are as it was born with: whatever somebody writes there, what runs goes on as it was.
+/// Returns the Cluster with its immutable fields as they were at its creation. If a person changes such a field, the cluster continues with the
+/// original value.
 fn with_birth_values(document: &Cluster) -> Cluster {
     let mut kept = document.clone();
     if let Some(birth) = document.birth() {
@@ -161,7 +164,7 @@ fn alternatives(texts: &[String], faults: &mut FaultCollector) -> (Vec<String>, 
     (names, addresses)
 }
 
-/// A DNS name whose last label is no number: resolvers take such a one for an address (RFC 1123, section 2.1).
+/// Returns whether the text is a DNS name whose last label is not a number. Resolvers treat such a name as an address (RFC 1123, section 2.1).
 fn is_dns_name(text: &str) -> bool {
     let last = text.rsplit('.').next().unwrap_or_default();
     is_subdomain(text) && !last.chars().all(|c| c.is_ascii_digit())
@@ -223,7 +226,7 @@ fn is_registry(text: &str) -> bool {
         && path.is_none_or(|path| path.trim_end_matches('/').split('/').all(is_component))
 }
 
-/// A component of a repository's path (OCI distribution, `[a-z0-9]+` with separators between).
+/// Returns whether the text is a component of a repository's path (OCI distribution, `[a-z0-9]+` with separators between).
 fn is_component(text: &str) -> bool {
     let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     text.starts_with(edge) && text.ends_with(edge) && text.chars().all(|c| edge(c) || matches!(c, '.' | '_' | '-'))

@@ -1,4 +1,4 @@
-//! What a Component means.
+//! Validates a Component.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::{FaultCollector, labels::check_metadata};
 const PORTS: &str = "spec.ports";
 const MADE: &str = "Components are made by Keelway: take it from what reconcile wrote";
 
-/// The component's name, where every field of the document agrees with it.
+/// Returns the name of the component, if every field of the document agrees with it.
 pub(crate) fn component(document: &Component) -> Result<PodName, Vec<Fault>> {
     let mut faults = FaultCollector::default();
     check_metadata(&document.metadata, &mut faults);

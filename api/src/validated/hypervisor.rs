@@ -1,4 +1,4 @@
-//! What a Hypervisor means.
+//! Validates a Hypervisor.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeSet;
@@ -15,16 +15,16 @@ use super::{FaultCollector, ValidatedHypervisor, ZONE_LABEL, check_name, labels:
 
 /// The first port that an unprivileged process may listen on.
 pub(crate) const FIRST_PORT: u16 = 1024;
-/// The fewest ports of a machine: one cluster's components take up to eight.
+/// The minimum number of ports of a machine. The components of one cluster need up to eight.
 pub(crate) const FEWEST_PORTS: u32 = 8;
-/// The longest path of a Unix socket, in bytes, without its closing NUL (`sockaddr_un.sun_path`).
+/// The maximum length of the path of a Unix socket in bytes, without the terminating NUL (`sockaddr_un.sun_path`).
 pub(crate) const LONGEST_SOCKET: usize = 107;
 
 impl ValidatedHypervisor {
-    /// Reads what a Hypervisor means.
+    /// Validates a Hypervisor.
     ///
     /// # Errors
-    /// Every fault of it, by field.
+    /// Every fault, by field.
     pub fn parse(document: &Hypervisor) -> Result<Self, Vec<Fault>> {
         let mut faults = FaultCollector::default();
         let metadata = &document.metadata;
@@ -122,7 +122,7 @@ fn check_via(agent: &AgentEndpoint, faults: &mut FaultCollector) {
     }
 }
 
-/// `HOST:PORT`, where the host is an address, in brackets where it has colons itself, or a DNS name.
+/// Checks `HOST:PORT`. The host is an address, in brackets if it contains colons, or a DNS name.
 fn check_listener(field: &str, text: &str, who: &str, faults: &mut FaultCollector) {
     let usable = match (text.parse::<SocketAddr>(), text.rsplit_once(':')) {
         (Ok(address), _) => {

@@ -1,4 +1,4 @@
-//! Labels and annotations, as every API server takes them: "Labels and Selectors" and "Annotations" of Kubernetes' documentation.
+//! Labels and annotations, with the rules of every API server: "Labels and Selectors" and "Annotations" of Kubernetes' documentation.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use crate::{name::is_subdomain, tree::field};
 
 use super::FaultCollector;
 
-/// The longest value of a label, and the longest name within a key, in characters.
+/// The maximum length of a label's value, and of the name in a key, in characters.
 const LONGEST: usize = 63;
-/// The most bytes of all annotations of a document, keys and values (`TotalAnnotationSizeLimitB`).
+/// The maximum size of all annotations of a document in bytes, keys and values (`TotalAnnotationSizeLimitB`).
 const MOST_ANNOTATIONS: usize = 256 << 10;
 
-/// Keys and values of labels, and keys of annotations.
+/// Checks the keys and values of labels, and the keys and the total size of annotations.
 pub(super) fn check_metadata(metadata: &ObjectMeta, faults: &mut FaultCollector) {
     check_labels(metadata.labels.iter().flatten(), faults);
     check_annotations(metadata.annotations.as_ref(), faults);
@@ -44,7 +44,7 @@ pub(super) fn check_annotations(annotations: Option<&BTreeMap<String, String>>, 
 }
 
 fn check_key(map: &str, key: &str, of: &str, faults: &mut FaultCollector) {
-    // API servers read keys of annotations without their case.
+    // API servers ignore the case of annotation keys.
     let is_key = if of == "annotation" { is_key(&key.to_lowercase()) } else { is_key(key) };
     if !is_key {
         let help = format!(
@@ -82,7 +82,7 @@ fn is_name(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// As the tests of Kubernetes' own validation have them (`apimachinery/pkg/util/validation`).
+    /// The cases are those of Kubernetes' own validation tests (`apimachinery/pkg/util/validation`).
     #[test]
     fn keys_and_values_are_those_of_kubernetes() {
         let longest = "a".repeat(LONGEST);

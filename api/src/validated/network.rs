@@ -1,4 +1,4 @@
-//! Ranges of a cluster.
+//! Address ranges of a cluster.
 
 use ipnet::IpNet;
 
@@ -15,28 +15,29 @@ const PODS: &str = "spec.network.podCIDRs";
 const SERVICES: &str = "spec.network.serviceCIDRs";
 const VPN: &str = "spec.vpn.cidrs";
 
-/// The prefix lengths that a range may have, and why.
+/// The allowed prefix lengths of a range, and the reason for them.
 pub(crate) struct PrefixLengths {
     pub(crate) v4: core::ops::RangeInclusive<u8>,
     pub(crate) v6: core::ops::RangeInclusive<u8>,
     pub(crate) holds: &'static str,
 }
 
-/// kube-apiserver takes at most 20 bits of a service range (`validateServiceClusterIPRangeFlags`); below 16 addresses there is no room for its own.
+/// kube-apiserver supports at most 20 bits of a service range (`validateServiceClusterIPRangeFlags`). Fewer than 16 addresses are not enough for its
+/// own.
 pub(crate) const SERVICE_SIZES: PrefixLengths =
     PrefixLengths { v4: 12..=28, v6: 108..=124, holds: "every Service has an address of it" };
-/// Each node gets a /24 or a /64 of the pod range (`--node-cidr-mask-size-ipv4`, `-ipv6`), and kube-controller-manager divides it by at most 16 bits.
+/// Each node gets a /24 or a /64 of the pod range (`--node-cidr-mask-size-ipv4`, `-ipv6`). kube-controller-manager divides the range by at most 16
+/// bits.
 pub(crate) const POD_SIZES: PrefixLengths =
     PrefixLengths { v4: 8..=24, v6: 48..=64, holds: "every node has a /24 or /64 of it" };
-/// An address rests for a week after its worker left, so a range holds more of them than there are workers at a time.
+/// An address is not reused for a week after its worker left, so a range needs more addresses than there are workers at a time.
 pub(crate) const VPN_SIZES: PrefixLengths = PrefixLengths {
     v4: 8..=24,
     v6: 48..=112,
     holds: "the API, every gateway and every worker, also one that left within a week, has an address of it",
 };
 
-/// What no range may have a part in: "this network", loopback, link-local, multicast and broadcast (IANA's special-purpose address
-/// registries).
+/// Networks that no range may overlap: "this network", loopback, link-local, multicast and broadcast (IANA's special-purpose address registries).
 pub(crate) const RESERVED: [&str; 9] = [
     "0.0.0.0/8",
     "127.0.0.0/8",
@@ -56,7 +57,7 @@ pub(super) struct ClusterRanges {
     pub(super) vpn: Vec<IpNet>,
 }
 
-/// The ranges of pods, of Services and of the VPN.
+/// Validates the ranges of pods, of Services and of the VPN.
 pub(super) fn ranges(network: &NetworkSpec, vpn: &VpnSpec, faults: &mut FaultCollector) -> ClusterRanges {
     let pods = list(PODS, &network.pod_cidrs, &POD_SIZES, faults);
     let services = list(SERVICES, &network.service_cidrs, &SERVICE_SIZES, faults);
@@ -134,7 +135,7 @@ fn overlap(one: &IpNet, other: &IpNet) -> bool {
     one.contains(other) || other.contains(one)
 }
 
-/// Ranges of one field against those of another, which is named in words.
+/// Checks the ranges of one field against those of another. `of` names the other field.
 fn check_overlap(
     (field, ranges): (&str, &[(usize, IpNet)]),
     (of, others): (&str, &[(usize, IpNet)]),
@@ -151,7 +152,7 @@ fn check_overlap(
     }
 }
 
-/// The DNS domain of a cluster.
+/// Checks the DNS domain of a cluster.
 pub(super) fn check_domain(domain: &str, faults: &mut FaultCollector) {
     if !is_subdomain(domain) {
         faults.add(

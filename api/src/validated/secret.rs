@@ -1,4 +1,4 @@
-//! What a Secret of ours means.
+//! Validates Secrets.
 
 use crate::{
     entries::CompactMap,
@@ -17,7 +17,7 @@ use super::{
 
 const MADE: &str = "Secrets of clusters are made by Keelway: take it from what reconcile wrote";
 
-/// Every fault of a Secret of ours.
+/// Returns every fault of a Secret of Keelway.
 pub(crate) fn secret(document: &Secret) -> Result<(), Vec<Fault>> {
     if registry::is_pull_secret(document) {
         return pull_secret(document);
@@ -42,7 +42,7 @@ pub(crate) fn secret(document: &Secret) -> Result<(), Vec<Fault>> {
     faults.or(owner.map(|_| ()))
 }
 
-/// Every fault of a Secret for pulling images, which people make.
+/// Returns every fault of a pull Secret, which a person creates.
 fn pull_secret(document: &Secret) -> Result<(), Vec<Fault>> {
     let mut faults = FaultCollector::default();
     check_place(document, &mut faults);
@@ -57,7 +57,7 @@ fn pull_secret(document: &Secret) -> Result<(), Vec<Fault>> {
     faults.or(Some(()))
 }
 
-/// Every fault of the place of a Secret that is its user's own. What is in it is not Keelway's to judge.
+/// Returns every fault of the metadata of a user's Secret. Keelway does not check its content.
 pub(crate) fn check_user_secret(document: &Secret) -> Result<(), Vec<Fault>> {
     let mut faults = FaultCollector::default();
     check_place(document, &mut faults);
@@ -71,7 +71,7 @@ fn check_labels_of(metadata: &Metadata, faults: &mut FaultCollector) {
     check_annotations(annotations, faults);
 }
 
-/// Name and namespace of a Secret that people make. Stores keep it under both.
+/// Checks the name and the namespace of a Secret that a person creates. Stores use both as its key.
 fn check_place(document: &Secret, faults: &mut FaultCollector) {
     let name = document.metadata.name.as_deref().unwrap_or_default();
     if !is_subdomain(name) {
@@ -92,7 +92,7 @@ fn check_place(document: &Secret, faults: &mut FaultCollector) {
     }
 }
 
-/// What a Secret belongs to, a cluster or an installation, and the namespace of that.
+/// Returns the owner of a Secret, a cluster or an installation, and the namespace of the owner.
 fn owner(document: &Secret) -> Result<(&'static str, String), Fault> {
     let label = |name| document.metadata.labels.as_ref().and_then(|labels| labels.get(name)).map(String::as_str);
     let read = match (label(CLUSTER_LABEL), label(INSTALLATION_LABEL)) {

@@ -1,37 +1,37 @@
-//! What workers read of their cluster.
+//! The information about a cluster that its workers read.
 
 use core::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// The ConfigMap in `kube-system` that holds it.
+/// The ConfigMap in `kube-system` that contains the information.
 pub const INFORMATION: &str = "keelway-endpoints";
-/// The ConfigMap's key of [`ClusterInformation`], as JSON: one document, so that no reader sees half of a change.
+/// The key of [`ClusterInformation`] in the ConfigMap, as JSON. It is one document, so that readers never see a partial change.
 pub const INFORMATION_KEY: &str = "cluster.json";
-/// The ConfigMap's key of the authorities that workers trust, PEM.
+/// The key of the authorities that workers trust, in PEM.
 pub const AUTHORITIES_KEY: &str = "ca.crt";
 
-/// Where a cluster is reached, and its ranges. Written by the cluster-controller, read by every worker.
+/// The endpoints and ranges of a cluster. The cluster-controller writes them, and every worker reads them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterInformation {
     /// The Kubernetes release that workers run, such as 1.37.0.
     pub version: String,
-    /// A registry that holds the images of workers under their own names and tags, in place of the public ones.
+    /// A registry that serves the images of workers under the same names and tags as the public ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registry: Option<String>,
-    /// The cluster's ingresses, and the gateway beside each.
+    /// The ingresses of the cluster, each with its gateway.
     pub endpoints: Vec<IngressEndpoint>,
-    /// Where every worker's own balancer answers for the API.
+    /// The endpoint of the API on every worker, which is the worker's own balancer.
     pub api: ApiAddress,
-    /// Ranges of the VPN, one per family, as are the others.
+    /// The ranges of the VPN, one per address family, as for pods and Services.
     #[serde(rename = "vpnCIDRs")]
     pub vpn_cidrs: Vec<IpNet>,
-    /// Ranges of pods.
+    /// The ranges of pods.
     #[serde(rename = "podCIDRs")]
     pub pod_cidrs: Vec<IpNet>,
-    /// Ranges of Services.
+    /// The ranges of Services.
     #[serde(rename = "serviceCIDRs")]
     pub service_cidrs: Vec<IpNet>,
     /// The cluster's DNS domain.
@@ -43,11 +43,11 @@ pub struct ClusterInformation {
     pub cni: CniInformation,
 }
 
-/// Whether workers have the default CNI configuration. Where this is not told, they have.
+/// Whether workers have the default CNI configuration. If the field is missing, they have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CniInformation {
-    /// Where this is `false`, the cluster brings its own.
+    /// If `false`, the cluster provides its own configuration.
     pub enabled: bool,
 }
 
@@ -57,28 +57,28 @@ impl Default for CniInformation {
     }
 }
 
-/// An ingress and the gateway beside it: one address and number, TCP for the API, UDP for WireGuard.
+/// An ingress with its gateway. They share one address and port number: TCP for the API, and UDP for WireGuard.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IngressEndpoint {
-    /// Its public address and port.
+    /// The public address and port.
     pub address: SocketAddr,
-    /// The gateway, where there is one.
+    /// The gateway, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewayInformation>,
 }
 
-/// A gateway, as a worker knows it.
+/// The properties of a gateway that workers need.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GatewayInformation {
-    /// Its public key of WireGuard: 32 bytes in base64.
+    /// The public key of WireGuard: 32 bytes in base64.
     pub public_key: String,
-    /// Its own addresses in the VPN, one per family: a worker routes each into the tunnel to this gateway.
+    /// The addresses of the gateway in the VPN, one per address family. A worker routes each into the tunnel to this gateway.
     pub addresses: Vec<IpAddr>,
 }
 
-/// Addresses and a port of the API that are the same on every worker.
+/// The addresses and the port of the API, which are the same on every worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ApiAddress {

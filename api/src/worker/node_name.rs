@@ -1,36 +1,36 @@
-//! Names that workers may have.
+//! The names that workers may have.
 
 use crate::name::is_subdomain;
 
-/// The longest name of a Node: its label `kubernetes.io/hostname` holds no more.
+/// The maximum length of a Node's name, which is that of the label `kubernetes.io/hostname`.
 pub const LONGEST_NODE_NAME: usize = 63;
-/// The API's own names in every cluster.
+/// The names of the API in every cluster.
 const API_NAMES: [&str; 3] = ["kubernetes", "kubernetes.default", "localhost"];
-/// Names below these are never a machine's: Services, loopback, and what Keelway's own certificates name.
+/// The domains that no machine may be in: Services, loopback, and names in Keelway's own certificates.
 const API_DOMAINS: [&str; 3] = ["svc", "localhost", "keelway"];
 
-/// Why no worker may have a name.
+/// The reason that a worker may not have a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NodeNameFault {
-    /// It is none.
+    /// The text is not a valid name of a Node.
     #[error(
         "it is no name of a Node: lower-case letters, digits, - and . (RFC 1123), at most {LONGEST_NODE_NAME} characters"
     )]
     Form,
-    /// Some programs read it as an address.
+    /// Some programs interpret the name as an address.
     #[error("it ends with a number, as an address does")]
     Address,
-    /// A certificate for it would be one of the API.
+    /// A certificate for the name would be valid for the API.
     #[error("it is a name of the API, of Services or of Keelway's own")]
     Reserved,
 }
 
-/// Whether a worker may have this name: its serving certificate is for it, and is signed by the authority that the API's is signed
-/// by. `dns_domain` is the cluster's; `api_names` are further names by which the API is known.
+/// Checks whether a worker may have this name. Its serving certificate contains the name and is signed by the authority of the API's certificate.
+/// `dns_domain` is that of the cluster. `api_names` are additional names of the API.
 ///
 /// # Errors
 ///
-/// Why not.
+/// The reason that the name is not allowed.
 pub fn check_node_name<'a>(
     name: &str,
     dns_domain: &str,
@@ -53,7 +53,7 @@ pub fn check_node_name<'a>(
     if is_reserved { Err(NodeNameFault::Reserved) } else { Ok(()) }
 }
 
-/// Whether a certificate with this name is good for that one: `*` stands for a first label.
+/// Returns whether a certificate with this name is valid for another one. `*` stands for the first label.
 fn covers(pattern: &str, name: &str) -> bool {
     let of_one_label = pattern.strip_prefix("*.").zip(name.split_once('.'));
     pattern.eq_ignore_ascii_case(name)

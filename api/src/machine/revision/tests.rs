@@ -1,4 +1,4 @@
-//! What v0.1.0 made of these pods. The values were recorded with v0.1.0: a change of one restarts components wherever Keelway is upgraded.
+//! Digests that v0.1.0 computed for these pods. If one changes, components restart on every upgrade of Keelway.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -98,7 +98,7 @@ fn ingress() -> Pod {
     }
 }
 
-/// Pods that between them have each field in each form.
+/// Pods that together contain each field in each form.
 fn pods() -> BTreeMap<PodName, Pod> {
     let name = |name: &str| format!("0123456789abcdef/{name}").parse().unwrap();
     [
@@ -124,7 +124,7 @@ fn config() -> MachineConfig {
     }
 }
 
-/// A pod, the digest by which it is replaced, and the digest of its content.
+/// The name of a pod, the digest that decides about its replacement, and the digest of its content.
 const PODS: [(&str, &str, &str); 5] = [
     (
         "empty-0",
