@@ -13,10 +13,7 @@ use rustls::ClientConfig;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientTlsError {
     #[error("Secret {namespace}/{name} has no {key}", namespace = secret.namespace, name = secret.name)]
-    Missing {
-        secret: SecretName,
-        key: String,
-    },
+    Missing { secret: SecretName, key: String },
     #[error(transparent)]
     Unusable(#[from] keelway_hypervisor_agent::tls::AgentTlsError),
 }
