@@ -52,10 +52,11 @@ impl Dialer {
 
     /// Connects to an address inside the VPN. It fails with `TimedOut` if the other side stays silent for `patience`.
     pub async fn dial(&self, to: SocketAddr, patience: Duration) -> io::Result<RelayStream> {
+        // The stack counts its time from the first SYN on, which it may send before this thread runs again.
+        let started = SystemClock.now();
         let handle = self.stack.lock().connect(to, patience, self.liveness.interval).map_err(open_error)?;
         self.stack.wake();
         let stream = RelayStream { stack: Arc::clone(&self.stack), handle };
-        let started = SystemClock.now();
         let outcome = poll_fn(|context| stream.poll_connected(context)).await;
         if outcome.is_err() && SystemClock.now().elapsed.saturating_sub(started.elapsed) >= patience {
             return Err(io::ErrorKind::TimedOut.into());
