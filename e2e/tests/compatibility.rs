@@ -1,5 +1,5 @@
-//! What releases left behind, as it was recorded with them (`e2e/compatibility/RELEASE/README.md`): this tree reads all of it, and an
-//! upgrade changes nothing but what is meant.
+//! Recordings of earlier releases (`e2e/compatibility/RELEASE/README.md`): this version reads all of them, and an upgrade makes only intended
+//! changes.
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "this is all test")]
 
 use std::{
@@ -38,17 +38,17 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 const WITHIN: Duration = Duration::from_secs(60);
-/// More passes than any change takes.
+/// More passes than any change needs.
 const MOST_PASSES: usize = 40;
 
-/// A release, with what its recordings are held against.
+/// A release, and the expected results for its recordings.
 struct Release {
     name: &'static str,
-    /// What its agents report, and the format of a config that they are sent.
+    /// The formats that its agents report, and the format of the configs that they receive.
     formats: (FormatRange, ConfigFormat),
     /// Components that are replaced once after an upgrade, and why.
     replaced: &'static [(&'static str, &'static str)],
-    /// The format of its documents; 0 where it takes any field that it does not know for a mistake of a person.
+    /// The format of its documents. 0 means that the release rejects fields that it does not know.
     document_format: u32,
     /// Fields that are written once after an upgrade, by kind, and why.
     written: &'static [(&'static str, &'static str)],
@@ -73,12 +73,12 @@ const RELEASES: [Release; 1] = [Release {
     ],
 }];
 
-/// What was recorded of one machine.
+/// The recording of one machine.
 struct Recorded {
     state: MachineState,
     config: MachineConfig,
     digest: String,
-    /// The files of its agent, below `STATE_DIRECTORY`.
+    /// The directory with the files of its agent, from `STATE_DIRECTORY`.
     disk: PathBuf,
 }
 
@@ -104,7 +104,7 @@ impl Release {
     }
 }
 
-/// Where pods are in a sandbox, and which one.
+/// Returns the id and the digest of the sandbox of each pod.
 fn sandboxes(state: &MachineState) -> BTreeMap<PodName, (String, String)> {
     let all = state.sandboxes.iter().map(|found| (found.pod.clone(), (found.id.clone(), found.digest.clone())));
     all.collect()
@@ -159,7 +159,7 @@ async fn goes_on(name: &HypervisorName, Recorded { state, config, disk, .. }: &R
     let applied = state.applied.as_ref().unwrap();
     assert_eq!((found.applied.as_ref(), found.failures.len()), (Some(applied), 0), "{name}");
     assert_eq!(found.term, applied.term + 1, "{name} knows the leader that it heard of last");
-    // The runtime is another one, on which nothing is: what may start on no data is started anew, and is known by the same value.
+    // The runtime is new and empty. Pods that may start without data are started again, with the same digest.
     let _ = tokio::time::timeout(WITHIN, client.apply(config, &|_| {})).await.unwrap().unwrap();
     let (before, after) = (sandboxes(state), sandboxes(&client.state(WITHIN).await.unwrap()));
     let stateless = config.pods.iter().filter(|(_, pod)| pod.start == Start::Always);
@@ -178,7 +178,7 @@ fn a_worker_knows_its_settings() {
     }
 }
 
-/// Documents and machines, on which passes of this tree are done.
+/// Documents and machines on which this version runs passes.
 struct World {
     documents: Documents,
     observation: Observation,
@@ -187,7 +187,7 @@ struct World {
 }
 
 impl World {
-    /// As it was recorded, but for the formats that its agents report.
+    /// The recorded state, with other formats reported by the agents.
     fn recorded(release: &Release, formats: FormatRange) -> Self {
         let observation = Observation::read(&release.read("observation.yaml")).unwrap();
         let model = |state| {
@@ -214,7 +214,7 @@ impl World {
         preview_offline(&self.documents, self.look(), &mut PkiMinter::new(StdRng::seed_from_u64(self.passes))).unwrap()
     }
 
-    /// Saves a plan and does it. What is sent to an agent is within the formats that it reported.
+    /// Saves a plan and executes it. Configs for an agent are in a format that the agent reported.
     fn pass(&mut self) {
         let preview = self.preview();
         self.passes += 1;
@@ -238,7 +238,7 @@ impl World {
     }
 }
 
-/// Whichever is upgraded first.
+/// An upgrade makes only the intended changes, whether the driver or the agents are upgraded first.
 #[test]
 fn an_upgrade_changes_what_is_meant_and_nothing_else() {
     for release in &RELEASES {
@@ -292,7 +292,7 @@ fn upgrade(release: &Release, mut world: World) {
     assert!(release.written.iter().all(|(field, _)| is_written(field)), "{lines:#?}");
 }
 
-/// Each field that differs, as `Kind path`.
+/// Returns each field that differs, as `Kind path`.
 fn differences(before: &Documents, after: &Documents) -> Vec<String> {
     let (before, after) = (values(before), values(after));
     let names: BTreeSet<_> = before.keys().chain(after.keys()).collect();
@@ -304,7 +304,7 @@ fn differences(before: &Documents, after: &Documents) -> Vec<String> {
     lines
 }
 
-/// By kind and name.
+/// Returns the documents as JSON, by kind and name.
 fn values(documents: &Documents) -> BTreeMap<(&'static str, String), Value> {
     let value = |name: DocumentName| ((name.kind(), name.to_string()), documents.get(&name).unwrap().json());
     documents.names().map(value).collect()
@@ -322,7 +322,7 @@ fn compare(path: String, before: &Value, after: &Value, lines: &mut Vec<String>)
     }
 }
 
-/// What a next release wrote, before somebody went back to this one.
+/// A newer release wrote fields that this version does not know, and the user then went back to this version.
 #[test]
 fn fields_of_a_newer_release_are_kept_reported_and_change_nothing() {
     for release in &RELEASES {
@@ -333,7 +333,7 @@ fn fields_of_a_newer_release_are_kept_reported_and_change_nothing() {
             }
             world.pass();
         }
-        // What machines took last is written down.
+        // This pass records the configs that machines applied last.
         world.pass();
         after_a_rollback(world);
     }
@@ -384,7 +384,7 @@ fn after_a_rollback(mut world: World) {
     }
 }
 
-/// The same documents in a format, with more fields.
+/// Returns the same documents with this format annotation and additional fields.
 fn of_next_release(documents: &Documents, format: u32) -> String {
     let document = |name: DocumentName| {
         let mut json = documents.get(&name).unwrap().json();
@@ -400,7 +400,7 @@ fn of_next_release(documents: &Documents, format: u32) -> String {
     documents.names().map(document).collect()
 }
 
-/// A release that knows more fields than one before says so in its documents: the other one would take the fields for a mistake of a person.
+/// If this version has fields that a release does not have, its documents have a newer format. Otherwise that release would reject the fields.
 #[test]
 fn documents_with_more_fields_have_a_format_of_their_own() {
     let own = fields();
@@ -416,7 +416,7 @@ fn documents_with_more_fields_have_a_format_of_their_own() {
     }
 }
 
-/// The fields of documents, each a line of `fields.txt`.
+/// Returns the fields of documents, each as a line of `fields.txt`.
 fn fields() -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for definition in crds() {

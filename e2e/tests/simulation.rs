@@ -1,4 +1,4 @@
-//! The simulated fleet, seed by seed.
+//! The simulated fleet, with many seeds.
 #![expect(clippy::panic, clippy::print_stdout, reason = "tests fail by panicking, and tell what they counted")]
 
 use std::{
@@ -12,15 +12,15 @@ use keelway_e2e::simulator::{
     Bug, Cell, FaultTable, PersonActionCounts, SimulationReport, seeds_for, simulate, simulate_with_bug,
 };
 
-/// Runs of `cargo test`.
+/// The number of runs in `cargo test`.
 const SEEDS: u64 = 1_000;
-/// Runs of `make soak`, where `KEELWAY_SEEDS` does not say otherwise.
+/// The number of runs in `make soak`, if `KEELWAY_SEEDS` is not set.
 const SOAK: u64 = 100_000;
-/// Within how many runs a planted bug is found.
+/// The number of runs within which each planted bug must be found.
 const FOUND_WITHIN: u64 = 1_000;
-/// How many further runs a cell of the table gets that was not met.
+/// The most additional runs for a cell of the table that no run has hit.
 const AIMED: usize = 40;
-/// How much of what happened is shown of a run that fails.
+/// The number of trace lines that are printed for a run that fails.
 const SHOWN: usize = 250;
 
 #[test]
@@ -36,7 +36,7 @@ fn every_rule_holds_whatever_happens() {
     assert!(table.empty().is_empty(), "no fault hit these steps: {:?}", table.empty());
 }
 
-/// Runs that are for one cell of the table, until one of them hits it: what is rare is not met by each.
+/// Adds runs that are likely to hit one cell of the table until one hits it. Rare combinations are not in every range of seeds.
 fn aim_at(cell: Cell, table: &mut FaultTable) {
     let hit = seeds_for(cell).skip_while(|seed| *seed < SEEDS).take(AIMED).any(|seed| {
         let life = simulate(seed);
@@ -72,7 +72,7 @@ fn every_planted_bug_is_found() {
     }
 }
 
-/// Runs these seeds on all cores, and prints what they met.
+/// Runs these seeds on all cores, and prints the totals.
 fn run(seeds: Range<u64>) -> Met {
     let began = Instant::now();
     let next = AtomicU64::new(seeds.start);

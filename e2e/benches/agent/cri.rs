@@ -1,4 +1,4 @@
-//! What it costs to ask a runtime through its machine's agent over a network, beside asking on its socket.
+//! Compares container runtime calls through the agent over the network with calls on the runtime's socket.
 
 use std::{collections::BTreeMap, process::Command, time::Instant};
 
@@ -16,11 +16,11 @@ use tokio::{io, sync::mpsc};
 
 use crate::table::{self, Table};
 
-/// Calls of a round, on each way.
+/// Calls in each round, on each path.
 const CALLS: usize = 500;
-/// What a command writes in a round, on each way.
+/// Bytes of output that the command writes in each round, on each path.
 const BYTES: usize = 256 << 20;
-/// Has `head`.
+/// The image provides `head`.
 const IMAGE: &str = "registry.k8s.io/e2e-test-images/agnhost:2.66.1";
 
 pub(crate) fn measure(rounds: usize, table: &mut Table) {
@@ -57,12 +57,12 @@ async fn compare(documents: &Documents, machine: &TestMachine, rounds: usize, ta
         "256 MiB of a command's output through the agent beside the runtime's own stream",
         "s",
         &streams,
-        // At least 0.7 of the throughput.
+        // This limit is a throughput of at least 0.7 of the direct stream.
         1.428,
     );
 }
 
-/// The median of many, in milliseconds.
+/// Returns the median duration of one call in milliseconds, over [`CALLS`] calls.
 async fn call(runtime: &CriRuntime) -> f64 {
     runtime.version().await.unwrap();
     let mut times = Vec::new();
@@ -74,7 +74,7 @@ async fn call(runtime: &CriRuntime) -> f64 {
     table::median(&times)
 }
 
-/// How long a command's output takes, in seconds.
+/// Returns the duration in seconds of a command that writes [`BYTES`] bytes of output.
 async fn stream(machine: &ReachedMachine, pod: &PodName) -> f64 {
     let command = ["/usr/bin/head", "-c", &BYTES.to_string(), "/dev/zero"].map(str::to_owned);
     let asked = reach::ContainerCommand {
@@ -90,7 +90,7 @@ async fn stream(machine: &ReachedMachine, pod: &PodName) -> f64 {
     begun.elapsed().as_secs_f64()
 }
 
-/// A container of a cluster that nobody knows, so that it is left alone.
+/// Starts a container for [`stream`]. Its cluster is not in the config of the agent, so the agent does not touch it.
 async fn writer(runtime: &CriRuntime, machine: &TestMachine) -> PodName {
     for image in [IMAGE.to_owned(), release::newest().pause_image(None)] {
         import(machine, &image);

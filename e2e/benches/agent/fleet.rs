@@ -1,5 +1,5 @@
-//! One driver, and two hundred agents on ports of this machine, each with the fake runtime and a directory as its machine's root. The
-//! agents are of one process; the driver is the program that people run.
+//! One driver and two hundred agents on ports of this machine. Each agent has the fake runtime, and a directory as the root of its machine. The
+//! agents share one process. The driver is the `keelway` program.
 
 use std::{
     fmt::Write,
@@ -29,12 +29,12 @@ use crate::table::Table;
 
 const PUBLIC: u16 = 40;
 const PRIVATE: u16 = 160;
-/// Highly available ones: as many as give each machine something to do.
+/// Highly available clusters: enough that each machine runs components.
 const CLUSTERS: u16 = 70;
-/// Where the first agent listens.
+/// The port of the first agent.
 const FIRST_PORT: u16 = 7_000;
 
-/// What a driver took until all agents had done what there was to do.
+/// The cost of one pass of the driver, until all agents have applied their first config.
 struct Drive {
     took: Duration,
     mebibytes: f64,
@@ -58,7 +58,7 @@ pub(crate) fn measure(rounds: usize, table: &mut Table) {
 
 fn round(number: usize) -> Drive {
     let keelway = Keelway::new(&format!("driver-{number}"));
-    // Nobody answers yet. What is minted is written.
+    // No agent listens yet. This run only mints keys and writes them into the documents.
     let minted = keelway.run(&["reconcile", "--once"], documents().as_bytes()).stdout;
     let documents = Documents::read(&minted).unwrap();
     let roots = host::directory(&format!("agents-{number}"));
@@ -71,7 +71,7 @@ fn round(number: usize) -> Drive {
     Drive { took: ran.took, mebibytes }
 }
 
-/// Machines and clusters, as a user writes them.
+/// Returns the machines and clusters as a user writes them.
 fn documents() -> String {
     let mut text = String::new();
     for machine in 0..PUBLIC + PRIVATE {
@@ -126,7 +126,7 @@ impl Agents {
         Self { roots: roots.to_owned(), stop, _executor: executor }
     }
 
-    /// Each machine has the config that the documents tell of.
+    /// Asserts that each machine has applied the config that the documents record as issued.
     fn have_what_they_were_given(&self, documents: &Documents) {
         for (name, machine) in &documents.hypervisors {
             let record = fs::read(self.roots.join(name.as_str()).join("var/lib/keelway/applied")).unwrap();
@@ -179,7 +179,7 @@ fn images() -> Vec<String> {
     of_kubernetes.chain(others).collect()
 }
 
-/// Looked at for as long as it runs.
+/// Returns the peak resident memory of the process in MiB, sampled until it exits.
 fn most_resident(running: &RunningCommand) -> f64 {
     let mut most = 0.0;
     while !process::ends_within(running.pid(), Duration::from_millis(5)) {

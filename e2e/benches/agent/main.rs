@@ -1,5 +1,5 @@
-//! What it costs to ask a runtime through its machine's agent over a network, and what many agents take of the driver of their
-//! installation: `KEELWAY_BENCH_ROUNDS=7 cargo bench -p keelway-e2e --bench agent`. Needs what live tests need.
+//! Measures calls to a container runtime through the agent over a network, and the cost of many agents for their driver:
+//! `KEELWAY_BENCH_ROUNDS=7 cargo bench -p keelway-e2e --bench agent`. It needs what live tests need.
 
 #![expect(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@ use std::{env, path::Path};
 use keelway_e2e::host::on_own_host;
 use table::Table;
 
-/// Rounds where `$KEELWAY_BENCH_ROUNDS` does not say how many.
+/// The number of rounds if `$KEELWAY_BENCH_ROUNDS` is not set.
 const ROUNDS: usize = 7;
 
 fn main() {

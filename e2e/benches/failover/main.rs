@@ -1,9 +1,8 @@
-//! How long workers and their clients are without what they use while a public machine, with an ingress and a gateway, is lost, comes
-//! back, or gives its ingress to another one: `KEELWAY_BENCH_ROUNDS=7 cargo bench -p keelway-e2e --bench failover`. Needs what live
-//! tests need.
+//! Measures how long workers and their clients lose service when a public machine with an ingress and a gateway is lost, when it returns, and when
+//! its ingress moves to another machine: `KEELWAY_BENCH_ROUNDS=7 cargo bench -p keelway-e2e --bench failover`. It needs what live tests need.
 //!
-//! What happens, and who notices, is what the test `worker_outages` has. In each round every public machine with an ingress is lost once, and
-//! each ingress moves once.
+//! The test `worker_outages` defines the outages and the clients that observe them. In each round, every public machine with an ingress is lost
+//! once, and each ingress moves once.
 
 #![expect(
     clippy::unwrap_used,
@@ -36,18 +35,19 @@ use clients::{Clients, Gaps};
 use keelway_e2e::{host::on_own_host, worker_fleet::WorkerFleet};
 use table::Table;
 
-/// Rounds where `$KEELWAY_BENCH_ROUNDS` does not say how many.
+/// The number of rounds if `$KEELWAY_BENCH_ROUNDS` is not set.
 const ROUNDS: usize = 7;
 
-/// Machines for workers, and the NAT that each is behind.
+/// Machines for workers, each with the NAT that it is behind.
 const WORKERS: [(&str, &str); 2] = [("w1", "nat-a"), ("w2", "nat-b")];
 
-/// What each loss and each move was.
+/// The outages of each loss and each move.
 #[derive(Default)]
 struct Figures {
     outages: Vec<public::Outage>,
     moves: Vec<Gaps>,
-    /// How long pods had no answer while gateways were killed and the API was down. Once: those that are killed again soon wait longer.
+    /// How long pods got no response while gateways were killed and the API server was down. Measured once, because a gateway that is killed again
+    /// soon waits longer before its restart.
     gateways: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! The cluster, as its administrator sees it, and the worker's machine.
+//! The cluster as its administrator sees it, and the machine of the worker.
 
 use std::{collections::BTreeMap, fs, io::BufRead, net::TcpStream, path::PathBuf, time::Instant};
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::MACHINE;
 
-/// A cluster that runs, with a machine that joins it.
+/// A running cluster, and a machine that joins it.
 pub(crate) struct Cluster<'a> {
     world: &'a TestFleet,
     pub(crate) plane: TestControlPlane<'a>,
@@ -35,29 +35,29 @@ impl<'a> Cluster<'a> {
         Self { world, plane, token, admin }
     }
 
-    /// Runs a command on the worker's machine.
+    /// Runs a command on the machine of the worker.
     pub(crate) fn on_machine(&self, command: &[&str], stdin: &[u8]) -> FinishedCommand {
         self.world.keelway.run(&[&self.enter(), command].concat(), stdin)
     }
 
-    /// The words before a command that runs on the worker's machine.
+    /// Returns the arguments that precede a command to run it on the machine of the worker.
     pub(crate) fn enter(&self) -> [&str; 7] {
         ["node", "local", "exec", "--fleet", &self.world.fleet, MACHINE, "--"]
     }
 
-    /// The containerd of that machine.
+    /// Returns the containerd socket of that machine.
     fn socket(&self) -> PathBuf {
         format!("/run/keelway-local/{}/worker-{MACHINE}/run/containerd/containerd.sock", self.world.fleet).into()
     }
 
-    /// A file of that machine.
+    /// Returns the path of a file of that machine, as this process sees it.
     pub(crate) fn file(&self, path: &str) -> PathBuf {
         let socket = std::os::unix::net::UnixStream::connect(self.socket()).unwrap();
         let pid = rustix::net::sockopt::socket_peercred(socket).unwrap().pid;
         format!("/proc/{}/root{path}", pid.as_raw_nonzero()).into()
     }
 
-    /// Deletes a Node with its pods, in the cluster and on the machine.
+    /// Deletes a Node with its pods, both in the API server and on the machine.
     pub(crate) fn forget(&self, name: &str) {
         let kubectl = &self.plane.kubectl;
         let of_node = format!("--field-selector=spec.nodeName={name}");
@@ -73,7 +73,7 @@ impl<'a> Cluster<'a> {
         });
     }
 
-    /// Waits until a Node is ready, and returns when that was told.
+    /// Waits until a Node is ready, and returns the time of the watch event that reported it.
     pub(crate) fn ready(&self, name: &str) -> Instant {
         let path = format!("/api/v1/nodes?watch=1&fieldSelector=metadata.name%3D{name}");
         let stream = TcpStream::connect(self.plane.ingress()).unwrap();
@@ -83,7 +83,7 @@ impl<'a> Cluster<'a> {
             let is = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
             conditions.is_some_and(|conditions| conditions.iter().any(is))
         };
-        // Lines of the transfer encoding come between those of the answer.
+        // Lines of the chunked transfer encoding are between the lines of the response.
         let mut events = events.lines().map_while(Result::ok).filter_map(|line| serde_json::from_str(&line).ok());
         assert!(events.any(|event| is_ready(&event)), "the watch ended before {name} was ready");
         Instant::now()

@@ -1,8 +1,8 @@
-//! How long a machine takes to become a worker, beside the kubelet alone, and what the worker's daemon takes:
-//! `KEELWAY_BENCH_ROUNDS=7 cargo bench -p keelway-e2e --bench join`. Needs what live tests need.
+//! Measures how long a machine takes to become a worker, compared with the kubelet alone, and the memory of the worker's daemon:
+//! `KEELWAY_BENCH_ROUNDS=7 cargo bench -p keelway-e2e --bench join`. It needs what live tests need.
 //!
-//! Both sides have the same machine, program, configuration and images. The kubelet alone has its certificates, addresses and CNI
-//! configuration ready, and asks the ingress itself. Rounds are interleaved; the first one is not counted.
+//! Both sides have the same machine, program, configuration and images. The kubelet alone has its certificates, addresses and CNI configuration
+//! ready, and connects to the ingress itself. Rounds are interleaved. The first round is not counted.
 
 #![expect(
     clippy::unwrap_used,
@@ -28,21 +28,21 @@ use keelway_e2e::{TestFleet, deadline, host::on_own_host, process};
 use plain::Plain;
 use table::Table;
 
-/// Rounds where `$KEELWAY_BENCH_ROUNDS` does not say how many.
+/// The number of rounds if `$KEELWAY_BENCH_ROUNDS` is not set.
 const ROUNDS: usize = 7;
-/// After this long a daemon has asked and been told all that there is; for as long it is looked at.
+/// After this time, the daemon has finished its first requests. Its memory is then sampled for as long again.
 const CALM: Duration = Duration::from_secs(10);
-/// How often.
+/// The interval between samples.
 const LOOK: Duration = Duration::from_millis(200);
-/// The worker's machine.
+/// The name of the worker's machine.
 const MACHINE: &str = "w1";
 
-/// A value a round.
+/// Measurements, one value per round.
 #[derive(Debug, Default)]
 struct Figures {
-    /// Until the Node is ready, in seconds: ours, and the kubelet alone.
+    /// Time until the Node is ready, in seconds: with Keelway, and with the kubelet alone.
     ready: [Vec<f64>; 2],
-    /// Of the daemon, in MiB: all that is resident, when that is most.
+    /// Peak resident memory of the daemon, in MiB.
     resident: Vec<f64>,
 }
 
@@ -115,7 +115,7 @@ fn join(cluster: &Cluster<'_>, name: &str, seen: &mut Figures) {
     seen.resident.push(most[0]);
 }
 
-/// Nothing tells when a daemon is done.
+/// A fixed wait, because a daemon does not report when it has finished.
 fn pause(time: Duration) {
     let end = Instant::now() + time;
     while let Some(left) = end.checked_duration_since(Instant::now()) {
@@ -123,7 +123,7 @@ fn pause(time: Duration) {
     }
 }
 
-/// Waits until a link is there, wherever it leads on its machine.
+/// Waits until a symbolic link exists. Its target is a path on its machine, so it cannot be followed from here.
 fn there(path: &Path) {
     deadline::until(&path.display().to_string(), deadline::KUBERNETES, || path.is_symlink());
 }

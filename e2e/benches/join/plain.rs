@@ -1,4 +1,4 @@
-//! The kubelet alone.
+//! The kubelet alone, without Keelway.
 
 use std::time::Instant;
 
@@ -6,16 +6,18 @@ use keelway_e2e::process;
 
 use crate::{cluster::Cluster, there};
 
-/// All that the kubelet of a worker was started with, kept while the machine is a worker no more.
+/// The command line and addresses with which a worker's kubelet was started. [`KEEP`] copies its files, which remain after the machine has left the
+/// cluster.
 pub(crate) struct Plain {
     command: Vec<String>,
     addresses: Vec<String>,
 }
 
-/// The serving certificate of now, a link.
+/// The link to the current serving certificate.
 const SERVING: &str = "/var/lib/keelway-node/pki/kubelet-server-current.pem";
 
-/// What is copied away and, where nothing stays of the worker, put back. The kubelet's configuration names paths in it.
+/// [`KEEP`] copies the files of the worker. [`PUT_BACK`] restores them after the worker has left. The configuration of the kubelet contains these
+/// paths.
 const KEEP: &str = "
 mkdir /run/plain
 cp -a /var/lib/keelway-node /run/plain/state
@@ -36,9 +38,9 @@ ip link delete cni0 2> /dev/null || true
 for address in $1; do ip address delete $address dev lo; done";
 
 impl Plain {
-    /// Of the worker that the machine is now.
+    /// Records the worker that the machine currently is.
     pub(crate) fn of(cluster: &Cluster<'_>, name: &str) -> Self {
-        // It comes a moment after the Node is ready.
+        // The kubelet gets this certificate shortly after the Node is ready.
         there(&cluster.file(SERVING));
         let status = cluster.on_machine(&["keelway", "node", "status", "-o", "json"], &[]).succeeded().json();
         assert_eq!(status["node"], name);
@@ -51,7 +53,7 @@ impl Plain {
         Self { command, addresses }
     }
 
-    /// Starts it, and returns the seconds until its Node was ready.
+    /// Starts the kubelet, and returns the time in seconds until its Node was ready.
     pub(crate) fn ready(&self, cluster: &Cluster<'_>, name: &str) -> f64 {
         let ingress = cluster.plane.ingress().to_string();
         let addresses = self.addresses.join(" ");
@@ -61,7 +63,7 @@ impl Plain {
         let kubelet = cluster.plane.keelway.start(&[&cluster.enter()[..], &words].concat(), &[]);
         let took = cluster.ready(name) - started;
         process::kill(kubelet.pid());
-        // Its pods hold what is mounted there.
+        // Pods hold mounts below the kubelet's directory, so they are removed first.
         cluster.forget(name);
         let _ = cluster.on_machine(&["sh", "-ec", CLEAR, "sh", &addresses], &[]).succeeded();
         took.as_secs_f64()

@@ -1,4 +1,4 @@
-//! The config that a machine has, given by somebody who decides nothing.
+//! Sends machines their configs directly, without a driver.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,22 +14,22 @@ use keelway_hypervisor_agent::{client::HypervisorAgentClient, wire};
 
 use crate::machine::SOCKET;
 
-/// Where an agent keeps its config, below its machine's root.
+/// The file of the agent's config, relative to the root of its machine.
 const BOOK: &str = "var/lib/keelway/config";
 
-/// What a machine had, on its way there once more.
+/// The config that a machine had, and a client that sends it again.
 pub(crate) struct Config {
     agent: HypervisorAgentClient,
     config: MachineConfig,
 }
 
 impl Config {
-    /// Takes all away that a machine has, and returns its config of these clusters.
+    /// Removes all pods from a machine, and returns its config restricted to these clusters.
     pub(crate) async fn cleared(root: &Path, clusters: &BTreeSet<ClusterId>) -> Self {
         let agent = HypervisorAgentClient::on_socket(&root.join(SOCKET));
         let mut config = wire::decode_config(&fs::read(root.join(BOOK)).unwrap()).unwrap();
         config.pods.retain(|name, _| clusters.contains(&name.cluster));
-        // As if it were a first time: what was there before is gone.
+        // The pods start without marks of their data directories, as on a first start, because their data is gone.
         config.pods.values_mut().for_each(|pod| pod.start = Start::Always);
         config.generation += 1;
         let nothing = MachineConfig { pods: BTreeMap::new(), ..config.clone() };
@@ -39,7 +39,7 @@ impl Config {
         cleared
     }
 
-    /// Returns once the machine has it all.
+    /// Sends the config, and returns when the machine has applied all of it.
     pub(crate) async fn give(&self) {
         self.hand_over(&self.config).await;
     }

@@ -1,22 +1,22 @@
-//! What is done on machines, whichever it is.
+//! Counts the effects on all machines together.
 
 use std::time::{Duration, Instant};
 
 use tokio::{sync::watch, time::timeout};
 
-/// How long nothing is done on any machine, once all that follows of a change is over.
+/// If no machine reports an effect for this time, all consequences of a change are over.
 const QUIET: Duration = Duration::from_millis(500);
-/// How long the first effect of a change may take.
+/// The time limit for the first effect of a change.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Told of each effect by every machine. Clones are the same.
+/// Every machine reports each of its effects here. Clones share the same count.
 #[derive(Clone)]
 pub(crate) struct Effects(watch::Sender<Seen>);
 
 #[derive(Default)]
 struct Seen {
     count: usize,
-    /// The first one since somebody began to wait.
+    /// The time of the first effect since the last call of [`Effects::first_of`].
     first: Option<Instant>,
 }
 
@@ -25,7 +25,7 @@ impl Effects {
         Self(watch::Sender::default())
     }
 
-    /// There is one.
+    /// Records one effect.
     pub(crate) fn note(&self) {
         let now = Instant::now();
         self.0.send_modify(|seen| {
@@ -34,12 +34,12 @@ impl Effects {
         });
     }
 
-    /// So many were there.
+    /// Returns the number of effects so far.
     pub(crate) fn count(&self) -> usize {
         self.0.borrow().count
     }
 
-    /// How long it takes from a moment at which nothing is going on to the first effect of what is done then.
+    /// Returns the time from the start of `change` to the first effect that follows. The caller ensures that nothing else is in progress.
     pub(crate) async fn first_of(&self, change: impl Future<Output = ()>) -> Duration {
         self.0.send_modify(|seen| seen.first = None);
         let mut seen = self.0.subscribe();
@@ -49,7 +49,7 @@ impl Effects {
         first.unwrap().unwrap().first.unwrap().duration_since(began)
     }
 
-    /// Returns once nothing was done anywhere for a while.
+    /// Returns when no machine has reported an effect for [`QUIET`].
     pub(crate) async fn end(&self) {
         let mut seen = self.0.subscribe();
         while timeout(QUIET, seen.changed()).await.is_ok() {}

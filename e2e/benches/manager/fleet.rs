@@ -1,4 +1,4 @@
-//! All machines, of which a tenth is public, and their documents in the API server.
+//! All machines, a tenth of them public, and their documents in the API server.
 
 use std::{collections::BTreeSet, fmt::Write, fs, ops::Range, path::PathBuf};
 
@@ -19,36 +19,36 @@ use crate::{
     objects::Objects,
 };
 
-/// The namespace of the Lease of managers.
+/// The namespace of the managers' Lease.
 pub(crate) const NAMESPACE: &str = "default";
 
 pub(crate) struct Fleet {
-    /// With what agents answer with.
+    /// The documents, with the certificates that agents serve with.
     documents: Documents,
-    /// Below which each machine has its root.
+    /// The directory that contains the root of each machine.
     directory: PathBuf,
     machines: usize,
     effects: Effects,
 }
 
 impl Fleet {
-    /// Starts machines. Their documents are in the API server then, with certificates of the installation.
+    /// Starts machines. Stores their documents in the API server first, with certificates of the installation.
     pub(crate) fn start(machines: usize, kubeconfig: &str, effects: &Effects) -> Self {
         let keelway = Keelway::new("fleet");
-        // Nobody answers yet. What is minted is written.
+        // No agent listens yet. This run only mints keys and writes them into the documents.
         let minted = keelway.run(&["reconcile", "--once"], documents(0..machines).as_bytes()).stdout;
         let to = format!("kubernetes:{kubeconfig}");
         let _ = keelway.run(&["pivot", "--from", "-", "--to", &to, "--namespace", NAMESPACE], &minted).succeeded();
         let documents = Documents::read(&minted).unwrap();
         network::bridge();
-        // Short, so that the paths of sockets below it are.
+        // A short name, because the length of socket paths is limited.
         let directory = host::directory("m");
         let mut fleet = Self { documents, directory, machines: 0, effects: effects.clone() };
         fleet.begin(machines);
         fleet
     }
 
-    /// Adds machines until there are so many, as a user does: the manager makes what their agents answer with.
+    /// Adds machines up to this number, as a user does. The manager mints the certificates of their agents.
     pub(crate) async fn grow(&mut self, machines: usize, objects: &Objects) {
         let more = self.machines..machines;
         let new = Documents::read(documents(more.clone()).as_bytes()).unwrap();
@@ -78,7 +78,7 @@ impl Fleet {
         self.directory.join(number.to_string())
     }
 
-    /// Takes all away that machines have, and returns their configs of these clusters.
+    /// Removes all pods from all machines, and returns the configs of the machines restricted to these clusters.
     pub(crate) async fn cleared(&self, clusters: &BTreeSet<ClusterId>) -> Vec<Config> {
         let roots: Vec<PathBuf> = (0..self.machines).map(|number| self.root(number)).collect();
         join_all(roots.iter().map(|root| Config::cleared(root, clusters))).await

@@ -1,4 +1,4 @@
-//! Where this benchmark keeps what it writes.
+//! The directory of the files that this benchmark writes.
 
-/// On its own host, with which it goes.
+/// The directory is on the benchmark's own host, and is removed with it.
 pub(crate) const WORK: &str = "/run/keelway-e2e";

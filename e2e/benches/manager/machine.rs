@@ -1,5 +1,5 @@
-//! One machine: an agent on a network with the fake runtime, and programs that answer where those of its containers would. It has a
-//! thread, a network and a directory as its root.
+//! One machine: an agent on a network with the fake runtime, and servers that respond to probes in place of the programs in its containers. It has a
+//! thread, a network, and a directory as its root.
 
 use std::{
     fs::{self, File},
@@ -26,11 +26,11 @@ use crate::{
     network::{self, Addresses},
 };
 
-/// Where agents listen.
+/// The port of the agents.
 pub(crate) const PORT: u16 = 7443;
-/// Where they listen on their machines, below the root.
+/// The socket of the agents, relative to the root of the machine.
 pub(crate) const SOCKET: &str = "run/agent.sock";
-/// What each machine has, as its kernel tells it: room for whatever comes.
+/// The processors and memory that the kernel of each machine reports: enough for any number of components.
 const PROCESSORS: usize = 256;
 const KIBIBYTES: u64 = 1 << 30;
 
@@ -42,7 +42,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Returns once its agent listens.
+    /// Starts the machine, and returns when its agent listens.
     pub(crate) fn start(self, number: usize) {
         let (entered, has_entered) = mpsc::channel();
         let (plugged, is_plugged) = mpsc::channel();
@@ -92,7 +92,7 @@ impl Machine {
     }
 }
 
-/// Tells of each change of the runtime.
+/// Records each change of the runtime as an effect.
 async fn tell(fake: &Fake, effects: &Effects) {
     loop {
         fake.changed().await;

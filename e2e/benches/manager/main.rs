@@ -1,6 +1,6 @@
-//! What the manager takes, and how fast it is: a real API server as its store, and agents with the fake runtime behind the real protocol, each
-//! in a network of its own, with programs that answer where those of control planes would.
-//! `KEELWAY_BENCH_ROUNDS=1 cargo bench -p keelway-e2e --bench manager`. Needs what live tests need.
+//! Measures the cost and speed of the manager. Its store is a real API server. Its agents have the fake runtime behind the real protocol, each in a
+//! network of its own, with servers that respond in place of the programs of control planes:
+//! `KEELWAY_BENCH_ROUNDS=1 cargo bench -p keelway-e2e --bench manager`. It needs what live tests need.
 
 #![expect(
     clippy::unwrap_used,
@@ -33,14 +33,14 @@ use keelway_e2e::host::on_own_host;
 use measure::measure;
 use table::Table;
 
-/// All machines are in this process: what each agent would have of its own, the system's allocator makes them wait for. Theirs asks for no
-/// huge pages either.
+/// All machines run in this process and would contend for the locks of the system's allocator. Agents that run in processes of their own do not
+/// contend. Like the allocator of agents, this one requests no huge pages.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Rounds where `$KEELWAY_BENCH_ROUNDS` does not say how many.
+/// The number of rounds if `$KEELWAY_BENCH_ROUNDS` is not set.
 const ROUNDS: usize = 1;
-/// Clusters in the end, where `$KEELWAY_BENCH_CLUSTERS` does not say how many.
+/// The final number of clusters if `$KEELWAY_BENCH_CLUSTERS` is not set.
 const CLUSTERS: usize = 1000;
 
 fn main() {

@@ -1,4 +1,4 @@
-//! The manager as people run it.
+//! The manager as a separate process, as users run it.
 
 use std::{
     env, fs,
@@ -16,15 +16,15 @@ use serde_json::Value;
 
 use crate::{host::WORK, plane, shares};
 
-/// A manager says nothing for so long once it has nothing to do.
+/// If the log has no new line for this time, the manager has nothing to do.
 const QUIET: Duration = Duration::from_secs(3);
-/// How often its log is looked at.
+/// The interval between reads of the log.
 const LOOK: Duration = Duration::from_millis(250);
-/// A birth of all clusters, many times over.
+/// The time limit for creating all clusters: many times what it takes.
 const DEADLINE: Duration = Duration::from_secs(3600);
-/// All that follows of one change, many times over.
+/// The time limit for all consequences of one change: many times what they take.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// An end in order.
+/// The time limit for an orderly exit.
 const END: Duration = Duration::from_secs(60);
 
 pub(crate) struct Manager {
@@ -33,11 +33,11 @@ pub(crate) struct Manager {
     started: Timestamp,
 }
 
-/// What a log has said so far.
+/// The state of the manager's log, as far as it has been read.
 struct Log {
     lines: BufReader<fs::File>,
     settled: Option<Timestamp>,
-    /// When it said something last.
+    /// When the last line was read.
     last: Instant,
 }
 
@@ -46,7 +46,7 @@ impl Manager {
         let log = plane::path(&format!("manager-{name}.log"));
         let images = Path::new(WORK).join("images");
         fs::create_dir_all(&images).unwrap();
-        // That which is beside the program under test.
+        // The manager is in the directory of the program under test.
         let program = PathBuf::from(env::var_os("KEELWAY_TEST_PROGRAM").unwrap()).with_file_name("keelway-manager");
         let started = Timestamp::now();
         let process = Command::new(program)
@@ -61,20 +61,21 @@ impl Manager {
         Self { process, log, started }
     }
 
-    /// Waits until this number of clusters is available and nothing is left to do anywhere. Returns how long that took from a
-    /// moment on, else from its start.
+    /// Waits until this number of clusters is available and the manager has nothing left to do. Returns the time that this took since `since`, or
+    /// since the start of the manager.
     pub(crate) async fn settles(&mut self, clusters: usize, since: Option<Timestamp>) -> Duration {
         let since = since.unwrap_or(self.started);
         let is_over = |manager: &Self, log: &Log| log.last.elapsed() > QUIET && manager.available() == Some(clusters);
         self.settled(since, DEADLINE, is_over).await.duration_since(since).try_into().unwrap()
     }
 
-    /// Waits until it says that nothing is left to do anywhere, later than this moment.
+    /// Waits until the manager logs that it is settled, at this time or later.
     pub(crate) async fn rests(&mut self, since: Timestamp) {
         self.settled(since, PATIENCE, |_, _| true).await;
     }
 
-    /// Waits until it has said since a moment that nothing is left to do, and something holds. Returns when it said so last.
+    /// Waits until the manager has logged at or after `since` that it is settled, and `holds` returns true. Returns the time of the last such log
+    /// line.
     async fn settled(
         &mut self,
         since: Timestamp,
@@ -96,12 +97,12 @@ impl Manager {
         }
     }
 
-    /// Clusters that are available, as its metrics tell.
+    /// Returns the number of available clusters from the metrics.
     fn available(&self) -> Option<usize> {
         let answer = self.get("/metrics")?;
         let name = "keelway_clusters{state=\"Available\"} ";
         let number = answer.lines().find_map(|line| line.strip_prefix(name))?.trim();
-        // A gauge is told as 7.0.
+        // Gauges are written as `7.0`.
         number.split('.').next()?.parse().ok()
     }
 
@@ -116,19 +117,19 @@ impl Manager {
         Some(answer)
     }
 
-    /// Its resident memory, in MiB.
+    /// Returns the resident memory in MiB.
     pub(crate) fn resident(&self) -> f64 {
         let text = process::status(self.process.id(), "VmRSS").unwrap();
         text.trim_end_matches(" kB").trim().parse::<f64>().unwrap() / 1024.0
     }
 
-    /// Its time on processors, in seconds.
+    /// Returns the CPU time in seconds.
     pub(crate) fn ran(&self) -> f64 {
         let (_, seconds) = shares::of(self.process.id()).unwrap();
         seconds
     }
 
-    /// Ends it in order.
+    /// Stops the manager with SIGTERM, and asserts that it exits successfully.
     pub(crate) fn stop(mut self) {
         process::signal(self.process.id(), Signal::TERM);
         assert!(process::ends_within(self.process.id(), END), "the manager ends when it is asked to");
@@ -148,7 +149,7 @@ impl Log {
         Self { lines: BufReader::new(fs::File::open(path).unwrap()), settled: None, last: Instant::now() }
     }
 
-    /// Reads what was said meanwhile.
+    /// Reads the lines that were written since the last call.
     fn read(&mut self) {
         let mut line = String::new();
         while self.lines.read_line(&mut line).unwrap() > 0 {

@@ -1,4 +1,4 @@
-//! What is measured, one after the other.
+//! The measurements, one after the other.
 
 use std::{
     ops::Range,
@@ -16,34 +16,33 @@ use crate::{
     table::Table,
 };
 
-/// Clusters that are made first.
+/// The number of clusters that are created first.
 const FEW: usize = 100;
 const CLUSTERS_PER_MACHINE: usize = 10;
-/// A public one and private ones.
+/// One public and two private machines.
 const LEAST_MACHINES: usize = 3;
-/// How long nothing is done on purpose.
+/// How long the benchmark does nothing while it measures the idle manager.
 const IDLE: Duration = Duration::from_secs(60);
-/// What the last effects made is over by then, and freed.
+/// After this time, the consequences of the last effects are over and their memory is freed.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Clusters that are asked for at one time, once the first ones are there.
+/// The number of clusters that are created at a time after the first ones.
 const STEP: usize = 100;
-/// Documents that are changed in each round, one after the other.
+/// The number of documents that are changed in each round, one after the other.
 const CHANGES: usize = 100;
 
-/// Of these it is told how slow each of the slowest ones is.
+/// The number of slowest changes that are printed.
 const SLOWEST: usize = 10;
 
-/// What was measured.
 #[derive(Default)]
 struct Measured {
     born: Duration,
-    /// What others take for the same without the manager.
+    /// The time for the same documents and configs without the manager.
     without: Duration,
     resident_with_few: f64,
     idle: Vec<Idle>,
-    /// Milliseconds from changes to their first effects, the fastest first, of each round.
+    /// Milliseconds from each change to its first effect, sorted, for each round.
     changes: Vec<Vec<f64>>,
-    /// With how many effects.
+    /// The time of each restart, and the number of effects on machines meanwhile.
     restarts: Vec<(Duration, usize)>,
 }
 
@@ -84,7 +83,7 @@ pub(crate) async fn measure(rounds: usize, clusters: usize, table: &mut Table) {
     measured.tell((few, clusters), table);
 }
 
-/// How many machines so many clusters have.
+/// Returns the number of machines for this number of clusters.
 fn machines_for(clusters: usize) -> usize {
     clusters.div_ceil(CLUSTERS_PER_MACHINE).max(LEAST_MACHINES)
 }
@@ -124,7 +123,7 @@ impl Measured {
     }
 }
 
-/// How long it takes from the first request for these clusters until all are settled.
+/// Returns the time from the first request for these clusters until all are settled.
 async fn born(objects: &Objects, manager: &mut Manager, numbers: Range<usize>) -> Duration {
     let before = Shares::now(objects).await;
     let (since, all) = (Timestamp::now(), numbers.end);
@@ -136,9 +135,9 @@ async fn born(objects: &Objects, manager: &mut Manager, numbers: Range<usize>) -
     took
 }
 
-/// How long others take for what there is of these clusters in the end, once no manager is there: an API server for their documents, each
-/// written once, and at the same time the machines for their configs, each given once, from nothing. The API server has begun a moment ago,
-/// as that of the manager had: it has no memory yet for what comes.
+/// Measures the same result without a manager: the API server stores the documents of these clusters, each once, and at the same time the machines
+/// apply their configs, each once, starting without pods. The API server has just been restarted, like the one that the manager used: its caches are
+/// cold.
 async fn without(plane: &mut Plane, fleet: &Fleet, numbers: Range<usize>) -> Duration {
     let copies = Objects::new(plane.admin().await).copies(numbers).await;
     let configs = fleet.cleared(&copies.clusters).await;
@@ -162,7 +161,7 @@ fn define(kubeconfig: &str) {
     kubectl.wait("condition=Established", &kinds.each_ref().map(String::as_str));
 }
 
-/// What the manager took while nothing happened.
+/// Measurements of the manager while nothing happens.
 struct Idle {
     resident: f64,
     percent: f64,
@@ -183,7 +182,7 @@ async fn rest(manager: &Manager, objects: &Objects) -> Idle {
     Idle { resident, percent, written: written as f64 }
 }
 
-/// How long each change takes to its first effect, in milliseconds, the fastest first.
+/// Returns the time of each change to its first effect in milliseconds, sorted.
 async fn change(
     objects: &Objects,
     effects: &Effects,
@@ -192,12 +191,12 @@ async fn change(
 ) -> Vec<f64> {
     let mut times = Vec::new();
     for number in 0..CHANGES {
-        // Another one than before, also where one cluster is changed again.
+        // The value differs from the previous one, also if the same cluster is changed again.
         let verbosity = 1 + (round * CHANGES + number) % 7;
         let since = Timestamp::now();
         let took = effects.first_of(objects.change(number * clusters / CHANGES, verbosity)).await;
         times.push((took.as_secs_f64() * 1000.0, number));
-        // What the one before is followed by is no part of the next.
+        // The consequences of one change must not count for the next.
         manager.rests(since).await;
         effects.end().await;
     }

@@ -1,4 +1,4 @@
-//! A bridge on the benchmark's host, and the networks of machines behind it.
+//! A bridge on the host of the benchmark, and the networks of the machines behind it.
 
 use std::{
     net::Ipv4Addr,
@@ -8,12 +8,12 @@ use std::{
 use keelway_e2e::fake_machine::FakeNetwork;
 use rustix::process::Pid;
 
-/// Those of machines, and the host's own among them.
+/// The private network of the machines. The host's address is in it.
 const PRIVATE: [u8; 2] = [10, 1];
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 1, 255, 254);
 const PUBLIC: [u8; 3] = [203, 0, 113];
 
-/// Addresses of a machine.
+/// The addresses of a machine.
 #[derive(Clone, Copy)]
 pub(crate) struct Addresses {
     pub(crate) private: Ipv4Addr,
@@ -31,7 +31,7 @@ impl Addresses {
     }
 }
 
-/// The host's end of all of them.
+/// Creates the bridge, which is the host's end of all networks.
 pub(crate) fn bridge() {
     ip("link add machines type bridge");
     ip("link set machines up");
@@ -44,20 +44,20 @@ fn public(host: u8) -> Ipv4Addr {
     Ipv4Addr::new(first, second, third, host)
 }
 
-/// Puts the calling thread, and those that it makes, into a network with these addresses and nothing else.
+/// Moves the calling thread, and the threads that it creates later, into a network with only these addresses.
 pub(crate) fn enter(addresses: Addresses) {
     let Addresses { private, public } = addresses;
     let all = [Some(private), public].into_iter().flatten().map(Into::into);
     FakeNetwork::New(all.collect()).enter().unwrap();
 }
 
-/// Joins the network of a thread to the bridge. Called on the host.
+/// Connects the network of a thread to the bridge. Called on the host.
 pub(crate) fn plug(number: usize, thread: Pid) {
     ip(&format!("link add m{number} type veth peer name eth0 netns {}", thread.as_raw_pid()));
     ip(&format!("link set m{number} master machines up"));
 }
 
-/// The same, from within.
+/// Configures the machine's end of that connection. Called in the network of the machine.
 pub(crate) fn plugged(addresses: Addresses) {
     ip("link set eth0 up");
     ip(&format!("route add default dev eth0 src {}", addresses.private));

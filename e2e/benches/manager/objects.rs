@@ -1,4 +1,4 @@
-//! What is in the API server, by a client of its own.
+//! The objects in the API server, through a client of the benchmark.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +17,7 @@ use serde_json::{Value as Json, json};
 
 use crate::wait;
 
-/// Requests at one time.
+/// Requests in flight at one time.
 const AT_ONCE: usize = 16;
 const KINDS: [(&str, &str, &str); 4] = [
     ("keelway.dev", "v1alpha1", "Hypervisor"),
@@ -26,19 +26,19 @@ const KINDS: [(&str, &str, &str); 4] = [
     ("", "v1", "Secret"),
 ];
 
-/// As whom what there is is written once more.
+/// The field manager that writes the copies.
 const CLIENT: &str = "bench";
 
 pub(crate) struct Objects(Client);
 
-/// What is written once more.
+/// Copies of objects, to be written again.
 #[derive(Default)]
 pub(crate) struct Copies {
     pub(crate) clusters: BTreeSet<ClusterId>,
     all: Vec<Copy>,
 }
 
-/// The same of one object.
+/// A copy of one object.
 struct Copy {
     resource: ApiResource,
     namespace: String,
@@ -80,20 +80,20 @@ impl Objects {
         Api::namespaced_with(self.0.clone(), "default", &resource(KINDS[1]))
     }
 
-    /// A user adds a machine.
+    /// Creates a Hypervisor, as a user does.
     pub(crate) async fn add(&self, machine: &Hypervisor) {
         let machines: Api<DynamicObject> = Api::all_with(self.0.clone(), &resource(KINDS[0]));
         let object = serde_json::from_value(serde_json::to_value(machine).unwrap()).unwrap();
         machines.create(&PostParams::default(), &object).await.unwrap();
     }
 
-    /// A Secret, once it is there.
+    /// Returns a Secret. Waits until it exists.
     pub(crate) async fn secret(&self, name: &SecretName) -> Secret {
         let secrets: Api<Secret> = Api::namespaced(self.0.clone(), &name.namespace);
         wait::some(&name.name, async || secrets.get_opt(&name.name).await.unwrap()).await
     }
 
-    /// A user asks for clusters of the default size, of these numbers.
+    /// Creates clusters of the default size with these numbers, as a user does.
     pub(crate) async fn ask_for(&self, numbers: Range<usize>) {
         let clusters = self.clusters();
         let made = numbers.map(|number| {
@@ -107,7 +107,7 @@ impl Objects {
         stream::iter(made).buffer_unordered(AT_ONCE).for_each(|_| std::future::ready(())).await;
     }
 
-    /// A user changes a cluster, so that one of its components is made anew.
+    /// Changes a cluster, as a user does, so that one of its components is replaced.
     pub(crate) async fn change(&self, number: usize, verbosity: usize) {
         let arguments = json!({ "extraArgs": { "v": verbosity.to_string() } });
         let patch = json!({ "spec": { "controlPlane": { "kubeScheduler": arguments } } });
@@ -115,7 +115,7 @@ impl Objects {
         self.clusters().patch(&name, &params, &Patch::Merge(patch)).await.unwrap();
     }
 
-    /// What there is of these clusters, to be written once more.
+    /// Copies all objects of these clusters.
     pub(crate) async fn copies(&self, numbers: Range<usize>) -> Copies {
         let mut copies = Copies::default();
         for cluster in self.clusters().list(&ListParams::default()).await.unwrap() {
@@ -138,7 +138,7 @@ impl Objects {
         copies
     }
 
-    /// Writes them once, into namespaces of their own: as the manager writes it, as many requests at one time.
+    /// Writes the copies once, into namespaces of their own, with as many concurrent requests as the manager.
     pub(crate) async fn write_again(&self, copies: &Copies) {
         let namespaces: BTreeSet<&str> = copies.all.iter().map(|copy| copy.namespace.as_str()).collect();
         let made = namespaces.into_iter().map(|namespace| self.make_namespace(namespace));
@@ -163,7 +163,7 @@ impl Objects {
         }
     }
 
-    /// How often the API server was asked to change something, by verb and resource.
+    /// Returns how many write requests the API server has received, by verb and resource.
     pub(crate) async fn asked(&self) -> BTreeMap<String, f64> {
         let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
         let mut asked = BTreeMap::new();
@@ -187,7 +187,7 @@ impl Objects {
         asked
     }
 
-    /// The versions of all documents.
+    /// Returns the resource versions of all documents.
     pub(crate) async fn versions(&self) -> BTreeMap<(&'static str, String), String> {
         let mut versions = BTreeMap::new();
         for (group, version, kind) in KINDS {

@@ -1,4 +1,4 @@
-//! Who took what while something was measured: the time on processors of each program, and what the API server was asked for.
+//! CPU time by program and requests to the API server during a measurement.
 
 use std::{collections::BTreeMap, fs};
 
@@ -6,14 +6,14 @@ use keelway_e2e::process;
 
 use crate::objects::Objects;
 
-/// `USER_HZ`, which is the same everywhere.
+/// `USER_HZ`, which is 100 on all supported architectures.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// What was taken up to a moment.
+/// The totals up to one moment.
 pub(crate) struct Shares {
-    /// Seconds on processors, by program. All machines are in the one of the benchmark.
+    /// CPU time in seconds, by program. All machines run in the program of the benchmark.
     ran: BTreeMap<String, f64>,
-    /// By verb and resource.
+    /// Requests by verb and resource.
     asked: BTreeMap<String, f64>,
 }
 
@@ -29,7 +29,7 @@ impl Shares {
         Self { ran, asked }
     }
 
-    /// Tells what was taken since.
+    /// Prints the difference to an earlier moment.
     pub(crate) fn tell_since(&self, before: &Self) {
         let since = |now: &BTreeMap<String, f64>, before: &BTreeMap<String, f64>, least: f64| {
             let taken = now.iter().map(|(name, now)| (now - before.get(name).unwrap_or(&0.0), name));
@@ -42,7 +42,7 @@ impl Shares {
     }
 }
 
-/// The name of a program, and its time on processors in seconds (`utime` and `stime` of proc_pid_stat(5)).
+/// Returns the name of a program and its CPU time in seconds (`utime` and `stime` of proc_pid_stat(5)).
 pub(crate) fn of(id: u32) -> Option<(String, f64)> {
     let text = String::from_utf8(process::file(id, "stat").ok()?).ok()?;
     let (name, fields) = text.rsplit_once(')')?;

@@ -1,4 +1,4 @@
-//! What an agent takes that keeps ten components.
+//! Measures an agent that supervises ten components.
 
 use std::{fs, time::Duration};
 
@@ -7,23 +7,23 @@ use keelway_e2e::{TestControlPlane, TestFleet, process};
 
 use crate::{size::pause, table::Table};
 
-/// One member of a store, three API servers, and two of each of the others: all on one machine.
+/// One etcd member, three API servers, and two of each of the others, all on one machine.
 const PODS: usize = 10;
-/// After this long what a birth needed is given back, and every check has come round.
+/// After this time, the memory that creating the cluster needed is freed, and every probe has run.
 const CALM: Duration = Duration::from_secs(30);
-/// How long its time on a processor is counted: six rounds of checks, and one look that nobody asked for.
+/// How long CPU time is counted: it covers six rounds of probes and one periodic observation.
 const QUIET: Duration = Duration::from_secs(60);
-/// The kernel counts in these (`USER_HZ`).
+/// The kernel counts CPU time in this unit (`USER_HZ`).
 const TICKS_IN_A_SECOND: f64 = 100.0;
 
-/// Of one agent.
+/// Measurements of one agent.
 pub(crate) struct Figures {
     program: f64,
     resident: f64,
     quiet: f64,
 }
 
-/// Measures the agent of a private machine, on machines of its own.
+/// Measures the agent of a private machine, in a fleet of its own.
 pub(crate) fn measure() -> Figures {
     let mut world = TestFleet::new("e2ebag");
     let made = world.create_two();
@@ -61,19 +61,19 @@ impl Figures {
     }
 }
 
-/// Megabytes of the program that a process runs.
+/// Returns the size of the program that a process runs, in MB.
 fn size(pid: u32) -> f64 {
     let bytes = fs::metadata(format!("/proc/{pid}/exe")).unwrap().len();
     f64::from(u32::try_from(bytes).unwrap()) / 1e6
 }
 
-/// All that is resident, pages of the program too, in MiB.
+/// Returns the resident memory in MiB, including pages of the program.
 fn resident(pid: u32) -> f64 {
     let text = process::status(pid, "VmRSS").unwrap();
     text.trim().trim_end_matches(" kB").trim().parse::<f64>().unwrap() / 1024.0
 }
 
-/// Time on a processor of all threads that there ever were: fields 14 and 15 of `stat`, the 12th and 13th after the name.
+/// Returns the CPU time of all threads, including those that have exited: fields 14 and 15 of `stat`, the 12th and 13th after the name.
 fn ticks(pid: u32) -> f64 {
     let text = String::from_utf8(process::file(pid, "stat").unwrap()).unwrap();
     let (_, fields) = text.rsplit_once(')').unwrap();

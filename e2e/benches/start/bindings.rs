@@ -1,4 +1,4 @@
-//! The first bindings, which a pass gives to each new cluster, for one that no pass made.
+//! The first bindings, which a pass applies to each new cluster, for a cluster that no pass created.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -6,10 +6,10 @@ use keelway_api::jiff::Timestamp;
 use keelway_e2e::{TestControlPlane, deadline};
 use keelway_reconciler::{Components, ConnectedMachines, DialledComponents};
 
-/// Applies them as the pass does, to whatever serves the cluster's API now.
+/// Applies the bindings as a pass does, to the current server of the cluster's API.
 pub(crate) fn bind(plane: &TestControlPlane<'_>) {
     let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // Nothing is run on the machines, so that no image is looked for.
+    // Nothing runs on the machines through this, so no directory of images is needed.
     let components = DialledComponents::new(Arc::new(ConnectedMachines::new(PathBuf::new())));
     let binds = || {
         let bound = executor.block_on(components.bind(&plane.documents, plane.id(), Timestamp::now()));

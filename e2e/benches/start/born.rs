@@ -1,4 +1,4 @@
-//! A cluster that is made, with somebody who waits for its API meanwhile.
+//! Creates a cluster, and waits for its API meanwhile.
 
 use std::{
     fs,
@@ -11,21 +11,21 @@ use keelway_e2e::{FinishedCommand, Keelway, control_plane::ingress_of, deadline,
 
 use crate::plain::ready;
 
-/// A cluster's first moments.
+/// A cluster that was just created.
 pub(crate) struct Born {
-    /// What came of `reconcile`.
+    /// The result of `reconcile`.
     pub(crate) ran: FinishedCommand,
-    /// From its start to an answer of `/readyz` through the ingress.
+    /// The time from the start of `reconcile` to a successful response of `/readyz` through the ingress.
     pub(crate) took: Duration,
-    /// When that was answered.
+    /// When that response arrived.
     pub(crate) ready: Instant,
 }
 
-/// Runs `reconcile` to its end.
+/// Runs `reconcile` until it exits.
 pub(crate) fn born(keelway: &Keelway, wanted: &[u8]) -> Born {
     let started = Instant::now();
     let reconcile = keelway.start(&["reconcile"], wanted);
-    // Where the ingress is and whom to trust stands in the documents that are kept while it runs.
+    // The endpoint of the ingress and the certificate authority are in the documents that `reconcile` saves while it runs.
     let kept = keelway.state().join(format!("reconcile-{}.yaml", reconcile.pid()));
     deadline::until("the documents are kept", deadline::READ, || kept.exists());
     let (readyz, ingress) = entrance(&fs::read(&kept).unwrap());
@@ -33,7 +33,7 @@ pub(crate) fn born(keelway: &Keelway, wanted: &[u8]) -> Born {
     Born { ran: keelway.end(reconcile).succeeded(), took: ready - started, ready }
 }
 
-/// The first documents that are kept have a place for all components, and all keys.
+/// Returns the client and the endpoint of the ingress. The first documents that are saved already place all components and contain all keys.
 fn entrance(text: &[u8]) -> (HttpsClient, SocketAddr) {
     let documents = Documents::read(text).unwrap();
     let id = documents.clusters.values().next().unwrap().id().unwrap();

@@ -1,4 +1,4 @@
-//! The memory of a side, counted alike on both: by cgroup.
+//! Memory of both sides, counted the same way: by cgroup.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,31 +16,31 @@ use crate::{
     table::median,
 };
 
-/// How often memory is looked at, and with which pause: a heap of Go grows until it is collected, at a time of its own.
+/// The number of samples, and the interval between them. A Go heap grows until a garbage collection, whose time varies.
 const SAMPLES: usize = 11;
 const EVERY: Duration = Duration::from_secs(2);
 
-/// Whose memory is counted.
+/// The processes whose memory is counted.
 #[derive(Default)]
 pub(crate) struct Side {
-    /// Cgroups, by what runs in them.
+    /// Cgroups, by the program that runs in them.
     groups: BTreeMap<String, PathBuf>,
-    /// Processes that have no cgroup of their own: shims.
+    /// Processes without a cgroup of their own: shims.
     shims: Vec<u32>,
 }
 
-/// What takes how much, in MiB: each part's median.
+/// The memory of each part in MiB, as the median of its samples.
 pub(crate) struct Footprint(BTreeMap<String, f64>);
 
 impl Side {
-    /// All that runs for a cluster. A machine's runtime and agent are there for all clusters, and count for none.
+    /// Everything that runs for a cluster. The runtime and the agent of a machine serve all clusters and are not counted.
     pub(crate) fn ours(plane: &TestControlPlane<'_>) -> Self {
         let mut side = Self::default();
         plane.machines.iter().for_each(|machine| side.add(machine));
         side
     }
 
-    /// Plain processes.
+    /// The plain processes.
     pub(crate) fn plain(running: &Running) -> Self {
         let groups = running.groups.iter().map(|(name, group)| (name.clone(), group.directory().to_owned()));
         Self { groups: groups.collect(), shims: Vec::new() }
@@ -62,7 +62,7 @@ impl Side {
         self.shims.extend(others.filter(|pid| !of_machine.contains(pid) && !is_counted(*pid)));
     }
 
-    /// Looks at it for a while.
+    /// Samples the memory.
     pub(crate) fn footprint(&self) -> Footprint {
         let mut seen: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for sample in 0..SAMPLES {
@@ -81,13 +81,13 @@ impl Side {
 }
 
 impl Footprint {
-    /// Of etcd and Kubernetes' own.
+    /// Returns the memory of etcd and of the Kubernetes programs.
     pub(crate) fn of_kubernetes(&self) -> f64 {
         let is_of_kubernetes = |name: &str| name.starts_with("etcd") || name.starts_with("kube-");
         self.0.iter().filter(|(name, _)| is_of_kubernetes(name)).map(|(_, used)| used).sum()
     }
 
-    /// Of all.
+    /// Returns the memory of all parts.
     pub(crate) fn total(&self) -> f64 {
         self.0.values().sum()
     }

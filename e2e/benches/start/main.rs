@@ -1,8 +1,8 @@
-//! How fast control planes start and pass, and what they take, beside the same programs as plain processes:
-//! `KEELWAY_BENCH_ROUNDS=7 cargo bench -p keelway-e2e --bench start`. Needs what live tests need.
+//! Measures start times, pass times and memory of control planes, compared with the same programs as plain processes:
+//! `KEELWAY_BENCH_ROUNDS=7 cargo bench -p keelway-e2e --bench start`. It needs what live tests need.
 //!
-//! Rounds are interleaved, so that what else the machine does meets both sides. The table is the last thing on stdout, and
-//! goes into the page that `$KEELWAY_BENCH_PAGE` names. A cargo task sets both, and has agents be the ones that are shipped.
+//! Rounds are interleaved, so that other load on the machine affects both sides. The benchmark prints the table last, and writes it into the page
+//! that `$KEELWAY_BENCH_PAGE` names. `cargo xtask bench` sets both variables, and runs the agents that are shipped.
 
 #![expect(
     clippy::unwrap_used,
@@ -27,25 +27,25 @@ use keelway_e2e::{TestFleet, host::on_own_host};
 use size::{AGE, Size};
 use table::Table;
 
-/// Rounds where `$KEELWAY_BENCH_ROUNDS` does not say how many.
+/// The number of rounds if `$KEELWAY_BENCH_ROUNDS` is not set.
 const ROUNDS: usize = 7;
-/// What components' users may enter. It and the machines' own state are on one file system.
+/// A directory that the users of components can enter. It is on the same file system as the state of the machines.
 const DIRECTORY: &str = "/var/lib/keelway-bench";
 
-/// Figures of one size, a value a round. Of pairs the first is ours, the second that of plain processes.
+/// Measurements of one cluster size, one value per round. In pairs, the first is of Keelway and the second of plain processes.
 #[derive(Default)]
 struct Figures {
-    /// Until `/readyz` through the ingress, in seconds.
+    /// Time until `/readyz` responds through the ingress, in seconds.
     ready: [Vec<f64>; 2],
-    /// Until `reconcile` ended, in seconds.
+    /// Time until `reconcile` exits, in seconds.
     settled: Vec<f64>,
-    /// Of etcd and Kubernetes' own, in MiB.
+    /// Memory of etcd and the Kubernetes programs, in MiB.
     memory: [Vec<f64>; 2],
-    /// Of all that is ours, beside etcd and Kubernetes' own alone, in MiB.
+    /// Memory of everything that runs for the cluster, compared with etcd and the Kubernetes programs alone, in MiB.
     total: [Vec<f64>; 2],
-    /// From the end of an API server until it serves again, in seconds.
+    /// Time from the end of an API server until it serves again, in seconds.
     again: [Vec<f64>; 2],
-    /// A pass with nothing to do, in milliseconds.
+    /// Time of a pass that has nothing to do, in milliseconds.
     pass: Vec<f64>,
     processor: Vec<f64>,
 }
@@ -69,7 +69,7 @@ fn measure(rounds: usize) -> String {
         let machines = ["--public", "2", "--private", "3", "--agent"];
         keelway.run(&[&["hypervisor", "local", "create", "--fleet", fleet], &machines[..]].concat(), &[])
     });
-    // The first round imports images, and is not counted.
+    // The first round imports images and is not counted.
     for round in 0..=rounds {
         for (size, figures) in sizes.iter().zip(&mut figures) {
             let started = Instant::now();

@@ -1,4 +1,4 @@
-//! Memory of processes, by cgroup.
+//! Measures the memory of processes, by cgroup.
 
 use std::{
     fs,
@@ -7,11 +7,11 @@ use std::{
 
 use keelway_e2e::{host, process};
 
-/// Where cgroups count memory: a hierarchy of its own in version 1.
+/// The memory hierarchy of cgroup version 1, which has a hierarchy for each controller.
 const VERSION_1: &str = "/sys/fs/cgroup/memory";
 const VERSION_2: &str = "/sys/fs/cgroup";
 
-/// A cgroup of this benchmark, removed when it is empty and no longer needed.
+/// A cgroup of this benchmark. It is removed on drop if it is empty.
 pub(crate) struct Group(PathBuf);
 
 impl Group {
@@ -21,12 +21,11 @@ impl Group {
         Self(directory)
     }
 
-    /// The file that takes process ids.
+    /// Returns the file to which process ids are written.
     pub(crate) fn procs(&self) -> PathBuf {
         self.0.join("cgroup.procs")
     }
 
-    /// Where it is.
     pub(crate) fn directory(&self) -> &Path {
         &self.0
     }
@@ -42,7 +41,7 @@ fn root() -> &'static Path {
     Path::new(if Path::new(VERSION_1).is_dir() { VERSION_1 } else { VERSION_2 })
 }
 
-/// The cgroup of a process; none where the process has ended.
+/// Returns the cgroup of a process, or none if the process has ended.
 pub(crate) fn group_of(pid: u32) -> Option<PathBuf> {
     let text = String::from_utf8(process::file(pid, "cgroup").ok()?).ok()?;
     let of_memory =
@@ -51,7 +50,7 @@ pub(crate) fn group_of(pid: u32) -> Option<PathBuf> {
     Some(root().join(path.trim_start_matches('/')))
 }
 
-/// Anonymous memory of single processes, each shared page in parts, in MiB.
+/// Returns the anonymous memory of single processes in MiB. Shared pages count proportionally.
 pub(crate) fn anonymous(pids: &[u32]) -> f64 {
     let of = |pid: &u32| {
         let text = String::from_utf8(process::file(*pid, "smaps_rollup").unwrap_or_default()).unwrap();
@@ -60,7 +59,7 @@ pub(crate) fn anonymous(pids: &[u32]) -> f64 {
     pids.iter().filter_map(of).sum::<f64>() / 1024.0
 }
 
-/// Anonymous and kernel memory of a cgroup in which something runs, in MiB.
+/// Returns the anonymous memory and the kernel memory of a cgroup in MiB. Fails if no process is in the cgroup.
 pub(crate) fn used_in(directory: &Path) -> [f64; 2] {
     let read = |name: &str| fs::read_to_string(directory.join(name));
     assert!(!read("cgroup.procs").unwrap().is_empty(), "nothing runs in {}", directory.display());

@@ -1,4 +1,4 @@
-//! The programs of a cluster as plain processes: the same binaries, arguments, users, keys and ports, and no container.
+//! The programs of a cluster as plain processes: the same binaries, arguments, users, keys and ports, without containers.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use keelway_e2e::{
 
 use crate::memory::Group;
 
-/// What containers see of their pod's directories, and what stands for it here.
+/// Paths in containers. [`STATE`] maps each path to the directory in the program's home that replaces it.
 const FILES: &str = "/etc/keelway";
 const STATE: [(&str, &str); 5] = [
     ("/var/lib/etcd", "data"),
@@ -27,35 +27,34 @@ const STATE: [(&str, &str); 5] = [
     ("/var/lib/keelway-gateway", "peers"),
 ];
 
-/// A cluster's programs, ready to be started. Their keys are on disk.
+/// The programs of a cluster, ready to be started. Their keys are on disk.
 pub(crate) struct Plain {
     programs: BTreeMap<String, Program>,
     readyz: HttpsClient,
     ingress: SocketAddr,
 }
 
-/// One of them.
 struct Program {
-    /// Index of its machine.
+    /// The index of its machine.
     machine: usize,
     arguments: Vec<String>,
     user: u32,
-    /// Where the copies of its pod's directories are.
+    /// The directory with the copies of its pod's directories.
     home: PathBuf,
 }
 
-/// The programs while they run. They are killed at the end.
+/// The running programs. They are killed on drop.
 pub(crate) struct Running {
     pub(crate) children: BTreeMap<String, Child>,
     pub(crate) groups: BTreeMap<String, Group>,
-    /// From the first start to an answer of `/readyz` through the ingress.
+    /// The time from the first start to a successful response of `/readyz` through the ingress.
     pub(crate) took: Duration,
-    /// When that was answered.
+    /// When that response arrived.
     pub(crate) ready: Instant,
 }
 
 impl Plain {
-    /// Copies all that the components of a running cluster have.
+    /// Copies the programs and files of all components of a running cluster.
     pub(crate) fn of(plane: &TestControlPlane<'_>, directory: &Path) -> Self {
         let _ = fs::remove_dir_all(directory);
         fs::create_dir_all(directory).unwrap();
@@ -79,7 +78,7 @@ impl Plain {
         Self { programs, readyz, ingress: plane.ingress() }
     }
 
-    /// Starts all at once, each in the network of its machine, and waits until the API is ready.
+    /// Starts all programs at once, each in the network of its machine, and waits until the API is ready.
     pub(crate) fn start(&self, machines: &[TestMachine]) -> Running {
         for program in self.programs.values() {
             for (_, state) in STATE {
@@ -98,7 +97,7 @@ impl Plain {
         running
     }
 
-    /// Starts one again that has ended.
+    /// Restarts a program that has ended.
     pub(crate) fn start_again(&self, name: &str, machines: &[TestMachine], running: &mut Running) {
         let program = &self.programs[name];
         let child = program.start(name, &machines[program.machine], &running.groups[name]);
@@ -106,7 +105,7 @@ impl Plain {
     }
 }
 
-/// Waits until `/readyz` is answered there. Returns when it was.
+/// Waits until `/readyz` at this address responds with 200, and returns when it did.
 pub(crate) fn ready(readyz: &HttpsClient, address: SocketAddr) -> Instant {
     let answers = || {
         let stream = std::net::TcpStream::connect_timeout(&address, deadline::ANSWER);
@@ -123,7 +122,7 @@ struct Copy<'a> {
 }
 
 impl Copy<'_> {
-    /// Copies a program, and returns the command line with the paths of the copies.
+    /// Copies a program, and returns its command line with the paths of the copies.
     fn command(&self, running: &Container, program: &Path) -> Vec<String> {
         let pid = self.machine.container_pid(&running.container);
         if !program.exists() {
@@ -178,7 +177,7 @@ impl Program {
 }
 
 impl Running {
-    /// Kills one, and waits until it has ended.
+    /// Kills a program, and waits until it has ended.
     pub(crate) fn kill(&mut self, name: &str) {
         if let Some(mut child) = self.children.remove(name) {
             let _ = child.kill();

@@ -1,4 +1,4 @@
-//! One round for a cluster of some size.
+//! One round for a cluster of one size.
 
 use std::{
     fs,
@@ -20,14 +20,14 @@ use crate::{
     store::Keys,
 };
 
-/// Passes with nothing to do in each round.
+/// The number of passes with nothing to do in each round.
 const PASSES: usize = 5;
-/// After this long all controllers have filled their caches, and agents have asked every component.
+/// After this time, all controllers have filled their caches, and agents have probed every component.
 const CALM: Duration = Duration::from_secs(10);
-/// How long API servers were ready when memory is taken: kube-controller-manager looks every 30 s for kinds to watch.
+/// How long API servers have been ready when memory is measured. kube-controller-manager looks for new kinds to watch every 30 s.
 pub(crate) const AGE: Duration = Duration::from_secs(45);
 
-/// How many of everything.
+/// The replicas of each role.
 #[derive(Debug)]
 pub(crate) struct Size {
     pub(crate) replicas: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Size {
 }
 
 impl Size {
-    /// Ours and then the plain processes, on the same machines and ports.
+    /// Measures the cluster of Keelway, then the plain processes, on the same machines and ports.
     pub(crate) fn round(&self, world: &TestFleet, made: &[u8], directory: &Path, figures: &mut Figures) {
         let keelway = &world.keelway;
         let (replicas, ingresses) = (self.replicas.to_string(), self.ingresses.to_string());
@@ -68,14 +68,14 @@ impl Size {
     }
 }
 
-/// Passes over a cluster that nothing happens in.
+/// Runs passes over a cluster in which nothing happens.
 fn pass(plane: &TestControlPlane<'_>, figures: &mut Figures) {
     fs::write(plane.keelway.directory().join("c1.yaml"), &plane.text).unwrap();
     pause(CALM);
     (0..PASSES).for_each(|_| settled(plane, figures));
 }
 
-/// A pass that does nothing, by the shell's clocks.
+/// Runs one pass with nothing to do, and takes its times from the shell.
 fn settled(plane: &TestControlPlane<'_>, figures: &mut Figures) {
     let keelway = plane.keelway;
     let ran = keelway.shell("TIMEFORMAT='%R %U %S'; time keelway reconcile < c1.yaml > again.yaml").succeeded();
@@ -88,7 +88,7 @@ fn settled(plane: &TestControlPlane<'_>, figures: &mut Figures) {
     figures.processor.push(user + system);
 }
 
-/// Nothing tells when a controller is done; both sides get the same time.
+/// A fixed wait, because a controller does not report when it has finished. Both sides wait for the same time.
 pub(crate) fn pause(time: Duration) {
     let end = Instant::now() + time;
     while let Some(left) = end.checked_duration_since(Instant::now()) {
@@ -96,7 +96,7 @@ pub(crate) fn pause(time: Duration) {
     }
 }
 
-/// What the cluster takes, and how fast its API server is back. Returns what its store held.
+/// Measures the memory of the cluster and the restart of its API server. Returns the keys of its store.
 fn take(plane: &TestControlPlane<'_>, ready: Instant, figures: &mut Figures) -> Keys {
     pause(AGE.saturating_sub(ready.elapsed()));
     let held = Keys::of(plane);
@@ -108,8 +108,8 @@ fn take(plane: &TestControlPlane<'_>, ready: Instant, figures: &mut Figures) -> 
     held
 }
 
-/// What plain processes take that do the same work: the same bindings let their cluster-controller and gateway do theirs.
-/// Of these, as of haproxy and the egress, nothing is counted: they are what Keelway adds.
+/// Measures the memory of plain processes that do the same work. The same bindings let their cluster-controller and gateway work. The memory of
+/// these two, of haproxy and of the egress is not counted, because they are what Keelway adds.
 fn take_plain(plane: &TestControlPlane<'_>, held: &Keys, running: &Running, figures: &mut Figures) {
     bind(plane);
     pause(AGE.saturating_sub(running.ready.elapsed()));
@@ -120,7 +120,7 @@ fn take_plain(plane: &TestControlPlane<'_>, held: &Keys, running: &Running, figu
     figures.total[1].push(footprint.of_kubernetes());
 }
 
-/// Where the API server itself answers, and who asks.
+/// Returns the address of the API server itself, and a client for it.
 fn api_server(plane: &TestControlPlane<'_>) -> (SocketAddr, HttpsClient) {
     let component = plane.components()["kube-apiserver-0"];
     let machine = plane.machines.iter().find(|machine| machine.name() == component.spec.hypervisor.as_str()).unwrap();

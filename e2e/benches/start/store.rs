@@ -1,4 +1,4 @@
-//! What a cluster's store holds, so that two are known to do the same work.
+//! The keys in a cluster's store. They show that two clusters do the same work.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,24 +14,24 @@ use keelway_planner::{DRIVER_SECRET, probes};
 
 use crate::size::pause;
 
-/// All that Kubernetes keeps.
+/// The prefix of all keys of Kubernetes.
 const ALL: &str = "/registry/";
-/// What comes and goes by itself.
+/// Keys that are created and deleted continuously.
 const PASSING: [&str; 2] = ["/registry/events/", "/registry/leases/"];
-/// By whom a store is asked: flags of `etcdctl`, and the Secrets with their values.
+/// The client credentials for etcd: flags of `etcdctl`, and the Secrets with their values.
 const IDENTITY: [(&str, &str, &str); 3] = [
     ("--cacert", "etcd-ca", "bundle.crt"),
     ("--cert", DRIVER_SECRET, "etcd-client.crt"),
     ("--key", DRIVER_SECRET, "etcd-client.key"),
 ];
-/// How often a store is asked again that does not hold the same yet: seldom, as it takes memory itself.
+/// How often a store that does not hold the same keys yet is read again. Reads are rare, because they use memory of the store.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How many keys a store has in each directory. Not which: the names of pods end in random characters.
+/// The number of keys in each directory of a store. Names are not compared, because the names of pods end in random characters.
 pub(crate) struct Keys(BTreeMap<String, usize>);
 
 impl Keys {
-    /// Of the store that serves the cluster now, whoever runs it.
+    /// Reads the store that serves the cluster now, of Keelway or of plain processes.
     pub(crate) fn of(plane: &TestControlPlane<'_>) -> Self {
         let probes = probes(&plane.documents).unwrap();
         let member = probes.iter().find(|probe| probe.component.component.as_str() == "etcd-0").unwrap();
@@ -49,7 +49,7 @@ impl Keys {
         Self(counts)
     }
 
-    /// Waits until the store that serves the cluster now has as many.
+    /// Waits until the store that serves the cluster now has as many keys.
     pub(crate) fn awaited_in(&self, plane: &TestControlPlane<'_>) {
         let started = Instant::now();
         loop {
@@ -63,7 +63,7 @@ impl Keys {
         }
     }
 
-    /// The directories of which one has other keys, with both numbers; empty where there are none.
+    /// Lists the directories whose numbers of keys differ, with both numbers. Returns an empty text if there are none.
     fn unlike(&self, plain: &Self) -> String {
         let directories: BTreeSet<&String> = self.0.keys().chain(plain.0.keys()).collect();
         let unlike = directories.into_iter().filter_map(|directory| {

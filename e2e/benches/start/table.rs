@@ -1,8 +1,8 @@
-//! Rows of a table, each with what it should reach.
+//! Tables of results, with a target for each row.
 
 use std::{fmt::Write as _, fs, path::Path, thread, time::Duration};
 
-/// A table of Markdown.
+/// A Markdown table.
 pub(crate) struct Table {
     benchmark: &'static str,
     rows: String,
@@ -11,12 +11,11 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Of the benchmark of this name.
     pub(crate) fn new(benchmark: &'static str, rounds: usize) -> Self {
         Self { benchmark, rows: String::new(), rounds, missed: 0 }
     }
 
-    /// Ours beside the other, round by round: at most `most` times.
+    /// Adds a row that compares ours with the other, round by round: the ratio is at most `most`.
     pub(crate) fn ratio(&mut self, what: &str, unit: &str, [ours, other]: &[Vec<f64>; 2], most: f64) {
         let ratios: Vec<f64> = ours.iter().zip(other).map(|(ours, other)| ours / other).collect();
         let ratio = median(&ratios);
@@ -30,7 +29,7 @@ impl Table {
         self.row(what, &measured, &format!("at most {most} times"), ratio <= most);
     }
 
-    /// Ours beside the other, round by round: at most `most` above it.
+    /// Adds a row that compares ours with the other, round by round: the difference is at most `most`.
     pub(crate) fn difference(&mut self, what: &str, unit: &str, [ours, other]: &[Vec<f64>; 2], most: f64) {
         let differences: Vec<f64> = ours.iter().zip(other).map(|(ours, other)| ours - other).collect();
         let difference = median(&differences);
@@ -38,13 +37,13 @@ impl Table {
         self.row(what, &measured, &format!("at most {most} {unit} more"), difference <= most);
     }
 
-    /// A figure that is to stay below another.
+    /// Adds a row whose median is below `most`.
     pub(crate) fn under(&mut self, what: &str, unit: &str, values: &[f64], most: f64) {
         let value = median(values);
         self.row(what, &format!("{value:.3} {unit}"), &format!("under {most} {unit}"), value < most);
     }
 
-    /// Times of which not one is to be longer than that, in seconds.
+    /// Adds a row whose longest time is at most `most` seconds.
     pub(crate) fn worst(&mut self, what: &str, times: &[Duration], most: f64) {
         let seconds: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
         let longest = seconds.iter().copied().fold(0.0, f64::max);
@@ -52,7 +51,7 @@ impl Table {
         self.row(what, &measured, &format!("at most {most} s"), longest <= most);
     }
 
-    /// A figure that is shown and not judged.
+    /// Adds a row without a target.
     pub(crate) fn shown(&mut self, what: &str, unit: &str, values: &[f64]) {
         let _ = writeln!(self.rows, "| {what} | {:.2} {unit} | | |", median(values));
     }
@@ -64,7 +63,7 @@ impl Table {
         let _ = writeln!(self.rows, "| {what} | {measured} | {target} | {met} |");
     }
 
-    /// The table, with how busy the machine was.
+    /// Returns the table, with the load of the machine.
     pub(crate) fn finish(self) -> String {
         let Self { benchmark, rows, rounds, missed } = self;
         let cores = thread::available_parallelism().map_or(0, usize::from);
@@ -79,7 +78,7 @@ impl Table {
     }
 }
 
-/// Replaces what stands between the marks of a benchmark on a page.
+/// Replaces the text between the marks of a benchmark on a page.
 pub(crate) fn write_into(page: &Path, benchmark: &str, table: &str) {
     let [begin, end] = ["begin", "end"].map(|mark| format!("<!-- {benchmark}: {mark} -->"));
     let text = fs::read_to_string(page).unwrap();

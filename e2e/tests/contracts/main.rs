@@ -1,4 +1,4 @@
-//! The contract of machines and of etcd: the simulated ones pass the same suite as real containerd and real etcd.
+//! The contract of machines and of etcd: the simulated ones pass the same cases as real containerd and real etcd.
 #![expect(clippy::print_stdout, reason = "a test tells what it did")]
 
 use std::time::Instant;

@@ -16,16 +16,16 @@ use crate::{
     unseen::{hypervisor, reason},
 };
 
-/// Which machine of the fleet it is.
+/// The machine in the fleet.
 const MACHINE: &str = "private-3";
-/// More than all images and data take. A page is memory once it is written to.
+/// More than all images and data need. A page of tmpfs uses memory only once it is written.
 const SIZE: &str = "8g";
 
 fn path(fleet: &str) -> PathBuf {
     Path::new("/var/lib/keelway-local").join(fleet).join(MACHINE).join("lib")
 }
 
-/// Gives the machine's `/var/lib` a file system of its own, before the machine is made.
+/// Mounts a file system of its own at the machine's `/var/lib`. Called before the machine is created.
 pub(crate) fn of_its_own(fleet: &str) {
     let path = path(fleet);
     fs::create_dir_all(&path).unwrap();
@@ -37,7 +37,7 @@ fn mount(options: &str, path: &Path) {
         .succeeded();
 }
 
-/// A config that cannot be kept there is told of with what mends it, the one before stays in effect, and nothing is thrown away.
+/// If the agent cannot store a config, the driver reports the reason and the remedy. The previous config stays in effect, and no data is deleted.
 pub(crate) fn is_full(plane: &mut Plane<'_>, load: &Load) {
     let disk = path(plane.fleet);
     let name = format!("{}-{MACHINE}", plane.fleet);
@@ -75,7 +75,7 @@ pub(crate) fn is_full(plane: &mut Plane<'_>, load: &Load) {
     load.lap("it had room again").assert_good();
 }
 
-/// Numbers of the configs that a machine was to have and has.
+/// The generations of the config that was issued last and of the config that was applied last.
 struct Configs {
     issued: u64,
     applied: u64,

@@ -1,4 +1,5 @@
-//! What is lost, one at a time, while clients ask on: nobody mends it but the machines themselves, or a pass where they have no agents.
+//! Failures, one at a time, while clients continue to send requests. Only the machines themselves recover from them, or a pass if there are no
+//! agents.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -11,7 +12,7 @@ use crate::{
     unseen::{goes_on_without, is_settled_by_one_pass},
 };
 
-/// The process of each component's container, by the signal that none can catch.
+/// Kills the container process of each component with SIGKILL.
 pub(crate) fn each_container(plane: &Plane<'_>, load: &Load) {
     for component in plane.components() {
         let before = plane.running(component).unwrap();
@@ -22,7 +23,7 @@ pub(crate) fn each_container(plane: &Plane<'_>, load: &Load) {
     }
 }
 
-/// The process of each component's sandbox. What runs in it is stopped as it likes to be.
+/// Kills the sandbox process of each component. The containers in it are stopped gracefully.
 pub(crate) fn each_sandbox(plane: &Plane<'_>, load: &Load) {
     for component in plane.components() {
         let before = plane.running(component).unwrap();
@@ -33,7 +34,7 @@ pub(crate) fn each_sandbox(plane: &Plane<'_>, load: &Load) {
     }
 }
 
-/// The process of one sandbox of each role, all at once.
+/// Kills one sandbox process of each role, all at once.
 pub(crate) fn a_sandbox_of_each_role(plane: &Plane<'_>, load: &Load) {
     let victims = Role::ALL.map(|role| plane.of_role(role)[0]);
     let before = victims.map(|component| plane.running(component).unwrap());
@@ -52,7 +53,7 @@ pub(crate) fn a_sandbox_of_each_role(plane: &Plane<'_>, load: &Load) {
     load.lap(what).assert_good();
 }
 
-/// Everything of one role on one machine: containers and sandboxes, of all clusters.
+/// Kills all containers and sandboxes of one role on one machine, of all clusters.
 pub(crate) fn a_role_on_one_machine(plane: &Plane<'_>, load: &Load) {
     for role in Role::ALL {
         let of_role = plane.documents.components.values().filter(|c| c.spec.role == role);
@@ -101,7 +102,7 @@ fn comes_back(
     load.lap(what).assert_good();
 }
 
-/// A private machine with the leader of the store: its power fails, and comes back much later.
+/// A private machine with the etcd leader loses its power, which returns much later.
 pub(crate) fn private_machine(plane: &mut Plane<'_>, load: &Load) {
     let (leader, written) = {
         let store = Store::of(plane);
@@ -124,11 +125,11 @@ pub(crate) fn private_machine(plane: &mut Plane<'_>, load: &Load) {
     load.lap("it got its power back").assert_good();
 }
 
-/// A public machine: clients take the other address.
+/// A public machine loses its power. Clients use the other address.
 pub(crate) fn public_machine(plane: &Plane<'_>, load: &Load) {
     let away = plane.of_role(Role::Ingress)[0].spec.hypervisor.to_string();
     plane.power("stop", &away);
-    // Enough for each worker to have met the machine that is gone, and gone on after that.
+    // Enough requests for each worker of the load to use the lost machine, and to continue after that.
     load.wait_for_requests(600);
     load.lap("a public machine lost its power").assert_good();
     plane.power("start", &away);

@@ -1,4 +1,4 @@
-//! Ingresses: what users and those who watch over machines see of them.
+//! The ingresses, as users and monitoring see them.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use keelway_e2e::metrics;
 
 use crate::plane::Plane;
 
-/// One context for each ingress, the first one current; each of them works.
+/// The kubeconfig has one context for each ingress, of which the first is current. Each context works.
 pub(crate) fn contexts(plane: &Plane<'_>) {
     let config = plane.kubectl.kubeconfig();
     assert_eq!(config["current-context"], "c1");
@@ -24,7 +24,7 @@ pub(crate) fn contexts(plane: &Plane<'_>) {
     }
 }
 
-/// haproxy's own metrics, for those who may open its user's files.
+/// haproxy serves its own metrics to processes that can open the files of its user.
 pub(crate) fn tell_metrics(plane: &Plane<'_>) {
     for ingress in plane.of_role(Role::Ingress) {
         let text = metrics::read(&socket(plane, ingress), ingress.spec.user);
@@ -33,7 +33,7 @@ pub(crate) fn tell_metrics(plane: &Plane<'_>) {
     }
 }
 
-/// Whether every ingress passes connections on to every API server.
+/// Returns whether every ingress forwards connections to every API server.
 pub(crate) fn are_whole(plane: &Plane<'_>) -> bool {
     let told = |ingress| metrics::get(&socket(plane, ingress), "/metrics").unwrap_or_default();
     plane.of_role(Role::Ingress).into_iter().all(|ingress| sees_all(plane, &told(ingress)))

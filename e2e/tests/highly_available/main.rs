@@ -1,6 +1,6 @@
-//! A highly available cluster on real machines, while its clients go on: two public and three private ones.
+//! A highly available cluster on two public and three private machines, whose clients continue through failures.
 //!
-//! Needs what the tests of `live` need.
+//! It needs what the tests of `live` need.
 
 #![expect(
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ mod unseen;
 use keelway_e2e::{MachineFacts, ReachMode, TestFleet, host::on_own_host, load::Load};
 use plane::Plane;
 
-/// Two public and three private machines; the last one's disk is of a size of its own.
+/// Creates two public and three private machines. The disk of the last one has a size of its own.
 fn create(world: &mut TestFleet, reach: ReachMode) -> Vec<u8> {
     disk::of_its_own(&world.fleet);
     world.create_reached(reach, "2", "3")
@@ -82,7 +82,7 @@ fn scenario(tag: &str, reach: ReachMode) {
     failures::private_machine(&mut plane, &load);
     failures::public_machine(&plane, &load);
     failures::a_role_on_one_machine(&plane, &load);
-    // What is told of both is what an agent tells.
+    // Both reports come from agents.
     if reach.has_agents() {
         unseen::a_runtime_hangs(&mut plane, &load);
         disk::is_full(&mut plane, &load);

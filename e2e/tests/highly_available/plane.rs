@@ -1,5 +1,3 @@
-//! The cluster under test.
-
 use std::{collections::BTreeMap, fs};
 
 use keelway_api::{Cluster, Component, Documents, cluster::ClusterSpec, role::Role};
@@ -7,22 +5,22 @@ use keelway_e2e::{Keelway, Kubectl, RunningComponent, TestFleet, TestMachine, de
 
 use crate::ingress;
 
-/// The cluster as its documents tell.
+/// The cluster under test, as its documents describe it.
 pub(crate) struct Plane<'a> {
     world: &'a TestFleet,
     pub(crate) keelway: &'a Keelway,
     pub(crate) fleet: &'a str,
-    /// What `reconcile` wrote last.
+    /// The last output of `reconcile`.
     pub(crate) text: Vec<u8>,
-    /// The same, read.
+    /// The same documents, parsed.
     pub(crate) documents: Documents,
     pub(crate) machines: Vec<TestMachine>,
-    /// An administrator's client.
+    /// The client of an administrator.
     pub(crate) kubectl: Kubectl,
 }
 
 impl<'a> Plane<'a> {
-    /// Three of each on private machines, two ingresses.
+    /// Creates a cluster with three replicas of each role on private machines and two ingresses.
     pub(crate) fn new(world: &'a TestFleet, machines: &[u8]) -> Self {
         let keelway = &world.keelway;
         let size = ["--etcd-replicas", "3", "--control-plane-replicas", "3", "--ingress-replicas", "2"];
@@ -44,37 +42,35 @@ impl<'a> Plane<'a> {
         }
     }
 
-    /// The cluster under test. Another one comes and goes beside it.
+    /// Returns the cluster under test. Another cluster is created beside it during the test.
     pub(crate) fn cluster(&self) -> &Cluster {
         self.documents.clusters.values().find(|cluster| cluster.reference().name == "c1").unwrap()
     }
 
-    /// Its components, by name.
+    /// Returns the components of the cluster, ordered by name.
     pub(crate) fn components(&self) -> impl Iterator<Item = &Component> {
         self.documents.components_of(self.cluster().id().unwrap()).map(|(_, component)| component)
     }
 
-    /// Components of one role, by name.
+    /// Returns the components of one role, ordered by name.
     pub(crate) fn of_role(&self, role: Role) -> Vec<&Component> {
         self.components().filter(|component| component.spec.role == role).collect()
     }
 
-    /// The machine of a component.
     pub(crate) fn machine(&self, component: &Component) -> &TestMachine {
         self.machines.iter().find(|machine| machine.name() == component.spec.hypervisor.as_str()).unwrap()
     }
 
-    /// The machine of this name.
     pub(crate) fn machine_named(&self, name: &str) -> &TestMachine {
         self.machines.iter().find(|machine| machine.name() == name).unwrap()
     }
 
-    /// What runs of a component, if anything does.
+    /// Returns the sandbox and container of a component, if it runs.
     pub(crate) fn running(&self, component: &Component) -> Option<RunningComponent> {
         self.machine(component).of(component)
     }
 
-    /// The process of each component that runs.
+    /// Returns the process id of each running component.
     pub(crate) fn pids(&self) -> BTreeMap<String, u32> {
         let pid = |component: &Component| {
             let running = self.running(component)?;
@@ -86,19 +82,19 @@ impl<'a> Plane<'a> {
         self.components().filter_map(pid).collect()
     }
 
-    /// The container of a component.
+    /// Returns the container id of a component.
     pub(crate) fn container(&self, component: &Component) -> String {
         self.running(component).unwrap().container
     }
 
-    /// What agents do by themselves is done by a pass where there are none. It asks for nothing else than the documents did before.
+    /// If machines have no agents, runs a pass, which does what agents do by themselves. The documents do not change.
     pub(crate) fn help(&self) {
         if !self.machines.iter().all(TestMachine::has_agent) {
             let _ = self.keelway.run(&["reconcile"], &self.text).succeeded();
         }
     }
 
-    /// Waits until there is nothing to do and nothing to wait for, and every ingress knows it. Nothing is done for it where there are agents.
+    /// Waits until there is nothing to do or to wait for, and every ingress has observed it. If there are agents, no pass runs meanwhile.
     pub(crate) fn is_whole_again(&self, what: &str) {
         self.help();
         let idle = || self.keelway.run(&["plan", "--exit-code"], &self.text).code() == 0;
@@ -106,35 +102,35 @@ impl<'a> Plane<'a> {
         println!("{}  until all was well: {what}", millis(took));
     }
 
-    /// Changes the power of a machine: `stop`, `start`.
+    /// Changes the power of a machine. `change` is `stop` or `start`.
     pub(crate) fn power(&self, change: &str, machine: &str) {
         self.world.power(change, machine);
     }
 
-    /// A directory of a component, as this process sees it.
+    /// Returns a directory of a component, as this process sees it.
     pub(crate) fn directory(&self, component: &Component, name: &str) -> std::path::PathBuf {
         let (id, component_name) = (self.cluster().id().unwrap(), component.spec.name().unwrap());
         self.machine(component).path(&format!("/var/lib/keelway/{id}/{component_name}/{name}"))
     }
 
-    /// The documents with another spec.
+    /// Returns the documents with a changed spec.
     pub(crate) fn changed(&self, change: impl FnOnce(&mut ClusterSpec)) -> Vec<u8> {
         let mut documents = Documents::read(&self.text).unwrap();
         change(&mut documents.clusters.get_mut(&self.cluster().reference()).unwrap().spec);
         documents.write().into_bytes()
     }
 
-    /// What a pass would do on these documents.
+    /// Returns the plan for these documents.
     pub(crate) fn plan(&self, text: &[u8]) -> String {
         self.keelway.run(&["plan"], text).succeeded().text().to_owned()
     }
 
-    /// Brings the world to another spec.
+    /// Reconciles the cluster to a changed spec.
     pub(crate) fn reconcile(&mut self, change: impl FnOnce(&mut ClusterSpec)) {
         self.apply(&self.changed(change));
     }
 
-    /// Takes all clusters away.
+    /// Deletes all clusters.
     pub(crate) fn delete(&mut self) {
         let names: Vec<String> = self.documents.clusters.keys().map(|cluster| cluster.name.clone()).collect();
         let mut deleted = self.text.clone();
@@ -148,7 +144,7 @@ impl<'a> Plane<'a> {
         self.take(self.keelway.run(&["reconcile"], text).succeeded().stdout);
     }
 
-    /// Goes on with other documents.
+    /// Continues with these documents.
     pub(crate) fn take(&mut self, text: Vec<u8>) {
         self.documents = Documents::read(&text).unwrap();
         self.text = text;

@@ -1,4 +1,4 @@
-//! Replicas: each on a machine of its own, one of them at work where only one may be.
+//! Replicas of a role run on different machines. Where only one may act, one acts.
 
 use std::collections::BTreeSet;
 
@@ -20,14 +20,14 @@ pub(crate) fn are_spread(plane: &Plane<'_>) {
     }
 }
 
-/// What people see of a cluster that is well fits on a screen, with all of its replicas.
+/// The status of a healthy cluster with all its replicas fits on a screen.
 pub(crate) fn fit_on_a_screen(plane: &Plane<'_>) {
     let status = plane.keelway.run(&["status"], &plane.text).succeeded();
     assert!(status.text().lines().count() <= 24, "{}", status.text());
     assert!(status.text().contains("3/3"), "{}", status.text());
 }
 
-/// The lease has one holder, which is one of the replicas: its name begins with the machine's.
+/// Each Lease has a holder, and exactly one cluster-controller acts.
 pub(crate) fn elect_leaders(plane: &Plane<'_>) {
     for role in [Role::KubeControllerManager, Role::KubeScheduler] {
         let name = role.to_string();

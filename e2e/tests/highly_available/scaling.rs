@@ -7,7 +7,7 @@ use keelway_e2e::load::Load;
 
 use crate::plane::Plane;
 
-/// The members of a store that was born are not changed, and the plan says why.
+/// If the number of etcd members changes after the store was created, the plan keeps the members and states the reason.
 pub(crate) fn members_stay(plane: &Plane<'_>) {
     let plan = plane.plan(&plane.changed(|spec| spec.etcd.replicas = 5));
     let reason =
@@ -19,7 +19,7 @@ pub(crate) fn members_stay(plane: &Plane<'_>) {
     assert!(plan.contains(&format!("c1/etcd-2 {reason}")), "{plan}");
 }
 
-/// API servers, controllers and ingresses from many to one and back. haproxy goes on all the while.
+/// API servers, controllers and ingresses are scaled down to one and up again. haproxy keeps running.
 pub(crate) fn no_request_fails(plane: &mut Plane<'_>) {
     let load = Load::start(&plane.kubectl);
     let haproxies = containers(plane, Role::Ingress);

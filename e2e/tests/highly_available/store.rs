@@ -1,4 +1,4 @@
-//! The members of the store, asked one by one.
+//! Queries the etcd members one by one.
 
 use std::{fs, os::unix::fs::OpenOptionsExt, path::PathBuf, process::Command};
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::plane::Plane;
 
-/// An administrator of the store.
+/// An etcd client with the driver's credentials.
 pub(crate) struct Store<'a> {
     plane: &'a Plane<'a>,
     identity: [(&'static str, PathBuf); 3],
@@ -34,7 +34,7 @@ impl<'a> Store<'a> {
         Self { plane, identity }
     }
 
-    /// What a member says of itself; none where it says nothing.
+    /// Returns the status that a member reports, or none if it does not respond.
     fn status(&self, member: &Component) -> Option<Value> {
         let name = (&member.spec.cluster_id, member.spec.name().unwrap());
         let all = probes(&self.plane.documents).unwrap();
@@ -50,7 +50,7 @@ impl<'a> Store<'a> {
         if ran.code() == 0 { Some(ran.json()[0]["Status"].clone()) } else { None }
     }
 
-    /// The member that leads.
+    /// Returns the leader.
     pub(crate) fn leader(&self) -> &'a Component {
         let leads = |member: &&Component| {
             self.status(member).is_some_and(|status| status["leader"] == status["header"]["member_id"])
@@ -58,12 +58,12 @@ impl<'a> Store<'a> {
         self.plane.of_role(Role::Etcd).into_iter().find(leads).unwrap()
     }
 
-    /// How far a member is.
+    /// Returns the revision that a member has reached.
     pub(crate) fn revision(&self, member: &Component) -> Option<u64> {
         self.status(member)?["header"]["revision"].as_u64()
     }
 
-    /// Waits until a member has all that was written up to a revision.
+    /// Waits until a member has reached a revision.
     pub(crate) fn reaches(&self, member: &Component, revision: u64) {
         let caught_up = || self.revision(member).is_some_and(|reached| reached >= revision);
         deadline::until("a member has what was written while it was away", deadline::KUBERNETES, caught_up);

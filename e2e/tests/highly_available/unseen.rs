@@ -1,4 +1,4 @@
-//! Machines that do not answer: the rest goes on, and nothing is planned from what cannot be seen.
+//! Machines that do not respond: everything else continues, and nothing is planned for what cannot be observed.
 
 use keelway_api::{Documents, Hypervisor, condition, role::Role};
 use keelway_e2e::{FinishedCommand, load::Load, process};
@@ -6,10 +6,10 @@ use rustix::process::Signal;
 
 use crate::plane::Plane;
 
-/// Passes until the other cluster serves; each is a few seconds long and ends unsettled.
+/// The most passes until the other cluster serves. Each pass takes a few seconds and ends unsettled.
 const PASSES: usize = 12;
 
-/// Another cluster is made on the machines that are left.
+/// Another cluster is created on the remaining machines.
 pub(crate) fn goes_on_without(plane: &mut Plane<'_>, away: &str) {
     let before = Documents::read(&plane.text).unwrap();
     let mut text = plane.keelway.run(&["cluster", "inject", "--name", "c2"], &plane.text).succeeded().stdout;
@@ -38,7 +38,7 @@ pub(crate) fn goes_on_without(plane: &mut Plane<'_>, away: &str) {
     plane.take(text);
 }
 
-/// The report says what waits for what, and the exit code that it is not settled.
+/// The report states what waits for what. The exit code is that of an unsettled pass.
 fn waits_for(ran: &FinishedCommand, away: &str, documents: &Documents) {
     assert_eq!(ran.code(), 3, "{}", ran.stderr);
     assert!(ran.stderr.contains(&format!("{away} waits for ")), "{}", ran.stderr);
@@ -51,7 +51,7 @@ fn waits_for(ran: &FinishedCommand, away: &str, documents: &Documents) {
     }
 }
 
-/// The first pass that sees the machine again is the last one that does anything.
+/// After the first pass that observes the machine again, nothing is left to do.
 pub(crate) fn is_settled_by_one_pass(plane: &mut Plane<'_>, back: &str) {
     let pass = plane.keelway.run(&["reconcile", "--once"], &plane.text).succeeded();
     plane.take(pass.stdout);
@@ -60,7 +60,7 @@ pub(crate) fn is_settled_by_one_pass(plane: &mut Plane<'_>, back: &str) {
     assert!(condition::is_true(&machine.status.as_ref().unwrap().conditions, "Ready"));
 }
 
-/// A machine's container runtime hangs: that is told, with what mends it, and nothing ends for it.
+/// If the container runtime of a machine hangs, the driver reports it with the remedy, and no component is stopped.
 pub(crate) fn a_runtime_hangs(plane: &mut Plane<'_>, load: &Load) {
     let hung = plane.of_role(Role::Etcd)[0].spec.hypervisor.to_string();
     let before = plane.pids();
@@ -81,13 +81,13 @@ pub(crate) fn a_runtime_hangs(plane: &mut Plane<'_>, load: &Load) {
     load.lap("it was restarted").assert_good();
 }
 
-/// The reason of a machine's condition.
+/// Returns the reason of a machine's condition.
 pub(crate) fn reason(plane: &Plane<'_>, machine: &str, condition: &str) -> Option<String> {
     let conditions = &hypervisor(&plane.documents, machine).status.as_ref().unwrap().conditions;
     conditions.iter().find(|found| found.type_ == condition).map(|found| found.reason.clone())
 }
 
-/// A machine's document.
+/// Returns the document of a machine.
 pub(crate) fn hypervisor<'a>(documents: &'a Documents, name: &str) -> &'a Hypervisor {
     documents.hypervisors.values().find(|machine| machine.metadata.name.as_deref() == Some(name)).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Where a command is cut off, and by what.
+//! Where a command is interrupted, and with which signal.
 
 use keelway_cri::fake::SignalTiming;
 use keelway_e2e::{
@@ -10,26 +10,26 @@ use tokio::process::Child;
 
 use crate::world::{Ended, World, end};
 
-/// A point and the signal that comes there.
+/// A point in a run, and the signal that is sent there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     pub(crate) point: Point,
     pub(crate) signal: Signal,
 }
 
-/// Points count from 1.
+/// A point in a run. Points count from 1.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Point {
-    /// A call to the machine of this index that changes something.
+    /// A call to the machine with this index that changes something.
     Call(usize, usize, SignalTiming),
-    /// A moment before or after a save or an effect, in the order in which the program comes to them.
+    /// A moment before or after a save or an effect, in the order in which the program reaches them.
     Failpoint(usize),
-    /// An object that is stored in the cluster, before the answer.
+    /// An object that is stored in the cluster, before the response.
     Stored(usize),
 }
 
 impl World {
-    /// Reconciles these documents until the cut.
+    /// Reconciles these documents until the signal.
     pub(crate) async fn reconcile_until(&mut self, cut: Cut, documents: &str) -> Ended {
         let Cut { point, signal } = cut;
         match point {

@@ -1,4 +1,4 @@
-//! A file that is kept up to date itself, whatever becomes of the program.
+//! Documents that `reconcile` updates in their own file (`--in-place`), also if the program is killed.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
@@ -12,7 +12,7 @@ use crate::{
     world::World,
 };
 
-/// Calls on the private machine.
+/// Calls on the private machine after which the program is killed.
 const POINTS: [usize; 3] = [1, 5, 11];
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn a_file_in_place_has_everything_before_each_effect() {
         let settled = documents(&fs::read_to_string(&file).unwrap());
         assert_eq!(only_cluster(&settled), only_cluster(&kept));
         for (name, secret) in &kept.secrets {
-            // Not compared as a whole: a failure would print keys.
+            // Not compared as a whole, because a failure would print keys.
             assert!(settled.secrets[name].data == secret.data, "{name:?} changed");
         }
         assert_eq!(world.seen(only_cluster(&settled)).await, reference.standing);
@@ -43,7 +43,7 @@ async fn a_file_in_place_has_everything_before_each_effect() {
     }
 }
 
-/// What a killed run left is told by the next one, and is gone once one that went on from it has settled.
+/// A run that was killed leaves a file of documents. The next run reports it, and a run that continues from it removes it once settled.
 #[tokio::test]
 async fn documents_of_a_killed_run_are_offered() {
     let mut world = World::start().await;

@@ -1,4 +1,4 @@
-//! What is left of an interrupted command.
+//! The documents that an interrupted command leaves.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
@@ -10,16 +10,16 @@ use crate::{
     world::{Ended, World},
 };
 
-/// How a command ended that was to be interrupted.
+/// How an interrupted command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum End {
     Terminated,
     Killed,
-    /// It had settled before the signal came.
+    /// The command had settled before the signal.
     Settled,
 }
 
-/// Documents that were kept, as text and where they are if in a file.
+/// Documents of an interrupted command. `file` is the file that contains them, if they are not on stdout.
 pub(crate) struct Kept {
     pub(crate) text: String,
     pub(crate) file: Option<PathBuf>,
@@ -27,12 +27,12 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Looks for the documents where the command says that they are.
+    /// Reads the documents from the place that the command reported.
     pub(crate) fn of(ended: &Ended, cut: Cut, input: &str, world: &World) -> Self {
         let named = named_file(&ended.stderr);
         if ended.killed() && cut.signal == Signal::KILL {
             assert_eq!(ended.stdout, "", "stdout holds all documents or none");
-            // Without a save there was nothing new to keep.
+            // The command saved nothing, so the input is still current.
             let text = named.as_ref().map_or_else(|| input.to_owned(), read);
             return Self { text, file: named, end: End::Killed };
         }
@@ -53,7 +53,7 @@ impl Kept {
         }
     }
 
-    /// The same command on what was kept.
+    /// Runs the same command on these documents.
     pub(crate) async fn go_on(&self, world: &World) -> String {
         match &self.file {
             Some(file) => world.keelway(&["reconcile", "-f", file.to_str().unwrap()], "").await.done(),
@@ -61,17 +61,17 @@ impl Kept {
         }
     }
 
-    /// Ids, keys and places are those that were kept: nothing was made anew.
+    /// Asserts that ids, keys and placements did not change until `end`: nothing was created a second time.
     pub(crate) fn assert_part_of(&self, end: &str) {
         if self.end == End::Killed && self.file.is_none() {
-            // Nothing had been saved, so nothing had been done.
+            // Nothing was saved, so nothing was done.
             return;
         }
         let (kept, end) = (documents(&self.text), documents(end));
         assert_eq!(only_cluster(&kept), only_cluster(&end));
         assert!(!kept.secrets.is_empty() && !kept.components.is_empty());
         for (name, secret) in &kept.secrets {
-            // Not compared as a whole: a failure would print keys.
+            // Not compared as a whole, because a failure would print keys.
             assert!(end.secrets[name].data == secret.data, "{name:?} changed");
         }
         for (name, component) in &kept.components {
@@ -96,7 +96,7 @@ pub(crate) fn only_cluster(documents: &Documents) -> &ClusterId {
     id
 }
 
-/// `documents are kept in FILE until they are written`
+/// Returns the file named in `documents are kept in FILE until they are written`.
 fn named_file(stderr: &str) -> Option<PathBuf> {
     let (_, rest) = stderr.split_once("documents are kept in ")?;
     let (file, _) = rest.split_once(" until they are written")?;

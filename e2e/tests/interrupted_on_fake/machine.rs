@@ -1,4 +1,4 @@
-//! A fake machine as its test holds it.
+//! The process of a fake machine, as a test controls it.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use tokio::{
     process::{Child, ChildStdin, ChildStdout, Command},
 };
 
-/// The process ends when this is dropped.
+/// A fake machine. Its process is killed on drop.
 pub(crate) struct Machine {
     process: Child,
     orders: ChildStdin,
@@ -29,7 +29,7 @@ pub(crate) struct Machine {
     calls: PathBuf,
 }
 
-/// What is on a machine: each sandbox and container with its state, each file with owner and mode.
+/// The state of a machine: each sandbox and container with its state, and each file with owner and mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) sandboxes: Vec<(String, CriSandboxState)>,
@@ -38,10 +38,10 @@ pub(crate) struct Seen {
 }
 
 impl Machine {
-    /// Starts a machine in a directory of its own, in the network that the arguments say.
+    /// Starts a machine with a directory of its own, in the network that the arguments select.
     pub(crate) async fn start(directory: &Path, network: &[String]) -> Self {
         let root = directory.join("root");
-        // As every system has them: Keelway takes away only what it made.
+        // These directories exist on every system. Keelway removes only what it created.
         for folder in ["var/lib", "var/log"] {
             fs::create_dir_all(root.join(folder)).unwrap();
         }
@@ -66,18 +66,18 @@ impl Machine {
         self.process.id().unwrap()
     }
 
-    /// Gives an order, and returns when it stands.
+    /// Sends an order, and returns when it is in effect.
     pub(crate) async fn order(&mut self, order: SignalOrder) {
         self.orders.write_all(format!("{order}\n").as_bytes()).await.unwrap();
         assert_eq!(self.answers.next_line().await.unwrap().as_deref(), Some("ok"));
     }
 
-    /// Each call so far that changed something: method and name.
+    /// Returns each call so far that changed something, with method and name.
     pub(crate) fn calls(&self) -> Vec<String> {
         fs::read_to_string(&self.calls).unwrap().lines().map(str::to_owned).collect()
     }
 
-    /// What is there, with `ID` in the place of the cluster's id.
+    /// Returns the state of the machine, with `ID` in place of the cluster's id.
     pub(crate) async fn seen(&self, id: &str) -> Seen {
         let runtime = CriRuntime::on_socket(&self.socket, Deadlines::default()).unwrap();
         let everything = BTreeMap::new();
@@ -102,8 +102,8 @@ impl Machine {
             let found = path.symlink_metadata().unwrap();
             let name = path.strip_prefix(&self.root).unwrap().to_str().unwrap();
             let name = if id.is_empty() { name.to_owned() } else { name.replace(id, "ID") };
-            // Only a store is looked for by its mark. Whether others that waited for their start got one depends on how often a pass
-            // came by.
+            // Only the marks of etcd members are compared. Whether other pods that waited for their start got a mark depends on how often a pass
+            // ran.
             if !name.ends_with(DATA_MARK) || name.contains("/etcd-") {
                 seen.files.insert(name.as_str().into(), (found.uid(), found.mode()));
             }
@@ -114,7 +114,7 @@ impl Machine {
     }
 }
 
-/// All images of a cluster, so that none is pulled.
+/// Returns all images of a cluster, so that none is pulled.
 fn images() -> Vec<String> {
     let release = release::newest();
     let programs = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"];

@@ -1,7 +1,7 @@
-//! `keelway reconcile`, interrupted anywhere, on fake machines: nothing is lost, and the same command goes on.
+//! `keelway reconcile`, interrupted at any point, on fake machines: no data is lost, and the same command continues.
 //!
-//! A round makes a cluster and deletes it again, and both are cut off by a signal. What is kept is what stdout has after
-//! SIGTERM, and the file that stderr names after SIGKILL. The end is that of a world that nobody interrupted.
+//! A round creates a cluster and deletes it again, and a signal interrupts both. After SIGTERM, stdout has the current documents. After SIGKILL,
+//! they are in the file that stderr names. The final state is that of a run without interruption.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test binary fails by panic")]
 #![expect(clippy::print_stdout, reason = "what was counted is told")]
 
@@ -35,7 +35,7 @@ async fn a_signal_before_each_answer() {
     calls(SignalTiming::BeforeAnswer).await;
 }
 
-/// Before and after each save and each effect: calls on both machines, files, records, what is applied in the cluster.
+/// Before and after each save and each effect: calls on both machines, files, records, and objects applied in the cluster.
 #[tokio::test]
 async fn a_signal_at_each_failpoint() {
     let found = reference().await;
@@ -51,7 +51,7 @@ async fn a_signal_while_objects_are_stored_in_the_cluster() {
         *before += length;
         Some([first, *before])
     });
-    // Those of a stage are stored beside each other.
+    // The objects of one stage are stored concurrently, so only the first and the last of each stage are points.
     let ends: BTreeSet<usize> = ends.flatten().collect();
     let stored = cuts(ends.into_iter().map(Point::Stored));
     let deletions = cuts((1..=found.deletion.calls[0]).map(|nth| Point::Call(0, nth, SignalTiming::AfterAnswer)));
@@ -68,7 +68,7 @@ async fn calls(when: SignalTiming) {
     rounds("calls", of_both(&found.birth), of_both(&found.deletion)).await;
 }
 
-/// Each point with each signal.
+/// Returns each point with each signal.
 fn cuts(points: impl Iterator<Item = Point>) -> Vec<Cut> {
     points.flat_map(|point| [Signal::TERM, Signal::KILL].map(|signal| Cut { point, signal })).collect()
 }

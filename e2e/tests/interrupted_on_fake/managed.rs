@@ -1,4 +1,4 @@
-//! The manager over a directory of documents, killed again and again while clusters come, change and go.
+//! A manager of a directory of documents, killed repeatedly while clusters are created, changed and deleted.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,12 +26,12 @@ use crate::{
 
 const CLUSTERS: usize = 10;
 const KILLS: usize = 100;
-/// Clusters that are asked for, one in each of the first rounds, then changed, then deleted.
+/// The number of clusters that are changed, and of clusters that are deleted. One cluster is created in each of the first rounds.
 const CHANGED: usize = 5;
-/// How long one manager lives at most. A birth takes longer on two processors.
+/// The longest time in milliseconds that a manager runs. Creating a cluster takes longer on two processors.
 const LIFE: u64 = 600;
 
-/// All converge, nothing is left of what was deleted, and nothing was done twice.
+/// All clusters converge, nothing remains of deleted clusters, and no pod is created twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_manager_that_is_killed_again_and_again() {
     let seed = env::var("KEELWAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random::<u64>);
@@ -43,7 +43,7 @@ async fn a_manager_that_is_killed_again_and_again() {
             world.ask_for(cluster);
         }
         if round == KILLS / 2 {
-            // What is changed and deleted next is there by then.
+            // Changes and deletions start with all clusters available.
             world.begin();
             world.settles().await;
             world.kill().await;
@@ -64,7 +64,7 @@ async fn a_manager_that_is_killed_again_and_again() {
     world.is_as_asked_for().await;
 }
 
-/// What another cluster waits for is nothing to this one.
+/// A machine that hangs delays only the clusters that use it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_that_hangs_holds_up_nobody_else() {
     let mut world = Managed::start(3).await;
@@ -99,9 +99,9 @@ async fn a_machine_that_hangs_holds_up_nobody_else() {
     process::signal(hanging, Signal::CONT);
 }
 
-/// Fake machines in one network, and one manager of them.
+/// Fake machines in one network, and their manager.
 struct Managed {
-    /// The private ones, then the public one.
+    /// The private machines, then the public machine.
     machines: Vec<Machine>,
     directory: TempDir,
     manager: Option<Child>,
@@ -125,7 +125,7 @@ impl Managed {
             let name = format!("hv-{number}");
             let socket = &world.machines[usize::from(number)].socket;
             let document = hypervisor(&name, "Private", socket, &inner(number), "");
-            // They share a loopback.
+            // The machines share a loopback interface, so each gets a port range of its own.
             let from = 20_000 + 1_000 * u16::from(number);
             let ports = format!("  portRange: {{from: {from}, to: {}}}\n", from + 999);
             world.write(&format!("hypervisors/{name}.yaml"), &format!("{document}{ports}"));
@@ -150,7 +150,7 @@ impl Managed {
         &self.machines[number.unwrap_or(self.machines.len() - 1)]
     }
 
-    /// A new file in the place of the one before.
+    /// Replaces a file by a rename.
     fn write(&self, path: &str, text: &str) {
         let file = self.store().join(path);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -167,7 +167,7 @@ impl Managed {
         self.write(&format!("clusters/default/c{number}.yaml"), &text);
     }
 
-    /// Asks for a second scheduler.
+    /// Changes a cluster to two schedulers.
     fn change(&self, number: usize) {
         let path = format!("clusters/default/c{number}.yaml");
         let text = fs::read_to_string(self.store().join(&path)).unwrap();
@@ -176,7 +176,7 @@ impl Managed {
         self.write(&path, &changed);
     }
 
-    /// Gives a cluster a reason for a pass.
+    /// Changes a label, so that the manager runs a pass for the cluster.
     fn touch(&self, name: &str) {
         let path = format!("clusters/default/{name}.yaml");
         let text = fs::read_to_string(self.store().join(&path)).unwrap();
@@ -193,7 +193,7 @@ impl Managed {
 
     fn begin(&mut self) {
         let log = fs::File::create(self.directory.path().join("log")).unwrap();
-        // It ends with the test, whatever becomes of that.
+        // The manager is killed when the test process exits, however that happens.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).arg(program().with_file_name("keelway-manager"));
         command.arg("run").arg(format!("--store=dir:{}", self.store().display()));
@@ -220,7 +220,7 @@ impl Managed {
         println!("{} ms  until it was settled", took.as_millis());
     }
 
-    /// Waits for what tells nobody of itself.
+    /// Polls a condition that has no notification.
     async fn until(&self, what: &str, holds: impl Fn() -> bool) -> Duration {
         let started = std::time::Instant::now();
         let waiting = async {
@@ -237,7 +237,7 @@ impl Managed {
         self.read().unwrap_or_default()
     }
 
-    /// None: a document is being replaced.
+    /// Returns none while a document is being replaced.
     fn read(&self) -> Option<Documents> {
         documents_in(&self.store())
     }
@@ -251,7 +251,7 @@ impl Managed {
             && documents.clusters.values().all(|cluster| is_available(cluster) && !cluster.deleted())
     }
 
-    /// What machines hold is what documents say, and each pod was made once.
+    /// Asserts that the machines run what the documents say, and that each pod was created once per cluster.
     async fn is_as_asked_for(&self) {
         let documents = self.documents();
         let clusters: Vec<&str> = documents.clusters.keys().map(|name| name.name.as_str()).collect();

@@ -1,4 +1,4 @@
-//! What a pass sees, as a document: no key is in it, and the same plan comes of it.
+//! An observation contains no keys, and a plan from it is the same as a plan from the machines.
 
 use keelway_api::Documents;
 use keelway_e2e::leak_patterns::LeakPatterns;

@@ -1,4 +1,4 @@
-//! Documents that are restored from a backup, on machines with real agents: `keelway recover` brings them to what the machines hold.
+//! Documents from a backup, on machines with real agents: `keelway recover` updates them to what the machines hold.
 
 use std::{collections::BTreeMap, fs, path::PathBuf, process::Stdio};
 
@@ -13,7 +13,7 @@ use crate::{
     world::{Ended, end, program},
 };
 
-/// The machines before this one are private, and it is public.
+/// The index of the public machine. The machines before it are private.
 const PUBLIC: u8 = 2;
 
 /// Two private machines and a public one in one network, each with an agent.
@@ -42,11 +42,11 @@ impl AgentWorld {
         Self { machines, directory }
     }
 
-    /// The documents of all machines and of one new cluster.
+    /// Returns the documents of all machines and of one new cluster.
     async fn with_cluster(&self) -> String {
         let machines = self.machines.iter().zip(0..).map(|(machine, number)| {
             let (role, public) = if number < PUBLIC { ("Private", String::new()) } else { ("Public", outer(number)) };
-            // They share a loopback.
+            // The machines share a loopback interface, so each gets a port range of its own.
             let from = if number < PUBLIC { 20_000 + 1_000 * u16::from(number) } else { 30_000 };
             format!(
                 "---\napiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {{name: hv-{number}}}\nspec:\n  role: {role}\n  \
@@ -79,7 +79,7 @@ impl AgentWorld {
         self.directory.path().join(name)
     }
 
-    /// The runtime's ids of all sandboxes, by machine and name.
+    /// Returns the runtime's ids of all sandboxes, by machine and name.
     async fn sandboxes(&self) -> BTreeMap<(usize, String), String> {
         let mut found = BTreeMap::new();
         for (number, machine) in self.machines.iter().enumerate() {
@@ -99,7 +99,7 @@ async fn documents_of_a_backup_are_recovered_and_nothing_is_restarted() {
     let (sandboxes, wanted) = (world.sandboxes().await, documents(&newest));
     assert_eq!(world.keelway(&["recover"], &newest).await.done(), newest, "current documents stay as they are");
 
-    // The backup, with what its user asks for.
+    // The backup, with the change that its user requested later.
     let backup = scaled(&backup);
     let refused = world.keelway(&["reconcile"], &backup).await;
     assert!(!refused.status.success() && refused.stderr.contains("keelway recover"), "{}", refused.stderr);
@@ -129,7 +129,7 @@ async fn documents_of_a_backup_are_recovered_and_nothing_is_restarted() {
     assert_eq!(world.sandboxes().await, sandboxes);
 }
 
-/// Asks for two of each component but etcd and the ingress, for which there is one machine.
+/// Changes the clusters to two replicas of each control plane role. etcd and the ingress stay at one.
 fn scaled(text: &str) -> String {
     let mut documents = documents(text);
     for cluster in documents.clusters.values_mut() {
@@ -138,7 +138,7 @@ fn scaled(text: &str) -> String {
     documents.write()
 }
 
-/// Nothing that a machine is given differs: specs, keys and numbers.
+/// Asserts that specs, keys and issued configs do not differ. `spec.placement` is not compared.
 fn is_as_it_was(found: &Documents, wanted: &Documents) {
     let names = |documents: &Documents| documents.components.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(found), names(wanted));
@@ -148,7 +148,7 @@ fn is_as_it_was(found: &Documents, wanted: &Documents) {
         assert_eq!(spec, component.spec);
     }
     for (name, secret) in &wanted.secrets {
-        // Not compared as a whole: a failure would print keys.
+        // Not compared as a whole, because a failure would print keys.
         assert!(found.secrets[name].data == secret.data, "{name:?} changed");
     }
     for (name, machine) in &wanted.hypervisors {

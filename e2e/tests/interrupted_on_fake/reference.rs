@@ -1,4 +1,4 @@
-//! A world that nobody interrupts: what there is to count, and how it ends.
+//! A run without interruption: the points that it has, and its final state.
 
 use std::fs;
 
@@ -11,22 +11,22 @@ use crate::{
     world::{Ended, World},
 };
 
-/// What the other worlds are compared with.
+/// The results with which interrupted runs are compared.
 #[derive(Debug)]
 pub(crate) struct Reference {
     pub(crate) birth: Counts,
     pub(crate) deletion: Counts,
-    /// Both machines with the cluster on them, and without.
+    /// The state of both machines with the cluster, and without it.
     pub(crate) standing: [Seen; 2],
     pub(crate) empty: [Seen; 2],
 }
 
-/// How much a command did.
+/// The number of points in one command.
 #[derive(Debug)]
 pub(crate) struct Counts {
     /// Calls that changed something, by machine.
     pub(crate) calls: [usize; 2],
-    /// Moments before and after saves and effects, as the program tells of them.
+    /// Moments before and after saves and effects, as the program reports them.
     pub(crate) failpoints: usize,
 }
 
@@ -55,7 +55,7 @@ async fn make() -> Reference {
     Reference { birth, deletion, standing, empty }
 }
 
-/// Reconciles to the end, and counts.
+/// Reconciles until settled, and counts the points.
 async fn reconcile(world: &World, documents: &str) -> (Counts, String) {
     let before = world.calls();
     let Ended { status, stdout, stderr } = world.keelway_until(None, &["reconcile"], documents).await;
@@ -68,7 +68,7 @@ async fn reconcile(world: &World, documents: &str) -> (Counts, String) {
     (Counts { calls, failpoints: points.lines().count() }, stdout)
 }
 
-/// How many failpoints of each kind there are; each that was begun was ended, too.
+/// Prints the number of failpoints of each kind, and asserts that each one that began also ended.
 fn tell(points: &str) {
     let count = |word: &str| points.lines().filter(|point| point.split(' ').next() == Some(word)).count();
     let kinds = [("saves", "saved"), ("begins", "done"), ("binds", "bound")];

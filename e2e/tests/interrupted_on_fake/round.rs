@@ -1,4 +1,4 @@
-//! A world that is made and taken away, with both cut off.
+//! A cluster that is created and deleted, with an interruption in both.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -12,10 +12,11 @@ use crate::{
     world::World,
 };
 
-/// How many worlds there are at a time, whichever test they are of.
+/// The number of fleets at one time, over all tests.
 static WORLDS: Semaphore = Semaphore::const_new(4);
 
-/// One round for each cut of a birth, with one of a deletion in it as long as there are any. Fewer births begin again.
+/// Runs one round for each interrupted creation. As long as there are interrupted deletions, each round includes one. If there are fewer creations
+/// than deletions, creations repeat.
 pub(crate) async fn rounds(of: &str, births: Vec<Cut>, deletions: Vec<Cut>) {
     let started = Instant::now();
     let count = births.len().max(deletions.len());

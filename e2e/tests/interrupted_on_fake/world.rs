@@ -22,16 +22,16 @@ const PRIVATE: &str = "198.19.0.11";
 /// The public machine's address in the private network, and in the public one.
 const PUBLIC: [&str; 2] = ["198.19.0.12", "198.18.0.12"];
 
-/// When a command hangs, which is a fault of the program.
+/// A command that runs longer than this hangs, which is a bug of the program.
 const HANGS: Duration = Duration::from_secs(60);
 
 pub(crate) struct World {
-    /// The private one, then the public one.
+    /// The private machine, then the public one.
     pub(crate) machines: [Machine; 2],
     directory: TempDir,
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
@@ -60,7 +60,7 @@ impl World {
         Self { machines: [private, public], directory }
     }
 
-    /// The documents of both machines and of one new cluster.
+    /// Returns the documents of both machines and of one new cluster.
     pub(crate) async fn with_cluster(&self) -> String {
         let [private, public] = &self.machines;
         let private = hypervisor("hv-private", "Private", &private.socket, PRIVATE, "");
@@ -69,22 +69,22 @@ impl World {
         self.keelway(&["cluster", "inject", "--name", "c1"], &machines).await.done()
     }
 
-    /// The same documents with the cluster marked for deletion.
+    /// Returns the same documents with the cluster marked for deletion.
     pub(crate) async fn deleted(&self, documents: &str) -> String {
         self.keelway(&["cluster", "delete", "--name", "c1"], documents).await.done()
     }
 
-    /// Reconciles to the end.
+    /// Reconciles until settled.
     pub(crate) async fn settle(&self, documents: &str) -> String {
         self.keelway(&["reconcile"], documents).await.done()
     }
 
-    /// Runs the program on documents.
+    /// Runs `keelway` on these documents.
     pub(crate) async fn keelway(&self, arguments: &[&str], documents: &str) -> Ended {
         end(self.spawn(arguments), documents).await
     }
 
-    /// The same of the program that tells of its failpoints, and ends itself at one of them.
+    /// Runs `keelway-cut`, which records its failpoints and can send itself a signal at one of them.
     pub(crate) async fn keelway_until(
         &self,
         cut: Option<&FailpointSignal>,
@@ -99,12 +99,12 @@ impl World {
         end(command.spawn().unwrap(), documents).await
     }
 
-    /// Where the failpoints are told of.
+    /// The file in which failpoints are recorded.
     pub(crate) fn points(&self) -> PathBuf {
         self.directory.path().join("points")
     }
 
-    /// Starts the program; it waits for its documents.
+    /// Starts `keelway`, which then waits for its documents.
     pub(crate) fn spawn(&self, arguments: &[&str]) -> Child {
         self.command(arguments).stderr(Stdio::piped()).spawn().unwrap()
     }
@@ -127,26 +127,26 @@ impl World {
         command
     }
 
-    /// A file of this world.
+    /// Writes a file into the directory of this fleet.
     pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {
         let file = self.directory.path().join(name);
         fs::write(&file, text).unwrap();
         file
     }
 
-    /// Files with documents that a run keeps until they are written.
+    /// Returns the files in which runs keep documents until they are written.
     pub(crate) fn left(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.directory.path().join("state/keelway")).into_iter().flatten();
         let files = entries.map(|entry| entry.unwrap().path());
         files.filter(|file| file.file_name().unwrap().to_str().unwrap().starts_with("reconcile-")).collect()
     }
 
-    /// Calls that changed something, by machine.
+    /// Returns the calls that changed something, by machine.
     pub(crate) fn calls(&self) -> [Vec<String>; 2] {
         self.machines.each_ref().map(Machine::calls)
     }
 
-    /// What is on both machines, with `ID` in the place of this cluster's id.
+    /// Returns the state of both machines, with `ID` in place of this cluster's id.
     pub(crate) async fn seen(&self, id: impl ToString) -> [Seen; 2] {
         let [private, public] = &self.machines;
         let id = id.to_string();
@@ -155,18 +155,18 @@ impl World {
 }
 
 impl Ended {
-    /// What a command wrote that did what it was asked for.
+    /// Asserts that the command succeeded, and returns its output.
     pub(crate) fn done(self) -> String {
         assert!(self.status.success(), "{:?}: {}", self.status, self.stderr);
         self.stdout
     }
 }
 
-/// Gives a program its documents, and waits for its end.
+/// Writes documents to the stdin of a program, and waits until it exits.
 pub(crate) async fn end(mut child: Child, documents: &str) -> Ended {
     let mut stdin = child.stdin.take().unwrap();
     let feed = async {
-        // One that is killed reads no further.
+        // A program that is killed stops reading.
         let _ = stdin.write_all(documents.as_bytes()).await;
         drop(stdin);
     };
@@ -176,7 +176,7 @@ pub(crate) async fn end(mut child: Child, documents: &str) -> Ended {
     Ended { status: output.status, stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-/// The program that ships, which the workspace's build puts beside the tests' own programs.
+/// The program that ships. The build of the workspace puts it beside the programs of tests.
 pub(crate) fn program() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_fake-machine")).with_file_name("keelway");
     assert!(program.exists(), "{} is missing: cargo build --workspace makes it", program.display());

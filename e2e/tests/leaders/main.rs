@@ -1,5 +1,5 @@
-//! Two managers over one API server, of which one works: it is killed, and it stands still for longer than it may. Then the documents move,
-//! and are restored from a backup.
+//! Two managers over one API server, of which one holds the Lease. The test kills it, and stops its successor for longer than the Lease. Then the
+//! documents are moved to a directory and back, and restored from a backup.
 //!
 //! The machines are fake, and the core of their agents is real.
 #![expect(clippy::unwrap_used, reason = "a test binary fails by panic")]
@@ -29,7 +29,7 @@ use managers::{LEASE, Manager};
 use plane::Plane;
 use world::World;
 
-/// How long the others may take: what is stated is once the Lease.
+/// The limit for a takeover, in durations of the Lease: three times the stated limit of one.
 const MOST: u32 = 3;
 
 #[test]
@@ -50,14 +50,14 @@ async fn all() {
     other.stands_by().await;
     assert_eq!((leader.metric("keelway_leading"), other.metric("keelway_leading")), (1, 0));
 
-    // Killed in the middle of a birth.
+    // The leader is killed while it creates a cluster.
     world.ask_for("c1");
     world.until_something_of(2).await;
     leader.kill();
     takes_over(&mut other, "the leader was killed").await;
     world.is_available("c1");
 
-    // It stands still in the middle of another one, for longer than the Lease, and goes on then.
+    // The leader is stopped while it creates another cluster, for longer than the Lease, and continued later.
     let mut stopped = other;
     let mut next = world.manager("third");
     next.stands_by().await;
@@ -70,7 +70,7 @@ async fn all() {
     let before = world.calls();
     stopped.signal(Signal::CONT);
     assert!(!stopped.ends().await, "who has lost the Lease ends with a failure");
-    // What might still have been on its way: each machine is told to hold nothing by the second leader.
+    // A config of the second leader that arrives late: an empty config for each machine.
     let refused = world.hear_of_leader(2).await;
     println!("        {refused} machines refused a config for who led before alone");
     assert_eq!(world.calls(), before, "nothing more is done on any machine");
@@ -78,7 +78,7 @@ async fn all() {
 
     world.is_as_asked_for(&["c0", "c1", "c2"]).await;
 
-    // An orderly end makes nobody wait.
+    // After an orderly exit, no manager has to wait for the Lease to expire.
     let mut last = world.manager("fourth");
     last.stands_by().await;
     next.signal(Signal::TERM);

@@ -15,10 +15,10 @@ use serde_json::Value;
 
 use crate::{plane::path, wait};
 
-/// Much shorter than the one that ships.
+/// Much shorter than the default.
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
 
-/// One that ends with the test's host.
+/// A manager. It ends with the test's host.
 pub(crate) struct Manager {
     process: Child,
     log: PathBuf,
@@ -35,7 +35,7 @@ impl Manager {
         })
     }
 
-    /// One that is alone with a directory.
+    /// Starts a manager of a directory, without leader election.
     pub(crate) fn over_directory(name: &str, directory: &Path) -> Self {
         Self::run(name, |command| {
             command.arg(format!("--store=dir:{}", directory.display()));
@@ -45,7 +45,7 @@ impl Manager {
 
     fn run(name: &str, store: impl FnOnce(&mut Command)) -> Self {
         let log = path(&format!("manager-{name}.log"));
-        // The workspace's build puts it beside the tests' own programs.
+        // The build of the workspace puts it beside the programs of tests.
         let program = Path::new(env!("CARGO_BIN_EXE_fake-machine")).with_file_name("keelway-manager");
         let mut command = Command::new(&program);
         command.args(["run", "--metrics-listen=127.0.0.1:0"]);
@@ -65,28 +65,28 @@ impl Manager {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    /// What it said, in fields.
+    /// Returns the fields of each log line.
     fn lines(&self) -> Vec<Value> {
         let log = self.log();
         let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         lines.map(|line| line["fields"].clone()).collect()
     }
 
-    /// Waits until it works. Returns how long that took.
+    /// Waits until the manager leads, and returns the time that this took.
     pub(crate) async fn leads(&mut self) -> Duration {
         let began = Instant::now();
         wait::until("a manager leads", async || self.lines().iter().any(|line| line["term"].is_u64())).await;
         began.elapsed()
     }
 
-    /// Waits until it could lead, and does not.
+    /// Waits until the manager is ready, and asserts that it does not lead.
     pub(crate) async fn stands_by(&self) {
         let is_ready = async || self.get("/readyz").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"));
         wait::until("another manager stands by", is_ready).await;
         assert!(self.lines().iter().all(|line| line["term"].is_null()), "{}", self.log());
     }
 
-    /// Waits until it has nothing more to do.
+    /// Waits until the manager has nothing left to do.
     pub(crate) async fn settles(&self) {
         wait::until("it is settled", async || self.lines().iter().any(|line| line["message"] == "settled")).await;
     }
@@ -116,7 +116,7 @@ impl Manager {
         self.process.wait().unwrap();
     }
 
-    /// Waits until it has ended. Returns whether it did so in order.
+    /// Waits until the manager has exited, and returns whether it succeeded.
     pub(crate) async fn ends(&mut self) -> bool {
         let id = self.process.id();
         tokio::task::spawn_blocking(move || assert!(process::ends_within(id, LEASE * 10))).await.unwrap();

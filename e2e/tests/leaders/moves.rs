@@ -1,4 +1,4 @@
-//! A world that moves into a directory, and back: nothing happens on any machine.
+//! The documents move into a directory and back, without effects on any machine.
 
 use std::{path::Path, process::Command};
 
@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use crate::{managers::Manager, plane::path, world::World};
 
-/// Of managers over the API server, the one that works ends, and another one works in the end.
+/// Stops the manager that leads over the API server. Returns another one that leads at the end.
 pub(crate) async fn there_and_back(world: &World, mut manager: Manager) -> Manager {
     world.allow("any");
     manager.settles().await;
@@ -40,7 +40,7 @@ pub(crate) fn pivot(from: &str, to: &str) -> Result<String, String> {
     keelway(&["pivot", "--from", from, "--to", to, "--namespace", "default"])
 }
 
-/// What it says, where it succeeds or where it fails.
+/// Runs `keelway`, and returns its stderr, as an error if it failed.
 pub(crate) fn keelway(arguments: &[&str]) -> Result<String, String> {
     let program = Path::new(env!("CARGO_BIN_EXE_fake-machine")).with_file_name("keelway");
     let mut command = Command::new(program);

@@ -1,4 +1,4 @@
-//! A management cluster is restored from an older backup: `keelway recover` brings its documents to what machines hold.
+//! A management cluster is restored from an older backup: `keelway recover` updates its documents to what the machines hold.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use crate::{
     world::World,
 };
 
-/// The manager that works ends, and another one works in the end.
+/// Stops the manager that leads. Returns another one that leads at the end.
 pub(crate) async fn from_a_backup(world: &World, mut manager: Manager) -> Manager {
     stop(&mut manager).await;
     let (cluster, backup) = (world.as_store(), format!("dir:{}", path("backup").display()));

@@ -1,4 +1,4 @@
-//! Four fake machines with agents, and an API server that has their documents.
+//! Four fake machines with agents, and an API server with their documents.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,11 +19,11 @@ use crate::{
 };
 
 const PRIVATE: u8 = 3;
-/// How long `kubectl` waits for a cluster.
+/// The time limit of `kubectl` for a cluster.
 const TIMEOUT: &str = "--timeout=300s";
 
 pub(crate) struct World {
-    /// The private ones, then the public one.
+    /// The private machines, then the public machine.
     machines: Vec<Machine>,
     kubectl: Kubectl,
     kubeconfig: String,
@@ -46,7 +46,7 @@ impl World {
         world
     }
 
-    /// All in one network.
+    /// Starts a machine in the common network, and applies its document.
     async fn add(&mut self, number: u8) {
         let folder = path(&format!("machine-{number}"));
         fs::create_dir(&folder).unwrap();
@@ -57,7 +57,7 @@ impl World {
         let arguments: Vec<String> = network.into_iter().chain(["--agent".to_owned()]).collect();
         let machine = Machine::start(&folder, &arguments).await;
         let (role, public) = if number == PRIVATE { ("Public", outer()) } else { ("Private", String::new()) };
-        // They share a loopback.
+        // The machines share a loopback interface, so each gets a port range of its own.
         let from = 20_000 + 1_000 * u16::from(number);
         let document = format!(
             "apiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {{name: hv-{number}}}\nspec:\n  role: {role}\n  \
@@ -75,12 +75,12 @@ impl World {
         Manager::start(name, &self.kubeconfig)
     }
 
-    /// Where the documents are, as the command line names it.
+    /// Returns the store of the documents, as an argument of the command line.
     pub(crate) fn as_store(&self) -> String {
         format!("kubernetes:{}", self.kubeconfig)
     }
 
-    /// The names of all documents.
+    /// Returns the names of all documents.
     pub(crate) fn documents(&self) -> String {
         let ours = ["get", "clusterclasses,hypervisors,clusters,components", "-A", "-o", "name"];
         let secrets = ["get", "secrets", "-A", "-o", "name", "-l"];
@@ -97,7 +97,7 @@ impl World {
         self.kubectl.does(&["apply", "-f", "-"], &text);
     }
 
-    /// A class that allows everything.
+    /// Creates a default class without limits.
     pub(crate) fn allow(&self, class: &str) {
         let text = format!(
             "apiVersion: keelway.dev/v1alpha1\nkind: ClusterClass\nmetadata:\n  name: {class}\n  \
@@ -115,7 +115,7 @@ impl World {
         self.kubectl.says(&["patch", &format!("kwc/{name}"), "--type=merge", "-p", &patch]);
     }
 
-    /// Waits until a second API server of a cluster is ready, and all else too.
+    /// Waits until the second API server of a cluster exists and all components are ready.
     pub(crate) async fn has_another_api_server(&self) {
         let names = || self.kubectl.says(&["get", "components", "-A", "-o", "name"]);
         wait::until("a second API server is asked for", async || names().contains("/kube-apiserver-1")).await;
@@ -129,18 +129,18 @@ impl World {
         self.kubectl.says(&arguments);
     }
 
-    /// Waits until the first pod of so many clusters was made somewhere.
+    /// Waits until any pod was created for this number of clusters.
     pub(crate) async fn until_something_of(&self, clusters: usize) {
         let begun = async || self.made().values().any(|count| *count == clusters);
         wait::until("something of a cluster runs", begun).await;
     }
 
-    /// What was done on each machine.
+    /// Returns the calls that changed something, by machine.
     pub(crate) fn calls(&self) -> Vec<Vec<String>> {
         self.machines.iter().map(Machine::calls).collect()
     }
 
-    /// How often each pod was made.
+    /// Returns how often each pod was created.
     fn made(&self) -> BTreeMap<String, usize> {
         let mut made = BTreeMap::new();
         for call in self.calls().into_iter().flatten().filter(|call| call.starts_with("RunPodSandbox ")) {
@@ -149,8 +149,8 @@ impl World {
         made
     }
 
-    /// A config of a leader before comes late to every machine, with a number that is higher than any that it gave. Returns how many refuse
-    /// it for that leader's sake alone.
+    /// Sends a late config of an earlier leader to every machine, with a generation higher than any that this leader used. Returns how many machines
+    /// refuse it only because of its term.
     pub(crate) async fn hear_of_leader(&self, term: u64) -> usize {
         let installation = self.kubectl.says(&["get", "hv", "hv-0", "-o", "jsonpath={.status.installation}"]);
         let late = MachineConfig {
@@ -171,7 +171,7 @@ impl World {
         refused
     }
 
-    /// Every machine that was told of a leader took no config of one before from then on.
+    /// Asserts that no machine applied a config of an earlier leader after it knew a newer one.
     pub(crate) fn obey_the_newest(&self) {
         for machine in &self.machines {
             let log = fs::read_to_string(machine.root.join("agent.log")).unwrap();
@@ -191,7 +191,7 @@ impl World {
         }
     }
 
-    /// What machines hold is what documents say, and each pod was made once.
+    /// Asserts that the machines run what the documents say, and that each pod was created once per cluster.
     pub(crate) async fn is_as_asked_for(&self, clusters: &[&str]) {
         let components = self.kubectl.says(&["get", "components", "-A", "-o", "name"]);
         let all = BTreeMap::new();
@@ -209,7 +209,7 @@ impl World {
         assert!(made.values().all(|count| *count == clusters.len()), "a pod was made twice, or never: {made:?}");
     }
 
-    /// Nothing is left of what was deleted.
+    /// Waits until the machines hold nothing of the deleted clusters.
     pub(crate) async fn is_empty(&self) {
         let left = |path| self.machines.iter().any(|machine| machine.root.join(path).exists());
         wait::until("nothing is left on machines", async || !left("var/lib/keelway") && !left("var/log/keelway")).await;

@@ -1,4 +1,4 @@
-//! Machines that keep themselves alive: no pass runs between the first and the last one.
+//! Agents restart components: no pass runs between the first and the last one.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,7 @@ fn scenario() {
     let plane = born(&world.keelway, &made);
     let _ = plane.kubectl.run(&["create", "configmap", "kept", "--from-literal=from=before"]).succeeded();
 
-    // Silence takes its time to be called that; the rest goes on meanwhile.
+    // Until a component counts as hung, some time passes. The other cases run meanwhile.
     let silent = Silent::of(&plane, "kube-scheduler-0");
     what_is_killed_comes_back(&plane, "kube-apiserver-0");
     what_is_killed_comes_back(&plane, "ingress-0");
@@ -43,7 +43,7 @@ fn scenario() {
         }
         assert_eq!(world.restart_missing(), made);
     });
-    // Its agent has found the new runtime.
+    // The agent has connected to the new runtime.
     what_is_killed_comes_back(&plane, "kube-controller-manager-0");
 
     reboot(&plane, &world.fleet);
@@ -67,7 +67,7 @@ fn serves(plane: &TestControlPlane<'_>) -> bool {
     plane.kubectl.run(&["get", "--raw", "/readyz", "--request-timeout=2s"]).code() == 0
 }
 
-/// The container's process, by the signal that none can catch. Only it comes back as another one.
+/// Kills the process of a container with SIGKILL. The agent replaces the container and keeps the sandbox.
 fn what_is_killed_comes_back(plane: &TestControlPlane<'_>, component: &str) {
     let (machine, before) = find(&plane.machines, component);
     process::kill(machine.container_pid(&before.container));
@@ -80,7 +80,7 @@ fn what_is_killed_comes_back(plane: &TestControlPlane<'_>, component: &str) {
     assert_eq!(after.sandbox, before.sandbox, "a sandbox that is well is kept");
 }
 
-/// A component that lives and does nothing.
+/// A component whose process is stopped.
 struct Silent {
     component: &'static str,
     before: RunningComponent,
@@ -90,7 +90,7 @@ struct Silent {
 impl Silent {
     fn of(plane: &TestControlPlane<'_>, component: &'static str) -> Self {
         let (machine, before) = find(&plane.machines, component);
-        // Silence counts of what was up.
+        // Failed probes count only for a component that was up before.
         let up = format!("pod={}/{component}", plane.id());
         let is_up = || {
             let log = fs::read_to_string(machine.path("/var/log/keelway-hypervisor-agent.log")).unwrap();
@@ -101,7 +101,7 @@ impl Silent {
         Self { component, before, since: Instant::now() }
     }
 
-    /// Three questions, each ten seconds after the other, and ten seconds more to end.
+    /// Waits until the component is replaced: three probes at intervals of ten seconds, and ten seconds to stop.
     fn comes_back(self, plane: &TestControlPlane<'_>) {
         let limit = deadline::KUBERNETES.max(Duration::from_secs(150));
         deadline::until("a new container", limit, || is_new(plane, self.component, &self.before));
@@ -121,7 +121,7 @@ fn nothing_restarts(plane: &TestControlPlane<'_>, meanwhile: impl FnOnce()) {
     assert!(serves(plane));
 }
 
-/// The power fails on all machines. What was written is there, and everything runs, with nobody's help.
+/// The power fails on all machines. After the boot, data is present and the agents start everything.
 fn reboot(plane: &TestControlPlane<'_>, fleet: &str) {
     let before = plane.running();
     let names: Vec<&str> = plane.machines.iter().map(TestMachine::name).collect();

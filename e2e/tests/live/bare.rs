@@ -1,4 +1,4 @@
-//! Machines without agents, whose runtimes are behind proxies of the user's; driven by who has no right on any of them.
+//! Machines without agents, whose runtimes are behind proxies of the user. The driver has no privileges on them.
 
 use std::{collections::BTreeSet, fs};
 
@@ -18,7 +18,7 @@ fn scenario() {
     let text = world.create_reached(ReachMode::Proxy, "1", "1");
     let (machines, driver) = (world.machines(), &world.keelway);
 
-    // Looking leaves nothing behind.
+    // A plan leaves nothing on the machines.
     let planned = driver.run(&["plan"], &text).succeeded();
     assert!(planned.stderr.is_empty(), "{}", planned.stderr);
     machines.iter().for_each(holds_nothing);
@@ -47,10 +47,10 @@ fn scenario() {
     machines.iter().for_each(holds_nothing);
 }
 
-/// Where the making of the cluster is cut off.
+/// The failpoint at which the creation of the cluster is interrupted.
 const CUT: (Signal, &str) = (Signal::KILL, "done create container etcd");
 
-/// Nothing of Keelway's is on a machine.
+/// Asserts that a machine holds nothing of Keelway.
 fn holds_nothing(machine: &TestMachine) {
     assert_eq!(machine.ids(), BTreeSet::new(), "{}", machine.name());
     for path in ["/var/lib/keelway", "/var/log/keelway"] {
@@ -58,7 +58,7 @@ fn holds_nothing(machine: &TestMachine) {
     }
 }
 
-/// A command ends as it would on the machine; streams are the machine's own.
+/// A command in a component returns its own exit code. Without an agent, `exec -i` is refused.
 fn commands(plane: &TestControlPlane<'_>) {
     let ran = plane.keelway.run(&["exec", "c1/etcd-0", "--", "etcdctl", "version"], &plane.text).succeeded();
     assert!(ran.text().starts_with("etcdctl version: "), "{}", ran.text());
@@ -72,7 +72,7 @@ fn commands(plane: &TestControlPlane<'_>) {
     assert!(ran.code() == 1 && ran.stderr.contains("keelway-hypervisor-agent"), "{}", ran.stderr);
 }
 
-/// Not by itself: nobody is there to see it.
+/// Without an agent, only the next pass restarts a component.
 fn comes_back_with_the_next_pass(plane: &TestControlPlane<'_>, component: &str) {
     let (machine, before) = find(&plane.machines, component);
     process::kill(machine.container_pid(&before.container));

@@ -1,5 +1,5 @@
-//! Machines that the driver has no route to: their agents are reached through that of a public machine, which dials them, or
-//! at which they wait to be called from behind a NAT.
+//! Machines to which the driver has no route. The driver connects to their agents through the agent of a public machine, which dials them, or to
+//! which agents behind a NAT keep a connection open.
 
 use std::{
     net::{IpAddr, SocketAddr, TcpStream},
@@ -11,9 +11,9 @@ use keelway_e2e::{TestControlPlane, TestFleet, TestMachine, deadline, host::on_o
 
 use crate::{crictl, life, look, nat, settled, workload};
 
-/// Where agents of local hypervisors listen.
+/// The port of agents of local hypervisors.
 pub(crate) const PORT: u16 = 7443;
-/// A driver has a way into the network of clients and into no other.
+/// The network of clients is the only one that the driver can reach.
 const OF_THE_HOST: &str = "/proc/self/ns/net";
 
 #[test]
@@ -66,7 +66,7 @@ fn nobody_reaches_a_private_one(machines: &[TestMachine]) {
     }
 }
 
-/// What happened on a machine is told by its agent.
+/// The agent reports what happened on its machine.
 fn events_are_told(plane: &TestControlPlane<'_>) {
     let name = plane.private().name();
     let events = plane.keelway.run(&["events", name, "-o", "json"], &plane.text).succeeded().json();
@@ -74,7 +74,7 @@ fn events_are_told(plane: &TestControlPlane<'_>) {
     assert!(all.iter().any(|event| event["reason"] == "Started"), "{events}");
 }
 
-/// With nobody's help but its agent's.
+/// The agent restarts the component without a pass.
 fn comes_back(plane: &TestControlPlane<'_>, component: &str) {
     let (machine, before) = find(&plane.machines, component);
     process::kill(machine.container_pid(&before.container));
@@ -82,7 +82,7 @@ fn comes_back(plane: &TestControlPlane<'_>, component: &str) {
     deadline::until("a new container", deadline::KUBERNETES, is_new);
 }
 
-/// The NAT gets another address, and knows no connection any more: the agent notices, and waits to be called again.
+/// If the NAT gets another address and loses all connections, the agent notices and connects to the public machine again.
 fn renumbered(plane: &TestControlPlane<'_>) {
     nat::renumber(private_of(plane.private()));
     let look = ["exec", "c1/etcd-0", "--", "etcdctl", "version"];

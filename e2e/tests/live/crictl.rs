@@ -1,4 +1,4 @@
-//! The runtime of a machine that nobody but its agent reaches, as Kubernetes' own tool sees it through `keelway hypervisor proxy`.
+//! The runtime of a machine that only its agent can reach, used by `crictl` through `keelway hypervisor proxy`.
 
 use std::{fs, path::Path, process::Command};
 
@@ -7,12 +7,12 @@ use keelway_e2e::{Keelway, TestControlPlane, command::run, deadline, machine::fi
 use rustix::process::Signal;
 
 const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.66.1";
-/// Where the test's own container answers, in its machine's network.
+/// The port on which the test's own container serves, in the network of its machine.
 const PORT: u16 = 18_080;
 const POD: &str = r#"{"metadata": {"name": "tools", "namespace": "others", "uid": "tools", "attempt": 0},
     "linux": {"security_context": {"namespace_options": {"network": 2}}}}"#;
 
-/// The proxy runs while this works, and takes its socket away when it ends. The tool's own user is root, who may use every socket.
+/// `crictl` works while the proxy runs, and the proxy removes its socket when it ends. `crictl` runs as root, which may use every socket.
 pub(crate) fn works(plane: &TestControlPlane<'_>, of_root: &Keelway) {
     let driver = plane.keelway;
     let machine = plane.private();
@@ -43,7 +43,7 @@ pub(crate) fn works(plane: &TestControlPlane<'_>, of_root: &Keelway) {
     assert!(!socket.exists(), "the socket stays");
 }
 
-/// Containers of the test's own.
+/// Containers that belong to the test.
 struct Tools {
     pod: String,
     shell: String,
@@ -79,7 +79,7 @@ impl Tools {
         let Self { pod, shell, reader } = self;
         let crictl = format!("timeout 60 crictl -t 30s -r {listen}");
         let ran = |line: &str| of_root.shell(line).succeeded().text().to_owned();
-        // Its terminal is in the foreground of one process group, which has to be that of the tool.
+        // `timeout` must leave `crictl` in the foreground process group of its terminal.
         let crictl_on_terminal = crictl.replacen("timeout ", "timeout --foreground ", 1);
         let asked = format!("{crictl_on_terminal} exec -it {shell} /bin/sh -c 'test -t 0 && echo has a terminal'");
         assert!(ran(&format!("script -qec \"{asked}\" /dev/null < /dev/null")).contains("has a terminal"));
@@ -87,7 +87,7 @@ impl Tools {
         assert!(failed.code() != 0 && failed.stderr.contains("exit code 7"), "{}", failed.stderr);
         let many = ran(&format!("{crictl} exec {shell} /bin/sh -c 'head -c 10000000 /dev/zero' | wc -c"));
         assert_eq!(many.trim(), "10000000");
-        // It reads on, and so the tool would not end by itself.
+        // The container keeps reading, so `crictl` would not end by itself.
         let attach = format!("timeout 5 crictl -t 30s -r {listen} attach -i {reader}");
         let attached = ran(&format!("(echo is attached; sleep 5) | {{ {attach} || true; }} | head -n 1"));
         assert_eq!(attached.trim(), "is attached");
@@ -97,7 +97,8 @@ impl Tools {
         assert_eq!(ran(&format!("{forward} >&2 & forward=$!; {asked}; kill $forward")), "forwarded");
     }
 
-    /// Two are told of containers that come and go. Nobody says when a subscription is in effect, so there is one after another.
+    /// Two subscribers receive events of containers. A subscription does not report when it is in effect, so the test creates and removes containers
+    /// until both have received one.
     fn events(&self, listen: &str, folder: &Path, of_root: &Keelway) {
         let crictl = format!("timeout 60 crictl -t 30s -r {listen}");
         let (pod, folder) = (&self.pod, folder.display());
@@ -116,7 +117,7 @@ impl Tools {
     }
 }
 
-/// As WebSocket it is the same path. containerd speaks `v4.channel.k8s.io`, and the tool `v5` alone.
+/// The same URL also serves WebSocket. containerd speaks `v4.channel.k8s.io`, and `crictl` only `v5`, so the test uses `curl`.
 fn websocket(socket: &Path, container: &str, of_root: &Keelway) {
     let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let url = executor.block_on(async {

@@ -1,4 +1,4 @@
-//! Machines whose agents are on their network, driven from there by who has no right on any of them.
+//! Machines with agents on their network. The driver is on that network, and has no privileges on any machine.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ fn scenario() {
     let enrolled = world.keelway.run(&["hypervisor", "local", "enroll"], &made).succeeded().stdout;
     let documents = Documents::read(&enrolled).unwrap();
     assert!(documents.hypervisors.values().all(|machine| machine.spec.endpoint.address().is_some()));
-    // Once more changes nothing.
+    // Enrolling again changes nothing.
     assert_eq!(world.keelway.run(&["hypervisor", "local", "enroll"], &enrolled).succeeded().stdout, enrolled);
 
     let machines = world.machines();
@@ -45,7 +45,7 @@ fn scenario() {
     assert!(Documents::read(&left).unwrap().is_empty());
 }
 
-/// With nobody's help but its agent's.
+/// The agent restarts the component without a pass.
 fn comes_back(plane: &TestControlPlane<'_>, component: &str) {
     let (machine, before) = find(&plane.machines, component);
     process::kill(machine.container_pid(&before.container));

@@ -1,4 +1,4 @@
-//! Machines that are enrolled over their network: no key of theirs is in the documents, and nobody who drives them has a right on them.
+//! Machines that are enrolled over their network: the documents contain no key of an agent, and the driver has no privileges on the machines.
 
 use std::{fs, net::Ipv4Addr, process::Command};
 
@@ -9,9 +9,9 @@ use keelway_e2e::{
 
 use crate::{files, life, look, settled, workload};
 
-/// The first of the users of agents.
+/// The first of the user ids for agents.
 const USERS: u32 = 1_700_000_000;
-/// What an agent may do.
+/// The capabilities of an agent.
 const RIGHTS: &str = "-all,+chown,+dac_override,+fowner";
 const PROGRAM: &str = "keelway-hypervisor-agent run --enroll kwe1.";
 
@@ -52,7 +52,7 @@ fn scenario() {
     look::commands(&plane);
     files::are_users_of_their_own(&plane, agents.iter().map(RunningCommand::pid));
 
-    // As a unit starts it again: with the token on its command line, which is spent.
+    // A unit restarts the agent with the same command line. The token on it has been used.
     let index = machines.iter().position(|machine| machine.name() == private.name()).unwrap();
     stop(agents.remove(index));
     agents.insert(index, start(private, &lines[index]));
@@ -74,7 +74,7 @@ fn scenario() {
     assert!(Documents::read(&left).unwrap().is_empty());
 }
 
-/// What the console shows, run on the machine by a user with the rights that the unit leaves it, and as few.
+/// Runs the command line that `enroll` printed on the machine, as a user with only the capabilities that the unit grants.
 fn start(machine: &TestMachine, line: &str) -> RunningCommand {
     let target = format!("--target={}", machine.pid());
     let private: Ipv4Addr = machine.document.spec.addresses.private[0].parse().unwrap();
@@ -96,7 +96,7 @@ fn stop(agent: RunningCommand) {
     assert!(!ended.stderr.contains("kwe1."), "{}", ended.stderr);
 }
 
-/// All of them, and the documents hold neither a token nor an agent's key.
+/// Asserts that all machines are enrolled, and that the documents contain neither a token nor a key of an agent.
 fn are_enrolled(text: &[u8]) {
     let documents = Documents::read(text).unwrap();
     let is_enrolled = |machine: &Hypervisor| {
@@ -110,12 +110,12 @@ fn are_enrolled(text: &[u8]) {
     assert_eq!(names, ["driver", "infrastructure-ca", "revoked"]);
 }
 
-/// A file of an agent's identity, on its machine.
+/// Returns a file of an agent's identity from its machine.
 fn kept(machine: &TestMachine, name: &str) -> String {
     fs::read_to_string(machine.path("/var/lib/keelway-agent/current").join(name)).unwrap()
 }
 
-/// Another certificate is granted, as it is when two thirds of the first one's life are over: the agent makes another key.
+/// The driver grants another certificate, as it does after two thirds of the life of the first. The agent creates a new key.
 fn renewed(driver: &Keelway, text: &[u8], machine: &TestMachine) -> Vec<u8> {
     let mut documents = Documents::read(text).unwrap();
     let document = documents.hypervisors.get_mut(&machine.name().parse().unwrap()).unwrap();
@@ -127,7 +127,7 @@ fn renewed(driver: &Keelway, text: &[u8], machine: &TestMachine) -> Vec<u8> {
     text
 }
 
-/// The machine is nobody's in between, and what runs on it goes on.
+/// Between revocation and enrollment, the driver cannot reach the machine. Its components continue to run.
 fn revoked_and_enrolled_again(
     driver: &Keelway,
     text: &[u8],

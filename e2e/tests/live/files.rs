@@ -1,4 +1,4 @@
-//! What components are given, and what they may do.
+//! The files of components, and the privileges of their processes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +9,7 @@ use std::{
 
 use keelway_e2e::{TestControlPlane, TestMachine, machine_facts::tree, process};
 
-/// Files are for their component's eyes; what it reads, it cannot change.
+/// Only its component can read a file of a component. A component cannot add or replace files in directories that it reads.
 pub(crate) fn files_are_private(plane: &TestControlPlane<'_>) {
     for (name, component) in plane.components() {
         let machine = machine_of(plane, component.spec.hypervisor.as_str());
@@ -41,7 +41,7 @@ pub(crate) fn files_are_private(plane: &TestControlPlane<'_>) {
     }
 }
 
-/// What agents know of all clusters is for root's eyes.
+/// Only root can read what agents store about clusters.
 pub(crate) fn agents_keep_to_themselves(plane: &TestControlPlane<'_>) {
     for machine in plane.machines.iter().filter(|machine| machine.has_agent()) {
         let socket = machine.document.spec.endpoint.socket().unwrap();
@@ -56,22 +56,22 @@ pub(crate) fn agents_keep_to_themselves(plane: &TestControlPlane<'_>) {
             let seen = fs::symlink_metadata(machine.path(&path)).unwrap();
             assert_eq!((seen.uid(), seen.gid(), seen.mode()), (user, user, mode), "{path} of {}", machine.name());
         }
-        // Others pass through to what is theirs, and see no name in it.
+        // Other users can pass through the directory to their own files, and cannot list it.
         let seen = fs::symlink_metadata(machine.path("/var/lib/keelway")).unwrap();
         assert_eq!((seen.uid(), seen.mode() & 0o066), (0, 0), "{}", machine.name());
     }
 }
 
-/// What an agent may do, as the bits of `CAP_CHOWN`, `CAP_DAC_OVERRIDE` and `CAP_FOWNER` say.
+/// The capabilities of an agent: the bits of `CAP_CHOWN`, `CAP_DAC_OVERRIDE` and `CAP_FOWNER`.
 const RIGHTS: &str = "000000000000000b";
 
-/// Each agent is a user of its own, which has few of root's rights and cannot have more.
+/// Each agent runs as a user of its own, with three capabilities of root, and cannot gain more.
 pub(crate) fn agents_are_users_of_their_own(plane: &TestControlPlane<'_>) {
     let machines = plane.machines.iter().filter(|machine| machine.has_agent());
     are_users_of_their_own(plane, machines.map(TestMachine::agent_pid));
 }
 
-/// Likewise, for the processes of agents.
+/// The same for these processes of agents.
 pub(crate) fn are_users_of_their_own(plane: &TestControlPlane<'_>, agents: impl Iterator<Item = u32>) {
     let mut users: BTreeSet<u32> = plane.components().values().map(|component| component.spec.user).collect();
     users.insert(0);
@@ -86,7 +86,7 @@ pub(crate) fn are_users_of_their_own(plane: &TestControlPlane<'_>, agents: impl 
     }
 }
 
-/// Real, effective, saved and of files alike.
+/// Returns the user of a process. Its real, effective, saved and file system ids are the same.
 fn user_of(pid: u32) -> u32 {
     let text = process::status(pid, "Uid").unwrap();
     let users: BTreeSet<u32> = text.split('\t').map(|user| user.parse().unwrap()).collect();
@@ -99,7 +99,7 @@ fn not_writable(directory: &Path) -> bool {
     seen.is_dir() && seen.uid() == 0 && seen.mode() & 0o022 == 0
 }
 
-/// Every process of every pod.
+/// Every process of every pod runs without privileges.
 pub(crate) fn processes_have_no_privilege(plane: &TestControlPlane<'_>) {
     let running = plane.running();
     let components = plane.components();
@@ -113,7 +113,7 @@ pub(crate) fn processes_have_no_privilege(plane: &TestControlPlane<'_>) {
         for pid in [container, sandbox] {
             has_no_privilege(name, pid, component.spec.user);
         }
-        // The CRI has no word for the bounding set of a sandbox's own process, which can gain nothing from it.
+        // The CRI cannot set the bounding set of a sandbox's own process. With `no_new_privs`, the process cannot gain capabilities from it.
         assert_eq!(process::status(container, "CapBnd").unwrap().trim_start_matches('0'), "", "{name}");
         checked.extend([container, sandbox].map(|pid| (pid, component.spec.user)));
     }
@@ -125,7 +125,7 @@ pub(crate) fn processes_have_no_privilege(plane: &TestControlPlane<'_>) {
             checked.insert(pid, user);
         }
     }
-    // Nobody else runs there but the runtime itself, the agent, and haproxy's worker below its master.
+    // Only the runtime, the agent and haproxy's worker (a child of its master) run besides these.
     for machine in &plane.machines {
         let agent = machine.has_agent().then(|| machine.agent_pid());
         for pid in machine.processes().into_iter().filter(|pid| !checked.contains_key(pid)) {

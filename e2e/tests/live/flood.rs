@@ -1,4 +1,4 @@
-//! What a stranger who only connects to an ingress can do to the disks of machines.
+//! The disk space that a client without credentials can use up by connecting to an ingress.
 
 use std::{
     io::{Read, Write},
@@ -15,13 +15,13 @@ use rustix::net::sockopt::set_socket_linger;
 
 use crate::life;
 
-/// How many connections the stranger makes; another number in `KEELWAY_CONNECTIONS` is for those who change this test.
+/// The number of connections. `KEELWAY_CONNECTIONS` overrides it while this test is changed.
 const MANY: u64 = 1_000_000;
-/// At once.
+/// The number of concurrent connections.
 const THREADS: usize = 4;
-/// By how much all that Keelway has on the disk of a machine may grow.
+/// The most by which Keelway's files on the disk of a machine may grow.
 const MOST: u64 = 100 << 20;
-/// How long one connection may be without an answer.
+/// The time limit for each connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[test]
@@ -48,16 +48,16 @@ fn scenario() {
     serves(&plane);
 }
 
-/// What became of connections.
+/// The number of connections by their outcome.
 #[derive(Debug, Default)]
 struct Tally {
     made: AtomicU64,
-    /// By an API server, on those that said something.
+    /// Connections on which the API server sent a response.
     answered: AtomicU64,
     refused: AtomicU64,
 }
 
-/// Makes so many connections. Of three, one says what is no TLS and waits for the answer, and two are broken off at once.
+/// Opens this many connections. Of each three, one sends plain HTTP and waits for the response, and two are reset immediately.
 fn flood(ingress: SocketAddr, many: u64) -> Tally {
     let (next, tally) = (AtomicU64::new(0), Tally::default());
     thread::scope(|scope| {
@@ -78,13 +78,13 @@ fn flood(ingress: SocketAddr, many: u64) -> Tally {
             });
         }
     });
-    // A stranger whom haproxy turns away has not shown anything.
+    // If haproxy rejected the connections, the test would show nothing.
     let made = tally.made.load(Ordering::Relaxed) > many * 9 / 10;
     assert!(made && tally.answered.load(Ordering::Relaxed) > many / 4, "{tally:?}");
     tally
 }
 
-/// Returns whether somebody answered.
+/// Returns whether the API server sent a response.
 fn connect(ingress: SocketAddr, number: u64) -> std::io::Result<bool> {
     let mut stream = TcpStream::connect_timeout(&ingress, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -92,12 +92,12 @@ fn connect(ingress: SocketAddr, number: u64) -> std::io::Result<bool> {
     if number.is_multiple_of(3) {
         let _ = stream.write_all(b"GET / HTTP/1.0\r\n\r\n").and_then(|()| stream.read_to_end(&mut answer));
     }
-    // Each end by a reset leaves this side's port free for the next one.
+    // A reset frees the local port for the next connection.
     set_socket_linger(&stream, Some(Duration::ZERO))?;
     Ok(answer.starts_with(b"HTTP/1.0 400 "))
 }
 
-/// All that Keelway and its components have on the disk of a machine, logs included.
+/// Returns the size of everything that Keelway and its components store on the disk of a machine, including logs.
 fn on_disk(machine: &TestMachine) -> u64 {
     ["/var/lib/keelway", "/var/log/keelway"].into_iter().map(|path| size(&machine.path(path))).sum()
 }
@@ -105,7 +105,7 @@ fn on_disk(machine: &TestMachine) -> u64 {
 fn size(path: &Path) -> u64 {
     let counted = Command::new("du").args(["-s", "-B1"]).arg(path).output().unwrap();
     let text = String::from_utf8(counted.stdout).unwrap();
-    // A file that goes meanwhile makes it fail, and counts for nothing.
+    // `du` fails if a file is removed while it runs. Such a file is not counted.
     text.split('\t').next().unwrap().parse().unwrap()
 }
 

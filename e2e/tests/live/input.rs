@@ -1,10 +1,10 @@
-//! Documents that are refused, and documents that are none of Keelway's business.
+//! Documents that are refused, and documents of other programs.
 
 use std::collections::BTreeSet;
 
 use keelway_e2e::{TestControlPlane, TestMachine};
 
-/// Refused with the line, the input given back, and no machine touched.
+/// Invalid documents are refused with the place of the error. The command writes its input to stdout, and no machine changes.
 pub(crate) fn bad_input_does_nothing(plane: &TestControlPlane<'_>) {
     let ids = |machines: &[TestMachine]| -> Vec<BTreeSet<String>> { machines.iter().map(TestMachine::ids).collect() };
     let before = ids(&plane.machines);
@@ -27,7 +27,7 @@ pub(crate) fn bad_input_does_nothing(plane: &TestControlPlane<'_>) {
     assert_eq!(ids(&plane.machines), before);
 }
 
-/// Two documents of somebody else's, written as nobody else would.
+/// Two documents of other programs, with unusual formatting.
 const MAP: &str = "# kept, as are   spaces
 apiVersion: v1
 kind: ConfigMap   # ours not
@@ -38,13 +38,13 @@ data:
 ";
 const SECRET: &str = "{\"kind\":\"Secret\",\"apiVersion\":\"v1\",  \"metadata\":{\"name\":\"not-ours\"}}\n";
 
-/// Puts documents of others before, between and after those of a world.
+/// Puts documents of other programs before, between and after those of a fleet.
 pub(crate) fn among_others(world: &str) -> String {
     let mut ours = world.splitn(2, "---\n");
     format!("{MAP}---\n{}---\n{SECRET}---\n{}---\n{MAP}", ours.next().unwrap(), ours.next().unwrap())
 }
 
-/// All of them are where they were.
+/// Asserts that all of them are unchanged and in their places.
 pub(crate) fn others_are_in_place(text: &str) {
     assert!(text.starts_with(&format!("{MAP}---\napiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\n")), "{text}");
     assert!(

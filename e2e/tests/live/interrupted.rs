@@ -1,4 +1,4 @@
-//! Passes that are cut short on real machines, and mend what dies: there are no agents.
+//! Passes that are interrupted on real machines, and that restart components: there are no agents.
 
 use std::{
     fs,
@@ -21,8 +21,8 @@ fn interrupted() {
     on_own_host("interrupted::interrupted", scenario);
 }
 
-/// Where the making of a cluster is cut off, in the order in which it comes there. A program that is told to stop does so
-/// between two effects, a moment later.
+/// The failpoints at which the creation of a cluster is interrupted, in the order in which the program reaches them. After SIGTERM, the program
+/// continues to the end of the current effect.
 const BIRTH: [(Signal, &str); 10] = [
     (Signal::KILL, "saves"),
     (Signal::KILL, "saved"),
@@ -35,7 +35,7 @@ const BIRTH: [(Signal, &str); 10] = [
     (Signal::KILL, "binds"),
     (Signal::KILL, "bound"),
 ];
-/// Where its end is.
+/// The failpoints at which the deletion is interrupted.
 const END: [(Signal, &str); 4] = [
     (Signal::KILL, "done stop sandbox"),
     (Signal::KILL, "begins remove sandbox"),
@@ -76,7 +76,7 @@ fn scenario() {
     }
 }
 
-/// The same command, ended at a failpoint; returns the documents to go on from.
+/// Runs `reconcile` until a failpoint, and returns the documents to continue from.
 pub(crate) fn cut_off(keelway: &Keelway, (signal, at): (Signal, &str), text: Vec<u8>) -> Vec<u8> {
     let ran = keelway.interrupt(
         &["reconcile"],
@@ -87,7 +87,7 @@ pub(crate) fn cut_off(keelway: &Keelway, (signal, at): (Signal, &str), text: Vec
     if signal == Signal::KILL { killed(&ran, text, &keelway.state()) } else { terminated(&ran, &text) }
 }
 
-/// Whatever it was at: documents on stdout, with all keys that there were.
+/// After SIGTERM, stdout has documents with all keys of the input.
 fn terminated(ran: &FinishedCommand, before: &[u8]) -> Vec<u8> {
     assert_eq!(ran.code(), 143, "{}", ran.stderr);
     assert!(ran.stderr.contains("stopped: run the same command on what was written to go on"), "{}", ran.stderr);
@@ -96,7 +96,7 @@ fn terminated(ran: &FinishedCommand, before: &[u8]) -> Vec<u8> {
     ran.stdout.clone()
 }
 
-/// Killed before it saved anything, it had done nothing; else the file that it named is complete.
+/// After SIGKILL, the file that the program named is complete. If the program named no file, it had saved and done nothing.
 fn killed(ran: &FinishedCommand, before: Vec<u8>, state: &Path) -> Vec<u8> {
     assert_eq!((ran.code(), ran.stdout.len()), (137, 0));
     let named = ran.stderr.lines().find_map(|line| {

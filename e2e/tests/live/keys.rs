@@ -1,4 +1,4 @@
-//! Key material is in Secret documents and in files for those who use it, whatever kind of endpoint a machine has.
+//! Key material is only in Secret documents and in the files of components that use it, for every kind of endpoint.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,14 +10,14 @@ use std::{
 
 use keelway_e2e::{TestControlPlane, TestMachine, leak_patterns::LeakPatterns, machine_facts::tree, process};
 
-/// What was looked through, by where it was found.
+/// The contents that were searched, by their place.
 type Places = BTreeMap<String, Vec<u8>>;
 
-/// Where a runtime keeps what it was told, in its database and beside it, and where logs and what happened are.
+/// The directories in which a runtime stores its database and other state, and those of logs and events.
 const KEPT: [&str; 4] = ["/run/containerd", "/var/lib/containerd", "/var/log", "/var/lib/keelway/events"];
-/// Images, and the file systems of containers: of those that write into them, none has keys.
+/// Images and the file systems of containers are not searched. No component that writes into them has keys.
 const OF_IMAGES: [&str; 3] = ["containerd.content.", "containerd.snapshotter.", "/rootfs"];
-/// Looks of people, at all that there is.
+/// The commands with which users look at an installation.
 const LOOKS: [&[&str]; 6] = [
     &["plan", "-v"],
     &["status", "-ojson"],
@@ -27,7 +27,7 @@ const LOOKS: [&[&str]; 6] = [
     &["observe"],
 ];
 
-/// `handed`: the arguments that helpers were given, as [`handed_while`] saw them.
+/// Asserts that no key is in another place. `handed` contains the arguments of helpers from [`handed_while`].
 pub(crate) fn are_nowhere_else(plane: &TestControlPlane<'_>, handed: &BTreeSet<Vec<u8>>) {
     let keys = LeakPatterns::of(&plane.documents);
     assert_eq!(keys.found_in(&plane.text), keys.count(), "the search finds what documents hold");
@@ -46,7 +46,7 @@ pub(crate) fn are_nowhere_else(plane: &TestControlPlane<'_>, handed: &BTreeSet<V
     }
 }
 
-/// What `keelway` says, and said.
+/// Returns the output of `keelway`, of these commands and of earlier ones.
 fn said(plane: &TestControlPlane<'_>) -> Places {
     let run = |arguments: &[&str]| {
         let ran = plane.keelway.run(arguments, &plane.text).succeeded();
@@ -58,7 +58,7 @@ fn said(plane: &TestControlPlane<'_>) -> Places {
     LOOKS.into_iter().map(run).chain(events).chain(logs).chain([before]).collect()
 }
 
-/// One that ends meanwhile has nothing to be seen.
+/// Returns the arguments and the environment of all processes. Processes that end meanwhile count as empty.
 fn of_processes() -> Places {
     let files = process::all().into_iter().flat_map(|pid| ["cmdline", "environ"].map(|file| (pid, file)));
     files.map(|(pid, file)| (format!("/proc/{pid}/{file}"), process::file(pid, file).unwrap_or_default())).collect()
@@ -71,7 +71,7 @@ fn of_machine(machine: &TestMachine) -> Places {
         if path.is_file() { vec![path] } else { tree(&path) }
     });
     let files = below.filter(|path| path.is_file() && !is_of_images(path));
-    // What a runtime keeps of a command that just ended is gone a moment later.
+    // The runtime removes the state of a command that has just ended shortly afterwards, so a file can be missing.
     let mut places: Places =
         files.map(|path| (path.display().to_string(), fs::read(path).unwrap_or_default())).collect();
     let agent = machine.has_agent().then_some(["/events", "/keelway-hypervisor-agent.log"]);
@@ -85,7 +85,7 @@ fn of_machine(machine: &TestMachine) -> Places {
     places
 }
 
-/// Runs something while the arguments of every process are read, and returns those that a helper was handed.
+/// Runs something while it reads the arguments of every process. Returns those of helpers.
 pub(crate) fn handed_while<T>(run: impl FnOnce() -> T) -> (T, BTreeSet<Vec<u8>>) {
     let ended = AtomicBool::new(false);
     let (done, seen) = thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! A manager over a management cluster that is Keelway's itself: with the rights of its manifest and no others. People use kubectl.
+//! A manager of a management cluster that Keelway itself created. The manager has only the rights of its manifest, and users work with kubectl.
 
 use std::{collections::BTreeMap, fs, time::Instant};
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::workload;
 
-/// What a cluster's user reads of it, and gives to `keelway`.
+/// The query with which a user of the management cluster reads documents for `keelway`.
 const DOCUMENTS: [&str; 5] =
     ["get", "hypervisors,clusters.keelway.dev,components,secrets", "--all-namespaces", "-o", "yaml"];
 
@@ -52,7 +52,7 @@ fn scenario() {
     }
     stage("gone", || machines_go(user, &plane));
     manager.stop();
-    // Not what the API server of a cluster answers to its health check before it is ready.
+    // This text does not match the response of a cluster's API server to health checks before it is ready.
     assert!(!manager.log().contains("is forbidden"), "it has each right that it needs");
 }
 
@@ -63,7 +63,7 @@ fn stage<T>(name: &str, body: impl FnOnce() -> T) -> T {
     value
 }
 
-/// A public and a private machine for the management cluster, and the same for its user.
+/// Returns a public and a private machine for the management cluster, and the same for its user.
 fn halves(made: &Documents) -> (Documents, Documents) {
     let (mut own, mut given) = (Documents::default(), Documents::default());
     for role in [HypervisorRole::Public, HypervisorRole::Private] {
@@ -76,7 +76,7 @@ fn halves(made: &Documents) -> (Documents, Documents) {
     (own, given)
 }
 
-/// What the manager's account does not need it may not do.
+/// The manager's account has no rights that it does not need.
 fn others_are_not_its(administrator: &Kubectl, account: &Kubectl) {
     let others: [&[&str]; 6] = [
         &["get", "pods", "--all-namespaces"],
@@ -93,7 +93,7 @@ fn others_are_not_its(administrator: &Kubectl, account: &Kubectl) {
     }
 }
 
-/// Two machines and a cluster: all that a person writes.
+/// Applies everything that a user writes: two machines and a cluster.
 fn applies(user: &Kubectl, machines: &Documents) {
     user.apply(&machines.write());
     user.apply(&format!(
@@ -103,7 +103,7 @@ fn applies(user: &Kubectl, machines: &Documents) {
     user.wait("condition=Available", &["kwc/c1"]);
 }
 
-/// The cluster for its user, as `keelway` reads it out of the management cluster.
+/// Returns the cluster, as `keelway` reads it from the management cluster for its user.
 fn plane<'a>(world: &'a TestFleet, user: &Kubectl) -> TestControlPlane<'a> {
     let text = user.run(&DOCUMENTS).succeeded().stdout;
     let kubeconfig = world.keelway.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
@@ -116,7 +116,7 @@ fn settled(manager: &Manager, plane: &TestControlPlane<'_>) -> BTreeMap<String, 
     plane.running()
 }
 
-/// Every column says something.
+/// Every column has a value.
 fn is_shown(user: &Kubectl, plane: &TestControlPlane<'_>) {
     let table = |kind: &str| {
         let shown = user.run(&["get", kind, "--all-namespaces"]).succeeded();
@@ -143,14 +143,14 @@ fn is_shown(user: &Kubectl, plane: &TestControlPlane<'_>) {
     }
 }
 
-/// What rules can tell is refused at once; what they cannot is told on the object. What runs goes on.
+/// A validation rule rejects a change immediately. What rules cannot check is reported in a condition. Components continue to run.
 fn is_refused(user: &Kubectl, plane: &TestControlPlane<'_>, before: &BTreeMap<String, RunningComponent>) {
     let members = ["patch", "kwc", "c1", "--type=merge", "--patch", r#"{"spec":{"etcd":{"replicas":2}}}"#];
     let told = user.run(&members);
     assert_ne!(told.code(), 0);
     assert!(told.stderr.contains("write 1, 3, 5 or 7"), "{}", told.stderr);
 
-    // As an older copy of it has it.
+    // A status as in an older copy of the object.
     let port = plane.ingress().port();
     let with_port = |port: u16| {
         let patch = format!("{{\"status\":{{\"ingressPort\":{port}}}}}");
@@ -169,7 +169,7 @@ fn is_refused(user: &Kubectl, plane: &TestControlPlane<'_>, before: &BTreeMap<St
     assert_eq!(plane.running(), *before);
 }
 
-/// What is Keelway's own is not deleted by taking it away.
+/// If a user deletes an object that Keelway owns, the manager writes it again with the same content.
 fn is_written_again(user: &Kubectl, plane: &TestControlPlane<'_>, before: &BTreeMap<String, RunningComponent>) {
     let namespace = plane.id().namespace();
     let object = |name: &str| user.run(&["get", name, "--namespace", &namespace, "--output", "json"]);
@@ -179,7 +179,7 @@ fn is_written_again(user: &Kubectl, plane: &TestControlPlane<'_>, before: &BTree
         deadline::until(&format!("{name} is back"), deadline::READ, || object(name).code() == 0);
         let second: Value = object(name).succeeded().json();
         assert_ne!(first["metadata"]["uid"], second["metadata"]["uid"]);
-        // A failure must not print keys.
+        // Not compared with `assert_eq`, because a failure would print keys.
         assert!(first[content] == second[content], "{name} is another one than before");
     }
     assert_eq!(plane.running(), *before);
@@ -216,7 +216,7 @@ fn is_killed_and_begins_anew(
     assert_eq!(plane.running(), *before);
 }
 
-/// A machine is there for as long as components are on it, and gets no more of them.
+/// A machine that is deleted remains as long as components are on it.
 fn a_machine_that_is_used_stays(user: &Kubectl, plane: &TestControlPlane<'_>) {
     let name = format!("hypervisor/{}", plane.public().name());
     let _ = user.run(&["delete", &name, "--wait=false"]).succeeded();
@@ -226,7 +226,7 @@ fn a_machine_that_is_used_stays(user: &Kubectl, plane: &TestControlPlane<'_>) {
     assert!(told.text().contains("c1/ingress-0") && told.text().contains("spec.drain"), "{}", told.text());
 }
 
-/// The object is there for as long as anything of it is on machines.
+/// The object of a cluster remains until its machines hold nothing of it.
 fn deletes(user: &Kubectl, plane: &TestControlPlane<'_>) {
     let _ = user.run(&["delete", "kwc", "c1"]).succeeded();
     assert_eq!(plane.running(), BTreeMap::new());

@@ -1,11 +1,11 @@
-//! A cluster from its birth to its end, however its machines are reached.
+//! The life of a cluster, for every way to reach its machines.
 
 use std::fs;
 
 use keelway_api::{Documents, cluster::ClusterSpec};
 use keelway_e2e::{Keelway, TestControlPlane};
 
-/// Makes a cluster of this size, and waits until it is there.
+/// Creates a cluster of this size, and waits until it is settled.
 pub(crate) fn born<'a>(driver: &'a Keelway, machines: &[u8], size: &[&str]) -> TestControlPlane<'a> {
     let inject = [&["cluster", "inject", "--name", "c1"][..], size].concat();
     let injected = driver.run(&inject, machines).succeeded().stdout;
@@ -13,7 +13,7 @@ pub(crate) fn born<'a>(driver: &'a Keelway, machines: &[u8], size: &[&str]) -> T
     with_kubeconfig(driver, text)
 }
 
-/// The same machines and the same client, with a cluster of another spec.
+/// Reconciles the cluster to a changed spec. Machines and client stay the same.
 pub(crate) fn changed<'a>(plane: &TestControlPlane<'a>, change: impl FnOnce(&mut ClusterSpec)) -> TestControlPlane<'a> {
     let mut documents = Documents::read(&plane.text).unwrap();
     change(&mut documents.clusters.values_mut().next().unwrap().spec);
@@ -21,7 +21,7 @@ pub(crate) fn changed<'a>(plane: &TestControlPlane<'a>, change: impl FnOnce(&mut
     with_kubeconfig(plane.keelway, text)
 }
 
-/// Takes it away, and returns the documents that are left: of machines.
+/// Deletes the cluster, and returns the remaining documents, which are of machines.
 pub(crate) fn ends(plane: &TestControlPlane<'_>) -> Vec<u8> {
     let deleted = plane.keelway.run(&["cluster", "delete", "--name", "c1"], &plane.text).succeeded().stdout;
     let empty = plane.keelway.run(&["reconcile"], &deleted).succeeded().stdout;

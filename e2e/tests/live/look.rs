@@ -1,11 +1,11 @@
-//! What people see of components that run: logs, commands in them, events.
+//! What users see of running components: logs, commands in them, events.
 
 use std::cell::RefCell;
 
 use keelway_e2e::{Keelway, TestControlPlane, command::RunningCommand, deadline};
 use serde_json::Value as Json;
 
-/// The log of a component, all of it and the end of it.
+/// `logs` prints the whole log of a component, or the end of it.
 pub(crate) fn logs(plane: &TestControlPlane<'_>) {
     let log = |arguments: &[&str]| {
         let arguments = [&["logs", "c1/kube-apiserver-0"], arguments].concat();
@@ -22,7 +22,7 @@ pub(crate) fn logs(plane: &TestControlPlane<'_>) {
     assert_eq!(plane.keelway.run(&["logs", "c1/etcd-7"], &plane.text).code(), 2);
 }
 
-/// So many lines and no more. One that is written while they are read is told, too: then they are read again.
+/// Reads until there are exactly this many lines. If a line is written during a read, the result has one more, and the log is read again.
 pub(crate) fn last_lines(number: usize, read: impl Fn() -> String) -> String {
     let told = RefCell::new(String::new());
     deadline::until(&format!("{number} lines are told"), deadline::READ, || {
@@ -32,7 +32,7 @@ pub(crate) fn last_lines(number: usize, read: impl Fn() -> String) -> String {
     told.into_inner()
 }
 
-/// A command ends as it would on the machine, with what it said.
+/// A command in a component returns its own exit code and output.
 pub(crate) fn commands(plane: &TestControlPlane<'_>) {
     let ran = plane.keelway.run(&["exec", "c1/etcd-0", "--", "etcdctl", "version"], &plane.text).succeeded();
     assert!(ran.text().starts_with("etcdctl version: "), "{}", ran.text());
@@ -40,14 +40,14 @@ pub(crate) fn commands(plane: &TestControlPlane<'_>) {
     assert!(ran.code() == 1 && ran.stderr.contains("no-such-command"), "{}: {}", ran.code(), ran.stderr);
     let ran = plane.keelway.run(&["exec", "c1/etcd-0", "--", "no-such-program"], &plane.text);
     assert!(ran.code() == 1 && ran.stderr.contains("no-such-program"), "{}: {}", ran.code(), ran.stderr);
-    // What is handed over as stdin is the command's, to its end.
+    // With `-i`, the command gets the whole stdin.
     let reads = ["exec", "c1/etcd-0", "-i", "-f", "c1.yaml", "--", "etcdctl", "completion", "bash"];
     assert!(plane.keelway.run(&reads, b"nobody reads this").succeeded().text().contains("etcdctl"));
     let ran = plane.keelway.run(&["exec", "c1/etcd-0", "-i", "--", "etcdctl"], &plane.text);
     assert_eq!(ran.code(), 2, "{}", ran.stderr);
 }
 
-/// A container that was killed is told of, with its last words and its restart.
+/// The events of a killed container include its exit and its restart. `logs --previous` prints its last line.
 pub(crate) fn what_died(plane: &TestControlPlane<'_>, component: &str) {
     let title = format!("c1/{component}");
     let before = plane.keelway.run(&["logs", &title, "--previous", "--tail", "1"], &plane.text).succeeded();
@@ -69,12 +69,12 @@ pub(crate) fn what_died(plane: &TestControlPlane<'_>, component: &str) {
     assert!(table.text().contains(&format!("component/{title}")), "{}", table.text());
 }
 
-/// Follows the log of a component that is to be deleted.
+/// Follows the log of a component that will be deleted.
 pub(crate) fn follow(plane: &TestControlPlane<'_>) -> RunningCommand {
     plane.keelway.start(&["logs", "c1/etcd-0", "--follow", "--tail", "0"], &plane.text)
 }
 
-/// The log ends with its component, after its last words.
+/// The log stream ends with its component, after the last line.
 pub(crate) fn ended(keelway: &Keelway, following: RunningCommand) {
     let log = keelway.end(following).succeeded();
     assert!(log.text().contains("signal"), "{}", log.text());

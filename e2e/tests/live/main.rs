@@ -1,6 +1,6 @@
 //! Clusters on real machines: real containerd, etcd, Kubernetes and haproxy.
 //!
-//! Needs root, `runc`, `ip`, `nft`, and Keelway's cache (`make images`).
+//! It needs root, `runc`, `ip`, `nft`, and Keelway's cache (`make images`).
 
 #![expect(
     clippy::unwrap_used,

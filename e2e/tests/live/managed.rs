@@ -1,4 +1,4 @@
-//! A manager without any Kubernetes beneath it: documents are files, and people write them by hand.
+//! A manager without Kubernetes: documents are files that users write by hand.
 
 use std::{collections::BTreeMap, fs, time::Instant};
 
@@ -44,7 +44,7 @@ fn scenario() {
     deletes(&mut manager, &plane);
 }
 
-/// To people as tables, and to programs as documents, which all other commands take.
+/// `get` prints tables for users and documents for programs. All other commands read these documents.
 fn is_shown(plane: &TestControlPlane<'_>) {
     let keelway = plane.keelway;
     let shown = keelway.run(&["get", "clusters"], b"").succeeded();
@@ -56,7 +56,7 @@ fn is_shown(plane: &TestControlPlane<'_>) {
     let _ = look::last_lines(1, || keelway.run(&log, &documents).succeeded().text().to_owned());
 }
 
-/// How much its components hold, as their machines tell.
+/// Metrics report how much components hold, as observed on their machines.
 fn is_told(manager: &Manager) {
     let of = |metric: &str, component: &str| {
         manager.figure(&format!(
@@ -69,7 +69,7 @@ fn is_told(manager: &Manager) {
     deadline::until("tunnels are told", deadline::SETTLE, || of("tunnel_peers", "gateway-0") == Some(0.0));
 }
 
-/// One of the socket's group sees clusters; who is not of it sees nothing.
+/// Members of the socket's group see clusters without Secrets. Other users see nothing.
 fn others_see_no_key(plane: &TestControlPlane<'_>) {
     let as_group = |group: u32, words: &str| {
         plane
@@ -84,7 +84,7 @@ fn others_see_no_key(plane: &TestControlPlane<'_>) {
     assert!(out.text().contains("/run/keelway-manager/manager.sock"), "{}", out.text());
 }
 
-/// What a person writes.
+/// Returns a cluster as a user writes it.
 fn cluster(more: &str) -> String {
     let version = release::newest().kubernetes;
     format!(
@@ -106,7 +106,7 @@ fn plane<'a>(world: &'a TestFleet, manager: &Manager) -> TestControlPlane<'a> {
     TestControlPlane::new(&world.keelway, text, "c1.kubeconfig")
 }
 
-/// Nothing is written any more where there is nothing to do.
+/// Waits until the manager has settled. A plan then has nothing to do.
 fn settled(manager: &Manager, plane: &TestControlPlane<'_>) -> BTreeMap<String, RunningComponent> {
     deadline::until("it says so", deadline::KUBERNETES, || manager.log().contains("\"settled\""));
     let text = manager.documents().unwrap().write();
@@ -114,7 +114,7 @@ fn settled(manager: &Manager, plane: &TestControlPlane<'_>) -> BTreeMap<String, 
     plane.running()
 }
 
-/// A file that is half written changes nothing, and is told of with its place.
+/// An invalid file changes nothing. The manager reports the place of the error.
 fn refuses(manager: &Manager, plane: &TestControlPlane<'_>, before: &BTreeMap<String, RunningComponent>) {
     let sound = manager.read(CLUSTER).unwrap();
     manager.write(CLUSTER, &sound.replace("spec:\n", "spec:\n  etcd: {replica: 3}\n"));
@@ -125,7 +125,7 @@ fn refuses(manager: &Manager, plane: &TestControlPlane<'_>, before: &BTreeMap<St
     assert_eq!(plane.running(), *before);
 }
 
-/// What it placed goes on without it, and it finds all as it is.
+/// Components continue to run without the manager. After its restart, it finds nothing to do.
 fn is_killed_and_begins_anew(
     manager: &mut Manager,
     plane: &TestControlPlane<'_>,
@@ -138,7 +138,7 @@ fn is_killed_and_begins_anew(
     assert_eq!(plane.running(), *before);
 }
 
-/// A person asks for more.
+/// A user increases the number of schedulers.
 fn scales(manager: &Manager, plane: &TestControlPlane<'_>, before: &BTreeMap<String, RunningComponent>) {
     let editor = "sed -i 's/^  controlPlane:$/  controlPlane:\\n    kubeScheduler: {replicas: 2}/'";
     let edited = plane.keelway.shell(&format!("EDITOR=\"{editor}\" keelway edit cluster c1")).succeeded();
@@ -153,10 +153,10 @@ fn scales(manager: &Manager, plane: &TestControlPlane<'_>, before: &BTreeMap<Str
     assert!(manager.read(CLUSTER).unwrap().contains("kubeScheduler"));
 }
 
-/// As many writes of a megabyte as fill the smallest quota, of one object: what was written before is taken away by compaction.
+/// Enough writes of one object of 1 MB to fill the smallest quota. etcd keeps each version of the object until a compaction.
 const WRITES: usize = 320;
 
-/// Its store is filled until etcd takes no more, and the way out of docs/operations.md is gone.
+/// Fills the store until etcd refuses writes, and recovers with the steps of docs/operations.md.
 fn fills_its_store(manager: &Manager, plane: &TestControlPlane<'_>) {
     let begun = Instant::now();
     let object = |number: usize| {
@@ -193,7 +193,7 @@ fn fills_its_store(manager: &Manager, plane: &TestControlPlane<'_>) {
     deadline::until("the cluster is well again", deadline::READ, || room(manager).as_deref() == Some(""));
 }
 
-/// Why the store of the cluster has no room; empty where it has some.
+/// Returns the reason why the store of the cluster has no room, or an empty text if it has room.
 fn room(manager: &Manager) -> Option<String> {
     let documents = manager.documents()?;
     let mut conditions = documents.clusters.values().filter_map(|cluster| cluster.status.as_ref());
@@ -201,7 +201,7 @@ fn room(manager: &Manager) -> Option<String> {
     Some(found.map(|condition| condition.reason.clone()).unwrap_or_default())
 }
 
-/// All is gone from the machines, then the document.
+/// The manager deletes everything on the machines first, and then the document.
 fn deletes(manager: &mut Manager, plane: &TestControlPlane<'_>) {
     let watching = plane.keelway.start(&["watch", "clusters"], b"");
     let deleted = plane.keelway.run(&["delete", "cluster", "c1"], b"").succeeded();

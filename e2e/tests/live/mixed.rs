@@ -1,4 +1,4 @@
-//! A highly available cluster on machines of all three kinds: a runtime on this host, one behind a proxy, and agents on the network.
+//! A highly available cluster on machines of all three kinds: a runtime on this host, a runtime behind a proxy, and agents on the network.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use keelway_e2e::{MachineFacts, TestControlPlane, TestFleet, TestMachine, host::
 
 use crate::{files, keys, life, look, recovery, settled, workload};
 
-/// A member and a control plane for each private machine.
+/// One etcd member and one control plane for each private machine.
 const SIZE: [&str; 4] = ["--etcd-replicas", "3", "--control-plane-replicas", "3"];
 
 #[test]
@@ -61,7 +61,7 @@ fn kinds(machines: &[TestMachine]) -> BTreeSet<&'static str> {
     machines.iter().filter(|machine| !machine.is_public()).map(kind).collect()
 }
 
-/// Logs and commands of each replica, which are on machines of their own, and events of all machines.
+/// Logs and commands work for each replica, and events for each machine. The replicas are on different machines.
 fn is_seen_on_each(plane: &TestControlPlane<'_>) {
     for replica in 0..3 {
         let title = format!("c1/kube-apiserver-{replica}");

@@ -1,4 +1,4 @@
-//! A NAT between the agent of a private machine and that of the public one, which lets nothing back in but answers.
+//! A NAT between the agent of a private machine and that of the public one. It accepts only replies from outside.
 
 use std::{fs, net::IpAddr, path::Path, process::Command};
 
@@ -6,14 +6,14 @@ use keelway_e2e::{TestFleet, TestMachine, command::run, deadline};
 
 use crate::behind::{PORT, private_of};
 
-/// Its network.
+/// The network namespace of the NAT.
 const NAT: &str = "/run/keelway-e2e/nat";
-/// Its addresses in the private network, one after the other.
+/// The addresses of the NAT in the private network, used one after the other.
 const OUTSIDE: [u8; 2] = [250, 251];
-/// The routing table of what goes through it.
+/// The routing table for packets through the NAT.
 const TABLE: &str = "77";
 
-/// Puts it there before anything goes over the network.
+/// Installs the NAT before agents are enrolled.
 pub(crate) fn between(world: &TestFleet) {
     let machines = world.machines();
     let [public, private] = [true, false].map(|kind| machines.iter().find(|found| found.is_public() == kind).unwrap());
@@ -54,19 +54,19 @@ fn masquerade(beside: IpAddr) {
     }
 }
 
-/// What goes to the public machine's agent, and nothing else.
+/// Routes only packets to the public machine's agent through the NAT.
 fn lead_through(machine: &TestMachine, to: IpAddr) {
     let network = machine.network();
     within(&network, "ip address add 192.168.77.2/24 dev nat");
     within(&network, &format!("ip route add default via 192.168.77.1 table {TABLE}"));
     within(&network, &format!("ip rule add to {to} ipproto tcp dport {PORT} lookup {TABLE}"));
-    // Answers come by another way than packets to the same address on other ports.
+    // Replies of that agent arrive on `nat`, but the main route to its address uses another interface. The reverse path filter would drop them.
     for interface in ["all", "nat"] {
         set(&network, &format!("conf/{interface}/rp_filter"), 0);
     }
 }
 
-/// Gives it another address, as a provider does over night; it knows no connection any more.
+/// Changes the address of the NAT and drops all its connections, as a provider does.
 pub(crate) fn renumber(beside: IpAddr) {
     let nat = Path::new(NAT);
     within(nat, "ip address flush dev outside");
@@ -74,7 +74,7 @@ pub(crate) fn renumber(beside: IpAddr) {
     within(nat, "conntrack -F");
 }
 
-/// An address of the network that another one is in.
+/// Returns an address in the same network as `beside`.
 fn outside(beside: IpAddr, last: u8) -> String {
     let IpAddr::V4(beside) = beside else { panic!("{beside} is of another family") };
     let [a, b, c, _] = beside.octets();

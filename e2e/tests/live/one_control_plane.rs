@@ -1,4 +1,4 @@
-//! The commands of docs/tour.md, and all that must hold while its cluster runs.
+//! The commands of docs/tour.md, and everything that must hold while its cluster runs.
 
 use std::{collections::BTreeSet, fs, time::Instant};
 
@@ -56,7 +56,7 @@ fn scenario() {
     same(&host, &MachineFacts::on_host(&world.fleet));
 }
 
-/// All that must hold while the cluster runs.
+/// Checks everything that must hold while the cluster runs.
 fn settled(plane: &TestControlPlane<'_>, fleet: &str) {
     stage("settled", || {
         settled::a_second_pass_does_nothing(plane);
@@ -100,7 +100,7 @@ fn settled(plane: &TestControlPlane<'_>, fleet: &str) {
         input::bad_input_does_nothing(plane);
         others_are_in_place(std::str::from_utf8(&plane.text).unwrap());
     });
-    // The watch goes on without these two.
+    // The watch stays open without these two components.
     for component in ["kube-scheduler-0", "kube-controller-manager-0"] {
         dies(plane, component);
     }
@@ -127,7 +127,7 @@ fn stage(name: &str, body: impl FnOnce()) {
     println!("{:>7} ms  {name}: done", started.elapsed().as_millis());
 }
 
-/// Before the first pass. The documents are among others' ones from here on.
+/// Before the first pass, a plan has work to do. From here on, the documents are among documents of other programs.
 fn there_is_something_to_do(keelway: &Keelway) {
     let world = among_others(&String::from_utf8(read(keelway, "world.yaml")).unwrap());
     fs::write(keelway.directory().join("world.yaml"), &world).unwrap();
@@ -143,7 +143,7 @@ fn same(before: &MachineFacts, after: &MachineFacts) {
     assert!(difference.is_empty(), "not as it was found:\n{difference}");
 }
 
-/// The README has some of the tour's steps, in their order.
+/// The README contains some steps of the tour, in the same order.
 fn goes_as_the_readme(tour: &[TranscriptStep]) {
     let mut tour = tour.iter();
     for step in of_readme() {
@@ -151,7 +151,7 @@ fn goes_as_the_readme(tour: &[TranscriptStep]) {
     }
 }
 
-/// The tour's fleet is called `local`; this one has the test's name.
+/// Creates the tour's fleet, under the test's name instead of `local`.
 fn create(world: &mut TestFleet, step: &TranscriptStep) {
     let made = world.create(|keelway, fleet| {
         let (command, file) = step.command.split_once(" > ").unwrap();

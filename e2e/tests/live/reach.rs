@@ -1,4 +1,4 @@
-//! Who reaches what.
+//! Which clients can reach which endpoints.
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +19,7 @@ use keelway_pki::{Authority, CertificateUsage, LeafRequest, PrivateKeyPem, Valid
 use keelway_planner::{Probe, probes};
 use rand::{SeedableRng, rngs::ChaCha8Rng};
 
-/// From the client's place, the ingress answers and nothing else, whatever is known of machines and ports.
+/// From the network of clients, only the ingress accepts connections, on any address and port of the machines.
 pub(crate) fn only_the_ingress(plane: &TestControlPlane<'_>) {
     let heard: BTreeSet<SocketAddr> = plane.machines.iter().flat_map(|machine| listening::tcp(machine.pid())).collect();
     let ports: BTreeSet<u16> = heard.iter().map(SocketAddr::port).collect();
@@ -45,13 +45,13 @@ pub(crate) fn only_the_ingress(plane: &TestControlPlane<'_>) {
         assert_eq!(datagrams, expected, "{}: WireGuard has the number of the ingress", machine.name());
     }
     assert_eq!(answered, BTreeSet::from([plane.ingress()]));
-    // They do answer where one may ask.
+    // From the private machine itself, these endpoints accept connections.
     for probe in private_probes(plane) {
         assert!(plane.private().connect(probe.address).is_ok(), "{}", probe.address);
     }
 }
 
-/// On the private machine itself, nothing tells anything to somebody without a certificate but how it is.
+/// On the private machine itself, a client without a certificate learns only the health of components.
 pub(crate) fn only_health(plane: &TestControlPlane<'_>) {
     let machine = plane.private();
     let runtime = runtime_sockets(machine);
@@ -65,7 +65,7 @@ pub(crate) fn only_health(plane: &TestControlPlane<'_>) {
     for address in listening::tcp(machine.pid()).difference(&runtime).filter(|address| !own.contains(address)) {
         for path in ["/", "/metrics", "/debug/pprof/", "/healthz", "/version", "/health"] {
             let stream = machine.connect(*address).unwrap();
-            // An error is an end without an answer.
+            // The request fails if the connection ends without a response.
             let status = plain(stream, path).map(|answer| answer.status);
             assert!(matches!(status, Ok(400) | Err(_)), "{address}{path}: {status:?}");
         }
@@ -76,7 +76,7 @@ pub(crate) fn only_health(plane: &TestControlPlane<'_>) {
     }
 }
 
-/// Without a certificate: etcd says nothing at all, the others only how they are.
+/// Without a certificate, etcd rejects the TLS handshake, and the other components respond only to health checks.
 fn strangers(plane: &TestControlPlane<'_>, probe: &Probe) {
     let machine = plane.private();
     let Some(tls) = &probe.tls else { return };
@@ -100,7 +100,7 @@ fn strangers(plane: &TestControlPlane<'_>, probe: &Probe) {
     }
 }
 
-/// With a certificate that the cluster's own authority signed, whatever it says: etcd has another authority, which is what counts.
+/// etcd rejects a client certificate that the cluster's own authority signed, whatever its subject is, because etcd has another authority.
 fn tenants(plane: &TestControlPlane<'_>, address: SocketAddr, server: &str) {
     let signed_by = |authority: &str| {
         let value = |key: &str| String::from_utf8(plane.secret(authority, key)).unwrap();
@@ -126,7 +126,7 @@ fn tenants(plane: &TestControlPlane<'_>, address: SocketAddr, server: &str) {
     assert_eq!(get("etcd-ca").unwrap().status, 200, "{address}");
 }
 
-/// etcd's other port, to which members alone have a certificate.
+/// The peer port of etcd rejects clients without a certificate of a member.
 pub(crate) fn peers_only(plane: &TestControlPlane<'_>) {
     let components = plane.components();
     let etcd = components.values().find(|component| component.spec.role == Role::Etcd).unwrap();
@@ -136,7 +136,7 @@ pub(crate) fn peers_only(plane: &TestControlPlane<'_>) {
     assert!(refused.contains("CertificateRequired"), "{refused}");
 }
 
-/// TLS 1.1 is refused where 1.2 is taken.
+/// Endpoints that accept TLS 1.2 reject TLS 1.1.
 fn versions(machine: &TestMachine, address: SocketAddr) {
     let answer = |version| client_hello_response(machine.connect(address).unwrap(), version).unwrap();
     assert_eq!(answer(TLS_1_2).0, HANDSHAKE, "{address}");
@@ -148,7 +148,7 @@ fn private_probes(plane: &TestControlPlane<'_>) -> Vec<Probe> {
     all.into_iter().filter(|probe| probe.machine.as_str() == plane.private().name()).collect()
 }
 
-/// Where programs of Keelway's own tell their health to whoever is on the machine.
+/// Returns the addresses on which Keelway's own programs respond to health checks without a certificate.
 fn own_health(plane: &TestControlPlane<'_>, machine: &TestMachine) -> BTreeSet<SocketAddr> {
     let components = plane.components();
     let here = components.values().filter(|component| component.spec.hypervisor.as_str() == machine.name());
@@ -156,7 +156,7 @@ fn own_health(plane: &TestControlPlane<'_>, machine: &TestMachine) -> BTreeSet<S
     ports.flatten().map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect()
 }
 
-/// What the machine listened on before it held anything: containerd's streaming server, whose addresses are secrets.
+/// Returns the endpoints outside the machine's port range: containerd's streaming server, whose URLs are secret.
 fn runtime_sockets(machine: &TestMachine) -> BTreeSet<SocketAddr> {
     let range = machine.document.spec.port_range;
     let outside = |address: &SocketAddr| !(range.from..=range.to).contains(&address.port());

@@ -1,4 +1,4 @@
-//! One control plane, by each way in which its machines can be reached.
+//! One control plane, for each way to reach its machines.
 
 use std::collections::BTreeSet;
 

@@ -1,10 +1,11 @@
-//! What dies is brought back, and only that: by the machine's agent at once, or by the next pass where there is none.
+//! If a component is killed, only that component is restarted: by the machine's agent, or by the next pass if there is no agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_e2e::{RunningComponent, TestControlPlane, TestMachine, deadline, machine::find, process};
 
-/// What goes on while this component is away. Controllers end by themselves where they cannot renew their lease.
+/// Returns the components that must not restart while this component is away. Controllers are not among them, because they exit if they cannot renew
+/// their Lease.
 fn bystanders(component: &str) -> &'static [&'static str] {
     match component {
         "etcd-0" => &["ingress-0", "kube-apiserver-0"],
@@ -13,7 +14,7 @@ fn bystanders(component: &str) -> &'static [&'static str] {
     }
 }
 
-/// The container's process, by the signal that none can catch.
+/// Kills the process of the container with SIGKILL.
 pub(crate) fn container(plane: &TestControlPlane<'_>, component: &str) {
     let (machine, seen) = find(&plane.machines, component);
     let before = plane.running();
@@ -22,7 +23,7 @@ pub(crate) fn container(plane: &TestControlPlane<'_>, component: &str) {
     assert_eq!(now.sandbox, seen.sandbox, "a sandbox that is well is kept");
 }
 
-/// The sandbox, by the runtime's own call.
+/// Stops the sandbox by a call to the runtime.
 pub(crate) fn sandbox(plane: &TestControlPlane<'_>, component: &str) {
     let (machine, seen) = find(&plane.machines, component);
     let before = plane.running();
@@ -32,7 +33,7 @@ pub(crate) fn sandbox(plane: &TestControlPlane<'_>, component: &str) {
     assert_eq!(machine.sandboxes(), (machine.sandboxes_wanted(), 0), "nothing is left of the old one");
 }
 
-/// A pass that comes after an agent finds nothing to do, and waits until all is well.
+/// Waits until the component runs again. If there is an agent, the following pass has nothing to do and waits until all components are ready.
 fn comes_back(
     plane: &TestControlPlane<'_>,
     (component, machine): (&str, &TestMachine),

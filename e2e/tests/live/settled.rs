@@ -1,10 +1,10 @@
-//! A settled world, and what is said of it.
+//! A settled installation, and how its status is shown.
 
 use keelway_e2e::TestControlPlane;
 
 const NOTHING: &str = "Nothing to do: the world is as the documents say.\n";
 
-/// Nothing is planned, written differently, or started anew.
+/// A second pass plans nothing, writes the same documents, and restarts nothing.
 pub(crate) fn a_second_pass_does_nothing(plane: &TestControlPlane<'_>) {
     let before: Vec<_> = plane.machines.iter().map(|machine| (machine.ids(), machine.running())).collect();
     let planned = plane.keelway.run(&["plan", "--exit-code"], &plane.text).succeeded();
@@ -19,7 +19,7 @@ pub(crate) fn a_second_pass_does_nothing(plane: &TestControlPlane<'_>) {
     assert_eq!(after, before);
 }
 
-/// What a user sees, letter by letter; `FLEET` has as many letters as the fleet's name.
+/// The exact table that users see. `FLEET` has as many letters as the name of the fleet.
 const TABLES: &str = "\
 CLUSTER   AVAILABLE   VERSION   ETCD   API   ENDPOINT                    AGE
 c1        True        1.37.0    1/1    1/1   https://198.18.0.11:20000   AGE
@@ -38,7 +38,7 @@ e2eone-FLEET0-private-1   Private   True    5
 e2eone-FLEET0-public-1    Public    True    2
 ";
 
-/// Tables for people, and the same for programs.
+/// The status is shown as tables for users, and as JSON and YAML for programs.
 pub(crate) fn status(plane: &TestControlPlane<'_>, fleet: &str) {
     let status = |format: &str| plane.keelway.run(&["status", "-o", format], &plane.text).succeeded();
     let table = status("table").text().replace(fleet, "e2eone-FLEET0");

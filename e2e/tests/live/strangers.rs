@@ -1,4 +1,4 @@
-//! What those who may not speak with an agent take of it by connecting.
+//! The memory that clients without credentials can use up in an agent by connecting.
 
 use std::{
     io::{ErrorKind, Write},
@@ -8,14 +8,14 @@ use std::{
 use keelway_e2e::{TestControlPlane, TestMachine, process};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Connections that stay.
+/// The number of connections that stay open.
 const MANY: usize = 10_000;
-/// The most that an agent may have had, in KiB.
+/// The limit for the agent's peak memory, in KiB.
 const MOST: u64 = 100 << 10;
-/// The beginning of a TLS record of 16 KiB (RFC 8446, 5.1), whose end never comes.
+/// The start of a TLS record of 16 KiB (RFC 8446, 5.1) that is never completed.
 const BEGINNING: [u8; 5] = [22, 3, 1, 0x40, 0];
 
-/// Its agent serves all the while, and takes little for it.
+/// The agent continues to serve the driver, and its memory stays below the limit.
 pub(crate) fn take_nothing(plane: &TestControlPlane<'_>) {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
@@ -31,11 +31,11 @@ pub(crate) fn take_nothing(plane: &TestControlPlane<'_>) {
     assert!(most < MOST, "{most} KiB");
 }
 
-/// Connections on which this was said.
+/// Opens connections and sends these bytes on each.
 fn begin(address: SocketAddr, count: usize, says: &[u8]) -> Vec<TcpStream> {
     let begin = |_| {
         let mut stream = TcpStream::connect(address).unwrap();
-        // It may have given way to another one already.
+        // The agent may have closed this connection already in favour of a newer one.
         if let Err(error) = stream.write_all(says) {
             assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
         }

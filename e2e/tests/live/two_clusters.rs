@@ -1,4 +1,4 @@
-//! Two clusters on the same machines, and everybody else who could be there: what is whose, and who keeps away.
+//! Two clusters on the same machines, with pods of other programs and a second installation: what is separate, and what is refused.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +18,7 @@ fn scenario() {
     let mut world = TestFleet::new("e2etwo");
     let made = world.create(|keelway, fleet| {
         let create = &["hypervisor", "local", "create", "--fleet", fleet];
-        // The first private one is kept by passes alone.
+        // The first private machine has no agent, so only passes maintain it.
         let bare = [&create[..], &["--public", "0", "--private", "1", "--agent=false"]].concat();
         let _ = keelway.run(&bare, &[]).succeeded();
         keelway.run(&[&create[..], &["--public", "1", "--private", "2"]].concat(), &[])
@@ -62,7 +62,7 @@ fn injected(keelway: &Keelway, documents: &[u8], name: &str) -> Vec<u8> {
     keelway.run(&["cluster", "inject", "--name", name], documents).succeeded().stdout
 }
 
-/// Arguments that one of the clusters gives to its components.
+/// Arguments that one of the clusters sets for its components.
 const ARGUMENTS: [(Role, &str, &str); 3] = [
     (Role::KubeApiserver, "max-requests-inflight", "801"),
     (Role::KubeControllerManager, "horizontal-pod-autoscaler-tolerance", "0.25"),
@@ -85,7 +85,7 @@ fn with_arguments(text: &[u8], name: &str) -> Vec<u8> {
     documents.write().into_bytes()
 }
 
-/// What runs was given what its cluster asks for, and nothing that another one does.
+/// Components run with the arguments of their own cluster, and with none of another cluster.
 fn each_has_its_arguments(machines: &[TestMachine], documents: &Documents) {
     let mut found = BTreeSet::new();
     for (pod, component) in &documents.components {
@@ -113,7 +113,7 @@ fn machine<'a>(machines: &'a [TestMachine], component: &Component) -> &'a TestMa
     machines.iter().find(|machine| machine.name() == component.spec.hypervisor.as_str()).unwrap()
 }
 
-/// No port of a machine, no user and no key is two clusters'.
+/// Two clusters share no port of a machine, no user and no key.
 fn documents_share_nothing(documents: &Documents) {
     let mut ports = BTreeMap::new();
     let mut users: BTreeMap<u32, &ClusterId> = BTreeMap::new();
@@ -137,7 +137,7 @@ fn documents_share_nothing(documents: &Documents) {
     assert!(keys.len() > 20, "{}", keys.len());
 }
 
-/// Really tried, as each component's user, with all files and sockets of all components.
+/// Tries to read all files and to open all sockets of all components as the user of each component. Only its own are accessible.
 fn nobody_reads_what_is_anothers(machines: &[TestMachine], documents: &Documents) {
     let script = "find /var/lib/keelway /var/log/keelway \\( -type f -o -type s \\) -print0 |
         setpriv --reuid \"$1\" --regid \"$1\" --clear-groups xargs -0 sh -c 'for path; do
@@ -176,7 +176,7 @@ fn each_serves_its_own(keelway: &Keelway, documents: &[u8]) {
     }
 }
 
-/// The addresses that workers of a cluster will know its API by.
+/// Returns the addresses at which the workers of a cluster reach its API.
 fn on_workers(documents: &Documents, name: &str) -> Vec<String> {
     let cluster = documents.clusters.values().find(|cluster| cluster.reference().name == name).unwrap();
     let ranges = ValidatedCluster::parse(cluster).unwrap().vpn;
@@ -197,7 +197,7 @@ fn a_kubelets_runtime_is_refused(keelway: &Keelway, machine: &TestMachine, docum
     assert_eq!(keelway.run(&["reconcile"], documents).succeeded().stdout, documents);
 }
 
-/// A member whose data is gone is told of, and not started empty; it comes back with its data.
+/// If the data of an etcd member is gone, the driver reports it and does not start the member empty. With its data back, the member starts.
 fn a_member_without_its_data_stays_away(keelway: &Keelway, machines: &[TestMachine], documents: &[u8]) {
     let read = read(documents);
     let (pod, component) = read.components_of(id_of(&read, "c2")).find(|(_, c)| c.spec.role == Role::Etcd).unwrap();
@@ -220,7 +220,7 @@ fn a_member_without_its_data_stays_away(keelway: &Keelway, machines: &[TestMachi
     assert!(machine.running_of(&pod.cluster).contains_key("etcd-0"));
 }
 
-/// What can move leaves a private machine, and the rest is told of.
+/// Draining moves all components off a private machine, except etcd members. If the machine has members, the command requires `--leave-etcd`.
 fn a_machine_is_drained(keelway: &Keelway, machines: &[TestMachine], documents: &[u8]) -> Vec<u8> {
     let before = read(documents);
     let of_role = |documents: &Documents, name: &str, role: Role| {
@@ -253,7 +253,7 @@ fn a_machine_is_drained(keelway: &Keelway, machines: &[TestMachine], documents: 
     open
 }
 
-/// Documents from before a machine's last config do nothing anywhere.
+/// Documents that are older than the last config of a machine change nothing on any machine.
 fn stale_documents_are_refused(keelway: &Keelway, machines: &[TestMachine], documents: &[u8]) {
     let before: Vec<_> = machines.iter().map(TestMachine::ids).collect();
     let refused = keelway.run(&["reconcile"], documents);
@@ -262,7 +262,7 @@ fn stale_documents_are_refused(keelway: &Keelway, machines: &[TestMachine], docu
     assert_eq!(machines.iter().map(TestMachine::ids).collect::<Vec<_>>(), before);
 }
 
-/// A second installation gets nothing of the machines; then one is taken over and given back, and nothing on it is touched.
+/// A second installation is refused on all machines. A machine can be adopted by it and adopted back, and its components continue to run.
 fn another_installation_is_refused(
     keelway: &Keelway,
     machines: &[TestMachine],
@@ -283,7 +283,7 @@ fn another_installation_is_refused(
     assert_eq!((wrong.code(), &wrong.stdout), (1, &second), "{}", wrong.stderr);
     let adopted = adopt(owner.as_str(), &second).succeeded().stdout;
     let other = read(&adopted).installation().unwrap().clone();
-    // The new owner's pass leaves what it does not know alone. Its other machines are still refused.
+    // The new owner's pass does not touch components that it does not know. Its other machines still refuse it.
     let pass = keelway.run(&["reconcile", "--once"], &adopted);
     assert_eq!(pass.code(), 1, "{}", pass.stderr);
     assert!(before[1].is_subset(&machines[1].ids()), "what ran there goes on");
@@ -293,7 +293,7 @@ fn another_installation_is_refused(
     give_back(keelway, machines, (&pass.stdout, documents, other.as_str()))
 }
 
-/// What the other installation placed goes first.
+/// Deletes the cluster of the other installation first, and then adopts the machine.
 fn give_back(keelway: &Keelway, machines: &[TestMachine], (theirs, documents, from): (&[u8], &[u8], &str)) -> Vec<u8> {
     let deleted = keelway.run(&["cluster", "delete", "--name", "c3"], theirs).succeeded().stdout;
     let _ = keelway.run(&["reconcile", "--once"], &deleted);

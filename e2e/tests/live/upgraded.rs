@@ -1,4 +1,4 @@
-//! The programs of an earlier release beside those of this tree, on the same machines.
+//! The programs of an earlier release beside those of this version, on the same machines.
 
 use std::{
     collections::BTreeSet,
@@ -13,7 +13,7 @@ use crate::life::born;
 
 const RELEASE: &str = "v0.1.0";
 
-/// What this tree replaces once, as `e2e/tests/compatibility.rs` lists it with the reasons.
+/// The components that this version replaces once. `e2e/tests/compatibility.rs` lists them with the reasons.
 const REPLACED: [&str; 2] = ["etcd-0", "ingress-0"];
 
 #[test]
@@ -49,7 +49,7 @@ fn agents_of_this_tree_obey_the_driver_of_a_release() {
     });
 }
 
-/// A driver of that release, which the world has from now on, and one of this tree.
+/// Returns a driver of that release, which the fleet uses from now on, and a driver of this version.
 fn both(world: &mut TestFleet) -> (Keelway, Keelway) {
     let new = world.keelway.clone();
     let old = new.of_programs(programs());
@@ -63,7 +63,7 @@ fn programs() -> PathBuf {
     fs::canonicalize(programs).unwrap()
 }
 
-/// This tree replaces what it is meant to, and nothing else.
+/// This version replaces the listed components, and no others.
 fn is_taken_over(plane: &TestControlPlane<'_>, new: &Keelway) {
     let before = plane.running();
     let taken = new.run(&["reconcile"], &plane.text).succeeded().stdout;

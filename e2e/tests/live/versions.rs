@@ -1,4 +1,4 @@
-//! Each program is the one that its release names.
+//! Each program has the version that its release names.
 
 use keelway_api::{
     argument::{self, ArgumentType},
@@ -7,7 +7,7 @@ use keelway_api::{
 };
 use keelway_e2e::{TestControlPlane, machine::find};
 
-/// Asked in the containers that run.
+/// Runs the programs in the running containers with their version flags.
 pub(crate) fn programs_answer(plane: &TestControlPlane<'_>) {
     let release = release::newest();
     let etcd = release.etcd.split('-').next().unwrap();
@@ -39,7 +39,7 @@ pub(crate) fn programs_answer(plane: &TestControlPlane<'_>) {
     }
 }
 
-/// Each argument that may be given is one of the program's own, of the type that its values are checked for.
+/// Each argument that clusters can set is an argument of its program, of the type against which its values are checked.
 pub(crate) fn programs_take_arguments(plane: &TestControlPlane<'_>) {
     for role in [Role::KubeApiserver, Role::KubeControllerManager, Role::KubeScheduler] {
         let (machine, running) = find(&plane.machines, &format!("{role}-0"));

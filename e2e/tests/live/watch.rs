@@ -1,4 +1,4 @@
-//! Watches that nothing happens on.
+//! Watches without events.
 
 use std::{
     io::BufRead,
@@ -12,13 +12,13 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_e2e::{TestControlPlane, deadline, https::HttpsClient};
 use serde_json::Value;
 
-/// Longer than the minute after which proxies commonly end what is silent.
+/// Longer than a minute, after which proxies commonly close idle connections.
 const SILENCE: Duration = Duration::from_secs(70);
 
-/// Objects of a watch, as they come.
+/// The objects that a watch has received.
 pub(crate) struct Lines(Receiver<Value>);
 
-/// One request on one connection through the ingress, as the administrator of the kubeconfig.
+/// Sends one request on one connection through the ingress, as the administrator of the kubeconfig.
 pub(crate) fn lines(plane: &TestControlPlane<'_>, path: &str) -> Lines {
     let config = plane.kubectl.kubeconfig();
     let value =
@@ -30,7 +30,7 @@ pub(crate) fn lines(plane: &TestControlPlane<'_>, path: &str) -> Lines {
     let reader = https.stream(TcpStream::connect(plane.ingress()).unwrap(), path).unwrap();
     let (sender, receiver) = channel();
     thread::spawn(move || {
-        // Lines of the transfer encoding come between those of the answer.
+        // Lines of the chunked transfer encoding are between the lines of the response.
         for line in reader.lines().map_while(Result::ok) {
             if let Ok(object) = serde_json::from_str::<Value>(&line)
                 && object.is_object()
@@ -50,18 +50,18 @@ impl Lines {
     }
 }
 
-/// A watch that was opened at some time.
+/// A watch that receives no events.
 pub(crate) struct Silent {
     lines: Lines,
     since: Instant,
 }
 
-/// Opens a watch on what nobody changes.
+/// Opens a watch on objects that do not change.
 pub(crate) fn open(plane: &TestControlPlane<'_>) -> Silent {
     let _ = plane.kubectl.run(&["create", "namespace", "watched"]).succeeded();
     plane.kubectl.wait("create", &["configmap/kube-root-ca.crt", "-n", "watched"]);
     let path = "/api/v1/namespaces/watched/configmaps";
-    // A list that kubectl made itself has no version.
+    // A list that kubectl assembles itself has no resource version.
     let list = plane.kubectl.run(&["get", "--raw", path]).succeeded().json();
     let version = list["metadata"]["resourceVersion"].as_str().unwrap();
     let path = format!("{path}?watch=1&timeoutSeconds=3600&resourceVersion={version}");
@@ -69,7 +69,7 @@ pub(crate) fn open(plane: &TestControlPlane<'_>) -> Silent {
 }
 
 impl Silent {
-    /// It has been silent for long, and yet the first change is seen.
+    /// After a long silence, the watch still receives the first change.
     pub(crate) fn wakes(&self, plane: &TestControlPlane<'_>) {
         match self.lines.0.recv_timeout(SILENCE.saturating_sub(self.since.elapsed())) {
             Err(RecvTimeoutError::Timeout) => {}

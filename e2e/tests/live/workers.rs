@@ -1,4 +1,4 @@
-//! What people do about workers: tokens that let machines in, and eviction.
+//! The commands for workers: tokens with which machines join, and eviction.
 
 use std::{fs, os::unix::fs::OpenOptionsExt};
 
@@ -21,7 +21,7 @@ fn token(plane: &TestControlPlane<'_>) -> JoinToken {
     made.text().parse().unwrap()
 }
 
-/// `kubectl` with a bootstrap token and nothing else.
+/// Returns a `kubectl` whose only credential is a bootstrap token.
 fn bearer(plane: &TestControlPlane<'_>, token: &BootstrapToken) -> Kubectl {
     let mut kubeconfig = plane.kubectl.kubeconfig();
     kubeconfig["users"][0]["user"] = json!({ "token": *token.expose() });
@@ -32,7 +32,7 @@ fn bearer(plane: &TestControlPlane<'_>, token: &BootstrapToken) -> Kubectl {
     Kubectl::new(&path)
 }
 
-/// A kubelet's request for its first certificate.
+/// Returns the request of a kubelet for its first certificate.
 fn request(name: &str) -> String {
     let mut parameters = CertificateParams::default();
     let mut subject = DistinguishedName::new();
@@ -55,7 +55,7 @@ fn request(name: &str) -> String {
     .to_string()
 }
 
-/// The kinds of workers, as the cluster has them already where a cluster-controller is in it.
+/// Applies the definitions of workers' kinds, as a cluster-controller in the cluster does.
 fn define(plane: &TestControlPlane<'_>) {
     for kind in worker_crds() {
         let kind = serde_json::to_vec(&kind).unwrap();
@@ -67,9 +67,9 @@ fn define(plane: &TestControlPlane<'_>) {
     );
 }
 
-/// A token leads to the cluster and into it, is shown without its secret, and ends when it is revoked.
+/// A token contains the endpoint of the cluster and permits a join. It is listed without its secret, and is refused after it was revoked.
 pub(crate) fn tokens(plane: &TestControlPlane<'_>) {
-    // The cluster-controller's to bind.
+    // The cluster-controller usually creates this binding.
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRoleBinding",
@@ -126,11 +126,11 @@ fn is_there(plane: &TestControlPlane<'_>, kind: &str, name: &str) -> bool {
     !plane.kubectl.run(&["get", kind, name, "--ignore-not-found", "-o", "name"]).succeeded().stdout.is_empty()
 }
 
-/// What is left of an evicted worker is its tombstone.
+/// After the eviction of a worker, only its tombstone remains.
 pub(crate) fn eviction(plane: &TestControlPlane<'_>) {
     define(plane);
     let key = join(plane, "evicted");
-    // Only with an address a key is its own for sure.
+    // A public key belongs to a worker for certain only once the worker has an address.
     deadline::until("a worker has its address", deadline::KUBERNETES, || {
         plane.kubectl.get(&["wireguardpeer", "evicted"])["status"]["addresses"].is_array()
     });
@@ -146,11 +146,11 @@ pub(crate) fn eviction(plane: &TestControlPlane<'_>) {
     assert!(again.stderr.contains("evicted before"), "{}", again.stderr);
     assert_eq!(keelway(plane, &["node", "evict", "stranger"]).code(), 2);
 
-    // Whoever joined with a token goes with it.
+    // With `--evict`, revoking a token also evicts the workers that joined with it.
     let token = token(plane);
     let id = token.bootstrap.id();
     join(plane, "guest");
-    // No kubelet asked for it by the token: the cluster-controller knows none of this worker.
+    // No kubelet requested a certificate with this token, so the cluster-controller has not recorded it for this worker.
     let identity = json!({
         "apiVersion": "keelway.dev/v1alpha1",
         "kind": "WorkerIdentity",
@@ -162,7 +162,7 @@ pub(crate) fn eviction(plane: &TestControlPlane<'_>) {
     gone("guest");
 }
 
-/// The pass's own identity can do this, and nothing like it elsewhere.
+/// The identity of the driver has these rights, and no similar ones.
 pub(crate) fn driver(plane: &TestControlPlane<'_>) {
     let can = |words: &str| {
         let arguments: Vec<&str> =
@@ -188,7 +188,7 @@ pub(crate) fn driver(plane: &TestControlPlane<'_>) {
     only_tokens(plane);
 }
 
-/// What rights cannot tell apart, a policy does: of Secrets, tokens are made and deleted and nothing else.
+/// RBAC cannot restrict the driver to Secrets that are bootstrap tokens. An admission policy does.
 fn only_tokens(plane: &TestControlPlane<'_>) {
     const GUARD: [&str; 2] = ["validatingadmissionpolicybinding", "keelway-driver-tokens"];
     let run = |words: &str, others: &[&str]| {

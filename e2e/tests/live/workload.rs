@@ -1,4 +1,4 @@
-//! What people do with a cluster: through the ingress, with `kubectl`.
+//! What users do with a cluster, through the ingress with `kubectl`.
 
 use std::{fs, os::unix::fs::OpenOptionsExt, process::Command};
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::watch::lines;
 
-/// What the Secret says, and nothing else on earth.
+/// The value of the Secret. It occurs nowhere else.
 const PLAIN: &str = "the-quick-brown-fox-41f7c2";
 
 const MANIFEST: &str = "\
@@ -29,7 +29,7 @@ spec:
       containers: [{name: hello, image: registry.k8s.io/pause:3.10.2}]
 ";
 
-/// The controller manager makes pods, the scheduler says why they wait: there is no node.
+/// The controller manager creates pods. The scheduler reports why they wait: there is no Node.
 pub(crate) fn write(plane: &TestControlPlane<'_>) {
     let kubectl = &plane.kubectl;
     kubectl.apply(MANIFEST);
@@ -46,18 +46,18 @@ pub(crate) fn write(plane: &TestControlPlane<'_>) {
     assert!(event["object"]["message"].as_str().unwrap().contains("no nodes available"), "{event}");
 }
 
-/// The Secret as it was written.
+/// The Secret has the value that was written.
 pub(crate) fn secret_is_there(plane: &TestControlPlane<'_>) {
     let word = plane.kubectl.run(&["get", "secret", "told-nobody", "-o", "go-template={{.data.word | base64decode}}"]);
     assert_eq!(word.succeeded().text(), PLAIN);
 }
 
-/// Asked of etcd itself, as the pass asks it, from the machine's own network.
+/// Secrets are encrypted in etcd. The test reads etcd with the credentials of the driver, from the network of the machine.
 pub(crate) fn secret_is_encrypted(plane: &TestControlPlane<'_>) {
     let value = stored(plane, "/registry/secrets/default/told-nobody");
     assert!(value.starts_with(b"k8s:enc:secretbox:v1:"), "{}", String::from_utf8_lossy(&value[..40]));
     assert!(!holds(&value, PLAIN));
-    // The same search finds what is not encrypted.
+    // The same search finds a value that is not encrypted.
     assert!(holds(&stored(plane, "/registry/deployments/default/hello"), "registry.k8s.io/pause:3.10.2"));
 }
 
@@ -85,7 +85,7 @@ fn stored(plane: &TestControlPlane<'_>, key: &str) -> Vec<u8> {
     plane.private().run(&mut command).succeeded().stdout
 }
 
-/// An administrator is whom RBAC makes one; `system:masters` is for when RBAC is broken.
+/// Administrators get their rights from RBAC. `system:masters` is for access when RBAC is broken.
 pub(crate) fn administrators(plane: &TestControlPlane<'_>) {
     let groups = |kubectl: &Kubectl| -> Vec<Value> {
         let user = kubectl.run(&["auth", "whoami", "-o", "json"]).succeeded().json();
@@ -108,7 +108,7 @@ pub(crate) fn administrators(plane: &TestControlPlane<'_>) {
     assert!(!can("somebody"));
 }
 
-/// Strangers are told of health, and of nothing else.
+/// A client without credentials can read health endpoints, and nothing else.
 pub(crate) fn strangers(plane: &TestControlPlane<'_>) {
     let bundle = plane.secret("kubernetes-ca", "bundle.crt");
     let https = HttpsClient::new(&bundle, "kubernetes", None);
@@ -135,13 +135,13 @@ pub(crate) fn strangers(plane: &TestControlPlane<'_>) {
     }
 }
 
-/// Nobody tells workers of a private machine.
+/// Endpoints in the cluster do not contain addresses of private machines.
 pub(crate) fn endpoints(plane: &TestControlPlane<'_>) {
     let all = plane.kubectl.get(&["endpointslices,endpoints", "--all-namespaces"]).to_string();
     for address in &plane.private().document.spec.addresses.private {
         assert!(!all.contains(address), "{all}");
     }
-    // The cluster-controller's, which every worker's own balancer answers for.
+    // The cluster-controller writes this address, on which every worker balances connections itself.
     let slice = || plane.kubectl.run(&["get", "endpointslices", "kubernetes", "-o", "json"]);
     deadline::until("the endpoints of the API", deadline::KUBERNETES, || slice().code() == 0);
     let slice = slice().json();

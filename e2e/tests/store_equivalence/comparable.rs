@@ -1,4 +1,4 @@
-//! What documents come to: ids, times and keys aside, and what an API server counts.
+//! Documents in a form that can be compared: without ids, times, keys, and fields that an API server sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use keelway_api::{
 };
 use serde_json::{Value, json};
 
-/// Fields that differ between two machines, two runs, or with the number of passes.
+/// Fields that differ between machines or runs, or with the number of passes.
 const ASIDE: [&str; 9] = [
     "id",
     "clusterId",
@@ -22,7 +22,7 @@ const ASIDE: [&str; 9] = [
     "lastTransitionTime",
 ];
 
-/// Each document by its name.
+/// Returns each document by name.
 pub(crate) fn comparable(documents: &Documents) -> BTreeMap<String, Value> {
     let ids = documents.clusters.values().filter_map(|cluster| cluster.id()).map(ToString::to_string);
     let ids: Vec<String> = ids.chain(documents.installation().map(ToString::to_string)).collect();
@@ -58,7 +58,7 @@ fn reduced(value: Value, ids: &[String]) -> Value {
     }
 }
 
-/// Whether it is a digest of a key, which each world has of its own.
+/// Returns whether a text is the digest of a key. Keys differ between runs.
 fn is_digest(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -67,7 +67,7 @@ fn plain(text: &str, ids: &[String]) -> String {
     ids.iter().fold(text.to_owned(), |text, id| text.replace(id.as_str(), "ID"))
 }
 
-/// What differs.
+/// Prints the documents that differ.
 pub(crate) fn tell(found: &BTreeMap<String, Value>, expected: &BTreeMap<String, Value>) {
     let names: BTreeSet<&String> = found.keys().chain(expected.keys()).collect();
     for name in names.into_iter().filter(|name| found.get(*name) != expected.get(*name)) {

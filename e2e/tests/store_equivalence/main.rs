@@ -1,4 +1,4 @@
-//! Where documents are makes no difference: through a pipe, in a directory and in Kubernetes the same world has the same documents.
+//! The store of documents makes no difference: through a pipe, in a directory and in Kubernetes, the same steps result in the same documents.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test binary fails by panic")]
 #![expect(clippy::print_stdout, reason = "what was counted is told")]
 
@@ -39,7 +39,7 @@ fn all_stores_have_the_same_documents() {
 }
 
 async fn all() {
-    // Machines are others for each, and as they were.
+    // Each store has machines of its own, in the same initial state.
     let world = World::start().await;
     let expected = lives(&mut Pipe::new(&world), &world, None).await;
     let world = World::start().await;
@@ -52,7 +52,7 @@ async fn all() {
     loses_a_machine(&mut kubernetes, &world).await;
 }
 
-/// What a cluster of each world is of.
+/// The class of each cluster.
 const CLASS: &str = "\
 ---
 apiVersion: keelway.dev/v1alpha1
@@ -61,17 +61,17 @@ metadata: {name: small}
 spec: {limits: {etcdReplicas: 1}}
 ";
 
-/// The documents that are handed in at first.
+/// Returns the initial documents.
 async fn made(world: &World) -> Documents {
     let mut made = Documents::read((world.with_cluster().await + CLASS).as_bytes()).unwrap();
     made.clusters.values_mut().for_each(|cluster| cluster.spec.class_name = Some("small".to_owned()));
     made
 }
 
-/// What documents come to.
+/// Comparable documents by name.
 type Essence = BTreeMap<String, Value>;
 
-/// A cluster is made, changed and deleted.
+/// Creates, changes and deletes a cluster.
 async fn lives(way: &mut impl Way, world: &World, expected: Option<&[Essence]>) -> Vec<Essence> {
     let mut moments = Vec::new();
     way.put(&made(world).await).await;
@@ -92,7 +92,7 @@ async fn lives(way: &mut impl Way, world: &World, expected: Option<&[Essence]>) 
     moments
 }
 
-/// Waits until the documents are those of the others.
+/// Waits until the documents are the expected ones.
 async fn come_to(way: &mut impl Way, expected: Option<&Essence>) -> Essence {
     let Some(expected) = expected else { return comparable(&way.documents().await) };
     let began = Instant::now();
@@ -109,7 +109,7 @@ async fn come_to(way: &mut impl Way, expected: Option<&Essence>) -> Essence {
     }
 }
 
-/// A deletion waits for a machine that does not answer, until somebody says that it is lost for good.
+/// A deletion waits for a machine that does not respond, until the machine is marked as lost.
 async fn loses_a_machine(way: &mut impl Way, world: &World) {
     way.put(&made(world).await).await;
     let is_available =

@@ -1,4 +1,4 @@
-//! The ways in which people hand in documents.
+//! The ways in which users write documents.
 
 use std::{
     collections::BTreeMap,
@@ -22,24 +22,24 @@ use crate::{
     world::{World, program},
 };
 
-/// How long documents may take to come to what they are to be.
+/// The time limit for documents to reach the expected state.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
-/// How often documents are looked at.
+/// The interval between reads of the documents.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
-/// One of the ways.
+/// One way to write documents.
 pub(crate) trait Way {
-    /// For people.
+    /// Returns the name for messages.
     fn name(&self) -> &'static str;
-    /// Somebody hands in documents, which may be deleted ones.
+    /// Writes documents as a user. They can be marked for deletion.
     async fn put(&mut self, documents: &Documents);
-    /// As they are now.
+    /// Returns the current documents.
     async fn documents(&mut self) -> Documents;
-    /// What was said meanwhile.
+    /// Returns the log so far.
     fn log(&self) -> String;
 }
 
-/// `keelway reconcile`.
+/// The pipe of `keelway reconcile`.
 pub(crate) struct Pipe<'a> {
     world: &'a World,
     documents: Documents,
@@ -70,7 +70,7 @@ impl Way for Pipe<'_> {
     }
 }
 
-/// `keelway-manager`, with these arguments.
+/// A process of `keelway-manager`.
 struct Manager {
     directory: TempDir,
     _process: Child,
@@ -80,7 +80,7 @@ impl Manager {
     fn start(store: impl FnOnce(&Path) -> Vec<String>) -> Self {
         let directory = tempfile::Builder::new().prefix("keelway-store-equivalence-").tempdir().unwrap();
         let log = fs::File::create(directory.path().join("log")).unwrap();
-        // It ends with the test, whatever becomes of that.
+        // The manager is killed when the test process exits, however that happens.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).arg(program().with_file_name("keelway-manager"));
         command.arg("run").args(store(directory.path())).arg("--metrics-listen=off");
@@ -95,7 +95,7 @@ impl Manager {
     }
 }
 
-/// A manager over a directory.
+/// A manager of a directory.
 pub(crate) struct Directory {
     manager: Manager,
 }
@@ -137,11 +137,11 @@ impl Way for Directory {
     }
 }
 
-/// A manager over Kubernetes.
+/// A manager of a Kubernetes API.
 pub(crate) struct Kubernetes {
     manager: Manager,
     kubectl: Kubectl,
-    /// Why the documents could not be read the last time.
+    /// Why the last read of the documents failed.
     faults: String,
     _plane: Plane,
 }
@@ -188,7 +188,7 @@ impl Way for Kubernetes {
         let text = self.kubectl.run(&["get", kinds, "--all-namespaces", "-o", "yaml"]).succeeded().stdout;
         let read = Documents::read(&text);
         self.faults = read.as_ref().err().map(ToString::to_string).unwrap_or_default();
-        // Between two answers something may have come or gone.
+        // The documents can be inconsistent, because an object was created or deleted between two responses.
         read.unwrap_or_default()
     }
 
@@ -197,12 +197,12 @@ impl Way for Kubernetes {
     }
 }
 
-/// What people write.
+/// Returns whether users write documents of this kind.
 fn of_people(name: &DocumentName) -> bool {
     matches!(name, DocumentName::ClusterClass(_) | DocumentName::Hypervisor(_) | DocumentName::Cluster(_))
 }
 
-/// A document as a person writes it, without what an API server notes.
+/// Returns a document as a user writes it, without fields that an API server sets.
 fn spec_of(documents: &Documents, name: &DocumentName) -> String {
     let (metadata, spec) = match documents.get(name).unwrap() {
         DocumentRef::ClusterClass(document) => (&document.metadata, serde_json::to_value(&document.spec)),

@@ -1,4 +1,4 @@
-//! Workers each of which is cut off from the gateway that the other one has.
+//! Two workers, each without access to the gateway that the other one uses.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use crate::{
     public::{self, BACK, Public, tunnel},
 };
 
-/// Nothing goes to an address any more.
+/// Drops all packets to an address.
 const CUT: &str = "
 add table ip apart
 add chain ip apart output { type filter hook output priority 0; }
 add rule ip apart output ip daddr ADDRESS drop";
 
-/// Returns how long pods had no answer.
+/// Returns the longest time for which pods had no response.
 pub(crate) fn still_meet(setting: &WorkerFleet, cluster: &TestCluster, probers: &[Prober]) -> Duration {
     let [(w1, _), (w2, _)] = WORKERS;
     let public = public::all(setting, cluster);
     let [one, other] = public.as_slice() else { panic!("there are {} ingresses", public.len()) };
-    // Who is cut off from which machine, and keeps which.
+    // Each worker with the machine that it cannot reach, and the machine that it still reaches.
     let parts = [(w1, one, other), (w2, other, one)];
     let began = outage::now();
     for (worker, lost, _) in parts {
@@ -56,7 +56,7 @@ pub(crate) fn still_meet(setting: &WorkerFleet, cluster: &TestCluster, probers: 
     gap
 }
 
-/// A pod of one worker reaches one of the other, and the logs of both are read.
+/// Asserts that a pod of one worker reaches a pod of the other, and that the logs of that pod can be read.
 pub(crate) fn meet(cluster: &TestCluster, from: &str, to: &str) {
     let address = cluster.value(&format!("pod/on-{to}"), "{.status.podIP}");
     let asks = format!("/agnhost connect --timeout=2s {address}:8080");

@@ -1,4 +1,4 @@
-//! Client certificates that end sooner than those that a cluster signs, which live for ten minutes at least.
+//! Client certificates with a shorter life than a cluster signs, which is at least ten minutes.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use rand::{SeedableRng, rngs::ChaCha8Rng};
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use serde_json::json;
 
-/// For how long it was held by now: a kubelet renews one that is past nine tenths of its life at once.
+/// How long before now the certificate became valid. A kubelet immediately renews a certificate that is past nine tenths of its life.
 const HELD: SignedDuration = SignedDuration::from_hours(1);
-/// Puts what comes by stdin in the place of the kubelet's own, as a kubelet does it.
+/// Replaces the current client certificate of the kubelet with the one on stdin, as a kubelet does.
 const PUT: &str = "cd /var/lib/keelway-node/pki; umask 077; cat > kubelet-client-short.pem
 ln -sfn \"$PWD/kubelet-client-short.pem\" next; mv -T next kubelet-client-current.pem";
 
-/// Gives a worker one of its cluster's own authority that ends so soon, in the place of all that it had, and has the cluster know it as
-/// it knows those that it signed. Returns when it ends. Its kubelet takes it when it starts.
+/// Replaces the client certificate of a worker by one that the cluster's authority issues for this life. Records it in the cluster like the
+/// certificates that the cluster signed, in place of all earlier ones. Returns when it expires. The kubelet uses it after its next start.
 pub(crate) fn give(setting: &WorkerFleet, cluster: &TestCluster, worker: &str, life: Duration) -> Timestamp {
     let now = Timestamp::now();
     let until = now + SignedDuration::try_from(life).unwrap();
@@ -34,7 +34,7 @@ pub(crate) fn give(setting: &WorkerFleet, cluster: &TestCluster, worker: &str, l
     let issued = authority(setting, cluster).issue(&request, &mut ChaCha8Rng::from_rng(&mut rand::rng())).unwrap();
     let certificate = CertificateDer::from_pem_slice(issued.certificate_pem.as_bytes()).unwrap();
     let (_, parsed) = x509_parser::parse_x509_certificate(&certificate).unwrap();
-    // To the second, as it is written down in it.
+    // The certificate stores times in whole seconds.
     let until = Timestamp::from_second(parsed.validity().not_after.timestamp()).unwrap();
     let known = json!({ "key": sha256_hex(parsed.public_key().raw), "id": sha256_hex(&certificate), "until": until });
     let patch = json!({ "spec": { "certificates": [known] } }).to_string();
@@ -49,7 +49,7 @@ fn put(setting: &WorkerFleet, worker: &str, certificate: &str, key: &PrivateKeyP
     let _ = setting.worker(worker).run(&["bash", "-ec", PUT], both.as_bytes()).succeeded();
 }
 
-/// The one that signs for the cluster's kubelets.
+/// Returns the authority that signs the certificates of the cluster's kubelets.
 fn authority(setting: &WorkerFleet, cluster: &TestCluster) -> Authority {
     let documents = setting.documents();
     let found = documents.clusters.values().find(|found| found.reference().name == cluster.name).unwrap();

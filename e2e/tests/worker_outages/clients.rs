@@ -1,4 +1,4 @@
-//! Those who use the cluster all the while.
+//! Clients that use the cluster during all outages.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use keelway_e2e::{
 
 use crate::{idle, logs::Logs, watch};
 
-/// Probers, one in each direction: by name, where it runs, and whom it asks.
+/// Probers, one in each direction: the name, the worker that it runs on, and the pod that it connects to.
 const PROBERS: [(&str, &str, &str); 2] = [("from-w1", "w1", "on-w2"), ("from-w2", "w2", "on-w1")];
 
 pub(crate) struct Clients {
@@ -21,18 +21,18 @@ pub(crate) struct Clients {
     probers: Vec<Prober>,
 }
 
-/// How long there was no answer while something happened: the longest times.
+/// The longest times without a response during an event.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Gaps {
-    /// To pods that connect to pods of the other worker.
+    /// For pods that connect to pods of the other worker.
     pub(crate) pods: Duration,
-    /// To those who read logs; none where nobody did.
+    /// For clients that read logs. Zero if there are none.
     pub(crate) logs: Duration,
-    /// From a request's first try to its answer, at the API's address on a worker.
+    /// From the first attempt of a request to its response, at the API's address on a worker.
     pub(crate) requests: Duration,
 }
 
-/// A time in which something happens, in seconds since the Unix epoch.
+/// The time of an event, in seconds since the Unix epoch.
 pub(crate) struct Window {
     pub(crate) since: f64,
     pub(crate) until: f64,
@@ -42,7 +42,7 @@ impl Clients {
     pub(crate) fn start(setting: &WorkerFleet, cluster: &TestCluster) -> Self {
         let api = idle::api(cluster);
         let load = setting.worker("w1").within(|| Load::on(&[api], &cluster.kubectl));
-        // The watch is of what it writes.
+        // The pod watches an object that the load writes.
         load.wait_for_requests(1);
         watch::start(cluster);
         let probers = PROBERS.map(|(name, worker, asked)| {
@@ -55,7 +55,7 @@ impl Clients {
         Self { load, probers: probers.into() }
     }
 
-    /// Tells how long since then pods had no answer and people no logs, and ends the load's lap, in which nothing may have failed.
+    /// Prints how long pods and readers of logs had no response since then. Ends the lap of the load, in which no request may have failed.
     pub(crate) fn went_on(&self, what: &str, since: f64, cluster: &TestCluster, logs: &[Logs]) -> Gaps {
         let window = Window { since, until: outage::now() };
         self.load.wait_for_requests(100);
@@ -69,7 +69,7 @@ impl Clients {
         }
     }
 
-    /// All but the probers end. None of them, nor whom they ask, began anew meanwhile.
+    /// Ends all clients except the probers. Asserts that no pod was restarted meanwhile.
     pub(crate) fn end(self, cluster: &TestCluster) -> Vec<Prober> {
         self.load.end().assert_good();
         let restarts = cluster.value("pods", "{.items[*].status.containerStatuses[*].restartCount}");
@@ -78,7 +78,7 @@ impl Clients {
     }
 }
 
-/// Tells how long within that pods had no answer, and returns the longest.
+/// Prints how long pods had no response during this time, and returns the longest.
 pub(crate) fn gaps(what: &str, window: &Window, cluster: &TestCluster, probers: &[Prober]) -> Duration {
     let of = |prober: &Prober| {
         let what = format!("{what}: longest gap of pods {}", prober.name());
@@ -88,7 +88,7 @@ pub(crate) fn gaps(what: &str, window: &Window, cluster: &TestCluster, probers: 
 }
 
 impl Gaps {
-    /// Fails the test where one was longer. A request counts where it is answered, and may have begun before.
+    /// Fails the test if a gap was longer. A request counts in the lap in which it gets its response, and may have started earlier.
     pub(crate) fn assert_under(&self, limit: Duration) {
         assert!([self.pods, self.logs].iter().all(|gap| *gap < limit) && self.requests < WINDOW, "{self:?}");
     }

@@ -1,4 +1,4 @@
-//! A worker that was away for longer than its certificates live.
+//! A worker that is away for longer than its certificates are valid.
 
 use std::{path::Path, time::Duration};
 
@@ -10,9 +10,9 @@ use keelway_e2e::{
 
 use crate::{THIRD, certificate};
 
-/// For a daemon to start and to find that it reaches nobody.
+/// Long enough for a daemon to start and to notice that it reaches no ingress.
 const LIFE: Duration = Duration::from_secs(5);
-/// What brings it back.
+/// The remedy that the daemon reports.
 const MEND: &str = "run `keelway node forget`, and `keelway node join` with a new token";
 
 pub(crate) fn comes_back_with_a_token(setting: &WorkerFleet, cluster: &TestCluster) {
@@ -42,7 +42,7 @@ pub(crate) fn comes_back_with_a_token(setting: &WorkerFleet, cluster: &TestClust
     assert!(!told(setting, "status").contains(MEND));
 }
 
-/// What people see of its status, or its daemon's log.
+/// Returns the status of the worker, or the log of its daemon.
 fn told(setting: &WorkerFleet, what: &str) -> String {
     let command = match what {
         "status" => "keelway node status",

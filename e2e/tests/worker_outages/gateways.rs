@@ -1,4 +1,4 @@
-//! Gateways that end while the API is down: whom they serve, only their disks tell.
+//! Gateways that are restarted while the API server is down. They read their peers from disk.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::{
     public::BACK,
 };
 
-/// Returns how long pods had no answer.
+/// Returns the longest time for which pods had no response.
 pub(crate) fn come_back_from_disk(setting: &WorkerFleet, cluster: &TestCluster, probers: &[Prober]) -> Duration {
     let pid =
         |component: &Component, machine: &TestMachine| machine.container_pid(&machine.of(component).unwrap().container);
@@ -33,7 +33,7 @@ pub(crate) fn come_back_from_disk(setting: &WorkerFleet, cluster: &TestCluster, 
     for pid in &gateways {
         process::kill(*pid);
     }
-    // A gateway that was started anew has no keys of before.
+    // A restarted gateway has no session keys, so every worker makes a new handshake.
     let took = deadline::until("all workers agree on keys with all gateways anew", BACK, || {
         before.iter().flatten().zip(agreed().iter().flatten()).all(|(before, now)| before != now)
     });
@@ -53,7 +53,7 @@ pub(crate) fn come_back_from_disk(setting: &WorkerFleet, cluster: &TestCluster, 
     clients::gaps("all gateways were killed while the API was down", &window, cluster, probers)
 }
 
-/// When a worker agreed on keys with each gateway.
+/// Returns the time of a worker's last handshake with each gateway.
 fn handshakes(status: &Value) -> Vec<Value> {
     status["tunnels"].as_array().unwrap().iter().map(|tunnel| tunnel["lastHandshake"].clone()).collect()
 }

@@ -1,4 +1,4 @@
-//! Connections to the API's address on a worker over which nobody says anything: only a reset ends them.
+//! Idle connections to the API's address on a worker. Only a reset ends them.
 
 use std::{
     cell::RefCell,
@@ -13,10 +13,10 @@ use keelway_e2e::{
     worker_fleet::{TestCluster, TestWorker},
 };
 
-/// Half of them are through each ingress, whatever the kubelet and pods do meanwhile.
+/// Half of the connections use each ingress, whatever other connections the kubelet and pods open.
 const CONNECTIONS: usize = 8;
 
-/// Where each worker answers for the API.
+/// Returns the address of the API on each worker.
 pub(crate) fn api(cluster: &TestCluster) -> SocketAddr {
     let path = "{.endpoints[0].addresses[0]}:{.ports[0].port}";
     cluster.value("endpointslices/kubernetes", path).parse().unwrap()
@@ -24,7 +24,7 @@ pub(crate) fn api(cluster: &TestCluster) -> SocketAddr {
 
 pub(crate) struct Idle {
     connections: Vec<TcpStream>,
-    /// When it was seen that one was reset, by its number.
+    /// When each connection was observed as reset, by its number.
     reset: RefCell<BTreeMap<usize, f64>>,
 }
 
@@ -38,7 +38,7 @@ impl Idle {
         Self { connections: worker.within(|| (0..CONNECTIONS).map(|_| connect()).collect()), reset: RefCell::default() }
     }
 
-    /// Notes those that are reset by now. A connection tells once.
+    /// Records the connections that have been reset. A connection reports a reset once.
     pub(crate) fn look(&self) {
         for (at, mut connection) in self.connections.iter().enumerate() {
             if matches!(connection.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::ConnectionReset) {
@@ -47,7 +47,7 @@ impl Idle {
         }
     }
 
-    /// How long after that the last one was reset. Those through the other ingress were not.
+    /// Returns the time from `since` to the last reset. Connections through the other ingress must not be reset.
     pub(crate) fn last_reset(&self, since: f64) -> Duration {
         let reset = self.reset.borrow();
         assert!((1..CONNECTIONS).contains(&reset.len()), "{} of {CONNECTIONS} connections were reset", reset.len());

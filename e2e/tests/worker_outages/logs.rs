@@ -1,4 +1,4 @@
-//! Logs of a pod, read all the time: the request that `kubectl logs` makes, on a new connection each time.
+//! Reads the log of a pod repeatedly, with the request of `kubectl logs` on a new connection each time.
 
 use std::{
     fmt,
@@ -14,10 +14,10 @@ use std::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_e2e::{Kubectl, deadline, https::HttpsClient, outage};
 
-/// Between two requests.
+/// The pause between two requests.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// It ends when it is dropped.
+/// A reader of logs. It ends on drop.
 pub(crate) struct Logs {
     pod: String,
     answers: Arc<Mutex<Vec<f64>>>,
@@ -25,7 +25,7 @@ pub(crate) struct Logs {
 }
 
 impl Logs {
-    /// Through this ingress, as the user of a kubeconfig.
+    /// Starts a reader through this ingress, as the user of a kubeconfig.
     pub(crate) fn start(kubectl: &Kubectl, ingress: SocketAddr, pod: String) -> Self {
         let config = kubectl.kubeconfig();
         let value =
@@ -48,7 +48,7 @@ impl Logs {
         Self { pod, answers, _ends: ends }
     }
 
-    /// When there were answers, in seconds since the Unix epoch.
+    /// Returns when responses arrived, in seconds since the Unix epoch.
     pub(crate) fn answers(&self) -> Vec<f64> {
         self.answers.lock().unwrap().clone()
     }

@@ -1,7 +1,7 @@
-//! Workers and their clients while what they rely on is lost or moves: public machines, each with an ingress and a gateway, gateways while
-//! the API is down, all agents; and while they are lost themselves: unplugged, rebooted, upgraded, away for longer than certificates live.
+//! Workers and their clients during outages. Public machines with an ingress and a gateway are lost or drained, gateways are killed while the API
+//! server is down, and all agents are stopped. Workers are unplugged, rebooted, upgraded, and away for longer than their certificates are valid.
 //!
-//! Needs what the tests of `workers` need.
+//! It needs what the tests of `workers` need.
 
 #![expect(
     clippy::unwrap_used,
@@ -28,9 +28,9 @@ mod watch;
 
 use keelway_e2e::{ReachMode, host::on_own_host, worker_fleet::WorkerFleet};
 
-/// Machines for workers, and the NAT that each is behind.
+/// Machines for workers, each with the NAT that it is behind.
 const WORKERS: [(&str, &str); 2] = [("w1", "nat-a"), ("w2", "nat-b")];
-/// Those that join later: one that is lost for a long time, and one that leaves.
+/// Workers that join later: one that is unplugged for a long time, and one that leaves.
 const THIRD: &str = "w3";
 const FOURTH: &str = "w4";
 
@@ -39,7 +39,7 @@ fn outages() {
     on_own_host("outages", || scenario("e2eloss", ReachMode::Network));
 }
 
-// Machines without agents do not come back by themselves, which is what clients wait for here.
+// There is no variant for machines without agents: their components are not restarted without a pass, and these clients wait for restarts.
 
 #[test]
 #[ignore = "long: one of all ways in which machines are reached"]
@@ -68,7 +68,7 @@ fn scenario(tag: &str, reach: ReachMode) {
     cluster.start_peers();
     let clients = clients::Clients::start(&setting, &cluster);
     let machines = public::all(&setting, &cluster);
-    // Whichever one a client goes through, it is lost once.
+    // Every public machine is lost once, so every client is affected.
     for (lost, other) in [(&machines[0], &machines[1]), (&machines[1], &machines[0])] {
         public::is_lost_and_comes_back(&setting, &cluster.by(&other.context), &clients, lost, other).assert_good();
     }
@@ -80,7 +80,7 @@ fn scenario(tag: &str, reach: ReachMode) {
     let probers = clients.end(&cluster);
     assert!(gateways::come_back_from_disk(&setting, &cluster, &probers) < public::BACK);
     outside::is_stopped(&setting, &cluster);
-    // It takes Kubernetes a minute to miss a worker.
+    // Kubernetes needs a minute to notice that a worker is missing. The next steps run meanwhile.
     let unplugged = unplugged::begins(&setting, &cluster);
     assert!(apart::still_meet(&setting, &cluster, &probers) < public::BACK);
     assert!(upgrade::of_the_daemon(&setting, &cluster, &probers) < upgrade::GAP);

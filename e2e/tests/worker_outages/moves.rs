@@ -1,4 +1,4 @@
-//! Ingresses that move to other machines, with the gateways beside them: workers stay what they are.
+//! Ingresses move to other machines with the gateways beside them. Nodes and kubelets of workers stay the same.
 
 use std::collections::BTreeSet;
 
@@ -14,8 +14,7 @@ use crate::{
     public::{Public, all, all_workers},
 };
 
-/// One after the other, each to the machine that has none. Returns the cluster, as its clients reach it then, and what
-/// each move was for them.
+/// Moves one ingress after the other, each to the machine without an ingress. Returns the cluster with its new endpoints, and the gaps of each move.
 pub(crate) fn each_ingress(
     setting: &WorkerFleet,
     cluster: &TestCluster,
@@ -52,7 +51,7 @@ fn addresses(public: &[Public]) -> BTreeSet<String> {
     public.iter().map(|public| public.address.to_string()).collect()
 }
 
-/// What a worker is: its Node, and the kubelet's process.
+/// Returns the identity of each worker: the uid of its Node and the process of its kubelet.
 fn kept(setting: &WorkerFleet, cluster: &TestCluster) -> Vec<(String, Value)> {
     let of = |name: &str| {
         (

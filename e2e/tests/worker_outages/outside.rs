@@ -1,4 +1,4 @@
-//! All of Keelway outside of the cluster is stopped: no agent runs, and no pass.
+//! Everything of Keelway outside of the cluster is stopped: no agent and no pass runs.
 
 use std::{thread, time::Duration};
 
@@ -9,10 +9,10 @@ use keelway_e2e::{
 
 use crate::{FOURTH, THIRD, WORKERS, certificate};
 
-/// A certificate with so little left is renewed at once.
+/// A certificate that is valid for this time only is renewed immediately.
 const LEFT: Duration = Duration::from_secs(60);
 
-/// Workers join, renew and leave all the same, and afterwards there is nothing to be done.
+/// Workers still join, renew certificates and leave. When the agents run again, there is nothing to do.
 pub(crate) fn is_stopped(setting: &WorkerFleet, cluster: &TestCluster) {
     let token = setting.token(cluster);
     let machines = setting.fleet.machines();
@@ -36,7 +36,7 @@ pub(crate) fn is_stopped(setting: &WorkerFleet, cluster: &TestCluster) {
     });
 }
 
-/// By itself.
+/// The worker renews its certificate without a driver or an agent.
 fn renews(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
     let worker = setting.worker(name);
     let short = certificate::give(setting, cluster, name, LEFT);

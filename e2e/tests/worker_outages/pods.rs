@@ -1,11 +1,11 @@
-//! What runs on a worker.
+//! The pods of a worker.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_e2e::worker_fleet::TestCluster;
 use serde_json::Value;
 
-/// The containers that are ready, of each pod, which is known by namespace, name and uid.
+/// The ready containers of each pod. The key is the namespace, name and uid of the pod.
 pub(crate) type Pods = BTreeMap<[String; 3], BTreeSet<String>>;
 
 pub(crate) fn on(cluster: &TestCluster, worker: &str) -> Pods {

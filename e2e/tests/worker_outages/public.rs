@@ -1,4 +1,4 @@
-//! A public machine, with an ingress and a gateway: its power fails, and comes back.
+//! A public machine with an ingress and a gateway loses its power, and gets it back.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -15,21 +15,21 @@ use crate::{
     logs::Logs,
 };
 
-/// Three times what is asked for: 4 s until a connection that times out is reset, 6 s until logs and pods are back.
+/// Three times the stated limits: 4 s until a connection that times out is reset, and 6 s until logs and pods are available again.
 const RESET: Duration = Duration::from_secs(12);
 pub(crate) const BACK: Duration = Duration::from_secs(18);
-/// Less than it takes to find out that a gateway is silent: nothing was lost.
+/// Less than the time in which a silent gateway is detected, so no packet was lost.
 const NONE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Public {
     pub(crate) machine: String,
-    /// Where its ingress and, by UDP, its gateway are.
+    /// The address of the ingress and, for UDP, of the gateway.
     pub(crate) address: SocketAddr,
-    /// The one of the kubeconfig that leads there.
+    /// The context of the kubeconfig for this ingress.
     pub(crate) context: String,
 }
 
-/// In the order of their ingresses.
+/// Returns the public machines in the order of their ingresses.
 pub(crate) fn all(setting: &WorkerFleet, cluster: &TestCluster) -> Vec<Public> {
     let (config, machines) = (cluster.kubectl.kubeconfig(), setting.fleet.machines());
     let public = |context: &Value| {
@@ -41,17 +41,17 @@ pub(crate) fn all(setting: &WorkerFleet, cluster: &TestCluster) -> Vec<Public> {
     config["contexts"].as_array().unwrap().iter().map(public).collect()
 }
 
-/// What it was for those who use it.
+/// The effect of an outage on clients.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outage {
-    /// From the end of its power until the last idle connection through it was reset.
+    /// From the loss of power until the last idle connection through the machine was reset.
     pub(crate) reset: Duration,
     pub(crate) lost: Gaps,
     pub(crate) back: Gaps,
 }
 
 impl Outage {
-    /// Fails the test where it was longer than stated.
+    /// Fails the test if the outage was longer than stated.
     pub(crate) fn assert_good(&self) {
         assert!(self.reset < RESET, "{self:?}");
         self.lost.assert_under(BACK);
@@ -59,7 +59,7 @@ impl Outage {
     }
 }
 
-/// `cluster` is reached through the other one.
+/// Cuts the power of a public machine, and restores it. `cluster` must use the other machine.
 pub(crate) fn is_lost_and_comes_back(
     setting: &WorkerFleet,
     cluster: &TestCluster,
@@ -108,7 +108,7 @@ pub(crate) fn is_lost_and_comes_back(
     Outage { reset, lost: gaps, back: clients.went_on(&what, began, cluster, &logs) }
 }
 
-/// Waits until all workers of the beginning are like this.
+/// Waits until this holds for the status of each of the first workers.
 pub(crate) fn all_workers(setting: &WorkerFleet, what: &str, limit: Duration, are: impl Fn(&Value) -> bool) {
     let workers = WORKERS.map(|(name, _)| setting.worker(name));
     let took = deadline::until(what, limit, || workers.iter().all(|worker: &TestWorker<'_>| are(&worker.status())));
@@ -123,7 +123,7 @@ pub(crate) fn tunnel<'a>(status: &'a Value, public: &Public) -> &'a Value {
     of(&status["tunnels"], "endpoint", &public.address.to_string().into())
 }
 
-/// The entry of a list that has this value.
+/// Returns the entry of a list that has this value.
 fn of<'a>(list: &'a Value, key: &str, value: &Value) -> &'a Value {
     list.as_array().unwrap().iter().find(|entry| entry[key] == *value).unwrap()
 }

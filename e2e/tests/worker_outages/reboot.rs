@@ -1,4 +1,4 @@
-//! A worker that reboots, and that whoever starts its daemons does: nobody else has anything to do.
+//! A worker reboots, and its service manager starts its daemon. Nothing else is needed.
 
 use std::{path::Path, time::Instant};
 
@@ -23,7 +23,7 @@ pub(crate) fn of_a_worker(setting: &WorkerFleet, cluster: &TestCluster) {
     println!("{:>7} ms  {name} has rebooted", began.elapsed().as_millis());
     worker.start_daemon(Path::new("keelway"));
     let _ = worker.another_daemon(&status);
-    // Add-ons that do not reach the API at once wait for as long as Kubernetes has them wait.
+    // Add-ons that cannot reach the API immediately are restarted with the back-off of Kubernetes.
     for (what, namespaces) in [("pods of people", &["default"][..]), ("pods", &["default", "kube-system"])] {
         let these: Pods =
             ran.clone().into_iter().filter(|([namespace, ..], _)| namespaces.contains(&namespace.as_str())).collect();
@@ -39,14 +39,14 @@ pub(crate) fn of_a_worker(setting: &WorkerFleet, cluster: &TestCluster) {
     println!("{:>7} ms  from the reboot until its pods reach others, and others them", began.elapsed().as_millis());
 }
 
-/// The same pods, in other containers.
+/// Returns whether the same pods have other containers.
 fn are_anew(before: &Pods, now: &Pods) -> bool {
     before
         .iter()
         .all(|(pod, before)| now.get(pod).is_some_and(|now| now.len() == before.len() && now.is_disjoint(before)))
 }
 
-/// As its Node and its peer tell them.
+/// Returns the addresses in the Node and in the peer.
 fn addresses(cluster: &TestCluster, name: &str) -> [String; 2] {
     let of_node = "{.status.addresses[?(@.type==\"InternalIP\")].address}";
     let of_peer = "{.status.addresses[*]}";

@@ -1,4 +1,4 @@
-//! A worker whose cable is pulled: Kubernetes moves its pods, and it is a worker again once it is plugged in.
+//! A worker whose cable is unplugged. Kubernetes moves its pods, and the worker is ready again once it is plugged in.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use keelway_e2e::{
 
 use crate::THIRD;
 
-/// Its pod prefers the worker, and stays for two seconds only on one that nobody reaches.
+/// The pod prefers the worker. It tolerates an unreachable worker for two seconds only.
 const DEPLOYMENT: &str = "
 apiVersion: apps/v1
 kind: Deployment
@@ -30,10 +30,10 @@ spec:
       containers: [{name: serves, image: 'IMAGE', args: [netexec, --http-port=8080]}]
 ";
 
-/// Since when.
+/// The time at which the worker was unplugged.
 pub(crate) struct Unplugged(Instant);
 
-/// With a pod on it.
+/// Unplugs a worker that runs a pod.
 pub(crate) fn begins(setting: &WorkerFleet, cluster: &TestCluster) -> Unplugged {
     cluster.kubectl.apply(&DEPLOYMENT.replace("WORKER", THIRD).replace("IMAGE", AGNHOST));
     cluster.kubectl.wait("condition=Available", &["deployment/moves"]);
@@ -43,7 +43,7 @@ pub(crate) fn begins(setting: &WorkerFleet, cluster: &TestCluster) -> Unplugged 
 }
 
 impl Unplugged {
-    /// Waits until its pod has moved, and plugs it in.
+    /// Waits until the pod has moved, and plugs the worker in.
     pub(crate) fn ends(self, setting: &WorkerFleet, cluster: &TestCluster) {
         let node = format!("node/{THIRD}");
         cluster.kubectl.wait("condition=Ready=Unknown", &[&node]);
@@ -66,7 +66,7 @@ impl Unplugged {
     }
 }
 
-/// Where each pod of the deployment is, and whether it is ready.
+/// Returns the worker of each pod of the deployment, and whether the pod is ready.
 fn pods(cluster: &TestCluster) -> Vec<(String, bool)> {
     let pods = cluster.kubectl.get(&["pods", "-l", "app=moves"]);
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! A worker's daemon of another program.
+//! The daemon of a worker is replaced by another program.
 
 use std::{path::Path, time::Duration};
 
@@ -14,12 +14,12 @@ use crate::{
     pods,
 };
 
-/// Three times what is stated: less than a second.
+/// Three times the stated limit, which is less than a second.
 pub(crate) const GAP: Duration = Duration::from_secs(3);
-/// Where the next one is.
+/// The path of the new program.
 const NEXT: &str = "/opt/keelway-next";
 
-/// Returns how long pods had no answer.
+/// Returns the longest time for which pods had no response.
 pub(crate) fn of_the_daemon(setting: &WorkerFleet, cluster: &TestCluster, probers: &[Prober]) -> Duration {
     let [(name, _), _] = WORKERS;
     let worker = setting.worker(name);

@@ -1,4 +1,4 @@
-//! A pod with a ServiceAccount that watches, as its kind of client does: it goes on from the last event that it saw, and never lists.
+//! A pod with a ServiceAccount that watches as client libraries do: it continues from the last event that it received, and never lists.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use keelway_e2e::{
 };
 use serde_json::json;
 
-/// A line for each number that the load wrote, and one for each time that the watch broke off.
+/// Prints a line for each number that the load wrote, and a line for each time that the watch was interrupted.
 const SCRIPT: &str = r#"
 events='/api/v1/namespaces/default/configmaps?watch=1&fieldSelector=metadata.name%3Dload'
 version='"resourceVersion":"([0-9]+)"' number='"number":"([0-9]+)"' since=
@@ -25,7 +25,7 @@ done
 "#;
 const POD: &str = "watcher";
 
-/// Starts it, and waits until it has seen something.
+/// Starts the pod, and waits until it has received an event.
 pub(crate) fn start(cluster: &TestCluster) {
     cluster.add_reader(POD);
     let kubectl = cache().unwrap().join("bin/kubectl");
@@ -51,7 +51,7 @@ pub(crate) fn start(cluster: &TestCluster) {
     deadline::until("it has seen something", deadline::KUBERNETES, || !numbers(&log(cluster)).is_empty());
 }
 
-/// From its first event to the last one that was written by now, and that it was cut off meanwhile.
+/// Asserts that the pod received every event from its first to the last one written, and that its watch was interrupted meanwhile.
 pub(crate) fn missed_nothing(cluster: &TestCluster, load: &Load) {
     let last = load.written();
     deadline::until("the watch sees what was written last", deadline::KUBERNETES, || {

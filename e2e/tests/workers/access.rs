@@ -1,4 +1,4 @@
-//! What people do with pods, by way of the API.
+//! What users do with pods through the API.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -17,7 +17,7 @@ pub(crate) fn logs(cluster: &TestCluster) {
     }
 }
 
-/// What is typed comes back.
+/// The pod returns the text that is sent to it.
 pub(crate) fn attach(cluster: &TestCluster) {
     cluster.kubectl.apply(&format!(
         "
@@ -39,10 +39,10 @@ pub(crate) fn port_forward(cluster: &TestCluster) {
     let mut command = cluster.kubectl.command(&["port-forward", "pod/on-w2", ":8080"]);
     let mut forwards = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
-    // It goes on writing there.
+    // kubectl continues to write to this pipe.
     let mut said = BufReader::new(forwards.stdout.take().unwrap());
     said.read_line(&mut line).unwrap();
-    // Forwarding from 127.0.0.1:34567 -> 8080
+    // The line is `Forwarding from 127.0.0.1:34567 -> 8080`.
     let address = line.split_whitespace().nth(2).unwrap_or_else(|| panic!("kubectl said {line:?}")).to_owned();
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(deadline::REQUEST)).unwrap();
@@ -54,7 +54,7 @@ pub(crate) fn port_forward(cluster: &TestCluster) {
     assert!(answer.ends_with("on-w2"), "{answer}");
 }
 
-/// An aggregated API: it is served by pods.
+/// The metrics API is an aggregated API, which pods serve.
 pub(crate) fn top(cluster: &TestCluster) {
     cluster.kubectl.wait("condition=Available", &["apiservice/v1beta1.metrics.k8s.io"]);
     let took = deadline::until("all workers are measured", deadline::KUBERNETES, || {
@@ -65,7 +65,7 @@ pub(crate) fn top(cluster: &TestCluster) {
     println!("{:>7} ms  until all workers are measured", took.as_millis());
 }
 
-/// By its ServiceAccount, through the Service `kubernetes`.
+/// A pod watches with its ServiceAccount, through the Service `kubernetes`.
 pub(crate) fn watch_from_a_pod(cluster: &TestCluster) {
     cluster.add_reader("watcher");
     cluster.kubectl.apply(&format!(
@@ -81,10 +81,10 @@ spec:
 "
     ));
     cluster.kubectl.wait("condition=Ready", &["pod/watcher"]);
-    // It sees what was there, and what comes.
+    // The watch receives existing and new objects.
     cluster.wait_for_log("watcher", "configmap/kube-root-ca.crt");
     let _ = cluster.kubectl.run(&["create", "configmap", "news"]).succeeded();
     cluster.wait_for_log("watcher", "configmap/news");
-    // kubectl ends with its connection, which no NAT that forgets leaves alone.
+    // A NAT that loses its connections would end this kubectl, so the pod is deleted first.
     let _ = cluster.kubectl.run(&["delete", "pod/watcher", "pod/echo"]).succeeded();
 }

@@ -1,4 +1,4 @@
-//! What a cluster has on its workers without anybody asking.
+//! The add-ons that every cluster has on its workers.
 
 use keelway_e2e::worker_fleet::TestCluster;
 

@@ -1,4 +1,4 @@
-//! A pod that the API asks about what it is told.
+//! The API server sends admission requests to a pod.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_e2e::{
@@ -56,7 +56,7 @@ webhooks:
 "
     ));
     let judged = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: judged, labels: {judged: 'true'}}\n";
-    // An API server takes a moment to learn of a webhook; until then it lets everything in.
+    // The API server applies a new webhook after a short delay, and admits all objects until then.
     deadline::until("the webhook denies", deadline::KUBERNETES, || {
         let said = cluster.kubectl.run_with(&["apply", "--dry-run=server", "-f", "-"], judged.as_bytes());
         said.code() != 0 && said.stderr.contains("this webhook denies all requests")
@@ -65,7 +65,7 @@ webhooks:
     let _ = cluster.kubectl.run(&["delete", "validatingwebhookconfiguration", "judge"]).succeeded();
 }
 
-/// As a Secret has it: PEM, and that in base64 once more.
+/// Returns PEM, encoded in base64 once more for a Secret.
 fn pem(label: &str, der: &[u8]) -> String {
     let body = STANDARD.encode(der);
     let lines: Vec<_> = body.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();

@@ -1,4 +1,4 @@
-//! Two clusters with the same ranges behind the same public machines: each address is that of one's own cluster.
+//! Two clusters with the same ranges behind the same public machines: an address always leads to the client's own cluster.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,15 +10,15 @@ use keelway_e2e::worker_fleet::{AGNHOST, TestCluster, serves};
 
 use crate::pods::GET;
 
-/// Where each worker says its name, at its own address in the VPN.
+/// The port on which a pod in each worker's host network returns its name, at the worker's address in the VPN.
 const PORT: u16 = 8090;
-/// Where a pod does.
+/// The port on which other pods return their names.
 const POD_PORT: u16 = 8080;
 
-/// Whom one meets where.
+/// Names by address and port.
 type Known = BTreeMap<(Ipv4Addr, u16), String>;
 
-/// All workers of both ask at the same time.
+/// All workers of both clusters send requests at the same time. Each response is from the own cluster.
 pub(crate) fn nobody_meets_the_other(c1: &TestCluster, c2: &TestCluster) {
     for cluster in [c1, c2] {
         start(cluster);
@@ -48,7 +48,7 @@ fn asker(worker: &str) -> String {
     format!("host-{worker}")
 }
 
-/// A pod with the network of each worker itself.
+/// Starts a pod with the host network on each worker.
 fn start(cluster: &TestCluster) {
     let pod = |worker: &&str| {
         format!(
@@ -68,13 +68,13 @@ spec:
     cluster.start("app=host", &cluster.workers.iter().map(pod).collect::<Vec<_>>());
 }
 
-/// Workers, by their addresses.
+/// Returns the workers by address.
 fn workers(cluster: &TestCluster) -> Known {
     let of = |worker: &str| cluster.value(&format!("wireguardpeer/{worker}"), "{.status.addresses[0]}");
     cluster.workers.iter().map(|worker| ((of(worker).parse().unwrap(), PORT), (*worker).to_owned())).collect()
 }
 
-/// Asks everybody five times.
+/// Requests the name at each address five times.
 fn meets_its_own(cluster: &TestCluster, worker: &str, known: &Known) {
     let asks: Vec<_> = known.keys().map(|(address, port)| format!("get {address} {port} /hostname; echo;")).collect();
     let asks = asks.join(" ");
@@ -83,20 +83,20 @@ fn meets_its_own(cluster: &TestCluster, worker: &str, known: &Known) {
     assert_eq!(said.text().lines().collect::<Vec<_>>(), once.repeat(5), "{worker} of {}", cluster.name);
 }
 
-/// A pod in each of two clusters.
+/// A pod in each of two clusters, with the same address.
 struct Twins {
     address: Ipv4Addr,
     names: [String; 2],
 }
 
-/// Pods of one worker, by their addresses.
+/// Pods of one worker, by address.
 struct Siblings<'a> {
     cluster: &'a TestCluster,
     worker: &'a str,
     pods: BTreeMap<Ipv4Addr, String>,
 }
 
-/// Two pods with the same address. A worker gives addresses one after the other, so that whoever is behind comes to the other's.
+/// Returns two pods with the same address. A worker assigns addresses in order, so the cluster with the lower address starts more pods.
 fn twins(c1: &TestCluster, c2: &TestCluster) -> Twins {
     let range = range(c2, c2.workers[0]);
     let (mut one, mut other) = (Siblings::of(c1, &range), Siblings::of(c2, &range));
@@ -119,7 +119,7 @@ fn range(cluster: &TestCluster, worker: &str) -> String {
 }
 
 impl<'a> Siblings<'a> {
-    /// On the worker whose pods have this range.
+    /// Selects the worker with this range for pods.
     fn of(cluster: &'a TestCluster, range: &str) -> Self {
         let worker = cluster.workers.iter().find(|worker| self::range(cluster, worker) == range);
         Self { cluster, worker: worker.unwrap(), pods: BTreeMap::new() }
@@ -129,7 +129,7 @@ impl<'a> Siblings<'a> {
         self.pods.keys().next_back().unwrap().to_bits()
     }
 
-    /// So many more.
+    /// Starts this many more pods.
     fn more(&mut self, count: u32) {
         let first = u32::try_from(self.pods.len()).unwrap();
         let (cluster, worker) = (self.cluster, self.worker);

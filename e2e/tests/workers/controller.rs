@@ -1,4 +1,4 @@
-//! What a cluster-controller tells of itself, and that it goes on.
+//! The metrics of cluster-controllers, and their containers.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use keelway_e2e::{
     worker_fleet::{TestCluster, WorkerFleet},
 };
 
-/// What root finds on its machine: who acts, and what was done for the workers that joined.
+/// The metrics that root can read on the machines count one leader, and the work for workers that joined.
 pub(crate) fn counts_what_it_did(setting: &WorkerFleet, cluster: &TestCluster) {
     let sockets = setting.each(cluster, Role::ClusterController, |component, machine| {
         let (id, name) = (&component.spec.cluster_id, component.spec.name().unwrap());
@@ -25,7 +25,7 @@ pub(crate) fn counts_what_it_did(setting: &WorkerFleet, cluster: &TestCluster) {
     assert!(sum("applications_total") > 0, "{}", all());
 }
 
-/// Its containers.
+/// Returns the container ids of the cluster-controllers.
 pub(crate) fn containers(setting: &WorkerFleet, cluster: &TestCluster) -> BTreeSet<String> {
     let container = |component: &Component, machine: &TestMachine| machine.of(component).unwrap().container;
     setting.each(cluster, Role::ClusterController, container).into_iter().collect()

@@ -1,4 +1,4 @@
-//! A worker that is put out while it runs.
+//! A running worker is evicted.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use serde_json::Value;
 
 use crate::pods;
 
-/// Until then its last certificate has ended: `workerTTL`, less a little for what passes meanwhile.
+/// How long its last certificate stays valid at most: `workerTTL`, minus an hour for the time that passes meanwhile.
 const HOURS: i64 = 168 - 1;
 
-/// Puts a worker out, and returns its addresses.
+/// Evicts a worker, and returns its addresses.
 pub(crate) fn from(setting: &WorkerFleet, cluster: &TestCluster, name: &str) -> BTreeSet<String> {
     let worker = setting.worker(name);
     let others: Vec<&str> = cluster.workers.iter().copied().filter(|other| *other != name).collect();
@@ -41,7 +41,7 @@ pub(crate) fn from(setting: &WorkerFleet, cluster: &TestCluster, name: &str) -> 
 
     rests(cluster, name, &addresses);
     pods::by_address(cluster, &others);
-    // The kubelet goes on trying.
+    // The kubelet still runs and tries to register again.
     is_gone(cluster, name);
     addresses
 }
@@ -51,20 +51,20 @@ fn is_gone(cluster: &TestCluster, name: &str) {
     assert!(!left.text().lines().any(|line| line.ends_with(&format!("/{name}"))), "{}", left.text());
 }
 
-/// The addresses of gateways, as the worker knows them.
+/// Returns the addresses of gateways from the worker's files.
 fn gateways(worker: &TestWorker<'_>) -> Vec<String> {
     let cluster = worker.run(&["cat", "/var/lib/keelway-node/cluster.json"], &[]).succeeded().json();
     let endpoints = cluster["endpoints"].as_array().unwrap().iter();
     endpoints.map(|endpoint| endpoint["gateway"]["addresses"][0].as_str().unwrap().to_owned()).collect()
 }
 
-/// A gateway that knows the worker refuses, inside its tunnel; one that does not says nothing.
+/// A gateway with the worker as a peer refuses the connection inside the tunnel. Any other gateway does not respond.
 fn is_answered(worker: &TestWorker<'_>, gateway: &str) -> bool {
     let said = worker.shell(&format!("timeout 2 bash -c 'exec 3<>/dev/tcp/{gateway}/9' 2>&1 || true")).succeeded();
     said.text().contains("refused")
 }
 
-/// Nobody else is given its addresses while somebody might believe that they are its own.
+/// No other worker gets these addresses as long as a certificate of the evicted worker could be valid.
 fn rests(cluster: &TestCluster, name: &str, addresses: &BTreeSet<String>) {
     let hold = |until: &Value| {
         let until: Time = serde_json::from_value(until.clone()).unwrap();

@@ -1,4 +1,4 @@
-//! A cluster whose ranges are of both families: what holds in IPv4 holds in IPv6.
+//! A cluster with ranges of both families: IPv6 works like IPv4.
 
 use keelway_e2e::{
     deadline,
@@ -7,7 +7,7 @@ use keelway_e2e::{
 
 use crate::pods::GET;
 
-/// The ranges that every cluster has, each with one of IPv6 beside it.
+/// The default ranges, each with an IPv6 range beside it.
 pub(crate) const RANGES: [&str; 6] = [
     "--vpn-cidr=100.80.0.0/16",
     "--vpn-cidr=fd00:80::/64",
@@ -16,7 +16,7 @@ pub(crate) const RANGES: [&str; 6] = [
     "--service-cidr=10.96.0.0/16",
     "--service-cidr=fd00:96::/108",
 ];
-/// More than fits into a packet.
+/// Many times the size of a packet.
 const MUCH: &str = "20M";
 
 pub(crate) fn both_carry(cluster: &TestCluster) {
@@ -49,7 +49,7 @@ pub(crate) fn both_carry(cluster: &TestCluster) {
     }
 }
 
-/// A pod on each worker that has its name and some bytes to give, and a Service over all.
+/// Starts a pod on each worker that serves its name and random bytes, and a Service over all of them.
 fn start(cluster: &TestCluster) {
     let service = "
 apiVersion: v1

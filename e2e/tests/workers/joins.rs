@@ -1,4 +1,4 @@
-//! Many who join at the same instant, as far as their Nodes: all that a join asks the cluster for, without kubelets.
+//! Many workers join at the same time, up to their Nodes. The test sends all requests of a join, without kubelets.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -25,16 +25,16 @@ use rand::{SeedableRng, rngs::ChaCha8Rng};
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use tokio::{sync::Barrier, time};
 
-/// How often something is looked at again.
+/// The interval between polls.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A worker that was evicted, and what it had.
+/// A worker that was evicted, and its former addresses.
 pub(crate) struct Evicted<'a> {
     pub(crate) name: &'a str,
     pub(crate) addresses: &'a BTreeSet<String>,
 }
 
-/// How the API is reached.
+/// The endpoint of the API, its authorities, and a bootstrap token.
 #[derive(Clone)]
 struct Way {
     url: http::Uri,
@@ -42,13 +42,13 @@ struct Way {
     token: String,
 }
 
-/// What a request for a certificate came to.
+/// The result of a request for a certificate.
 enum Answer {
     Signed { name: String, certificate: String, key: String },
     Denied { reason: String },
 }
 
-/// Ten of different names; two of one name; two of one key.
+/// Joins ten workers with different names, two with the same name, and two with the same key. Each gets addresses of its own, or is denied.
 pub(crate) fn each_has_its_own(setting: &WorkerFleet, cluster: &TestCluster, evicted: &Evicted<'_>) {
     let way = Way::to(setting, cluster);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -75,12 +75,12 @@ fn signed(answers: Vec<Answer>, way: &Way) -> Vec<(String, Client)> {
     answers.into_iter().map(|answer| answer.signed(way)).collect()
 }
 
-/// As kubelets make them, all at once.
+/// Creates Nodes as kubelets do, all at once.
 async fn make_nodes(workers: &[(String, Client)]) {
     join_all(workers.iter().map(async |(name, client)| {
         let metadata = ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() };
         let node = Node { metadata, ..Node::default() };
-        // The policy for Nodes learns of an address a moment after it is given.
+        // The admission policy for Nodes observes a new address with a short delay.
         until(&format!("{name} has a Node"), async || {
             Api::all(client.clone()).create(&PostParams::default(), &node).await.is_ok()
         })
@@ -89,14 +89,14 @@ async fn make_nodes(workers: &[(String, Client)]) {
     .await;
 }
 
-/// Of everybody who is in the cluster.
+/// Asserts that no two workers in the cluster share a range or an address.
 fn all_differ(cluster: &TestCluster, evicted: &Evicted<'_>) {
-    // One word for each that has one.
+    // One line for each object that has a value.
     let all = |kind: &str, path: &str| {
         let lines = cluster.value(kind, &format!("{{range .items[*]}}{path}{{\"\\n\"}}{{end}}"));
         lines.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect::<Vec<_>>()
     };
-    // Two workers that are there, ten, and one of the two with one key.
+    // Two workers from before, ten new ones, and for peers also one of the two with the same key.
     for (kind, path, count) in [("nodes", "{.spec.podCIDR}", 12), ("wireguardpeers", "{.status.addresses[*]}", 13)] {
         deadline::until(&format!("{count} {kind} have {path}"), deadline::KUBERNETES, || {
             all(kind, path).len() >= count
@@ -108,7 +108,7 @@ fn all_differ(cluster: &TestCluster, evicted: &Evicted<'_>) {
     }
 }
 
-/// Asks for a certificate for each name, all at the same instant.
+/// Requests a certificate for each name, all at the same time.
 async fn ask(way: &Way, names: &[String]) -> Vec<Answer> {
     let start = Barrier::new(names.len());
     join_all(names.iter().enumerate().map(async |(at, name)| {
@@ -116,7 +116,7 @@ async fn ask(way: &Way, names: &[String]) -> Vec<Answer> {
         let request = client_signing_request(&key, &format!("system:node:{name}"), "system:nodes").unwrap();
         let requests = Api::all(way.client(|auth| auth.token = Some(way.token.clone().into())));
         let object = request_for(&format!("{name}-{at}"), request);
-        // By then the connection stands.
+        // This request opens the connection before all start.
         let _ = requests.get_opt("none").await;
         start.wait().await;
         let made = requests.create(&PostParams::default(), &object).await.unwrap().name_any();
@@ -125,7 +125,7 @@ async fn ask(way: &Way, names: &[String]) -> Vec<Answer> {
     .await
 }
 
-/// As `keelway node join` makes it.
+/// Returns a request like that of `keelway node join`.
 fn request_for(name: &str, request: String) -> CertificateSigningRequest {
     CertificateSigningRequest {
         metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
@@ -148,7 +148,7 @@ fn said(request: &CertificateSigningRequest, name: &str, key: &PrivateKeyPem) ->
     Some(Answer::Signed { name: name.to_owned(), certificate, key: key.expose().to_owned() })
 }
 
-/// Makes the peers of all, at the same instant, and waits until each was decided about.
+/// Creates all peers at the same time, and waits until each has a condition.
 async fn make_peers(workers: &[(String, Client)], key: impl Fn() -> WireGuardKey) {
     let start = Barrier::new(workers.len());
     join_all(workers.iter().map(async |(name, client)| {
@@ -188,12 +188,12 @@ impl Way {
 }
 
 impl Answer {
-    /// Why there is no certificate.
+    /// Returns the reason if the request was denied.
     fn denied(&self) -> Option<&str> {
         if let Self::Denied { reason } = self { Some(reason) } else { None }
     }
 
-    /// The worker, as itself.
+    /// Returns a client with the worker's own certificate.
     fn signed(self, way: &Way) -> (String, Client) {
         let Self::Signed { name, certificate, key } = self else { panic!("refused: {:?}", self.denied()) };
         let client = way.client(|auth| {

@@ -1,11 +1,11 @@
-//! A machine that was a worker is what it was before.
+//! After a worker leaves, its machine is as it was before the join.
 
 use keelway_e2e::{
     MachineFacts, deadline,
     worker_fleet::{TestCluster, WorkerFleet},
 };
 
-/// It ran pods of all kinds, and nothing of them stays, nor does the cluster know it any more.
+/// Removes a worker that ran pods of all kinds. Nothing of them remains on the machine, and the cluster has neither its Node nor its peer.
 pub(crate) fn leaves_nothing(setting: &WorkerFleet, cluster: &TestCluster, name: &str, before: &MachineFacts) {
     let ran = setting.worker(name).run(&["keelway", "node", "leave"], &[]).succeeded();
     println!("{:>7} ms  {name} left", ran.took.as_millis());

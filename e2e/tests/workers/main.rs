@@ -1,6 +1,6 @@
-//! Workers of clusters, behind NATs and on the public network: real containerd, kubelets and pods.
+//! Workers of clusters, behind NATs and on the public network, with real containerd, kubelets and pods.
 //!
-//! Needs root, `runc`, `ip`, `nft`, `conntrack`, and Keelway's cache (`make images`).
+//! It needs root, `runc`, `ip`, `nft`, `conntrack`, and Keelway's cache (`make images`).
 
 #![expect(
     clippy::unwrap_used,
@@ -27,7 +27,7 @@ use std::time::Instant;
 
 use keelway_e2e::{MachineFacts, ReachMode, host::on_own_host, worker_fleet::WorkerFleet};
 
-/// Machines for workers, and the NATs that each is behind, the one next to it first. Those next to `w1` and `w2` give the same addresses.
+/// Machines for workers, each with the NATs that it is behind, the nearest first. The nearest NATs of `w1` and `w2` assign the same addresses.
 const WORKERS: [(&str, &str); 5] = [("w1", "nat-a"), ("w2", "nat-b,nat-c"), ("w3", ""), ("w4", "nat-a"), ("w5", "")];
 
 #[test]
@@ -65,7 +65,7 @@ fn workers_behind_proxies() {
     on_own_host("workers_behind_proxies", || scenario("e2ewopr", ReachMode::Proxy));
 }
 
-/// Two clusters, of which one has ranges of both families, and their workers.
+/// Two clusters with their workers. One of the clusters has ranges of both families.
 fn scenario(tag: &str, reach: ReachMode) {
     let setting = WorkerFleet::reached(reach, tag, "2", &WORKERS);
     stage("clusters", || {

@@ -1,4 +1,4 @@
-//! NATs that forget, and that get another address.
+//! NATs that lose their connections, and NATs whose address changes.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use keelway_e2e::{
     worker_fleet::{TestCluster, WorkerFleet},
 };
 
-/// Three times what is stated: 5 s from the worker's next packet on, 15 s with no traffic.
+/// Three times the stated limits: 5 s from the worker's next packet, and 15 s without traffic.
 const WITH_TRAFFIC: Duration = Duration::from_secs(15);
 const SILENT: Duration = Duration::from_secs(45);
 
 pub(crate) fn forget_and_move(setting: &WorkerFleet, cluster: &TestCluster) {
     let restarts = restarts(cluster);
     let of_w1 = cluster.value("pod/on-w1", "{.status.podIP}");
-    // w2 talks all the time; what is behind the NATs of w2 is found again by what it sends.
+    // `w2` always has traffic, so its own packets restore the tunnels through its NATs.
     let prober = Prober::start(cluster, "prober", "w2", &of_w1);
     for (what, command) in [("forgets", "forget"), ("moves", "renumber")] {
         for nat in ["nat-b", "nat-c"] {
@@ -26,7 +26,7 @@ pub(crate) fn forget_and_move(setting: &WorkerFleet, cluster: &TestCluster) {
             assert!(gap < WITH_TRAFFIC, "{nat} {what}: {gap:?}");
         }
     }
-    // w1 sends nothing by itself but what the cluster asks of it.
+    // `w1` sends nothing by itself except in response to the cluster.
     for command in ["forget", "renumber"] {
         let _ = nat_command(setting, command, "nat-a").succeeded();
         let took = deadline::until("logs of a pod on w1", SILENT, || {
@@ -42,7 +42,7 @@ fn nat_command(setting: &WorkerFleet, command: &str, nat: &str) -> FinishedComma
     setting.fleet.keelway.run(&["node", "local", command, "--fleet", &setting.fleet.fleet, nat], &[])
 }
 
-/// Pods and how often each was restarted.
+/// Returns how often each pod was restarted, without the prober.
 fn restarts(cluster: &TestCluster) -> Vec<String> {
     let path = "{range .items[*]}{.metadata.name} {.status.containerStatuses[*].restartCount}{\"\\n\"}{end}";
     let said = cluster.kubectl.run(&["get", "pods", "-A", "-o", &format!("jsonpath={path}")]).succeeded();

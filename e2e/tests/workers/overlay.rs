@@ -1,4 +1,4 @@
-//! A cluster that brings its own network of pods: an overlay between its workers' addresses in the VPN.
+//! A cluster with a pod network of its own: an overlay between the addresses of workers in the VPN.
 
 use std::net::{Ipv4Addr, UdpSocket};
 
@@ -13,20 +13,20 @@ use rustix::{
 
 use crate::{controller, pods::GET};
 
-/// What a tunnel carries in one packet (`docs/workers.md`).
+/// The largest packet in a tunnel (`docs/workers.md`).
 const VPN: usize = 1420;
-/// VXLAN takes 50 of that: Ethernet 14, its own header 8, UDP 8, IPv4 20 (RFC 7348, section 5).
+/// VXLAN uses 50 bytes of each packet: Ethernet 14, its own header 8, UDP 8, IPv4 20 (RFC 7348, section 5).
 const OVERLAY: usize = VPN - 50;
-/// The headers of IPv4 and UDP.
+/// The size of the headers of IPv4 and UDP.
 const HEADERS: usize = 28;
 
 /// A worker in the overlay.
 struct Place<'a> {
     name: &'a str,
     worker: TestWorker<'a>,
-    /// In the VPN.
+    /// The address in the VPN.
     outer: Ipv4Addr,
-    /// In the overlay: the third part of its own address and of its pods'.
+    /// The third byte of its own address and of its pods' addresses in the overlay.
     part: usize,
 }
 
@@ -36,11 +36,11 @@ impl Place<'_> {
     }
 }
 
-/// The cluster has two workers.
+/// The cluster must have two workers.
 pub(crate) fn on_the_vpn(setting: &WorkerFleet, cluster: &TestCluster) {
     let places: Vec<Place<'_>> =
         cluster.workers.iter().zip([201, 202]).map(|(name, part)| place(setting, cluster, name, part)).collect();
-    // What has a network that is taken away cannot be stopped as it should be.
+    // A pod whose network was removed cannot be stopped cleanly, so the pods are deleted first.
     let _ = cluster.kubectl.run(&["delete", "pods", "--all"]).succeeded();
     let controllers = controller::containers(setting, cluster);
     setting.change(cluster, |spec| spec.addons.cni.enabled = false);
@@ -66,7 +66,7 @@ fn place<'a>(setting: &'a WorkerFleet, cluster: &TestCluster, name: &'a str, par
     Place { name, worker: setting.worker(name), outer, part }
 }
 
-/// A bridge for pods, and VXLAN from it to the other worker, which sends nothing in parts.
+/// Creates a bridge for pods and a VXLAN tunnel to the other worker, without fragmentation.
 fn bring_up(place: &Place<'_>, other: &Place<'_>) {
     let (own, remote, inner, part) = (place.outer, other.outer, place.inner(), place.part);
     let _ = place
@@ -92,7 +92,7 @@ END
         .succeeded();
 }
 
-/// A packet of just that size arrives in one piece, and a larger one does not even leave.
+/// A packet of exactly this size arrives, and the kernel refuses to send a larger one.
 fn carries(place: &Place<'_>, (from, to): (Ipv4Addr, Ipv4Addr), other: &Place<'_>, size: usize) {
     let receiver = other.worker.within(|| UdpSocket::bind((to, 0)).unwrap());
     receiver.set_read_timeout(Some(deadline::ANSWER)).unwrap();
@@ -101,7 +101,7 @@ fn carries(place: &Place<'_>, (from, to): (Ipv4Addr, Ipv4Addr), other: &Place<'_
     sender.connect(receiver.local_addr().unwrap()).unwrap();
     let payload = vec![b'x'; size - HEADERS];
     let mut buffer = vec![0; 2 * VPN];
-    // The first one may be lost while neighbours look for each other.
+    // The first packets can be lost until the neighbours are resolved.
     deadline::until(&format!("{size} bytes from {from} to {to}"), deadline::KUBERNETES, || {
         sender.send(&payload).is_ok() && receiver.recv(&mut buffer.clone()).is_ok_and(|length| length == payload.len())
     });
@@ -110,7 +110,7 @@ fn carries(place: &Place<'_>, (from, to): (Ipv4Addr, Ipv4Addr), other: &Place<'_
     assert_eq!(larger.raw_os_error(), Some(Errno::MSGSIZE.raw_os_error()), "{larger}");
 }
 
-/// By address, and by a Service's.
+/// Pods reach each other by address and by the address of a Service.
 fn pods_meet(cluster: &TestCluster, places: &[Place<'_>]) {
     let service = "
 apiVersion: v1

@@ -1,4 +1,4 @@
-//! Pods that talk to one another.
+//! Pods of different workers that connect to each other.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +7,13 @@ use keelway_e2e::{
     worker_fleet::{AGNHOST, TestCluster},
 };
 
-/// A function of a shell that asks over HTTP, and writes what comes after the header.
+/// A shell function that sends an HTTP request and prints the body of the response.
 pub(crate) const GET: &str = "get() { exec 3<>/dev/tcp/$1/$2; printf 'GET %s HTTP/1.0\\r\\nHost: x\\r\\n\\r\\n' $3 >&3; \
     while IFS= read -r line <&3; do [ \"$line\" = $'\\r' ] && break; done; cat <&3; }; ";
-/// What is sent through a Service.
+/// The amount of data that is sent through a Service.
 const MUCH: &str = "400M";
 
-/// A pod on each worker, with a Service over all.
+/// Starts a pod on each worker, with a Service over all of them.
 pub(crate) fn start(cluster: &TestCluster) {
     cluster.start_peers();
     cluster.kubectl.apply(
@@ -49,7 +49,7 @@ spec: {{selector: {{app: store}}, ports: [{{port: 80, targetPort: 8080}}]}}
     cluster.kubectl.wait("condition=Ready", &["pod/store"]);
 }
 
-/// By address, by the Service's address, and by its name.
+/// Pods reach each other by address, by the address of the Service, and by its name.
 pub(crate) fn each_reaches_each(cluster: &TestCluster) {
     let service = cluster.value("service/peers", "{.spec.clusterIP}");
     by_address(cluster, cluster.workers);
@@ -60,7 +60,7 @@ pub(crate) fn each_reaches_each(cluster: &TestCluster) {
     }
 }
 
-/// Those on these workers.
+/// Pods on these workers reach each other by address.
 pub(crate) fn by_address(cluster: &TestCluster, workers: &[&str]) {
     for from in workers {
         let pod = format!("on-{from}");

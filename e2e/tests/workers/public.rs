@@ -1,10 +1,10 @@
-//! The public machines, which hold other people's clusters, too.
+//! Public machines, which run components of several clusters.
 
 use std::collections::BTreeSet;
 
 use keelway_e2e::{process, worker_fleet::WorkerFleet};
 
-/// Ingress and gateway of each cluster.
+/// The ingresses and gateways of all clusters have no capabilities.
 pub(crate) fn nothing_has_privilege(setting: &WorkerFleet) {
     let machines = setting.fleet.machines();
     let documents = setting.documents();
