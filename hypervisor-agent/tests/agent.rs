@@ -1,4 +1,4 @@
-//! The agent against the fake runtime, with a temporary directory as the machine's root and its API over its own socket.
+//! Tests of the agent against the fake runtime. The machine's root is a temporary directory, and the API is on its own socket.
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
 use std::{
@@ -50,16 +50,16 @@ use tonic_prost::ProstCodec;
 const WITHIN: Duration = Duration::from_secs(60);
 const CONFIG: &str = "var/lib/keelway/config";
 
-/// A machine with an agent that can be ended and begun anew.
+/// A machine whose agent can be stopped and started again.
 struct Machine {
     root: TempDir,
     fake: Fake,
-    /// Whether the runtime's answers stay where they are.
+    /// Whether responses of the runtime are held back.
     hung: watch::Sender<bool>,
     agent: Option<(CancellationToken, JoinHandle<()>)>,
 }
 
-/// A connection to the runtime, whose answers come through unless it hangs.
+/// Dials the runtime. Its responses arrive only while `hung` is false.
 async fn dial(socket: PathBuf, mut hung: watch::Receiver<bool>) -> io::Result<DuplexStream> {
     let (mut answers, requests) = UnixStream::connect(socket).await?.into_split();
     let (ours, theirs) = duplex(1 << 16);
@@ -142,7 +142,7 @@ impl Machine {
         self.client().state(WITHIN).await.unwrap()
     }
 
-    /// Waits, told of each change, until the machine is as it should be.
+    /// Waits, by means of the watch, until the state matches.
     async fn until(&self, seen: impl Fn(&MachineState) -> bool) -> MachineState {
         let waiting = async {
             let mut revisions = self.client().watch(WITHIN).await.unwrap();
@@ -263,18 +263,18 @@ async fn the_config_on_disk_is_roots_and_the_socket_too() {
 async fn only_root_is_let_in() {
     let machine = Machine::new();
     machine.settle(&config(1, "a", &["etcd-0"])).await;
-    // As far as the file system goes, anybody may.
+    // The permissions of the files allow every user to connect.
     for path in [machine.socket(), machine.root.path().join("run"), machine.root.path().to_owned()] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
     }
     for (user, greeted) in [(Uid::ROOT, true), (Uid::from_raw(65534), false)] {
         let socket = machine.socket();
         let read = move || {
-            // This thread's alone, and it ends with it.
+            // This sets the user of this thread alone, which ends after the connection.
             set_thread_res_uid(user, user, user).unwrap();
             let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
             stream.set_read_timeout(Some(WITHIN)).unwrap();
-            // A server of HTTP/2 speaks first; one that does not like the caller hangs up.
+            // A server of HTTP/2 sends its settings first. The agent closes a connection that it refuses.
             std::io::Read::read(&mut stream, &mut [0]).is_ok_and(|count| count == 1)
         };
         let (done, result) = tokio::sync::oneshot::channel();
@@ -314,14 +314,14 @@ async fn an_agent_goes_on_from_its_disk_and_restarts_nothing() {
     machine.start(Deadlines::default());
     assert_eq!(running(&machine.until(|_| true).await), running(&before));
 
-    // What ends while no agent is there comes back with it.
+    // A container that exits while no agent runs is restarted by the next agent.
     machine.stop().await;
     assert_eq!(machine.fake.exit_container("main", 1), 2);
     machine.start(Deadlines::default());
     machine.until(|state| running(state).len() == 2).await;
 }
 
-/// Also after the agent's own restart: whoever led before changes nothing, and what runs goes on.
+/// The agent refuses configs of a driver with an earlier term, also after its own restart. Running containers are not restarted.
 #[tokio::test]
 async fn a_leader_before_the_newest_is_refused() {
     let mut machine = Machine::new();
@@ -347,7 +347,7 @@ async fn a_leader_before_the_newest_is_refused() {
     let error = machine.client().fence(&another, WITHIN).await.unwrap_err();
     assert!(chain_text(&error).contains("adopt --from 00000000000000ff"), "{}", chain_text(&error));
     machine.settle(&MachineConfig { term: 3, ..config(2, "b", &["etcd-0"]) }).await;
-    // A machine that holds nothing is left as it was found, and what comes late is refused even then.
+    // The agent removes all of its files once the machine has no pods. It refuses an earlier term even then.
     machine.settle(&MachineConfig { term: 3, ..config(3, "", &[]) }).await;
     assert!(!machine.root.path().join("var/lib/keelway").exists());
     assert!(machine.apply(&config(4, "c", &["etcd-0"])).await.is_err());
@@ -379,7 +379,7 @@ async fn what_is_older_changed_or_of_others_is_refused() {
                 "{refused:?}"
             );
         }
-        // Not even where the record is gone: the config itself is one.
+        // The stored config is enough to refuse them, also without the record of the applied config.
         fs::remove_file(machine.root.path().join("var/lib/keelway/applied")).unwrap();
         machine.stop().await;
         machine.start(Deadlines::default());
@@ -387,7 +387,7 @@ async fn what_is_older_changed_or_of_others_is_refused() {
     }
 }
 
-/// Hands over a config as bytes, whatever is in it.
+/// Sends a config as bytes, valid or not.
 async fn apply_bytes(machine: &Machine, config: Vec<u8>) -> Result<(), Status> {
     let socket = machine.socket();
     let connector = tower::service_fn(move |_: http::Uri| {
@@ -397,7 +397,7 @@ async fn apply_bytes(machine: &Machine, config: Vec<u8>) -> Result<(), Status> {
     let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
     let mut agent = Grpc::new(channel);
     agent.ready().await.unwrap();
-    // On the wire, bytes are a message whose first field they are, as the config is that of an ApplyRequest.
+    // On the wire, `Vec<u8>` is a message with bytes as its first field, as `ApplyRequest` has for the config.
     let codec = ProstCodec::<Vec<u8>, ()>::default();
     let method = PathAndQuery::from_static("/keelway.agent.v1.Agent/Apply");
     let mut events = agent.server_streaming(Request::new(config), method, codec).await?.into_inner();
@@ -419,7 +419,7 @@ async fn a_config_of_a_newer_format_is_refused_and_the_one_before_stays() {
     assert_eq!(after.formats, FormatRange::OWN);
 }
 
-/// A driver of another release may make them in another way.
+/// The agent compares the digests of a config and never calculates them: another release can calculate them differently.
 #[tokio::test]
 async fn revisions_are_compared_and_never_made() {
     let mut machine = Machine::new();
@@ -456,17 +456,17 @@ async fn a_driver_of_v0_1_0_is_obeyed_and_its_upgrade_restarts_nothing() {
     assert_eq!((&after.sandboxes, running(&after)), (&before.sandboxes, running(&before)));
 }
 
-/// What becomes of the config on disk between two runs of the agent.
+/// A way in which the stored config is damaged between two runs of the agent.
 type Loss = (&'static str, fn(&std::path::Path));
 
 const LOSSES: [Loss; 4] = [
     ("damaged", |config| fs::write(config, "\u{1}no config").unwrap()),
-    // A pod without a name: to this program, what a newer one wrote.
+    // A pod without a name: this release cannot read it, as if a newer one had written it.
     ("of a newer release", |config| {
         let bytes = fs::read(config).unwrap();
         fs::write(config, [bytes.as_slice(), &[0x22, 0]].concat()).unwrap();
     }),
-    // The number of its format is 3.
+    // Sets the number of the format to 3.
     ("of a newer format", |config| {
         let bytes = fs::read(config).unwrap();
         fs::write(config, [bytes.as_slice(), &[0xc0, 2, 3]].concat()).unwrap();
@@ -483,7 +483,7 @@ async fn a_config_that_cannot_be_read_ends_nothing_and_is_sent_again() {
         let before = machine.state().await;
         machine.stop().await;
         lose(&machine.root.path().join(CONFIG));
-        // The number that it took counts, and not only the one that it was done with.
+        // The generation of the stored config counts, and not only the applied one.
         fs::remove_file(machine.root.path().join("var/lib/keelway/applied")).unwrap();
         machine.start(Deadlines::default());
 
@@ -509,7 +509,7 @@ async fn a_config_that_cannot_be_read_ends_nothing_and_is_sent_again() {
     }
 }
 
-/// What a leader said is kept as well.
+/// The agent stores the term of a driver also while its stored config cannot be read.
 #[tokio::test]
 async fn a_leader_is_remembered_although_the_config_cannot_be_read() {
     let mut machine = Machine::new();
@@ -527,7 +527,7 @@ async fn a_leader_is_remembered_although_the_config_cannot_be_read() {
     machine.settle(&config(1, "a", &["etcd-0"])).await;
 }
 
-/// A file system without room over a directory, with the same in it.
+/// Mounts a file system without free space over a directory, with the same content.
 struct FullDisk(PathBuf);
 
 impl FullDisk {
@@ -576,7 +576,7 @@ async fn the_last_pod_leaves_the_machine_as_found() {
         assert_eq!(fs::read_dir(machine.root.path().join(directory)).unwrap().count(), 0, "{directory}");
     }
     assert_eq!(machine.state().await.applied, None);
-    // Nobody owns it any more.
+    // The machine obeys no installation now, so that it accepts another one.
     let next = MachineConfig { installation: "00000000000000ee".parse().unwrap(), ..config(1, "a", &["etcd-0"]) };
     machine.settle(&next).await;
 }
@@ -594,7 +594,7 @@ async fn a_log_that_grows_is_rotated_and_others_are_left() {
     fs::write(small.join("main-0.log"), line).unwrap();
     let logs = LogLimits { max_size: 1000, max_files: 3, interval: Duration::from_millis(10) };
     machine.start_within(Deadlines::default(), AgentLimits { logs, ..AgentLimits::default() });
-    // What the runtime begins anew, which the fake one does not.
+    // The agent asks the runtime to reopen the log. The fake runtime records the call and does not create the file.
     let reopened = || machine.fake.calls().iter().filter(|call| call.method == "ReopenContainerLog").count();
     let rotated = async {
         let mut looks = tokio::time::interval(Duration::from_millis(10));
@@ -613,7 +613,7 @@ async fn a_log_that_grows_is_rotated_and_others_are_left() {
 }
 
 const FETCHED: &str = "var/lib/keelway/fetched";
-/// The image of an earlier release, which the agent fetches.
+/// The image of an earlier release. The agent pulls it.
 const OLD: &str = "example.test/etcd:0";
 const AGE: Duration = Duration::from_millis(300);
 
@@ -624,7 +624,7 @@ fn with_image(generation: u64, image: &str) -> MachineConfig {
 }
 
 impl Machine {
-    /// The agent fetched [`OLD`] for its config, and removes images that nothing has used for [`AGE`].
+    /// Starts a machine on which the agent has pulled [`OLD`] for its config. It removes images that have been unused for [`AGE`].
     async fn with_fetched() -> Self {
         let mut machine = Self::new();
         machine.stop().await;
@@ -639,7 +639,7 @@ impl Machine {
         self.start_within(Deadlines::default(), AgentLimits { images, ..AgentLimits::default() });
     }
 
-    /// Another config is in effect, which asks for other images, and the agent looks at the machine again and again.
+    /// Applies another config with other images again and again, for longer than [`AGE`], and checks that no image is removed.
     async fn keeps_images_after_an_upgrade(&self) {
         let began = tokio::time::Instant::now();
         while began.elapsed() < 4 * AGE {
@@ -667,7 +667,7 @@ async fn an_image_that_the_agent_fetched_and_nothing_uses_is_removed() {
     assert_eq!(fs::metadata(machine.fetched()).unwrap().permissions().mode() & 0o7777, 0o600);
     machine.settle(&config(2, "a", &["etcd-0"])).await;
     let state = machine.until(|state| !state.images.contains(OLD)).await;
-    // Those that were there before are not the agent's to remove.
+    // The agent does not remove images that it has not pulled.
     assert!(state.images.contains("example.test/etcd:1"), "{state:?}");
     assert_eq!(machine.removed(), [id]);
     assert_eq!(record(machine.fetched()), r#"{"images":{}}"#);
@@ -690,7 +690,7 @@ async fn an_image_is_recorded_before_it_is_fetched() {
     machine.stop().await;
     machine.fake.add_to_registry("example.test/etcd:2");
     machine.start_with_age();
-    // The change that the runtime is asked for next is the pull.
+    // The next change that the agent requests of the runtime is the pull.
     machine.fake.inject(1, CallFault::Hang);
     let next = with_image(2, "example.test/etcd:2");
     let client = machine.client();
@@ -765,7 +765,7 @@ async fn nothing_is_removed_while_the_config_cannot_be_read() {
     machine.until(|state| !state.images.contains(OLD)).await;
 }
 
-/// The fifth one is put off for 8 s.
+/// The delay after the fifth exit is 8 s.
 const ENDS: usize = 5;
 
 #[tokio::test]
@@ -775,7 +775,7 @@ async fn what_ends_again_and_again_is_put_off() {
     machine.settle(&config).await;
     let mut last = String::new();
     let mut finished = ConfigOutcome::default();
-    // Each end is put off for twice as long as the one before: however busy this machine is, it comes in time for one of them.
+    // The delay doubles with each exit, so that also a busy host observes one of them.
     for _ in 0..ENDS {
         let state = machine.until(|state| running(state).iter().any(|id| *id != last)).await;
         last = running(&state)[0].to_owned();
@@ -804,7 +804,7 @@ async fn a_hung_runtime_is_told_of_and_survived() {
     assert!(matches!(hung, AgentClientError::RuntimeSilent(_)), "{hung:?}");
     let why = keelway_hypervisor_agent::report::chain_text(&hung);
     assert!(why.contains("no answer within 0.2 s"), "{why}");
-    // A config is kept all the same, and what stands in its way is said.
+    // The agent stores a config also while the runtime does not respond, and returns the error.
     let finished = machine.apply(&config(2, "b", &["etcd-0"])).await.unwrap();
     assert!(finished.failures[0].contains("no answer within"), "{finished:?}");
     machine.hung.send_replace(false);
@@ -824,7 +824,7 @@ async fn who_does_not_read_holds_nobody_up() {
         fs::write(machine.root.path().join("var/lib/keelway/0123456789abcdef/etcd-0/files/key"), "changed").unwrap();
         machine.settle(&config).await;
     }
-    // What it missed is left out: the newest is told, and not each one in between.
+    // The stream skips revisions that the client has missed, and continues with the newest.
     let told: Vec<u64> = timeout(WITHIN, stalled.take(2).collect()).await.unwrap();
     assert!(told.windows(2).all(|two| two[0] < two[1]), "{told:?}");
 }

@@ -1,4 +1,4 @@
-//! One machine with a real containerd: a process in a network and a mount namespace of its own.
+//! One machine with a real containerd, which is a process in a network and a mount namespace of its own.
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
 use std::{
@@ -26,10 +26,10 @@ use tokio_util::sync::CancellationToken;
 const IMAGE: &str = "example.test/program:1";
 const PAUSE: &str = "example.test/pause:1";
 const USER: u32 = 20_417;
-/// The machine's own `/var/lib` and `/var/log`: directories of the test, given as the first words.
+/// Mounts directories of the test, the first two arguments, as the machine's `/var/lib` and `/var/log`.
 const SETUP: &str = r#"mount --bind "$1" /var/lib && mount --bind "$2" /var/log && shift 2 && exec "$@""#;
 
-/// The machine's file system where this test may look at it.
+/// The machine's file system, as the test can read it.
 struct Disk(TempDir);
 
 impl Disk {
@@ -46,7 +46,7 @@ impl Disk {
     }
 }
 
-/// The cluster's cgroups, which are gone at the end also where the test failed.
+/// The cgroups of the cluster. They are removed on drop, also if the test fails.
 struct Cgroups(ClusterId);
 
 impl Cgroups {
@@ -233,7 +233,7 @@ fn kill(pid: u32) {
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL).unwrap();
 }
 
-/// The ids of the containers of each pod.
+/// Returns the ids of the containers of each pod.
 fn ids(state: &MachineState) -> BTreeMap<PodName, BTreeSet<String>> {
     let of = |id: &str| {
         let inside = state.containers.iter().filter(|container| container.sandbox == *id);
@@ -242,7 +242,7 @@ fn ids(state: &MachineState) -> BTreeMap<PodName, BTreeSet<String>> {
     state.sandboxes.iter().map(|sandbox| (sandbox.pod.clone(), of(&sandbox.id))).collect()
 }
 
-/// Looks at the machine until it is as it should be: runtimes learn of a death a little later.
+/// Polls the machine until its state matches. A runtime reports the end of a process with a delay.
 async fn until(machine: &Machine, seen: impl Fn(&MachineState) -> bool) {
     let mut again = tokio::time::interval(std::time::Duration::from_millis(20));
     let looking = async {

@@ -63,7 +63,7 @@ impl Machine {
         self.local.apply(config, &CancellationToken::new(), &|_| {}).await.unwrap()
     }
 
-    /// Applies a config, of which at most `effects` take place.
+    /// Applies a config, and stops after this many effects.
     async fn apply_part(&self, config: &MachineConfig, effects: usize) -> ApplyReport {
         let (stop, done) = (CancellationToken::new(), AtomicUsize::new(0));
         if effects == 0 {
@@ -77,7 +77,7 @@ impl Machine {
         self.local.apply(config, &stop, &count).await.unwrap()
     }
 
-    /// Applies a config wholly, after which there is nothing to do.
+    /// Applies a config completely, and checks that nothing is left to do.
     async fn settle(&self, config: &MachineConfig) {
         let report = self.apply(config).await;
         assert!(report.is_complete(), "{report:#?}");
@@ -88,14 +88,14 @@ impl Machine {
         self.local.observe().await.unwrap()
     }
 
-    /// All that is on its file system: owner, mode and content by path.
+    /// Returns everything in the file system: owner, mode and content by path.
     fn tree(&self) -> BTreeMap<String, (u32, u32, String)> {
         let mut found = BTreeMap::new();
         walk(self.root.path(), "", &mut found);
         found
     }
 
-    /// What runs: for each pod its containers.
+    /// Returns the containers of each running pod, with their phases.
     async fn running(&self) -> BTreeMap<PodName, BTreeSet<(String, String)>> {
         let state = self.observe().await;
         let inside = |id: &str| {
@@ -182,7 +182,7 @@ fn two_pods() -> MachineConfig {
     )
 }
 
-/// One pod changed, one gone with its cluster, one new.
+/// One pod is changed, one is removed with its cluster, and one is new.
 fn changed_pods() -> MachineConfig {
     config(
         2,
@@ -212,7 +212,7 @@ async fn a_config_is_applied_and_then_stands() {
     assert_eq!(of_configs(state), of_configs(machine.observe().await));
 }
 
-/// What configs make of a machine. The rest of what is seen, such as what its disk has left, is this machine's own and changes.
+/// Returns the parts of the state that depend on configs. The others, such as free disk space, belong to the test host and change.
 fn of_configs(state: MachineState) -> impl PartialEq + std::fmt::Debug {
     (state.owner, state.applied, state.sandboxes, state.containers, state.files, state.data, state.images)
 }
@@ -252,7 +252,7 @@ async fn an_ended_container_comes_back_beside_the_others() {
     assert!(ids(&before, "side").is_disjoint(&ids(&after, "side")));
 }
 
-/// For each pair of configs, and each number of effects after which the second one's execution is stopped.
+/// Stops the execution of the second config of each pair after each number of effects, and applies it again.
 #[tokio::test]
 async fn an_execution_that_was_stopped_anywhere_is_gone_on_with() {
     for (before, config) in [(no_pods(), two_pods()), (two_pods(), changed_pods()), (two_pods(), no_pods())] {
@@ -272,7 +272,7 @@ async fn an_execution_that_was_stopped_anywhere_is_gone_on_with() {
     }
 }
 
-/// For each change that the runtime is asked for: refused, and made with the answer lost.
+/// Makes each change fail in turn: the runtime refuses it, or executes it and the response is lost.
 #[tokio::test]
 async fn a_call_that_failed_anywhere_is_made_good() {
     let uncut = Machine::with(&two_pods()).await;

@@ -1,4 +1,4 @@
-//! A real haproxy on a fake runtime: its servers change while it runs, and no connection is cut.
+//! A real haproxy beside a fake runtime: the agent changes its servers while it runs, and no connection is closed.
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
 use std::{
@@ -29,12 +29,12 @@ use tokio_util::sync::CancellationToken;
 const IMAGE: &str = "example.test/haproxy:1";
 const CLUSTER: &str = "0000000000000001";
 const USER: u32 = 20_001;
-/// Checks of connections alone. What else a check may be is haproxy's matter.
+/// These health checks only connect.
 const OPTIONS: &str = "check inter 200ms rise 1 fall 2 on-marked-down shutdown-sessions";
-/// How long something may take that haproxy does by itself.
+/// A time limit for changes that haproxy makes by itself.
 const SOON: Duration = Duration::from_secs(30);
 
-/// haproxy in the place of the container that the fake runtime only plays.
+/// A real haproxy process. It stands in for the container, which the fake runtime only simulates.
 struct Haproxy {
     process: Child,
     port: u16,
@@ -70,13 +70,13 @@ impl Machine {
         self.root.path().join(format!("{}/{CLUSTER}/ingress-0/run", STATE_DIRECTORY.trim_start_matches('/')))
     }
 
-    /// Applies a config with these servers. Returns what was done.
+    /// Applies a config with these servers. Returns the effects that concern servers.
     async fn apply(&mut self, servers: &[(&str, SocketAddr)]) -> Vec<String> {
         self.generation += 1;
         self.repeat(servers).await
     }
 
-    /// Applies the last config again.
+    /// Applies the last config again. Returns the effects that concern servers.
     async fn repeat(&mut self, servers: &[(&str, SocketAddr)]) -> Vec<String> {
         let config = config(self.generation, servers);
         let report: ApplyReport = self.local.apply(&config, &CancellationToken::new(), &|_| {}).await.unwrap();
@@ -88,7 +88,7 @@ impl Machine {
         self.local.observe().await.unwrap().servers.remove(&ingress())
     }
 
-    /// Starts a haproxy that has one server.
+    /// Starts a haproxy with one server.
     async fn start(&self, server: SocketAddr) -> Haproxy {
         let socket = self.run().join("admin.sock");
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
@@ -109,7 +109,7 @@ impl Machine {
         haproxy
     }
 
-    /// Waits for something that haproxy tells nobody when it happens.
+    /// Polls until the servers match, because haproxy does not report changes.
     async fn until(&self, holds: impl Fn(&BTreeMap<String, ServerState>) -> bool) {
         let started = Instant::now();
         loop {
@@ -160,7 +160,7 @@ fn config(generation: u64, servers: &[(&str, SocketAddr)]) -> MachineConfig {
     }
 }
 
-/// A server that begins each connection with its name, and gives each line back.
+/// Starts a server that sends its name at the start of each connection, and then echoes each line.
 fn server(name: &'static str) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -170,7 +170,7 @@ fn server(name: &'static str) -> SocketAddr {
                 let mut reader = BufReader::new(stream.try_clone().unwrap());
                 let mut stream = stream;
                 let mut line = format!("{name}\n");
-                // A check says nothing and leaves.
+                // A health check sends nothing and closes the connection.
                 while stream.write_all(line.as_bytes()).is_ok() {
                     line.clear();
                     if reader.read_line(&mut line).unwrap_or(0) == 0 {
@@ -187,7 +187,7 @@ fn server(name: &'static str) -> SocketAddr {
 struct Connection(BufReader<TcpStream>);
 
 impl Connection {
-    /// With the name of the server at its end.
+    /// Opens a connection, and returns it with the name of its server.
     fn open(haproxy: &Haproxy) -> (Self, String) {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, haproxy.port)).unwrap();
         stream.set_read_timeout(Some(SOON)).unwrap();
@@ -208,7 +208,7 @@ impl Connection {
     }
 }
 
-/// The servers that new connections lead to.
+/// Returns the names of the servers that new connections reach.
 fn reached(haproxy: &Haproxy) -> BTreeSet<String> {
     (0..8).map(|_| Connection::open(haproxy).1).collect()
 }
@@ -255,7 +255,7 @@ async fn every_change_can_be_repeated() {
     let (a, b) = (server("a"), server("b"));
     machine.apply(&[("a", a)]).await;
     let haproxy = machine.start(a).await;
-    // Each is executed twice on what was seen before the first.
+    // Executes each change twice, both times with the state from before the first execution.
     for servers in [&[("a", a), ("b", b)][..], &[("b", b)], &[("b", b)], &[("a", a), ("b", b)]] {
         machine.generation += 1;
         let actions = converge(&config(machine.generation, servers), &machine.local.observe().await.unwrap()).unwrap();
@@ -305,7 +305,7 @@ async fn only_the_sockets_of_the_pod_itself_are_asked() {
     std::os::unix::fs::symlink(&other, &own).unwrap();
     assert_eq!(machine.servers().await, None);
     fs::remove_file(&own).unwrap();
-    // One of somebody else's, by another name.
+    // A socket of another user, under the expected name.
     fs::hard_link(&other, &own).unwrap();
     assert_eq!(machine.servers().await, None);
     assert!(asked.accept().is_err(), "somebody else was asked");

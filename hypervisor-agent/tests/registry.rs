@@ -1,4 +1,4 @@
-//! Images from a real registry that wants to know who pulls, and has an authority of its own.
+//! Images from a real registry that requires credentials and has a private authority.
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
 use std::{
@@ -23,14 +23,14 @@ use rand::{SeedableRng, rngs::ChaCha8Rng};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-/// An address of the machine that no runtime takes for its own host.
+/// An address of the machine that is not loopback: runtimes treat registries on loopback differently.
 const REGISTRY: &str = "192.0.2.10:5000";
 const USER: &str = "puller";
 const PASSWORD: &str = "opensesame";
-/// A line of `htpasswd -B` for both.
+/// The line that `htpasswd -B` prints for this user and password.
 const HTPASSWD: &str = "puller:$2a$04$I59dNTXiXxI3qtM/EySAO.nXu.1mOObpFHrzdDhV3pRr5Vs0LN2mu\n";
 const WITHIN: Duration = Duration::from_secs(60);
-/// A machine with a registry in its network, which ends with the runtime.
+/// Runs a machine with a registry in its network. The registry ends with the runtime.
 const SETUP: &str = r#"
 mount --bind "$1/lib" /var/lib
 mount --bind "$1/log" /var/log
@@ -76,7 +76,7 @@ impl World {
         self.disk.path().join(path)
     }
 
-    /// Whether the runtime is told the registry's authority, as an administrator does it.
+    /// Adds the authority of the registry to the runtime's configuration as an administrator does, or removes it.
     fn trust(&self, trust: bool) {
         let hosts = self.containerd.directory().join("certs.d");
         let _ = fs::remove_dir_all(&hosts);
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    /// Has images in the registry, and the machine without them.
+    /// Pushes images to the registry, and removes them from the machine.
     async fn push(&self, names: &[&str]) {
         self.trust(true);
         until(async || {
@@ -119,7 +119,7 @@ impl World {
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// What goes wrong where the machine is told to run an image of the registry, or nothing.
+    /// Applies a config with this image, and returns the errors.
     async fn run(&self, image: &str, password: Option<&str>) -> Vec<String> {
         self.generation.set(self.generation.get() + 1);
         let name = PodName { cluster: self.cluster.clone(), component: "etcd-0".parse().unwrap() };
@@ -169,7 +169,7 @@ fn pod(image_of_container: &str, password: Option<&str>) -> Pod {
     }
 }
 
-/// Its configuration, its users, its certificate and who signed that.
+/// Writes the configuration, users and certificate of the registry, and the certificate of its authority.
 fn write_registry(folder: &Path) {
     let now = Timestamp::now();
     let validity = Validity::new(now - SignedDuration::from_hours(1), now + SignedDuration::from_hours(1)).unwrap();
@@ -221,7 +221,7 @@ async fn images_are_pulled_by_who_may_from_a_registry_that_is_trusted() {
 async fn pulled(world: &World) {
     world.push(&["pause", "program"]).await;
     let program = image("program");
-    // Each with the image that is asked for first, and what mends it.
+    // Whether the runtime trusts the registry, the image, the password, and the help in the error.
     let refusals = [
         (false, image("program"), Some(PASSWORD), "/etc/containerd/certs.d/192.0.2.10:5000"),
         (true, image("program"), None, "it wants credentials: name a Secret with them in spec.images.pullSecrets"),
@@ -248,7 +248,7 @@ async fn pulled(world: &World) {
     let log = world.containerd.log().unwrap();
     assert!(!log.contains(PASSWORD) && !log.contains("wrong-word"));
 
-    // Nothing is left for the machine to be cleared of.
+    // Removes everything from the machine.
     world.generation.set(world.generation.get() + 1);
     let empty = MachineConfig {
         format: keelway_api::machine::ConfigFormat::NEWEST,

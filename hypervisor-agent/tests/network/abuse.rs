@@ -1,5 +1,5 @@
-//! What the agent's own program takes, in a process of its own, while strangers and the driver ask too much of it. Of the machine it has
-//! the fake runtime, and directories of the test in the place of `/var/lib` and `/var/log`; that wants root.
+//! The resources that the agent's program uses while strangers and the driver overload it. It runs as a process of its own, with the fake
+//! runtime and with directories of the test as `/var/lib` and `/var/log`. Needs root.
 
 use std::{
     fs::{self, File},
@@ -33,23 +33,23 @@ use crate::{
     refusals::{connect, tls},
 };
 
-/// The most that it may ever have had, in KiB.
+/// The limit of its peak memory, in KiB.
 const MOST: u64 = 100 << 10;
-/// The beginning of a TLS record of 16 KiB (RFC 8446, 5.1), whose end never comes.
+/// The beginning of a TLS record of 16 KiB (RFC 8446, 5.1). The rest is never sent.
 const BEGINNING: [u8; 5] = [22, 3, 1, 0x40, 0];
-/// The largest message that is read, in chunks.
+/// The size of the largest message that the agent reads, in chunks.
 const LARGEST: usize = 16;
-/// Questions at a time, of each kind.
+/// The number of concurrent requests of each kind.
 const AT_ONCE: usize = 8;
-/// Bytes of a log: many times what is on its way to somebody.
+/// The size of a log in bytes: many times what the buffers between the agent and a client hold.
 const LOG: usize = 32 << 20;
-/// Connections whose answers nobody reads, at the same time.
+/// The number of concurrent connections whose client does not read the responses.
 const SLOW: usize = 8;
-/// The most threads that it may have: those who ask take no more than there are for all of them.
+/// The limit of its threads. Clients share a limited number of threads.
 const THREADS: usize = 128;
-/// As many as one connection may ask at a time.
+/// The limit of concurrent requests on one connection.
 const QUESTIONS: u32 = 64;
-/// How often it is looked at from outside.
+/// The polling interval.
 const LOOK: Duration = Duration::from_millis(50);
 
 struct Program {
@@ -60,7 +60,7 @@ struct Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -113,7 +113,7 @@ impl Program {
         fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
-    /// KiB that it had at most, told with what it was that took them.
+    /// Returns the peak memory in KiB, and prints it with what caused it.
     fn most(&self, after: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -126,7 +126,7 @@ impl Program {
         fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
 
-    /// Waits until it has no more descriptors than that, which nothing tells of.
+    /// Polls until the process has no more than this many descriptors.
     async fn lets_go(&self, descriptors: usize) {
         let letting = async {
             while self.descriptors() > descriptors {
@@ -175,11 +175,11 @@ async fn an_agent_that_is_abused_stays_small_and_serves() {
     assert!(key.lines().filter(|line| !line.starts_with('-')).all(|line| !log.contains(line)), "{log}");
 }
 
-/// Connections on which this is said, and no more.
+/// Opens connections and sends only these bytes on each.
 fn say(address: SocketAddr, says: &[u8]) -> Vec<TcpStream> {
     let begin = |_| {
         let mut stream = TcpStream::connect(address).unwrap();
-        // It may have given way to another one already.
+        // The agent may have closed the connection already, in favour of another one.
         if let Err(error) = stream.write_all(says) {
             assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
         }
@@ -188,7 +188,7 @@ fn say(address: SocketAddr, says: &[u8]) -> Vec<TcpStream> {
     (0..IDLE).map(begin).collect()
 }
 
-/// Of all that takes a message, or many.
+/// Sends messages of a gigabyte to every method that reads messages.
 async fn gigabytes(program: &Program, driver: &TempDir) {
     for path in [
         "/keelway.agent.v1.Agent/Apply",
@@ -208,7 +208,7 @@ async fn gigabytes(program: &Program, driver: &TempDir) {
     }
 }
 
-/// One that says nothing, so that it is refused once it was read.
+/// Sends the largest message that the agent reads. It is refused after that, because its content is invalid.
 async fn largest(program: &Program, driver: &TempDir) {
     let ask = |chunks| ask_with_chunks(program.channel(driver), "/keelway.agent.v1.Agent/Apply", chunks);
     let (status, taken) = ask(LARGEST).await;
@@ -217,12 +217,12 @@ async fn largest(program: &Program, driver: &TempDir) {
     assert!(status.as_deref().is_none_or(|status| status == "11"), "{status:?}");
 }
 
-/// A field of a message that consists of bytes (Protocol Buffers, encoding).
+/// Encodes a field of a message that consists of bytes (Protocol Buffers, encoding).
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     [&[number << 3 | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat()
 }
 
-/// Logs and events without end for some who say that there is room for all of it, and read nothing.
+/// Requests endless logs and events on connections that announce unlimited windows and read nothing.
 async fn unread(program: &Program, driver: &TempDir) -> Vec<TlsStream<tokio::net::TcpStream>> {
     let logs = program.folder.path().join("var/log/keelway/0123456789abcdef/etcd-0");
     write_log(&logs.join("main-0.log"));
@@ -245,7 +245,7 @@ async fn ask_and_read_nothing(program: &Program, driver: &TempDir) -> TlsStream<
         ("/keelway.agent.v1.Agent/WatchState", &[]),
         ("/runtime.v1.RuntimeService/GetContainerEvents", &[]),
     ];
-    // SETTINGS_INITIAL_WINDOW_SIZE, and WINDOW_UPDATE of the connection, as large as there are (RFC 9113, 6.5.2 and 6.9).
+    // SETTINGS_INITIAL_WINDOW_SIZE and WINDOW_UPDATE of the connection, as large as they can be (RFC 9113, 6.5.2 and 6.9).
     let room = [
         &[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0x7f, 0xff, 0xff, 0xff][..],
         &[0, 0, 4, 8, 0, 0, 0, 0, 0, 0x7f, 0xff, 0, 0],

@@ -1,4 +1,4 @@
-//! What one who may or may not speak can take of an agent.
+//! Limits of the resources that clients can use, with and without a valid certificate.
 
 use std::{
     fs,
@@ -26,11 +26,11 @@ use crate::{
     refusals::{converse, tls},
 };
 
-/// Connections that say nothing.
+/// The number of connections that send nothing.
 pub(crate) const IDLE: usize = 10_000;
-/// What this process has beside those of strangers: the runtime's, the agent's, the driver's.
+/// Descriptors and tasks of this process other than those of strangers: those of the runtime, the agent and the driver.
 const OTHERS: usize = 128;
-/// What of a message may be on its way when it is refused, in bytes: windows, and what sockets hold.
+/// How many bytes of a message can be in transit when it is refused: flow control windows and socket buffers.
 pub(crate) const ON_THE_WAY: usize = 64 << 20;
 
 fn descriptors() -> usize {
@@ -60,7 +60,7 @@ async fn ten_thousand_that_say_nothing_take_a_few_places() {
     }
     assert!(watching.state(WITHIN).await.is_ok(), "a conversation that stood goes on");
 
-    // Where there is room for all, each takes its own.
+    // If the limit allows all connections, each has a task of its own.
     let machine = Machine::new(&mut installation, ConnectionLimits { strangers: IDLE, ..bounds });
     let _idle = say_nothing(&machine, IDLE / 10).await;
     let all = async {
@@ -77,12 +77,12 @@ async fn say_nothing(machine: &Machine, connections: usize) -> Vec<TcpStream> {
     timeout(WITHIN, spawn_blocking(connect)).await.unwrap().unwrap()
 }
 
-/// What a message is said to have, in chunks.
+/// The announced size of a message, in chunks.
 pub(crate) const GIGABYTE: usize = 1 << 10;
 pub(crate) const CHUNK: usize = 1 << 20;
 
-/// Asks with a message that is said to have so many chunks, and sends as much of it as anybody takes. Returns how the answer begins
-/// and how many bytes were taken.
+/// Sends a request whose message is announced with this many chunks, and sends as much of it as the agent reads. Returns the status of the
+/// response and the number of bytes that the agent has read.
 pub(crate) async fn ask_with_chunks(channel: Channel, path: &str, chunks: usize) -> (Option<String>, usize) {
     let taken = Arc::new(AtomicUsize::new(0));
     let counting = Arc::clone(&taken);
@@ -112,14 +112,14 @@ async fn a_message_of_a_gigabyte_is_refused_by_its_first_bytes() {
     assert!(machine.serves(&driver).await);
     for path in ["/keelway.agent.v1.Agent/Apply", "/runtime.v1.RuntimeService/Version"] {
         let (status, taken) = ask_with_chunks(machine.channel(driver.path()), path, GIGABYTE).await;
-        // OUT_OF_RANGE (11), or the stream is reset before that is read.
+        // OUT_OF_RANGE (11), or the agent resets the stream before the client reads the status.
         assert!(status.as_deref().is_none_or(|status| status == "11"), "{path}: {status:?}");
         assert!(taken < ON_THE_WAY, "{path}: {taken} bytes were taken");
         assert!(machine.serves(&driver).await, "after {path}");
     }
 }
 
-/// HEADERS and DATA of a question (RFC 9113, 6; RFC 7541, 6), the n-th of a connection.
+/// Encodes the n-th request of a connection as HEADERS and DATA (RFC 9113, 6; RFC 7541, 6).
 pub(crate) fn question(nth: u32, path: &str, message: &[u8]) -> Vec<u8> {
     let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
     let headers = [
@@ -153,7 +153,7 @@ async fn who_asks_and_does_not_read_loses_its_place() {
     let before = machine.fake.calls().len();
     for nth in 0..1000 {
         let path = ["/keelway.agent.v1.Agent/GetState", "/keelway.agent.v1.Agent/WatchState"][nth as usize % 2];
-        // It may have been told to go away by then.
+        // The agent may have closed the connection by then.
         if stuck.write_all(&question(nth, path, &[])).await.is_err() {
             break;
         }

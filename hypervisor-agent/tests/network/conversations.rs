@@ -1,4 +1,4 @@
-//! What who may speak is answered, and for how long.
+//! What the agent responds to a client with a valid certificate, and how long it keeps the connection.
 
 use std::collections::BTreeMap;
 
@@ -27,13 +27,13 @@ async fn the_driver_is_served() {
     assert_eq!(finished.failures, Vec::<String>::new());
     let state = client.state(WITHIN).await.unwrap();
     assert_eq!(state.applied.map(|applied| applied.generation), Some(1));
-    // On the same port, what is passed on to the runtime.
+    // The same port serves the API of the runtime.
     let runtime = CriRuntime::on_channel(machine.channel(driver.path()), Deadlines::default());
     runtime.version().await.unwrap();
     let containers = runtime.list_containers(&std::collections::BTreeMap::new()).await.unwrap();
     assert_eq!(containers.len(), 1);
     assert_eq!(runtime.list_images().await.unwrap().len(), 2);
-    // The agent is told by the runtime of what others change, and puts it right.
+    // The runtime reports changes by other clients to the agent, and the agent reverts them.
     let (before, mut revisions) = (&containers[0].id, client.watch(WITHIN).await.unwrap());
     runtime.stop_container(before, std::time::Duration::ZERO).await.unwrap();
     runtime.remove_container(before).await.unwrap();
@@ -159,10 +159,10 @@ async fn conversations_end_with_the_agent() {
     while timeout(WITHIN, revisions.next()).await.unwrap().is_some() {}
 }
 
-/// With so many, some are cut off before their config is read, some while it is written, and some after that.
+/// With this many rounds, the connection is cut before, during and after the write of the config.
 const ROUNDS: u32 = 100;
 
-/// Each driver goes away a little later than the one before. Its config is taken, on disk and in memory, or in neither.
+/// Each driver disconnects a little later than the one before. The agent has each config both on disk and in memory, or in neither.
 #[tokio::test]
 async fn a_driver_that_is_cut_off_leaves_disk_and_memory_the_same() {
     let mut installation = Installation::new(1);
@@ -196,7 +196,7 @@ async fn a_driver_that_is_cut_off_leaves_disk_and_memory_the_same() {
     assert!((1..ROUNDS).contains(&taken), "{taken} were taken: none was cut off early enough, or none late enough");
 }
 
-/// Lets others go first, so many times.
+/// Yields to other tasks this many times.
 async fn turns(count: u32) {
     for _ in 0..count {
         tokio::task::yield_now().await;

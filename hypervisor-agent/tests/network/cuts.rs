@@ -1,4 +1,4 @@
-//! A network that cuts connections anywhere, in the middle of anything that is said on them.
+//! A network that cuts connections at any byte.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -22,22 +22,22 @@ use crate::{
     machine::{Machine, config},
 };
 
-/// What a whole round says to the agent and to the driver, and a little more, in bytes: a handshake, a config, looks.
+/// More bytes than a round sends to the agent and to the driver: a handshake, a config and queries.
 const SAID: [u32; 2] = [32_000, 6_000];
-/// How much of that is a file of the config.
+/// How many of these bytes are a file of the config.
 const FILE: usize = 20_000;
 
-/// Where a connection ends.
+/// The point at which a connection is cut.
 #[derive(Debug, Clone, Copy)]
 struct Cut {
-    /// Bytes that still get through, to the agent and to the driver.
+    /// How many more bytes the proxy relays to the agent and to the driver.
     after: [u32; 2],
 }
 
 impl Cut {
     const NEVER: Self = Self { after: [u32::MAX; 2] };
 
-    /// In one of both directions.
+    /// Chooses a random point in one of the two directions.
     fn somewhere(random: &mut ChaCha8Rng) -> Self {
         let [to_agent, to_driver] = SAID;
         let after = match random.random_range(0..2) {
@@ -48,7 +48,7 @@ impl Cut {
     }
 }
 
-/// A proxy in front of an agent, and what it does to the connections that begin from now on.
+/// A proxy in front of an agent. `cut` applies to connections that begin after it is set.
 struct Network {
     address: SocketAddr,
     cut: watch::Sender<Cut>,
@@ -75,7 +75,7 @@ impl Network {
     }
 }
 
-/// Until one direction has passed as much as it may, or ends.
+/// Relays until one direction has reached its limit or its end.
 async fn pass(driver: TcpStream, agent: TcpStream, cut: Cut) {
     let [to_agent, to_driver] = cut.after;
     let ((from_driver, driver), (from_agent, agent)) = (driver.into_split(), agent.into_split());
@@ -100,7 +100,7 @@ async fn carry(from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, mo
     }
 }
 
-/// A config whose effect is one container that begins anew.
+/// Returns a config that replaces one container, and the content of its file.
 fn of_round(round: u64) -> (MachineConfig, String) {
     let content = format!("{round:08}").repeat(FILE / 8);
     let mut config = config(round, &content);
@@ -112,12 +112,12 @@ fn of_round(round: u64) -> (MachineConfig, String) {
     (config, content)
 }
 
-/// What a driver does until it knows that a config is in effect: as often as it is cut off it looks again, and says it again where
-/// the agent has not taken it. Returns how often it was cut off.
+/// Retries as a driver does, until the config is applied: after each cut it reads the state, and sends the config again if the agent has not
+/// applied it. Returns the number of cuts.
 async fn insist(network: &Network, driver: &TempDir, config: &MachineConfig, random: &mut ChaCha8Rng) -> u32 {
     let mut cuts = 0;
     loop {
-        // It gets through in the end.
+        // After 8 cuts the network no longer cuts connections.
         let cut = if cuts < 8 { Cut::somewhere(random) } else { Cut::NEVER };
         network.cut.send(cut).unwrap();
         let client = network.client(driver);
@@ -147,7 +147,7 @@ async fn each_config_has_effect_once(rounds: u64, seed: u64) {
     for round in 1..=rounds {
         let (config, content) = of_round(round);
         cuts += insist(&network, &driver, &config, &mut random).await;
-        // Whatever there is to do still is done before this ends.
+        // All remaining work is done before this returns.
         let finished = timeout(WITHIN, direct.apply(&config, &|_| {})).await.unwrap().unwrap();
         assert_eq!(finished.failures, Vec::<String>::new(), "round {round} of seed {seed}");
         let (created, started) = (machine.calls("CreateContainer"), machine.calls("StartContainer"));

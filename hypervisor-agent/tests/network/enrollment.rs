@@ -1,4 +1,4 @@
-//! How an agent comes to its certificate, and who does not get one to take.
+//! Enrollment of an agent, and the attempts that it refuses.
 
 use std::{
     net::SocketAddr,
@@ -25,12 +25,12 @@ use crate::{
     refusals::Log,
 };
 
-/// What is unlike the certificate that an agent is to have.
+/// A change to the certificate of an agent that makes it invalid.
 type Differs = fn(&mut LeafRequest);
 
 pub(crate) const FIRST: &str = "4000000000000000000000000000000f";
 
-/// The driver's side, at an address.
+/// Enrolls an agent at an address, as the driver does.
 async fn enroll_at(
     address: SocketAddr,
     token: &EnrollmentToken,
@@ -70,7 +70,7 @@ async fn an_agent_answers_with_its_certificate_once_it_has_one() {
     enrolled(&machine, &mut installation, &token).await.unwrap();
     let state = machine.client(&driver).state(WITHIN).await.unwrap();
     assert_eq!(state.identity.unwrap().serial, FIRST);
-    // With the token of its command line, as its unit starts it again.
+    // Its unit starts the agent again with the same command line, which has the token.
     machine.restart(Some(&token)).await;
     assert!(machine.serves(&driver).await);
     machine.restart(None).await;
@@ -92,11 +92,11 @@ async fn a_token_is_good_once() {
     assert!(log.text().contains("used already") && !log.text().contains(&*token.encode()), "{}", log.text());
     machine.restart(None).await;
     assert!(enrolled(&machine, &mut installation, &token).await.is_err(), "it has none to compare with");
-    // Whoever forgets that it was used takes it again.
+    // An agent that has lost the record of the used token accepts the token again.
     std::fs::remove_dir_all(machine.identity().path()).unwrap();
     machine.restart(Some(&token)).await;
     enrolled(&machine, &mut installation, &token).await.unwrap();
-    // Another token brings another identity, and the one before serves until then.
+    // The agent accepts a second token. It serves with its current certificate until the second enrollment.
     let next = installation.token(MACHINE, 1);
     machine.restart(Some(&next)).await;
     assert!(machine.serves(&driver).await);
@@ -121,7 +121,7 @@ async fn who_does_not_hold_the_token_enrols_nobody() {
     let other_installation = changed(&token, |token| token.installation = "00000000000000ee".to_owned());
     assert!(refused(enrolled(&machine, &mut installation, &other_installation).await).contains("proof"));
     assert!(!log.text().contains(&*token.encode()), "{}", log.text());
-    // The agent still serves who does.
+    // The agent still accepts a driver that has the token.
     enrolled(&machine, &mut installation, &token).await.unwrap();
 }
 
@@ -132,14 +132,14 @@ async fn an_agent_that_does_not_hold_the_token_gets_no_certificate() {
     let mut grants = 0;
     let impostor = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = impostor.local_addr().unwrap();
-    // It says what an agent would, with a proof that it made up.
+    // Responds as an agent does, with an invalid proof.
     tokio::spawn(async move {
         let provisional = provisional();
         let greeted = read_client_hello(impostor.accept().await.unwrap().0).await.unwrap();
         let (mut stream, _) = provisional.finish(greeted).await.unwrap();
         let length = stream.read_u32().await.unwrap();
         stream.read_exact(&mut vec![0; usize::try_from(length).unwrap()]).await.unwrap();
-        // EnrollAnswer with a `proof` of 32 zeros.
+        // An `EnrollAnswer` whose `proof` is 32 zeros.
         let answer = [&[0x12, 32][..], &[0; 32]].concat();
         stream.write_u32(34).await.unwrap();
         stream.write_all(&answer).await.unwrap();
@@ -160,7 +160,7 @@ async fn a_token_that_ended_enrols_nobody() {
     let token = installation.token(MACHINE, -1);
     let mut machine = Machine::enrolling(&token);
     assert!(refused(enrolled(&machine, &mut installation, &token).await).contains("the token ended at"));
-    // But for its end it is a good one.
+    // Only the expiry time is changed.
     let token = changed(&token, |token| token.expires = installation.token(MACHINE, 1).expires);
     machine.restart(Some(&token)).await;
     enrolled(&machine, &mut installation, &token).await.unwrap();
@@ -192,7 +192,7 @@ async fn a_certificate_is_taken_for_its_own_name_of_its_own_installation_and_of_
         installation.grant(&request, FIRST, |_| {})
     });
     assert!(refused(another_key.await).contains("another key"));
-    // None of it spent the token.
+    // None of these attempts uses up the token.
     enrolled(&machine, &mut installation, &token).await.unwrap();
 }
 
@@ -205,7 +205,7 @@ async fn who_is_cut_off_before_the_certificate_comes_comes_again() {
     let cut_off =
         enroll(TcpStream::connect(machine.address).await.unwrap(), &name, &token, |_| Err("cut off".to_owned()));
     assert!(matches!(cut_off.await, Err(EnrollError::Sign(_))));
-    // The agent, too: the key that it had made is forgotten.
+    // The agent restarts as well, and discards the key of the first attempt.
     machine.restart(Some(&token)).await;
     enrolled(&machine, &mut installation, &token).await.unwrap();
 }
@@ -227,7 +227,7 @@ async fn who_is_cut_off_before_the_last_word_finds_it_enrolled() {
     assert!(refused(enrolled(&machine, &mut installation, &token).await).contains("used already"));
 }
 
-/// Passes all on, until it is told to keep to itself what the agent says: then it ends with the agent's next word.
+/// Relays a connection until `deaf` is set. Then it closes the connection when the agent sends data.
 async fn deaf_once(agent: SocketAddr, deaf: Arc<AtomicBool>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -261,7 +261,7 @@ async fn who_says_nothing_or_too_much_keeps_nobody_from_it() {
     for _ in 0..300 {
         silent.push(stranger().await);
     }
-    // A message of a gigabyte ends with its length.
+    // The agent closes the connection after the length of a message of one gigabyte.
     let mut loud = stranger().await;
     loud.write_u32(1 << 30).await.unwrap();
     loud.flush().await.unwrap();
@@ -283,7 +283,7 @@ fn provisional() -> ProvisionalServer {
     ProvisionalServer::new(&shown.certificate_pem, shown.key_pem.expose()).unwrap()
 }
 
-/// A man in the middle: a connection to each side, with a certificate of his own, and what comes on one goes out on the other.
+/// Starts a man in the middle, which terminates TLS on both sides with its own certificate and relays the plain text.
 async fn man_in_the_middle(agent: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -310,7 +310,7 @@ async fn a_man_in_the_middle_has_nothing_to_pass_on() {
     enrolled(&machine, &mut installation, &token).await.unwrap();
 }
 
-/// The same man, between two whose proof is not of their connection.
+/// For comparison: a proof that is not bound to a connection passes through the man in the middle.
 #[tokio::test]
 async fn a_proof_of_no_connection_passes_through_a_man_in_the_middle() {
     let mut installation = Installation::new(1);

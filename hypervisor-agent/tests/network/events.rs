@@ -1,4 +1,4 @@
-//! The runtime's events, told to whoever subscribes on the agent's port.
+//! The events of the runtime, which the agent sends to subscribers on its port.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use tonic::{Code, Status, Streaming, transport::Channel};
 
 use crate::{WITHIN, installation::Installation, machine::Machine};
 
-/// What is told of a sandbox from its beginning to its end.
+/// The events of a sandbox, from its creation to its removal.
 const LIFE: [v1::ContainerEventType; 4] = [
     v1::ContainerEventType::ContainerCreatedEvent,
     v1::ContainerEventType::ContainerStartedEvent,
     v1::ContainerEventType::ContainerStoppedEvent,
     v1::ContainerEventType::ContainerDeletedEvent,
 ];
-/// Bytes that each event has, so that a few hundred are more than what is on the way to somebody.
+/// The size of each event in bytes. A few hundred events exceed the buffers between the agent and a subscriber.
 pub(crate) const SIZE: usize = 1 << 16;
-/// Sandboxes: many times what waits for a slow subscriber.
+/// The number of sandboxes. Their events exceed the agent's queue for a slow subscriber many times.
 pub(crate) const MANY: u32 = 200;
 
 pub(crate) type Runtime = RuntimeServiceClient<Channel>;
@@ -29,7 +29,7 @@ fn runtime(machine: &Machine, driver: &TempDir) -> Runtime {
     RuntimeServiceClient::new(machine.channel(driver.path()))
 }
 
-/// Subscribes. The agent's own subscription may not be in effect yet.
+/// Subscribes. Retries until the agent's own subscription is in effect.
 async fn subscribe(runtime: &mut Runtime) -> Streaming<v1::ContainerEventResponse> {
     let subscribing = async {
         loop {
@@ -43,7 +43,7 @@ async fn subscribe(runtime: &mut Runtime) -> Streaming<v1::ContainerEventRespons
     timeout(WITHIN, subscribing).await.unwrap()
 }
 
-/// A sandbox comes and goes.
+/// Runs a sandbox and removes it.
 pub(crate) async fn live_and_die(runtime: &mut Runtime, attempt: u32, size: usize) -> String {
     let name = || "others".to_owned();
     let metadata = v1::PodSandboxMetadata { name: name(), uid: name(), namespace: name(), attempt };
@@ -56,7 +56,7 @@ pub(crate) async fn live_and_die(runtime: &mut Runtime, attempt: u32, size: usiz
     id
 }
 
-/// All that is told of a sandbox, once that is told to its end.
+/// Returns the events of a sandbox, up to the last one.
 async fn told(events: &mut Streaming<v1::ContainerEventResponse>, id: &str) -> Vec<v1::ContainerEventType> {
     let mut told = Vec::new();
     while told.last() != LIFE.last() {
@@ -68,7 +68,7 @@ async fn told(events: &mut Streaming<v1::ContainerEventResponse>, id: &str) -> V
     told
 }
 
-/// Why a subscriber was told no more.
+/// Reads until the end of the subscription. Returns the number of events before it, and its status.
 async fn end(events: &mut Streaming<v1::ContainerEventResponse>) -> (usize, Status) {
     let mut read = 0;
     loop {

@@ -1,4 +1,4 @@
-//! An installation's authority, and those whom it signs.
+//! The authority of an installation, and the certificates that it issues.
 
 use std::{fs, path::Path};
 
@@ -19,7 +19,7 @@ pub(crate) const ID: &str = "00000000000000ff";
 pub(crate) const MACHINE: &str = "hv-1";
 pub(crate) const AGENT: &str = "hv-1.hypervisor.keelway";
 
-/// From some hours before now to some hours after.
+/// Returns a validity between two offsets from now, in hours.
 pub(crate) fn hours(from: i64, to: i64) -> Validity {
     let now = Timestamp::now();
     Validity::new(now + SignedDuration::from_hours(from), now + SignedDuration::from_hours(to)).unwrap()
@@ -32,7 +32,7 @@ pub(crate) struct Installation {
 }
 
 impl Installation {
-    /// Of one seed there is one.
+    /// Creates an installation. The seed determines its keys.
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let authority = Authority::mint("infrastructure", hours(-48, 48), &mut random).unwrap();
@@ -47,14 +47,14 @@ impl Installation {
         Self { authority, random, request }
     }
 
-    /// Whom its members trust.
+    /// Returns the authorities that its members trust.
     pub(crate) fn roots(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.authority.certificate().pem().as_bytes()).unwrap()).unwrap();
         roots
     }
 
-    /// Files of who drives it, where `differs` changes nothing.
+    /// Writes the files of a driver. `differs` can change the certificate.
     pub(crate) fn driver(&mut self, differs: impl FnOnce(&mut LeafRequest)) -> TempDir {
         let mut request = self.request.clone();
         differs(&mut request);
@@ -63,14 +63,14 @@ impl Installation {
         folder
     }
 
-    /// A token that a machine is enrolled with, for so many hours from now on.
+    /// Creates an enrollment token for a machine, which expires after this many hours.
     pub(crate) fn token(&mut self, machine: &str, expires: i64) -> EnrollmentToken {
         let authorities = AuthorityHash::of_bundle(self.authority.certificate().pem()).unwrap();
         let expires = Timestamp::now() + SignedDuration::from_hours(expires);
         EnrollmentToken::mint(ID, machine, authorities, expires, &mut self.random)
     }
 
-    /// What is granted to the agent of [`MACHINE`] by its request, where `differs` changes nothing.
+    /// Grants the certificate request of the agent of [`MACHINE`]. `differs` can change the certificate.
     pub(crate) fn grant(
         &mut self,
         request: &str,
@@ -80,7 +80,7 @@ impl Installation {
         self.grant_of(MACHINE, request, serial, differs)
     }
 
-    /// The same of any machine.
+    /// Grants the certificate request of the agent of any machine.
     pub(crate) fn grant_of(
         &mut self,
         machine: &str,
@@ -94,12 +94,12 @@ impl Installation {
         GrantedIdentity { certificate, trust: self.trust(&[]) }
     }
 
-    /// Whom members of it trust, but for certificates of those files.
+    /// Returns the authorities that members trust, with the certificates of these files revoked.
     pub(crate) fn trust(&self, revoked: &[&TempDir]) -> DriverTrust {
         DriverTrust { authorities: self.authority.certificate().pem().to_owned(), revoked: self.list(revoked) }
     }
 
-    /// That agents' certificates of these serial numbers hold no more.
+    /// Returns a revocation list with this serial number.
     pub(crate) fn revoke_serial(&self, serial: &str) -> String {
         self.authority.revoke_serials(&[serial.parse().unwrap()], 2, hours(-1, 24)).unwrap()
     }
@@ -119,19 +119,19 @@ impl Installation {
         self.authority.revoke(&revoked, 1, hours(-1, 24)).unwrap()
     }
 
-    /// Files of the agent of [`MACHINE`], with nobody revoked. In place of those that are there.
+    /// Writes the files of the agent of [`MACHINE`] over existing ones, with an empty revocation list.
     pub(crate) fn write_agent(&mut self, folder: &Path) {
         self.write_agent_of(MACHINE, folder);
     }
 
-    /// The same of any machine.
+    /// Writes the files of the agent of any machine.
     pub(crate) fn write_agent_of(&mut self, machine: &str, folder: &Path) {
         let request = self.of_agent(machine);
         self.write(folder, &request);
         self.revoke(folder, &[]);
     }
 
-    /// Files of the agent of a machine that is elsewhere.
+    /// Writes the files of the agent of a machine into a new directory.
     pub(crate) fn agent(&mut self, machine: &str) -> TempDir {
         let folder = tempfile::tempdir().unwrap();
         self.write_agent_of(machine, folder.path());
@@ -142,7 +142,7 @@ impl Installation {
         replace(&folder.join("revoked.crl"), &self.list(revoked));
     }
 
-    /// Has an agent of another one take certificates of this authority in place of its own one's.
+    /// Makes the agent of another installation trust this authority instead of its own.
     pub(crate) fn be_trusted(&self, folder: &Path) {
         self.revoke(folder, &[]);
         replace(&folder.join("ca.crt"), self.authority.certificate().pem());
@@ -156,7 +156,7 @@ impl Installation {
     }
 }
 
-/// In one step.
+/// Replaces a file atomically.
 fn replace(path: &Path, text: &str) {
     let next = path.with_extension("new");
     fs::write(&next, text).unwrap();

@@ -1,4 +1,4 @@
-//! A machine whose agent has a port.
+//! A machine whose agent listens on a port.
 
 use std::{
     collections::BTreeSet,
@@ -43,14 +43,14 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// [`MACHINE`], with a port.
+    /// Creates [`MACHINE`], whose agent listens on a port.
     pub(crate) fn new(installation: &mut Installation, bounds: ConnectionLimits) -> Self {
         Self::of(MACHINE, installation, |files| {
             AgentNetwork::of_files(files, bounds).unwrap().listening_on(LOOPBACK).unwrap()
         })
     }
 
-    /// Another one on a network.
+    /// Creates a machine with this name and network.
     pub(crate) fn of(
         name: &str,
         installation: &mut Installation,
@@ -63,12 +63,12 @@ impl Machine {
         })
     }
 
-    /// One whose agent waits to be enrolled.
+    /// Creates a machine whose agent waits for its enrollment.
     pub(crate) fn enrolling(token: &EnrollmentToken) -> Self {
         Self::with(|root| Self::enrolled(root, Some(token)))
     }
 
-    /// The same, and waits at other agents to be called from then on.
+    /// Creates a machine whose agent waits for its enrollment. After that, it also waits at these agents for calls.
     pub(crate) fn enrolling_and_waiting(token: &EnrollmentToken, at: Vec<SocketAddr>) -> Self {
         Self::with(|root| Ok(Self::enrolled(root, Some(token))?.waiting_at(at)))
     }
@@ -94,7 +94,7 @@ impl Machine {
         machine
     }
 
-    /// Runs an agent on it.
+    /// Starts an agent on this machine.
     fn start(&mut self, network: AgentNetwork) {
         let access = MachineAccess::of_root(fs::File::open(self.root.path()).unwrap().into());
         let local = LocalMachine::new(access, self.fake.runtime(Deadlines::default()), None);
@@ -106,39 +106,39 @@ impl Machine {
         self.running = Some(tokio::spawn(async move { run(local, entrances, stop).await.unwrap() }));
     }
 
-    /// The agent ends, and another one is started with this token, if any.
+    /// Stops the agent and starts another one, with this token if there is one.
     pub(crate) async fn restart(&mut self, token: Option<&EnrollmentToken>) {
         self.stop.cancel();
         self.running.take().unwrap().await.unwrap();
         self.start(Self::enrolled(self.root.path(), token).unwrap());
     }
 
-    /// Where an agent that was enrolled keeps who it is.
+    /// Returns the directory in which an enrolled agent stores its identity.
     pub(crate) fn identity(&self) -> IdentityFolder {
         IdentityFolder::new(self.root.path().join("identity"))
     }
 
-    /// The files of its certificate.
+    /// Returns the directory with the files of its certificate.
     pub(crate) fn tls(&self) -> PathBuf {
         self.root.path().join("tls")
     }
 
-    /// A file of what the agent keeps.
+    /// Returns the path of a file in the agent's state directory.
     pub(crate) fn state_file(&self, name: &str) -> PathBuf {
         self.root.path().join("var/lib/keelway").join(name)
     }
 
-    /// How often its runtime was asked for this.
+    /// Returns how often the agent has called this method of the runtime.
     pub(crate) fn calls(&self, method: &str) -> u64 {
         self.fake.calls().iter().filter(|call| call.method == method).count().try_into().unwrap()
     }
 
-    /// Where the logs of all components are.
+    /// Returns the directory with the logs of all components.
     pub(crate) fn log_folder(&self) -> PathBuf {
         self.root.path().join("var/log/keelway")
     }
 
-    /// The way for whom the files show.
+    /// Returns a channel to the agent with the client certificate of these files.
     pub(crate) fn channel(&self, identity: &Path) -> Channel {
         let identity = keelway_tls::TlsClient::new(files(identity)).unwrap();
         channel(&self.address.to_string(), &MACHINE.parse().unwrap(), Arc::new(identity)).unwrap()
@@ -148,7 +148,7 @@ impl Machine {
         HypervisorAgentClient::on_channel(self.channel(identity.path()))
     }
 
-    /// Whether it serves whom the files show.
+    /// Returns whether the agent serves the client with the certificate of these files.
     pub(crate) async fn serves(&self, identity: &TempDir) -> bool {
         self.client(identity).state(WITHIN).await.is_ok()
     }

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
-/// Held by whoever takes descriptors of this process by the thousand, which others count.
+/// Held by tests that open thousands of descriptors of this process or count them.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 const WITHIN: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! Who is not answered.
+//! Clients and requests that the agent refuses.
 
 use std::{
     cell::RefCell,
@@ -32,10 +32,10 @@ use crate::{
     machine::{Machine, config},
 };
 
-/// With which a client of HTTP/2 begins, and its settings, of which it has none.
+/// The preface of a client of HTTP/2, with empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// A client of TLS 1.3 that shows the certificate of those files, if any.
+/// Returns a client configuration for TLS 1.3, with the certificate of these files if there are any.
 pub(crate) fn tls(identity: Option<&TempDir>) -> ClientConfig {
     client(identity, &TLS13)
 }
@@ -54,18 +54,18 @@ fn client(identity: Option<&TempDir>, version: &'static SupportedProtocolVersion
     }
 }
 
-/// The certificate that the agent shows, where it goes on to speak HTTP/2 with that client.
+/// Returns the agent's certificate if the agent then speaks HTTP/2 with this client.
 pub(crate) async fn greet(machine: &Machine, config: &ClientConfig) -> Option<CertificateDer<'static>> {
     let stream = converse(machine, config).await?;
     Some(stream.get_ref().1.peer_certificates().unwrap()[0].clone())
 }
 
-/// A connection on which the agent has begun to speak HTTP/2.
+/// Opens a connection on which the agent has begun to speak HTTP/2.
 pub(crate) async fn converse(machine: &Machine, config: &ClientConfig) -> Option<TlsStream<TcpStream>> {
     connect(machine.address, config).await
 }
 
-/// The same with whoever listens there.
+/// Opens such a connection to any address.
 pub(crate) async fn connect(address: SocketAddr, config: &ClientConfig) -> Option<TlsStream<TcpStream>> {
     let greeting = async {
         let stream = TcpStream::connect(address).await.unwrap();
@@ -78,13 +78,13 @@ pub(crate) async fn connect(address: SocketAddr, config: &ClientConfig) -> Optio
     timeout(WITHIN, greeting).await.unwrap()
 }
 
-/// All that is said to somebody who says that and no more, until the connection is closed.
+/// Sends these bytes and nothing more. Returns everything that the agent sends until it closes the connection.
 async fn answer(machine: &Machine, says: &[u8]) -> Vec<u8> {
     let answering = async {
         let mut stream = TcpStream::connect(machine.address).await.unwrap();
         stream.write_all(says).await.unwrap();
         let mut answer = Vec::new();
-        // Whether it ends orderly is of no interest.
+        // It does not matter whether the connection ends cleanly.
         let _ = stream.read_to_end(&mut answer).await;
         answer
     };
@@ -92,16 +92,16 @@ async fn answer(machine: &Machine, says: &[u8]) -> Vec<u8> {
 }
 
 thread_local! {
-    /// What the test of this thread, and the agent that it has there, have logged.
+    /// What the test of this thread and its agent have logged.
     static SAID: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What is logged from now on, in this thread.
+/// Captures what this thread logs from now on.
 pub(crate) struct Log(());
 
 impl Log {
     pub(crate) fn begin() -> Self {
-        // One for all tests: where each has its own, whoever logs first decides for a moment what the others do not hear of.
+        // All tests share one subscriber. If each test had its own, the callsite cache of `tracing` could make some tests miss log lines.
         static ALL: Once = Once::new();
         ALL.call_once(|| {
             let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_ansi(false);
@@ -175,7 +175,7 @@ async fn only_the_driver_of_the_installation_is_answered() {
     }
 }
 
-/// A `ClientHello` as TLS 1.1 has it (RFC 4346, 7.4.1.2), or another version.
+/// Encodes a `ClientHello` of TLS 1.1 (RFC 4346, 7.4.1.2), or of another version.
 fn client_hello(minor: u8) -> Vec<u8> {
     let mut body = vec![3, minor];
     body.extend([7; 32]);
@@ -204,13 +204,13 @@ async fn what_is_no_tls_1_3_is_not_answered() {
     ];
     for (what, says) in cases {
         let answer = answer(&machine, &says).await;
-        // An alert that ends it (RFC 8446, 6) is all that may be said.
+        // The agent may only send an alert that ends the connection (RFC 8446, 6).
         assert!(answer.is_empty() || (answer[0] == 21 && answer[5] == 2 && answer.len() == 7), "{what}: {answer:?}");
         assert!(machine.serves(&driver).await, "after {what}");
     }
 }
 
-/// One that was recorded can be sent again by nobody but the driver, and has no effect then.
+/// Only the driver can send a recorded config again, and it has no effect then.
 #[tokio::test]
 async fn a_config_that_is_old_or_for_somebody_else_has_no_effect() {
     const SECRET: &str = "what only the component may know";
@@ -231,7 +231,7 @@ async fn a_config_that_is_old_or_for_somebody_else_has_no_effect() {
         let refused = format!("{:?}", apply(&wrong).await.unwrap_err());
         assert!(refused.contains(why) && log.text().contains(why), "{refused}\n{}", log.text());
     }
-    // Whoever dials another machine's agent finds that this is none.
+    // A driver that dials another machine's agent rejects this one.
     let identity = Arc::new(keelway_tls::TlsClient::new(files(driver.path())).unwrap());
     let other = channel(&machine.address.to_string(), &"hv-2".parse().unwrap(), identity).unwrap();
     timeout(WITHIN, HypervisorAgentClient::on_channel(other).apply(&config(3, SECRET), &|_| {}))
@@ -243,7 +243,7 @@ async fn a_config_that_is_old_or_for_somebody_else_has_no_effect() {
     apply(&config(3, SECRET)).await.unwrap();
 }
 
-/// As in what the agent shows, so in whom it is shown to: who is taken for the agent must be it.
+/// A driver rejects an agent whose certificate is of another installation.
 #[tokio::test]
 async fn a_driver_takes_nobody_else_for_the_agent() {
     let (mut installation, mut other) = (Installation::new(1), Installation::new(2));

@@ -1,4 +1,4 @@
-//! Certificates that follow one another, and those that hold no more.
+//! Renewal and revocation of certificates.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ async fn a_certificate_is_replaced_while_conversations_go_on() {
     client.give_identity(Some(granted.certificate), granted.trust, WITHIN).await.unwrap();
     assert_eq!(serial(&client).await, SECOND);
     assert_ne!(key(), old, "the key is a new one");
-    // What is watched is still told, and whoever comes now is shown the new one.
+    // Existing watches continue, and new connections get the new certificate.
     client.apply(&config(1, "one"), &|_| {}).await.unwrap();
     assert!(watched.next().await.unwrap() > before);
     let shown = crate::refusals::greet(&machine, &crate::refusals::tls(Some(&driver))).await.unwrap();
@@ -67,11 +67,11 @@ async fn a_certificate_that_nobody_asked_for_is_not_taken() {
         installation.grant(&request, SECOND, |of| of.dns_names = vec!["hv-2.hypervisor.keelway".to_owned()]);
     let give = |certificate| client.give_identity(Some(certificate), installation.trust(&[]), WITHIN);
     assert!(refused(give(of_another.certificate).await));
-    // The key that was asked with went with it.
+    // The agent has discarded the key of the request.
     let late = Installation::new(1).grant(&request, SECOND, |_| {});
     assert!(refused(give(late.certificate).await));
     assert_eq!(serial(&client).await, FIRST);
-    // Nobody keeps files that are somebody else's.
+    // The agent does not renew certificates whose files an administrator manages.
     let by_hand = Machine::new(&mut Installation::new(1), keelway_hypervisor_agent::agent::ConnectionLimits::default());
     let client = by_hand.client(&driver);
     assert!(matches!(client.request_certificate(WITHIN).await, Err(AgentClientError::Refused(_))));

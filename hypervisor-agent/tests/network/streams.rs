@@ -1,4 +1,4 @@
-//! Streams of a runtime, relayed on the agent's port: to whom, and how often.
+//! Streams of a runtime, which the agent relays on its port: only to the driver, and only once.
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -19,7 +19,7 @@ use crate::{
     refusals::tls,
 };
 
-/// A streaming server that takes any path any number of times, and says back what it is told until that ends.
+/// Starts a streaming server that accepts any path any number of times, and echoes what it reads.
 async fn streams() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -42,7 +42,7 @@ async fn echo(stream: TcpStream) -> io::Result<()> {
     stream.shutdown().await
 }
 
-/// What stands before the bytes of a stream.
+/// Reads the HTTP head of a stream.
 async fn head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -51,7 +51,7 @@ async fn head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<String> {
     Ok(String::from_utf8(head).unwrap())
 }
 
-/// Asks for a stream, and returns the status of the answer.
+/// Requests a stream, and returns the status of the response.
 async fn ask<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, path: &str) -> u16 {
     let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -65,7 +65,7 @@ async fn connect(machine: &Machine, identity: &TempDir) -> TlsStream<TcpStream> 
     connector.connect(AGENT.try_into().unwrap(), stream).await.unwrap()
 }
 
-/// The address of a new stream, as the agent tells it.
+/// Prepares a stream, and returns the URL that the agent returns.
 async fn prepare(machine: &Machine, identity: &TempDir) -> String {
     let mut runtime = RuntimeServiceClient::new(machine.channel(identity.path()));
     let all = runtime.list_containers(v1::ListContainersRequest::default()).await.unwrap().into_inner().containers;
@@ -100,7 +100,7 @@ async fn a_stream_is_there_once_for_who_asked_for_it() {
     assert!(answer == told, "{} bytes of {}", answer.len(), told.len());
     assert_eq!(ask(&mut connect(&machine, &driver).await, "/exec/token-1").await, 404, "it is used");
 
-    // The runtime itself would take each of these.
+    // The runtime itself accepts these paths repeatedly.
     for path in ["/exec/token-1", "/exec/token-2"] {
         assert_eq!(ask(&mut TcpStream::connect(runtime).await.unwrap(), path).await, 101, "{path}");
     }
@@ -119,7 +119,7 @@ async fn an_agent_gets_no_stream() {
     assert_eq!(ask(&mut connect(&machine, &driver).await, "/exec/token-1").await, 101, "the driver gets it");
 }
 
-/// An address that the agent could not relay is told by nobody.
+/// If the agent cannot dial the URL of the runtime, the stream on the agent's own port fails with 502.
 #[tokio::test]
 async fn a_runtime_that_cannot_be_dialled() {
     let mut installation = Installation::new(1);

@@ -1,4 +1,4 @@
-//! What the driver does through an agent, in place of the machine's own sockets and files.
+//! What the driver does through an agent instead of through the machine's own sockets and files.
 
 use std::{fs, io::Write, net::SocketAddr};
 
@@ -13,7 +13,7 @@ use tokio::{
 
 use crate::{WITHIN, installation::Installation, machine::Machine};
 
-/// Says back what it was told, once it was told all of it.
+/// Starts a server that reads a connection to its end, and then echoes it.
 async fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -34,7 +34,7 @@ async fn connections_from_the_machines_network() {
     let driver = installation.driver(|_| {});
     let client = machine.client(&driver);
     let address = echo().await;
-    // Many times what fits on the way.
+    // Many times what the buffers between both ends hold.
     let told: Vec<u8> = (0..1_000_000_u32).map(|number| number.to_le_bytes()[0]).collect();
     for _ in 0..3 {
         let mut stream = client.dial(address, WITHIN).await.unwrap();

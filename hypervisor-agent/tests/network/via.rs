@@ -1,4 +1,4 @@
-//! Agents that are reached through that of another machine: it dials them, or they wait there to be called.
+//! Agents that the driver reaches through the agent of another machine. That agent dials them, or they wait at it for calls.
 
 use std::{net::SocketAddr, path::Path, sync::Arc};
 
@@ -25,7 +25,7 @@ fn identity(folder: &Path) -> Arc<keelway_tls::TlsClient> {
     Arc::new(keelway_tls::TlsClient::new(files(folder)).unwrap())
 }
 
-/// The agent of a machine, reached through that of [`MACHINE`].
+/// Connects to the agent of a machine through the agent of [`MACHINE`].
 fn through(public: &Machine, machine: &str, address: Option<SocketAddr>, driver: &TempDir) -> HypervisorAgentClient {
     let way = DialTarget::through(public.client(driver), &machine.parse().unwrap(), address, identity(driver.path()));
     HypervisorAgentClient::on_channel(way.unwrap().channel())
@@ -37,7 +37,7 @@ fn listening(installation: &mut Installation, name: &str, address: SocketAddr) -
     })
 }
 
-/// A machine that listens nowhere.
+/// Creates a machine that does not listen on a port.
 fn waiting(installation: &mut Installation, name: &str, at: &[SocketAddr]) -> Machine {
     let at = at.to_vec();
     Machine::of(name, installation, |files| {
@@ -45,7 +45,7 @@ fn waiting(installation: &mut Installation, name: &str, at: &[SocketAddr]) -> Ma
     })
 }
 
-/// Once it is reached: where one waits, nobody is told when that begins.
+/// Polls until the agent of the machine responds: the driver is not notified when an agent starts to wait.
 async fn reached(public: &Machine, machine: &str, driver: &TempDir) -> HypervisorAgentClient {
     let client = through(public, machine, None, driver);
     let looking = async {
@@ -68,7 +68,7 @@ async fn one_that_another_agent_dials() {
     timeout(WITHIN, client.apply(&config(1, "a"), &|_| {})).await.unwrap().unwrap();
     assert_eq!(client.state(WITHIN).await.unwrap().applied.unwrap().generation, 1);
     assert_eq!(public.client(&driver).state(WITHIN).await.unwrap().applied, None);
-    // Whoever answers there must be the machine that is meant.
+    // The endpoint must have the certificate of the requested machine.
     assert!(through(&public, "hv-3", Some(private.address), &driver).state(WITHIN).await.is_err());
     assert!(through(&public, BEHIND, Some(public.address), &driver).state(WITHIN).await.is_err());
     assert!(through(&public, MACHINE, Some(public.address), &driver).state(WITHIN).await.is_ok());
@@ -107,7 +107,7 @@ async fn who_waits_comes_back_to_an_agent_that_began_anew() {
     public.stop.cancel();
     let again = async {
         loop {
-            // The port is free once the one before let go of it.
+            // The port is free after the previous agent has closed its socket.
             if let Ok(listener) = std::net::TcpListener::bind(at) {
                 return drop(listener);
             }
@@ -119,7 +119,7 @@ async fn who_waits_comes_back_to_an_agent_that_began_anew() {
     reached(&public, BEHIND, &driver).await;
 }
 
-/// Its way is the one it is reached by later: what is passed on is a connection, whatever is said over it.
+/// The agent in between relays connections and does not read them, so that enrollment and later requests use the same route.
 #[tokio::test]
 async fn one_is_enrolled_through_another_and_then_waits_there() {
     let mut installation = Installation::new(1);
@@ -138,7 +138,7 @@ async fn one_is_enrolled_through_another_and_then_waits_there() {
     assert_eq!(reached(&public, BEHIND, &driver).await.state(WITHIN).await.unwrap().identity.unwrap().serial, FIRST);
 }
 
-/// What an agent is answered on another's port.
+/// Returns the status with which the agent responds to another agent on its port.
 async fn refusal(public: &Machine, agent: &TempDir, path: &'static str) -> Code {
     let mut grpc = tonic::client::Grpc::new(public.channel(agent.path()));
     grpc.ready().await.unwrap();
@@ -146,7 +146,7 @@ async fn refusal(public: &Machine, agent: &TempDir, path: &'static str) -> Code 
     let path = http::uri::PathAndQuery::from_static(path);
     let answer = grpc.server_streaming(tonic::Request::new(()), path, codec).await;
     let Ok(answer) = answer else { return answer.map(drop).unwrap_err().code() };
-    // Whoever waits is answered nothing until it is called.
+    // An agent that waits gets no message until it is called.
     let mut said = answer.into_inner();
     let first = said.message().now_or_never();
     first.and_then(Result::err).map_or(Code::Ok, |status| status.code())
@@ -181,7 +181,7 @@ async fn an_agent_may_wait_and_nothing_else() {
     assert_eq!(refusal(&public, &driver, "/keelway.agent.v1.Exchange/Wait").await, Code::PermissionDenied);
 }
 
-/// It waits under the name in its certificate, and there is no other way to give one.
+/// An agent waits under the name in its certificate, and cannot choose another one.
 #[tokio::test]
 async fn an_agent_is_called_by_its_own_name() {
     let mut installation = Installation::new(1);
@@ -191,7 +191,7 @@ async fn an_agent_is_called_by_its_own_name() {
     reached(&public, "hv-3", &driver).await;
     let why = through(&public, BEHIND, None, &driver).state(WITHIN).await.unwrap_err();
     assert!(format!("{why:?}").contains("does not wait here"), "{why:?}");
-    // One of the name is called, whoever came before.
+    // The agent with this name is reached, although another agent has waited here before.
     let _private = waiting(&mut installation, BEHIND, &[public.address]);
     reached(&public, BEHIND, &driver).await;
     assert!(through(&public, "hv-3", None, &driver).state(WITHIN).await.is_ok());
