@@ -1,4 +1,4 @@
-//! The client where the runtime is not well.
+//! The client of a runtime that fails or hangs.
 
 use std::{path::Path, time::Duration};
 
@@ -9,7 +9,7 @@ use keelway_cri::{
 };
 use tokio::net::UnixListener;
 
-/// Short, so that what never answers does not hold up the test, and long against any answer here.
+/// Short, so that a hanging runtime does not delay the test; long compared to any response in these tests.
 const SHORT: Deadlines = Deadlines {
     look: Duration::from_millis(500),
     change: Duration::from_millis(500),
@@ -97,7 +97,7 @@ async fn the_runtime_dies_in_the_middle_of_a_call_and_comes_back() {
     let last = async {
         while let Some(notice) = events.next().await {
             match notice {
-                // The container runs, and the stop waits for it.
+                // The container runs now, and the stop call waits for its end.
                 Ok(EventMessage::Event(event)) if event.id == id && event.kind == keelway_cri::EventKind::Started => {
                     break;
                 }

@@ -1,4 +1,4 @@
-//! What tests can do with the fake: look at what was asked of it, and let things go wrong.
+//! What the fake offers to tests: records of the calls, and injected failures.
 #![expect(clippy::unwrap_used, reason = "a test binary fails by panic")]
 
 use std::{
@@ -93,14 +93,14 @@ async fn containers_end_when_a_test_says_so() {
     assert_eq!(fake.exit_container("one", 6), 0);
 }
 
-/// What the signalled process saw, and what the runtime has then.
+/// Returns the output of the signalled process, the pods of the runtime afterwards, and the recorded calls.
 async fn signalled(arguments: &[&str]) -> (Output, Vec<String>, String) {
     let program = Path::new(env!("CARGO_BIN_EXE_keelway-cri-fake"));
     let directory = tempfile::tempdir().unwrap();
     let calls = directory.path().join("calls");
     let arguments = [&["--calls", calls.to_str().unwrap()], arguments].concat();
     let served = ServedFake::start("signal", program, &arguments).await.unwrap();
-    // A shell's background jobs ignore SIGINT, and all that they start.
+    // Background jobs of a shell, and their children, ignore SIGINT.
     let caller = Command::new("env")
         .arg("--default-signal=INT")
         .arg(env::current_exe().unwrap())
@@ -113,7 +113,7 @@ async fn signalled(arguments: &[&str]) -> (Output, Vec<String>, String) {
     (caller, pods, fs::read_to_string(calls).unwrap())
 }
 
-/// Makes five calls, says after each that it was answered, and waits for its end. Not a test but the process that the others signal.
+/// Makes five calls, prints a line after each response, and waits for a signal. The other tests run this as a process and signal it.
 #[tokio::test]
 #[ignore = "a part of other tests"]
 async fn a_caller() {
@@ -123,7 +123,7 @@ async fn a_caller() {
         runtime.run_pod_sandbox(&sandbox(&format!("pod-{number}"))).await.unwrap();
         println!("answered {number}");
     }
-    // The signal that comes after the last answer.
+    // Wait for a signal that follows the last response.
     std::future::pending::<()>().await;
 }
 

@@ -1,4 +1,4 @@
-//! A test that is killed leaves things behind; the next one clears them.
+//! A test that is killed leaves processes, mounts and files. The next test removes them.
 #![expect(clippy::unwrap_used, reason = "a test binary fails by panic")]
 
 use std::{
@@ -25,7 +25,7 @@ fn options(test: &str) -> ContainerdOptions {
     }
 }
 
-/// Runs a container, says where, and waits to be killed. Not a test but the process that the other one kills.
+/// Runs a container, prints where, and waits for a signal. The other test runs this as a process and kills it.
 #[tokio::test]
 #[ignore = "a part of another test"]
 async fn a_test_that_is_killed() {
@@ -69,7 +69,7 @@ async fn the_next_test_clears_what_a_killed_one_left() {
 
     let next = Containerd::start(&options("next")).await.unwrap();
     let name = directory.file_name().unwrap().to_str().unwrap();
-    // A zombie still has a cgroup, but no program.
+    // A zombie still has a cgroup, but no executable.
     let is_meant = fs::read_to_string(process.join("cgroup")).is_ok_and(|cgroup| cgroup.contains(name));
     assert!(!(is_meant && process.join("exe").exists()));
     assert!(!directory.exists());

@@ -1,4 +1,4 @@
-//! What every runtime does.
+//! Cases that hold for every runtime.
 
 use std::time::{Duration, Instant};
 
@@ -294,7 +294,7 @@ async fn images_are_listed_and_found_by_name_and_id(subject: &Subject) {
     assert_eq!(subject.runtime.image_status("registry.k8s.io/keelway-nothing:v1.0.0").await.unwrap(), None);
 }
 
-/// Whoever removes images has to look at containers before.
+/// The runtime does not protect images in use: a client that removes images has to check containers first.
 async fn image_is_removed_although_a_container_uses_it(subject: &Subject) {
     let runtime = &subject.runtime;
     let sandbox = subject.sandbox("spare");
@@ -317,13 +317,13 @@ async fn image_is_removed_although_a_container_uses_it(subject: &Subject) {
     assert_eq!((listed[0].state, &listed[0].image_ref), (CriContainerState::Running, &image.id));
     spec.attempt = 1;
     not_found(&runtime.create_container(&pod, &sandbox, &spec).await);
-    // It is there although its twin has the same layers.
+    // The other image remains, although it has the same layers.
     assert!(runtime.image_status(IMAGE).await.unwrap().is_some());
     runtime.remove_pod_sandbox(&pod).await.unwrap();
 }
 
 async fn image_that_nobody_has_cannot_be_pulled(subject: &Subject) {
-    // A port of the machine's own where nothing listens.
+    // Nothing listens on this port of the machine.
     let pulled = subject.runtime.pull_image("127.0.0.1:1/keelway-nothing:v1.0.0", None).await;
     let error = pulled.expect_err("there is no such registry");
     assert!(!matches!(error, CriError::TimedOut { .. }), "{error:?}");

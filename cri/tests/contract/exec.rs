@@ -1,4 +1,4 @@
-//! Commands with streams, which only the real runtime has a server for.
+//! Commands with streams. Only the real runtime has a streaming server.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn connected(
     (prepared, connection)
 }
 
-/// More goes through than any buffer on the way holds, in both directions at once, and the end of stdin arrives.
+/// The data exceeds all buffers between both ends, in both directions at once. The end of stdin reaches the command.
 pub async fn commands_have_streams((subject, _): &(&Subject, &Containerd)) {
     let (pod, id) = subject.started("streams", &["serve"]).await;
     let (prepared, connection) = connected(subject, &id, &["copy", "7"], (true, false)).await;
@@ -44,7 +44,7 @@ pub async fn commands_have_streams((subject, _): &(&Subject, &Containerd)) {
     subject.runtime.remove_pod_sandbox(&pod).await.unwrap();
 }
 
-/// The terminal has the size that it was told last, and what is typed arrives.
+/// The terminal has the size that was sent last, and input reaches the command.
 pub async fn commands_have_a_terminal((subject, _): &(&Subject, &Containerd)) {
     let (pod, id) = subject.started("terminal", &["serve"]).await;
     let (prepared, connection) = connected(subject, &id, &["size", "123"], (true, true)).await;

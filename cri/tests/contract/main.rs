@@ -80,7 +80,7 @@ async fn containerd() {
     real::nothing_is_left(&directory);
 }
 
-/// Runs every case, also after one failed, and fails with the names of those that did.
+/// Runs all cases, also after one has failed. Fails with the names of the failed cases.
 async fn all<S>(subject: &S, cases: &[Case<S>]) {
     let mut failed = Vec::new();
     for (name, case) in cases {

@@ -1,4 +1,4 @@
-//! What only the real runtime can show.
+//! Cases that only the real runtime can show.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt, path::Path};
 
@@ -87,7 +87,7 @@ async fn containers_have_no_privilege((subject, containerd): &Pair<'_>) {
 
     let pid = subject.runtime.container_pid(&id).await.unwrap().unwrap();
     let proc = Path::new("/proc").join(pid.to_string());
-    // A process that is just being replaced by its program has none.
+    // The environment is empty for a moment while the process executes its program.
     let environment = eventually("its environment", async || {
         let environment = fs::read_to_string(proc.join("environ")).unwrap();
         (!environment.is_empty()).then_some(environment)
@@ -139,7 +139,7 @@ async fn limits_reach_the_cgroup((subject, _): &Pair<'_>) {
     subject.runtime.remove_pod_sandbox(&pod).await.unwrap();
 }
 
-/// The directory of a process' cgroup: in the controller's hierarchy, or in the only one of version 2.
+/// Returns the cgroup directory of a process: in the hierarchy of the controller, or in the only hierarchy of cgroup version 2.
 fn cgroup(pid: u32, controller: &str) -> String {
     let lines = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     for line in lines.lines() {
@@ -220,7 +220,7 @@ async fn oci_layout_is_imported((subject, containerd): &Pair<'_>) {
     subject.runtime.remove_pod_sandbox(&pod).await.unwrap();
 }
 
-/// An image of one file, in the layout that registries' tools write.
+/// Builds an archive with an image of one file, in the layout that tools for registries write (OCI).
 fn oci_layout(name: &str, program: &Path) -> Vec<u8> {
     let mut layout = tar::Builder::new(Vec::new());
     let mut append = |path: &str, content: &[u8]| {
@@ -266,13 +266,13 @@ async fn broken_archives_are_refused((subject, containerd): &Pair<'_>) {
         let imported = subject.runtime.import_images(content.as_slice()).await;
         assert!(matches!(imported, Err(CriError::Refused { .. })), "{what}: {imported:?}");
     }
-    // A directory opens like a file, and cannot be read like one.
+    // A directory can be opened like a file, but not read like one.
     let unreadable = tokio::fs::File::open("/").await.unwrap();
     let imported = subject.runtime.import_images(unreadable).await;
     assert!(matches!(imported, Err(CriError::ReadArchive { .. })), "{imported:?}");
 }
 
-/// No process, no mount, no cgroup and no file speaks of this directory any more.
+/// Checks that no process, mount, cgroup or file refers to this directory.
 pub fn nothing_is_left(directory: &Path) {
     assert!(!directory.exists());
     let name = directory.file_name().unwrap().to_str().unwrap();

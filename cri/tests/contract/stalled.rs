@@ -1,5 +1,5 @@
-//! Subscribers that do not read. containerd keeps a hundred events for each, and then keeps everybody waiting: that is why only
-//! whoever is beside the runtime subscribes, and reads on whatever its own callers do.
+//! Subscribers that do not read. containerd queues a hundred events for each subscriber, and then blocks all calls. For that reason, only a
+//! process beside the runtime subscribes, and it reads regardless of what its own callers do.
 
 use std::{
     path::PathBuf,
@@ -14,11 +14,11 @@ use tonic::transport::Endpoint;
 
 use crate::subject::{Subject, container};
 
-/// Containers of a case. Each life has four events: with what is on its way, two thirds of them are more than containerd keeps.
+/// The number of containers in a case. Each has four events. Two thirds of all events exceed what containerd's queue and the connection hold.
 const LIVES: u32 = 40;
-/// Each event tells of the whole pod: this much of it, in bytes, soon fills what a connection takes unread.
+/// The size in bytes of the pod in each event. It soon fills what a connection buffers.
 const NOTE: usize = 32 << 10;
-/// A life takes a fifth of a second. One that takes as long as this is held up.
+/// A container usually takes 0.2 s from creation to removal. One that takes this long is blocked.
 const HELD_UP: Duration = Duration::from_secs(10);
 
 pub(crate) async fn who_does_not_fetch_holds_nobody_up((subject, containerd): &(&Subject, &Containerd)) {
@@ -28,7 +28,7 @@ pub(crate) async fn who_does_not_fetch_holds_nobody_up((subject, containerd): &(
     println!("{LIVES} containers came and went in {:?}", started.elapsed());
     assert!(matches!(unfetched.next().await, Some(Ok(EventMessage::Event(_)))));
 
-    // Without the reader in between, they are held up.
+    // Without a reader in between, containerd blocks.
     let unread = unread(containerd.socket()).await;
     let lived = lives(subject, "unread", LIVES).await;
     println!("{lived} containers came and went until containerd held them up");
@@ -38,7 +38,7 @@ pub(crate) async fn who_does_not_fetch_holds_nobody_up((subject, containerd): &(
     assert_eq!(lives(subject, "after", 2).await, 2, "it ends with the subscription");
 }
 
-/// A subscription that nobody reads.
+/// Subscribes, and does not read.
 async fn unread(socket: PathBuf) -> tokio::task::JoinHandle<()> {
     let dial = tower::service_fn(move |_: http::Uri| {
         let dialling = UnixStream::connect(socket.clone());
@@ -49,14 +49,14 @@ async fn unread(socket: PathBuf) -> tokio::task::JoinHandle<()> {
     let endpoint = endpoint.initial_stream_window_size(window).initial_connection_window_size(window);
     let channel = endpoint.connect_with_connector(dial).await.unwrap();
     tokio::spawn(async move {
-        // The answer begins with the first event.
+        // The response begins with the first event.
         let events = RuntimeServiceClient::new(channel).get_container_events(v1::GetEventsRequest {}).await.unwrap();
         std::future::pending::<()>().await;
         drop(events);
     })
 }
 
-/// Containers that come and go, one after the other. Returns how many did before one was held up.
+/// Runs and removes containers one after another. Returns how many finished before one was blocked.
 async fn lives(subject: &Subject, case: &str, wanted: u32) -> u32 {
     let mut sandbox = subject.sandbox(case);
     sandbox.annotations.insert("keelway.dev/long".into(), "x".repeat(NOTE));

@@ -1,4 +1,4 @@
-//! A runtime to be tested, and what every case needs of it.
+//! A runtime as the subject of the cases, and helpers.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
@@ -7,26 +7,26 @@ use keelway_cri::{ContainerSpec, ContainerStatus, CriError, CriRuntime, SandboxS
 
 /// An image with the test program.
 pub const IMAGE: &str = "registry.k8s.io/keelway-test:v1.0.0";
-/// Another name for it, of the image that sandboxes run.
+/// A second name of the same image. Sandboxes run it.
 pub const TWIN: &str = "registry.k8s.io/keelway-pause:v1.0.0";
 
-/// An image of its own, which one case removes.
+/// A separate image, which one case removes.
 pub const SPARE: &str = "registry.k8s.io/keelway-spare:v1.0.0";
 
-/// Far longer than anything here takes.
+/// A time limit longer than any wait of these cases.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
 pub type Case<S> = (&'static str, for<'a> fn(&'a S) -> LocalBoxFuture<'a, ()>);
 
 pub struct Subject {
     pub runtime: CriRuntime,
-    /// Where logs go; empty for none.
+    /// The directory for logs, or empty if there are none.
     pub logs: String,
     pub cgroup_parent: String,
 }
 
 impl Subject {
-    /// A sandbox of a case's own.
+    /// Returns a sandbox for this case.
     pub fn sandbox(&self, case: &str) -> SandboxSpec {
         let log_directory = self.log_directory(case);
         if !log_directory.is_empty() {
@@ -53,7 +53,7 @@ impl Subject {
         }
     }
 
-    /// Runs a case's sandbox with one started container in it. Returns both ids.
+    /// Runs a sandbox for this case with one started container. Returns both ids.
     pub async fn started(&self, case: &str, words: &[&str]) -> (String, String) {
         let sandbox = self.sandbox(case);
         let spec = container(case, words);
@@ -66,7 +66,7 @@ impl Subject {
         (pod, id)
     }
 
-    /// Waits until a container's program has said, in its log, that its signal handlers are in place.
+    /// Waits until the container's log shows that the program has installed its signal handlers.
     pub async fn serves(&self, id: &str) {
         let log = self.runtime.container_status(id).await.unwrap().log_path;
         if !log.is_empty() {
@@ -77,7 +77,7 @@ impl Subject {
         }
     }
 
-    /// Waits until a container has ended, and returns its exit code.
+    /// Waits until a container has exited, and returns its status.
     pub async fn exited(&self, id: &str) -> ContainerStatus {
         eventually("the container to end", async || {
             let status = self.runtime.container_status(id).await.unwrap();
@@ -87,7 +87,7 @@ impl Subject {
     }
 }
 
-/// A container that does what the words tell the test program.
+/// Returns a container that runs the test program with these arguments.
 pub fn container(name: &str, words: &[&str]) -> ContainerSpec {
     ContainerSpec {
         name: name.into(),
@@ -107,7 +107,7 @@ pub fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
 }
 
-/// Asks until there is something, or the deadline.
+/// Polls until there is a value. Fails at the deadline.
 pub async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let mut again = tokio::time::interval(Duration::from_millis(20));
     let found = async {
@@ -125,7 +125,7 @@ pub fn not_found<T: std::fmt::Debug>(answer: &Result<T, CriError>) {
     assert!(matches!(answer, Err(CriError::NotFound { .. })), "{answer:?}");
 }
 
-/// containerd looks for a stopped sandbox' shim, which may have gone or not.
+/// containerd looks for the shim of a stopped sandbox, which may still exist or not.
 pub fn refused_or_not_found<T: std::fmt::Debug>(answer: &Result<T, CriError>) {
     assert!(matches!(answer, Err(CriError::Refused { .. } | CriError::NotFound { .. })), "{answer:?}");
 }
