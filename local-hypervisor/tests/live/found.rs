@@ -1,4 +1,4 @@
-//! What is found on a host.
+//! The state of a host, for comparison before and after a test.
 
 use std::{
     collections::BTreeSet,
@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-/// Facts, each a line that says of what kind it is.
+/// Returns the facts about the host as lines that begin with their kind.
 pub(crate) fn facts(fleet: &str) -> BTreeSet<String> {
     let mut facts = BTreeSet::new();
     let mut add = |kind: &str, lines: Vec<String>| facts.extend(lines.iter().map(|line| format!("{kind}: {line}")));
@@ -29,7 +29,7 @@ pub(crate) fn facts(fleet: &str) -> BTreeSet<String> {
     facts
 }
 
-/// Facts that are new or gone.
+/// Returns the facts that were added or removed.
 pub(crate) fn difference(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Vec<String> {
     let new = after.difference(before).map(|fact| format!("+ {fact}"));
     let gone = before.difference(after).map(|fact| format!("- {fact}"));
@@ -46,7 +46,7 @@ fn output(words: &[&str]) -> Vec<String> {
     lines(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// By id and name, the dead that nobody asked after left out.
+/// Returns the processes by id and name, without zombies.
 fn processes() -> Vec<String> {
     let pids = tree(Path::new("/proc"), false).into_iter().filter_map(|path| {
         let pid: u32 = path.rsplit('/').next()?.parse().ok()?;
@@ -57,7 +57,7 @@ fn processes() -> Vec<String> {
     pids.collect()
 }
 
-/// Groups with the fleet's name; cgroups are the one thing that a test's host has in common with others.
+/// Returns the cgroups with the fleet's name: a test shares the cgroups of its host with others.
 fn cgroups(fleet: &str) -> Vec<String> {
     tree(Path::new("/sys/fs/cgroup"), true)
         .into_iter()

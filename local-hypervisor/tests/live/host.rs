@@ -5,11 +5,12 @@ use std::{
     process::{Command, id},
 };
 
-/// Set for the test within its host, to the process id of the one outside: what is not parted (cgroups) is named after it.
+/// Set for the test inside of its host, to the process id of the test outside. It names cgroups, which the hosts share.
 const INSIDE: &str = "KEELWAY_TEST_HOST";
 
-/// What others have mounted in these directories would come and go with them; what is gone meanwhile cannot be unmounted. The shell stays as the host's init: orphans need
-/// somebody who takes their exit status.
+/// Unmounts what others have mounted in these directories, because their mounts and unmounts would change the facts of the test. An unmount
+/// can fail because the mount is gone already. The shell remains as the init process of the host, because orphans need a process that reaps
+/// them.
 const SETUP: &str = "
 awk '$2 ~ \"^/(run|var/lib|var/log)(/|$)\" {print $2}' /proc/mounts | sort --reverse |
     while read point; do umount --lazy $point 2> /dev/null || true; done
@@ -18,9 +19,9 @@ ip link set lo up
 \"$@\"
 exit $?";
 
-/// Runs a test's body in a process of its own on a host of its own. `test` is the test's full name.
+/// Runs the body of a test in a separate process on its own host. `test` is the full name of the test.
 ///
-/// All processes of that host end with it, however the test ends.
+/// All processes of that host end with it, regardless of how the test ends.
 pub(crate) fn on_own_host(test: &str, body: impl AsyncFnOnce()) {
     if env::var_os(INSIDE).is_some() {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
@@ -38,7 +39,7 @@ pub(crate) fn on_own_host(test: &str, body: impl AsyncFnOnce()) {
     assert!(output.status.success(), "{test}: {}", output.status);
 }
 
-/// The process id by which things outside of the host are told apart.
+/// Returns the process id that distinguishes this host in names that hosts share.
 pub(crate) fn outer_pid() -> String {
     env::var(INSIDE).unwrap()
 }

@@ -1,5 +1,5 @@
-//! Fleets for real, each test on a host of its own: a network, a mount table, a process table and empty `/run`, `/var/lib`
-//! and `/var/log`. Needs root, `runc`, `ip`, and containerd in Keelway's cache.
+//! Real fleets. Each test has its own host: a network, a mount table, a process table and empty `/run`, `/var/lib` and `/var/log`. Needs
+//! root, `runc`, `ip`, and containerd in Keelway's cache.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Two networks, and no way into the private one.
+//! The public and the private network: no route leads into the private one.
 
 use crate::{
     host::on_own_host,
@@ -32,7 +32,7 @@ fn two_fleets_live_side_by_side() {
     });
 }
 
-/// Whatever routes a client sets. Each guard is taken away in the end, to see that it was the guard.
+/// The private network is unreachable, whatever routes a client sets. At the end the test removes each guard, to show that it is the cause.
 #[test]
 fn no_route_leads_into_the_private_network() {
     on_own_host("networks::no_route_leads_into_the_private_network", async || {
@@ -44,7 +44,7 @@ fn no_route_leads_into_the_private_network() {
         for machine in &machines {
             host.shell(&format!("ip route add {}/32 via {}", private(machine), public(public_1)));
         }
-        // The way back.
+        // The route back.
         Place::Machine(private_1).shell(&format!("ip route add 198.18.0.0/16 via {}", private(public_1)));
         assert!(!host.reaches(private(public_1)));
         assert!(!host.reaches(private(private_1)));
@@ -58,7 +58,7 @@ fn no_route_leads_into_the_private_network() {
     });
 }
 
-/// A host that forwards makes machines that do not.
+/// Machines do not forward packets, also if their host does.
 #[test]
 fn forwarding_is_not_inherited() {
     on_own_host("networks::forwarding_is_not_inherited", async || {

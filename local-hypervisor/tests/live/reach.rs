@@ -1,4 +1,4 @@
-//! Who reaches whom.
+//! Connections between machines, and from the host to machines.
 
 use std::{
     fs::File,
@@ -18,15 +18,15 @@ use crate::setting::{peer, peer_at};
 
 const PORT: u16 = 20_000;
 
-/// An answer comes within microseconds; what does not answer is a packet that was dropped.
+/// A response arrives within microseconds. Without one, the packet was dropped.
 const LIMIT: Duration = Duration::from_millis(500);
 
-/// A place to dial from.
+/// A network to dial from.
 #[derive(Clone, Copy)]
 pub(crate) enum Place<'a> {
     Host,
     Machine(&'a Hypervisor),
-    /// The machine behind this socket.
+    /// The machine that listens on this socket.
     Socket(&'a Path),
 }
 
@@ -50,14 +50,14 @@ impl Place<'_> {
         self.run(|| TcpStream::connect_timeout(&address, LIMIT)).is_ok()
     }
 
-    /// Runs a command line in the place's network.
+    /// Runs a command line in this network.
     pub(crate) fn shell(self, line: &str) {
         let output = self.run(|| Command::new("sh").args(["-ec", line]).output().unwrap());
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     }
 }
 
-/// Takes connections on all addresses of a machine for as long as the test runs.
+/// Accepts connections on all addresses of a machine until the test ends.
 pub(crate) fn serve(machine: &Hypervisor) {
     let listener = Place::Machine(machine).run(|| TcpListener::bind(("0.0.0.0", PORT)).unwrap());
     thread::spawn(move || -> io::Result<()> {

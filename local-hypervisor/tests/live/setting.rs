@@ -20,13 +20,13 @@ use rustix::{
 
 use crate::host::outer_pid;
 
-/// A fleet that takes its cgroups, which are not the test host's own, with it.
+/// A fleet. It is destroyed on drop, with its cgroups, which the hosts of tests share.
 pub(crate) struct Setting {
     pub(crate) request: CreateRequest,
 }
 
 impl Setting {
-    /// `tag`: short, and no other test's.
+    /// `tag` is short, and no other test uses it.
     pub(crate) fn new(tag: &str) -> Self {
         let fleet = Fleet::new(format!("{tag}-{}", outer_pid())).unwrap();
         let search = ProgramSearch { cache_bin: cache().unwrap().join("bin"), path: env::var_os("PATH").unwrap() };
@@ -53,7 +53,7 @@ impl Setting {
         self.try_create(public, private).await.unwrap()
     }
 
-    /// Creates 1+1 machines; this process is killed before the step of this number.
+    /// Creates one public and one private machine. This process is killed before the step with this number.
     pub(crate) async fn create_until_killed(&self, number: usize) {
         let begun = AtomicUsize::new(0);
         let request = CreateRequest { public: 1, private: 1, ..self.request.clone() };
@@ -89,23 +89,23 @@ pub(crate) fn socket(machine: &Hypervisor) -> &Path {
     Path::new(machine.spec.endpoint.socket().unwrap())
 }
 
-/// The process behind a machine's socket, from which the rest of the machine is found.
+/// Returns the process that listens on a machine's socket. Its `/proc` entries lead to the rest of the machine.
 pub(crate) fn peer(machine: &Hypervisor) -> i32 {
     peer_at(socket(machine))
 }
 
-/// The process behind a socket.
+/// Returns the process that listens on a socket.
 pub(crate) fn peer_at(socket: &Path) -> i32 {
     let stream = UnixStream::connect(socket).unwrap();
     socket_peercred(stream).unwrap().pid.as_raw_nonzero().get()
 }
 
-/// A file of a machine.
+/// Returns the path of a machine's file, as the test can open it.
 pub(crate) fn file_of(machine: &Hypervisor, path: &str) -> PathBuf {
     file_at(socket(machine), path)
 }
 
-/// A file of the machine behind a socket.
+/// Returns the path of a file of the machine that listens on this socket.
 pub(crate) fn file_at(socket: &Path, path: &str) -> PathBuf {
     format!("/proc/{}/root{path}", peer_at(socket)).into()
 }

@@ -1,4 +1,4 @@
-//! Made, made again, broken, grown, removed.
+//! The life of a fleet: create, create again, break, grow, remove.
 
 use std::{collections::BTreeMap, env, fs, os::unix::process::ExitStatusExt, process::Command};
 
@@ -67,7 +67,7 @@ fn documents_say_what_a_machine_is() {
     });
 }
 
-/// A machine's files, network, name and cgroups are its own, and its containers outlive its containerd.
+/// A machine has its own files, network, name and cgroups. Its containers outlive its containerd.
 #[test]
 fn a_machine_is_one_of_its_own() {
     on_own_host("whole_life::a_machine_is_one_of_its_own", async || {
@@ -128,7 +128,7 @@ fn destruction_leaves_the_host_as_found() {
     });
 }
 
-/// Whatever of it was lost.
+/// A fleet can be destroyed, whatever part of it was lost.
 #[test]
 fn half_a_fleet_goes_as_a_whole_one() {
     on_own_host("whole_life::half_a_fleet_goes_as_a_whole_one", async || {
@@ -155,7 +155,7 @@ fn half_a_fleet_goes_as_a_whole_one() {
     });
 }
 
-/// All that a reboot leaves: the files below `/var/lib`.
+/// A fleet can be created again from what a reboot leaves: the files below `/var/lib`.
 #[test]
 fn a_fleet_comes_back_after_a_reboot() {
     on_own_host("whole_life::a_fleet_comes_back_after_a_reboot", async || {
@@ -176,7 +176,7 @@ fn a_fleet_comes_back_after_a_reboot() {
     });
 }
 
-/// Killed before any of its steps: the next creation makes it whole, and destruction takes all away.
+/// If a creation is killed before any of its steps, the next creation completes the fleet, and destruction removes all of it.
 #[test]
 fn a_killed_creation_is_gone_on_with() {
     const KILL_AT: &str = "KEELWAY_TEST_KILL_AT";
@@ -261,7 +261,7 @@ fn documents_name_the_machines_to_remove() {
 
 const LIMIT: core::time::Duration = core::time::Duration::from_secs(10);
 
-/// A running container: its id, and its process' id.
+/// Starts a container. Returns its id and its process id.
 async fn run_container(machine: &Hypervisor) -> (String, u32) {
     let client = runtime(machine);
     let directory = env::temp_dir().join(format!("keelway-local-{}-{}", crate::host::outer_pid(), peer(machine)));

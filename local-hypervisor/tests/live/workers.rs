@@ -18,11 +18,11 @@ use crate::{
     setting::{Setting, file_at, named},
 };
 
-/// How long a packet is waited for that should come.
+/// How long to wait for a packet that has to arrive.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long one is waited for that should not.
+/// How long to wait for a packet that must not arrive.
 const NOTHING: Duration = Duration::from_millis(500);
-/// A port that no machine has anything on.
+/// A port on which no machine listens.
 const PORT: u16 = 20_001;
 
 fn request(setting: &Setting, name: &str, behind: &[&str]) -> WorkerRequest {
@@ -45,7 +45,7 @@ fn socket(place: Place<'_>, address: &str) -> UdpSocket {
     socket
 }
 
-/// Sends a packet, and returns as whom the other one saw it.
+/// Sends a packet, and returns the source address that the receiver observes.
 fn seen_as(from: &UdpSocket, at: &UdpSocket, to: SocketAddr) -> SocketAddr {
     from.send_to(b"hello", to).unwrap();
     at.recv_from(&mut [0; 16]).unwrap().1
@@ -103,7 +103,7 @@ fn workers_are_where_they_were_put() {
         destroy_workers(setting.fleet(), &["w1".to_owned(), "w2".to_owned(), "w3".to_owned()], &|_| {}).await.unwrap();
         assert_eq!(workers(setting.fleet()).unwrap(), []);
         Place::Host.shell("ip route flush 192.168.1.0/24");
-        // The kernel takes its time to settle the host's own IPv6 address.
+        // The kernel needs a moment to assign the host's own IPv6 link-local address.
         let mut left = difference(&alone, &facts(setting.fleet().name()));
         left.retain(|fact| !fact.contains("fe80"));
         assert!(left.is_empty(), "{left:?}");
@@ -113,7 +113,7 @@ fn workers_are_where_they_were_put() {
     });
 }
 
-/// What a NAT has forgotten does not come in any more, until the worker sends again.
+/// After a NAT has dropped its mappings, no packet reaches the worker until the worker sends again.
 async fn forgetful(setting: &Setting, worker: &WorkerMachine, server: &UdpSocket, to: SocketAddr) {
     let client = socket(Place::Socket(&worker.socket), "0.0.0.0:0");
     let seen = seen_as(&client, server, to);
@@ -126,7 +126,7 @@ async fn forgetful(setting: &Setting, worker: &WorkerMachine, server: &UdpSocket
     assert!(matches!(unknown, Err(LocalHypervisorError::NoNat { .. })), "{unknown:?}");
 }
 
-/// Both NATs of a series get another address, one after the other.
+/// Each NAT of a series gets another address in turn. The worker is reachable again after it has sent a packet.
 async fn moving(setting: &Setting, worker: &WorkerMachine, server: &UdpSocket, to: SocketAddr) {
     let client = socket(Place::Socket(&worker.socket), "0.0.0.0:0");
     let seen = seen_as(&client, server, to);
@@ -140,7 +140,7 @@ async fn moving(setting: &Setting, worker: &WorkerMachine, server: &UdpSocket, t
     assert!(arrives(server, again, &client));
 }
 
-/// Also with a route to it; without the NAT's rule, that is enough.
+/// The worker is unreachable from outside, also with a route to it. Without the rule of the NAT, the route is enough.
 fn nobody_comes_in(worker: &WorkerMachine) {
     let (host, place) = (Place::Host, Place::Socket(&worker.socket));
     let inside = socket(place, &format!("0.0.0.0:{PORT}"));
@@ -159,20 +159,20 @@ fn own_directories(one: &WorkerMachine, other: &WorkerMachine) {
     }
 }
 
-/// Nothing goes out of a worker without a link, which keeps its addresses and its way out.
+/// A worker without a link sends nothing. It keeps its addresses and its route.
 async fn unplugged(setting: &Setting, worker: &WorkerMachine, server: &UdpSocket, to: SocketAddr) {
     let client = socket(Place::Socket(&worker.socket), "0.0.0.0:0");
     let names = [worker.name.clone()];
     link_workers(setting.fleet(), &names, LinkState::Down, &|_| {}).await.unwrap();
     assert!(!arrives(&client, to, server));
     link_workers(setting.fleet(), &names, LinkState::Up, &|_| {}).await.unwrap();
-    // The kernel takes a moment to see the link again; what is sent before that is lost.
+    // The kernel needs a moment to detect the link. Packets before that are lost.
     assert!((0..60).any(|_| arrives(&client, to, server)), "nothing comes out");
     let unknown = link_workers(setting.fleet(), &["w9".to_owned()], LinkState::Down, &|_| {}).await;
     assert!(matches!(unknown, Err(LocalHypervisorError::NoWorker { .. })), "{unknown:?}");
 }
 
-/// Without power it has no process, no link and no `/run`; its disk and its address are there again with the power.
+/// A worker without power has no process, no link and no `/run`. With power, its disk and its address are as before.
 async fn powerless(setting: &Setting, worker: &WorkerMachine, server: &UdpSocket, to: SocketAddr) {
     let file = |name: &str| file_at(&worker.socket, name);
     for name in ["/run/gone", "/etc/stays", "/var/lib/stays"] {
