@@ -1,6 +1,6 @@
-//! Bad input: each `bad/NAME.yaml` is refused with the faults of `bad/NAME.fault`.
+//! Bad input: reading each `bad/NAME.yaml` fails with the faults of `bad/NAME.fault`.
 //!
-//! `INSTA_UPDATE=always cargo test -p keelway-api --test bad` writes the `.fault` files anew.
+//! `INSTA_UPDATE=always cargo test -p keelway-api --test bad` writes the `.fault` files.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
 
@@ -56,7 +56,7 @@ fn every_fault_says_where_and_how_to_mend_it() {
         let input = fs::read(directory().join(&name).with_extension("yaml")).unwrap();
         for fault in Documents::read(&input).unwrap_err().0 {
             assert!(fault.line > 0, "{name}: {fault}");
-            // What is no text has no documents.
+            // Input that is not text has no documents that a fault could name.
             assert!(fault.document.starts_with("document ") || name.starts_with("no-text-"), "{name}: {fault}");
             assert!(!fault.problem.is_empty() && !fault.help.is_empty(), "{name}: {fault}");
         }

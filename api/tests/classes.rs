@@ -1,4 +1,4 @@
-//! What Clusters ask for, beside what their classes allow.
+//! Clusters that request more than their classes allow, and the defaults of classes.
 
 use keelway_api::{Documents, ReadOptions, fault::Faults};
 
@@ -41,7 +41,7 @@ fn read(text: &str) -> Result<Documents, Faults> {
     Documents::read_with(text.as_bytes(), ReadOptions { is_complete_world: true, ..ReadOptions::default() })
 }
 
-/// Fields, problems and mends.
+/// Returns field, problem and help of each fault.
 fn told(clusters: &str) -> Vec<String> {
     let faults = read(&format!("{CLASSES}{clusters}")).err().map(|faults| faults.0).unwrap_or_default();
     faults.into_iter().map(|fault| format!("{}: {}; {}", fault.field, fault.problem, fault.help)).collect()
@@ -140,7 +140,7 @@ fn a_namespace_has_no_more_clusters_than_its_class_allows() {
           ask who runs Keelway for more"
         ]
     );
-    // Those that run stay, whatever their names.
+    // Clusters that already run are counted first, whatever their names.
     let running = three.replacen(
         "metadata: {name: c3, namespace: team-a}\nspec: {version: 1.37.0, }\n",
         "metadata: {name: c3, namespace: team-a}\nspec: {version: 1.37.0, }\nstatus: {id: 0123456789abcdef}\n",

@@ -1,6 +1,6 @@
 //! The custom resource definitions, generated from the types.
 //!
-//! `cargo xtask docs` writes those of a management cluster anew, `INSTA_UPDATE=always` the others.
+//! `cargo xtask docs` writes those of a management cluster, and `INSTA_UPDATE=always` writes the others.
 
 use std::{fs, path::Path};
 

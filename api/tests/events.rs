@@ -1,4 +1,4 @@
-//! Each change is told once, and what is settled tells nothing.
+//! Each change produces one event, and settled documents produce none.
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
 use keelway_api::{
@@ -82,7 +82,7 @@ fn of_etcd(documents: &mut Documents, what: (ConditionStatus, ConditionReason), 
     says(&mut etcd(documents).status.as_mut().unwrap().conditions, "Ready", what, message);
 }
 
-/// Each as `TYPE REASON NOTE`, where it is of the cluster.
+/// Returns each event as `TYPE NAME REASON: NOTE`.
 fn told(before: &Documents, after: &Documents) -> Vec<String> {
     let each = of_change(before, after).into_iter().map(|event| {
         let kind = if event.warning { "Warning" } else { "Normal" };

@@ -1,5 +1,5 @@
-//! Inputs that nobody wrote: the bad ones and good ones, cut, grown, spliced and with other bytes in them. Each is read or refused
-//! with its faults; none panics or takes long. Each run has the same seed; the fuzz target in `api/fuzz` goes on from there.
+//! Mutated inputs: the bad and the good ones, truncated, extended, spliced and with changed bytes. Reading each one succeeds or returns
+//! faults. It never panics or takes long. Each run has the same seed. The fuzz target in `api/fuzz` continues from these inputs.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -12,10 +12,10 @@ use std::{
 use keelway_api::Documents;
 
 const ROUNDS: usize = 10_000;
-/// Far more than the slowest takes on a busy machine; what grows with the square of the input, or explodes, takes longer.
+/// Far more than the slowest input needs on a busy machine. Input with quadratic or exponential cost takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A generator of George Marsaglia's, of 64 bits (xorshift): enough to choose places and bytes.
+/// George Marsaglia's 64-bit xorshift generator. It is good enough to choose positions and bytes.
 struct Dice(u64);
 
 impl Dice {
@@ -27,7 +27,7 @@ impl Dice {
     }
 }
 
-/// Pieces that mean something to a reader of YAML or JSON.
+/// Fragments with a meaning in YAML or JSON.
 const PIECES: &[&str] = &[
     "&a ",
     "*a",

@@ -1,4 +1,4 @@
-//! Documents of a newer release: what this one does not know of them is kept, and only there.
+//! Documents of a newer release: unknown fields are kept where they are, and nowhere else.
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
 use keelway_api::{
@@ -80,7 +80,7 @@ fn fields_of_a_newer_release_are_kept() {
         "status.sizes",
     ];
     assert_eq!(fields(&documents), expected);
-    // A save writes them back, whatever else of the document changes.
+    // A save writes the unknown fields back when other fields of the document change.
     let name = documents.clusters.keys().next().unwrap().clone();
     let cluster = documents.clusters.get_mut(&name).unwrap();
     cluster.spec.images.pull_secrets.remove(0);
@@ -153,7 +153,7 @@ fn a_document_of_the_same_format_says_nothing_of_it() {
     assert!(read(&stamped) == read(text));
     assert_eq!(read(&stamped).as_ref().text(), read(text).as_ref().text());
     assert!(!read(text).as_ref().text().contains("keelway.dev/format"));
-    // A newer one stays so, also without a field that is unknown.
+    // A newer format stays, also without an unknown field.
     let newer = stamped.replace("'1'", "'3'");
     assert!(read(&newer).as_ref().text().contains("keelway.dev/format: \"3\""), "{}", read(&newer).as_ref().text());
 }

@@ -1,4 +1,4 @@
-//! What reading accepts, and what writing makes of it.
+//! Input that reading accepts, and how it is written.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -60,7 +60,7 @@ fn new_documents_follow_and_removed_ones_leave_their_place() {
     assert!(world.write().starts_with(&before));
 }
 
-/// The cluster of the world, with a store that began and served.
+/// Reads the world with a cluster whose etcd has started and served.
 fn born(change: impl Fn(String) -> String) -> Result<Documents, keelway_api::fault::Faults> {
     let status = r#""status": {"id": "0123456789abcdef", "etcd": {"bornAt": "2026-11-21T11:00:00Z",
       "initialCluster": {"etcd-0": ["https://10.0.0.11:20001"]}, "members": {"etcd-0": {"id": "a", "phase": "Started"}}}}"#;

@@ -1,4 +1,4 @@
-//! Laws of reading and writing, on generated worlds.
+//! Laws of reading and writing, on generated documents.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -22,12 +22,12 @@ fn read(text: &str) -> Documents {
     Documents::read(text.as_bytes()).unwrap()
 }
 
-/// Ids as they are minted, and those that YAML could take for numbers.
+/// Ids as Keelway generates them, and ids that YAML could read as numbers.
 fn id() -> impl Strategy<Value = ClusterId> {
     prop_oneof!["[0-9a-f]{16}", "[0-9]{16}", "0[0-7]{15}", "[0-9]{5}e[0-9]{10}"].prop_map(|text| text.parse().unwrap())
 }
 
-/// Text of any kind, and what YAML could take for something else.
+/// Text of any kind, and text that YAML could read as another type.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<String>(),
@@ -51,7 +51,7 @@ fn metadata(name: &str, namespace: Option<String>, note: String) -> ObjectMeta {
     }
 }
 
-/// A value of a label, and what YAML could take for something else.
+/// A value of a label, and values that YAML could read as another type.
 fn label() -> impl Strategy<Value = String> {
     prop_oneof!["([A-Za-z0-9]([A-Za-z0-9._-]{0,20}[A-Za-z0-9])?)?", Just("yes".to_owned()), Just("1.10".to_owned())]
 }
@@ -105,7 +105,7 @@ fn secret(id: &ClusterId, name: &str, value: Vec<u8>, note: String) -> Secret {
     Secret { metadata: metadata.into(), data: Some(data), ..Secret::default() }
 }
 
-/// A whole world: one machine, one cluster, one component, one Secret.
+/// Documents with one machine, one cluster, one component and one Secret.
 fn world() -> impl Strategy<Value = Documents> {
     (id(), text(), label(), text(), prop::collection::vec(any::<u8>(), 1..200)).prop_map(
         |(id, note, zone, placement, value)| {
@@ -122,7 +122,7 @@ fn world() -> impl Strategy<Value = Documents> {
     )
 }
 
-/// Text of others between documents: what follows a `...` or begins the input, and what brings its own `---`.
+/// Foreign text between documents: `BARE` follows a `...` or begins the input, and `SEPARATED` has its own `---`.
 const BARE: [&str; 6] = [
     "# a comment\n",
     "apiVersion: v1\nkind: X\n...\n",
@@ -142,7 +142,7 @@ const SEPARATED: [&str; 8] = [
     "---\n# only a comment\n",
 ];
 
-/// Foreign texts that may follow each other.
+/// Foreign texts in an order in which they can follow each other.
 fn foreign() -> impl Strategy<Value = Vec<&'static str>> {
     let piece = (any::<bool>(), 0..BARE.len(), 0..SEPARATED.len());
     prop::collection::vec(piece, 0..6).prop_map(|pieces| {
@@ -155,12 +155,12 @@ fn foreign() -> impl Strategy<Value = Vec<&'static str>> {
     })
 }
 
-/// Foreign texts with a world's documents, separated, at one place among them.
+/// Foreign texts with generated documents at one position among them.
 fn mixed() -> impl Strategy<Value = Documents> {
     (world(), foreign(), any::<prop::sample::Index>()).prop_map(|(world, texts, index)| {
         let at = if texts.is_empty() { 0 } else { index.index(texts.len() + 1) };
         let (before, after) = texts.split_at(at);
-        // What follows a bare `...` may need it.
+        // A bare text needs a `...` before it.
         let end = if after.is_empty() { "" } else { "...\n" };
         read(&format!("{}---\n{}{end}{}", before.concat(), world.write(), after.concat()))
     })
