@@ -1,4 +1,4 @@
-//! What OpenSSL makes of the certificates and keys.
+//! Checks of certificates and keys with OpenSSL.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot set itself up fails")]
 
@@ -18,7 +18,7 @@ use keelway_pki::{
 use support::{authority, client, hours, issue, now, seeded, server};
 use tempfile::TempDir;
 
-/// A directory that only its owner reads, removed with its files.
+/// A directory that only its owner can read. It is removed on drop.
 struct Files(TempDir);
 
 impl Files {
@@ -33,7 +33,7 @@ impl Files {
     }
 }
 
-/// What openssl printed, where it succeeded; else what it complained about.
+/// Returns the output of openssl. If openssl fails, returns its errors.
 fn openssl<'a>(arguments: impl IntoIterator<Item = &'a str>, file: &Path) -> Result<String, String> {
     let output =
         Command::new("openssl").args(arguments).arg(file).output().expect("openssl is installed (see `make setup`)");
@@ -183,7 +183,7 @@ fn keys_are_read_and_belong_together() {
     assert_eq!(of_key, of_certificate);
 }
 
-/// A self-signed authority by OpenSSL: its certificate's file and its key.
+/// Creates a self-signed authority with OpenSSL. Returns the file of the certificate, and the key.
 fn made_by_openssl(files: &Files, subject: &str, extra: &str) -> (PathBuf, PrivateKeyPem) {
     let (certificate, key) = (files.0.path().join("ca.crt"), files.0.path().join("ca.key"));
     let arguments = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 \
@@ -194,13 +194,13 @@ fn made_by_openssl(files: &Files, subject: &str, extra: &str) -> (PathBuf, Priva
     (certificate, PrivateKeyPem::new(fs::read_to_string(&key).unwrap()))
 }
 
-/// A name with the kinds of its strings, which Go compares and OpenSSL does not.
+/// Returns a name with the types of its strings, which Go compares and OpenSSL does not.
 fn name(which: &str, certificate: &Path) -> String {
     let text = openssl(["x509", "-noout", "-nameopt", "RFC2253,show_type", which, "-in"], certificate).unwrap();
     text.split_once('=').unwrap().1.to_owned()
 }
 
-/// A leaf of an authority by OpenSSL, which holds from the authority's first second.
+/// Issues a certificate under an authority that OpenSSL created. It is valid from the first second of the authority.
 fn issued_below(certificate: &Path, key: &PrivateKeyPem) -> (Timestamp, IssuedCertificate) {
     let authority = Authority::from_pem(&fs::read_to_string(certificate).unwrap(), key).unwrap();
     let begin = authority.certificate().validity().not_before();

@@ -1,4 +1,4 @@
-//! TLS between two leafs, both sides of it rustls in memory, at a time of the test's choice.
+//! TLS between two certificates. Both sides are rustls in memory, and the test chooses the time.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
@@ -34,7 +34,7 @@ impl TimeProvider for FixedTime {
     }
 }
 
-/// One side: its own certificate, and the bundle with which it judges the other.
+/// One side: its own certificate, and the bundle with which it verifies the other side.
 struct Side {
     leaf: IssuedCertificate,
     trusts: String,
@@ -88,7 +88,7 @@ fn connections(
     )
 }
 
-/// Passes bytes between the two until both are silent; the first refusal ends it.
+/// Passes bytes between both sides until neither has more to write. Returns the first error.
 fn run(client: &mut ClientConnection, server: &mut ServerConnection) -> Result<(), Error> {
     while client.wants_write() || server.wants_write() {
         pass(client, server)?;
@@ -114,7 +114,7 @@ where
     Ok(())
 }
 
-/// A handshake, and bytes over it.
+/// Performs a handshake, and sends bytes over the connection.
 fn talk_in(
     version: &'static SupportedProtocolVersion,
     client: &Side,
@@ -132,14 +132,14 @@ fn talk_in(
     Ok(())
 }
 
-/// The same in both versions of TLS, which have to agree.
+/// Does the same with both versions of TLS, and checks that the results are equal.
 fn talk(client: &Side, server: &Side, at: Timestamp) -> Result<(), Error> {
     let [old, new] = [&TLS12, &TLS13].map(|version| talk_in(version, client, server, at));
     assert_eq!(old, new);
     new
 }
 
-/// Why a certificate was refused.
+/// Returns the reason for which a certificate was rejected.
 fn refusal(client: &Side, server: &Side, at: Timestamp) -> Option<CertificateError> {
     if let Err(Error::InvalidCertificate(refusal)) = talk(client, server, at) { Some(refusal) } else { None }
 }

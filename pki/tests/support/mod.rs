@@ -1,4 +1,4 @@
-//! What the integration tests share.
+//! Helpers for the integration tests.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
@@ -18,7 +18,7 @@ pub(crate) fn hours(hours: i64) -> Validity {
     Validity::starting(now(), SignedDuration::from_hours(hours)).unwrap()
 }
 
-/// An authority of ten years. All have one name, as the generations of one authority do.
+/// Creates an authority that is valid for ten years. All have the same name, like the generations of one authority.
 pub(crate) fn authority(seed: u64) -> Authority {
     Authority::mint("kubernetes", hours(87600), &mut seeded(seed)).unwrap()
 }
