@@ -52,7 +52,7 @@ use crate::{
     last_documents,
 };
 
-/// Carries out what the command line says.
+/// Runs the command that the command line names.
 pub(crate) fn run(arguments: CliArguments) -> Result<Code, CommandFailure> {
     let global = arguments.global;
     match arguments.command {
@@ -101,13 +101,14 @@ pub(crate) fn run(arguments: CliArguments) -> Result<Code, CommandFailure> {
     }
 }
 
-/// Writes to stdout, which is only data.
+/// Writes to stdout, which carries data only.
 fn print(text: &str) -> Result<(), CommandFailure> {
     let mut stdout = std::io::stdout();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(CommandFailure::other)
 }
 
-/// Documents, of which there may be many: their whole text is never in memory. They are kept as well, for a file that a shell empties.
+/// Writes documents to stdout piece by piece, so that their whole text is never in memory. Also keeps a copy, in case a shell has emptied the
+/// file.
 fn print_documents(documents: &Documents) -> Result<(), CommandFailure> {
     keep_documents(documents);
     let mut stdout = BufWriter::new(std::io::stdout().lock());
@@ -115,7 +116,7 @@ fn print_documents(documents: &Documents) -> Result<(), CommandFailure> {
     written.and_then(|()| stdout.flush()).map_err(CommandFailure::other)
 }
 
-/// Keeps what a command wrote last. A command does what it is asked for also where it cannot.
+/// Keeps a copy of the documents that a command wrote. If that fails, warns and continues.
 fn keep_documents(documents: &Documents) {
     if let Err(error) = last_documents::store(&state_directory(), documents) {
         let _ = writeln!(std::io::stderr(), "warning: no copy of the documents is kept: {error:#}");
@@ -127,7 +128,7 @@ impl ClusterName {
         ClusterRef { namespace: self.namespace.clone(), name: self.name.clone() }
     }
 
-    /// The fault of naming a cluster that is not there.
+    /// Returns the error for a cluster that does not exist.
     fn missing(&self, documents: &Documents) -> CommandFailure {
         let there: Vec<String> = documents.clusters.keys().map(ToString::to_string).collect();
         let help = if there.is_empty() {

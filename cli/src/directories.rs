@@ -1,8 +1,8 @@
-//! Where this program keeps files.
+//! The directories for files of this program.
 
 use std::path::PathBuf;
 
-/// `$XDG_STATE_HOME/keelway`, else `~/.local/state/keelway` (XDG Base Directory Specification).
+/// Returns `$XDG_STATE_HOME/keelway`, else `~/.local/state/keelway` (XDG Base Directory Specification).
 pub(crate) fn state_directory() -> PathBuf {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute("XDG_STATE_HOME")
@@ -11,7 +11,7 @@ pub(crate) fn state_directory() -> PathBuf {
         .join("keelway")
 }
 
-/// `$KEELWAY_CACHE`, else `$XDG_CACHE_HOME/keelway`, else `~/.cache/keelway`: images and programs for local hypervisors.
+/// Returns `$KEELWAY_CACHE`, else `$XDG_CACHE_HOME/keelway`, else `~/.cache/keelway`: images and programs for local hypervisors.
 pub(crate) fn cache_directory() -> PathBuf {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute("KEELWAY_CACHE")

@@ -1,4 +1,4 @@
-//! How a command ends.
+//! Exit codes and errors of commands.
 
 use std::{io::Write, process::ExitCode};
 
@@ -9,19 +9,19 @@ use crate::{faults, input::Input};
 /// The documented exit codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
-    /// Done; for `reconcile`: settled.
+    /// Success. For `reconcile`: settled.
     Done,
-    /// Something failed.
+    /// An operation failed.
     Failed,
-    /// Bad input or usage.
+    /// The input or the usage is wrong.
     Usage,
-    /// Not settled in time.
+    /// `reconcile` did not settle in time.
     NotSettled,
-    /// `plan --exit-code`: there is something to do; `recover`: something needs attention.
+    /// `plan --exit-code`: there is something to do. `recover`: something needs attention.
     SomethingToDo,
-    /// Ended by a signal of this number.
+    /// A signal with this number ended the command.
     Signal(u8),
-    /// `exec`: as the command ended.
+    /// `exec`: the exit code of the command in the container.
     Command(u8),
 }
 
@@ -39,10 +39,10 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// A command that could not do what it was asked for.
+/// The reason for which a command failed.
 pub(crate) struct CommandFailure {
     cause: FailureCause,
-    /// The input, given back byte for byte where the command's output is documents.
+    /// The input, which is written to stdout unchanged if the output of the command is documents.
     echo: Option<Vec<u8>>,
 }
 
@@ -58,23 +58,23 @@ impl CommandFailure {
         Self { cause: FailureCause::Faults(faults, Box::new(input.clone())), echo: None }
     }
 
-    /// The command was asked for something that makes no sense with these documents.
+    /// The request does not fit these documents.
     pub(crate) fn usage(problem: impl Into<String>, help: impl Into<String>) -> Self {
         Self { cause: FailureCause::Usage { problem: problem.into(), help: help.into() }, echo: None }
     }
 
-    /// Anything else.
+    /// Any other failure.
     pub(crate) fn other(error: impl Into<anyhow::Error>) -> Self {
         Self { cause: FailureCause::Other(error.into()), echo: None }
     }
 
-    /// The same, giving the input back on stdout: nothing of it is lost.
+    /// Adds the input, which [`Self::report`] writes to stdout: no document is lost.
     pub(crate) fn with_echo(mut self, input: &Input) -> Self {
         self.echo = Some(input.bytes.clone());
         self
     }
 
-    /// Tells people on stderr, gives the input back on stdout, and ends with the documented code.
+    /// Reports the failure on stderr, writes the input to stdout, and returns the documented exit code.
     pub(crate) fn report(self, color: bool) -> ExitCode {
         if let Some(bytes) = &self.echo {
             let _ = std::io::stdout().write_all(bytes);

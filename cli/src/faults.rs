@@ -1,4 +1,4 @@
-//! Faults of documents, shown to people with the line that holds them.
+//! Reports faults of documents to people, with the line of each.
 
 use std::io::Write;
 
@@ -7,13 +7,13 @@ use miette::{GraphicalReportHandler, GraphicalTheme, LabeledSpan, MietteDiagnost
 
 use crate::input::Input;
 
-/// The most faults that are told one by one.
+/// The largest number of faults that are reported one by one.
 const TOLD: usize = 100;
-/// The longest line that is quoted, and the largest input that lines are quoted of, in bytes.
+/// The longest line that is quoted, and the largest input of which lines are quoted, in bytes.
 const QUOTED_LINE: usize = 400;
 const QUOTED_INPUT: usize = 4 << 20;
 
-/// Writes every fault to stderr, as far as anybody would read them.
+/// Writes faults to stderr, up to the limit.
 pub(crate) fn report(faults: &Faults, input: &Input, color: bool) {
     let theme = if color { GraphicalTheme::unicode() } else { GraphicalTheme::none() };
     let handler = GraphicalReportHandler::new_themed(theme).with_context_lines(0).with_links(false);
@@ -48,7 +48,7 @@ fn diagnostic(fault: &Fault, input: &Input) -> Report {
     }
 }
 
-/// Where the faulty line is, in bytes. A line of a Secret is never quoted.
+/// Returns the position of the faulty line in bytes. A line of a Secret is never quoted.
 fn quoted(fault: &Fault, input: &Input) -> Option<(usize, usize)> {
     if fault.line == 0 || input.bytes.len() > QUOTED_INPUT || fault.document.contains("Secret") {
         return None;

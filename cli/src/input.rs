@@ -20,19 +20,18 @@ use crate::{
     last_documents::{self, shell_word},
 };
 
-/// What a command read, before it means anything.
+/// The bytes that a command has read, before they are parsed.
 #[derive(Clone)]
 pub(crate) struct Input {
-    /// What to call it in messages.
+    /// The name of the input in messages.
     pub(crate) name: String,
-    /// Byte for byte.
     pub(crate) bytes: Vec<u8>,
-    /// The one file that it came from, also where that is stdin.
+    /// The single file that the bytes came from, also if the shell redirected it to stdin.
     file: Option<PathBuf>,
 }
 
 impl Input {
-    /// Reads the files one after another, or stdin where there are none. `-` is stdin too.
+    /// Reads the files in order, or stdin if there are none. `-` is stdin, too.
     pub(crate) fn read(files: &[PathBuf]) -> Result<Self, CommandFailure> {
         if files.is_empty() {
             return Self::stdin();
@@ -58,7 +57,7 @@ impl Input {
         Ok(all)
     }
 
-    /// The same, where documents are only added to: there may be none yet.
+    /// Reads the input of a command that only adds documents. If stdin is a terminal, the input is empty.
     pub(crate) fn read_or_empty(files: &[PathBuf]) -> Result<Self, CommandFailure> {
         if files.is_empty() && std::io::stdin().is_terminal() {
             return Ok(Self { name: "stdin".to_owned(), bytes: Vec::new(), file: None });
@@ -66,19 +65,19 @@ impl Input {
         Self::read(files)
     }
 
-    /// The same, where a command makes no sense without documents.
+    /// Reads the input of a command that requires documents. Refuses empty input if there are documents to restore.
     pub(crate) fn read_some(files: &[PathBuf]) -> Result<Self, CommandFailure> {
         let input = Self::read(files)?;
         if input.is_blank() { input.refuse_blank() } else { Ok(input) }
     }
 
-    /// The same, where there may be none: a file that holds nothing is refused, a pipe that brings nothing is not.
+    /// Reads input that can be empty. Like [`Self::read_some`] for a file, but accepts an empty pipe.
     pub(crate) fn read_some_of_file(files: &[PathBuf]) -> Result<Self, CommandFailure> {
         let input = Self::read(files)?;
         if input.is_blank() && input.file.is_some() { input.refuse_blank() } else { Ok(input) }
     }
 
-    /// What stands for a document that flags make: it is not part of the input, so no line of it is quoted.
+    /// Returns the input of a document that is made from flags. Messages quote no line of it.
     pub(crate) fn flags() -> Self {
         Self { name: "flags".to_owned(), bytes: Vec::new(), file: None }
     }
@@ -103,7 +102,7 @@ impl Input {
         self.bytes.iter().all(u8::is_ascii_whitespace)
     }
 
-    /// Where nothing is kept, whoever reads the documents says what is missing.
+    /// Refuses empty input if there are documents to restore. Otherwise returns it, and the caller reports what is missing.
     fn refuse_blank(self) -> Result<Self, CommandFailure> {
         let Some(advice) = last_documents::restore_help(&state_directory(), self.file.as_deref()) else {
             return Ok(self);
@@ -118,17 +117,17 @@ impl Input {
         Err(CommandFailure::usage(problem, format!("{advice}{IN_PLACE}")))
     }
 
-    /// The documents; every fault of them otherwise.
+    /// Parses the documents. Returns all faults if there are any.
     pub(crate) fn documents(&self) -> Result<Documents, CommandFailure> {
         self.parse(false)
     }
 
-    /// The documents as a world that can be reconciled; every fault of them otherwise.
+    /// Parses the documents as a complete world that can be reconciled. Returns all faults if there are any.
     pub(crate) fn world(&self) -> Result<Documents, CommandFailure> {
         self.parse(true)
     }
 
-    /// The documents of a part of a world; every fault of each otherwise.
+    /// Parses documents that are part of a world. Returns all faults if there are any.
     pub(crate) fn documents_apart(&self) -> Result<Documents, CommandFailure> {
         Documents::read_partial(&self.bytes, ReadOptions::default())
             .map_err(|faults| CommandFailure::faults(faults, self))
@@ -146,13 +145,13 @@ impl Input {
         Ok(documents)
     }
 
-    /// For messages: what is not UTF-8 is replaced.
+    /// Returns the text for messages. Bytes that are not UTF-8 are replaced.
     pub(crate) fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.bytes)
     }
 }
 
-/// What a newer release wrote has no effect here, which somebody who went back should know.
+/// Warns about fields of a newer release, which have no effect in this one. A user who has downgraded needs to know.
 fn warn_of_newer_fields(documents: &Documents) {
     for name in documents.names() {
         let fields = documents.get(&name).map(DocumentRef::newer_fields).unwrap_or_default();
@@ -166,10 +165,10 @@ fn warn_of_newer_fields(documents: &Documents) {
     }
 }
 
-/// The way of a command to change a file.
+/// The help for a command that would overwrite its input.
 const IN_PLACE: &str = "\n  help: to keep a file up to date, use `keelway reconcile --in-place FILE`; other commands write to another file";
 
-/// By what two descriptors are one regular file. Of anything else, such as a terminal or a pipe, there is none.
+/// Identifies a regular file, to detect two descriptors of the same one. Terminals, pipes and other files have no identity here.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct FileIdentity {
     device: u64,
@@ -193,7 +192,7 @@ fn read_file(file: &Path) -> Result<Vec<u8>, CommandFailure> {
     fs::read(file).with_context(failed).map_err(CommandFailure::other)
 }
 
-/// A command whose stdout is its own input would read what it writes, and the shell may have emptied the file already.
+/// Refuses a command whose stdout is its own input: it would read what it writes, and the shell may have emptied the file already.
 fn refuse_stdout(input: Option<FileIdentity>, file: &Path) -> Result<(), CommandFailure> {
     if input.is_none() || input != FileIdentity::of(std::io::stdout().as_fd()) {
         return Ok(());

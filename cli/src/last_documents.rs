@@ -1,7 +1,7 @@
-//! The documents that a command wrote last, one file for each installation.
+//! A copy of the documents that a command wrote last, one file for each installation.
 //!
-//! A shell empties the file that stdout goes to before it starts a command. If that file is the input, too, the keys of a fleet are gone: this
-//! is where they come back from.
+//! A shell empties the file of stdout before it starts a command. If that file is also the input, the keys of a fleet are lost. This copy
+//! restores them.
 
 use std::{
     fmt::Write,
@@ -15,19 +15,19 @@ use keelway_api::Documents;
 
 use crate::pipe::{SUFFIX, write_durably};
 
-/// What a file is called, before the id of its installation.
+/// The prefix of a file's name, before the id of its installation.
 const PREFIX: &str = "documents-";
 
-/// Keeps documents, with mode 0600, in place of those of the same installation that were kept before. Documents that no machine obeys yet
-/// belong to none: they can be made again.
+/// Replaces the copy of the installation, with mode 0600. Documents that no machine obeys yet belong to no installation, and are not copied:
+/// the user can create them again.
 pub(crate) fn store(directory: &Path, documents: &Documents) -> anyhow::Result<()> {
     let Some(file) = file_of(directory, documents) else { return Ok(()) };
-    // Two commands of one pipeline may do this at once.
+    // Two commands of one pipeline can run this at the same time.
     let next = file.with_extension(format!("{}.next", std::process::id()));
     write_durably(&file, &next, documents).inspect_err(|_| drop(fs::remove_file(&next)))
 }
 
-/// Removes what is kept of the installation of these documents: nothing of it is left.
+/// Removes the copy of the installation. Called when nothing is left of the installation.
 pub(crate) fn forget(directory: &Path, documents: &Documents) -> anyhow::Result<()> {
     match file_of(directory, documents) {
         Some(file) if file.exists() => {
@@ -41,7 +41,7 @@ fn file_of(directory: &Path, documents: &Documents) -> Option<PathBuf> {
     Some(directory.join(format!("{PREFIX}{}{SUFFIX}", documents.installation()?)))
 }
 
-/// How the documents of a file come back: the commands for it, if any documents are kept.
+/// Returns the help that restores the documents of a file, with the commands to run, or `None` if there is no copy.
 pub(crate) fn restore_help(directory: &Path, lost: Option<&Path>) -> Option<String> {
     let files = files(directory);
     let target = lost.map_or_else(|| "FILE".to_owned(), shell_word);
@@ -61,7 +61,7 @@ pub(crate) fn restore_help(directory: &Path, lost: Option<&Path>) -> Option<Stri
     }
 }
 
-/// Files with documents that are kept, the newest first.
+/// Returns the copies, newest first.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let is_kept = |file: &PathBuf| {
         let name = file.file_name().and_then(|name| name.to_str());
@@ -75,7 +75,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// By what a person tells the documents of one installation from those of another.
+/// Describes the documents of an installation, so that a user can distinguish it from others.
 fn content(file: &Path) -> String {
     let documents = fs::read(file).ok().and_then(|bytes| Documents::read(&bytes).ok());
     let Some(documents) = documents else { return "cannot be read".to_owned() };
@@ -85,7 +85,7 @@ fn content(file: &Path) -> String {
     format!("clusters: {clusters}; hypervisors: {machines}")
 }
 
-/// A path as one word of a command line.
+/// Quotes a path as one word of a shell command.
 pub(crate) fn shell_word(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@:,".contains(c);

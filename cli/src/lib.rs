@@ -29,7 +29,7 @@ use tracing_subscriber::{
 /// The whole program.
 #[must_use]
 pub fn main() -> ExitCode {
-    // With nobody else to hear it, what stderr does not show is not even made.
+    // Without an observer, events that stderr does not show are not created.
     main_with_observer(None::<Identity>)
 }
 

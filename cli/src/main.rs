@@ -1,8 +1,8 @@
-//! The program; all of it is in the library.
+//! The `keelway` program. Its code is in the library.
 
 use std::process::ExitCode;
 
-/// Documents and configs are many small texts, which the C library's allocator spends a third of a pass on.
+/// Documents and configs consist of many small texts. With the allocator of the C library, a pass spends a third of its time on allocations.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

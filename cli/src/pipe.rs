@@ -1,4 +1,4 @@
-//! The store of a command line: documents in memory, and a file that holds them before every effect that relies on them.
+//! The store of a command line: documents in memory, and a file that is written before every effect that depends on them.
 
 use std::{
     fs,
@@ -14,11 +14,11 @@ use keelway_api::Documents;
 use keelway_manager::pivot::PivotStore;
 use keelway_reconciler::{Store, StoreError};
 
-/// What a file is called, around the process id, that holds documents until stdout has them.
+/// The file that holds documents until they are on stdout is named with this prefix, the process id and [`SUFFIX`].
 pub(crate) const PREFIX: &str = "reconcile-";
 pub(crate) const SUFFIX: &str = ".yaml";
 
-/// Documents in memory, saved to a file of mode 0600 before every effect that relies on them.
+/// Documents in memory, saved to a file of mode 0600 before every effect that depends on them.
 pub(crate) struct Pipe {
     documents: Mutex<Arc<Documents>>,
     file: PathBuf,
@@ -26,38 +26,38 @@ pub(crate) struct Pipe {
     quiet: bool,
 }
 
-/// What becomes of the file in the end.
+/// What happens to the file at the end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PipeOutput {
-    /// It is removed once stdout has the documents.
+    /// The file is removed once the documents are on stdout.
     Stdout,
-    /// It is the user's own, and has them.
+    /// The file belongs to the user, and stays.
     InPlace,
 }
 
 impl Pipe {
-    /// A pipe that read these documents. Nothing is written before the first save.
+    /// Creates a store of documents that go to stdout. Nothing is written before the first save.
     pub(crate) fn new(documents: Documents, directory: &Path, quiet: bool) -> Self {
         let file = directory.join(format!("{PREFIX}{}{SUFFIX}", std::process::id()));
         Self { documents: Mutex::new(Arc::new(documents)), file, end: PipeOutput::Stdout, quiet }
     }
 
-    /// Documents of a file that is kept up to date itself.
+    /// Creates a store that saves to the user's own file.
     pub(crate) fn in_place(documents: Documents, file: PathBuf) -> Self {
         Self { documents: Mutex::new(Arc::new(documents)), file, end: PipeOutput::InPlace, quiet: true }
     }
 
-    /// The documents as they were saved last.
+    /// Returns the documents of the last save, or those that were read.
     pub(crate) fn documents(&self) -> Arc<Documents> {
         self.documents.lock().map(|documents| Arc::clone(&documents)).unwrap_or_default()
     }
 
-    /// Whether anything was saved.
+    /// Returns whether the file exists: it does after the first save.
     pub(crate) fn saved(&self) -> bool {
         self.file.exists()
     }
 
-    /// Removes the file where stdout has the documents.
+    /// Removes the file, unless it is the user's own. Call this once the documents are on stdout.
     pub(crate) fn done(&self) {
         if self.end == PipeOutput::Stdout {
             let _ = fs::remove_file(&self.file);
@@ -93,7 +93,7 @@ impl Store for Pipe {
     }
 }
 
-/// Documents that move to stdout are in the file before they leave where they were.
+/// Documents that move to stdout are saved to the file before they are removed from their source.
 #[async_trait]
 impl PivotStore for Pipe {
     fn title(&self) -> String {
@@ -101,7 +101,7 @@ impl PivotStore for Pipe {
     }
 }
 
-/// Replaces a file in one step, by way of `next`: whoever reads it sees the old or the new text, also after a crash.
+/// Replaces a file atomically by way of `next`: readers see the old or the new text, also after a crash.
 pub(crate) fn write_durably(file: &Path, next: &Path, documents: &Documents) -> anyhow::Result<()> {
     let directory = file.parent().context("the file has no directory")?;
     fs::DirBuilder::new()

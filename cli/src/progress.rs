@@ -1,4 +1,4 @@
-//! Progress for people: on stderr, and only where that is a terminal.
+//! Progress for people: on stderr, and only if stderr is a terminal.
 
 use std::{io::IsTerminal, time::Duration};
 
@@ -7,11 +7,11 @@ use keelway_api::name::HypervisorName;
 use keelway_planner::Waiting;
 use keelway_reconciler::RunProgress;
 
-/// One line that tells what happens now; nothing where nobody looks.
+/// One line with the current step, or nothing if stderr is not a terminal.
 pub(crate) struct ProgressLine(ProgressBar);
 
 impl ProgressLine {
-    /// A line on stderr where that is a terminal.
+    /// Creates a line on stderr. If stderr is not a terminal or `quiet` is set, the line is hidden.
     pub(crate) fn of_terminal(quiet: bool) -> Self {
         if quiet || !std::io::stderr().is_terminal() {
             return Self(ProgressBar::hidden());
@@ -24,7 +24,6 @@ impl ProgressLine {
         Self(bar)
     }
 
-    /// Says what happens now.
     pub(crate) fn show(&self, text: &str) {
         self.0.set_message(text.to_owned());
     }

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM: no further effect begins, what was done is written.
+//! SIGINT and SIGTERM: the program begins no further effect, and writes the documents.
 
 use std::sync::{
     Arc,
@@ -9,12 +9,11 @@ use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Which signal came, if any.
+/// The number of the received signal, or 0.
 #[derive(Clone, Default)]
 pub(crate) struct ReceivedSignal(Arc<AtomicU8>);
 
 impl ReceivedSignal {
-    /// The signal's number.
     pub(crate) fn number(&self) -> Option<u8> {
         match self.0.load(Ordering::Relaxed) {
             0 => None,
@@ -23,7 +22,7 @@ impl ReceivedSignal {
     }
 }
 
-/// Cancels the token at the first signal. A second one ends the process at once, as without a handler.
+/// Cancels the token at the first signal. A second signal ends the process immediately, as it does without a handler.
 pub(crate) fn cancel_on_signal(stop: CancellationToken) -> anyhow::Result<ReceivedSignal> {
     let received = ReceivedSignal::default();
     let mut interrupt = signal(SignalKind::interrupt()).context("could not listen for SIGINT")?;

@@ -1,6 +1,6 @@
-//! Tables that line up, as kubectl writes them.
+//! Tables with aligned columns, in the format of kubectl.
 
-/// Rows of cells under a header, three spaces apart.
+/// Rows of cells under a header. Columns are three spaces apart.
 pub(crate) struct TextTable {
     rows: Vec<Vec<String>>,
 }
@@ -8,17 +8,15 @@ pub(crate) struct TextTable {
 const GAP: usize = 3;
 
 impl TextTable {
-    /// A table with these columns.
     pub(crate) fn new(header: &[&str]) -> Self {
         Self { rows: vec![header.iter().map(ToString::to_string).collect()] }
     }
 
-    /// One more row.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
-    /// The text, with nothing behind the last column. Where there are only so many columns for it, what is longest is cut.
+    /// Renders the table without trailing spaces. If the terminal is too narrow, cuts the longest cells.
     pub(crate) fn render(&self, terminal: Option<usize>) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
         let width = |column: usize| {
@@ -52,7 +50,7 @@ impl TextTable {
     }
 }
 
-/// Takes from the widest column until all of them fit, or none is wider than a word.
+/// Shrinks the widest column until all columns fit, or until none is wider than a word.
 fn fit(widths: &mut [usize], terminal: usize) {
     const WORD: usize = 8;
     let gaps = GAP * widths.len().saturating_sub(1);

@@ -1,4 +1,4 @@
-//! The terminal that this program was started in.
+//! The terminal of this program.
 
 use std::io::{self, IsTerminal};
 
@@ -8,11 +8,11 @@ use rustix::{
     termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr},
 };
 
-/// A terminal that hands every key to whoever reads, until this is dropped.
+/// A terminal in raw mode: it delivers every key to the program. The mode is restored on drop.
 pub(crate) struct RawTerminal(Termios);
 
 impl RawTerminal {
-    /// Of stdin.
+    /// Puts the terminal of stdin into raw mode.
     pub(crate) fn of_stdin() -> io::Result<Self> {
         let before = tcgetattr(stdin())?;
         let mut raw = before.clone();
@@ -24,12 +24,12 @@ impl RawTerminal {
 
 impl Drop for RawTerminal {
     fn drop(&mut self) {
-        // There is nobody left to tell.
+        // A destructor cannot return an error.
         let _ = tcsetattr(stdin(), OptionalActions::Now, &self.0);
     }
 }
 
-/// How large the terminal is that stdout writes to; `None` where it is none.
+/// Returns the size of the terminal of stdout, or `None` if stdout is not a terminal.
 pub(crate) fn size() -> Option<Size> {
     if !io::stdout().is_terminal() {
         return None;
@@ -38,7 +38,7 @@ pub(crate) fn size() -> Option<Size> {
     (found.ws_col > 0).then_some(Size { width: found.ws_col, height: found.ws_row })
 }
 
-/// How many columns a table may have on stdout; as many as it needs where that is no terminal.
+/// Returns the number of columns for a table, or `None` if stdout is not a terminal.
 pub(crate) fn columns() -> Option<usize> {
     let size = size()?;
     let told = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());

@@ -1,4 +1,4 @@
-//! What documents tell of clusters, components and machines, for people and programs.
+//! Views of documents for people and for programs.
 
 mod class;
 mod cluster;
@@ -27,21 +27,21 @@ use crate::{table::TextTable, terminal};
 
 /// One row of a table.
 pub(crate) trait TableRow {
-    /// The columns; those after the first `narrow` ones are shown on request.
+    /// The columns. Those after the first [`Self::NARROW`] ones are shown on request.
     const HEADER: &'static [&'static str];
-    /// How many columns are always shown.
+    /// The number of columns that are always shown.
     const NARROW: usize;
 
-    /// One cell for each column.
+    /// Returns one cell for each column.
     fn cells(&self) -> Vec<String>;
 }
 
-/// Many objects as one, as kubectl writes them.
+/// Wraps objects in a List, as kubectl does.
 pub(crate) fn list(items: &[Json]) -> Json {
     json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})
 }
 
-/// A table of these; nothing where there are none.
+/// Returns a table of these rows, or an empty text if there are none.
 pub(crate) fn table<V: TableRow>(views: &[V], wide: bool) -> String {
     if views.is_empty() {
         return String::new();
@@ -72,7 +72,7 @@ pub(crate) fn message_of(conditions: &[Condition], kind: &str) -> String {
     find(conditions, kind).map_or_else(|| "the next reconcile".to_owned(), |condition| condition.message.clone())
 }
 
-/// As kubectl shows it: the largest unit, two below ten.
+/// Returns the age as kubectl does: in the largest unit, and from 2 to 10 minutes with seconds.
 pub(crate) fn age(since: Option<&Time>, now: Timestamp) -> String {
     let Some(since) = since else { return "<unknown>".to_owned() };
     let seconds = now.duration_since(since.0).as_secs().max(0);

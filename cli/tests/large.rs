@@ -1,12 +1,12 @@
-//! Large input is read or refused in bounded memory, and not more is said of it than anybody would read.
+//! The program reads or refuses large input in bounded memory, and prints a bounded number of faults.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
 use std::{fs, path::Path, process::Command};
 
-/// In bytes.
+/// The size of the input, in bytes.
 const LARGE: usize = 50 << 20;
-/// What the process may take, in KiB: several times the input.
+/// The memory that the process can use, in KiB: several times the input.
 const MEMORY: usize = 1_500_000;
 const MOST_SAID: usize = 256 << 10;
 

@@ -1,4 +1,4 @@
-//! stdout that is the input file: the shell has emptied it by the time a command reads it. The keys of a fleet survive that.
+//! stdout is the input file: the shell has emptied it before a command reads it. The keys of a fleet can be restored.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by it")]
 
@@ -10,7 +10,7 @@ use std::{
 
 use tempfile::TempDir;
 
-/// A machine of an installation, and what a command would lose.
+/// A machine of an installation, and the documents that a command would lose.
 const WORLD: &str = "apiVersion: keelway.dev/v1alpha1
 kind: Hypervisor
 metadata:
@@ -26,7 +26,7 @@ status:
   installation: aaaaaaaaaaaaaaaa
 ";
 
-/// Runs a line of a shell beside `c1.yaml`.
+/// Runs a line in a shell, in the directory of `c1.yaml`.
 fn shell(directory: &Path, line: &str) -> Output {
     let program = Path::new(env!("CARGO_BIN_EXE_keelway")).parent().unwrap();
     let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
@@ -35,7 +35,7 @@ fn shell(directory: &Path, line: &str) -> Output {
     command.output().unwrap()
 }
 
-/// A directory in which a command wrote `c1.yaml`.
+/// Creates a directory in which a command has written `c1.yaml`.
 fn written() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("world.yaml"), WORLD).unwrap();
@@ -44,7 +44,7 @@ fn written() -> TempDir {
     directory
 }
 
-/// The command line that an error names.
+/// Returns the command line that an error suggests.
 fn copy_of(error: &str) -> String {
     let start = error.find("cp ").expect(error);
     error.get(start..).unwrap().lines().next().unwrap().to_owned()
@@ -63,7 +63,7 @@ fn documents_of_a_file_that_the_shell_emptied_come_back() {
         "keelway cluster inject --name c1 < c1.yaml > c1.yaml",
         "keelway cluster delete --name c1 < c1.yaml > c1.yaml",
         "keelway status < c1.yaml > c1.yaml",
-        // By another name of the same file.
+        // The same file by another name.
         "ln c1.yaml other.yaml; keelway reconcile < other.yaml > c1.yaml",
     ] {
         let directory = written();

@@ -1,4 +1,4 @@
-//! Documents that go to stdout.
+//! `keelway pivot` with documents on stdout.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -25,7 +25,7 @@ fn pivot(folder: &Path, stdout: Stdio) -> Output {
     child.unwrap().wait_with_output().unwrap()
 }
 
-/// What the state directory holds, as text.
+/// Returns the files of the state directory, as text.
 fn kept(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder.join("state/keelway")).unwrap();
     entries.map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap()).collect()

@@ -1,4 +1,4 @@
-//! The parts of the documentation that follow from the program are those of this program.
+//! The generated parts of the documentation match this program.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -31,7 +31,7 @@ fn every_command_has_a_man_page() {
         for part in [".SH NAME", ".SH SYNOPSIS", ".SH OPTIONS", ".SH \"EXIT STATUS\"", ".SH EXAMPLES"] {
             assert!(page.contains(part), "{name} has no {part}");
         }
-        // A hyphen is written so in roff.
+        // roff escapes a hyphen.
         let first = command.split(' ').next().unwrap().replace('-', "\\-");
         assert!(page.contains(&format!("keelway {first}")), "{name}:\n{page}");
     }

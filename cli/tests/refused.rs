@@ -1,5 +1,5 @@
-//! Input that is refused: a command whose output is documents gives it back byte for byte, one whose output is a view says nothing
-//! on stdout. Every command is one or the other.
+//! Refused input: a command whose output is documents writes its input back unchanged, and one whose output is a view writes nothing to
+//! stdout. Every command is in one of the lists.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -9,10 +9,10 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-/// Not YAML, not UTF-8, and no end of line.
+/// Not YAML, not UTF-8, and without a newline at the end.
 const BROKEN: &[u8] = b"kind: [Cluster\n\xff  spaces   are kept";
 
-/// With arguments that are fine, if the documents were.
+/// Commands whose output is documents, with valid arguments.
 const DOCUMENTS: &[&[&str]] = &[
     &[
         "hypervisor",
@@ -61,7 +61,7 @@ const VIEWS: &[&[&str]] = &[
     &["join-token", "revoke", "abcdef", "--cluster", "c1"],
     &["node", "evict", "w1", "--cluster", "c1"],
 ];
-/// They read no documents.
+/// Commands that read no documents.
 const NEITHER: &[&[&str]] = &[
     &["hypervisor", "local", "create"],
     &["hypervisor", "local", "stop"],
@@ -98,7 +98,7 @@ fn keelway(arguments: &[&str], stdin: &[u8]) -> Output {
     command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
     let mut child = command.spawn().unwrap();
     let mut to = child.stdin.take().unwrap();
-    // One that reads nothing may be gone by now.
+    // A command that reads nothing may have exited already.
     let _ = to.write_all(stdin);
     drop(to);
     child.wait_with_output().unwrap()

@@ -1,11 +1,11 @@
-//! What people see, also as docs/documents.md tells it: each `transcripts/NAME.md` is a session in which `NAME.in/` is the working directory.
+//! Transcripts of sessions, also those of docs/documents.md: each `transcripts/NAME.md` is a session in the working directory `NAME.in/`.
 //!
-//! `TRYCMD=overwrite cargo test -p keelway-cli --test transcripts` writes what is seen anew.
+//! `TRYCMD=overwrite cargo test -p keelway-cli --test transcripts` writes the output into the transcripts.
 
 #[test]
 fn transcripts() {
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_keelway"));
-    // Where a session needs redirections it runs in a shell, which finds the program, too.
+    // A session with redirections runs in a shell, which also finds the program on this path.
     let folder = program.parent().map(std::path::Path::display);
     let path = [folder.map(|folder| folder.to_string()), std::env::var("PATH").ok()];
     let path = path.into_iter().flatten().collect::<Vec<_>>().join(":");

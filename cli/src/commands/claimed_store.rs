@@ -1,4 +1,4 @@
-//! A store that a command has alone: no manager works on it meanwhile.
+//! A store that a command holds exclusively: no manager works on it at the same time.
 
 use keelway_api::Documents;
 use keelway_manager::{
@@ -9,7 +9,6 @@ use keelway_manager::{
 use super::print_documents;
 use crate::{args::PivotStoreArgument, exit::CommandFailure, pipe::Pipe};
 
-/// A store, for as long as a command has it.
 pub(super) enum ClaimedStore {
     Stdin(PipeStore),
     Stdout(Pipe),
@@ -18,7 +17,7 @@ pub(super) enum ClaimedStore {
 }
 
 impl ClaimedStore {
-    /// `stream` is what stands for stdin or stdout.
+    /// Claims the store of an argument. `stream` is the store for stdin or stdout.
     pub(super) async fn begin(
         argument: &PivotStoreArgument,
         stream: Self,
@@ -45,7 +44,7 @@ impl ClaimedStore {
         }
     }
 
-    /// Writes what came to stdout, where that is where it goes.
+    /// If the destination is stdout, writes the documents to it.
     pub(super) fn print(&self, moved: &Documents) -> Result<(), CommandFailure> {
         if let Self::Stdout(pipe) = self {
             print_documents(moved)?;

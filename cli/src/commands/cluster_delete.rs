@@ -16,7 +16,8 @@ pub(super) fn run(global: &GlobalArguments, name: &ClusterName) -> Result<Code, 
     Ok(Code::Done)
 }
 
-/// A cluster that was never reconciled has nothing on any machine: its document goes at once. Any other is only marked.
+/// Deletes a cluster. If it was never reconciled, no machine runs anything of it, and its document is removed immediately. Otherwise it is
+/// marked.
 fn delete(input: &Input, name: &ClusterName) -> Result<Documents, CommandFailure> {
     let mut documents = input.documents()?;
     let reference = name.reference();

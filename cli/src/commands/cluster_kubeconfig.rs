@@ -12,7 +12,7 @@ use crate::{
     input::Input,
 };
 
-/// The user of a kubeconfig where nobody says so.
+/// The user of a kubeconfig if the command line names none.
 const DEFAULT_USER: &str = "admin";
 
 pub(super) fn run(global: &GlobalArguments, arguments: &KubeconfigArguments) -> Result<Code, CommandFailure> {
@@ -54,7 +54,7 @@ fn subject(arguments: &KubeconfigArguments) -> CertificateSubject {
     }
 }
 
-/// One context per address of the API; the first one is current.
+/// Returns a kubeconfig with one context for each address of the API. The first one is current.
 fn kubeconfig(
     cluster: &Cluster,
     arguments: &KubeconfigArguments,
@@ -79,8 +79,8 @@ fn kubeconfig(
     builder.build(names.context).map_err(CommandFailure::other)
 }
 
-/// Names of entries. They tell clusters and users apart, so that kubeconfigs can be merged: in `KUBECONFIG=a:b`, kubectl takes of two
-/// entries of one name the first.
+/// Names of entries. They are unique for each cluster and user, so that kubeconfigs can be merged: for `KUBECONFIG=a:b`, kubectl uses the
+/// first of two entries with the same name.
 #[derive(Debug, PartialEq, Eq)]
 struct KubeconfigNames {
     cluster: String,
@@ -92,7 +92,7 @@ impl KubeconfigNames {
     fn of(cluster: &ClusterRef, user: &str, context: Option<&str>) -> Self {
         let name = match context {
             Some(name) => name.to_owned(),
-            // `c1`, and `NAMESPACE/c1` where that is not `default`: no name of a cluster has a slash in it.
+            // `c1`, or `NAMESPACE/c1` if the namespace is not `default`. The name of a cluster contains no slash.
             None => cluster.to_string(),
         };
         let context = match context {
@@ -103,7 +103,7 @@ impl KubeconfigNames {
     }
 }
 
-/// The name of the entry for one of a cluster's ingresses.
+/// Returns the name of the entry for one of a cluster's ingresses.
 fn of_ingress(name: &str, index: usize) -> String {
     if index == 0 { name.to_owned() } else { format!("{name}:ingress-{index}") }
 }

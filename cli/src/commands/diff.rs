@@ -26,7 +26,7 @@ pub(super) fn run(arguments: &DiffArguments) -> Result<Code, CommandFailure> {
     Ok(if arguments.exit_code && !text.is_empty() { Code::SomethingToDo } else { Code::Done })
 }
 
-/// Fields of each document, by their paths.
+/// The fields of each document, by path.
 struct DocumentFields(BTreeMap<String, BTreeMap<String, String>>);
 
 impl DocumentFields {
@@ -57,7 +57,7 @@ fn add(world: &mut BTreeMap<String, BTreeMap<String, String>>, title: String, do
     world.insert(title, fields);
 }
 
-/// Conditions are told apart by their type, other items of lists by their place.
+/// Flattens a value into paths. Conditions are identified by type, other items of lists by position.
 fn flatten(value: &Json, path: &str, fields: &mut BTreeMap<String, String>) {
     match value {
         Json::Object(entries) => {
@@ -79,7 +79,7 @@ fn flatten(value: &Json, path: &str, fields: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Tells two values of a Secret apart without showing either.
+/// Returns a hash that distinguishes two values of a Secret without revealing them.
 fn fingerprint(value: &[u8]) -> String {
     use std::hash::{BuildHasher, RandomState};
     thread_local! {
@@ -88,7 +88,7 @@ fn fingerprint(value: &[u8]) -> String {
     KEY.with(|key| format!("{:016x}", key.hash_one(value)))
 }
 
-/// `+` and `-` for documents and fields that came and went, `~` for what changed.
+/// Renders `+` and `-` for added and removed documents and fields, and `~` for changes.
 fn render(before: &DocumentFields, after: &DocumentFields) -> String {
     let mut text = String::new();
     for name in before.0.keys().chain(after.0.keys()).collect::<BTreeSet<_>>() {

@@ -31,7 +31,7 @@ use crate::{
     view::{EventView, TableRow, list, table},
 };
 
-/// How long a machine may take to begin with its answer.
+/// The time within which a machine must begin its response.
 const ANSWER: Duration = Duration::from_secs(10);
 
 type EventStream = Pin<Box<dyn Stream<Item = Result<MachineEvent, String>> + Send>>;
@@ -46,7 +46,7 @@ pub(super) fn run(global: &GlobalArguments, arguments: &EventsArguments) -> Resu
     })
 }
 
-/// Whose events are wanted.
+/// Selects events by machine or cluster.
 struct EventFilter {
     machine: Option<HypervisorName>,
     cluster: Option<ClusterId>,
@@ -81,7 +81,7 @@ impl EventFilter {
     }
 }
 
-/// What happened until now, on all machines that answer. The others are told of.
+/// Returns past events of all machines that respond, and reports the others.
 async fn past_events(
     documents: &Documents,
     wanted: &EventFilter,
@@ -112,7 +112,7 @@ async fn past_events(
     Ok(views)
 }
 
-/// What happened on one machine, the newest last.
+/// Returns past events of one machine, the newest last.
 pub(super) async fn of_machine(
     documents: &Documents,
     name: &HypervisorName,
@@ -124,7 +124,7 @@ pub(super) async fn of_machine(
     Ok(views)
 }
 
-/// What happens from now on, until it is interrupted or no machine tells any more.
+/// Prints events from now on, until it is interrupted or all streams have ended.
 async fn watch(documents: &Documents, wanted: &EventFilter, output: OutputFormat) -> Result<Code, CommandFailure> {
     let begun = Timestamp::now();
     let mut all = Vec::new();
@@ -135,7 +135,7 @@ async fn watch(documents: &Documents, wanted: &EventFilter, output: OutputFormat
     }
     let mut all = select_all(all);
     while let Some((name, event)) = all.next().await {
-        // An agent that ends is followed no more.
+        // A stream that fails is dropped.
         let Ok(event) = event else { continue };
         if event.last >= begun && wanted.has(&event) {
             print(&line(&view(documents, name, event), output)?)?;
@@ -166,7 +166,7 @@ async fn events(documents: &Documents, machine: &Hypervisor, follow: bool) -> Re
     Ok(events.map_err(|error| chain_text(&error)).boxed())
 }
 
-/// Without an agent there is what the runtime knows of the containers that it has.
+/// Without an agent, the runtime is the only source: it has the times of the containers that exist.
 async fn of_runtime(reached: impl Future<Output = anyhow::Result<ReachedMachine>>) -> Result<EventStream, String> {
     let look = async { Ok::<_, anyhow::Error>(reached.await?.containers().await?) };
     let found = tokio::time::timeout(ANSWER, look).await.map_err(|_| "its runtime does not answer".to_owned())?;
@@ -174,7 +174,7 @@ async fn of_runtime(reached: impl Future<Output = anyhow::Result<ReachedMachine>
     Ok(stream::iter(found.iter().flat_map(of_container).map(Ok).collect::<Vec<_>>()).boxed())
 }
 
-/// Start and end of a container.
+/// Returns the start and the end of a container as events.
 fn of_container(container: &ContainerStatus) -> Vec<MachineEvent> {
     let label = |name| container.labels.get(name);
     let pod = || {
@@ -231,7 +231,7 @@ fn show(views: &[EventView], output: OutputFormat) -> Result<(), CommandFailure>
     print(&text)
 }
 
-/// One that is told by itself.
+/// Formats a single event of a watch.
 fn line(view: &EventView, output: OutputFormat) -> Result<String, CommandFailure> {
     Ok(match output {
         OutputFormat::Table => view.cells().get(..EventView::NARROW).unwrap_or_default().join("   ") + "\n",

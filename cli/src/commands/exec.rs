@@ -52,12 +52,12 @@ pub(super) fn run(global: &GlobalArguments, arguments: ExecArguments) -> Result<
         machine.exec(asked, streams).await.map_err(CommandFailure::other)
     });
     drop(raw);
-    // A read of stdin that nobody waits for any more cannot be ended.
+    // A pending read of stdin cannot be cancelled, so the runtime does not wait for it.
     executor.shutdown_background();
     Ok(Code::Command(u8::try_from(ended?).unwrap_or(1)))
 }
 
-/// The terminal's size now, and each time it changes.
+/// Sends the size of the terminal now and after each change.
 fn sizes() -> mpsc::Receiver<Size> {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {

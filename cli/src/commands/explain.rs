@@ -43,7 +43,7 @@ fn render(found: &Explanation) -> String {
     text
 }
 
-/// Lines of at most 80 columns, indented by two.
+/// Wraps text into lines of at most 80 columns, indented by two.
 fn textwrap(text: &str) -> String {
     const WIDTH: usize = 78;
     let mut lines: Vec<String> = Vec::new();

@@ -16,12 +16,12 @@ use crate::{
     view::{ClassView, ClusterView, ComponentView, InventoryView, SecretView, TableRow, list, table},
 };
 
-/// Of the documents of the input.
+/// Shows documents of the input.
 pub(super) fn run(kind: KindName, global: &GlobalArguments, arguments: &GetArguments) -> Result<Code, CommandFailure> {
     of_kind(kind, &Input::read(&global.files)?.documents()?, arguments)
 }
 
-/// Of documents from wherever they are.
+/// Shows documents from any source.
 pub(super) fn of_kind(kind: KindName, documents: &Documents, arguments: &GetArguments) -> Result<Code, CommandFailure> {
     match kind {
         KindName::ClusterClass => classes(documents, arguments),
@@ -76,7 +76,7 @@ fn components(documents: &Documents, arguments: &GetArguments) -> Result<Code, C
     show(&shown, &views, || all_json(&shown), &wanted)
 }
 
-/// By name, and how many values each has: a table shows none of them.
+/// Shows the names of Secrets and their number of values. A table contains no values.
 fn secrets(documents: &Documents, arguments: &GetArguments) -> Result<Code, CommandFailure> {
     let title = |name: &SecretName| format!("{}/{}", name.namespace, name.name);
     let all: BTreeMap<_, _> = documents.secrets.iter().chain(&documents.user_secrets).collect();
@@ -91,17 +91,17 @@ fn secrets(documents: &Documents, arguments: &GetArguments) -> Result<Code, Comm
     show(&shown, &views, || all_json(&shown), &wanted)
 }
 
-/// Which documents of a kind are wanted, and how they are shown.
+/// The selected documents of a kind, and the output format.
 struct GetSelection {
     kind: &'static str,
     names: BTreeSet<String>,
     output: OutputFormat,
-    /// One was asked for by its name: it is shown itself, not in a list.
+    /// Whether exactly one document was named. It is then printed itself, not in a list.
     single: bool,
 }
 
 impl GetSelection {
-    /// Everything, or what is named; each name that is not there is a fault.
+    /// Selects all documents or the named ones. A name that does not exist is an error.
     fn of(kind: &'static str, there: BTreeSet<String>, arguments: &GetArguments) -> Result<Self, CommandFailure> {
         let asked: BTreeSet<String> = arguments.names.iter().cloned().collect();
         let missing: Vec<&str> = asked.difference(&there).map(String::as_str).collect();

@@ -27,7 +27,7 @@ pub(super) fn run(global: &GlobalArguments, arguments: &AdoptArguments) -> Resul
     drop(session.context);
     match adopted {
         Err(error) if session.pipe.saved() => {
-            // A record may have been written: what was saved counts.
+            // A record may have been written to a machine, so that the command prints the documents of the last save.
             print_documents(&session.pipe.documents())?;
             Err(CommandFailure::other(error))
         }

@@ -45,7 +45,7 @@ pub(super) fn run(global: &GlobalArguments, arguments: &DescribeArguments) -> Re
     Ok(Code::Done)
 }
 
-/// The last so many events.
+/// The number of events that are shown.
 const SHOWN: usize = 20;
 
 fn happened(events: Result<Vec<EventView>, String>) -> String {
@@ -59,7 +59,7 @@ fn happened(events: Result<Vec<EventView>, String>) -> String {
     }
 }
 
-/// One machine, as its documents tell of it.
+/// One machine as its documents describe it.
 struct Description<'a> {
     documents: &'a Documents,
     name: &'a HypervisorName,
@@ -147,7 +147,7 @@ impl<'a> Description<'a> {
         ])
     }
 
-    /// What it has, what components may have of it, request of it, and what is left of that.
+    /// Returns the capacity of the machine, what is allocatable, what components request, and what is left.
     fn capacity(&self) -> String {
         let allocation = Allocation::of(self.documents, self.name, &self.status);
         let of = |quantities: Option<&Quantities>| quantities.and_then(Quantities::amount);
@@ -170,7 +170,7 @@ impl<'a> Description<'a> {
         rows_of(&["COMPONENT", "READY", "VERSION", "CPU", "MEMORY", "MESSAGE"], rows)
     }
 
-    /// Those that its agent shows, as far as the documents have them.
+    /// Returns the certificates of its agent, if the documents contain them.
     fn certificates(&self) -> String {
         let identity = self.status.installation.as_ref().map(|id| agent_identity(id, self.name));
         let rows = identity.into_iter().filter_map(|identity| {
@@ -224,14 +224,14 @@ fn listed(texts: impl Iterator<Item = String>) -> String {
     if text.is_empty() { none() } else { text }
 }
 
-/// Lines `Name:   value`, whose values line up.
+/// Formats lines `Name:   value` with aligned values.
 fn pairs<const N: usize>(pairs: [(&str, String); N]) -> String {
     let widest = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or_default() + 1;
     let lines = pairs.map(|(name, value)| format!("{:widest$}   {value}\n", format!("{name}:")));
     lines.concat()
 }
 
-/// A table under its header; `<none>` where it has no row.
+/// Returns a table with this header, or `<none>` if there are no rows.
 fn rows_of(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = TextTable::new(header);
     let mut count = 0;
@@ -243,7 +243,7 @@ fn rows_of(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Stri
     if count == 0 { none() + "\n" } else { table.render(None) }
 }
 
-/// Lines under a title.
+/// Indents lines under a title.
 fn section(title: &str, lines: &str) -> String {
     let indented: Vec<String> = lines.lines().map(|line| format!("  {line}\n")).collect();
     format!("{title}:\n{}", indented.concat())

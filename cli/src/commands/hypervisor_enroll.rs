@@ -19,7 +19,7 @@ use crate::{
     input::Input,
 };
 
-/// Where an agent listens where nobody says so.
+/// The port of agents if the command line names none.
 const PORT: u16 = 7443;
 
 pub(super) fn run(global: &GlobalArguments, arguments: HypervisorEnrollArguments) -> Result<Code, CommandFailure> {
@@ -30,7 +30,7 @@ pub(super) fn run(global: &GlobalArguments, arguments: HypervisorEnrollArguments
     Ok(Code::Done)
 }
 
-/// What to run there is all that people need of it, and it is told also where nothing else is.
+/// Prints the command to run on the machine, also with `--quiet`: the user needs it.
 fn print_command(listen: &str, token: &EnrollmentToken) {
     let token = token.encode();
     let _ = writeln!(std::io::stderr(), "keelway-hypervisor-agent run --enroll {} --listen {listen}", *token);
@@ -92,7 +92,7 @@ fn new(arguments: HypervisorEnrollArguments) -> Result<Hypervisor, CommandFailur
     }))
 }
 
-/// One that is there is changed by what was given of it.
+/// Changes an existing hypervisor by the arguments that are set.
 fn changed(mut there: Hypervisor, arguments: HypervisorEnrollArguments) -> Result<Hypervisor, CommandFailure> {
     let PlacementArguments { public_addresses, zone, port_range } = arguments.placement;
     let spec = &mut there.spec;
@@ -126,7 +126,8 @@ fn changed(mut there: Hypervisor, arguments: HypervisorEnrollArguments) -> Resul
     Ok(there)
 }
 
-/// Where the agent is to listen: where it is reached, unless that is a name, which may lead there by another way.
+/// Returns the address on which the agent has to listen: its address, or all addresses if that is a name, which can lead to the machine
+/// indirectly.
 fn listen(machine: &Hypervisor) -> String {
     let address = machine.spec.endpoint.address().unwrap_or_default();
     let of_name = || {

@@ -39,7 +39,7 @@ fn inject(input: &Input, arguments: HypervisorInjectArguments) -> Result<Documen
     Ok(documents)
 }
 
-/// `NAMESPACE/NAME`, or a name in the namespace `default`.
+/// Parses `NAMESPACE/NAME`, or a name in the namespace `default`.
 fn secret(text: &str) -> SecretReference {
     let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
     SecretReference { namespace: namespace.to_owned(), name: name.to_owned() }

@@ -18,7 +18,7 @@ use crate::{
     progress::ProgressLine,
 };
 
-/// The hidden command that becomes a machine's containerd or agent.
+/// The hidden command that becomes the containerd or the agent of a machine.
 const RUN_MACHINE: &str = "run-machine";
 
 pub(super) fn run(global: &GlobalArguments, command: LocalCommand) -> Result<Code, CommandFailure> {
@@ -37,18 +37,18 @@ pub(super) fn run(global: &GlobalArguments, command: LocalCommand) -> Result<Cod
     }
 }
 
-/// Where programs of machines are looked for.
+/// Returns where to look for the programs of machines.
 pub(super) fn search() -> ProgramSearch {
     ProgramSearch { cache_bin: cache_directory().join("bin"), path: std::env::var_os("PATH").unwrap_or_default() }
 }
 
-/// This program, as it becomes a machine's.
+/// Returns the launcher, which runs this program as the program of a machine.
 pub(super) fn launcher() -> Result<Launcher, CommandFailure> {
     let program = std::env::current_exe().map_err(CommandFailure::other)?;
     Ok(Launcher { program, arguments: ["hypervisor", "local", RUN_MACHINE].map(OsString::from).to_vec() })
 }
 
-/// The program of agents is beside this one.
+/// Creates a request without machines. The agent's program is in the directory of this one.
 pub(super) fn request(fleet: &str, agent: bool) -> Result<CreateRequest, CommandFailure> {
     let launcher = launcher()?;
     let agent = agent.then(|| AgentProgram {
@@ -109,7 +109,7 @@ fn destroy_documents(global: &GlobalArguments) -> Result<Code, CommandFailure> {
     Ok(Code::Done)
 }
 
-/// The documents without their local hypervisors, which are gone.
+/// Destroys the local hypervisors, and returns the documents without them.
 fn destroy_those_of(global: &GlobalArguments, input: &Input) -> Result<Documents, CommandFailure> {
     let mut documents = input.documents()?;
     let holds = |machine: &Hypervisor| {

@@ -26,7 +26,7 @@ use crate::{
     progress::ProgressLine,
 };
 
-/// Where agents of local hypervisors listen: outside of the ports of components.
+/// The port on which agents of local hypervisors listen. It is outside of the range for components.
 const PORT: u16 = 7443;
 
 pub(super) fn run(global: &GlobalArguments, arguments: &LocalEnrollArguments) -> Result<Code, CommandFailure> {
@@ -36,7 +36,7 @@ pub(super) fn run(global: &GlobalArguments, arguments: &LocalEnrollArguments) ->
     Ok(Code::Done)
 }
 
-/// The documents, whose agents on local hypervisors are reached over a network by now.
+/// Enrolls the agents of local hypervisors. Returns the documents, in which these agents are reached over the network.
 fn enroll_those_of(global: &GlobalArguments, input: &Input, from: EnrollFrom) -> Result<Documents, CommandFailure> {
     let mut documents = input.documents()?;
     let fleet = |machine: &Hypervisor| machine.metadata.labels.as_ref()?.get(FLEET_LABEL).cloned();
@@ -73,14 +73,14 @@ fn enroll_those_of(global: &GlobalArguments, input: &Input, from: EnrollFrom) ->
     Ok(documents)
 }
 
-/// Where an agent is on the network, and how its document says so.
+/// The addresses of an agent, and the endpoint in its document.
 struct AgentNetworkSetup {
     listen: Option<SocketAddr>,
     connect: Vec<SocketAddr>,
     endpoint: AgentEndpoint,
 }
 
-/// The place of a machine that has an agent. `public` is one whose agent those of others are reached through.
+/// Returns the setup for a machine with an agent. `public` is the machine whose agent relays to the agents of others.
 fn place(
     machine: &Hypervisor,
     from: EnrollFrom,

@@ -37,7 +37,7 @@ pub(super) fn run(global: &GlobalArguments, arguments: &ProxyArguments) -> Resul
     })
 }
 
-/// What is there already is cleared away only where it is a socket.
+/// Refuses a path at which something other than a socket exists.
 fn check(path: &Path) -> Result<(), CommandFailure> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {

@@ -1,4 +1,4 @@
-//! `keelway hypervisor cordon`, `uncordon` and `drain`: what may be on a hypervisor.
+//! `keelway hypervisor cordon`, `uncordon` and `drain`.
 
 use keelway_api::{Documents, hypervisor::HypervisorSpec, role::Role};
 
@@ -60,7 +60,7 @@ impl HypervisorNames {
         Ok(())
     }
 
-    /// Members of a store do not move: each would have to be replaced by one with other data.
+    /// Refuses machines with etcd members. A member cannot move: it would be replaced by one with other data.
     fn refuse_members(&self, documents: &Documents) -> Result<(), CommandFailure> {
         let members = documents.components.iter().filter(|(_, component)| component.spec.role == Role::Etcd);
         let here = members.filter(|(_, component)| self.names.contains(&component.spec.hypervisor));

@@ -50,7 +50,7 @@ fn create(global: &GlobalArguments, arguments: &CreateTokenArguments) -> Result<
     Ok(Code::Done)
 }
 
-/// The ingresses, and where the user's own name over them leads now: that may be another way to them.
+/// Adds the current addresses of the cluster's host name to those of the ingresses. They can be another route to the ingresses.
 async fn endpoints(mut endpoints: Vec<SocketAddr>, cluster: &Cluster, global: &GlobalArguments) -> Vec<SocketAddr> {
     let (Some(host), Some(port)) = (&cluster.spec.endpoint.host, endpoints.first().map(SocketAddr::port)) else {
         return endpoints;
@@ -97,7 +97,7 @@ fn show(global: &GlobalArguments, arguments: &ListTokensArguments) -> Result<Cod
 
 fn revoke(global: &GlobalArguments, arguments: &RevokeTokenArguments) -> Result<Code, CommandFailure> {
     let id = &arguments.id;
-    // What is no id may be a whole token, and is not told.
+    // Text that is not an id can be a whole token, so the error does not quote it.
     if id.len() != 6 || !id.bytes().all(|c| c.is_ascii_digit() || c.is_ascii_lowercase()) {
         let problem = "that is no id of a join token: one has six lower letters and digits";
         return Err(CommandFailure::usage(problem, list_tokens(&arguments.cluster)));
@@ -109,10 +109,10 @@ fn revoke(global: &GlobalArguments, arguments: &RevokeTokenArguments) -> Result<
     let worker_ttl = cluster.spec.certificates.worker_ttl;
     runtime.block_on(async {
         let revoked = workers.revoke_token(id).await;
-        // Nobody joins with it any more: who did is known now.
+        // No worker can join with the token now, so the list of those that did is complete.
         let joined = if arguments.evict { workers.joined_with(id).await.map_err(failed)? } else { [].into() };
         match revoked {
-            // It ended by itself, or an earlier run came this far.
+            // The token expired, or an earlier run revoked it.
             Err(WorkersError::NoToken(_)) if !joined.is_empty() => {}
             Err(error) => return Err(failed(error)),
             Ok(()) if !global.quiet => {

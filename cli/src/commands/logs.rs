@@ -49,13 +49,13 @@ pub(super) fn run(global: &GlobalArguments, arguments: &LogsArguments) -> Result
     let mut stdout = io::stdout().lock();
     let read = executor.block_on(logs.read(log, &wanted, &mut stdout));
     match read.and_then(|()| stdout.flush().map_err(ReachError::from)) {
-        // Whoever read has enough.
+        // The reader of stdout has closed it.
         Err(ReachError::Logs(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Code::Done),
         other => other.map(|()| Code::Done).map_err(CommandFailure::other),
     }
 }
 
-/// The newest log of the container, or the one before.
+/// Returns the newest log of the container, or the previous one.
 fn choose(logs: &ComponentLogs, pod: &PodName, arguments: &LogsArguments) -> Result<Option<Log>, CommandFailure> {
     let all = logs.list();
     let containers: BTreeSet<String> = all.iter().map(|log| log.container.clone()).collect();

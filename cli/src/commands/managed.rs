@@ -1,4 +1,4 @@
-//! What is asked of a manager on its socket: `keelway apply`, `get`, `edit`, `delete` and `watch`.
+//! Commands for the socket of a manager: `keelway apply`, `get`, `edit`, `delete` and `watch`.
 
 mod apply;
 mod delete;
@@ -28,13 +28,13 @@ use crate::{
     exit::CommandFailure,
 };
 
-/// A manager, to be asked within this runtime.
+/// Returns a client of the manager, which uses this runtime.
 fn client(runtime: &Runtime, server: &ServerArgument) -> ManagerClient {
     let _entered = runtime.enter();
     ManagerClient::new(&server.socket())
 }
 
-/// What people are told of a manager that did not do what they asked for.
+/// Converts an error of the manager, with help for the user.
 fn failed(error: ManagerClientError) -> CommandFailure {
     match error {
         ManagerClientError::Refused(faults) => {
@@ -49,7 +49,7 @@ fn failed(error: ManagerClientError) -> CommandFailure {
     }
 }
 
-/// The documents that a command line names.
+/// Returns the documents that the command line names.
 fn names(arguments: &NamedArguments) -> Result<Vec<DocumentName>, CommandFailure> {
     let named = |name: &String| {
         name_of(arguments.kind, &arguments.namespace, name).ok_or_else(|| {
@@ -73,7 +73,7 @@ fn name_of(kind: KindName, namespace: &str, name: &str) -> Option<DocumentName> 
     })
 }
 
-/// As kubectl names it: `cluster.keelway.dev/c1`.
+/// Returns the name in the format of kubectl, such as `cluster.keelway.dev/c1`.
 fn kubectl_name(name: Option<&proto::DocumentName>) -> String {
     let Some(name) = name else { return String::new() };
     let group = if name.kind == "Secret" { "" } else { ".keelway.dev" };

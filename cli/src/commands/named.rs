@@ -1,4 +1,4 @@
-//! Documents as command lines name them.
+//! Finds documents by the names of a command line.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -8,19 +8,19 @@ use keelway_reconciler::{agent_way, reach_bare};
 
 use crate::{directories::cache_directory, exit::CommandFailure};
 
-/// A component as tables name it: `c1/etcd-0`.
+/// Returns the name of a component in tables, such as `c1/etcd-0`.
 pub(super) fn title(pod: &PodName, component: &Component) -> String {
     format!("{}/{}", component.spec.cluster, pod.component)
 }
 
-/// The fault of naming what is not there.
+/// Returns the error for a document that does not exist, with the existing ones.
 pub(super) fn missing_document_error(kind: &str, name: &str, there: &BTreeSet<String>) -> CommandFailure {
     let all = there.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     let help = if all.is_empty() { "the documents hold none".to_owned() } else { format!("the documents hold {all}") };
     CommandFailure::usage(format!("there is no {kind} {name}"), help)
 }
 
-/// A machine, the way that its document names.
+/// Connects to a machine over the transport of its document.
 pub(super) async fn reach(documents: &Documents, machine: &Hypervisor) -> Result<ReachedMachine, CommandFailure> {
     match machine.spec.endpoint.way() {
         MachineTransport::Runtime(socket) => {
@@ -39,7 +39,7 @@ pub(super) async fn reach(documents: &Documents, machine: &Hypervisor) -> Result
     }
 }
 
-/// A component, and its machine.
+/// Finds a component and its machine.
 pub(super) fn component<'a>(documents: &'a Documents, name: &str) -> Result<(PodName, &'a Hypervisor), CommandFailure> {
     let found = documents.components.iter().find(|(pod, component)| title(pod, component) == name);
     let (pod, component) = found.ok_or_else(|| {

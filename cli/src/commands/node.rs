@@ -38,13 +38,13 @@ pub(super) fn run(global: &GlobalArguments, command: WorkerCommand) -> Result<Co
     }
 }
 
-/// Nobody else joins, leaves or forgets meanwhile, and it is root who does.
+/// Requires root, and locks the worker: no other command can join, leave or forget at the same time.
 fn alone(layout: &Layout, may_make: bool) -> Result<Option<WorkerLock>, CommandFailure> {
     only_root()?;
     keelway_node::acquire(layout, may_make).map_err(into_failure)
 }
 
-/// One thread is enough for a worker's own work, and packets have threads of their own.
+/// One thread is enough for the tasks of a worker. Packets have their own threads.
 fn runtime() -> Result<tokio::runtime::Runtime, CommandFailure> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CommandFailure::other)
 }
@@ -60,7 +60,7 @@ fn join(global: &GlobalArguments, arguments: JoinArguments) -> Result<Code, Comm
         timeout: Duration::from(arguments.timeout),
         node: node_options(arguments),
     };
-    // Who is not root is told so with all else that stands against it.
+    // Without root, `join` reports this together with all other obstacles.
     let _held = if rustix::process::geteuid().is_root() { alone(&options.layout, true)? } else { None };
     let line = ProgressLine::of_terminal(global.quiet);
     let joined = runtime()?.block_on(keelway_node::join(&options, &token, |step| line.show(&step_text(step))));
@@ -110,7 +110,7 @@ fn node_options(arguments: JoinArguments) -> NodeOptions {
     }
 }
 
-/// As the kubelet takes it: in lower case.
+/// Returns the host name in lower case, as the kubelet uses it.
 fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().to_lowercase()
 }
@@ -129,7 +129,7 @@ fn step_text(step: &JoinStep) -> String {
 
 fn daemon(arguments: &NodeRunArguments) -> Result<Code, CommandFailure> {
     if arguments.detached {
-        // Fails only for one that leads a group already.
+        // This fails only if the process already leads a process group.
         let _ = rustix::process::setsid();
     }
     only_root()?;
@@ -185,7 +185,7 @@ fn leave(global: &GlobalArguments, arguments: &LeaveArguments) -> Result<Code, C
     Ok(Code::Done)
 }
 
-/// The name is not free before that.
+/// Prints how to free the name, which is in use until then.
 #[expect(clippy::print_stderr, reason = "it is for people")]
 fn print_left(name: &str) {
     eprintln!("the cluster may still know this worker: `kubectl delete node,wireguardpeer {name}` there");

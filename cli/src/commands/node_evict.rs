@@ -20,7 +20,7 @@ pub(super) fn run(global: &GlobalArguments, arguments: &EvictArguments) -> Resul
     runtime.block_on(evict(&workers, &arguments.names, of, global))
 }
 
-/// Evicts each, in order, until one cannot be. Their names are nobody's for as long as certificates of workers live.
+/// Evicts the workers in order, and stops at the first failure. Their names stay reserved for the lifetime of worker certificates.
 pub(super) async fn evict(
     workers: &ClusterWorkers,
     names: impl IntoIterator<Item = impl AsRef<str>>,

@@ -26,7 +26,7 @@ use crate::{
 };
 
 pub(super) fn run(global: &GlobalArguments, command: NodeLocalCommand) -> Result<Code, CommandFailure> {
-    // A line that moves is a thread of its own, and a command on a worker takes this process over.
+    // A moving line needs a thread, and `exec` replaces this process.
     let line = || ProgressLine::of_terminal(global.quiet);
     match command {
         NodeLocalCommand::Create(arguments) => make(&arguments, &line()),
@@ -53,7 +53,7 @@ pub(super) fn run(global: &GlobalArguments, command: NodeLocalCommand) -> Result
     }
 }
 
-/// Does something whose steps are told in a line.
+/// Runs an operation and shows its steps in a line.
 fn with_progress(
     line: &ProgressLine,
     does: impl AsyncFnOnce(FleetProgress<'_>) -> Result<(), CommandFailure>,
@@ -102,7 +102,7 @@ fn make(arguments: &NodeLocalCreateArguments, line: &ProgressLine) -> Result<Cod
     })
 }
 
-/// What a worker would pull from a registry.
+/// Returns the images that a worker would otherwise pull from a registry.
 fn images(more: &[String]) -> Vec<String> {
     let release = release::newest();
     let needed = [

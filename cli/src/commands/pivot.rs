@@ -45,7 +45,7 @@ pub(super) fn run(global: &GlobalArguments, arguments: &PivotArguments) -> Resul
     Ok(Code::Done)
 }
 
-/// What did not fit is told fault by fault.
+/// Converts an error. Faults of the documents are listed one by one.
 fn failed(error: PivotError) -> CommandFailure {
     match error {
         PivotError::Faults { faults, .. } => CommandFailure::faults(faults, &Input::flags()),

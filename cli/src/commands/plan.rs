@@ -37,7 +37,7 @@ fn online(global: &GlobalArguments, input: &Input) -> Result<PlanPreview, Comman
     preview.map_err(CommandFailure::other)
 }
 
-/// Certificates count as they did when the observation was made.
+/// Plans without connections. The time of the observation decides which certificates are valid.
 fn offline(input: &Input, file: &Path) -> Result<PlanPreview, CommandFailure> {
     let told = Input::read(&[file.to_owned()])?;
     let observation = Observation::read(&told.bytes).map_err(|faults| CommandFailure::faults(faults, &told))?;
@@ -45,7 +45,7 @@ fn offline(input: &Input, file: &Path) -> Result<PlanPreview, CommandFailure> {
     preview_offline(&documents, observation, &mut session::minter()).map_err(CommandFailure::other)
 }
 
-/// Headings over lists, in the order in which a pass works.
+/// Renders lists with headings, in the order in which a pass works.
 fn render(preview: &PlanPreview) -> String {
     let mut text = String::new();
     let clusters = preview.plan.documents.clusters.iter();
@@ -86,7 +86,7 @@ fn render(preview: &PlanPreview) -> String {
     text
 }
 
-/// Clusters as people name them, by the namespace of what is theirs.
+/// The names of clusters, by the namespace of their documents.
 struct ClusterNames<'a>(BTreeMap<String, &'a ClusterRef>);
 
 impl<'a> ClusterNames<'a> {
@@ -95,13 +95,13 @@ impl<'a> ClusterNames<'a> {
         Self(documents.clusters.iter().filter_map(named).collect())
     }
 
-    /// The name of a cluster; what stands for it on machines where it is forgotten.
+    /// Returns the name of a cluster, or its id if the documents do not contain it.
     fn of_namespace(&self, namespace: &str) -> String {
         let id = || namespace.trim_start_matches("keelway-").to_owned();
         self.0.get(namespace).map_or_else(id, ToString::to_string)
     }
 
-    /// An action, with the component that it is for.
+    /// Returns an action with its component.
     fn action(&self, action: &Action) -> String {
         match action.pod() {
             Some(pod) => format!("{}/{}: {action}", self.of_namespace(&pod.cluster.namespace()), pod.component),

@@ -21,7 +21,7 @@ use crate::{
 };
 
 pub(super) fn run(global: &GlobalArguments, arguments: &ReconcileArguments) -> Result<Code, CommandFailure> {
-    // The allocator asks for huge pages, of each of which a pass uses a part. With them the program is larger, and no worse.
+    // The allocator requests huge pages, and a pass uses only a part of each. Without them the program uses less memory and is not slower.
     let _ = disable_transparent_huge_pages(true);
     match &arguments.in_place {
         Some(file) => in_place(global, arguments, file),
@@ -29,9 +29,9 @@ pub(super) fn run(global: &GlobalArguments, arguments: &ReconcileArguments) -> R
     }
 }
 
-/// From a file into the same file.
+/// Reconciles a file and saves to the same file.
 fn in_place(global: &GlobalArguments, arguments: &ReconcileArguments, file: &Path) -> Result<Code, CommandFailure> {
-    // A file is replaced where it is, not where a link to it is.
+    // If the path is a link, replace its target.
     let found = file
         .canonicalize()
         .with_context(|| format!("could not find {}", file.display()))
@@ -42,7 +42,7 @@ fn in_place(global: &GlobalArguments, arguments: &ReconcileArguments, file: &Pat
     Ok(ended.report())
 }
 
-/// From stdin or files to stdout.
+/// Reconciles documents from stdin or files, and writes them to stdout.
 fn piped(global: &GlobalArguments, arguments: &ReconcileArguments) -> Result<Code, CommandFailure> {
     let input = Input::read_some(&global.files)?;
     let documents = input.world().map_err(|failure| failure.with_echo(&input))?;
@@ -52,7 +52,7 @@ fn piped(global: &GlobalArguments, arguments: &ReconcileArguments) -> Result<Cod
         offer(&newer.file);
     }
     let (pipe, ended) = reconcile(PipeSession::new(global, documents), arguments)?;
-    // What was saved last is what every effect so far relied on: it is written whatever happened.
+    // Every effect so far depended on the documents of the last save, so that they are written in any case.
     let documents = pipe.documents();
     let written = print_documents(&documents);
     let code = ended.report();
@@ -64,7 +64,7 @@ fn piped(global: &GlobalArguments, arguments: &ReconcileArguments) -> Result<Cod
     Ok(code)
 }
 
-/// Tells of newer documents that an interrupted run left.
+/// Reports the newer documents that an interrupted run has left.
 fn offer(file: &Path) {
     let file = file.display();
     let _ = writeln!(
@@ -73,7 +73,7 @@ fn offer(file: &Path) {
     );
 }
 
-/// How passes ended, with the signal that ended them if one did.
+/// The result of passes, and the signal that ended them, if any.
 struct ReconcileResult {
     end: Result<(RunOutcome, PassOutcome), PassError>,
     received: ReceivedSignal,
@@ -94,7 +94,7 @@ fn reconcile(
 }
 
 impl ReconcileResult {
-    /// Tells people, and how the program ends.
+    /// Reports the result, and returns the exit code.
     fn report(self) -> Code {
         let code = code(&self.end, &self.received);
         report(self.end);
@@ -114,7 +114,7 @@ fn code(ended: &Result<(RunOutcome, PassOutcome), PassError>, received: &Receive
     }
 }
 
-/// Tells people why the world is not settled, and what to do next.
+/// Reports why the documents are not settled, and what to do next.
 fn report(ended: Result<(RunOutcome, PassOutcome), PassError>) {
     let mut stderr = std::io::stderr();
     let mut tell = |line: String| {

@@ -22,7 +22,7 @@ pub(super) fn run(global: &GlobalArguments, arguments: &RecoverArguments) -> Res
         PivotStoreArgument::Stream => Some(Input::read_some(&global.files)?),
         PivotStoreArgument::Directory(_) | PivotStoreArgument::Kubernetes(_) => None,
     };
-    // A dry run writes no documents, so nothing of its input is to be given back.
+    // A dry run writes no documents, so that a failure does not write the input back.
     let echoed = input.as_ref().filter(|_| !dry_run);
     let echo = |failure: CommandFailure| match echoed {
         Some(input) => failure.with_echo(input),
@@ -60,7 +60,7 @@ async fn recovered(store: &dyn PivotStore, dry_run: bool) -> Result<Recovery, Co
     Ok(recovery)
 }
 
-/// Clusters are paused first: nobody works on the documents before both are saved.
+/// Saves the recovered documents. Pauses clusters first, so that no driver works on the documents in between.
 async fn save(store: &dyn PivotStore, before: &Documents, recovered: &Documents) -> Result<(), StoreError> {
     let is_running = |name: &ClusterRef| before.clusters.get(name).is_some_and(|cluster| !cluster.spec.paused);
     let paused = recovered.clusters.iter().filter(|(name, cluster)| cluster.spec.paused && is_running(name));

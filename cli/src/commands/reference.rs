@@ -140,7 +140,7 @@ fn rows(text: &mut String, kind: &str, of: &Explanation) -> Result<(), CommandFa
         let meaning = field.description.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");
         let form = field.form.replace('|', "\\|");
         let _ = writeln!(text, "| `{path}` | {form} | {required} | {} | {meaning} |", default.unwrap_or_default());
-        // What is below metadata is Kubernetes' own.
+        // Kubernetes defines the fields below metadata.
         if path != "metadata" {
             rows(text, kind, &found)?;
         }

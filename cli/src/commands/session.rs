@@ -1,4 +1,4 @@
-//! What `plan` and `reconcile` share: the pass with this machine's clock, randomness and sockets.
+//! Shared code of `plan` and `reconcile`: a pass with this machine's clock, randomness and sockets.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     progress::ProgressLine,
 };
 
-/// A pass over documents of a pipe.
+/// A pass over the documents of a pipe.
 pub(super) struct PipeSession {
     pub(super) pipe: Arc<Pipe>,
     pub(super) context: PassContext,
@@ -23,12 +23,12 @@ pub(super) struct PipeSession {
 }
 
 impl PipeSession {
-    /// Over documents that stdout gets.
+    /// Creates a session over documents that go to stdout.
     pub(super) fn new(global: &GlobalArguments, documents: Documents) -> Self {
         Self::over(Pipe::new(documents, &state_directory(), global.quiet), global)
     }
 
-    /// Over documents of this store.
+    /// Creates a session over the documents of this store.
     pub(super) fn over(pipe: Pipe, global: &GlobalArguments) -> Self {
         let pipe = Arc::new(pipe);
         let run =
@@ -40,18 +40,18 @@ impl PipeSession {
     }
 }
 
-/// Keys from this machine's randomness.
+/// Returns a minter of keys with this machine's randomness.
 pub(super) fn minter() -> PkiMinter<StdRng> {
     PkiMinter::new(StdRng::from_rng(&mut rand::rng()))
 }
 
-/// The runtime of passes. Connections are spoken on by a thread of their own, as a decision about many machines takes longer than
-/// the other side of one waits for a sign of life.
+/// Returns the runtime of passes. Connections run on a separate thread: a decision about many machines takes longer than a peer waits for a
+/// keep-alive.
 pub(super) fn runtime_of_passes() -> Result<tokio::runtime::Runtime, CommandFailure> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(CommandFailure::other)
 }
 
-/// The runtime of a command that talks to machines and decides nothing. It waits nearly all of the time, and one thread wakes no other.
+/// Returns the runtime of a command that only communicates with machines. It mostly waits, and a single thread needs no wake-ups of others.
 pub(super) fn runtime() -> Result<tokio::runtime::Runtime, CommandFailure> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CommandFailure::other)
 }

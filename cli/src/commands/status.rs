@@ -15,7 +15,7 @@ use crate::{
     view::{ClusterView, ComponentView, HypervisorView, RoleView, list, table},
 };
 
-/// How many lines a screen has.
+/// The number of lines of a screen.
 const SCREEN: usize = 24;
 
 pub(super) fn run(global: &GlobalArguments, arguments: &StatusArguments) -> Result<Code, CommandFailure> {
@@ -32,7 +32,7 @@ pub(super) fn run(global: &GlobalArguments, arguments: &StatusArguments) -> Resu
     Ok(Code::Done)
 }
 
-/// The documents themselves, without keys.
+/// Returns the documents without Secrets.
 fn document_list(documents: &Documents) -> Json {
     let clusters = documents.clusters.values().map(|cluster| DocumentRef::Cluster(cluster).json());
     let components = documents.components.values().map(|component| DocumentRef::Component(component).json());
@@ -41,7 +41,7 @@ fn document_list(documents: &Documents) -> Json {
     list(&all.collect::<Vec<_>>())
 }
 
-/// What the documents tell of the world.
+/// The status of an installation, as its documents record it.
 struct StatusReport {
     troubles: String,
     clusters: Vec<ClusterView>,
@@ -65,7 +65,7 @@ impl StatusReport {
         }
     }
 
-    /// What is wrong comes first, then three tables.
+    /// Returns the faults and three tables.
     fn full_text(&self, wide: bool) -> String {
         self.with(&table(&self.components, wide), wide)
     }
@@ -78,7 +78,7 @@ impl StatusReport {
         if shown.is_empty() { "No documents.\n".to_owned() } else { shown.join("\n") }
     }
 
-    /// As much as a screen holds: components by their roles where there are many, then only what is not well.
+    /// Returns what fits on a screen: all components, else a row for each role, else a summary.
     fn on_a_screen(&self) -> String {
         let fits = |text: &String| text.lines().count() <= SCREEN;
         let by_role = || self.with(&table(&self.roles, false), false);
@@ -86,7 +86,7 @@ impl StatusReport {
         fitting.unwrap_or_else(|| self.summary())
     }
 
-    /// What is not well, and how many others there are.
+    /// Returns the faults, and counts of the rest.
     fn summary(&self) -> String {
         let mut text = self.troubles.clone();
         if !text.is_empty() {

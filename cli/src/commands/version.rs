@@ -11,7 +11,7 @@ use crate::{
     terminal,
 };
 
-/// What this program is and runs.
+/// The version of this program, and the releases that it supports.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct VersionReport {

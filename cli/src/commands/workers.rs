@@ -1,4 +1,4 @@
-//! What the commands about workers of a cluster share.
+//! Shared code of the commands about workers of a cluster.
 
 use keelway_api::{
     Cluster, Documents,
@@ -12,14 +12,14 @@ use tokio::runtime::Runtime;
 use super::{named::missing_document_error, session::runtime};
 use crate::{args::ClusterArgument, exit::CommandFailure};
 
-/// Where the tokens that there are can be seen: it runs as it is told.
+/// Returns the help that lists the join tokens, as a command line that a user can run unchanged.
 pub(super) fn list_tokens(of: &ClusterArgument) -> String {
     let ClusterRef { namespace, name } = of.reference();
     let namespace = if namespace == "default" { String::new() } else { format!(" --namespace {namespace}") };
     format!("see those that there are: keelway join-token list --cluster {name}{namespace}")
 }
 
-/// The cluster that is named.
+/// Returns the named cluster, or an error that lists the existing ones.
 pub(super) fn cluster<'a>(documents: &'a Documents, of: &ClusterArgument) -> Result<&'a Cluster, CommandFailure> {
     let name = of.reference();
     documents.clusters.get(&name).map(|cluster| &**cluster).ok_or_else(|| {
@@ -28,27 +28,27 @@ pub(super) fn cluster<'a>(documents: &'a Documents, of: &ClusterArgument) -> Res
     })
 }
 
-/// What asks the cluster about its workers. Nothing is asked yet.
+/// Returns a client of the cluster for its workers. It sends no request yet.
 pub(super) fn connect(
     documents: &Documents,
     cluster: &Cluster,
     of: &ClusterArgument,
 ) -> Result<(Runtime, ClusterWorkers), CommandFailure> {
     let runtime = runtime()?;
-    // A client is served by tasks of its own.
+    // The client spawns tasks, which need the runtime.
     let entered = runtime.enter();
     let workers = ClusterWorkers::of(documents, cluster).map_err(|error| failure(error, of))?;
     drop(entered);
     Ok((runtime, workers))
 }
 
-/// This long from now.
+/// Returns the time after this span. A time out of range becomes the last possible one.
 pub(super) fn after(now: Timestamp, span: Span) -> Timestamp {
     let span = i64::try_from(span.seconds()).map_or(SignedDuration::MAX, SignedDuration::from_secs);
     now.saturating_add(span).unwrap_or(Timestamp::MAX)
 }
 
-/// What the command was asked for, and what failed on the way, end in two ways.
+/// Converts an error. Errors of usage exit with 2, all others with 1.
 pub(super) fn failure(error: WorkersError, cluster: &ClusterArgument) -> CommandFailure {
     let list = list_tokens(cluster);
     let cluster = cluster.reference();

@@ -1,10 +1,9 @@
-//! Classes of clusters.
+//! The view of classes.
 
 use keelway_api::{ClusterClass, Documents};
 
 use super::TableRow;
 
-/// A class at a glance.
 pub(crate) struct ClassView {
     name: String,
     default: bool,

@@ -1,10 +1,9 @@
-//! Clusters.
+//! The view of clusters.
 
 use keelway_api::{Cluster, Documents, condition, jiff::Timestamp, role::Role};
 
 use super::{TableRow, age, message_of, reason_of, status_of};
 
-/// A cluster at a glance.
 pub(crate) struct ClusterView {
     pub(crate) name: String,
     pub(crate) available: String,
@@ -46,7 +45,7 @@ impl ClusterView {
     }
 }
 
-/// `READY/WANTED` of one role.
+/// Returns `READY/DESIRED` for one role.
 fn ready_of(documents: &Documents, cluster: &Cluster, role: Role) -> String {
     let ready = documents
         .components

@@ -1,10 +1,9 @@
-//! Components.
+//! The view of components.
 
 use keelway_api::{Component, name::PodName};
 
 use super::{TableRow, status_of};
 
-/// A component at a glance.
 pub(crate) struct ComponentView {
     pub(crate) name: String,
     pub(crate) ready: String,

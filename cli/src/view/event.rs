@@ -1,11 +1,11 @@
-//! Events.
+//! The view of events.
 
 use keelway_api::{Time, jiff::Timestamp, machine::MachineEvent};
 use serde_json::{Value as Json, json};
 
 use super::{TableRow, age};
 
-/// An event of a machine, with its machine and what it is about by the names of the documents.
+/// An event of a machine. Its machine and its object have the names of the documents.
 pub(crate) struct EventView {
     pub(crate) hypervisor: String,
     /// `c1/etcd-0`, or the machine's name.
@@ -24,7 +24,7 @@ impl TableRow for EventView {
         let event = &self.event;
         let last = match event.count {
             0 | 1 => ago(event.last),
-            // As `kubectl events` writes it.
+            // The format of `kubectl events`.
             many => format!("{} (x{many} over {})", ago(event.last), ago(event.first)),
         };
         vec![
@@ -51,13 +51,13 @@ impl EventView {
         format!("{kind}/{}", self.object)
     }
 
-    /// Its own name: of what it is about, and when it happened first.
+    /// Returns a unique name from the object and the time of the first occurrence.
     pub(crate) fn name(&self) -> String {
         let about = self.event.pod.as_ref().map_or_else(|| self.hypervisor.clone(), |pod| pod.component.to_string());
         format!("{about}.{:x}", self.event.first.as_nanosecond())
     }
 
-    /// As a `v1` Event of Kubernetes.
+    /// Returns the event as a `v1` Event of Kubernetes.
     pub(crate) fn json(&self) -> Json {
         let event = &self.event;
         let involved = match &event.pod {

@@ -1,10 +1,9 @@
-//! Hypervisors.
+//! The view of hypervisors.
 
 use keelway_api::{Documents, Hypervisor};
 
 use super::{TableRow, message_of, status_of};
 
-/// A hypervisor at a glance.
 pub(crate) struct HypervisorView {
     pub(crate) name: String,
     pub(crate) role: String,

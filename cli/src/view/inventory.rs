@@ -1,4 +1,4 @@
-//! What hypervisors are and have.
+//! The inventory of hypervisors.
 
 use keelway_api::{
     Documents, Hypervisor,
@@ -11,7 +11,7 @@ use keelway_api::{
 
 use super::{TableRow, age, message_of, status_of};
 
-/// A hypervisor with what components request of it.
+/// A hypervisor with its resources and the requests of its components.
 pub(crate) struct InventoryView(Vec<String>);
 
 impl TableRow for InventoryView {
@@ -69,7 +69,7 @@ impl InventoryView {
     }
 }
 
-/// As kubectl writes it of a Node.
+/// Formats readiness as kubectl does for a Node.
 fn readiness(machine: &Hypervisor, status: &HypervisorStatus) -> String {
     let ready = status_of(&status.conditions, "Ready");
     match (machine.spec.drain, machine.spec.unschedulable) {
@@ -79,7 +79,7 @@ fn readiness(machine: &Hypervisor, status: &HypervisorStatus) -> String {
     }
 }
 
-/// What components request of a machine, and what it has for them.
+/// The requests of the components on a machine, and the machine's resources.
 pub(crate) struct Allocation {
     pub(crate) components: usize,
     pub(crate) requests: Amount,
@@ -99,7 +99,7 @@ impl Allocation {
         }
     }
 
-    /// What is left for other components.
+    /// Returns what is left for other components.
     pub(crate) fn left(&self) -> Option<Amount> {
         Some(self.allocatable?.less(self.requests))
     }
@@ -133,7 +133,7 @@ fn or_none(text: &str) -> String {
     if text.is_empty() { "<none>".to_owned() } else { text.to_owned() }
 }
 
-/// Bytes in the largest unit that leaves two digits of them.
+/// Formats bytes in the largest unit in which the number has at least two digits.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [(u32, &str); 3] = [(40, "Ti"), (30, "Gi"), (20, "Mi")];
     if bytes == 0 {

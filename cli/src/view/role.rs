@@ -1,4 +1,4 @@
-//! The components of one role of one cluster.
+//! The view of the components of one role of one cluster.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,6 @@ use keelway_api::{Component, condition};
 
 use super::TableRow;
 
-/// Components of one role at a glance.
 #[derive(Default)]
 pub(crate) struct RoleView {
     title: String,
@@ -28,7 +27,7 @@ impl TableRow for RoleView {
 }
 
 impl RoleView {
-    /// Which one a component belongs to.
+    /// Returns the row that a component belongs to.
     pub(crate) fn title(component: &Component) -> String {
         format!("{}/{}", component.spec.cluster, component.spec.role)
     }

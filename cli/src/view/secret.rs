@@ -1,10 +1,9 @@
-//! A Secret without its values.
+//! The view of a Secret, without its values.
 
 use keelway_api::{Secret, jiff::Timestamp};
 
 use super::{TableRow, age};
 
-/// One row about a Secret.
 pub(crate) struct SecretView {
     name: String,
     kind: String,

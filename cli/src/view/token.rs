@@ -1,4 +1,4 @@
-//! Join tokens.
+//! The view of join tokens.
 
 use keelway_api::{Time, jiff::Timestamp};
 use keelway_reconciler::TokenRecord;
@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 
 use super::{TableRow, age};
 
-/// A token of a cluster, without its secret.
+/// A join token of a cluster, without its secret.
 pub(crate) struct TokenView {
     pub(crate) cluster: String,
     pub(crate) record: TokenRecord,
@@ -33,7 +33,6 @@ impl TokenView {
         if self.record.expires.is_some_and(|end| end <= self.now) { "Ended" } else { "Active" }
     }
 
-    /// For programs.
     pub(crate) fn json(&self) -> Json {
         json!({
             "apiVersion": "keelway.dev/v1alpha1",

@@ -1,4 +1,4 @@
-//! The birth of a cluster, also where its process ends half way, and machines that take no part in it.
+//! The creation of a cluster, also if a pass ends before all of its actions are done, and machines that are not part of it.
 
 use keelway_api::machine::Amount;
 

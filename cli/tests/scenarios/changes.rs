@@ -1,4 +1,4 @@
-//! Documents and files that change, and time that passes.
+//! Changes of documents and files, and the passage of time.
 
 use keelway_api::{documents::SecretName, machine::UnreachableReason};
 

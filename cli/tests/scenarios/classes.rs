@@ -1,4 +1,4 @@
-//! What an operator's classes change of where components go, and where their images come from.
+//! How classes change the placement of components and the source of images.
 
 use super::{Scenario, world::World, worlds};
 
@@ -11,7 +11,7 @@ spec:
   images: {registry: registry.example.com/mirror}
 ";
 
-/// A class that leaves two private machines and a public one out.
+/// A class that excludes two private machines and a public one.
 fn with_gold(world: &mut World) {
     world.read(GOLD);
     for name in ["private-1", "private-2", "public-1"] {
@@ -50,7 +50,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
 ];
 
-/// The public machine is left out.
+/// A class that excludes the public machine.
 fn with_gold_of_one(world: &mut World) {
     world.read(GOLD);
     let machine = world.documents.hypervisors.get_mut(&"public-1".parse().unwrap()).unwrap();

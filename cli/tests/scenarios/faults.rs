@@ -1,4 +1,4 @@
-//! Machines and components that are not as they should be.
+//! Faulty machines and components.
 
 use keelway_api::{machine::UnreachableReason, role::EGRESS};
 

@@ -1,9 +1,8 @@
-//! What a pass would do, and why, where a maintainer would ask: each `NAME.md` has the question, what differs from the world that
-//! it begins with, and the plan.
+//! What a pass would do, and why. Each `NAME.md` contains the question of a maintainer, the difference from the initial world, and the plan.
 //!
-//! Worlds are made by the real planner, minter and core of a machine; the plan is what `keelway plan --offline` prints. Files
-//! hold no key. `TRYCMD=overwrite cargo test -p keelway-cli --test scenarios` writes them anew; documents and observation of
-//! each scenario are left in the directory that a failure names.
+//! Worlds come from the real planner, minter and machine model. The plan is the output of `keelway plan --offline`. The files contain no
+//! keys. `TRYCMD=overwrite cargo test -p keelway-cli --test scenarios` writes them. A failure names the directory with the documents and the
+//! observation of its scenario.
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "this is all test")]
 
 mod births;
@@ -27,12 +26,11 @@ use std::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use world::World;
 
-/// One question.
 pub(crate) struct Scenario {
-    /// The file's name without its end.
+    /// The name of the file without its extension.
     name: &'static str,
     question: &'static str,
-    /// The world that it begins with.
+    /// The initial world.
     from: fn() -> World,
     change: fn(&mut World),
 }
@@ -66,7 +64,7 @@ fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios")
 }
 
-/// The file of a scenario, if it is not as what is found.
+/// Compares the file of a scenario with the plan. If they differ, returns the plan, or writes the file if `TRYCMD=overwrite` is set.
 fn check(scenario: &Scenario) -> Result<(), String> {
     let before = (scenario.from)();
     let mut after = before.clone();
@@ -90,7 +88,7 @@ fn check(scenario: &Scenario) -> Result<(), String> {
     Err(format!("{} differs; its input is in {}. Found:\n{found}", path.display(), files.display()))
 }
 
-/// What `keelway plan --offline` prints.
+/// Returns the output of `keelway plan --offline`.
 fn plan(world: &World, files: &Path) -> String {
     fs::create_dir_all(files).unwrap();
     let (documents, seen) = (files.join("documents.yaml"), files.join("observation.yaml"));
@@ -116,7 +114,7 @@ fn plan(world: &World, files: &Path) -> String {
     plan
 }
 
-/// Each form in which a private value of a Secret could be written.
+/// Returns each form in which a private value of a Secret could appear.
 fn keys(world: &World) -> BTreeSet<String> {
     const SHORTEST: usize = 16;
     let mut forms = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Who owns machines and documents, and clusters that go.
+//! Owners of machines and documents, and the deletion of clusters.
 
 use keelway_api::{
     Time,

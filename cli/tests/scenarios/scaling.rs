@@ -1,4 +1,4 @@
-//! Numbers that change, and machines that come and are drained.
+//! Changes of replicas, new machines, and drained machines.
 
 use keelway_api::machine::{ServerAdmin, ServerState};
 

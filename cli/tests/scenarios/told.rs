@@ -1,4 +1,4 @@
-//! What differs between two worlds, a line for each field. Keys, digests and what passes write of themselves are left out.
+//! The difference between two worlds, one line for each field. Keys, digests and records of passes are left out.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::world::World;
 
-/// Fields that follow from others.
+/// Fields that are derived from others.
 const FOLLOWING: [&str; 10] = [
     "conditions",
     "issued",
@@ -22,7 +22,7 @@ const FOLLOWING: [&str; 10] = [
 /// More lines than a person reads.
 const MOST_LINES: usize = 60;
 
-/// Lines that begin with `-` were, lines that begin with `+` are.
+/// Returns the lines that were removed, with `-`, and those that were added, with `+`.
 pub(super) fn difference(before: &World, after: &World) -> String {
     let (old, new) = (lines(before), lines(after));
     let mut found: Vec<String> = Vec::new();
@@ -92,7 +92,7 @@ fn flatten(path: &str, value: &Value, lines: &mut BTreeMap<String, String>) {
             }
         }
         Value::Null => {}
-        // One changes with every right that a release adds.
+        // A digest of permissions changes with every permission that a release adds.
         Value::String(text) if is_digest(text) => drop(lines.insert(path.to_owned(), "a digest".to_owned())),
         Value::String(text) => drop(lines.insert(path.to_owned(), text.clone())),
         Value::Bool(_) | Value::Number(_) => drop(lines.insert(path.to_owned(), value.to_string())),
@@ -103,7 +103,7 @@ fn is_digest(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|c| c.is_ascii_hexdigit())
 }
 
-/// What tells a sandbox or a container from others.
+/// Returns what identifies a sandbox or a container.
 fn title(item: &Value) -> Option<String> {
     let text = |field: &str| item.get(field)?.as_str().map(ToOwned::to_owned);
     let pod = item.get("pod").map(|pod| format!("{}/{}", pod["cluster"], pod["component"]).replace('"', ""));

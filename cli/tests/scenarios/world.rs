@@ -1,4 +1,4 @@
-//! Worlds that scenarios begin with: the real planner, minter and core of a machine on machines in memory.
+//! Worlds as the initial state of scenarios: the real planner, minter and machine model, with machines in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,37 +16,37 @@ use rand::{SeedableRng, rngs::StdRng};
 
 /// 2026-01-01T00:00:00Z.
 const BEGINNING: i64 = 1_767_225_600;
-/// More passes than any change takes.
+/// More passes than any change needs.
 const MOST_PASSES: usize = 40;
 
-/// Documents, machines, and what keeps them from being seen as they are.
+/// Documents, machines, and faults that change how the machines are observed.
 #[derive(Clone)]
 pub(super) struct World {
     pub(super) documents: Documents,
     pub(super) machines: BTreeMap<HypervisorName, MachineModel>,
     pub(super) now: Timestamp,
-    /// Machines that give no answer, and why.
+    /// Machines that do not respond, with the reason.
     silent: BTreeMap<HypervisorName, (UnreachableReason, String)>,
-    /// Components that run and are not well.
+    /// Components that run and are not healthy.
     ill: BTreeSet<PodName>,
-    /// Ports of others.
+    /// Ports that processes of others use.
     strangers: BTreeMap<HypervisorName, BTreeSet<u16>>,
-    /// Clusters whose bindings stand.
+    /// Clusters whose bindings exist.
     bound: BTreeSet<String>,
-    /// Draws keys and ids; another number gives others.
+    /// The seed for keys and ids.
     seed: u64,
 }
 
-/// The container of a component that listens on its port of this name.
+/// Returns the container of a component that listens on the port of this name.
 fn container_of(component: &Component, port: &str) -> &'static str {
     if port == EGRESS { EGRESS } else { component.spec.role.row().name }
 }
 
-/// How far the machines come with what they are told.
+/// Limits which of its actions each machine executes.
 pub(super) type Reach = fn(&HypervisorName, Vec<Action>) -> Vec<Action>;
 
 impl World {
-    /// Documents that were read, with ids, and machines on which nothing is.
+    /// Reads documents, assigns ids, and creates empty machines.
     pub(super) fn new(text: &str) -> Self {
         let mut documents = Documents::read(text.as_bytes()).unwrap();
         let mut number = 0;
@@ -68,7 +68,7 @@ impl World {
         }
     }
 
-    /// Adds documents that are not there yet, and their machines.
+    /// Adds new documents, and their machines.
     pub(super) fn read(&mut self, text: &str) {
         let new = Documents::read(text.as_bytes()).unwrap();
         for (name, document) in new.hypervisors {
@@ -85,7 +85,7 @@ impl World {
         .unwrap();
     }
 
-    /// What a pass sees now.
+    /// Returns the observation of a pass at this time.
     pub(super) fn look(&self) -> Observation {
         let mut seen = Observation::at(Time(self.now));
         for (name, machine) in &self.machines {
@@ -145,19 +145,19 @@ impl World {
         }
     }
 
-    /// What the next pass would do.
+    /// Returns the plan of the next pass.
     pub(super) fn preview(&self) -> PlanPreview {
         let mut minter = PkiMinter::new(StdRng::seed_from_u64(self.seed));
         assert_eq!(minter.id().len(), 16);
         preview_offline(&self.documents, self.look(), &mut minter).unwrap()
     }
 
-    /// One pass, and whether there was nothing to do.
+    /// Runs one pass. Returns whether nothing was left to do.
     pub(super) fn pass(&mut self) -> bool {
         self.pass_that_reaches(|_, actions| actions)
     }
 
-    /// A pass whose process ends somewhere: its documents are saved, of the actions only some are done.
+    /// Runs a pass that ends early: its documents are saved, and only some of the actions are executed.
     pub(super) fn pass_that_reaches(&mut self, reach: Reach) -> bool {
         let preview = self.preview();
         self.seed += 1;
@@ -189,7 +189,7 @@ impl World {
         settled
     }
 
-    /// Passes until there is nothing to do.
+    /// Runs passes until nothing is left to do.
     pub(super) fn settle(mut self) -> Self {
         for _ in 0..MOST_PASSES {
             if self.pass() {
@@ -212,7 +212,7 @@ impl World {
         self.machines.get_mut(&name.parse().unwrap()).unwrap()
     }
 
-    /// The pod of a component: `c1/etcd-0`.
+    /// Returns the pod of a component, such as `c1/etcd-0`.
     pub(super) fn pod(&self, name: &str) -> PodName {
         let (cluster, component) = name.split_once('/').unwrap();
         let found = self
@@ -223,7 +223,7 @@ impl World {
         found.unwrap().0.clone()
     }
 
-    /// The name of the machine that holds a component.
+    /// Returns the name of the machine that holds a component.
     pub(super) fn place_of(&self, name: &str) -> String {
         self.documents.components[&self.pod(name)].spec.hypervisor.to_string()
     }
@@ -241,13 +241,13 @@ impl World {
         self.strangers.entry(machine.parse().unwrap()).or_default().insert(port);
     }
 
-    /// The process of a component ends.
+    /// Makes the main container of a component exit.
     pub(super) fn end(&mut self, component: &str, code: i32) {
         let name = self.documents.components[&self.pod(component)].spec.role.row().name;
         self.end_container(component, name, code);
     }
 
-    /// One process of a component ends.
+    /// Makes one container of a component exit.
     pub(super) fn end_container(&mut self, component: &str, name: &str, code: i32) {
         let (pod, place) = (self.pod(component), self.place_of(component));
         let state = &mut self.machine(&place).state;
@@ -257,7 +257,7 @@ impl World {
         container.phase = ContainerPhase::Exited { code };
     }
 
-    /// The API servers are those of a release that had no egress.
+    /// Changes the API servers to those of a release without egress.
     pub(super) fn take_egress(&mut self, cluster: &str) {
         let of_cluster = self.documents.components.iter_mut();
         let servers = of_cluster.filter(|(_, found)| found.spec.role == Role::KubeApiserver);
@@ -276,7 +276,7 @@ impl World {
         self.now += SignedDuration::from_hours(hours);
     }
 
-    /// Nothing is on a machine any more.
+    /// Removes everything from a machine.
     pub(super) fn empty(&mut self, machine: &str) {
         *self.machine(machine) = MachineModel::empty();
     }

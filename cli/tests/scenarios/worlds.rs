@@ -1,10 +1,10 @@
-//! Worlds that scenarios begin with. What is settled is made once.
+//! Worlds as the initial state of scenarios. Each settled world is computed once.
 
 use std::{fmt::Write, sync::LazyLock};
 
 use super::world::World;
 
-/// Private and public machines, in three zones.
+/// Returns the documents of private and public machines in three zones.
 fn machines(private: u8, public: u8) -> String {
     let mut text = String::new();
     for number in 1..=private {
@@ -36,50 +36,50 @@ fn cluster(name: &str, etcd: u8, control_plane: u8, ingress: u8) -> String {
     )
 }
 
-/// A cluster of one replica of each role on one private and one public machine, before its first pass.
+/// A cluster with one replica of each role on one private and one public machine, before its first pass.
 pub(crate) fn one_unborn() -> World {
     World::new(&(machines(1, 1) + &cluster("c1", 1, 1, 1)))
 }
 
-/// The same, born and settled.
+/// The world of [`one_unborn`], settled.
 pub(crate) fn one() -> World {
     static WORLD: LazyLock<World> = LazyLock::new(|| one_unborn().settle());
     WORLD.clone()
 }
 
-/// Three members of etcd, three of each Kubernetes role, two ingresses; on four private and two public machines, before the
-/// first pass.
+/// Three etcd members, three replicas of each Kubernetes role, and two ingresses on four private and two public machines, before the first
+/// pass.
 pub(crate) fn three_unborn() -> World {
     World::new(&(machines(4, 2) + &cluster("c1", 3, 3, 2)))
 }
 
-/// The same, born and settled.
+/// The world of [`three_unborn`], settled.
 pub(crate) fn three() -> World {
     static WORLD: LazyLock<World> = LazyLock::new(|| three_unborn().settle());
     WORLD.clone()
 }
 
-/// One ingress in front of one API server, with machines for more.
+/// One ingress in front of one API server, with machines for more, settled.
 pub(crate) fn small() -> World {
     static WORLD: LazyLock<World> = LazyLock::new(|| World::new(&(machines(3, 2) + &cluster("c1", 1, 1, 1))).settle());
     WORLD.clone()
 }
 
-/// Two clusters of one replica on the same two machines.
+/// Two settled clusters with one replica of each role on the same two machines.
 pub(crate) fn two_clusters() -> World {
     static WORLD: LazyLock<World> =
         LazyLock::new(|| World::new(&(machines(1, 1) + &cluster("c1", 1, 1, 1) + &cluster("c2", 1, 1, 1))).settle());
     WORLD.clone()
 }
 
-/// One settled cluster, and a second one that no pass has seen.
+/// One settled cluster, and a second one before its first pass.
 pub(crate) fn one_and_a_new_one() -> World {
     let mut world = one();
     world.read(&cluster("c2", 1, 1, 1));
     world
 }
 
-/// A settled world with machines that came later.
+/// Adds machines to a settled world.
 pub(crate) fn new_machines(mut world: World, private: u8, public: u8) -> World {
     world.read(&machines(private, public));
     world

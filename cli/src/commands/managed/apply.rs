@@ -12,7 +12,7 @@ use crate::{
 
 pub(in crate::commands) fn run(global: &GlobalArguments, arguments: &ApplyArguments) -> Result<Code, CommandFailure> {
     let input = Input::read(&global.files)?;
-    // Faults are shown where they stand in the input; how documents fit each other is known to the manager.
+    // The command reports faults with their lines of the input. The manager checks the documents against each other.
     input.documents_apart()?;
     let runtime = runtime()?;
     let mut client = client(&runtime, &arguments.server);

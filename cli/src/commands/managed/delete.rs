@@ -39,7 +39,7 @@ pub(in crate::commands) fn run(arguments: &DeleteArguments) -> Result<Code, Comm
     })
 }
 
-/// What is not told of at first is gone already.
+/// Waits until these documents are deleted. A document that the watch does not list at first is deleted already.
 async fn until_gone(client: &mut ManagerClient, names: Vec<DocumentName>) -> Result<(), ManagerClientError> {
     let mut left = BTreeSet::new();
     let mut events = Box::pin(client.watch(&DocumentSelection { kinds: Vec::new(), names }).await?);

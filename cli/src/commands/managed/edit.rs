@@ -29,7 +29,7 @@ pub(in crate::commands) fn run(arguments: &NamedArguments) -> Result<Code, Comma
     match runtime.block_on(client.apply(after)) {
         Ok(applied) => print(&applied.iter().map(line).collect::<String>()).map(|()| Code::Done),
         Err(error) => {
-            // What a person wrote is not lost.
+            // Keep the user's edits.
             let (_, kept) = file.keep().map_err(CommandFailure::other)?;
             let _ = writeln!(std::io::stderr(), "what was edited is kept in {}", kept.display());
             Err(failed(error))
@@ -37,11 +37,11 @@ pub(in crate::commands) fn run(arguments: &NamedArguments) -> Result<Code, Comma
     }
 }
 
-/// Has a person edit a file, with the editor that kubectl would take.
+/// Opens a file in the editor that kubectl would use.
 fn ask(file: &Path) -> Result<(), CommandFailure> {
     let named = ["KEELWAY_EDITOR", "VISUAL", "EDITOR"].into_iter().filter_map(env::var_os);
     let editor = named.into_iter().find(|editor| !editor.is_empty()).unwrap_or_else(|| "vi".into());
-    // It may have arguments of its own, quoted for a shell.
+    // The variable can contain arguments, quoted for a shell.
     let mut line = editor.clone();
     line.push(" \"$0\"");
     let status = Command::new("sh").arg("-c").arg(line).arg(file).status();

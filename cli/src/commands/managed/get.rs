@@ -17,7 +17,8 @@ pub(in crate::commands) fn run(arguments: &GetDocumentsArguments) -> Result<Code
     let runtime = runtime()?;
     let mut client = client(&runtime, &arguments.server);
     let everything = arguments.kinds.is_empty() && arguments.names.is_empty();
-    // A table of one kind tells of others, too: of a machine what is left of it, of a cluster what is ready.
+    // The table of one kind depends on other kinds: the row of a machine shows its free resources, and that of a cluster which components are
+    // ready.
     let kinds = if arguments.kinds.contains(&KindName::Secret) { &arguments.kinds[..] } else { &OF_A_WORLD };
     let kinds = kinds.iter().map(|kind| kind.kind().to_owned()).collect();
     let wanted = if everything { DocumentSelection::default() } else { DocumentSelection { kinds, names: Vec::new() } };
@@ -27,7 +28,7 @@ pub(in crate::commands) fn run(arguments: &GetDocumentsArguments) -> Result<Code
     }
     let documents = Documents::read_partial(&text, ReadOptions::default()).map_err(CommandFailure::other)?;
     let mut kinds = if arguments.kinds.is_empty() { OF_A_WORLD.to_vec() } else { arguments.kinds.clone() };
-    // Most worlds have none, which nobody needs to be told.
+    // Most installations have no classes, so that an empty table of classes would be noise.
     kinds.retain(|kind| {
         *kind != KindName::ClusterClass || arguments.kinds.contains(kind) || !documents.classes.is_empty()
     });

@@ -41,7 +41,7 @@ fn event_text(event: &WatchEvent, output: WatchOutput) -> String {
     let Some(document) = &event.document else { return String::new() };
     match output {
         WatchOutput::Table => format!("{kind:9} {}\n", kubectl_name(document.name.as_ref())),
-        // Who is gone is told by the comment alone.
+        // A deleted document appears in the comment only.
         WatchOutput::Yaml => format!("---\n# {kind}\n{}", document.text),
     }
 }

@@ -1,19 +1,19 @@
-//! How the commands of a worker end where they fail: with 2 where the machine, the token or the user is at fault and nothing was changed.
+//! Failures of the commands of a worker. The exit code is 2 if the cause is the machine, the token or the user, and nothing was changed.
 
 use keelway_node::{DaemonError, InformationError, JoinError, LeaveError, StatusError, UndoError, WorkerLockError};
 
 use crate::exit::CommandFailure;
 
-/// Of a machine that is none.
+/// The help for a machine that is not a worker.
 const NO_WORKER: &str = "there is nothing to do; or name its directory with --state-dir";
 
-/// What is told beside an error that changed nothing.
+/// An error that may have changed nothing, and its help.
 pub(super) trait HarmlessError: std::error::Error + Send + Sync + 'static {
-    /// What to do; none where it is no fault of machine, token or user, or where something was changed.
+    /// Returns what to do, or `None` if the machine, the token and the user are not the cause, or if something was changed.
     fn help(&self) -> Option<&'static str>;
 }
 
-/// The failure, with all that it comes from.
+/// Converts the error with its causes into a failure.
 pub(super) fn into_failure(error: impl HarmlessError) -> CommandFailure {
     match error.help() {
         Some(help) => CommandFailure::usage(format!("{:#}", anyhow::Error::from(error)), help),
@@ -21,7 +21,7 @@ pub(super) fn into_failure(error: impl HarmlessError) -> CommandFailure {
     }
 }
 
-/// All that a worker has is root's.
+/// Fails unless the user is root, who owns all files of a worker.
 pub(super) fn only_root() -> Result<(), CommandFailure> {
     if rustix::process::geteuid().is_root() {
         return Ok(());

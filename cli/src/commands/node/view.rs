@@ -1,11 +1,11 @@
-//! A worker's status as tables. Pure.
+//! Renders the status of a worker as tables, without side effects.
 
 use keelway_api::jiff::Timestamp;
 use keelway_node::{CertificateStatus, ENDED, WorkerStatus};
 
 use crate::{table::TextTable, terminal};
 
-/// The tables of `node status`, at this time.
+/// Renders the tables of `node status` for this time.
 pub(super) fn render(status: &WorkerStatus, now: Timestamp) -> String {
     let mut parts = vec![head(status), tunnels(status, now), ingresses(status), certificates(status)];
     parts.extend(ended(&status.certificates, now));
@@ -72,14 +72,14 @@ fn certificates(status: &WorkerStatus) -> String {
     table.render(terminal::columns())
 }
 
-/// With a client certificate that holds the kubelet renews both by itself; without one it cannot.
+/// While the client certificate is valid, the kubelet renews both certificates. After its expiry, it cannot.
 fn ended(certificates: &[CertificateStatus], now: Timestamp) -> Option<String> {
     let client = certificates.iter().find(|certificate| certificate.name == "client")?;
     let has_ended = client.not_after <= now;
     has_ended.then(|| format!("The certificate of this worker ended at {}: {ENDED}.\n", client.not_after))
 }
 
-/// The version of `NAME:vVERSION`, and else all of it.
+/// Returns the version of `NAME:vVERSION`, or the whole image if there is no version.
 fn version(image: &str) -> &str {
     let tag = image.rsplit_once(":v").map(|(_, tag)| tag);
     tag.filter(|tag| tag.starts_with(|first: char| first.is_ascii_digit())).unwrap_or(image)

@@ -1,4 +1,4 @@
-//! What is not well, each with what to do.
+//! Faults of an installation, each with what to do.
 
 use std::{collections::BTreeSet, fmt::Write};
 
@@ -9,10 +9,10 @@ use crate::{
     view::{find, message_of, status_of},
 };
 
-/// The most that are told one by one.
+/// The largest number of faults that are listed.
 const TOLD: usize = 6;
 
-/// Machines first: what is on them waits for them. What to do about a reason is told once.
+/// Lists faults of machines first, because their components depend on them. The help for a reason appears once.
 pub(super) fn of(documents: &Documents) -> String {
     let parts = [machines(documents), paused(documents), components(documents)];
     let all: Vec<Trouble> = parts.into_iter().flatten().collect();
@@ -33,7 +33,7 @@ pub(super) fn of(documents: &Documents) -> String {
 
 struct Trouble<'a> {
     line: String,
-    /// Empty where there is nothing to do about this one by itself.
+    /// Empty if this fault needs no help of its own.
     reason: &'a str,
 }
 
