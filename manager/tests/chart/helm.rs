@@ -1,4 +1,4 @@
-//! helm, which `cargo xtask images` builds.
+//! Runs helm, which `cargo xtask images` builds.
 
 use std::{
     env, fs,
@@ -10,29 +10,29 @@ use keelway_cri::testing::cache;
 
 const CHART: &str = "manifests/charts/keelway";
 
-/// What the chart renders.
+/// Returns the manifests that the chart renders with these values.
 pub(crate) fn template(options: &[&str]) -> String {
     succeeded(helm("template", &["keelway"], options))
 }
 
-/// It has nothing to complain of.
+/// Fails unless `helm lint --strict` accepts the chart with these values.
 pub(crate) fn lint(options: &[&str]) {
     succeeded(helm("lint", &["--strict"], options));
 }
 
-/// What it says of values that it does not take.
+/// Returns helm's error message for values that the chart refuses.
 pub(crate) fn refuses(options: &[&str]) -> String {
     let output = helm("template", &["keelway"], options);
     assert!(!output.status.success(), "{options:?} are taken");
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A file of the workspace.
+/// Reads a file by its path in the workspace.
 pub(crate) fn read(path: &str) -> String {
     fs::read_to_string(workspace().join(path)).unwrap()
 }
 
-/// A file that is made from something else; `UPDATE=1` writes it anew.
+/// Fails unless the file contains `text`. If `UPDATE` is set, writes `text` to the file first.
 pub(crate) fn golden(path: &str, text: &str) {
     if env::var_os("UPDATE").is_some() {
         fs::write(workspace().join(path), text).unwrap();
@@ -43,7 +43,7 @@ pub(crate) fn golden(path: &str, text: &str) {
 fn helm(command: &str, words: &[&str], options: &[&str]) -> Output {
     let own = cache().unwrap().join("bin");
     let path = env::join_paths(env::split_paths(&env::var_os("PATH").unwrap()).chain([own])).unwrap();
-    // Plugins and configuration of whoever runs the tests count for nothing.
+    // The plugins and the configuration of the user that runs the tests must have no effect.
     let home = tempfile::tempdir().unwrap();
     let mut helm = Command::new("helm");
     helm.env_clear().env("PATH", path).env("HOME", home.path()).current_dir(workspace());

@@ -1,4 +1,4 @@
-//! The chart: what it renders is what an API server takes, with its own values and with each option.
+//! The chart renders objects that an API server accepts, with its default values and with each option.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use objects::{Rendered, parse};
 
-/// What changes which objects there are, each by itself.
+/// Sets of values, each rendered by itself. Most of them add or remove objects.
 const OPTIONS: [&[&str]; 20] = [
     &[],
     &["replicas=1"],
@@ -60,7 +60,7 @@ fn every_option_renders_what_an_api_server_takes() {
     }
 }
 
-/// What is written of the Lease is what the role of its namespace allows.
+/// The role permits the manager to update its Lease, and is in the namespace of the Lease.
 #[test]
 fn the_lease_is_where_the_role_is() {
     let objects = rendered(&[]);
@@ -75,7 +75,7 @@ fn the_lease_is_where_the_role_is() {
     assert!(arguments.contains(&format!("--leader-elect-resource-namespace={namespace}")), "{arguments:?}");
 }
 
-/// The least that a pod of the profile "restricted" has, and more.
+/// The pod meets the profile "restricted" of the Pod Security Standards, and limits more than that.
 #[test]
 fn the_manager_has_no_right_on_its_node() {
     let deployment: Deployment = rendered(&[]).one("Deployment");
@@ -114,7 +114,7 @@ fn no_right_is_for_everything() {
     }
 }
 
-/// What is of all tenants, or of Keelway, is in no role that they have.
+/// The roles for tenants contain no resource that belongs to all tenants or to Keelway.
 #[test]
 fn tenants_have_rights_to_clusters_alone() {
     let roles: Vec<ClusterRole> = rendered(&[]).all("ClusterRole");
@@ -184,7 +184,7 @@ fn every_value_is_in_the_schema_and_explained() {
     let schema: Value = serde_json::from_str(&helm::read("manifests/charts/keelway/values.schema.json")).unwrap();
     let text = helm::read("manifests/charts/keelway/values.yaml");
     let mut known: Value = serde_saphyr::from_str(&text).unwrap();
-    // Of charts that have this one as a part.
+    // Helm passes `global` to a chart that is a dependency of another one.
     known["global"] = json!({});
     assert_eq!(values::of_schema(&schema, ""), values::of_values(&schema, &known, ""));
     assert_eq!(values::unexplained(&text), Vec::<String>::new());
@@ -199,7 +199,7 @@ fn the_chart_is_of_this_release() {
     );
 }
 
-/// `kubectl apply -f manifests/keelway-manager.yaml` is the chart with its own values.
+/// `kubectl apply -f manifests/keelway-manager.yaml` installs what the chart renders with its default values.
 #[test]
 fn the_plain_file_is_the_chart() {
     let text = format!("{}{}", include_str!("namespace.yaml"), helm::template(&[]));

@@ -1,4 +1,4 @@
-//! Objects of Kubernetes, as types that know every field.
+//! Kubernetes objects, parsed as types that have every field.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use k8s_openapi::{
 };
 use serde_json::Value;
 
-/// What the chart renders.
+/// The objects that the chart renders.
 pub(crate) struct Rendered(Vec<Value>);
 
 pub(crate) fn parse(text: &str) -> Rendered {
@@ -23,7 +23,7 @@ pub(crate) fn parse(text: &str) -> Rendered {
 }
 
 impl Rendered {
-    /// Every field of every object is known, has the right type, and no two objects have one name.
+    /// Fails unless each field of each object is known and has the right type. Two objects of one kind must not have the same name.
     pub(crate) fn check(&self) {
         let mut names = BTreeSet::new();
         for object in &self.0 {
@@ -33,7 +33,7 @@ impl Rendered {
         }
     }
 
-    /// The only one of its kind.
+    /// Returns the only object of its kind.
     pub(crate) fn object(&self, kind: &str) -> &Value {
         let found: Vec<_> = self.0.iter().filter(|object| object["kind"] == kind).collect();
         let [object] = found[..] else { panic!("{} of kind {kind}", found.len()) };
@@ -68,19 +68,19 @@ fn known(object: &Value) {
         "RoleBinding" => strictly::<RoleBinding>(object),
         "Service" => strictly::<Service>(object),
         "ServiceAccount" => strictly::<ServiceAccount>(object),
-        // The Prometheus operator's own.
+        // These kinds belong to the Prometheus operator, so that there are no types for them here.
         "PrometheusRule" | "ServiceMonitor" => assert_eq!(object["apiVersion"], "monitoring.coreos.com/v1"),
         kind => panic!("nobody knows what {kind} is"),
     }
 }
 
-/// A field that the type does not know is lost on the way, as an API server would drop it.
+/// Fails if the object has a field that the type does not have. An API server would drop that field.
 fn strictly<T: serde::de::DeserializeOwned + serde::Serialize>(object: &Value) {
     let typed: T = serde_json::from_value(object.clone()).unwrap_or_else(|error| panic!("{error}: {object:#}"));
     assert_eq!(amounts(serde_json::to_value(typed).unwrap()), amounts(object.clone()));
 }
 
-/// The same with all numbers of one type: bounds in schemas are floats, however they are written.
+/// Returns the value with all numbers as floats. In schemas, the types have floats for bounds that the manifest writes as integers.
 fn amounts(value: Value) -> Value {
     match value {
         Value::Number(number) => number.as_f64().into(),

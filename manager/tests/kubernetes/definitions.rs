@@ -1,4 +1,4 @@
-//! The definitions before a real API server.
+//! The CustomResourceDefinitions in a real API server.
 
 use std::{
     collections::BTreeSet,
@@ -33,7 +33,7 @@ pub(crate) fn are_taken(kubectl: &Kubectl) {
 
 pub(crate) fn explain_every_field(kubectl: &Kubectl) {
     for (kind, fields) in [("kwc", 40), ("components", 15), ("hv", 40), ("kwcc", 20)] {
-        // A definition is published a moment after it is established.
+        // The API server publishes a definition a moment after it is established.
         let deadline = Instant::now() + Duration::from_secs(60);
         while kubectl.refuses(&["explain", kind], "").is_some() {
             assert!(Instant::now() < deadline, "{kind} is not explained");
@@ -45,7 +45,7 @@ pub(crate) fn explain_every_field(kubectl: &Kubectl) {
     assert!(said.contains("serving certificate"), "{said}");
 }
 
-/// Inputs that only a reader of all documents, or of more than their values, can refuse.
+/// Inputs that the API server accepts. Only a check of all documents, or of more than the values, can refuse them.
 const BEYOND: &[&str] = &[
     "agent-via-nowhere",
     "class-default-twice",
@@ -78,7 +78,7 @@ const BEYOND: &[&str] = &[
     "two-owners",
 ];
 
-/// Inputs that are refused as validation refuses them: each mend is told.
+/// Inputs for which the API server's message contains the help of Keelway's own validation.
 const IN_OUR_WORDS: &[&str] = &[
     "address-of-no-network",
     "address-twice",
@@ -163,7 +163,7 @@ pub(crate) async fn refuse_what_validation_refuses(client: &Client) {
     }
 }
 
-/// What a server says of our documents in a text, without keeping them; none where there are none of ours.
+/// Sends the documents of Keelway in `text` to the API server as a dry run. Returns its error messages, or `None` if there is no such document.
 async fn told(client: &Client, text: &str) -> Option<String> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).ok()?;
     let ours = documents.into_iter().filter(|document| document["apiVersion"] == "keelway.dev/v1alpha1");

@@ -1,4 +1,4 @@
-//! What people are told of what happened, where they look for it.
+//! The Events that the manager records, as `kubectl` shows them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -43,7 +43,7 @@ spec:
 status: {conditions: [{type: Ready, status: 'False', reason: Starting, message: it starts, lastTransitionTime: '2026-11-21T11:00:00Z'}]}
 ";
 
-/// A manager's store, with what tells of its passes.
+/// The parts of a manager that store documents and record Events.
 struct Manager {
     store: Arc<KubernetesStore>,
     reports: Reports,
@@ -57,7 +57,7 @@ impl Manager {
         Self { reports: Reports::new(metrics).with_events(store.event_sender()), store }
     }
 
-    /// Waits for documents, saves what becomes of them, and tells of it, as a pass does.
+    /// Does what a pass does: waits for the documents, saves a change of them, and reports it.
     async fn pass(&mut self, change: impl Fn(&mut Documents)) {
         let before = loop {
             let loaded = self.store.load().await.unwrap();
@@ -89,7 +89,7 @@ fn says(documents: &mut Documents, kind: &str, (status, reason): (ConditionStatu
     condition::set(&mut status.conditions, kind, verdict, None, &Time(Timestamp::now()));
 }
 
-/// The Events of an object, as `REASON COUNT`.
+/// Returns the Events of an object, as `REASON COUNT`.
 fn events(kubectl: &Kubectl, object: &str) -> Vec<String> {
     let selector = format!("regarding.name={object}");
     let events = ["get", "events.events.k8s.io", "-n", "default", "--field-selector", &selector, "-o", "json"];
@@ -124,13 +124,13 @@ pub(crate) async fn are_told_once(plane: &Plane, kubectl: &Kubectl) {
     told(kubectl, "told", &["ComponentPlaced 1", "Starting 1"]).await;
     what_people_see(kubectl);
 
-    // The next manager knows what was told.
+    // The next manager finds the Events of the first one.
     let mut manager = Manager::start(plane.admin().await);
     manager.pass(|_| ()).await;
     manager.pass(|documents| says(documents, "Progressing", (ConditionStatus::False, ConditionReason::Blocked))).await;
     told(kubectl, "told", &["Blocked 1", "ComponentPlaced 1", "Starting 1"]).await;
 
-    // What comes again and again is one Event that counts.
+    // An event that repeats is one Event with a count.
     for _ in 0..2 {
         manager
             .pass(|documents| says(documents, "Progressing", (ConditionStatus::True, ConditionReason::Changing)))
@@ -153,7 +153,7 @@ fn what_people_see(kubectl: &Kubectl) {
     println!("{listed}");
 }
 
-/// By each of two managers, one after the other.
+/// If two managers refuse the same document, one after the other, there is one Event.
 async fn a_refusal_is_told_once(plane: &Plane, kubectl: &Kubectl) {
     let nowhere = "{apiVersion: keelway.dev/v1alpha1, kind: Hypervisor, metadata: {name: told-2}, spec: {role: Private, \
                    endpoint: {agent: {dialsOut: true, via: hv-9}}, addresses: {private: [10.0.0.78]}}}";

@@ -1,4 +1,4 @@
-//! Kubernetes' own client.
+//! Runs kubectl.
 
 use std::{
     io::Write,
@@ -9,7 +9,7 @@ use keelway_cri::testing::cache;
 
 use crate::host::WORK;
 
-/// `kubectl` with a kubeconfig.
+/// `kubectl` with this kubeconfig file.
 pub(crate) struct Kubectl(String);
 
 impl Kubectl {
@@ -17,24 +17,23 @@ impl Kubectl {
         Self(kubeconfig)
     }
 
-    /// Runs it with this input.
     pub(crate) fn run(&self, arguments: &[&str], stdin: &str) -> Output {
         let mut child = Command::new(cache().unwrap().join("bin/kubectl"))
             .args(["--kubeconfig", &self.0])
             .args(arguments)
-            // Its discovery cache.
+            // kubectl writes its discovery cache there.
             .env("HOME", WORK)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // What it does not read it refuses for another reason, which is what it says.
+        // If kubectl exits before it reads its input, this write fails. The output of kubectl contains the reason.
         let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
         child.wait_with_output().unwrap()
     }
 
-    /// What it says where it succeeds.
+    /// Returns the output of a command that must succeed.
     pub(crate) fn says(&self, arguments: &[&str]) -> String {
         self.does(arguments, "")
     }
@@ -46,7 +45,7 @@ impl Kubectl {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What it says where it fails; none where it does not.
+    /// Returns the error message if the command fails, else `None`.
     pub(crate) fn refuses(&self, arguments: &[&str], stdin: &str) -> Option<String> {
         let output = self.run(arguments, stdin);
         (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())

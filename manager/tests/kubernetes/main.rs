@@ -1,4 +1,4 @@
-//! Definitions and store before a real API server.
+//! The CustomResourceDefinitions and the Kubernetes store with a real API server.
 
 #![expect(
     clippy::unwrap_used,
@@ -26,7 +26,7 @@ mod wait;
 use kubectl::Kubectl;
 use plane::Plane;
 
-/// One API server for all: starting it takes longer than any of what is asked of it.
+/// All cases use one API server, because its start takes longer than any of them.
 #[test]
 fn a_cluster_is_a_store() {
     host::on_own_host("a_cluster_is_a_store", || {
@@ -41,7 +41,7 @@ async fn all() {
     definitions::explain_every_field(&kubectl);
     definitions::refuse_what_validation_refuses(&plane.admin().await).await;
     definitions::show_and_scale(&kubectl);
-    // The store makes them itself.
+    // The store must create these namespaces itself.
     kubectl.says(&["delete", "namespace", "keelway-0123456789abcdef", "keelway-fedcba9876543210", "--timeout=120s"]);
     store::keeps_what_it_is_given(&plane, &kubectl).await;
     events::are_told_once(&plane, &kubectl).await;

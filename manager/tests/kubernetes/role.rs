@@ -1,4 +1,4 @@
-//! The rights of the manifest: the store has no others, and uses each.
+//! The store needs every right that the manifest grants, and no other.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -13,13 +13,13 @@ use crate::{
 
 const MANIFEST: &str = "../manifests/keelway-manager.yaml";
 const NAMESPACE: &str = "keelway-system";
-/// What is none of a store's: which replica works, and what people are told.
+/// Resources that the store does not use: the Lease of the leader election, and Events.
 const OF_OTHERS: [&str; 2] = ["leases", "events"];
 
-/// A right: group, resource, verb.
+/// Group, resource and verb.
 type Right = [String; 3];
 
-/// As the account of the manifest.
+/// Returns a client with the service account of the manifest.
 pub(crate) async fn client(plane: &Plane, kubectl: &Kubectl) -> Client {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(MANIFEST);
     kubectl.says(&["apply", "--server-side", "-f", manifest.to_str().unwrap()]);
@@ -27,7 +27,7 @@ pub(crate) async fn client(plane: &Plane, kubectl: &Kubectl) -> Client {
     plane.bearer(token.trim()).await
 }
 
-/// All that was asked for was granted, and all that is granted was asked for.
+/// Fails unless the API server granted every request of the account, and the requests used every right that the role grants.
 pub(crate) fn is_what_was_used() {
     let account = format!("system:serviceaccount:{NAMESPACE}:{MANAGER}");
     let log = fs::read_to_string(path(AUDIT_LOG)).unwrap();
@@ -41,8 +41,8 @@ pub(crate) fn is_what_was_used() {
     println!("        {} requests used {} rights", requests.len(), used.len());
 }
 
-/// What a request needs: whoever applies what is not there makes it, and who watches is told of all that there is; an API server that
-/// cannot tell it so is asked for lists.
+/// Returns the rights that a request needs. A patch that creates the object also needs `create`. A watch also needs `list`, because it begins with
+/// all objects. If the API server does not support that, the store sends list requests instead.
 fn rights_of(request: &Value) -> Vec<Right> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let object = &request["objectRef"];

@@ -1,4 +1,4 @@
-//! The store before a real API server.
+//! The store with a real API server.
 
 use std::time::{Duration, Instant};
 
@@ -65,7 +65,7 @@ impl contract::Subject for Server<'_> {
             if matches!(name, DocumentName::Component(_)) {
                 self.next_manager_applies(&json, "spec", &[]);
             } else {
-                // A person writes it.
+                // A person changes the spec.
                 let patch = json!({ "spec": { "ofNextRelease": fields } }).to_string();
                 self.until_taken(&["patch", "-n", &namespace, &object, "--type=merge", "-p", &patch], "");
             }
@@ -75,7 +75,7 @@ impl contract::Subject for Server<'_> {
 }
 
 impl Server<'_> {
-    /// A definition counts a moment after it was changed.
+    /// Retries the command until it succeeds and its output has the new field, because a changed definition takes effect after a moment.
     fn until_taken(&self, arguments: &[&str], stdin: &str) {
         let deadline = Instant::now() + Duration::from_secs(60);
         let read = [arguments, &["-o", "json"]].concat();
@@ -89,7 +89,7 @@ impl Server<'_> {
         }
     }
 
-    /// With the rights to fields that this release's manager has.
+    /// Applies a part of an object as the manager of the next release does. It has the same field manager as this release's manager.
     fn next_manager_applies(&self, object: &Value, part: &str, more: &[&str]) {
         let mut body = json!({ "apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": { "name": object["metadata"]["name"] } });
         for field in ["namespace", "labels"] {
@@ -113,7 +113,7 @@ impl Server<'_> {
     }
 }
 
-/// Its namespace, and what kubectl calls it.
+/// Returns the namespace of a document, and its name for kubectl (`KIND/NAME`).
 fn place_of(name: &DocumentName) -> (String, String) {
     (name.namespace().unwrap_or_default(), format!("{}/{}", name.kind().to_lowercase(), name.name()))
 }
@@ -126,7 +126,7 @@ pub(crate) async fn keeps_what_it_is_given(plane: &Plane, kubectl: &Kubectl) {
     role::is_what_was_used();
 }
 
-/// Where the definitions went back as well, an API server drops what they do not have, and the manager goes on without it.
+/// If the definitions are rolled back as well, the API server drops the fields that they no longer have. The store continues without these fields.
 async fn fields_go_with_their_definitions(subject: &Server<'_>) {
     let names = [DocumentName::Hypervisor("hv-1".parse().unwrap())];
     contract::Subject::next_release_writes(subject, &names, &json!({ "text": "10" }));
@@ -147,7 +147,7 @@ async fn fields_go_with_their_definitions(subject: &Server<'_>) {
     assert!(machine.status.as_ref().unwrap().installation.as_ref().is_some_and(|id| id.as_str() == "00000000000000ee"));
 }
 
-/// What no rule of the definitions can tell.
+/// If a document is invalid in a way that the definitions cannot check, the store reports that on the document.
 async fn what_is_not_sound_is_told_on_it(subject: &Server<'_>) {
     let store = contract::Subject::open(subject);
     assert!(store.load().await.unwrap().clusters.is_empty());

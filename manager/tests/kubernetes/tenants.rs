@@ -1,4 +1,4 @@
-//! A user of a management cluster, who may edit one namespace, tries each way out of it.
+//! A user that may edit one namespace of a management cluster tries to affect objects outside it.
 
 use std::{
     collections::BTreeSet,
@@ -23,12 +23,12 @@ use tokio::time::timeout;
 
 use crate::{kubectl::Kubectl, plane::Plane};
 
-/// Many times what news take; the garbage collector knows a new kind after half a minute.
+/// Many times longer than a change takes to arrive. The garbage collector observes a new kind only after half a minute.
 const SOON: Duration = Duration::from_secs(120);
 const CONDITIONS: &str = "jsonpath={.status.conditions}";
 const ID: &str = "bbbbbbbbbbbbbbbb";
 const OWN_ID: &str = "aaaaaaaaaaaaaaaa";
-/// Another tenant's cluster, as passes leave it.
+/// The documents of another tenant's cluster, as passes write them.
 const OTHERS: &str = "\
 apiVersion: keelway.dev/v1alpha1
 kind: Cluster
@@ -57,7 +57,7 @@ metadata: {name: notes, namespace: keelway-bbbbbbbbbbbbbbbb, labels: {keelway.de
 type: Opaque
 data: {note: c2VjcmV0}
 ";
-/// One for each tenant; the registry is the operator's.
+/// One ClusterClass for each tenant. The operator chooses the registry and its pull secret.
 const CLASSES: &str = "\
 apiVersion: keelway.dev/v1alpha1
 kind: ClusterClass
@@ -78,7 +78,7 @@ spec: {namespaces: [team-b]}
 struct Tenancy<'a> {
     client: Client,
     operator: &'a Kubectl,
-    /// Who may edit `team-a`.
+    /// A user that may edit `team-a`.
     tenant: Kubectl,
 }
 
@@ -117,7 +117,7 @@ fn secret(namespace: &str, name: &str) -> SecretName {
 }
 
 impl Tenancy<'_> {
-    /// The roles of the chart, and who has them.
+    /// Creates the namespaces, the roles of the chart, the rights of the tenant, and the documents of the other tenant.
     async fn begin(&self) {
         for namespace in ["team-a", "team-b"] {
             self.operator.says(&["create", "namespace", namespace]);
@@ -158,7 +158,7 @@ impl Tenancy<'_> {
         self.tenant.does(&["apply", "-f", "-"], &document.to_string());
     }
 
-    /// Looks until what counts is so.
+    /// Loads the documents until `holds` returns true.
     async fn until(&self, what: &str, store: &KubernetesStore, holds: impl Fn(&Documents) -> bool) {
         let wait = async {
             while !holds(&store.load().await.unwrap()) {
@@ -168,7 +168,7 @@ impl Tenancy<'_> {
         timeout(SOON, wait).await.map_err(|_| what).unwrap();
     }
 
-    /// Looks until a Cluster is told why it does not count.
+    /// Loads the documents until the conditions of a Cluster contain `why`.
     async fn until_refused(&self, store: &KubernetesStore, name: &ClusterRef, why: &str) {
         let wait = async {
             loop {
@@ -209,11 +209,11 @@ impl Tenancy<'_> {
         let patch = ["patch", "kwc", "own", "-n", "team-a", "--type=merge", "-p", &id];
         let status = [&patch[..], &["--subresource=status"]].concat();
         self.forbidden(&status);
-        // The API server takes the rest of such a patch, which is nothing.
+        // The API server accepts such a patch without its status, so that nothing changes.
         self.tenant.says(&patch);
         let told = ["get", "kwc", "own", "-n", "team-a", "-o", "jsonpath={.status.id}"];
         assert_eq!(self.tenant.says(&told), "");
-        // By another right than the roles have it would be so.
+        // With a right that the roles do not grant, the write succeeds.
         let other = id.replace(ID, "cccccccccccccccc");
         let status: Vec<&str> = status.iter().map(|word| if *word == id { &*other } else { *word }).collect();
         self.operator.says(&status);
@@ -221,7 +221,7 @@ impl Tenancy<'_> {
         self.tenant.says(&["delete", "kwc", "own", "-n", "team-a"]);
     }
 
-    /// Labels are anybody's to write.
+    /// Any tenant can write labels, so that a label alone does not make a Secret one of Keelway's.
     async fn make_no_secret_of_keelways(&self) {
         let labelled = |namespace: &str, name: &str, label: &str, id: &str, kind: &str| {
             json!({
@@ -245,7 +245,7 @@ impl Tenancy<'_> {
             &["apply", "-f", "-"],
             &labelled(&format!("keelway-{ID}"), "others", "keelway.dev/cluster-id", ID, "Opaque").to_string(),
         );
-        // What is written later is told later.
+        // The Cluster is written after the Secrets, so that the store has observed them once it has the Cluster.
         self.apply(&cluster("later", "team-a", &json!({})));
         let own = reference("team-a", "later");
         self.until("a Cluster", &watching, |documents| documents.clusters.contains_key(&own)).await;
@@ -290,12 +290,12 @@ impl Tenancy<'_> {
         assert!(!store.load().await.unwrap().secrets.contains_key(&others));
         self.refer_to_one_after_the_other(&store).await;
         self.tenant.says(&["delete", "kwc", "-n", "team-a", "own"]);
-        // It is the operator's to give.
+        // Only the operator can grant this pull secret, by a ClusterClass.
         self.operator.does(&["apply", "-f", "-"], CLASSES);
         self.until("that of a class", &store, |documents| documents.secrets.contains_key(&others)).await;
     }
 
-    /// A Secret is watched for as long as something refers to it: who names many in turn takes no more of a manager than one.
+    /// The store watches a Secret only while a document refers to it. A tenant that refers to many Secrets in turn costs the manager one watch.
     async fn refer_to_one_after_the_other(&self, store: &KubernetesStore) {
         for name in ["first", "second"] {
             let own = json!({
@@ -349,7 +349,7 @@ impl Tenancy<'_> {
             assert!(!store.load().await.unwrap().clusters.contains_key(&own), "{spec}");
             self.tenant.says(&["delete", "kwc", "-n", "team-a", "own"]);
         }
-        // One is taken; it gets no more by asking later, and no second one beside it.
+        // One Cluster is accepted. A later change cannot raise it above the limits, and a second Cluster is refused.
         self.apply(&cluster("own", "team-a", &json!({})));
         self.until("what is allowed", &store, |documents| documents.clusters.contains_key(&own)).await;
         self.tenant.says(&["scale", "kwc", "-n", "team-a", "own", "--replicas=9"]);
@@ -359,7 +359,7 @@ impl Tenancy<'_> {
         let second = reference("team-a", "second");
         self.until_refused(&store, &second, "namespace team-a has 1 of ClusterClass small").await;
         self.tenant.says(&["delete", "kwc", "-n", "team-a", "second"]);
-        // Without classes it is.
+        // Without classes, it is accepted.
         self.operator.does(&["delete", "-f", "-"], CLASSES);
         self.until("what no class forbids", &store, |documents| {
             documents.clusters.get(&own).is_some_and(|cluster| cluster.spec.control_plane.replicas == 9)
@@ -368,7 +368,7 @@ impl Tenancy<'_> {
         self.tenant.says(&["delete", "kwc", "-n", "team-a", "own"]);
     }
 
-    /// A Cluster that cannot be taken, and one that is as large as an API server takes.
+    /// Neither a Cluster that is refused, nor one as large as the API server accepts, delays other tenants.
     async fn hold_up_nobody(&self) {
         let store = self.open();
         store.load().await.unwrap();
@@ -387,7 +387,7 @@ impl Tenancy<'_> {
         self.tenant.says(&["delete", "kwc", "-n", "team-a", "huge", "broken"]);
     }
 
-    /// What a pass decided stands in no document that a tenant takes away, or spoils, before the next manager looks.
+    /// What a pass decided is stored outside the documents that a tenant can delete or damage while no manager runs.
     async fn hold_up_nobody_while_no_manager_looks(&self) {
         self.operator.does(&["apply", "-f", "-"], CLASSES);
         self.apply(&cluster("own", "team-a", &json!({})));
@@ -401,7 +401,7 @@ impl Tenancy<'_> {
         let patch = |patch: &str| {
             self.tenant.says(&["patch", "kwc", "-n", "team-a", "own", "--type=merge", "-p", patch]);
         };
-        // It asks for more than it may.
+        // The tenant asks for more than the class allows.
         patch(&replicas(9));
         let store = self.open();
         let documents = store.load().await.unwrap();
@@ -414,7 +414,7 @@ impl Tenancy<'_> {
         self.until("what is mended", &store, |documents| documents.clusters.contains_key(&own)).await;
         assert_eq!(store.load().await.unwrap().components_of(&OWN_ID.parse().unwrap()).count(), 1, "as it was");
         drop(store);
-        // It takes its Cluster away, with what keeps it.
+        // The tenant removes the finalizer of its Cluster and deletes it.
         patch(r#"{"metadata":{"finalizers":null}}"#);
         self.tenant.says(&["delete", "kwc", "-n", "team-a", "own"]);
         let documents = self.open().load().await.unwrap();
@@ -434,7 +434,7 @@ impl Tenancy<'_> {
         let store = self.open();
         self.until("the Cluster", &store, |documents| documents.clusters.contains_key(&own)).await;
         store.save(&running(&store.load().await.unwrap(), &own)).await.unwrap();
-        // Who owns what somebody else says is gone, and the garbage collector asks for its deletion.
+        // The owner does not exist, so that the garbage collector deletes the Cluster.
         let patch = json!({"metadata": {"ownerReferences": [owner]}}).to_string();
         self.tenant.says(&["patch", "kwc", "-n", "team-a", "kept", "--type=merge", "-p", &patch]);
         let is_deleted = |documents: &Documents| documents.clusters.get(&own).is_some_and(|cluster| cluster.deleted());
@@ -461,7 +461,7 @@ impl Tenancy<'_> {
             let told = self.tenant.refuses(&["apply", "-f", "-"], &document).unwrap();
             assert!(told.contains("is no RFC 1123 label"), "{told}");
         }
-        // The same name is another cluster.
+        // A Cluster of the same name in another namespace is another cluster.
         self.apply(&cluster("c1", "team-a", &json!({})));
         let store = self.open();
         let own = reference("team-a", "c1");
@@ -472,7 +472,7 @@ impl Tenancy<'_> {
     }
 }
 
-/// The same documents once a pass began with a cluster.
+/// Returns the documents with what a pass adds when it starts a cluster.
 fn running(documents: &Documents, name: &ClusterRef) -> Documents {
     let text = OTHERS
         .replace(ID, OWN_ID)

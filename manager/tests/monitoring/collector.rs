@@ -1,4 +1,4 @@
-//! A collector of OpenTelemetry that keeps the spans that it is sent.
+//! An OpenTelemetry collector that keeps the spans that it receives.
 
 use std::{
     cell::RefCell,
@@ -25,16 +25,16 @@ use tonic::{
     transport::{Identity, Server, ServerTlsConfig},
 };
 
-/// How long spans may take.
+/// The time within which a span must arrive.
 const SENT: Duration = Duration::from_secs(30);
 
-/// A span, and who it is of.
+/// A span, with the name of the service that sent it.
 #[derive(Debug)]
 pub(crate) struct Span {
     pub(crate) service: String,
     pub(crate) name: String,
     pub(crate) attributes: Vec<(String, String)>,
-    /// What was logged in it.
+    /// The log messages in it.
     pub(crate) events: Vec<String>,
 }
 
@@ -46,10 +46,10 @@ impl Span {
 
 pub(crate) struct Collector {
     pub(crate) endpoint: String,
-    /// Its authority's certificate.
+    /// The certificate of its authority.
     pub(crate) authority: PathBuf,
     spans: Receiver<Span>,
-    /// Those that came while another one was waited for.
+    /// Spans that arrived while the test waited for another one.
     others: RefCell<Vec<Span>>,
     _folder: TempDir,
     _runtime: Runtime,
@@ -69,7 +69,7 @@ impl TraceService for Taken {
             for span in of.scope_spans.into_iter().flat_map(|scope| scope.spans) {
                 let events = span.events.into_iter().map(|event| event.name).collect();
                 let attributes = pairs(span.attributes);
-                // Nobody may be there any more to be told.
+                // If the test has ended, the receiver does not exist any more.
                 let _ = self.0.send(Span { service: service.clone(), name: span.name, attributes, events });
             }
         }
@@ -86,7 +86,7 @@ fn pairs(attributes: Vec<KeyValue>) -> Vec<(String, String)> {
 }
 
 impl Collector {
-    /// Behind TLS, on loopback.
+    /// Starts a collector with TLS on loopback.
     pub(crate) fn start() -> Self {
         let mut rng = ChaCha20Rng::from_rng(&mut rand::rng());
         let validity = Validity::starting(Timestamp::now(), SignedDuration::from_hours(24)).unwrap();
@@ -118,7 +118,7 @@ impl Collector {
         self.spans.try_recv().is_err()
     }
 
-    /// Waits for a span.
+    /// Waits for a span that matches, and returns it. Each span is returned once.
     pub(crate) fn takes(&self, is_it: impl Fn(&Span) -> bool) -> Span {
         let deadline = Instant::now() + SENT;
         let mut others = self.others.borrow_mut();

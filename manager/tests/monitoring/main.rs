@@ -1,4 +1,4 @@
-//! What the manager tells Prometheus, and the alerts and dashboard that are made of it.
+//! The metrics of the manager, and the alerts and the dashboard that use them.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -12,12 +12,12 @@ use std::collections::BTreeSet;
 
 use manager::Manager;
 
-/// The families of a scrape, by the names that their values begin with.
+/// Returns the names of the metric families in a scrape. The names of their samples begin with these.
 fn families(scrape: &str) -> BTreeSet<&str> {
     scrape.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect()
 }
 
-/// Metrics that an expression names.
+/// Returns the metrics that an expression names.
 fn named(expression: &str) -> BTreeSet<&str> {
     let words = expression.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
     words.filter(|word| word.starts_with("keelway_") || word.starts_with("process_")).collect()
@@ -72,7 +72,7 @@ fn every_expression_is_one() {
     promtool::takes(&["check", "rules", &rules.display().to_string()], "");
 }
 
-/// Each alert has a test, in which it fires and, a little earlier, does not.
+/// Each alert has a promtool test in which it fires.
 #[test]
 fn every_alert_fires_when_it_should() {
     let tests = manifests::monitoring().join("rules_test.yaml");

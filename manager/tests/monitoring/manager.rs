@@ -1,4 +1,4 @@
-//! A manager of one machine that does not answer, without any environment.
+//! A manager with one machine that does not respond, and with an empty environment.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// How long a line of the log, or a figure, may take.
+/// The time within which a log line or a metric must appear.
 const SAID: Duration = Duration::from_secs(30);
 
 const BETWEEN_QUESTIONS: Duration = Duration::from_millis(50);
@@ -43,7 +43,7 @@ impl Manager {
         Self::start_with(&[])
     }
 
-    /// With these variables in its environment, and no others.
+    /// Starts a manager with these environment variables and no others.
     pub(crate) fn start_with(variables: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for (path, text) in [("store/hypervisors/hv-1.yaml", MACHINE), ("store/clusters/default/c1.yaml", CLUSTER)] {
@@ -68,7 +68,7 @@ impl Manager {
         manager
     }
 
-    /// Waits for a line of the log.
+    /// Waits for a log line that matches.
     pub(crate) fn says(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + SAID;
         let mut said = String::new();
@@ -83,7 +83,7 @@ impl Manager {
         }
     }
 
-    /// The whole answer to a question.
+    /// Returns the whole HTTP response.
     pub(crate) fn get(&self, path: &str, headers: &str) -> String {
         let mut stream = TcpStream::connect(self.address).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Connection: close\r\n\r\n").unwrap();
@@ -92,7 +92,7 @@ impl Manager {
         answer
     }
 
-    /// Waits until it tells this of itself, and has all of its metrics.
+    /// Waits until the metrics contain these samples, and returns the metrics.
     pub(crate) fn tells(&self, samples: &[&str]) -> String {
         eventually(|| {
             let scrape = self.metrics();
@@ -101,7 +101,7 @@ impl Manager {
         })
     }
 
-    /// Waits until it says that it does what it is there for.
+    /// Waits until the manager reports that it is ready.
     pub(crate) fn is_ready(&self) {
         eventually(|| {
             let answer = self.get("/readyz", "");
@@ -109,7 +109,7 @@ impl Manager {
         });
     }
 
-    /// Its metrics, in Prometheus' text format.
+    /// Returns the metrics in Prometheus' text format.
     pub(crate) fn metrics(&self) -> String {
         let answer = self.get("/metrics", "");
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -125,7 +125,7 @@ impl Drop for Manager {
     }
 }
 
-/// What is told follows what is logged.
+/// Calls `ask` until it succeeds, because a metric changes after the log line for the same event.
 #[expect(clippy::disallowed_methods, reason = "nothing tells of a figure but the next question")]
 fn eventually<T>(ask: impl Fn() -> Result<T, String>) -> T {
     let deadline = Instant::now() + SAID;

@@ -9,7 +9,6 @@ use std::{
 
 use serde_json::Value;
 
-/// An alert.
 pub(crate) struct Alert {
     pub(crate) name: String,
     pub(crate) expression: String,
@@ -22,7 +21,7 @@ pub(crate) fn monitoring() -> PathBuf {
     workspace().join("manifests/monitoring")
 }
 
-/// A file of the workspace.
+/// Reads a file by its path in the workspace.
 pub(crate) fn read(path: &str) -> String {
     fs::read_to_string(workspace().join(path)).unwrap()
 }
@@ -45,7 +44,7 @@ fn alert(rule: &Value) -> Alert {
     }
 }
 
-/// Alerts that a test expects to fire.
+/// Returns the alerts that a test expects to fire.
 pub(crate) fn tested() -> BTreeSet<String> {
     let tests = yaml("manifests/monitoring/rules_test.yaml");
     let asked = tests["tests"].as_array().unwrap().iter().flat_map(|test| test["alert_rule_test"].as_array().unwrap());
@@ -53,13 +52,13 @@ pub(crate) fn tested() -> BTreeSet<String> {
     fires.map(|asked| asked["alertname"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Every expression, with where it stands.
+/// Returns every expression with the name of its alert or panel.
 pub(crate) fn expressions() -> Vec<(String, String)> {
     let of_alerts = alerts().into_iter().map(|alert| (alert.name, alert.expression));
     of_alerts.chain(panels()).collect()
 }
 
-/// The expressions of the dashboard as rules that record them, which is what promtool reads.
+/// Returns the expressions of the dashboard as recording rules, because promtool reads rules.
 pub(crate) fn dashboard_as_rules() -> String {
     let mut rules = "groups:\n- name: dashboard\n  rules:\n".to_owned();
     for (place, (_, expression)) in panels().into_iter().enumerate() {

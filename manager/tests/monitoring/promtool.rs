@@ -1,11 +1,11 @@
-//! promtool, of Debian's package prometheus.
+//! Runs promtool, from Debian's package prometheus.
 
 use std::{
     io::Write as _,
     process::{Command, Stdio},
 };
 
-/// It finds no fault.
+/// Fails unless promtool accepts the input.
 pub(crate) fn takes(words: &[&str], input: &str) {
     let mut promtool = Command::new("promtool")
         .args(words)

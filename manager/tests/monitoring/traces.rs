@@ -1,4 +1,4 @@
-//! Spans, where the environment names a collector.
+//! If the environment names a collector, the manager sends spans to it.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! What every store that others write into does, beside what each store does, once for all of them.
+//! The behaviour of every store that others write to as well. Each store runs these cases beside its own.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use keelway_reconciler::{
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// Many times what news take.
+/// Many times longer than a change takes to arrive.
 const SOON: Duration = Duration::from_secs(30);
 
 const SECOND_MACHINE: &str = "\
@@ -30,7 +30,7 @@ kind: ClusterClass
 metadata: {name: small}
 spec: {limits: {etcdReplicas: 1}}
 ";
-/// More than its class allows.
+/// A Cluster that exceeds its class.
 const LARGE: &str = "\
 apiVersion: keelway.dev/v1alpha1
 kind: Cluster
@@ -38,25 +38,25 @@ metadata: {name: large, namespace: default}
 spec: {version: 1.37.0, className: small, etcd: {replicas: 3}}
 ";
 
-/// A store, and somebody else who writes into it.
+/// A store, and another writer of the same documents.
 pub(crate) trait Subject {
     type Store: Store + ChangingDocuments;
-    /// Opens it anew: what is known is what it kept. The last one is closed.
+    /// Opens the store again, after the last one was closed. It knows only what it stored.
     fn open(&self) -> Self::Store;
-    /// Somebody else writes a document without its status.
+    /// Another writer writes a document without its status.
     fn apply(&self, text: &str);
-    /// Somebody else takes a document away at once, whatever keeps it.
+    /// Another writer removes a document at once, in spite of its finalizers.
     fn take_away(&self, name: &DocumentName);
-    /// Whether somebody else sees a document.
+    /// Returns whether another writer sees the document.
     fn has(&self, name: &DocumentName) -> bool;
-    /// Somebody else asks for the deletion of a Cluster or a Hypervisor.
+    /// Another writer requests the deletion of a Cluster or a Hypervisor.
     fn delete(&self, name: &DocumentName);
-    /// A next release has the store, whose documents of these kinds have a map `ofNextRelease` in their specs and their statuses, with the same in it. It
-    /// writes the documents of these names.
+    /// A next release writes the documents of these names. In that release, the specs and the statuses of their kinds have a map `ofNextRelease`.
+    /// Both contain `fields`.
     fn next_release_writes(&self, names: &[DocumentName], fields: &Value);
 }
 
-/// All of it, one after the other in one world.
+/// Runs all cases in order, on the same documents.
 pub(crate) async fn holds(subject: &impl Subject) {
     let store = check_store(|| subject.open()).await;
     its_own_writes_are_no_news(&store).await;
@@ -74,7 +74,7 @@ pub(crate) fn c1() -> ClusterRef {
     ClusterRef { namespace: "default".to_owned(), name: "c1".to_owned() }
 }
 
-/// Loads until what is loaded is so.
+/// Loads the documents until `holds` returns true, and returns them.
 async fn until(what: &str, store: &(impl Store + ChangingDocuments), holds: impl Fn(&Documents) -> bool) -> Documents {
     let wait = async {
         loop {
@@ -88,7 +88,7 @@ async fn until(what: &str, store: &(impl Store + ChangingDocuments), holds: impl
     timeout(SOON, wait).await.map_err(|_| what).unwrap()
 }
 
-/// What is told of its own writes later changes nothing.
+/// If the store observes its own writes later, nothing changes.
 async fn its_own_writes_are_no_news(store: &(impl Store + ChangingDocuments)) {
     let mut less = load(store).await;
     less.components.clear();
@@ -103,7 +103,7 @@ async fn its_own_writes_are_no_news(store: &(impl Store + ChangingDocuments)) {
     store.save(&more).await.unwrap();
 }
 
-/// Whoever decides from what is not so any more changes nothing.
+/// A save of stale documents fails and changes nothing.
 async fn what_somebody_else_changed_is_kept<S: Subject>(subject: &S, store: &S::Store) {
     let mut documents = load(store).await;
     subject.apply("{apiVersion: keelway.dev/v1alpha1, kind: Cluster, metadata: {name: c1, namespace: default}, spec: {version: 1.37.0, etcd: {replicas: 3}}}");
@@ -134,7 +134,7 @@ async fn news_wake<S: Subject>(subject: &S, store: &S::Store) {
     );
 }
 
-/// Nothing that runs is given up because a document is missing.
+/// If another writer deletes a document of Keelway, the store writes it again: a missing document stops nothing that runs.
 async fn what_is_keelways_own_is_written_again<S: Subject>(subject: &S, store: &S::Store) {
     let pod: PodName = "0123456789abcdef/etcd-0".parse().unwrap();
     let component = DocumentName::Component(pod.clone());
@@ -158,7 +158,7 @@ async fn until_it_is_written_again<S: Subject>(subject: &S, store: &S::Store, na
     timeout(SOON, wait).await.unwrap()
 }
 
-/// After a rollback a store has fields that this release does not know.
+/// After a rollback, a store contains fields that this release does not know.
 async fn fields_of_a_newer_release_are_kept<S: Subject>(subject: &S) {
     let pod: PodName = "0123456789abcdef/etcd-0".parse().unwrap();
     let names = [
@@ -181,7 +181,7 @@ async fn fields_of_a_newer_release_are_kept<S: Subject>(subject: &S) {
     let store = subject.open();
     let mut documents = load(&store).await;
     are_kept(&documents);
-    // A save of each of them, and of a Component's own.
+    // This saves a change of each document, and of the spec that Keelway itself writes of a Component.
     let cluster = documents.clusters.get_mut(&c1()).unwrap();
     cluster.status.as_mut().unwrap().endpoints.clear();
     let component = documents.components.get_mut(&pod).unwrap();
@@ -225,7 +225,7 @@ async fn a_deletion_takes_its_time<S: Subject>(subject: &S) {
     assert_eq!(documents.hypervisors.len(), 2);
 }
 
-/// A store that keeps a deleted machine lets it go once it is told to.
+/// A store that keeps a deleted Hypervisor removes it after the documents are saved without it.
 async fn a_machine_goes<S: Subject>(subject: &S) {
     let store = subject.open();
     let name: HypervisorName = "hv-2".parse().unwrap();
@@ -242,7 +242,7 @@ async fn a_machine_goes<S: Subject>(subject: &S) {
     assert_eq!(load(&subject.open()).await.hypervisors.len(), 1);
 }
 
-/// What it says counts at once, and goes when somebody takes it away.
+/// A class takes effect at once, and ends when another writer deletes it.
 async fn a_class_is_others_to_write<S: Subject>(subject: &S) {
     let store = subject.open();
     let name = DocumentName::ClusterClass("small".to_owned());

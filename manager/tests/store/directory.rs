@@ -1,4 +1,4 @@
-//! A directory as a store, with people and other programs who write into it.
+//! The directory store, with people and other programs that write to the directory.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -43,7 +43,7 @@ async fn what_is_saved_is_there_for_the_next_one() {
 async fn what_it_wrote_itself_is_no_news() {
     let place = Place::new();
     let store = place.with_world().await;
-    // Events of its own writing may come, and tell of nothing.
+    // Events of the store's own writes may arrive. They must change nothing.
     while timeout(Duration::from_millis(300), store.changed()).await.is_ok() {
         assert_eq!(written(&store.load().await.unwrap()), written(&world()));
     }
@@ -86,7 +86,7 @@ async fn of_what_a_person_writes_anew_status_stays() {
     assert!(store.refused().is_empty());
 }
 
-/// What changed beside a file that cannot be read is not lost.
+/// If a file cannot be read, the store does not lose the changes beside it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_could_not_be_read_is_read_later() {
     let place = Place::new();
@@ -106,7 +106,7 @@ async fn what_could_not_be_read_is_read_later() {
     assert_eq!(store.load().await.unwrap().clusters.len(), 1);
 }
 
-/// An authority that lost its label is not a Secret of a user's: it stays what it was.
+/// If the file of an authority loses its label, the store does not read it as a user's Secret. It keeps the authority as it was.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_secret_of_keelways_stays_where_a_plain_one_takes_its_file() {
     let place = Place::new();
@@ -159,7 +159,7 @@ async fn a_file_that_is_broken_is_refused_with_its_place_until_it_is_mended() {
     assert!(store.refused().is_empty());
 }
 
-/// After a rollback documents have fields that this release does not know. A person who writes another one made a mistake.
+/// After a rollback, documents contain fields that this release does not know. If a person adds another unknown field, that is an error.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_person_adds_no_unknown_field_to_those_of_a_newer_release() {
     let place = Place::new();
@@ -181,7 +181,7 @@ async fn a_person_adds_no_unknown_field_to_those_of_a_newer_release() {
     assert_eq!(fields(&next(&store).await), ["spec.ofNextRelease"]);
     let told = store.refused()[Path::new(CLUSTER)].to_string();
     assert!(told.contains("spec.replicsa") && !told.contains("ofNextRelease:"), "{told}");
-    // Removing a field is a person's right.
+    // A person may remove such a field.
     place.write(CLUSTER, &stamped.replace("  ofNextRelease: true\n", ""));
     assert!(fields(&next(&store).await).is_empty());
     assert!(store.refused().is_empty());
@@ -242,7 +242,7 @@ async fn what_runs_is_not_taken_away_with_its_file() {
     store.load().await.unwrap();
     for path in [CLUSTER, MACHINE, "components/keelway-0123456789abcdef/etcd-0.yaml"] {
         fs::remove_file(place.path(path)).unwrap();
-        // Events of what the store wrote itself come first.
+        // The events of the store's own writes arrive first.
         while !place.path(path).exists() {
             assert_eq!(written(&next(&store).await), written(&world()), "{path}");
         }

@@ -1,4 +1,4 @@
-//! Stores, and what people ask of them.
+//! Stores, pivots between them, and requests to the socket of a manager.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

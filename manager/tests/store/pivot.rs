@@ -1,4 +1,4 @@
-//! Worlds that move.
+//! Pivots: documents move between stores.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ metadata: {name: small, annotations: {keelway.dev/is-default-class: 'true'}}
 spec: {versions: [1.37.0]}
 ";
 
-/// An end that fails from its nth change on.
+/// A store that fails once `left` changes are made.
 struct Cut<'a> {
     end: &'a dyn PivotStore,
     left: AtomicUsize,
@@ -45,7 +45,7 @@ impl Store for Cut<'_> {
         self.end.load().await
     }
 
-    /// Each change is a step of its own.
+    /// Saves each change by itself, so that a cut can be between any two.
     async fn save(&self, documents: &Documents) -> Result<(), StoreError> {
         let mut reached = Documents::clone(&*self.end.load().await?);
         for change in documents.changes_since(&reached.clone()) {
@@ -120,7 +120,7 @@ async fn classes_move_along() {
     assert_eq!(other.open().load().await.unwrap().classes["small"].spec.versions, ["1.37.0"]);
 }
 
-/// Wherever a move is cut off, the world is whole in one of both places, and the move goes on.
+/// If a pivot is interrupted at any point, one of both stores holds all documents, and the pivot can continue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_move_that_is_cut_off_goes_on() {
     let mut cuts = 0;

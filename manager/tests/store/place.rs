@@ -1,4 +1,4 @@
-//! A directory for one test, and what is written into it.
+//! A directory for one test, and the files in it.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 pub(crate) const CLUSTER: &str = "clusters/default/c1.yaml";
 pub(crate) const MACHINE: &str = "hypervisors/hv-1.yaml";
-/// As a person writes it.
+/// A Cluster as a person writes it.
 pub(crate) const WRITTEN: &str = "\
 apiVersion: keelway.dev/v1alpha1
 kind: Cluster
@@ -40,14 +40,14 @@ impl Place {
         fs::read_to_string(self.path(path)).unwrap()
     }
 
-    /// As an editor does it: a new file in the place of the old one.
+    /// Writes a file as an editor does: it renames a new file over the old one.
     pub(crate) fn write(&self, path: &str, text: &str) {
         fs::create_dir_all(self.path(path).parent().unwrap()).unwrap();
         fs::write(self.path(".edited"), text).unwrap();
         fs::rename(self.path(".edited"), self.path(path)).unwrap();
     }
 
-    /// A store that holds [`world`], and that is told of what others write alone: one before it wrote that.
+    /// Returns a store that holds [`world`]. An earlier instance wrote the documents, so that this one reports only what others write.
     pub(crate) async fn with_world(&self) -> DirectoryStore {
         let store = self.open();
         store.load().await.unwrap();
@@ -59,7 +59,7 @@ impl Place {
     }
 }
 
-/// As passes leave it; people wrote of its cluster once.
+/// Returns documents as passes leave them. A person wrote the cluster once, so that its generation is 1.
 pub(crate) fn world() -> Documents {
     let mut documents = keelway_reconciler::testing::world();
     for cluster in documents.clusters.values_mut() {
@@ -68,7 +68,7 @@ pub(crate) fn world() -> Documents {
     documents
 }
 
-/// The next look, once the store tells that there is something to see.
+/// Waits until the store reports a change, and loads the documents.
 pub(crate) async fn next(store: &DirectoryStore) -> Documents {
     timeout(Duration::from_secs(10), store.changed()).await.unwrap();
     Documents::clone(&*store.load().await.unwrap())

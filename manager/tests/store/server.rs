@@ -1,4 +1,4 @@
-//! What people ask of a manager on its socket.
+//! Requests to a manager on its Unix socket.
 
 use std::{os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::place::{CLUSTER, MACHINE, Place, WRITTEN, next, world, written};
 
-/// A manager's socket before a store.
+/// A manager's socket in front of a store.
 struct Served {
     place: Place,
     store: Arc<DirectoryStore>,
@@ -76,7 +76,7 @@ async fn what_is_asked_for_is_shown() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_applied_is_as_if_it_was_written() {
     let mut served = Served::new().await;
-    // What the store wrote itself may still be on its way to whoever watches.
+    // The events of the store's own writes may still be on their way.
     served.store.load().await.unwrap();
     let more = format!("{WRITTEN}---\n{}", WRITTEN.replace("name: c1", "name: c2"));
     let applied = served.client.apply(more.into_bytes()).await.unwrap();
@@ -92,7 +92,7 @@ async fn what_is_applied_is_as_if_it_was_written() {
     assert!(served.place.read(CLUSTER).contains("ingressPort: 20000"));
 }
 
-/// A pass that began before somebody asked does not undo it, and does not undo what was asked about others.
+/// A pass that began before a request cannot undo it. The pass can still save changes of other documents.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_asked_for_during_a_pass_stays() {
     let mut served = Served::new().await;
@@ -128,7 +128,7 @@ async fn of_what_is_not_sound_nothing_is_taken() {
             && told.contains("document 2 (Cluster c3), line 9: spec.etcd.replica"),
         "{told}"
     );
-    // One that is sound by itself, and of which another one has the id.
+    // This document is valid by itself, but another cluster has its id.
     let copied = world().text_of(&c1()).unwrap().replace("name: c1", "name: c4");
     let error = served.client.apply(copied.into_bytes()).await.unwrap_err();
     assert!(error.to_string().contains("status.id"), "{error}");
@@ -136,7 +136,7 @@ async fn of_what_is_not_sound_nothing_is_taken() {
     assert!(!served.place.path("clusters/default/c2.yaml").exists());
 }
 
-/// Found as a Secret in the namespace `../hypervisors`: "created", and there was a file `hypervisors/x.yaml` in the store.
+/// Regression: a Secret in the namespace `../hypervisors` was "created", and the store then had a file `hypervisors/x.yaml`.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_secret_is_written_nowhere_but_in_its_folder() {
     let mut served = Served::new().await;
@@ -163,13 +163,13 @@ async fn what_runs_is_marked_and_what_does_not_is_gone() {
     assert_eq!(deleted.iter().map(|deleted| deleted.gone).collect::<Vec<_>>(), [false, true]);
     assert!(served.place.read(CLUSTER).contains("deletionTimestamp"));
     assert!(!served.place.path("clusters/default/c2.yaml").exists());
-    // Somebody still refers to it.
+    // Another document still refers to it.
     let error = served.client.delete(&[DocumentName::Hypervisor("hv-1".parse().unwrap())]).await.unwrap_err();
     assert!(error.to_string().contains("hv-1"), "{error}");
     assert!(served.place.path(MACHINE).exists());
 }
 
-/// It would only be written again.
+/// The store would write such documents again.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_keelways_own_is_not_deleted_by_itself() {
     let mut served = Served::new().await;
