@@ -1,4 +1,4 @@
-//! A join that is cut off can be run again, or undone, at each moment.
+//! A join that is interrupted at any failpoint can be repeated or undone.
 
 use std::{
     collections::BTreeSet,
@@ -15,13 +15,13 @@ use rustix::process::Signal;
 
 use crate::{built, found, machine::join, wait, world::World};
 
-/// How long this may take where there is time for at least so many cuts.
+/// The time for all cuts. At least `LEAST` cuts are made, even if they take longer.
 const BUDGET: Duration = Duration::from_secs(20);
 const LEAST: usize = 6;
-/// Where `keelway-cut` tells of the moments that it comes to: on the worker's machine.
+/// The file on the worker's machine in which `keelway-cut` records the failpoints that it reaches.
 const POINTS: &str = "/run/points";
 
-/// As far as the daemon's start, which takes a second.
+/// Interrupts joins at every failpoint before the start of the daemon, which takes a second.
 pub(crate) async fn at_each_moment(world: &World) {
     let token = world.token(SignedDuration::from_hours(1)).await.encode();
     let before = found::look(&world.machine);
@@ -36,7 +36,7 @@ pub(crate) async fn at_each_moment(world: &World) {
         if done >= LEAST && began.elapsed() > BUDGET {
             break;
         }
-        // A name of its own: where no peer was made, the cluster waits some minutes for the key that it has approved.
+        // Each cut has a node name of its own: if the join made no peer, the cluster reserves the name for the approved key for some minutes.
         let name = format!("cut-{nth}");
         let (is_cut, _) =
             cut(world, &token, &["--service", "none", "--node-name", &name], &format!("KILL {nth}")).await;
@@ -59,14 +59,14 @@ fn again(name: &str) -> [&str; 9] {
     [join, stdin, allow, flag, group, "--service", "none", "--node-name", name]
 }
 
-/// A machine on which nothing was changed yet is no worker.
+/// Leaves the cluster. If the join changed nothing on the machine yet, it is no worker.
 async fn leave(world: &World) {
     if world.machine.file("/var/lib/keelway-node").exists() {
         world.machine.node_well(&["leave"], "").await;
     }
 }
 
-/// The moments of a join that is not cut off, each kind of them once: plugins are written one like the other.
+/// Returns the failpoints of a complete join, each kind once. All plugins are one kind, because they are written in the same way.
 async fn moments(world: &World, token: &str) -> Vec<(usize, String)> {
     let (is_cut, told) = cut(world, token, &["--service", "none", "--node-name", "whole"], "KILL nowhere").await;
     assert!(!is_cut);
@@ -77,7 +77,7 @@ async fn moments(world: &World, token: &str) -> Vec<(usize, String)> {
     lines.map(|(at, line)| (at + 1, line.to_owned())).collect()
 }
 
-/// Joins until it is cut off. Returns whether it was, and the moments that it came to.
+/// Joins with a cut at `at`. Returns whether the cut happened, and the failpoints that the join reached.
 async fn cut(world: &World, token: &str, more: &[&str], at: &str) -> (bool, String) {
     let program = built("keelway-cut").display().to_string();
     let (points, at) = (format!("POINTS={POINTS}"), format!("CUT={at}"));
@@ -91,8 +91,8 @@ async fn cut(world: &World, token: &str, more: &[&str], at: &str) -> (bool, Stri
     (is_cut, told)
 }
 
-/// While the daemon starts, it is undone; or, at once and under the same name, waited for once more, and then forgotten by the machine
-/// alone.
+/// Interrupts a join while the daemon starts, and undoes it. Then interrupts it again, repeats it at once under the same name, and removes the
+/// worker from the machine alone.
 pub(crate) async fn while_it_starts(world: &World) {
     let token = world.token(SignedDuration::from_hours(1)).await.encode();
     let before = found::look(&world.machine);
@@ -109,7 +109,7 @@ pub(crate) async fn while_it_starts(world: &World) {
     found::same(&before, &world.machine);
 }
 
-/// The cluster still knows the worker: its name is free once that is mended.
+/// The cluster still has the peer of a forgotten worker. The name is free once the peer is deleted.
 async fn forgotten(world: &World, token: &str, join: &[&str]) {
     let output = world.machine.node(join, token).await;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,4 +1,4 @@
-//! An endpoint of the test's own, which keeps all that it is told.
+//! An endpoint that records all requests.
 
 use std::{
     net::SocketAddr,
@@ -21,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::plane::Plane;
 
-/// A running one; it ends with the test.
+/// A running endpoint. It ends with the test.
 pub(crate) struct Endpoint {
     pub(crate) address: SocketAddr,
     heard: Arc<Mutex<String>>,
@@ -29,13 +29,13 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Of the cluster, with a clock that is so much ahead.
+    /// Starts an endpoint of the cluster. Its clock is ahead by `ahead`.
     pub(crate) async fn of_cluster(plane: &Plane, ahead: SignedDuration) -> Self {
         let identity = plane.server_identity("kube-apiserver");
         Self::start(&(identity.certificate_pem.clone() + plane.authority()), identity.key_pem.expose(), ahead).await
     }
 
-    /// Of another cluster.
+    /// Starts an endpoint of another cluster.
     pub(crate) async fn of_another() -> Self {
         let random = || ChaCha8Rng::from_rng(&mut rand::rng());
         let validity = Validity::starting(Timestamp::now(), SignedDuration::from_hours(1)).unwrap();
@@ -70,12 +70,12 @@ impl Endpoint {
         Self { address, heard, connections }
     }
 
-    /// How many came.
+    /// Returns the number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// All that it was told.
+    /// Returns all requests so far.
     pub(crate) fn heard(&self) -> String {
         self.heard.lock().unwrap().clone()
     }
@@ -89,7 +89,7 @@ fn acceptor(chain: &str, key: &str) -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(builder.with_no_client_auth().with_single_cert(chain, key).unwrap()))
 }
 
-/// One question, whatever it is. Returns it.
+/// Answers one request, whatever it is, and returns it.
 async fn answer(acceptor: &TlsAcceptor, stream: TcpStream, now: Timestamp) -> std::io::Result<String> {
     let mut stream = BufReader::new(acceptor.accept(stream).await?);
     let mut said = String::new();

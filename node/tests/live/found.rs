@@ -1,10 +1,10 @@
-//! What a machine is, as far as a worker changes it: the same before joining and after leaving.
+//! The state of a machine that a worker changes. It is the same before joining and after leaving.
 
 use keelway_cri::testing::cache;
 
 use crate::machine::{Machine, group};
 
-/// All in the machine's network but those that look.
+/// Lists the processes in the machine's network namespace, except the programs of this script.
 const PROCESSES: &str = "
 own=$(readlink /proc/self/ns/net)
 for process in /proc/[0-9]*; do
@@ -13,7 +13,7 @@ for process in /proc/[0-9]*; do
   case $name in sh|readlink|cat|sort) ;; *) echo $name ;; esac
 done 2>/dev/null | sort";
 
-/// Each with what was seen of it.
+/// Returns each part of the state with its name.
 pub(crate) fn look(machine: &Machine) -> Vec<(&'static str, String)> {
     let looks = [
         ("addresses", "ip -o addr show | sed -E 's/ +valid_lft.*//' | sort"),
@@ -42,7 +42,7 @@ pub(crate) fn look(machine: &Machine) -> Vec<(&'static str, String)> {
     seen
 }
 
-/// Fails unless both are the same.
+/// Fails unless the machine is in the state `before`.
 pub(crate) fn same(before: &[(&'static str, String)], machine: &Machine) {
     for (before, after) in before.iter().zip(look(machine)) {
         let new: Vec<&str> = after.1.lines().filter(|line| !before.1.lines().any(|old| old == *line)).collect();

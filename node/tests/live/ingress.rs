@@ -1,4 +1,4 @@
-//! A way to the API server by a public address, in place of haproxy. It counts what came, and can be stopped.
+//! A TCP proxy from a public address to the API server, in place of haproxy. It counts connections.
 
 use std::{
     net::SocketAddr,
@@ -13,13 +13,13 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// A running one; it ends with the test.
+/// A running proxy. It ends with the test.
 pub(crate) struct Ingress {
     connections: Arc<AtomicUsize>,
 }
 
 impl Ingress {
-    /// From an address to another one.
+    /// Forwards connections to `from` to the address `to`.
     pub(crate) async fn start(from: SocketAddr, to: SocketAddr) -> Self {
         let listener = TcpListener::bind(from).await.unwrap();
         let connections = Arc::new(AtomicUsize::new(0));

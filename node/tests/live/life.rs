@@ -1,4 +1,4 @@
-//! A worker's whole life.
+//! The whole life of a worker, from joining to leaving.
 
 use std::{fs, os::unix::fs::MetadataExt, time::Instant};
 
@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 
 use crate::{found, losses, machine::join, repairs, wait, world::World};
 
-/// Rules of somebody else's.
+/// Firewall rules of another program.
 const OTHERS: &str = "
 add table ip filter
 add chain ip filter INPUT { type filter hook input priority 0; }
 add chain ip filter OTHERS
 add rule ip filter INPUT jump OTHERS";
-/// What kubelets, kube-proxies and plugins leave: of other releases, or of other configurations.
+/// Firewall rules that kubelets, kube-proxies and plugins of other releases or configurations leave behind.
 const KUBELETS: &str = "
 add chain ip filter KUBE-FIREWALL
 add rule ip filter KUBE-FIREWALL counter
@@ -35,7 +35,7 @@ add table ip cni_hostport
 add chain ip cni_hostport hostports";
 
 pub(crate) async fn whole(world: &World) {
-    // What others have there stays, also where the kubelet puts something beside it.
+    // The rules of other programs stay, also if the kubelet adds its own beside them.
     world.machine.said("nft", &[OTHERS]);
     let before = found::look(&world.machine);
     let token = world.token(SignedDuration::from_hours(1)).await.encode();
@@ -46,7 +46,7 @@ pub(crate) async fn whole(world: &World) {
     let pod = pod_runs(world).await;
     daemon_comes_back(world, &pod).await;
     repairs::all(world).await;
-    // Again: nothing is left to be done, and nothing is done.
+    // A second join finds nothing to do, and does nothing.
     world.machine.node_well(&join(), &token).await;
     stays_what_it_is(world).await;
     losses::silent_ingress(world).await;
@@ -64,7 +64,7 @@ pub(crate) async fn whole(world: &World) {
     world.machine.said("nft", &["delete table ip filter"]);
 }
 
-/// A worker joins no other cluster, and under no other name.
+/// A worker cannot join another cluster, or join under another name.
 async fn stays_what_it_is(world: &World) {
     let token = world.token(SignedDuration::from_hours(1)).await;
     let mut another = token.clone();
@@ -139,14 +139,14 @@ async fn pod_runs(world: &World) -> String {
     container(world).await
 }
 
-/// The id of the pod's container.
+/// Returns the id of the pod's container.
 async fn container(world: &World) -> String {
     let pods: Api<Pod> = Api::namespaced(world.admin.clone(), "default");
     let status = pods.get("p1").await.unwrap().status.unwrap();
     status.container_statuses.unwrap().remove(0).container_id.unwrap()
 }
 
-/// The daemon is killed, and started again: kubelet and pod know nothing of it.
+/// The daemon is killed and started again. The kubelet and the pod are not affected.
 async fn daemon_comes_back(world: &World, pod: &str) {
     let before = status(world).await;
     let daemon = i32::try_from(before["pid"].as_u64().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Ingresses that fall silent, and gateways that die.
+//! Ingresses that stop responding, and gateways that die.
 
 use std::{
     cell::RefCell,
@@ -19,12 +19,12 @@ use crate::{
     world::{PUBLIC, World},
 };
 
-/// Where the worker answers for the API.
+/// The address at which the worker serves the API.
 const API: &str = "100.80.0.1:6443";
-/// Half of them are through each ingress, whatever the kubelet does meanwhile.
+/// Enough connections that each ingress has some of them, whatever the kubelet does meanwhile.
 const CONNECTIONS: usize = 8;
 
-/// Packets to an ingress are dropped: what goes through it is reset, and the worker's API goes on through the other one.
+/// Packets to one ingress are dropped. The connections through it are reset, and the worker still reaches the API through the other one.
 pub(crate) async fn silent_ingress(world: &World) {
     let [lost, _] = PUBLIC;
     let connections: Vec<TcpStream> = (0..CONNECTIONS).map(|_| connected(world)).collect();
@@ -57,7 +57,7 @@ pub(crate) async fn silent_ingress(world: &World) {
         .await;
 }
 
-/// The active one ends without notice: the other one carries all, by the worker's own address.
+/// The active gateway is killed. The other one carries all traffic, with the worker's own address as the source.
 pub(crate) async fn dead_gateway(world: &World) {
     let before = status(world).await;
     let active = of(&before["tunnels"], "active", true)["endpoint"].clone();
@@ -79,7 +79,7 @@ pub(crate) async fn dead_gateway(world: &World) {
     assert_eq!(before["kubelet"]["pid"], now["kubelet"]["pid"]);
 }
 
-/// The entry of a list that has this value.
+/// Returns the entry of a list whose `key` has this value.
 fn of<'a>(list: &'a Value, key: &str, value: impl Into<Value>) -> &'a Value {
     let value = value.into();
     list.as_array().unwrap().iter().find(|entry| entry[key] == value).unwrap()
@@ -91,11 +91,11 @@ fn connected(world: &World) -> TcpStream {
     stream
 }
 
-/// A connection tells once that it was reset. Returns how many have told so by now.
+/// Returns how many connections have been reset so far. A connection reports its reset only once, so that `known` records it.
 fn note_resets(connections: &[TcpStream], known: &RefCell<BTreeSet<usize>>) -> usize {
     let mut known = known.borrow_mut();
     for (at, mut connection) in connections.iter().enumerate() {
-        // Nobody says anything by it, so that there is nothing to read.
+        // No data is sent on the connection, so that there is nothing to read.
         if matches!(connection.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::ConnectionReset) {
             known.insert(at);
         }
@@ -103,7 +103,7 @@ fn note_resets(connections: &[TcpStream], known: &RefCell<BTreeSet<usize>>) -> u
     known.len()
 }
 
-/// The API answers on the worker.
+/// Fails unless the API responds on the worker.
 async fn ready(world: &World) {
     let address: SocketAddr = API.parse().unwrap();
     let config = Arc::new(client_from_pem(world.plane.authority().as_bytes(), None).unwrap());
@@ -111,7 +111,7 @@ async fn ready(world: &World) {
     assert!(https::get(config, "kubernetes", stream, address, "/readyz").await.unwrap().is_success());
 }
 
-/// On the public machine.
+/// Runs nft on the public machine.
 fn nft(commands: &str) {
     assert!(Command::new("nft").arg(commands).status().unwrap().success(), "{commands}");
 }

@@ -22,7 +22,7 @@ use crate::{
     wait,
 };
 
-/// Settings of the kernel that are no network's own, and that kubelets change. They are put back when this goes.
+/// Kernel settings that kubelets change and that belong to no network namespace. They are restored on drop.
 pub(crate) struct Settings(Vec<(PathBuf, String)>);
 
 impl Settings {
@@ -39,7 +39,7 @@ impl Drop for Settings {
     }
 }
 
-/// What the machine has for itself.
+/// Mounts the directories that belong to the machine alone.
 const SETUP: &str = "
 mount --make-rprivate /
 for directory in /run /var/lib /var/log /usr/libexec; do mount -t tmpfs tmpfs $directory; done
@@ -47,7 +47,7 @@ mkdir -p /run/containerd
 hostname w1
 echo \"$1\" > /run/containerd/config.toml
 ";
-/// Its first process is containerd itself.
+/// containerd is the first process.
 const BARE: &str = "exec \"$2\" --config /run/containerd/config.toml";
 
 const CONFIGURATION: &str = "version = 3
@@ -70,15 +70,14 @@ bin_dirs = ['/var/lib/cni-plugins/bin']
 conf_dir = '/run/cni/net.d'
 ";
 
-/// The machine.
 pub(crate) struct Machine {
     process: Child,
-    /// Whose namespaces are the machine's.
+    /// The process whose namespaces are the machine's.
     pid: u32,
 }
 
 impl Machine {
-    /// Starts it in the network `w1`.
+    /// Starts a machine in the network `w1`.
     pub(crate) async fn start() -> Self {
         let process = spawn("containerd.log", &[], BARE);
         let pid = process.id();
@@ -87,7 +86,7 @@ impl Machine {
         machine
     }
 
-    /// The same with a process table of its own, whose first process `last` becomes. It has to start containerd.
+    /// Starts a machine with a process table of its own. `last` becomes its first process, and must start containerd.
     pub(crate) async fn with_init(last: &str) -> Self {
         let process = spawn("init.log", &["--pid", "--fork", "--mount-proc", "--kill-child"], last);
         let children = format!("/proc/{0}/task/{0}/children", process.id());
@@ -98,11 +97,11 @@ impl Machine {
         machine
     }
 
-    /// Ends its first process, and with it all others where they have a table of their own.
+    /// Kills the first process. If the machine has a process table of its own, all other processes end as well.
     pub(crate) fn end(mut self) {
         let first = Pid::from_raw(self.pid.cast_signed()).unwrap();
         kill_process(first, Signal::KILL).unwrap();
-        // It has ended once all of its table have.
+        // This process ends once all processes of the table have ended.
         self.process.wait().unwrap();
     }
 
@@ -120,12 +119,12 @@ impl Machine {
         PathBuf::from(format!("/proc/{}/root", self.pid))
     }
 
-    /// A file of the machine.
+    /// Returns the path on the host of a file of the machine.
     pub(crate) fn file(&self, path: &str) -> PathBuf {
         self.root().join(path.trim_start_matches('/'))
     }
 
-    /// Its containerd.
+    /// Returns a client of the machine's containerd.
     pub(crate) fn runtime(&self) -> CriRuntime {
         CriRuntime::on_socket(self.file("/run/containerd/containerd.sock"), Deadlines::default()).unwrap()
     }
@@ -141,25 +140,25 @@ impl Machine {
         command
     }
 
-    /// Runs a program on it, to its end.
+    /// Runs a program on the machine until it ends.
     pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Output {
         self.command(program, arguments).stdin(Stdio::null()).output().unwrap()
     }
 
-    /// What a program says on stdout, which must be well.
+    /// Returns the standard output of a program that must succeed.
     pub(crate) fn said(&self, program: &str, arguments: &[&str]) -> String {
         let output = self.run(program, arguments);
         assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Runs `keelway node` with this on stdin.
+    /// Runs `keelway node` with this input.
     pub(crate) async fn node(&self, arguments: &[&str], stdin: &str) -> Output {
         let keelway = built("keelway").display().to_string();
         self.ran(&keelway, &[&["node"], arguments].concat(), stdin).await
     }
 
-    /// Runs a program with this on stdin, and does not keep the test from serving meanwhile.
+    /// Runs a program with this input. Meanwhile the test can serve requests.
     pub(crate) async fn ran(&self, program: &str, arguments: &[&str], stdin: &str) -> Output {
         let mut child = self
             .command(program, arguments)
@@ -168,14 +167,14 @@ impl Machine {
             .stderr(fs::File::create(path("keelway.err")).unwrap())
             .spawn()
             .unwrap();
-        // One that is cut off may not read it.
+        // A program that is cut may not read its input.
         let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
         let mut output = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap()).await.unwrap();
         output.stderr = fs::read(path("keelway.err")).unwrap();
         output
     }
 
-    /// Runs a function in its network.
+    /// Runs a function in the machine's network namespace.
     pub(crate) fn within<T: Send>(&self, function: impl FnOnce() -> T + Send) -> T {
         let namespace = fs::File::open(format!("/proc/{}/ns/net", self.pid)).unwrap();
         let inside = || {
@@ -185,14 +184,14 @@ impl Machine {
         thread::scope(|scope| scope.spawn(inside).join().unwrap())
     }
 
-    /// The same, which must be well.
+    /// Runs `keelway node` with this input, and returns the standard output. The command must succeed.
     pub(crate) async fn node_well(&self, arguments: &[&str], stdin: &str) -> String {
         let output = self.node(arguments, stdin).await;
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Puts the worker's own logs to those that are printed where the test fails.
+    /// Copies the worker's logs to those that are printed if the test fails.
     fn keep_logs(&self) {
         for name in ["node", "kubelet"] {
             let text = fs::read_to_string(self.file(&format!("/var/lib/keelway-node/log/{name}.log")));
@@ -201,7 +200,7 @@ impl Machine {
     }
 }
 
-/// What the worker wrote last, where a test fails. What is left ends with the test's host.
+/// Keeps the worker's logs if the test fails. The processes end with the test's host.
 impl Drop for Machine {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -210,7 +209,7 @@ impl Drop for Machine {
     }
 }
 
-/// The machine's first process, which becomes what `last` says: words of a shell, `$2` being containerd.
+/// Starts the machine's first process, which becomes what the shell command `last` starts. There, `$2` is containerd.
 fn spawn(log: &str, unshare: &[&str], last: &str) -> Child {
     let bin = cache().unwrap().join("bin");
     let log = fs::File::create(path(log)).unwrap();
@@ -229,13 +228,13 @@ fn spawn(log: &str, unshare: &[&str], last: &str) -> Child {
         .unwrap()
 }
 
-/// The group that pods of this run's workers are below: groups are parted by nothing but their names.
+/// Returns the cgroup for the pods of this run's workers. Only its name separates it from the cgroups of other runs.
 pub(crate) fn group() -> &'static str {
     static GROUP: LazyLock<String> = LazyLock::new(|| format!("/keelway-node-test-{:08x}", rand::random::<u32>()));
     &GROUP
 }
 
-/// Words of `node join` on this machine.
+/// Returns the arguments of `keelway node` for a join on this machine.
 pub(crate) fn join() -> [&'static str; 5] {
     ["join", "-", "--allow-cgroup-v1", "--cgroup-root", group()]
 }

@@ -1,4 +1,4 @@
-//! A machine with containerd and nothing else becomes a worker, and is none again: with a real control plane, gateway and kubelet.
+//! A machine with containerd and nothing else joins as a worker and leaves, with a real control plane, gateway and kubelet.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a step that fails fails the test")]
 
@@ -26,7 +26,7 @@ mod world;
 
 use std::{env, path::PathBuf, process::Command, sync::OnceLock};
 
-/// One control plane for all: starting it takes longer than any of what is asked of it.
+/// All cases use one control plane, because its start takes longer than any of them.
 #[test]
 fn a_machine_becomes_a_worker_and_is_none_again() {
     build();
@@ -43,8 +43,8 @@ fn a_machine_becomes_a_worker_and_is_none_again() {
     });
 }
 
-/// Builds the programs, which are other packages', so that cargo does not build them for this test by itself. As programs of the whole
-/// workspace, so that `cargo build --workspace` has done the same work already.
+/// Builds the programs. They belong to other packages, so that cargo does not build them for this test. This builds them as programs of the
+/// workspace, so that after `cargo build --workspace` there is nothing left to build.
 fn build() {
     let Some(cargo) = env::var_os("CARGO") else { return };
     let built = Command::new(cargo)
@@ -56,13 +56,13 @@ fn build() {
     assert!(built.success(), "the programs were not built: {built}");
 }
 
-/// A program of the workspace: beside `deps/live-HASH`.
+/// Returns the path of a program of the workspace. The test itself is `deps/live-HASH` in the same directory.
 fn built(name: &str) -> PathBuf {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned()).join(name)
 }
 
-/// The cluster-controller, which is the gateway, too.
+/// Returns the path of the cluster-controller, which is also the gateway.
 fn program() -> PathBuf {
     built("keelway-cluster-controller")
 }

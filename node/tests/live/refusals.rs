@@ -1,4 +1,4 @@
-//! Bad tokens and bad machines: one clear error, and nothing is changed.
+//! A join with a bad token or on an unsuitable machine reports one clear error and changes nothing.
 
 use std::{fs, net::TcpListener, process::Output};
 
@@ -35,13 +35,13 @@ async fn tokens(world: &World, good: &JoinToken) {
     refused(world, "kwj1.!", 2, &["damaged"]).await;
     assert_eq!(ingress.connections(), asked, "a token that cannot be read was used");
 
-    // Another authority's hash: the endpoint is asked whom it is, and nothing more.
+    // The token has the hash of another authority. The join connects to the endpoint to see its authority, and sends nothing more.
     let mut wrong = good.clone();
     wrong.authorities = vec![format!("sha256:{}", "0".repeat(64)).parse::<AuthorityHash>().unwrap()];
     refused(world, &wrong.encode(), 2, &["the token was not sent", "shows no authority of the token"]).await;
     assert_eq!(ingress.connections(), asked + 1);
 
-    // Another cluster's endpoint hears nothing at all.
+    // The endpoint of another cluster receives no request.
     let stranger = Endpoint::of_another().await;
     let mut astray = good.clone();
     astray.endpoints = vec![stranger.address];
@@ -61,7 +61,7 @@ async fn tokens(world: &World, good: &JoinToken) {
     revoke(world, &revoked).await;
     refused(world, &revoked.encode(), 2, &["does not take the token", "was revoked"]).await;
 
-    // Whoever tells the time shows an authority of the token: it is another member of the same cluster.
+    // The clock is read from an endpoint that shows an authority of the token. Here it is another member of the same cluster.
     let clock = Endpoint::of_cluster(&world.plane, SignedDuration::from_mins(30)).await;
     let mut late = good.clone();
     late.endpoints = vec![clock.address];
@@ -70,7 +70,7 @@ async fn tokens(world: &World, good: &JoinToken) {
     assert!(heard.contains("GET /readyz") && !heard.to_lowercase().contains("authorization"), "{heard}");
 }
 
-/// Until the API server has noticed.
+/// Revokes a token, and waits until the API server refuses it.
 async fn revoke(world: &World, token: &JoinToken) {
     let secrets: Api<Secret> = Api::namespaced(world.admin.clone(), "kube-system");
     let name = format!("bootstrap-token-{}", token.bootstrap.id());
@@ -92,12 +92,12 @@ async fn machines(world: &World, text: &str) {
 
     old_containerd(world, text).await;
 
-    // A network of the machine that the cluster has, too.
+    // A network of the machine overlaps one of the cluster.
     machine.said("ip", &["addr", "add", "10.96.7.7/24", "dev", "lo"]);
     refused(world, text, 2, &["10.96.0.0/16 meets this machine's network 10.96.7.7/32"]).await;
     machine.said("ip", &["addr", "del", "10.96.7.7/24", "dev", "lo"]);
 
-    // Where the worker is to answer for the API.
+    // The port at which the worker serves the API is in use.
     let taken = machine.within(|| TcpListener::bind("0.0.0.0:6443").unwrap());
     refused(world, text, 2, &["0.0.0.0:6443 is taken"]).await;
     drop(taken);
@@ -110,7 +110,7 @@ async fn machines(world: &World, text: &str) {
     all_at_once(world, text).await;
 }
 
-/// A containerd of yesterday answers, too.
+/// A containerd that is too old responds, but the join refuses it.
 async fn old_containerd(world: &World, text: &str) {
     let (fake, socket) = (Fake::new(), world.machine.file("/run/old.sock"));
     fake.set_version("containerd", "1.6.20~ds1");
@@ -121,7 +121,7 @@ async fn old_containerd(world: &World, text: &str) {
     fs::remove_file(&socket).unwrap();
 }
 
-/// Who is not root cannot join, wherever the program is.
+/// A user that is not root cannot join. The program is mounted where that user can run it.
 async fn nobody(world: &World, text: &str) {
     let machine = &world.machine;
     machine.said("touch", &["/run/keelway"]);
@@ -133,7 +133,7 @@ async fn nobody(world: &World, text: &str) {
     fs::remove_file(machine.file("/run/keelway")).unwrap();
 }
 
-/// A machine on which nothing is as it should be is told so in one go.
+/// If many things are wrong with a machine, one join reports all of them.
 async fn all_at_once(world: &World, text: &str) {
     const HIDDEN: &str = "/dev/net /etc /proc/sys/net/bridge /sys/fs/cgroup /sys/module";
     let machine = &world.machine;

@@ -1,4 +1,4 @@
-//! What a worker has made on its machine and somebody takes away is there again.
+//! If another program removes what a worker made on its machine, the worker makes it again.
 
 use std::process::Command;
 
@@ -11,14 +11,14 @@ const OWN: &str = "100.80.0.17";
 
 pub(crate) async fn all(world: &World) {
     let machine = &world.machine;
-    // The NAT is a neighbour in the worker's own network, and sends what it likes there.
+    // The NAT is a neighbour in the worker's own network, and can send any packet there.
     assert!(
         Command::new("ip").args(["-n", "nat", "route", "add", OWN, "via", "192.168.0.2"]).status().unwrap().success()
     );
     wait::until("a neighbour does not reach the kubelet", async || !is_reached()).await;
-    // Without the table it does; as often as the daemon makes it anew before that is seen.
+    // Without the table it does. The daemon may create the table again before this is observed, so that the test deletes it repeatedly.
     wait::until("a neighbour reaches the kubelet where there is no table", async || {
-        // What others have there stays: the worker's own table alone, which may be being made anew.
+        // Deletes the worker's own table only. The command fails if the daemon is just creating the table.
         machine.run("nft", &["delete", "table", "ip", "keelway-node"]);
         is_reached()
     })
@@ -43,7 +43,7 @@ pub(crate) async fn all(world: &World) {
     .await;
 }
 
-/// Whether the neighbour's packets for the kubelet are answered.
+/// Returns whether the kubelet answers the neighbour.
 fn is_reached() -> bool {
     let connect = format!("exec 3<>/dev/tcp/{OWN}/10250");
     let asked = ["netns", "exec", "nat", "timeout", "2", "bash", "-c", &connect];

@@ -1,4 +1,4 @@
-//! A machine that systemd runs: the unit that `join` writes, and `leave` takes away.
+//! A machine with systemd: `join` writes the unit of the daemon, and `leave` removes it.
 
 use std::{fs, os::unix::fs::MetadataExt, process::Command};
 
@@ -12,10 +12,10 @@ use crate::{
 };
 
 const UNIT: &str = "keelway-node.service";
-/// On another file system than containerd's, so that programs cannot be linked and are copied; and with a letter that units have a use for.
+/// A directory on another file system than containerd's, so that programs are copied and not linked. `%` has a meaning in units.
 const STATE: [&str; 2] = ["--state-dir", "/run/keelway 100%"];
-/// systemd with no unit of this machine's own: containerd, and the targets that ours names. Its cgroups bear the test's name, and what it
-/// would do to the places where they are mounted, and to controllers that are not mounted yet, it does to copies.
+/// Starts systemd without the units of this host. It has only containerd and the targets that Keelway's unit names. Its cgroups have the test's
+/// name. systemd would change the mount points of cgroups and mount further controllers. Here it does so to copies.
 const SYSTEMD: &str = "
 mkdir -p /run/units /run/lock /run/cgroups
 mount -t tmpfs tmpfs /etc/systemd/system
@@ -47,11 +47,11 @@ for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/systemd /sys/fs/cgroup/unified; d
 done
 export container=test SYSTEMD_UNIT_PATH=/etc/systemd/system:/run/units
 exec /lib/systemd/systemd --system --unit=containerd.service --log-target=console";
-/// Whatever is left of the groups.
+/// Removes the cgroups that are left.
 const CLEAN: &str =
     "find /sys/fs/cgroup/*$1-init /sys/fs/cgroup$1-init -depth -type d -exec rmdir {} + 2>/dev/null || true";
 
-/// What systemd does with the worker's daemon; kubelet and pods know nothing of it.
+/// systemd starts, restarts and stops the worker's daemon. The kubelet and the pods are not affected.
 pub(crate) async fn unit(world: &World) {
     let machine = Machine::with_init(SYSTEMD).await;
     let systemctl = |words: &[&str]| machine.said("systemctl", words).trim().to_owned();
@@ -74,7 +74,7 @@ pub(crate) async fn unit(world: &World) {
     let second = status(&machine).await;
     assert_eq!(first["kubelet"]["pid"], second["kubelet"]["pid"], "the kubelet was started again");
 
-    // As whoever puts a newer program there does: it is back as soon as systemctl is.
+    // This is how the program is replaced by a newer one. The daemon is ready as soon as `systemctl restart` returns.
     systemctl(&["restart", UNIT]);
     let third = status(&machine).await;
     assert_ne!(second["pid"], third["pid"]);

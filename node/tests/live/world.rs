@@ -1,4 +1,4 @@
-//! A public machine with control plane, ingress and gateway, and a worker's machine behind a NAT.
+//! A public machine with control plane, ingresses and gateways, and a worker's machine behind a NAT.
 
 use std::{
     net::SocketAddr,
@@ -24,11 +24,11 @@ use crate::{
     program, wait,
 };
 
-/// The public machine twice, with one number for an ingress and the gateway beside it.
+/// The public machine twice. An ingress and the gateway beside it have the same port number.
 pub(crate) const PUBLIC: [&str; 2] = ["203.0.113.1:20000", "203.0.113.1:20001"];
 const GATEWAYS: [&str; 2] = ["100.80.0.2", "100.80.0.3"];
 
-/// A worker that no one reaches: its NAT lets nothing in.
+/// The network of a worker that no machine outside can reach, because it is behind a NAT.
 const NETWORK: &str = "
 for name in nat w1; do ip netns add $name; ip -n $name link set lo up; done
 ip link add public type veth peer name outside netns nat
@@ -48,12 +48,11 @@ nft add table ip nat
 nft add chain ip nat postrouting \"{ type nat hook postrouting priority 100; }\"
 nft add rule ip nat postrouting oifname outside masquerade'";
 
-/// All of it.
 pub(crate) struct World {
     pub(crate) machine: Machine,
     pub(crate) plane: Plane,
     pub(crate) admin: Client,
-    /// Each that of the same place in [`PUBLIC`].
+    /// In the order of [`PUBLIC`].
     pub(crate) ingresses: Vec<Ingress>,
     gateways: [Mutex<Child>; 2],
     _controller: Controller,
@@ -90,7 +89,7 @@ impl World {
         Self { plane, admin, ingresses, gateways, machine, _controller: controller }
     }
 
-    /// A join token of this cluster whose bootstrap token lives for so long.
+    /// Returns a join token of this cluster whose bootstrap token expires after `lives`.
     pub(crate) async fn token(&self, lives: SignedDuration) -> JoinToken {
         let bootstrap = BootstrapToken::mint(&mut ChaCha8Rng::from_rng(&mut rand::rng()));
         let secret = json!({
@@ -110,7 +109,7 @@ impl World {
         JoinToken { endpoints: vec![PUBLIC[0].parse().unwrap()], authorities, bootstrap }
     }
 
-    /// A gateway's process ends without notice.
+    /// Kills the process of a gateway.
     pub(crate) fn kill_gateway(&self, at: usize) {
         let mut gateway = self.gateways[at].lock().unwrap();
         gateway.kill().unwrap();
