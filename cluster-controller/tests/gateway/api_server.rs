@@ -1,4 +1,4 @@
-//! A real API server on a real etcd, as plain processes.
+//! A real API server with a real etcd, as plain processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::PATIENCE;
 use crate::lan::{Lan, address};
 use crate::support::{Namespace, Process, run, wait_until};
 
-/// The programs, and where their files are.
+/// An API server and its etcd.
 pub(crate) struct ApiServer {
     pub(crate) machine: Namespace,
     folder: PathBuf,
@@ -26,24 +26,24 @@ pub(crate) struct ApiServer {
     rng: ChaCha8Rng,
     etcd: Process,
     server: Option<Process>,
-    /// Arguments beside its own.
+    /// Further arguments of the API server.
     pub(crate) more: Vec<String>,
 }
 
 impl ApiServer {
-    /// A cluster without anything in it.
+    /// Starts an API server without any objects.
     pub(crate) fn start(lan: &Lan, number: u8) -> Self {
         Self::start_with(lan, number, Vec::new())
     }
 
-    /// The same, with these arguments, too.
+    /// Starts an API server with these further arguments.
     pub(crate) fn start_with(lan: &Lan, number: u8, more: Vec<String>) -> Self {
         let machine = lan.machine(number);
         let folder = PathBuf::from("/run/cluster");
         fs::create_dir(&folder).unwrap();
         let (etcd, _) = (program(&folder, "etcd"), program(&folder, "kube-apiserver"));
         let data = folder.join("data");
-        // Nothing of this outlives the test.
+        // No data outlives the test.
         let arguments = ["--data-dir", data.to_str().unwrap(), "--unsafe-no-fsync", "--log-level", "error"];
         let etcd = machine.spawn(&etcd, &arguments, &[]);
         let mut rng = ChaCha8Rng::seed_from_u64(11);
@@ -80,7 +80,7 @@ impl ApiServer {
         self.authority.issue(&request, &mut self.rng).unwrap()
     }
 
-    /// Starts the server, and waits until it is ready.
+    /// Starts the API server, and waits until it is ready.
     pub(crate) fn resume(&mut self) {
         let file = |name: &str| self.folder.join(name).display().to_string();
         let arguments = [
@@ -105,12 +105,12 @@ impl ApiServer {
         });
     }
 
-    /// Kills the server.
+    /// Kills the API server.
     pub(crate) fn stop(&mut self) {
         self.server.take().unwrap().kill();
     }
 
-    /// Does something as its administrator.
+    /// Calls `act` with an administrator's client.
     pub(crate) fn ask<T, F>(&mut self, act: impl FnOnce(Client) -> F + Send + 'static) -> T
     where
         T: Send + 'static,
@@ -128,7 +128,7 @@ impl ApiServer {
         })
     }
 
-    /// A new kubeconfig of somebody.
+    /// Issues a certificate for this user and these groups, and returns a kubeconfig with it.
     pub(crate) fn kubeconfig(&mut self, name: &str, groups: &[&str]) -> Value {
         let issued = self.issue(name, groups, CertificateUsage::ClientAuth);
         json!({
@@ -156,7 +156,7 @@ fn day() -> Validity {
     Validity::starting(Timestamp::now(), SignedDuration::from_hours(24)).unwrap()
 }
 
-/// A program out of the image that `cargo xtask images` makes of it.
+/// Returns the path of a program, unpacked from the image that `cargo xtask images` makes.
 fn program(folder: &Path, name: &str) -> PathBuf {
     let set = |variable| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set("KEELWAY_CACHE")

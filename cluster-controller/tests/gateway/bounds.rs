@@ -1,4 +1,4 @@
-//! What a worker's key is good for, and what it is not.
+//! What a worker's key permits, and what it does not.
 
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ const HYPERVISOR: u8 = 20;
 
 #[test]
 fn a_worker_sends_as_itself() {
-    /// Of another worker, and of one of its pods.
+    /// The address of another worker, and that of one of its pods.
     const OTHERS: [&str; 2] = ["100.80.0.8", "10.244.8.1"];
     on_host("bounds::a_worker_sends_as_itself", || {
         let (lan, keys) = (Lan::new(), Keys::new());
@@ -45,13 +45,13 @@ fn a_worker_sends_as_itself() {
         for address in foreign {
             say_as(address);
         }
-        // A tunnel keeps the order: what was said before would be heard before.
+        // A tunnel keeps the order: a packet that was sent earlier would arrive earlier.
         for own in ["100.80.0.7", "10.244.7.1"] {
             say_as(own);
             assert_eq!(next_sender(), own, "with another's address");
         }
 
-        // Whose an address is, as the objects say it, is all that keeps it from them.
+        // Only the addresses in the objects keep a worker from using them.
         gateway.daemon.process().stop();
         gateway.change_kept(|objects| {
             objects.retain(|object| object["name"] != "w8");
@@ -70,7 +70,7 @@ fn a_worker_sends_as_itself() {
 
 #[test]
 fn a_worker_reaches_no_machine_and_no_other_cluster() {
-    /// On another machine, on the gateway's own, and one within the VPN's range that a machine has.
+    /// Addresses of another machine, of the gateway's machine, and of cloud metadata, and one of a machine within the VPN's range.
     const TARGETS: [&str; 4] = ["10.231.0.20", "198.51.100.1", "169.254.169.254", "100.80.200.20"];
     on_host("bounds::a_worker_reaches_no_machine_and_no_other_cluster", || {
         let (lan, keys) = (Lan::new(), Keys::new());
@@ -85,7 +85,7 @@ fn a_worker_reaches_no_machine_and_no_other_cluster() {
         let servers = [echo(machine, 7000), echo(&hypervisor, 7000)];
         gateway.keep(&[7, 9].map(object));
         gateway.start();
-        // Of its own side a worker is the master: it sends whatever it likes into the tunnel.
+        // A worker can send any packet into its own end of the tunnel.
         let ranges = [&RANGES[..], &TARGETS].concat();
         let worker = Worker::with_ranges(&lan, 7, &[(GATEWAY, gateway.key())], 1, &ranges);
         for target in TARGETS {
@@ -99,7 +99,7 @@ fn a_worker_reaches_no_machine_and_no_other_cluster() {
         }
         assert_eq!(reach(&worker, "100.80.255.1:7000"), Reach::Refused, "a gateway serves nobody in the VPN");
 
-        // Sent they were: with other bounds they come to whoever is said to have these addresses, which is a worker again.
+        // The packets did reach the gateway: with other bounds, it forwards them to the peer that has these addresses, which is a worker again.
         gateway.daemon.process().stop();
         let bounds = ["10.244.0.0/16", "10.231.0.0/24", "198.51.100.0/24", "169.254.0.0/16"];
         gateway.config["wireGuard"]["podCIDRs"] = json!(bounds);
@@ -119,7 +119,7 @@ fn a_worker_reaches_no_machine_and_no_other_cluster() {
         }
         assert_eq!(servers.map(|count| count.load(Ordering::Relaxed)), [0, 0], "a machine was reached");
 
-        // A gateway of another cluster, which has another peer.
+        // The gateway of another cluster has other peers.
         let mut another = Gateway::new(&lan, ANOTHER, &keys, &authority);
         another.keep(&[object(9)]);
         another.start();
@@ -134,7 +134,7 @@ fn a_worker_reaches_no_machine_and_no_other_cluster() {
     });
 }
 
-/// What becomes of a connection.
+/// The outcome of a connection attempt.
 #[derive(Debug, PartialEq, Eq)]
 enum Reach {
     Open,

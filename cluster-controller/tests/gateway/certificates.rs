@@ -53,7 +53,7 @@ fn an_authority_is_replaced_without_a_failed_connect() {
         println!("{} tunnels opened while the authority was replaced", count.load(Ordering::Relaxed));
         ping(&mut kept);
 
-        // Under the old authority there is no way in any more.
+        // A certificate of the old authority is not accepted any more.
         keys.write(&egress.daemon.folder, &old, EGRESS_NAME, &[&new]);
         assert_eq!(connect(&socket, "100.80.0.7:10250").status, 502);
         keys.write(&egress.daemon.folder, &new, EGRESS_NAME, &[&new]);
@@ -61,7 +61,7 @@ fn an_authority_is_replaced_without_a_failed_connect() {
     });
 }
 
-/// Ends the load, also where the test fails.
+/// Stops the load when it is dropped, also if the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

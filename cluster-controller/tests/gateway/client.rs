@@ -1,4 +1,4 @@
-//! What an API server does: CONNECT over a socket.
+//! Does what an API server does: CONNECT over a Unix socket.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,30 +8,30 @@ use std::time::{Duration, Instant};
 use crate::support::wait_until;
 use crate::{ANSWER, PATIENCE};
 
-/// An answer to a CONNECT.
+/// The response to a CONNECT.
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// The line that says why not.
+    /// The line with the reason of a refusal.
     pub(crate) why: String,
     pub(crate) took: Duration,
     stream: UnixStream,
 }
 
 impl Answer {
-    /// What is behind the tunnel.
+    /// Returns the stream of an accepted CONNECT.
     pub(crate) fn tunnel(self) -> UnixStream {
         assert_eq!(self.status, 200, "{}", self.why);
         self.stream
     }
 }
 
-/// Asks for a tunnel. The answer must come in time.
+/// Requests a tunnel. The response must arrive within [`ANSWER`].
 pub(crate) fn connect(socket: &Path, target: &str) -> Answer {
     let started = Instant::now();
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(stream, "CONNECT {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
-    // Byte by byte: what follows the head is the tunnel's.
+    // Reads byte by byte, because what follows the head belongs to the tunnel.
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
@@ -48,7 +48,7 @@ pub(crate) fn connect(socket: &Path, target: &str) -> Answer {
     Answer { status, why, took, stream }
 }
 
-/// Asks again and again until there is a tunnel.
+/// Requests a tunnel until one is opened.
 pub(crate) fn connect_soon(socket: &Path, target: &str) -> UnixStream {
     let mut tunnel = None;
     wait_until(target, PATIENCE, || {
@@ -61,7 +61,7 @@ pub(crate) fn connect_soon(socket: &Path, target: &str) -> UnixStream {
     tunnel.unwrap()
 }
 
-/// Sends something through a tunnel to an echo, and expects it back.
+/// Sends bytes through a tunnel to an echo server, and expects them back.
 pub(crate) fn ping(stream: &mut UnixStream) {
     stream.write_all(b"question").unwrap();
     let mut answer = [0; 8];
@@ -69,7 +69,7 @@ pub(crate) fn ping(stream: &mut UnixStream) {
     assert_eq!(&answer, b"question");
 }
 
-/// Waits until a tunnel is cut off, and tells how long that took.
+/// Waits until a tunnel is reset or closed. Returns how long that took.
 pub(crate) fn cut_off(stream: &mut UnixStream, patience: Duration) -> Duration {
     let started = Instant::now();
     stream.set_read_timeout(Some(patience)).unwrap();
@@ -90,7 +90,7 @@ fn read_head(head: &str) -> (u16, usize) {
     (status, length.unwrap_or(0))
 }
 
-/// A plain GET.
+/// Sends a plain GET. Returns status and body.
 pub(crate) fn get(mut stream: impl Read + Write, path: &str) -> (u16, String) {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut reader = BufReader::new(stream);

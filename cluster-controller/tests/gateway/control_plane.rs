@@ -1,4 +1,4 @@
-//! What an API server may call outside its cluster.
+//! The addresses outside its cluster that an API server may call.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -15,7 +15,7 @@ use crate::{PATIENCE, on_host, unguarded};
 
 const API_SERVER: u8 = 10;
 const HYPERVISOR: u8 = 20;
-/// Where a tenant's webhook may be.
+/// The address of a tenant's webhook.
 const WEBHOOK: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 20);
 
 const HOSTS: &str = "
@@ -35,7 +35,7 @@ fn a_control_plane_calls_webhooks_and_not_the_machines_that_it_runs_on() {
     on_host("control_plane::a_control_plane_calls_webhooks_and_not_the_machines_that_it_runs_on", || {
         std::fs::write("/run/hosts", HOSTS).unwrap();
         std::fs::write("/run/resolv.conf", "nameserver 127.0.0.1\noptions timeout:1\n").unwrap();
-        // Programs see what is mounted when they are started.
+        // A program sees only what is mounted when it starts.
         for name in ["hosts", "resolv.conf"] {
             run("mount", &["--bind", &format!("/run/{name}"), &format!("/etc/{name}")]);
         }
@@ -68,7 +68,7 @@ fn a_control_plane_calls_webhooks_and_not_the_machines_that_it_runs_on() {
             "metadata.test:443",
             "hypervisor.test:443",
             "itself.test:443",
-            // Numbers that a resolver takes for an address.
+            // Numbers that a resolver reads as an address.
             "2130706433:443",
             "127.1:443",
             "0x7f.1:443",
@@ -87,7 +87,7 @@ fn a_control_plane_calls_webhooks_and_not_the_machines_that_it_runs_on() {
         let silent = connect(&socket, "198.51.100.77:443");
         assert!([502, 504].contains(&silent.status), "{}", silent.why);
 
-        // A name that says something else each time it is asked for leads where it was allowed to, or nowhere.
+        // If a name resolves to another address each time, it leads to the permitted address, or the egress refuses it.
         let changing = Resolver::start(&egress.daemon.machine, [WEBHOOK, Ipv4Addr::LOCALHOST]);
         let statuses: Vec<u16> = (0..20)
             .map(|_| {
@@ -103,7 +103,7 @@ fn a_control_plane_calls_webhooks_and_not_the_machines_that_it_runs_on() {
         assert!(changing.asked.load(Ordering::Relaxed) >= 20);
         assert_eq!(own.load(Ordering::Relaxed), 0, "the machine's own server was reached");
 
-        // That it dials what it judged is what keeps a name from its machine: it would get there, where it was resolved again.
+        // The egress dials the address that it checked. If it resolved the name again, the name would lead to the egress's own machine.
         egress.daemon.process().stop();
         unguarded::egress(&egress);
         wait_until("resolved once more, the name leads to the machine's own server", PATIENCE, || {
@@ -114,7 +114,7 @@ fn a_control_plane_calls_webhooks_and_not_the_machines_that_it_runs_on() {
             own.load(Ordering::Relaxed) > 0
         });
 
-        // The range is what keeps it from the hypervisors; nothing lets it reach its own machine.
+        // Only the configured range keeps the egress from the hypervisors. No configuration lets it connect to its own machine.
         egress.config["controlPlane"]["forbiddenCIDRs"] = json!([]);
         egress.start();
         ping(&mut connect(&socket, "hypervisor.test:443").tunnel());
@@ -123,7 +123,7 @@ fn a_control_plane_calls_webhooks_and_not_the_machines_that_it_runs_on() {
     });
 }
 
-/// Echoes what comes, and counts how often somebody came.
+/// Echoes what it receives. Returns the counter of connections.
 pub(crate) fn echo(machine: &Namespace, port: u16) -> Arc<AtomicUsize> {
     let listener = machine.within(move || TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))).unwrap());
     let count = Arc::new(AtomicUsize::new(0));
@@ -141,7 +141,7 @@ pub(crate) fn echo(machine: &Namespace, port: u16) -> Arc<AtomicUsize> {
     count
 }
 
-/// A resolver whose answers take turns.
+/// A DNS server that alternates between two addresses.
 struct Resolver {
     asked: Arc<AtomicUsize>,
 }
@@ -162,7 +162,7 @@ impl Resolver {
     }
 }
 
-/// The answer to a query of one question (RFC 1035, section 4): one address where one of IPv4 is asked for, else none.
+/// Returns the answer to a query with one question (RFC 1035, section 4): one address if the question is for IPv4, else none.
 fn resolve(query: &[u8], next: impl FnOnce() -> Ipv4Addr) -> Vec<u8> {
     let name = query[12..].iter().position(|byte| *byte == 0).unwrap();
     let question = &query[12..12 + name + 5];
@@ -171,7 +171,7 @@ fn resolve(query: &[u8], next: impl FnOnce() -> Ipv4Addr) -> Vec<u8> {
     answer.extend([0x81, 0x80, 0, 1, 0, u8::from(is_v4), 0, 0, 0, 0]);
     answer.extend(question);
     if is_v4 {
-        // The name of the question, type A, class IN, a lifetime of 0, four bytes.
+        // The name of the question, type A, class IN, a TTL of 0, four bytes.
         answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4]);
         answer.extend(next().octets());
     }

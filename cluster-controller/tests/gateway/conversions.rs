@@ -1,4 +1,4 @@
-//! Kinds of two versions: whoever asks for the one that is not stored has the API server call a webhook.
+//! Kinds with two versions. For a request in the version that is not stored, the API server calls a webhook.
 
 use futures::future::join_all;
 use kube::Client;
@@ -10,7 +10,7 @@ use crate::tenant::{get, post};
 
 const GROUP: &str = "converted.example.com";
 
-/// A kind for each place, and one whose webhook is that of the Service.
+/// Returns a kind for each place, and one whose webhook is the Service.
 fn kinds(service: &str) -> Vec<(String, Value)> {
     let by_url = urls(CONVERSIONS).into_iter().map(|url| json!({ "url": url }));
     let by_service = json!({ "service": { "namespace": "default", "name": service, "port": 443 } });
@@ -18,7 +18,7 @@ fn kinds(service: &str) -> Vec<(String, Value)> {
     all.enumerate().map(|(number, webhook)| (format!("things{number}"), webhook)).collect()
 }
 
-/// Makes them, and an object of each.
+/// Creates the kinds, and an object of each.
 pub(crate) async fn make(client: &Client, service: &str) {
     let kinds = kinds(service);
     join_all(kinds.iter().map(async |(plural, webhook)| {
@@ -30,7 +30,7 @@ pub(crate) async fn make(client: &Client, service: &str) {
             "metadata": { "name": "one" },
         });
         tokio::time::timeout(PATIENCE, async {
-            // An API server takes a moment to serve a kind.
+            // The API server serves a new kind after a moment.
             while post(client, &format!("/apis/{GROUP}/v1/{plural}"), &object).await.is_err() {
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             }
@@ -41,7 +41,7 @@ pub(crate) async fn make(client: &Client, service: &str) {
     .await;
 }
 
-/// Asks for each as the version that is not stored, and tells whether any came.
+/// Requests each object in the version that is not stored. Returns whether any request succeeded.
 pub(crate) async fn ask(client: &Client, service: &str) -> bool {
     let asked = kinds(service)
         .into_iter()

@@ -1,4 +1,4 @@
-//! Gateways and egresses as processes without privilege, and the files that they read.
+//! Gateways and egresses as processes without privilege, and their files.
 
 use std::fs;
 use std::net::TcpStream;
@@ -18,14 +18,14 @@ use crate::PATIENCE;
 use crate::lan::{Lan, address};
 use crate::support::{Namespace, Process, private_text, public_key, wait_until};
 
-/// Who runs the programs.
+/// The user of the programs.
 pub(crate) const NOBODY: u32 = 65534;
-/// The name in gateways' certificates.
+/// The name in the certificates of gateways.
 pub(crate) const GATEWAY_NAME: &str = "gateway.keelway";
-/// The name in egresses' certificates.
+/// The name in the certificates of egresses.
 pub(crate) const EGRESS_NAME: &str = "keelway:egress";
 
-/// The random numbers of a test: the same ones in each run.
+/// Random numbers for the keys of a test. They are the same in each run.
 pub(crate) struct Keys(Mutex<ChaCha8Rng>);
 
 impl Keys {
@@ -37,12 +37,12 @@ impl Keys {
         Authority::mint("infrastructure", day(), &mut *self.0.lock().unwrap()).unwrap()
     }
 
-    /// Writes certificate, key and bundle of somebody into a folder.
+    /// Writes the certificate, the key and the trusted authorities of `name` into a folder.
     pub(crate) fn write(&self, folder: &Path, signed_by: &Authority, name: &str, trusts: &[&Authority]) {
         self.write_of(folder, signed_by, (name, &[]), trusts);
     }
 
-    /// The same, for a name of these organizations.
+    /// Does the same for a certificate with these organizations.
     pub(crate) fn write_of(
         &self,
         folder: &Path,
@@ -74,7 +74,7 @@ fn day() -> Validity {
     Validity::starting(Timestamp::now(), SignedDuration::from_hours(24)).unwrap()
 }
 
-/// Puts a file in place of another in one step, readable for whoever runs the programs.
+/// Replaces a file in one step. The user of the programs can read it.
 pub(crate) fn replace(path: &Path, text: &str) {
     let next = path.with_extension("new");
     fs::write(&next, text).unwrap();
@@ -83,7 +83,7 @@ pub(crate) fn replace(path: &Path, text: &str) {
     fs::rename(&next, path).unwrap();
 }
 
-/// A program with its configuration, on a machine.
+/// A program with its configuration on a machine.
 pub(crate) struct Daemon {
     pub(crate) machine: Namespace,
     pub(crate) folder: PathBuf,
@@ -119,7 +119,7 @@ impl Daemon {
         self.process.as_mut().unwrap()
     }
 
-    /// Starts it, and does not wait for it.
+    /// Starts the program without waiting for it.
     pub(crate) fn spawn(&mut self) {
         let config = self.file("config.json");
         let user = ["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"];
@@ -128,7 +128,7 @@ impl Daemon {
         self.process = Some(self.machine.spawn(Path::new("setpriv"), &arguments, &[]));
     }
 
-    /// Starts it, and waits until it says that it is up.
+    /// Starts the program, and waits until it logs that it is up.
     pub(crate) fn start(&mut self) {
         self.spawn();
         let process = self.process.as_mut().unwrap();
@@ -138,13 +138,13 @@ impl Daemon {
         });
     }
 
-    /// What it answers to a question about its health: status and text.
+    /// Returns status and body of a health endpoint.
     pub(crate) fn health(&self, path: &str) -> (u16, String) {
         let path = path.to_owned();
         self.machine.within(move || crate::client::get(TcpStream::connect("127.0.0.1:8080").unwrap(), &path))
     }
 
-    /// Its metrics, from where its user alone may ask.
+    /// Returns the metrics. Only the program's own user may connect to their socket.
     pub(crate) fn metrics(&self) -> String {
         let socket = self.file("metrics.sock");
         assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
@@ -155,7 +155,7 @@ impl Daemon {
     }
 }
 
-/// The program, where nobody may read it, whoever owns the checkout.
+/// Returns a copy of the program that the user of the programs can read, even if that user cannot read the checkout.
 fn program() -> &'static str {
     const COPY: &str = "/run/keelway-cluster-controller";
     if !Path::new(COPY).exists() {
@@ -165,7 +165,7 @@ fn program() -> &'static str {
     COPY
 }
 
-/// A gateway: number N has 100.80.255.N inside the VPN.
+/// A gateway. Number N has the address 100.80.255.N in the VPN.
 pub(crate) struct Gateway {
     pub(crate) number: u8,
     pub(crate) daemon: Daemon,
@@ -173,7 +173,7 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    /// One with its files, not started yet.
+    /// Creates a gateway with its files, and does not start it.
     pub(crate) fn new(lan: &Lan, number: u8, keys: &Keys, authority: &Authority) -> Self {
         let daemon = Daemon::new(lan.machine(number), "gateway");
         keys.write(&daemon.folder, authority, GATEWAY_NAME, &[authority]);
@@ -202,13 +202,13 @@ impl Gateway {
         public_key(self.number)
     }
 
-    /// Makes workers known as an earlier gateway left them behind.
+    /// Writes `peers.json` with these workers, as an earlier gateway leaves it.
     pub(crate) fn keep(&self, objects: &[Value]) {
         let peers: Vec<Value> = objects.iter().map(|object| json!({"object": object, "endpoint": null})).collect();
         self.daemon.write("peers.json", &json!({"peers": peers}));
     }
 
-    /// Waits until the places where these workers were seen are on disk: they may be behind by a second.
+    /// Waits until `peers.json` has the endpoints of these workers. The gateway may write them a second late.
     pub(crate) fn keeps_places(&self, workers: &[u8]) {
         let file = self.daemon.file("peers.json");
         wait_until("their places are on disk", PATIENCE, || {
@@ -217,7 +217,7 @@ impl Gateway {
         });
     }
 
-    /// Changes what it has kept of workers, and leaves where they were seen.
+    /// Changes the objects in `peers.json`, and keeps their endpoints.
     pub(crate) fn change_kept(&self, change: impl FnOnce(&mut Vec<Value>)) {
         let text = fs::read(self.daemon.file("peers.json")).unwrap();
         let kept: Value = serde_json::from_slice(&text).unwrap();
@@ -231,21 +231,20 @@ impl Gateway {
         self.daemon.write("peers.json", &json!({"peers": objects.iter().map(seen).collect::<Vec<_>>()}));
     }
 
-    /// Writes its configuration and starts it.
+    /// Writes the configuration, and starts the gateway.
     pub(crate) fn start(&mut self) {
         self.daemon.write("config.json", &self.config);
         self.daemon.start();
     }
 }
 
-/// An egress.
 pub(crate) struct Egress {
     pub(crate) daemon: Daemon,
     pub(crate) config: Value,
 }
 
 impl Egress {
-    /// One for the gateways of those numbers, not started yet.
+    /// Creates an egress for the gateways with these numbers, and does not start it.
     pub(crate) fn new(lan: &Lan, number: u8, keys: &Keys, authority: &Authority, gateways: &[u8]) -> Self {
         let daemon = Daemon::new(lan.machine(number), "egress");
         keys.write(&daemon.folder, authority, EGRESS_NAME, &[authority]);
@@ -265,24 +264,24 @@ impl Egress {
         Self { daemon, config }
     }
 
-    /// The socket towards workers.
+    /// Returns the socket for connections to workers.
     pub(crate) fn cluster(&self) -> PathBuf {
         self.daemon.file("cluster.sock")
     }
 
-    /// The socket towards all else.
+    /// Returns the socket for all other connections.
     pub(crate) fn control_plane(&self) -> PathBuf {
         self.daemon.file("controlplane.sock")
     }
 
-    /// Writes its configuration and starts it.
+    /// Writes the configuration, and starts the egress.
     pub(crate) fn start(&mut self) {
         self.daemon.write("config.json", &self.config);
         self.daemon.start();
     }
 }
 
-/// A gateway as egresses know it.
+/// Returns the entry of a gateway in the configuration of an egress.
 pub(crate) fn gateway_entry(number: u8) -> Value {
     json!({"name": format!("gateway-{number}"), "address": format!("{}:20010", address(number))})
 }

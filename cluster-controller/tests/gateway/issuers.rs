@@ -1,13 +1,14 @@
-//! Issuers that an API server is given, as no document can ask for them.
+//! Issuers in the configuration of an API server. No document can request them.
 
 use serde_json::{Value, json};
 
 use crate::places::{ISSUERS, urls};
 
-/// What a pass gives an API server.
+/// The configuration that a pass writes for an API server.
 const GIVEN: &str = include_str!("../../../planner/src/pod/authentication.json");
 
-/// The same with issuers at all places, each called by the way that is given, and one at `direct`, which is called by none.
+/// Returns that configuration with issuers at all places, each called through the egress connection `way`, and one at `direct` that is called
+/// without an egress.
 pub(crate) fn authentication(way: Option<&str>, direct: &str) -> Value {
     let issuer = |url: &str, way: Option<&str>| {
         let mut issuer = json!({ "url": url, "audiences": ["kubernetes"] });

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::support::{Namespace, run};
 
-/// A switch: number N has 10.231.0.N.
+/// A switch. Machine N has the address 10.231.0.N.
 pub(crate) struct Lan {
     switch: Namespace,
     ports: AtomicU8,
@@ -18,7 +18,7 @@ impl Lan {
         Self { switch, ports: AtomicU8::new(0) }
     }
 
-    /// A machine with a place in the network.
+    /// Creates a machine in the network.
     pub(crate) fn machine(&self, number: u8) -> Namespace {
         let machine = Namespace::new();
         let port = format!("port{}", self.ports.fetch_add(1, Ordering::Relaxed));
@@ -32,7 +32,7 @@ impl Lan {
     }
 }
 
-/// The address of a machine.
+/// Returns the address of a machine.
 pub(crate) fn address(number: u8) -> String {
     format!("10.231.0.{number}")
 }

@@ -33,7 +33,7 @@ fn a_gateway_that_is_killed_comes_back_to_workers_that_say_nothing() {
         egress.start();
         for worker in &workers {
             worker.echo(10250);
-            // Their only words: from now on the gateway knows where they are.
+            // The workers send nothing later. From here on, the gateway knows their endpoints.
             worker.speak(GATEWAY);
             ping(&mut connect_soon(&egress.cluster(), &format!("100.80.0.{}:10250", worker.number)));
         }
@@ -68,7 +68,7 @@ fn where_a_gateway_says_nothing_another_one_is_used() {
         assert_eq!(answer.status, 504, "{}", answer.why);
         println!("a gateway that says nothing: answered after {:?}", answer.took);
 
-        // The list of gateways changes under the running egress.
+        // The list of gateways changes while the egress runs.
         let mut second = Gateway::new(&lan, SECOND_GATEWAY, &keys, &authority);
         second.keep(&[object(7)]);
         second.start();
@@ -83,7 +83,7 @@ fn where_a_gateway_says_nothing_another_one_is_used() {
             ping(&mut answer.tunnel());
         }
 
-        // One that hangs while it has tunnels: they are reset, though its machine goes on acknowledging.
+        // If a gateway hangs, its tunnels are reset, although the kernel of its machine still acknowledges packets.
         let mut tunnel = connect_soon(&egress.cluster(), "100.80.0.7:10250");
         ping(&mut tunnel);
         second.daemon.process().signal(Signal::STOP);
@@ -97,7 +97,7 @@ fn where_a_gateway_says_nothing_another_one_is_used() {
     });
 }
 
-/// In a gateway's place: TLS as it should be, and then nothing.
+/// Serves in place of a gateway: it completes TLS handshakes and then sends nothing.
 fn take_handshakes_and_say_nothing(gateway: &Gateway) {
     let certificate = CertificateDer::from_pem_file(gateway.daemon.file("tls.crt")).unwrap();
     let key = PrivateKeyDer::from_pem_file(gateway.daemon.file("tls.key")).unwrap();
@@ -134,13 +134,13 @@ fn tunnels_to_a_worker_that_is_dead_are_reset() {
             worker.speak(GATEWAY);
         }
         let tunnel = |number| connect_soon(&egress.cluster(), &format!("100.80.0.{number}:10250"));
-        // Not a word goes over the idle ones.
+        // No data is sent through the idle tunnels.
         let (mut idle, mut busy, mut living) = (tunnel(7), tunnel(7), tunnel(8));
         ping(&mut busy);
         dying.unplug();
         let unplugged = Instant::now();
         let writing = std::thread::spawn(move || {
-            // As often as a client pings over a connection that it keeps.
+            // A client that keeps a connection pings as often as this.
             busy.set_read_timeout(Some(SECOND)).unwrap();
             while unplugged.elapsed() < PATIENCE {
                 let sent = busy.write_all(b"question");
@@ -151,7 +151,7 @@ fn tunnels_to_a_worker_that_is_dead_are_reset() {
             }
             panic!("still open");
         });
-        // Whoever gives up first says so: the gateway that has no answer, or the relay whose peer is gone.
+        // The status depends on which gives up first: the gateway without a response, or the relay whose peer is gone.
         let status = connect(&egress.cluster(), "100.80.0.7:10250").status;
         assert!(matches!(status, 502 | 504), "{status}");
         cut_off(&mut idle, PATIENCE);

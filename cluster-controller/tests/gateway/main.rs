@@ -1,4 +1,4 @@
-//! Gateway and egress as they run, with real devices as workers, each test on a host of its own.
+//! Gateway and egress as they run, with real devices as workers. Each test has a host of its own.
 
 #![expect(
     clippy::unwrap_used,
@@ -35,12 +35,12 @@ mod worker;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How long something may take that takes a moment: a busy machine is slow.
+/// The limit for steps that take a moment. A busy machine is slow.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Within so long every CONNECT is answered.
+/// Every CONNECT is answered within this time.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Runs a test on a host of its own; `test` is its full name.
+/// Runs a test on a host of its own. `test` is its full name.
 fn on_host(test: &str, body: impl FnOnce()) {
     support::on_own_host(&[test, "--exact", "--nocapture"], body);
 }

@@ -1,4 +1,4 @@
-//! The other gateways of a cluster, who come and go while one runs.
+//! The list of a cluster's other gateways changes while a gateway runs.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,7 +16,7 @@ const GATEWAY: u8 = 1;
 const OTHER: u8 = 2;
 const API_SERVER: u8 = 10;
 
-/// Its own address in the VPN.
+/// The other gateway's own address in the VPN.
 const OF_OTHER: &str = "100.80.255.2";
 
 #[test]
@@ -36,7 +36,7 @@ fn other_gateways_are_taken_up_without_a_restart() {
         let mut tunnel = connect_soon(&egress.cluster(), "100.80.0.7:10250");
         ping(&mut tunnel);
 
-        // It stands in for another gateway: a device of its key, at its address.
+        // A device with the key and the address of the other gateway stands in for it.
         let other = Worker::new(&lan, OTHER, &[(GATEWAY, gateway.key())], 1);
         other.add_address(&format!("{OF_OTHER}/32"));
         other.echo(10250);
@@ -45,7 +45,7 @@ fn other_gateways_are_taken_up_without_a_restart() {
         wait_until("a gateway that came is reached through the first one", PATIENCE, || reaches(&worker));
         ping(&mut tunnel);
 
-        // What cannot be used is passed over.
+        // A list that cannot be used has no effect.
         gateway.daemon.write("gateways.json", &json!([{"name": "gateway-2"}]));
         let log = |gateway: &mut Gateway| gateway.daemon.process().log();
         wait_until("the fault is told", PATIENCE, || log(&mut gateway).contains("stay what they were"));
@@ -65,7 +65,7 @@ fn entry(name: &str) -> Value {
     }])
 }
 
-/// Whether the other gateway's own address answers a worker that has a tunnel to the first one only.
+/// Returns whether the other gateway's own address responds to a worker that has a tunnel to the first gateway only.
 fn reaches(worker: &Worker) -> bool {
     worker.machine.within(|| {
         let to: SocketAddr = format!("{OF_OTHER}:10250").parse().unwrap();

@@ -1,4 +1,4 @@
-//! Peers as the cluster tells of them.
+//! The peers of a gateway follow the objects of the cluster.
 
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ fn peers_come_and_go_as_the_cluster_says_and_stay_while_it_is_silent() {
         let mut gateway = Gateway::new(&lan, GATEWAY, &keys, &authority);
         let kubeconfig = gateway.daemon.file("kubeconfig");
         gateway.config["peers"]["kubeconfig"] = json!(kubeconfig);
-        // A user without rights at first: credentials are replaced in place.
+        // At first, the user has no rights. Later the credentials are replaced in place.
         replace(&kubeconfig, &cluster.kubeconfig("somebody", &[]).to_string());
         let worker = Worker::new(&lan, 7, &[(GATEWAY, gateway.key())], 1);
         worker.echo(10250);
@@ -52,7 +52,7 @@ fn peers_come_and_go_as_the_cluster_says_and_stay_while_it_is_silent() {
         ping(&mut tunnel);
         println!("a peer that got its address was reached after {:?}", given.elapsed());
 
-        // Another one that is said to have the same address does not get it.
+        // A younger peer with the same address does not receive its packets.
         cluster.ask(|client| async move {
             create(client.clone(), 8).await;
             give(client, 8, "100.80.0.7").await;
@@ -63,7 +63,7 @@ fn peers_come_and_go_as_the_cluster_says_and_stay_while_it_is_silent() {
         });
         ping(&mut tunnel);
 
-        // While the API is down, peers are those of the file.
+        // While the API server is down, the gateway uses the peers of its file.
         gateway.keeps_places(&[7]);
         cluster.stop();
         gateway.daemon.process().kill();
@@ -88,7 +88,7 @@ fn peers_come_and_go_as_the_cluster_says_and_stay_while_it_is_silent() {
     });
 }
 
-/// The definition of peers, and the gateway's right to read them.
+/// Creates the definition of peers, and the gateway's right to read them.
 async fn prepare(client: Client) {
     let definition = worker_crds().into_iter().find(|crd| crd.spec.names.plural == "wireguardpeers").unwrap();
     Api::all(client.clone()).create(&PostParams::default(), &definition).await.unwrap();

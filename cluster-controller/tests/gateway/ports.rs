@@ -1,4 +1,4 @@
-//! Ports of a machine, and at which of them somebody came.
+//! Ports of a machine that count connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ impl Ports {
         self.0.keys().copied().collect()
     }
 
-    /// Where somebody came.
+    /// Returns the ports with at least one connection.
     pub(crate) fn met(&self) -> BTreeSet<u16> {
         self.0.iter().filter(|(_, count)| count.load(Ordering::Relaxed) > 0).map(|(port, _)| *port).collect()
     }

@@ -1,4 +1,4 @@
-//! Where no tunnel leads, and the same where the data that forbids it is changed.
+//! Targets that a gateway refuses. If the data that forbids them is changed, it accepts them.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -22,7 +22,7 @@ use crate::{on_host, unguarded};
 const GATEWAY: u8 = 1;
 const API_SERVER: u8 = 10;
 
-/// What is not the cluster's: a range that is forbidden by the bounds, and an address in it.
+/// Ranges that are not the cluster's and that the bounds forbid, each with an address in it.
 const FOREIGN: [(&str, &str); 2] = [
     // Another cluster's VPN, and the hypervisors' network.
     ("100.81.0.0/24", "100.81.0.5"),
@@ -51,7 +51,7 @@ fn a_gateway_leads_to_its_own_clusters_peers_and_nowhere_else() {
         let own = address(GATEWAY);
         let own_server = echo(&gateway.daemon.machine, 7000);
         let targets = [
-            // The gateway's machine: its loopback, by all its names, and its own addresses.
+            // The gateway's machine: the names of its loopback, and its own addresses.
             "127.0.0.1:8080",
             "127.1.2.3:8080",
             "[::1]:8080",
@@ -60,7 +60,7 @@ fn a_gateway_leads_to_its_own_clusters_peers_and_nowhere_else() {
             "169.254.169.254:80",
             &format!("{own}:20010"),
             "100.80.255.1:8080",
-            // Nobody's: a peer that there was, an address that nobody has, a name.
+            // A peer that was removed, an address without a peer, and names.
             "100.80.0.9:10250",
             "10.244.9.1:80",
             "w7:10250",
@@ -79,7 +79,7 @@ fn a_gateway_leads_to_its_own_clusters_peers_and_nowhere_else() {
         let log = gateway.daemon.process().log();
         assert_eq!(log.matches("outside the cluster's pod ranges").count(), 2, "{log}");
 
-        // With other bounds the same objects lead there.
+        // With other bounds, the same objects lead there.
         gateway.daemon.process().stop();
         let ranges: Vec<&str> = FOREIGN.iter().map(|(range, _)| *range).chain(["10.244.0.0/16"]).collect();
         gateway.config["wireGuard"]["podCIDRs"] = json!(ranges);
@@ -88,7 +88,7 @@ fn a_gateway_leads_to_its_own_clusters_peers_and_nowhere_else() {
             ping(&mut connect_soon(&socket, target));
         }
 
-        // One that resolves names leads to its own machine.
+        // If a gateway resolves names, it connects to its own machine.
         assert_eq!(own_server.load(Ordering::Relaxed), 0, "somebody came to the gateway's machine");
         gateway.daemon.process().kill();
         unguarded::gateway(&gateway);
@@ -97,7 +97,7 @@ fn a_gateway_leads_to_its_own_clusters_peers_and_nowhere_else() {
     });
 }
 
-/// The gateway's address where users of clusters are.
+/// The gateway's address on the network of the clusters' users.
 const PUBLIC: &str = "198.51.100.1";
 
 #[test]
@@ -122,7 +122,7 @@ fn who_is_no_egress_of_the_installation_is_not_answered() {
             answer(&machine, &authority, identity.as_ref().map(tempfile::TempDir::path))
         };
         let ask = |signed_by, name: &str| ask_of(signed_by, name, &[]);
-        // All that a tenant can have signed by its cluster, and more: `other` stands for its authority.
+        // `other` stands for the authority of a tenant's cluster. A tenant can have it sign no more than this.
         let of_tenant = |name: &str| ask_of(Some(&other), name, &["system:masters"]);
         wait_until("an egress is answered", crate::PATIENCE, || {
             ask(Some(&authority), EGRESS_NAME).is_some_and(|answer| answer.starts_with("HTTP/1.1 502"))
@@ -134,7 +134,7 @@ fn who_is_no_egress_of_the_installation_is_not_answered() {
         }
         assert_eq!(ask(Some(&authority), GATEWAY_NAME), None, "a server's certificate");
         assert_eq!(ask(Some(&authority), "keelway:egress2"), None, "another name");
-        // Without TLS there is no answer either.
+        // A client without TLS gets no response either.
         let plain = machine.within(|| {
             let mut stream = TcpStream::connect((address(GATEWAY), 20010)).unwrap();
             stream.write_all(b"CONNECT 100.80.0.8:80 HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
@@ -144,7 +144,7 @@ fn who_is_no_egress_of_the_installation_is_not_answered() {
         });
         assert!(!plain.starts_with(b"HTTP"), "{plain:?}");
 
-        // That it trusts one authority, and one name, is all that keeps them out.
+        // Only the one trusted authority and the one name keep these clients out.
         keys.write(&gateway.daemon.folder, &authority, GATEWAY_NAME, &[&authority, &other]);
         wait_until("with its authority trusted: the tenant is answered", crate::PATIENCE, || {
             of_tenant(EGRESS_NAME).is_some_and(|answer| answer.starts_with("HTTP/1.1 502"))
@@ -159,7 +159,7 @@ fn who_is_no_egress_of_the_installation_is_not_answered() {
         });
 
         assert!(is_public(), "with another address to listen on");
-        // That it asks for a certificate is what keeps out whoever has none.
+        // Only the demand for a certificate keeps out a client without one.
         assert_eq!(ask(None, ""), None, "still no certificate");
         gateway.daemon.process().stop();
         unguarded::gateway(&gateway);
@@ -167,7 +167,7 @@ fn who_is_no_egress_of_the_installation_is_not_answered() {
     });
 }
 
-/// What a gateway says to a CONNECT of somebody with that identity, if anything.
+/// Returns the gateway's response to a CONNECT of a client with this identity, if there is one.
 fn answer(machine: &Namespace, trusts: &Authority, identity: Option<&std::path::Path>) -> Option<String> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(trusts.certificate().pem().as_bytes()).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! What an administrator of a cluster can have its API server call, with an egress and without.
+//! What the administrator of a cluster can have its API server call, with an egress and without.
 
 use futures::future::join_all;
 use kube::Client;
@@ -20,23 +20,23 @@ const EGRESS: u8 = 10;
 const HYPERVISOR: u8 = 20;
 const API_SERVER: u8 = 30;
 
-/// The ports of a hypervisor that stand for what listens there: one for each way to it that is no URL.
+/// Ports of a hypervisor that stand for its servers: one for each way to it that is not a URL.
 const AGGREGATED: u16 = 7002;
 const SERVICE: u16 = 7003;
 const POD: u16 = 7004;
 const NODE: u16 = 7005;
 const CONVERTED: u16 = 7006;
-/// An issuer that is called by no egress.
+/// An issuer that is called without an egress.
 const DIRECT: u16 = 7007;
 
-/// What is asked of the API, by the port that it leads to.
+/// Requests to the API that lead to a port, by that port.
 const PROXIED: [(u16, &str); 3] = [
     (SERVICE, "/api/v1/namespaces/default/services/http:elsewhere:443/proxy/"),
     (POD, "/api/v1/namespaces/default/pods/http:elsewhere:7004/proxy/"),
     (NODE, "/api/v1/nodes/http:elsewhere:7005/proxy/"),
 ];
 
-/// What an API of their own is asked.
+/// The path of an API that the administrator registers.
 const API: &str = "/apis/elsewhere.example.com/v1";
 
 #[test]
@@ -79,12 +79,12 @@ fn an_administrator_reaches_no_machine_through_its_api_server() {
             assert_eq!(cluster.ask(|client| async move { get(&client, API).await }), None);
             are_refused(&gateway.daemon, &at(AGGREGATED))
         });
-        // Whoever gives an API server an issuer can have it called past the egress: no document can.
+        // Only the configuration of the API server can name an issuer that is called without the egress. No document can.
         wait_until("the other issuer is called", PATIENCE, || hypervisor.met().contains(&DIRECT));
         assert_eq!(hypervisor.met(), [DIRECT].into(), "somebody came");
         assert_eq!(own.each_ref().map(Ports::met), [[].into(), [].into()], "somebody came to the machine itself");
 
-        // Its egress is all that keeps it from there.
+        // Only the egress keeps the API server from the hypervisor.
         cluster.stop();
         cluster.more = issuers(&egress, None);
         cluster.resume();
@@ -100,12 +100,12 @@ fn an_administrator_reaches_no_machine_through_its_api_server() {
     });
 }
 
-/// A port of the hypervisor, as whoever is to lead there is asked for it.
+/// Returns a port of the hypervisor, in the form in which a log names it.
 fn at(port: u16) -> [String; 1] {
     [format!("{}:{port}", address(HYPERVISOR))]
 }
 
-/// The argument by which a pass gives API servers their egress.
+/// Returns the argument with which a pass configures an API server's egress.
 fn selection(egress: &Egress) -> Vec<String> {
     let way = |name: &str, socket: std::path::PathBuf| {
         let transport = json!({ "uds": { "udsName": socket } });
@@ -120,7 +120,7 @@ fn selection(egress: &Egress) -> Vec<String> {
     vec![format!("--egress-selector-config-file={}", egress.daemon.file("selection.json").display())]
 }
 
-/// The other arguments, with issuers that are called that way.
+/// Returns the other arguments, with issuers that are called through `way`.
 fn issuers(egress: &Egress, way: Option<&str>) -> Vec<String> {
     let direct = format!("https://{}/", at(DIRECT)[0]);
     egress.daemon.write("authentication.json", &authentication(way, &direct));
@@ -128,7 +128,7 @@ fn issuers(egress: &Egress, way: Option<&str>) -> Vec<String> {
     vec![format!("--authentication-config={}", authentication.display()), "--enable-aggregator-routing=true".to_owned()]
 }
 
-/// What is answered soon: a client asks again for long what an API server cannot reach.
+/// Returns the response if it arrives soon. If an API server cannot reach a target, a client retries for a long time.
 pub(crate) async fn get(client: &Client, path: &str) -> Option<String> {
     let asked = client.request_text(http::Request::get(path).body(Vec::new()).unwrap());
     tokio::time::timeout(SECOND, asked).await.ok()?.ok()
@@ -147,7 +147,7 @@ async fn make(client: &Client, path: &str, object: &Value) {
     post(client, path, object).await.unwrap_or_else(|error| panic!("{path}: {error}"));
 }
 
-/// A Service with endpoints of its maker's own, and a Node and a pod that say that they are at a hypervisor's address.
+/// Creates a Service with endpoints of the tenant's choice, and a Node and a pod that have a hypervisor's address.
 async fn prepare(client: &Client) {
     let at = address(HYPERVISOR);
     let metadata = json!({ "name": "elsewhere" });
@@ -175,7 +175,7 @@ async fn prepare(client: &Client) {
     conversions::make(client, "converted").await;
 }
 
-/// Says of a Service that it is at that port of a hypervisor.
+/// Creates a Service whose endpoint is that port of a hypervisor.
 async fn service(client: &Client, name: &str, port: u16) {
     let at = address(HYPERVISOR);
     let metadata = json!({ "name": name });
@@ -196,7 +196,7 @@ async fn service(client: &Client, name: &str, port: u16) {
     make(client, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", &slice).await;
 }
 
-/// An API that the Service `aggregated` serves.
+/// Registers an API that the Service `aggregated` serves.
 async fn aggregate(client: &Client) {
     let service = json!({ "namespace": "default", "name": "aggregated", "port": 443 });
     let object = json!({
@@ -213,7 +213,7 @@ async fn aggregate(client: &Client) {
     make(client, "/apis/apiregistration.k8s.io/v1/apiservices", &object).await;
 }
 
-/// Makes webhooks at all places, where there are none, and something that they are asked about.
+/// If there are no webhooks yet, creates them at all places. Then creates an object about which they are called.
 async fn judged(client: &Client) {
     let webhook = |(number, url): (usize, String)| {
         json!({
@@ -234,7 +234,7 @@ async fn judged(client: &Client) {
     let _ = post(client, "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", &object).await;
     let asked = json!({ "metadata": { "generateName": "judged-", "labels": { "judged": "true" } } });
     tokio::time::timeout(PATIENCE, async {
-        // An API server takes a moment to learn of a webhook.
+        // The API server uses a new webhook after a moment.
         while post(client, "/api/v1/namespaces/default/configmaps", &asked).await.is_ok() {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         }

@@ -1,4 +1,4 @@
-//! What a tunnel carries.
+//! Data through a tunnel.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -67,7 +67,7 @@ fn an_api_server_reaches_node_and_pod_through_programs_without_privilege() {
     });
 }
 
-/// Sends noise to an echo and reads it back; ends its own side first.
+/// Sends noise to an echo server and reads it back. It closes its own side first.
 fn carry(stream: std::os::unix::net::UnixStream, bytes: usize) {
     let mut writer = stream.try_clone().unwrap();
     let writing = std::thread::spawn(move || {

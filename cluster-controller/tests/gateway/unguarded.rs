@@ -1,4 +1,4 @@
-//! Stand-ins for a gateway and an egress, each without guards of theirs that are code.
+//! Stand-ins for a gateway and an egress, each without the guards that are code.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::daemon::{Egress, Gateway};
 use crate::lan::address;
 use crate::support::Namespace;
 
-/// A gateway, with the certificate of the one whose place it takes, that asks nobody for a certificate, and dials names as well as
-/// addresses, from its machine.
+/// Serves in place of a gateway, with its certificate. It requests no client certificate, and it dials names as well as addresses from its
+/// machine.
 pub(crate) fn gateway(gateway: &Gateway) {
     let file = |name: &str| gateway.daemon.file(name);
     let certificate = CertificateDer::from_pem_file(file("tls.crt")).unwrap();
@@ -37,7 +37,7 @@ pub(crate) fn gateway(gateway: &Gateway) {
                 while let Some(request) = head(&mut stream).await {
                     match request.strip_prefix("CONNECT ") {
                         Some(target) => return lead(stream, TcpStream::connect(target).await).await,
-                        // An egress asks whether it answers.
+                        // The egress checks whether the gateway responds.
                         None => stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap(),
                     }
                 }
@@ -46,7 +46,7 @@ pub(crate) fn gateway(gateway: &Gateway) {
     });
 }
 
-/// The way to all else of an egress that judges the addresses of a name, and then dials the name.
+/// Serves the control-plane socket of an egress. It checks the addresses of a name, and then dials the name.
 pub(crate) fn egress(egress: &Egress) {
     let _ = std::fs::remove_file(egress.control_plane());
     let listener = std::os::unix::net::UnixListener::bind(egress.control_plane()).unwrap();
@@ -79,7 +79,7 @@ fn serve(machine: &Namespace, server: impl Future<Output = ()> + Send + 'static)
     }));
 }
 
-/// Method and target of the next request, if there is one.
+/// Returns method and target of the next request, if there is one.
 async fn head(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

@@ -1,4 +1,4 @@
-//! Who may ask an egress: the user that it runs as, on its machine.
+//! Only the user of an egress on its own machine may connect to its sockets.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,7 +14,7 @@ use crate::lan::Lan;
 use crate::on_host;
 
 const API_SERVER: u8 = 10;
-/// Of another component on that machine.
+/// The user of another component on that machine.
 const SOMEBODY: u32 = 4711;
 
 #[test]
@@ -26,14 +26,14 @@ fn an_egress_is_asked_by_its_own_user() {
         for socket in [egress.cluster(), egress.control_plane(), egress.daemon.file("metrics.sock")] {
             assert_eq!(connect_as(NOBODY, &socket), Ok(()), "{}", socket.display());
             assert_eq!(connect_as(SOMEBODY, &socket), Err(ErrorKind::PermissionDenied), "{}", socket.display());
-            // Its permissions are all that keeps others away.
+            // Only the permissions of the socket keep other users away.
             fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).unwrap();
             assert_eq!(connect_as(SOMEBODY, &socket), Ok(()), "{}", socket.display());
         }
     });
 }
 
-/// Connects in a thread of that user, without a capability.
+/// Connects in a thread of that user, without capabilities.
 fn connect_as(user: u32, socket: &Path) -> Result<(), ErrorKind> {
     let socket = socket.to_owned();
     let connected = std::thread::spawn(move || {

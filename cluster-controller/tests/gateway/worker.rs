@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use crate::lan::{Lan, address};
 use crate::support::{Namespace, private_key, public_key};
 
-/// What is sent into the only tunnel of a worker.
+/// The ranges that a worker sends into its only tunnel.
 pub(crate) const RANGES: [&str; 2] = ["100.80.0.0/16", "10.244.0.0/16"];
 
-/// Worker number N has the address 100.80.0.N and the pod range 10.244.N.0/24, of which 10.244.N.1 is a pod.
+/// Worker N has the address 100.80.0.N and the pod range 10.244.N.0/24. 10.244.N.1 is one of its pods.
 pub(crate) struct Worker {
     pub(crate) number: u8,
     pub(crate) machine: Namespace,
@@ -22,13 +22,13 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// One that knows a gateway, which should run by now: a lost initiation is repeated after five seconds only.
-    /// With a keepalive of 0 it says nothing unless it is asked.
+    /// Creates a worker for these gateways. A gateway should run by now, because a lost initiation is repeated only after five seconds.
+    /// With a keepalive of 0, the worker sends nothing by itself.
     pub(crate) fn new(lan: &Lan, number: u8, gateways: &[(u8, PublicKey)], keepalive: u16) -> Self {
         Self::with_ranges(lan, number, gateways, keepalive, &RANGES)
     }
 
-    /// One that sends these ranges and addresses into its only tunnel, and takes them from it.
+    /// Creates a worker that sends these ranges and addresses into its only tunnel, and accepts them from it.
     pub(crate) fn with_ranges(
         lan: &Lan,
         number: u8,
@@ -64,12 +64,12 @@ impl Worker {
         Self { number, machine, _device: device }
     }
 
-    /// An address that is not its own by right.
+    /// Adds an address that need not be the worker's own.
     pub(crate) fn add_address(&self, address: &str) {
         self.machine.ip(&["addr", "add", address, "dev", "lo"]);
     }
 
-    /// Echoes what comes to a port, on all its addresses, until the test ends.
+    /// Echoes what a port receives, on all addresses, until the test ends.
     pub(crate) fn echo(&self, port: u16) {
         let listener = self.machine.within(move || TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))).unwrap());
         std::thread::spawn(move || {
@@ -79,7 +79,7 @@ impl Worker {
         });
     }
 
-    /// Sends something to a gateway's address inside the VPN.
+    /// Sends a datagram to a gateway's address in the VPN.
     pub(crate) fn speak(&self, gateway: u8) {
         let to = format!("100.80.255.{gateway}:9");
         self.machine.within(move || {
@@ -88,18 +88,18 @@ impl Worker {
         });
     }
 
-    /// Cuts it off, without a word to anybody.
+    /// Disconnects the worker without notice.
     pub(crate) fn unplug(&self) {
         self.machine.ip(&["link", "set", "eth0", "down"]);
     }
 }
 
-/// A range, or an address alone.
+/// Parses a range or a single address.
 fn prefix(text: &str) -> IpNet {
     text.parse().unwrap_or_else(|_| IpNet::from(text.parse::<IpAddr>().unwrap()))
 }
 
-/// What is written of a worker in the cluster.
+/// Returns the object of a worker, as a gateway stores it.
 pub(crate) fn object(number: u8) -> Value {
     json!({
         "name": format!("w{number}"),
@@ -119,7 +119,7 @@ fn echo(mut stream: TcpStream) {
     }
 }
 
-/// The capabilities that a process has, as hexadecimal digits.
+/// Returns the effective capabilities of a process as hexadecimal digits.
 pub(crate) fn capabilities(id: u32) -> String {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
     status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim().to_owned()

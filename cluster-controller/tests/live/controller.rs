@@ -23,12 +23,12 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// With the rights that ship.
+    /// Starts a replica with the rights that ship.
     pub(crate) fn start(plane: &Plane, name: &str, change: impl FnOnce(&mut Value)) -> Self {
         Self::start_as(&plane.kubeconfig(USER, &[]), name, change)
     }
 
-    /// With this kubeconfig.
+    /// Starts a replica with this kubeconfig.
     pub(crate) fn start_as(kubeconfig: &str, name: &str, change: impl FnOnce(&mut Value)) -> Self {
         let health = free_port();
         let mut configuration = json!({
@@ -52,24 +52,23 @@ impl Controller {
         Self { name: name.to_owned(), child, health, configuration }
     }
 
-    /// Changes its configuration while it runs.
+    /// Changes the configuration while the replica runs.
     pub(crate) fn change(&mut self, change: impl FnOnce(&mut Value)) {
         change(&mut self.configuration);
         replace(&format!("{}.json", self.name), &self.configuration.to_string());
     }
 
-    /// Whether it runs.
     pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Ends it by SIGTERM.
+    /// Ends the replica by SIGTERM.
     pub(crate) fn stop(mut self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         assert!(self.child.wait().unwrap().success(), "{}: {}", self.name, self.log());
     }
 
-    /// Ends it as a loss of its machine would.
+    /// Kills the replica, as the loss of its machine would.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -79,12 +78,12 @@ impl Controller {
         log(&self.name)
     }
 
-    /// What it answers to a question about health.
+    /// Returns the response of a health endpoint.
     pub(crate) async fn ask(&self, path: &str) -> Option<String> {
         answer(tokio::net::TcpStream::connect(("127.0.0.1", self.health)).await.ok()?, path).await
     }
 
-    /// What it counts.
+    /// Returns the metrics.
     pub(crate) async fn metrics(&self) -> Option<String> {
         answer(tokio::net::UnixStream::connect(metrics_of(&self.name)).await.ok()?, "/metrics").await
     }
@@ -102,7 +101,7 @@ async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, path: &str) -> 
     Some(answer)
 }
 
-/// Applies the roles that ship, as whoever makes a cluster does.
+/// Applies the roles that ship, as a driver does for a new cluster.
 pub(crate) async fn apply_role(admin: &Client) {
     let documents: Vec<Value> = serde_saphyr::from_multiple(ROLE).unwrap();
     for document in documents {

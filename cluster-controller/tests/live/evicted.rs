@@ -1,4 +1,4 @@
-//! A worker that was put out, with the certificate that it kept.
+//! An evicted worker that still has its certificate.
 
 use k8s_openapi::{
     api::core::v1::Node,
@@ -22,8 +22,8 @@ use crate::{
 const NAME: &str = "outcast";
 const KEY: u8 = 124;
 
-/// The tombstone keeps its name from others and from itself, and what is kept of its certificates keeps it out; without both it is a worker
-/// again.
+/// The tombstone reserves the name against all workers. The stored ids of its certificates keep the evicted worker out. Without both, it is a
+/// worker again.
 pub(crate) async fn comes_back_with_nothing(plane: &Plane, admin: &Client) {
     let token = plane.bearer("abcdef.0123456789abcdef").await;
     let worker = join(plane, admin, &token, NAME).await;

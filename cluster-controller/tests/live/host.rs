@@ -1,4 +1,4 @@
-//! A host for the test: a network, a process table and an empty `/run` of its own, all of which end with it, also when it is killed.
+//! A host for the test: a network, a process table and an empty `/run` of its own. All of them end with the test, also if it is killed.
 
 use std::{
     env,
@@ -9,17 +9,17 @@ use std::{
 /// Set for the test within its host.
 const INSIDE: &str = "KEELWAY_CONTROLLER_TEST_HOST";
 
-/// The shell stays as the host's init: orphans need somebody who takes their exit status.
+/// The shell stays as the host's init process, which collects the exit status of orphans.
 const SETUP: &str = "
 mount -t tmpfs tmpfs /run
 ip link set lo up
 \"$@\" 2>&1
 exit $?";
 
-/// Where a test keeps what it writes: gone with its host.
+/// The directory for all files of a test. It ends with the host.
 pub(crate) const WORK: &str = "/run/keelway-test";
 
-/// Runs a test's body in a process of its own on a host of its own. `test` is the test's full name.
+/// Runs the body of a test in a process of its own on a host of its own. `test` is the test's full name.
 pub(crate) fn on_own_host(test: &str, body: impl FnOnce()) {
     if env::var_os(INSIDE).is_some() {
         std::fs::create_dir(WORK).unwrap();

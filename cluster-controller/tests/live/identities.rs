@@ -1,4 +1,4 @@
-//! Whose a name is: who left is a worker no more, whatever it kept.
+//! A name belongs to its current worker. A worker that left is no worker any more, whatever it kept.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use k8s_openapi::{
@@ -28,7 +28,7 @@ use crate::{
 
 const NAME: &str = "leaver";
 
-/// Asks for a kubelet's client certificate. Returns the request's name and the key.
+/// Requests a kubelet's client certificate. Returns the name of the request, and the key.
 async fn ask(
     client: &Client,
     node: &str,
@@ -49,7 +49,7 @@ async fn ask(
     (Api::all(client.clone()).create(&PostParams::default(), &csr).await.map(|made| made.name_any()), key)
 }
 
-/// A certificate by token, as `keelway node join` gets it.
+/// Gets a certificate with a token, as `keelway node join` does.
 pub(crate) async fn join(plane: &Plane, admin: &Client, token: &Client, node: &str) -> Client {
     let (name, key) = ask(token, node, None).await;
     let name = name.unwrap();
@@ -64,13 +64,13 @@ pub(crate) async fn join(plane: &Plane, admin: &Client, token: &Client, node: &s
     plane.identified(&STANDARD.encode(certificate.0), &STANDARD.encode(key.expose())).await
 }
 
-/// It asks for its next certificate with the one that it has.
+/// Requests the next certificate with the current one, and expects this outcome.
 pub(crate) async fn renewal(admin: &Client, worker: &Client, (node, what): (&str, &str), outcome: (&str, &str)) {
     let (name, _) = ask(worker, node, None).await;
     decided(&Api::all(admin.clone()), &name.unwrap(), what, outcome).await;
 }
 
-/// Waits until a worker's peer is kept beside its name, and its certificates by their ids.
+/// Waits until the worker's identity has its peer and the ids of its certificates.
 pub(crate) async fn known(admin: &Client, node: &str) {
     let identities = Api::<WorkerIdentity>::all(admin.clone());
     let is_known = async || {
@@ -80,7 +80,7 @@ pub(crate) async fn known(admin: &Client, node: &str) {
     wait::until("the worker's peer and certificate are known", is_known).await;
 }
 
-/// The Node that a worker makes of itself.
+/// Returns the Node that a worker creates of itself.
 pub(crate) fn node(name: &str, addresses: &[String]) -> Node {
     let node = json!({
         "metadata": { "name": name },
@@ -89,7 +89,7 @@ pub(crate) fn node(name: &str, addresses: &[String]) -> Node {
     serde_json::from_value(node).unwrap()
 }
 
-/// Waits until a worker that is none any more makes no peer.
+/// Waits until the API server refuses a peer from a worker that left.
 pub(crate) async fn left(peers: &Api<WireGuardPeer>, own: &WireGuardPeer) {
     let trial = PostParams { dry_run: true, ..PostParams::default() };
     let is_refused = async || match peers.create(&trial, own).await {
@@ -99,7 +99,7 @@ pub(crate) async fn left(peers: &Api<WireGuardPeer>, own: &WireGuardPeer) {
     wait::until("its certificate writes nothing more", is_refused).await;
 }
 
-/// A request of more than 8 KiB, which is well-formed otherwise.
+/// Returns a well-formed signing request of more than 8 KiB.
 fn large() -> Vec<u8> {
     let mut parameters = CertificateParams::default();
     let mut subject = DistinguishedName::new();
@@ -111,13 +111,13 @@ fn large() -> Vec<u8> {
     parameters.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap().into_bytes()
 }
 
-/// Who left a cluster, and who has its name now.
+/// The worker that left a cluster, and the one that has its name now.
 pub(crate) struct Holders {
     former: Client,
     current: Client,
 }
 
-/// A machine leaves, and another one has its name. Then the first one comes back with what it kept.
+/// A machine leaves, and another one joins with its name. Then the first one returns with its old certificate.
 pub(crate) async fn a_name_is_its_holders(plane: &Plane, admin: &Client) -> Holders {
     let token = plane.bearer("abcdef.0123456789abcdef").await;
     let identities = Api::<WorkerIdentity>::all(admin.clone());
@@ -150,7 +150,7 @@ pub(crate) async fn a_name_is_its_holders(plane: &Plane, admin: &Client) -> Hold
     Holders { former: first, current: second }
 }
 
-/// Each policy alone is what stands in the way.
+/// Only the policy named in each step keeps it out.
 pub(crate) async fn without_guards(holders: &Holders, admin: &Client) {
     let peers = Api::<WireGuardPeer>::all(holders.former.clone());
     let trial = DeleteParams { dry_run: true, ..DeleteParams::default() };

@@ -1,4 +1,4 @@
-//! The controller beside a real etcd, kube-apiserver and kube-controller-manager.
+//! The controller with a real etcd, kube-apiserver and kube-controller-manager.
 
 #![expect(
     clippy::unwrap_used,
@@ -27,7 +27,7 @@ mod wait;
 use controller::{Controller, apply_role};
 use plane::Plane;
 
-/// One control plane for all: starting it takes longer than any of what is asked of it.
+/// All cases use one control plane, because its start takes longer than any of them.
 #[test]
 fn a_cluster_is_served() {
     host::on_own_host("a_cluster_is_served", || {
@@ -35,7 +35,6 @@ fn a_cluster_is_served() {
     });
 }
 
-/// The program under test.
 fn program() -> std::path::PathBuf {
     env!("CARGO_BIN_EXE_keelway-cluster-controller").into()
 }
@@ -44,7 +43,7 @@ async fn serve() {
     let mut plane = Plane::start().await;
     let admin = plane.admin().await;
     apply_role(&admin).await;
-    // One holds the Lease, with the rights that ship and no others.
+    // One replica holds the Lease, with the rights that ship and no others.
     let mut first = Controller::start(&plane, "first", |configuration| {
         configuration["authorities"] = plane::replace("authorities.crt", plane.authority()).into();
     });
@@ -65,7 +64,7 @@ async fn serve() {
     neighbours::are_nobody_here(&plane).await;
     strangers::are_told_of_health(&plane, &admin).await;
 
-    // The next one is there at once, and what is turned off goes.
+    // The next replica takes over at once, and removes what is turned off.
     let second = Controller::start(&plane, "second", |configuration| {
         configuration["addons"] = serde_json::json!({ "coreDNS": { "enabled": false } });
     });

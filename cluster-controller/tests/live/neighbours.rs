@@ -1,4 +1,4 @@
-//! The administrator of another cluster: whom its own authority signed whatever it asked for.
+//! The administrator of another cluster, for whom its own authority signs any certificate.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
@@ -8,7 +8,7 @@ use crate::{
     wait,
 };
 
-/// What authority an API server trusts is all that tells its own administrators from others.
+/// Only the trusted authority distinguishes a cluster's own administrators from others.
 pub(crate) async fn are_nobody_here(plane: &Plane) {
     let theirs = Plane::another_authority();
     let identity = client_identity(&theirs, "kubernetes-admin", &["system:masters"]);

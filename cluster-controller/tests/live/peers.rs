@@ -19,7 +19,7 @@ use crate::{controller::Controller, plane::Plane, requests, wait};
 
 const WORKERS: u8 = 20;
 
-/// A public key that belongs to nobody else.
+/// Returns a public key that no other peer has.
 pub(crate) fn key(number: u8) -> String {
     use base64::{Engine, engine::general_purpose::STANDARD};
     STANDARD.encode([number; 32])
@@ -29,14 +29,14 @@ pub(crate) fn peer(name: &str, number: u8) -> WireGuardPeer {
     WireGuardPeer::new(name, WireGuardPeerSpec { public_key: key(number) })
 }
 
-/// The addresses of a peer, once it has some.
+/// Waits until a peer has addresses, and returns them.
 pub(crate) async fn given(admin: &Client, name: &str) -> Vec<String> {
     let peers = Api::<WireGuardPeer>::all(admin.clone());
     let given = async || peers.get_opt(name).await.unwrap()?.status.map(|s| s.addresses).filter(|a| !a.is_empty());
     wait::some(&format!("{name} has its address"), given).await
 }
 
-/// Two controllers that know nothing of each other give twenty workers twenty addresses: the second one has a Lease of its own.
+/// Two controllers that do not know each other assign twenty addresses to twenty workers. The second one has a Lease of its own.
 pub(crate) async fn twenty_at_once(plane: &Plane, admin: &Client) {
     let rival = Controller::start_as(&plane.kubeconfig("rival", &["system:masters"]), "rival", |configuration| {
         configuration["lease"] = json!({ "namespace": "kube-system", "name": "rival" });
@@ -73,7 +73,7 @@ pub(crate) async fn twenty_at_once(plane: &Plane, admin: &Client) {
     rival.stop();
 }
 
-/// kube-controller-manager gives a Node its range, and the peer is told.
+/// kube-controller-manager assigns a pod range to a Node, and the controller writes it into the peer.
 pub(crate) async fn ranges_of_pods(plane: &Plane, admin: &Client) {
     let worker = plane.node("w1").await;
     let nodes = Api::<Node>::all(worker);
@@ -93,7 +93,7 @@ pub(crate) async fn ranges_of_pods(plane: &Plane, admin: &Client) {
     assert_eq!(Some(told), node.spec.unwrap().pod_cidrs);
 }
 
-/// An evicted worker's peer goes, and its address stays nobody's.
+/// The peer of an evicted worker is deleted, and its address is not assigned to others for some time.
 pub(crate) async fn eviction(plane: &Plane, admin: &Client) {
     let address = given(admin, "w2").await;
     let until = Time(Timestamp::now() + SignedDuration::from_hours(1));
@@ -109,7 +109,7 @@ pub(crate) async fn eviction(plane: &Plane, admin: &Client) {
     })
     .await;
 
-    // Back with its old key, under its name or another.
+    // It returns under its name with another key, and under another name with its old key.
     let worker = Api::<WireGuardPeer>::all(plane.node("w2").await);
     worker.create(&PostParams::default(), &peer("w2", 102)).await.unwrap();
     wait::until("it does not come back", async || peers.get_opt("w2").await.unwrap().is_none()).await;
@@ -119,23 +119,23 @@ pub(crate) async fn eviction(plane: &Plane, admin: &Client) {
 
     requests::renewal_of_w2(plane, admin, "an evicted worker renews", ("Denied", "NameRests")).await;
 
-    // The tombstone is what keeps the key out.
+    // Only the tombstone keeps the key out.
     tombstones.delete("w2", &DeleteParams::default()).await.unwrap();
     another.create(&PostParams::default(), &peer("other", 2)).await.unwrap();
     given(admin, "other").await;
     another.delete("other", &DeleteParams::default()).await.unwrap();
 
-    // The next one gets another address.
+    // The next worker gets another address.
     let next = Api::<WireGuardPeer>::all(plane.node("next").await);
     next.create(&PostParams::default(), &peer("next", 103)).await.unwrap();
     assert_ne!(given(admin, "next").await, address);
 
-    // A tombstone whose time has passed goes by itself.
+    // The controller deletes a tombstone that has expired.
     let past = TombstoneSpec { public_key: None, addresses: vec![], until: Time(Timestamp::now()) };
     tombstones.create(&PostParams::default(), &Tombstone::new("past", past)).await.unwrap();
     wait::until("a tombstone goes", async || tombstones.get_opt("past").await.unwrap().is_none()).await;
 
-    // A worker that leaves and comes back with its key has its address again.
+    // A worker that leaves and returns with its key gets its address again.
     let worker = Api::<WireGuardPeer>::all(plane.node("w3").await);
     let before = given(admin, "w3").await;
     let uid = worker.get("w3").await.unwrap().uid();

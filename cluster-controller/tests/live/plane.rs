@@ -18,16 +18,15 @@ use rand::{SeedableRng, rngs::ChaCha8Rng};
 
 use crate::{host::WORK, wait};
 
-/// The release whose programs these are.
+/// The release of these programs.
 pub(crate) const RELEASE: &str = "1.37.0";
 
-/// The file of whose certificates the API server takes.
+/// The file of the authorities whose client certificates the API server accepts.
 pub(crate) const CLIENTS: &str = "clients.crt";
-/// The file that says how it learns who somebody is.
+/// The file that configures how the API server authenticates clients.
 pub(crate) const AUTHENTICATION: &str = "authentication.json";
-/// What it was asked by accounts of Services, a line each.
+/// The log of requests by ServiceAccounts, one in a line.
 pub(crate) const AUDIT_LOG: &str = "audit.log";
-/// Which requests those are.
 const AUDIT_POLICY: &str = "
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -35,7 +34,7 @@ omitStages: [RequestReceived]
 rules: [{level: Metadata, userGroups: ['system:serviceaccounts']}]
 ";
 
-/// What a pass writes there.
+/// The content that a pass writes to [`AUTHENTICATION`].
 pub(crate) const GIVEN: &str = include_str!("../../../planner/src/pod/authentication.json");
 
 /// A running control plane. Its processes end with their host.
@@ -43,12 +42,12 @@ pub(crate) struct Plane {
     authority: Authority,
     port: u16,
     processes: Vec<Child>,
-    /// The API server, and what it is started with.
+    /// The API server, and its arguments.
     api: Option<Child>,
     api_flags: Vec<String>,
 }
 
-/// A certificate's subject and names.
+/// Returns a request for a certificate with this subject.
 fn leaf(name: &str, groups: &[&str], usage: CertificateUsage) -> LeafRequest {
     let is_server = usage == CertificateUsage::ServerAuth;
     LeafRequest {
@@ -79,21 +78,21 @@ pub(crate) fn write(name: &str, content: impl AsRef<[u8]>) -> String {
     path.display().to_string()
 }
 
-/// Puts a file in place of another one in one step.
+/// Replaces a file in one step.
 pub(crate) fn replace(name: &str, content: &str) -> String {
     let next = write(&format!("{name}.next"), content);
     fs::rename(next, path(name)).unwrap();
     path(name).display().to_string()
 }
 
-/// A port that nothing on the test's host has: the kernel gives none below 32768 to who asks for any, and ingresses have 20000 and what
-/// follows.
+/// Returns a port that no other program on the test's host uses. The kernel assigns none below 32768 by itself, and ingresses use those from
+/// 20000 on.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(25_000);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A program out of its image.
+/// Returns the path of a program, unpacked from its image.
 fn program(image: &str, name: &str) -> String {
     let image = cache().unwrap().join("images").join(format!("registry.k8s.io_{image}.tar"));
     let unpack = format!("tar -xOf {} layer.tar | tar -xf - -C {WORK} usr/local/bin/{name}", image.display());
@@ -102,7 +101,7 @@ fn program(image: &str, name: &str) -> String {
     path(&format!("usr/local/bin/{name}")).display().to_string()
 }
 
-/// Starts a program with its output in a file.
+/// Starts a program, and writes its output to a file.
 pub(crate) fn start(name: &str, program: &str, arguments: &[String]) -> Child {
     let log = fs::File::options().create(true).append(true).open(path(&format!("{name}.log"))).unwrap();
     Command::new(program)
@@ -115,12 +114,12 @@ pub(crate) fn start(name: &str, program: &str, arguments: &[String]) -> Child {
         .unwrap()
 }
 
-/// What a program wrote.
+/// Returns the output of a program.
 pub(crate) fn log(name: &str) -> String {
     fs::read_to_string(path(&format!("{name}.log"))).unwrap_or_default()
 }
 
-/// What programs wrote last, where a test fails.
+/// Prints the last output of the programs if the test fails.
 impl Drop for Plane {
     fn drop(&mut self) {
         if !std::thread::panicking() {
@@ -141,13 +140,13 @@ fn flags(flags: &[(&str, &str)]) -> Vec<String> {
     flags.iter().map(|(name, value)| format!("--{name}={value}")).collect()
 }
 
-/// A certificate of this user and these groups, by that authority.
+/// Issues a client certificate for this user and these groups.
 pub(crate) fn client_identity(authority: &Authority, user: &str, groups: &[&str]) -> IssuedCertificate {
     authority.issue(&leaf(user, groups, CertificateUsage::ClientAuth), &mut random()).unwrap()
 }
 
 impl Plane {
-    /// Starts it, and waits until it serves.
+    /// Starts the control plane, and waits until it is ready.
     pub(crate) async fn start() -> Self {
         let authority = Authority::mint("kubernetes", validity(), &mut random()).unwrap();
         let accounts = ServiceAccountKey::mint(&mut random()).unwrap();
@@ -159,7 +158,7 @@ impl Plane {
         let authentication = write(AUTHENTICATION, GIVEN);
         let audit_policy = write("audit.yaml", AUDIT_POLICY);
         let signer = write("ca.key", plane.authority.key_pem().expose());
-        // The authority is in the chain: by it those who join know whom they meet.
+        // The authority is in the chain, so that a joining worker can check it against the token.
         let chain = server.certificate_pem.clone() + plane.authority();
         let certificate = write("server.crt", chain);
         let key = write("server.key", server.key_pem.expose());
@@ -232,7 +231,7 @@ impl Plane {
         plane
     }
 
-    /// Starts the API server, where it runs anew: some files are read only then.
+    /// Starts the API server. If it runs already, restarts it, because it reads some files only at its start.
     pub(crate) async fn start_api(&mut self) {
         if let Some(mut running) = self.api.take() {
             running.kill().unwrap();
@@ -247,27 +246,27 @@ impl Plane {
         .await;
     }
 
-    /// Where the API server listens, on loopback.
+    /// Returns the port of the API server on loopback.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// The authority's certificate, PEM.
+    /// Returns the authority's certificate in PEM.
     pub(crate) fn authority(&self) -> &str {
         self.authority.certificate().pem()
     }
 
-    /// Another cluster's authority.
+    /// Returns the authority of another cluster.
     pub(crate) fn another_authority() -> Authority {
         Authority::mint("kubernetes", validity(), &mut random()).unwrap()
     }
 
-    /// A server's certificate of this name.
+    /// Issues a server certificate with this name.
     pub(crate) fn server_identity(&self, name: &str) -> IssuedCertificate {
         self.authority.issue(&leaf(name, &[], CertificateUsage::ServerAuth), &mut random()).unwrap()
     }
 
-    /// The file of a kubeconfig with a certificate of this user and these groups.
+    /// Writes a kubeconfig with a certificate of this user and these groups. Returns its path.
     pub(crate) fn kubeconfig(&self, user: &str, groups: &[&str]) -> String {
         let identity = client_identity(&self.authority, user, groups);
         let cluster = KubeconfigCluster {
@@ -280,22 +279,22 @@ impl Plane {
         write(&format!("{}.kubeconfig", user.replace(':', "-")), kubeconfig.to_yaml().unwrap().as_bytes())
     }
 
-    /// As this user of these groups.
+    /// Returns a client as this user of these groups.
     pub(crate) async fn client(&self, user: &str, groups: &[&str]) -> Client {
         client(&self.kubeconfig(user, groups)).await
     }
 
-    /// As an administrator.
+    /// Returns a client as an administrator.
     pub(crate) async fn admin(&self) -> Client {
         self.client("admin", &["system:masters"]).await
     }
 
-    /// As a node.
+    /// Returns a client as a node.
     pub(crate) async fn node(&self, name: &str) -> Client {
         self.client(&format!("system:node:{name}"), &["system:nodes"]).await
     }
 
-    /// With a certificate and its key, both PEM in base64.
+    /// Returns a client with a certificate and its key, both PEM in base64.
     pub(crate) async fn identified(&self, certificate: &str, key: &str) -> Client {
         self.someone(
             "identified",
@@ -307,12 +306,12 @@ impl Plane {
         .await
     }
 
-    /// With a bearer token.
+    /// Returns a client with a bearer token.
     pub(crate) async fn bearer(&self, token: &str) -> Client {
         self.someone("bearer", &serde_json::json!({ "token": token })).await
     }
 
-    /// Without anything that says who it is.
+    /// Returns a client without credentials.
     pub(crate) async fn stranger(&self) -> Client {
         self.someone("stranger", &serde_json::json!({})).await
     }

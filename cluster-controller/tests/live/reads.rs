@@ -1,4 +1,4 @@
-//! What a worker cannot read: whatever is a key, or leads to one.
+//! A worker cannot read keys, nor what leads to one.
 
 use std::fmt::Debug;
 
@@ -16,12 +16,12 @@ use serde_json::json;
 
 use crate::{plane::Plane, roles::open_secrets, rules::refused, wait};
 
-/// A Secret of somebody, and the ServiceAccount of somebody.
+/// The name of a Secret and of a ServiceAccount that belong to no worker.
 const KEPT: &str = "kept";
-/// Whoever may do it, where nodes may.
+/// The name of a role, and its binding, that let nodes read Secrets.
 const OPEN: &str = "test:nodes-read-secrets";
 
-/// As a node, and with no more than a token.
+/// Neither a node nor the holder of a join token can read these objects.
 pub(crate) async fn what_is_not_a_workers(plane: &Plane, admin: &Client) {
     let secret = serde_json::from_value(json!({ "metadata": { "name": KEPT }, "stringData": { "word": "kept" } }));
     let create = PostParams::default();
@@ -43,7 +43,7 @@ pub(crate) async fn what_is_not_a_workers(plane: &Plane, admin: &Client) {
         refused("a token of a ServiceAccount that no pod here has", asked);
     }
 
-    // Kubernetes shows a node what its pods refer to: it cannot make such a pod itself.
+    // Kubernetes lets a node read what its pods refer to. A node cannot create such a pod itself.
     let message = refused("a pod of its own with a Secret", pods(&w4).create(&create, &mirror()).await);
     assert!(message.contains("secret"), "{message}");
 }
@@ -61,7 +61,7 @@ fn pods(client: &Client) -> Api<Pod> {
     Api::namespaced(client.clone(), "default")
 }
 
-/// As a kubelet tells of a pod out of a file.
+/// Returns a mirror pod, as a kubelet creates it for a pod from a file.
 fn mirror() -> Pod {
     serde_json::from_value(json!({
         "metadata": { "name": "mirror", "annotations": { "kubernetes.io/config.mirror": "1" } },
@@ -74,7 +74,7 @@ fn mirror() -> Pod {
     .unwrap()
 }
 
-/// That no role lets them is all that stands in the way.
+/// Only the absence of a role keeps nodes from Secrets.
 pub(crate) async fn without_guards(plane: &Plane, admin: &Client) {
     let w4 = plane.node("w4").await;
     let secrets = Api::<Secret>::namespaced(w4, "default");

@@ -1,4 +1,4 @@
-//! Files that change while the controller runs: it goes on, and so does its Lease.
+//! Files change while the controller runs. It continues, and keeps its Lease.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ where
     Api::namespaced(admin.clone(), "kube-system")
 }
 
-/// What workers are told.
+/// Returns what workers read from the cluster.
 async fn told(admin: &Client) -> BTreeMap<String, String> {
     in_system::<ConfigMap>(admin).get("keelway-endpoints").await.unwrap().data.unwrap()
 }
@@ -40,12 +40,12 @@ async fn has_cni(admin: &Client) -> bool {
     cluster["cni"]["enabled"].as_bool().unwrap()
 }
 
-/// How often the Lease went from one replica to another.
+/// Returns how often the Lease changed its holder.
 async fn transitions(admin: &Client) -> Option<i32> {
     in_system::<Lease>(admin).get("keelway-cluster-controller").await.unwrap().spec?.lease_transitions
 }
 
-/// Which of the objects of all add-ons are there.
+/// Returns those objects of all add-ons that exist.
 async fn there(admin: &Client) -> Vec<&'static str> {
     let (deployments, maps) = (in_system::<Deployment>(admin), in_system::<ConfigMap>(admin));
     let roles = Api::<ClusterRole>::all(admin.clone());
@@ -61,7 +61,7 @@ async fn there(admin: &Client) -> Vec<&'static str> {
     found.into_iter().filter(|(_, is_there)| *is_there).map(|(name, _)| name).collect()
 }
 
-/// What was applied goes, what others made stays, and all of it comes again.
+/// The controller deletes what it applied, keeps what others created, and applies all of it again.
 pub(crate) async fn add_ons_come_and_go(controller: &mut Controller, admin: &Client) {
     let maps = in_system::<ConfigMap>(admin);
     let labels = BTreeMap::from([("app.kubernetes.io/managed-by".to_owned(), "keelway-cluster-controller".to_owned())]);
@@ -88,7 +88,7 @@ pub(crate) async fn add_ons_come_and_go(controller: &mut Controller, admin: &Cli
     assert_eq!(transitions(admin).await, before, "{}", controller.log());
 }
 
-/// Whom workers are to trust, and what the controller itself shows.
+/// The controller applies changes of the authorities for workers, and of its own credentials.
 pub(crate) async fn authorities_and_credentials(controller: &mut Controller, plane: &Plane, admin: &Client) {
     let both = plane.authority().to_owned() + Plane::another_authority().certificate().pem();
     replace("authorities.crt", &both);

@@ -1,4 +1,4 @@
-//! What is kept in a cluster: there, and there again.
+//! The controller creates its objects, and restores them.
 
 use k8s_openapi::api::{
     admissionregistration::v1::ValidatingAdmissionPolicyBinding,
@@ -28,7 +28,7 @@ fn reserved() -> (Vec<String>, i32) {
     (vec!["100.80.0.1".to_owned()], 6443)
 }
 
-/// All of it comes by itself.
+/// The controller creates all its objects by itself.
 pub(crate) async fn all_is_applied(admin: &Client) {
     wait::until("the EndpointSlice is there", async || addresses(admin).await == Some(reserved())).await;
     let endpoints = Api::<Endpoints>::namespaced(admin.clone(), "default");
@@ -52,7 +52,7 @@ pub(crate) async fn all_is_applied(admin: &Client) {
     wait::until("cluster-info", async || public.get_opt("cluster-info").await.unwrap().is_some()).await;
 }
 
-/// What is deleted, changed or stripped of its label comes back as it was.
+/// The controller restores what is deleted, changed or loses its label.
 pub(crate) async fn drift_is_repaired(admin: &Client) {
     let slices = Api::<EndpointSlice>::namespaced(admin.clone(), "default");
     slices.delete("kubernetes", &DeleteParams::default()).await.unwrap();
@@ -81,7 +81,7 @@ pub(crate) async fn drift_is_repaired(admin: &Client) {
     .await;
 }
 
-/// An add-on that is turned off goes, and nothing else does.
+/// The controller deletes an add-on that is turned off, and nothing else.
 pub(crate) async fn what_is_turned_off_goes(admin: &Client) {
     let deployments = Api::<Deployment>::namespaced(admin.clone(), "kube-system");
     wait::until("CoreDNS is gone", async || deployments.get_opt("coredns").await.unwrap().is_none()).await;

@@ -1,4 +1,4 @@
-//! Requests for certificates: who gets which.
+//! Certificate signing requests, and the decisions about them.
 
 use std::net::IpAddr;
 
@@ -26,7 +26,7 @@ use crate::{
 const CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const SERVING: &str = "kubernetes.io/kubelet-serving";
 
-/// One row of the table.
+/// One case of the table.
 struct Row<'a> {
     what: &'static str,
     asker: &'a Client,
@@ -36,18 +36,18 @@ struct Row<'a> {
     dns: &'a [&'a str],
     addresses: &'a [IpAddr],
     usages: [&'static str; 2],
-    /// The condition and its reason; none where nobody decides.
+    /// The condition and its reason. `None` if the controller does not decide.
     outcome: Option<(&'static str, &'static str)>,
 }
 
 const CLIENT_USAGES: [&str; 2] = ["digital signature", "client auth"];
 const SERVER_USAGES: [&str; 2] = ["digital signature", "server auth"];
-/// Not even made: the admission plugin `NodeRestriction` is before the controller here.
+/// The API server refuses to create the request: the admission plugin `NodeRestriction` runs before the controller.
 const REFUSED: Option<(&str, &str)> = Some(("Refused", "Forbidden"));
 const APPROVED: Option<(&str, &str)> = Some(("Approved", "KeelwayApproved"));
 
 impl<'a> Row<'a> {
-    /// What a kubelet asks for before all else.
+    /// The request for a client certificate, the first one of a kubelet.
     fn client(what: &'static str, asker: &'a Client, subject: &'static str) -> Self {
         Self {
             what,
@@ -62,7 +62,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// What it serves with, under this name and these addresses.
+    /// The request for a serving certificate with these names and addresses.
     fn serving(
         what: &'static str,
         asker: &'a Client,
@@ -77,7 +77,7 @@ fn denied(reason: &'static str) -> (&'static str, &'static str) {
     ("Denied", reason)
 }
 
-/// A token as `keelway join-token` makes them.
+/// Creates a token as `keelway join-token` does.
 async fn token(plane: &Plane, admin: &Client) -> Client {
     let secret: Secret = serde_json::from_value(json!({
         "metadata": { "name": "bootstrap-token-abcdef", "namespace": "kube-system" },
@@ -94,7 +94,7 @@ async fn token(plane: &Plane, admin: &Client) -> Client {
     plane.bearer("abcdef.0123456789abcdef").await
 }
 
-/// Every row, one after the other: what was approved for a name counts for the next one.
+/// Runs all cases in order: an approval for a name affects the next requests for it.
 pub(crate) async fn table(plane: &Plane, admin: &Client) {
     let (token, w1, w9) = (token(plane, admin).await, plane.node("w1").await, plane.node("w9").await);
     let own: Vec<IpAddr> = given(admin, "w1").await.iter().map(|text| text.parse().unwrap()).collect();
@@ -163,14 +163,14 @@ pub(crate) async fn table(plane: &Plane, admin: &Client) {
         }
     }
     knows_its_token(plane, admin).await;
-    // All later ones were decided about meanwhile.
+    // By now, the controller has decided about all later requests.
     for name in alone {
         let status = requests.get(&name).await.unwrap().status.unwrap_or_default();
         assert!(status.conditions.unwrap_or_default().is_empty(), "{name} was decided about");
     }
 }
 
-/// Asks for a node's next certificate with one that it has.
+/// Requests a node's next certificate with its current one.
 pub(crate) async fn renewal_of_w2(
     plane: &Plane,
     admin: &Client,
@@ -183,7 +183,7 @@ pub(crate) async fn renewal_of_w2(
     decided(&Api::all(admin.clone()), &name, what, outcome).await;
 }
 
-/// No controller decides: what its rules refuse is signed, once somebody approves it.
+/// Without the controller, the requests that its rules deny are signed once an administrator approves them.
 pub(crate) async fn without_guards(plane: &Plane, admin: &Client) {
     let token = plane.bearer("abcdef.0123456789abcdef").await;
     let client = Row::client("without the controller: the name of a live peer", &token, "system:node:w1");
@@ -202,7 +202,7 @@ pub(crate) async fn without_guards(plane: &Plane, admin: &Client) {
     }
 }
 
-/// Whoever ends a token can tell who joined with it.
+/// The identity of a worker records the token with which it joined, so that the workers of a revoked token are known.
 async fn knows_its_token(plane: &Plane, admin: &Client) {
     let worker = Api::<WireGuardPeer>::all(plane.node("new").await);
     worker.create(&PostParams::default(), &peer("new", 120)).await.unwrap();
@@ -233,7 +233,7 @@ async fn ask(row: &Row<'_>) -> kube::Result<String> {
     Ok(Api::all(row.asker.clone()).create(&PostParams::default(), &csr).await?.name_any())
 }
 
-/// Waits for the decision and, where it is an approval, for the certificate.
+/// Waits for the decision, and for the certificate if it is an approval.
 pub(crate) async fn decided(
     requests: &Api<CertificateSigningRequest>,
     name: &str,

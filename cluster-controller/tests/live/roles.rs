@@ -1,10 +1,10 @@
-//! Roles that a tenant's administrator could give to a group, and does not.
+//! Roles that a tenant's administrator could grant to a group, and does not.
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::{Api, Client, api::PostParams};
 use serde_json::json;
 
-/// Lets a group do that to all Secrets, by a role and a binding of this name.
+/// Creates a role and a binding of this name that let a group do `verb` to all Secrets.
 pub(crate) async fn open_secrets(admin: &Client, name: &str, verb: &str, group: &str) {
     let role: ClusterRole = serde_json::from_value(json!({
         "metadata": { "name": name },

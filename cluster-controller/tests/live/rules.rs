@@ -1,4 +1,4 @@
-//! What a worker cannot write, and can once the guard is gone.
+//! What a worker cannot write, and can write without the guard.
 
 use k8s_openapi::api::{admissionregistration::v1::ValidatingAdmissionPolicyBinding, core::v1::Node};
 use keelway_api::worker::WireGuardPeer;
@@ -14,7 +14,7 @@ use crate::{
     wait,
 };
 
-/// The message of a refusal.
+/// Returns the message of a refusal. Fails if the request was not refused.
 pub(crate) fn refused<T: std::fmt::Debug>(what: &str, outcome: kube::Result<T>) -> String {
     match outcome {
         Err(kube::Error::Api(status)) if matches!(status.code, 403 | 422) => status.message.clone(),
@@ -29,7 +29,7 @@ fn node(name: &str, spec: &Value, addresses: &[&str]) -> Node {
         .unwrap()
 }
 
-/// The name, the key, the addresses and the ranges of others.
+/// A worker cannot use the name, the key, the addresses or the ranges of others.
 pub(crate) async fn what_a_worker_cannot(plane: &Plane, admin: &Client) {
     let w4 = plane.node("w4").await;
     let (peers, nodes) = (Api::<WireGuardPeer>::all(w4.clone()), Api::<Node>::all(w4.clone()));
@@ -65,11 +65,11 @@ pub(crate) async fn what_a_worker_cannot(plane: &Plane, admin: &Client) {
         "to delete another's Node",
         Api::<Node>::all(plane.node("w5").await).delete("w4", &DeleteParams::default()).await,
     );
-    // It would come back without its taints.
+    // The Node would be created again without its taints.
     refused("to delete its own Node", nodes.delete("w4", &DeleteParams::default()).await);
 }
 
-/// Each policy alone is what stands in the way.
+/// Only the policy named in each step prevents the write.
 pub(crate) async fn without_guards(plane: &Plane, admin: &Client) {
     let w6 = plane.node("w6").await;
     let (peers, nodes) = (Api::<WireGuardPeer>::all(w6.clone()), Api::<Node>::all(w6));

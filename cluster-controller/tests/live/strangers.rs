@@ -1,4 +1,4 @@
-//! Who has neither certificate nor token.
+//! Clients with neither a certificate nor a token.
 
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::{Api, Client, api::DeleteParams};
@@ -14,10 +14,10 @@ const HEALTH: [&str; 3] = ["/livez", "/readyz", "/healthz"];
 const SECRETS: &str = "/api/v1/secrets";
 const OTHERS: [&str; 7] =
     ["/", "/version", "/api", "/metrics", "/openapi/v2", "/.well-known/openid-configuration", SECRETS];
-/// Whoever may read all Secrets, where strangers may.
+/// The name of a role, and its binding, that let anonymous clients read all Secrets.
 const OPEN: &str = "test:strangers-read-secrets";
 
-/// How somebody is answered.
+/// Returns the HTTP status of a request.
 pub(crate) async fn status(client: &Client, path: &str) -> u16 {
     match client.request_text(http::Request::get(path).body(vec![]).unwrap()).await {
         Ok(_) => 200,
@@ -26,7 +26,7 @@ pub(crate) async fn status(client: &Client, path: &str) -> u16 {
     }
 }
 
-/// What a pass gives an API server tells them of health alone, whatever roles there are for them.
+/// The configuration that a pass writes permits anonymous requests for health alone, whatever roles there are for them.
 pub(crate) async fn are_told_of_health(plane: &Plane, admin: &Client) {
     open_secrets(admin, OPEN, "list", "system:unauthenticated").await;
     let stranger = plane.stranger().await;
@@ -38,7 +38,7 @@ pub(crate) async fn are_told_of_health(plane: &Plane, admin: &Client) {
     }
 }
 
-/// With the paths taken away roles decide what they read.
+/// Without the restriction to these paths, roles decide what anonymous clients read.
 pub(crate) async fn without_guards(plane: &mut Plane, admin: &Client) {
     let mut everywhere: Value = serde_json::from_str(GIVEN).unwrap();
     everywhere["anonymous"].as_object_mut().unwrap().remove("conditions").unwrap();

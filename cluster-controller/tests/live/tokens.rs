@@ -1,4 +1,4 @@
-//! Bootstrap tokens: after their end, and after they were revoked.
+//! Bootstrap tokens that expired or were revoked.
 
 use k8s_openapi::{
     api::core::v1::{ConfigMap, Secret},
@@ -14,13 +14,13 @@ use crate::{plane::Plane, wait};
 
 const SECRET: &str = "0123456789abcdef";
 
-/// When a token ends, as its Secret says it.
+/// Returns the time in this many minutes, as the Secret of a token has it.
 fn in_minutes(minutes: i64) -> String {
     let end = Timestamp::now() + SignedDuration::from_mins(minutes);
     end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// A token that ends in so many minutes.
+/// Returns the Secret of a token that expires in this many minutes.
 fn secret(id: &str, minutes: i64) -> Secret {
     serde_json::from_value(json!({
         "metadata": { "name": format!("bootstrap-token-{id}") },
@@ -36,7 +36,7 @@ fn secret(id: &str, minutes: i64) -> Secret {
     .unwrap()
 }
 
-/// How a holder is answered who reads whom to trust.
+/// Returns the HTTP status for a holder that reads what workers read when they join.
 async fn status(holder: &Api<ConfigMap>) -> u16 {
     match holder.get("keelway-endpoints").await {
         Ok(_) => 200,
@@ -45,7 +45,7 @@ async fn status(holder: &Api<ConfigMap>) -> u16 {
     }
 }
 
-/// Its end is what ends a token, and so is that its Secret goes.
+/// A token is refused once it expires, or once its Secret is deleted.
 pub(crate) async fn end(plane: &Plane, admin: &Client) {
     let secrets = Api::<Secret>::namespaced(admin.clone(), "kube-system");
     let holder =
@@ -53,7 +53,7 @@ pub(crate) async fn end(plane: &Plane, admin: &Client) {
     let (ended, later) = (holder("ended0").await, holder("later0").await);
     secrets.create(&PostParams::default(), &secret("ended0", -1)).await.unwrap();
     secrets.create(&PostParams::default(), &secret("later0", 60)).await.unwrap();
-    // By then an API server knows of the first one.
+    // By then, the API server has observed the first token as well.
     wait::until("a token", async || status(&later).await == 200).await;
     assert_eq!(status(&ended).await, 401, "a token that has ended");
 

@@ -1,18 +1,18 @@
-//! Waiting for what has no event, with a deadline.
+//! Polling, with a deadline, for what has no event.
 
 use std::time::{Duration, Instant};
 
-/// Many times what anything takes, also where others keep both cores busy.
+/// Many times longer than any step takes, also if other programs keep both cores busy.
 const DEADLINE: Duration = Duration::from_secs(300);
-/// How often something is looked at again.
+/// The interval between two checks.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Waits until something holds.
+/// Waits until `holds` returns true.
 pub(crate) async fn until(what: &str, holds: impl AsyncFn() -> bool) {
     some(what, async || holds().await.then_some(())).await;
 }
 
-/// Waits until there is something, and prints how long that took.
+/// Waits until `look` returns a value, and prints how long that took.
 pub(crate) async fn some<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
