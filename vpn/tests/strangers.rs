@@ -1,6 +1,6 @@
-//! Hundreds of thousands of datagrams from strangers: noise, messages in the right shape, and real ones cut, grown, spliced and
-//! with flipped bits. None panics, none allocates without bound, none changes a peer. Each run has the same seed; the fuzz
-//! target in `vpn/fuzz` goes on from there.
+//! Hundreds of thousands of datagrams from strangers: noise, messages with the right shape, and real ones that are cut, extended, spliced or
+//! have flipped bits. No datagram panics, allocates without bound, or changes a peer. Each run has the same seed. The fuzz target in `vpn/fuzz`
+//! tries more.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -16,11 +16,11 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, RngExt, SeedableRng};
 
 const ROUNDS: usize = 400_000;
-/// After so many, buffers have reached their size.
+/// After this many rounds, buffers have their final size.
 const WARM: usize = 20_000;
-/// Bytes that may be told apart from noise of the allocator.
+/// More bytes than the allocator uses by chance.
 const GROWTH: u64 = 4 << 20;
-/// The largest message that answers one: an initiation, from an end that was restarted.
+/// The largest response to a message: the initiation of an end that was restarted.
 const LARGEST_ANSWER: usize = 148;
 
 fn private_key(number: u8) -> PrivateKey {
@@ -56,7 +56,7 @@ fn packet(from: u8, to: u8) -> Vec<u8> {
     packet
 }
 
-/// Two ends with a session, and every datagram that went between them.
+/// Two ends with a session, and every datagram between them.
 struct Pair {
     cores: [Core; 2],
     recorded: Vec<Vec<u8>>,
@@ -71,7 +71,7 @@ impl Pair {
         pair
     }
 
-    /// Whether a packet from one end comes out of the other.
+    /// Returns whether a packet from one end arrives at the other.
     fn is_delivered(&mut self, from: u8, to: u8) -> bool {
         let mut out = CoreOutput::new();
         self.cores[usize::from(from)].handle_packet_from_tunnel(&packet(from, to), start(), &mut out);
@@ -88,7 +88,7 @@ impl Pair {
     }
 }
 
-/// What a stranger could send.
+/// Returns a datagram that a stranger could send.
 fn datagram(rng: &mut StdRng, recorded: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = recorded.choose(rng).unwrap().clone();
     match rng.random_range(0..7) {
@@ -128,7 +128,7 @@ fn sender(rng: &mut StdRng) -> SocketAddr {
     }
 }
 
-/// What nobody may change who has no key.
+/// The state that a stranger without a key must not change.
 fn state(core: &Core) -> Vec<(Option<SocketAddr>, Option<Duration>)> {
     core.stats().map(|peer| (peer.endpoint, peer.last_handshake)).collect()
 }
@@ -138,8 +138,8 @@ fn resident() -> u64 {
     pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Has cores take datagrams of strangers, tells `told` where each came from, and returns how many bytes the process has more than
-/// once buffers had their size.
+/// Sends datagrams of strangers to the cores, and calls `told` with the sender of each. Returns by how many bytes the memory of the process
+/// grew after buffers had their final size.
 fn grown(cores: &mut [&mut Core], recorded: &[Vec<u8>], rng: &mut StdRng, mut told: impl FnMut(SocketAddr)) -> u64 {
     let mut now = start();
     let mut out = CoreOutput::new();
@@ -166,7 +166,7 @@ fn no_datagram_of_a_stranger_panics_allocates_or_changes_a_peer() {
     let mut rng = StdRng::seed_from_u64(6);
     let mut pair = Pair::new();
     let recorded = pair.recorded.clone();
-    // One that was restarted, and one that is under load from the first handshake on.
+    // One end that was restarted, and one that is under load from the first handshake on.
     let loaded = CoreLimits { handshakes_per_second: 0, ..CoreLimits::default() };
     let mut others = [core(0, PacketRoute::Local, CoreLimits::default()), core(0, PacketRoute::Local, loaded)];
     let received =
@@ -178,7 +178,7 @@ fn no_datagram_of_a_stranger_panics_allocates_or_changes_a_peer() {
     assert!(bytes < GROWTH, "{bytes} bytes more after {ROUNDS} datagrams");
     assert!(pair.is_delivered(0, 1) && pair.is_delivered(1, 0), "the session is as it was");
 
-    // To keep no more than who sent something would be seen.
+    // The check detects even a set that stores nothing but the sender of each datagram.
     let mut senders = BTreeSet::new();
     let mut cores: Vec<&mut Core> = pair.cores.iter_mut().chain(&mut others).collect();
     let bytes = grown(&mut cores, &recorded, &mut rng, |from| _ = senders.insert(from));
@@ -200,7 +200,7 @@ fn no_packet_from_this_end_panics() {
         pair.cores[0].handle_packet_from_tunnel(&bytes, start(), &mut out);
         let sent: Vec<Vec<u8>> = out.datagrams().map(|(_, datagram)| datagram.to_vec()).collect();
         out.clear();
-        // What the other end makes of a packet that is none.
+        // The other end receives packets that are not valid IP packets.
         for datagram in sent {
             pair.cores[1].handle_datagram(DatagramPath::to(address(0)), &datagram, start(), &mut out);
             out.clear();

@@ -14,13 +14,13 @@ use crate::{Plan, ours, pause};
 const SERVER: &str = "10.231.0.2:51820";
 
 struct Round {
-    /// Gbit/s.
+    /// In Gbit/s.
     speed: f64,
-    /// Resident bytes.
+    /// In bytes, resident.
     memory: u64,
 }
 
-/// The relay with more and more peers, all of them with a session.
+/// Measures the relay with 1, 100 and 1,000 peers that all have a session, and an idle device with 1,000 such peers.
 pub(crate) fn measure(plan: &Plan, report: &mut Report) {
     let mut rounds = Vec::new();
     let mut idle = Vec::new();
@@ -48,7 +48,7 @@ fn round(plan: &Plan, peers: usize) -> Round {
     Round { speed: across(&namespaces, plan), memory }
 }
 
-/// Percent of a core that an idle device takes.
+/// Returns the percentage of a core that an idle device uses.
 fn idle_round() -> f64 {
     let [a, m] = chain(1500);
     let crowd = Swarm::new(1000);
@@ -56,7 +56,7 @@ fn idle_round() -> f64 {
     end.peers.push(crowd.config());
     let device = ours(&m, &end);
     crowd.shake_hands(&a, SERVER, public_key(RELAY));
-    // What the last handshakes left to do is done after ten seconds.
+    // The work that the last handshakes cause is done after ten seconds.
     pause(Duration::from_secs(12));
     idle_of(&device.process)
 }
@@ -68,7 +68,7 @@ fn idle_of(process: &Process) -> f64 {
     process.cpu().saturating_sub(before).as_secs_f64() / WATCH.as_secs_f64() * 100.0
 }
 
-/// How long a change of one peer takes.
+/// Measures how long the change of one peer takes.
 pub(crate) fn measure_change(report: &mut Report) {
     let [m] = chain(1500);
     let relay = relay_here(&m);

@@ -1,4 +1,4 @@
-//! A stream through two devices, beside wireguard-go and boringtun's own device.
+//! A stream through two devices, compared with wireguard-go and with boringtun's own device.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,11 +10,11 @@ use crate::support::{End, Namespace, Running, chain, started, theirs, v4};
 use crate::{Plan, left, ours, right};
 
 pub(crate) struct Round {
-    /// Gbit/s.
+    /// In Gbit/s.
     pub(crate) speed: f64,
-    /// Resident bytes of the larger one.
+    /// Resident memory of the larger device, in bytes.
     memory: u64,
-    /// Milliseconds of a processor, of both devices, for each gigabit.
+    /// Processor time of both devices, in milliseconds for each gigabit.
     cpu: f64,
 }
 
@@ -33,12 +33,12 @@ pub(crate) fn round(plan: &Plan, start: impl Fn(&Namespace, &End) -> Running) ->
     }
 }
 
-/// boringtun's own device, at the setting that is its fastest: one thread.
+/// Starts boringtun's own device with one thread, its fastest setting.
 fn boringtun(namespace: &Namespace, end: &End) -> Running {
     started(namespace, end, &boringtun_program(), &["-f", "--disable-drop-privileges", "--threads", "1"])
 }
 
-/// Installed once, beside what cargo builds.
+/// Returns the path of boringtun. It is installed once, in cargo's target directory.
 pub(crate) fn boringtun_program() -> PathBuf {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("boringtun");
     let program = root.join("bin/boringtun-cli");

@@ -1,4 +1,4 @@
-//! A stream while strangers ask for handshakes.
+//! A stream while strangers send initiations.
 
 use crate::report::{Report, Row};
 use crate::streams::stream;

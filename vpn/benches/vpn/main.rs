@@ -1,6 +1,6 @@
 //! The measurements of `docs/performance.md`: `cargo bench -p keelway-vpn --bench vpn -- [--rounds N] [--seconds S] [--write]`.
 //!
-//! Rounds are interleaved, so that what else the machine does meets all that is compared; a ratio is the median of the rounds' ratios.
+//! Rounds are interleaved, so that other work on the machine affects everything that is compared. A ratio is the median of the rounds' ratios.
 
 #![expect(
     clippy::unwrap_used,
@@ -29,7 +29,7 @@ use std::time::Duration;
 use report::Report;
 use support::{End, Namespace, Running};
 
-/// How much is measured.
+/// The extent of a run.
 struct Plan {
     rounds: usize,
     seconds: Duration,
@@ -38,15 +38,15 @@ struct Plan {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // The host that follows has no network to install from.
+    // The host of the benchmark has no network to install from.
     devices::boringtun_program();
     go_first();
     let again: Vec<&str> = arguments.iter().map(String::as_str).collect();
     support::on_own_host(&again, || measure(&plan(&arguments)));
 }
 
-/// All that is compared goes before whatever else the machine does, and inherits it from here. Where the kernel groups processes
-/// by session, the group has a priority of its own.
+/// Raises the priority of the benchmark above all other work on the machine. All processes started here inherit it. If the kernel groups
+/// processes by session, the group has a priority of its own.
 fn go_first() {
     if let Err(error) = rustix::process::nice(-19) {
         eprintln!("what else runs here takes part: {error}");
@@ -98,7 +98,7 @@ fn right() -> End {
     End::new(2).peer(1, "10.232.0.1/32", "")
 }
 
-/// How long something takes place that only time can show.
+/// Waits this long, for effects that have no event.
 fn pause(time: Duration) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(time)).unwrap();

@@ -1,4 +1,4 @@
-//! A stream between two peers, through our relay or through wireguard-go and the kernel.
+//! A stream between two peers through Keelway's relay, or through wireguard-go and the kernel.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::{Plan, ours, program};
 /// The number of the relay among the ends.
 pub(crate) const RELAY: u8 = 9;
 
-/// An end that knows only what is in the middle.
+/// Returns an end whose only peer is the relay.
 pub(crate) fn towards_relay(number: u8, relay: &str) -> End {
     let endpoint = format!("Endpoint = {relay}:51820\nPersistentKeepalive = 1");
     End::new(number).peer(RELAY, "10.232.0.0/24", &endpoint)
 }
 
-/// What is in the middle.
+/// Returns the end in the middle, with both others as peers.
 pub(crate) fn middle() -> End {
     End::new(RELAY).peer(1, "10.232.0.1/32", "").peer(2, "10.232.0.2/32", "")
 }
@@ -25,7 +25,7 @@ pub(crate) fn relay(namespace: &Namespace, config: &ConfigFile) -> Process {
     namespace.spawn(program(), &["relay", "relay", "--config", config.path()], &[])
 }
 
-/// A stream between two of our devices, one on each side.
+/// Returns the speed of a stream between two of Keelway's devices, one on each side.
 pub(crate) fn across([a, _, b]: &[Namespace; 3], plan: &Plan) -> f64 {
     let _near = ours(a, &towards_relay(1, "10.231.0.2"));
     let _far = ours(b, &towards_relay(2, "10.231.1.1"));

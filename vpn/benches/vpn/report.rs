@@ -1,4 +1,4 @@
-//! Rows of a table, each with what it should reach.
+//! The rows of a table, each with its target.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Ours beside something else, round by round: at least `target` times.
+    /// Returns a row that compares Keelway with something else, round by round. The target is a ratio of at least `target`.
     pub(crate) fn ratio(what: &str, unit: &str, ours: &[f64], other: &[f64], target: f64) -> Self {
         let mut ratios: Vec<f64> = ours.iter().zip(other).map(|(ours, other)| ours / other).collect();
         ratios.sort_by(f64::total_cmp);
@@ -37,7 +37,7 @@ impl Row {
         Self::new(what, format!("{value:.2} {unit}"), format!("under {target} {unit}"), value < target)
     }
 
-    /// Something that must not happen.
+    /// Returns a row for something that must not happen.
     pub(crate) fn none(what: &str, unit: &str, count: usize) -> Self {
         Self::new(what, format!("{count} {unit}"), format!("no {unit}"), count == 0)
     }
@@ -48,7 +48,7 @@ impl Row {
     }
 }
 
-/// The middle one.
+/// Returns the median.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
@@ -101,7 +101,7 @@ impl Report {
         text
     }
 
-    /// Replaces what stands between the marks of the page.
+    /// Replaces the text between the marks of the page.
     pub(crate) fn write_into(&self, path: &Path) {
         let page = std::fs::read_to_string(path).unwrap();
         let (before, rest) = page.split_once(BEGIN).unwrap();

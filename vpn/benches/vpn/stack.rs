@@ -1,4 +1,4 @@
-//! Connections that are dialled through the relay's own TCP/IP stack.
+//! Connections through the relay's own TCP/IP stack.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -17,10 +17,10 @@ use crate::{Plan, devices, ours};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const CONNECTIONS: u32 = 1000;
-/// Connections at once.
+/// The number of connections at a time.
 const AT_ONCE: usize = 50;
 
-/// A relay in this process.
+/// Starts a relay in this process.
 pub(crate) fn relay_here(namespace: &Namespace) -> Relay {
     namespace.within(|| {
         let config = RelayConfig {
@@ -35,7 +35,7 @@ pub(crate) fn relay_here(namespace: &Namespace) -> Relay {
     })
 }
 
-/// A relay, and a device that has shaken hands with it.
+/// Starts a relay, and a device that has completed a handshake with it.
 fn relay_and_device(a: &Namespace, m: &Namespace) -> (Relay, Running) {
     let relay = relay_here(m);
     let mut peer = PeerConfig::new(public_key(1));
@@ -65,7 +65,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// Gbit/s of a stream from the stack into a device.
+/// Returns the speed of a stream from the stack to a device, in Gbit/s.
 fn stream_round(plan: &Plan) -> f64 {
     let [a, m] = chain(1500);
     let (relay, _device) = relay_and_device(&a, &m);
@@ -82,7 +82,7 @@ fn stream_round(plan: &Plan) -> f64 {
     receiver.speed()
 }
 
-/// How many of a thousand short connections fail, and how long all of them take.
+/// Returns how many of a thousand short connections fail, and how long all of them take.
 fn short_round() -> (usize, Duration) {
     let [a, m] = chain(1500);
     let (relay, _device) = relay_and_device(&a, &m);
@@ -108,7 +108,7 @@ async fn ask(dialer: Dialer, target: SocketAddr, number: u32) -> io::Result<()> 
     Ok(())
 }
 
-/// Answers each connection with what it says.
+/// Starts a server that echoes one message of each connection.
 fn answering(namespace: &Namespace) -> SocketAddr {
     let listener = namespace.within(|| TcpListener::bind(SocketAddr::new(v4(1), 0)).unwrap());
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! One TCP stream for a while.
+//! One TCP stream for some time.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -10,7 +10,7 @@ use crate::support::{Namespace, connect};
 
 /// Receives one stream.
 pub(crate) struct Receiver {
-    /// Where it listens.
+    /// The address at which it listens.
     pub(crate) address: SocketAddr,
     thread: JoinHandle<f64>,
 }
@@ -28,7 +28,7 @@ impl Receiver {
         Self { address: listening.recv().unwrap(), thread }
     }
 
-    /// Gbit/s from the first byte to the last.
+    /// Returns the speed from the first byte to the last, in Gbit/s.
     pub(crate) fn speed(self) -> f64 {
         self.thread.join().unwrap() * 8.0 / 1e9
     }
@@ -43,7 +43,7 @@ fn drain(stream: &mut impl Read) -> f64 {
     total
 }
 
-/// Sends for a while; Gbit/s as the receiver sees it.
+/// Sends for this time. Returns the speed that the receiver measures, in Gbit/s.
 pub(crate) fn stream(from: &Namespace, to: &Namespace, address: IpAddr, time: Duration) -> f64 {
     let receiver = Receiver::start(to, address);
     let target = receiver.address;

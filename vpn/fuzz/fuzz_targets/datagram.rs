@@ -1,4 +1,4 @@
-//! No datagram and no packet panics or changes a peer without authentication: `hack/fuzz.sh vpn datagram`.
+//! No datagram or packet panics, or changes a peer without authentication: `hack/fuzz.sh vpn datagram`.
 #![no_main]
 
 use std::net::SocketAddr;

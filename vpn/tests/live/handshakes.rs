@@ -53,14 +53,14 @@ fn a_key_that_is_spent_by_messages_is_renewed_with_wireguard_go() {
         let mine = ours_with(&a, &left(""), &["--rekey-after-messages", "1000", "--reject-after-messages", "2000"]);
         let _other = theirs(&b, &right(""));
         for keys in 2..=5 {
-            // Some 1,080 packets. wireguard-go ignores an initiation that comes 20 ms after the last one, so each key gets its time.
+            // About 1,080 packets. wireguard-go ignores an initiation within 20 ms of the last one, so that the test waits for each key.
             transfer(&a, &b, v4(2), 1_500_000);
             wait_until("another key", SECOND * 20, || handshakes(&mine) >= keys);
         }
     });
 }
 
-/// Two minutes of probes: a key lives no longer.
+/// This sends probes for more than two minutes, the lifetime of a key.
 #[test]
 fn a_key_that_is_old_is_renewed_with_wireguard_go() {
     on_host("handshakes::a_key_that_is_old_is_renewed_with_wireguard_go", || {
@@ -133,7 +133,7 @@ fn a_restarted_end_is_back_at_the_others_next_packet() {
         reach(&a, &b, v4(2));
         drop(mine);
         let mine = ours(&b, &known);
-        // The first packet is under a key that is gone; it makes us ask for one.
+        // The first packet is under a key that this end has lost. It makes this end start a handshake.
         let _lost = probe(&a, &b, v4(2), SECOND / 5);
         wait_until("a new key", SECOND * 2, || handshakes(&mine) > 0);
         assert!(probe(&a, &b, v4(2), SECOND).is_some());

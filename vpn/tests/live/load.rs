@@ -10,7 +10,7 @@ use crate::support::{
 
 /// Initiations a second in a flood.
 const RATE: u32 = 10_000;
-/// In a flood that a busy processor keeps up with, also where it computes all of it.
+/// Initiations a second with which a busy processor keeps up, also if it computes a response to each.
 const SLOW: u32 = 4_000;
 const COOKIE: u8 = 3;
 const INITIATION: u8 = 1;
@@ -22,13 +22,13 @@ fn wireguard_go_proves_its_address_under_load() {
         let mine = ours_with(&b, &right(""), &["--handshakes-per-second", "0"]);
         let other = theirs(&a, &left("PersistentKeepalive = 1"));
         wait_until("a handshake with a cookie", SECOND * 20, || handshakes(&mine) > 0);
-        // The cookie costs one retry, which comes after five seconds.
+        // The cookie costs one retry, after five seconds.
         reach(&a, &b, v4(2));
         assert!(dump(&other.interface, 2).1 > 0);
     });
 }
 
-/// It is under load once a hundred handshakes wait, which takes many more than it can compute.
+/// wireguard-go is under load once a hundred handshakes wait. That takes many more initiations than it can compute.
 #[test]
 fn we_prove_our_address_to_a_wireguard_go_under_load() {
     on_host("load::we_prove_our_address_to_a_wireguard_go_under_load", || {
@@ -49,7 +49,7 @@ fn we_prove_our_address_to_a_wireguard_go_under_load() {
         let peer = format!("Endpoint = {}\nPersistentKeepalive = 1", Network::ADDRESS);
         wait_until("load", SECOND * 60, || flood.cookies() > 0);
         let start = || ours(&a, &End::new(1).peer(2, "10.232.0.2/32", &peer));
-        // Where it was not under load at that moment it answers at once, and is asked again.
+        // If wireguard-go is not under load at that moment, it responds without a cookie, and the test starts again.
         let mut mine = None;
         wait_until("a cookie", SECOND * 60, || {
             drop(mine.take());

@@ -1,4 +1,4 @@
-//! Our device and relay against wireguard-go, `wg` and a bad network, each test on a host of its own.
+//! Keelway's device and relay with wireguard-go, `wg` and a bad network. Each test has a host of its own.
 
 #![expect(
     clippy::unwrap_used,
@@ -24,11 +24,11 @@ use std::time::Duration;
 use support::{End, Namespace, Running};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How long the answer to a probe may take where nothing is lost: a busy machine is slow.
+/// The limit for the response to a probe on a network without losses. A busy machine is slow.
 const PATIENCE: Duration = Duration::from_secs(10);
 const MEGABYTE: usize = 1_000_000;
 
-/// Runs a test on a host of its own; `test` is its full name.
+/// Runs a test on a host of its own. `test` is its full name.
 fn on_host(test: &str, body: impl FnOnce()) {
     support::on_own_host(&[test, "--exact", "--nocapture"], body);
 }

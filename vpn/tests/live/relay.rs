@@ -12,10 +12,10 @@ use crate::support::{
     End, Namespace, chain, private_key, probe, public_key, reach, theirs, transfer, v4, v6, wait_until,
 };
 
-/// The relay's own number, and with it its inner address.
+/// The number of the relay, which determines its keys and its inner addresses.
 pub(crate) const RELAY: u8 = 9;
 
-/// Starts a relay for the peers 1 and 2, in this process.
+/// Starts a relay for the peers 1 and 2 in this process.
 pub(crate) fn relay(namespace: &Namespace) -> Relay {
     let relay = namespace.within(|| {
         Relay::start(RelayConfig {
@@ -75,7 +75,7 @@ fn peers_reach_each_other_through_a_relay() {
     });
 }
 
-/// Other peers come, change and go while two of them talk.
+/// While two peers communicate, a thousand others change. The two see no handshake and lose no packet.
 #[test]
 fn changing_one_peer_among_a_thousand_is_seen_by_no_other() {
     on_host("relay::changing_one_peer_among_a_thousand_is_seen_by_no_other", || {
@@ -116,7 +116,7 @@ fn a_relay_needs_no_privilege() {
     on_host("relay::a_relay_needs_no_privilege", || {
         let [a, middle, b] = chain(1500);
         let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"];
-        // Where nobody may read it, whoever owns the checkout.
+        // The user without privilege can read it there, even if that user cannot read the checkout.
         let directory = tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir_in("/run").unwrap();
         let copy = directory.path().join("keelway-vpn");
         std::fs::copy(program(), &copy).unwrap();

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use super::{MEGABYTE, PATIENCE, SECOND, left, on_host, ours, right};
 use crate::support::{End, Fate, Namespace, Network, Noise, chain, probe, theirs, transfer, v4, v6, wait_until};
 
-/// Outer frames that hold any tunnel packet.
+/// An MTU of the outer network that fits any tunnel packet.
 const JUMBO: u32 = 9216;
 
 fn with_mtu(mut end: End, mtu: u16) -> End {
@@ -64,7 +64,7 @@ fn an_mtu_that_changes_is_followed_while_bytes_flow() {
     });
 }
 
-/// Loses one datagram in twenty, doubles one, and lets one be overtaken by up to nine.
+/// Loses one datagram in twenty, doubles one, and delays one until up to nine later ones overtake it.
 fn bad() -> impl FnMut(bool, &[u8]) -> Fate + Send {
     let mut noise = Noise::new(5);
     move |_, _| match noise.next() % 20 {
@@ -107,8 +107,8 @@ fn transfers_with_wireguard_go_survive_loss_and_reordering() {
     });
 }
 
-/// Sends numbered messages, sixteen at a time: the next ones when these arrived, so that no queue between the two
-/// is ever full. Returns the numbers that arrived, in order of arrival.
+/// Sends numbered messages, sixteen at a time. The next ones follow once these have arrived, so that no queue on the way is ever full.
+/// Returns the numbers in the order of their arrival.
 fn send_numbers(from: &Namespace, to: &Namespace, count: u32) -> Vec<u32> {
     let receiver = to.within(|| UdpSocket::bind(SocketAddr::new(v4(2), 0)).unwrap());
     let target = receiver.local_addr().unwrap();
@@ -137,7 +137,7 @@ fn send_numbers(from: &Namespace, to: &Namespace, count: u32) -> Vec<u32> {
     arrived
 }
 
-/// Every datagram comes twice, and each third is overtaken by up to seven.
+/// Two of three datagrams arrive twice. Each third one is delayed until up to seven later ones overtake it.
 #[test]
 fn what_comes_twice_or_out_of_order_with_wireguard_go_is_taken_once() {
     on_host("transfers::what_comes_twice_or_out_of_order_with_wireguard_go_is_taken_once", || {
@@ -151,8 +151,8 @@ fn what_comes_twice_or_out_of_order_with_wireguard_go_is_taken_once() {
             let (near, far) = (through_network(), right(""));
             let _ends =
                 if we_receive { (theirs(&a, &near), ours(&b, &far)) } else { (ours(&a, &near), theirs(&b, &far)) };
-            // A wireguard-go that is answered twice may begin its session twice, with the same keys: its first
-            // packets then repeat counters, and are lost (also between two wireguard-go).
+            // If wireguard-go receives two responses, it may begin its session twice with the same keys. Its first packets then repeat counters and
+            // are lost, as they are between two wireguard-go.
             wait_until("a way through", SECOND * 20, || probe(&a, &b, v4(2), SECOND / 2).is_some());
             let arrived = send_numbers(&a, &b, 2000);
             assert!(!arrived.is_sorted(), "they come out of order");

@@ -1,4 +1,4 @@
-//! `wg` on our device.
+//! `wg` with Keelway's device.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! The core on simulated time: what the protocol promises, without a socket.
+//! The core in simulated time, without a socket: it does what the protocol requires.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -58,10 +58,10 @@ fn keys_are_renewed_by_time_and_no_packet_is_lost() {
         world.send(1, &packet(1, 0, mark));
         world.run(SECOND);
     }
-    // Two minutes a key: the fourth is agreed on after 360 seconds.
+    // A key lasts two minutes, so that the fourth handshake is after 360 seconds.
     assert_eq!(world.handshakes(0), 4);
     assert_eq!(world.marks(1), (0..400).collect::<Vec<_>>());
-    // The very first packet back finds no address to go to.
+    // The first packet back is lost, because this end does not know the other's address yet.
     assert_eq!(world.marks(0), (1..400).collect::<Vec<_>>());
 }
 
@@ -102,7 +102,7 @@ fn nothing_is_sent_under_a_spent_key() {
     world.fate = Box::new(|_, _| Fate::Deliver);
     world.run(SECOND * 6);
     assert_eq!(world.marks(1).last(), Some(&2999), "staged packets follow");
-    // 1,799 of them were staged, which takes two keys.
+    // 1,799 packets were staged, which needs two more keys.
     assert_eq!(world.handshakes(0), 3);
 }
 
@@ -237,7 +237,7 @@ fn an_endpoint_follows_authenticated_packets_and_nothing_else() {
     world.send(1, &packet(1, 0, 2));
     world.run(SECOND);
     assert_eq!(world.marks(0), [2]);
-    // Replays, from the first datagram to the last, sent by somebody else.
+    // Another address replays every datagram, from the first to the last.
     let thief = SocketAddr::from(([203, 0, 113, 9], 5000));
     for (_, bytes) in world.log.clone() {
         world.inject(1, thief, &bytes);
@@ -269,7 +269,7 @@ fn a_restarted_end_is_back_one_round_trip_after_the_others_next_packet() {
     world.restart(1, &CoreLimits::default(), vec![peer(0, true)]);
     world.run(SECOND);
     world.send(0, &packet(0, 1, 1));
-    // The packet arrives, and then one round trip agrees on a key.
+    // The packet arrives. Then one round trip is enough for a key.
     world.run(DELAY + ROUND_TRIP);
     assert_eq!(world.handshakes(1), 2);
     world.send(1, &packet(1, 0, 2));
@@ -308,7 +308,7 @@ fn packets_out_of_order_arrive_and_replayed_or_late_ones_do_not() {
         world.inject(1, address(0), bytes);
     }
     assert_eq!(world.marks(1).len(), 1 + 1000, "each once");
-    // Fresh, but further back than the window.
+    // The datagram is new, but its counter is older than the window.
     world.inject(1, address(0), &sent[100]);
     assert_eq!(world.marks(1).len(), 1001);
 }
@@ -386,7 +386,7 @@ fn a_relay_hands_packets_from_peer_to_peer_and_keeps_its_own() {
     world.run(SECOND);
     world.send(1, &packet(1, 2, 5));
     world.send(2, &packet(2, 0, 6));
-    // To itself, to nobody, and on its last hop.
+    // Packets to the sender itself, to an address without a peer, and with a TTL of one.
     world.send(1, &packet(1, 1, 7));
     world.send(1, &packet(1, 9, 8));
     let mut last_hop = packet(1, 2, 9);
@@ -420,7 +420,7 @@ fn another_identity_ends_all_sessions_and_the_same_one_none() {
     assert_eq!(world.handshakes(1), 2);
 }
 
-/// What a stranger must not be able to change.
+/// The state that a stranger must not be able to change.
 fn state(world: &World, node: usize) -> Vec<(Option<SocketAddr>, Option<Duration>, u64)> {
     let stats = world.nodes[node].core.stats();
     stats.map(|peer| (peer.endpoint, peer.last_handshake, peer.received_bytes)).collect()
@@ -439,7 +439,7 @@ fn datagram() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Noise, messages in the right shape, and real messages with a flipped bit.
+    /// Datagrams of noise, messages with the right shape, and real messages with a flipped bit.
     #[test]
     fn no_datagram_of_a_stranger_panics_or_changes_a_peer(
         datagrams in proptest::collection::vec(datagram(), 1..20),

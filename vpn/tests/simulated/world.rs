@@ -1,4 +1,4 @@
-//! Cores and a network between them, on simulated time.
+//! Cores and a network between them, in simulated time.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use keelway_vpn::{
     PresharedKey, PrivateKey, PublicKey, VpnEvent,
 };
 
-/// How long a datagram is on its way.
+/// The time that a datagram is on its way.
 pub(crate) const DELAY: Duration = Duration::from_millis(10);
 const STEP: Duration = Duration::from_millis(10);
 
@@ -27,7 +27,7 @@ pub(crate) struct Flight {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Decides about a datagram by where it goes and what it is.
+/// Decides the fate of a datagram from its destination and its bytes.
 pub(crate) type Judge = Box<dyn FnMut(SocketAddr, &[u8]) -> Fate>;
 
 /// What the network does with a datagram.
@@ -40,7 +40,7 @@ pub(crate) struct World {
     pub(crate) now: ClockReading,
     pub(crate) nodes: Vec<Node>,
     pub(crate) in_flight: Vec<Flight>,
-    /// Every datagram that was ever sent.
+    /// Every datagram with its sender, in the order of sending.
     pub(crate) log: Vec<(SocketAddr, Vec<u8>)>,
     pub(crate) fate: Judge,
     by_address: BTreeMap<SocketAddr, usize>,
@@ -70,7 +70,7 @@ pub(crate) fn preshared(byte: u8) -> Option<PresharedKey> {
     PresharedKey::from_bytes([byte; 32])
 }
 
-/// An IPv4 packet from node to node; `mark` tells packets apart.
+/// Returns an IPv4 packet from node to node. `mark` distinguishes packets.
 pub(crate) fn packet(from: u8, to: u8, mark: u32) -> Vec<u8> {
     let mut packet = vec![0; 60];
     packet[0] = 0x45;
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// Two nodes that know each other; only the first knows where the other is.
+    /// Creates two nodes that have each other as a peer. Only the first knows the other's endpoint.
     pub(crate) fn pair(limits: &CoreLimits) -> Self {
         let mut world = Self::new();
         world.add(0, PacketRoute::Local, limits, vec![peer(1, true)]);
@@ -119,7 +119,7 @@ impl World {
         self.nodes.push(Node { core, address: address(number), delivered: Vec::new(), events: Vec::new() });
     }
 
-    /// A process that starts anew: everything but its configuration is lost.
+    /// Restarts the process of a node: it loses everything but its configuration.
     pub(crate) fn restart(&mut self, number: u8, limits: &CoreLimits, peers: Vec<PeerConfig>) {
         let core = self.core(number, PacketRoute::Local, limits, peers);
         self.nodes[usize::from(number)].core = core;

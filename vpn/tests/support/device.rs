@@ -1,4 +1,4 @@
-//! Devices of all kinds, running in a namespace.
+//! Devices of several implementations, running in a namespace.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,14 +8,14 @@ use super::end::{ConfigFile, End, public_key};
 use super::namespace::Namespace;
 use super::process::{Process, run, wait_until};
 
-/// A device of either kind, running.
+/// A running device of any implementation.
 pub struct Running {
     pub process: Process,
     pub interface: String,
     _config: ConfigFile,
 }
 
-/// A name that no other interface of the test has.
+/// Returns a name that no other interface of the test has.
 fn interface_name() -> String {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     format!("wg{}", COUNT.fetch_add(1, Ordering::Relaxed))
@@ -25,7 +25,7 @@ fn socket(interface: &str) -> PathBuf {
     Path::new("/var/run/wireguard").join(format!("{interface}.sock"))
 }
 
-/// Starts our device.
+/// Starts Keelway's device.
 pub fn ours(namespace: &Namespace, end: &End, program: &Path, options: &[&str]) -> Running {
     let interface = interface_name();
     let config = ConfigFile::new(&end.quick_config());
@@ -43,7 +43,7 @@ pub fn theirs(namespace: &Namespace, end: &End) -> Running {
     started(namespace, end, &program("wireguard-go"), &["-f"])
 }
 
-/// Starts any implementation that takes an interface's name and is set up by `wg` and `ip`.
+/// Starts an implementation that has the name of an interface as its argument and that `wg` and `ip` configure.
 pub fn started(namespace: &Namespace, end: &End, program: &Path, options: &[&str]) -> Running {
     let interface = interface_name();
     let process = namespace.spawn(program, &[options, &[&interface]].concat(), &[("LOG_LEVEL", "error")]);
@@ -59,7 +59,7 @@ pub fn started(namespace: &Namespace, end: &End, program: &Path, options: &[&str
     Running { process, interface, _config: config }
 }
 
-/// A tunnel's peer as `wg show .. dump` tells: endpoint, latest handshake, received and sent bytes.
+/// Returns a peer from `wg show .. dump`: endpoint, time of the latest handshake, received and sent bytes.
 pub fn dump(interface: &str, peer: u8) -> (String, u64, u64, u64) {
     let text = run("wg", &["show", interface, "dump"]);
     let key = public_key(peer).to_string();
@@ -68,12 +68,12 @@ pub fn dump(interface: &str, peer: u8) -> (String, u64, u64, u64) {
     (fields[2].to_owned(), fields[4].parse().unwrap(), fields[5].parse().unwrap(), fields[6].parse().unwrap())
 }
 
-/// How often our device has agreed on keys.
+/// Returns the number of handshakes that Keelway's device has completed.
 pub fn handshakes(running: &Running) -> usize {
     running.process.log().matches("HandshakeCompleted").count()
 }
 
-/// A program that `cargo xtask images` makes, in its cache or in PATH.
+/// Returns the path of a program that `cargo xtask images` builds, from its cache or from PATH.
 fn program(name: &str) -> PathBuf {
     let set = |variable| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set("KEELWAY_CACHE")

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use keelway_vpn::{PrivateKey, PublicKey};
 
-/// Keys by number: the same ones in each run.
+/// Returns a private key by its number. It is the same in each run.
 pub fn private_key(number: u8) -> PrivateKey {
     PrivateKey::from_bytes([number; 32])
 }
@@ -19,7 +19,7 @@ pub fn public_key(number: u8) -> PublicKey {
     private_key(number).public()
 }
 
-/// One end of a tunnel: what stands in its file.
+/// One end of a tunnel, with the content of its file.
 #[derive(Clone)]
 pub struct End {
     pub number: u8,
@@ -33,7 +33,7 @@ impl End {
         Self { number, port: 51820, mtu: 1420, peers: Vec::new() }
     }
 
-    /// Adds a peer; `more` are further lines.
+    /// Adds a peer. `more` contains further lines of its section.
     pub fn peer(mut self, number: u8, allowed: &str, more: &str) -> Self {
         let key = public_key(number);
         self.peers.push(format!("[Peer]\nPublicKey = {key}\nAllowedIPs = {allowed}\n{more}\n"));
@@ -44,13 +44,13 @@ impl End {
         v4(self.number)
     }
 
-    /// What `wg setconf` reads.
+    /// Returns the text for `wg setconf`.
     pub fn wg_config(&self) -> String {
         let head = format!("[Interface]\nPrivateKey = {}\nListenPort = {}\n", private_text(self.number), self.port);
         head + &self.peers.concat()
     }
 
-    /// What `keelway-vpn` reads.
+    /// Returns the text for `keelway-vpn`.
     pub fn quick_config(&self) -> String {
         let number = self.number;
         let v6 = if self.mtu >= 1280 { format!(", fd32::{number}/64") } else { String::new() };
@@ -71,7 +71,7 @@ pub fn v6(number: u8) -> IpAddr {
     format!("fd32::{number}").parse().unwrap()
 }
 
-/// A configuration file that only we can read.
+/// A configuration file that only its owner can read.
 pub struct ConfigFile(tempfile::NamedTempFile);
 
 impl ConfigFile {

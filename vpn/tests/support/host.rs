@@ -1,6 +1,6 @@
 //! A host for one test: a network, a process table and an empty `/run` of its own.
 //!
-//! So a test sees nothing of others, and whatever it leaves behind ends with it, also when it is killed.
+//! A test therefore sees nothing of others. What it leaves behind ends with its host, also if it is killed.
 
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -9,10 +9,10 @@ use std::process::{Command, Stdio};
 /// Set for the test within its host.
 const INSIDE: &str = "KEELWAY_VPN_TEST_HOST";
 
-/// What a body says first: a name that is no test's runs nothing, and would succeed.
+/// The first line that a body prints. If the name matches no test, nothing runs, and libtest would report success.
 const BEGUN: &str = "on a host of its own";
 
-/// The shell stays as the host's init: orphans need somebody who takes their exit status.
+/// The shell stays as the host's init process, which collects the exit status of orphans.
 const SETUP: &str = "
 mount -t tmpfs tmpfs /run
 mkdir -m 700 /run/tmp
@@ -20,7 +20,7 @@ ip link set lo up
 TMPDIR=/run/tmp \"$@\" 2>&1
 exit $?";
 
-/// Runs `body` in a process of its own on a host of its own: this program again, with `arguments` by which it comes here.
+/// Runs `body` in a process of its own on a host of its own. The process is this program, with `arguments` that select this test.
 pub fn on_own_host(arguments: &[&str], body: impl FnOnce()) {
     if env::var_os(INSIDE).is_some() {
         println!("{BEGUN}");
@@ -39,7 +39,7 @@ pub fn on_own_host(arguments: &[&str], body: impl FnOnce()) {
     let mut has_begun = false;
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
-        // libtest may have begun the line.
+        // The line may begin with output of libtest.
         has_begun |= line.ends_with(BEGUN);
         println!("{line}");
     }

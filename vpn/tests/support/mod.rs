@@ -1,4 +1,4 @@
-//! Network namespaces on a host of a test's own, devices in them, and transfers between them.
+//! Network namespaces on a host for one test, devices in them, and transfers between them.
 
 #![allow(dead_code, reason = "shared by the live tests and the benchmark, which use different parts")]
 #![allow(unused_imports, reason = "the same")]

@@ -11,7 +11,6 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::process::{Process, run};
 
-/// A network namespace.
 pub struct Namespace {
     name: String,
 }
@@ -43,7 +42,7 @@ impl Namespace {
         })
     }
 
-    /// The same, and waits for it.
+    /// Runs a closure in a thread of the namespace, and waits for its result.
     pub fn within<T: Send + 'static>(&self, act: impl FnOnce() -> T + Send + 'static) -> T {
         self.run(act).join().unwrap()
     }
@@ -62,7 +61,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Namespaces in a row, each joined to the next: number `i` has 10.231.i.1 towards the next one, and that has 10.231.i.2.
+/// Creates namespaces in a row, each linked to the next. Towards the next one, number `i` has 10.231.i.1, and the next one has 10.231.i.2.
 pub fn chain<const N: usize>(mtu: u32) -> [Namespace; N] {
     let namespaces: [Namespace; N] = std::array::from_fn(|_| Namespace::new());
     for (number, pair) in namespaces.windows(2).enumerate() {

@@ -1,4 +1,4 @@
-//! A network between two ends that loses, doubles and reorders.
+//! A network between two ends that loses, doubles and reorders datagrams.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -8,27 +8,27 @@ use std::time::Duration;
 
 use super::namespace::Namespace;
 
-/// What becomes of a datagram.
+/// What the network does with a datagram.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Deliver,
     Lose,
     Double,
-    /// So many later ones overtake it.
+    /// Delays the datagram until this many later ones overtake it.
     Hold(u64),
 }
 
-/// Forwards datagrams between whoever sends to it and port 51820 of the same machine.
+/// Forwards datagrams between its last sender and port 51820 of the same machine.
 pub struct Network {
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Network {
-    /// Where it listens: the right side of a chain's first link.
+    /// The address at which it listens: the right side of a chain's first link.
     pub const ADDRESS: &str = "10.231.0.2:7000";
 
-    /// Starts in `namespace`; `judge` is told whether a datagram goes to the server, and its bytes.
+    /// Starts the network in `namespace`. The arguments of `judge` are whether a datagram goes to the server, and its bytes.
     pub fn start(namespace: &Namespace, judge: impl FnMut(bool, &[u8]) -> Fate + Send + 'static) -> Self {
         let stopping = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&stopping);
@@ -56,7 +56,7 @@ impl Drop for Network {
 struct Forwarder<J> {
     socket: UdpSocket,
     client: Option<SocketAddr>,
-    /// One datagram that waits, where it goes, and how many have yet to overtake it.
+    /// A delayed datagram, its destination, and the number of datagrams that still have to overtake it.
     held: Option<(Vec<u8>, SocketAddr, u64)>,
     judge: J,
 }
@@ -91,7 +91,7 @@ impl<J: FnMut(bool, &[u8]) -> Fate> Forwarder<J> {
         self.release(1);
     }
 
-    /// Counts so many overtakers, and lets the waiting one go after the last.
+    /// Counts this many overtaking datagrams. After the last one, sends the delayed datagram.
     fn release(&mut self, overtakers: u64) {
         if let Some((_, _, left)) = &mut self.held {
             *left = left.saturating_sub(overtakers);

@@ -1,4 +1,4 @@
-//! Programs, and waiting for what they do.
+//! Programs, and waiting for their effects.
 
 use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 
 use tempfile::NamedTempFile;
 
-/// How often it is looked whether a process has ended.
+/// The interval between two checks whether a process has ended.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Runs a command that must succeed.
+/// Runs a command that must succeed, and returns its output.
 pub fn run(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
     assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Waits until `done` says so, and fails after `patience`.
+/// Waits until `done` returns true. Fails after `patience`.
 pub fn wait_until(what: &str, patience: Duration, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + patience;
-    // A pause between looks: there is no event for most of what is waited for.
+    // A pause between two checks: most conditions have no event.
     let pause = UdpSocket::bind("127.0.0.1:0").unwrap();
     pause.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     while !done() {
@@ -28,7 +28,7 @@ pub fn wait_until(what: &str, patience: Duration, mut done: impl FnMut() -> bool
     }
 }
 
-/// A child process, ended when it is dropped.
+/// A child process that ends when it is dropped.
 pub struct Process {
     child: Child,
     log: NamedTempFile,
@@ -54,14 +54,14 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Resident memory in bytes.
+    /// Returns the resident memory in bytes.
     pub fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
-    /// Processor time that its threads have used so far.
+    /// Returns the processor time that all threads have used so far.
     pub fn cpu(&self) -> Duration {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
         let nanoseconds = tasks.flatten().filter_map(|task| {
@@ -71,19 +71,18 @@ impl Process {
         Duration::from_nanos(nanoseconds.sum())
     }
 
-    /// Sends it a signal.
     pub fn signal(&self, signal: rustix::process::Signal) {
         let id = i32::try_from(self.id()).ok().and_then(rustix::process::Pid::from_raw);
         rustix::process::kill_process(id.unwrap(), signal).unwrap();
     }
 
-    /// Ends it at once, without asking.
+    /// Kills the process.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Asks it to end and waits until it has, as long as a gateway is given.
+    /// Sends SIGTERM, and waits for the end as long as a gateway may take. Then kills the process.
     pub fn stop(&mut self) {
         let Some(id) = i32::try_from(self.id()).ok().and_then(rustix::process::Pid::from_raw) else {
             return;

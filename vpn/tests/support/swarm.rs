@@ -1,4 +1,4 @@
-//! Many peers in one process, as far as their handshakes, and floods of strangers.
+//! Many peers in one process, of which each only makes handshakes, and floods of initiations from strangers.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -27,7 +27,7 @@ impl Swarm {
         Self { keys: (0..count).map(key).collect() }
     }
 
-    /// Sections of a file for each of them.
+    /// Returns the sections of a configuration file for all peers.
     pub fn config(&self) -> String {
         let mut text = String::new();
         for (number, key) in (0u32..).zip(&self.keys) {
@@ -37,13 +37,13 @@ impl Swarm {
         text
     }
 
-    /// One initiation of each.
+    /// Returns one initiation of each peer.
     pub fn initiations(&self, to: &str, server: PublicKey) -> Initiations {
         let to = to.parse().unwrap();
         Initiations(self.keys.iter().map(|key| begin(key, to, server).1).collect())
     }
 
-    /// Makes a session for each of them, all from one address.
+    /// Establishes a session for each peer, all from one address.
     pub fn shake_hands(&self, from: &Namespace, to: &str, server: PublicKey) {
         let to: SocketAddr = to.parse().unwrap();
         let keys = self.keys.clone();
@@ -57,11 +57,11 @@ impl Swarm {
     }
 }
 
-/// Initiations that are right in every way, but for who sends them.
+/// Initiations that are valid. Only their senders are strangers.
 pub struct Initiations(Vec<Vec<u8>>);
 
 impl Initiations {
-    /// Sends them from `namespace`, so many a second, over and over.
+    /// Sends the initiations from `namespace` in a loop, `rate` a second.
     pub fn flood(self, namespace: &Namespace, to: &str, rate: u32) -> Flood {
         let to: SocketAddr = to.parse().unwrap();
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
@@ -78,7 +78,7 @@ impl Initiations {
                     let at = count.fetch_add(1, Ordering::Relaxed) as usize % self.0.len();
                     let _ = socket.send_to(&self.0[at], to);
                 }
-                // Cookies come back; the wait for one is the pause between bursts.
+                // Cookies arrive here. The wait for one is the pause between bursts.
                 if socket.recv(&mut [0; 64]).is_ok() {
                     found.fetch_add(1, Ordering::Relaxed);
                 }
@@ -88,7 +88,7 @@ impl Initiations {
     }
 }
 
-/// A flood that goes on.
+/// A running flood.
 pub struct Flood {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU32>,
@@ -97,17 +97,16 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// How many were sent.
+    /// Returns the number of initiations sent so far.
     pub fn sent(&self) -> u32 {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// How many came back: a stranger gets nothing else, and these under load only.
+    /// Returns the number of datagrams received so far. A stranger receives cookies only, and only under load.
     pub fn cookies(&self) -> u32 {
         self.cookies.load(Ordering::Relaxed)
     }
 
-    /// Ends it.
     pub fn stop(self) {
         self.stop.store(true, Ordering::Release);
         self.thread.join().unwrap();
@@ -128,7 +127,7 @@ fn begin(key: &PrivateKey, to: SocketAddr, server: PublicKey) -> (Core, Vec<u8>)
     (core, initiation)
 }
 
-/// One handshake. Under load there are cookies instead of answers, until the next second.
+/// Completes one handshake. Under load, the responses are cookies until the next second.
 fn shake(socket: &UdpSocket, key: &PrivateKey, to: SocketAddr, server: PublicKey) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while Instant::now() < deadline {

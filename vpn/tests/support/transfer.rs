@@ -1,4 +1,4 @@
-//! What is sent through tunnels.
+//! Data through tunnels.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::{namespace::Namespace, process::wait_until};
 
-/// Pseudo-random bytes that nothing compresses or predicts (xorshift64*).
+/// Pseudo-random bytes that cannot be compressed or predicted (xorshift64*).
 pub struct Noise(u64);
 
 impl Noise {
@@ -33,7 +33,7 @@ impl Noise {
 
 const CHUNK: usize = 256 * 1024;
 
-/// Sends pseudo-random bytes; returns their digest.
+/// Sends pseudo-random bytes. Returns their digest.
 pub fn send_noise(stream: &mut impl Write, bytes: usize) -> io::Result<Vec<u8>> {
     let mut noise = Noise::new(bytes as u64);
     let mut digest = Sha256::new();
@@ -49,7 +49,7 @@ pub fn send_noise(stream: &mut impl Write, bytes: usize) -> io::Result<Vec<u8>> 
     Ok(digest.finalize().to_vec())
 }
 
-/// Receives until the end; returns how much, and its digest.
+/// Receives until the end of the stream. Returns the number of bytes and their digest.
 pub fn receive(stream: &mut impl Read) -> io::Result<(usize, Vec<u8>)> {
     let mut digest = Sha256::new();
     let mut chunk = vec![0; CHUNK];
@@ -66,7 +66,7 @@ pub fn receive(stream: &mut impl Read) -> io::Result<(usize, Vec<u8>)> {
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Sends so many random bytes over TCP from one namespace to an address of the other; they must arrive as they were.
+/// Sends random bytes over TCP from one namespace to an address of the other. Fails unless they arrive unchanged. Returns how long that took.
 pub fn transfer(from: &Namespace, to: &Namespace, address: IpAddr, bytes: usize) -> Duration {
     let (ready, listening) = std::sync::mpsc::channel();
     let receiver = to.run(move || {
@@ -95,7 +95,7 @@ pub fn connect(target: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Echoes one small message; returns how long it took, or nothing where no answer came in `patience`.
+/// Sends one small message to an echo server. Returns the time until the response, or `None` if none arrives within `patience`.
 pub fn probe(from: &Namespace, to: &Namespace, address: IpAddr, patience: Duration) -> Option<Duration> {
     let echo = to.within(move || UdpSocket::bind(SocketAddr::new(address, 0)).unwrap());
     let target = echo.local_addr().unwrap();
@@ -118,7 +118,7 @@ pub fn probe(from: &Namespace, to: &Namespace, address: IpAddr, patience: Durati
     took
 }
 
-/// Waits until a message is answered. Single ones may be lost while both ends begin a session at once.
+/// Waits until a message is answered. Single messages may be lost while both ends begin a session at once.
 pub fn reach(from: &Namespace, to: &Namespace, address: IpAddr) {
     wait_until(&format!("an answer of {address}"), Duration::from_secs(30), || {
         probe(from, to, address, Duration::from_secs(2)).is_some()
