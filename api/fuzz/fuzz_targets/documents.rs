@@ -1,4 +1,4 @@
-//! No input panics, and what is read is written so that it is read as the same: `hack/fuzz.sh api documents`.
+//! No input panics. Documents that are read, written and read again stay the same: `hack/fuzz.sh api documents`.
 #![no_main]
 
 use keelway_api::Documents;
