@@ -268,13 +268,13 @@ impl Documents {
 
     /// Copies all documents into fresh memory. Creating many clusters fragments the heap, and the copies need no more memory than their size.
     pub fn compact(&mut self) {
-        let Self { classes, hypervisors, clusters, components, secrets, user_secrets: given, reading_order: _ } = self;
+        let Self { classes, hypervisors, clusters, components, secrets, user_secrets, reading_order: _ } = self;
         classes.compact();
         hypervisors.compact();
         clusters.compact();
         components.compact();
         secrets.compact();
-        given.compact();
+        user_secrets.compact();
     }
 
     /// Returns all machines and classes, and all Secrets that do not belong to a cluster.

@@ -23,8 +23,8 @@ pub fn of_api_on_workers(vpn: &IpNet) -> IpAddr {
 /// The number of addresses after that of the API which are reserved for gateways.
 pub const GATEWAYS: u32 = 15;
 
-/// Returns the address of the gateway with this index in a range of the VPN. They follow the address of the API. Returns `None` if there is none
-/// left.
+/// Returns the address of the gateway with this index in a range of the VPN. Addresses of gateways follow the address of the API. Returns `None`
+/// for an index beyond the reserved addresses.
 #[must_use]
 pub fn of_gateway(vpn: &IpNet, index: u32) -> Option<IpAddr> {
     let number = (index < GATEWAYS).then(|| index.saturating_add(2))?;

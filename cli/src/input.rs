@@ -31,7 +31,7 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Reads the files in order, or stdin if there are none. `-` is stdin, too.
+    /// Reads the files in order. Without files it reads stdin, which `-` also names.
     pub(crate) fn read(files: &[PathBuf]) -> Result<Self, CommandFailure> {
         if files.is_empty() {
             return Self::stdin();
@@ -151,7 +151,7 @@ impl Input {
     }
 }
 
-/// Warns about fields of a newer release, which have no effect in this one. A user who has downgraded needs to know.
+/// Warns a user who has downgraded about fields of a newer release: they have no effect in this one.
 fn warn_of_newer_fields(documents: &Documents) {
     for name in documents.names() {
         let fields = documents.get(&name).map(DocumentRef::newer_fields).unwrap_or_default();

@@ -41,7 +41,7 @@ pub(crate) fn list(items: &[Json]) -> Json {
     json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})
 }
 
-/// Returns a table of these rows, or an empty text if there are none.
+/// Returns a table of these rows, or an empty text without rows.
 pub(crate) fn table<V: TableRow>(views: &[V], wide: bool) -> String {
     if views.is_empty() {
         return String::new();

@@ -127,31 +127,24 @@ pub async fn run_with_limits(
 ) -> Result<(), AgentError> {
     machine.fetches.open(&machine.site).await;
     let machine = Arc::new(machine);
-    let book = Arc::new(ConfigStore::open(Arc::clone(&machine)).await?);
-    let board = Arc::new(ReconcilerChannel::default());
+    let config_store = Arc::new(ConfigStore::open(Arc::clone(&machine)).await?);
+    let channel = Arc::new(ReconcilerChannel::default());
     let (journal, on_the_way) =
-        EventJournal::open(&machine, book.current().is_some() || book.lost_config().is_some()).await;
+        EventJournal::open(&machine, config_store.current().is_some() || config_store.lost_config().is_some()).await;
     let journal = Arc::new(journal);
     let writing = tokio::spawn(Arc::clone(&journal).persist(Arc::clone(&machine), on_the_way));
     let changed = Arc::new(Notify::new());
     let events = Arc::new(Fanout::default());
     let following = tokio::spawn(events::follow(machine.runtime().clone(), Arc::clone(&events), Arc::clone(&changed)));
-    let records = (Arc::clone(&book), Arc::clone(&board), Arc::clone(&journal));
+    let records = (Arc::clone(&config_store), Arc::clone(&channel), Arc::clone(&journal));
     let keeper = AgentReconciler::new(Arc::clone(&machine), records, limits.images);
-    let rotating = tokio::spawn(rotation::rotate_logs(Arc::clone(&machine), Arc::clone(&board), limits.logs));
+    let rotating = tokio::spawn(rotation::rotate_logs(Arc::clone(&machine), Arc::clone(&channel), limits.logs));
     let entrances = entrances.into();
-    let standing = entrances.network.as_ref().map(AgentNetwork::tls_identity);
+    let tls_identity = entrances.network.as_ref().map(AgentNetwork::tls_identity);
     let places = Arc::new(Semaphore::new(log_stream::AT_ONCE));
     let id = hex(&rand::random::<[u8; 16]>());
-    let service = service::AgentService {
-        machine,
-        config_store: book,
-        channel: board,
-        journal,
-        tls_identity: standing,
-        log_permits: places,
-        id,
-    };
+    let service =
+        service::AgentService { machine, config_store, channel, journal, tls_identity, log_permits: places, id };
     let served = service::serve(service, events, entrances, stop.clone());
     let ended = tokio::select! {
         kept = keeper.run(&changed, &stop) => kept.map_err(AgentError::Task),

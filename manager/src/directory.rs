@@ -186,13 +186,13 @@ impl DirectoryStore {
         {
             return Ok(world.clone());
         }
-        let AcceptedDocuments { documents, refused, rewrite: put_back } =
+        let AcceptedDocuments { documents, refused, rewrite } =
             accept(held.world.as_deref(), &found, StatusOwner::Reader);
         held.note(found, refused);
         let Some(documents) = documents else { return Err(held.unsound().into()) };
         let documents = Arc::new(documents);
         self.publish(&mut held, documents.clone());
-        for name in put_back {
+        for name in rewrite {
             self.write(&mut held, &name, documents.text_of(&name).as_deref())?;
         }
         Ok(documents)

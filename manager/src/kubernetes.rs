@@ -187,14 +187,14 @@ impl KubernetesStore {
 
     async fn read_changes(&self) -> Result<Arc<Documents>, BoxedKubernetesError> {
         self.seen().await?;
-        let StoreSnapshot { documents, rewrite: put_back, verdicts } = self.shared.held().take_snapshot();
+        let StoreSnapshot { documents, rewrite, verdicts } = self.shared.held().take_snapshot();
         for (name, told) in verdicts {
             self.write_verdict(&name, told.as_ref()).await;
         }
         let documents = documents.map_err(KubernetesError::Faults)?;
         self.watches.lock().await.end_unreferred(&documents);
         let _one = self.writing.lock().await;
-        for name in put_back {
+        for name in rewrite {
             tracing::warn!(document = %name, "the document was taken away, and is written again");
             if let Err(error) = self.rewrite(&name, &documents).await {
                 self.shared.held().record_missed(path_of(&name));

@@ -80,7 +80,7 @@ impl<'a> Configs<'a> {
             |id: &ClusterId| self.looked_after.contains(id) && !unbuildable.iter().any(|(tenant, _)| tenant == id);
         let digests = pods.iter().map(|(name, pod)| (name.clone(), pod.content_digest())).collect();
         let is_known = |id: &ClusterId| self.documents.clusters.values().any(|cluster| cluster.id() == Some(id));
-        let (config, fence) = composed(of, (is_looked_after, is_known), (&digests, &self.removals(name)), self.term)?;
+        let (config, fence) = composed(of, is_looked_after, is_known, (&digests, &self.removals(name)), self.term)?;
         let waiting = unbuildable.into_iter().map(|(_, waiting)| waiting).collect();
         Some((MachineConfig { pods, ..config }, fence, waiting))
     }
@@ -254,11 +254,12 @@ impl DesiredPods {
 pub fn machine_config(
     document: &Hypervisor,
     state: &MachineState,
-    (is_looked_after, is_known): (impl Fn(&ClusterId) -> bool, impl Fn(&ClusterId) -> bool),
+    is_looked_after: impl Fn(&ClusterId) -> bool,
+    is_known: impl Fn(&ClusterId) -> bool,
     wanted: (&BTreeMap<PodName, Digest>, &BTreeMap<PodName, DataRemoval>),
     term: u64,
 ) -> Option<(MachineConfig, Applied)> {
-    composed((document, state), (is_looked_after, is_known), wanted, term)
+    composed((document, state), is_looked_after, is_known, wanted, term)
 }
 
 /// Passes the config of each observed machine to `each`, ordered by name. All keys of the plan must be minted. Records in the plan the fence
@@ -334,7 +335,8 @@ fn wanted(
 /// The config of a machine without its pods. Everything else of clusters that are not reconciled is left alone.
 fn composed(
     (document, state): (&Hypervisor, &MachineState),
-    (is_looked_after, is_known): (impl Fn(&ClusterId) -> bool, impl Fn(&ClusterId) -> bool),
+    is_looked_after: impl Fn(&ClusterId) -> bool,
+    is_known: impl Fn(&ClusterId) -> bool,
     (pods, removals): (&BTreeMap<PodName, Digest>, &BTreeMap<PodName, DataRemoval>),
     term: u64,
 ) -> Option<(MachineConfig, Applied)> {

@@ -10,9 +10,9 @@ use alloc::{
 };
 
 use keelway_api::{
-    Component, Documents,
+    Cluster, Component, Documents, Hypervisor,
     cluster::RemovalReason,
-    machine::{MachineConfig, MachineState},
+    machine::{DataRemoval, MachineConfig, MachineState},
     name::{ClusterId, HypervisorName, PodName},
 };
 
@@ -68,20 +68,28 @@ fn unordered_removals<'a>(
     machine: &'a HypervisorName,
     config: &'a MachineConfig,
 ) -> impl Iterator<Item = String> + 'a {
-    let unordered = config.removals.iter().filter(|(pod, removal)| {
-        let cluster = documents.clusters.values().find(|cluster| cluster.id() == Some(&pod.cluster));
-        if cluster.is_none() {
-            let status = documents.hypervisors.get(machine).and_then(|machine| machine.status.as_ref());
-            let abandoned = status.and_then(|status| status.abandoned.get(&pod.cluster));
-            return abandoned.and_then(|abandoned| abandoned.members.get(&pod.component)) != Some(&removal.member)
-                || removal.reason != RemovalReason::ClusterDeleted.as_str();
-        }
-        let store =
-            cluster.filter(|cluster| cluster.deleted()).and_then(|cluster| cluster.status.as_ref()?.etcd.as_ref());
-        let member = store.and_then(|store| store.members.get(&pod.component));
-        !member.is_some_and(|member| {
-            member.id == removal.member && member.removal.map(RemovalReason::as_str) == Some(removal.reason.as_str())
-        })
-    });
+    let unordered = config.removals.iter().filter(|(pod, removal)| !is_ordered(documents, machine, pod, removal));
     unordered.map(|(pod, removal)| format!("{pod} (member {})", removal.member))
+}
+
+/// Whether the documents order the removal: the deleted Cluster, or the Hypervisor if the Cluster is gone.
+fn is_ordered(documents: &Documents, machine: &HypervisorName, pod: &PodName, removal: &DataRemoval) -> bool {
+    match documents.clusters.values().find(|cluster| cluster.id() == Some(&pod.cluster)) {
+        Some(cluster) => is_ordered_by_cluster(cluster, pod, removal),
+        None => documents.hypervisors.get(machine).is_some_and(|machine| is_ordered_by_machine(machine, pod, removal)),
+    }
+}
+
+fn is_ordered_by_cluster(cluster: &Cluster, pod: &PodName, removal: &DataRemoval) -> bool {
+    let store = cluster.status.as_ref().and_then(|status| status.etcd.as_ref()).filter(|_| cluster.deleted());
+    let member = store.and_then(|store| store.members.get(&pod.component));
+    member.is_some_and(|member| {
+        member.id == removal.member && member.removal.map(RemovalReason::as_str) == Some(removal.reason.as_str())
+    })
+}
+
+fn is_ordered_by_machine(machine: &Hypervisor, pod: &PodName, removal: &DataRemoval) -> bool {
+    let abandoned = machine.status.as_ref().and_then(|status| status.abandoned.get(&pod.cluster));
+    abandoned.and_then(|abandoned| abandoned.members.get(&pod.component)) == Some(&removal.member)
+        && removal.reason == RemovalReason::ClusterDeleted.as_str()
 }

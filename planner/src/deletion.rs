@@ -104,9 +104,14 @@ pub(crate) fn is_abandoned(machine: &Hypervisor, id: &ClusterId) -> bool {
     machine.status.as_ref().is_some_and(|status| status.abandoned.contains_key(id))
 }
 
-/// Removes the records of deleted clusters from a machine that has returned and holds nothing of them.
-pub(crate) fn forget_abandoned(status: &mut HypervisorStatus, state: &MachineState) {
-    status.abandoned.retain(|id, _| holds(state, id));
+/// Removes records of deleted clusters: those of which a machine that has returned holds nothing, and those that are in the documents again. Such
+/// a record must not outlive the return of its cluster, or the loss of that document would remove its data.
+pub(crate) fn forget_abandoned(
+    status: &mut HypervisorStatus,
+    state: Option<&MachineState>,
+    known: &BTreeSet<ClusterId>,
+) {
+    status.abandoned.retain(|id, _| !known.contains(id) && state.is_none_or(|state| holds(state, id)));
 }
 
 /// Orders the removal of the data of all members of a deleted cluster. Machines remove the data of no other member.

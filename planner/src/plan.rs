@@ -307,20 +307,25 @@ pub(crate) fn full_disk() -> String {
 }
 
 impl Plan {
-    pub(crate) fn wait(&mut self, what: &impl ToString, on: impl Into<String>) {
-        self.waiting.push(Waiting { subject: what.to_string(), blocker: on.into(), delays: None });
+    pub(crate) fn wait(&mut self, subject: &impl ToString, blocker: impl Into<String>) {
+        self.waiting.push(Waiting { subject: subject.to_string(), blocker: blocker.into(), delays: None });
     }
 
     /// Waits for a change of a cluster that is in progress.
-    pub(crate) fn wait_in_progress(&mut self, cluster: &ClusterRef, what: &impl ToString, on: impl Into<String>) {
-        let holds_up = Some((cluster.clone(), WaitKind::InProgress));
-        self.waiting.push(Waiting { subject: what.to_string(), blocker: on.into(), delays: holds_up });
+    pub(crate) fn wait_in_progress(
+        &mut self,
+        cluster: &ClusterRef,
+        subject: &impl ToString,
+        blocker: impl Into<String>,
+    ) {
+        let delays = Some((cluster.clone(), WaitKind::InProgress));
+        self.waiting.push(Waiting { subject: subject.to_string(), blocker: blocker.into(), delays });
     }
 
     /// Waits for an action of a person that concerns a cluster.
-    pub(crate) fn block_in(&mut self, cluster: &ClusterRef, what: &impl ToString, on: impl Into<String>) {
-        let holds_up = Some((cluster.clone(), WaitKind::Blocked));
-        self.waiting.push(Waiting { subject: what.to_string(), blocker: on.into(), delays: holds_up });
+    pub(crate) fn block_in(&mut self, cluster: &ClusterRef, subject: &impl ToString, blocker: impl Into<String>) {
+        let delays = Some((cluster.clone(), WaitKind::Blocked));
+        self.waiting.push(Waiting { subject: subject.to_string(), blocker: blocker.into(), delays });
     }
 }
 

@@ -134,7 +134,7 @@ fn of(pod: &PodName, component: &Component, machine: &ValidatedHypervisor) -> Op
         Role::ClusterController | Role::Gateway if serves => (loopback, HEALTH, OWN_LIVENESS, None),
         Role::ClusterController | Role::Gateway => (loopback, HEALTH, "/readyz", None),
     };
-    let vouchers = match role {
+    let witness = match role {
         Role::KubeControllerManager | Role::KubeScheduler => HealthWitness::Agent,
         Role::ClusterController | Role::Gateway if serves => HealthWitness::Agent,
         Role::Ingress => HealthWitness::Servers,
@@ -153,6 +153,6 @@ fn of(pod: &PodName, component: &Component, machine: &ValidatedHypervisor) -> Op
             authority: SecretName::of(id, authority),
             identity,
         }),
-        witness: vouchers,
+        witness,
     })
 }

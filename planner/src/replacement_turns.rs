@@ -59,8 +59,9 @@ impl<'a> ReplacementTurns<'a> {
             let beside = public_turn.filter(|_| role == Role::Gateway);
             let replicas = Replicas::of(tenant, seen, role, beside);
             if replicas.all.len() < 2 || !is_relied_on(role) {
+                // A cluster reaches a release only after its last component was replaced.
                 if is_upgrading(tenant.document) {
-                    self.wait_for_replacement(tenant, &replicas.replaced(&wanted));
+                    replicas.replaced(&wanted).iter().for_each(|name| self.wait(tenant, name, replacement()));
                 }
                 continue;
             }
@@ -69,26 +70,21 @@ impl<'a> ReplacementTurns<'a> {
             if role == Role::Ingress {
                 public_turn = turn.and_then(|name| replicas.machine(name));
             }
-            let others = replaced.iter().filter(|name| turn != Some(**name));
-            self.waiting.extend(others.map(|name| Waiting {
-                subject: format!("{}/{}", tenant.cluster.reference, name.component),
-                blocker: replicas.reason(name, turn),
-                delays: Some((tenant.cluster.reference.clone(), WaitKind::InProgress)),
-            }));
-            if let Some(turn) = turn.filter(|_| is_upgrading(tenant.document)) {
-                self.wait_for_replacement(tenant, &[turn]);
+            for name in &replaced {
+                if turn != Some(*name) {
+                    self.wait(tenant, name, replicas.reason(name, turn));
+                } else if is_upgrading(tenant.document) {
+                    self.wait(tenant, name, replacement());
+                }
             }
             self.held.extend(replicas.all.iter().map(|(name, _)| *name).filter(|name| turn != Some(*name)));
         }
     }
 
-    /// A cluster reaches a release only after its last component was replaced.
-    fn wait_for_replacement(&mut self, tenant: &Tenant<'a>, replaced: &[&PodName]) {
-        self.waiting.extend(replaced.iter().map(|name| Waiting {
-            subject: format!("{}/{}", tenant.cluster.reference, name.component),
-            blocker: replacement(),
-            delays: Some((tenant.cluster.reference.clone(), WaitKind::InProgress)),
-        }));
+    fn wait(&mut self, tenant: &Tenant<'a>, name: &PodName, blocker: String) {
+        let subject = format!("{}/{}", tenant.cluster.reference, name.component);
+        let delays = Some((tenant.cluster.reference.clone(), WaitKind::InProgress));
+        self.waiting.push(Waiting { subject, blocker, delays });
     }
 
     /// Holds what is held in every pass, so that configs stay the same, and what would be replaced.

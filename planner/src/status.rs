@@ -116,8 +116,8 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: PlanScope<'_>, seen: &PassObs
         if let Some(seen) = found {
             note(status, (name, seen), part, now);
         }
+        forget_abandoned(status, found.and_then(ObservedValue::known), &known);
         if let Some(ObservedValue::Known(state)) = found {
-            forget_abandoned(status, state);
             let waits =
                 || verdict(ConditionStatus::True, ConditionReason::DiskFull, format!("waits for {}", full_disk()));
             let says = state.disk_pressure.then(waits);

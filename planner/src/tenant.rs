@@ -35,8 +35,8 @@ impl<'a> Tenant<'a> {
             let pull_secrets = cluster.pull_secrets.iter().filter_map(|name| documents.secrets.get(name));
             let pull_secrets = pull_secrets.filter_map(|secret| PullSecret::of(secret).ok()).collect();
             let secrets = documents.secrets_of(id).collect();
-            let unusable = world.unusable(name);
-            Some(Self { id, document, cluster, components, pull_secrets, unusable_secrets: unusable, secrets })
+            let unusable_secrets = world.unusable(name);
+            Some(Self { id, document, cluster, components, pull_secrets, unusable_secrets, secrets })
         })
     }
 

@@ -592,7 +592,7 @@ fn numbers(world: &World, term: u64) -> BTreeSet<(u64, u64)> {
         let document = &world.documents.hypervisors[&name];
         let digests = config.pods.iter().map(|(name, pod)| (name.clone(), pod.content_digest())).collect();
         let is_known = |id: &ClusterId| known.contains(id);
-        let (config, _) = machine_config(document, state, (is_known, is_known), (&digests, &config.removals), term)?;
+        let (config, _) = machine_config(document, state, is_known, is_known, (&digests, &config.removals), term)?;
         Some((config.term, config.generation))
     };
     configs.into_iter().filter_map(number).collect()
@@ -947,13 +947,20 @@ fn a_lost_machine_that_returns_is_cleaned_of_clusters_that_were_deleted_meanwhil
         *state = seen.into();
     }
     world.documents = world.plan_unchecked().documents;
+    let mut backup = world.documents.clone();
     world.documents = world.plan_unchecked().documents;
     assert!(world.documents.clusters.is_empty());
-    let abandoned = |world: &World| {
-        let status = world.documents.hypervisors[&"hv-1".parse().unwrap()].status.clone().unwrap();
+    let abandoned_in = |documents: &Documents| {
+        let status = documents.hypervisors[&"hv-1".parse().unwrap()].status.clone().unwrap();
         status.abandoned.into_iter().map(|(id, abandoned)| (id, abandoned.cluster)).collect::<Vec<_>>()
     };
+    let abandoned = |world: &World| abandoned_in(&world.documents);
     assert_eq!(abandoned(&world), [(id.clone(), "c1".to_owned())]);
+    backup.clusters.values_mut().next().unwrap().metadata.deletion_timestamp = None;
+    backup.hypervisors = world.documents.hypervisors.clone();
+    let documents = std::mem::replace(&mut world.documents, backup);
+    assert_eq!(abandoned_in(&world.plan_unchecked().documents), [], "it is in the documents again, from a backup");
+    world.documents = documents;
 
     // The machine returns with everything that it had.
     world.seen.machines.insert("hv-1".parse().unwrap(), ObservedValue::Known(left.clone()));

@@ -129,8 +129,9 @@ impl Model {
             let left: BTreeSet<_> = here.flat_map(|(_, wants)| wants.left()).collect();
             let is_looked_after = |id: &ClusterId| known.contains(id) && !left.contains(id);
             let term = term_alone(&self.documents);
-            let clusters = (is_looked_after, |id: &ClusterId| known.contains(id));
-            let (config, fence) = machine_config(document, state, clusters, (&digests, &removals), term)?;
+            let is_known = |id: &ClusterId| known.contains(id);
+            let (config, fence) =
+                machine_config(document, state, is_looked_after, is_known, (&digests, &removals), term)?;
             let config = MachineConfig { pods: pods.flatten().collect(), ..config };
             assert_eq!(fence.digest, config.digest());
             Some((name.clone(), config))

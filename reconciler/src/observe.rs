@@ -149,7 +149,7 @@ async fn health(components: &dyn Components, documents: &Documents, probe: &Prob
     let health = if ready(documents, probe) {
         answer.await
     } else {
-        let silent = |_| ComponentHealth::Unhealthy(format!("{} does not answer yet", probe.path));
+        let silent = |_| ComponentHealth::NoAnswer(format!("{} does not answer yet", probe.path));
         timeout(STARTING, answer).await.unwrap_or_else(silent)
     };
     (probe.component.clone(), health)

@@ -196,7 +196,7 @@ impl<K: Ord + Clone, V> Map<K, V> {
         }
     }
 
-    /// Returns a mutable reference to the value with this name. If there is none, inserts this one first.
+    /// Returns a mutable reference to the value of this name. If the map has no such value, it inserts `value` first.
     pub fn get_or_insert_with(&mut self, name: K, value: impl FnOnce() -> Shared<V>) -> &mut Shared<V> {
         let (leaf, place) = match self.place(&name) {
             Ok(place) => place,

@@ -141,16 +141,16 @@ struct PendingLook {
 impl AgentReconciler {
     pub(super) fn new(
         machine: Arc<LocalMachine>,
-        (book, board, journal): (Arc<ConfigStore>, Arc<ReconcilerChannel>, Arc<EventJournal>),
+        (config_store, channel, journal): (Arc<ConfigStore>, Arc<ReconcilerChannel>, Arc<EventJournal>),
         images: ImageLimits,
     ) -> Self {
-        let asked = board.look_requests();
-        let config = book.current();
+        let asked = channel.look_requests();
+        let config = config_store.current();
         let now = Instant::now();
         Self {
             machine,
-            config_store: book,
-            channel: board,
+            config_store,
+            channel,
             journal,
             known_endings: BTreeSet::new(),
             known_postponed: BTreeSet::new(),
@@ -500,8 +500,9 @@ impl AgentReconciler {
         if verdict.remove.is_empty() && verdict.forget.is_empty() {
             return;
         }
-        let (machine, book, kept) = (Arc::clone(&self.machine), Arc::clone(&self.config_store), Arc::clone(kept));
-        self.tasks.spawn(async move { FinishedTask::Images(clean_up(&machine, &book, &kept, verdict).await) });
+        let (machine, config_store, kept) =
+            (Arc::clone(&self.machine), Arc::clone(&self.config_store), Arc::clone(kept));
+        self.tasks.spawn(async move { FinishedTask::Images(clean_up(&machine, &config_store, &kept, verdict).await) });
     }
 
     /// The config cannot be read. What has ended of it is restarted, with back-off. All else waits for another config.
@@ -565,14 +566,15 @@ impl AgentReconciler {
 
     fn begin_machine(&mut self, kept: &Arc<StoredConfig>, actions: Vec<Action>) {
         self.machine_busy = true;
-        let (machine, book, kept) = (Arc::clone(&self.machine), Arc::clone(&self.config_store), Arc::clone(kept));
+        let (machine, config_store, kept) =
+            (Arc::clone(&self.machine), Arc::clone(&self.config_store), Arc::clone(kept));
         let journal = Arc::clone(&self.journal);
         let (stop, tell) = (self.plan.clone(), self.effect_reporter());
         self.tasks.spawn(async move {
             let leaves = actions.contains(&Action::Leave);
             let report = if leaves {
                 journal.end().await;
-                let report = book.leave(&kept, actions).await;
+                let report = config_store.leave(&kept, actions).await;
                 if !report.is_complete() {
                     journal.begin();
                 }
@@ -586,12 +588,12 @@ impl AgentReconciler {
     }
 
     fn effect_reporter(&self) -> impl Fn(Effect<'_>) + Send + Sync + use<> {
-        let (board, effects) = (Arc::clone(&self.channel), Arc::clone(&self.effects));
+        let (channel, effects) = (Arc::clone(&self.channel), Arc::clone(&self.effects));
         let journal = Arc::clone(&self.journal);
         move |effect| match effect {
             Effect::Begins(action) => {
                 tracing::debug!(pod = pod_of(action), %action, "begins");
-                board.begins(action.to_string());
+                channel.begins(action.to_string());
             }
             Effect::Done(action) => {
                 tracing::info!(pod = pod_of(action), %action, "done");

@@ -264,7 +264,7 @@ impl WatchCache {
         for (path, (bytes, _)) in &self.refused {
             found.entry(path.clone()).or_insert_with(|| Some(bytes.clone()));
         }
-        let AcceptedDocuments { documents, refused, rewrite: put_back } =
+        let AcceptedDocuments { documents, refused, rewrite } =
             accept(self.documents.as_deref(), &found, StatusOwner::Server);
         let verdicts = self.note(&found, refused);
         let documents = documents.map(Arc::new);
@@ -273,7 +273,7 @@ impl WatchCache {
             self.found = found;
             return StoreSnapshot { documents: Err(self.faults()), rewrite: BTreeSet::new(), verdicts };
         }
-        StoreSnapshot { documents: Ok(documents.unwrap_or_default()), rewrite: put_back, verdicts }
+        StoreSnapshot { documents: Ok(documents.unwrap_or_default()), rewrite, verdicts }
     }
 
     /// Records what is refused. Returns what changed of that.

@@ -55,13 +55,13 @@ impl InstallationReconciler<'_> {
         (loaded, says_later, relies): (&Documents, bool, bool),
     ) -> Result<Option<(PartDecision, StagedPart)>, PassError> {
         // Most passes neither use room of machines nor wait for a wave, so their decision depends on no other cluster. We try this cheaper way first.
-        let (nothing, nobody, waves) = (Documents::default(), BTreeSet::new(), self.state().waves.clone());
-        let alone = Neighbours { documents: &nothing, users: &nobody, waves: &waves };
+        let (nothing, nobody, any) = (Documents::default(), BTreeSet::new(), Waves::default());
+        let alone = Neighbours { documents: &nothing, users: &nobody, waves: &any };
         let (mut plan, mut seen) = decide(documents.clone(), alone, seen, self.now())?;
         let _placing = if takes_of_machines(&plan, loaded) || waits_for_wave(&plan) {
             let placing = self.placing();
             // With `placing` held, no other cluster can use the room and ports that this decision uses.
-            let (all, users) = self.neighbours();
+            let (all, users, waves) = self.neighbours();
             let neighbours = Neighbours { documents: &all, users: &users, waves: &waves };
             (plan, seen) = decide(documents, neighbours, seen, self.now())?;
             Some(placing)
@@ -101,13 +101,14 @@ impl InstallationReconciler<'_> {
         changed.peek().is_some() && changed.all(is_of_others)
     }
 
-    fn neighbours(&self) -> (Arc<Documents>, BTreeSet<u32>) {
+    fn neighbours(&self) -> (Arc<Documents>, BTreeSet<u32>, Waves) {
         let state = self.state();
         let seen = state.machines.values().filter_map(|machine| machine.seen.as_deref());
         let files = seen.filter_map(ObservedValue::known).flat_map(|state| state.files.values());
         let users = files.map(|file| file.user).collect();
+        let waves = state.waves.clone();
         drop(state);
-        (self.staged(), users)
+        (self.staged(), users, waves)
     }
 
     /// Puts the changes of a decision into the save queue.

@@ -250,13 +250,10 @@ impl InstallationReconciler<'_> {
         };
         let digests = digests(wants.iter().map(|(wants, _)| wants));
         let removals: BTreeMap<_, _> = wants.iter().flat_map(|(wants, _)| wants.removals().clone()).collect();
-        let Some((config, fence)) = machine_config(
-            &document,
-            found,
-            (is_looked_after, |id: &ClusterId| known.contains_key(id)),
-            (&digests, &removals),
-            self.term(),
-        ) else {
+        let is_known = |id: &ClusterId| known.contains_key(id);
+        let Some((config, fence)) =
+            machine_config(&document, found, is_looked_after, is_known, (&digests, &removals), self.term())
+        else {
             return Ok(None);
         };
         let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());

@@ -137,6 +137,8 @@ async fn a_component_that_starts_keeps_nobody_waiting() {
     let seen = seen_with(&silent).await;
     let well = seen.health.iter().filter(|(_, health)| **health == ComponentHealth::Healthy).count();
     assert_eq!((well, seen.health.len()), (3, 4));
+    let silence = seen.health.values().filter(|health| matches!(health, ComponentHealth::NoAnswer(_))).count();
+    assert_eq!(silence, 1, "it may work: {:?}", seen.health);
     assert!(matches!(seen.bindings.values().next(), Some(ObservedValue::Unreachable { .. })), "{:?}", seen.bindings);
     assert_eq!(*silent.asked_for_bindings.lock().unwrap(), 0, "its API is not there yet");
 }

@@ -112,9 +112,9 @@ async fn a_machine_that_flaps_wakes_nobody_who_has_nothing_there() {
 async fn a_cluster_that_cannot_be_saved_is_alone() {
     let world = World::new(MACHINES, CLUSTERS);
     world.store.refuse(Some("c3"));
-    let mut failures = Failures::default();
+    let mut report = Report::default();
     world
-        .kept(&mut failures, async {
+        .kept(&mut report, async {
             for _ in 0..60 {
                 sleep(Duration::from_secs(10)).await;
                 if world.store.available().len() == CLUSTERS - 1 {
@@ -126,7 +126,7 @@ async fn a_cluster_that_cannot_be_saved_is_alone() {
             world.settles().await;
         })
         .await;
-    assert_eq!(failures.0, BTreeSet::from(["cluster/c3".to_owned()]));
+    assert_eq!(report.failures, BTreeSet::from(["cluster/c3".to_owned()]));
 }
 
 /// A change of components that no other component needs is applied before any component is probed. A change of an API server is not. In both
@@ -246,10 +246,9 @@ async fn a_release_reaches_clusters_in_waves() {
     let earlier = (None, "v0.0.9".to_owned(), Some("AwaitsWave".to_owned()));
     assert_eq!((0..CLUSTERS).map(|number| world.store.release(number)).collect::<BTreeSet<_>>(), [earlier].into());
 
-    let mut upgrades = Upgrades::default();
     world.store.delete("a0", world.now());
-    world.kept(&mut upgrades, world.settles()).await;
-    let names: Vec<_> = upgrades.started.iter().map(|cluster| cluster.name.as_str()).collect();
+    let Upgrades { started, .. } = undisturbed(&world, world.settles()).await;
+    let names: Vec<_> = started.iter().map(|cluster| cluster.name.as_str()).collect();
     assert_eq!((&names[..2], names.len()), (&["c0", "c1"][..], CLUSTERS), "{names:?}");
     let now = (Some("v0.0.9".to_owned()), KEELWAY.to_owned(), None);
     assert_eq!((0..CLUSTERS).map(|number| world.store.release(number)).collect::<BTreeSet<_>>(), [now].into());
@@ -313,9 +312,9 @@ async fn what_cannot_be_saved_ends_nothing() {
     world.store.refuse(Some("c0"));
     world.store.change("c0");
     world.store.take_secret("c0", "etcd-0");
-    let mut failures = Failures::default();
+    let mut report = Report::default();
     world
-        .kept(&mut failures, async {
+        .kept(&mut report, async {
             sleep(Duration::from_secs(60)).await;
             world.store.change("c1");
             sleep(Duration::from_secs(60)).await;
@@ -324,29 +323,36 @@ async fn what_cannot_be_saved_ends_nothing() {
             world.settles().await;
         })
         .await;
-    assert_eq!(failures.0, BTreeSet::from(["cluster/c0".to_owned()]));
+    assert_eq!(report.failures, BTreeSet::from(["cluster/c0".to_owned()]));
     assert_eq!(world.fleet.runs(&id).into_keys().collect::<BTreeSet<_>>(), world.store.components("c0"));
 }
 
 /// Reconciles while a script runs, and checks that no pass fails.
-async fn undisturbed(world: &World, script: impl Future<Output = ()>) {
-    let mut failures = Failures::default();
-    world.kept(&mut failures, script).await;
-    assert_eq!(failures.0, BTreeSet::new());
+async fn undisturbed(world: &World, script: impl Future<Output = ()>) -> Upgrades {
+    let mut report = Report::default();
+    world.kept(&mut report, script).await;
+    assert_eq!(report.failures, BTreeSet::new());
+    report.upgrades
 }
 
-/// The tasks whose passes failed.
+/// What is to be known of passes in the end.
 #[derive(Default)]
-struct Failures(BTreeSet<String>);
+struct Report {
+    /// The tasks whose passes failed.
+    failures: BTreeSet<String>,
+    upgrades: Upgrades,
+}
 
-impl Watcher for Failures {
+impl Watcher for Report {
     fn began(&mut self, _: &Task) {}
     fn passed(&mut self, _: &Task, _: &PassOutcome, _: Duration) {}
-    fn saved(&mut self, _: &Documents, _: &Documents) {}
+    fn saved(&mut self, before: &Documents, after: &Documents) {
+        self.upgrades.saved(before, after);
+    }
     fn machine_observed(&mut self, _: &HypervisorName, _: &ObservedValue<MachineState>) {}
     fn applied(&mut self, _: &Task, _: &ApplyOutcome) {}
     fn failed(&mut self, task: &Task, _: &PassError, _: Duration) {
-        self.0.insert(task.to_string());
+        self.failures.insert(task.to_string());
     }
     fn queued(&mut self, _: usize) {}
     fn ended(&mut self, _: &Task) {}
@@ -365,13 +371,11 @@ struct Upgrades {
     under_way: BTreeSet<ClusterRef>,
 }
 
-impl Watcher for Upgrades {
-    fn began(&mut self, _: &Task) {}
-    fn passed(&mut self, _: &Task, _: &PassOutcome, _: Duration) {}
+impl Upgrades {
     fn saved(&mut self, before: &Documents, after: &Documents) {
         for (name, cluster) in &after.clusters {
             let before = before.clusters.get(name).map(|cluster| cluster.keelway_version());
-            let conditions = &cluster.status.as_ref().unwrap().conditions;
+            let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
             if before.is_some_and(|before| before != cluster.keelway_version()) {
                 let earlier = &self.started[..EARLIER[self.started.len()]];
                 assert!(!earlier.iter().any(|earlier| self.under_way.contains(earlier)), "{name} does not wait");
@@ -382,15 +386,5 @@ impl Watcher for Upgrades {
                 self.under_way.remove(name);
             }
         }
-    }
-    fn machine_observed(&mut self, _: &HypervisorName, _: &ObservedValue<MachineState>) {}
-    fn applied(&mut self, _: &Task, _: &ApplyOutcome) {}
-    fn failed(&mut self, task: &Task, error: &PassError, _: Duration) {
-        panic!("{task}: {error}");
-    }
-    fn queued(&mut self, _: usize) {}
-    fn ended(&mut self, _: &Task) {}
-    fn load_failed(&mut self, error: &StoreError) {
-        panic!("{error}");
     }
 }

@@ -302,7 +302,7 @@ mod tests {
             Err(MalformedRequest::Extension),
             "an unknown one"
         );
-        assert_eq!(with(&[NAMES], &[0x05, 0x00]), Err(MalformedRequest::Extension), "names that are none");
+        assert_eq!(with(&[NAMES], &[0x05, 0x00]), Err(MalformedRequest::Extension), "invalid names");
         // An address of three bytes, and an email address.
         assert_eq!(with(&[NAMES], &[0x30, 0x05, 0x87, 0x03, 1, 2, 3]), Err(MalformedRequest::Name));
         assert!(with(&[NAMES], &[0x30, 0x05, 0x81, 0x03, b'a', b'@', b'b']).unwrap().has_other_names);

@@ -44,7 +44,7 @@ pub(crate) fn holder(
     } else if lacks_id(&identity.revoked) {
         CertificateHolder::Former
     } else {
-        // All ids of earlier workers are recorded, and this is none of them.
+        // The ids of all earlier workers are recorded, and this id is not among them.
         CertificateHolder::Current
     }
 }

@@ -74,7 +74,11 @@ fn a_certificate_that_was_never_told_is_the_workers() {
     };
     let asked = renewed(&with_peer(), certificate("k2", None, 160), at(60)).unwrap();
     assert_eq!(later(&asked, "X509SHA256=c2"), CertificateHolder::Current);
-    assert_eq!(later(&with_peer(), "X509SHA256=c2"), CertificateHolder::Former, "there is none that was not told");
+    assert_eq!(
+        later(&with_peer(), "X509SHA256=c2"),
+        CertificateHolder::Former,
+        "every certificate of this worker is recorded"
+    );
     // All certificates of an earlier worker must be recorded. Otherwise an unknown certificate is not trusted.
     let next = joined(Some(&gone(&with_peer())), Some(token()), certificate("k3", None, 160), at(60)).unwrap();
     assert_eq!(later(&next, "X509SHA256=c3"), CertificateHolder::Current);

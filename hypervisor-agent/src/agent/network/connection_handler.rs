@@ -70,9 +70,9 @@ impl ConnectionHandler {
         }
         let server = self.standing.server().ok_or_else(|| RefusedEnrollment::NotYet.to_string())?;
         let stream = server.finish(greeted).await.map_err(|error| chain_text(&error))?;
-        let who =
+        let role =
             caller_role(PeerCertificate::of(&stream)).map_err(|error| chain_text(&HandshakeError::Unwanted(error)))?;
-        let (stop, place) = match &who {
+        let (stop, place) = match &role {
             CallerRole::Driver => {
                 let place = Arc::clone(&self.places).try_acquire_owned();
                 (self.stop.clone(), Some(place.map_err(|_| "there are too many conversations")?))
@@ -80,7 +80,7 @@ impl ConnectionHandler {
             // A connection of an agent replaces the one before it, and uses no slot of the driver's.
             CallerRole::Agent(machine) => (self.in_place_of_the_one_before(machine), None),
         };
-        Ok(Some(Conversation::new(stream, (Caller { role: who, at }, from), server, stop, self.patience, place)))
+        Ok(Some(Conversation::new(stream, (Caller { role, at }, from), server, stop, self.patience, place)))
     }
 
     /// Selects the protocol of a connection by its first bytes.
