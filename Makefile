@@ -50,5 +50,5 @@ soak: build fuzz ## The long runs: tests that are marked as ignored
 
 .PHONY: fuzz
 fuzz: setup ## Inputs that libFuzzer makes up, for a minute of each kind
-	@hack/fuzz.sh api documents 60
+	@hack/fuzz.sh lib/api documents 60
 	@hack/fuzz.sh vpn datagram 60

@@ -410,7 +410,7 @@ fn documents_with_more_fields_have_a_format_of_their_own() {
         let added: Vec<&String> = own.iter().filter(|field| !recorded.contains(field.as_str())).collect();
         assert!(
             FORMAT > release.document_format || added.is_empty(),
-            "{} has no {added:?}: give FORMAT of api/src/newer.rs the next number",
+            "{} has no {added:?}: give FORMAT of lib/api/src/newer.rs the next number",
             release.name
         );
     }

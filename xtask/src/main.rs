@@ -26,7 +26,7 @@ mod package_test;
 mod process;
 mod progress;
 #[expect(dead_code, unreachable_pub, reason = "a part of keelway-api, whose dependencies would keep tasks waiting")]
-#[path = "../../api/src/release.rs"]
+#[path = "../../lib/api/src/release.rs"]
 mod release;
 mod table;
 mod test;

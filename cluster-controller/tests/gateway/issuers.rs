@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::places::{ISSUERS, urls};
 
 /// The configuration that a pass writes for an API server.
-const GIVEN: &str = include_str!("../../../planner/src/pod/authentication.json");
+const GIVEN: &str = include_str!("../../../lib/planner/src/pod/authentication.json");
 
 /// Returns that configuration with issuers at all places, each called through the egress connection `way`, and one at `direct` that is called
 /// without an egress.

@@ -35,7 +35,7 @@ rules: [{level: Metadata, userGroups: ['system:serviceaccounts']}]
 ";
 
 /// The content that a pass writes to [`AUTHENTICATION`].
-pub(crate) const GIVEN: &str = include_str!("../../../planner/src/pod/authentication.json");
+pub(crate) const GIVEN: &str = include_str!("../../../lib/planner/src/pod/authentication.json");
 
 /// A running control plane. Its processes end with their host.
 pub(crate) struct Plane {

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::kubectl::Kubectl;
 
 fn tests_of_api(directory: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../api/tests").join(directory)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../lib/api/tests").join(directory)
 }
 
 pub(crate) fn are_taken(kubectl: &Kubectl) {

@@ -1,4 +1,4 @@
-//! No input panics. Documents that are read, written and read again stay the same: `hack/fuzz.sh api documents`.
+//! No input panics. Documents that are read, written and read again stay the same: `hack/fuzz.sh lib/api documents`.
 #![no_main]
 
 use keelway_api::Documents;

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The unit of the agent, as users install it. Local agents get the same arguments.
-const UNIT: &str = include_str!("../../manifests/keelway-hypervisor-agent.service");
+const UNIT: &str = include_str!("../../../manifests/keelway-hypervisor-agent.service");
 
 /// The program of agents, and the images that replace a registry.
 #[derive(Debug, Clone)]

@@ -1,5 +1,5 @@
 //! Mutated inputs: the bad and the good ones, truncated, extended, spliced and with changed bytes. Reading each one succeeds or returns
-//! faults. It never panics or takes long. Each run has the same seed. The fuzz target in `api/fuzz` continues from these inputs.
+//! faults. It never panics or takes long. Each run has the same seed. The fuzz target in `lib/api/fuzz` continues from these inputs.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -98,7 +98,7 @@ fn inputs() -> Vec<Vec<u8>> {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let bad = fs::read_dir(tests.join("bad")).unwrap().map(|entry| entry.unwrap().path());
     let mut paths: Vec<_> = bad.filter(|path| path.extension().is_some_and(|found| found == "yaml")).collect();
-    let cli = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/tests/transcripts/documents.in");
+    let cli = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cli/tests/transcripts/documents.in");
     paths.extend(fs::read_dir(cli).unwrap().map(|entry| entry.unwrap().path()));
     paths.sort();
     paths.iter().map(|path| fs::read(path).unwrap()).collect()
