@@ -4,8 +4,8 @@ use std::error::Error;
 use std::io;
 use std::process::ExitCode;
 
-use keelway_vpn::error::ErrorChain;
-use tokio::signal::unix::{SignalKind, signal};
+use keelway_base::error_chain::ErrorChain;
+use keelway_base::signals::TerminationSignals;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
@@ -32,15 +32,7 @@ fn start<F: Future>(program: impl FnOnce(CancellationToken) -> F) -> io::Result<
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()?;
     runtime.block_on(async {
         let stop = CancellationToken::new();
-        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let stopping = stop.clone();
-        tokio::spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            stopping.cancel();
-        });
+        TerminationSignals::new()?.cancel(stop.clone());
         Ok(program(stop).await)
     })
 }

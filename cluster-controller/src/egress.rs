@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use keelway_vpn::error::ErrorChain;
+use keelway_base::error_chain::ErrorChain;
+use keelway_base::unix_listener;
 use rustls_pki_types::{InvalidDnsNameError, ServerName};
 use tokio::net::UnixListener;
 use tokio::task::JoinSet;
@@ -32,7 +33,6 @@ use crate::connect::TunnelRegistry;
 use crate::connects::Connects;
 use crate::health::{self, HealthListeners, HealthServerError, ProcessHealth};
 use crate::tasks::{self, TaskError};
-use crate::unix_socket;
 use keelway_tls::FilesVersion;
 use keelway_tls::{TlsClient, TlsError};
 
@@ -110,7 +110,7 @@ pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), EgressError
 }
 
 fn open(path: &Path, mode: SocketMode) -> Result<UnixListener, EgressError> {
-    unix_socket::listen(path, mode.0).map_err(|source| EgressError::Socket { path: path.to_owned(), source })
+    unix_listener::listen(path, mode.0).map_err(|source| EgressError::Socket { path: path.to_owned(), source })
 }
 
 /// Applies changes of gateways and forbidden ranges without a restart, which would break the API server's connections.

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use keelway_api::reserved::of_api_on_workers;
-use keelway_vpn::error::ErrorChain;
+use keelway_base::error_chain::ErrorChain;
 use keelway_vpn::{CoreLimits, InvalidKey, PrivateKey, Relay, RelayConfig, StartError};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};

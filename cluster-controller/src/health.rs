@@ -14,12 +14,11 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use keelway_base::unix_listener;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-
-use crate::unix_socket;
 
 /// How long a request's head may take, and how long a connection may be idle between two requests.
 const HEAD_DEADLINE: Duration = Duration::from_secs(2);
@@ -73,7 +72,7 @@ impl HealthListeners {
             TcpListener::bind(address).await.map_err(|source| HealthServerError::Address { address, source })?;
         let open = |path: &Path| {
             let failed = |source| HealthServerError::Socket { path: path.to_owned(), source };
-            unix_socket::listen(path, METRICS_MODE).map_err(failed)
+            unix_listener::listen(path, METRICS_MODE).map_err(failed)
         };
         Ok(Self { health, metrics: metrics.map(open).transpose()? })
     }

@@ -9,7 +9,6 @@ pub mod gateway;
 mod health;
 mod kubeconfig;
 mod tasks;
-mod unix_socket;
 
 pub use self::configuration::{ConfigurationError, FieldFault};
 pub use self::health::HealthServerError;

@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, io, path::PathBuf};
 
 use futures::future::join_all;
 use keelway_api::name::PodName;
+use keelway_base::error_chain::chain_text;
 use tokio_util::sync::CancellationToken;
 
 pub use executor::{ActionExecutor, CreatedIds};
@@ -17,7 +18,7 @@ use crate::{
     haproxy::HaproxyError,
     local::FilesError,
     pull::PullError,
-    report::{ActionFailure, ApplyReport, Effect, chain_text},
+    report::{ActionFailure, ApplyReport, Effect},
 };
 pub(crate) use pod_execution::LocalExecutor;
 

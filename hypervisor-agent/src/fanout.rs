@@ -9,6 +9,7 @@ use futures::{Stream, StreamExt, stream};
 use http::{HeaderMap, header::CONTENT_TYPE, uri::PathAndQuery};
 use http_body_util::StreamBody;
 use hyper::body::Frame;
+use keelway_base::error_chain::chain_text;
 use prost::bytes::{Buf, BufMut, Bytes};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tonic::{
@@ -113,7 +114,7 @@ fn subscription_lost() -> Status {
 /// Subscribes to the runtime's events.
 pub(crate) async fn subscribe(runtime: Channel) -> Result<Streaming<Bytes>, Status> {
     let mut runtime = client::Grpc::new(runtime);
-    runtime.ready().await.map_err(|error| Status::unavailable(crate::report::chain_text(&error)))?;
+    runtime.ready().await.map_err(|error| Status::unavailable(chain_text(&error)))?;
     let path = PathAndQuery::from_static(ASKED);
     // The request has no fields.
     Ok(runtime.server_streaming(Request::new(Bytes::new()), path, AsTheyAre).await?.into_inner())

@@ -5,12 +5,12 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use keelway_base::error_chain::chain_text;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     access::MachineAccess,
     machine_io::{MachineIo, MachineOperation},
-    report::chain_text,
 };
 
 /// The record of one image.

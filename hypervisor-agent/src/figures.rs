@@ -11,6 +11,7 @@ use keelway_api::{
     machine::{DataState, ETCD_DATABASE, Figures, GATEWAY_METRICS, SandboxState},
     name::PodName,
 };
+use keelway_base::error_chain::chain_text;
 use tokio::time::Instant;
 
 use crate::{
@@ -18,7 +19,6 @@ use crate::{
     layout::pod_directory,
     local::{FilesError, Machine},
     machine_io::MachineIo,
-    report::chain_text,
     socket,
 };
 

@@ -9,6 +9,7 @@ use keelway_api::{
     machine::{FileState, STATS_SOCKET, SandboxState, ServerState},
     name::PodName,
 };
+use keelway_base::error_chain::chain_text;
 
 use crate::{
     access::MachineAccess,
@@ -16,7 +17,6 @@ use crate::{
     layout::pod_directory,
     local::{FilesError, Machine},
     machine_io::MachineIo,
-    report::chain_text,
     socket,
 };
 

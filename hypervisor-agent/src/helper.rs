@@ -15,11 +15,12 @@ use std::{io, path::Path, time::Duration};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_cri::{self as cri, CriRuntime};
 
+use keelway_base::error_chain::chain_text;
+
 use crate::{
     execute::EffectError,
     local::FilesError,
     machine_io::{HttpQuery, MachineIo, MachineOperation, OperationResult},
-    report::chain_text,
 };
 
 pub use seal::{ConfigFence, HelperIdentity, HelperKeyPair, HelperPublicKey, SealError, SealLabel, SealedWork};

@@ -1,6 +1,7 @@
 //! Explains why an image was not pulled, and what to do. Runtimes have no error codes for the causes, only messages.
 
 use keelway_api::registry::registry_of;
+use keelway_base::error_chain::chain_text;
 use keelway_cri as cri;
 
 /// An image was not pulled.
@@ -29,7 +30,7 @@ impl PullError {
 
 /// Returns the error with all of its causes, in lower case.
 fn error_text(error: &cri::CriError) -> String {
-    crate::report::chain_text(error).to_lowercase()
+    chain_text(error).to_lowercase()
 }
 
 /// The cause of a failed pull.

@@ -1,7 +1,5 @@
 //! The result of an execution.
 
-use std::error::Error;
-
 use crate::action::Action;
 
 /// What an execution did, what failed, and what it did not start.
@@ -48,12 +46,4 @@ impl ApplyReport {
         self.failed.extend(other.failed);
         self.left_out.extend(other.left_out);
     }
-}
-
-/// Returns an error and its causes in one line.
-#[must_use]
-pub fn chain_text(error: &(dyn Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| Error::source(*error));
-    let texts: Vec<String> = causes.map(ToString::to_string).collect();
-    texts.join(": ")
 }

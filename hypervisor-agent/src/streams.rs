@@ -25,6 +25,7 @@ use hyper::{
     upgrade,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use keelway_base::error_chain::chain_text;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::{Instant, timeout},
@@ -111,7 +112,7 @@ impl PendingStreams {
     pub(crate) async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         self.relay(request).await.unwrap_or_else(|error| {
             let status = if let StreamError::Unknown = error { StatusCode::NOT_FOUND } else { StatusCode::BAD_GATEWAY };
-            let mut response = Response::new(Full::from(format!("{}\n", crate::report::chain_text(&error))));
+            let mut response = Response::new(Full::from(format!("{}\n", chain_text(&error))));
             *response.status_mut() = status;
             response
         })

@@ -1,7 +1,6 @@
 //! Decides which actions of a plan may run now, and which are postponed: restarts with back-off, and liveness probes. Pure: the time is an argument,
 //! as the duration since some start on a monotonic clock.
 
-mod backoff;
 mod liveness;
 #[cfg(test)]
 mod tests;
@@ -17,8 +16,9 @@ use keelway_api::{
     name::PodName,
 };
 
+use keelway_base::backoff::Backoff;
+
 use crate::action::{Action, PodAction};
-pub use backoff::Backoff;
 use liveness::Checks;
 pub use liveness::LivenessQuery;
 

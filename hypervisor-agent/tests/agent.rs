@@ -20,6 +20,7 @@ use keelway_api::{
     },
     name::PodName,
 };
+use keelway_base::error_chain::chain_text;
 use keelway_cri::{
     ContainerSpec, CriRuntime, Deadlines, SandboxSpec,
     fake::{CallFault, Fake, serve},
@@ -31,7 +32,6 @@ use keelway_hypervisor_agent::{
     client::{AgentClientError, ConfigOutcome, HypervisorAgentClient},
     converge::applied_by,
     leader::Leader,
-    report::chain_text,
     wire::encode_config,
 };
 use rustix::{fs::Uid, thread::set_thread_res_uid};
@@ -802,7 +802,7 @@ async fn a_hung_runtime_is_told_of_and_survived() {
     machine.hung.send_replace(true);
     let hung = machine.client().state(WITHIN).await.unwrap_err();
     assert!(matches!(hung, AgentClientError::RuntimeSilent(_)), "{hung:?}");
-    let why = keelway_hypervisor_agent::report::chain_text(&hung);
+    let why = chain_text(&hung);
     assert!(why.contains("no answer within 0.2 s"), "{why}");
     // The agent stores a config also while the runtime does not respond, and returns the error.
     let finished = machine.apply(&config(2, "b", &["etcd-0"])).await.unwrap();

@@ -8,6 +8,7 @@ use std::{
 use futures::{Stream, StreamExt, TryStreamExt};
 use hyper_util::rt::TokioIo;
 use keelway_api::document::DocumentName;
+use keelway_base::error_chain::root_cause;
 use tokio::net::UnixStream;
 use tonic::{
     Code, Status,
@@ -133,19 +134,11 @@ impl ManagerClient {
             return ManagerClientError::NotFound(words);
         }
         if code == Code::Unavailable {
-            let why = std::error::Error::source(status).map_or(words, |cause| root(cause).to_string());
+            let why = std::error::Error::source(status).map_or(words, root_cause);
             return ManagerClientError::Unavailable { socket: self.socket.clone(), why };
         }
         ManagerClientError::Failed(words)
     }
-}
-
-fn root<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
-    let mut root = error;
-    while let Some(cause) = root.source() {
-        root = cause;
-    }
-    root
 }
 
 impl DocumentSelection {

@@ -16,6 +16,7 @@ use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
 use elect::ElectArguments;
 use keelway_api::jiff::Timestamp;
+use keelway_base::signals::TerminationSignals;
 use keelway_lease::Election;
 use keelway_manager::{
     client::DEFAULT_SOCKET,
@@ -34,7 +35,6 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use store_reconciler::StoreReconciler;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::{
     EnvFilter, Layer as _,
@@ -167,7 +167,7 @@ async fn run(arguments: ManagerRunArguments) -> ExitCode {
 
 async fn manage(arguments: ManagerRunArguments) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
-    cancel_on_signal(stop.clone())?;
+    TerminationSignals::new().context("cannot handle signals")?.cancel(stop.clone());
     match &arguments.store {
         StoreArgument::Directory(path) => {
             if arguments.elect.leader_elect {
@@ -247,17 +247,4 @@ async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
         }
         None => Config::incluster().context("this is no pod of a cluster: give --kubeconfig"),
     }
-}
-
-fn cancel_on_signal(stop: CancellationToken) -> anyhow::Result<()> {
-    let mut interrupt = signal(SignalKind::interrupt()).context("could not listen for SIGINT")?;
-    let mut terminate = signal(SignalKind::terminate()).context("could not listen for SIGTERM")?;
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-        stop.cancel();
-    });
-    Ok(())
 }

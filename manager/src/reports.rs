@@ -13,11 +13,9 @@ use keelway_api::{
     machine::{MachineState, ObservedValue},
     name::HypervisorName,
 };
-use keelway_hypervisor_agent::report::chain_text;
+use keelway_base::error_chain::chain_text;
 use keelway_planner::Decision;
 use keelway_reconciler::{ApplyOutcome, PassError, PassOutcome, StoreError, Task, Watcher};
-
-use tokio::sync::Notify;
 
 use crate::{kubernetes::EventSender, metrics::ManagerMetrics};
 
@@ -30,8 +28,6 @@ pub struct Reports {
     tasks: BTreeMap<Task, TaskReport>,
     unread: Option<String>,
     settled: bool,
-    /// Notified each time all tasks become settled.
-    rest: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
@@ -113,19 +109,13 @@ impl Reports {
     /// Creates a reporter that updates these metrics.
     #[must_use]
     pub fn new(metrics: Arc<ManagerMetrics>) -> Self {
-        Self { metrics, teller: None, tasks: BTreeMap::new(), unread: None, settled: false, rest: Arc::default() }
+        Self { metrics, teller: None, tasks: BTreeMap::new(), unread: None, settled: false }
     }
 
     /// Returns a reporter that also sends Events.
     #[must_use]
     pub fn with_events(self, teller: EventSender) -> Self {
         Self { teller: Some(teller), ..self }
-    }
-
-    /// Returns a notification that is sent each time all tasks become settled.
-    #[must_use]
-    pub fn idle_notify(&self) -> Arc<Notify> {
-        self.rest.clone()
     }
 
     fn report(&mut self, task: &Task, failures: Vec<String>, waiting: Vec<String>) {
@@ -145,7 +135,6 @@ impl Reports {
         let all = self.tasks.values().all(|known| known.settled);
         if all && !self.settled {
             tracing::info!("settled");
-            self.rest.notify_one();
         }
         self.settled = all;
     }

@@ -1,6 +1,6 @@
 //! Reconciles a store, as the only manager or as the holder of a Lease.
 
-use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::bail;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -17,21 +17,12 @@ use keelway_reconciler::{
     ChangingDocuments, DialledComponents, Driver, Machines, NoProgress, PassContext, PkiMinter, RunControl, StopReason,
     Store, highest_known_term, reconcile_continuously,
 };
-use keelway_resident::MappedProgram;
 use rand::{SeedableRng, rngs::StdRng};
-use tokio::{
-    sync::Notify,
-    time::{sleep, timeout},
-};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 /// The annotation with the term of the last leader. Documents and machines may know only an earlier one.
 const TERM: &str = "keelway.dev/term";
-
-/// How long all tasks must be settled before memory is released. Metrics and Events are written in that time.
-const AT_REST: Duration = Duration::from_secs(5);
-/// How often memory is released otherwise. Open connections need few pages, and Linux maps many pages around each one that is used.
-const EACH: Duration = Duration::from_secs(5);
 
 /// The pause after the Lease could not be acquired.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -60,33 +51,10 @@ impl<S: Store + ChangingDocuments + 'static> StoreReconciler<S> {
         if let Some(teller) = &self.events {
             reports = reports.with_events(teller.clone());
         }
-        let rest = reports.idle_notify();
-        let kept = tokio::select! {
-            kept = reconcile_continuously(&context, driver, self.waves.clone(), &mut minter, &*self.store, &mut reports) => kept,
-            never = release_memory_when_idle(&rest) => match never {},
-        };
+        let kept =
+            reconcile_continuously(&context, driver, self.waves.clone(), &mut minter, &*self.store, &mut reports).await;
         self.machines.release_probes().await;
         kept
-    }
-}
-
-/// Releases the resident pages of the program's file each time all tasks are settled, and at intervals. Most of them are needed only to create and
-/// change clusters.
-async fn release_memory_when_idle(rest: &Notify) -> Infallible {
-    let mapped = match MappedProgram::of_this_process() {
-        Ok(mapped) => mapped,
-        Err(error) => {
-            tracing::debug!(%error, "the manager keeps more of its program resident than it needs");
-            return pending().await;
-        }
-    };
-    loop {
-        if timeout(EACH, rest.notified()).await.is_ok() {
-            sleep(AT_REST).await;
-        }
-        if let Err(error) = mapped.release() {
-            tracing::debug!(%error, "the program could not be given back");
-        }
     }
 }
 

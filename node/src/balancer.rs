@@ -11,11 +11,12 @@ use std::{
     time::Duration,
 };
 
+use keelway_base::error_chain::ErrorChain;
 use keelway_hypervisor_agent::{
     https::{self, GetError},
     tls::{AgentTlsError, client_from_pem},
 };
-use keelway_vpn::{error::ErrorChain, liveness::keep_alive};
+use keelway_vpn::liveness::keep_alive;
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use socket2::SockRef;

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    convert::Infallible,
     error::Error,
     fs, io,
     net::SocketAddr,
@@ -15,9 +14,9 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use keelway_api::worker::{INFORMATION, WireGuardPeer};
+use keelway_base::error_chain::ErrorChain;
 use keelway_cri::CriRuntime;
 use keelway_hypervisor_agent::tls::AgentTlsError;
-use keelway_vpn::error::ErrorChain;
 use kube::{Api, Client};
 use rustix::{
     fs::{FlockOperation, flock},
@@ -49,12 +48,9 @@ use crate::{
     sysctl,
     tunnels::{self, TunnelStatus, WorkerTunnels},
 };
-use keelway_resident::MappedProgram;
 
 /// The interval at which tunnels, firewall and settings are reconciled. The kernel does not report every change of them.
 const REPAIR_EVERY: Duration = Duration::from_secs(10);
-/// The interval at which the program's pages are released: that of the checks of gateways and ingresses, which are most of its activity.
-const GIVE_BACK_EVERY: Duration = tunnels::ASK_EVERY;
 /// How long another daemon may take to end.
 const LOCK: Duration = Duration::from_secs(10);
 
@@ -123,7 +119,6 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
     let key = peer::load_key(&layout)?.ok_or_else(|| not_joined(&layout.wireguard_key()))?;
     let runtime = facts::client(&options.containerd_socket).map_err(DaemonError::Runtime)?;
 
-    let mapped = MappedProgram::of_this_process();
     raise_files();
     let mut tunnels = WorkerTunnels::new(key, &options.name);
     tunnels.set_desired(&known.cluster, &given);
@@ -153,7 +148,6 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         () = daemon.keep_tunnels(tunnels) => {}
         () = daemon.keep_settings() => {}
         () = daemon.keep_logs() => {}
-        () = keep_small(mapped) => {}
         () = daemon.keep_balancer() => {}
         () = daemon.keep_firewall() => {}
         () = daemon.keep_given() => {}
@@ -218,24 +212,6 @@ fn raise_files() {
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         tracing::warn!(%error, "there are fewer files than may be needed");
     }
-}
-
-/// Releases pages that were needed only once, at intervals.
-async fn keep_small(mapped: io::Result<MappedProgram>) {
-    let mut turns = every(GIVE_BACK_EVERY);
-    // The start still needs its pages.
-    turns.reset();
-    let given_back = async {
-        let mapped = mapped?;
-        loop {
-            turns.tick().await;
-            mapped.release()?;
-        }
-    };
-    let Err::<Infallible, io::Error>(error) = given_back.await;
-    tracing::warn!(%error, "this process keeps more memory than it needs");
-    // This error must not end the daemon.
-    std::future::pending::<()>().await;
 }
 
 fn ingresses(known: &TrustedInformation) -> Vec<SocketAddr> {

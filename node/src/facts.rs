@@ -11,6 +11,7 @@ use std::{
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use jiff::Timestamp;
 use keelway_api::machine::COMPONENT_LABEL;
+use keelway_base::error_chain::ErrorChain;
 use keelway_cri::{CriRuntime, Deadlines};
 
 use crate::{
@@ -61,7 +62,7 @@ async fn runtime(socket: &Path) -> Result<HostRuntimeFacts, String> {
             components: components.iter().filter(|sandbox| labelled(sandbox)).count(),
         })
     };
-    ask.await.map_err(|error: keelway_cri::CriError| keelway_vpn::error::ErrorChain(&error).to_string())
+    ask.await.map_err(|error: keelway_cri::CriError| ErrorChain(&error).to_string())
 }
 
 /// Returns the machine's architecture, as images and Nodes name it.

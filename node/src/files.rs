@@ -9,8 +9,8 @@ use std::{
     thread,
 };
 
-use keelway_vpn::durable;
-pub(crate) use keelway_vpn::durable::temporary_path;
+use keelway_base::durable_file;
+pub(crate) use keelway_base::durable_file::temporary_path;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -34,7 +34,7 @@ impl NodeFileError {
 /// Replaces a file atomically: a reader sees all of the old or all of the new content.
 pub(crate) fn write(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result<(), NodeFileError> {
     tracing::trace!(action = %path.display(), "saves");
-    durable::replace(path, content.as_ref(), mode).map_err(NodeFileError::new("write", path))?;
+    durable_file::replace(path, content.as_ref(), mode).map_err(NodeFileError::new("write", path))?;
     tracing::trace!(action = %path.display(), "saved");
     Ok(())
 }
@@ -65,7 +65,7 @@ pub(crate) fn write_all(all: &[StagedFile]) -> Result<(), NodeFileError> {
         tracing::trace!(action = %next.path.display(), "saves");
     }
     at_once(all, |StagedFile { path, content, mode }| {
-        durable::replace(path, content, *mode).map_err(NodeFileError::new("write", path))
+        durable_file::replace(path, content, *mode).map_err(NodeFileError::new("write", path))
     })?;
     for next in all {
         tracing::trace!(action = %next.path.display(), "saved");
@@ -89,7 +89,7 @@ pub(crate) fn at_once<T: Sync>(
 /// Replaces a file that every start writes again: atomically, but possibly lost if the machine crashes.
 pub(crate) fn write_volatile(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result<(), NodeFileError> {
     tracing::trace!(action = %path.display(), "saves");
-    durable::replace_volatile(path, content.as_ref(), mode).map_err(NodeFileError::new("write", path))?;
+    durable_file::replace_volatile(path, content.as_ref(), mode).map_err(NodeFileError::new("write", path))?;
     tracing::trace!(action = %path.display(), "saved");
     Ok(())
 }

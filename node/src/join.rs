@@ -18,9 +18,9 @@ use keelway_api::{
     release,
     worker::{NodeNameFault, check_node_name},
 };
+use keelway_base::error_chain::ErrorChain;
 use keelway_cri::CriRuntime;
 use keelway_pki::{AuthorityHash, JoinToken};
-use keelway_vpn::error::ErrorChain;
 use kube::{Api, Client};
 use rustix::process::geteuid;
 use rustls_pki_types::{CertificateDer, pem::PemObject};

@@ -10,10 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use keelway_base::backoff::Backoff;
+use keelway_base::error_chain::ErrorChain;
 use keelway_cri::CriRuntime;
-use keelway_hypervisor_agent::supervise::Backoff;
 use keelway_pki::{AuthoritySource, ClientIdentity, Kubeconfig, KubeconfigCluster, KubeconfigError};
-use keelway_vpn::error::ErrorChain;
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::{Deserialize, Serialize};
 use tokio::{

@@ -7,7 +7,7 @@ use std::{net::SocketAddr, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use keelway_api::worker::WireGuardPeer;
-use keelway_vpn::error::ErrorChain;
+use keelway_base::error_chain::ErrorChain;
 use kube::{Api, Client, api::DeleteParams};
 use tokio::time::{sleep, timeout};
 

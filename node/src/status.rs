@@ -1,8 +1,9 @@
 //! The status of a worker, over a socket of the daemon that only root can use.
 
-use std::{io, os::unix::fs::PermissionsExt, path::Path, time::Duration};
+use std::{io, path::Path, time::Duration};
 
 use jiff::Timestamp;
+use keelway_base::unix_listener;
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -11,10 +12,7 @@ use tokio::{
 };
 
 pub use crate::{balancer::IngressStatus, kubelet::KubeletStatus, tunnels::TunnelStatus};
-use crate::{
-    files::{self, NodeFileError},
-    settings::Layout,
-};
+use crate::{files::NodeFileError, settings::Layout};
 
 /// How long the daemon may take to respond.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -100,11 +98,7 @@ pub async fn ask(layout: &Layout) -> Result<WorkerStatus, StatusError> {
 
 /// Listens, and replaces the socket of a daemon that has ended.
 pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
-    files::gone(std::fs::remove_file(path))?;
-    // Only root can enter the directory, so that the socket is protected before its mode is set.
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+    unix_listener::listen(path, 0o600)
 }
 
 /// Sends the status to each client that connects, while it is polled.

@@ -13,9 +13,9 @@ use std::{
 use futures::future::join_all;
 use ipnet::IpNet;
 use keelway_api::worker::ClusterInformation;
+use keelway_base::error_chain::ErrorChain;
 use keelway_vpn::{
     DataPath, DataPathError, DeviceConfig, InvalidKey, PeerConfig, PeerSet, PrivateKey, PublicKey, data_path,
-    error::ErrorChain,
     netlink::{
         NetlinkError,
         interface::{Interface, KernelRoute},

@@ -2,11 +2,9 @@
 
 use std::{collections::BTreeMap, fs, io, path::PathBuf};
 
+use keelway_base::error_chain::ErrorChain;
 use keelway_cri::CriRuntime;
-use keelway_vpn::{
-    error::ErrorChain,
-    netlink::{NetlinkError, interface::Interface},
-};
+use keelway_vpn::netlink::{NetlinkError, interface::Interface};
 
 use crate::{
     cgroups,

@@ -12,8 +12,6 @@ pub mod conf;
 mod core;
 pub mod data_path;
 pub mod device;
-pub mod durable;
-pub mod error;
 pub mod io;
 pub mod kernel;
 mod key;

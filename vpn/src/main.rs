@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use keelway_base::error_chain::ErrorChain;
+use keelway_base::signals::TerminationSignals;
 use keelway_vpn::conf::{self, FileConfig};
 use keelway_vpn::data_path::{self, DataPath};
-use keelway_vpn::error::ErrorChain;
 use keelway_vpn::netlink::interface::Interface;
 use keelway_vpn::uapi::{UapiServer, default_socket};
 use keelway_vpn::{CoreLimits, Device, DeviceConfig, Relay, RelayConfig};
@@ -114,7 +115,7 @@ fn run_device(args: &DeviceArgs) -> Result<(), VpnMainError> {
         offload: !args.no_offload,
         limits: args.common.limits(),
     };
-    let mut signals = TerminationSignals::new()?;
+    let mut signals = BlockingSignals::new()?;
     let (mut path, _server) = open_device(&config, args)?;
     path.set_peers(&file.peers)?;
     let interface = Interface::find(path.name())?;
@@ -164,7 +165,7 @@ fn open_device(
 
 fn run_relay(args: &CommonArgs) -> Result<(), VpnMainError> {
     let file = args.file()?;
-    let mut signals = TerminationSignals::new()?;
+    let mut signals = BlockingSignals::new()?;
     let relay = Relay::start(RelayConfig {
         name: args.name.clone(),
         private_key: file.private_key,
@@ -181,30 +182,23 @@ fn run_relay(args: &CommonArgs) -> Result<(), VpnMainError> {
 }
 
 /// SIGTERM and SIGINT, caught from before anything is made that would have to be taken away.
-struct TerminationSignals {
+struct BlockingSignals {
     runtime: tokio::runtime::Runtime,
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
+    signals: TerminationSignals,
 }
 
-impl TerminationSignals {
+impl BlockingSignals {
     fn new() -> Result<Self, VpnMainError> {
-        use tokio::signal::unix::{SignalKind, signal};
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (terminate, interrupt) = {
+        let signals = {
             let _entered = runtime.enter();
-            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+            TerminationSignals::new()?
         };
-        Ok(Self { runtime, terminate, interrupt })
+        Ok(Self { runtime, signals })
     }
 
     fn wait(&mut self) {
-        self.runtime.block_on(async {
-            tokio::select! {
-                _ = self.terminate.recv() => {}
-                _ = self.interrupt.recv() => {}
-            }
-        });
+        self.runtime.block_on(self.signals.next());
     }
 }
 

@@ -14,8 +14,9 @@ use keelway_api::{
     machine::{CLUSTER_LABEL, COMPONENT_LABEL, MachineEvent, event::reason},
     name::{ClusterId, HypervisorName, PodName},
 };
+use keelway_base::error_chain::chain_text;
 use keelway_cri::ContainerStatus;
-use keelway_hypervisor_agent::{client::HypervisorAgentClient, reach::ReachedMachine, report::chain_text};
+use keelway_hypervisor_agent::{client::HypervisorAgentClient, reach::ReachedMachine};
 use keelway_reconciler::{agent_channel, reach_bare};
 
 use super::{

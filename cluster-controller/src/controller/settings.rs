@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use keelway_vpn::error::ErrorChain;
+use keelway_base::error_chain::ErrorChain;
 use kube::{
     Client, Config,
     client::ClientBuilder,

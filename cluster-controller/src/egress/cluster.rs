@@ -7,7 +7,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use keelway_vpn::error::ErrorChain;
+use keelway_base::error_chain::ErrorChain;
 use tokio::time::{sleep, timeout};
 
 use super::BUDGET;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use keelway_vpn::error::ErrorChain;
+use keelway_base::error_chain::ErrorChain;
 use keelway_vpn::netlink::interface::local_addresses;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout, timeout_at};

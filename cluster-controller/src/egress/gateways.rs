@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use keelway_vpn::error::ErrorChain;
+use keelway_base::error_chain::ErrorChain;
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, timeout};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use keelway_vpn::error::ErrorChain;
+use keelway_base::error_chain::ErrorChain;
 use tokio::sync::watch::{self, Receiver, Sender};
 use tokio::task::JoinSet;
 

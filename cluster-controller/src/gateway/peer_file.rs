@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use keelway_vpn::durable::replace;
+use keelway_base::durable_file::replace;
 use serde::{Deserialize, Serialize};
 
 use super::gateway_peers::Candidate;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use keelway_vpn::error::ErrorChain;
+use keelway_base::error_chain::ErrorChain;
 use keelway_vpn::{PeerChange, PeerConfig, PeerSet, PublicKey, VpnEvent};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use keelway_api::worker::WireGuardPeer;
-use keelway_vpn::error::ErrorChain;
+use keelway_base::error_chain::ErrorChain;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{Config, Event};

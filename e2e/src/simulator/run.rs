@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use keelway_api::name::HypervisorName;
-use keelway_hypervisor_agent::report::chain_text;
+use keelway_base::error_chain::chain_text;
 use keelway_planner::{Waiting, invariants};
 use keelway_reconciler::{
     PassContext, PassError, PassOutcome, RunControl, RunLimits, RunOutcome, RunProgress, adopt, pass, run,

@@ -7,8 +7,9 @@ use std::{
 };
 
 use keelway_api::{machine::MachineConfig, release};
+use keelway_base::error_chain::chain_text;
 use keelway_cri::{CriContainerState, CriRuntime, CriSandboxState, Deadlines};
-use keelway_hypervisor_agent::{client::HypervisorAgentClient, report::chain_text};
+use keelway_hypervisor_agent::client::HypervisorAgentClient;
 
 use crate::{
     kubectl::Kubectl,

@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::SignedDuration;
+use keelway_base::error_chain::chain_text;
 
 use super::config_store::{ConfigStore, StoredConfig};
 use crate::{
     LocalMachine,
     image::Images,
-    report::chain_text,
     supervise::MonotonicTime,
     unused_images::{self, Idle, ImageCleanupPlan, ImageUse, UnusedImage},
 };

@@ -10,6 +10,7 @@ use keelway_api::{
     machine::{ConfigFormat, MachineConfig, PodDigests, config_digest},
     name::{InstallationId, PodName},
 };
+use keelway_base::error_chain::chain_text;
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +22,7 @@ use crate::{
     files::{MachineFileError, ObservedFiles},
     leader::Leader,
     refusal::{self, ConfigRefusal},
-    report::{ApplyReport, chain_text},
+    report::ApplyReport,
     wire::{self, RevisedConfig, WireError},
 };
 

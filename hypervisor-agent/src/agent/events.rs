@@ -2,16 +2,14 @@
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
+use keelway_base::error_chain::chain_text;
 use keelway_cri::CriRuntime;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout},
 };
 
-use crate::{
-    fanout::{self, Fanout},
-    report::chain_text,
-};
+use crate::fanout::{self, Fanout};
 
 /// The first delay before a broken subscription is renewed. It doubles up to [`LONGEST`]. A runtime that restarts is away for about a second.
 const FIRST: Duration = Duration::from_millis(100);

@@ -9,6 +9,7 @@ use std::{
 
 use futures::{Stream, StreamExt};
 use keelway_api::{jiff::Timestamp, name::PodName};
+use keelway_base::error_chain::chain_text;
 use tokio::sync::{
     Semaphore,
     mpsc::{self, Sender},
@@ -21,7 +22,6 @@ use crate::{
     files::{Log, PodLogs},
     logs::{LogOptions, read},
     proto,
-    report::chain_text,
 };
 
 /// How many logs all callers together can read at a time. Each reader uses a thread, and the agent needs some itself.

@@ -11,6 +11,7 @@ use keelway_api::{
     machine::{CertificateFiles, ContainerCheck, SERVING_CERTIFICATE},
     name::PodName,
 };
+use keelway_base::error_chain::chain_text;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::UnixStream,
@@ -22,7 +23,6 @@ use crate::{
     access::AccessError,
     https::{self, GetError},
     layout::is_named_after,
-    report::chain_text,
     supervise::LivenessQuery,
     tls::{AgentTlsError, PinnedClient, SubjectPublicKey, public_key},
 };

@@ -14,6 +14,7 @@ use keelway_api::{
     machine::{MachineState, Start, event::reason},
     name::PodName,
 };
+use keelway_base::error_chain::chain_text;
 use tokio::{
     sync::{Notify, watch},
     task::{JoinError, JoinSet},
@@ -36,7 +37,7 @@ use crate::{
     converge::{self, converge_to, waits_for_connections},
     look_interval,
     observe::ObserveError,
-    report::{ApplyReport, Effect, chain_text},
+    report::{ApplyReport, Effect},
     supervise::{LivenessQuery, MonotonicTime, PostponedAction, Supervisor},
     unused_images::{self, ImageUse},
 };

@@ -6,6 +6,7 @@ use keelway_api::{
     machine::{ContainerPhase, MachineState},
     name::PodName,
 };
+use keelway_base::error_chain::chain_text;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::reconciler_channel::ReconcilerChannel;
@@ -13,7 +14,6 @@ use crate::{
     FilesError, LocalMachine,
     files::{Log, MachineFileError, MachineFiles, PodLogs},
     layout::log_directory,
-    report::chain_text,
 };
 
 /// Limits on the size and number of logs.

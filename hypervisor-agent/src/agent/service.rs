@@ -4,6 +4,7 @@ use std::{io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt};
 use keelway_api::{jiff::Timestamp, name::NameError};
+use keelway_base::error_chain::chain_text;
 use tokio::sync::{
     Semaphore,
     broadcast::error::RecvError,
@@ -38,7 +39,6 @@ use crate::{
         exchange_server::ExchangeServer,
     },
     relay,
-    report::chain_text,
     streams::{PendingStreams, address_of},
     wire::{self, WireError},
 };

@@ -1,13 +1,14 @@
 //! The agent's Unix socket, which only root can use.
 
 use std::{
-    fs::{self, DirBuilder, File, Permissions},
+    fs::{self, DirBuilder, File},
     io,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
 use futures::{Stream, stream};
+use keelway_base::unix_listener;
 use rustix::{
     fs::{FlockOperation, flock},
     process::geteuid,
@@ -58,12 +59,7 @@ impl AgentUnixSocket {
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(AgentSocketError::Taken { path: path.to_owned() });
         }
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(path)(error)),
-            _ => {}
-        }
-        let socket = UnixListener::bind(path).map_err(failed(path))?;
-        fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed(path))?;
+        let socket = unix_listener::listen(path, 0o600).map_err(failed(path))?;
         Ok(Self { path: path.to_owned(), socket, _lock: lock })
     }
 

@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context, bail};
 use clap::{ArgAction, Args, Parser, Subcommand};
 use jiff::SignedDuration;
+use keelway_base::signals::TerminationSignals;
 use keelway_hypervisor_agent::{
     agent::{
         AgentLimits, AgentListeners, AgentNetwork, AgentUnixSocket, ConnectionLimits, ImageLimits, LogLimits,
@@ -19,7 +20,6 @@ use keelway_hypervisor_agent::{
 };
 use keelway_pki::EnrollmentToken;
 use keelway_tls::TlsFiles;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
@@ -218,18 +218,11 @@ async fn serve(command: AgentCommand) -> anyhow::Result<()> {
     } = command;
     let limits = AgentLimits { logs: logs.into(), images: ImageLimits::of_age(image_maximum_gc_age) };
     let stop = CancellationToken::new();
-    let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
+    let signals = TerminationSignals::new().context("cannot handle signals")?;
     let machine = own_machine(&runtime_endpoint, image_archives)?;
     let entrances = open(listen, connect, identity, &enrollment)?;
     sd_notify::notify(&[sd_notify::NotifyState::Ready]).context("cannot tell that the agent is ready")?;
-    tokio::spawn({
-        let stop = stop.clone();
-        async move {
-            let received = signals.iter_mut().filter_map(|signal| signal.as_mut().ok());
-            futures::future::select_all(received.map(|signal| Box::pin(signal.recv()))).await;
-            stop.cancel();
-        }
-    });
+    signals.cancel(stop.clone());
     Ok(run_with_limits(machine, entrances, limits, stop).await?)
 }
 

@@ -4,13 +4,14 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use hyper_util::rt::TokioIo;
 use keelway_api::{hypervisor::agent_name, name::HypervisorName};
+use keelway_base::error_chain::chain_text;
 use rustls_pki_types::{InvalidDnsNameError, ServerName};
 use tokio::{io::BufReader, net::TcpStream, time::timeout};
 use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint};
 
 use super::HypervisorAgentClient;
-use crate::{connection::MachineConnection, report::chain_text};
+use crate::connection::MachineConnection;
 
 /// How long connecting to a port may take.
 const CONNECT: Duration = Duration::from_secs(5);

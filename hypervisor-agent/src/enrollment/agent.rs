@@ -4,6 +4,7 @@ use std::io;
 
 use jiff::{SignedDuration, Timestamp};
 use keelway_api::hypervisor::ANY_AGENT;
+use keelway_base::error_chain::chain_text;
 use keelway_pki::{
     AuthorityHash, CertificateFacts, CertificateUsage, EnrollmentSide, EnrollmentToken, IssuedCertificate, KeyError,
     LeafError, LeafRequest, PrivateKeyPem, ProvenChannel, SigningRequestError, Validity, ValidityError, VerifyError,
@@ -17,7 +18,7 @@ use super::{
     frame::{self, OF_KNOWN, OF_STRANGERS},
     name_of,
 };
-use crate::{proto, report::chain_text};
+use crate::proto;
 
 /// The validity of the provisional certificate: longer than any agent waits for its enrolment.
 const PROVISIONAL: SignedDuration = SignedDuration::from_hours(24 * 365);

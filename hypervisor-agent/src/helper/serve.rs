@@ -9,6 +9,7 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{hypervisor::Applied, name::InstallationId};
+use keelway_base::error_chain::chain_text;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -18,7 +19,6 @@ use crate::{
     files::{MachineFileError, MachineFiles},
     local::FilesError,
     machine_io::{MachineIo, MachineOperation, OperationResult, OutOfBounds},
-    report::chain_text,
 };
 
 /// The response of a helper.

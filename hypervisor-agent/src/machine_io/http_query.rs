@@ -2,6 +2,7 @@
 
 use std::{error::Error, fmt, net::SocketAddr, sync::Arc, time::Duration};
 
+use keelway_base::error_chain::root_cause;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
@@ -54,12 +55,4 @@ async fn get(access: &MachineAccess, question: &HttpQuery) -> Result<u16, Box<dy
     let identity = tls.identity.as_ref().map(|(certificate, key)| (certificate.as_slice(), key.as_slice()));
     let config = Arc::new(client_from_pem(&tls.authority, identity)?);
     Ok(https::get(config, &tls.server_name, stream, *address, path).await?.as_u16())
-}
-
-fn root_cause(error: &(dyn Error + 'static)) -> String {
-    let mut cause = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }

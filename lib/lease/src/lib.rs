@@ -19,6 +19,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::MicroTime,
     jiff::Timestamp,
 };
+use keelway_base::error_chain::chain_text;
 use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams},
@@ -243,7 +244,7 @@ impl Election {
                     Ok(Ok(_)) | Err(_) => break,
                 },
                 Ok(Err(error)) => {
-                    let error = chain(&error);
+                    let error = chain_text(&error);
                     tracing::warn!(error, "cannot renew the Lease");
                 }
                 Err(_) => break,
@@ -338,11 +339,6 @@ impl Election {
 /// Whether the API server returned this status code.
 fn has_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 #[cfg(test)]

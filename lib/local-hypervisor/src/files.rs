@@ -1,10 +1,8 @@
 //! Operations on files and directories whose errors name the path.
 
-use std::{
-    fs, io,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
-    path::Path,
-};
+use std::{fs, io, os::unix::fs::DirBuilderExt, path::Path};
+
+use keelway_base::durable_file;
 
 use crate::LocalHypervisorError;
 
@@ -24,14 +22,7 @@ pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<(), LocalHype
 }
 
 fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), LocalHypervisorError> {
-    let new = path.with_extension("new");
-    let write = || {
-        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&new)?;
-        io::Write::write_all(&mut file, content)?;
-        file.sync_all()?;
-        fs::rename(&new, path)
-    };
-    write().map_err(LocalHypervisorError::file("write", path))
+    durable_file::replace(path, content, mode).map_err(LocalHypervisorError::file("write", path))
 }
 
 /// Reads a text file. Returns `None` if it is missing.

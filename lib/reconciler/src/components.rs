@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use keelway_api::{Documents, jiff::Timestamp, machine::ObservedValue, name::ClusterId};
-use keelway_hypervisor_agent::report::chain_text;
+use keelway_base::error_chain::chain_text;
 use keelway_planner::{ComponentHealth, Probe};
 
 use crate::{Components, Machines, health, managed_cluster, tls::TlsClients};

@@ -8,6 +8,7 @@ use keelway_api::{
     Component, Documents,
     condition::{self, reason::ConditionReason},
 };
+use keelway_base::error_chain::root_cause;
 use keelway_hypervisor_agent::{
     https,
     machine_io::{HttpQuery, HttpQueryTls},
@@ -133,13 +134,4 @@ fn question(documents: &Documents, probe: &Probe) -> Result<HttpQuery, ClientTls
     };
     let tls = probe.tls.as_ref().map(known).transpose()?;
     Ok(HttpQuery { address: probe.address, path: probe.path.to_owned(), tls })
-}
-
-/// Returns the innermost cause, which contains the useful part: `Connection refused`, `certificate expired`.
-pub(crate) fn root_cause(error: &(dyn Error + 'static)) -> String {
-    let mut cause = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }

@@ -10,6 +10,7 @@ use hyper_util::{
 use keelway_api::{
     Documents, Hypervisor, jiff::Timestamp, machine::ObservedValue, name::ClusterId, worker::MANAGED_BY,
 };
+use keelway_base::error_chain::root_cause;
 use keelway_hypervisor_agent::tls::client_from_pem;
 use keelway_planner::{BINDINGS_DIGEST, ClusterAccess, OWNER, access, driver_identity, first_bindings};
 use kube::{
@@ -21,7 +22,7 @@ use rustls::ClientConfig;
 use serde_json::Value;
 use tower::ServiceBuilder;
 
-use crate::{Machines, dial::Dialler, health::root_cause, mint, tls};
+use crate::{Machines, dial::Dialler, mint, tls};
 
 /// The time limit for one request.
 const REQUEST: Duration = Duration::from_secs(5);

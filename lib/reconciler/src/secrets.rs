@@ -3,6 +3,7 @@
 use std::{error::Error, str};
 
 use keelway_api::{Secret, fault::Fault, registry::is_pull_secret};
+use keelway_base::error_chain::chain_text;
 use keelway_pki::{
     AuthorityKeyring, CertificateFacts, EncryptionKeyring, KeyringError, PrivateKeyPem, SecretData,
     ServiceAccountKeyring, VerifyError, WireGuardKey, key_matches_certificate,
@@ -45,15 +46,7 @@ fn of_keyring(error: &KeyringError) -> Fault {
     | KeyringError::Key { entry, .. }
     | KeyringError::Authority { entry, .. }
     | KeyringError::EncryptionKey { entry, .. }) = error;
-    Fault::of_entry(DATA, entry, error_text(error), BACK)
-}
-
-/// Returns an error with its causes. Some errors of other crates already contain their cause; it is not repeated.
-fn error_text(error: &dyn Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
-    causes
-        .map(ToString::to_string)
-        .fold(error.to_string(), |told, cause| if told.ends_with(&cause) { told } else { format!("{told}: {cause}") })
+    Fault::of_entry(DATA, entry, chain_text(error), BACK)
 }
 
 fn certificates(data: &SecretData) -> Vec<Fault> {
@@ -69,7 +62,7 @@ fn pair(data: &SecretData, name: &str) -> Option<Fault> {
     match key {
         Ok(key) if data.get(&public_entry).is_some_and(|public| *public == key.public_base64().into_bytes()) => None,
         Ok(_) => Some(Fault::of_entry(DATA, &public_entry, format!("the public half is not of the key {entry}"), BACK)),
-        Err(error) => Some(Fault::of_entry(DATA, &entry, error_text(&error), BACK)),
+        Err(error) => Some(Fault::of_entry(DATA, &entry, chain_text(&error), BACK)),
     }
 }
 
@@ -83,19 +76,19 @@ fn certificate(data: &SecretData, name: &str) -> Option<Fault> {
     let Some(pem) = data.get(&entry).and_then(|bytes| str::from_utf8(bytes).ok()) else {
         return fault(&entry, "the certificate is not text".to_owned());
     };
-    let told_of_it = |error: &dyn Error| fault(&entry, error_text(error));
+    let told_of_it = |error: &dyn Error| fault(&entry, chain_text(error));
     let Some(key) = data.get(&key_entry) else {
         return CertificateFacts::from_pem(pem).err().and_then(|error| told_of_it(&error));
     };
     let key = match PrivateKeyPem::from_bytes(key) {
         Ok(key) => key,
-        Err(error) => return fault(&key_entry, error_text(&error)),
+        Err(error) => return fault(&key_entry, chain_text(&error)),
     };
     match key_matches_certificate(pem, &key) {
         Ok(true) => None,
         Ok(false) => fault(&entry, format!("the certificate is not of the key {key_entry}")),
         Err(VerifyError::Certificate(error)) => told_of_it(&error),
-        Err(error) => fault(&key_entry, error_text(&error)),
+        Err(error) => fault(&key_entry, chain_text(&error)),
     }
 }
 

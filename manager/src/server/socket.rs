@@ -1,13 +1,14 @@
 //! The Unix socket of the API.
 
 use std::{
-    fs::{self, DirBuilder, Permissions},
+    fs::{self, DirBuilder},
     io,
-    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
 use futures::Stream;
+use keelway_base::unix_listener;
 use tokio::net::{UnixListener, UnixStream};
 use tokio_stream::wrappers::UnixListenerStream;
 
@@ -37,17 +38,7 @@ impl ManagerUnixSocket {
         let make = || {
             let directory = path.parent().unwrap_or(Path::new("/"));
             DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
-            match fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            // The socket is created under another name, so that no client can connect before its mode is set.
-            let beside = path.with_extension("new");
-            let _ = fs::remove_file(&beside);
-            let socket = UnixListener::bind(&beside)?;
-            fs::set_permissions(&beside, Permissions::from_mode(0o660))?;
-            fs::rename(&beside, path)?;
-            Ok(socket)
+            unix_listener::listen(path, 0o660)
         };
         let socket = make().map_err(|cause| ManagerSocketError { path: path.to_owned(), cause })?;
         Ok(Self { path: path.to_owned(), socket })

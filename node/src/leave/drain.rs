@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use keelway_api::worker::WireGuardPeer;
-use keelway_vpn::error::ErrorChain;
+use keelway_base::error_chain::ErrorChain;
 use kube::{
     Api, Client, ResourceExt,
     api::{EvictParams, ListParams, Patch, PatchParams},

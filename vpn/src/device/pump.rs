@@ -7,6 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use keelway_base::error_chain::ErrorChain;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::shared::DeviceInner;
@@ -61,7 +62,7 @@ impl TunnelInterior for Tun {
             core.get_or_insert_with(|| shared.core()).handle_packet_from_tunnel(packet, now, out);
         });
         read.unwrap_or_else(|error| {
-            tracing::error!(error = %crate::error::ErrorChain(&error), "the TUN device is gone");
+            tracing::error!(error = %ErrorChain(&error), "the TUN device is gone");
             shared.stop();
             false
         })

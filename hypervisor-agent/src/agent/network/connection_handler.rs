@@ -8,6 +8,7 @@ use std::{
 };
 
 use keelway_api::{hypervisor::agent_name, name::HypervisorName};
+use keelway_base::error_chain::chain_text;
 use keelway_tls::{HandshakeError, LogRateLimiter, PeerCertificate, UnauthorizedPeer, read_client_hello};
 use tokio::{sync::Semaphore, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -16,7 +17,6 @@ use super::{AgentTlsIdentity, Calls, ConnectionLimits, Conversation, DRIVER, Str
 use crate::{
     caller::{Caller, CallerRole},
     enrollment::{AGENT, RefusedEnrollment},
-    report::chain_text,
     streams::{self, PendingStreams},
 };
 

@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use keelway_api::hypervisor::ANY_AGENT;
+use keelway_base::error_chain::chain_text;
 use rustls_pki_types::ServerName;
 use tokio::{
     sync::mpsc,
@@ -15,7 +16,6 @@ use crate::{
     client::DialTarget,
     proto::{self, exchange_client::ExchangeClient},
     relay,
-    report::chain_text,
 };
 
 /// The first delay before a retry. It doubles up to [`LONGEST`]. A broken connection often works again at once.

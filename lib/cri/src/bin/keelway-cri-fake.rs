@@ -3,12 +3,10 @@
 use std::{error::Error, fs, io, path::PathBuf, process::ExitCode};
 
 use clap::{ArgGroup, Parser, ValueEnum};
+use keelway_base::signals::TerminationSignals;
 use keelway_cri::fake::{CallFault, Fake, SignalTiming, serve};
 use rustix::process::Signal;
-use tokio::{
-    net::UnixListener,
-    signal::unix::{SignalKind, signal},
-};
+use tokio::net::UnixListener;
 
 /// Serves a fake container runtime on a Unix socket until SIGTERM or SIGINT.
 #[derive(Debug, Parser)]
@@ -84,13 +82,12 @@ async fn run(arguments: CriFakeArguments) -> Result<(), Box<dyn Error>> {
         }
     }
     // Signal handlers come before the socket, so that a caller that waits for the socket can end this process at once.
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut signals = TerminationSignals::new()?;
     remove(&arguments.socket)?;
     let listener = UnixListener::bind(&arguments.socket)?;
     tokio::select! {
         served = serve(listener, fake) => served?,
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        _ = signals.next() => {}
     }
     Ok(remove(&arguments.socket)?)
 }

@@ -17,13 +17,13 @@ use keelway_api::{
     machine::{MachineConfig, MachineState, UnreachableReason},
     name::{HypervisorName, InstallationId},
 };
+use keelway_base::error_chain::chain_text;
 use keelway_hypervisor_agent::{
     MachineConnection,
     access::MachineAccess,
     client::{AgentClientError, ConfigDelivery, HypervisorAgentClient},
     enrollment::GrantedIdentity,
     leader::Leader,
-    report::chain_text,
 };
 use tokio::{sync::Notify, task::JoinHandle};
 use tonic::transport::Channel;

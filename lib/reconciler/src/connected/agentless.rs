@@ -18,6 +18,7 @@ use keelway_api::{
     machine::{MachineConfig, MachineState, UnreachableReason},
     name::{HypervisorName, InstallationId},
 };
+use keelway_base::error_chain::chain_text;
 use keelway_cri::CriRuntime;
 use keelway_hypervisor_agent::{
     Machine, MachineConnection,
@@ -25,7 +26,7 @@ use keelway_hypervisor_agent::{
     helper::{ConfigFence, Helper, HelperError, HelperIdentity},
     machine_io::HttpQuery,
     reach::ReachedMachine,
-    report::{Effect, chain_text},
+    report::Effect,
 };
 use tokio::{
     net::TcpStream,

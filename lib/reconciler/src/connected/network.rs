@@ -12,11 +12,11 @@ use keelway_api::{
     hypervisor::{AgentNetworkAddress, MachineTransport, SecretReference},
     name::HypervisorName,
 };
+use keelway_base::error_chain::chain_text;
 use keelway_cri::{CriRuntime, Deadlines};
 use keelway_hypervisor_agent::{
     client::{DialTarget, HypervisorAgentClient},
     helper::HelperIdentity,
-    report::chain_text,
     tls::client_from_pem,
 };
 use keelway_planner::{installation_authority, installation_driver};

@@ -6,11 +6,8 @@ use keelway_api::{
     machine::{MachineState, UnreachableReason},
     name::HypervisorName,
 };
-use keelway_hypervisor_agent::{
-    LocalMachine, MachineConnection,
-    action::Action,
-    report::{Effect, chain_text},
-};
+use keelway_base::error_chain::chain_text;
+use keelway_hypervisor_agent::{LocalMachine, MachineConnection, action::Action, report::Effect};
 use tokio::{sync::Notify, task::JoinHandle};
 
 use super::UnseenMachine;

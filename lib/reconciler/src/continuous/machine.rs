@@ -13,12 +13,12 @@ use keelway_api::{
     machine::{Digest, MachineConfig, ObservedValue, Pod, UnreachableReason},
     name::{ClusterId, HypervisorName, PodName},
 };
+use keelway_base::error_chain::chain_text;
 use keelway_hypervisor_agent::{
     action::Action,
     client::ConfigDelivery,
     converge::{self, DesiredConfig, converge_to},
     look_interval,
-    report::chain_text,
 };
 use keelway_planner::{DesiredPods, ValidatedDocuments, check_config, later_leader_text, machine_config, refusal};
 use tokio::{

@@ -8,7 +8,10 @@ use std::path::Path;
 use tokio::net::UnixListener;
 
 /// Listens at a path, and replaces a socket of an earlier process. No client can connect before the permissions are set.
-pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
+///
+/// # Errors
+/// The socket cannot be created, or cannot be renamed to its path.
+pub fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
     let next = path.with_extension("next");
     match fs::remove_file(&next) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
