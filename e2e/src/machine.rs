@@ -20,7 +20,7 @@ use keelway_api::{
     name::ClusterId,
 };
 use keelway_cri::{CriContainerState, CriRuntime, CriSandboxState, Deadlines, SandboxSpec, testing::cache};
-use keelway_hypervisor_agent::image::ensure;
+use keelway_machine_io::image::ensure;
 use rustix::{
     net::sockopt::socket_peercred,
     thread::{LinkNameSpaceType, move_into_link_name_space},

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use keelway_agent_api::{client::HypervisorAgentClient, wire};
 use keelway_api::{
     Condition, Documents, Observation,
     crd::crds,
@@ -21,15 +22,11 @@ use keelway_api::{
     name::{HypervisorName, PodName},
     newer::{FORMAT, FORMAT_ANNOTATION},
 };
+use keelway_base::root_socket::RootSocket;
 use keelway_cri::{Deadlines, fake::Fake};
-use keelway_hypervisor_agent::{
-    LocalMachine,
-    access::MachineAccess,
-    agent::{AgentUnixSocket, run},
-    client::HypervisorAgentClient,
-    converge::{converge, model::MachineModel},
-    wire,
-};
+use keelway_hypervisor_agent::agent::run;
+use keelway_machine::converge::{converge, model::MachineModel};
+use keelway_machine_io::{access::MachineAccess, local::LocalMachine};
 use keelway_node::NodeOptions;
 use keelway_planner::{check_config, machine_configs};
 use keelway_reconciler::{PkiMinter, PlanPreview, preview_offline};
@@ -151,7 +148,7 @@ async fn goes_on(name: &HypervisorName, Recorded { state, config, disk, .. }: &R
     let access = MachineAccess::of_root(fs::File::open(root.path()).unwrap().into());
     let machine = LocalMachine::new(access, fake.runtime(Deadlines::default()), None);
     let socket = root.path().join("run/agent.sock");
-    let (listener, stop) = (AgentUnixSocket::bind(&socket).unwrap(), CancellationToken::new());
+    let (listener, stop) = (RootSocket::bind(&socket).unwrap(), CancellationToken::new());
     let running = tokio::spawn(run(machine, listener, stop.clone()));
     let client = HypervisorAgentClient::on_socket(&socket);
 

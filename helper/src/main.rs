@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use clap::{Parser, Subcommand, ValueEnum};
 use keelway_api::name::{HypervisorName, InstallationId};
-use keelway_hypervisor_agent::helper::{
+use keelway_machine_io::helper::{
     HelperIdentity, SealedWork,
     serve::{HelperKeyDirectory, manage_top_directories},
 };

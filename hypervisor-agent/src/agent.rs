@@ -15,7 +15,6 @@ mod accepted_config;
 mod cleanup;
 mod config_store;
 mod ended_containers;
-mod events;
 mod exchange;
 mod journal;
 mod log_stream;
@@ -25,7 +24,6 @@ mod reconciler;
 mod reconciler_channel;
 mod rotation;
 mod service;
-mod socket;
 mod state_changes;
 
 use std::{
@@ -37,23 +35,22 @@ use std::{
 };
 
 use keelway_api::machine::hex;
-use keelway_cri::{CriRuntime, Deadlines};
+use keelway_base::root_socket::RootSocket;
+use keelway_cri::proxy::follow;
+use keelway_cri::{CriRuntime, Deadlines, proxy::fanout::Fanout};
+use keelway_machine_io::{access::MachineAccess, local::LocalMachine};
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::{LocalMachine, access::MachineAccess, fanout::Fanout};
 pub use cleanup::ImageLimits;
 use config_store::ConfigStore;
 pub use config_store::ConfigStoreError;
-pub(crate) use events::follow;
 use journal::EventJournal;
 pub use network::{AgentNetwork, AgentNetworkError, ConnectionLimits, DRIVER};
 use reconciler::AgentReconciler;
 pub use reconciler::AgentTaskError;
 use reconciler_channel::ReconcilerChannel;
 pub use rotation::LogLimits;
-pub(crate) use service::MAX_MESSAGE;
-pub use socket::{AgentSocketError, AgentUnixSocket};
 
 /// The deadline of queries to the runtime. It is shorter than the time that a driver waits for a response of the agent.
 const LOOK: Duration = Duration::from_secs(8);
@@ -82,13 +79,13 @@ pub enum AgentError {
 #[derive(Debug)]
 pub struct AgentListeners {
     /// The Unix socket.
-    pub socket: AgentUnixSocket,
+    pub socket: RootSocket,
     /// The network, if the agent uses one.
     pub network: Option<AgentNetwork>,
 }
 
-impl From<AgentUnixSocket> for AgentListeners {
-    fn from(socket: AgentUnixSocket) -> Self {
+impl From<RootSocket> for AgentListeners {
+    fn from(socket: RootSocket) -> Self {
         Self { socket, network: None }
     }
 }
@@ -135,7 +132,7 @@ pub async fn run_with_limits(
     let writing = tokio::spawn(Arc::clone(&journal).persist(Arc::clone(&machine), on_the_way));
     let changed = Arc::new(Notify::new());
     let events = Arc::new(Fanout::default());
-    let following = tokio::spawn(events::follow(machine.runtime().clone(), Arc::clone(&events), Arc::clone(&changed)));
+    let following = tokio::spawn(follow::follow(machine.runtime().clone(), Arc::clone(&events), Arc::clone(&changed)));
     let records = (Arc::clone(&config_store), Arc::clone(&channel), Arc::clone(&journal));
     let keeper = AgentReconciler::new(Arc::clone(&machine), records, limits.images);
     let rotating = tokio::spawn(rotation::rotate_logs(Arc::clone(&machine), Arc::clone(&channel), limits.logs));

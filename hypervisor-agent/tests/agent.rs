@@ -13,6 +13,10 @@ use std::{
 use futures::StreamExt;
 use http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
+use keelway_agent_api::{
+    client::{AgentClientError, ConfigOutcome, HypervisorAgentClient},
+    wire::encode_config,
+};
 use keelway_api::{
     machine::{
         ConfigFormat, Container, ContainerPhase, ContainerResources, FormatRange, MachineConfig, MachineState,
@@ -20,20 +24,17 @@ use keelway_api::{
     },
     name::PodName,
 };
-use keelway_base::error_chain::chain_text;
+use keelway_base::{
+    error_chain::chain_text,
+    root_socket::{RootSocket, RootSocketError},
+};
 use keelway_cri::{
     ContainerSpec, CriRuntime, Deadlines, SandboxSpec,
     fake::{CallFault, Fake, serve},
 };
-use keelway_hypervisor_agent::{
-    LocalMachine,
-    access::MachineAccess,
-    agent::{AgentLimits, AgentSocketError, AgentUnixSocket, ImageLimits, LogLimits, run_with_limits},
-    client::{AgentClientError, ConfigOutcome, HypervisorAgentClient},
-    converge::applied_by,
-    leader::Leader,
-    wire::encode_config,
-};
+use keelway_hypervisor_agent::agent::{AgentLimits, ImageLimits, LogLimits, run_with_limits};
+use keelway_machine::{converge::applied_by, leader::Leader};
+use keelway_machine_io::{access::MachineAccess, local::LocalMachine};
 use rustix::{fs::Uid, thread::set_thread_res_uid};
 use tempfile::TempDir;
 use tokio::{
@@ -109,7 +110,7 @@ impl Machine {
         let (socket, hung) = (self.root.path().join("run/cri.sock"), self.hung.subscribe());
         let runtime = CriRuntime::dialled_by(move || dial(socket.clone(), hung.clone()), deadlines);
         let machine = LocalMachine::new(access, runtime, None);
-        let listener = AgentUnixSocket::bind(&self.socket()).unwrap();
+        let listener = RootSocket::bind(&self.socket()).unwrap();
         let stop = CancellationToken::new();
         let running = tokio::spawn({
             let stop = stop.clone();
@@ -255,8 +256,8 @@ async fn the_config_on_disk_is_roots_and_the_socket_too() {
         let found = fs::metadata(&path).unwrap();
         assert_eq!((found.uid(), found.mode() & 0o7777), (0, 0o600), "{}", path.display());
     }
-    let taken = AgentUnixSocket::bind(&machine.socket()).unwrap_err();
-    assert!(matches!(taken, AgentSocketError::Taken { .. }), "{taken:?}");
+    let taken = RootSocket::bind(&machine.socket()).unwrap_err();
+    assert!(matches!(taken, RootSocketError::Taken { .. }), "{taken:?}");
 }
 
 #[tokio::test]

@@ -18,7 +18,8 @@ use keelway_api::{
     name::{ClusterId, PodName},
 };
 use keelway_cri::testing::{Containerd, ContainerdOptions, ImageArchive, PROGRAM, build_program, cache};
-use keelway_hypervisor_agent::{LocalMachine, image::archive_name, report::ApplyReport};
+use keelway_machine::report::ApplyReport;
+use keelway_machine_io::{image::archive_name, local::LocalMachine};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;

@@ -20,12 +20,14 @@ use keelway_cri::{
     CriSandboxState, Deadlines, SandboxSpec,
     fake::{CallFault, Fake},
 };
-use keelway_hypervisor_agent::{
-    ApplyError, LocalMachine,
-    access::MachineAccess,
+use keelway_machine::{
     layout::LOG_DIRECTORY,
     refusal::ConfigRefusal,
     report::{ApplyReport, Effect},
+};
+use keelway_machine_io::{
+    access::MachineAccess,
+    local::{ApplyError, LocalMachine},
 };
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;

@@ -21,7 +21,8 @@ use keelway_api::{
     name::PodName,
 };
 use keelway_cri::{Deadlines, fake::Fake};
-use keelway_hypervisor_agent::{LocalMachine, access::MachineAccess, converge::converge, report::ApplyReport};
+use keelway_machine::{converge::converge, report::ApplyReport};
+use keelway_machine_io::{access::MachineAccess, local::LocalMachine};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;

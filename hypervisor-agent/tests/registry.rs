@@ -17,7 +17,7 @@ use keelway_api::{
     registry::RegistryCredentials,
 };
 use keelway_cri::testing::{Containerd, ContainerdOptions, ImageArchive, PROGRAM, build_program, cache};
-use keelway_hypervisor_agent::LocalMachine;
+use keelway_machine_io::local::LocalMachine;
 use keelway_pki::{Authority, CertificateUsage, LeafRequest, Validity};
 use rand::{SeedableRng, rngs::ChaCha8Rng};
 use tempfile::TempDir;

@@ -3,14 +3,17 @@
 use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use keelway_agent_api::client::ConfigDelivery;
 use keelway_api::{
     Documents, Hypervisor,
     jiff::Timestamp,
     machine::{MachineConfig, MachineState, ObservedValue},
     name::{HypervisorName, InstallationId},
 };
-use keelway_hypervisor_agent::{MachineConnection, action::Action, client::ConfigDelivery, machine_io::HttpQuery};
+use keelway_cri::proxy::connection::MachineConnection;
 use keelway_lease::{LeaseFence, NotHeld};
+use keelway_machine::action::Action;
+use keelway_machine_io::operation::HttpQuery;
 use keelway_reconciler::{AgentCertification, ApplyOutcome, Machines, RunControl};
 
 /// Machines that are changed only under a Lease. Observations need no Lease. If the Lease is lost, effects that are running are cancelled.

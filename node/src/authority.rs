@@ -9,8 +9,8 @@ use std::{
 
 use futures::future::join_all;
 use jiff::Timestamp;
-use keelway_hypervisor_agent::https::{self, GetError};
 use keelway_pki::{CertificateFacts, JoinToken};
+use keelway_tls::https::{self, GetError};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme,
     client::{

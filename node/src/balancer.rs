@@ -12,9 +12,9 @@ use std::{
 };
 
 use keelway_base::error_chain::ErrorChain;
-use keelway_hypervisor_agent::{
+use keelway_tls::{
+    component::{AgentTlsError, client_from_pem},
     https::{self, GetError},
-    tls::{AgentTlsError, client_from_pem},
 };
 use keelway_vpn::liveness::keep_alive;
 use rustls::ClientConfig;

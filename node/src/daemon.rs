@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use keelway_api::worker::{INFORMATION, WireGuardPeer};
 use keelway_base::error_chain::ErrorChain;
 use keelway_cri::CriRuntime;
-use keelway_hypervisor_agent::tls::AgentTlsError;
+use keelway_tls::component::AgentTlsError;
 use kube::{Api, Client};
 use rustix::{
     fs::{FlockOperation, flock},

@@ -7,6 +7,7 @@ use futures::{
     future::join_all,
     stream::{self, select_all},
 };
+use keelway_agent_api::client::HypervisorAgentClient;
 use keelway_api::{
     Documents, Hypervisor,
     hypervisor::{HypervisorEndpoint, MachineTransport},
@@ -16,8 +17,7 @@ use keelway_api::{
 };
 use keelway_base::error_chain::chain_text;
 use keelway_cri::ContainerStatus;
-use keelway_hypervisor_agent::{client::HypervisorAgentClient, reach::ReachedMachine};
-use keelway_reconciler::{agent_channel, reach_bare};
+use keelway_reconciler::{agent_channel, reach::ReachedMachine, reach_bare};
 
 use super::{
     named::{missing_document_error, title},

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 
 use keelway_cri::exec::{ExecStreams, Size};
-use keelway_hypervisor_agent::reach::ContainerCommand;
+use keelway_reconciler::reach::ContainerCommand;
 use tokio::{
     io::{stderr, stdin, stdout},
     signal::unix::{SignalKind, signal},

@@ -2,7 +2,7 @@
 
 use std::{fs, io::Write, os::unix::fs::FileTypeExt, path::Path};
 
-use keelway_hypervisor_agent::agent::AgentUnixSocket;
+use keelway_base::root_socket::RootSocket;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -27,7 +27,7 @@ pub(super) fn run(global: &GlobalArguments, arguments: &ProxyArguments) -> Resul
         let stop = CancellationToken::new();
         let received = cancel_on_signal(stop.clone()).map_err(CommandFailure::other)?;
         let machine = reach(&documents, machine).await?;
-        let socket = AgentUnixSocket::bind(&arguments.listen).map_err(CommandFailure::other)?;
+        let socket = RootSocket::bind(&arguments.listen).map_err(CommandFailure::other)?;
         if !global.quiet {
             let (name, path) = (&arguments.name, arguments.listen.display());
             let _ = writeln!(std::io::stderr(), "the runtime of {name} answers at unix://{path} until this ends");

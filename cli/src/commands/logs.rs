@@ -7,12 +7,11 @@ use std::{
 };
 
 use keelway_api::{jiff::Timestamp, name::PodName};
-use keelway_hypervisor_agent::{
-    files::Log,
+use keelway_machine::{
     layout::is_named_after,
-    logs::LogOptions,
-    reach::{ComponentLogs, ReachError},
+    log::{Log, LogOptions},
 };
+use keelway_reconciler::reach::{ComponentLogs, ReachError};
 
 use super::{
     named::{component, missing_document_error, reach},

@@ -3,8 +3,7 @@
 use std::{collections::BTreeSet, path::Path};
 
 use keelway_api::{Component, Documents, Hypervisor, hypervisor::MachineTransport, name::PodName};
-use keelway_hypervisor_agent::reach::ReachedMachine;
-use keelway_reconciler::{agent_way, reach_bare};
+use keelway_reconciler::{agent_way, reach::ReachedMachine, reach_bare};
 
 use crate::{directories::cache_directory, exit::CommandFailure};
 

@@ -2,11 +2,11 @@
 
 use keelway_api::release;
 use keelway_cri::{CriRuntime, Deadlines};
-use keelway_hypervisor_agent::image;
 use keelway_local_hypervisor::{
     Fleet, FleetProgress, FleetStep, LinkState, PowerState, WorkerMachine, WorkerRequest, WorkersRequest,
     create_worker, destroy_workers, enter_worker, forget, link_workers, power_workers, renumber, workers,
 };
+use keelway_machine_io::image;
 use serde_json::{Value, json};
 
 use super::{

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write, path::Path};
 
 use keelway_api::{Cluster, Documents, Observation, Shared, name::ClusterRef};
-use keelway_hypervisor_agent::action::Action;
+use keelway_machine::action::Action;
 use keelway_reconciler::{PlanPreview, preview, preview_offline};
 
 use super::{

@@ -9,7 +9,7 @@ use keelway_api::{
     name::{ClusterRef, HypervisorName, PodName},
     role::{EGRESS, Role},
 };
-use keelway_hypervisor_agent::{action::Action, converge::model::MachineModel};
+use keelway_machine::{action::Action, converge::model::MachineModel};
 use keelway_planner::{bindings_digest, identify, machine_configs};
 use keelway_reconciler::{Minter, PkiMinter, PlanPreview, preview_offline};
 use rand::{SeedableRng, rngs::StdRng};

@@ -10,8 +10,10 @@ use keelway_api::{
 };
 use keelway_cri::{ContainerSpec, CriRuntime, Deadlines, SandboxSpec, exec::ExecStreams, testing::cache};
 use keelway_e2e::{TestFleet, TestMachine, command::run, deadline};
-use keelway_hypervisor_agent::reach::{self, ReachedMachine};
-use keelway_reconciler::agent_way;
+use keelway_reconciler::{
+    agent_way,
+    reach::{self, ReachedMachine},
+};
 use tokio::{io, sync::mpsc};
 
 use crate::table::{self, Table};

@@ -14,13 +14,11 @@ use keelway_api::{
     hypervisor::Applied,
     release::{self, KEELWAY, cluster_controller_image, haproxy_image},
 };
+use keelway_base::root_socket::RootSocket;
 use keelway_cri::{Deadlines, fake::Fake};
 use keelway_e2e::{Keelway, command::RunningCommand, host, process};
-use keelway_hypervisor_agent::{
-    LocalMachine,
-    access::MachineAccess,
-    agent::{AgentListeners, AgentNetwork, AgentUnixSocket, ConnectionLimits, run},
-};
+use keelway_hypervisor_agent::agent::{AgentListeners, AgentNetwork, ConnectionLimits, run};
+use keelway_machine_io::{access::MachineAccess, local::LocalMachine};
 use keelway_reconciler::{AgentCredentials, agent_credentials};
 use keelway_tls::TlsFiles;
 use tokio_util::sync::CancellationToken;
@@ -158,7 +156,7 @@ fn start(root: &Path, address: SocketAddr, credentials: &AgentCredentials, stop:
     let access = MachineAccess::of_root(File::open(root).unwrap().into());
     let machine = LocalMachine::new(access, fake.runtime(Deadlines::default()), None);
     let entrances = AgentListeners {
-        socket: AgentUnixSocket::bind(&root.join("run/agent.sock")).unwrap(),
+        socket: RootSocket::bind(&root.join("run/agent.sock")).unwrap(),
         network: Some(
             AgentNetwork::of_files(files, ConnectionLimits::default()).unwrap().listening_on(address).unwrap(),
         ),

@@ -6,11 +6,11 @@ use std::{
     path::Path,
 };
 
+use keelway_agent_api::{client::HypervisorAgentClient, wire};
 use keelway_api::{
     machine::{MachineConfig, Start},
     name::ClusterId,
 };
-use keelway_hypervisor_agent::{client::HypervisorAgentClient, wire};
 
 use crate::machine::SOCKET;
 

@@ -9,13 +9,11 @@ use std::{
 };
 
 use keelway_api::release::{self, KEELWAY, cluster_controller_image, haproxy_image};
+use keelway_base::root_socket::RootSocket;
 use keelway_cri::{Deadlines, fake::Fake};
 use keelway_e2e::fake_machine::ProgramRunner;
-use keelway_hypervisor_agent::{
-    LocalMachine,
-    access::MachineAccess,
-    agent::{AgentListeners, AgentNetwork, AgentUnixSocket, ConnectionLimits, run},
-};
+use keelway_hypervisor_agent::agent::{AgentListeners, AgentNetwork, ConnectionLimits, run};
+use keelway_machine_io::{access::MachineAccess, local::LocalMachine};
 use keelway_reconciler::AgentCredentials;
 use keelway_tls::TlsFiles;
 use rustix::thread::gettid;
@@ -79,7 +77,7 @@ impl Machine {
         let machine = LocalMachine::new(access, fake.runtime(Deadlines::default()), None);
         let network = AgentNetwork::of_files(files(&root, &credentials), ConnectionLimits::default()).unwrap();
         let entrances = AgentListeners {
-            socket: AgentUnixSocket::bind(&root.join(SOCKET)).unwrap(),
+            socket: RootSocket::bind(&root.join(SOCKET)).unwrap(),
             network: Some(network.listening_on((addresses.private, PORT).into()).unwrap()),
         };
         let stage = ProgramRunner::below(&root, fake.clone());

@@ -15,12 +15,14 @@ use std::{
 
 use anyhow::Context;
 use clap::{ArgGroup, Parser};
+use keelway_base::root_socket::RootSocket;
 use keelway_cri::{
     Deadlines,
     fake::{Fake, serve},
 };
 use keelway_e2e::fake_machine::{FakeNetwork, ProgramRunner, SignalOrder, change_root};
-use keelway_hypervisor_agent::{LocalMachine, access::MachineAccess, agent};
+use keelway_hypervisor_agent::agent;
+use keelway_machine_io::{access::MachineAccess, local::LocalMachine};
 use rustix::{
     mount::{MountFlags, mount},
     process::Pid,
@@ -87,7 +89,7 @@ async fn run(listener: UnixListener, fake: &Fake, has_agent: bool) -> anyhow::Re
     listener.set_nonblocking(true)?;
     let listener = tokio::net::UnixListener::from_std(listener)?;
     let stage = ProgramRunner::new(fake.clone());
-    let socket = if has_agent { Some(agent::AgentUnixSocket::bind(Path::new("/agent.sock"))?) } else { None };
+    let socket = if has_agent { Some(RootSocket::bind(Path::new("/agent.sock"))?) } else { None };
     let orders = tokio::task::spawn_blocking({
         let stage = stage.clone();
         move || take_orders(&stage)
@@ -101,7 +103,7 @@ async fn run(listener: UnixListener, fake: &Fake, has_agent: bool) -> anyhow::Re
 }
 
 /// The machine's agent, where it has one.
-async fn keep(fake: Fake, socket: Option<agent::AgentUnixSocket>) -> anyhow::Result<()> {
+async fn keep(fake: Fake, socket: Option<RootSocket>) -> anyhow::Result<()> {
     let Some(socket) = socket else { return std::future::pending().await };
     let log = File::create("/agent.log")?;
     tracing_subscriber::fmt().with_env_filter("info").with_ansi(false).with_writer(Mutex::new(log)).init();

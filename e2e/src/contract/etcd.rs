@@ -6,7 +6,7 @@ use keelway_api::{
     machine::{ContainerPhase, Mount, Pod},
     name::PodName,
 };
-use keelway_hypervisor_agent::action::PodAction;
+use keelway_machine::action::PodAction;
 
 use super::subject::{Case, ContractSubject, container, pod, pod_of};
 

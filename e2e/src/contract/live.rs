@@ -10,7 +10,8 @@ use std::{
 use async_trait::async_trait;
 use keelway_api::{machine::MachineState, release};
 use keelway_cri::testing::cache;
-use keelway_hypervisor_agent::{LocalMachine, action::Action, report::ApplyReport};
+use keelway_machine::{action::Action, report::ApplyReport};
+use keelway_machine_io::local::LocalMachine;
 use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
 

@@ -1,7 +1,7 @@
 //! Cases for the runtime and the files of every machine.
 
 use keelway_api::machine::{ContainerPhase, OnChange, PodFile, sha256_hex};
-use keelway_hypervisor_agent::{
+use keelway_machine::{
     action::{Action, PodAction},
     layout::MachineDirectory,
 };

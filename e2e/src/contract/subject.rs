@@ -15,7 +15,7 @@ use keelway_api::{
     },
     name::{ClusterId, PodName},
 };
-use keelway_hypervisor_agent::{
+use keelway_machine::{
     action::{Action, NewContainer, NewSandbox, PodAction},
     converge::converge,
     layout::cgroup_parent,

@@ -10,12 +10,12 @@ use keelway_api::{
     machine::{ContainerCheck, MachineConfig, ObservedValue, SERVING_CERTIFICATE},
     name::{HypervisorName, PodName},
 };
-use keelway_hypervisor_agent::{
+use keelway_machine::{
     action::{Action, PodAction},
     converge::converge,
-    execute::CreatedIds,
     supervise::{LivenessQuery, Supervisor},
 };
+use keelway_machine_io::execute::CreatedIds;
 use keelway_pki::CertificateFacts;
 use keelway_planner::{PassObservation, machine_configs};
 use tokio::time::{Instant, sleep};

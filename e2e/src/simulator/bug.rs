@@ -7,7 +7,7 @@ use keelway_api::{
     machine::{ContainerPhase, MachineConfig, MachineState, ObservedValue, Pod, ServerAdmin, Start},
     name::{HypervisorName, PodName},
 };
-use keelway_hypervisor_agent::{
+use keelway_machine::{
     action::{Action, PodAction},
     converge::converge,
 };

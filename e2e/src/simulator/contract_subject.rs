@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use async_trait::async_trait;
 use keelway_api::{machine::MachineState, name::HypervisorName};
-use keelway_hypervisor_agent::{action::Action, execute::execute, report::ApplyReport};
+use keelway_machine::{action::Action, report::ApplyReport};
+use keelway_machine_io::execute::execute;
 use tokio_util::sync::CancellationToken;
 
 use super::{

@@ -7,7 +7,7 @@ use keelway_api::{
     machine::{DataState, FileState, sha256_hex},
     name::{InstallationId, PodName},
 };
-use keelway_hypervisor_agent::layout::{FILES, MachineDirectory, file_path, pod_directory};
+use keelway_machine::layout::{FILES, MachineDirectory, file_path, pod_directory};
 
 use super::{error::SimulatedRefusal, program::SimulatedMember};
 

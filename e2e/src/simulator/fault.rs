@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use keelway_hypervisor_agent::action::{Action, PodAction};
+use keelway_machine::action::{Action, PodAction};
 
 /// A fault during a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

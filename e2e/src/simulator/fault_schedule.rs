@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use keelway_api::{jiff::SignedDuration, name::HypervisorName};
-use keelway_hypervisor_agent::layout::FILES;
+use keelway_machine::layout::FILES;
 use tokio::time::Instant;
 
 use super::{

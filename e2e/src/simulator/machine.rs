@@ -6,11 +6,11 @@ use keelway_api::{
     machine::{CgroupDriver, MachineState, PortFacts, RuntimeFacts},
     name::{InstallationId, PodName},
 };
-use keelway_hypervisor_agent::{
+use keelway_machine::{
     action::{Action, PodAction},
-    execute::CreatedIds,
     layout::{file_path, pod_directory},
 };
+use keelway_machine_io::execute::CreatedIds;
 use tokio::time::Instant;
 
 use super::{disk::SimulatedDisk, error::SimulatedRefusal, runtime::SimulatedRuntime};

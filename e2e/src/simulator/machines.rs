@@ -3,18 +3,18 @@
 use std::{collections::BTreeSet, io, net::SocketAddr, time::Duration};
 
 use async_trait::async_trait;
+use keelway_agent_api::client::ConfigDelivery;
 use keelway_api::{
     Hypervisor,
     machine::{MachineState, ObservedValue},
     name::{HypervisorName, InstallationId, PodName},
 };
-use keelway_hypervisor_agent::{
-    MachineConnection,
+use keelway_cri::proxy::connection::MachineConnection;
+use keelway_machine::{
     action::{Action, PodAction},
-    client::ConfigDelivery,
-    execute::{ActionExecutor, CreatedIds, execute},
     report::Effect,
 };
+use keelway_machine_io::execute::{ActionExecutor, CreatedIds, execute};
 use keelway_reconciler::{ApplyOutcome, Machines, RunControl};
 
 use super::{

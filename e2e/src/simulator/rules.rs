@@ -9,7 +9,7 @@ use keelway_api::{
     name::{ClusterId, HypervisorName, PodName},
     role::Role,
 };
-use keelway_hypervisor_agent::action::{Action, PodAction};
+use keelway_machine::action::{Action, PodAction};
 use keelway_planner::{ComponentHealth, PassObservation, invariants, machine_configs, refuse};
 
 use super::{

@@ -6,7 +6,7 @@ use keelway_api::{
     machine::{Container, ContainerPhase, ContainerState, SandboxState, ServerAdmin, ServerState},
     name::PodName,
 };
-use keelway_hypervisor_agent::action::{NewContainer, NewSandbox, ServerChange};
+use keelway_machine::action::{NewContainer, NewSandbox, ServerChange};
 use tokio::time::Instant;
 
 use super::{error::SimulatedRefusal, program::SimulatedProgram};

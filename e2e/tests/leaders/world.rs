@@ -6,10 +6,10 @@ use std::{
     path::Path,
 };
 
+use keelway_agent_api::client::HypervisorAgentClient;
 use keelway_api::{machine::MachineConfig, release};
 use keelway_base::error_chain::chain_text;
 use keelway_cri::{CriContainerState, CriRuntime, CriSandboxState, Deadlines};
-use keelway_hypervisor_agent::client::HypervisorAgentClient;
 
 use crate::{
     kubectl::Kubectl,

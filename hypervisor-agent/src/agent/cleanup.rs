@@ -4,14 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::SignedDuration;
 use keelway_base::error_chain::chain_text;
-
-use super::config_store::{ConfigStore, StoredConfig};
-use crate::{
-    LocalMachine,
+use keelway_machine::supervise::MonotonicTime;
+use keelway_machine_io::{
     image::Images,
-    supervise::MonotonicTime,
+    local::LocalMachine,
     unused_images::{self, Idle, ImageCleanupPlan, ImageUse, UnusedImage},
 };
+
+use super::config_store::{ConfigStore, StoredConfig};
 
 /// How long unused images are kept.
 #[derive(Debug, Clone, Copy)]

@@ -5,26 +5,28 @@ use std::{
     sync::{Arc, Mutex as StdMutex, PoisonError},
 };
 
+use keelway_agent_api::wire::{self, RevisedConfig, WireError};
 use keelway_api::{
     hypervisor::Applied,
     machine::{ConfigFormat, MachineConfig, PodDigests, config_digest},
     name::{InstallationId, PodName},
 };
 use keelway_base::error_chain::chain_text;
+use keelway_machine::{
+    action::Action,
+    converge::DesiredConfig,
+    leader::Leader,
+    refusal::{self, ConfigRefusal},
+    report::ApplyReport,
+};
+use keelway_machine_io::{
+    files::{MachineFileError, ObservedFiles},
+    local::{FilesError, LocalMachine},
+};
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::accepted_config::AcceptedConfigRecord;
-use crate::{
-    FilesError, LocalMachine,
-    action::Action,
-    converge::DesiredConfig,
-    files::{MachineFileError, ObservedFiles},
-    leader::Leader,
-    refusal::{self, ConfigRefusal},
-    report::ApplyReport,
-    wire::{self, RevisedConfig, WireError},
-};
 
 /// A config with its fence and digests.
 #[derive(Debug, PartialEq, Eq)]
@@ -176,8 +178,9 @@ pub(super) struct ConfigStore {
 impl ConfigStore {
     /// Reads the config that was in effect when the agent stopped, if there was one.
     pub(super) async fn open(machine: Arc<LocalMachine>) -> Result<Self, ConfigStoreError> {
-        let read =
-            |files: crate::files::MachineFiles<'_>| Ok((files.read_config(), files.read_taken(), files.records()?));
+        let read = |files: keelway_machine_io::files::MachineFiles<'_>| {
+            Ok((files.read_config(), files.read_taken(), files.records()?))
+        };
         let (config, taken, records) = machine.with_files(read).await.map_err(ConfigStoreError)?;
         let is_recorded = matches!(taken, Ok(Some(_)));
         let (kept, lost) = match read_config(config, taken, &records) {
@@ -293,7 +296,7 @@ impl ConfigStore {
         let repeated = lost.as_deref().and(taken.map(|taken| &taken.fence).or(records.applied.as_ref()));
         refusal::check_term(config, self.term(&config.installation), repeated)?;
         let (taken, bytes) = (AcceptedConfigRecord::of(&new), wire::encode_stored((config, digests), &fence.digest));
-        let write = move |files: crate::files::MachineFiles<'_>| {
+        let write = move |files: keelway_machine_io::files::MachineFiles<'_>| {
             files.write_taken(&taken)?;
             files.write_config(&bytes)
         };

@@ -6,9 +6,9 @@ use keelway_api::{
     machine::{ContainerPhase, MachineState, event::reason},
     name::PodName,
 };
+use keelway_machine_io::local::LocalMachine;
 
 use super::journal::{EventJournal, EventSubject};
-use crate::LocalMachine;
 
 /// A container or sandbox that was observed to have ended.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ use std::{
 };
 
 use futures::{Stream, StreamExt};
+use keelway_agent_api::proto::{self, exchange_server};
 use keelway_api::name::HypervisorName;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -16,10 +17,7 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::{
-    caller::{Caller, CallerRole},
-    proto::{self, exchange_server},
-};
+use crate::caller::{Caller, CallerRole};
 
 /// How many calls of one machine can be pending.
 const CALLS: usize = 16;

@@ -6,9 +6,8 @@ use std::{
 };
 
 use keelway_api::{jiff::Timestamp, machine::MachineEvent, name::PodName};
+use keelway_machine_io::local::LocalMachine;
 use tokio::sync::{broadcast, mpsc};
-
-use crate::LocalMachine;
 
 /// How many events are kept. Repetitions of an event count once.
 const REMEMBERED: usize = 256;

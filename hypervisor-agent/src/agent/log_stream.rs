@@ -8,21 +8,17 @@ use std::{
 };
 
 use futures::{Stream, StreamExt};
+use keelway_agent_api::proto;
 use keelway_api::{jiff::Timestamp, name::PodName};
 use keelway_base::error_chain::chain_text;
+use keelway_machine::log::{Log, LogOptions};
+use keelway_machine_io::{files::PodLogs, local::LocalMachine, logs::read};
 use tokio::sync::{
     Semaphore,
     mpsc::{self, Sender},
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
-
-use crate::{
-    LocalMachine,
-    files::{Log, PodLogs},
-    logs::{LogOptions, read},
-    proto,
-};
 
 /// How many logs all callers together can read at a time. Each reader uses a thread, and the agent needs some itself.
 pub(super) const AT_ONCE: usize = 64;

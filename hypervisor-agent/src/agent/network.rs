@@ -23,6 +23,7 @@ use std::{
     time::Duration,
 };
 
+use keelway_cri::proxy::{connection::MachineConnection, streams::PendingStreams};
 use keelway_pki::EnrollmentToken;
 use keelway_tls::{TlsError, TlsFiles};
 use rustix::net::sockopt;
@@ -34,11 +35,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
-use crate::{
-    connection::MachineConnection,
-    enrollment::{EnrollingError, IdentityFolder},
-    streams::PendingStreams,
-};
+use crate::enrollment::{EnrollingError, IdentityFolder};
 use bounded_tasks::BoundedTasks;
 use calls::Calls;
 use connection_handler::ConnectionHandler;

@@ -12,19 +12,19 @@ use keelway_api::{
     name::PodName,
 };
 use keelway_base::error_chain::chain_text;
+use keelway_machine::{layout::is_named_after, supervise::LivenessQuery};
+use keelway_machine_io::{
+    access::AccessError,
+    local::{FilesError, LocalMachine},
+};
+use keelway_tls::{
+    component::{AgentTlsError, PinnedClient, SubjectPublicKey, public_key},
+    https::{self, GetError},
+};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::UnixStream,
     time::timeout,
-};
-
-use crate::{
-    FilesError, LocalMachine,
-    access::AccessError,
-    https::{self, GetError},
-    layout::is_named_after,
-    supervise::LivenessQuery,
-    tls::{AgentTlsError, PinnedClient, SubjectPublicKey, public_key},
 };
 
 /// How many bytes of the first line of a response are read. The agent does not trust components.

@@ -15,6 +15,18 @@ use keelway_api::{
     name::PodName,
 };
 use keelway_base::error_chain::chain_text;
+use keelway_machine::look_interval;
+use keelway_machine::{
+    action::{Action, PodAction},
+    converge::{self, converge_to, waits_for_connections},
+    report::{ApplyReport, Effect},
+    supervise::{LivenessQuery, MonotonicTime, PostponedAction, Supervisor},
+};
+use keelway_machine_io::{
+    local::LocalMachine,
+    observe::ObserveError,
+    unused_images::{self, ImageUse},
+};
 use tokio::{
     sync::{Notify, watch},
     task::{JoinError, JoinSet},
@@ -30,16 +42,6 @@ use super::{
     probe,
     reconciler_channel::{MachineObservation, ReconcilerChannel},
     state_changes::news,
-};
-use crate::{
-    LocalMachine,
-    action::{Action, PodAction},
-    converge::{self, converge_to, waits_for_connections},
-    look_interval,
-    observe::ObserveError,
-    report::{ApplyReport, Effect},
-    supervise::{LivenessQuery, MonotonicTime, PostponedAction, Supervisor},
-    unused_images::{self, ImageUse},
 };
 
 /// How long the reconciler waits without an event before it looks again. Changes of files by hand cause no event.

@@ -7,14 +7,14 @@ use keelway_api::{
     name::PodName,
 };
 use keelway_base::error_chain::chain_text;
+use keelway_machine::{layout::log_directory, log::Log};
+use keelway_machine_io::{
+    files::{MachineFileError, MachineFiles, PodLogs},
+    local::{FilesError, LocalMachine},
+};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::reconciler_channel::ReconcilerChannel;
-use crate::{
-    FilesError, LocalMachine,
-    files::{Log, MachineFileError, MachineFiles, PodLogs},
-    layout::log_directory,
-};
 
 /// Limits on the size and number of logs.
 #[derive(Debug, Clone, Copy)]

@@ -3,8 +3,31 @@
 use std::{io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt};
+use keelway_agent_api::{
+    enrollment::DriverTrust,
+    proto::{
+        self,
+        agent_server::{Agent, AgentServer},
+        apply_event::Event,
+        exchange_server::ExchangeServer,
+    },
+    relay,
+    wire::{self, WireError},
+};
 use keelway_api::{jiff::Timestamp, name::NameError};
 use keelway_base::error_chain::chain_text;
+use keelway_cri::proxy::{
+    connection::MachineConnection,
+    fanout::Fanout,
+    passthrough::CriPassthrough,
+    streams::{PendingStreams, address_of},
+};
+use keelway_machine::leader::Leader;
+use keelway_machine_io::{
+    files::MachineFileError,
+    local::{FilesError, LocalMachine},
+    observe::ObserveError,
+};
 use tokio::sync::{
     Semaphore,
     broadcast::error::RecvError,
@@ -23,25 +46,7 @@ use super::{
     network::AgentTlsIdentity,
     reconciler_channel::ReconcilerChannel,
 };
-use crate::{
-    FilesError, LocalMachine,
-    connection::MachineConnection,
-    cri_passthrough::CriPassthrough,
-    enrollment::{DriverTrust, RefusedEnrollment},
-    fanout::Fanout,
-    files::MachineFileError,
-    leader::Leader,
-    observe::ObserveError,
-    proto::{
-        self,
-        agent_server::{Agent, AgentServer},
-        apply_event::Event,
-        exchange_server::ExchangeServer,
-    },
-    relay,
-    streams::{PendingStreams, address_of},
-    wire::{self, WireError},
-};
+use crate::enrollment::RefusedEnrollment;
 
 /// The largest config that is accepted, in bytes. A machine full of components has some hundred files of a few kilobytes. An agent has memory for
 /// several configs of this size.
@@ -346,7 +351,7 @@ fn refused(error: &AcceptError) -> Status {
     let why = chain_text(error);
     tracing::warn!(why, "refused a config");
     match error {
-        AcceptError::Refused(crate::refusal::ConfigRefusal::Invalid { .. }) => Status::invalid_argument(why),
+        AcceptError::Refused(keelway_machine::refusal::ConfigRefusal::Invalid { .. }) => Status::invalid_argument(why),
         AcceptError::Refused(_) => Status::failed_precondition(why),
         AcceptError::Keep(FilesError::Files(
             MachineFileError::Write { source, .. } | MachineFileError::Make { source, .. },

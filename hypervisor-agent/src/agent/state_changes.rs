@@ -27,7 +27,7 @@ mod tests {
     use keelway_api::machine::{ETCD_QUOTA, ServerState};
 
     use super::*;
-    use crate::converge::model::MachineModel;
+    use keelway_machine::converge::model::MachineModel;
 
     fn state(sessions: u64, admin: ServerAdmin, database_bytes: u64) -> MachineState {
         let pod = "00000000000000c1/ingress-0".parse().unwrap();

@@ -10,11 +10,11 @@ use std::{
 use anyhow::{Context, bail};
 use clap::{ArgAction, Args, Parser, Subcommand};
 use jiff::SignedDuration;
-use keelway_base::signals::TerminationSignals;
+use keelway_base::{root_socket::RootSocket, signals::TerminationSignals};
 use keelway_hypervisor_agent::{
     agent::{
-        AgentLimits, AgentListeners, AgentNetwork, AgentUnixSocket, ConnectionLimits, ImageLimits, LogLimits,
-        own_machine, run_with_limits,
+        AgentLimits, AgentListeners, AgentNetwork, ConnectionLimits, ImageLimits, LogLimits, own_machine,
+        run_with_limits,
     },
     enrollment::IdentityFolder,
 };
@@ -261,7 +261,7 @@ fn open(
         (Some(network), Some(address)) => Some(network.listening_on(address)?),
         (network, _) => network,
     };
-    let socket = AgentUnixSocket::bind(socket.as_deref().unwrap_or(Path::new(SOCKET)))?;
+    let socket = RootSocket::bind(socket.as_deref().unwrap_or(Path::new(SOCKET)))?;
     Ok(AgentListeners { socket, network })
 }
 

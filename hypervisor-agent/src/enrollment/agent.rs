@@ -3,6 +3,12 @@
 use std::io;
 
 use jiff::{SignedDuration, Timestamp};
+use keelway_agent_api::enrollment::{
+    AGENT, DriverTrust, GrantedIdentity,
+    frame::{self, OF_KNOWN, OF_STRANGERS},
+    name_of,
+};
+use keelway_agent_api::proto;
 use keelway_api::hypervisor::ANY_AGENT;
 use keelway_base::error_chain::chain_text;
 use keelway_pki::{
@@ -12,13 +18,6 @@ use keelway_pki::{
 };
 use keelway_tls::{GreetedConnection, HandshakeError, ProvisionalServer, TlsError};
 use tokio::io::{AsyncRead, AsyncWrite};
-
-use super::{
-    AGENT, DriverTrust, GrantedIdentity,
-    frame::{self, OF_KNOWN, OF_STRANGERS},
-    name_of,
-};
-use crate::proto;
 
 /// The validity of the provisional certificate: longer than any agent waits for its enrolment.
 const PROVISIONAL: SignedDuration = SignedDuration::from_hours(24 * 365);

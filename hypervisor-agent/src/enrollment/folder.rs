@@ -17,10 +17,9 @@ use std::{
 };
 
 use jiff::Timestamp;
+use keelway_agent_api::enrollment::{DriverTrust, GrantedIdentity};
 use keelway_pki::PrivateKeyPem;
 use keelway_tls::TlsFiles;
-
-use super::{DriverTrust, GrantedIdentity};
 
 const CURRENT: &str = "current";
 const NEXT: &str = "current.new";

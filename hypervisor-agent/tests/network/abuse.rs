@@ -12,8 +12,8 @@ use std::{
 };
 
 use futures::future::join_all;
+use keelway_agent_api::client::{HypervisorAgentClient, channel};
 use keelway_cri::fake::{self, Fake};
-use keelway_hypervisor_agent::client::{HypervisorAgentClient, channel};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 use tokio::{

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use futures::StreamExt;
+use keelway_agent_api::client::ConfigDelivery;
 use keelway_api::machine::{Digest, MachineConfig, sha256_hex};
 use keelway_base::error_chain::chain_text;
 use keelway_cri::{CriRuntime, Deadlines};
-use keelway_hypervisor_agent::{agent::ConnectionLimits, client::ConfigDelivery, converge::applied_by};
+use keelway_hypervisor_agent::agent::ConnectionLimits;
+use keelway_machine::converge::applied_by;
 use tokio::time::timeout;
 
 use crate::{

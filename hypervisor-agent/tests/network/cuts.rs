@@ -2,11 +2,9 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
+use keelway_agent_api::client::{HypervisorAgentClient, channel};
 use keelway_api::machine::MachineConfig;
-use keelway_hypervisor_agent::{
-    agent::ConnectionLimits,
-    client::{HypervisorAgentClient, channel},
-};
+use keelway_hypervisor_agent::agent::ConnectionLimits;
 use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 use tempfile::TempDir;
 use tokio::{

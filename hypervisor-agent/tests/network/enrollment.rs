@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use keelway_hypervisor_agent::enrollment::{EnrollError, GrantedIdentity, enroll};
+use keelway_agent_api::enrollment::{EnrollError, GrantedIdentity, enroll};
 use keelway_pki::{CertificateUsage, EnrollmentSide, EnrollmentToken, IssuedCertificate, LeafRequest, ProvenChannel};
 use keelway_tls::{ProvisionalServer, connect_unverified, read_client_hello};
 use rand::{SeedableRng, rngs::ChaCha8Rng};

@@ -3,11 +3,9 @@
 use std::{fs, path::Path};
 
 use jiff::{SignedDuration, Timestamp};
+use keelway_agent_api::enrollment::{DriverTrust, GrantedIdentity};
 use keelway_api::hypervisor::{ANY_AGENT, agent_name};
-use keelway_hypervisor_agent::{
-    agent::DRIVER,
-    enrollment::{DriverTrust, GrantedIdentity},
-};
+use keelway_hypervisor_agent::agent::DRIVER;
 use keelway_pki::{Authority, AuthorityHash, CertificateUsage, EnrollmentToken, LeafRequest, Validity};
 use keelway_tls::TlsFiles;
 use rand::{SeedableRng, rngs::ChaCha8Rng};

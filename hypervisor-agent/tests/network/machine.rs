@@ -8,18 +8,18 @@ use std::{
     sync::Arc,
 };
 
+use keelway_agent_api::client::{HypervisorAgentClient, channel};
 use keelway_api::{
     machine::{Container, ContainerResources, MachineConfig, OnChange, Pod, PodFile, Start},
     name::PodName,
 };
+use keelway_base::root_socket::RootSocket;
 use keelway_cri::{Deadlines, fake::Fake};
 use keelway_hypervisor_agent::{
-    LocalMachine,
-    access::MachineAccess,
-    agent::{AgentListeners, AgentNetwork, AgentNetworkError, AgentUnixSocket, ConnectionLimits, run},
-    client::{HypervisorAgentClient, channel},
+    agent::{AgentListeners, AgentNetwork, AgentNetworkError, ConnectionLimits, run},
     enrollment::IdentityFolder,
 };
+use keelway_machine_io::{access::MachineAccess, local::LocalMachine};
 use keelway_pki::EnrollmentToken;
 use keelway_tls::TlsFiles;
 use tempfile::TempDir;
@@ -100,7 +100,7 @@ impl Machine {
         let local = LocalMachine::new(access, self.fake.runtime(Deadlines::default()), None);
         self.address = network.address().unwrap();
         self.stop = CancellationToken::new();
-        let socket = AgentUnixSocket::bind(&self.root.path().join("run/agent.sock")).unwrap();
+        let socket = RootSocket::bind(&self.root.path().join("run/agent.sock")).unwrap();
         let entrances = AgentListeners { socket, network: Some(network) };
         let stop = self.stop.clone();
         self.running = Some(tokio::spawn(async move { run(local, entrances, stop).await.unwrap() }));

@@ -7,11 +7,9 @@ use std::{
     sync::{Arc, Once},
 };
 
+use keelway_agent_api::client::{HypervisorAgentClient, channel};
 use keelway_api::machine::MachineConfig;
-use keelway_hypervisor_agent::{
-    agent::ConnectionLimits,
-    client::{HypervisorAgentClient, channel},
-};
+use keelway_hypervisor_agent::agent::ConnectionLimits;
 use keelway_pki::{CertificateUsage, LeafRequest};
 use rustls::{
     ClientConfig, SupportedProtocolVersion,

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use futures::StreamExt;
-use keelway_hypervisor_agent::{
+use keelway_agent_api::{
     client::{AgentClientError, HypervisorAgentClient, channel},
     enrollment::DriverTrust,
-    tls::client_without,
 };
+use keelway_tls::component::client_without;
 
 use crate::{
     WITHIN,

@@ -4,7 +4,8 @@ use std::{fs, io::Write, net::SocketAddr};
 
 use futures::StreamExt;
 use keelway_api::name::PodName;
-use keelway_hypervisor_agent::{agent::ConnectionLimits, files::Log, logs::LogOptions};
+use keelway_hypervisor_agent::agent::ConnectionLimits;
+use keelway_machine::log::{Log, LogOptions};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,

@@ -3,11 +3,11 @@
 use std::{net::SocketAddr, path::Path, sync::Arc};
 
 use futures::{FutureExt, StreamExt};
-use keelway_hypervisor_agent::{
-    agent::{AgentNetwork, ConnectionLimits},
+use keelway_agent_api::{
     client::{DialTarget, HypervisorAgentClient},
     enrollment::enroll,
 };
+use keelway_hypervisor_agent::agent::{AgentNetwork, ConnectionLimits};
 use tempfile::TempDir;
 use tokio::{net::TcpListener, time::timeout};
 use tonic::Code;

@@ -3,5 +3,6 @@
 pub mod backoff;
 pub mod durable_file;
 pub mod error_chain;
+pub mod root_socket;
 pub mod signals;
 pub mod unix_listener;

@@ -16,6 +16,7 @@ pub mod exec;
 pub mod fake;
 pub mod images;
 mod observed;
+pub mod proxy;
 mod runtime;
 mod spec;
 #[cfg(feature = "testing")]

@@ -1,9 +1,9 @@
 //! Issues certificates to agents on a network, for keys that the agents made, and sends them the authorities to trust.
 
 use futures::future::join_all;
+use keelway_agent_api::enrollment::{DriverTrust, GrantedIdentity};
 use keelway_api::{Documents, Hypervisor, documents::SecretName, jiff::Timestamp, name::HypervisorName};
 use keelway_base::error_chain::chain_text;
-use keelway_hypervisor_agent::enrollment::{DriverTrust, GrantedIdentity};
 use keelway_pki::EnrollmentToken;
 use keelway_planner::{
     AgentOrder, ENROLLMENT_TOKEN, Plan, REVOCATION_LIST, agent_grant, enrollment_secret, installation_authority,

@@ -18,6 +18,7 @@ use std::{
 
 use async_trait::async_trait;
 use futures::future::{join_all, select_all};
+use keelway_agent_api::client::ConfigDelivery;
 use keelway_api::{
     Documents, Hypervisor,
     hypervisor::{AgentNetworkAddress, CriEndpoint, MachineTransport},
@@ -25,9 +26,9 @@ use keelway_api::{
     machine::{MachineConfig, MachineState, ObservedValue, UnreachableReason},
     name::{HypervisorName, InstallationId},
 };
-use keelway_hypervisor_agent::{
-    MachineConnection, action::Action, client::ConfigDelivery, leader::Leader, machine_io::HttpQuery,
-};
+use keelway_cri::proxy::connection::MachineConnection;
+use keelway_machine::{action::Action, leader::Leader};
+use keelway_machine_io::operation::HttpQuery;
 use keelway_planner::AgentOrder;
 use tokio::{
     sync::{Notify, OnceCell},

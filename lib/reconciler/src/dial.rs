@@ -6,7 +6,7 @@ use http::Uri;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::rt::TokioIo;
 use keelway_api::Hypervisor;
-use keelway_hypervisor_agent::MachineConnection;
+use keelway_cri::proxy::connection::MachineConnection;
 use rustls::ClientConfig;
 use tower::Service;
 

@@ -9,11 +9,9 @@ use keelway_api::{
     condition::{self, reason::ConditionReason},
 };
 use keelway_base::error_chain::root_cause;
-use keelway_hypervisor_agent::{
-    https,
-    machine_io::{HttpQuery, HttpQueryTls},
-};
+use keelway_machine_io::operation::{HttpQuery, HttpQueryTls};
 use keelway_planner::{CertificateReference, ComponentHealth, Probe, ProbeTls, probes};
+use keelway_tls::https;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{

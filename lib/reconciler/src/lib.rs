@@ -14,6 +14,7 @@ mod managed_cluster;
 mod mint;
 mod observe;
 mod pass;
+pub mod reach;
 mod recover;
 mod retry_pace;
 mod run;
@@ -49,13 +50,16 @@ use std::{
 };
 
 use async_trait::async_trait;
+use keelway_agent_api::client::ConfigDelivery;
 use keelway_api::{
     Documents, Hypervisor,
     jiff::Timestamp,
     machine::{ConfigFormat, MachineConfig, MachineState, ObservedValue},
     name::{ClusterId, HypervisorName, InstallationId},
 };
-use keelway_hypervisor_agent::{MachineConnection, action::Action, client::ConfigDelivery, machine_io::HttpQuery};
+use keelway_cri::proxy::connection::MachineConnection;
+use keelway_machine::action::Action;
+use keelway_machine_io::operation::HttpQuery;
 use keelway_planner::{ComponentHealth, MintRequest, Probe};
 use tokio_util::sync::CancellationToken;
 
@@ -109,7 +113,7 @@ pub trait Machines: Send + Sync {
     }
     /// Applies a config to a machine. A machine without an agent needs the whole config. Stops between two effects if `run` is stopped.
     ///
-    /// `actions` is the result of [`converge`](keelway_hypervisor_agent::converge::converge) for the config and a recent observation.
+    /// `actions` is the result of [`converge`](keelway_machine::converge::converge) for the config and a recent observation.
     async fn apply(
         &self,
         machine: &Hypervisor,

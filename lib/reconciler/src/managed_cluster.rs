@@ -11,8 +11,8 @@ use keelway_api::{
     Documents, Hypervisor, jiff::Timestamp, machine::ObservedValue, name::ClusterId, worker::MANAGED_BY,
 };
 use keelway_base::error_chain::root_cause;
-use keelway_hypervisor_agent::tls::client_from_pem;
 use keelway_planner::{BINDINGS_DIGEST, ClusterAccess, OWNER, access, driver_identity, first_bindings};
+use keelway_tls::component::client_from_pem;
 use kube::{
     Api, ResourceExt,
     api::{ApiResource, DynamicObject, Patch, PatchParams},

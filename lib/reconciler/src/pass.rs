@@ -13,7 +13,7 @@ use keelway_api::{
     machine::MachineConfig,
     name::{ClusterId, HypervisorName, NameError},
 };
-use keelway_hypervisor_agent::{action::Action, converge::converge};
+use keelway_machine::{action::Action, converge::converge};
 use keelway_planner::{
     Configs, MachineRefusal, PassObservation, Plan, ValidatedDocuments, Waiting, check_config, configure, identify,
     plan, plan_progress, refuse, wait_for_clock,

@@ -6,8 +6,8 @@ use std::{
 };
 
 use keelway_api::{Documents, documents::SecretName, machine::sha256_hex};
-use keelway_hypervisor_agent::tls::client_without;
 use keelway_planner::{CertificateReference, REVOCATION_LIST, REVOKED};
+use keelway_tls::component::client_without;
 use rustls::ClientConfig;
 
 #[derive(Debug, thiserror::Error)]
@@ -15,7 +15,7 @@ pub(crate) enum ClientTlsError {
     #[error("Secret {namespace}/{name} has no {key}", namespace = secret.namespace, name = secret.name)]
     Missing { secret: SecretName, key: String },
     #[error(transparent)]
-    Unusable(#[from] keelway_hypervisor_agent::tls::AgentTlsError),
+    Unusable(#[from] keelway_tls::component::AgentTlsError),
 }
 
 /// Returns a value of a Secret in the documents.

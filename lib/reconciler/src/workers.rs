@@ -7,9 +7,9 @@ mod tokens;
 use std::{future::Future, net::SocketAddr, time::Duration};
 
 use keelway_api::{Cluster, Documents, documents::SecretName, name::ClusterId};
-use keelway_hypervisor_agent::tls::client_from_pem;
 use keelway_pki::{AuthorityHash, CertificateError};
 use keelway_planner::{API_SERVER_NAME, KUBERNETES_AUTHORITY, driver_identity};
+use keelway_tls::component::client_from_pem;
 
 use self::ingresses::Ingresses;
 use crate::{managed_cluster, tls};

@@ -4,8 +4,10 @@
 //! earlier ones stay in use.
 
 mod client;
+pub mod component;
 mod current;
 mod files_version;
+pub mod https;
 mod identity;
 mod log_limit;
 mod provisional;

@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use keelway_hypervisor_agent::{https, tls::client_from_pem};
+use keelway_tls::{component::client_from_pem, https};
 use serde_json::Value;
 
 use crate::{

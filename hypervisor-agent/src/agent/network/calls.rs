@@ -4,6 +4,7 @@ use std::{convert::Infallible, time::Duration};
 
 use hyper::{server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use keelway_cri::proxy::passthrough::StreamsUrl;
 use tokio::time::timeout;
 use tonic::{Status, body::Body, service::Routes};
 use tower::ServiceExt;
@@ -50,6 +51,7 @@ impl Calls {
     pub(super) async fn answer(self, conversation: Conversation) {
         let (caller, routes) = (conversation.caller().clone(), self.routes);
         let service = service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
+            request.extensions_mut().insert(StreamsUrl(caller.at.clone()));
             request.extensions_mut().insert(caller.clone());
             let answering = routes.clone().oneshot(request.map(Body::new));
             async move {

@@ -7,8 +7,10 @@ use std::{
     time::Duration,
 };
 
+use keelway_agent_api::enrollment::AGENT;
 use keelway_api::{hypervisor::agent_name, name::HypervisorName};
 use keelway_base::error_chain::chain_text;
+use keelway_cri::proxy::streams::{self, PendingStreams};
 use keelway_tls::{HandshakeError, LogRateLimiter, PeerCertificate, UnauthorizedPeer, read_client_hello};
 use tokio::{sync::Semaphore, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -16,8 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{AgentTlsIdentity, Calls, ConnectionLimits, Conversation, DRIVER, StrangerConnection};
 use crate::{
     caller::{Caller, CallerRole},
-    enrollment::{AGENT, RefusedEnrollment},
-    streams::{self, PendingStreams},
+    enrollment::RefusedEnrollment,
 };
 
 /// How long a peer may take to send its first bytes after the handshake, which select the protocol.

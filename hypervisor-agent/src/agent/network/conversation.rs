@@ -10,6 +10,7 @@ use std::{
 };
 
 use keelway_base::error_chain::chain_text;
+use keelway_cri::proxy::connection::MachineConnection;
 use keelway_tls::TlsServer;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
@@ -19,7 +20,7 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::{caller::Caller, connection::MachineConnection};
+use crate::caller::Caller;
 
 /// The first bytes of HTTP/2 (RFC 9113, 3.4). No HTTP/1.1 request begins with them.
 const HTTP2: [u8; 3] = *b"PRI";

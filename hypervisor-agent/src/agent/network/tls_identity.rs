@@ -3,23 +3,19 @@
 use std::{collections::BTreeSet, io, path::PathBuf, sync::Arc};
 
 use jiff::Timestamp;
+use keelway_agent_api::enrollment::{AGENT, DriverTrust, GrantedIdentity};
 use keelway_api::{
     Time,
     hypervisor::ANY_AGENT,
     machine::{AgentIdentity, sha256_hex},
 };
+use keelway_cri::proxy::connection::MachineConnection;
 use keelway_pki::{CertificateFacts, EnrollmentToken, PrivateKeyPem, client_signing_request};
 use keelway_tls::{GreetedConnection, TlsClient, TlsError, TlsFiles, TlsServer};
 use tokio::sync::{Mutex, watch};
 
 use super::{AgentNetworkError, DRIVER, SPOKEN};
-use crate::{
-    connection::MachineConnection,
-    enrollment::{
-        AGENT, DriverTrust, EnrolledIdentity, Enrolling, GrantedIdentity, IdentityFolder, RefusedEnrollment,
-        check_granted,
-    },
-};
+use crate::enrollment::{EnrolledIdentity, Enrolling, IdentityFolder, RefusedEnrollment, check_granted};
 
 /// The agent's certificate, and the ways to get another.
 #[derive(Debug)]

@@ -2,6 +2,11 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use keelway_agent_api::{
+    client::DialTarget,
+    proto::{self, exchange_client::ExchangeClient},
+    relay,
+};
 use keelway_api::hypervisor::ANY_AGENT;
 use keelway_base::error_chain::chain_text;
 use rustls_pki_types::ServerName;
@@ -12,11 +17,6 @@ use tokio::{
 use tonic::transport::Channel;
 
 use super::{AgentTlsIdentity, StrangerConnection};
-use crate::{
-    client::DialTarget,
-    proto::{self, exchange_client::ExchangeClient},
-    relay,
-};
 
 /// The first delay before a retry. It doubles up to [`LONGEST`]. A broken connection often works again at once.
 const FIRST: Duration = Duration::from_millis(250);

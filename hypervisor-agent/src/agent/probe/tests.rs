@@ -3,6 +3,7 @@
 use std::{fs, net::SocketAddr, sync::Mutex as StdMutex, time::Duration};
 
 use keelway_cri::{CriRuntime, Deadlines};
+use keelway_machine_io::access::MachineAccess;
 use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::{HandshakeKind, RootCertStore, ServerConfig, server::WebPkiClientVerifier};
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -15,7 +16,6 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::access::MachineAccess;
 
 const NAME: &str = "kube-apiserver";
 
@@ -77,7 +77,11 @@ impl World {
     }
 
     fn write(&self, name: &str, content: &str) {
-        let files = format!("{}{}", self.root.path().display(), crate::layout::on_machine(&self.question.pod, "files"));
+        let files = format!(
+            "{}{}",
+            self.root.path().display(),
+            keelway_machine::layout::on_machine(&self.question.pod, "files")
+        );
         fs::create_dir_all(&files).unwrap();
         fs::write(format!("{files}/{name}"), content).unwrap();
     }

@@ -12,19 +12,19 @@ use std::{
 };
 
 use futures::StreamExt;
+use keelway_agent_api::{
+    client::{AgentClientError, ConfigDelivery, HypervisorAgentClient},
+    enrollment::GrantedIdentity,
+};
 use keelway_api::{
     jiff::Timestamp,
     machine::{MachineConfig, MachineState, UnreachableReason},
     name::{HypervisorName, InstallationId},
 };
 use keelway_base::error_chain::chain_text;
-use keelway_hypervisor_agent::{
-    MachineConnection,
-    access::MachineAccess,
-    client::{AgentClientError, ConfigDelivery, HypervisorAgentClient},
-    enrollment::GrantedIdentity,
-    leader::Leader,
-};
+use keelway_cri::proxy::connection::MachineConnection;
+use keelway_machine::leader::Leader;
+use keelway_machine_io::access::MachineAccess;
 use tokio::{sync::Notify, task::JoinHandle};
 use tonic::transport::Channel;
 

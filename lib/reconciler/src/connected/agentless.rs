@@ -13,20 +13,19 @@ use std::{
     time::Duration,
 };
 
+use crate::{AgentRouteError, ApplyOutcome, RunControl, reach::ReachedMachine};
 use keelway_api::{
     Documents, Hypervisor,
     machine::{MachineConfig, MachineState, UnreachableReason},
     name::{HypervisorName, InstallationId},
 };
 use keelway_base::error_chain::chain_text;
-use keelway_cri::CriRuntime;
-use keelway_hypervisor_agent::{
-    Machine, MachineConnection,
-    action::Action,
+use keelway_cri::{CriRuntime, proxy::connection::MachineConnection};
+use keelway_machine::{action::Action, report::Effect};
+use keelway_machine_io::{
     helper::{ConfigFence, Helper, HelperError, HelperIdentity},
-    machine_io::HttpQuery,
-    reach::ReachedMachine,
-    report::Effect,
+    local::Machine,
+    operation::HttpQuery,
 };
 use tokio::{
     net::TcpStream,
@@ -36,7 +35,6 @@ use tokio::{
 };
 
 use super::{UnseenMachine, network::bare_runtime};
-use crate::{AgentRouteError, ApplyOutcome, RunControl};
 
 /// The time limit for a machine that has no helper yet: the machine first fetches the image of the helper.
 pub(super) const FIRST: Duration = Duration::from_secs(300);

@@ -1,8 +1,8 @@
 //! Enrolls agents on a network, and renews their certificates and trust.
 
+use keelway_agent_api::enrollment::enroll;
 use keelway_api::Hypervisor;
 use keelway_base::error_chain::chain_text;
-use keelway_hypervisor_agent::enrollment::enroll;
 use keelway_planner::AgentOrder;
 
 use super::{ConnectedMachines, MachineBackend};

@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use keelway_agent_api::client::{DialTarget, HypervisorAgentClient};
 use keelway_api::{
     Documents, Hypervisor,
     documents::SecretName,
@@ -14,12 +15,9 @@ use keelway_api::{
 };
 use keelway_base::error_chain::chain_text;
 use keelway_cri::{CriRuntime, Deadlines};
-use keelway_hypervisor_agent::{
-    client::{DialTarget, HypervisorAgentClient},
-    helper::HelperIdentity,
-    tls::client_from_pem,
-};
+use keelway_machine_io::helper::HelperIdentity;
 use keelway_planner::{installation_authority, installation_driver};
+use keelway_tls::component::client_from_pem;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tonic::transport::Channel;

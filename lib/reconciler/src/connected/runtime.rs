@@ -7,7 +7,9 @@ use keelway_api::{
     name::HypervisorName,
 };
 use keelway_base::error_chain::chain_text;
-use keelway_hypervisor_agent::{LocalMachine, MachineConnection, action::Action, report::Effect};
+use keelway_cri::proxy::connection::MachineConnection;
+use keelway_machine::{action::Action, report::Effect};
+use keelway_machine_io::local::LocalMachine;
 use tokio::{sync::Notify, task::JoinHandle};
 
 use super::UnseenMachine;

@@ -7,6 +7,7 @@ use std::{
 };
 
 use futures::FutureExt;
+use keelway_agent_api::client::ConfigDelivery;
 use keelway_api::{
     Documents, Hypervisor, Shared,
     hypervisor::Applied,
@@ -14,11 +15,10 @@ use keelway_api::{
     name::{ClusterId, HypervisorName, PodName},
 };
 use keelway_base::error_chain::chain_text;
-use keelway_hypervisor_agent::{
+use keelway_machine::look_interval;
+use keelway_machine::{
     action::Action,
-    client::ConfigDelivery,
     converge::{self, DesiredConfig, converge_to},
-    look_interval,
 };
 use keelway_planner::{DesiredPods, ValidatedDocuments, check_config, later_leader_text, machine_config, refusal};
 use tokio::{

@@ -3,6 +3,7 @@
 use std::{io, net::SocketAddr, sync::Mutex};
 
 use async_trait::async_trait;
+use keelway_agent_api::client::ConfigDelivery;
 use keelway_api::{
     Hypervisor,
     jiff::Timestamp,
@@ -11,7 +12,8 @@ use keelway_api::{
         ServerState,
     },
 };
-use keelway_hypervisor_agent::{MachineConnection, action::Action, client::ConfigDelivery};
+use keelway_cri::proxy::connection::MachineConnection;
+use keelway_machine::action::Action;
 use keelway_planner::{identify, plan};
 use rand::{SeedableRng, rngs::StdRng};
 

@@ -86,8 +86,8 @@ impl Service<Uri> for IngressConnector {
 
 #[cfg(test)]
 mod tests {
-    use keelway_hypervisor_agent::tls::client_from_pem;
     use keelway_pki::{Authority, CertificateUsage, LeafRequest, Validity};
+    use keelway_tls::component::client_from_pem;
     use rustls::{ServerConfig, crypto::ring};
     use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
     use tokio::net::TcpListener;

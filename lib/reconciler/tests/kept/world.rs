@@ -12,6 +12,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use keelway_agent_api::client::ConfigDelivery;
 use keelway_api::{
     Cluster, ComponentHealth, Documents, Hypervisor, Secret, Shared, Time,
     cluster::{ClusterStatus, KeelwayStatus},
@@ -23,10 +24,9 @@ use keelway_api::{
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     release,
 };
-use keelway_hypervisor_agent::{
-    MachineConnection,
+use keelway_cri::proxy::connection::MachineConnection;
+use keelway_machine::{
     action::Action,
-    client::ConfigDelivery,
     converge::{converge, model::MachineModel},
 };
 use keelway_planner::{Probe, Waves, bindings_digest};

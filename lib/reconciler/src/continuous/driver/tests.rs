@@ -11,13 +11,15 @@ use std::{
 };
 
 use async_trait::async_trait;
+use keelway_agent_api::client::ConfigDelivery;
 use keelway_api::{
     Documents, Hypervisor,
     jiff::Timestamp,
     machine::{MachineState, ObservedValue},
     name::{ClusterId, HypervisorName},
 };
-use keelway_hypervisor_agent::{MachineConnection, action::Action, client::ConfigDelivery};
+use keelway_cri::proxy::connection::MachineConnection;
+use keelway_machine::action::Action;
 use keelway_planner::{ComponentHealth, Probe, Waves};
 use rand::{SeedableRng, rngs::StdRng};
 use tokio_util::sync::CancellationToken;

@@ -1,0 +1,326 @@
+//! Configs that a machine refuses.
+
+use std::collections::BTreeSet;
+
+use keelway_api::{
+    hypervisor::Applied,
+    machine::{Container, ContainerCheck, MachineConfig, MachineState, Pod, SERVING_CERTIFICATE, STATS_SOCKET},
+    name::{InstallationId, PodName},
+};
+
+use crate::layout::{FILES, is_plain_name, is_plain_relative_path};
+
+/// The reason for which a machine refuses a config. Each message states what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigRefusal {
+    /// The machine obeys another installation.
+    #[error(
+        "the machine obeys installation {owner}, and these documents are of {config}: use that installation's documents, or take the machine over with `keelway hypervisor adopt --from {owner}`"
+    )]
+    AnotherInstallation {
+        /// The installation that the machine obeys.
+        owner: InstallationId,
+        /// The installation of the config.
+        config: InstallationId,
+    },
+    /// The machine holds a newer config.
+    #[error(
+        "stale documents: the machine holds config {}.{}, and these documents are of {term}.{generation}: use the newest documents",
+        .applied.term, .applied.generation
+    )]
+    Stale {
+        /// The config that the machine holds.
+        applied: Applied,
+        /// The term of the config.
+        term: u64,
+        /// The generation of the config.
+        generation: u64,
+    },
+    /// The machine holds other content under the same number.
+    #[error(
+        "the machine holds config {term}.{generation} with other content: two writers share one set of documents; use the newest documents of one of them"
+    )]
+    Changed {
+        /// The term of both configs.
+        term: u64,
+        /// The generation of both configs.
+        generation: u64,
+    },
+    /// The machine has seen a later leader.
+    #[error(
+        "the config is of the leader of term {term}, and the machine obeys the one of term {leader}: another manager leads this machine, and this one changes nothing there; end the one that is one too many"
+    )]
+    Superseded {
+        /// The term of the config.
+        term: u64,
+        /// The term of the newest leader.
+        leader: u64,
+    },
+    /// A kubelet runs pods on the machine.
+    #[error(
+        "a kubelet uses the machine's container runtime ({pods} of its pods are there): use another machine, or another container runtime on it"
+    )]
+    UsedByKubelet {
+        /// The number of the kubelet's pods.
+        pods: usize,
+    },
+    /// The config violates a rule that holds for every machine.
+    #[error("{pod}: {what}: this is a mistake of whoever wrote the config")]
+    Invalid {
+        /// The pod whose definition is invalid.
+        pod: PodName,
+        /// What is invalid.
+        what: String,
+    },
+}
+
+/// Checks that the machine may obey the config, and that the machine has not obeyed a later one.
+pub(crate) fn check_fence(
+    (config, fence): (&MachineConfig, &Applied),
+    state: &MachineState,
+) -> Result<(), ConfigRefusal> {
+    if state.kubelet_pods > 0 {
+        return Err(ConfigRefusal::UsedByKubelet { pods: state.kubelet_pods });
+    }
+    check_owner(&config.installation, state.owner.as_ref())?;
+    check_order(fence, state.applied.as_ref())?;
+    check_term(config, state.term, state.applied.as_ref())
+}
+
+/// Checks that the machine obeys this installation, or none.
+pub fn check_owner(of: &InstallationId, owner: Option<&InstallationId>) -> Result<(), ConfigRefusal> {
+    match owner.filter(|owner| *owner != of) {
+        Some(owner) => Err(ConfigRefusal::AnotherInstallation { owner: owner.clone(), config: of.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// Checks that a config comes after the applied one, or is the same.
+pub fn check_order(fence: &Applied, applied: Option<&Applied>) -> Result<(), ConfigRefusal> {
+    let Some(applied) = applied else {
+        return Ok(());
+    };
+    let (term, generation) = (fence.term, fence.generation);
+    match (term, generation).cmp(&(applied.term, applied.generation)) {
+        std::cmp::Ordering::Less => Err(ConfigRefusal::Stale { applied: applied.clone(), term, generation }),
+        std::cmp::Ordering::Equal if applied.digest != fence.digest => Err(ConfigRefusal::Changed { term, generation }),
+        std::cmp::Ordering::Equal | std::cmp::Ordering::Greater => Ok(()),
+    }
+}
+
+/// Checks that a config is not from an earlier leader than the newest. The applied config may be repeated, because that changes nothing.
+pub fn check_term(config: &MachineConfig, newest: u64, applied: Option<&Applied>) -> Result<(), ConfigRefusal> {
+    let number = (config.term, config.generation);
+    let is_applied = applied.is_some_and(|applied| (applied.term, applied.generation) == number);
+    if config.term < newest && !is_applied {
+        return Err(ConfigRefusal::Superseded { term: config.term, leader: newest });
+    }
+    Ok(())
+}
+
+/// Checks that each pod stays in its own directory and has no privileges.
+pub fn check_content(config: &MachineConfig) -> Result<(), ConfigRefusal> {
+    for (name, pod) in &config.pods {
+        check_pod(pod).map_err(|what| ConfigRefusal::Invalid { pod: name.clone(), what })?;
+    }
+    Ok(())
+}
+
+fn check_pod(pod: &Pod) -> Result<(), String> {
+    if pod.user == 0 {
+        return Err("a component never runs as root".to_owned());
+    }
+    check_files(pod)?;
+    for (index, name) in pod.data.iter().enumerate() {
+        if !is_plain_name(name) || name == FILES || pod.data[..index].contains(name) {
+            return Err(format!("{name:?} cannot be a data directory"));
+        }
+    }
+    check_servers(pod)?;
+    let mut names = BTreeSet::new();
+    for container in &pod.containers {
+        if !is_plain_name(&container.name) || !names.insert(&container.name) {
+            return Err(format!("{:?} cannot be a container", container.name));
+        }
+        check_mounts(pod, container)?;
+        check_liveness(pod, container)?;
+    }
+    Ok(())
+}
+
+fn check_files(pod: &Pod) -> Result<(), String> {
+    let mut paths: BTreeSet<&str> = BTreeSet::new();
+    for file in &pod.files {
+        if !is_plain_relative_path(&file.path) || !paths.insert(&file.path) {
+            return Err(format!("{:?} cannot be a file", file.path));
+        }
+    }
+    let is_file_and_directory = |path: &&&str| path.match_indices('/').any(|(end, _)| paths.contains(&path[..end]));
+    match paths.iter().find(is_file_and_directory) {
+        Some(path) => Err(format!("{path:?} lies below a file")),
+        None => Ok(()),
+    }
+}
+
+/// Checks names and options, because haproxy accepts several commands on one line.
+fn check_servers(pod: &Pod) -> Result<(), String> {
+    let Some(servers) = &pod.servers else { return Ok(()) };
+    let is_word = |text: &str| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+    };
+    let is_name =
+        |name: &str| name.split_once('/').is_some_and(|(backend, server)| is_word(backend) && is_word(server));
+    if let Some(name) = servers.addresses.keys().find(|name| !is_name(name)) {
+        return Err(format!("{name:?} is no BACKEND/SERVER"));
+    }
+    if servers.options.contains([';', '\\', '<']) || servers.options.contains(char::is_control) {
+        return Err("the options of its servers are more than options".to_owned());
+    }
+    if !pod.data.iter().any(|name| STATS_SOCKET.starts_with(&format!("{name}/"))) {
+        return Err(format!("it has servers, and no directory for {STATS_SOCKET}"));
+    }
+    Ok(())
+}
+
+fn check_mounts(pod: &Pod, container: &Container) -> Result<(), String> {
+    for mount in &container.mounts {
+        if mount.source != FILES && !pod.data.contains(&mount.source) {
+            return Err(format!("{:?} is no directory of the pod", mount.source));
+        }
+        if !mount.target.starts_with('/') {
+            return Err(format!("{:?} is no absolute path", mount.target));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a probe reads only files of the pod and dials only what the pod serves.
+fn check_liveness(pod: &Pod, container: &Container) -> Result<(), String> {
+    let Some(liveness) = &container.liveness else {
+        return Ok(());
+    };
+    if [liveness.period_seconds, liveness.timeout_seconds, liveness.failure_threshold].contains(&0) {
+        return Err("a check without a period, a timeout or a threshold".to_owned());
+    }
+    match &liveness.check {
+        ContainerCheck::Https { authority, identity, .. } => {
+            let identity = identity.iter().flat_map(|files| [files.certificate.as_str(), &files.key]);
+            let given = |path: &&str| pod.files.iter().any(|file| file.path == **path);
+            match [SERVING_CERTIFICATE, authority].into_iter().chain(identity).find(|path| !given(path)) {
+                Some(path) => Err(format!("{path:?} is no file of the pod")),
+                None => Ok(()),
+            }
+        }
+        ContainerCheck::Http { address, .. } if !address.ip().is_loopback() => {
+            Err(format!("{address} would be asked without TLS, and is not on loopback"))
+        }
+        ContainerCheck::Http { .. } => Ok(()),
+        ContainerCheck::Socket { path, .. } => match path.split_once('/') {
+            Some((directory, name)) if pod.data.iter().any(|data| data == directory) && is_plain_name(name) => Ok(()),
+            Some(_) | None => Err(format!("{path:?} is in no directory that the pod writes to")),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::converge::applied_by;
+
+    /// The state that an agent keeps for a machine.
+    #[derive(Default)]
+    struct Machine {
+        newest: u64,
+        applied: Option<Applied>,
+    }
+
+    /// Messages of drivers, in any order of arrival.
+    #[derive(Debug, Clone)]
+    enum Said {
+        Leads(u64),
+        Holds { term: u64, generation: u64, users: u32 },
+    }
+
+    impl Machine {
+        fn takes(&mut self, config: &MachineConfig) -> Result<(), ConfigRefusal> {
+            check_order(&applied_by(config), self.applied.as_ref())?;
+            check_term(config, self.newest, self.applied.as_ref())?;
+            self.applied = Some(applied_by(config));
+            Ok(())
+        }
+    }
+
+    fn config(term: u64, generation: u64, user: u32) -> MachineConfig {
+        let pod = Pod {
+            user,
+            files: Vec::new(),
+            data: Vec::new(),
+            containers: Vec::new(),
+            pause_image: "pause".to_owned(),
+            servers: None,
+            start: keelway_api::machine::Start::Always,
+            hold: false,
+            registries: BTreeMap::new(),
+        };
+        let name = PodName { cluster: "0123456789abcdef".parse().unwrap(), component: "etcd-0".parse().unwrap() };
+        let installation = "00000000000000ff".parse().unwrap();
+        MachineConfig {
+            format: keelway_api::machine::ConfigFormat::NEWEST,
+            installation,
+            term,
+            generation,
+            pods: [(name, pod)].into(),
+            others: BTreeSet::new(),
+            removals: std::collections::BTreeMap::new(),
+        }
+    }
+
+    fn said() -> impl Strategy<Value = Said> {
+        prop_oneof![
+            (1..4_u64).prop_map(Said::Leads),
+            (1..4_u64, 1..5_u64, 1..4_u32).prop_map(|(term, generation, users)| Said::Holds {
+                term,
+                generation,
+                users
+            }),
+        ]
+    }
+
+    proptest! {
+        /// Once the machine has seen a leader, no earlier leader changes anything, however late its messages arrive.
+        #[test]
+        fn nobody_obeys_who_led_before(all in proptest::collection::vec(said(), 0..40)) {
+            let mut machine = Machine::default();
+            for said in all {
+                let before = machine.applied.clone();
+                match said {
+                    Said::Leads(term) => machine.newest = machine.newest.max(term),
+                    Said::Holds { term, generation, users } => {
+                        let config = config(term, generation, users);
+                        let taken = machine.takes(&config);
+                        if term < machine.newest {
+                            prop_assert_eq!(&machine.applied, &before);
+                            prop_assert!(taken.is_err() || before == Some(applied_by(&config)));
+                        }
+                    }
+                }
+                let place = |applied: &Option<Applied>| applied.as_ref().map(|one| (one.term, one.generation));
+                prop_assert!(place(&machine.applied) >= place(&before));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_in_effect_may_be_repeated_by_a_leader_before() {
+        let mut machine = Machine::default();
+        machine.takes(&config(1, 4, 1)).unwrap();
+        machine.newest = 2;
+        machine.takes(&config(1, 4, 1)).unwrap();
+        assert_eq!(machine.takes(&config(1, 5, 2)), Err(ConfigRefusal::Superseded { term: 1, leader: 2 }));
+        machine.takes(&config(2, 5, 2)).unwrap();
+    }
+}
