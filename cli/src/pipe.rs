@@ -11,8 +11,8 @@ use std::{
 use anyhow::Context;
 use async_trait::async_trait;
 use keelway_api::Documents;
-use keelway_manager::pivot::PivotStore;
 use keelway_reconciler::{Store, StoreError};
+use keelway_stores::pivot::PivotStore;
 
 /// The file that holds documents until they are on stdout is named with this prefix, the process id and [`SUFFIX`].
 pub(crate) const PREFIX: &str = "reconcile-";

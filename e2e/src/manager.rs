@@ -12,7 +12,8 @@ use std::{
 
 use keelway_api::Documents;
 use keelway_cri::testing::cache;
-use keelway_manager::{client::DEFAULT_SOCKET, health::DEFAULT_ADDRESS};
+use keelway_manager::health::DEFAULT_ADDRESS;
+use keelway_manager_client::client::DEFAULT_SOCKET;
 
 use crate::{deadline, keelway::program, metrics, process};
 

@@ -5,7 +5,7 @@ use std::{fs, time::Duration};
 use anyhow::{Context as _, bail};
 use keelway_api::jiff::SignedDuration;
 use keelway_lease::{Election, LeaseTimes, process};
-use keelway_manager::kubernetes::LEASE;
+use keelway_stores::kubernetes::LEASE;
 
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_field_names, reason = "the flags are called so")]

@@ -134,7 +134,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
-    use crate::metrics::DocumentSource;
+    use keelway_stores::DocumentSource;
 
     struct Nothing;
 

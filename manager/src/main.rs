@@ -19,17 +19,16 @@ use keelway_api::jiff::Timestamp;
 use keelway_base::signals::TerminationSignals;
 use keelway_lease::Election;
 use keelway_manager::{
-    client::DEFAULT_SOCKET,
-    directory::DirectoryStore,
     fenced_machines::FencedMachines,
     health::{self, HealthListener},
-    kubernetes::KubernetesStore,
-    metrics::{self, ManagerMetrics},
+    metrics::ManagerMetrics,
     server::{ManagerUnixSocket, serve},
     traces::Traces,
 };
+use keelway_manager_client::client::DEFAULT_SOCKET;
 use keelway_planner::Waves;
 use keelway_reconciler::{ConnectedMachines, Driver, Machines};
+use keelway_stores::{DocumentSource, directory::DirectoryStore, kubernetes::KubernetesStore};
 use kube::{
     Config,
     config::{KubeConfigOptions, Kubeconfig},
@@ -223,10 +222,7 @@ async fn over_kubernetes(
 }
 
 /// Metrics of a store, told where they are to be.
-async fn serve_metrics(
-    store: Arc<dyn metrics::DocumentSource>,
-    listen: &MetricsListen,
-) -> anyhow::Result<Arc<ManagerMetrics>> {
+async fn serve_metrics(store: Arc<dyn DocumentSource>, listen: &MetricsListen) -> anyhow::Result<Arc<ManagerMetrics>> {
     let metrics = Arc::new(ManagerMetrics::new(store, Timestamp::now()));
     let MetricsListen(addresses) = listen;
     if !addresses.is_empty() {

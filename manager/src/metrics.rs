@@ -21,11 +21,11 @@ use std::{
 };
 
 use keelway_api::{
-    Documents,
     jiff::Timestamp,
     machine::{MachineState, ObservedValue},
     name::HypervisorName,
 };
+use keelway_stores::DocumentSource;
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::gauge::Gauge, registry::Registry};
 
 use certificates::CertificateCache;
@@ -35,14 +35,6 @@ use process::ProcessCollector;
 
 pub use exposition::ExpositionFormat;
 pub use passes::Passes;
-
-/// A store whose documents are measured.
-pub trait DocumentSource: Send + Sync + 'static {
-    /// Returns the documents in effect.
-    fn documents(&self) -> Arc<Documents>;
-    /// Returns the number of refused documents.
-    fn refused(&self) -> usize;
-}
 
 /// All metrics of a manager.
 #[derive(Debug)]

@@ -16,8 +16,9 @@ use keelway_api::{
 use keelway_base::error_chain::chain_text;
 use keelway_planner::Decision;
 use keelway_reconciler::{ApplyOutcome, PassError, PassOutcome, StoreError, Task, Watcher};
+use keelway_stores::kubernetes::EventSender;
 
-use crate::{kubernetes::EventSender, metrics::ManagerMetrics};
+use crate::metrics::ManagerMetrics;
 
 /// Reports what is new about each task.
 #[derive(Debug)]

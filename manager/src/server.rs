@@ -10,15 +10,13 @@ mod socket;
 
 use std::sync::Arc;
 
+use keelway_manager_client::{MAX_MESSAGE, proto::documents_server::DocumentsServer};
+use keelway_stores::directory::DirectoryStore;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
-use crate::{directory::DirectoryStore, proto::documents_server::DocumentsServer};
 use service::DocumentsService;
 pub use socket::{ManagerSocketError, ManagerUnixSocket};
-
-/// The most bytes of one message. It bounds how many documents can be moved into a store at once.
-pub const MAX_MESSAGE: usize = 256 << 20;
 
 /// Serves requests until it is stopped.
 ///

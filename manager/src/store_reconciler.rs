@@ -6,16 +6,15 @@ use anyhow::bail;
 use k8s_openapi::api::coordination::v1::Lease;
 use keelway_api::jiff::Timestamp;
 use keelway_lease::Election;
-use keelway_manager::{
-    Reports,
-    kubernetes::{EventSender, KubernetesStore, LEASE},
-    metrics::ManagerMetrics,
-    pivot::LEFT_FOR,
-};
+use keelway_manager::{Reports, metrics::ManagerMetrics};
 use keelway_planner::{HIGHEST_NUMBER, Waves, next_term};
 use keelway_reconciler::{
     ChangingDocuments, DialledComponents, Driver, Machines, NoProgress, PassContext, PkiMinter, RunControl, StopReason,
     Store, highest_known_term, reconcile_continuously,
+};
+use keelway_stores::{
+    kubernetes::{EventSender, KubernetesStore, LEASE},
+    pivot::LEFT_FOR,
 };
 use rand::{SeedableRng, rngs::StdRng};
 use tokio::time::sleep;

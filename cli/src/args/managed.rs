@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use keelway_api::duration::Span;
-use keelway_manager::client::DEFAULT_SOCKET;
+use keelway_manager_client::client::DEFAULT_SOCKET;
 
 use super::OutputFormat;
 

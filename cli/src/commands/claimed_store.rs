@@ -1,7 +1,7 @@
 //! A store that a command holds exclusively: no manager works on it at the same time.
 
 use keelway_api::Documents;
-use keelway_manager::{
+use keelway_stores::{
     directory::DirectoryStore,
     pivot::{ManagementCluster, PipeStore, PivotStore},
 };

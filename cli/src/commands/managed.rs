@@ -17,7 +17,7 @@ use keelway_api::{
     documents::SecretName,
     name::{ClusterRef, NAMESPACE_PREFIX, PodName},
 };
-use keelway_manager::{
+use keelway_manager_client::{
     client::{ManagerClient, ManagerClientError},
     proto,
 };

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use keelway_api::Documents;
-use keelway_manager::pivot::{PipeStore, PivotError, pivot};
+use keelway_stores::pivot::{PipeStore, PivotError, pivot};
 
 use super::{claimed_store::ClaimedStore, session::runtime_of_passes};
 use crate::{

@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, io::Write};
 
 use keelway_api::{Documents, jiff::Timestamp, name::ClusterRef};
-use keelway_manager::pivot::{PipeStore, PivotError, PivotStore};
 use keelway_planner::{Recovery, Remedy};
 use keelway_reconciler::{ConnectedMachines, Machines, StoreError, recover};
+use keelway_stores::pivot::{PipeStore, PivotError, PivotStore};
 
 use super::{claimed_store::ClaimedStore, print_documents, session::runtime_of_passes};
 use crate::{

@@ -6,18 +6,8 @@ use keelway_api::{
     documents::SecretName,
     name::{ClusterRef, LONGEST_NAME, NAMESPACE_PREFIX, PodName, is_label},
 };
-
-use crate::{directory::EditOutcome, proto};
-
-impl From<&DocumentName> for proto::DocumentName {
-    fn from(name: &DocumentName) -> Self {
-        Self {
-            kind: name.kind().to_owned(),
-            namespace: name.namespace().unwrap_or_default(),
-            name: name.name().to_owned(),
-        }
-    }
-}
+use keelway_manager_client::proto;
+use keelway_stores::directory::EditOutcome;
 
 /// Returns the name in a request; `None` if no document can have it.
 pub(super) fn name_of(name: &proto::DocumentName) -> Option<DocumentName> {
@@ -35,13 +25,12 @@ pub(super) fn name_of(name: &proto::DocumentName) -> Option<DocumentName> {
     })
 }
 
-impl From<EditOutcome> for proto::Outcome {
-    fn from(outcome: EditOutcome) -> Self {
-        match outcome {
-            EditOutcome::Created => Self::Created,
-            EditOutcome::Configured => Self::Configured,
-            EditOutcome::Unchanged => Self::Unchanged,
-        }
+/// Returns an outcome as a message.
+pub(super) fn wire_outcome(outcome: EditOutcome) -> proto::Outcome {
+    match outcome {
+        EditOutcome::Created => proto::Outcome::Created,
+        EditOutcome::Configured => proto::Outcome::Configured,
+        EditOutcome::Unchanged => proto::Outcome::Unchanged,
     }
 }
 

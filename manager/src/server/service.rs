@@ -8,18 +8,16 @@ use keelway_api::{
     document::DocumentName,
     fault::{Fault, Faults},
 };
+use keelway_manager_client::proto::{self, documents_server, watch_event::Type};
 use keelway_reconciler::secret_faults;
+use keelway_stores::directory::{DirectoryStore, EditError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::{
-    convert::{document, name_of},
+    convert::{document, name_of, wire_outcome},
     peer::SocketPeer,
-};
-use crate::{
-    directory::{DirectoryStore, EditError},
-    proto::{self, documents_server, watch_event::Type},
 };
 
 pub(super) struct DocumentsService {
@@ -71,7 +69,7 @@ impl documents_server::Documents for DocumentsService {
         let applied = self.store.apply(&documents).map_err(failed)?;
         let applied = applied.into_iter().map(|(name, outcome)| proto::Applied {
             name: Some((&name).into()),
-            outcome: proto::Outcome::from(outcome).into(),
+            outcome: wire_outcome(outcome).into(),
         });
         Ok(Response::new(proto::ApplyResponse { applied: applied.collect() }))
     }

@@ -9,12 +9,9 @@ use keelway_api::{
     jiff::Timestamp,
     name::ClusterRef,
 };
-use keelway_manager::{
-    Reports,
-    kubernetes::KubernetesStore,
-    metrics::{DocumentSource, ManagerMetrics},
-};
+use keelway_manager::{Reports, metrics::ManagerMetrics};
 use keelway_reconciler::{ChangingDocuments, Store, Watcher};
+use keelway_stores::{DocumentSource, kubernetes::KubernetesStore};
 use kube::Client;
 use serde_json::Value as Json;
 use tokio::time::timeout;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use keelway_manager::kubernetes::MANAGER;
+use keelway_stores::kubernetes::MANAGER;
 use kube::Client;
 use serde_json::Value;
 

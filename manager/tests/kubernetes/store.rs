@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use keelway_api::{Documents, document::DocumentName};
-use keelway_manager::kubernetes::KubernetesStore;
 use keelway_reconciler::{ChangingDocuments, Store};
+use keelway_stores::kubernetes::KubernetesStore;
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::time::timeout;

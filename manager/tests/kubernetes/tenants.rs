@@ -15,8 +15,8 @@ use keelway_api::{
     name::{ClusterId, ClusterRef},
     registry::PULL_SECRET,
 };
-use keelway_manager::kubernetes::KubernetesStore;
 use keelway_reconciler::{ChangingDocuments, Store};
+use keelway_stores::kubernetes::KubernetesStore;
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -254,7 +254,7 @@ impl Tenancy<'_> {
             let names: BTreeSet<_> = documents.all_names().collect();
             assert!(names.iter().all(|name| !matches!(name, DocumentName::Secret(name) if name.namespace == "team-a")));
         }
-        assert_eq!(keelway_manager::metrics::DocumentSource::refused(&fresh), 0);
+        assert_eq!(keelway_stores::DocumentSource::refused(&fresh), 0);
         let shown = labelled(&format!("keelway-{ID}"), "shown", "keelway.dev/cluster-id", ID, "Opaque").to_string();
         self.operator.does(&["apply", "-f", "-"], &shown);
         let shown = secret(&format!("keelway-{ID}"), "shown");

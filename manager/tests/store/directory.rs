@@ -10,15 +10,17 @@ use keelway_api::{
     name::ClusterRef,
     newer::{FORMAT, FORMAT_ANNOTATION},
 };
-use keelway_manager::directory::{DirectoryError, DirectoryLockError, DirectoryStore};
 use keelway_planner::MintRequest;
 use keelway_reconciler::{ChangingDocuments, Minter, PkiMinter, Store};
+use keelway_stores::directory::{DirectoryError, DirectoryLockError, DirectoryStore};
 use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::contract;
-use crate::place::{CLUSTER, MACHINE, Place, WRITTEN, next, world, written};
+use crate::{
+    contract,
+    place::{CLUSTER, MACHINE, Place, WRITTEN, next, world, written},
+};
 
 fn replicas(documents: &Documents) -> u32 {
     documents.clusters.values().next().unwrap().spec.etcd.replicas

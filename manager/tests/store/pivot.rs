@@ -11,11 +11,11 @@ use std::{
 
 use async_trait::async_trait;
 use keelway_api::{Documents, document::DocumentName};
-use keelway_manager::{
+use keelway_reconciler::{Store, StoreError};
+use keelway_stores::{
     directory::{DirectoryError, DirectoryStore},
     pivot::{PipeStore, PivotError, PivotStore, pivot},
 };
-use keelway_reconciler::{Store, StoreError};
 
 use crate::place::{CLUSTER, Place, WRITTEN, world, written};
 

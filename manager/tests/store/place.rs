@@ -7,8 +7,8 @@ use std::{
 };
 
 use keelway_api::Documents;
-use keelway_manager::directory::DirectoryStore;
 use keelway_reconciler::{ChangingDocuments, Store};
+use keelway_stores::directory::DirectoryStore;
 use tempfile::TempDir;
 use tokio::time::timeout;
 

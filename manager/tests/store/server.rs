@@ -4,13 +4,13 @@ use std::{os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
 use futures::{Stream, TryStreamExt};
 use keelway_api::{Documents, ReadOptions, document::DocumentName, documents::SecretName, name::ClusterRef};
-use keelway_manager::{
+use keelway_manager::server::{ManagerUnixSocket, serve};
+use keelway_manager_client::{
     client::{DocumentSelection, ManagerClient, ManagerClientError},
-    directory::DirectoryStore,
     proto::{self, Outcome},
-    server::{ManagerUnixSocket, serve},
 };
 use keelway_reconciler::{ChangingDocuments, Store};
+use keelway_stores::directory::DirectoryStore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 

@@ -1,6 +1,6 @@
 //! `keelway apply`.
 
-use keelway_manager::proto::{Applied, Outcome};
+use keelway_manager_client::proto::{Applied, Outcome};
 
 use super::{client, failed, kubectl_name};
 use crate::{

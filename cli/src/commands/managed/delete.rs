@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, io::Write, time::Duration};
 
 use futures::TryStreamExt;
 use keelway_api::document::DocumentName;
-use keelway_manager::{
+use keelway_manager_client::{
     client::{DocumentSelection, ManagerClient, ManagerClientError},
     proto::{DocumentName as WireName, watch_event::Type},
 };

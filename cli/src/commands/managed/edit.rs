@@ -3,7 +3,7 @@
 use std::{env, fs, io::Write, path::Path, process::Command};
 
 use anyhow::Context;
-use keelway_manager::client::DocumentSelection;
+use keelway_manager_client::client::DocumentSelection;
 use tempfile::Builder;
 
 use super::{apply::line, client, failed, names};

@@ -1,7 +1,7 @@
 //! `keelway get`.
 
 use keelway_api::{Documents, ReadOptions};
-use keelway_manager::client::DocumentSelection;
+use keelway_manager_client::client::DocumentSelection;
 
 use super::{client, failed};
 use crate::{

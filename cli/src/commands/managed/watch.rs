@@ -1,7 +1,7 @@
 //! `keelway watch`.
 
 use futures::TryStreamExt;
-use keelway_manager::{
+use keelway_manager_client::{
     client::DocumentSelection,
     proto::{WatchEvent, watch_event::Type},
 };

@@ -16,8 +16,8 @@ use tonic::{
 };
 
 use crate::{
+    MAX_MESSAGE,
     proto::{self, documents_client::DocumentsClient},
-    server::MAX_MESSAGE,
 };
 
 /// The default path of the manager's socket.

@@ -42,9 +42,9 @@ pub use lock::DirectoryLockError;
 use watcher::DirectoryWatch;
 
 use crate::{
+    DocumentSource,
     accept::{AcceptedDocuments, ChangedFiles, StatusOwner, accept},
     document_paths::path_of,
-    metrics::DocumentSource,
 };
 
 /// Why a directory cannot be opened as a store.

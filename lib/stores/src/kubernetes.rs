@@ -38,7 +38,7 @@ pub(crate) use write::ignore_not_found;
 pub use events::EventSender;
 use events::WriteActivity;
 
-use crate::{document_paths::path_of, metrics::DocumentSource};
+use crate::{DocumentSource, document_paths::path_of};
 
 /// The field manager of Keelway's writes.
 pub const MANAGER: &str = "keelway-manager";
