@@ -26,9 +26,9 @@ use keelway_api::{
     name::{HypervisorName, InstallationId},
 };
 
-/// Makes and runs Kubernetes control planes on machines you bring.
+/// Create and run Kubernetes control planes on your own machines.
 ///
-/// Documents come in as YAML on stdin (or with -f), and go out as YAML on stdout. Messages go to stderr.
+/// Commands read documents as YAML from stdin (or from files with -f) and write documents as YAML to stdout. Messages go to stderr.
 #[derive(Parser)]
 #[command(name = "keelway", version, after_help = EXAMPLE)]
 pub(crate) struct CliArguments {
@@ -46,31 +46,31 @@ Example:
   kubectl --kubeconfig c1.kubeconfig get --raw /readyz
 
 Exit codes:
-  0  done; for reconcile: settled      4  plan, diff --exit-code: something to do;
+  0  success; for reconcile: settled   4  plan, diff --exit-code: found a difference;
                                           recover: something needs attention
   1  failed                            130, 143  ended by SIGINT, SIGTERM
-  2  bad input or usage                exec: as the command ended
-  3  not settled in time
+  2  bad input or usage                exec: the exit code of its command
+  3  not settled before the timeout
 
 Environment:
-  NO_COLOR         no colours, whatever the terminal
-  COLUMNS          how wide the terminal is; tables that are written elsewhere are never cut
-  KEELWAY_SERVER   the socket of the manager that is asked
+  NO_COLOR         disables colours
+  COLUMNS          the width of the terminal; tables are cut only on a terminal
+  KEELWAY_SERVER   the socket of the manager
   KEELWAY_CACHE    images and programs for local hypervisors [default: ~/.cache/keelway]
-  XDG_STATE_HOME   documents of runs that go on or were killed, and what was written last [default: ~/.local/state]";
+  XDG_STATE_HOME   documents of unfinished runs, and copies of the last output [default: ~/.local/state]";
 
 #[derive(Args)]
 pub(crate) struct GlobalArguments {
-    /// Read documents from this file instead of stdin; may be given many times
+    /// Read documents from FILE instead of stdin; can be repeated
     #[arg(short = 'f', long = "filename", value_name = "FILE", global = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// Say more on stderr; twice: say everything
+    /// Print more messages to stderr; -vv also prints debug messages
     #[arg(short, long, action = ArgAction::Count, global = true)]
     pub(crate) verbose: u8,
-    /// Say nothing on stderr but errors
+    /// Print only errors to stderr
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// When to colour messages on stderr; auto: on a terminal, unless NO_COLOR is set
+    /// When to colour messages on stderr; auto colours on a terminal unless NO_COLOR is set
     #[arg(long, value_enum, default_value = "auto", value_name = "WHEN", global = true)]
     pub(crate) color: Color,
 }
@@ -110,49 +110,49 @@ impl CliArguments {
 
 #[derive(Subcommand)]
 pub(crate) enum CliCommand {
-    /// Machines that hold control planes
+    /// Manage the machines that run control planes
     #[command(
         subcommand,
         after_help = "Example:\n  keelway hypervisor local create --public 1 --private 1 > world.yaml\n  keelway hypervisor get < world.yaml"
     )]
     Hypervisor(HypervisorCommand),
-    /// Kubernetes clusters
+    /// Manage Kubernetes clusters
     #[command(
         subcommand,
         after_help = "Example:\n  keelway cluster inject --name c1 < world.yaml | keelway reconcile > c1.yaml\n  keelway cluster get < c1.yaml"
     )]
     Cluster(ClusterCommand),
-    /// Tokens with which machines join a cluster as workers
+    /// Manage the tokens with which machines join a cluster as workers
     #[command(
         subcommand,
         after_help = "Example:\n  keelway join-token create --cluster c1 --ttl 24h < c1.yaml\n  keelway join-token list --cluster c1 < c1.yaml"
     )]
     JoinToken(JoinTokenCommand),
-    /// Workers of clusters
+    /// Manage workers of clusters
     #[command(
         subcommand,
         after_help = "Example:\n  keelway node join --token-file token\n  keelway node status\n  keelway node local create --name w1 --behind nat-a"
     )]
     Node(NodeCommand),
-    /// Bring machines to what the documents say, and write the documents as they are then
+    /// Apply documents to machines, and write the updated documents
     #[command(
         after_help = "Example:\n  keelway cluster inject --name c1 < world.yaml | keelway reconcile > c1.yaml\n  keelway reconcile --in-place c1.yaml"
     )]
     Reconcile(ReconcileArguments),
-    /// Show what a pass would do and why; nothing is changed
+    /// Show what a pass would do and why, without changes
     #[command(
         after_help = "Example:\n  keelway plan < c1.yaml\n  keelway observe < c1.yaml > seen.yaml\n  keelway plan --offline seen.yaml < c1.yaml"
     )]
     Plan(PlanArguments),
-    /// Write what a pass sees of machines, components and clusters; no key is in it
+    /// Write what a pass observes of machines, components and clusters; the output contains no keys
     #[command(
         after_help = "Example:\n  keelway observe < c1.yaml > seen.yaml\n  keelway plan --offline seen.yaml < c1.yaml\n  keelway explain observation"
     )]
     Observe,
-    /// Hand documents to a manager: all are taken, or none
+    /// Apply documents to a manager's store: all of them, or none
     #[command(after_help = "Example:\n  keelway apply -f c1.yaml")]
     Apply(ApplyArguments),
-    /// Show documents of a manager
+    /// Show documents from a manager
     #[command(
         after_help = "Example:\n  keelway get\n  keelway get clusters -o wide\n  keelway get -o yaml | keelway logs c1/etcd-0"
     )]
@@ -160,68 +160,68 @@ pub(crate) enum CliCommand {
     /// Edit documents of a manager with $EDITOR
     #[command(after_help = "Example:\n  keelway edit cluster c1")]
     Edit(NamedArguments),
-    /// Have a manager take documents away, with all that runs of them
+    /// Delete documents of a manager and everything that runs for them
     #[command(after_help = "Example:\n  keelway delete cluster c1\n  keelway delete cluster c1 --wait=false")]
     Delete(DeleteArguments),
-    /// Show what changes among documents of a manager, as it does
+    /// Watch documents of a manager and print each change
     #[command(after_help = "Example:\n  keelway watch\n  keelway watch clusters -o yaml")]
     Watch(WatchArguments),
-    /// Move all documents from one store to another; nothing changes on any machine
+    /// Move all documents from one store to another, without changes on machines
     ///
     /// A store is a directory (dir:PATH), a management cluster (kubernetes, or kubernetes:KUBECONFIG), or stdin and stdout (-). No manager
-    /// may work on either meanwhile. A move that is cut off goes on when it is begun again.
+    /// may use either store meanwhile. If the command is interrupted, run it again to continue.
     #[command(
         after_help = "Example:\n  keelway pivot --to kubernetes < world.yaml\n  keelway pivot --from dir:/var/lib/keelway-manager --to kubernetes:management.kubeconfig\n  keelway pivot --from kubernetes > world.yaml"
     )]
     Pivot(PivotArguments),
-    /// Bring documents of an older backup to what machines hold; nothing changes on any machine
+    /// Update documents of an older backup from what machines hold, without changes on machines
     ///
-    /// Asks every machine for its config. Terms and generations become those of the machines, and components that are newer than the
-    /// backup get their documents back. Each difference is one line on stderr. Ends with 4 if something is left for a person to do.
-    /// A directory or a management cluster is recovered in place, and no manager may work on it meanwhile.
+    /// Reads the config of every machine. Sets terms and generations to those of the machines, and rebuilds the documents of components
+    /// that are newer than the backup. Prints one line to stderr for each difference. Exits with 4 if something needs your attention.
+    /// Recovers a directory or a management cluster in place. No manager may use it meanwhile.
     #[command(
         after_help = "Example:\n  keelway recover --dry-run < backup.yaml\n  keelway recover < backup.yaml > c1.yaml && keelway plan < c1.yaml\n  keelway recover --from dir:/var/lib/keelway-manager\n  keelway recover --from kubernetes:management.kubeconfig"
     )]
     Recover(RecoverArguments),
-    /// Show clusters, components and machines as the documents tell of them
+    /// Show the status of clusters, components and machines from the documents
     #[command(after_help = "Example:\n  keelway status < c1.yaml\n  keelway status -o wide < c1.yaml")]
     Status(StatusArguments),
-    /// Parts of clusters, as Keelway placed them
+    /// Show components of clusters
     #[command(subcommand, after_help = "Example:\n  keelway component get -o wide < c1.yaml")]
     Component(ComponentCommand),
-    /// Say whether the documents can be reconciled, and every fault of them if not
+    /// Check whether the documents can be reconciled, and report every fault
     #[command(
         after_help = "Example:\n  keelway validate < world.yaml\n  keelway validate -f machines.yaml -f clusters.yaml"
     )]
     Validate,
-    /// Show what differs between two worlds, a line for each document and field
+    /// Show the differences between two sets of documents, one line for each document and field
     #[command(
         after_help = "Example:\n  keelway diff before.yaml after.yaml\n  keelway reconcile < c1.yaml | keelway diff c1.yaml -"
     )]
     Diff(DiffArguments),
-    /// Print the log of a component, as its machine has it
+    /// Print the logs of a component from its machine
     #[command(
         after_help = "Example:\n  keelway logs c1/kube-apiserver-0 < c1.yaml\n  keelway logs c1/etcd-0 --tail 20 --follow --filename c1.yaml\n  keelway logs c1/etcd-0 --previous < c1.yaml"
     )]
     Logs(LogsArguments),
-    /// Run a command in a component's container, and end as it ends
+    /// Run a command in a component's container, and exit with its exit code
     #[command(
         after_help = "Example:\n  keelway exec c1/etcd-0 -- etcdctl version < c1.yaml\n  keelway exec c1/etcd-0 -it -f c1.yaml -- sh"
     )]
     Exec(ExecArguments),
-    /// Show what happened on machines, the newest last: starts, ends, restarts, failed checks
+    /// Show events of machines, the newest last: starts, exits, restarts, failed probes
     #[command(
         after_help = "Example:\n  keelway events < c1.yaml\n  keelway events c1 --watch < c1.yaml\n  keelway events hv-1 -o json < c1.yaml"
     )]
     Events(EventsArguments),
-    /// Tell what a field of a document means
+    /// Describe a field of a document
     #[command(after_help = "Example:\n  keelway explain cluster\n  keelway explain cluster.spec.etcd")]
     Explain {
-        /// A kind, and a field of it after a dot
+        /// A kind, optionally followed by a dot and the path of a field
         #[arg(value_name = "KIND[.FIELD..]")]
         field: String,
     },
-    /// Write a script that completes this command line in a shell
+    /// Print the completion script for a shell
     #[command(
         after_help = "Example:\n  source <(keelway completion bash)\n  keelway completion zsh > \"${fpath[1]}/_keelway\""
     )]
@@ -229,79 +229,79 @@ pub(crate) enum CliCommand {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Tell this program's version, and the Kubernetes releases that it runs
+    /// Print the version of this program and the Kubernetes releases that it supports
     #[command(after_help = "Example:\n  keelway version\n  keelway version -o json")]
     Version(VersionArguments),
-    /// Write the parts of the documentation that follow from this program
+    /// Write the parts of the documentation that are generated from this program
     #[command(hide = true, subcommand, after_help = "Example:\n  keelway reference man target/man")]
     Reference(ReferenceCommand),
 }
 
 #[derive(Subcommand)]
 pub(crate) enum ReferenceCommand {
-    /// A man page for each command, into a directory
+    /// Write a man page for each command into a directory
     #[command(after_help = "Example:\n  keelway reference man target/man")]
     Man {
-        /// The directory; it is made where it is missing
+        /// The directory; it is created if it is missing
         directory: PathBuf,
     },
-    /// Every field of every document
+    /// List every field of every document
     #[command(after_help = "Example:\n  keelway reference fields > docs/fields.md")]
     Fields,
-    /// Every reason of a condition or an event
+    /// List every reason of conditions and events
     #[command(after_help = "Example:\n  keelway reference reasons > docs/reasons.md")]
     Reasons,
-    /// Every port of every component
+    /// List every port of every component
     #[command(after_help = "Example:\n  keelway reference ports > docs/ports.md")]
     Ports,
-    /// Every argument that a cluster may give to its components
+    /// List every argument that a cluster can set for its components
     #[command(after_help = "Example:\n  keelway reference arguments > docs/arguments.md")]
     Arguments,
-    /// Every command, a line each
+    /// List every command, one per line
     #[command(after_help = "Example:\n  keelway reference commands")]
     Commands,
 }
 
 #[derive(Args)]
 pub(crate) struct LogsArguments {
-    /// The component, as `component get` names it
+    /// The component, as `component get` prints its name
     #[arg(value_name = "COMPONENT")]
     pub(crate) component: String,
-    /// Go on with what is written from now on, also by the container's next runs, until the component is gone
+    /// Follow the log, also across restarts of the container, until the component is deleted
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// Read documents from this file instead of stdin; may be given many times (-f is --follow here)
+    /// Read documents from FILE instead of stdin; can be repeated (-f means --follow here)
     #[arg(id = "files", long = "filename", value_name = "FILE")]
     pub(crate) _files: Vec<PathBuf>,
-    /// The last so many lines only
+    /// Print only the last LINES lines
     #[arg(long, value_name = "LINES")]
     pub(crate) tail: Option<u64>,
-    /// What was written within this time only
+    /// Print only lines newer than DURATION
     #[arg(long, value_name = "DURATION")]
     pub(crate) since: Option<Span>,
-    /// The log of the run before the present one
+    /// Print the log of the container's previous run
     #[arg(short, long)]
     pub(crate) previous: bool,
-    /// Begin each line with the time at which it was written
+    /// Print a timestamp before each line
     #[arg(long)]
     pub(crate) timestamps: bool,
-    /// The container [default: the one that the component is named after]
+    /// The container [default: the main container of the component]
     #[arg(short, long, value_name = "NAME")]
     pub(crate) container: Option<String>,
 }
 
 #[derive(Args)]
 pub(crate) struct ExecArguments {
-    /// The component, as `component get` names it
+    /// The component, as `component get` prints its name
     #[arg(value_name = "COMPONENT")]
     pub(crate) component: String,
-    /// Hand stdin to the command; name the documents with -f then
+    /// Pass stdin to the command; requires the documents with -f
     #[arg(short = 'i', long)]
     pub(crate) stdin: bool,
-    /// Give the command a terminal
+    /// Allocate a terminal for the command
     #[arg(short, long)]
     pub(crate) tty: bool,
-    /// The container [default: the one that the component is named after]
+    /// The container [default: the main container of the component]
     #[arg(short, long, value_name = "NAME")]
     pub(crate) container: Option<String>,
     /// The command, after `--`
@@ -311,33 +311,33 @@ pub(crate) struct ExecArguments {
 
 #[derive(Args)]
 pub(crate) struct EventsArguments {
-    /// A cluster or a hypervisor; all where there is none
+    /// A cluster or a hypervisor [default: all]
     #[arg(value_name = "CLUSTER|HYPERVISOR")]
     pub(crate) of: Option<String>,
-    /// How to show them
+    /// The output format
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: OutputFormat,
-    /// Go on with what happens from now on
+    /// Watch for new events
     #[arg(short, long)]
     pub(crate) watch: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct GetArguments {
-    /// Names; all where there are none
+    /// Names [default: all]
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// How to show them
+    /// The output format
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: OutputFormat,
 }
 
 #[derive(Args)]
 pub(crate) struct DescribeArguments {
-    /// Names; all where there are none
+    /// Names [default: all]
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// Ask each machine what happened on it
+    /// Show the events of each machine
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     pub(crate) show_events: bool,
 }
@@ -353,7 +353,7 @@ pub(crate) enum OutputFormat {
     Json,
     /// The documents in YAML
     Yaml,
-    /// Kind and name, a line each
+    /// Kind and name, one per line
     Name,
 }
 
@@ -368,20 +368,20 @@ pub(crate) enum ComponentCommand {
 
 #[derive(Args)]
 pub(crate) struct DiffArguments {
-    /// The world before; `-` is stdin
+    /// The documents before; `-` reads stdin
     #[arg(value_name = "BEFORE")]
     pub(crate) before: PathBuf,
-    /// The world after; `-` is stdin
+    /// The documents after; `-` reads stdin
     #[arg(value_name = "AFTER")]
     pub(crate) after: PathBuf,
-    /// End with 4 where they differ
+    /// Exit with 4 if they differ
     #[arg(long)]
     pub(crate) exit_code: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct VersionArguments {
-    /// How to show it
+    /// The output format
     #[arg(short, long, value_enum, default_value = "text")]
     pub(crate) output: VersionOutput,
 }
@@ -398,52 +398,52 @@ pub(crate) enum VersionOutput {
 
 #[derive(Subcommand)]
 pub(crate) enum HypervisorCommand {
-    /// Hypervisors on this machine, each in network and mount namespaces of its own, to try Keelway
+    /// Manage local hypervisors: network and mount namespaces on this host, to try Keelway
     #[command(
         subcommand,
         after_help = "Example:\n  keelway hypervisor local create --public 1 --private 1 > world.yaml\n  keelway hypervisor local destroy < empty.yaml"
     )]
     Local(LocalCommand),
-    /// Add a Hypervisor of yours to the documents
+    /// Add a Hypervisor to the documents
     #[command(
         after_help = "Example:\n  keelway hypervisor inject --name hv-1 --role private --private-address 10.0.0.11 --socket /run/containerd/containerd.sock < world.yaml\n  keelway hypervisor inject --name hv-2 --role public --private-address 10.0.0.12 --public-address 203.0.113.12 --agent-socket /run/keelway/agent.sock < world.yaml"
     )]
     Inject(Box<HypervisorInjectArguments>),
-    /// Add a Hypervisor of yours that is reached over a network, or take one that is not enrolled yet, and tell what to run there:
-    /// keelway-hypervisor-agent with a token that is good once. The next reconcile gives it a certificate
+    /// Enroll the agent of a hypervisor on the network. Adds the Hypervisor if it is missing, and prints the command to run on the
+    /// machine: keelway-hypervisor-agent with a token that is valid once. The next reconcile issues its certificate
     #[command(
         after_help = "Example:\n  keelway hypervisor enroll --name hv-1 --role private --zone eu-1 --address 10.0.0.5:7443 < world.yaml > enrolled.yaml\n  keelway hypervisor enroll --name hv-1 < enrolled.yaml > again.yaml"
     )]
     Enroll(Box<HypervisorEnrollArguments>),
-    /// Have the certificates of hypervisors' agents hold no more: nobody answers for those machines from then on. What runs there
-    /// stays in the documents, and is placed nowhere else by this
+    /// Revoke the certificates of hypervisors' agents. Keelway does not connect to these machines until they are enrolled again. Their
+    /// components stay in the documents and are not moved
     #[command(after_help = "Example:\n  keelway hypervisor revoke hv-1 < world.yaml | keelway reconcile > next.yaml")]
     Revoke(HypervisorNames),
-    /// Show hypervisors: what they are, and what of them components request and what is left
+    /// Show hypervisors, the resources that components request, and what is left
     #[command(
         after_help = "Example:\n  keelway hypervisor get < world.yaml\n  keelway hypervisor get hv-1 -o yaml < world.yaml"
     )]
     Get(GetArguments),
-    /// Show all that is known of hypervisors, what happened on them last included
+    /// Show details of hypervisors, including recent events
     #[command(
         after_help = "Example:\n  keelway hypervisor describe hv-1 < c1.yaml\n  keelway hypervisor describe --show-events=false < c1.yaml"
     )]
     Describe(DescribeArguments),
-    /// Place no more components on a hypervisor; those that are there stay
+    /// Mark hypervisors as unschedulable; components that run there stay
     #[command(after_help = "Example:\n  keelway hypervisor cordon hv-2 < world.yaml | keelway reconcile > next.yaml")]
     Cordon(HypervisorNames),
-    /// Place components on a hypervisor again, also after a drain
+    /// Mark hypervisors as schedulable again, also after a drain
     #[command(after_help = "Example:\n  keelway hypervisor uncordon hv-2 < world.yaml | keelway reconcile > next.yaml")]
     Uncordon(HypervisorNames),
-    /// Move the components of a hypervisor to others with the next reconcile, each once its replacement is ready
+    /// Move the components of hypervisors to others at the next reconcile, each once its replacement is ready
     #[command(after_help = "Example:\n  keelway hypervisor drain hv-2 < world.yaml | keelway reconcile > next.yaml")]
     Drain(DrainArguments),
-    /// Take hypervisors over from another installation; what runs on them goes on
+    /// Adopt hypervisors from another installation; what runs on them keeps running
     #[command(
         after_help = "Example:\n  keelway hypervisor adopt --from 0123456789abcdef < world.yaml > adopted.yaml\n  keelway hypervisor adopt --from 0123456789abcdef --name hv-2 < world.yaml > adopted.yaml"
     )]
     Adopt(AdoptArguments),
-    /// Answer on a socket of this machine as a hypervisor's container runtime does, for crictl and the like, until this ends
+    /// Forward a local socket to the container runtime of a hypervisor, for crictl and similar tools
     #[command(
         after_help = "Example:\n  keelway hypervisor proxy hv-1 --listen unix:///tmp/hv-1.sock -f c1.yaml\n  crictl -r unix:///tmp/hv-1.sock ps"
     )]
@@ -455,7 +455,7 @@ pub(crate) struct ProxyArguments {
     /// The hypervisor
     #[arg(value_name = "NAME")]
     pub(crate) name: HypervisorName,
-    /// The socket to make, which only you may use
+    /// The socket to create; only your user can connect to it
     #[arg(long, value_name = "ENDPOINT", value_parser = socket)]
     pub(crate) listen: PathBuf,
 }
@@ -463,7 +463,11 @@ pub(crate) struct ProxyArguments {
 /// `unix:///PATH`, or the path alone.
 fn socket(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text.strip_prefix("unix://").unwrap_or(text));
-    if path.is_absolute() { Ok(path) } else { Err("write unix:// and the absolute path of a socket".to_owned()) }
+    if path.is_absolute() {
+        Ok(path)
+    } else {
+        Err("must be unix:// followed by the absolute path of a socket".to_owned())
+    }
 }
 
 #[derive(Args)]
@@ -472,34 +476,34 @@ pub(crate) struct HypervisorInjectArguments {
     /// The hypervisor's name
     #[arg(long)]
     pub(crate) name: HypervisorName,
-    /// What it holds: public ones ingresses, private ones etcd and Kubernetes' components
+    /// The role: public hypervisors run ingresses and gateways, private ones etcd and Kubernetes components
     #[arg(long, value_enum)]
     pub(crate) role: RoleArgument,
-    /// The socket of its container runtime, on this machine
+    /// The socket of the container runtime, on this host
     #[arg(long, value_name = "PATH", group = "way")]
     pub(crate) socket: Option<PathBuf>,
-    /// The socket of its keelway-hypervisor-agent, on this machine
+    /// The socket of keelway-hypervisor-agent, on this host
     #[arg(long, value_name = "PATH", group = "way")]
     pub(crate) agent_socket: Option<PathBuf>,
-    /// Where its keelway-hypervisor-agent listens on a network
+    /// The network address of keelway-hypervisor-agent
     #[arg(long, value_name = "HOST:PORT", group = "way")]
     pub(crate) agent_address: Option<String>,
-    /// Where a proxy with mutual TLS listens before the socket of its container runtime: no agent is needed
+    /// The address of a proxy with mutual TLS in front of the container runtime's socket; needs no agent
     #[arg(long, value_name = "HOST:PORT", group = "way", requires = "cri_secret")]
     pub(crate) cri_address: Option<String>,
-    /// The Secret with tls.crt, tls.key and ca.crt that the proxy is spoken with by; it stands in the documents
+    /// The Secret in the documents with tls.crt, tls.key and ca.crt for connections to the proxy
     #[arg(long, value_name = "NAMESPACE/NAME", requires = "cri_address")]
     pub(crate) cri_secret: Option<String>,
-    /// The name that the proxy's certificate is for [default: the host of --cri-address]
+    /// The name in the proxy's certificate [default: the host of --cri-address]
     #[arg(long, value_name = "NAME", requires = "cri_address")]
     pub(crate) cri_server_name: Option<String>,
-    /// Its keelway-hypervisor-agent listens nowhere: it waits at that of --agent-via to be called
+    /// keelway-hypervisor-agent does not listen: it connects to the agent of --agent-via
     #[arg(long, group = "way", requires = "agent_via")]
     pub(crate) agent_dials_out: bool,
-    /// The public hypervisor through whose agent its own is reached
+    /// The public hypervisor whose agent forwards connections to this agent
     #[arg(long, value_name = "NAME", conflicts_with_all = ["socket", "agent_socket"])]
     pub(crate) agent_via: Option<HypervisorName>,
-    /// An address in the network of hypervisors; may be given many times
+    /// An address in the network between hypervisors; can be repeated
     #[arg(long = "private-address", value_name = "ADDRESS", required = true)]
     pub(crate) private_addresses: Vec<String>,
     #[command(flatten)]
@@ -511,18 +515,18 @@ pub(crate) struct HypervisorEnrollArguments {
     /// The hypervisor's name
     #[arg(long)]
     pub(crate) name: HypervisorName,
-    /// Where its keelway-hypervisor-agent is reached; of a new one
+    /// The address of keelway-hypervisor-agent; required for a new hypervisor
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) address: Option<String>,
-    /// What it holds, of a new one: public ones ingresses, private ones etcd and Kubernetes' components
+    /// The role, required for a new hypervisor: public ones run ingresses and gateways, private ones etcd and Kubernetes components
     #[arg(long, value_enum)]
     pub(crate) role: Option<RoleArgument>,
-    /// An address in the network of hypervisors; may be given many times [default: that of --address]
+    /// An address in the network between hypervisors; can be repeated [default: the host of --address]
     #[arg(long = "private-address", value_name = "ADDRESS")]
     pub(crate) private_addresses: Vec<String>,
     #[command(flatten)]
     pub(crate) placement: PlacementArguments,
-    /// How long the token is good
+    /// How long the token is valid
     #[arg(long, value_name = "DURATION", default_value = "1h")]
     pub(crate) ttl: Span,
 }
@@ -530,28 +534,28 @@ pub(crate) struct HypervisorEnrollArguments {
 /// What a machine offers, beside its role and its addresses between machines.
 #[derive(Args)]
 pub(crate) struct PlacementArguments {
-    /// An address that users of clusters reach, of a public one; may be given many times
+    /// An address for users of clusters, for a public hypervisor; can be repeated
     #[arg(long = "public-address", value_name = "ADDRESS")]
     pub(crate) public_addresses: Vec<String>,
-    /// Its zone, as the label topology.kubernetes.io/zone
+    /// The zone, stored as the label topology.kubernetes.io/zone
     #[arg(long, value_name = "ZONE")]
     pub(crate) zone: Option<String>,
-    /// The ports that components may listen on [default: 20000-22767]
+    /// The range of ports for components [default: 20000-22767]
     #[arg(long, value_name = "FROM-TO", value_parser = port_range)]
     pub(crate) port_range: Option<PortRange>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RoleArgument {
-    /// Holds ingresses
+    /// Runs ingresses and gateways
     Public,
-    /// Holds etcd and Kubernetes' components
+    /// Runs etcd and Kubernetes components
     Private,
 }
 
 fn port_range(text: &str) -> Result<PortRange, String> {
-    let (from, to) = text.split_once('-').ok_or("write it as 20000-22767")?;
-    let port = |text: &str| text.parse::<u16>().map_err(|_| format!("{text:?} is no port from 0 to 65535"));
+    let (from, to) = text.split_once('-').ok_or("must be FROM-TO, such as 20000-22767")?;
+    let port = |text: &str| text.parse::<u16>().map_err(|_| format!("{text:?} is not a port from 0 to 65535"));
     Ok(PortRange { from: port(from)?, to: port(to)? })
 }
 
@@ -566,105 +570,105 @@ pub(crate) struct HypervisorNames {
 pub(crate) struct DrainArguments {
     #[command(flatten)]
     pub(crate) hypervisors: HypervisorNames,
-    /// Drain also where members of stores are: they stay, all else moves
+    /// Drain also hypervisors that run etcd members: the members stay, other components move
     #[arg(long)]
     pub(crate) leave_etcd: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct AdoptArguments {
-    /// The installation that they obey now
+    /// The installation that the hypervisors obey now
     #[arg(long, value_name = "ID")]
     pub(crate) from: InstallationId,
-    /// A hypervisor to take over; may be given many times [default: all that obey that installation]
+    /// A hypervisor to adopt; can be repeated [default: all that obey that installation]
     #[arg(long = "name", value_name = "NAME")]
     pub(crate) names: Vec<HypervisorName>,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum LocalCommand {
-    /// Make local hypervisors and write their documents
+    /// Create local hypervisors and write their documents
     #[command(
         after_help = "Example:\n  keelway hypervisor local create --public 1 --private 1 > world.yaml\n  keelway hypervisor local create --agent=false > world.yaml"
     )]
     Create(LocalCreateArguments),
-    /// Remove the local hypervisors of the documents, and write the documents that are left
+    /// Delete the local hypervisors of the documents, and write the remaining documents
     #[command(
         after_help = "Example:\n  keelway hypervisor local destroy < empty.yaml\n  keelway hypervisor local destroy --fleet local"
     )]
     Destroy(LocalDestroyArguments),
-    /// Have the agents of local hypervisors answer on the network between them, with certificates, and write documents that
-    /// reach them there only: from a place that has a way into that network
+    /// Enroll the agents of local hypervisors on the network between them, and write documents with these addresses. Run the following
+    /// commands in a namespace of that network
     #[command(
         after_help = "Example:\n  keelway hypervisor local create | keelway hypervisor local enroll > world.yaml\n  nsenter --net=/run/keelway-local/local/public-1/net keelway reconcile < world.yaml"
     )]
     Enroll(LocalEnrollArguments),
-    /// Take the power from local hypervisors
+    /// Power off local hypervisors
     #[command(after_help = "Example:\n  keelway hypervisor local stop private-1")]
     Stop(LocalMachines),
-    /// Switch local hypervisors on that were stopped, or whose containerd or agent died
+    /// Power on local hypervisors that are off, or whose containerd or agent exited
     #[command(after_help = "Example:\n  keelway hypervisor local start private-1")]
     Start(LocalMachines),
-    /// Take the power from local hypervisors, and switch them on again
+    /// Power off local hypervisors, and power them on again
     #[command(after_help = "Example:\n  keelway hypervisor local reboot private-1")]
     Reboot(LocalMachines),
-    /// Become a machine's containerd or agent
+    /// Run a machine's containerd or agent
     #[command(hide = true)]
     RunMachine {
-        /// What to become
+        /// The description of the program to run
         launch: PathBuf,
     },
 }
 
 #[derive(Args)]
 pub(crate) struct LocalEnrollArguments {
-    /// Where keelway is to run, and so how it reaches the agents of private machines
+    /// The network in which keelway runs, which decides how it connects to the agents of private machines
     #[arg(long, value_enum, default_value = "private")]
     pub(crate) from: EnrollFrom,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EnrollFrom {
-    /// In the private network: directly
+    /// The private network: keelway connects directly
     Private,
-    /// In the public network: through that of a public machine
+    /// The public network: keelway connects through the agent of a public machine
     Public,
-    /// In the public network: through that of a public machine, at which they wait to be called
+    /// The public network: private agents do not listen, but connect to the agent of a public machine
     DialOut,
 }
 
 #[derive(Args)]
 pub(crate) struct LocalCreateArguments {
-    /// How many public ones
+    /// The number of public hypervisors
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) public: u8,
-    /// How many private ones
+    /// The number of private hypervisors
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) private: u8,
-    /// Zones that machines are dealt out to in turn, separated by commas
+    /// Zones, separated by commas; hypervisors are assigned to them in turn
     #[arg(long, value_delimiter = ',', value_name = "ZONE,..")]
     pub(crate) zones: Vec<String>,
-    /// What to call this set of machines; sets live side by side
+    /// The name of this set of machines
     #[arg(long, default_value = "local", value_name = "NAME")]
     pub(crate) fleet: String,
-    /// Run keelway-hypervisor-agent on each new one; without it, passes alone keep what runs
+    /// Run keelway-hypervisor-agent on each new hypervisor; without it, only passes restart components
     #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL")]
     pub(crate) agent: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct LocalMachines {
-    /// The set of machines
+    /// The name of the set of machines
     #[arg(long, default_value = "local", value_name = "NAME")]
     pub(crate) fleet: String,
-    /// Their names, as in their documents
+    /// Names of hypervisors, as in their documents
     #[arg(required = true, value_name = "MACHINE")]
     pub(crate) machines: Vec<String>,
 }
 
 #[derive(Args)]
 pub(crate) struct LocalDestroyArguments {
-    /// Remove this whole set of machines with all that is on them, whatever the documents say; none are read
+    /// Delete this whole set of machines and all their data, without reading documents
     #[arg(long, value_name = "NAME", conflicts_with = "files")]
     pub(crate) fleet: Option<String>,
 }
@@ -673,13 +677,13 @@ pub(crate) struct LocalDestroyArguments {
 pub(crate) enum NodeCommand {
     #[command(flatten)]
     Worker(WorkerCommand),
-    /// Machines for workers on this machine, beside local hypervisors or behind NATs, to try Keelway
+    /// Manage local machines for workers on this host, beside local hypervisors or behind NATs, to try Keelway
     #[command(
         subcommand,
         after_help = "Example:\n  keelway node local create --name w1 --behind nat-a,nat-b\n  keelway node local exec w1 -- ip address\n  keelway node local destroy w1"
     )]
     Local(NodeLocalCommand),
-    /// Put workers out of a cluster: their tunnels end, and nothing of theirs lets them in again
+    /// Evict workers from a cluster: closes their tunnels and revokes their credentials
     #[command(
         after_help = "Example:\n  keelway node evict w1 --cluster c1 < c1.yaml\n  keelway node evict w1 w2 --cluster c1 -f c1.yaml"
     )]
@@ -688,46 +692,46 @@ pub(crate) enum NodeCommand {
 
 #[derive(Subcommand)]
 pub(crate) enum NodeLocalCommand {
-    /// Make a machine with containerd and nothing else, in the public network of local hypervisors or behind NATs
+    /// Create a machine with containerd, in the public network of local hypervisors or behind NATs
     #[command(
         after_help = "Example:\n  keelway node local create --name w1\n  keelway node local create --name w2 --behind nat-a,nat-b"
     )]
     Create(NodeLocalCreateArguments),
-    /// Show them: the address of each, the one that others see, and its NATs
+    /// List the machines with their addresses, the addresses that others see, and their NATs
     #[command(after_help = "Example:\n  keelway node local list\n  keelway node local list -o json")]
     List(NodeLocalListArguments),
-    /// Run a command on one, and end as it ends
+    /// Run a command on a machine, and exit with its exit code
     #[command(after_help = "Example:\n  keelway node local exec w1 -- keelway node status")]
     Exec(NodeLocalExecArguments),
-    /// Take the power from machines
+    /// Power off machines
     #[command(after_help = "Example:\n  keelway node local stop w1")]
     Stop(NodeLocalMachines),
-    /// Switch machines on: containerd runs on them then, and nothing else
+    /// Power on machines; only containerd is started on them
     #[command(after_help = "Example:\n  keelway node local start w1\n  keelway node local exec w1 -- keelway node run")]
     Start(NodeLocalMachines),
-    /// Take the power from machines, and switch them on again
+    /// Power off machines, and power them on again
     #[command(after_help = "Example:\n  keelway node local reboot w1")]
     Reboot(NodeLocalMachines),
-    /// Take machines off their network; what runs on them goes on
+    /// Disconnect machines from their network; what runs on them keeps running
     #[command(after_help = "Example:\n  keelway node local unplug w1")]
     Unplug(NodeLocalMachines),
-    /// Put machines back on their network
+    /// Reconnect machines to their network
     #[command(after_help = "Example:\n  keelway node local plug w1")]
     Plug(NodeLocalMachines),
     /// Make a NAT forget all connections through it
     #[command(after_help = "Example:\n  keelway node local forget nat-a")]
     Forget(NodeLocalNat),
-    /// Give a NAT another public address, and write it
+    /// Change the public address of a NAT, and print the new one
     #[command(after_help = "Example:\n  keelway node local renumber nat-a")]
     Renumber(NodeLocalNat),
-    /// Remove machines with all that is on them, and NATs that nobody is behind any more
+    /// Delete machines with all their data, and NATs that have no machines left
     #[command(after_help = "Example:\n  keelway node local destroy w1 w2")]
     Destroy(NodeLocalMachines),
 }
 
 #[derive(Args)]
 pub(crate) struct NodeLocalFleet {
-    /// The set of local hypervisors that they are beside
+    /// The set of local hypervisors that the machines belong to
     #[arg(long, default_value = "local", value_name = "NAME")]
     pub(crate) fleet: String,
 }
@@ -736,7 +740,7 @@ pub(crate) struct NodeLocalFleet {
 pub(crate) struct NodeLocalListArguments {
     #[command(flatten)]
     pub(crate) fleet: NodeLocalFleet,
-    /// How to show them
+    /// The output format
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: NodeOutput,
 }
@@ -745,13 +749,13 @@ pub(crate) struct NodeLocalListArguments {
 pub(crate) struct NodeLocalCreateArguments {
     #[command(flatten)]
     pub(crate) fleet: NodeLocalFleet,
-    /// Its name, and its host name
+    /// The name of the machine, which is also its host name
     #[arg(long)]
     pub(crate) name: String,
-    /// The NATs that it is behind, the one next to it first; those that are missing are made
+    /// NATs between the machine and the network, the nearest first; missing ones are created
     #[arg(long, value_delimiter = ',', value_name = "NAT,..")]
     pub(crate) behind: Vec<String>,
-    /// An image that it gets from the cache beside those that workers need; may be given many times
+    /// Another image to load from the cache, beside those that workers need; can be repeated
     #[arg(long = "image", value_name = "IMAGE")]
     pub(crate) images: Vec<String>,
 }
@@ -781,7 +785,7 @@ pub(crate) struct NodeLocalNat {
 pub(crate) struct NodeLocalMachines {
     #[command(flatten)]
     pub(crate) fleet: NodeLocalFleet,
-    /// Their names
+    /// Names of machines
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
 }
@@ -796,7 +800,7 @@ pub(crate) enum ClusterCommand {
     /// Show clusters
     #[command(after_help = "Example:\n  keelway cluster get < c1.yaml\n  keelway cluster get -o name < c1.yaml")]
     Get(GetArguments),
-    /// Mark a Cluster for deletion: the next reconcile takes it off its machines
+    /// Mark a Cluster for deletion; the next reconcile deletes it from its machines
     #[command(after_help = "Example:\n  keelway cluster delete --name c1 < c1.yaml | keelway reconcile > empty.yaml")]
     Delete(ClusterName),
     /// Write a kubeconfig for an administrator
@@ -818,43 +822,43 @@ pub(crate) struct ClusterName {
 pub(crate) struct InjectArguments {
     #[command(flatten)]
     pub(crate) cluster: ClusterName,
-    /// The Kubernetes release [default: the newest one]
+    /// The Kubernetes release [default: the newest]
     #[arg(long, value_name = "RELEASE")]
     pub(crate) version: Option<String>,
-    /// etcd members
+    /// The number of etcd members
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) etcd_replicas: u32,
-    /// API servers, controller managers and schedulers, of each
+    /// The number of API servers, of controller managers and of schedulers
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) control_plane_replicas: u32,
-    /// Ingresses
+    /// The number of ingresses
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) ingress_replicas: u32,
-    /// A DNS name of your own over all ingresses
+    /// A DNS name that resolves to all ingresses
     #[arg(long, value_name = "NAME")]
     pub(crate) endpoint_host: Option<String>,
-    /// One more name or address in the API servers' certificates; may be given many times
+    /// An additional name or address in the API servers' certificates; can be repeated
     #[arg(long = "extra-san", value_name = "NAME")]
     pub(crate) extra_sans: Vec<String>,
-    /// A range of pods; may be given once per family
+    /// An address range for pods; one per IP family
     #[arg(long = "pod-cidr", value_name = "CIDR")]
     pub(crate) pod_cidrs: Vec<String>,
-    /// A range of Services; may be given once per family
+    /// An address range for Services; one per IP family
     #[arg(long = "service-cidr", value_name = "CIDR")]
     pub(crate) service_cidrs: Vec<String>,
-    /// A range of workers; may be given once per family
+    /// An address range for workers; one per IP family
     #[arg(long = "vpn-cidr", alias = "vpn-cidrs", value_name = "CIDR")]
     pub(crate) vpn_cidrs: Vec<String>,
     /// The DNS domain of the cluster [default: cluster.local]
     #[arg(long, value_name = "DOMAIN")]
     pub(crate) dns_domain: Option<String>,
-    /// The ClusterClass of the cluster; where there are classes and none is named, the default one
+    /// The ClusterClass of the cluster [default: the default class, if there are classes]
     #[arg(long, value_name = "NAME")]
     pub(crate) class: Option<String>,
     /// A registry that holds every image under its own name and tag
     #[arg(long, value_name = "REGISTRY")]
     pub(crate) image_registry: Option<String>,
-    /// A Secret of the type kubernetes.io/dockerconfigjson with the registry's credentials; may be given many times
+    /// A Secret of the type kubernetes.io/dockerconfigjson with the registry's credentials; can be repeated
     #[arg(long = "image-pull-secret", value_name = "NAME")]
     pub(crate) image_pull_secrets: Vec<String>,
 }
@@ -866,26 +870,26 @@ pub(crate) struct KubeconfigArguments {
     /// The user's name, as it appears in audit logs
     #[arg(long, default_value = "admin")]
     pub(crate) user: String,
-    /// How long the certificate lives [default: spec.certificates.adminTTL]
+    /// How long the certificate is valid [default: spec.certificates.adminTTL]
     #[arg(long, value_name = "DURATION")]
     pub(crate) ttl: Option<Span>,
-    /// Use the group system:masters, which no RBAC can take anything from
+    /// Use the group system:masters, which RBAC cannot restrict
     #[arg(long)]
     pub(crate) break_glass: bool,
-    /// How cluster and context are called in it [default: the cluster's name, as NAMESPACE/NAME where that is not `default`]
+    /// The name of the cluster and the context in the kubeconfig [default: CLUSTER, or NAMESPACE/CLUSTER if the namespace is not `default`]
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) context_name: Option<String>,
 }
 
 #[derive(Args)]
 pub(crate) struct ReconcileArguments {
-    /// Read the documents from this file and keep it up to date, before every effect; stdout gets nothing
+    /// Read the documents from FILE and save them to it before every effect; write nothing to stdout
     #[arg(long, value_name = "FILE", conflicts_with = "files")]
     pub(crate) in_place: Option<PathBuf>,
-    /// Make one pass only, whether the world is settled after it or not
+    /// Run one pass only, even if the documents are not settled after it
     #[arg(long)]
     pub(crate) once: bool,
-    /// How long to go on until the world is settled
+    /// How long to wait until the documents are settled
     #[arg(long, default_value = "5m", value_name = "DURATION")]
     pub(crate) timeout: Span,
 }
@@ -898,17 +902,17 @@ impl ReconcileArguments {
 
 #[derive(Args)]
 pub(crate) struct PlanArguments {
-    /// Ask no machine: plan from this Observation, as of when it was made
+    /// Plan from this Observation, as of its time, without connecting to machines
     #[arg(long, value_name = "OBSERVATION")]
     pub(crate) offline: Option<PathBuf>,
-    /// End with 4 where there is something to do
+    /// Exit with 4 if there is something to do
     #[arg(long)]
     pub(crate) exit_code: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct StatusArguments {
-    /// How to show it
+    /// The output format
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: StatusOutput,
 }
@@ -932,7 +936,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_flags_meet() {
+    fn flags_do_not_conflict() {
         CliArguments::command().debug_assert();
     }
 

@@ -119,7 +119,7 @@ fn print_documents(documents: &Documents) -> Result<(), CommandFailure> {
 /// Keeps a copy of the documents that a command wrote. If that fails, warns and continues.
 fn keep_documents(documents: &Documents) {
     if let Err(error) = last_documents::store(&state_directory(), documents) {
-        let _ = writeln!(std::io::stderr(), "warning: no copy of the documents is kept: {error:#}");
+        let _ = writeln!(std::io::stderr(), "warning: cannot store a copy of the documents: {error:#}");
     }
 }
 
@@ -132,10 +132,10 @@ impl ClusterName {
     fn missing(&self, documents: &Documents) -> CommandFailure {
         let there: Vec<String> = documents.clusters.keys().map(ToString::to_string).collect();
         let help = if there.is_empty() {
-            "the documents hold no Cluster: add one with `keelway cluster inject --name NAME`".to_owned()
+            "the documents contain no Cluster; add one with `keelway cluster inject --name NAME`".to_owned()
         } else {
-            format!("the documents hold {}", there.join(", "))
+            format!("the documents contain {}", there.join(", "))
         };
-        CommandFailure::usage(format!("there is no cluster {}", self.reference()), help)
+        CommandFailure::usage(format!("cluster {} not found", self.reference()), help)
     }
 }

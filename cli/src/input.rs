@@ -86,8 +86,8 @@ impl Input {
         let stdin = std::io::stdin();
         if stdin.is_terminal() {
             return Err(CommandFailure::usage(
-                "there are no documents on stdin",
-                "pipe them in, or name a file with -f: keelway status -f c1.yaml",
+                "no documents on stdin",
+                "pipe documents to stdin, or read a file with -f: keelway status -f c1.yaml",
             ));
         }
         let identity = FileIdentity::of(stdin.as_fd());
@@ -109,10 +109,10 @@ impl Input {
         };
         let problem = match &self.file {
             Some(file) => format!(
-                "{} is empty: a shell empties the file that stdout goes to (`> FILE`) before it starts a command",
+                "{} is empty; a shell empties the file of `> FILE` before it starts the command",
                 file.display()
             ),
-            None => format!("{} is empty: the command before this one wrote no documents", self.name),
+            None => format!("{} is empty; the previous command wrote no documents", self.name),
         };
         Err(CommandFailure::usage(problem, format!("{advice}{IN_PLACE}")))
     }
@@ -159,7 +159,7 @@ fn warn_of_newer_fields(documents: &Documents) {
             let fields = fields.join(", ");
             let _ = writeln!(
                 std::io::stderr(),
-                "warning: {name}: a newer release wrote {fields}: kept, and without effect here"
+                "warning: {name}: {fields} belong to a newer release; they are preserved but have no effect"
             );
         }
     }
@@ -201,7 +201,7 @@ fn refuse_stdout(input: Option<FileIdentity>, file: &Path) -> Result<(), Command
     let name = file.display();
     if size > 0 {
         return Err(CommandFailure::usage(
-            format!("stdout is the input file {name}; the file is as it was"),
+            format!("stdout is the input file {name}; the file is unchanged"),
             format!(
                 "write to another file, or keep this one up to date: keelway reconcile --in-place {}",
                 shell_word(file)
@@ -210,6 +210,6 @@ fn refuse_stdout(input: Option<FileIdentity>, file: &Path) -> Result<(), Command
     }
     let problem = format!("stdout is the input file {name}, which the shell emptied before it started this command");
     let help = last_documents::restore_help(&state_directory(), Some(file))
-        .unwrap_or_else(|| format!("bring it back from a copy of yours: {} keeps none", state_directory().display()));
+        .unwrap_or_else(|| format!("restore it from a backup; {} contains no copy", state_directory().display()));
     Err(CommandFailure::usage(problem, format!("{help}{IN_PLACE}")))
 }

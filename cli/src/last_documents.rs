@@ -48,10 +48,9 @@ pub(crate) fn restore_help(directory: &Path, lost: Option<&Path>) -> Option<Stri
     let copy = |kept: &PathBuf| format!("cp {} {target}", shell_word(kept));
     match files.as_slice() {
         [] => None,
-        [kept] => Some(format!("bring back what the last command wrote: {}", copy(kept))),
+        [kept] => Some(format!("restore the last output: {}", copy(kept))),
         several => {
-            let mut text =
-                "bring back what the last command wrote, of one of these installations, the newest first:".to_owned();
+            let mut text = "restore the last output of one of these installations, the newest first:".to_owned();
             for kept in several {
                 // Writing to a String cannot fail.
                 let _ = write!(text, "\n    {}  # {}", copy(kept), content(kept));
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documents_of_each_installation_are_kept_for_their_owner_alone() {
+    fn copies_of_each_installation_are_readable_by_their_owner_only() {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().join("keelway");
         let (one, other) = ("aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb");
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_of_no_installation_are_not_kept() {
+    fn documents_without_an_installation_are_not_copied() {
         let directory = tempfile::tempdir().unwrap();
         store(directory.path(), &Documents::default()).unwrap();
         assert!(files(directory.path()).is_empty());

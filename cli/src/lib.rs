@@ -1,6 +1,6 @@
 //! `keelway`: documents in, Kubernetes control planes on your machines, documents out.
 //!
-//! A library for the sake of tests, which end the program at every save and effect that it tells of.
+//! A library so that tests can end the program at every save and effect that it traces.
 
 mod args;
 mod commands;
@@ -26,14 +26,14 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-/// The whole program.
+/// Runs the program.
 #[must_use]
 pub fn main() -> ExitCode {
     // Without an observer, events that stderr does not show are not created.
     main_with_observer(None::<Identity>)
 }
 
-/// The same for somebody who hears of everything that it tells, as it tells it.
+/// Runs the program, and passes all trace events to an observer.
 pub fn main_with_observer(observer: Option<impl Layer<Registry> + Send + Sync>) -> ExitCode {
     let arguments = args::CliArguments::parse();
     let stderr = tracing_subscriber::fmt::layer()

@@ -108,7 +108,7 @@ pub(crate) fn write_durably(file: &Path, next: &Path, documents: &Documents) -> 
         .recursive(true)
         .mode(0o700)
         .create(directory)
-        .with_context(|| format!("could not make {}", directory.display()))?;
+        .with_context(|| format!("could not create {}", directory.display()))?;
     let write = || -> std::io::Result<()> {
         let mut options = fs::OpenOptions::new();
         let mut handle = BufWriter::new(options.write(true).create(true).truncate(true).mode(0o600).open(next)?);

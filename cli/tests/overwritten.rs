@@ -51,7 +51,7 @@ fn copy_of(error: &str) -> String {
 }
 
 #[test]
-fn documents_of_a_file_that_the_shell_emptied_come_back() {
+fn the_error_restores_a_file_that_the_shell_emptied() {
     for line in [
         "keelway reconcile < c1.yaml > c1.yaml",
         "keelway reconcile -f c1.yaml > c1.yaml",
@@ -80,20 +80,20 @@ fn documents_of_a_file_that_the_shell_emptied_come_back() {
 }
 
 #[test]
-fn a_file_that_stdout_is_added_to_stays_as_it_is() {
+fn a_file_that_stdout_is_appended_to_is_unchanged() {
     for line in ["keelway hypervisor cordon hv-1 < c1.yaml >> c1.yaml", "keelway status -f c1.yaml 1<> c1.yaml"] {
         let directory = written();
         let before = fs::read(directory.path().join("c1.yaml")).unwrap();
         let refused = shell(directory.path(), line);
         let said = String::from_utf8(refused.stderr).unwrap();
         assert_eq!(refused.status.code(), Some(2), "{line}: {said}");
-        assert!(said.contains("the file is as it was"), "{line}: {said}");
+        assert!(said.contains("the file is unchanged"), "{line}: {said}");
         assert_eq!(fs::read(directory.path().join("c1.yaml")).unwrap(), before, "{line}");
     }
 }
 
 #[test]
-fn a_pipeline_whose_input_was_emptied_names_what_is_kept() {
+fn a_pipeline_with_an_emptied_input_names_the_copy() {
     for line in [
         "keelway reconcile < /dev/null",
         "true | keelway reconcile",
@@ -111,7 +111,7 @@ fn a_pipeline_whose_input_was_emptied_names_what_is_kept() {
 }
 
 #[test]
-fn different_files_are_no_reason_to_refuse() {
+fn different_input_and_output_files_are_accepted() {
     let directory = written();
     let done = shell(directory.path(), "keelway hypervisor uncordon hv-1 < c1.yaml > next.yaml");
     assert_eq!(done.status.code(), Some(0), "{}", String::from_utf8_lossy(&done.stderr));

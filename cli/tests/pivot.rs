@@ -32,7 +32,7 @@ fn kept(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_stdout_does_not_take_is_not_lost() {
+fn documents_survive_a_failed_write_to_stdout() {
     let folder = tempfile::tempdir().unwrap();
     let full = File::options().write(true).open("/dev/full").unwrap();
     let refused = pivot(folder.path(), full.into());

@@ -105,7 +105,7 @@ fn keelway(arguments: &[&str], stdin: &[u8]) -> Output {
 }
 
 #[test]
-fn documents_come_back_byte_for_byte() {
+fn a_failed_command_echoes_its_input_unchanged() {
     for arguments in DOCUMENTS {
         let refused = keelway(arguments, BROKEN);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -116,7 +116,7 @@ fn documents_come_back_byte_for_byte() {
 }
 
 #[test]
-fn views_say_nothing() {
+fn a_failed_view_writes_nothing_to_stdout() {
     for arguments in VIEWS {
         let refused = keelway(arguments, BROKEN);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -127,7 +127,7 @@ fn views_say_nothing() {
 }
 
 #[test]
-fn every_command_is_one_or_the_other() {
+fn every_command_is_in_one_list() {
     let listed = String::from_utf8(keelway(&["reference", "commands"], b"").stdout).unwrap();
     let all: BTreeSet<&str> = listed.lines().collect();
     for command in &all {

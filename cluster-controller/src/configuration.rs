@@ -18,7 +18,7 @@ pub enum ConfigurationError {
         source: io::Error,
     },
     /// The file cannot be parsed.
-    #[error("{} is no such configuration", path.display())]
+    #[error("cannot parse the configuration {}", path.display())]
     Parse {
         /// The path of the file.
         path: PathBuf,

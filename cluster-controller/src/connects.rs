@@ -38,6 +38,6 @@ impl Connects {
         for outcome in RefusalReason::ALL.map(Err).into_iter().chain([Ok(())]) {
             drop(self.by_outcome.get_or_create(&label(outcome)));
         }
-        registry.register("connects", "Requests for tunnels, by how they ended", self.by_outcome.clone());
+        registry.register("connects", "Requests for tunnels, by outcome", self.by_outcome.clone());
     }
 }

@@ -89,7 +89,7 @@ pub enum ControllerRunError {
         source: Box<KubeconfigError>,
     },
     /// A client cannot be built from the kubeconfig.
-    #[error("cannot make a client")]
+    #[error("cannot create an API client")]
     Client(#[source] Box<kube::Error>),
     /// The authorities cannot be read.
     #[error("cannot read {}", path.display())]
@@ -101,10 +101,10 @@ pub enum ControllerRunError {
         source: io::Error,
     },
     /// The objects to apply cannot be built.
-    #[error("cannot put together what is applied")]
+    #[error("cannot build the objects to apply")]
     Objects(#[source] ObjectError),
     /// The health server cannot be started.
-    #[error("cannot tell health and metrics")]
+    #[error("cannot serve health and metrics")]
     Health(#[source] HealthServerError),
 }
 
@@ -143,7 +143,7 @@ pub async fn run(process: &ControllerOptions, stop: impl Future<Output = ()>) ->
             () = &mut stop => break replica.election.release().await,
         };
         metrics.set_leading(false);
-        tracing::info!("files have changed, and are in effect");
+        tracing::info!("reloaded changed files");
         settings = next;
     }
     Ok(())
@@ -181,7 +181,7 @@ impl<'a> Replica<'a> {
                 Ok(held) => held,
                 Err(error) => {
                     self.is_ready.store(false, Ordering::Relaxed);
-                    report("cannot have the Lease", error);
+                    report("cannot acquire the Lease", error);
                     tokio::time::sleep(AGAIN).await;
                     continue;
                 }
@@ -190,7 +190,7 @@ impl<'a> Replica<'a> {
             self.context.metrics.set_leading(true);
             select! {
                 biased;
-                () = self.election.renew_until_lost(held) => tracing::warn!(identity = self.identity, "has lost the Lease"),
+                () = self.election.renew_until_lost(held) => tracing::warn!(identity = self.identity, "lost the Lease"),
                 () = work(&self.context, &self.settings.definitions, &self.settings.wanted) => {}
             }
             self.context.metrics.set_leading(false);
@@ -199,7 +199,7 @@ impl<'a> Replica<'a> {
 }
 
 fn health(registry: Registry, is_ready: Arc<AtomicBool>) -> ProcessHealth {
-    let why = "it has not reached an API server yet, or may not have the Lease";
+    let why = "no API server has responded yet, or access to the Lease is denied";
     let readiness = move || if is_ready.load(Ordering::Relaxed) { Ok(()) } else { Err(why.to_owned()) };
     ProcessHealth { registry, readiness: Box::new(readiness) }
 }
@@ -207,7 +207,7 @@ fn health(registry: Registry, is_ready: Arc<AtomicBool>) -> ProcessHealth {
 /// Does all work of the Lease holder.
 async fn work(context: &Arc<ControllerContext>, definitions: &[DynamicObject], wanted: &[DynamicObject]) {
     while let Err(error) = define(context, definitions).await {
-        report("cannot define the kinds", error);
+        report("cannot apply the CustomResourceDefinitions", error);
         tokio::time::sleep(AGAIN).await;
     }
     let all = definitions.iter().chain(wanted).cloned().collect();

@@ -46,16 +46,16 @@ pub enum EgressError {
     #[error("cannot use the configuration")]
     Configuration(#[source] ConfigurationError),
     /// The gateways' server name is invalid.
-    #[error("cannot verify gateways by their name")]
+    #[error("cluster.serverName is not a valid DNS name")]
     ServerName(#[source] InvalidDnsNameError),
     /// The certificates cannot be used.
     #[error("cannot use the certificates")]
     Tls(#[source] TlsError),
     /// A task of the egress ended.
-    #[error("cannot go on")]
+    #[error("a task ended unexpectedly")]
     Task(#[source] TaskError),
     /// The task that checks a gateway panicked.
-    #[error("cannot go on: what watches a gateway panicked")]
+    #[error("a task that checks a gateway panicked")]
     Unwatched,
     /// A socket cannot be opened.
     #[error("cannot listen on {}", path.display())]
@@ -67,7 +67,7 @@ pub enum EgressError {
         source: io::Error,
     },
     /// The health server cannot be started.
-    #[error("cannot tell health and metrics")]
+    #[error("cannot serve health and metrics")]
     Health(#[source] HealthServerError),
 }
 
@@ -102,7 +102,7 @@ pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), EgressError
     // The API server drains at the same time, and may still open connections.
     let drained = async { tokio::join!(gateways.tunnels.drained(), others.drained()) };
     if timeout(Duration::from_secs(config.shutdown_grace_seconds), drained).await.is_err() {
-        tracing::warn!("tunnels were still open");
+        tracing::warn!("closing tunnels that are still open");
     }
     tasks.shutdown().await;
     tracing::info!("down");
@@ -119,14 +119,13 @@ async fn follow(path: PathBuf, mut known: FilesVersion, gateways: Arc<Gateways>,
         known = known.next(&[&path]).await;
         match configuration::read::<EgressConfig>(&path) {
             Ok(config) => {
-                tracing::info!(
-                    gateways = config.cluster.gateways.len(),
-                    "gateways and forbidden ranges were read again"
-                );
+                tracing::info!(gateways = config.cluster.gateways.len(), "reloaded gateways and forbidden ranges");
                 gateways.set(&config.cluster.gateways);
                 forbidden.set(config.control_plane.forbidden_cidrs);
             }
-            Err(error) => tracing::warn!("the configuration stays what it was: {}", ErrorChain(&error)),
+            Err(error) => {
+                tracing::warn!("cannot reload the configuration; keeping the previous one: {}", ErrorChain(&error))
+            }
         }
     }
 }
@@ -138,7 +137,7 @@ fn egress_health(registry: prometheus_client::registry::Registry, gateways: &Arc
         if all.is_empty() || all.iter().any(|gateway| gateway.answers()) {
             return Ok(());
         }
-        Err("no gateway answers".to_owned())
+        Err("no gateway responds".to_owned())
     };
     ProcessHealth { registry, readiness: Box::new(readiness) }
 }

@@ -64,7 +64,7 @@ pub enum GatewayError {
         source: io::Error,
     },
     /// The file does not contain a key.
-    #[error("{} holds no WireGuard key", path.display())]
+    #[error("{} does not contain a valid WireGuard key", path.display())]
     Key {
         /// The path of the file.
         path: PathBuf,
@@ -79,10 +79,10 @@ pub enum GatewayError {
     #[error("cannot use the certificates")]
     Tls(#[source] TlsError),
     /// The health server cannot be started.
-    #[error("cannot tell health and metrics")]
+    #[error("cannot serve health and metrics")]
     Health(#[source] HealthServerError),
     /// A task of the gateway ended.
-    #[error("cannot go on")]
+    #[error("a task ended unexpectedly")]
     Task(#[source] TaskError),
     /// A port cannot be opened.
     #[error("cannot listen on {address}")]
@@ -190,13 +190,13 @@ impl ConnectListener {
         drop(as_stranger);
         let stream = match accepted {
             Ok(stream) => stream,
-            Err(error) => return tracing::debug!(%from, "refused: {}", ErrorChain(&error)),
+            Err(error) => return tracing::debug!(%from, "refused a connection: {}", ErrorChain(&error)),
         };
         let Ok(_place) = self.clients.try_acquire() else {
-            return tracing::warn!(%from, "closed: too many connections that are no tunnels yet");
+            return tracing::warn!(%from, "closing a connection: too many connections are not tunnels yet");
         };
         if let Err(error) = serve(stream, Arc::clone(&self.vpn)).await {
-            tracing::debug!(%from, %error, "a connection broke off");
+            tracing::debug!(%from, %error, "a connection failed");
         }
     }
 }
@@ -214,7 +214,7 @@ async fn accept(listener: TcpListener, entrance: Arc<ConnectListener>, stop: Can
             continue;
         };
         let Ok(place) = Arc::clone(&entrance.strangers).try_acquire_owned() else {
-            tracing::debug!(%from, "closed: too many that have not shown who they are");
+            tracing::debug!(%from, "closing a connection: too many connections are not authenticated yet");
             continue;
         };
         let entrance = Arc::clone(&entrance);
@@ -244,7 +244,7 @@ fn gateway_health(
         if knows_peers || !has_kubeconfig || candidates.borrow().is_some() {
             return Ok(());
         }
-        Err("peers are not known: the API has not answered yet, and none are kept".to_owned())
+        Err("the peers are unknown: the API has not responded yet, and no peers are stored".to_owned())
     };
     ProcessHealth { registry, readiness: Box::new(readiness) }
 }

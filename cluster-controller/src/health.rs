@@ -128,7 +128,7 @@ async fn accept_connections(listener: LocalListener, health: &Arc<ProcessHealth>
         let health = Arc::clone(health);
         let conversation = tokio::spawn(async move {
             if let Err(error) = serve_connection(stream, health, answer).await {
-                tracing::debug!(%error, "a question about health broke off");
+                tracing::debug!(%error, "a connection of the health server failed");
             }
         });
         open.push_back(conversation.abort_handle());
@@ -160,14 +160,14 @@ fn on_loopback(path: &str, health: &ProcessHealth) -> Response<Full<Bytes>> {
             Ok(()) => text(StatusCode::OK, "ok\n".to_owned()),
             Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         },
-        _ => text(StatusCode::NOT_FOUND, "there are /healthz and /readyz\n".to_owned()),
+        _ => text(StatusCode::NOT_FOUND, "not found; the paths are /healthz and /readyz\n".to_owned()),
     }
 }
 
 fn on_socket(path: &str, health: &ProcessHealth) -> Response<Full<Bytes>> {
     match path {
         "/metrics" => metrics(&health.registry),
-        _ => text(StatusCode::NOT_FOUND, "there is /metrics\n".to_owned()),
+        _ => text(StatusCode::NOT_FOUND, "not found; the path is /metrics\n".to_owned()),
     }
 }
 

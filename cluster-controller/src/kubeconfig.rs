@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_kubeconfig_names_belongs_to_it() {
+    fn files_that_a_kubeconfig_names_are_watched_too() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kubeconfig");
         assert_eq!(files_of(&path), [path.as_path()]);

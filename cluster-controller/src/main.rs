@@ -1,4 +1,4 @@
-//! `keelway-cluster-controller`: the programs that stand between a control plane and its workers.
+//! `keelway-cluster-controller`: the programs that connect a control plane with its workers.
 
 mod daemon;
 
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use keelway_cluster_controller::{controller, controller::ControllerOptions, egress, gateway};
 
-/// The programs that stand between a control plane and its workers.
+/// Run the programs that connect a control plane with its workers.
 #[derive(Debug, Parser)]
 #[command(name = "keelway-cluster-controller", version)]
 struct ClusterControllerArguments {
@@ -19,29 +19,29 @@ struct ClusterControllerArguments {
 
 #[derive(Debug, Subcommand)]
 enum ClusterControllerCommand {
-    /// Serves the cluster's workers: certificates, addresses, policies, add-ons.
+    /// Manage the workers of a cluster: certificates, addresses, policies and add-ons.
     Run {
         #[command(flatten)]
         configured: Configured,
-        /// The name of this replica, which no other one has.
+        /// Unique name of this replica.
         #[arg(long)]
         identity: String,
-        /// Where health is asked for, without authentication: an address of loopback.
+        /// Loopback address of the health server, which requires no authentication.
         #[arg(long, value_name = "ADDRESS:PORT", value_parser = loopback)]
         health: SocketAddr,
-        /// Where metrics are asked for: a socket, in a folder of the program's own.
+        /// Unix socket of the metrics server, in a directory of its own.
         #[arg(long, value_name = "FILE")]
         metrics: Option<PathBuf>,
     },
-    /// The end of the VPN that workers reach. Needs no privilege.
+    /// Run a VPN gateway for workers. Requires no privileges.
     Gateway(Configured),
-    /// What makes an API server's connections, on two sockets beside it.
+    /// Run the egress of an API server, which opens its connections through two sockets.
     Egress(Configured),
 }
 
 #[derive(Debug, Args)]
 struct Configured {
-    /// The configuration, YAML or JSON.
+    /// Configuration file, in YAML or JSON.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
 }
@@ -61,10 +61,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// An address that others on the machine reach, and nobody else.
+/// Parses a loopback address, which only programs of this machine can reach.
 fn loopback(text: &str) -> Result<SocketAddr, &'static str> {
-    let address: SocketAddr = text.parse().map_err(|_| "write it as 127.0.0.1:20001")?;
-    if address.ip().is_loopback() { Ok(address) } else { Err("anybody could read it; use a loopback address") }
+    let address: SocketAddr = text.parse().map_err(|_| "use a form such as 127.0.0.1:20001")?;
+    if address.ip().is_loopback() {
+        Ok(address)
+    } else {
+        Err("must be a loopback address, because it requires no authentication")
+    }
 }
 
 #[cfg(test)]
@@ -79,11 +83,11 @@ mod tests {
     }
 
     #[test]
-    fn health_is_told_on_loopback_only() {
+    fn health_is_served_on_loopback_only() {
         for address in ["127.0.0.1:20001", "[::1]:20001"] {
             assert!(health_at(address).is_ok(), "{address}");
         }
-        for (address, help) in [("0.0.0.0:20001", "use a loopback address"), ("127.0.0.1", "write it as")] {
+        for (address, help) in [("0.0.0.0:20001", "must be a loopback address"), ("127.0.0.1", "use a form such as")] {
             let error = health_at(address).unwrap_err().to_string();
             assert!(error.contains("--health <ADDRESS:PORT>") && error.contains(help), "{error}");
         }

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_end_of_one_is_told() {
+    async fn the_end_of_a_task_is_reported() {
         let mut tasks = JoinSet::new();
         assert!(failure(&mut tasks).now_or_never().is_none());
         tasks.spawn(std::future::pending());

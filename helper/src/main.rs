@@ -1,4 +1,4 @@
-//! The one program of the helper's image: it waits, and its commands do what they are handed.
+//! The program of the helper's image. It waits, and its commands execute sealed requests.
 
 use std::{
     fs::File,
@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// In memory, and of this pod alone.
 const HOME: &str = "/dev/shm/keelway-helper";
 
-/// Places files on a machine without an agent, and tells what is there
+/// Read and write files on a machine without an agent
 #[derive(Parser)]
 #[command(version)]
 struct HelperArguments {
@@ -29,43 +29,43 @@ struct HelperArguments {
 
 #[derive(Subcommand)]
 enum HelperCommand {
-    /// Wait to be ended
+    /// Wait for SIGTERM
     Wait,
-    /// Print the public half of the key that work is sealed to
+    /// Print the public key to which requests are sealed
     Key {
-        /// Whose helper it is
+        /// The installation that the helper belongs to
         installation: InstallationId,
-        /// On which machine
+        /// The machine on which it runs
         machine: HypervisorName,
     },
-    /// Do what is sealed in the arguments, and print what came of it
+    /// Execute the sealed request in the arguments, and print the result
     Do {
-        /// What it is about
+        /// The label of the request
         label: String,
         /// The encapsulated key
         key: String,
-        /// What is sealed, in pieces
+        /// The sealed request, in pieces
         #[arg(required = true)]
         pieces: Vec<String>,
     },
-    /// Make, or leave, the directories that are mounted into the container that waits
+    /// Create or remove the directories that are mounted into the waiting container
     Tops {
-        /// Which of both
+        /// What to do
         what: Tops,
     },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Tops {
-    /// Make them where they are missing
+    /// Create the missing directories
     Make,
-    /// Remove those that were made, where nothing is in them
+    /// Remove the created directories that are empty
     Leave,
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    let root = || File::open("/").context("open the root directory");
+    let root = || File::open("/").context("cannot open the root directory");
     match HelperArguments::parse().command {
         HelperCommand::Wait => wait().await,
         HelperCommand::Key { installation, machine } => {
@@ -73,7 +73,7 @@ async fn main() -> Result<()> {
             say(key.as_bytes())
         }
         HelperCommand::Do { label, key, pieces } => {
-            let bytes = |text: &str| STANDARD.decode(text).context("read what is sealed");
+            let bytes = |text: &str| STANDARD.decode(text).context("cannot decode the sealed request");
             let sealed = SealedWork { key: bytes(&key)?, text: bytes(&pieces.concat())? };
             let answer = HelperKeyDirectory::at(Path::new(HOME))?.serve(root()?.into(), &label, &sealed).await;
             say(&serde_json::to_vec(&answer)?)
@@ -84,11 +84,11 @@ async fn main() -> Result<()> {
 
 fn say(text: &[u8]) -> Result<()> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(text).and_then(|()| stdout.flush()).context("say what came of it")
+    stdout.write_all(text).and_then(|()| stdout.flush()).context("cannot write the result")
 }
 
 async fn wait() -> Result<()> {
-    let mut end = signal(SignalKind::terminate()).context("wait for the end")?;
+    let mut end = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     end.recv().await;
     Ok(())
 }

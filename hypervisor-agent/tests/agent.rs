@@ -338,7 +338,7 @@ async fn a_leader_before_the_newest_is_refused() {
             machine.start(Deadlines::default());
         }
         let error = machine.apply(&config(2, "b", &["etcd-0"])).await.unwrap_err();
-        assert!(chain_text(&error).contains("obeys the one of term 3"), "{}", chain_text(&error));
+        assert!(chain_text(&error).contains("obeys the driver of term 3"), "{}", chain_text(&error));
         assert_eq!(machine.client().fence(&led(2), WITHIN).await.unwrap(), 3, "the newest leads");
         assert_eq!(machine.settle(&first).await.effects, 0, "what is in effect may be said again");
         let state = machine.state().await;
@@ -369,9 +369,9 @@ async fn what_is_older_changed_or_of_others_is_refused() {
     for _ in 0..2 {
         let cases = [
             (config(1, "a", &["etcd-0"]), "stale documents"),
-            (config(2, "b", &["etcd-0"]), "with other content"),
+            (config(2, "b", &["etcd-0"]), "with different content"),
             (stranger.clone(), "obeys installation 00000000000000ff"),
-            (invalid.clone(), "never runs as root"),
+            (invalid.clone(), "must not run as root"),
         ];
         for (config, word) in cases {
             let refused = machine.apply(&config).await.unwrap_err();
@@ -414,7 +414,7 @@ async fn a_config_of_a_newer_format_is_refused_and_the_one_before_stays() {
     let newer = [encode_config(&config(2, "b", &["etcd-0"])), vec![0xc0, 2, 3]].concat();
     let refused = apply_bytes(&machine, newer).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
-    assert!(refused.message().contains("format 3, and this agent understands formats 1 to 2"), "{refused}");
+    assert!(refused.message().contains("format 3, but this agent supports formats 1 to 2"), "{refused}");
     let after = machine.state().await;
     assert_eq!((after.applied, after.sandboxes), (before.applied, before.sandboxes));
     assert_eq!(after.formats, FormatRange::OWN);
@@ -496,7 +496,8 @@ async fn a_config_that_cannot_be_read_ends_nothing_and_is_sent_again() {
         let after = machine.until(|state| new(state) == 2).await;
         assert_eq!((&after.sandboxes, &after.files), (&before.sandboxes, &before.files), "{how}");
 
-        let refused = [(config(2, "a", &["etcd-0"]), "stale documents"), (config(3, "b", &[]), "with other content")];
+        let refused =
+            [(config(2, "a", &["etcd-0"]), "stale documents"), (config(3, "b", &[]), "with different content")];
         for (config, word) in refused {
             let refused = machine.apply(&config).await.unwrap_err();
             assert!(chain_text(&refused).contains(word), "{how}: {}", chain_text(&refused));
@@ -524,7 +525,7 @@ async fn a_leader_is_remembered_although_the_config_cannot_be_read() {
     machine.start(Deadlines::default());
     assert_eq!(machine.client().fence(&led(2), WITHIN).await.unwrap(), 3);
     let error = machine.apply(&config(2, "b", &["etcd-0"])).await.unwrap_err();
-    assert!(chain_text(&error).contains("obeys the one of term 3"), "{}", chain_text(&error));
+    assert!(chain_text(&error).contains("obeys the driver of term 3"), "{}", chain_text(&error));
     machine.settle(&config(1, "a", &["etcd-0"])).await;
 }
 
@@ -788,7 +789,7 @@ async fn what_ends_again_and_again_is_put_off() {
         }
     }
     assert_eq!(finished.postponed.len(), 1, "{finished:?}");
-    assert!(finished.postponed[0].contains("etcd-0: container main ended again"), "{finished:?}");
+    assert!(finished.postponed[0].contains("etcd-0: container main exited again"), "{finished:?}");
     machine.until(|state| running(state).iter().any(|id| *id != last)).await;
 }
 
@@ -804,10 +805,10 @@ async fn a_hung_runtime_is_told_of_and_survived() {
     let hung = machine.client().state(WITHIN).await.unwrap_err();
     assert!(matches!(hung, AgentClientError::RuntimeSilent(_)), "{hung:?}");
     let why = chain_text(&hung);
-    assert!(why.contains("no answer within 0.2 s"), "{why}");
+    assert!(why.contains("no response within 0.2 s"), "{why}");
     // The agent stores a config also while the runtime does not respond, and returns the error.
     let finished = machine.apply(&config(2, "b", &["etcd-0"])).await.unwrap();
-    assert!(finished.failures[0].contains("no answer within"), "{finished:?}");
+    assert!(finished.failures[0].contains("no response within"), "{finished:?}");
     machine.hung.send_replace(false);
     machine
         .until(|state| state.files.values().any(|file| file.sha256 == Some(keelway_api::machine::sha256_hex(b"b"))))

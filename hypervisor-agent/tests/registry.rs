@@ -224,8 +224,8 @@ async fn pulled(world: &World) {
     // Whether the runtime trusts the registry, the image, the password, and the help in the error.
     let refusals = [
         (false, image("program"), Some(PASSWORD), "/etc/containerd/certs.d/192.0.2.10:5000"),
-        (true, image("program"), None, "it wants credentials: name a Secret with them in spec.images.pullSecrets"),
-        (true, image("program"), Some("wrong-word"), "it refuses these credentials"),
+        (true, image("program"), None, "it requires credentials: name a Secret with them in spec.images.pullSecrets"),
+        (true, image("program"), Some("wrong-word"), "it refused these credentials"),
     ];
     for (trusted, image, password, help) in refusals {
         world.trust(trusted);
@@ -241,10 +241,10 @@ async fn pulled(world: &World) {
     assert!(seen.images.is_superset(&BTreeSet::from([program, image("pause")])), "{:?}", seen.images);
 
     let absent = world.run(&image("nothing"), Some(PASSWORD)).await.join("\n");
-    assert!(absent.contains("it has no such image: push it there"), "{absent}");
+    assert!(absent.contains("it has no such image: push the image"), "{absent}");
     let closed = "192.0.2.10:5001/mirror/program:1";
     let unreachable = world.run(closed, Some(PASSWORD)).await.join("\n");
-    assert!(unreachable.contains("192.0.2.10:5001") && unreachable.contains("cannot be reached"), "{unreachable}");
+    assert!(unreachable.contains("192.0.2.10:5001") && unreachable.contains("cannot reach it"), "{unreachable}");
     let log = world.containerd.log().unwrap();
     assert!(!log.contains(PASSWORD) && !log.contains("wrong-word"));
 

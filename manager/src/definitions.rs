@@ -15,7 +15,7 @@ pub(crate) fn write(directory: Option<&Path>) -> anyhow::Result<()> {
         let manifests: Vec<String> = crds().iter().map(manifest).collect();
         return io::stdout().write_all(manifests.join("---\n").as_bytes()).context("could not write to stdout");
     };
-    fs::create_dir_all(directory).with_context(|| format!("could not make {}", directory.display()))?;
+    fs::create_dir_all(directory).with_context(|| format!("could not create {}", directory.display()))?;
     for definition in crds() {
         let name = definition.metadata.name.as_deref().unwrap_or_default();
         let path = directory.join(format!("{name}.yaml"));

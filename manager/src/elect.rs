@@ -13,23 +13,23 @@ pub(crate) struct ElectArguments {
     /// With a store in Kubernetes: work only while holding the Lease keelway-manager, so that of several managers one works
     #[arg(long, default_missing_value = "true", default_value_t = false, num_args = 0..=1, require_equals = true, value_name = "BOOL", action = clap::ArgAction::Set)]
     pub(crate) leader_elect: bool,
-    /// How long the others wait for one who does not renew it
+    /// How long other managers wait before they acquire a Lease that is not renewed
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
     leader_elect_lease_duration: Duration,
-    /// How long its holder works without having renewed it
+    /// How long the holder continues to work after its last renewal
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
     leader_elect_renew_deadline: Duration,
-    /// How often it is renewed
+    /// How often the holder renews the Lease
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
     leader_elect_retry_period: Duration,
-    /// Where it is: else in the namespace of the kubeconfig, or of the pod
+    /// The namespace of the Lease. The default is the namespace of the kubeconfig or of the pod
     #[arg(long, value_name = "NAMESPACE")]
     leader_elect_resource_namespace: Option<String>,
 }
 
 fn duration(text: &str) -> Result<Duration, &'static str> {
     let parsed = text.parse::<SignedDuration>().ok().and_then(|span| Duration::try_from(span).ok());
-    parsed.filter(|span| !span.is_zero()).ok_or("write a duration, such as 15s")
+    parsed.filter(|span| !span.is_zero()).ok_or("must be a duration, such as 15s")
 }
 
 impl ElectArguments {
@@ -42,7 +42,7 @@ impl ElectArguments {
             return Ok(None);
         }
         let times = self.times()?;
-        let host = fs::read_to_string("/proc/sys/kernel/hostname").context("could not read the name of the host")?;
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").context("could not read the host name")?;
         let namespace = self.leader_elect_resource_namespace.as_deref().unwrap_or(client.default_namespace());
         Ok(Some(Election::new(client.clone(), (namespace, LEASE), &process(host.trim()), times)))
     }
@@ -51,13 +51,13 @@ impl ElectArguments {
         let (lasts, acts) = (self.leader_elect_lease_duration, self.leader_elect_renew_deadline);
         let renewal = self.leader_elect_retry_period;
         if lasts.subsec_nanos() > 0 {
-            bail!("--leader-elect-lease-duration: a Lease lasts whole seconds");
+            bail!("--leader-elect-lease-duration must be a whole number of seconds");
         }
         if lasts <= acts {
-            bail!("--leader-elect-lease-duration has to be longer than --leader-elect-renew-deadline");
+            bail!("--leader-elect-lease-duration must be longer than --leader-elect-renew-deadline");
         }
         if acts <= renewal {
-            bail!("--leader-elect-renew-deadline has to be longer than --leader-elect-retry-period");
+            bail!("--leader-elect-renew-deadline must be longer than --leader-elect-retry-period");
         }
         Ok(LeaseTimes { duration: lasts, holder_deadline: acts, renewal, again: renewal })
     }
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_fit_to_each_other() {
+    fn invalid_combinations_of_durations_are_refused() {
         assert!(of("15s", "10s", "2s").is_ok() && of("1m", "1500ms", "1s").is_ok());
         for (times, flag) in [
             (("1500ms", "1s", "500ms"), "lease-duration"),

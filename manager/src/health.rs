@@ -77,7 +77,7 @@ impl HealthListener {
             let metrics = metrics.clone();
             let conversation = tokio::spawn(async move {
                 if let Err(error) = serve_connection(stream, metrics).await {
-                    tracing::debug!(%error, "a question about health broke off");
+                    tracing::debug!(%error, "a health request was interrupted");
                 }
             });
             open.push_back(conversation.abort_handle());
@@ -103,12 +103,14 @@ async fn answer(request: &Request<Incoming>, metrics: Arc<ManagerMetrics>) -> Re
     match path {
         "/healthz" => text(StatusCode::OK, "ok\n"),
         "/readyz" if metrics.is_ready() => text(StatusCode::OK, "ok\n"),
-        "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, "no pass went through yet, nor does it stand by\n"),
+        "/readyz" => {
+            text(StatusCode::SERVICE_UNAVAILABLE, "no pass has completed yet, and the manager is not standing by\n")
+        }
         "/metrics" => {
             let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
             metrics_response(metrics, ExpositionFormat::negotiate(accept)).await
         }
-        _ => text(StatusCode::NOT_FOUND, "there are /healthz, /readyz and /metrics\n"),
+        _ => text(StatusCode::NOT_FOUND, "not found; the paths are /healthz, /readyz and /metrics\n"),
     }
 }
 
@@ -165,14 +167,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_is_taken_is_named() {
+    async fn an_address_in_use_is_reported() {
         let address = served().await;
         let taken = HealthListener::open(&[address]).await.unwrap_err();
         assert_eq!(taken.to_string(), format!("could not listen on {address}"));
     }
 
     #[tokio::test]
-    async fn it_lives_before_it_is_ready() {
+    async fn healthz_succeeds_before_readyz() {
         let address = served().await;
 
         assert!(ask(address, "/healthz").await.starts_with("HTTP/1.1 200"));
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_says_nothing_keeps_nobody_out() {
+    async fn silent_clients_do_not_block_others() {
         let address = served().await;
         let mut silent = Vec::new();
         for _ in 0..MOST_CONNECTIONS * 2 {

@@ -45,7 +45,7 @@ use tracing_subscriber::{
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Keeps every cluster as its documents say.
+/// Reconciles the documents of all clusters continuously.
 #[derive(Debug, Parser)]
 #[command(name = "keelway-manager", version)]
 struct ManagerArguments {
@@ -55,43 +55,43 @@ struct ManagerArguments {
 
 #[derive(Debug, Subcommand)]
 enum ManagerCommand {
-    /// Runs until SIGTERM or SIGINT.
+    /// Run the manager until SIGTERM or SIGINT.
     ///
-    /// What it placed goes on running when it ends.
+    /// Components keep running when the manager exits.
     #[command(after_help = "Example:\n  keelway-manager run --store dir:/var/lib/keelway-manager")]
     Run(ManagerRunArguments),
-    /// Prints the definitions of Keelway's kinds, which a management cluster needs.
+    /// Print the CustomResourceDefinitions that a management cluster needs.
     #[command(after_help = "Example:\n  keelway-manager crds | kubectl apply --server-side -f -")]
     Crds(CrdsArguments),
 }
 
 #[derive(Debug, clap::Args)]
 struct CrdsArguments {
-    /// Writes a file for each into this directory instead.
+    /// Write one file for each definition into DIRECTORY instead of stdout.
     #[arg(long, value_name = "DIRECTORY")]
     directory: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
 struct ManagerRunArguments {
-    /// Where documents are: dir:PATH, a directory with one file a document, which is made where there is none; or kubernetes, custom
-    /// resources of a cluster.
+    /// The store of the documents: dir:PATH, a directory with one file for each document, which is created if it is missing; or kubernetes,
+    /// for custom resources of a management cluster.
     #[arg(long, value_name = "STORE", value_parser = store)]
     store: StoreArgument,
-    /// With a store in Kubernetes: how its API is reached. Else as a pod of that cluster reaches it.
+    /// The kubeconfig of the management cluster. The default is the service account of the pod. Only for the store kubernetes.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// With a directory: the socket that `keelway apply`, `get`, `edit`, `delete` and `watch` ask, of mode 0660.
+    /// The Unix socket for `keelway apply`, `get`, `edit`, `delete` and `watch`, with mode 0660. Only for a directory.
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
     listen: PathBuf,
-    /// Where `/healthz`, `/readyz` and `/metrics` are asked for, by whoever reaches it; `:PORT` on all addresses, or `off`.
+    /// The address of `/healthz`, `/readyz` and `/metrics`, without authentication; `:PORT` for all addresses, or `off`.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = health::DEFAULT_ADDRESS, value_parser = metrics_listen)]
     metrics_listen: MetricsListen,
-    /// Archives of images, which go to machines instead of those of a registry.
+    /// The directory of image archives, which the manager loads on machines so that they need no registry.
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/cache/keelway/images")]
     images: PathBuf,
-    /// How many clusters go to a new release of Keelway before all others do: numbers or percentages of clusters. A wave begins once all
-    /// clusters of the waves before run the release and are healthy. 100% for all clusters at once.
+    /// The waves in which clusters move to a new release of Keelway: numbers or percentages of clusters. A wave starts once all clusters of
+    /// the previous waves run the release and are healthy. 100% moves all clusters at once.
     #[arg(long, value_name = "WAVES", default_value_t)]
     upgrade_waves: Waves,
     #[command(flatten)]
@@ -108,16 +108,16 @@ fn store(text: &str) -> Result<StoreArgument, &'static str> {
     match text.split_once(':') {
         Some(("dir", path)) if !path.is_empty() => Ok(StoreArgument::Directory(path.into())),
         None if text == "kubernetes" => Ok(StoreArgument::Kubernetes),
-        _ => Err("write dir:PATH, such as dir:/var/lib/keelway-manager, or kubernetes"),
+        _ => Err("must be dir:PATH, such as dir:/var/lib/keelway-manager, or kubernetes"),
     }
 }
 
-/// Where health and metrics are told: at the first of these addresses that can be had, or nowhere.
+/// The addresses for health and metrics. The first one that can be bound is used. If there are none, nothing is served.
 #[derive(Debug, Clone)]
 struct MetricsListen(Vec<SocketAddr>);
 
 fn metrics_listen(text: &str) -> Result<MetricsListen, &'static str> {
-    let help = "write ADDRESS:PORT, such as 127.0.0.1:9743; :PORT for all addresses; or off";
+    let help = "must be ADDRESS:PORT, such as 127.0.0.1:9743; :PORT for all addresses; or off";
     if text == "off" {
         return Ok(MetricsListen(Vec::new()));
     }
@@ -136,7 +136,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The end of a command for people.
+/// Reports the result of a command on stderr.
 fn ended(done: anyhow::Result<()>) -> ExitCode {
     let Err(error) = done else { return ExitCode::SUCCESS };
     let _ = writeln!(io::stderr(), "keelway-manager: {error:#}");
@@ -170,7 +170,7 @@ async fn manage(arguments: ManagerRunArguments) -> anyhow::Result<()> {
     match &arguments.store {
         StoreArgument::Directory(path) => {
             if arguments.elect.leader_elect {
-                bail!("--leader-elect is for a store in Kubernetes: a directory has a lock");
+                bail!("--leader-elect requires the store kubernetes; a directory has a lock instead");
             }
             let store = Arc::new(DirectoryStore::open(path)?);
             let metrics = serve_metrics(store.clone(), &arguments.metrics_listen).await?;
@@ -191,14 +191,14 @@ async fn manage(arguments: ManagerRunArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As the only manager of the store, or as one of those that hold the Lease after each other.
+/// Reconciles the store as its only manager, or with leader election.
 async fn over_kubernetes(
     arguments: &ManagerRunArguments,
     config: Config,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let connect = move || kube::Client::try_from(config.clone());
-    let client = connect().context("could not make a client of the kubeconfig")?;
+    let client = connect().context("could not create a client from the kubeconfig")?;
     let election = arguments.elect.election(&client)?;
     let fence = election.as_ref().map(Election::fence);
     let client = fence.as_ref().map_or(client.clone(), |fence| fence.guard(client));
@@ -227,13 +227,13 @@ async fn serve_metrics(store: Arc<dyn DocumentSource>, listen: &MetricsListen) -
     let MetricsListen(addresses) = listen;
     if !addresses.is_empty() {
         let entrance = HealthListener::open(addresses).await?;
-        tracing::info!(address = %entrance.address()?, "tells health and metrics");
+        tracing::info!(address = %entrance.address()?, "serving health and metrics");
         tokio::spawn(entrance.serve(metrics.clone()));
     }
     Ok(metrics)
 }
 
-/// The way to the API of a store in Kubernetes.
+/// Returns the configuration of the client for a store in Kubernetes.
 async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
     match kubeconfig {
         Some(path) => {
@@ -241,6 +241,6 @@ async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
             let made = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
             made.with_context(|| format!("could not use {}", path.display()))
         }
-        None => Config::incluster().context("this is no pod of a cluster: give --kubeconfig"),
+        None => Config::incluster().context("not running in a pod; set --kubeconfig"),
     }
 }

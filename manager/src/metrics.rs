@@ -59,7 +59,11 @@ impl ManagerMetrics {
         let world = DocumentCollector { kept, certificates: CertificateCache::default(), holdings: holdings.clone() };
         own.register_collector(Box::new(world));
         let leading = Gauge::default();
-        own.register("leading", "1 while this one works: it is alone, or holds the Lease", leading.clone());
+        own.register(
+            "leading",
+            "1 if this manager reconciles: it is the only manager, or it holds the Lease",
+            leading.clone(),
+        );
         Self { registry, passes, holdings, leading, stands_by: AtomicBool::new(false) }
     }
 
@@ -110,10 +114,9 @@ struct DocumentCollector {
 impl DocumentCollector {
     fn families(&self) -> Vec<MetricFamily> {
         let documents = self.kept.documents();
-        let mut refused =
-            MetricFamily::new("documents_refused", "Documents that somebody wrote and that are not sound");
+        let mut refused = MetricFamily::new("documents_refused", "Invalid documents, which have no effect");
         refused.add([], family::count(self.kept.refused()));
-        let mut build = MetricFamily::new("build_info", "1; what the manager was built from");
+        let mut build = MetricFamily::new("build_info", "Build information of the manager; the value is always 1");
         build.add([("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0);
         let mut families = vec![build, refused];
         families.extend(clusters::families(&documents));

@@ -92,7 +92,7 @@ impl Watcher for Reports {
 
     fn ended(&mut self, task: &Task) {
         if let Task::Machine(name) = task {
-            self.metrics.record_machine(name, &ObservedValue::unreachable("it is gone"));
+            self.metrics.record_machine(name, &ObservedValue::unreachable("the machine was deleted"));
         }
         self.tasks.remove(task);
     }

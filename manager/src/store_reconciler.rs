@@ -63,7 +63,7 @@ fn term_noted(noted: Option<&str>) -> u64 {
     let Some(text) = noted else { return 0 };
     let term = text.parse().ok().filter(|term| *term < HIGHEST_NUMBER);
     if term.is_none() {
-        tracing::warn!(annotation = TERM, value = text, "the Lease tells of a term that no leader can have");
+        tracing::warn!(annotation = TERM, value = text, "ignoring the term in the Lease, which is not valid");
     }
     term.unwrap_or_default()
 }
@@ -89,7 +89,7 @@ impl StoreReconciler<KubernetesStore> {
             biased;
             kept = election.renew_on_own_thread(held, connect) => {
                 kept?;
-                bail!("the Lease is lost, and another manager may lead by now")
+                bail!("lost the Lease; another manager may hold it")
             }
             led = self.run_as_leader(election, stop) => led,
         };
@@ -106,7 +106,7 @@ impl StoreReconciler<KubernetesStore> {
         loop {
             match election.acquire(|| self.metrics.set_standing_by()).await {
                 Ok(held) => return held,
-                Err(error) => tracing::warn!("could not have the Lease: {:#}", anyhow::Error::from(error)),
+                Err(error) => tracing::warn!("could not acquire the Lease: {:#}", anyhow::Error::from(error)),
             }
             sleep(AGAIN).await;
         }
@@ -122,7 +122,9 @@ impl StoreReconciler<KubernetesStore> {
             StopReason::Superseded { term } => {
                 // The next leader uses a higher term.
                 election.note(TERM, &term.to_string()).await?;
-                bail!("a machine obeys the leader of term {term}, and this one is of term {begun}")
+                bail!(
+                    "a machine obeys the leader of term {term}, which is newer than the term of this manager ({begun})"
+                )
             }
         }
     }
@@ -131,7 +133,7 @@ impl StoreReconciler<KubernetesStore> {
     async fn begin(&self, election: &Election) -> anyhow::Result<u64> {
         if let Some(target) = election.annotation(LEFT_FOR).await?.filter(|target| !target.is_empty()) {
             bail!(
-                "the documents have gone to {target}: finish that with keelway pivot --from kubernetes --to {target}"
+                "the documents are moving to {target}; finish the move with keelway pivot --from kubernetes --to {target}"
             );
         }
         self.store.relist().await?;
@@ -140,12 +142,12 @@ impl StoreReconciler<KubernetesStore> {
         let noted = election.annotation(TERM).await?;
         let Some(term) = next_term(known.max(term_noted(noted.as_deref()))) else {
             bail!(
-                "term {known} is the last one: set status.issued.term of the Hypervisors and the annotation {TERM} of the Lease \
-                 {LEASE} back to what leaders had"
+                "term {known} is the last possible one; set status.issued.term of the Hypervisors and the annotation {TERM} of the \
+                 Lease {LEASE} to the term of the last leader"
             )
         };
         election.note(TERM, &term.to_string()).await?;
-        tracing::info!(term, "begins a term");
+        tracing::info!(term, "starting a term");
         Ok(term)
     }
 }
@@ -155,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_term_that_no_leader_can_have_is_passed_over() {
+    fn an_invalid_term_is_ignored() {
         assert_eq!(term_noted(None), 0);
         assert_eq!(term_noted(Some("7")), 7);
         for forged in ["", "-1", "soon", "9223372036854775807", "9223372036854775808", "18446744073709551615"] {

@@ -30,7 +30,7 @@ const LAST_SPANS: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum TracesError {
     /// The endpoint is not a URL of a collector.
-    #[error("{variable}: {endpoint} is no address of a collector: write https://HOST:PORT")]
+    #[error("{variable}: {endpoint} is not a valid address of a collector; must be https://HOST:PORT")]
     Endpoint {
         /// The environment variable with the endpoint.
         variable: &'static str,
@@ -39,7 +39,7 @@ pub enum TracesError {
     },
     /// The endpoint is on another machine and has no TLS, so that others could read and change the spans.
     #[error(
-        "{variable}: {endpoint} is not on this machine and has no TLS: write https://, or send to a collector beside the manager"
+        "{variable}: {endpoint} is on another machine and has no TLS; use https://, or a collector on this machine"
     )]
     Plain {
         /// The environment variable with the endpoint.
@@ -105,7 +105,7 @@ impl Traces {
     pub async fn end(self) {
         let ended = spawn_blocking(move || self.0.shutdown_with_timeout(LAST_SPANS)).await;
         if let Ok(Err(error)) = ended {
-            tracing::warn!(%error, "the last spans were not sent");
+            tracing::warn!(%error, "could not send the last spans");
         }
     }
 }
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_leaves_the_machine_is_encrypted() {
+    fn spans_leave_the_machine_only_encrypted() {
         let is_secure = |endpoint| is_secure("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint);
         assert!(is_secure("https://collector.monitoring:4317").unwrap());
         for beside in ["http://127.0.0.1:4317", "http://[::1]:4317", "http://localhost:4317"] {

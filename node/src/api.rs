@@ -29,7 +29,7 @@ const WATCH: Duration = Duration::from_secs(300);
 /// The pause before a retry of something that failed or ended at once.
 pub(crate) const AGAIN: Duration = Duration::from_secs(1);
 /// Help text: names the component that does what a worker waits for.
-pub(crate) const CONTROLLER: &str = "the cluster's own cluster-controller does that: look at it where the cluster is run, with `keelway status` and `keelway logs`";
+pub(crate) const CONTROLLER: &str = "the cluster's cluster-controller does this; check it with `keelway status` and `keelway logs` where the cluster is managed";
 
 /// Help text: how to rejoin a worker whose certificate has expired.
 pub const ENDED: &str = "run `keelway node forget`, and `keelway node join` with a new token";
@@ -38,13 +38,13 @@ pub const ENDED: &str = "run `keelway node forget`, and `keelway node join` with
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// The authorities cannot be parsed.
-    #[error("the cluster's authorities are no certificates in PEM")]
+    #[error("the cluster's authorities are not valid PEM certificates")]
     Authorities(#[source] rustls_pki_types::pem::Error),
     /// The address cannot be part of a URL.
-    #[error("{0} is no address of an API server")]
+    #[error("{0} is not a valid address of an API server")]
     Address(SocketAddr),
     /// The client cannot be built.
-    #[error("cannot make a client of the API")]
+    #[error("cannot create an API client")]
     Client(#[source] Box<kube::Error>),
     /// A request failed.
     #[error("cannot {operation}")]
@@ -59,10 +59,10 @@ pub enum ApiError {
     #[error(transparent)]
     File(crate::files::NodeFileError),
     /// The worker has no valid certificate.
-    #[error("this worker's certificate has ended, or is not its own: {}", ENDED)]
+    #[error("this worker's certificate has expired or does not match its key; {}", ENDED)]
     NoIdentity,
     /// The response did not begin or did not end in time.
-    #[error("cannot {operation}: no answer within {} s", deadline.as_secs())]
+    #[error("cannot {operation}: no response within {} s", deadline.as_secs())]
     Silent {
         /// The requested operation.
         operation: String,
@@ -70,7 +70,7 @@ pub enum ApiError {
         deadline: Duration,
     },
     /// A condition was not met in time.
-    #[error("{what}: not within {} s; {help}", deadline.as_secs())]
+    #[error("timed out after {} s waiting until {what}; {help}", deadline.as_secs())]
     TimedOut {
         /// The condition.
         what: String,
@@ -226,7 +226,7 @@ where
                 Ok(None) => {}
                 Err(error) if matches!(error.code(), Some(401 | 403)) => return Err(error),
                 Err(error) => {
-                    tracing::debug!(%error, what = wait.what, "watched again");
+                    tracing::debug!(%error, what = wait.what, "watch ended; retrying");
                     last = Some(Box::new(error));
                 }
             }

@@ -40,22 +40,22 @@ pub(crate) struct TrustedEndpoint {
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// The endpoint cannot be reached.
-    #[error("cannot be reached")]
+    #[error("is unreachable")]
     Connect(#[source] io::Error),
     /// The endpoint does not respond.
-    #[error("did not answer within {} s", PATIENCE.as_secs())]
+    #[error("did not respond within {} s", PATIENCE.as_secs())]
     Silent,
     /// The chain contains no authority of the token.
-    #[error("shows no authority of the token: it is another cluster's, or somebody is in between")]
+    #[error("presented no authority of the token: it belongs to another cluster, or the connection is intercepted")]
     Stranger,
     /// A certificate of the chain is not valid at this machine's time.
-    #[error("shows a certificate that does not hold at this machine's time: set the clock")]
+    #[error("presented a certificate that is not valid at this machine's time; set the clock")]
     Clock,
     /// The TLS connection or the response is invalid.
     #[error("cannot be trusted")]
     Tls(#[source] GetError),
     /// TLS cannot be set up on this machine.
-    #[error("cannot be asked over TLS")]
+    #[error("cannot be queried over TLS")]
     Unusable(#[source] TlsError),
 }
 

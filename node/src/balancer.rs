@@ -48,13 +48,13 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// An ingress failed its health check.
 #[derive(Debug, thiserror::Error)]
 enum CheckError {
-    #[error("it cannot be connected to")]
+    #[error("cannot connect")]
     Connect(#[source] io::Error),
-    #[error("it did not answer within {} s", CHECK.as_secs())]
+    #[error("no response within {} s", CHECK.as_secs())]
     Silent,
-    #[error("it does not answer as an API server")]
+    #[error("invalid response")]
     Ask(#[source] GetError),
-    #[error("no API server behind it is ready (status {0})")]
+    #[error("no API server behind the ingress is ready (status {0})")]
     NotReady(u16),
 }
 
@@ -231,7 +231,7 @@ impl Balancer {
                 Ok((client, from)) => {
                     let admitted = self.clients.admit(from.ip());
                     if admitted.is_none() && !is_full {
-                        tracing::warn!(from = %from.ip(), "connections to the API are refused: there are too many");
+                        tracing::warn!(from = %from.ip(), "refusing connections to the API: too many connections are open");
                     }
                     is_full = admitted.is_none();
                     match admitted {
@@ -240,7 +240,7 @@ impl Balancer {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a connection to the API is not accepted");
+                    tracing::warn!(%error, "cannot accept a connection to the API");
                     sleep(AGAIN).await;
                 }
             }
@@ -277,12 +277,12 @@ async fn watch(balancer: Arc<Balancer>, ingress: Arc<BalancedIngress>) {
         let Err(error) = outcome else {
             misses = 0;
             if before == Some(false) {
-                tracing::info!(ingress = %ingress.address, "it answers");
+                tracing::info!(ingress = %ingress.address, "ingress responds again");
             }
             continue;
         };
         if before != Some(false) {
-            tracing::warn!(ingress = %ingress.address, "it does not answer: {}", ErrorChain(&error));
+            tracing::warn!(ingress = %ingress.address, "health check of the ingress failed: {}", ErrorChain(&error));
         }
         misses = if error.is_loss() { misses + 1 } else { 0 };
         if misses == MISSES {
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_address_takes_the_api_from_no_other() {
+    fn one_client_address_cannot_use_up_the_connections_of_others() {
         let clients = Arc::new(ConnectionCounts::default());
         let address = |last: u8| IpAddr::from([10, 244, 0, last]);
         let greedy: Vec<_> = (0..MOST_OF_ONE).map(|_| clients.admit(address(1)).unwrap()).collect();

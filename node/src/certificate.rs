@@ -38,16 +38,16 @@ pub enum KubeletCertificateError {
     #[error(transparent)]
     File(#[from] NodeFileError),
     /// The key could not be generated.
-    #[error("cannot make a key")]
+    #[error("cannot generate a key")]
     Key(#[source] KeyError),
     /// The signing request could not be built.
-    #[error("cannot make the request for a certificate")]
+    #[error("cannot create the certificate signing request")]
     Request(#[source] SigningRequestError),
     /// A request to the API failed.
     #[error(transparent)]
     Api(#[from] ApiError),
     /// The cluster denied the request.
-    #[error("the cluster refuses a certificate for {name}: {reason}: {message}")]
+    #[error("the cluster denied a certificate for {name}: {reason}: {message}")]
     Denied {
         /// The name of the Node.
         name: String,
@@ -171,7 +171,7 @@ async fn answer(client: Client, request: &str) -> Result<SigningOutcome, Kubelet
     let made = match requests.create(&PostParams::default(), &object).await {
         Ok(made) => Some(made),
         Err(error) if api::code(&error) == Some(409) => None,
-        Err(error) => return Err(ApiError::request("ask for a certificate")(error).into()),
+        Err(error) => return Err(ApiError::request("create the CertificateSigningRequest")(error).into()),
     };
     let wait = WaitCondition { what: "the certificate is signed", help: CONTROLLER, deadline: PATIENCE };
     Ok(api::wait_for(&requests, &name, wait, made, |request| signing_outcome(&request)).await?)
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn certificates_and_key_come_apart_in_any_order() {
+    fn certificates_and_key_are_split_in_any_order() {
         let certificate = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
         let key = "-----BEGIN EC PRIVATE KEY-----\nBB==\n-----END EC PRIVATE KEY-----\n";
         for text in [

@@ -72,6 +72,6 @@ fn remove_tree(group: &Path) {
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
         .for_each(|entry| remove_tree(&entry.path()));
     if let Err(error) = files::gone(fs::remove_dir(group)) {
-        tracing::warn!(%error, group = %group.display(), "a cgroup stays");
+        tracing::warn!(%error, group = %group.display(), "cannot remove the cgroup");
     }
 }

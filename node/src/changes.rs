@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_named_goes_with_all_in_it() {
+    fn changes_record_new_directories_and_trees() {
         let machine = tempfile::tempdir().unwrap();
         let [logs, there] = ["srv/logs/pods", "lib/kubelet"].map(|path| machine.path().join(path));
         fs::create_dir_all(&there).unwrap();

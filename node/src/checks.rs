@@ -16,7 +16,7 @@ const OLDEST_CONTAINERD: (u32, u32) = (1, 7);
 /// The kubelet's ports: its API, and its health endpoint on loopback.
 const KUBELET_PORTS: [u16; 2] = [10250, 10248];
 /// Help text: how to make Services work between pods of one bridge, now and after the next boot.
-pub(crate) const BRIDGE_MEND: &str = "load the module: `modprobe br_netfilter`, and for the next boot `echo br_netfilter > /etc/modules-load.d/keelway.conf`";
+pub(crate) const BRIDGE_HELP: &str = "load the module with `modprobe br_netfilter`, and at boot with `echo br_netfilter > /etc/modules-load.d/keelway.conf`";
 /// The largest clock difference that certificates and tokens tolerate.
 const CLOCK: SignedDuration = SignedDuration::from_mins(4);
 
@@ -112,14 +112,15 @@ pub struct CheckOptions {
 pub fn faults(facts: &HostFacts, wishes: CheckOptions) -> Vec<CheckFault> {
     let mut faults = Vec::new();
     if !facts.is_root {
-        faults.push(CheckFault::new("only root can join a machine", "run the same command as root, such as with sudo"));
+        faults
+            .push(CheckFault::new("joining a cluster requires root", "run the command as root, for example with sudo"));
     }
     faults.extend(runtime(facts));
     faults.extend(cgroups(facts.cgroups, wishes));
     faults.extend(kubelet(facts));
     faults.extend(kernel(facts));
     if !facts.has_resolv_conf {
-        faults.push(CheckFault::new("there is no /etc/resolv.conf", "write one with a line `nameserver ADDRESS`"));
+        faults.push(CheckFault::new("/etc/resolv.conf does not exist", "create it with a line `nameserver ADDRESS`"));
     }
     faults
 }
@@ -129,23 +130,27 @@ fn runtime(facts: &HostFacts) -> Vec<CheckFault> {
     let runtime = match &facts.runtime {
         Ok(runtime) => runtime,
         Err(why) => {
-            let problem = format!("no container runtime answers on {socket}: {why}");
-            let help = "install and start containerd 1.7 or newer with its CRI plugin on, or name its socket with --containerd-socket";
+            let problem = format!("no container runtime responds on {socket}: {why}");
+            let help = "install and start containerd 1.7 or newer with its CRI plugin enabled, or set its socket with --containerd-socket";
             return vec![CheckFault::new(problem, help)];
         }
     };
     let mut faults = Vec::new();
     let found = version(&runtime.version);
     if runtime.name != "containerd" || found.is_none_or(|found| found < OLDEST_CONTAINERD) {
-        let problem = format!("{} {} answers on {socket}", runtime.name, runtime.version);
+        let problem = format!(
+            "the container runtime on {socket} is {} {}, which is not supported",
+            runtime.name, runtime.version
+        );
         faults.push(CheckFault::new(
             problem,
-            "install containerd 1.7 or newer, or name its socket with --containerd-socket",
+            "install containerd 1.7 or newer, or set its socket with --containerd-socket",
         ));
     }
     if facts.is_hypervisor || runtime.components > 0 {
-        let problem = "this machine is a hypervisor of Keelway: its containerd runs control planes, and a kubelet would remove them";
-        faults.push(CheckFault::new(problem, "join another machine, or take this one out of its installation first"));
+        let problem =
+            "this machine is a Keelway hypervisor: its containerd runs control planes, which a kubelet would remove";
+        faults.push(CheckFault::new(problem, "join another machine, or remove this one from its installation first"));
     }
     faults
 }
@@ -161,8 +166,8 @@ fn cgroups(found: Cgroups, wishes: CheckOptions) -> Option<CheckFault> {
         Cgroups::Unified => None,
         Cgroups::Legacy if wishes.allow_cgroup_v1 => None,
         Cgroups::Legacy => Some(CheckFault::new(
-            "this machine has cgroups of version 1, which the kubelet gives up",
-            "start the kernel with systemd.unified_cgroup_hierarchy=1, or say --allow-cgroup-v1",
+            "this machine uses cgroup v1, which the kubelet no longer supports",
+            "boot the kernel with systemd.unified_cgroup_hierarchy=1, or pass --allow-cgroup-v1",
         )),
         Cgroups::Missing => {
             Some(CheckFault::new("no cgroups are mounted at /sys/fs/cgroup", "mount cgroup2 there, as systemd does"))
@@ -173,19 +178,24 @@ fn cgroups(found: Cgroups, wishes: CheckOptions) -> Option<CheckFault> {
 fn kubelet(facts: &HostFacts) -> Vec<CheckFault> {
     let mut faults = Vec::new();
     if let Some(pid) = facts.kubelets.first() {
-        let problem = format!("a kubelet runs already, as process {pid}");
-        faults.push(CheckFault::new(problem, "this machine is in another cluster: leave it, and stop that kubelet"));
+        let problem = format!("a kubelet is already running as process {pid}");
+        faults.push(CheckFault::new(
+            problem,
+            "this machine belongs to another cluster; leave that cluster and stop that kubelet",
+        ));
     }
     let root = facts.kubelet_root.display();
     if facts.has_kubelet_state {
-        let problem = format!("{root} holds the state of another kubelet");
-        let help = format!("leave that cluster and remove {root}, or take another one with --kubelet-root-dir");
+        let problem = format!("{root} contains the state of another kubelet");
+        let help = format!("leave that cluster and remove {root}, or set another directory with --kubelet-root-dir");
         faults.push(CheckFault::new(problem, help));
     }
     let taken = KUBELET_PORTS.iter().filter(|port| facts.listeners.iter().any(|listener| listener.port() == **port));
     for port in taken {
-        faults
-            .push(CheckFault::new(format!("port {port} is taken, which is the kubelet's"), "stop what listens there"));
+        faults.push(CheckFault::new(
+            format!("port {port} is in use, and the kubelet needs it"),
+            "stop the program that listens there",
+        ));
     }
     faults
 }
@@ -193,17 +203,18 @@ fn kubelet(facts: &HostFacts) -> Vec<CheckFault> {
 fn kernel(facts: &HostFacts) -> Vec<CheckFault> {
     let mut faults = Vec::new();
     if !facts.has_tunnels {
-        let problem = "there is neither /dev/net/tun nor WireGuard in the kernel";
-        let help = "load one of them: `modprobe tun` or `modprobe wireguard`, and name it in a file of /etc/modules-load.d, for the next boot";
+        let problem = "the kernel has neither /dev/net/tun nor WireGuard";
+        let help = "load one with `modprobe tun` or `modprobe wireguard`, and add it to a file in /etc/modules-load.d to load it at boot";
         faults.push(CheckFault::new(problem, help));
     }
     if !facts.has_nftables {
-        let help = "load it: `modprobe nf_tables`, and name it in a file of /etc/modules-load.d, for the next boot";
+        let help = "load it with `modprobe nf_tables`, and add it to a file in /etc/modules-load.d to load it at boot";
         faults.push(CheckFault::new("the kernel has no nftables", help));
     }
     if !facts.has_bridge_netfilter {
-        let problem = "bridged packets pass by the firewall, so that Services would not work between pods";
-        faults.push(CheckFault::new(problem, BRIDGE_MEND));
+        let problem =
+            "bridged packets bypass the firewall, so Services would not work between pods on the same machine";
+        faults.push(CheckFault::new(problem, BRIDGE_HELP));
     }
     faults
 }
@@ -215,7 +226,7 @@ pub fn clock(here: Timestamp, there: Option<Timestamp>) -> Option<CheckFault> {
     (apart.abs() > CLOCK).then(|| {
         let way = if apart.is_positive() { "ahead of" } else { "behind" };
         let problem = format!("this machine's clock is {} s {way} the cluster's", apart.abs().as_secs());
-        CheckFault::new(problem, "set the clock, such as by chrony or systemd-timesyncd")
+        CheckFault::new(problem, "synchronize the clock, for example with chrony or systemd-timesyncd")
     })
 }
 
@@ -230,8 +241,8 @@ pub fn api_port(listeners: &BTreeSet<SocketAddr>, api: &[SocketAddr]) -> Option<
         })
     };
     listeners.iter().find(takes).map(|taken| {
-        let problem = format!("{taken} is taken, and workers answer for the API on port {}", taken.port());
-        CheckFault::new(problem, "stop what listens there")
+        let problem = format!("{taken} is in use, and the worker serves the API on port {}", taken.port());
+        CheckFault::new(problem, "stop the program that listens there")
     })
 }
 

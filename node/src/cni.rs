@@ -27,7 +27,7 @@ pub(crate) struct Directories {
 /// The CNI configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CniError {
-    #[error("{file} of the ConfigMap kube-system/{CONFIG_MAP} is no JSON")]
+    #[error("{file} of the ConfigMap kube-system/{CONFIG_MAP} is not valid JSON")]
     Form {
         file: String,
         #[source]
@@ -85,7 +85,7 @@ pub(crate) fn apply(
     for (name, content) in wanted {
         let path = directory.join(name);
         if files::update(&path, content, 0o644)? {
-            tracing::info!(file = %path.display(), "the CNI configuration is written");
+            tracing::info!(file = %path.display(), "wrote the CNI configuration");
         }
     }
     Ok(())
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_turned_off_goes() {
+    fn a_disabled_configuration_is_removed() {
         let state = tempfile::tempdir().unwrap();
         let (layout, directory) = (Layout::new(state.path()), state.path().join("net.d"));
         let templates = BTreeMap::from([("10-keelway.conflist".to_owned(), "{}".to_owned())]);

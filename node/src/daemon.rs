@@ -58,10 +58,10 @@ const LOCK: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     /// The machine is not a worker, or its join is not complete.
-    #[error("this machine is no worker yet: run `keelway node join TOKEN` (there is no {0})")]
+    #[error("this machine is not a worker yet ({0} does not exist); run `keelway node join TOKEN`")]
     NotJoined(String),
     /// Another daemon runs.
-    #[error("another daemon runs for {0}")]
+    #[error("another daemon is already running for {0}")]
     Running(String),
     /// A file operation failed.
     #[error(transparent)]
@@ -85,7 +85,7 @@ pub enum DaemonError {
         source: io::Error,
     },
     /// The daemon cannot listen on its status socket.
-    #[error("cannot listen for questions")]
+    #[error("cannot listen on the status socket")]
     Socket(#[source] io::Error),
 }
 
@@ -210,7 +210,7 @@ fn raise_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "there are fewer files than may be needed");
+        tracing::warn!(%error, "cannot raise the limit of open files");
     }
 }
 
@@ -221,7 +221,7 @@ fn ingresses(known: &TrustedInformation) -> Vec<SocketAddr> {
 /// Reports to systemd that the worker is up. Without systemd this does nothing.
 fn notify_systemd() {
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
-        tracing::debug!(%error, "nobody is told that the worker is up");
+        tracing::debug!(%error, "cannot notify systemd that the worker is up");
     }
 }
 
@@ -266,13 +266,13 @@ impl Daemon {
         let mut last = None;
         loop {
             repairs.tick().await;
-            log_once(&mut last, "settings of the kernel are not what they should be", sysctl::set(&self.layout));
+            log_once(&mut last, "cannot apply kernel settings", sysctl::set(&self.layout));
             let absent = sysctl::missing_settings();
             self.facts.absent.send_if_modified(|before| {
                 let is_new = *before != absent;
                 if is_new && !absent.is_empty() {
-                    let help = checks::BRIDGE_MEND;
-                    tracing::error!(?absent, "the kernel lacks settings that Services need: {help}");
+                    let help = checks::BRIDGE_HELP;
+                    tracing::error!(?absent, "the kernel lacks settings that Services need; {help}");
                 }
                 before.clone_from(&absent);
                 is_new
@@ -290,7 +290,7 @@ impl Daemon {
                 // This may take a while. It must not delay packets and status queries.
                 let trimmed = tokio::task::spawn_blocking(move || logs::truncate(&path)).await;
                 if let Ok(Err(error)) = trimmed {
-                    tracing::warn!("a log grows: {}", ErrorChain(&error));
+                    tracing::warn!("cannot rotate a log: {}", ErrorChain(&error));
                 }
             }
         }
@@ -301,7 +301,7 @@ impl Daemon {
         while known.changed().await.is_ok() {
             let now = known.borrow_and_update().clone();
             if let Err(error) = self.balancer.set(&ingresses(&now), &now.authorities) {
-                tracing::error!("the balancer goes on as before: {}", ErrorChain(&error));
+                tracing::error!("cannot update the balancer; it keeps its ingresses: {}", ErrorChain(&error));
             }
         }
     }
@@ -317,7 +317,7 @@ impl Daemon {
             // The kernel first waits for readers of the old rules.
             let set = tokio::task::spawn_blocking(move || firewall::set(&wanted)).await;
             let set = set.unwrap_or_else(|error| Err(FirewallError::Socket(error.into())));
-            log_once(&mut last, "the firewall is not what it should be", set);
+            log_once(&mut last, "cannot apply the firewall", set);
             select! {
                 _ = repairs.tick() => {}
                 Ok(()) = templates.changed() => {}
@@ -352,7 +352,7 @@ impl Daemon {
             let (path, now) = (self.layout.peer(), given.borrow_and_update().clone());
             let kept = tokio::task::spawn_blocking(move || files::write_json(&path, &now)).await;
             if let Ok(Err(error)) = kept {
-                tracing::error!("what the cluster gave is not kept: {}", ErrorChain(&error));
+                tracing::error!("cannot store the worker's addresses: {}", ErrorChain(&error));
             }
         }
     }
@@ -369,7 +369,7 @@ impl Daemon {
             if let Some(now) = now
                 && let Err(error) = cni::apply(&self.layout, &directory, &now, &ranges)
             {
-                tracing::error!("the CNI configuration stays as it was: {}", ErrorChain(&error));
+                tracing::error!("cannot update the CNI configuration: {}", ErrorChain(&error));
             }
             select! {
                 Ok(()) = known.changed() => {}
@@ -383,7 +383,7 @@ impl Daemon {
     /// Watches the objects that the cluster has for this worker.
     async fn read_cluster(&self) {
         let name = self.options.name.as_str();
-        let information = self.read("what the cluster tells", async |client: Client| {
+        let information = self.read("the cluster information", async |client: Client| {
             let maps: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
             api::follow(&maps, INFORMATION, |map| self.take_information(map)).await
         });
@@ -412,7 +412,7 @@ impl Daemon {
                 Err(error) => {
                     let has_ended = matches!(error, ApiError::NoIdentity);
                     if told.replace(has_ended) != Some(has_ended) {
-                        tracing::warn!(what, "cannot be read: {}", ErrorChain(&error));
+                        tracing::warn!(what, "cannot read from the cluster: {}", ErrorChain(&error));
                     }
                 }
             }
@@ -446,7 +446,7 @@ impl Daemon {
             Ok(known) => known,
             Err(error) => {
                 let error: &InformationError = &error;
-                tracing::error!("what the cluster tells stays as it was: {}", ErrorChain(error));
+                tracing::error!("the cluster information is invalid; keeping the previous one: {}", ErrorChain(error));
                 return None;
             }
         };
@@ -454,9 +454,9 @@ impl Daemon {
             return None;
         }
         if let Err(error) = known.store(&self.layout) {
-            tracing::error!("what the cluster tells is not kept: {}", ErrorChain(&error));
+            tracing::error!("cannot store the cluster information: {}", ErrorChain(&error));
         }
-        tracing::info!(endpoints = known.cluster.endpoints.len(), "the cluster tells something new");
+        tracing::info!(endpoints = known.cluster.endpoints.len(), "the cluster information changed");
         self.facts.known.send_replace(known);
         None
     }
@@ -474,7 +474,7 @@ impl Daemon {
 
     fn take_peer(&self, peer: Option<WireGuardPeer>) -> Option<()> {
         let Some(peer) = peer else {
-            tracing::error!("the cluster has no WireGuardPeer of this worker any more: it was evicted");
+            tracing::error!("the cluster no longer has a WireGuardPeer for this worker: the worker was evicted");
             return None;
         };
         let given = PeerAssignment::of(&peer);

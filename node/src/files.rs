@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_is_roots_alone() {
+    fn written_files_are_read_again_and_only_root_can_read_them() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.json");
         assert_eq!(read_json::<Vec<u32>>(&path).unwrap(), None);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn several_are_written_at_once_and_what_fails_is_told() {
+    fn several_files_are_written_at_once_and_a_failure_is_reported() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         let next = |name: &str| StagedFile::text(at(name), name, 0o644);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_removed() {
+    fn an_absent_file_counts_as_removed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a");
         remove(&path).unwrap();

@@ -30,10 +30,10 @@ const ANSWER: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum FirewallError {
     /// The socket could not be opened, or failed.
-    #[error("cannot talk to the kernel's nftables")]
+    #[error("cannot communicate with nftables")]
     Socket(#[source] io::Error),
     /// The kernel refused the change.
-    #[error("the kernel's nftables refused {operation}")]
+    #[error("the kernel refused to {operation}")]
     Refused {
         /// The refused operation.
         operation: &'static str,
@@ -99,7 +99,7 @@ pub(crate) fn set(wanted: &FirewallConfig) -> Result<(), FirewallError> {
             }
             batch.add_masquerade_rule(TABLE, range);
         }
-        commit("the worker's own table", batch)?;
+        commit("apply the worker's nftables table", batch)?;
     }
     Ok(())
 }
@@ -130,7 +130,7 @@ pub(crate) fn clear(before: &FirewallNames) -> Result<(), FirewallError> {
                 Removal::Table(table) => batch.delete_table(&table.name),
             }
         }
-        commit("the removal of what workers have", batch)?;
+        commit("remove the worker's nftables rules", batch)?;
     }
     Ok(())
 }

@@ -52,7 +52,7 @@ const VIEW: &str = "keelway-node";
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// The runtime failed.
-    #[error("cannot have the image {image}")]
+    #[error("cannot pull the image {image}")]
     Runtime {
         /// The name of the image.
         image: String,
@@ -61,7 +61,7 @@ pub enum ImageError {
         source: keelway_cri::CriError,
     },
     /// A request to containerd's own API failed.
-    #[error("containerd cannot show the image {image}")]
+    #[error("containerd cannot read the image {image}")]
     Containerd {
         /// The name of the image.
         image: String,
@@ -263,7 +263,7 @@ impl ImageSnapshot {
                 .await
         };
         let bytes = read.await.map_err(|status| self.failed(status))?;
-        let form = |_| ImageError::Form { image: self.image.clone(), what: "manifest that is JSON" };
+        let form = |_| ImageError::Form { image: self.image.clone(), what: "valid JSON manifest" };
         serde_json::from_slice(&bytes).map_err(form)
     }
 
@@ -289,7 +289,7 @@ impl ImageSnapshot {
             .filter_map(Result::err)
             .filter(|status| status.code() != Code::NotFound)
         {
-            tracing::debug!(%status, "what is left of the image goes by itself");
+            tracing::debug!(%status, "cannot remove the view of the image; it expires by itself");
         }
     }
 
@@ -331,7 +331,7 @@ pub(crate) fn clear_mount(layout: &Layout) {
     let target = layout.mount();
     while unmount(&target, UnmountFlags::DETACH).is_ok() {}
     if let Err(error) = files::gone(fs::remove_dir(&target)) {
-        tracing::debug!(%error, "the image stays mounted");
+        tracing::debug!(%error, "cannot unmount the image");
     }
 }
 

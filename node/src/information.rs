@@ -25,14 +25,16 @@ pub(crate) struct TrustedInformation {
 #[derive(Debug, thiserror::Error)]
 pub enum InformationError {
     /// The API request failed.
-    #[error("cannot read what the cluster tells its workers")]
+    #[error("cannot read the cluster information")]
     Api(#[source] ApiError),
     /// The ConfigMap lacks a key.
-    #[error("the ConfigMap {NAMESPACE}/{INFORMATION} has no {0}: is this a cluster of Keelway's with vpn.enabled?")]
+    #[error(
+        "the ConfigMap {NAMESPACE}/{INFORMATION} has no key {0}; check that this is a Keelway cluster with vpn.enabled"
+    )]
     Missing(&'static str),
     /// The information cannot be parsed.
     #[error(
-        "{INFORMATION_KEY} of the ConfigMap {NAMESPACE}/{INFORMATION} is not understood: use the release of Keelway that runs the cluster"
+        "cannot parse {INFORMATION_KEY} of the ConfigMap {NAMESPACE}/{INFORMATION}; use the Keelway release that manages the cluster"
     )]
     Form(#[source] serde_json::Error),
 }

@@ -96,18 +96,18 @@ pub enum JoinError {
     #[error("no endpoint of the token can be trusted; the token was not sent:{}", endpoints(.0))]
     Endpoints(Vec<(SocketAddr, EndpointError)>),
     /// The machine is a worker of another cluster.
-    #[error("this machine is a worker of another cluster: run `keelway node leave` or `keelway node forget` first")]
+    #[error("this machine is a worker of another cluster; run `keelway node leave` or `keelway node forget` first")]
     Elsewhere,
     /// The machine is a worker under another name.
     #[error(
-        "this machine is, or was to be, the worker {0}: use that name, or run `keelway node leave` or `keelway node forget` first"
+        "this machine has joined, or started to join, as the worker {0}; use that name, or run `keelway node leave` or `keelway node forget` first"
     )]
     Named(String),
     /// The machine is a worker with other options.
-    #[error("this machine has joined, or begun to, with other options:{}", differences(.0))]
+    #[error("this machine has joined, or started to join, with other options:{}", differences(.0))]
     Differs(Vec<OptionChange>),
     /// A worker cannot have this name.
-    #[error("no worker can be named {name:?}: {fault}; use --node-name")]
+    #[error("{name:?} is not a valid name of a worker: {fault}; set another one with --node-name")]
     Name {
         /// The invalid name.
         name: String,
@@ -116,18 +116,18 @@ pub enum JoinError {
     },
     /// The API server rejected the token.
     #[error(
-        "the cluster does not take the token: it has expired, or was revoked; make a new one with `keelway join-token create`"
+        "the cluster rejected the token: it has expired or was revoked; create a new one with `keelway join-token create`"
     )]
     Token(#[source] InformationError),
     /// The API server accepts the token, but the cluster did not let it read the information in time.
-    #[error("the cluster does not let workers join within {} s: {CONTROLLER}", YOUNG.as_secs())]
+    #[error("the cluster did not allow workers to join within {} s; {CONTROLLER}", YOUNG.as_secs())]
     Young(#[source] InformationError),
     /// The cluster's information cannot be read.
     #[error(transparent)]
     Information(#[from] InformationError),
     /// The cluster runs a release that this program does not know.
     #[error(
-        "the cluster runs Kubernetes {0}, which this program does not know: use the release of Keelway that runs the cluster"
+        "the cluster runs Kubernetes {0}, which this program does not support; use the Keelway release that manages the cluster"
     )]
     Release(String),
     /// A request to the API failed.
@@ -146,7 +146,7 @@ pub enum JoinError {
     #[error(transparent)]
     Image(#[from] ImageError),
     /// containerd does not return a list of its images.
-    #[error("cannot list the images that containerd has")]
+    #[error("cannot list the images in containerd")]
     Images(#[source] Box<tonic::Status>),
     /// The firewall cannot be read.
     #[error(transparent)]
@@ -158,7 +158,7 @@ pub enum JoinError {
     #[error(transparent)]
     Service(#[from] ServiceError),
     /// The Node did not become ready in time.
-    #[error("the worker was started and its Node is not ready yet: see `keelway node status`, and {log}")]
+    #[error("the worker has started, but its Node is not ready yet; see `keelway node status` and {log}")]
     NotReady {
         /// The location of the daemon's log.
         log: String,
@@ -170,7 +170,7 @@ pub enum JoinError {
 
 fn differences(all: &[OptionChange]) -> String {
     all.iter().fold(String::new(), |text, OptionChange { option, before, now }| {
-        text + &format!("\n- {option} was {before}, and is {now} now")
+        text + &format!("\n- {option} was {before} and is now {now}")
     })
 }
 
@@ -388,7 +388,7 @@ async fn be_known(
 /// Reverts the join after the cluster denied the name, so that the user can join with another name.
 async fn undone(options: &JoinOptions, error: KubeletCertificateError) -> JoinError {
     if let Err(left) = forget(&options.layout).await {
-        tracing::warn!("something of this join is left; run `keelway node forget`: {}", ErrorChain(&left));
+        tracing::warn!("cannot revert the join; run `keelway node forget`: {}", ErrorChain(&left));
     }
     JoinError::Certificate(error)
 }
@@ -414,7 +414,7 @@ async fn wait(options: &JoinOptions, client: Client, has_cni: bool) -> Result<()
     let nodes: Api<Node> = Api::all(client);
     let name = &options.node.name;
     let what = format!("the Node {name} is ready");
-    let wait = WaitCondition { what: &what, help: "it goes on meanwhile", deadline: options.timeout };
+    let wait = WaitCondition { what: &what, help: "the worker continues to start", deadline: options.timeout };
     let joined = |node: &Node| is_ready(node) || !has_cni && lacks_network_only(node);
     let made = registration::make(&nodes, &options.node).await;
     let ready = api::wait_for(&nodes, name, wait, made, |node| joined(&node).then_some(()));
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cluster_that_has_only_just_begun_is_asked_again() {
+    async fn a_new_cluster_is_asked_again() {
         let mut steps = Vec::new();
         let outcome = fetch_information(cluster(&[403, 404]), &mut |step| steps.push(step.clone())).await;
         outcome.unwrap();
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_token_that_ended_is_told_at_once() {
+    async fn an_expired_token_is_reported_at_once() {
         let ended = fetch_information(cluster(&[401]), &mut |_| {}).await.unwrap_err();
         assert!(matches!(ended, JoinError::Token(_)), "{ended}");
         let broken = fetch_information(cluster(&[500]), &mut |_| {}).await.unwrap_err();
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_a_network_lacks_that_and_nothing_else() {
+    fn a_node_that_lacks_only_its_network_is_recognized() {
         let table = [
             ("True", "kubelet is posting ready status", (true, false)),
             (

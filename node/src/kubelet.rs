@@ -49,13 +49,13 @@ pub(crate) const KUBELET_LOG: &str = "kubelet.log";
 pub(crate) enum KubeletError {
     #[error(transparent)]
     File(#[from] NodeFileError),
-    #[error("cannot ask the runtime who manages cgroups")]
+    #[error("cannot read the cgroup driver of the runtime")]
     Runtime(#[source] keelway_cri::CriError),
-    #[error("cannot make the kubelet's kubeconfig")]
+    #[error("cannot create the kubelet's kubeconfig")]
     Kubeconfig(#[source] KubeconfigError),
     #[error("cannot start the kubelet")]
     Spawn(#[source] std::io::Error),
-    #[error("the kubelet ended at once: its log is in {0}")]
+    #[error("the kubelet exited immediately; see its log in {0}")]
     Ended(String),
 }
 
@@ -127,8 +127,8 @@ impl Kubelet {
             };
             status.send_modify(|status| status.pid = None);
             match &outcome {
-                Ok(()) => tracing::warn!("the kubelet ended"),
-                Err(error) => tracing::error!("the kubelet does not run: {}", ErrorChain(error)),
+                Ok(()) => tracing::warn!("the kubelet exited"),
+                Err(error) => tracing::error!("the kubelet is not running: {}", ErrorChain(error)),
             }
             let until = attempts.ended(outcome.is_ok(), began.elapsed());
             sleep(until.saturating_sub(began.elapsed())).await;
@@ -138,11 +138,11 @@ impl Kubelet {
     /// Returns the running kubelet, or starts one.
     async fn have(&self, known: &TrustedInformation, given: &PeerAssignment) -> Result<KubeletProcess, KubeletError> {
         if let Some(handle) = find(&self.layout)? {
-            tracing::info!(pid = handle.id.pid, "the kubelet runs already");
+            tracing::info!(pid = handle.id.pid, "the kubelet is already running");
             return Ok(KubeletProcess { handle, child: None });
         }
         let (handle, child) = self.start(known, given).await?;
-        tracing::info!(pid = handle.id.pid, "the kubelet is started");
+        tracing::info!(pid = handle.id.pid, "started the kubelet");
         Ok(KubeletProcess { handle, child: Some(child) })
     }
 
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_cannot_be_started_is_tried_later_each_time() {
+    fn the_pause_before_a_restart_grows() {
         let mut attempts = Attempts::default();
         let mut now = Duration::from_secs(1);
         assert!(!attempts.started(now));

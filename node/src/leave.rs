@@ -45,11 +45,11 @@ pub struct LeaveOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum LeaveError {
     /// The machine is not a worker.
-    #[error("this machine is no worker: there is nothing in {0}")]
+    #[error("this machine is not a worker: {0} does not exist")]
     NoWorker(String),
     /// A request to the cluster failed.
     #[error(
-        "the cluster cannot be told: mend that, or leave with --force, or run `keelway node forget` and delete the Node and WireGuardPeer {node} there; to stay a worker, `kubectl uncordon {node}`"
+        "cannot remove the worker from the cluster: fix the cause and retry, use --force, or run `keelway node forget` and delete the Node and WireGuardPeer {node} in the cluster; to stay a worker, run `kubectl uncordon {node}`"
     )]
     Cluster {
         /// The name of the Node.
@@ -59,7 +59,7 @@ pub enum LeaveError {
         source: ApiError,
     },
     /// Pods did not end in time.
-    #[error("{} pods did not end within {} s: {}; give --drain-timeout more, or say --force; to stay a worker, `kubectl uncordon {node}`", .pods.len(), .limit.as_secs(), .pods.join(", "))]
+    #[error("{} pods did not terminate within {} s: {}; increase --drain-timeout, or use --force; to stay a worker, run `kubectl uncordon {node}`", .pods.len(), .limit.as_secs(), .pods.join(", "))]
     Pods {
         /// The remaining pods, `NAMESPACE/NAME`.
         pods: Vec<String>,
@@ -175,7 +175,7 @@ async fn unregister(connect: impl Fn() -> Result<Client, ApiError>, name: &str) 
         }
     };
     if timeout(NODE_GONE, gone).await.is_err() {
-        tracing::warn!(node = name, "the Node is still there: the cluster takes it away");
+        tracing::warn!(node = name, "the Node still exists; the cluster deletes it later");
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerLockError {
     /// Another process holds the lock.
-    #[error("another `keelway node join`, `leave` or `forget` is at work on {0}")]
+    #[error("another `keelway node join`, `leave` or `forget` is running on {0}")]
     Busy(String),
     /// The directory cannot be created or opened.
     #[error(transparent)]
@@ -62,7 +62,7 @@ pub fn acquire(layout: &Layout, may_make: bool) -> Result<Option<WorkerLock>, Wo
             return Err(WorkerLockError::Busy(root.display().to_string()));
         }
         // The previous holder may have removed the directory, and another process may have created it again.
-        let own = directory.metadata().map_err(NodeFileError::new("look at", root))?;
+        let own = directory.metadata().map_err(NodeFileError::new("read the metadata of", root))?;
         if fs::metadata(root).is_ok_and(|now| (now.dev(), now.ino()) == (own.dev(), own.ino())) {
             return Ok(Some(WorkerLock { _directory: directory, made: is_new.then(|| root.to_owned()) }));
         }
@@ -74,14 +74,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_one_at_a_time() {
+    fn only_one_process_holds_the_lock() {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::new(directory.path().join("node"));
         assert!(acquire(&layout, false).unwrap().is_none());
         let held = acquire(&layout, true).unwrap().unwrap();
         assert!(matches!(acquire(&layout, true), Err(WorkerLockError::Busy(_))));
         drop(held);
-        assert!(!layout.root().exists(), "nothing came into it, and it stays");
+        assert!(!layout.root().exists(), "the directory is empty, but was not removed");
         let held = acquire(&layout, true).unwrap();
         fs::write(layout.options(), "{}").unwrap();
         drop(held);

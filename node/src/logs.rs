@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_is_trimmed_under_the_hands_of_who_writes() {
+    fn a_log_is_rotated_while_it_is_written() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log/kubelet.log");
         let mut log = open(&path).unwrap();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_is_known_by_its_stream() {
+    fn the_journal_is_detected_by_its_stream() {
         assert!(names("8:1234", 8, 1234));
         assert!(!names("", 8, 1234) && !names("8:12345", 8, 1234));
     }

@@ -26,7 +26,7 @@ pub fn disable_huge_pages() {
         Err(command.args(words).exec())
     };
     if let Err(error) = begin_anew() {
-        tracing::warn!(%error, "this process takes more memory than it needs");
+        tracing::warn!(%error, "cannot disable huge pages; this process uses more memory");
     }
 }
 
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_has_huge_pages_or_none_whatever_its_parent_has() {
+    fn huge_pages_do_not_depend_on_the_parent_process() {
         let renounced = |spawn: fn(&mut Command) -> io::Result<Child>| {
             let mut command = Command::new("cat");
             command.arg("/proc/self/status").stdout(std::process::Stdio::piped());

@@ -22,7 +22,7 @@ pub enum RemovalError {
     #[error(transparent)]
     File(#[from] NodeFileError),
     /// A file system is mounted in the directory, and its content would be lost.
-    #[error("{} is mounted in {}, which is to be removed: unmount it", mount.display(), directory.display())]
+    #[error("cannot remove {}: {} is mounted in it; unmount it", directory.display(), mount.display())]
     Mounted {
         /// The mount point.
         mount: PathBuf,
@@ -61,7 +61,7 @@ pub(crate) fn remove(directory: &Path, before: &MountBaseline) -> Result<(), Rem
     let ours = |found: &PathBuf| !before.mounts.contains(found.as_os_str().as_bytes());
     for mount in below(directory)?.iter().rev().filter(|mount| ours(mount)) {
         if let Err(error) = unmount(mount.as_path(), UnmountFlags::DETACH) {
-            tracing::warn!(%error, mount = %mount.display(), "it stays mounted");
+            tracing::warn!(%error, mount = %mount.display(), "cannot unmount");
         }
     }
     let is_itself = |mount: &PathBuf| mount == directory && !ours(mount);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_goes() {
+    fn new_entries_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let [old, new] = ["old", "new"].map(|name| directory.path().join(name));
         fs::create_dir_all(old.join("others")).unwrap();

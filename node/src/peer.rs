@@ -26,14 +26,14 @@ pub enum PeerError {
     #[error(transparent)]
     File(#[from] NodeFileError),
     /// The worker's key is invalid.
-    #[error("the WireGuard key of this worker is damaged: run `keelway node forget`, and join again")]
+    #[error("the WireGuard key of this worker is not valid; run `keelway node forget` and join again")]
     Key(#[source] InvalidKey),
     /// A request to the API failed.
     #[error(transparent)]
     Api(#[from] ApiError),
     /// Another machine has a WireGuardPeer with this name.
     #[error(
-        "the WireGuardPeer {0} has another key: it is another machine's; take another --node-name, or evict that worker"
+        "the WireGuardPeer {0} has another key, so it belongs to another machine; use another --node-name, or evict that worker"
     )]
     Foreign(String),
 }

@@ -74,7 +74,7 @@ impl Handle {
     /// Sends a signal. A process that has ended is ignored.
     pub(crate) fn signal(&self, signal: Signal) {
         if let Err(error) = pidfd_send_signal(&self.handle, signal) {
-            tracing::debug!(%error, pid = self.id.pid, "a signal is lost");
+            tracing::debug!(%error, pid = self.id.pid, "cannot send a signal");
         }
     }
 
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_proxy_reaches_what_is_started() {
+    fn started_programs_get_no_proxy_settings() {
         let mut command = Command::new("env");
         command.env("HTTPS_PROXY", "http://proxy:1").env("KEELWAY", "1");
         clear_environment(&mut command);
@@ -135,13 +135,13 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_the_kernel_is_read_whatever_the_name() {
+    fn process_stat_is_parsed_for_any_program_name() {
         let line = "7 (a) b) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 12345 6 7";
         assert_eq!(read_stat(line), Some(('S', 12345)));
     }
 
     #[tokio::test]
-    async fn a_process_is_known_until_it_ends() {
+    async fn a_process_is_found_until_it_ends() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let id = ProcessId::of(child.id()).unwrap();
         assert!(!ProcessId { started: id.started + 1, ..id }.is_running());

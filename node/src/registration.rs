@@ -41,7 +41,7 @@ async fn try_to_make(nodes: &Api<Node>, wanted: &Node) -> Option<Node> {
             (Some(403), Some(pause)) => sleep(Duration::from_millis(pause)).await,
             (Some(409), _) => return None,
             _ => {
-                tracing::debug!(%error, "the Node is the kubelet's to make");
+                tracing::debug!(%error, "cannot create the Node; the kubelet creates it");
                 return None;
             }
         }
@@ -70,7 +70,7 @@ fn node(options: &NodeOptions, now: Timestamp) -> Node {
         type_: "Ready".to_owned(),
         status: "False".to_owned(),
         reason: Some("KubeletNotReady".to_owned()),
-        message: Some("the kubelet starts".to_owned()),
+        message: Some("the kubelet is starting".to_owned()),
         last_heartbeat_time: Some(Time(now)),
         last_transition_time: Some(Time(now)),
     };
@@ -104,7 +104,7 @@ mod tests {
     use crate::samples::options;
 
     #[test]
-    fn a_node_has_the_labels_that_its_worker_was_told_and_takes_no_pods() {
+    fn a_new_node_has_its_labels_and_takes_no_pods() {
         let labels = vec!["a=b".to_owned(), "kubernetes.io/os=other".to_owned()];
         let node = serde_json::to_value(node(&NodeOptions { labels, ..options() }, Timestamp::UNIX_EPOCH)).unwrap();
         let labels = &node["metadata"]["labels"];
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_may_not_yet_make_a_node_tries_again_and_then_leaves_it_to_the_kubelet() {
+    async fn a_forbidden_node_is_retried_and_then_left_to_the_kubelet() {
         assert_eq!(asked(&[201]).await, (1, true));
         assert_eq!(asked(&[403, 403, 201]).await, (3, true));
         assert_eq!(asked(&[403]).await, (PAUSES.len() + 1, false));

@@ -45,7 +45,7 @@ pub enum ServiceError {
         said: String,
     },
     /// The daemon ended unexpectedly.
-    #[error("the worker's daemon ended ({how}): its log is in {log}")]
+    #[error("the worker's daemon exited ({how}); see its log in {log}")]
     Ended {
         /// The exit status.
         how: String,
@@ -53,7 +53,7 @@ pub enum ServiceError {
         log: String,
     },
     /// The wait for the daemon's end failed.
-    #[error("cannot end the worker's daemon")]
+    #[error("cannot stop the worker's daemon")]
     End(#[source] io::Error),
 }
 
@@ -216,7 +216,7 @@ mod tests {
 
     /// Runs only if the machine has systemd.
     #[test]
-    fn systemd_takes_the_unit() {
+    fn systemd_accepts_the_unit() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(UNIT);
         fs::write(&path, unit(Path::new("/bin/sh"), &Layout::new("/var/lib/keelway-node"))).unwrap();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_leaves_kubelet_and_pods_alone() {
+    fn the_unit_does_not_stop_kubelet_and_pods() {
         let layout = Layout::new("/var/lib/keelway-node");
         let unit = unit(Path::new("/usr/local/bin/keelway"), &layout);
         assert!(unit.contains("\nKillMode=process\n"));
@@ -241,13 +241,13 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_words_whatever_is_in_them() {
+    fn paths_are_quoted() {
         assert_eq!(quoted(Path::new("/a b/50%/$HOME")), r#""/a b/50%%/$$HOME""#);
         assert_eq!(quoted(Path::new(r#"/a"b\c"#)), r#""/a\"b\\c""#);
     }
 
     #[tokio::test]
-    async fn the_end_of_a_daemon_is_seen() {
+    async fn the_exit_of_a_daemon_is_reported() {
         let child = Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
         assert!(StartedDaemon(Some(child)).ended().await.contains('3'));
     }

@@ -223,7 +223,7 @@ mod tests {
     use crate::samples::options;
 
     #[test]
-    fn what_cannot_change_is_told_of() {
+    fn options_that_cannot_change_are_reported() {
         let before = options();
         let image = Some("registry.example.com/node:v1.37.0".to_owned());
         let can = NodeOptions { image, service: DaemonMode::Systemd, allow_cgroup_v1: true, ..options() };

@@ -65,19 +65,21 @@ pub struct CertificateStatus {
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
     /// The machine is not a worker.
-    #[error("this machine is no worker: there is no {0}; join it with `keelway node join`")]
+    #[error("this machine is not a worker: {0} does not exist; join it with `keelway node join`")]
     NoWorker(String),
     /// A file operation failed.
     #[error(transparent)]
     File(#[from] NodeFileError),
     /// The daemon does not respond.
-    #[error("the worker's daemon does not answer: start it with `systemctl start keelway-node`, or `keelway node run`")]
+    #[error(
+        "the worker's daemon does not respond; start it with `systemctl start keelway-node`, or `keelway node run`"
+    )]
     Ask(#[source] io::Error),
     /// The daemon did not respond in time.
-    #[error("the worker's daemon did not answer within {} s", ANSWER.as_secs())]
+    #[error("the worker's daemon did not respond within {} s", ANSWER.as_secs())]
     Silent,
     /// The response cannot be parsed.
-    #[error("the daemon's answer is not understood: restart it, it is of another release")]
+    #[error("cannot parse the daemon's response: the daemon is of another release; restart it")]
     Form(#[source] serde_json::Error),
 }
 
@@ -110,11 +112,11 @@ pub(crate) async fn serve(listener: UnixListener, status: impl Fn() -> WorkerSta
                 let text = serde_json::to_vec(&status()).unwrap_or_default();
                 let told = timeout(ANSWER, stream.write_all(&text)).await;
                 if !matches!(told, Ok(Ok(()))) {
-                    tracing::debug!("somebody asked how things are and went away");
+                    tracing::debug!("a client of the status socket disconnected early");
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "a question is not accepted");
+                tracing::warn!(%error, "cannot accept a connection on the status socket");
                 sleep(AGAIN).await;
             }
         }

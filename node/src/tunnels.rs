@@ -50,7 +50,7 @@ const PORT: u16 = 9;
 #[derive(Debug, thiserror::Error)]
 pub enum TunnelError {
     /// The gateway's key is invalid.
-    #[error("the gateway at {endpoint} has no key that can be used")]
+    #[error("the gateway at {endpoint} has no valid key")]
     Key {
         /// The endpoint of the gateway.
         endpoint: SocketAddr,
@@ -153,7 +153,7 @@ impl WorkerTunnels {
             if let Ok(left) = Interface::find(&format!("{INTERFACE}{slot}"))
                 && let Err(error) = left.delete()
             {
-                tracing::warn!(slot, "a tunnel of before stays: {}", ErrorChain(&error));
+                tracing::warn!(slot, "cannot delete the tunnel of an earlier daemon: {}", ErrorChain(&error));
             }
         }
     }
@@ -173,7 +173,7 @@ impl WorkerTunnels {
     fn note(&mut self, cluster: &ClusterInformation, given: &PeerAssignment) {
         let (gateways, faults) = gateways(cluster);
         for error in &faults {
-            tracing::error!("a gateway is left out: {}", ErrorChain(error));
+            tracing::error!("ignoring a gateway: {}", ErrorChain(error));
         }
         self.wanted = DesiredTunnels {
             given: given.clone(),
@@ -215,10 +215,10 @@ impl WorkerTunnels {
         note(self.route().map_err(TunnelError::Network));
         if faults != self.faults {
             for fault in &faults {
-                tracing::error!("tunnels are not what they should be: {fault}");
+                tracing::error!("cannot apply tunnels: {fault}");
             }
             if faults.is_empty() {
-                tracing::info!("tunnels are what they should be");
+                tracing::info!("tunnels are applied");
             }
             self.faults = faults;
         }
@@ -241,7 +241,7 @@ impl WorkerTunnels {
         let path = data_path::open(&config, |device| served = device.serve(default_socket(&name)).ok());
         let path = path.map_err(|source| TunnelError::Device { endpoint: gateway.endpoint, source })?;
         if let Err(error) = loosen(&name) {
-            tracing::warn!(%error, interface = name, "answers by another gateway are dropped");
+            tracing::warn!(%error, interface = name, "cannot loosen reverse path filtering; responses through another gateway are dropped");
         }
         Ok(WorkerTunnel { gateway: gateway.clone(), slot, path, _served: served })
     }
@@ -275,9 +275,9 @@ impl WorkerTunnels {
         let before = self.choice.active();
         if self.choice.note(&round) {
             let place = |at: usize| self.open.get(at).map(|tunnel| tunnel.gateway.endpoint);
-            tracing::warn!(from = ?place(before), to = ?place(self.choice.active()), "another gateway is active");
+            tracing::warn!(from = ?place(before), to = ?place(self.choice.active()), "switched to another gateway");
             if let Err(error) = self.route() {
-                tracing::error!("routes are not what they should be: {}", ErrorChain(&error));
+                tracing::error!("cannot apply routes: {}", ErrorChain(&error));
             }
         }
         self.choice.is_unconfirmed()
@@ -293,7 +293,7 @@ impl WorkerTunnels {
         let peers = tunnel.gateway.peers(&self.wanted.ranges);
         let set = tunnel.path.set_peers(&PeerSet::default()).and_then(|_| tunnel.path.set_peers(&peers));
         if let Err(error) = set {
-            tracing::warn!("the gateway is not greeted again: {}", ErrorChain(&error));
+            tracing::warn!("cannot start a new handshake with the gateway: {}", ErrorChain(&error));
         }
     }
 

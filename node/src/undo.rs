@@ -29,10 +29,10 @@ const KUBELET_LABEL: &str = "io.kubernetes.pod.uid";
 #[derive(Debug, thiserror::Error)]
 pub enum UndoError {
     /// The machine is not a worker.
-    #[error("this machine is no worker: there is nothing in {0}")]
+    #[error("this machine is not a worker: {0} does not exist")]
     NoWorker(String),
     /// Pods do not end.
-    #[error("containerd does not end {} pods: {}; mend that, and run the same command again", .0.len(), .0.join(", "))]
+    #[error("containerd cannot stop {} pods: {}; fix the cause and run the command again", .0.len(), .0.join(", "))]
     Pods(Vec<String>),
     /// The daemon does not stop.
     #[error(transparent)]
@@ -44,7 +44,7 @@ pub enum UndoError {
     #[error(transparent)]
     Removal(#[from] RemovalError),
     /// The kernel refused to remove an interface, an address or a route.
-    #[error("cannot take the worker's network away")]
+    #[error("cannot remove the worker's network")]
     Network(#[source] NetlinkError),
     /// The firewall cannot be changed.
     #[error(transparent)]
@@ -64,7 +64,7 @@ async fn end_sandboxes(runtime: &CriRuntime) -> Result<(), UndoError> {
     let sandboxes = match runtime.list_pod_sandboxes(&BTreeMap::new()).await {
         Ok(sandboxes) => sandboxes,
         Err(error) => {
-            tracing::warn!("pods may be left: {}", ErrorChain(&error));
+            tracing::warn!("cannot list pods; some may remain: {}", ErrorChain(&error));
             return Ok(());
         }
     };
@@ -75,7 +75,7 @@ async fn end_sandboxes(runtime: &CriRuntime) -> Result<(), UndoError> {
             runtime.remove_pod_sandbox(&sandbox.id).await
         };
         if let Err(error) = ended.await {
-            tracing::warn!(sandbox = sandbox.id, "a pod stays: {}", ErrorChain(&error));
+            tracing::warn!(sandbox = sandbox.id, "cannot remove a pod: {}", ErrorChain(&error));
             left.push(sandbox.id.clone());
         }
     }
@@ -112,7 +112,7 @@ async fn clear_runtime(options: &NodeOptions, changes: &Changes, layout: &Layout
     if let Some(images) = &changes.images
         && let Err(status) = image::remove_all_but(&runtime, images).await
     {
-        tracing::warn!(%status, "images may be left in containerd");
+        tracing::warn!(%status, "cannot remove images from containerd; some may remain");
     }
 }
 

@@ -61,10 +61,10 @@ pub fn parse(text: &str) -> Result<FileConfig, ParseError> {
             }
             _ => {
                 let (key, value) =
-                    line.split_once('=').ok_or_else(|| fail("neither a section nor a key with a value".to_owned()))?;
+                    line.split_once('=').ok_or_else(|| fail("must be a section or KEY = VALUE".to_owned()))?;
                 let (key, value) = (key.trim().to_ascii_lowercase(), value.trim());
                 match &mut section {
-                    Section::None => Err("a key before any section".to_owned()),
+                    Section::None => Err("a key must follow a section".to_owned()),
                     Section::Interface => set_interface(&mut config, &key, value),
                     Section::Peer(peer, named) => set_peer(peer, named, &key, value),
                 }
@@ -90,7 +90,7 @@ fn finish(section: Section, config: &mut FileConfig, line: usize) -> Result<(), 
 fn set_interface(config: &mut FileConfig, key: &str, value: &str) -> Result<(), String> {
     match key {
         "privatekey" => config.private_key = Some(parsed(value, "a key in base64")?),
-        "listenport" => config.listen_port = parsed(value, "a port")?,
+        "listenport" => config.listen_port = parsed(value, "a port number")?,
         "fwmark" => config.fwmark = fwmark(value)?,
         "address" => config.addresses.extend(networks(value)?),
         "mtu" => config.mtu = Some(parsed(value, "a number of bytes")?),
@@ -98,13 +98,13 @@ fn set_interface(config: &mut FileConfig, key: &str, value: &str) -> Result<(), 
             config.routes = match value {
                 "auto" => true,
                 "off" => false,
-                _ => return Err("Table is auto or off here".to_owned()),
+                _ => return Err("Table must be auto or off".to_owned()),
             }
         }
         "dns" | "preup" | "postup" | "predown" | "postdown" | "saveconfig" => {
-            return Err(format!("{key} is for wg-quick and does nothing here: remove it"));
+            return Err(format!("{key} is an option of wg-quick and is not supported; remove it"));
         }
-        _ => return Err(format!("an interface has no {key}")),
+        _ => return Err(format!("unknown key {key} in [Interface]")),
     }
     Ok(())
 }
@@ -116,27 +116,27 @@ fn set_peer(peer: &mut PeerConfig, named: &mut bool, key: &str, value: &str) -> 
             *named = true;
         }
         "presharedkey" => {
-            peer.preshared_key = PresharedKey::from_base64(value).map_err(|_| "not a key in base64".to_owned())?;
+            peer.preshared_key = PresharedKey::from_base64(value).map_err(|_| "must be a key in base64".to_owned())?;
         }
         "allowedips" => peer.allowed_ips.extend(networks(value)?.iter().map(IpNet::trunc)),
         "endpoint" => peer.endpoint = Some(endpoint(value)?),
         "persistentkeepalive" => {
             peer.persistent_keepalive = if value == "off" { 0 } else { parsed(value, "a number of seconds")? };
         }
-        _ => return Err(format!("a peer has no {key}")),
+        _ => return Err(format!("unknown key {key} in [Peer]")),
     }
     Ok(())
 }
 
 fn parsed<T: FromStr>(value: &str, what: &str) -> Result<T, String> {
-    value.parse().map_err(|_| format!("not {what}"))
+    value.parse().map_err(|_| format!("must be {what}"))
 }
 
 fn fwmark(value: &str) -> Result<u32, String> {
     match value.strip_prefix("0x") {
         _ if value == "off" => Ok(0),
-        Some(digits) => u32::from_str_radix(digits, 16).map_err(|_| "not a mark".to_owned()),
-        None => parsed(value, "a mark"),
+        Some(digits) => u32::from_str_radix(digits, 16).map_err(|_| "must be a firewall mark".to_owned()),
+        None => parsed(value, "a firewall mark"),
     }
 }
 
@@ -146,13 +146,13 @@ fn networks(value: &str) -> Result<Vec<IpNet>, String> {
     texts
         .map(|text| {
             let network = text.parse().or_else(|_| text.parse().map(|address: std::net::IpAddr| address.into()));
-            network.map_err(|_| format!("{text} is no network"))
+            network.map_err(|_| format!("{text} is not a valid network"))
         })
         .collect()
 }
 
 fn endpoint(value: &str) -> Result<SocketAddr, String> {
-    let mut addresses = value.to_socket_addrs().map_err(|error| format!("{value} is no endpoint: {error}"))?;
+    let mut addresses = value.to_socket_addrs().map_err(|error| format!("{value} is not a valid endpoint: {error}"))?;
     addresses.next().ok_or_else(|| format!("{value} has no address"))
 }
 

@@ -99,9 +99,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_kernel_without_wireguard_is_passed_over() {
+    fn a_kernel_without_wireguard_is_recognized_by_its_error() {
         let refused = |errno: rustix::io::Errno| NetlinkError::Refused {
-            operation: "make a WireGuard interface",
+            operation: "create a WireGuard interface",
             source: io::Error::from_raw_os_error(errno.raw_os_error()),
         };
         assert!(is_without_wireguard(&refused(rustix::io::Errno::OPNOTSUPP)));

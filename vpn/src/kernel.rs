@@ -53,7 +53,7 @@ impl Drop for CreatedInterface {
 impl Drop for KernelDevice {
     fn drop(&mut self) {
         if let Err(error) = self.interface.delete() {
-            tracing::warn!(name = self.name, %error, "the interface stays");
+            tracing::warn!(name = self.name, %error, "cannot delete the interface");
         }
     }
 }

@@ -13,7 +13,7 @@ pub const KEY_LEN: usize = 32;
 
 /// A text that is not a key.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("a key is 32 bytes in base64 or hex")]
+#[error("must be a key of 32 bytes in base64 or hex")]
 pub struct InvalidKey;
 
 /// A Curve25519 public key, which is the identity of a peer.
@@ -193,14 +193,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn invalid_keys_are_refused() {
         assert_eq!("AAAA".parse::<PublicKey>(), Err(InvalidKey));
         assert_eq!(PublicKey::from_hex(&"g".repeat(64)), Err(InvalidKey));
         assert_eq!(PublicKey::from_hex(&"a".repeat(63)), Err(InvalidKey));
     }
 
     #[test]
-    fn secrets_do_not_show_themselves() {
+    fn secrets_are_not_printed() {
         let private = PrivateKey::from_bytes([7; KEY_LEN]);
         let preshared = PresharedKey::from_bytes([7; KEY_LEN]);
         assert_eq!(format!("{private:?} {preshared:?}"), "PrivateKey(..) Some(PresharedKey(..))");

@@ -4,7 +4,7 @@
 //! the kernel's own WireGuard if the kernel has it.
 
 #[cfg(all(feature = "simulated-clock", not(debug_assertions)))]
-compile_error!("simulated-clock stops the clock of all sessions: it is for tests alone");
+compile_error!("simulated-clock stops the clock of all sessions; use it only in tests");
 
 mod allowed_ips;
 mod clock_reading;

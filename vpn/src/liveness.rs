@@ -20,6 +20,6 @@ pub fn keep_alive(stream: &impl AsFd) {
     let keepalive = TcpKeepalive::new().with_time(IDLE).with_interval(INTERVAL).with_retries(QUESTIONS);
     let set = socket.set_tcp_keepalive(&keepalive).and_then(|()| socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED)));
     if let Err(error) = set {
-        tracing::debug!(%error, "a connection cannot be watched");
+        tracing::debug!(%error, "cannot enable keepalive probes of a connection");
     }
 }

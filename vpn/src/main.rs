@@ -17,7 +17,7 @@ type VpnMainError = Box<dyn std::error::Error>;
 
 const DEFAULT_MTU: u16 = 1420;
 
-/// Runs a WireGuard device or relay in the foreground, until SIGTERM or SIGINT.
+/// Run a WireGuard device or relay in the foreground, until SIGTERM or SIGINT.
 #[derive(Parser)]
 #[command(version)]
 struct VpnArguments {
@@ -27,9 +27,9 @@ struct VpnArguments {
 
 #[derive(Subcommand)]
 enum VpnCommand {
-    /// An interface, with the file's addresses and routes. Needs CAP_NET_ADMIN.
+    /// Run an interface with the addresses and routes of the file. Requires CAP_NET_ADMIN.
     Device(DeviceArgs),
-    /// Packets from peer to peer inside this process. Needs no privilege.
+    /// Forward packets between peers inside this process. Requires no privileges.
     Relay(CommonArgs),
 }
 
@@ -37,31 +37,31 @@ enum VpnCommand {
 struct DeviceArgs {
     #[command(flatten)]
     common: CommonArgs,
-    /// Moves packets in this process also where the kernel has WireGuard.
+    /// Process packets in this process, even if the kernel supports WireGuard.
     #[arg(long)]
     userspace: bool,
-    /// Does without segmentation offload on the TUN device.
+    /// Disable segmentation offload on the TUN device.
     #[arg(long, hide = true)]
     no_offload: bool,
 }
 
 #[derive(Args)]
 struct CommonArgs {
-    /// The interface's name, or the relay's.
+    /// Name of the interface or relay.
     name: String,
-    /// The file. Without one there are no keys and no peers until `wg setconf` brings them.
+    /// File with keys and peers. Without it, there are none until `wg setconf` sets them.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The socket for `wg`; by default where `wg` looks for it, and for a relay none.
+    /// Socket for `wg`. The default is the path that `wg` expects, and no socket for a relay.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Asks for a new key from this message on.
+    /// Number of messages under a key after which a new key is requested.
     #[arg(long, hide = true, default_value_t = CoreLimits::default().rekey_after_messages)]
     rekey_after_messages: u64,
-    /// Sends nothing under a key from this message on.
+    /// Number of messages under a key after which the key is no longer used.
     #[arg(long, hide = true, default_value_t = CoreLimits::default().reject_after_messages)]
     reject_after_messages: u64,
-    /// Handshakes in a second after which senders must prove their address.
+    /// Number of handshakes per second above which senders must prove their address.
     #[arg(long, value_name = "NUMBER", default_value_t = CoreLimits::default().handshakes_per_second)]
     handshakes_per_second: u64,
 }
@@ -131,13 +131,13 @@ fn run_device(args: &DeviceArgs) -> Result<(), VpnMainError> {
     Ok(())
 }
 
-/// Routes what peers are allowed to into the interface.
+/// Adds a route into the interface for each prefix that a peer may use.
 fn add_routes(interface: &Interface, file: &FileConfig, mtu: u16) -> Result<(), VpnMainError> {
     /// RFC 8200, section 5: below it an interface has no IPv6.
     const SMALLEST_IPV6_MTU: u16 = 1280;
     for prefix in file.peers.iter().flat_map(|peer| &peer.allowed_ips) {
         if prefix.addr().is_ipv6() && mtu < SMALLEST_IPV6_MTU {
-            tracing::warn!(%prefix, mtu, "no route: the MTU is too small for IPv6");
+            tracing::warn!(%prefix, mtu, "ignoring the route: the MTU is too small for IPv6");
         } else {
             interface.add_route(*prefix)?;
         }
@@ -145,7 +145,7 @@ fn add_routes(interface: &Interface, file: &FileConfig, mtu: u16) -> Result<(), 
     Ok(())
 }
 
-/// The device, and the socket for `wg` where the kernel does not serve it itself.
+/// Opens the device, and the socket for `wg` if the kernel does not serve it.
 fn open_device(
     config: &DeviceConfig,
     args: &DeviceArgs,
@@ -181,7 +181,7 @@ fn run_relay(args: &CommonArgs) -> Result<(), VpnMainError> {
     Ok(())
 }
 
-/// SIGTERM and SIGINT, caught from before anything is made that would have to be taken away.
+/// Catches SIGTERM and SIGINT. It is created before anything that must be removed at the end.
 struct BlockingSignals {
     runtime: tokio::runtime::Runtime,
     signals: TerminationSignals,
@@ -205,6 +205,6 @@ impl BlockingSignals {
 fn warn_of_readable_keys(path: &Path) {
     let is_readable = std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0);
     if is_readable {
-        tracing::warn!(file = %path.display(), "others may read this file's keys: chmod 600");
+        tracing::warn!(file = %path.display(), "other users can read the keys in this file; run chmod 600");
     }
 }

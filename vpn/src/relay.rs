@@ -83,7 +83,7 @@ impl Relay {
     }
 
     /// Reconciles the peers with the desired ones, and returns the changes.
-    #[expect(clippy::must_use_candidate, reason = "what changed is for a log")]
+    #[expect(clippy::must_use_candidate, reason = "callers only log the changes")]
     pub fn set_peers(&self, wanted: &PeerSet) -> Vec<PeerChange> {
         let changes = self.shared.core().set_peers(wanted, SystemClock.now());
         self.shared.wake();

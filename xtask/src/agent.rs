@@ -50,7 +50,7 @@ fn build_static(name: &str) -> Result<PathBuf> {
         .env(flags, "-C target-feature=+crt-static"))?;
     let program = target()?.join(&host).join("release").join(name);
     let bytes = fs::read(&program).with_context(|| format!("read {}", program.display()))?;
-    ensure!(!elf::has_loader(&bytes)?, "{} wants shared libraries", program.display());
+    ensure!(!elf::has_loader(&bytes)?, "{} requires shared libraries", program.display());
     Ok(program)
 }
 
@@ -76,7 +76,7 @@ fn host() -> Result<String> {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let said = output(Command::new(rustc).arg("-vV"))?;
     let host = said.lines().find_map(|line| line.strip_prefix("host: "));
-    Ok(host.context("rustc does not say its host")?.to_owned())
+    Ok(host.context("rustc did not print its host")?.to_owned())
 }
 
 pub(crate) fn workspace() -> Result<&'static Path> {

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn digests_name_what_is_there() {
+    fn digests_match_the_content() {
         let entries = entries(&written(&[("/a", "a")]));
         let manifest: Value = serde_json::from_slice(&entries["manifest.json"]).unwrap();
         assert_eq!(manifest[0]["RepoTags"][0], "registry.example.com/a:1");

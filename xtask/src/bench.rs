@@ -16,7 +16,7 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = String>) -> Result<()> {
         // The default is one round, because each figure is measured with a thousand clusters.
         Some("manager") => shipped::run("manager", 1, arguments),
         Some("vpn") => vpn::run(arguments),
-        Some(other) => bail!("there is no benchmark {other}; there are start, join, failover, agent, manager and vpn"),
-        None => bail!("name a benchmark: start, join, failover, agent, manager or vpn"),
+        Some(other) => bail!("unknown benchmark {other}; must be start, join, failover, agent, manager or vpn"),
+        None => bail!("no benchmark was given; must be start, join, failover, agent, manager or vpn"),
     }
 }

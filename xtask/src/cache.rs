@@ -115,7 +115,7 @@ mod tests {
     use super::Cache;
 
     #[test]
-    fn a_product_is_there_only_with_its_recipe() {
+    fn a_product_is_current_only_with_the_same_recipe() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::at(directory.path()).unwrap();
         let scratch = cache.scratch(&cache.lock(|| ()).unwrap()).unwrap();

@@ -87,9 +87,9 @@ impl Staging {
         let control = format!(
             "Package: {NAME}\nVersion: {VERSION}\nArchitecture: {architecture}\nMaintainer: {MAINTAINER}\nInstalled-Size: {}\n\
              Recommends: containerd (>= 2) | containerd.io (>= 2)\nSection: admin\nPriority: optional\nHomepage: \
-             https://keelway.dev\nDescription: keeps the control plane components of a machine running\n Keelway makes and runs \
-             Kubernetes control planes on machines you bring. This is its\n agent beside a machine's container runtime: it holds \
-             what the machine should run,\n and keeps it running with nobody else's help.\n",
+             https://keelway.dev\nDescription: keeps the control plane components of a machine running\n Keelway creates and runs \
+             Kubernetes control planes on your own machines. This is its\n agent beside a machine's container runtime: it stores \
+             the config of the machine,\n and keeps the components running without a driver.\n",
             size.trim()
         );
         self.put("DEBIAN/control", control.as_bytes(), 0o644)
@@ -125,8 +125,8 @@ fn manual(program: &Path) -> Result<String> {
     Ok(format!(
         ".TH KEELWAY\\-HYPERVISOR\\-AGENT 8 \"\" \"Keelway {VERSION}\"\n.SH NAME\n{} \\- keeps the control plane components of a \
          machine running\n.SH SYNOPSIS\n.B {0}\nrun [OPTIONS]\n.SH DESCRIPTION\n.nf\n{lines}\n.fi\n.SH FILES\n.TP\n.I \
-         /etc/default/{0}\nThe arguments that the systemd unit runs it with.\n.TP\n.I /var/lib/keelway\nWhat the machine should \
-         run, 0600, with keys in it, and the data of what it runs.\n",
+         /etc/default/{0}\nThe arguments that the systemd unit passes to the agent.\n.TP\n.I /var/lib/keelway\nThe config of the \
+         machine, which contains keys and has mode 0600, and the data of its components.\n",
         verbatim(NAME)
     ))
 }

@@ -12,7 +12,7 @@ use crate::process;
 
 /// Returns the program and all files that the loader maps for it, including the loader, under the paths by which they are looked up.
 pub(crate) fn closure(program: &Path) -> Result<Vec<PathBuf>> {
-    ensure!(program.is_file(), "{} is not there: `make setup` installs it", program.display());
+    ensure!(program.is_file(), "{} does not exist; install it with `make setup`", program.display());
     let listing = process::output(Command::new("ldd").arg(program))?;
     let mut files = vec![PathBuf::from(program)];
     files.extend(libraries(&listing));
@@ -35,7 +35,7 @@ pub(crate) fn check_version(package: &str, wanted: &str) -> Result<()> {
     let installed = process::output(Command::new("dpkg-query").args(["-W", "-f=${Version}", package]))?;
     ensure!(
         upstream(&installed) == wanted,
-        "package {package} is of version {installed}, and the table of releases says {wanted}"
+        "package {package} has version {installed}, but the table of releases has {wanted}"
     );
     Ok(())
 }
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_told_without_debians_part() {
+    fn a_version_omits_the_debian_revision() {
         assert_eq!(upstream("2.6.12-1+deb12u4"), "2.6.12");
         assert_eq!(upstream("1:1.4.7-1+b2"), "1.4.7");
         assert_eq!(upstream("3.0"), "3.0");

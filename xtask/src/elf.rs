@@ -49,13 +49,13 @@ mod tests {
     }
 
     #[test]
-    fn a_program_with_a_loader_is_told_from_one_without() {
+    fn programs_with_and_without_a_loader_are_distinguished() {
         assert!(has_loader(&program(PT_INTERP)).unwrap());
         assert!(!has_loader(&program(1)).unwrap());
     }
 
     #[test]
-    fn what_is_no_program_is_refused() {
+    fn files_that_are_not_programs_are_refused() {
         assert!(has_loader(b"#!/bin/sh").is_err());
         assert!(has_loader(&program(1)[..64]).is_err());
     }

@@ -37,13 +37,13 @@ pub(crate) fn check() -> Result<()> {
          where images can be pulled, `--pull` builds none"
     );
     let Ok(version) = process::output(Command::new("go").args(["env", "GOVERSION"])) else {
-        bail!("programs have to be built, and `go` is not there: {help}");
+        bail!("`go`, which builds the programs, is not in PATH: {help}");
     };
     let minor = version.trim().strip_prefix("go1.").and_then(|rest| rest.split('.').next());
     let minor = minor.and_then(|minor| minor.parse::<u32>().ok());
     ensure!(
         minor.is_none_or(|minor| minor >= SELECTS_TOOLCHAIN),
-        "programs have to be built, and {} is too old: {help}",
+        "{}, which builds the programs, is too old: {help}",
         version.trim()
     );
     Ok(())

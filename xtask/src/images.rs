@@ -81,7 +81,7 @@ pub(crate) fn run(options: &Options, cache: &Cache) -> Result<()> {
     }
     let progress = ProgressOutput::new(options.plain);
     let count = wanted.len();
-    let current = format!("all {count} are there, in {}", cache.root().display());
+    let current = format!("all {count} exist, in {}", cache.root().display());
     let stale = |wanted: Vec<ProductRecipe>| -> Vec<ProductRecipe> {
         let needed = |one: &ProductRecipe| !options.missing || !cache.has(&one.path, &one.recipe);
         wanted.into_iter().filter(needed).collect()
@@ -106,7 +106,7 @@ fn wanted(options: &Options) -> Result<Vec<ProductRecipe>> {
     let names: BTreeSet<&str> = products.iter().map(Product::name).collect();
     if let Some(unknown) = options.only.iter().find(|name| !names.contains(name.as_str())) {
         let names: Vec<&str> = names.into_iter().collect();
-        bail!("there is no {unknown}; there are {}", names.join(", "));
+        bail!("unknown product {unknown}; must be one of {}", names.join(", "));
     }
     products
         .into_iter()
@@ -132,7 +132,7 @@ fn must_be_made(product: &Product) -> bool {
 fn list(wanted: &[ProductRecipe], cache: &Cache) -> Result<()> {
     let mut stdout = io::stdout().lock();
     for one in wanted {
-        let state = if cache.has(&one.path, &one.recipe) { "there" } else { "missing" };
+        let state = if cache.has(&one.path, &one.recipe) { "present" } else { "missing" };
         let what = match &one.product {
             Product::Program(origin) => origin.name(),
             Product::Image(image) => &image.reference,
@@ -262,7 +262,7 @@ impl Workshop<'_> {
 
     /// Removes debug information, which is nine tenths of the file.
     fn stripped(&self, program: &Path) -> Result<PathBuf> {
-        ensure!(program.is_file(), "{} is not there: `cargo build --workspace` makes it", program.display());
+        ensure!(program.is_file(), "{} does not exist; build it with `cargo build --workspace`", program.display());
         let stripped = self.scratch.join(program.file_name().context("find the program's name")?);
         process::output(Command::new("strip").arg("-o").args([&stripped, program]))?;
         Ok(stripped)

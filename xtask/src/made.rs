@@ -70,7 +70,7 @@ fn ask(origin: ProgramOrigin, mut command: Command) {
 fn made(cache: &Cache, product: &Product) -> PathBuf {
     let path = cache.file(&product.path());
     let there = fs::exists(&path).unwrap();
-    assert!(there, "{} is not there: `cargo xtask images --missing` makes it", path.display());
+    assert!(there, "{} does not exist; build it with `cargo xtask images --missing`", path.display());
     path
 }
 
@@ -93,7 +93,7 @@ fn ask_image(image: &ImageDefinition, archive: &Path) {
 }
 
 #[test]
-fn each_program_says_its_version() {
+fn each_program_prints_its_version() {
     let cache = Cache::of_environment().unwrap();
     for product in table::products() {
         let path = made(&cache, &product);

@@ -44,54 +44,54 @@ usage: cargo xtask images [--missing] [--own | --others] [--no-tests] [--only NA
        cargo xtask bench agent [--rounds N]
        cargo xtask bench vpn [--rounds N] [--seconds S]
 
-images makes container images and programs in the cache, $KEELWAY_CACHE or keelway in the user's cache directory.
+images builds container images and programs in the cache: $KEELWAY_CACHE, or keelway in the user's cache directory.
 
-  --missing      only what is not there yet, or was made from other versions
-  --own          only images of this workspace's programs, as the last build left them in target/debug
-  --others       only what has none of them; without either, the workspace is built first
-  --no-tests     leave out what only tests run: helm, crictl, ..
-  --only NAME,.. only these: etcd, kubectl, ..
-  --list         say what there is, and make nothing
-  --pull         images are pulled: make only the programs that are not in PATH
-  --plain        no changing line, also on a terminal
+  --missing      only what is missing, or was built from other versions
+  --own          only images of this workspace's programs, from target/debug
+  --others       only other images and programs; without --own and --others, the workspace is built first
+  --no-tests     omit what only tests use: helm, crictl, ..
+  --only NAME,.. only these products: etcd, kubectl, ..
+  --list         list the products and whether they exist, and build nothing
+  --pull         for machines that pull images: build only the programs that are not in PATH
+  --plain        no progress line, even on a terminal
 
 agent builds keelway-hypervisor-agent, keelway-cluster-controller, keelway-helper and keelway-manager without shared libraries, as they are
-shipped, and says where they are.
+shipped, and prints their paths.
 
-deb makes the Debian package of keelway-hypervisor-agent, with a systemd unit, beside it.
+deb builds the Debian package of keelway-hypervisor-agent, with a systemd unit, beside the program.
 
-docs writes the parts of docs/ that follow from the programs: every field, reason and port; and manifests/crds.
+docs writes the parts of docs/ that are generated from the programs: fields, reasons, ports and arguments; and manifests/crds.
 
 man writes a man page for each command into DIRECTORY (target/man).
 
-test builds and runs every test, and clippy beside them, as many at once as the cores carry. WORDs choose programs by their names: live,
-'e2e worker_outages', clippy. A live test that fails is run once more, alone: if it passes then, it is listed as FLAKY, and in target/flaky.tsv. When
-each program ran is in target/test-times.tsv, what it wrote in target/test-logs. As root.
+test builds and runs every test and clippy, in parallel as far as the cores allow. WORDs select programs by their names: live,
+'e2e worker_outages', clippy. A live test that fails is run once more, alone: if it passes then, it is listed as FLAKY, and in target/flaky.tsv. The
+times of each program are in target/test-times.tsv, and its output in target/test-logs. Requires root.
 
-bench start measures how fast control planes start and what they take, beside the same programs as plain processes, and writes
-the table of docs/performance.md. It makes local hypervisors: as root. Seven rounds take about thirteen minutes.
+bench start measures how fast control planes start and what they use, compared with the same programs as plain processes, and writes
+the table of docs/performance.md. It creates local hypervisors and requires root. Seven rounds take about thirteen minutes.
 
-  --rounds N     how often both take their turn (7)
+  --rounds N     the number of runs of each candidate (7)
 
-bench join measures how fast a machine becomes a worker, beside the kubelet alone, and what the worker's daemon takes, and writes
-the table of docs/performance.md. It makes local hypervisors: as root. Seven rounds take about six minutes.
+bench join measures how fast a machine becomes a worker, compared with the kubelet alone, and what the worker's daemon uses, and writes
+the table of docs/performance.md. It creates local hypervisors and requires root. Seven rounds take about six minutes.
 
-  --rounds N     how often both take their turn (7)
+  --rounds N     the number of runs of each candidate (7)
 
-bench failover measures how long workers and their clients wait while public machines are lost, come back, and give their
-ingresses to others, and writes the table of docs/performance.md. It makes local hypervisors: as root.
+bench failover measures how long workers and their clients wait while public machines fail, recover, and pass their ingresses to
+others, and writes the table of docs/performance.md. It creates local hypervisors and requires root.
 
-  --rounds N     how often each machine is lost and each ingress moves (7)
+  --rounds N     the number of failures of each machine and of moves of each ingress (7)
 
-bench agent measures what asking a runtime through its machine's agent costs, beside asking on its socket, and one driver with two
-hundred agents on a network, and writes the table of docs/performance.md. It makes local hypervisors and namespaces: as root.
+bench agent measures requests to a runtime through its machine's agent, compared with requests on its socket, and one driver with two
+hundred agents on a network, and writes the table of docs/performance.md. It creates local hypervisors and namespaces and requires root.
 
-  --rounds N     how often both ways take their turn, and the agents begin anew (7)
+  --rounds N     the number of runs of both ways, and of restarts of the agents (7)
 
-bench vpn measures the VPN beside others and writes the table of docs/performance.md. It makes network namespaces: as root.
+bench vpn compares the VPN with others and writes the table of docs/performance.md. It creates network namespaces and requires root.
 
-  --rounds N     how often all that is compared takes its turn (5)
-  --seconds S    how long each stream is (3)
+  --rounds N     the number of runs of each candidate (5)
+  --seconds S    the duration of each stream (3)
 ";
 
 fn main() -> ExitCode {
@@ -112,19 +112,19 @@ fn run(mut arguments: impl Iterator<Item = String>) -> Result<()> {
         },
         Some("agent") => match arguments.next() {
             None => shipped_agent(),
-            Some(option) => bail!("agent has no option {option}"),
+            Some(option) => bail!("unknown option {option} of agent"),
         },
         Some("deb") => match arguments.next() {
             None => package(),
-            Some(option) => bail!("deb has no option {option}"),
+            Some(option) => bail!("unknown option {option} of deb"),
         },
         Some("docs") => docs::write(),
         Some("man") => docs::man(&arguments.next().unwrap_or_else(|| "target/man".to_owned())),
         Some("test") => test::run(&arguments.collect::<Vec<String>>()),
         Some("bench") => bench::run(arguments),
         Some("help" | "--help" | "-h") => help(),
-        Some(task) => bail!("there is no task {task}\n\n{USAGE}"),
-        None => bail!("no task is named\n\n{USAGE}"),
+        Some(task) => bail!("unknown task {task}\n\n{USAGE}"),
+        None => bail!("no task was given\n\n{USAGE}"),
     }
 }
 
@@ -159,10 +159,10 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options
             "--plain" => options.plain = true,
             "--only" => match arguments.next() {
                 Some(names) => options.only.extend(names.split(',').map(str::to_owned)),
-                None => bail!("--only wants names\n\n{USAGE}"),
+                None => bail!("--only requires names\n\n{USAGE}"),
             },
             "--help" | "-h" => return Ok(None),
-            other => bail!("images has no option {other}\n\n{USAGE}"),
+            other => bail!("unknown option {other} of images\n\n{USAGE}"),
         }
     }
     Ok(Some(options))

@@ -30,7 +30,7 @@ const WITHIN: Duration = Duration::from_secs(30);
 fn built(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let program = tests.ancestors().nth(2).unwrap().join(name);
-    assert!(program.exists(), "{} is not there: `cargo build --workspace` makes it", program.display());
+    assert!(program.exists(), "{} does not exist; build it with `cargo build --workspace`", program.display());
     program
 }
 
@@ -102,7 +102,7 @@ fn command_line(machine: &PackageHost) -> Vec<String> {
 }
 
 #[test]
-fn a_package_has_its_files_and_says_what_it_is() {
+fn a_package_has_its_files_and_metadata() {
     let machine = PackageHost::new();
     let listed = output(Command::new("dpkg-deb").arg("-c").arg(&machine.package)).unwrap();
     let found: BTreeSet<(&str, &str)> = listed
@@ -138,7 +138,7 @@ fn a_package_has_its_files_and_says_what_it_is() {
 }
 
 #[test]
-fn a_package_comes_and_goes_and_leaves_what_is_not_its_own() {
+fn a_package_can_be_removed_and_leaves_other_files() {
     let machine = PackageHost::new();
     machine.install();
     assert!(machine.enabled());
@@ -160,7 +160,7 @@ fn a_package_comes_and_goes_and_leaves_what_is_not_its_own() {
 }
 
 #[test]
-fn a_unit_is_sound_and_gives_away_little() {
+fn the_unit_is_valid_and_has_few_privileges() {
     let machine = PackageHost::new();
     machine.install();
     let runtime = "[Service]\nExecStart=/usr/bin/keelway-hypervisor-agent\n";
@@ -170,7 +170,7 @@ fn a_unit_is_sound_and_gives_away_little() {
 
 /// The manager reaches machines over their network and needs no capability.
 #[test]
-fn the_managers_unit_is_sound_and_gives_away_less() {
+fn the_managers_unit_is_valid_and_needs_no_capability() {
     let machine = PackageHost::new();
     let unit = machine.path(UNIT).with_file_name("keelway-manager.service");
     for (path, file) in [
@@ -206,7 +206,7 @@ fn is_sound(machine: &PackageHost, unit: &str, exposure: &str) {
 
 /// The test uses what the unit defines: command line, capabilities and no new privileges. The agent sends one notification when it is ready.
 #[test]
-fn an_installed_agent_runs_as_its_unit_says() {
+fn an_installed_agent_runs_as_its_unit_defines() {
     let machine = PackageHost::new();
     machine.install();
     machine.lay_libraries();

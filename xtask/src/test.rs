@@ -118,8 +118,8 @@ pub(crate) fn run(filters: &[String]) -> Result<()> {
     let logs = target.join("test-logs");
     fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
     let works = works(filters)?;
-    ensure!(!works.is_empty(), "no test has one of these words in its name: {}", filters.join(", "));
-    say(&format!("{} programs with tests, built in {} s", works.len(), began.elapsed().as_secs()))?;
+    ensure!(!works.is_empty(), "no test matches {}", filters.join(", "));
+    say(&format!("built {} programs with tests in {} s", works.len(), began.elapsed().as_secs()))?;
 
     let mut outcomes = side_by_side(&works, &logs)?;
     for outcome in &mut outcomes {
@@ -213,7 +213,7 @@ fn conclude(outcomes: &[TestOutcome], began: Instant) -> Result<()> {
     for outcome in &failed {
         say(&format!("FAILED {}: {}", outcome.name, outcome.report.failed.join(", ")))?;
     }
-    say(&format!("\nall took {} s", began.elapsed().as_secs()))?;
+    say(&format!("\ntotal: {} s", began.elapsed().as_secs()))?;
     say(&format!("{} passed, {count} failed", passed as usize + flaky))?;
     ensure!(failed.is_empty(), "{} of {} programs failed", failed.len(), outcomes.len());
     Ok(())
@@ -230,7 +230,7 @@ mod tests {
     use super::{CARGO, next};
 
     #[test]
-    fn two_that_use_cargo_do_not_run_beside_each_other() {
+    fn two_programs_that_use_cargo_do_not_run_in_parallel() {
         let [first, second, third] = &CARGO;
         let waiting = VecDeque::from([second, third]);
         assert_eq!(next(&waiting, &[], 200), Some(0));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_runs_alone() {
+    fn a_program_that_is_too_large_runs_alone() {
         let [first, second, _] = &CARGO;
         assert_eq!(next(&VecDeque::from([first]), &[], 10), Some(0));
         assert_eq!(next(&VecDeque::from([first]), &[second], 10), None);

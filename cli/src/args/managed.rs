@@ -25,7 +25,7 @@ impl ServerArgument {
 /// A kind of documents, under the names that kubectl takes, too.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum KindName {
-    /// What Clusters may be
+    /// Defaults and limits for clusters
     #[value(name = "clusterclasses", alias = "clusterclass", alias = "kwcc", alias = "ClusterClass")]
     ClusterClass,
     /// Machines
@@ -37,7 +37,7 @@ pub(crate) enum KindName {
     /// Components of clusters
     #[value(name = "components", alias = "component", alias = "kwcomp", alias = "Component")]
     Component,
-    /// Secrets; their values are for root and the manager's own user
+    /// Secrets; only root and the manager's own user can read their values
     #[value(name = "secrets", alias = "secret", alias = "Secret")]
     Secret,
 }
@@ -63,13 +63,13 @@ pub(crate) struct ApplyArguments {
 
 #[derive(Args)]
 pub(crate) struct GetDocumentsArguments {
-    /// Kinds, separated by commas; all that a world is made of where there are none
+    /// Kinds, separated by commas [default: all]
     #[arg(value_name = "KIND", value_enum, value_delimiter = ',')]
     pub(crate) kinds: Vec<KindName>,
-    /// Only those of these names
+    /// Show only documents with these names
     #[arg(long = "name", value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// How to show them
+    /// The output format
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: OutputFormat,
     #[command(flatten)]
@@ -95,20 +95,20 @@ pub(crate) struct NamedArguments {
 pub(crate) struct DeleteArguments {
     #[command(flatten)]
     pub(crate) named: NamedArguments,
-    /// Wait until nothing of them is left on any machine
+    /// Wait until no machine holds anything of the documents
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     pub(crate) wait: bool,
-    /// How long to wait at most
+    /// How long to wait
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     pub(crate) timeout: Span,
 }
 
 #[derive(Args)]
 pub(crate) struct WatchArguments {
-    /// Kinds, separated by commas; machines, clusters and components where there are none
+    /// Kinds, separated by commas [default: all but secrets]
     #[arg(value_name = "KIND", value_enum, value_delimiter = ',')]
     pub(crate) kinds: Vec<KindName>,
-    /// How to show what changes
+    /// The output format
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: WatchOutput,
     #[command(flatten)]
@@ -118,7 +118,7 @@ pub(crate) struct WatchArguments {
 /// How a change is shown.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WatchOutput {
-    /// A line for each: what became of it, and its name
+    /// One line for each change: its type, and the name of the document
     Table,
     /// The documents in YAML
     Yaml,

@@ -6,26 +6,26 @@ use clap::Args;
 
 #[derive(Args)]
 pub(crate) struct PivotArguments {
-    /// Where the documents are: dir:PATH, kubernetes[:KUBECONFIG], or - for stdin
+    /// The source of the documents: dir:PATH, kubernetes[:KUBECONFIG], or - for stdin
     #[arg(long, value_name = "STORE", default_value = "-", value_parser = end)]
     pub(crate) from: PivotStoreArgument,
-    /// Where they go: dir:PATH, kubernetes[:KUBECONFIG], or - for stdout
+    /// The destination of the documents: dir:PATH, kubernetes[:KUBECONFIG], or - for stdout
     #[arg(long, value_name = "STORE", default_value = "-", value_parser = end)]
     pub(crate) to: PivotStoreArgument,
-    /// The namespace that Keelway's managers are in, in a management cluster
+    /// The namespace of Keelway's managers in a management cluster
     #[arg(long, value_name = "NAMESPACE", default_value = "keelway-system")]
     pub(crate) namespace: String,
 }
 
 #[derive(Args)]
 pub(crate) struct RecoverArguments {
-    /// Where the documents are: dir:PATH, kubernetes[:KUBECONFIG], or - for stdin, with the recovered ones on stdout
+    /// The store of the documents: dir:PATH, kubernetes[:KUBECONFIG], or - for stdin and stdout
     #[arg(long, value_name = "STORE", default_value = "-", value_parser = end)]
     pub(crate) from: PivotStoreArgument,
-    /// Report what differs and change nothing; no documents are written
+    /// Report the differences without changing or writing documents
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// The namespace that Keelway's managers are in, in a management cluster
+    /// The namespace of Keelway's managers in a management cluster
     #[arg(long, value_name = "NAMESPACE", default_value = "keelway-system")]
     pub(crate) namespace: String,
 }
@@ -42,7 +42,7 @@ pub(crate) enum PivotStoreArgument {
 }
 
 fn end(text: &str) -> Result<PivotStoreArgument, String> {
-    let help = || "write dir:PATH, kubernetes, kubernetes:KUBECONFIG, or -".to_owned();
+    let help = || "must be dir:PATH, kubernetes, kubernetes:KUBECONFIG, or -".to_owned();
     // A move that is begun again elsewhere names the same store.
     let absolute = |path: &str| std::path::absolute(Path::new(path)).map_err(|error| error.to_string());
     match text.split_once(':') {

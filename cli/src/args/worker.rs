@@ -28,81 +28,81 @@ const KUBELET_LABELS: [&str; 10] = [
 
 #[derive(Subcommand)]
 pub(crate) enum WorkerCommand {
-    /// Make this machine a worker of a cluster; it needs containerd and nothing else
+    /// Make this machine a worker of a cluster; requires only containerd
     #[command(
         after_help = "Example:\n  keelway node join --token-file token\n  keelway node join - < token\n  keelway node join --node-name w1 --token-file token"
     )]
     Join(Box<JoinArguments>),
-    /// Run the worker: tunnels, balancer and kubelet; kubelet and pods go on when it ends
+    /// Run the worker: tunnels, load balancer and kubelet; kubelet and pods keep running when this command exits
     #[command(after_help = "Example:\n  keelway node run")]
     Run(NodeRunArguments),
-    /// Show how this worker is: tunnels, active gateway, ingresses, kubelet, certificates
+    /// Show the status of this worker: tunnels, active gateway, ingresses, kubelet, certificates
     #[command(after_help = "Example:\n  keelway node status\n  keelway node status -o json")]
     Status(NodeStatusArguments),
-    /// Drain this worker, take it out of its cluster, and make the machine what it was
+    /// Drain this worker, remove it from its cluster, and undo all changes to this machine
     #[command(after_help = "Example:\n  keelway node leave\n  keelway node leave --drain-timeout 10m")]
     Leave(LeaveArguments),
-    /// Make the machine what it was, without a word to the cluster
+    /// Undo all changes to this machine, without contacting the cluster
     #[command(after_help = "Example:\n  keelway node forget")]
     Forget(StateDirectory),
 }
 
 #[derive(Args)]
 pub(crate) struct StateDirectory {
-    /// Where the worker's files are
+    /// The directory of the worker's files
     #[arg(long, value_parser = absolute(), value_name = "DIRECTORY", default_value = STATE)]
     pub(crate) state_dir: PathBuf,
 }
 
 #[derive(Args)]
 pub(crate) struct JoinArguments {
-    /// The join token, as `join-token create` printed it; `-` reads it from stdin, where no process list shows it
+    /// The join token, as `join-token create` printed it; `-` reads it from stdin, which keeps it out of process lists
     #[arg(value_name = "TOKEN", required_unless_present = "token_file", conflicts_with = "token_file")]
     pub(crate) token: Option<String>,
-    /// Read the token from this file
+    /// Read the token from FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) state: StateDirectory,
-    /// The Node's name [default: the host's name]
+    /// The name of the Node [default: the host name]
     #[arg(long, value_name = "NAME", value_parser = node_name)]
     pub(crate) node_name: Option<String>,
-    /// containerd's socket
+    /// The socket of containerd
     #[arg(long, value_parser = absolute(), value_name = "PATH", default_value = "/run/containerd/containerd.sock")]
     pub(crate) containerd_socket: PathBuf,
-    /// The kubelet's own directory
+    /// The root directory of the kubelet
     #[arg(long, value_parser = absolute(), value_name = "DIRECTORY", default_value = "/var/lib/kubelet")]
     pub(crate) kubelet_root_dir: PathBuf,
-    /// Where logs of pods are
+    /// The directory for logs of pods
     #[arg(long, value_parser = absolute(), value_name = "DIRECTORY", default_value = "/var/log/pods")]
     pub(crate) pod_logs_dir: PathBuf,
-    /// The cgroup below which pods are, made where it is missing [default: the root]
+    /// The parent cgroup of pods; it is created if it is missing [default: the root]
     #[arg(long, value_name = "NAME", value_parser = cgroup)]
     pub(crate) cgroup_root: Option<String>,
-    /// Cgroups of version 1 are good enough
+    /// Allow cgroups version 1
     #[arg(long)]
     pub(crate) allow_cgroup_v1: bool,
-    /// Where containerd looks for CNI plugins [default: as containerd says]
+    /// The directory in which containerd finds CNI plugins [default: from containerd's configuration]
     #[arg(long, value_parser = absolute(), value_name = "DIRECTORY")]
     pub(crate) cni_bin_dir: Option<PathBuf>,
-    /// Where containerd looks for its CNI configuration [default: as containerd says]
+    /// The directory in which containerd finds its CNI configuration [default: from containerd's configuration]
     #[arg(long, value_parser = absolute(), value_name = "DIRECTORY")]
     pub(crate) cni_conf_dir: Option<PathBuf>,
-    /// The image with kubelet and CNI plugins [default: the one of the cluster's release]
+    /// The image with kubelet and CNI plugins [default: the image of the cluster's release]
     #[arg(long, value_name = "IMAGE")]
     pub(crate) node_image: Option<String>,
-    /// A label that the Node begins with; may be given many times
+    /// A label to set when the Node is created; can be repeated
     #[arg(long = "node-label", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) labels: Vec<String>,
-    /// Who keeps the worker running [default: systemd where it runs this machine, else detached]
+    /// What keeps the worker running [default: systemd if this machine runs it, else detached]
     #[arg(long, value_enum, value_name = "SERVICE")]
     pub(crate) service: Option<NodeService>,
-    /// How long the Node may take to be ready
+    /// How long to wait until the Node is ready
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     pub(crate) timeout: Span,
 }
 
-/// The daemon has another directory than whoever joins.
+/// Makes a path absolute, because the daemon has another working directory than the command.
 fn absolute() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(std::path::absolute)
 }
@@ -111,30 +111,36 @@ fn node_name(text: &str) -> Result<String, String> {
     if is_subdomain(text) && text.len() <= LONGEST {
         return Ok(text.to_owned());
     }
-    Err(format!("a Node's name has at most {LONGEST} lower-case letters, digits, - and . (RFC 1123)"))
+    Err(format!("must be the name of a Node: at most {LONGEST} lower-case letters, digits, - and . (RFC 1123)"))
 }
 
 fn cgroup(text: &str) -> Result<String, String> {
     let is_well = !text.is_empty() && text.split('/').all(|part| part != ".." && part != ".");
-    if is_well { Ok(text.to_owned()) } else { Err("that is no name below the root of cgroups".to_owned()) }
+    if is_well {
+        Ok(text.to_owned())
+    } else {
+        Err("must be a path below the root of cgroups, without . or ..".to_owned())
+    }
 }
 
 /// As the kubelet takes them: of its own prefixes it takes these only (`--node-labels`).
 fn label(text: &str) -> Result<String, String> {
-    let (key, value) = text.split_once('=').ok_or("a label is KEY=VALUE")?;
+    let (key, value) = text.split_once('=').ok_or("must be KEY=VALUE")?;
     let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     if !is_word(name) || prefix.is_some_and(|prefix| !is_subdomain(prefix)) {
         return Err(format!(
-            "{key:?} is no key of a label: [PREFIX/]NAME of at most {LONGEST} letters, digits, -, _ and ."
+            "{key:?} is not a valid label key; must be [PREFIX/]NAME with at most {LONGEST} letters, digits, -, _ and ."
         ));
     }
     if !value.is_empty() && !is_word(value) {
-        return Err(format!("{value:?} is no value of a label: at most {LONGEST} letters, digits, -, _ and ."));
+        return Err(format!(
+            "{value:?} is not a valid label value; must be at most {LONGEST} letters, digits, -, _ and ."
+        ));
     }
     let of = |domain: &str| prefix.is_some_and(|prefix| prefix == domain || prefix.ends_with(&format!(".{domain}")));
     let is_taken = KUBELET_PREFIXES.iter().any(|taken| of(taken)) || KUBELET_LABELS.contains(&key);
     if (of("kubernetes.io") || of("k8s.io")) && (!is_taken || of("node-restriction.kubernetes.io")) {
-        return Err(format!("a kubelet may not give its Node the label {key}: give it with `kubectl label node`"));
+        return Err(format!("a kubelet may not set the label {key} on its Node; set it with `kubectl label node`"));
     }
     Ok(text.to_owned())
 }
@@ -149,11 +155,11 @@ fn is_word(text: &str) -> bool {
 /// Who keeps the daemon running.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum NodeService {
-    /// A unit of systemd, keelway-node.service
+    /// The systemd unit keelway-node.service
     Systemd,
-    /// Nobody: it is started once, in a session of its own
+    /// Nothing: it is started once, in a session of its own
     Detached,
-    /// Nobody: start `keelway node run` yourself
+    /// Nothing: start `keelway node run` yourself
     None,
 }
 
@@ -161,7 +167,7 @@ pub(crate) enum NodeService {
 pub(crate) struct NodeRunArguments {
     #[command(flatten)]
     pub(crate) state: StateDirectory,
-    /// Leave the session of whoever starts it
+    /// Start a new session
     #[arg(long, hide = true)]
     pub(crate) detached: bool,
 }
@@ -170,7 +176,7 @@ pub(crate) struct NodeRunArguments {
 pub(crate) struct NodeStatusArguments {
     #[command(flatten)]
     pub(crate) state: StateDirectory,
-    /// How to show it
+    /// The output format
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: NodeOutput,
 }
@@ -189,10 +195,10 @@ pub(crate) enum NodeOutput {
 pub(crate) struct LeaveArguments {
     #[command(flatten)]
     pub(crate) state: StateDirectory,
-    /// How long pods may take to end
+    /// How long to wait until pods have terminated
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     pub(crate) drain_timeout: Span,
-    /// Leave also where pods do not end, or the cluster cannot be reached
+    /// Leave even if pods do not terminate or the cluster is unreachable
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -202,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_those_that_a_kubelet_takes() {
+    fn labels_that_a_kubelet_may_not_set_are_refused() {
         for good in ["a=b", "a=", "example.com/rack=r-1", "node.kubernetes.io/pool=x", "topology.kubernetes.io/zone=z"]
         {
             assert_eq!(label(good).as_deref(), Ok(good));
@@ -226,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_cgroups_are_looked_at_before_the_machine() {
+    fn invalid_names_and_cgroups_are_refused() {
         assert!(node_name(&"a".repeat(63)).is_ok() && node_name(&"a".repeat(64)).is_err() && node_name("A").is_err());
         assert!(cgroup("/w1").is_ok() && cgroup("w1/pods").is_ok() && cgroup("../w1").is_err() && cgroup("").is_err());
     }

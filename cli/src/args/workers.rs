@@ -11,17 +11,17 @@ use super::OutputFormat;
 /// `keelway join-token`.
 #[derive(Subcommand)]
 pub(crate) enum JoinTokenCommand {
-    /// Make a token and write it: whoever holds it can join machines to the cluster until it ends
+    /// Create and print a join token, which admits machines to the cluster until it expires
     #[command(
         after_help = "Example:\n  keelway join-token create --cluster c1 < c1.yaml\n  keelway join-token create --cluster c1 --ttl 1h -f c1.yaml > token"
     )]
     Create(CreateTokenArguments),
-    /// Show a cluster's tokens, without what is secret of them
+    /// List the join tokens of a cluster, without their secrets
     #[command(
         after_help = "Example:\n  keelway join-token list --cluster c1 < c1.yaml\n  keelway join-token list --cluster c1 -o json -f c1.yaml"
     )]
     List(ListTokensArguments),
-    /// End a token; workers that joined with it stay, unless they are evicted too
+    /// Revoke a join token; workers that joined with it stay unless --evict is set
     #[command(
         after_help = "Example:\n  keelway join-token revoke abcdef --cluster c1 < c1.yaml\n  keelway join-token revoke abcdef --evict --cluster c1 < c1.yaml"
     )]
@@ -49,7 +49,7 @@ impl ClusterArgument {
 pub(crate) struct CreateTokenArguments {
     #[command(flatten)]
     pub(crate) cluster: ClusterArgument,
-    /// How long machines can join with it
+    /// How long the token is valid
     #[arg(long, default_value = "24h", value_name = "DURATION")]
     pub(crate) ttl: Span,
 }
@@ -58,26 +58,26 @@ pub(crate) struct CreateTokenArguments {
 pub(crate) struct ListTokensArguments {
     #[command(flatten)]
     pub(crate) cluster: ClusterArgument,
-    /// How to show them
+    /// The output format
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: OutputFormat,
 }
 
 #[derive(Args)]
 pub(crate) struct RevokeTokenArguments {
-    /// The token's id, as `join-token list` shows it
+    /// The ID of the token, as `join-token list` shows it
     #[arg(value_name = "ID")]
     pub(crate) id: String,
     #[command(flatten)]
     pub(crate) cluster: ClusterArgument,
-    /// Evict the workers that joined with it too
+    /// Also evict the workers that joined with the token
     #[arg(long)]
     pub(crate) evict: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct EvictArguments {
-    /// Names of workers, which are those of their Nodes
+    /// Names of workers, which are the names of their Nodes
     #[arg(required = true, value_name = "NAME", value_parser = node_name)]
     pub(crate) names: Vec<String>,
     #[command(flatten)]
@@ -85,5 +85,5 @@ pub(crate) struct EvictArguments {
 }
 
 fn node_name(text: &str) -> Result<String, String> {
-    if is_subdomain(text) { Ok(text.to_owned()) } else { Err("that is no name of a Node".to_owned()) }
+    if is_subdomain(text) { Ok(text.to_owned()) } else { Err("must be the name of a Node".to_owned()) }
 }

@@ -31,8 +31,8 @@ fn inject(input: &Input, arguments: InjectArguments) -> Result<Documents, Comman
     let reference = arguments.cluster.reference();
     if documents.clusters.contains_key(&reference) {
         return Err(CommandFailure::usage(
-            format!("there is a cluster {reference} already"),
-            "choose another --name, or change the document itself",
+            format!("cluster {reference} already exists"),
+            "choose another --name, or edit its document",
         ));
     }
     let cluster = cluster(arguments);

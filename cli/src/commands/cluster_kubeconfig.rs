@@ -34,7 +34,7 @@ fn credentials(
     let not_yet = || {
         CommandFailure::usage(
             format!("cluster {} has no certificate authority yet", cluster.reference()),
-            "make it first: keelway reconcile",
+            "create it first: keelway reconcile",
         )
     };
     let id = cluster.id().ok_or_else(not_yet)?;
@@ -63,8 +63,8 @@ fn kubeconfig(
     let endpoints = cluster.status.as_ref().map(|status| status.endpoints.as_slice()).unwrap_or_default();
     if endpoints.is_empty() {
         return Err(CommandFailure::usage(
-            format!("cluster {} has no ingress that its users could reach", cluster.reference()),
-            "set spec.ingress.replicas to 1 or more, and reconcile",
+            format!("cluster {} has no ingress for its users", cluster.reference()),
+            "set spec.ingress.replicas to at least 1, and run `keelway reconcile`",
         ));
     }
     let names = KubeconfigNames::of(&cluster.reference(), &arguments.user, arguments.context_name.as_deref());
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn clusters_and_users_are_told_apart() {
+    fn kubeconfig_entries_are_unique_for_each_cluster_and_user() {
         assert_eq!(names("default", "c1", "admin", None), ["c1", "c1", "admin@c1"]);
         assert_eq!(names("a", "c1", "admin", None), ["a/c1", "a/c1", "admin@a/c1"]);
         assert_eq!(names("a", "c1", "jane", None), ["a/c1", "jane@a/c1", "jane@a/c1"]);

@@ -18,7 +18,7 @@ use crate::{
 
 pub(super) fn run(arguments: &DiffArguments) -> Result<Code, CommandFailure> {
     if [&arguments.before, &arguments.after].iter().all(|path| path.as_os_str() == "-") {
-        return Err(CommandFailure::usage("both worlds cannot be stdin", "write one of them to a file"));
+        return Err(CommandFailure::usage("BEFORE and AFTER cannot both be stdin", "save one of them to a file"));
     }
     let read = |path: &Path| Input::read(&[PathBuf::from(path)])?.documents();
     let text = render(&DocumentFields::of(&read(&arguments.before)?), &DocumentFields::of(&read(&arguments.after)?));

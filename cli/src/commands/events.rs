@@ -65,8 +65,12 @@ impl EventFilter {
             let there = clusters.chain(documents.hypervisors.keys().map(ToString::to_string)).collect();
             return Err(missing_document_error("Cluster or Hypervisor", name, &there));
         };
-        let not_yet =
-            || CommandFailure::usage(format!("cluster {name} is on no machine yet"), "make it: keelway reconcile");
+        let not_yet = || {
+            CommandFailure::usage(
+                format!("cluster {name} has not been created yet"),
+                "create it first: keelway reconcile",
+            )
+        };
         Ok(Self { machine: None, cluster: Some(cluster.id().ok_or_else(not_yet)?.clone()) })
     }
 
@@ -100,7 +104,7 @@ async fn past_events(
                 let of_machine = events.into_iter().filter(|event| wanted.has(event));
                 views.extend(of_machine.map(|event| view(documents, name, event)));
             }
-            Err(why) => silent.push(format!("{name} does not tell what happened: {why}")),
+            Err(why) => silent.push(format!("cannot get the events of {name}: {why}")),
         }
     }
     if answered == 0 && !silent.is_empty() {
@@ -170,7 +174,8 @@ async fn events(documents: &Documents, machine: &Hypervisor, follow: bool) -> Re
 /// Without an agent, the runtime is the only source: it has the times of the containers that exist.
 async fn of_runtime(reached: impl Future<Output = anyhow::Result<ReachedMachine>>) -> Result<EventStream, String> {
     let look = async { Ok::<_, anyhow::Error>(reached.await?.containers().await?) };
-    let found = tokio::time::timeout(ANSWER, look).await.map_err(|_| "its runtime does not answer".to_owned())?;
+    let found =
+        tokio::time::timeout(ANSWER, look).await.map_err(|_| "the container runtime does not respond".to_owned())?;
     let found = found.map_err(|error| format!("{error:#}"))?;
     Ok(stream::iter(found.iter().flat_map(of_container).map(Ok).collect::<Vec<_>>()).boxed())
 }
@@ -198,10 +203,10 @@ fn of_container(container: &ContainerStatus) -> Vec<MachineEvent> {
     };
     let started = container
         .started
-        .and_then(|moment| event(moment, (false, reason::STARTED), format!("container {name} was started")));
+        .and_then(|moment| event(moment, (false, reason::STARTED), format!("started container {name}")));
     let ended = container.exit.as_ref().and_then(|exit| {
         let reason = if exit.reason == reason::OOM_KILLED { reason::OOM_KILLED } else { reason::EXITED };
-        event(exit.finished, (exit.code != 0, reason), format!("container {name} ended with {}", exit.code))
+        event(exit.finished, (exit.code != 0, reason), format!("container {name} exited with code {}", exit.code))
     });
     started.into_iter().chain(ended).collect()
 }
@@ -218,7 +223,7 @@ fn show(views: &[EventView], output: OutputFormat) -> Result<(), CommandFailure>
     let list = || list(&views.iter().map(EventView::json).collect::<Vec<_>>());
     let text = match output {
         OutputFormat::Table | OutputFormat::Wide if views.is_empty() => {
-            let _ = writeln!(std::io::stderr(), "nothing has happened");
+            let _ = writeln!(std::io::stderr(), "No events found.");
             String::new()
         }
         OutputFormat::Table => table(views, false),

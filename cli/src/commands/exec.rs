@@ -25,15 +25,16 @@ pub(super) fn run(global: &GlobalArguments, arguments: ExecArguments) -> Result<
     let reads_documents = global.files.is_empty() || global.files.iter().any(|file| file.as_os_str() == "-");
     if arguments.stdin && reads_documents {
         return Err(CommandFailure::usage(
-            "stdin cannot be both the documents and what the command reads",
-            "name the documents with -f: keelway exec c1/etcd-0 -i -f c1.yaml -- cat",
+            "stdin cannot be used for the documents and for --stdin at the same time",
+            "read the documents from a file with -f: keelway exec c1/etcd-0 -i -f c1.yaml -- cat",
         ));
     }
     let documents = Input::read(&global.files)?.documents()?;
     let (pod, machine) = component(&documents, &arguments.component)?;
     let has_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     if arguments.tty && !has_terminal && !global.quiet {
-        let _ = writeln!(std::io::stderr(), "there is no terminal to give to the command: it runs without one");
+        let _ =
+            writeln!(std::io::stderr(), "warning: stdin and stdout are not terminals; the command runs without one");
     }
     let terminal = arguments.tty && has_terminal;
     let asked = ContainerCommand {

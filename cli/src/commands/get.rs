@@ -130,7 +130,7 @@ fn show<V: TableRow>(
 ) -> Result<Code, CommandFailure> {
     let text = match wanted.output {
         OutputFormat::Table | OutputFormat::Wide if views.is_empty() => {
-            let _ = writeln!(std::io::stderr(), "the documents hold no {}", wanted.kind);
+            let _ = writeln!(std::io::stderr(), "the documents contain no {}", wanted.kind);
             String::new()
         }
         OutputFormat::Table => table(views, false),

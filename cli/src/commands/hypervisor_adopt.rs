@@ -44,6 +44,6 @@ pub(super) fn run(global: &GlobalArguments, arguments: &AdoptArguments) -> Resul
 fn print_result(global: &GlobalArguments, names: &[HypervisorName]) {
     if !global.quiet {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let _ = writeln!(std::io::stderr(), "taken over: {}", names.join(", "));
+        let _ = writeln!(std::io::stderr(), "adopted: {}", names.join(", "));
     }
 }

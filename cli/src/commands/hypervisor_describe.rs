@@ -100,13 +100,13 @@ impl<'a> Description<'a> {
             ("Role", format!("{:?}", spec.role)),
             ("Labels", listed(labels)),
             ("Created", self.moment(created)),
-            ("Heard Of", self.moment(self.status.last_heartbeat_time.as_ref())),
+            ("Last Heartbeat", self.moment(self.status.last_heartbeat_time.as_ref())),
             ("Endpoint", endpoint(spec.endpoint.way())),
             ("Ports", format!("{}-{}", spec.port_range.from, spec.port_range.to)),
             ("Unschedulable", (spec.unschedulable || spec.drain).to_string()),
             ("Drain", spec.drain.to_string()),
             ("Installation", self.status.installation.as_ref().map_or_else(none, ToString::to_string)),
-            ("Config", format!("{} taken, {} issued", number(applied), number(issued))),
+            ("Config", format!("{} applied, {} issued", number(applied), number(issued))),
         ])
     }
 
@@ -185,7 +185,7 @@ impl<'a> Description<'a> {
                 validity.not_after().to_string(),
             ])
         });
-        rows_of(&["SECRET", "COMMON NAME", "RENEWED AT", "ENDS AT"], rows)
+        rows_of(&["SECRET", "COMMON NAME", "RENEWAL", "EXPIRY"], rows)
     }
 }
 
@@ -204,12 +204,12 @@ fn component_row(pod: &PodName, component: &Component) -> Vec<String> {
 
 fn endpoint(way: MachineTransport<'_>) -> String {
     match way {
-        MachineTransport::Runtime(path) => format!("container runtime behind {path}"),
-        MachineTransport::Agent(path) => format!("agent behind {path}"),
+        MachineTransport::Runtime(path) => format!("container runtime at {path}"),
+        MachineTransport::Agent(path) => format!("agent at {path}"),
         MachineTransport::Network(AgentNetworkAddress { address, via }) => match (address, via) {
             (Some(address), None) => format!("agent at {address}"),
-            (Some(address), Some(via)) => format!("agent at {address}, through that of {via}"),
-            (None, via) => format!("agent that waits to be called at that of {}", via.unwrap_or_default()),
+            (Some(address), Some(via)) => format!("agent at {address}, through the agent of {via}"),
+            (None, via) => format!("agent that connects to the agent of {}", via.unwrap_or_default()),
         },
         MachineTransport::Cri(cri) => format!("container runtime at {}", cri.address),
     }

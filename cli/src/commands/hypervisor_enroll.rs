@@ -43,7 +43,7 @@ fn enroll(
     let mut documents = input.documents()?;
     let (name, ttl) = (arguments.name.clone(), arguments.ttl);
     if ttl.seconds() == 0 {
-        return Err(CommandFailure::usage("a token that lives for no time enrols nobody", "give --ttl 1m or more"));
+        return Err(CommandFailure::usage("--ttl must be greater than 0", "set --ttl to 1m or more"));
     }
     let wanted = match documents.hypervisors.get(&name) {
         Some(there) => changed(Hypervisor::clone(there), arguments)?,
@@ -59,7 +59,7 @@ fn enroll(
             error.to_string(),
             format!("revoke its certificates first: keelway hypervisor revoke {name}"),
         ),
-        EnrollFault::Ttl => CommandFailure::usage(error.to_string(), "give a shorter --ttl"),
+        EnrollFault::Ttl => CommandFailure::usage(error.to_string(), "set a shorter --ttl"),
         other
         @ (EnrollFault::Missing(_) | EnrollFault::Never(_) | EnrollFault::Authority(_) | EnrollFault::Pass(_)) => {
             CommandFailure::other(other)
@@ -70,7 +70,7 @@ fn enroll(
 
 fn new(arguments: HypervisorEnrollArguments) -> Result<Hypervisor, CommandFailure> {
     let missing = |flag: &str| {
-        CommandFailure::usage(format!("there is no hypervisor {} yet", arguments.name), format!("give {flag}"))
+        CommandFailure::usage(format!("hypervisor {} not found", arguments.name), format!("to add it, set {flag}"))
     };
     let role = arguments.role.ok_or_else(|| missing("--role"))?;
     let address = arguments.address.clone().ok_or_else(|| missing("--address"))?;
@@ -103,8 +103,8 @@ fn changed(mut there: Hypervisor, arguments: HypervisorEnrollArguments) -> Resul
                 HypervisorEndpoint::Agent(AgentEndpoint { address: Some(address), via, ..AgentEndpoint::default() });
         }
         None if spec.endpoint.address().is_none() => {
-            let problem = format!("the document of {} does not say where its agent is reached", arguments.name);
-            return Err(CommandFailure::usage(problem, "give --address"));
+            let problem = format!("the document of {} has no address of its agent", arguments.name);
+            return Err(CommandFailure::usage(problem, "set --address"));
         }
         None => {}
     }

@@ -29,8 +29,8 @@ fn inject(input: &Input, arguments: HypervisorInjectArguments) -> Result<Documen
     let mut documents = input.documents()?;
     let name = arguments.name.clone();
     if documents.hypervisors.contains_key(&name) {
-        let help = "choose another --name, or change the document itself";
-        return Err(CommandFailure::usage(format!("there is a hypervisor {name} already"), help));
+        let help = "choose another --name, or edit its document";
+        return Err(CommandFailure::usage(format!("hypervisor {name} already exists"), help));
     }
     let hypervisor = hypervisor(arguments);
     ValidatedHypervisor::parse(&hypervisor)

@@ -121,7 +121,7 @@ fn destroy_those_of(global: &GlobalArguments, input: &Input) -> Result<Documents
     if let Some(machine) = local.iter().find(|machine| holds(machine)) {
         let name = machine.metadata.name.clone().unwrap_or_default();
         return Err(CommandFailure::usage(
-            format!("hypervisor {name} still holds components"),
+            format!("hypervisor {name} still runs components"),
             "delete their clusters first: keelway cluster delete --name NAME | keelway reconcile",
         ));
     }

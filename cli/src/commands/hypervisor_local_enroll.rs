@@ -54,8 +54,8 @@ fn enroll_those_of(global: &GlobalArguments, input: &Input, from: EnrollFrom) ->
         fleets.entry(fleet).or_default().push((name.clone(), place));
     }
     if fleets.is_empty() {
-        let help = "make some: keelway hypervisor local create";
-        return Err(CommandFailure::usage("the documents hold no local hypervisor with an agent", help));
+        let help = "create some: keelway hypervisor local create";
+        return Err(CommandFailure::usage("the documents contain no local hypervisor with an agent", help));
     }
     let documents =
         keelway_reconciler::enroll(&documents, &mut minter(), Timestamp::now()).map_err(CommandFailure::other)?;

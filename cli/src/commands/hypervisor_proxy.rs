@@ -30,7 +30,10 @@ pub(super) fn run(global: &GlobalArguments, arguments: &ProxyArguments) -> Resul
         let socket = RootSocket::bind(&arguments.listen).map_err(CommandFailure::other)?;
         if !global.quiet {
             let (name, path) = (&arguments.name, arguments.listen.display());
-            let _ = writeln!(std::io::stderr(), "the runtime of {name} answers at unix://{path} until this ends");
+            let _ = writeln!(
+                std::io::stderr(),
+                "forwarding unix://{path} to the container runtime of {name}; press Ctrl-C to stop"
+            );
         }
         machine.proxy(socket, stop).await.map_err(CommandFailure::other)?;
         Ok(received.number().map_or(Code::Done, Code::Signal))
@@ -41,7 +44,7 @@ pub(super) fn run(global: &GlobalArguments, arguments: &ProxyArguments) -> Resul
 fn check(path: &Path) -> Result<(), CommandFailure> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
-            Err(CommandFailure::usage(format!("{} is there and no socket", path.display()), "choose another path"))
+            Err(CommandFailure::usage(format!("{} exists and is not a socket", path.display()), "choose another path"))
         }
         Ok(_) | Err(_) => Ok(()),
     }

@@ -21,9 +21,11 @@ fn revoke(documents: Documents, names: &HypervisorNames) -> Result<Documents, Co
     let (now, mut minter) = (Timestamp::now(), minter());
     names.names.iter().try_fold(documents, |documents, name| {
         revoke_agent(&documents, name, &mut minter, now).map_err(|error| match error {
-            EnrollFault::Missing(_) => CommandFailure::usage(error.to_string(), "see `keelway hypervisor get`"),
+            EnrollFault::Missing(_) => {
+                CommandFailure::usage(error.to_string(), "list hypervisors with `keelway hypervisor get`")
+            }
             EnrollFault::Never(_) => {
-                CommandFailure::usage(error.to_string(), "take its document away, or its address out of reach")
+                CommandFailure::usage(error.to_string(), "delete its document, or block its address")
             }
             other
             @ (EnrollFault::Enrolled(_) | EnrollFault::Ttl | EnrollFault::Authority(_) | EnrollFault::Pass(_)) => {

@@ -50,10 +50,10 @@ impl HypervisorNames {
             let Some(document) = documents.hypervisors.get_mut(name) else {
                 let there: Vec<String> = documents.hypervisors.keys().map(ToString::to_string).collect();
                 let help = match there.as_slice() {
-                    [] => "the documents hold no Hypervisor".to_owned(),
-                    _ => format!("the documents hold {}", there.join(", ")),
+                    [] => "the documents contain no Hypervisor".to_owned(),
+                    _ => format!("the documents contain {}", there.join(", ")),
                 };
-                return Err(CommandFailure::usage(format!("there is no hypervisor {name}"), help));
+                return Err(CommandFailure::usage(format!("hypervisor {name} not found"), help));
             };
             set(&mut document.spec);
         }
@@ -73,8 +73,8 @@ impl HypervisorNames {
             return Ok(());
         }
         Err(CommandFailure::usage(
-            format!("members of stores do not move yet: {}", names.join(", ")),
-            "add --leave-etcd to move all but them",
+            format!("etcd members cannot be moved yet: {}", names.join(", ")),
+            "set --leave-etcd to move all other components",
         ))
     }
 }

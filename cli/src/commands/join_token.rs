@@ -34,7 +34,7 @@ fn create(global: &GlobalArguments, arguments: &CreateTokenArguments) -> Result<
     let documents = Input::read(&global.files)?.documents()?;
     let cluster = cluster(&documents, &arguments.cluster)?;
     if arguments.ttl.seconds() == 0 {
-        return Err(CommandFailure::usage("a token that lives for no time lets nobody in", "give --ttl 1m or more"));
+        return Err(CommandFailure::usage("--ttl must be greater than 0", "set --ttl to 1m or more"));
     }
     let failed = |error| failure(error, &arguments.cluster);
     let introduction = JoinInformation::of(&documents, cluster).map_err(failed)?;
@@ -64,7 +64,10 @@ async fn endpoints(mut endpoints: Vec<SocketAddr>, cluster: &Cluster, global: &G
             }
         }
         Err(error) if !global.quiet => {
-            let _ = writeln!(std::io::stderr(), "{host} is left out of the token, because it has no address: {error}");
+            let _ = writeln!(
+                std::io::stderr(),
+                "warning: the token does not contain {host}, which has no address: {error}"
+            );
         }
         Err(_) => {}
     }
@@ -82,7 +85,7 @@ fn show(global: &GlobalArguments, arguments: &ListTokensArguments) -> Result<Cod
     let list = || list(&views.iter().map(TokenView::json).collect::<Vec<_>>());
     let text = match arguments.output {
         OutputFormat::Table | OutputFormat::Wide if views.is_empty() => {
-            let _ = writeln!(std::io::stderr(), "cluster {title} has no join token");
+            let _ = writeln!(std::io::stderr(), "cluster {title} has no join tokens");
             String::new()
         }
         OutputFormat::Table => table(&views, false),
@@ -99,7 +102,7 @@ fn revoke(global: &GlobalArguments, arguments: &RevokeTokenArguments) -> Result<
     let id = &arguments.id;
     // Text that is not an id can be a whole token, so the error does not quote it.
     if id.len() != 6 || !id.bytes().all(|c| c.is_ascii_digit() || c.is_ascii_lowercase()) {
-        let problem = "that is no id of a join token: one has six lower letters and digits";
+        let problem = "ID must be the ID of a join token: six lower-case letters and digits";
         return Err(CommandFailure::usage(problem, list_tokens(&arguments.cluster)));
     }
     let documents = Input::read(&global.files)?.documents()?;
@@ -116,7 +119,7 @@ fn revoke(global: &GlobalArguments, arguments: &RevokeTokenArguments) -> Result<
             Err(WorkersError::NoToken(_)) if !joined.is_empty() => {}
             Err(error) => return Err(failed(error)),
             Ok(()) if !global.quiet => {
-                let _ = writeln!(std::io::stderr(), "join token {id} is revoked");
+                let _ = writeln!(std::io::stderr(), "revoked join token {id}");
             }
             Ok(()) => {}
         }

@@ -32,8 +32,8 @@ pub(super) fn run(global: &GlobalArguments, arguments: &LogsArguments) -> Result
         machine.logs(&pod).await.map_err(CommandFailure::other)
     });
     let none = || {
-        let problem = format!("{} has no log on its machine", arguments.component);
-        CommandFailure::usage(problem, "it is written once the component was started: keelway reconcile")
+        let problem = format!("{} has no logs on its machine", arguments.component);
+        CommandFailure::usage(problem, "a component has logs once it was started: keelway reconcile")
     };
     let logs = logs?.ok_or_else(none)?;
     let log = choose(&logs, &pod, arguments)?.ok_or_else(none)?;
@@ -60,7 +60,7 @@ fn choose(logs: &ComponentLogs, pod: &PodName, arguments: &LogsArguments) -> Res
     let containers: BTreeSet<String> = all.iter().map(|log| log.container.clone()).collect();
     let container = match (&arguments.container, containers.len()) {
         (Some(name), _) if containers.contains(name) => name.clone(),
-        (Some(name), _) => return Err(missing_document_error("log of a container", name, &containers)),
+        (Some(name), _) => return Err(missing_document_error("log of container", name, &containers)),
         (None, 0) => return Ok(None),
         (None, 1) => containers.into_iter().next().unwrap_or_default(),
         (None, _) if containers.iter().any(|name| is_named_after(pod, name)) => {
@@ -69,7 +69,7 @@ fn choose(logs: &ComponentLogs, pod: &PodName, arguments: &LogsArguments) -> Res
         (None, _) => {
             let names = containers.into_iter().collect::<Vec<_>>().join(", ");
             let problem = format!("{} has more than one container", arguments.component);
-            return Err(CommandFailure::usage(problem, format!("choose one of {names} with --container")));
+            return Err(CommandFailure::usage(problem, format!("set --container to one of {names}")));
         }
     };
     let mut newest_first = all.iter().filter(|log| log.container == container).rev().cloned();
@@ -77,7 +77,7 @@ fn choose(logs: &ComponentLogs, pod: &PodName, arguments: &LogsArguments) -> Res
         return Ok(newest_first.next());
     }
     newest_first.nth(1).map(Some).ok_or_else(|| {
-        let problem = format!("container {container} of {} has not run before", arguments.component);
-        CommandFailure::usage(problem, "leave --previous out")
+        let problem = format!("container {container} of {} has no previous run", arguments.component);
+        CommandFailure::usage(problem, "omit --previous")
     })
 }

@@ -38,12 +38,12 @@ fn client(runtime: &Runtime, server: &ServerArgument) -> ManagerClient {
 fn failed(error: ManagerClientError) -> CommandFailure {
     match error {
         ManagerClientError::Refused(faults) => {
-            CommandFailure::usage(faults, "nothing was changed: mend it, and ask again")
+            CommandFailure::usage(faults, "nothing was changed; correct the documents and retry")
         }
-        ManagerClientError::NotFound(what) => CommandFailure::usage(what, "see what is there with `keelway get`"),
+        ManagerClientError::NotFound(what) => CommandFailure::usage(what, "list documents with `keelway get`"),
         ManagerClientError::Unavailable { .. } => CommandFailure::usage(
             error.to_string(),
-            "start `keelway-manager run`, or name its socket by --server or $KEELWAY_SERVER; who asks has to be of the socket's group",
+            "start `keelway-manager run`, or set --server or $KEELWAY_SERVER to its socket; your user must be in the socket's group",
         ),
         ManagerClientError::Failed(_) => CommandFailure::other(error),
     }
@@ -53,7 +53,10 @@ fn failed(error: ManagerClientError) -> CommandFailure {
 fn names(arguments: &NamedArguments) -> Result<Vec<DocumentName>, CommandFailure> {
     let named = |name: &String| {
         name_of(arguments.kind, &arguments.namespace, name).ok_or_else(|| {
-            CommandFailure::usage(format!("{name} is no name of a {}", arguments.kind.kind()), "see `keelway get`")
+            CommandFailure::usage(
+                format!("{name} is not a valid name of a {}", arguments.kind.kind()),
+                "list documents with `keelway get`",
+            )
         })
     };
     arguments.names.iter().map(named).collect()

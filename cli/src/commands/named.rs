@@ -15,8 +15,9 @@ pub(super) fn title(pod: &PodName, component: &Component) -> String {
 /// Returns the error for a document that does not exist, with the existing ones.
 pub(super) fn missing_document_error(kind: &str, name: &str, there: &BTreeSet<String>) -> CommandFailure {
     let all = there.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-    let help = if all.is_empty() { "the documents hold none".to_owned() } else { format!("the documents hold {all}") };
-    CommandFailure::usage(format!("there is no {kind} {name}"), help)
+    let help =
+        if all.is_empty() { "the documents contain none".to_owned() } else { format!("the documents contain {all}") };
+    CommandFailure::usage(format!("{kind} {name} not found"), help)
 }
 
 /// Connects to a machine over the transport of its document.

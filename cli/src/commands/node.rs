@@ -52,7 +52,7 @@ fn runtime() -> Result<tokio::runtime::Runtime, CommandFailure> {
 fn join(global: &GlobalArguments, arguments: JoinArguments) -> Result<Code, CommandFailure> {
     let read = keelway_node::read_token(arguments.token.as_deref(), arguments.token_file.as_deref());
     let token = read
-        .map_err(|error| CommandFailure::usage(error.to_string(), "make a token with `keelway join-token create`"))?;
+        .map_err(|error| CommandFailure::usage(error.to_string(), "create a token with `keelway join-token create`"))?;
     let program = env::current_exe().map_err(CommandFailure::other)?;
     let options = JoinOptions {
         layout: Layout::new(&arguments.state.state_dir),
@@ -117,11 +117,11 @@ fn host_name() -> String {
 
 fn step_text(step: &JoinStep) -> String {
     match step {
-        JoinStep::Check => "looking at this machine".to_owned(),
-        JoinStep::Trust => "asking the endpoints whom they are".to_owned(),
-        JoinStep::Young => "waiting until the cluster lets workers join".to_owned(),
-        JoinStep::Certificate => "asking for a certificate and an address".to_owned(),
-        JoinStep::Programs(image) => format!("taking kubelet and plugins from {image}"),
+        JoinStep::Check => "checking this machine".to_owned(),
+        JoinStep::Trust => "verifying the endpoints".to_owned(),
+        JoinStep::Young => "waiting until the cluster admits workers".to_owned(),
+        JoinStep::Certificate => "requesting a certificate and an address".to_owned(),
+        JoinStep::Programs(image) => format!("extracting kubelet and CNI plugins from {image}"),
         JoinStep::Start(_) => "starting the worker".to_owned(),
         JoinStep::Wait(name) => format!("waiting for the Node {name}"),
     }
@@ -157,7 +157,7 @@ fn status(arguments: &NodeStatusArguments) -> Result<Code, CommandFailure> {
 }
 
 fn waiting(ending: &[String], held: &[String]) -> String {
-    let parts = [("waiting for the end of", ending), ("PodDisruptionBudgets hold", held)];
+    let parts = [("waiting for pods to terminate:", ending), ("blocked by PodDisruptionBudgets:", held)];
     let parts = parts.iter().filter(|(_, pods)| !pods.is_empty());
     parts.map(|(what, pods)| format!("{what} {}", pods.join(", "))).collect::<Vec<_>>().join("; ")
 }
@@ -173,8 +173,8 @@ fn leave(global: &GlobalArguments, arguments: &LeaveArguments) -> Result<Code, C
     let mut known = None;
     let left = runtime()?.block_on(keelway_node::leave(&options, |step| match step {
         LeaveStep::Drain { ending, held } => line.show(&waiting(ending, held)),
-        LeaveStep::Again(error) => line.show(&format!("asking again: {error}")),
-        LeaveStep::Undo => line.show("ending what is left, and making the machine what it was"),
+        LeaveStep::Again(error) => line.show(&format!("retrying: {error}")),
+        LeaveStep::Undo => line.show("stopping remaining processes and undoing changes to the machine"),
         LeaveStep::Known(name) => known = Some(name.clone()),
     }));
     drop(line);
@@ -188,5 +188,7 @@ fn leave(global: &GlobalArguments, arguments: &LeaveArguments) -> Result<Code, C
 /// Prints how to free the name, which is in use until then.
 #[expect(clippy::print_stderr, reason = "it is for people")]
 fn print_left(name: &str) {
-    eprintln!("the cluster may still know this worker: `kubectl delete node,wireguardpeer {name}` there");
+    eprintln!(
+        "the cluster may still contain objects of this worker; delete them with `kubectl delete node,wireguardpeer {name}`"
+    );
 }

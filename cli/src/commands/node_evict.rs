@@ -33,8 +33,8 @@ pub(super) async fn evict(
         let eviction = workers.evict(name, until).await.map_err(|error| failure(error, cluster))?;
         if !global.quiet {
             let told = match eviction {
-                Eviction::Done => format!("{name} is evicted: its name and key are nobody's until {until:.0}"),
-                Eviction::Again => format!("{name} was evicted before"),
+                Eviction::Done => format!("evicted {name}; its name and key are blocked until {until:.0}"),
+                Eviction::Again => format!("{name} was already evicted"),
             };
             let _ = writeln!(std::io::stderr(), "{told}");
         }

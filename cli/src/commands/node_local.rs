@@ -127,7 +127,7 @@ fn list(arguments: &NodeLocalListArguments) -> Result<Code, CommandFailure> {
 }
 
 fn table(workers: Vec<WorkerMachine>) -> String {
-    let mut table = TextTable::new(&["NAME", "ADDRESS", "SEEN AS", "BEHIND"]);
+    let mut table = TextTable::new(&["NAME", "ADDRESS", "PUBLIC ADDRESS", "BEHIND"]);
     for WorkerMachine { name, address, public_address, behind, .. } in workers {
         table.row(vec![name, address.to_string(), public_address.to_string(), behind.join(",")]);
     }

@@ -17,8 +17,8 @@ use crate::{
 pub(super) fn run(global: &GlobalArguments, arguments: &PivotArguments) -> Result<Code, CommandFailure> {
     let PivotArguments { from, to, namespace } = arguments;
     if from == to {
-        let problem = "the documents are to stay where they are";
-        return Err(CommandFailure::usage(problem, "say --from, --to, or both: two different stores"));
+        let problem = "--from and --to are the same store";
+        return Err(CommandFailure::usage(problem, "set --from, --to, or both to two different stores"));
     }
     let input = match from {
         PivotStoreArgument::Stream => Some(Input::read(&global.files)?),

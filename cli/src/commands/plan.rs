@@ -51,7 +51,7 @@ fn render(preview: &PlanPreview) -> String {
     let clusters = preview.plan.documents.clusters.iter();
     let paused = clusters.filter(|(_, cluster)| cluster.spec.paused).map(|(name, _)| name.to_string());
     if preview.settled() {
-        text.push_str("Nothing to do: the world is as the documents say.\n");
+        text.push_str("Nothing to do: the machines match the documents.\n");
         section(&mut text, "Paused", paused);
         return text;
     }
@@ -79,7 +79,7 @@ fn render(preview: &PlanPreview) -> String {
         }
     }
     let bindings = preview.plan.bindings.iter();
-    let bindings = bindings.map(|id| format!("{}: apply the first bindings", names.of_namespace(&id.namespace())));
+    let bindings = bindings.map(|id| format!("{}: apply the first role bindings", names.of_namespace(&id.namespace())));
     section(&mut text, "In clusters", bindings);
     section(&mut text, "Paused", paused);
     section(&mut text, "Waiting", preview.plan.waiting.iter().map(ToString::to_string));

@@ -69,7 +69,7 @@ fn offer(file: &Path) {
     let file = file.display();
     let _ = writeln!(
         std::io::stderr(),
-        "an interrupted run left newer documents in {file}: go on with `keelway reconcile -f {file}`, or remove it"
+        "an interrupted run left newer documents in {file}; continue with `keelway reconcile -f {file}`, or remove the file"
     );
 }
 
@@ -132,9 +132,14 @@ fn report(ended: Result<(RunOutcome, PassOutcome), PassError>) {
             }
             match end {
                 RunOutcome::TimedOut => {
-                    tell("not settled in time: run the same command on what was written".to_owned());
+                    tell(
+                        "not settled before the timeout; run the command again on the documents that were written"
+                            .to_owned(),
+                    );
                 }
-                RunOutcome::Stopped => tell("stopped: run the same command on what was written to go on".to_owned()),
+                RunOutcome::Stopped => {
+                    tell("stopped; to continue, run the command again on the documents that were written".to_owned());
+                }
                 RunOutcome::Once | RunOutcome::Settled | RunOutcome::Refused => {}
             }
         }

@@ -38,19 +38,19 @@ pub(super) fn run(command: ReferenceCommand) -> Result<Code, CommandFailure> {
     Ok(Code::Done)
 }
 
-/// What every page says of the exit status.
+/// The exit codes, which are on every page.
 const EXIT_STATUS: [(&str, &str); 7] = [
-    ("0", "Done; for reconcile: settled."),
+    ("0", "Success; for reconcile: settled."),
     ("1", "Failed."),
     ("2", "Bad input or usage. Nothing was done."),
-    ("3", "reconcile: not settled in time."),
-    ("4", "plan and diff with --exit-code: there is something to do; recover: something needs attention."),
+    ("3", "reconcile: not settled before the timeout."),
+    ("4", "plan and diff with --exit-code: found a difference; recover: something needs attention."),
     ("130, 143", "Ended by SIGINT or SIGTERM."),
-    ("other", "exec: as the command ended."),
+    ("other", "exec: the exit code of its command."),
 ];
 
 fn pages(directory: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(directory).with_context(|| format!("could not make {}", directory.display()))?;
+    fs::create_dir_all(directory).with_context(|| format!("could not create {}", directory.display()))?;
     let mut command = CliArguments::command().disable_help_subcommand(true);
     command.build();
     page(directory, &command, "keelway")
@@ -121,7 +121,8 @@ fn commands() -> String {
 
 fn fields() -> Result<String, CommandFailure> {
     let mut text =
-        "# Every field\n\nWritten by `cargo xtask docs`. `keelway explain KIND.FIELD` tells the same.\n".to_owned();
+        "# Every field\n\nWritten by `cargo xtask docs`. `keelway explain KIND.FIELD` prints the same text.\n"
+            .to_owned();
     for kind in kinds() {
         let found = explain(kind).map_err(CommandFailure::other)?;
         let _ = write!(text, "\n## {kind}\n\n| Field | Type | Required | Default | Meaning |\n|---|---|---|---|---|\n");
@@ -246,7 +247,7 @@ Written by `cargo xtask docs`.
 
 ## Conditions
 
-`keelway get -o yaml` shows them under `status.conditions`; `keelway status` says what is wrong and what to do.
+`keelway get -o yaml` shows them under `status.conditions`; `keelway status` shows what is wrong and what to do.
 
 | Kind | Condition | Reason | Meaning | What to do |
 |---|---|---|---|---|
@@ -260,8 +261,8 @@ Written by `cargo xtask docs`.
         "\
 \n## Events of documents
 
-Of a management cluster: `kubectl describe kwc NAME` and `kubectl events --for kwc/NAME` show them. Each turn of a condition is one, too, with
-the condition's reason.
+In a management cluster, `kubectl describe kwc NAME` and `kubectl events --for kwc/NAME` show them. Each change of a condition is also an
+event, with the condition's reason.
 
 | Kind | Reason | Meaning |
 |---|---|---|

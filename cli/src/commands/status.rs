@@ -103,7 +103,7 @@ impl StatusReport {
         text += &well(self.clusters.len(), available, "clusters are", "available");
         text += &well(self.components.len(), ready, "components are", "ready");
         text += &well(self.hypervisors.len(), machines, "hypervisors are", "ready");
-        text += "\nkeelway status -o wide shows them all.\n";
+        text += "\n`keelway status -o wide` shows all of them.\n";
         text
     }
 }

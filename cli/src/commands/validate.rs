@@ -20,7 +20,7 @@ pub(super) fn run(global: &GlobalArguments) -> Result<Code, CommandFailure> {
         .filter(|(count, _)| *count > 0)
         .map(|(count, kind)| format!("{count} {kind}{}", if count == 1 { "" } else { "s" }))
         .collect();
-    let found = if found.is_empty() { "no document of Keelway's".to_owned() } else { found.join(", ") };
+    let found = if found.is_empty() { "no documents of Keelway".to_owned() } else { found.join(", ") };
     print(&format!("valid: {found}\n"))?;
     Ok(Code::Done)
 }

@@ -16,7 +16,7 @@ use crate::{args::ClusterArgument, exit::CommandFailure};
 pub(super) fn list_tokens(of: &ClusterArgument) -> String {
     let ClusterRef { namespace, name } = of.reference();
     let namespace = if namespace == "default" { String::new() } else { format!(" --namespace {namespace}") };
-    format!("see those that there are: keelway join-token list --cluster {name}{namespace}")
+    format!("list the join tokens: keelway join-token list --cluster {name}{namespace}")
 }
 
 /// Returns the named cluster, or an error that lists the existing ones.
@@ -53,17 +53,16 @@ pub(super) fn failure(error: WorkersError, cluster: &ClusterArgument) -> Command
     let list = list_tokens(cluster);
     let cluster = cluster.reference();
     match error {
-        WorkersError::NotMade => {
-            CommandFailure::usage(format!("cluster {cluster} was not made yet"), "make it first: keelway reconcile")
-        }
+        WorkersError::NotMade => CommandFailure::usage(
+            format!("cluster {cluster} has not been created yet"),
+            "create it first: keelway reconcile",
+        ),
         WorkersError::NoIngress => CommandFailure::usage(
-            format!("cluster {cluster} has no ingress that its users could reach"),
-            "set spec.ingress.replicas to 1 or more, and reconcile",
+            format!("cluster {cluster} has no ingress for its users"),
+            "set spec.ingress.replicas to at least 1, and run `keelway reconcile`",
         ),
         WorkersError::NoToken(_) => CommandFailure::usage(error.to_string(), list),
-        WorkersError::NoWorker(_) => {
-            CommandFailure::usage(error.to_string(), "see those that there are: kubectl get nodes")
-        }
+        WorkersError::NoWorker(_) => CommandFailure::usage(error.to_string(), "list the workers: kubectl get nodes"),
         WorkersError::NoKinds
         | WorkersError::Secret(_)
         | WorkersError::Authority(_)

@@ -30,7 +30,7 @@ impl TableRow for InventoryView {
         "ADDRESSES",
         "OS",
         "KERNEL",
-        "HEARD OF",
+        "LAST HEARTBEAT",
         "MESSAGE",
     ];
     const NARROW: usize = 11;

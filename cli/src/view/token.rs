@@ -14,13 +14,13 @@ pub(crate) struct TokenView {
 }
 
 impl TableRow for TokenView {
-    const HEADER: &'static [&'static str] = &["TOKEN", "STATE", "ENDS IN", "AGE", "CLUSTER"];
+    const HEADER: &'static [&'static str] = &["TOKEN", "STATE", "EXPIRES IN", "AGE", "CLUSTER"];
     const NARROW: usize = 4;
 
     fn cells(&self) -> Vec<String> {
         let ends = match self.record.expires {
             Some(end) if end > self.now => age(Some(&Time(self.now)), end),
-            Some(_) => "<ended>".to_owned(),
+            Some(_) => "<expired>".to_owned(),
             None => "<never>".to_owned(),
         };
         let made = age(self.record.created.as_ref(), self.now);
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_active_until_it_ends() {
+    fn a_token_is_active_until_it_expires() {
         let now: Timestamp = "2026-11-22T05:00:00Z".parse().unwrap();
         let view = |expires: &str| {
             let created = Some(Time("2026-11-22T04:00:00Z".parse().unwrap()));
@@ -56,7 +56,7 @@ mod tests {
             TokenView { cluster: "c1".to_owned(), record, now }
         };
         assert_eq!(view("2026-11-23T05:00:00Z").cells(), ["abcdef", "Active", "24h", "60m", "c1"]);
-        assert_eq!(view("2026-11-22T05:00:00Z").cells()[1..3], ["Ended", "<ended>"]);
+        assert_eq!(view("2026-11-22T05:00:00Z").cells()[1..3], ["Ended", "<expired>"]);
         assert_eq!(view("2026-11-23T05:00:00Z").json()["status"]["expirationTimestamp"], "2026-11-23T05:00:00Z");
     }
 }

@@ -40,7 +40,7 @@ fn all() -> Vec<&'static Scenario> {
 }
 
 #[test]
-fn plans_are_as_written() {
+fn plans_match_their_files() {
     let scenarios = all();
     let names: BTreeSet<&str> = scenarios.iter().map(|scenario| scenario.name).collect();
     assert_eq!(names.len(), scenarios.len(), "two scenarios have one name");

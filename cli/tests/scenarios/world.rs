@@ -102,7 +102,7 @@ impl World {
                 server.spec.role == Role::KubeApiserver && self.health(pod, server) == ComponentHealth::Healthy
             });
             let told = match (is_up, self.bound.contains(id.as_str())) {
-                (false, _) => ObservedValue::unreachable("its API to be ready"),
+                (false, _) => ObservedValue::unreachable("its API is not ready"),
                 (true, true) => ObservedValue::Known(bindings_digest()),
                 (true, false) => ObservedValue::Known(String::new()),
             };

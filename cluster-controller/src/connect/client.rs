@@ -23,13 +23,13 @@ pub(crate) enum AskError {
     #[error("{0}")]
     Refused(ConnectRefusal),
     /// The server responded with an unexpected status.
-    #[error("an answer of status {0}")]
+    #[error("unexpected response with status {0}")]
     Unexpected(StatusCode),
     /// The connection or the response is invalid.
-    #[error("the exchange failed")]
+    #[error("the HTTP exchange failed")]
     Exchange(#[source] hyper::Error),
     /// The target cannot be part of a request.
-    #[error("no request can be made of the target")]
+    #[error("cannot build a request for the target")]
     Request(#[source] http::Error),
 }
 

@@ -94,7 +94,7 @@ async fn open<O: TunnelOpener>(
     opener: &O,
 ) -> Result<OpenedTunnel<O::Stream, O::Key>, ConnectRefusal> {
     if request.method() != Method::CONNECT {
-        return Err(ConnectRefusal::new(RefusalReason::Invalid, "only CONNECT is answered here"));
+        return Err(ConnectRefusal::new(RefusalReason::Invalid, "only the method CONNECT is supported"));
     }
     let authority = request.uri().authority().map_or("", http::uri::Authority::as_str);
     let target: TunnelTarget =
@@ -112,7 +112,7 @@ where
     let outside = match hyper::upgrade::on(request).await {
         Ok(outside) => outside,
         Err(error) => {
-            tracing::debug!(%error, "a tunnel's client is gone");
+            tracing::debug!(%error, "the client of a tunnel disconnected");
             return;
         }
     };
@@ -120,7 +120,7 @@ where
     tokio::select! {
         copied = copy_bidirectional_with_sizes(&mut outside, &mut stream, COPIED, COPIED) => {
             if let Err(error) = copied {
-                tracing::debug!(%error, "a tunnel broke");
+                tracing::debug!(%error, "a tunnel failed");
             }
         }
         () = tunnel.is_reset() => {}

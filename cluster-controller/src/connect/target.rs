@@ -23,7 +23,7 @@ pub(crate) enum TunnelTarget {
 
 /// A text that is not `HOST:PORT`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the target is not HOST:PORT")]
+#[error("the target must be HOST:PORT")]
 pub(crate) struct InvalidTarget;
 
 impl FromStr for TunnelTarget {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_names_are_told_apart() {
+    fn addresses_and_names_are_distinguished() {
         let address = |text: &str| Ok(TunnelTarget::Address(text.parse().unwrap()));
         assert_eq!("100.80.0.7:10250".parse(), address("100.80.0.7:10250"));
         assert_eq!("[fd00::7]:443".parse(), address("[fd00::7]:443"));
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_is_refused() {
+    fn a_target_that_is_neither_an_address_nor_a_name_is_refused() {
         let long = format!("{}:443", "a".repeat(254));
         for text in [
             "",

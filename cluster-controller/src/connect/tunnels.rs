@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_those_to_the_one_that_is_gone_are_reset() {
+    fn only_tunnels_to_the_lost_target_are_reset() {
         let tunnels = TunnelRegistry::new(3);
         let [a, b, c] = ["w1", "w2", "w1"].map(|name| tunnels.enter(name).unwrap());
         assert!(tunnels.enter("w3").is_none(), "there is room for three");

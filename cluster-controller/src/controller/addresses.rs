@@ -158,7 +158,7 @@ async fn evict(peer: &WireGuardPeer, context: &ControllerContext) -> Result<(), 
     context.fence.check()?;
     let peers = Api::<WireGuardPeer>::all(context.client.clone());
     ignore_conflict("delete the peer", peers.delete(&peer.name_any(), &only(peer))).await?;
-    tracing::info!(peer = peer.name_any(), "removed the peer of an evicted worker");
+    tracing::info!(peer = peer.name_any(), "deleted the peer of an evicted worker");
     context.publish(peer, EventType::Warning, "Evicted", "the worker was evicted").await;
     Ok(())
 }
@@ -278,7 +278,7 @@ async fn write(
     if !matches!(outcome, AllocationOutcome::Given(_)) {
         let ready = wanted.conditions.first();
         let (reason, note) = ready.map(|ready| (ready.reason.as_str(), ready.message.as_str())).unwrap_or_default();
-        tracing::warn!(peer = name, reason, note, "a peer gets no address");
+        tracing::warn!(peer = name, reason, note, "cannot allocate an address for the peer");
         context.publish(peer, EventType::Warning, reason, note).await;
     }
     Ok(())

@@ -129,40 +129,44 @@ impl ValidateConfiguration for ControllerConfiguration {
         if release::find(&self.version).is_none() {
             return fault(
                 "version",
-                format!("{:?} is no release of Keelway's", self.version),
-                &format!("write one of {}", release::names()),
+                format!("{:?} is not a supported Kubernetes release", self.version),
+                &format!("use one of {}", release::names()),
             );
         }
         for (field, ranges) in
             [("vpnCIDRs", &self.vpn_cidrs), ("podCIDRs", &self.pod_cidrs), ("serviceCIDRs", &self.service_cidrs)]
         {
             if ranges.is_empty() {
-                return fault(field, "there is no range".to_owned(), "give one per family");
+                return fault(field, "must contain a range".to_owned(), "set one per family");
             }
             if let Some(range) = ranges.iter().find(|range| range.trunc() != **range) {
                 return fault(
                     field,
                     format!("{range} has bits set after its prefix"),
-                    &format!("write {}", range.trunc()),
+                    &format!("use {}", range.trunc()),
                 );
             }
             let families = |v4: bool| ranges.iter().filter(|range| matches!(range, IpNet::V4(_)) == v4).count();
             if families(true) > 1 || families(false) > 1 {
-                return fault(field, "there are two ranges of one family".to_owned(), "keep one per family");
+                return fault(field, "must not contain two ranges of one family".to_owned(), "keep one per family");
             }
         }
         if let Some(range) = self.vpn_cidrs.iter().find(|range| !Pool::new(**range).has_room()) {
             return fault(
                 "vpnCIDRs",
                 format!("{range} has no room for workers"),
-                "take a range of 32 addresses or more",
+                "use a range of 32 addresses or more",
             );
         }
         if self.endpoints.is_empty() {
-            return fault("endpoints", "there is no endpoint".to_owned(), "give one per ingress");
+            return fault("endpoints", "must contain an endpoint".to_owned(), "set one per ingress");
         }
         if !is_subdomain(&self.dns_domain) {
-            return fault("dnsDomain", format!("{:?} is no DNS domain", self.dns_domain), "write it as cluster.local");
+            return fault(
+                "dnsDomain",
+                format!("{:?} is not a valid DNS domain", self.dns_domain),
+                "use a form such as cluster.local",
+            );
         }
         Ok(())
     }

@@ -42,10 +42,10 @@ pub enum ControllerError {
         source: Box<kube::Error>,
     },
     /// A claim of one of the peer's addresses belongs to another peer.
-    #[error("an address of the peer is claimed by another one: delete the peer, and make it anew")]
+    #[error("an address of the peer is claimed by another peer; delete the peer and create it again")]
     Stolen,
     /// A kind of Keelway is not established yet.
-    #[error("the kind {0} is not in effect yet")]
+    #[error("the CustomResourceDefinition {0} is not established yet")]
     NotDefined(String),
     /// Another replica holds the Lease, or may hold it already.
     #[error(transparent)]
@@ -109,7 +109,7 @@ pub(crate) async fn log_outcome<K>(
         Err(RunError::ObjectNotFound(_)) => {}
         Err(error) => {
             let chain = anyhow::Error::from(error);
-            tracing::warn!(controller, error = format!("{chain:#}"), "could not reconcile");
+            tracing::warn!(controller, error = format!("{chain:#}"), "cannot reconcile");
         }
     }
 }
@@ -141,7 +141,7 @@ impl ControllerContext {
             secondary: None,
         };
         if let Err(error) = self.recorder.publish(&event, &object.object_ref(&())).await {
-            tracing::debug!(object = object.name_any(), %error, "could not publish an event");
+            tracing::debug!(object = object.name_any(), %error, "cannot publish an Event");
         }
     }
 }

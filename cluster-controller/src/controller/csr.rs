@@ -181,7 +181,7 @@ async fn record(
     let name = csr.name_any();
     let parameters = PostParams::default();
     let written = requests.replace_subresource("approval", &name, &parameters, &decided);
-    if ignore_conflict("decide about the request", written).await?.is_none() {
+    if ignore_conflict("write the decision about the request", written).await?.is_none() {
         return Ok(());
     }
     context.metrics.count_request(kind, reason);

@@ -36,7 +36,7 @@ use super::{
 };
 
 /// The operation in errors of deletions of identities, Nodes and peers.
-const DELETE: &str = "delete what a worker left";
+const DELETE: &str = "delete the objects of a worker that left";
 
 /// Returns a certificate that is about to be approved for a key.
 pub(super) fn pending_certificate(key: &[u8], now: Timestamp, context: &ControllerContext) -> ApprovedCertificate {
@@ -145,7 +145,7 @@ async fn leave(
     }
     remove(node.as_ref(), peer, context).await?;
     write(&name, Some(identity), wanted, context).await?;
-    tracing::info!(worker = name, "a worker has left: its certificates are nobody's");
+    tracing::info!(worker = name, "a worker left; revoked its certificates");
     Ok(())
 }
 

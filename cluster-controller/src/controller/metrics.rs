@@ -27,11 +27,19 @@ impl ControllerMetrics {
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         let registry = registry.sub_registry_with_prefix("keelway_cluster_controller");
-        registry.register("certificate_requests", "Requests that were decided about", metrics.requests.clone());
-        registry.register("address_allocations", "Addresses that were given to peers", metrics.allocations.clone());
-        registry.register("address_conflicts", "Addresses that another one took first", metrics.conflicts.clone());
-        registry.register("applications", "Objects that were applied", metrics.applications.clone());
-        registry.register("failures", "Steps that failed and are tried again", metrics.failures.clone());
+        registry.register(
+            "certificate_requests",
+            "Certificate signing requests that were approved or denied",
+            metrics.requests.clone(),
+        );
+        registry.register("address_allocations", "Addresses allocated to peers", metrics.allocations.clone());
+        registry.register(
+            "address_conflicts",
+            "Conflicts with another replica over an address",
+            metrics.conflicts.clone(),
+        );
+        registry.register("applications", "Objects applied", metrics.applications.clone());
+        registry.register("failures", "Failed steps, which are retried", metrics.failures.clone());
         registry.register("leading", "1 while this replica holds the Lease", metrics.leading.clone());
         metrics
     }

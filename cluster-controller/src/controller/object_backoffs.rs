@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_undone_again_and_again_is_done_again_later_each_time() {
+    fn the_pause_grows_with_each_repeated_change() {
         let (start, mut pauses) = (Instant::now(), ObjectBackoffs::default());
         // After 0, 1, 3, 7, 15, 31, 63, 123, .. 543 s: once a minute from then on.
         assert_eq!(rounds(&mut pauses, start, Duration::from_secs(600)), 15);
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_calm_minute_it_is_done_at_once_again() {
+    fn after_a_minute_without_changes_there_is_no_pause() {
         let (start, mut pauses) = (Instant::now(), ObjectBackoffs::default());
         let _ = rounds(&mut pauses, start, Duration::from_secs(60));
         let later = start + Duration::from_secs(600);

@@ -118,7 +118,7 @@ impl ObjectReconciler {
                 biased;
                 Some((place, notice)) = notices.next() => match notice {
                     Ok(event) => self.notice(place, event),
-                    Err(error) => tracing::info!(%error, kind = kind(place), "a watch broke off"),
+                    Err(error) => tracing::info!(%error, kind = kind(place), "a watch failed; retrying"),
                 },
                 () = wait => self.work().await,
             }
@@ -155,7 +155,7 @@ impl ObjectReconciler {
         match step(self.wanted.contains_key(&key), is_gone, self.applied.get(&key), &version) {
             WatchReaction::Ignore => {}
             WatchReaction::Apply => {
-                tracing::debug!(kind = kind(place), name = key.name, "was changed");
+                tracing::debug!(kind = kind(place), name = key.name, "the object changed");
                 self.await_turn(key);
             }
             WatchReaction::Remove if is_never_deleted(&key) || !is_own(&object) => {}
@@ -200,7 +200,7 @@ impl ObjectReconciler {
     async fn apply_at_once(&mut self, keys: BTreeSet<Key>) {
         for key in &keys {
             if self.applied.contains_key(key) {
-                tracing::info!(kind = kind(key.place), name = key.name, "repairs what was changed");
+                tracing::info!(kind = kind(key.place), name = key.name, "restoring an object that changed");
             }
             self.pauses.begin(key.clone(), Instant::now());
         }
@@ -218,7 +218,7 @@ impl ObjectReconciler {
                 Err(error) => {
                     self.context.metrics.count_failure();
                     let error = format!("{:#}", anyhow::Error::from(error));
-                    tracing::warn!(kind = kind(key.place), name = key.name, error, "could not apply");
+                    tracing::warn!(kind = kind(key.place), name = key.name, error, "cannot apply the object");
                     self.await_turn(key);
                 }
             }
@@ -248,11 +248,15 @@ impl ObjectReconciler {
         for (key, PendingRemoval { uid, .. }) in due {
             self.pauses.begin(key.clone(), Instant::now());
             match self.remove(&key, uid.clone()).await {
-                Ok(()) => tracing::info!(kind = kind(key.place), name = key.name, "took away what is no longer wanted"),
+                Ok(()) => tracing::info!(
+                    kind = kind(key.place),
+                    name = key.name,
+                    "deleted an object that is no longer desired"
+                ),
                 Err(error) => {
                     self.context.metrics.count_failure();
                     let error = format!("{:#}", anyhow::Error::from(error));
-                    tracing::warn!(kind = kind(key.place), name = key.name, error, "could not take away");
+                    tracing::warn!(kind = kind(key.place), name = key.name, error, "cannot delete the object");
                     let due = self.pauses.next(&key, Instant::now());
                     self.unwanted.insert(key, PendingRemoval { uid, due });
                 }
@@ -348,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_or_deleted_is_applied_again() {
+    fn changed_and_deleted_objects_are_applied_again() {
         let applied = version("5", Some(2));
         assert_eq!(step(true, true, Some(&applied), &applied), WatchReaction::Apply);
         assert_eq!(step(true, false, Some(&applied), &version("6", Some(3))), WatchReaction::Apply);
@@ -357,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_it_was_applied_is_left_alone() {
+    fn unchanged_objects_are_left_alone() {
         let applied = version("5", Some(2));
         assert_eq!(step(true, false, Some(&applied), &applied), WatchReaction::Ignore);
         // Only the status changed.
@@ -367,12 +371,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_longer_wanted_is_taken_away() {
+    fn undesired_objects_are_deleted() {
         assert_eq!(step(false, false, None, &version("5", None)), WatchReaction::Remove);
     }
 
     #[test]
-    fn a_copy_of_what_was_applied_is_its_makers() {
+    fn a_copy_of_an_applied_object_is_kept() {
         let made = |manager: &str, operation: &str| {
             let fields = serde_json::json!([{ "manager": manager, "operation": operation }]);
             let metadata = serde_json::json!({ "name": "a", "managedFields": fields });

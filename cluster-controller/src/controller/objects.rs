@@ -21,7 +21,7 @@ pub(crate) use keelway_api::worker::MANAGED_BY as LABEL;
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
     /// A template is not valid YAML.
-    #[error("the template of {name} is no YAML")]
+    #[error("the template of {name} is not valid YAML")]
     Template {
         /// The name of the add-on.
         name: &'static str,
@@ -30,10 +30,10 @@ pub enum ObjectError {
         source: Box<serde_saphyr::Error>,
     },
     /// An object has no kind or name.
-    #[error("an object is none of Kubernetes'")]
+    #[error("an object is not a valid Kubernetes object")]
     Form(#[source] serde_json::Error),
     /// The release is unknown.
-    #[error("{0:?} is no release of Keelway's")]
+    #[error("{0:?} is not a supported Kubernetes release")]
     Release(String),
 }
 

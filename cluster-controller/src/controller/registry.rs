@@ -43,7 +43,7 @@ impl WatchFailureLog {
             Err(error) => {
                 if !std::mem::replace(&mut self.is_failing, true) {
                     let error = format!("{:#}", anyhow::Error::from(error));
-                    tracing::warn!(error, what = self.what, "cannot watch, and tries again");
+                    tracing::warn!(error, what = self.what, "cannot watch; retrying");
                 }
                 None
             }
@@ -91,7 +91,7 @@ pub(super) async fn run(context: Arc<ControllerContext>) {
         if is_behind && let Err(error) = write(&lists, current.as_deref(), wanted, &context).await {
             context.metrics.count_failure();
             let error = format!("{:#}", anyhow::Error::from(error));
-            tracing::warn!(error, "could not write the list of workers");
+            tracing::warn!(error, "cannot write the list of workers");
         }
     }
 }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_of_who_left_are_listed() {
+    fn certificates_of_workers_that_left_are_listed() {
         let certificate = |key: &str, id: Option<&str>| ApprovedCertificate {
             key: key.to_owned(),
             id: id.map(str::to_owned),

@@ -62,7 +62,9 @@ impl ControllerSettings {
             stamp = stamp.next(&self.files).await;
             match Self::read(&self.path).await {
                 Ok(next) => return next,
-                Err(error) => tracing::warn!("files have changed, and are passed over: {}", ErrorChain(&error)),
+                Err(error) => {
+                    tracing::warn!("ignoring changed files, because they are not valid: {}", ErrorChain(&error))
+                }
             }
         }
     }

@@ -31,7 +31,7 @@ async fn reconcile(tombstone: Arc<Tombstone>, context: Arc<ControllerContext>) -
     let tombstones = Api::<Tombstone>::all(context.client.clone());
     let (name, parameters) = (tombstone.name_any(), delete_precondition(&*tombstone));
     if ignore_conflict("delete the tombstone", tombstones.delete(&name, &parameters)).await?.is_some() {
-        tracing::info!(name, "the name of an evicted worker is free");
+        tracing::info!(name, "released the name of an evicted worker");
     }
     Ok(Action::await_change())
 }

@@ -26,16 +26,16 @@ pub(crate) enum ForbiddenAddress {
     #[error("a reserved address")]
     Reserved,
     /// It contains another address, so that the connection would lead to an address that was not checked.
-    #[error("an IPv4 address within an IPv6 one")]
+    #[error("an IPv4 address embedded in an IPv6 address")]
     Embedded,
     /// It serves a cloud's instance metadata outside of link-local addresses.
-    #[error("an address of instance metadata")]
+    #[error("an address of an instance metadata service")]
     Metadata,
     /// It belongs to the API server's machine, on which other programs listen.
     #[error("an address of the machine itself")]
     Own,
     /// It is in a range of the configuration.
-    #[error("within {0}, which is forbidden")]
+    #[error("within the forbidden range {0}")]
     Range(IpNet),
 }
 

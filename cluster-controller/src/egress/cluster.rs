@@ -96,11 +96,11 @@ impl TunnelOpener for ClusterDialer {
 
     async fn open(&self, target: &TunnelTarget) -> Result<OpenedTunnel<Self::Stream, String>, ConnectRefusal> {
         let raced = timeout(BUDGET, self.race(target)).await;
-        let silent = || ConnectRefusal::new(RefusalReason::TimedOut, format!("no gateway answered within {BUDGET:?}"));
+        let silent = || ConnectRefusal::new(RefusalReason::TimedOut, format!("no gateway responded within {BUDGET:?}"));
         let won = raced.unwrap_or_else(|_| Err(silent()))?;
         let tunnel = self.gateways.tunnels.enter(won.through);
         let tunnel = tunnel
-            .ok_or_else(|| ConnectRefusal::new(RefusalReason::Busy, "there are as many tunnels as there may be"))?;
+            .ok_or_else(|| ConnectRefusal::new(RefusalReason::Busy, "the limit of concurrent tunnels is reached"))?;
         Ok(OpenedTunnel { stream: won.stream, tunnel })
     }
 

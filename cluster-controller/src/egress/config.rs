@@ -95,7 +95,7 @@ impl TryFrom<String> for SocketMode {
     fn try_from(text: String) -> Result<Self, String> {
         let mode = u32::from_str_radix(&text, 8).ok().filter(|mode| mode & !0o660 == 0);
         mode.map(Self)
-            .ok_or_else(|| format!("{text:?} is no mode of a socket for its user and group, such as \"0660\""))
+            .ok_or_else(|| format!("{text:?} is not a valid mode of a socket for its user and group, such as \"0660\""))
     }
 }
 
@@ -111,21 +111,25 @@ impl ValidateConfiguration for EgressConfig {
         for (at, gateway) in self.cluster.gateways.iter().enumerate() {
             if !names.insert(&gateway.name) {
                 let field = format!("cluster.gateways[{at}].name");
-                return Err(FieldFault::new(field, "another gateway has this name", "give each a name of its own"));
+                return Err(FieldFault::new(field, "another gateway has this name", "use a unique name for each"));
             }
         }
         if let Err(error) = ServerName::try_from(self.cluster.server_name.as_str()) {
             return Err(FieldFault::new("cluster.serverName", error.to_string(), "use a DNS name of the certificate"));
         }
         if self.cluster.socket == self.control_plane.socket {
-            let problem = "it is the socket of cluster as well";
+            let problem = "must differ from cluster.socket";
             return Err(FieldFault::new("controlPlane.socket", problem, "use two sockets"));
         }
         if self.max_tunnels == 0 {
-            return Err(FieldFault::new("maxTunnels", "there would be no tunnel", "use 1 or more"));
+            return Err(FieldFault::new("maxTunnels", "must be greater than zero", "use 1 or more"));
         }
         if !self.health.ip().is_loopback() {
-            return Err(FieldFault::new("health", "anybody could read it", "use a loopback address"));
+            return Err(FieldFault::new(
+                "health",
+                "must be a loopback address, because it requires no authentication",
+                "use 127.0.0.1 or [::1]",
+            ));
         }
         Ok(())
     }
@@ -157,7 +161,7 @@ health: 127.0.0.1:20012
     }
 
     #[test]
-    fn yaml_and_json_say_the_same() {
+    fn yaml_and_json_are_equivalent() {
         let config = read(GOOD).unwrap();
         assert_eq!(config.socket_mode, SocketMode(0o660));
         assert_eq!(read(&serde_json::to_string(&config).unwrap()), Ok(config));
@@ -169,8 +173,8 @@ health: 127.0.0.1:20012
             ("gateway-1", "gateway-0", "cluster.gateways[1].name"),
             ("gateway.keelway", "a b", "cluster.serverName"),
             ("/run/egress/controlplane.sock", "/run/egress/cluster.sock", "controlPlane.socket"),
-            ("'0660'", "'0666'", "no mode"),
-            ("'0660'", "'rw'", "no mode"),
+            ("'0660'", "'0666'", "not a valid mode"),
+            ("'0660'", "'rw'", "not a valid mode"),
             ("'0660'", "'0660'\nmaxTunnels: 0", "maxTunnels"),
             ("127.0.0.1:20012", "10.0.0.5:20012", "health"),
             ("10.0.0.0/24", "10.0.0.0/33", "forbiddenCIDRs"),

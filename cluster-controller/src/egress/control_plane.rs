@@ -55,8 +55,11 @@ impl ControlPlaneDialer {
             TunnelTarget::Name { host, port } => resolve(host, *port).await?,
         };
         let own = local_addresses().map_err(|error| {
-            tracing::error!("nothing is dialled: {}", ErrorChain(&error));
-            ConnectRefusal::new(RefusalReason::Unreachable, "the machine's own addresses are not known")
+            tracing::error!(
+                "refusing all connections, because the machine's addresses cannot be read: {}",
+                ErrorChain(&error)
+            );
+            ConnectRefusal::new(RefusalReason::Unreachable, "the machine's own addresses cannot be read")
         })?;
         let forbidden = self.forbidden.get();
         let mut refused = None;
@@ -90,7 +93,7 @@ impl ControlPlaneDialer {
                 Ok(Err(error)) => {
                     ConnectRefusal::new(RefusalReason::Unreachable, format!("{address} cannot be reached: {error}"))
                 }
-                Err(_) => ConnectRefusal::new(RefusalReason::TimedOut, format!("{address} did not answer in time")),
+                Err(_) => ConnectRefusal::new(RefusalReason::TimedOut, format!("{address} did not respond in time")),
             };
         }
         Err(last)
@@ -104,7 +107,7 @@ impl TunnelOpener for ControlPlaneDialer {
     async fn open(&self, target: &TunnelTarget) -> Result<OpenedTunnel<TcpStream, ()>, ConnectRefusal> {
         let tunnel = self.tunnels.enter(());
         let tunnel = tunnel
-            .ok_or_else(|| ConnectRefusal::new(RefusalReason::Busy, "there are as many tunnels as there may be"))?;
+            .ok_or_else(|| ConnectRefusal::new(RefusalReason::Busy, "the limit of concurrent tunnels is reached"))?;
         let stream = self.dial(target).await?;
         let _ = stream.set_nodelay(true);
         keep_alive(&stream);
@@ -122,6 +125,6 @@ async fn resolve(host: &str, port: u16) -> Result<BTreeSet<SocketAddr>, ConnectR
         Ok(Err(error)) => {
             Err(ConnectRefusal::new(RefusalReason::Unreachable, format!("{host} cannot be resolved: {error}")))
         }
-        Err(_) => Err(ConnectRefusal::new(RefusalReason::TimedOut, format!("{host} could not be resolved in time"))),
+        Err(_) => Err(ConnectRefusal::new(RefusalReason::TimedOut, format!("{host} was not resolved in time"))),
     }
 }

@@ -32,13 +32,13 @@ const MISSES: usize = 2;
 /// A health check of a gateway failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum GatewayConnectionError {
-    #[error("it cannot be connected to")]
+    #[error("cannot connect")]
     Connect(#[source] io::Error),
-    #[error("it cannot be trusted")]
+    #[error("the TLS handshake failed")]
     Handshake(#[source] HandshakeError),
-    #[error("it does not answer as a gateway does")]
+    #[error("invalid response")]
     Ask(#[source] AskError),
-    #[error("it did not answer within {} s", CHECK.as_secs_f32())]
+    #[error("no response within {} s", CHECK.as_secs_f32())]
     Silent,
 }
 
@@ -157,19 +157,23 @@ impl Gateways {
             Ok(()) => {
                 *misses = 0;
                 if !before {
-                    tracing::info!(gateway = gateway.name, "it answers");
+                    tracing::info!(gateway = gateway.name, "gateway responds again");
                 }
             }
             Err(error) => {
                 *misses += 1;
                 if before || *misses == 1 {
-                    tracing::warn!(gateway = gateway.name, "it does not answer: {}", ErrorChain(&error));
+                    tracing::warn!(
+                        gateway = gateway.name,
+                        "health check of the gateway failed: {}",
+                        ErrorChain(&error)
+                    );
                 }
                 // This also applies after further misses: a tunnel that opened in between is dead, too.
                 if *misses >= MISSES {
                     let reset = self.tunnels.reset(|name| *name == gateway.name);
                     if reset > 0 || *misses == MISSES {
-                        tracing::warn!(gateway = gateway.name, tunnels = reset, "its tunnels are reset");
+                        tracing::warn!(gateway = gateway.name, tunnels = reset, "reset the tunnels of the gateway");
                     }
                 }
             }

@@ -41,12 +41,12 @@ impl Collector for Now {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (Some(gateways), Some(others)) = (self.gateways.upgrade(), self.others.upgrade()) else { return Ok(()) };
         let kind = ConstGauge::new(0_i64).metric_type();
-        let mut family = encoder.encode_descriptor("tunnels", "Tunnels that are open", None, kind)?;
+        let mut family = encoder.encode_descriptor("tunnels", "Open tunnels", None, kind)?;
         for (selection, count) in [("cluster", gateways.tunnels.len()), ("controlplane", others.len())] {
             let count = ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
             count.encode(family.encode_family(&[("selection", selection)])?)?;
         }
-        let help = "Whether the gateway answered when it was asked last";
+        let help = "Whether the gateway responded to the last health check";
         let mut family = encoder.encode_descriptor("gateway_up", help, None, kind)?;
         for gateway in gateways.all() {
             let up = ConstGauge::new(i64::from(gateway.answers()));

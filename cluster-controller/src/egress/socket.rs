@@ -21,14 +21,14 @@ pub(super) async fn accept<O: TunnelOpener>(listener: UnixListener, opener: Arc<
             continue;
         };
         let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
-            tracing::warn!("closed: too many connections that are no tunnels yet");
+            tracing::warn!("closing a connection: too many connections are not tunnels yet");
             continue;
         };
         let opener = Arc::clone(&opener);
         tokio::spawn(async move {
             let _place = place;
             if let Err(error) = serve(stream, opener).await {
-                tracing::debug!(%error, "a connection broke off");
+                tracing::debug!(%error, "a connection failed");
             }
         });
     }

@@ -136,7 +136,11 @@ impl ValidateConfiguration for GatewayConfig {
         self.wire_guard.check()?;
         self.connect.check()?;
         if !self.health.ip().is_loopback() {
-            return Err(FieldFault::new("health", "anybody could read it", "use a loopback address"));
+            return Err(FieldFault::new(
+                "health",
+                "must be a loopback address, because it requires no authentication",
+                "use 127.0.0.1 or [::1]",
+            ));
         }
         Ok(())
     }
@@ -148,12 +152,12 @@ impl ValidateConfiguration for Vec<OtherGateway> {
         for (at, gateway) in self.iter().enumerate() {
             let field = format!("[{at}]");
             if !keys.insert(gateway.public_key) {
-                let help = "give each gateway a key of its own";
+                let help = "use a unique key for each gateway";
                 return Err(FieldFault::new(field + ".publicKey", "another gateway has this key", help));
             }
             if let Some(twice) = gateway.addresses.iter().find(|address| !addresses.insert(**address)) {
-                let problem = format!("{twice} is another gateway's");
-                return Err(FieldFault::new(field + ".addresses", problem, "give each gateway addresses of its own"));
+                let problem = format!("{twice} is an address of another gateway");
+                return Err(FieldFault::new(field + ".addresses", problem, "use unique addresses for each gateway"));
             }
         }
         Ok(())
@@ -165,23 +169,31 @@ impl ValidateConfiguration for WireGuard {
         let fault =
             |field: &str, problem: &str, help: &str| Err(FieldFault::new(format!("wireGuard.{field}"), problem, help));
         if self.listen_port == 0 {
-            return fault("listenPort", "workers could not know it", "name a port");
+            return fault("listenPort", "must not be zero, because workers need a fixed port", "set a port");
         }
         if self.addresses.is_empty() || self.addresses.len() > MOST_ADDRESSES {
-            return fault("addresses", "there must be one to eight", "name one for each family");
+            return fault("addresses", "must contain one to eight addresses", "set one per family");
         }
         if self.address_cidrs.is_empty() {
-            return fault("addressCIDRs", "there is none, so no node could have an address", "name the VPN's ranges");
+            return fault(
+                "addressCIDRs",
+                "must contain a range, so that nodes can have addresses",
+                "set the ranges of the VPN",
+            );
         }
         let of_api = |address: &&IpAddr| self.address_cidrs.iter().any(|range| of_api_on_workers(range) == **address);
         if let Some(taken) = self.addresses.iter().find(of_api) {
-            return fault("addresses", &format!("{taken} is the API's on every worker"), "use another one");
+            return fault("addresses", &format!("{taken} is reserved for the API on every worker"), "use another one");
         }
         if self.mtu < 576 {
-            return fault("mtu", "no IPv4 packet needs to be that small (RFC 791)", "use 576 or more");
+            return fault(
+                "mtu",
+                "must be at least 576, the size that every IPv4 host supports (RFC 791)",
+                "use 576 or more",
+            );
         }
         if self.persistent_keepalive_seconds == 0 {
-            let problem = "after a restart silent workers would not be reached";
+            let problem = "must be greater than zero, or a restarted gateway could not reach silent workers";
             return fault("persistentKeepaliveSeconds", problem, "use 1 or more");
         }
         Ok(())
@@ -193,13 +205,13 @@ impl ValidateConfiguration for Connect {
         let fault =
             |field: &str, problem: &str, help: &str| Err(FieldFault::new(format!("connect.{field}"), problem, help));
         if self.listen.is_empty() {
-            return fault("listen", "there is no address", "name one of the private network");
+            return fault("listen", "must contain an address", "set one of the private network");
         }
         if self.clients.is_empty() {
-            return fault("clients", "nobody may ask", "name the egress's common name");
+            return fault("clients", "must contain a name", "set the common name of the egress");
         }
         if self.max_tunnels == 0 {
-            return fault("maxTunnels", "there would be no tunnel", "use 1 or more");
+            return fault("maxTunnels", "must be greater than zero", "use 1 or more");
         }
         Ok(())
     }
@@ -245,7 +257,7 @@ health: 127.0.0.1:20011
     }
 
     #[test]
-    fn yaml_and_json_say_the_same() {
+    fn yaml_and_json_are_equivalent() {
         let config: GatewayConfig = read(GOOD).unwrap();
         assert_eq!((config.wire_guard.mtu, config.connect.max_tunnels), (1420, 1024));
         assert_eq!(read(&serde_json::to_string(&config).unwrap()), Ok(config));
@@ -279,7 +291,7 @@ health: 127.0.0.1:20011
         let table = [
             ("listenPort: 31000", "listenPort: 0", "wireGuard.listenPort"),
             ("addresses: [100.80.255.1]", "addresses: []", "wireGuard.addresses"),
-            ("addresses: [100.80.255.1]", "addresses: [100.80.0.1]", "the API's"),
+            ("addresses: [100.80.255.1]", "addresses: [100.80.0.1]", "reserved for the API"),
             ("addressCIDRs: [100.80.0.0/16]", "addressCIDRs: []", "wireGuard.addressCIDRs"),
             ("  podCIDRs", "  persistentKeepaliveSeconds: 0\n  podCIDRs", "wireGuard.persistentKeepaliveSeconds"),
             ("  podCIDRs", "  mtu: 500\n  podCIDRs", "wireGuard.mtu"),

@@ -19,7 +19,7 @@ const MOST: Duration = Duration::from_secs(5);
 /// Waits for `stop`, and then until no worker uses the gateway any more.
 pub(super) async fn drain_workers(vpn: &Vpn, stop: &CancellationToken) {
     stop.cancelled().await;
-    tracing::info!("serves on until its workers have gone over to other gateways");
+    tracing::info!("draining: waiting until workers have switched to other gateways");
     let end = Instant::now() + MOST;
     while Instant::now() < end && vpn.last_heard().is_some_and(|heard| is_recent(heard, SystemClock.now().elapsed)) {
         sleep(LOOK).await;

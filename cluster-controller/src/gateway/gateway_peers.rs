@@ -127,7 +127,7 @@ impl CandidateValidator<'_> {
             }
         }
         if prefixes.is_empty() {
-            return self.add_fault(candidate, "it has no address that it may have, so it is no peer".to_owned());
+            return self.add_fault(candidate, "it has no valid address, so it is ignored".to_owned());
         }
         self.take(key, &prefixes);
         for range in &candidate.pod_cidrs {
@@ -150,16 +150,16 @@ impl CandidateValidator<'_> {
     fn key(&self, candidate: &Candidate) -> Result<PublicKey, String> {
         let key: PublicKey = candidate.public_key.parse().map_err(|error| format!("spec.publicKey: {error}"))?;
         if self.bounds.gateways.contains(&key) {
-            return Err("spec.publicKey is a gateway's".to_owned());
+            return Err("spec.publicKey is the key of a gateway".to_owned());
         }
         match self.members.by_key.get(&key) {
-            Some(older) => Err(format!("spec.publicKey is that of {}, which is older", older.name)),
+            Some(older) => Err(format!("spec.publicKey is also the key of {}, which is older", older.name)),
             None => Ok(key),
         }
     }
 
     fn address(&self, text: &str) -> Result<IpNet, String> {
-        let address: IpAddr = text.parse().map_err(|_| format!("status.addresses: {text:?} is no address"))?;
+        let address: IpAddr = text.parse().map_err(|_| format!("status.addresses: {text:?} is not a valid address"))?;
         if !self.bounds.addresses.iter().any(|range| range.contains(&address)) {
             return Err(format!("status.addresses: {address} is outside the cluster's VPN"));
         }
@@ -168,21 +168,21 @@ impl CandidateValidator<'_> {
         }
         let prefix = IpNet::from(address);
         self.free(&prefix)
-            .map_err(|owner| format!("status.addresses: {address} is that of {owner}, which is older"))?;
+            .map_err(|owner| format!("status.addresses: {address} belongs to {owner}, which is older"))?;
         Ok(prefix)
     }
 
     fn pod_range(&self, text: &str) -> Result<IpNet, String> {
-        let range: IpNet = text.parse().map_err(|_| format!("status.podCIDRs: {text:?} is no range"))?;
+        let range: IpNet = text.parse().map_err(|_| format!("status.podCIDRs: {text:?} is not a valid range"))?;
         let range = range.trunc();
         if !self.bounds.pods.iter().any(|bound| bound.contains(&range)) {
             return Err(format!("status.podCIDRs: {range} is outside the cluster's pod ranges"));
         }
         if let Some(reserved) = self.bounds.reserved.iter().find(|reserved| range.contains(*reserved)) {
-            return Err(format!("status.podCIDRs: {range} holds {reserved}, which is reserved"));
+            return Err(format!("status.podCIDRs: {range} contains {reserved}, which is reserved"));
         }
         self.free(&range)
-            .map_err(|owner| format!("status.podCIDRs: {range} overlaps that of {owner}, which is older"))?;
+            .map_err(|owner| format!("status.podCIDRs: {range} overlaps a range of {owner}, which is older"))?;
         Ok(range)
     }
 

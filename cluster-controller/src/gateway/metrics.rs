@@ -33,12 +33,12 @@ impl Collector for PeerCollector {
         let Some(vpn) = self.0.upgrade() else { return Ok(()) };
         let members = vpn.members();
         gauge(&mut encoder, "peers", "Workers that are peers", members.by_key.len())?;
-        gauge(&mut encoder, "tunnels", "Tunnels that are open", vpn.tunnels.len())?;
+        gauge(&mut encoder, "tunnels", "Open tunnels", vpn.tunnels.len())?;
         let stats = vpn.relay.stats();
         let known =
             || stats.iter().filter_map(|peer| Some((members.by_key.get(&peer.public_key)?.name.as_str(), peer)));
         let kind = ConstGauge::new(0.0).metric_type();
-        let help = "When keys were last agreed on, since the epoch; 0 for never";
+        let help = "Time of the last handshake with the peer, in seconds since the Unix epoch; 0 if there was none";
         let name = "peer_last_handshake_timestamp_seconds";
         let mut family = encoder.encode_descriptor(name, help, None, kind)?;
         for (node, peer) in known() {
@@ -46,12 +46,12 @@ impl Collector for PeerCollector {
             ConstGauge::new(at).encode(family.encode_family(&[("node", node)])?)?;
         }
         let kind = ConstCounter::new(0_u64).metric_type();
-        let help = "Bytes of authenticated messages from the peer";
+        let help = "Bytes of authenticated messages received from the peer";
         let mut family = encoder.encode_descriptor("peer_received_bytes", help, None, kind)?;
         for (node, peer) in known() {
             ConstCounter::new(peer.received_bytes).encode(family.encode_family(&[("node", node)])?)?;
         }
-        let help = "Bytes of messages to the peer";
+        let help = "Bytes of messages sent to the peer";
         let mut family = encoder.encode_descriptor("peer_sent_bytes", help, None, kind)?;
         for (node, peer) in known() {
             ConstCounter::new(peer.sent_bytes).encode(family.encode_family(&[("node", node)])?)?;

@@ -39,10 +39,12 @@ async fn watch_file(path: PathBuf, mut known: FilesVersion, told: Sender<Vec<Oth
         known = known.next(&[&path]).await;
         match configuration::read::<Vec<OtherGateway>>(&path) {
             Ok(list) => {
-                tracing::info!(gateways = list.len(), "the other gateways were read again");
+                tracing::info!(gateways = list.len(), "reloaded the other gateways");
                 told.send_replace(list);
             }
-            Err(error) => tracing::warn!("the other gateways stay what they were: {}", ErrorChain(&error)),
+            Err(error) => {
+                tracing::warn!("cannot reload the other gateways; keeping the previous list: {}", ErrorChain(&error))
+            }
         }
     }
 }

@@ -37,7 +37,7 @@ pub(crate) enum PeerFileError {
         source: io::Error,
     },
     /// The file cannot be parsed.
-    #[error("{} is damaged", path.display())]
+    #[error("cannot parse {}", path.display())]
     Damaged {
         path: PathBuf,
         #[source]
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again_by_its_owner_alone() {
+    fn a_written_file_is_read_again_and_only_by_its_owner() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("peers.json");
         assert_eq!(PeerFile::read(&path).unwrap(), PeerFile::default());

@@ -42,7 +42,10 @@ impl PeerReconciler {
         others: Vec<OtherGateway>,
     ) -> Self {
         let kept = PeerFile::read(&file).unwrap_or_else(|error| {
-            tracing::error!("peers are not known before the API answers: {}", ErrorChain(&error));
+            tracing::error!(
+                "cannot load the stored peers; peers are unknown until the API responds: {}",
+                ErrorChain(&error)
+            );
             PeerFile::default()
         });
         let endpoint = |peer: &StoredPeer| Some((peer.object.public_key.parse().ok()?, peer.endpoint?));
@@ -96,7 +99,7 @@ impl PeerReconciler {
     fn adopt(&mut self) {
         let (members, faults) = validate_candidates(&self.candidates, &self.bounds());
         for fault in faults.difference(&self.told) {
-            tracing::warn!("left out: {fault}");
+            tracing::warn!("ignored: {fault}");
         }
         self.told = faults;
         self.first_endpoints.retain(|key, _| members.by_key.contains_key(key));
@@ -148,11 +151,11 @@ impl PeerReconciler {
         match written {
             Ok(Ok(())) => true,
             Ok(Err(error)) => {
-                tracing::error!("peers are not kept: {}", ErrorChain(&error));
+                tracing::error!("cannot store the peers: {}", ErrorChain(&error));
                 false
             }
             Err(error) => {
-                tracing::error!("peers are not kept: {}", ErrorChain(&error));
+                tracing::error!("cannot store the peers: {}", ErrorChain(&error));
                 false
             }
         }

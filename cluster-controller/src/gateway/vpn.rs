@@ -60,7 +60,7 @@ impl Vpn {
             std::mem::replace(&mut *self.members.write().unwrap_or_else(PoisonError::into_inner), Arc::clone(&members));
         let reset = self.tunnels.reset(|way| members.owner(way.address) != Some(way.peer));
         if reset > 0 {
-            tracing::info!(tunnels = reset, "reset: they led to addresses that are no peer's any more");
+            tracing::info!(tunnels = reset, "reset tunnels to addresses that no longer belong to a peer");
         }
         before
     }
@@ -79,7 +79,7 @@ impl Vpn {
             now.saturating_sub(heard) >= DEAD_AFTER
         });
         if reset > 0 {
-            tracing::info!(tunnels = reset, "reset: nothing came from the other side for {DEAD_AFTER:?}");
+            tracing::info!(tunnels = reset, "reset tunnels to peers that sent nothing for {DEAD_AFTER:?}");
         }
     }
 
@@ -104,7 +104,7 @@ impl Vpn {
             Err(_) => ErrorKind::TimedOut,
         };
         if error == ErrorKind::TimedOut {
-            let text = format!("{to} did not answer within {} s", DIAL.as_secs());
+            let text = format!("{to} did not respond within {} s", DIAL.as_secs());
             return Err(ConnectRefusal::new(RefusalReason::TimedOut, text));
         }
         Err(ConnectRefusal::new(RefusalReason::Unreachable, format!("{to} cannot be reached: {error}")))
@@ -119,7 +119,7 @@ impl TunnelOpener for Vpn {
         let TunnelTarget::Address(to) = target else {
             return Err(ConnectRefusal::new(
                 RefusalReason::Forbidden,
-                "the target is a name; only addresses of peers are dialled",
+                "the target must be an address of a peer, not a name",
             ));
         };
         let Some(peer) = self.members().owner(to.ip()) else {
@@ -127,13 +127,13 @@ impl TunnelOpener for Vpn {
             return Err(ConnectRefusal::new(RefusalReason::Forbidden, text));
         };
         if !self.is_met(&peer) {
-            let text = format!("the worker of {} was not seen yet", to.ip());
+            let text = format!("the worker with the address {} has not connected yet", to.ip());
             return Err(ConnectRefusal::new(RefusalReason::Unreachable, text));
         }
         let way = PeerRoute { peer, address: to.ip(), since: SystemClock.now().elapsed };
         let tunnel = self.tunnels.enter(way);
         let tunnel = tunnel
-            .ok_or_else(|| ConnectRefusal::new(RefusalReason::Busy, "there are as many tunnels as there may be"))?;
+            .ok_or_else(|| ConnectRefusal::new(RefusalReason::Busy, "the limit of concurrent tunnels is reached"))?;
         let stream = self.dial(*to).await?;
         Ok(OpenedTunnel { stream, tunnel })
     }

@@ -33,7 +33,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 enum ClusterClientError {
     #[error("cannot read the kubeconfig")]
     Kubeconfig(#[source] KubeconfigError),
-    #[error("cannot make a client of the kubeconfig")]
+    #[error("cannot create an API client from the kubeconfig")]
     Client(#[source] kube::Error),
 }
 
@@ -47,7 +47,7 @@ pub(super) async fn watch(kubeconfig: PathBuf, candidates: watch::Sender<Option<
         match client(&kubeconfig).await {
             Ok(client) => follow(client, &candidates, || FilesVersion::of(&files) != stamp).await,
             Err(error) => {
-                tracing::warn!("peers cannot be asked for: {}", ErrorChain(&error));
+                tracing::warn!("cannot watch peers: {}", ErrorChain(&error));
                 tokio::time::sleep(BACKOFF.1).await;
             }
         }
@@ -79,7 +79,7 @@ async fn follow(client: Client, candidates: &watch::Sender<Option<Vec<Candidate>
             }
             Err(error) => {
                 if std::mem::replace(&mut is_well, false) {
-                    tracing::warn!("the watch of peers broke: {}", ErrorChain(&error));
+                    tracing::warn!("the watch of peers failed; retrying: {}", ErrorChain(&error));
                 }
                 if is_outdated() {
                     return;
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_counts_once_it_is_whole() {
+    fn a_list_takes_effect_once_it_is_complete() {
         let mut known = CandidateCache::default();
         assert!(!known.take(Event::Init));
         assert!(!known.take(Event::InitApply(object("w1", "100.80.0.1"))));

@@ -48,7 +48,7 @@ fn other_gateways_are_taken_up_without_a_restart() {
         // A list that cannot be used has no effect.
         gateway.daemon.write("gateways.json", &json!([{"name": "gateway-2"}]));
         let log = |gateway: &mut Gateway| gateway.daemon.process().log();
-        wait_until("the fault is told", PATIENCE, || log(&mut gateway).contains("stay what they were"));
+        wait_until("the fault is logged", PATIENCE, || log(&mut gateway).contains("keeping the previous list"));
         assert!(reaches(&worker));
         gateway.daemon.write("gateways.json", &json!([]));
         wait_until("a gateway that went is a peer no more", PATIENCE, || !reaches(&worker));

@@ -58,8 +58,8 @@ fn peers_come_and_go_as_the_cluster_says_and_stay_while_it_is_silent() {
             give(client, 8, "100.80.0.7").await;
         });
         let log = |gateway: &mut Gateway| gateway.daemon.process().log();
-        wait_until("the younger one is left out", PATIENCE, || {
-            log(&mut gateway).contains("is that of w7, which is older")
+        wait_until("the younger one is ignored", PATIENCE, || {
+            log(&mut gateway).contains("belongs to w7, which is older")
         });
         ping(&mut tunnel);
 

@@ -56,7 +56,7 @@ fn an_api_server_reaches_node_and_pod_through_programs_without_privilege() {
             assert!(metrics.contains(line), "{line}: {metrics}");
         }
         gateway.daemon.process().signal(Signal::TERM);
-        wait_until("it is told to stop", PATIENCE, || gateway.daemon.process().log().contains("serves on"));
+        wait_until("it is draining", PATIENCE, || gateway.daemon.process().log().contains("draining"));
         ping(&mut to_node);
         for daemon in [&mut egress.daemon, &mut gateway.daemon] {
             daemon.process().stop();

@@ -98,13 +98,16 @@ pub(crate) async fn authorities_and_credentials(controller: &mut Controller, pla
 
     let seen = |controller: &Controller, what: &str| controller.log().matches(what).count();
     controller.change(|configuration| configuration["endpoints"] = json!([]));
-    wait::until("what makes no sense is passed over", async || seen(controller, "are passed over") > 0).await;
-    let mut taken_up = seen(controller, "are in effect");
+    wait::until("what makes no sense is passed over", async || seen(controller, "ignoring changed files") > 0).await;
+    let mut taken_up = seen(controller, "reloaded changed files");
     controller.change(|configuration| configuration["endpoints"] = json!([{ "address": "203.0.113.1:20000" }]));
-    wait::until("what makes sense is taken up", async || seen(controller, "are in effect") > taken_up).await;
-    taken_up = seen(controller, "are in effect");
+    wait::until("what makes sense is taken up", async || seen(controller, "reloaded changed files") > taken_up).await;
+    taken_up = seen(controller, "reloaded changed files");
     plane.kubeconfig(USER, &[]);
-    wait::until("a certificate that was renewed is shown", async || seen(controller, "are in effect") > taken_up).await;
+    wait::until("a certificate that was renewed is shown", async || {
+        seen(controller, "reloaded changed files") > taken_up
+    })
+    .await;
     repair::drift_is_repaired(admin).await;
     assert!(controller.is_running());
 }

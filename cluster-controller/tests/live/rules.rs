@@ -35,7 +35,7 @@ pub(crate) async fn what_a_worker_cannot(plane: &Plane, admin: &Client) {
     let (peers, nodes) = (Api::<WireGuardPeer>::all(w4.clone()), Api::<Node>::all(w4.clone()));
     let create = PostParams::default();
     let message = refused("another's peer", peers.create(&create, &peer("stolen", 104)).await);
-    assert!(message.contains("its own WireGuardPeer only, not that of stolen"), "{message}");
+    assert!(message.contains("may only write its own WireGuardPeer, not that of stolen"), "{message}");
     refused("to delete another's peer", peers.delete("w5", &DeleteParams::default()).await);
     let label = json!({ "metadata": { "labels": { "a": "b" } } });
     refused("to change another's peer", peers.patch("w5", &PatchParams::default(), &Patch::Merge(&label)).await);
@@ -49,10 +49,10 @@ pub(crate) async fn what_a_worker_cannot(plane: &Plane, admin: &Client) {
     assert!(message.contains("join first"), "{message}");
     let range = json!({ "podCIDR": "10.244.9.0/24", "podCIDRs": ["10.244.9.0/24"] });
     let message = refused("pod ranges of its own", nodes.create(&create, &node("w4", &range, &[])).await);
-    assert!(message.contains("does not choose the ranges"), "{message}");
+    assert!(message.contains("must not set or change the ranges"), "{message}");
     let other = given(admin, "w5").await;
     let message = refused("another's address", nodes.create(&create, &node("w4", &json!({}), &[&other[0]])).await);
-    assert!(message.contains("are those of its WireGuardPeer"), "{message}");
+    assert!(message.contains("must be those of its WireGuardPeer"), "{message}");
 
     let own = given(admin, "w4").await;
     nodes.create(&create, &node("w4", &json!({}), &[&own[0]])).await.unwrap();

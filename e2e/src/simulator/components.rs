@@ -35,7 +35,7 @@ impl Components for SimulatedComponents {
 
     async fn bindings(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<String> {
         let seen = match access(documents, id).into_iter().next() {
-            None => ObservedValue::unreachable("an API server with a place"),
+            None => ObservedValue::unreachable("no API server is placed yet"),
             Some(server) => {
                 let (asked, of) = (server.clone(), id.clone());
                 let bindings =

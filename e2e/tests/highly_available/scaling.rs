@@ -11,7 +11,7 @@ use crate::plane::Plane;
 pub(crate) fn members_stay(plane: &Plane<'_>) {
     let plan = plane.plan(&plane.changed(|spec| spec.etcd.replicas = 5));
     let reason =
-        "waits for spec.etcd.replicas to be set back: the members of a store that was born are not changed yet";
+        "waits for spec.etcd.replicas to be set back: changing the members of a created store is not supported yet";
     for member in ["etcd-3", "etcd-4"] {
         assert!(plan.contains(&format!("c1/{member} {reason}")), "{plan}");
     }

@@ -42,10 +42,10 @@ pub(crate) fn goes_on_without(plane: &mut Plane<'_>, away: &str) {
 fn waits_for(ran: &FinishedCommand, away: &str, documents: &Documents) {
     assert_eq!(ran.code(), 3, "{}", ran.stderr);
     assert!(ran.stderr.contains(&format!("{away} waits for ")), "{}", ran.stderr);
-    assert!(ran.stderr.contains("not settled in time"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("not settled before the timeout"), "{}", ran.stderr);
     for (pod, component) in &documents.components {
         if component.spec.hypervisor.as_str() == away {
-            let line = format!("c1/{} waits for its machine to answer", pod.component);
+            let line = format!("c1/{} waits for its machine to respond", pod.component);
             assert!(ran.stderr.contains(&line), "{line}\n{}", ran.stderr);
         }
     }
@@ -67,7 +67,7 @@ pub(crate) fn a_runtime_hangs(plane: &mut Plane<'_>, load: &Load) {
     process::signal(plane.machine_named(&hung).pid(), Signal::STOP);
     let ran = plane.keelway.run(&["reconcile", "--timeout", "5s"], &plane.text);
     assert_eq!(ran.code(), 3, "{}", ran.stderr);
-    let line = format!("{hung} waits for its container runtime, which does not answer: restart it");
+    let line = format!("{hung} waits for its container runtime, which does not respond: restart it");
     assert!(ran.stderr.contains(&line), "{}", ran.stderr);
     plane.take(ran.stdout);
     assert_eq!(reason(plane, &hung, "Ready"), Some("RuntimeNotAnswering".to_owned()));

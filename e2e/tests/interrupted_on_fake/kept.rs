@@ -39,7 +39,7 @@ impl Kept {
         let text = ended.stdout.clone();
         match ended.status.code() {
             Some(143) => {
-                assert!(ended.stderr.contains("run the same command"), "{}", ended.stderr);
+                assert!(ended.stderr.contains("run the command again"), "{}", ended.stderr);
                 if let Some(file) = named {
                     assert_eq!(text, read(&file), "stdout and the file differ");
                 }

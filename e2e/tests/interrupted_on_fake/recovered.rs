@@ -114,7 +114,7 @@ async fn documents_of_a_backup_are_recovered_and_nothing_is_restarted() {
     is_as_it_was(&documents(&recovered), &wanted);
 
     let plan = world.keelway(&["plan", "--exit-code"], &recovered).await;
-    assert_eq!(plan.done(), "Nothing to do: the world is as the documents say.\n");
+    assert_eq!(plan.done(), "Nothing to do: the machines match the documents.\n");
     let settled = world.keelway(&["reconcile"], &recovered).await.done();
     assert_eq!(world.sandboxes().await, sandboxes, "nothing was restarted");
     is_as_it_was(&documents(&settled), &wanted);

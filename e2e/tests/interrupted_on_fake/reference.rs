@@ -42,7 +42,7 @@ async fn make() -> Reference {
     let (birth, settled) = reconcile(&world, &input).await;
 
     let plan = world.keelway(&["plan", "--exit-code"], &settled).await;
-    assert_eq!(plan.done(), "Nothing to do: the world is as the documents say.\n");
+    assert_eq!(plan.done(), "Nothing to do: the machines match the documents.\n");
     assert_eq!(world.settle(&settled).await, settled);
     let documents = Documents::read(settled.as_bytes()).unwrap();
     let standing = world.seen(only_cluster(&documents)).await;

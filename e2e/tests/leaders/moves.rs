@@ -13,7 +13,7 @@ pub(crate) async fn there_and_back(world: &World, mut manager: Manager) -> Manag
     let (before, documents) = (world.calls(), world.documents());
     let (cluster, directory) = (world.as_store(), format!("dir:{}", path("moved").display()));
     let refused = pivot(&cluster, &directory).unwrap_err();
-    assert!(refused.contains("a manager holds the Lease default/keelway-manager: stop it first"), "{refused}");
+    assert!(refused.contains("a manager holds the Lease default/keelway-manager; stop it first"), "{refused}");
 
     manager.signal(Signal::TERM);
     assert!(manager.ends().await);

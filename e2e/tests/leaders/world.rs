@@ -167,7 +167,7 @@ impl World {
         for machine in &self.machines {
             let agent = HypervisorAgentClient::on_socket(&machine.root.join("agent.sock"));
             let error = chain_text(&agent.apply(&late, &|_| {}).await.unwrap_err());
-            refused += usize::from(error.contains("another manager leads by now"));
+            refused += usize::from(error.contains("another manager drives this machine"));
         }
         refused
     }

@@ -38,7 +38,7 @@ fn scenario() {
     }
     let waiting = driver.run(&["reconcile", "--timeout", "3s"], &text);
     assert_eq!(waiting.code(), 3);
-    assert!(waiting.stderr.contains("its agent, which has to run there with the token"), "{}", waiting.stderr);
+    assert!(waiting.stderr.contains("its agent, which must be started with the token"), "{}", waiting.stderr);
     let mut agents: Vec<RunningCommand> =
         machines.iter().zip(&lines).map(|(machine, line)| start(machine, line)).collect();
     let injected = driver.run(&["cluster", "inject", "--name", "c1"], &waiting.stdout).succeeded().stdout;

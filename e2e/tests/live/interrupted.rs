@@ -90,7 +90,7 @@ pub(crate) fn cut_off(keelway: &Keelway, (signal, at): (Signal, &str), text: Vec
 /// After SIGTERM, stdout has documents with all keys of the input.
 fn terminated(ran: &FinishedCommand, before: &[u8]) -> Vec<u8> {
     assert_eq!(ran.code(), 143, "{}", ran.stderr);
-    assert!(ran.stderr.contains("stopped: run the same command on what was written to go on"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("stopped; to continue, run the command again on the documents"), "{}", ran.stderr);
     let (before, after) = (Documents::read(before).unwrap(), Documents::read(&ran.stdout).unwrap());
     assert!(before.secrets.iter().all(|(name, secret)| after.secrets.get(name) == Some(secret)));
     ran.stdout.clone()

@@ -121,7 +121,7 @@ fn refuses(manager: &Manager, plane: &TestControlPlane<'_>, before: &BTreeMap<St
     let told = "clusters/default/c1.yaml, line ";
     deadline::until("the file is refused", deadline::READ, || manager.log().contains(told));
     manager.write(CLUSTER, &sound);
-    deadline::until("the file is taken", deadline::READ, || manager.log().contains("the file is taken"));
+    deadline::until("the file is accepted", deadline::READ, || manager.log().contains("the file is accepted"));
     assert_eq!(plane.running(), *before);
 }
 

@@ -2,7 +2,7 @@
 
 use keelway_e2e::TestControlPlane;
 
-const NOTHING: &str = "Nothing to do: the world is as the documents say.\n";
+const NOTHING: &str = "Nothing to do: the machines match the documents.\n";
 
 /// A second pass plans nothing, writes the same documents, and restarts nothing.
 pub(crate) fn a_second_pass_does_nothing(plane: &TestControlPlane<'_>) {

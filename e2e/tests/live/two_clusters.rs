@@ -213,7 +213,7 @@ fn a_member_without_its_data_stays_away(keelway: &Keelway, machines: &[TestMachi
     assert!(told.stderr.contains("no member starts empty"), "{}", told.stderr);
     assert!(!machine.running_of(&pod.cluster).contains_key("etcd-0"));
     let status = keelway.run(&["status"], &told.stdout).succeeded();
-    assert!(status.text().contains("is empty or gone"), "{}", status.text());
+    assert!(status.text().contains("is empty or missing"), "{}", status.text());
 
     std::fs::rename(&aside, &data).unwrap();
     let _ = keelway.run(&["reconcile"], &told.stdout).succeeded();
@@ -233,7 +233,7 @@ fn a_machine_is_drained(keelway: &Keelway, machines: &[TestMachine], documents: 
         let refused = keelway.run(&["hypervisor", "drain", from.as_str()], documents);
         assert_eq!(refused.code(), 2);
         assert_eq!(refused.stdout, documents, "the input is given back");
-        assert!(refused.stderr.contains("members of stores"), "{}", refused.stderr);
+        assert!(refused.stderr.contains("etcd members cannot be moved"), "{}", refused.stderr);
     }
     let marked = keelway.run(&["hypervisor", "drain", "--leave-etcd", from.as_str()], documents).succeeded();
     let settled = keelway.run(&["reconcile"], &marked.stdout).succeeded().stdout;

@@ -40,9 +40,9 @@ pub(super) struct StoredConfig {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UnfitConfig {
     /// The driver left out the content of a pod as unchanged, but the agent has no pod with that content.
-    #[error("the config that is in effect has no such {0}: hand over all of them")]
+    #[error("the config in effect has no such {0}: send all of them")]
     UnknownPod(PodName),
-    #[error("the config says more than this agent understands: upgrade keelway-hypervisor-agent")]
+    #[error("the config has fields that this agent does not support: upgrade keelway-hypervisor-agent")]
     OtherDigest,
 }
 
@@ -112,9 +112,9 @@ pub struct ConfigStoreError(#[source] FilesError);
 enum UnreadableConfig {
     #[error(transparent)]
     Read(#[from] MachineFileError),
-    #[error("it is not there")]
+    #[error("it does not exist")]
     Missing,
-    #[error("this release does not understand it")]
+    #[error("this release cannot decode it")]
     Decode(#[from] WireError),
 }
 
@@ -130,7 +130,9 @@ impl LostConfig {
     /// Returns the failure that the agent reports until it has another config.
     pub(super) fn failure(&self) -> String {
         let why = chain_text(&self.why);
-        format!("cannot read the stored config ({why}); what runs is kept running until the config is sent again")
+        format!(
+            "cannot read the stored config ({why}); running components are kept running until the config is sent again"
+        )
     }
 }
 
@@ -139,7 +141,7 @@ impl LostConfig {
 pub(super) enum AcceptError {
     #[error(transparent)]
     Refused(#[from] ConfigRefusal),
-    #[error("the config cannot be kept on disk, and the one before stays in effect")]
+    #[error("cannot store the config on disk; the previous config stays in effect")]
     Keep(#[source] FilesError),
 }
 
@@ -148,7 +150,7 @@ pub(super) enum AcceptError {
 pub(super) enum FenceError {
     #[error(transparent)]
     Refused(#[from] ConfigRefusal),
-    #[error("who leads cannot be kept on disk")]
+    #[error("cannot store the driver's term on disk")]
     Keep(#[source] FilesError),
 }
 
@@ -189,7 +191,7 @@ impl ConfigStore {
         };
         if let Some(kept) = &kept {
             let Applied { term, generation, .. } = kept.fence;
-            tracing::info!(term, generation, "going on with the config on disk");
+            tracing::info!(term, generation, "continuing with the config on disk");
             if !is_recorded {
                 record_taken(&machine, kept).await;
             }
@@ -332,11 +334,11 @@ fn read_config(
         Ok(None) => None,
         Ok(Some(Ok(taken))) => Some(taken),
         Ok(Some(Err(error))) => {
-            tracing::warn!(%error, "cannot read the record of the config that was taken last");
+            tracing::warn!(%error, "cannot read the record of the last accepted config");
             None
         }
         Err(error) => {
-            tracing::warn!(why = chain_text(&error), "cannot read the record of the config that was taken last");
+            tracing::warn!(why = chain_text(&error), "cannot read the record of the last accepted config");
             None
         }
     };
@@ -356,6 +358,6 @@ fn read_config(
 async fn record_taken(machine: &LocalMachine, kept: &StoredConfig) {
     let taken = AcceptedConfigRecord::of(kept);
     if let Err(error) = machine.with_files(move |files| files.write_taken(&taken)).await {
-        tracing::warn!(why = chain_text(&error), "cannot record which config was taken last");
+        tracing::warn!(why = chain_text(&error), "cannot record the last accepted config");
     }
 }

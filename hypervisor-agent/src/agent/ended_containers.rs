@@ -51,11 +51,13 @@ impl Ending {
     pub(super) fn note(&self, journal: &EventJournal) {
         let about = EventSubject::pod(&self.pod, self.container.as_deref().unwrap_or_default());
         let (kind, message) = match &self.container {
-            None => ((true, reason::SANDBOX_ENDED), "the sandbox ended".to_owned()),
+            None => ((true, reason::SANDBOX_ENDED), "the sandbox exited".to_owned()),
             Some(name) if self.oom => {
-                ((true, reason::OOM_KILLED), format!("container {name} needed more memory than it may have"))
+                ((true, reason::OOM_KILLED), format!("container {name} exceeded its memory limit"))
             }
-            Some(name) => ((self.code != 0, reason::EXITED), format!("container {name} ended with {}", self.code)),
+            Some(name) => {
+                ((self.code != 0, reason::EXITED), format!("container {name} exited with code {}", self.code))
+            }
         };
         journal.note(about, kind, message);
     }

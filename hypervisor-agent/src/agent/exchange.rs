@@ -71,10 +71,10 @@ impl Exchange {
         let number = desk.last;
         let waiting = desk.waiting.get_mut(machine).filter(|waiting| !waiting.told.is_closed());
         let waiting =
-            waiting.ok_or_else(|| Status::unavailable(format!("the agent of {machine} does not wait here")))?;
+            waiting.ok_or_else(|| Status::unavailable(format!("the agent of {machine} is not connected here")))?;
         let told = waiting.calls.len() < CALLS && waiting.told.try_send(Ok(proto::Called { call: number })).is_ok();
         if !told {
-            return Err(Status::unavailable(format!("the agent of {machine} has too many calls to take")));
+            return Err(Status::unavailable(format!("the agent of {machine} has too many pending calls")));
         }
         waiting.calls.insert(number, call);
         Ok(number)
@@ -107,8 +107,9 @@ impl exchange_server::Exchange for Exchange {
     ) -> Result<Response<Self::AnswerStream>, Status> {
         let machine = agent(&request)?;
         let mut from_agent = request.into_inner();
-        let first = from_agent.message().await?.ok_or_else(|| Status::invalid_argument("there is no call"))?;
-        let gone = || Status::not_found("nobody calls by that number");
+        let first =
+            from_agent.message().await?.ok_or_else(|| Status::invalid_argument("the first message names no call"))?;
+        let gone = || Status::not_found("no call has this number");
         let PendingCall { from_driver, taken } = self.take(&machine, first.call).ok_or_else(gone)?;
         taken.send(from_agent).map_err(|_| gone())?;
         let answers = from_driver.map(|said| Ok(proto::AnswerResponse { data: said?.data }));
@@ -120,13 +121,16 @@ impl exchange_server::Exchange for Exchange {
         request: Request<Streaming<proto::CallRequest>>,
     ) -> Result<Response<Self::CallStream>, Status> {
         let mut from_driver = request.into_inner();
-        let first = from_driver.message().await?.ok_or_else(|| Status::invalid_argument("there is no machine"))?;
+        let first = from_driver
+            .message()
+            .await?
+            .ok_or_else(|| Status::invalid_argument("the first message names no machine"))?;
         let machine: HypervisorName =
-            first.machine.parse().map_err(|_| Status::invalid_argument("the machine's name is none"))?;
+            first.machine.parse().map_err(|_| Status::invalid_argument("the machine's name is not valid"))?;
         let (taken, answer) = oneshot::channel();
         let call = self.call(&machine, PendingCall { from_driver, taken })?;
         let pending = CallGuard { exchange: self, machine: &machine, call };
-        let silent = || Status::unavailable(format!("the agent of {machine} does not take the call"));
+        let silent = || Status::unavailable(format!("the agent of {machine} does not answer the call"));
         let from_agent = timeout(TAKEN, answer).await.map_err(|_| silent())?.map_err(|_| silent())?;
         drop(pending);
         let answers = from_agent.map(|said| Ok(proto::CallResponse { data: said?.data }));
@@ -139,7 +143,7 @@ fn agent<T>(request: &Request<T>) -> Result<HypervisorName, Status> {
     match request.extensions().get::<Caller>() {
         Some(Caller { role: CallerRole::Agent(machine), .. }) => Ok(machine.clone()),
         Some(Caller { role: CallerRole::Driver, .. }) | None => {
-            Err(Status::permission_denied("agents wait here, and show their certificates for it"))
+            Err(Status::permission_denied("only agents with a certificate may wait for calls"))
         }
     }
 }

@@ -41,10 +41,11 @@ pub(super) async fn stream_log(
     request: proto::ReadLogRequest,
 ) -> Result<Pin<Box<dyn Stream<Item = Result<proto::LogText, Status>> + Send>>, Status> {
     let place = Arc::clone(places).try_acquire_owned();
-    let place =
-        place.map_err(|_| Status::resource_exhausted(format!("{AT_ONCE} logs are read here: ask again later")))?;
+    let place = place.map_err(|_| {
+        Status::resource_exhausted(format!("{AT_ONCE} logs are being read on this machine: retry later"))
+    })?;
     let logs = of(machine, request.pod).await?;
-    let log = request.log.ok_or_else(|| Status::invalid_argument("there is no log"))?;
+    let log = request.log.ok_or_else(|| Status::invalid_argument("the request names no log"))?;
     let log = Log { container: log.container, attempt: log.attempt };
     let since = request.since.map(|since| since.parse::<Timestamp>()).transpose();
     let (left, caller) = io::pipe().map_err(|error| Status::internal(chain_text(&error)))?;
@@ -76,12 +77,12 @@ pub(super) async fn stream_log(
 }
 
 async fn of(machine: &LocalMachine, pod: Option<proto::PodName>) -> Result<PodLogs, Status> {
-    let pod = pod.ok_or_else(|| Status::invalid_argument("there is no component"))?;
+    let pod = pod.ok_or_else(|| Status::invalid_argument("the request names no component"))?;
     let pod = PodName::try_from(pod).map_err(|error| Status::invalid_argument(chain_text(&error)))?;
     let name = pod.to_string();
     let logs = machine.with_files(move |files| files.logs(&pod)).await;
     let logs = logs.map_err(|error| Status::internal(chain_text(&error)))?;
-    logs.ok_or_else(|| Status::not_found(format!("{name} has no logs here")))
+    logs.ok_or_else(|| Status::not_found(format!("{name} has no logs on this machine")))
 }
 
 /// A writer that sends text to the caller.

@@ -80,7 +80,7 @@ pub enum AgentNetworkError {
     },
     /// The agent has no identity, and no token to get one.
     #[error(
-        "the agent has no identity in {}: give --enroll with a new token of `keelway hypervisor enroll`, or --tls-certificate",
+        "the agent has no identity in {}: set --enroll to a new token from `keelway hypervisor enroll`, or set --tls-certificate",
         .0.display()
     )]
     Nobody(PathBuf),

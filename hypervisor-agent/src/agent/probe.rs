@@ -40,7 +40,7 @@ const ALARMS: &str = "/health?exclude=CORRUPT&serializable=true";
 enum ProbeError {
     #[error(transparent)]
     Files(#[from] FilesError),
-    #[error("{0} is not there")]
+    #[error("{0} does not exist")]
     NoFile(String),
     #[error(transparent)]
     Tls(#[from] AgentTlsError),
@@ -48,11 +48,11 @@ enum ProbeError {
     Dial(#[from] AccessError),
     #[error(transparent)]
     Get(#[from] GetError),
-    #[error("no connection")]
+    #[error("cannot connect")]
     Connect(#[source] std::io::Error),
-    #[error("{path} answers {status}")]
+    #[error("{path} returned {status}")]
     Status { path: String, status: StatusCode },
-    #[error("another answer than {expected:?}")]
+    #[error("the response is not {expected:?}")]
     Answer { expected: String },
 }
 
@@ -132,7 +132,7 @@ pub(super) async fn ask(
     match timeout(question.within, answer(machine, clients, question)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(chain_text(&error)),
-        Err(_) => Err(format!("no answer within {} s", question.within.as_secs())),
+        Err(_) => Err(format!("no response within {} s", question.within.as_secs())),
     }
 }
 

@@ -55,7 +55,7 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// A task of the reconciler panicked or was cancelled, which is a bug. The service manager restarts the agent.
 #[derive(Debug, thiserror::Error)]
-#[error("a task of the agent broke off")]
+#[error("a task of the agent failed")]
 pub struct AgentTaskError(#[source] JoinError);
 
 /// The result of a task that has ended.
@@ -322,7 +322,7 @@ impl AgentReconciler {
             });
         }
         if let Some((pod, name, why)) = self.supervisor.failing(&container) {
-            let message = format!("container {name} did not answer its check: {why}");
+            let message = format!("container {name} failed its liveness check: {why}");
             self.journal.note(EventSubject::pod(pod, name), (true, reason::UNHEALTHY), message);
         }
     }
@@ -388,8 +388,8 @@ impl AgentReconciler {
                 let why = chain_text(&error);
                 let is_news = self.sees(MachineVisibility::None);
                 if is_news {
-                    tracing::warn!(why, "the machine cannot be seen");
-                    self.note_machine((true, reason::RUNTIME_NOT_ANSWERING), "the machine cannot be seen");
+                    tracing::warn!(why, "cannot observe the machine");
+                    self.note_machine((true, reason::RUNTIME_NOT_ANSWERING), "cannot observe the machine");
                 }
                 self.next_look = Instant::now() + RETRY;
                 self.channel.set_observation(None);
@@ -412,8 +412,8 @@ impl AgentReconciler {
         match (before, sight) {
             (before, sight) if before == sight => return false,
             (MachineVisibility::None | MachineVisibility::FullDisk, MachineVisibility::Clear) => {
-                tracing::info!("the machine can be seen, and has room on its disk");
-                self.note_machine((false, reason::RECOVERED), "the machine can be seen, and has room on its disk");
+                tracing::info!("the machine can be observed, and its disk has room");
+                self.note_machine((false, reason::RECOVERED), "the machine can be observed, and its disk has room");
                 self.supervisor.reset_backoff();
             }
             (_, MachineVisibility::FullDisk) => {
@@ -624,7 +624,9 @@ async fn observe_machine(
     if with_images {
         match unused_images::observe(machine.runtime()).await {
             Ok(seen) => images = Some(seen),
-            Err(error) => tracing::warn!(why = chain_text(&error), "cannot see what uses images; none is removed"),
+            Err(error) => {
+                tracing::warn!(why = chain_text(&error), "cannot list the images in use; no image is removed")
+            }
         }
     }
     Ok(LookResult { state, endings, images })

@@ -59,7 +59,7 @@ pub(super) async fn rotate_logs(machine: Arc<LocalMachine>, board: Arc<Reconcile
                     rotate(&machine, one, limits.max_files).await;
                 }
             }
-            Err(error) => tracing::warn!(why = chain_text(&error), "cannot look at logs"),
+            Err(error) => tracing::warn!(why = chain_text(&error), "cannot list logs"),
         }
     }
 }
@@ -90,12 +90,12 @@ async fn rotate(machine: &LocalMachine, one: Written, kept: u32) {
         return;
     }
     let Err(error) = machine.runtime().reopen_container_log(container).await else {
-        tracing::debug!(%pod, container = log.container, "its log was rotated");
+        tracing::debug!(%pod, container = log.container, "rotated a log");
         return;
     };
-    tracing::info!(%pod, container = log.container, why = chain_text(&error), "its log does not begin anew");
+    tracing::info!(%pod, container = log.container, why = chain_text(&error), "cannot reopen a rotated log");
     if let Err(error) = on_log(machine, &one, PodLogs::rotate_back).await {
-        tracing::warn!(%pod, container = log.container, why = chain_text(&error), "cannot put a log back");
+        tracing::warn!(%pod, container = log.container, why = chain_text(&error), "cannot restore a log");
     }
 }
 

@@ -149,7 +149,7 @@ impl Agent for AgentService {
 
     async fn apply(&self, request: Request<proto::ApplyRequest>) -> Result<Response<Self::ApplyStream>, Status> {
         let request = request.into_inner();
-        let config = request.config.ok_or_else(|| Status::invalid_argument("there is no config"))?;
+        let config = request.config.ok_or_else(|| Status::invalid_argument("the request has no config"))?;
         let config = wire::read_config(config).map_err(|error| not_understood(&error))?;
         let same = wire::same_pods(request.same).map_err(|error| not_understood(&error))?;
         let before = self.config_store.current();
@@ -164,7 +164,7 @@ impl Agent for AgentService {
         // Runs in a separate task: disk and memory stay consistent even if the caller disconnects between the two writes.
         let book = Arc::clone(&self.config_store);
         let accepting = tokio::spawn(async move { book.accept(kept).await });
-        let accepted = accepting.await.map_err(|_| Status::internal("the config was not looked at to its end"))?;
+        let accepted = accepting.await.map_err(|_| Status::internal("the config was not checked completely"))?;
         accepted.map_err(|error| refused(&error))?;
         let asked = self.channel.request_look();
         let (sender, receiver) = mpsc::channel(ON_THE_WAY);
@@ -198,7 +198,7 @@ impl Agent for AgentService {
         // Runs in a separate task: disk and memory stay consistent even if the caller disconnects between the two writes.
         let book = Arc::clone(&self.config_store);
         let fencing = tokio::spawn(async move { book.fence(Leader { installation, term }).await });
-        let fenced = fencing.await.map_err(|_| Status::internal("the leader was not heard to its end"))?;
+        let fenced = fencing.await.map_err(|_| Status::internal("the driver's term was not stored"))?;
         let term = fenced.map_err(|error| match &error {
             FenceError::Refused(_) => Status::failed_precondition(chain_text(&error)),
             FenceError::Keep(_) => Status::internal(chain_text(&error)),
@@ -252,10 +252,11 @@ impl Agent for AgentService {
         request: Request<Streaming<proto::DialRequest>>,
     ) -> Result<Response<Self::DialStream>, Status> {
         let mut requests = request.into_inner();
-        let first = requests.message().await?.ok_or_else(|| Status::invalid_argument("there is no address"))?;
+        let first =
+            requests.message().await?.ok_or_else(|| Status::invalid_argument("the first message has no address"))?;
         let address = first.address.parse();
         let address: SocketAddr =
-            address.map_err(|_| Status::invalid_argument(format!("{:?} is no ADDRESS:PORT", first.address)))?;
+            address.map_err(|_| Status::invalid_argument(format!("{:?} is not ADDRESS:PORT", first.address)))?;
         let stream = self.machine.dial(address, DIAL).await.map_err(|error| Status::unavailable(chain_text(&error)))?;
         let (sender, receiver) = mpsc::channel(relay::ON_THE_WAY);
         let from_caller = requests.map(|request| request.ok().map(|request| request.data));
@@ -300,7 +301,7 @@ impl Agent for AgentService {
         // Runs in a separate task, so that a write is completed even if the caller disconnects.
         let taking =
             tokio::spawn(async move { standing.take(certificate, DriverTrust { authorities, revoked }).await });
-        let taken = taking.await.map_err(|_| Status::internal("the identity was not taken to its end"))?;
+        let taken = taking.await.map_err(|_| Status::internal("the certificate was not stored"))?;
         taken.map_err(|error| not_taken(&error))?;
         Ok(Response::new(proto::GiveIdentityResponse {}))
     }
@@ -308,7 +309,7 @@ impl Agent for AgentService {
 
 impl AgentService {
     fn tls_identity(&self) -> Result<&Arc<AgentTlsIdentity>, Status> {
-        self.tls_identity.as_ref().ok_or_else(|| Status::failed_precondition("this agent is on no network"))
+        self.tls_identity.as_ref().ok_or_else(|| Status::failed_precondition("this agent does not listen on a network"))
     }
 }
 
@@ -337,7 +338,7 @@ async fn finished(
             failures: status.failures.clone(),
             held: status.postponed.clone(),
         },
-        Err(_) => proto::Finished { effects: 0, failures: vec!["the agent is ending".to_owned()], held: Vec::new() },
+        Err(_) => proto::Finished { effects: 0, failures: vec!["the agent is stopping".to_owned()], held: Vec::new() },
     }
 }
 

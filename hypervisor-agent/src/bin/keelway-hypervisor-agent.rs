@@ -31,11 +31,11 @@ Example:
 /// The agent's socket where no other one is asked for.
 const SOCKET: &str = "/run/keelway/agent.sock";
 
-/// Keeps the control plane components of one machine running, with nobody else's help.
+/// Keep the control plane components of one machine running.
 #[derive(Parser)]
 #[command(name = "keelway-hypervisor-agent", version, after_help = EXAMPLE)]
 struct AgentArguments {
-    /// Say more on stderr
+    /// Write more detailed logs to stderr
     #[arg(short, long, action = ArgAction::Count, global = true)]
     verbose: u8,
     #[command(subcommand)]
@@ -44,30 +44,30 @@ struct AgentArguments {
 
 #[derive(Subcommand)]
 enum AgentCommand {
-    /// Run until SIGTERM; what runs on the machine goes on running after that
+    /// Run until SIGTERM; the machine's components keep running after that
     #[command(after_help = EXAMPLE)]
     Run {
         /// The socket of the container runtime
         #[arg(long, default_value = "unix:///run/containerd/containerd.sock", value_name = "ENDPOINT", value_parser = socket)]
         runtime_endpoint: PathBuf,
-        /// Where to answer the process that drives this machine: a socket to make, unix:///run/keelway/agent.sock if none is given,
-        /// and ADDRESS:PORT if it is to be reached over a network
+        /// Serve the driver at ENDPOINT: a socket to create (default unix:///run/keelway/agent.sock), or ADDRESS:PORT for a driver on the
+        /// network. Can be set once for each
         #[arg(long, value_name = "ENDPOINT", value_parser = endpoint)]
         listen: Vec<ListenEndpoint>,
-        /// Where another machine's agent listens: wait there to be called, as behind a NAT. May be given many times
+        /// Wait for calls at another machine's agent, for example from behind a NAT. Can be repeated
         #[arg(long, value_name = "ADDRESS:PORT")]
         connect: Vec<SocketAddr>,
         #[command(flatten)]
         identity: Option<AgentTlsArguments>,
         #[command(flatten)]
         enrollment: Enrollment,
-        /// A directory of image archives to look into before asking a registry
+        /// Look for images in DIRECTORY, which contains image archives, before pulling them from a registry
         #[arg(long, value_name = "DIRECTORY")]
         image_archives: Option<PathBuf>,
         #[command(flatten)]
         logs: LogLimitArguments,
-        /// Remove an image that this agent fetched once no config has named it and no container has used it for so long, such as 24h; 0s
-        /// keeps all
+        /// Remove an image that this agent fetched after no config has named it and no container has used it for DURATION, such as 24h; 0s
+        /// keeps all images
         #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration)]
         image_maximum_gc_age: Duration,
     },
@@ -76,10 +76,10 @@ enum AgentCommand {
 /// Bounds on the logs of containers, in the kubelet's words.
 #[derive(Args)]
 struct LogLimitArguments {
-    /// How large the log of a container may grow until it is rotated: bytes, or a number with Ki, Mi or Gi
+    /// The maximum size of a container's log before it is rotated: bytes, or a number with Ki, Mi or Gi
     #[arg(long, value_name = "SIZE", default_value = "10Mi", value_parser = size)]
     container_log_max_size: u64,
-    /// How many files of a container's log are kept, the one that is written to included
+    /// The maximum number of log files of a container, including the current one
     #[arg(long, value_name = "NUMBER", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..))]
     container_log_max_files: u32,
 }
@@ -93,7 +93,7 @@ impl From<LogLimitArguments> for LogLimits {
 /// A duration, as Kubernetes writes it.
 fn duration(text: &str) -> Result<Duration, String> {
     let parsed = text.parse::<SignedDuration>().ok().and_then(|parsed| Duration::try_from(parsed).ok());
-    parsed.ok_or_else(|| "write a duration, such as 24h".to_owned())
+    parsed.ok_or_else(|| "must be a duration, such as 24h".to_owned())
 }
 
 /// A quantity of bytes, as Kubernetes writes it.
@@ -102,20 +102,20 @@ fn size(text: &str) -> Result<u64, String> {
     let unit = UNITS.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, 1 << shift)));
     let (number, unit) = unit.unwrap_or((text, 1_u64));
     let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
-    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "write a number of bytes, such as 10Mi".to_owned())
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "must be a number of bytes, such as 10Mi".to_owned())
 }
 
 /// How the agent comes to who it is on the network, where that is not in files of somebody else's.
 #[derive(Args)]
 struct Enrollment {
-    /// The token of `keelway hypervisor enroll`. Others on the machine can see it for as long as this runs, and it is of no use to them
-    /// once it was used
+    /// Enroll with the token from `keelway hypervisor enroll`. Other users of the machine can see it while this program runs; it cannot be
+    /// used twice
     #[arg(long, value_name = "TOKEN", conflicts_with_all = ["enroll_file", "certificate"])]
     enroll: Option<String>,
-    /// The same in a file, which nobody else can see; - is stdin
+    /// Read the token from FILE, which hides it from other users; - is stdin
     #[arg(long, value_name = "FILE", conflicts_with = "certificate")]
     enroll_file: Option<PathBuf>,
-    /// Where the agent keeps who it is
+    /// Store the agent's certificate and key in DIRECTORY
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/keelway-agent")]
     identity_directory: PathBuf,
 }
@@ -141,16 +141,16 @@ fn read(file: &Path) -> std::io::Result<String> {
 /// Who the agent is on the network, and whom it trusts. The files are read again when they change.
 #[derive(Args)]
 struct AgentTlsArguments {
-    /// The agent's certificate, PEM. Its organization is the installation
+    /// The agent's certificate in PEM. Its organization is the installation
     #[arg(long = "tls-certificate", value_name = "FILE", required = false, requires_all = ["key", "authority"])]
     certificate: PathBuf,
-    /// Its private key, PEM
+    /// The agent's private key in PEM
     #[arg(long = "tls-key", value_name = "FILE", required = false, requires = "certificate")]
     key: PathBuf,
-    /// The installation's authority, PEM: the driver shows a certificate of it for `keelway:driver`
+    /// The installation's authority in PEM. The driver presents a certificate of it for `keelway:driver`
     #[arg(long = "tls-authority", value_name = "FILE", required = false, requires = "certificate")]
     authority: PathBuf,
-    /// The certificates that the authority revoked, PEM
+    /// The authority's revocation list in PEM
     #[arg(long = "tls-revoked", value_name = "FILE", requires = "certificate")]
     revoked: Option<PathBuf>,
 }
@@ -184,7 +184,7 @@ fn endpoint(text: &str) -> Result<ListenEndpoint, String> {
 /// `unix:///PATH`, or the path alone.
 fn socket(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text.strip_prefix("unix://").unwrap_or(text));
-    if path.is_absolute() { Ok(path) } else { Err("write unix:// and the absolute path of a socket".to_owned()) }
+    if path.is_absolute() { Ok(path) } else { Err("must be unix:// and the absolute path of a socket".to_owned()) }
 }
 
 fn main() -> ExitCode {
@@ -221,7 +221,7 @@ async fn serve(command: AgentCommand) -> anyhow::Result<()> {
     let signals = TerminationSignals::new().context("cannot handle signals")?;
     let machine = own_machine(&runtime_endpoint, image_archives)?;
     let entrances = open(listen, connect, identity, &enrollment)?;
-    sd_notify::notify(&[sd_notify::NotifyState::Ready]).context("cannot tell that the agent is ready")?;
+    sd_notify::notify(&[sd_notify::NotifyState::Ready]).context("cannot notify systemd that the agent is ready")?;
     signals.cancel(stop.clone());
     Ok(run_with_limits(machine, entrances, limits, stop).await?)
 }
@@ -240,16 +240,16 @@ fn open(
             ListenEndpoint::Port(address) => port.replace(address).is_some(),
         };
         if again {
-            bail!("an agent has one socket and one port: give --listen once for each");
+            bail!("an agent has one socket and one port: set --listen once for each");
         }
     }
     let token = enrollment.token()?;
     if port.is_none() && token.is_some() {
-        bail!("a token is for a port: give --listen ADDRESS:PORT, too");
+        bail!("an enrollment token requires a port: set --listen ADDRESS:PORT as well");
     }
     let is_on_network = port.is_some() || !connect.is_empty();
     if !is_on_network && identity.is_some() {
-        bail!("certificates are for a network: give --listen ADDRESS:PORT or --connect, too");
+        bail!("certificates require a network: set --listen ADDRESS:PORT or --connect as well");
     }
     let own = IdentityFolder::new(enrollment.identity_directory.clone());
     let network = is_on_network.then(|| match identity.map(TlsFiles::from) {
@@ -340,11 +340,11 @@ mod tests {
         let wrong = [
             ("--listen 10.0.0.5:7443 --listen 10.0.0.6:7443", "once for each"),
             ("--listen /a --listen /b", "once for each"),
-            ("--listen 10.0.0.5:7443 --identity-directory /nowhere", "no identity in /nowhere: give --enroll"),
-            ("--connect 10.0.0.5:7443 --identity-directory /nowhere", "no identity in /nowhere: give --enroll"),
-            ("--listen 10.0.0.5:7443 --enroll kwe1.e30", "the enrolment token is damaged"),
+            ("--listen 10.0.0.5:7443 --identity-directory /nowhere", "no identity in /nowhere: set --enroll"),
+            ("--connect 10.0.0.5:7443 --identity-directory /nowhere", "no identity in /nowhere: set --enroll"),
+            ("--listen 10.0.0.5:7443 --enroll kwe1.e30", "the enrollment token is damaged"),
             ("--listen 10.0.0.5:7443 --enroll-file /nowhere", "cannot read /nowhere"),
-            ("--tls-certificate a.crt --tls-key a.key --tls-authority ca.crt", "give --listen"),
+            ("--tls-certificate a.crt --tls-key a.key --tls-authority ca.crt", "set --listen"),
         ];
         for (arguments, word) in wrong {
             let (listen, connect, identity, enrollment) = parse(arguments).unwrap();

@@ -33,13 +33,13 @@ pub(crate) struct Enrolling {
 #[derive(Debug, thiserror::Error)]
 pub enum EnrollingError {
     /// The token names no machine.
-    #[error("the enrolment token names no machine; make a new one with `keelway hypervisor enroll`")]
+    #[error("the enrollment token names no machine; create a new one with `keelway hypervisor enroll`")]
     Machine,
     /// The provisional certificate could not be issued.
-    #[error("cannot make a provisional certificate")]
+    #[error("cannot create a provisional certificate")]
     Leaf(#[source] LeafError),
     /// The system clock is outside of the range of certificates.
-    #[error("cannot make a provisional certificate")]
+    #[error("cannot create a provisional certificate")]
     Validity(#[source] ValidityError),
     /// The TLS library refused the provisional certificate.
     #[error(transparent)]
@@ -50,46 +50,48 @@ pub enum EnrollingError {
 #[derive(Debug, thiserror::Error)]
 pub enum RefusedEnrollment {
     /// The connection broke.
-    #[error("the connection broke off")]
+    #[error("the connection ended")]
     Io(#[from] io::Error),
     /// The TLS handshake failed.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
     /// The agent has no token.
-    #[error("this agent waits for no enrolment: start it with --enroll and a new token")]
+    #[error("this agent does not wait for enrollment: start it with --enroll and a new token")]
     Nothing,
     /// The agent is not enrolled yet, and accepts only an enrolment.
     #[error("this agent is not enrolled yet")]
     NotYet,
     /// The agent was started with another token: of another machine, of another installation, or an earlier one.
-    #[error("this agent was started with another token than that")]
+    #[error("this agent was started with a different token")]
     Another,
     /// The token has expired.
-    #[error("the token ended at {0}: make a new one with `keelway hypervisor enroll`, and start the agent with it")]
+    #[error("the token expired at {0}: create a new one with `keelway hypervisor enroll`, and start the agent with it")]
     Expired(Timestamp),
     /// The token was used.
-    #[error("the token was used already: make a new one with `keelway hypervisor enroll`, and start the agent with it")]
+    #[error(
+        "the token was already used: create a new one with `keelway hypervisor enroll`, and start the agent with it"
+    )]
     Spent,
     /// The driver does not hold the token, or uses another connection.
-    #[error("the proof is not of who holds the token and speaks over this connection")]
+    #[error("the proof does not come from a holder of the token on this connection")]
     Proof,
     /// A key could not be created.
-    #[error("cannot make a key")]
+    #[error("cannot create a key")]
     Key(#[source] KeyError),
     /// The signing request could not be created.
     #[error(transparent)]
     Request(#[from] SigningRequestError),
     /// The certificate is not valid for this agent.
-    #[error("the certificate that was given cannot be used: {0}")]
+    #[error("the issued certificate cannot be used: {0}")]
     Certificate(&'static str),
     /// The certificate cannot be verified with the authorities that came with it.
-    #[error("the certificate that was given does not hold")]
+    #[error("the issued certificate is not valid")]
     Verify(#[from] VerifyError),
     /// The certificate could not be stored.
-    #[error("the certificate could not be kept on disk")]
+    #[error("cannot store the certificate on disk")]
     Keep(#[source] io::Error),
     /// The TLS library refused the certificate.
-    #[error("the certificate that was given cannot be used")]
+    #[error("the issued certificate cannot be used")]
     Tls(#[from] TlsError),
 }
 
@@ -189,7 +191,7 @@ fn check_enrolled(
     let hashes = AuthorityHash::of_bundle(&granted.trust.authorities);
     let hashes = hashes.map_err(|_| RefusedEnrollment::Certificate("its authorities cannot be read"))?;
     if hashes.is_empty() || !hashes.iter().all(|hash| token.authorities.contains(hash)) {
-        return Err(RefusedEnrollment::Certificate("its authority is none that the token names"));
+        return Err(RefusedEnrollment::Certificate("its authority is not one that the token names"));
     }
     Ok(())
 }
@@ -203,17 +205,17 @@ pub(crate) fn check_granted(
 ) -> Result<(), RefusedEnrollment> {
     verify_issued_by(&granted.certificate, &granted.trust.authorities, now)?;
     if !key_matches_certificate(&granted.certificate, key)? {
-        return Err(RefusedEnrollment::Certificate("it is for another key"));
+        return Err(RefusedEnrollment::Certificate("it belongs to another key"));
     }
     let facts = CertificateFacts::from_pem(&granted.certificate).map_err(VerifyError::Certificate)?;
     if facts.dns_names != [name, ANY_AGENT] {
-        return Err(RefusedEnrollment::Certificate("it is for another machine"));
+        return Err(RefusedEnrollment::Certificate("it belongs to another machine"));
     }
     if ![CertificateUsage::ServerAuth, CertificateUsage::ClientAuth].iter().all(|usage| facts.usages.contains(usage)) {
-        return Err(RefusedEnrollment::Certificate("it is not for both sides of a connection"));
+        return Err(RefusedEnrollment::Certificate("it is not valid for both servers and clients"));
     }
     if facts.organizations != [installation] {
-        return Err(RefusedEnrollment::Certificate("it is of another installation"));
+        return Err(RefusedEnrollment::Certificate("it belongs to another installation"));
     }
     Ok(())
 }

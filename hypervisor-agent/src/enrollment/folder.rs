@@ -59,7 +59,9 @@ impl SpentTokens {
             Some((token.to_owned(), expires.parse().ok()?))
         };
         let lines = text.lines().map(line).collect::<Option<_>>();
-        lines.map(Self).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a line is no token and its end"))
+        lines
+            .map(Self)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a line is not a token and its expiry"))
     }
 
     fn write(&self) -> String {

@@ -84,12 +84,12 @@ async fn a_token_is_good_once() {
     let mut machine = Machine::enrolling(&token);
     enrolled(&machine, &mut installation, &token).await.unwrap();
     let log = Log::begin();
-    assert!(refused(enrolled(&machine, &mut installation, &token).await).contains("used already"));
+    assert!(refused(enrolled(&machine, &mut installation, &token).await).contains("already used"));
     machine.restart(Some(&token)).await;
-    assert!(refused(enrolled(&machine, &mut installation, &token).await).contains("used already"));
+    assert!(refused(enrolled(&machine, &mut installation, &token).await).contains("already used"));
     let driver = installation.driver(|_| {});
     assert!(machine.serves(&driver).await);
-    assert!(log.text().contains("used already") && !log.text().contains(&*token.encode()), "{}", log.text());
+    assert!(log.text().contains("already used") && !log.text().contains(&*token.encode()), "{}", log.text());
     machine.restart(None).await;
     assert!(enrolled(&machine, &mut installation, &token).await.is_err(), "it has none to compare with");
     // An agent that has lost the record of the used token accepts the token again.
@@ -101,9 +101,9 @@ async fn a_token_is_good_once() {
     machine.restart(Some(&next)).await;
     assert!(machine.serves(&driver).await);
     enrolled(&machine, &mut installation, &next).await.unwrap();
-    assert!(refused(enrolled(&machine, &mut installation, &next).await).contains("used already"));
+    assert!(refused(enrolled(&machine, &mut installation, &next).await).contains("already used"));
     machine.restart(Some(&token)).await;
-    assert!(refused(enrolled(&machine, &mut installation, &token).await).contains("used already"));
+    assert!(refused(enrolled(&machine, &mut installation, &token).await).contains("already used"));
 }
 
 #[tokio::test]
@@ -113,7 +113,7 @@ async fn who_does_not_hold_the_token_enrols_nobody() {
     let machine = Machine::enrolling(&token);
     let guess = installation.token(MACHINE, 1);
     let log = Log::begin();
-    assert!(refused(enrolled(&machine, &mut installation, &guess).await).contains("another token"));
+    assert!(refused(enrolled(&machine, &mut installation, &guess).await).contains("a different token"));
     let guess = changed(&guess, |guess| guess.id.clone_from(&token.id));
     assert!(refused(enrolled(&machine, &mut installation, &guess).await).contains("proof"), "the id is no secret");
     let other_machine = changed(&token, |token| token.machine = "hv-2".to_owned());
@@ -159,7 +159,7 @@ async fn a_token_that_ended_enrols_nobody() {
     let mut installation = Installation::new(1);
     let token = installation.token(MACHINE, -1);
     let mut machine = Machine::enrolling(&token);
-    assert!(refused(enrolled(&machine, &mut installation, &token).await).contains("the token ended at"));
+    assert!(refused(enrolled(&machine, &mut installation, &token).await).contains("the token expired at"));
     // Only the expiry time is changed.
     let token = changed(&token, |token| token.expires = installation.token(MACHINE, 1).expires);
     machine.restart(Some(&token)).await;
@@ -175,9 +175,9 @@ async fn a_certificate_is_taken_for_its_own_name_of_its_own_installation_and_of_
         ("another machine", |of| of.dns_names = vec!["hv-2.hypervisor.keelway".to_owned()]),
         ("another installation", |of| of.organizations = vec!["00000000000000ee".to_owned()]),
         ("another machine", |of| of.dns_names.truncate(1)),
-        ("both sides", |of| of.usages = vec![CertificateUsage::ClientAuth]),
-        ("both sides", |of| of.usages = vec![CertificateUsage::ServerAuth]),
-        ("does not hold", |of| of.validity = hours(-2, -1)),
+        ("both servers and clients", |of| of.usages = vec![CertificateUsage::ClientAuth]),
+        ("both servers and clients", |of| of.usages = vec![CertificateUsage::ServerAuth]),
+        ("is not valid", |of| of.validity = hours(-2, -1)),
     ];
     for (why, differs) in unlike {
         let enrolled = enroll_at(machine.address, &token, |request| installation.grant(request, FIRST, differs));
@@ -185,7 +185,7 @@ async fn a_certificate_is_taken_for_its_own_name_of_its_own_installation_and_of_
         assert!(refused.contains(why), "{refused}");
     }
     let enrolled_by_other = enroll_at(machine.address, &token, |request| other.grant(request, FIRST, |_| {}));
-    assert!(refused(enrolled_by_other.await).contains("none that the token names"));
+    assert!(refused(enrolled_by_other.await).contains("not one that the token names"));
     let another_key = enroll_at(machine.address, &token, |_| {
         let key = keelway_pki::PrivateKeyPem::mint(&mut ChaCha8Rng::seed_from_u64(9)).unwrap();
         let request = keelway_pki::client_signing_request(&key, "a", "b").unwrap();
@@ -224,7 +224,7 @@ async fn who_is_cut_off_before_the_last_word_finds_it_enrolled() {
     assert!(matches!(cut_off.await, Err(EnrollError::Io(_))));
     let driver = installation.driver(|_| {});
     assert!(machine.serves(&driver).await);
-    assert!(refused(enrolled(&machine, &mut installation, &token).await).contains("used already"));
+    assert!(refused(enrolled(&machine, &mut installation, &token).await).contains("already used"));
 }
 
 /// Relays a connection until `deaf` is set. Then it closes the connection when the agent sends data.

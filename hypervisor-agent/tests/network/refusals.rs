@@ -166,7 +166,7 @@ async fn only_the_driver_of_the_installation_is_answered() {
     assert!(greet(&machine, &tls(Some(&other.driver(|_| {})))).await.is_some(), "another authority, which is trusted");
 
     let log = log.text();
-    assert!(log.contains("refused a connection") && log.contains(r#"\"keelway:agent\" may not speak here"#), "{log}");
+    assert!(log.contains("refused a connection") && log.contains(r#"\"keelway:agent\" is not authorized"#), "{log}");
     for folder in [driver.path(), revoked.path(), &machine.tls()] {
         let key = std::fs::read_to_string(folder.join("tls.key")).unwrap();
         assert!(key.lines().filter(|line| !line.starts_with('-')).all(|line| !log.contains(line)), "{log}");
@@ -223,7 +223,7 @@ async fn a_config_that_is_old_or_for_somebody_else_has_no_effect() {
     let of_others = MachineConfig { installation: "00000000000000ee".parse().unwrap(), ..config(3, SECRET) };
     for (wrong, why) in [
         (config(1, SECRET), "stale documents"),
-        (config(2, "other content"), "with other content"),
+        (config(2, "other content"), "with different content"),
         (of_others, "obeys installation 00000000000000ff"),
     ] {
         let refused = format!("{:?}", apply(&wrong).await.unwrap_err());

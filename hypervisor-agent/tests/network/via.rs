@@ -190,7 +190,7 @@ async fn an_agent_is_called_by_its_own_name() {
     let _other = waiting(&mut installation, "hv-3", &[public.address]);
     reached(&public, "hv-3", &driver).await;
     let why = through(&public, BEHIND, None, &driver).state(WITHIN).await.unwrap_err();
-    assert!(format!("{why:?}").contains("does not wait here"), "{why:?}");
+    assert!(format!("{why:?}").contains("is not connected here"), "{why:?}");
     // The agent with this name is reached, although another agent has waited here before.
     let _private = waiting(&mut installation, BEHIND, &[public.address]);
     reached(&public, BEHIND, &driver).await;

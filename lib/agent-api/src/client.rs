@@ -45,25 +45,25 @@ pub enum AgentClientError {
         why: RemoteError,
     },
     /// The agent responds, but its runtime does not.
-    #[error("the machine's container runtime does not answer its agent")]
+    #[error("the machine's container runtime does not respond to its agent")]
     RuntimeSilent(#[source] RemoteError),
     /// The agent does not implement the call.
     #[error("the machine's agent is of an earlier release: upgrade keelway-hypervisor-agent")]
     TooOld,
     /// The agent refused the call.
-    #[error("the machine's agent refuses")]
+    #[error("the machine's agent refused")]
     Refused(#[source] RemoteError),
     /// The agent did not respond in time.
-    #[error("the machine's agent does not answer within {} s", within.as_secs())]
+    #[error("the machine's agent did not respond within {} s", within.as_secs())]
     TimedOut {
         /// The deadline of the call.
         within: Duration,
     },
     /// The response of the agent cannot be decoded.
-    #[error("the answer of the machine's agent makes no sense")]
+    #[error("cannot decode the response of the machine's agent")]
     Malformed(#[from] WireError),
     /// The agent ended the response early. A config that it accepted stays in effect.
-    #[error("the machine's agent broke off; it goes on by itself")]
+    #[error("the connection to the machine's agent ended; the agent continues on its own")]
     BrokeOff,
 }
 
@@ -155,7 +155,7 @@ impl HypervisorAgentClient {
         let mut agent = self.agent.clone();
         let answer = timeout(within, agent.get_state(proto::GetStateRequest { revision })).await;
         let answer = answer.map_err(|_| AgentClientError::TimedOut { within })?;
-        let state = answer.map_err(|status| failed("the machine's agent cannot see the machine", &status))?;
+        let state = answer.map_err(|status| failed("the machine's agent cannot observe the machine", &status))?;
         let proto::GetStateResponse { state, now } = state.into_inner();
         let state = state.ok_or(WireError::Missing("the state"))?;
         Ok((state.try_into()?, now.parse().ok()))
@@ -171,7 +171,7 @@ impl HypervisorAgentClient {
         config: impl Into<ConfigDelivery>,
         on_effect: &(dyn Fn(&str) + Send + Sync),
     ) -> Result<ConfigOutcome, AgentClientError> {
-        const WHAT: &str = "the machine's agent cannot be given its config";
+        const WHAT: &str = "cannot send the config to the machine's agent";
         let ConfigDelivery { config, unchanged: same, digest } = config.into();
         let pod =
             |(name, digest): (&PodName, &Digest)| proto::SamePod { name: Some(name.into()), digest: digest.to_vec() };
@@ -200,7 +200,8 @@ impl HypervisorAgentClient {
         let request = proto::FenceRequest { installation: leader.installation.to_string(), term: leader.term };
         let mut agent = self.agent.clone();
         let answer = timeout(within, agent.fence(request)).await.map_err(|_| AgentClientError::TimedOut { within })?;
-        let answer = answer.map_err(|status| failed("the machine's agent cannot be told who leads", &status))?;
+        let answer =
+            answer.map_err(|status| failed("cannot send the driver's term to the machine's agent", &status))?;
         Ok(answer.into_inner().term)
     }
 
@@ -216,7 +217,7 @@ impl HypervisorAgentClient {
             timeout(within, agent.get_config(request)).await.map_err(|_| AgentClientError::TimedOut { within })?;
         let answer = match answer {
             Err(status) if status.code() == Code::Unimplemented => return Err(AgentClientError::TooOld),
-            answer => answer.map_err(|status| failed("the machine's agent does not send its config", &status))?,
+            answer => answer.map_err(|status| failed("cannot read the config of the machine's agent", &status))?,
         };
         Ok(answer.into_inner().config.map(TryInto::try_into).transpose()?)
     }
@@ -228,7 +229,7 @@ impl HypervisorAgentClient {
         within: Duration,
     ) -> Result<impl Stream<Item = Result<MachineEvent, AgentClientError>> + Send + Unpin + use<>, AgentClientError>
     {
-        const WHAT: &str = "the machine's agent does not tell what happened";
+        const WHAT: &str = "cannot read the events of the machine's agent";
         let mut agent = self.agent.clone();
         let answer = timeout(within, agent.watch_events(proto::WatchEventsRequest { follow })).await;
         let answer = answer.map_err(|_| AgentClientError::TimedOut { within })?;
@@ -259,7 +260,7 @@ impl HypervisorAgentClient {
         let opening =
             relay::open(first, message, move |requests| async move { exchange.call(requests).await }, |said| said.data);
         let opened = timeout(within, opening).await.map_err(|_| AgentClientError::TimedOut { within })?;
-        opened.map_err(|status| failed("the agent cannot be called where it is to wait", &status))
+        opened.map_err(|status| failed("cannot call the agent through the machine at which it waits", &status))
     }
 
     /// Returns the logs of a component, grouped by container, the newest last. `None` if it has no logs on the machine.
@@ -268,7 +269,7 @@ impl HypervisorAgentClient {
         let answer = timeout(within, agent.list_logs(proto::ListLogsRequest { pod: Some(pod.into()) })).await;
         let answer = match answer.map_err(|_| AgentClientError::TimedOut { within })? {
             Err(status) if status.code() == Code::NotFound => return Ok(None),
-            answer => answer.map_err(|status| failed("the machine's agent does not tell of logs", &status))?,
+            answer => answer.map_err(|status| failed("cannot list the logs of the machine's agent", &status))?,
         };
         let logs = answer.into_inner().logs;
         Ok(Some(logs.into_iter().map(|proto::Log { container, attempt }| Log { container, attempt }).collect()))
@@ -282,7 +283,7 @@ impl HypervisorAgentClient {
         wanted: &LogOptions,
         within: Duration,
     ) -> Result<impl Stream<Item = Result<Vec<u8>, AgentClientError>> + Send + Unpin + use<>, AgentClientError> {
-        const WHAT: &str = "the machine's agent does not tell what is in the log";
+        const WHAT: &str = "cannot read the log from the machine's agent";
         let request = proto::ReadLogRequest {
             pod: Some(pod.into()),
             log: Some(proto::Log { container: log.container.clone(), attempt: log.attempt }),
@@ -303,7 +304,7 @@ impl HypervisorAgentClient {
         let mut agent = self.agent.clone();
         let request = proto::AdoptRequest { installation: installation.to_string() };
         let answer = timeout(within, agent.adopt(request)).await.map_err(|_| AgentClientError::TimedOut { within })?;
-        answer.map_err(|status| failed("the machine's owner could not be recorded", &status))?;
+        answer.map_err(|status| failed("cannot record the machine's owner", &status))?;
         Ok(())
     }
 
@@ -312,7 +313,7 @@ impl HypervisorAgentClient {
         let mut agent = self.agent.clone();
         let answer = timeout(within, agent.request_certificate(proto::RequestCertificateRequest {})).await;
         let answer = answer.map_err(|_| AgentClientError::TimedOut { within })?;
-        let answer = answer.map_err(|status| failed("the machine's agent asks for no certificate", &status))?;
+        let answer = answer.map_err(|status| failed("the machine's agent sent no certificate request", &status))?;
         Ok(answer.into_inner().signing_request)
     }
 
@@ -328,7 +329,7 @@ impl HypervisorAgentClient {
         let mut agent = self.agent.clone();
         let answer = timeout(within, agent.give_identity(request)).await;
         let answer = answer.map_err(|_| AgentClientError::TimedOut { within })?;
-        answer.map_err(|status| failed("the machine's agent does not take its certificate", &status))?;
+        answer.map_err(|status| failed("the machine's agent did not accept its certificate", &status))?;
         Ok(())
     }
 
@@ -340,7 +341,7 @@ impl HypervisorAgentClient {
         let mut agent = self.agent.clone();
         let answer = timeout(within, agent.watch_state(proto::WatchStateRequest {})).await;
         let answer = answer.map_err(|_| AgentClientError::TimedOut { within })?;
-        let changes = answer.map_err(|status| failed("the machine's agent cannot be watched", &status))?.into_inner();
+        let changes = answer.map_err(|status| failed("cannot watch the machine's agent", &status))?.into_inner();
         Ok(Box::pin(
             changes
                 .take_while(|change| std::future::ready(change.is_ok()))

@@ -24,22 +24,22 @@ pub use config::{RevisedConfig, read as read_config};
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     /// The bytes are not a message of this type.
-    #[error("the bytes are not what they should be")]
+    #[error("the bytes cannot be decoded")]
     Decode(#[from] prost::DecodeError),
     /// A required field is missing, or has an unknown value.
-    #[error("{0} is missing, or of a newer version than this program")]
+    #[error("{0} is missing, or newer than this program supports")]
     Missing(&'static str),
     /// A name or id is invalid.
-    #[error("a name is none")]
+    #[error("a name is not valid")]
     Name(#[from] NameError),
     /// An address is invalid.
-    #[error("an address is none")]
+    #[error("an address is not valid")]
     Address(#[from] std::net::AddrParseError),
     /// A number is out of range.
     #[error("{0} is out of range")]
     Range(&'static str),
     /// The config is of a newer release.
-    #[error("the config has format {format}, and this agent understands {known}: upgrade keelway-hypervisor-agent")]
+    #[error("the config has format {format}, but this agent supports {known}: upgrade keelway-hypervisor-agent")]
     Format {
         /// The format of the config.
         format: u32,

@@ -19,7 +19,7 @@ use tokio::net::{UnixListener, UnixStream};
 #[derive(Debug, thiserror::Error)]
 pub enum RootSocketError {
     /// The directory, the lock file or the socket could not be created.
-    #[error("cannot make {}", path.display())]
+    #[error("cannot create {}", path.display())]
     Make {
         /// The path that failed.
         path: PathBuf,
@@ -77,7 +77,7 @@ impl RootSocket {
             match stream.peer_cred() {
                 Ok(peer) if peer.uid() == 0 || peer.uid() == geteuid().as_raw() => return Ok(stream),
                 Ok(peer) => tracing::warn!(uid = peer.uid(), pid = peer.pid(), "refused a connection"),
-                Err(error) => tracing::warn!(%error, "refused a connection of nobody knows whom"),
+                Err(error) => tracing::warn!(%error, "refused a connection of an unknown process"),
             }
         }
     }

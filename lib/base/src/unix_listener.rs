@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_socket_takes_the_place_of_the_one_before_with_its_permissions() {
+    async fn a_socket_replaces_an_earlier_one_and_sets_permissions() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cluster.sock");
         drop(listen(&path, 0o660).unwrap());

@@ -61,7 +61,7 @@ impl std::error::Error for GrpcStatus {
 #[derive(Debug, thiserror::Error)]
 pub enum CriError {
     /// There is no connection, or it broke before the response. A change may have been made nevertheless.
-    #[error("{operation}: the runtime cannot be reached")]
+    #[error("{operation}: cannot reach the runtime")]
     Unreachable {
         /// The call.
         operation: Operation,
@@ -70,7 +70,7 @@ pub enum CriError {
         answer: GrpcStatus,
     },
     /// There was no response in time: the runtime hangs, or is overloaded. A change may have been made nevertheless.
-    #[error("{operation}: no answer within {} s", deadline.as_secs_f32())]
+    #[error("{operation}: no response within {} s", deadline.as_secs_f32())]
     TimedOut {
         /// The call.
         operation: Operation,
@@ -87,7 +87,7 @@ pub enum CriError {
         answer: GrpcStatus,
     },
     /// A sandbox or container of the same name exists.
-    #[error("{operation}: the name is taken{}", held_by(holder.as_deref()))]
+    #[error("{operation}: the name is in use{}", held_by(holder.as_deref()))]
     Conflict {
         /// The call.
         operation: Operation,
@@ -107,7 +107,7 @@ pub enum CriError {
         answer: GrpcStatus,
     },
     /// The response lacks something that the protocol requires.
-    #[error("{operation}: the answer makes no sense: {what}")]
+    #[error("{operation}: cannot decode the response: {what}")]
     Malformed {
         /// The call.
         operation: Operation,
@@ -115,7 +115,7 @@ pub enum CriError {
         what: &'static str,
     },
     /// An image archive could not be read to its end.
-    #[error("{operation}: the archive cannot be read")]
+    #[error("{operation}: cannot read the archive")]
     ReadArchive {
         /// The call.
         operation: Operation,
@@ -200,7 +200,7 @@ mod tests {
             "failed to reserve sandbox name \"a_b_c_0\": name \"a_b_c_0\" is reserved for \"cafe\"",
         );
         assert!(matches!(&error, CriError::Conflict { holder: Some(id), .. } if id == "cafe"), "{error:?}");
-        assert_eq!(error.to_string(), "RunPodSandbox p: the name is taken by cafe");
+        assert_eq!(error.to_string(), "RunPodSandbox p: the name is in use by cafe");
     }
 
     #[test]

@@ -31,22 +31,22 @@ pub enum ExecError {
     #[error(transparent)]
     Runtime(#[from] CriError),
     /// The URL of the runtime's streams is not plain HTTP on an IP address.
-    #[error("the runtime serves its streams at {address}, which is no plain HTTP on an IP address")]
+    #[error("the runtime serves its streams at {address}, which is not plain HTTP on an IP address")]
     Address {
         /// The authority of the URL that the runtime returned.
         address: String,
     },
     /// The HTTP exchange with the runtime's streaming server failed.
-    #[error("the runtime's streaming server gives no answer")]
+    #[error("the runtime's streaming server does not respond")]
     Http(#[source] hyper::Error),
     /// The streaming server refused the command. Contains the HTTP status and the body.
-    #[error("the runtime's streaming server refuses: {0}")]
+    #[error("the runtime's streaming server refused: {0}")]
     Refused(String),
     /// Reading or writing a stream failed, on the runtime's side or the caller's.
-    #[error("a stream broke")]
+    #[error("a stream failed")]
     Stream(#[source] io::Error),
     /// The session ended before the runtime reported the end of the command.
-    #[error("the session with the command was cut off")]
+    #[error("the session with the command ended early")]
     CutOff,
     /// The runtime could not start the command. Contains the runtime's message.
     #[error("{0}")]
@@ -80,8 +80,7 @@ impl CriRuntime {
             stderr: !terminal,
         };
         let url = self.query("Exec", id, self.runtime_service().exec(request)).await?.url;
-        let malformed =
-            || CriError::Malformed { operation: Operation::new("Exec", id), what: "an address that is none" };
+        let malformed = || CriError::Malformed { operation: Operation::new("Exec", id), what: "an invalid address" };
         Ok(PreparedExec { uri: url.parse().map_err(|_| malformed())?, terminal, stdin })
     }
 }

@@ -66,7 +66,7 @@ pub async fn import<R: AsyncRead + Unpin>(
         Ok(Err(ImportFailure::Read(source))) => Err(CriError::ReadArchive { operation: operation(), source }),
         Ok(Err(ImportFailure::Cri(error))) => Err(error),
         Ok(Err(ImportFailure::Nameless)) => {
-            Err(CriError::Malformed { operation: operation(), what: "the archive names no image" })
+            Err(CriError::Malformed { operation: operation(), what: "the archive contains no image" })
         }
         Err(_) => Err(CriError::TimedOut { operation: operation(), deadline }),
     }

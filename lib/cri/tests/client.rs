@@ -32,7 +32,7 @@ async fn nobody_listens() {
     let runtime = CriRuntime::on_socket(directory.path().join("cri.sock"), SHORT).unwrap();
     let error = runtime.version().await.unwrap_err();
     assert!(matches!(error, CriError::Unreachable { .. }) && error.retriable(), "{error:?}");
-    assert_eq!(error.to_string(), "Version: the runtime cannot be reached");
+    assert_eq!(error.to_string(), "Version: cannot reach the runtime");
     let causes = std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
     assert!(causes.last().unwrap().to_string().contains("No such file"), "{error:?}");
 }

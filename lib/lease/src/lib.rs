@@ -58,13 +58,13 @@ pub enum LeaseError {
     #[error("cannot write the Lease")]
     Write(#[source] Box<kube::Error>),
     /// The watch of the Lease has ended.
-    #[error("the Lease is watched no longer")]
+    #[error("the watch of the Lease ended")]
     Unwatched,
     /// The thread that renews the Lease cannot start.
-    #[error("cannot renew the Lease on a thread of its own")]
+    #[error("cannot start the thread that renews the Lease")]
     Thread(#[source] std::io::Error),
     /// The thread that renews the Lease has no client.
-    #[error("cannot make a client that renews the Lease")]
+    #[error("cannot create the client that renews the Lease")]
     Connect(#[source] Box<kube::Error>),
     /// Another replica holds the Lease, or may hold it by now.
     #[error(transparent)]
@@ -325,7 +325,7 @@ impl Election {
             match self.api.replace(&self.name, &PostParams::default(), &lease).await {
                 // A renewal was still in flight.
                 Err(error) if has_code(&error, 409) => {}
-                Err(error) => return tracing::debug!(%error, "could not give up the Lease"),
+                Err(error) => return tracing::debug!(%error, "cannot release the Lease"),
                 Ok(_) => return,
             }
         }

@@ -89,7 +89,7 @@ mod tests {
     use crate::layout::{AGENT_SOCKET, SOCKET};
 
     #[test]
-    fn the_unit_names_the_sockets_that_are_looked_for() {
+    fn the_unit_names_the_expected_sockets() {
         let agent = AgentProgram { program: "/usr/bin/agent".into(), archives: "/images".into() };
         assert_eq!(
             agent.arguments(Vec::new()),

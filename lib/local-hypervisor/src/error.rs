@@ -10,14 +10,14 @@ use crate::tools::MissingProgram;
 #[derive(Debug, thiserror::Error)]
 pub enum LocalHypervisorError {
     /// Only root can create namespaces, links and mounts.
-    #[error("local hypervisors need root: run the same command with sudo")]
+    #[error("local hypervisors require root; run the command as root, for example with sudo")]
     NotRoot,
     /// Required programs are missing. The error contains all of them.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Missing(Vec<MissingProgram>),
     /// Machines should have agents, but the agent's program is missing.
     #[error(
-        "{} is not there, the program of agents: put it beside keelway (`make build` builds both), or make machines without agents (--agent=false)",
+        "{}, the program of agents, does not exist; install it beside keelway (`make build` builds both), or create machines without agents (--agent=false)",
         path.display()
     )]
     NoAgent {
@@ -26,7 +26,7 @@ pub enum LocalHypervisorError {
     },
     /// A fleet's name is invalid. It becomes part of host names and paths.
     #[error(
-        "{name:?} is not a fleet's name: lowercase letters, digits and inner hyphens, at most {longest} characters"
+        "{name:?} is not a valid name of a fleet; must be at most {longest} lower-case letters, digits and inner hyphens"
     )]
     FleetName {
         /// The invalid name.
@@ -35,7 +35,7 @@ pub enum LocalHypervisorError {
         longest: usize,
     },
     /// The request has more machines than a fleet has addresses.
-    #[error("{asked} machines of one role were asked for, a fleet has at most {most}")]
+    #[error("{asked} machines of one role exceed the limit of {most} in a fleet")]
     TooMany {
         /// The requested number.
         asked: u8,
@@ -44,12 +44,12 @@ pub enum LocalHypervisorError {
     },
     /// A route of this host uses every range.
     #[error(
-        "no range is free: each /24 of 198.18.0.0/16 or its twin in 198.19.0.0/16 overlaps a route of this host (see `ip route show table all`)"
+        "no free address range: each /24 of 198.18.0.0/16, or the same /24 of 198.19.0.0/16, overlaps a route of this host (see `ip route show table all`)"
     )]
     NoFreeNetwork,
     /// While the fleet was down, a route of this host started to use the fleet's range.
     #[error(
-        "{range}, a range of fleet {fleet}, is now routed elsewhere on this host: remove that route, or destroy the fleet and create it again"
+        "{range}, a range of fleet {fleet}, overlaps a new route of this host; remove the route, or destroy the fleet and create it again"
     )]
     NetworkTaken {
         /// The name of the fleet.
@@ -69,7 +69,7 @@ pub enum LocalHypervisorError {
         source: io::Error,
     },
     /// The fleet's record cannot be parsed.
-    #[error("{} is not what Keelway wrote: destroy the fleet that it belongs to", path.display())]
+    #[error("{} is not a valid record of a fleet; destroy the fleet that it belongs to", path.display())]
     Record {
         /// The path of the file.
         path: PathBuf,
@@ -78,7 +78,7 @@ pub enum LocalHypervisorError {
         source: serde_json::Error,
     },
     /// Another process held the lock for too long.
-    #[error("another process has been working on {} for {} s", path.display(), waited.as_secs())]
+    #[error("another process has locked {} for {} s", path.display(), waited.as_secs())]
     Locked {
         /// The locked directory.
         path: PathBuf,
@@ -115,7 +115,7 @@ pub enum LocalHypervisorError {
         source: io::Error,
     },
     /// A program of a machine, or the process that starts it, ended.
-    #[error("{program} of {machine} ended ({status}) before it was ready; the end of its log:\n{log}")]
+    #[error("{program} of {machine} exited ({status}) before it was ready; the end of its log:\n{log}")]
     Ended {
         /// The name of the program.
         program: &'static str,
@@ -139,7 +139,7 @@ pub enum LocalHypervisorError {
         log: String,
     },
     /// A process did not end after SIGKILL.
-    #[error("processes of {machine} do not end: {pids:?}")]
+    #[error("processes of {machine} do not exit after SIGKILL: {pids:?}")]
     Unkillable {
         /// The name of the machine.
         machine: String,
@@ -155,20 +155,20 @@ pub enum LocalHypervisorError {
         fleet: String,
     },
     /// The fleet whose networks workers need does not exist.
-    #[error("there is no fleet {fleet}: make one with `keelway hypervisor local create --fleet {fleet}`")]
+    #[error("fleet {fleet} not found; create it with `keelway hypervisor local create --fleet {fleet}`")]
     NoFleet {
         /// The name of the fleet.
         fleet: String,
     },
     /// The fleet's networks do not exist, as after a reboot.
-    #[error("fleet {fleet} is down: `keelway hypervisor local create --fleet {fleet}` brings it up again")]
+    #[error("fleet {fleet} is down; start it with `keelway hypervisor local create --fleet {fleet}`")]
     FleetDown {
         /// The name of the fleet.
         fleet: String,
     },
     /// The name of a worker or NAT is invalid. It becomes part of host names and paths.
     #[error(
-        "{name:?} is not a name of a worker or NAT: lowercase letters, digits and inner hyphens, at most {longest} characters"
+        "{name:?} is not a valid name of a worker or NAT; must be at most {longest} lower-case letters, digits and inner hyphens"
     )]
     WorkerName {
         /// The invalid name.
@@ -177,7 +177,7 @@ pub enum LocalHypervisorError {
         longest: usize,
     },
     /// The worker or NAT exists at another position.
-    #[error("{name} is there already, {place}: destroy it first, or give it the same place")]
+    #[error("{name} already exists {place}; destroy it first, or use the same place")]
     Elsewhere {
         /// The name of the worker or NAT.
         name: String,
@@ -185,13 +185,13 @@ pub enum LocalHypervisorError {
         place: String,
     },
     /// A NAT is listed twice, but cannot be behind itself.
-    #[error("{name} is named twice: each NAT of a series is another one")]
+    #[error("{name} is listed twice; the NATs of a series must be different")]
     NatTwice {
         /// The name of the NAT.
         name: String,
     },
     /// A network has no free address.
-    #[error("there is no free address {place}")]
+    #[error("no free address {place}")]
     Full {
         /// The network.
         place: String,
@@ -213,7 +213,7 @@ pub enum LocalHypervisorError {
         fleet: String,
     },
     /// The worker has no processes.
-    #[error("worker {name} is down: `keelway node local start {name}` brings it up again")]
+    #[error("worker {name} is down; start it with `keelway node local start {name}`")]
     WorkerDown {
         /// The name of the worker.
         name: String,
@@ -227,7 +227,7 @@ pub enum LocalHypervisorError {
         stderr: String,
     },
     /// The Hypervisor does not belong to a fleet of this host.
-    #[error("{name} is not a local hypervisor: it has no label {}", crate::FLEET_LABEL)]
+    #[error("{name} is not a local hypervisor; it has no label {}", crate::FLEET_LABEL)]
     NotLocal {
         /// The name of the document.
         name: String,

@@ -89,7 +89,7 @@ pub fn run_machine(launch: &Path) -> Result<Infallible, LocalHypervisorError> {
         Some(pid) => enter(pid, &launch.cgroup.join(&launch.group))?,
         None => make_namespaces(&launch)?,
     }
-    launch.user.map_or(Ok(()), become_user).map_err(LocalHypervisorError::system("become the agent's user"))?;
+    launch.user.map_or(Ok(()), become_user).map_err(LocalHypervisorError::system("switch to the agent's user"))?;
     let error = Command::new(&launch.program).args(&launch.arguments).env_clear().envs(launch.environment).exec();
     Err(LocalHypervisorError::Spawn { program: launch.program, source: error })
 }
@@ -117,7 +117,7 @@ fn make_namespaces(launch: &Launch) -> Result<(), LocalHypervisorError> {
     sethostname(launch.host_name.as_bytes()).map_err(LocalHypervisorError::system("set the host name"))?;
     // Mounts of the machine are not visible outside, but unmounts of the host take effect in the machine, too.
     let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-    mount_change("/", flags).map_err(LocalHypervisorError::system("part the mounts from the host's"))?;
+    mount_change("/", flags).map_err(LocalHypervisorError::system("separate the mounts from those of the host"))?;
     cgroup::mount_as_root(&launch.cgroup)?;
     // Overlays come first, because the binds hide the directories that they use.
     launch.overlays.iter().try_for_each(Overlay::mount)?;

@@ -65,7 +65,7 @@ pub(crate) fn unshare(flags: UnshareFlags) -> Result<(), LocalHypervisorError> {
         deprecated,
         reason = "its successor is unsafe for the sake of UnshareFlags::FILES, which nobody passes here"
     )]
-    rustix::thread::unshare(flags).map_err(LocalHypervisorError::system("make a namespace"))
+    rustix::thread::unshare(flags).map_err(LocalHypervisorError::system("create a namespace"))
 }
 
 /// Returns the namespace of this process, as a path that `ip` accepts in another namespace.

@@ -213,7 +213,7 @@ fn open(pid: i32) -> Result<Option<ProcessHandle>, LocalHypervisorError> {
     match opened {
         Some(Ok(fd)) => Ok(Some(ProcessHandle { pid, fd })),
         None | Some(Err(Errno::SRCH)) => Ok(None),
-        Some(Err(errno)) => Err(LocalHypervisorError::system("take hold of a process")(errno)),
+        Some(Err(errno)) => Err(LocalHypervisorError::system("open a process")(errno)),
     }
 }
 
@@ -237,7 +237,7 @@ fn all_end(processes: &[ProcessHandle], deadline: Instant) -> Result<bool, Local
             Ok(0) => return Ok(false),
             Ok(_) => alive.retain(|process| process.revents().is_empty()),
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(LocalHypervisorError::system("wait for processes to end")(errno)),
+            Err(errno) => return Err(LocalHypervisorError::system("wait for processes to exit")(errno)),
         }
     }
     Ok(true)

@@ -52,8 +52,8 @@ impl fmt::Display for FleetStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::WaitForOthers => write!(f, "waiting for another process"),
-            Self::Networks { fleet } => write!(f, "{fleet}: networks"),
-            Self::Machine { machine } => write!(f, "{machine}: namespaces"),
+            Self::Networks { fleet } => write!(f, "{fleet}: creating networks"),
+            Self::Machine { machine } => write!(f, "{machine}: creating namespaces"),
             Self::Start { machine } => write!(f, "{machine}: starting containerd"),
             Self::StartAgent { machine } => write!(f, "{machine}: starting the agent"),
             Self::Ready { machine } => write!(f, "{machine}: ready"),

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_keeps_what_is_there_and_fills_gaps() {
+    fn growing_a_fleet_keeps_machines_and_fills_gaps() {
         let mut record = empty();
         record.grow(HypervisorRole::Private, 2, &[], false);
         record.grow(HypervisorRole::Public, 1, &[], false);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn zones_are_dealt_out_in_turn() {
+    fn zones_are_assigned_in_turn() {
         let mut record = empty();
         let zones = ["a".to_owned(), "b".to_owned()];
         record.grow(HypervisorRole::Private, 3, &zones, false);

@@ -103,7 +103,7 @@ impl MachineService<'_> {
             }
             Ok(Err(source)) => Err(LocalHypervisorError::system("wait for a program")(source)),
             Err(_) => {
-                child.kill().await.map_err(LocalHypervisorError::system("end a program"))?;
+                child.kill().await.map_err(LocalHypervisorError::system("stop a program"))?;
                 Err(LocalHypervisorError::NotReady { program, machine, waited: PATIENCE, log: self.end_of_log() })
             }
         }

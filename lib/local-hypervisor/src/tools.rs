@@ -46,15 +46,15 @@ impl fmt::Display for MissingProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Program { name, package: Some(package) } => {
-                write!(f, "`{name}` is not in PATH: run `make setup`, or `apt-get install {package}`")
+                write!(f, "`{name}` is not in PATH; run `make setup`, or `apt-get install {package}`")
             }
             Self::Program { name, package: None } => write!(
                 f,
-                "`{name}` {OLDEST_CONTAINERD}.0 or newer is neither in Keelway's cache nor in PATH: run `cargo xtask images`, or install containerd"
+                "`{name}` {OLDEST_CONTAINERD}.0 or newer is neither in Keelway's cache nor in PATH; run `cargo xtask images`, or install containerd"
             ),
             Self::TooOld { path, version } => write!(
                 f,
-                "{} is of version {version}, and {OLDEST_CONTAINERD}.0 or newer is needed: run `cargo xtask images`, or install a newer containerd",
+                "{} has version {version}, but {OLDEST_CONTAINERD}.0 or newer is required; run `cargo xtask images`, or install a newer containerd",
                 path.display()
             ),
         }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_missing_is_told_at_once() {
+    fn all_missing_programs_are_reported_at_once() {
         let search = ProgramSearch { cache_bin: "/nonexistent".into(), path: OsString::new() };
         let error = search.tools().unwrap_err().to_string();
         for name in ["ip", "runc", "containerd-shim-runc-v2", "containerd"] {

@@ -41,7 +41,7 @@ pub(crate) fn is_up(fleet: &Fleet) -> Result<bool, LocalHypervisorError> {
     match index {
         Ok(_) => Ok(true),
         Err(Errno::NODEV) => Ok(false),
-        Err(errno) => Err(LocalHypervisorError::system("look for the fleet's interface")(errno)),
+        Err(errno) => Err(LocalHypervisorError::system("find the interface of the fleet")(errno)),
     }
 }
 

@@ -36,7 +36,7 @@ pub enum AccessError {
         source: io::Error,
     },
     /// The kernel does not report the process that listens.
-    #[error("cannot tell which process listens on {}", path.display())]
+    #[error("cannot find the process that listens on {}", path.display())]
     Peer {
         /// The CRI socket.
         path: PathBuf,
@@ -45,13 +45,13 @@ pub enum AccessError {
         source: io::Error,
     },
     /// The process ended while its root and network were being opened.
-    #[error("the process that listened on {} has just ended", path.display())]
+    #[error("the process that listened on {} has exited", path.display())]
     Ended {
         /// The CRI socket.
         path: PathBuf,
     },
     /// The root or network namespace of the process cannot be opened.
-    #[error("cannot open {what}; root's rights are needed")]
+    #[error("cannot open {what}; root privileges are required")]
     Open {
         /// A path below `/proc`.
         what: String,
@@ -74,7 +74,7 @@ pub enum AccessError {
         source: io::Error,
     },
     /// The machine's owner could not be recorded.
-    #[error("cannot record who the machine obeys")]
+    #[error("cannot record the installation that the machine obeys")]
     Owner {
         /// The error of the write.
         #[source]

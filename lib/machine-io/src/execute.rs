@@ -53,7 +53,7 @@ pub enum EffectError {
         image: String,
     },
     /// The actions are not in the order of `converge`.
-    #[error("nothing was made before that this could be about")]
+    #[error("no earlier action created the object of this action")]
     OutOfOrder,
 }
 

@@ -44,12 +44,12 @@ impl Fetches {
         let record = match access.with_files(|files| files.read_fetched()).await {
             Ok(None) => FetchRecord::default(),
             Ok(Some(bytes)) => serde_json::from_slice(&bytes).unwrap_or_else(|error| {
-                tracing::warn!(%error, "cannot read which images were fetched; those are never removed");
+                tracing::warn!(%error, "cannot read the record of fetched images; these images are never removed");
                 FetchRecord::default()
             }),
             Err(error) => {
                 let why = chain_text(&error);
-                tracing::warn!(why, "cannot read which images were fetched; those are never removed");
+                tracing::warn!(why, "cannot read the record of fetched images; these images are never removed");
                 FetchRecord::default()
             }
         };
@@ -103,7 +103,7 @@ impl Fetches {
         }
         match site.done(MachineOperation::RecordFetched(record.clone())).await {
             Ok(()) => self.set_record(Some(record)),
-            Err(error) => tracing::warn!(why = chain_text(&error), "cannot record which images were fetched"),
+            Err(error) => tracing::warn!(why = chain_text(&error), "cannot record the fetched images"),
         }
     }
 

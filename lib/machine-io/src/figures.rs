@@ -72,7 +72,7 @@ pub(crate) async fn observe<S: MachineIo>(
                 machine.peers.record_count(pod, peers);
                 figures.entry(pod.clone()).or_default().peers = Some(peers);
             }
-            Err(error) => tracing::debug!(%pod, error = chain_text(&error), "a gateway does not tell of its peers"),
+            Err(error) => tracing::debug!(%pod, error = chain_text(&error), "cannot read the peers of a gateway"),
         }
     }
     for (pod, peers) in known {

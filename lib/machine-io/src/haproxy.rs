@@ -23,13 +23,13 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum HaproxyError {
     /// The socket of haproxy could not be used.
-    #[error("cannot ask haproxy")]
+    #[error("cannot query haproxy")]
     Ask(#[from] FilesError),
     /// The response does not have the format of haproxy's management guide.
-    #[error("haproxy tells of its servers in other words: {0}")]
+    #[error("haproxy reports its servers in an unknown format: {0}")]
     Unexpected(String),
     /// haproxy refused the change.
-    #[error("haproxy says: {0}")]
+    #[error("haproxy refused the command: {0}")]
     Refused(String),
 }
 
@@ -50,7 +50,7 @@ pub(crate) async fn observe<S: MachineIo>(
             Ok(servers) => {
                 found.insert(pod.clone(), servers);
             }
-            Err(error) => tracing::debug!(%pod, error = chain_text(&error), "haproxy does not tell of its servers"),
+            Err(error) => tracing::debug!(%pod, error = chain_text(&error), "cannot read the servers of a haproxy"),
         }
     }
     found

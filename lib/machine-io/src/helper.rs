@@ -38,19 +38,19 @@ const ARGUMENTS: usize = 1800 << 10;
 #[derive(Debug, thiserror::Error)]
 pub enum HelperError {
     /// The runtime does not run the helper, or does not pass the request on.
-    #[error("the machine's helper cannot be reached")]
+    #[error("cannot reach the machine's helper")]
     Runtime(#[from] cri::CriError),
     /// The image of the helper could not be fetched.
-    #[error("the image of the machine's helper cannot be had")]
+    #[error("cannot fetch the image of the machine's helper")]
     Image(#[source] Box<EffectError>),
     /// The helper refused the request.
-    #[error("the machine's helper refuses: {0}")]
+    #[error("the machine's helper refused: {0}")]
     Refused(String),
     /// The operation failed.
     #[error("{0}")]
     Failed(String),
     /// The helper's command failed without a response.
-    #[error("the machine's helper ended with {code}: {text}")]
+    #[error("the machine's helper exited with code {code}: {text}")]
     Ended {
         /// The exit code of the command.
         code: i32,
@@ -58,11 +58,11 @@ pub enum HelperError {
         text: String,
     },
     /// The response cannot be decoded.
-    #[error("the answer of the machine's helper makes no sense")]
+    #[error("cannot decode the response of the machine's helper")]
     Answer,
     /// The request does not fit into the arguments of a program.
     #[error(
-        "{subject}: {bytes} bytes are more than a machine without an agent takes at once: run keelway-hypervisor-agent on it"
+        "{subject}: {bytes} bytes exceed the maximum request to a machine without an agent: run keelway-hypervisor-agent on it"
     )]
     TooLong {
         /// The subject of the request.
@@ -71,10 +71,10 @@ pub enum HelperError {
         bytes: usize,
     },
     /// The caller does not accept the text of a log.
-    #[error("cannot write what a log says")]
+    #[error("cannot write the text of a log")]
     Write(#[source] io::Error),
     /// The request could not be sealed.
-    #[error("cannot seal what the machine's helper is to do")]
+    #[error("cannot seal the request to the machine's helper")]
     Seal(#[from] SealError),
 }
 

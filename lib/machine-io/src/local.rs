@@ -82,19 +82,19 @@ pub enum FilesError {
     #[error(transparent)]
     Files(#[from] MachineFileError),
     /// The file system hangs. The work may still be done later.
-    #[error("the machine's file system gave no answer within {} s", FILES_DEADLINE.as_secs())]
+    #[error("the machine's file system did not respond within {} s", FILES_DEADLINE.as_secs())]
     TimedOut,
     /// The thread that did the work ended early.
-    #[error("the work on the machine's files was cut off")]
+    #[error("the operation on the machine's files was aborted")]
     CutOff,
     /// A component does not listen, or closed the connection before its response was complete.
-    #[error("cannot talk to the component")]
+    #[error("cannot connect to the component")]
     Talk(#[source] io::Error),
     /// A component accepted the connection and did not respond.
-    #[error("a component gave no answer within {} s", socket::PATIENCE.as_secs())]
+    #[error("a component did not respond within {} s", socket::PATIENCE.as_secs())]
     Silent,
     /// A component sent an unexpected response.
-    #[error("the component gave another answer than {0}")]
+    #[error("the response of the component is not {0}")]
     Unexpected(&'static str),
     /// The machine's helper failed.
     #[error(transparent)]

@@ -25,14 +25,14 @@ const KUBELET_LABEL: &str = "io.kubernetes.pod.uid";
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
     /// The call to the runtime failed.
-    #[error("cannot ask the runtime")]
+    #[error("cannot query the runtime")]
     Runtime {
         /// The error of the call.
         #[from]
         source: cri::CriError,
     },
     /// The files or ports cannot be read.
-    #[error("cannot look at the machine's files and ports")]
+    #[error("cannot read the machine's files and ports")]
     Files {
         /// The error of the read.
         #[from]

@@ -56,7 +56,7 @@ const WORDS: [(PullFailure, &[&str]); 4] = [
     ),
     (
         PullFailure::Unreachable,
-        &["dial tcp", "connection refused", "no such host", "i/o timeout", "no route to host", "no answer within"],
+        &["dial tcp", "connection refused", "no such host", "i/o timeout", "no route to host", "no response within"],
     ),
     (PullFailure::Absent, &["not found", "manifest unknown"]),
 ];
@@ -70,21 +70,20 @@ impl PullFailure {
     fn help(self, registry: &str, with_credentials: bool) -> String {
         match (self, with_credentials) {
             (Self::Authority, _) => format!(
-                "the machine's runtime does not trust its certificate: give it the authority in /etc/containerd/certs.d/{registry}"
+                "the machine's runtime does not trust its certificate: add its authority to /etc/containerd/certs.d/{registry}"
             ),
             (Self::Credentials, true) => {
-                "it refuses these credentials: mend the Secret of spec.images.pullSecrets".to_owned()
+                "it refused these credentials: correct the Secret of spec.images.pullSecrets".to_owned()
             }
             (Self::Credentials, false) => {
-                "it wants credentials: name a Secret with them in spec.images.pullSecrets".to_owned()
+                "it requires credentials: name a Secret with them in spec.images.pullSecrets".to_owned()
             }
             (Self::Unreachable, _) => {
-                "it cannot be reached from the machine: see to the network between them, or name another one in \
-                 spec.images.registry"
+                "the machine cannot reach it: check the network between them, or name another registry in spec.images.registry"
                     .to_owned()
             }
-            (Self::Absent, _) => "it has no such image: push it there, or mend spec.images.registry".to_owned(),
-            (Self::Other, _) => "see what the machine's runtime says".to_owned(),
+            (Self::Absent, _) => "it has no such image: push the image, or correct spec.images.registry".to_owned(),
+            (Self::Other, _) => "see the error of the machine's runtime".to_owned(),
         }
     }
 }

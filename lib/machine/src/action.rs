@@ -175,7 +175,7 @@ impl fmt::Display for Action {
                 write!(f, "take the machine for installation {installation}")
             }
             Self::Pod(_, action) => action.fmt(f),
-            Self::ForgetCluster(cluster) => write!(f, "remove what is left of cluster {cluster}"),
+            Self::ForgetCluster(cluster) => write!(f, "remove the remains of cluster {cluster}"),
             Self::RecordApplied(applied) => {
                 write!(f, "record config {}.{} as applied", applied.term, applied.generation)
             }
@@ -189,8 +189,8 @@ impl fmt::Display for PodAction {
         match self {
             Self::EnsureImage(image) => write!(f, "fetch image {}", image.name),
             Self::MakeDirectories(directories) => match directories.as_slice() {
-                [one] => write!(f, "make directory {}", one.path),
-                many => write!(f, "make {} directories", many.len()),
+                [one] => write!(f, "create directory {}", one.path),
+                many => write!(f, "create {} directories", many.len()),
             },
             Self::MarkData { path } => write!(f, "mark {path} before the first start"),
             Self::WriteFile { file, .. } => write!(f, "write file {}", file.path),

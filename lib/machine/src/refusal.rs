@@ -15,7 +15,8 @@ use crate::layout::{FILES, is_plain_name, is_plain_relative_path};
 pub enum ConfigRefusal {
     /// The machine obeys another installation.
     #[error(
-        "the machine obeys installation {owner}, and these documents are of {config}: use that installation's documents, or take the machine over with `keelway hypervisor adopt --from {owner}`"
+        "the machine obeys installation {owner}, but these documents belong to {config}: use the documents of {owner}, or adopt \
+         the machine with `keelway hypervisor adopt --from {owner}`"
     )]
     AnotherInstallation {
         /// The installation that the machine obeys.
@@ -25,7 +26,7 @@ pub enum ConfigRefusal {
     },
     /// The machine holds a newer config.
     #[error(
-        "stale documents: the machine holds config {}.{}, and these documents are of {term}.{generation}: use the newest documents",
+        "stale documents: the machine holds config {}.{}, but these documents record {term}.{generation}: use the newest documents",
         .applied.term, .applied.generation
     )]
     Stale {
@@ -38,7 +39,8 @@ pub enum ConfigRefusal {
     },
     /// The machine holds other content under the same number.
     #[error(
-        "the machine holds config {term}.{generation} with other content: two writers share one set of documents; use the newest documents of one of them"
+        "the machine holds config {term}.{generation} with different content: two drivers use copies of the same documents; use \
+         the newest documents of one of them"
     )]
     Changed {
         /// The term of both configs.
@@ -48,7 +50,8 @@ pub enum ConfigRefusal {
     },
     /// The machine has seen a later leader.
     #[error(
-        "the config is of the leader of term {term}, and the machine obeys the one of term {leader}: another manager leads this machine, and this one changes nothing there; end the one that is one too many"
+        "the config comes from the driver of term {term}, but the machine obeys the driver of term {leader}: another manager \
+         drives this machine, and this one changes nothing on it; stop one of the two"
     )]
     Superseded {
         /// The term of the config.
@@ -65,7 +68,7 @@ pub enum ConfigRefusal {
         pods: usize,
     },
     /// The config violates a rule that holds for every machine.
-    #[error("{pod}: {what}: this is a mistake of whoever wrote the config")]
+    #[error("{pod}: {what}: this is a fault of the driver that wrote the config")]
     Invalid {
         /// The pod whose definition is invalid.
         pod: PodName,
@@ -128,19 +131,19 @@ pub fn check_content(config: &MachineConfig) -> Result<(), ConfigRefusal> {
 
 fn check_pod(pod: &Pod) -> Result<(), String> {
     if pod.user == 0 {
-        return Err("a component never runs as root".to_owned());
+        return Err("a component must not run as root".to_owned());
     }
     check_files(pod)?;
     for (index, name) in pod.data.iter().enumerate() {
         if !is_plain_name(name) || name == FILES || pod.data[..index].contains(name) {
-            return Err(format!("{name:?} cannot be a data directory"));
+            return Err(format!("{name:?} is not a valid data directory"));
         }
     }
     check_servers(pod)?;
     let mut names = BTreeSet::new();
     for container in &pod.containers {
         if !is_plain_name(&container.name) || !names.insert(&container.name) {
-            return Err(format!("{:?} cannot be a container", container.name));
+            return Err(format!("{:?} is not a valid container name", container.name));
         }
         check_mounts(pod, container)?;
         check_liveness(pod, container)?;
@@ -152,12 +155,12 @@ fn check_files(pod: &Pod) -> Result<(), String> {
     let mut paths: BTreeSet<&str> = BTreeSet::new();
     for file in &pod.files {
         if !is_plain_relative_path(&file.path) || !paths.insert(&file.path) {
-            return Err(format!("{:?} cannot be a file", file.path));
+            return Err(format!("{:?} is not a valid file path", file.path));
         }
     }
     let is_file_and_directory = |path: &&&str| path.match_indices('/').any(|(end, _)| paths.contains(&path[..end]));
     match paths.iter().find(is_file_and_directory) {
-        Some(path) => Err(format!("{path:?} lies below a file")),
+        Some(path) => Err(format!("{path:?} is below a file")),
         None => Ok(()),
     }
 }
@@ -171,13 +174,13 @@ fn check_servers(pod: &Pod) -> Result<(), String> {
     let is_name =
         |name: &str| name.split_once('/').is_some_and(|(backend, server)| is_word(backend) && is_word(server));
     if let Some(name) = servers.addresses.keys().find(|name| !is_name(name)) {
-        return Err(format!("{name:?} is no BACKEND/SERVER"));
+        return Err(format!("{name:?} is not BACKEND/SERVER"));
     }
     if servers.options.contains([';', '\\', '<']) || servers.options.contains(char::is_control) {
-        return Err("the options of its servers are more than options".to_owned());
+        return Err("the options of its servers contain other commands".to_owned());
     }
     if !pod.data.iter().any(|name| STATS_SOCKET.starts_with(&format!("{name}/"))) {
-        return Err(format!("it has servers, and no directory for {STATS_SOCKET}"));
+        return Err(format!("it has servers, but no directory for {STATS_SOCKET}"));
     }
     Ok(())
 }
@@ -185,10 +188,10 @@ fn check_servers(pod: &Pod) -> Result<(), String> {
 fn check_mounts(pod: &Pod, container: &Container) -> Result<(), String> {
     for mount in &container.mounts {
         if mount.source != FILES && !pod.data.contains(&mount.source) {
-            return Err(format!("{:?} is no directory of the pod", mount.source));
+            return Err(format!("{:?} is not a directory of the pod", mount.source));
         }
         if !mount.target.starts_with('/') {
-            return Err(format!("{:?} is no absolute path", mount.target));
+            return Err(format!("{:?} is not an absolute path", mount.target));
         }
     }
     Ok(())
@@ -200,24 +203,24 @@ fn check_liveness(pod: &Pod, container: &Container) -> Result<(), String> {
         return Ok(());
     };
     if [liveness.period_seconds, liveness.timeout_seconds, liveness.failure_threshold].contains(&0) {
-        return Err("a check without a period, a timeout or a threshold".to_owned());
+        return Err("a check must have a period, a timeout and a threshold".to_owned());
     }
     match &liveness.check {
         ContainerCheck::Https { authority, identity, .. } => {
             let identity = identity.iter().flat_map(|files| [files.certificate.as_str(), &files.key]);
             let given = |path: &&str| pod.files.iter().any(|file| file.path == **path);
             match [SERVING_CERTIFICATE, authority].into_iter().chain(identity).find(|path| !given(path)) {
-                Some(path) => Err(format!("{path:?} is no file of the pod")),
+                Some(path) => Err(format!("{path:?} is not a file of the pod")),
                 None => Ok(()),
             }
         }
         ContainerCheck::Http { address, .. } if !address.ip().is_loopback() => {
-            Err(format!("{address} would be asked without TLS, and is not on loopback"))
+            Err(format!("{address} would be queried without TLS, but is not on loopback"))
         }
         ContainerCheck::Http { .. } => Ok(()),
         ContainerCheck::Socket { path, .. } => match path.split_once('/') {
             Some((directory, name)) if pod.data.iter().any(|data| data == directory) && is_plain_name(name) => Ok(()),
-            Some(_) | None => Err(format!("{path:?} is in no directory that the pod writes to")),
+            Some(_) | None => Err(format!("{path:?} is not in a data directory of the pod")),
         },
     }
 }

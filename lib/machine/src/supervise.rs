@@ -78,9 +78,9 @@ impl PostponedAction {
     #[must_use]
     pub fn reason(&self) -> String {
         match &self.what {
-            PodPart::Action => "what failed is tried again later".to_owned(),
-            PodPart::Sandbox => "the sandbox ended again, and is made anew later".to_owned(),
-            PodPart::Container(name) => format!("container {name} ended again, and is restarted later"),
+            PodPart::Action => "failed actions are retried later".to_owned(),
+            PodPart::Sandbox => "the sandbox exited again, and is recreated later".to_owned(),
+            PodPart::Container(name) => format!("container {name} exited again, and is restarted later"),
         }
     }
 }
@@ -89,10 +89,10 @@ impl fmt::Display for PostponedAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (pod, seconds) = (&self.pod, self.remaining.as_secs_f32().ceil());
         match &self.what {
-            PodPart::Action => write!(f, "{pod}: what failed is tried again in {seconds} s"),
-            PodPart::Sandbox => write!(f, "{pod}: its sandbox ended again and is made anew in {seconds} s"),
+            PodPart::Action => write!(f, "{pod}: failed actions are retried in {seconds} s"),
+            PodPart::Sandbox => write!(f, "{pod}: its sandbox exited again and is recreated in {seconds} s"),
             PodPart::Container(name) => {
-                write!(f, "{pod}: container {name} ended again and is restarted in {seconds} s")
+                write!(f, "{pod}: container {name} exited again and is restarted in {seconds} s")
             }
         }
     }
@@ -120,7 +120,7 @@ impl Supervisor {
             if let Some(until) = failed.filter(|until| *until > now) {
                 round.wake = Some(round.wake.map_or(until, |wake| wake.min(until)));
             } else if !busy.contains(&stuck.pod) {
-                tracing::warn!(pod = %stuck.pod, container = stuck.name, why = stuck.why, "does not answer, and is stopped");
+                tracing::warn!(pod = %stuck.pod, container = stuck.name, why = stuck.why, "fails its liveness check, and is stopped");
                 let stop = PodAction::StopContainer {
                     id: stuck.id,
                     name: stuck.name,

@@ -27,7 +27,7 @@ pub const DEFAULT_SOCKET: &str = "/run/keelway-manager/manager.sock";
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerClientError {
     /// No manager listens on the socket, or this user may not connect.
-    #[error("no manager answers on {}: {why}", socket.display())]
+    #[error("no manager responds on {}: {why}", socket.display())]
     Unavailable {
         /// The path of the socket.
         socket: PathBuf,

@@ -38,7 +38,7 @@ pub enum AuthorityError {
     #[error("the authority's name is empty")]
     NoName,
     /// The certificate of the authority could not be built or signed.
-    #[error("cannot mint the certificate of an authority")]
+    #[error("cannot create the certificate of an authority")]
     Mint(#[source] rcgen::Error),
     /// The key of the authority could not be read or written.
     #[error("cannot use the authority's key")]
@@ -47,10 +47,10 @@ pub enum AuthorityError {
     #[error("cannot read the authority's certificate")]
     Certificate(#[source] CertificateError),
     /// The certificate may not sign others. RFC 5280 requires `cA` and, if there is a key usage, `keyCertSign`.
-    #[error("the certificate is not an authority's")]
+    #[error("the certificate is not a CA certificate")]
     NotAuthority,
     /// The key does not belong to the certificate.
-    #[error("the authority's key does not belong to its certificate")]
+    #[error("the authority's key does not match its certificate")]
     KeyMismatch,
     /// The name of the authority cannot be written into the certificates that it issues. Names that Keelway mints consist of one common name.
     #[error("the authority's name has an attribute twice or a part of two attributes, and cannot issue")]

@@ -21,10 +21,10 @@ pub enum CertificateError {
     #[error("the text is not a certificate in PEM")]
     Pem(#[source] pem::Error),
     /// The PEM text does not contain a certificate.
-    #[error("what the PEM text holds is not a certificate")]
+    #[error("the PEM block does not contain a certificate")]
     Parse(#[source] X509Error),
     /// The text contains no certificate or several, and the caller expects exactly one.
-    #[error("one certificate is wanted, the text holds {found}")]
+    #[error("expected one certificate, found {found}")]
     NotOne {
         /// The number of certificates in the text.
         found: usize,
@@ -42,7 +42,7 @@ pub enum CertificateError {
         source: X509Error,
     },
     /// The dates do not form a valid period.
-    #[error("the certificate's dates cannot be")]
+    #[error("the certificate's dates are not valid")]
     Dates(#[source] ValidityError),
 }
 

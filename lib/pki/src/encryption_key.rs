@@ -18,7 +18,7 @@ pub struct EncryptionKey(Zeroizing<[u8; LENGTH]>);
 
 /// The error for an encryption key of the wrong length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an encryption key has {LENGTH} bytes, not {found}")]
+#[error("an encryption key must have {LENGTH} bytes, not {found}")]
 pub struct EncryptionKeyError {
     /// The number of bytes found.
     pub found: usize,

@@ -42,21 +42,23 @@ pub struct EnrollmentToken {
 #[derive(Debug, thiserror::Error)]
 pub enum EnrollmentTokenError {
     /// The text does not start with the prefix of an enrollment token.
-    #[error("this is no enrolment token: one begins with kwe1.; copy all of what `keelway hypervisor enroll` printed")]
+    #[error(
+        "this is not an enrollment token: it must begin with kwe1.; copy all that `keelway hypervisor enroll` printed"
+    )]
     Prefix,
     /// The token has another version.
     #[error(
-        "this enrolment token is of a form that this program does not know: use the release of Keelway that made it"
+        "this program does not support the format of this enrollment token: use the release of Keelway that created it"
     )]
     Version,
     /// The text is longer than any enrollment token.
-    #[error("this is longer than any enrolment token; copy what `keelway hypervisor enroll` printed and nothing else")]
+    #[error("this is longer than an enrollment token can be; copy only what `keelway hypervisor enroll` printed")]
     TooLong,
     /// The text is not valid base64url.
-    #[error("the enrolment token is damaged: a character was lost or changed; copy all of it anew")]
+    #[error("the enrollment token is damaged: a character is missing or was changed; copy it again")]
     Encoding(#[source] base64::DecodeError),
     /// The decoded text is not the content of a token.
-    #[error("the enrolment token is damaged, or its end is missing; copy all of it anew")]
+    #[error("the enrollment token is damaged, or its end is missing; copy it again")]
     Form,
 }
 

@@ -52,31 +52,31 @@ pub struct BootstrapToken {
 #[derive(Debug, thiserror::Error)]
 pub enum JoinTokenError {
     /// The text does not start with the prefix of a join token.
-    #[error("this is no join token: one begins with kwj1.; copy all of what `keelway join-token create` printed")]
+    #[error("this is not a join token: it must begin with kwj1.; copy all that `keelway join-token create` printed")]
     Prefix,
     /// The token has another version.
-    #[error("this join token is of a form that this program does not know: use the release of Keelway that made it")]
+    #[error("this program does not support the format of this join token: use the release of Keelway that created it")]
     Version,
     /// The text is longer than any join token.
-    #[error("this is longer than any join token; copy what `keelway join-token create` printed and nothing else")]
+    #[error("this is longer than a join token can be; copy only what `keelway join-token create` printed")]
     TooLong,
     /// The text is not valid base64url.
-    #[error("the join token is damaged: a character was lost or changed; copy all of it anew")]
+    #[error("the join token is damaged: a character is missing or was changed; copy it again")]
     Encoding(#[source] base64::DecodeError),
     /// The decoded text is not the content of a token.
-    #[error("the join token is damaged, or its end is missing; copy all of it anew")]
+    #[error("the join token is damaged, or its end is missing; copy it again")]
     Form,
     /// The token has no endpoint.
-    #[error("the join token names no endpoint: make one for a cluster with an ingress")]
+    #[error("the join token names no endpoint: create one for a cluster with an ingress")]
     NoEndpoint,
     /// The token has no authority.
-    #[error("the join token names no authority; make a new one")]
+    #[error("the join token names no authority; create a new one")]
     NoAuthority,
     /// The hash of an authority is malformed.
-    #[error("the join token's authority {0:?} is not sha256: and 64 lower hexadecimal digits; make a new one")]
+    #[error("the join token's authority {0:?} is not sha256: and 64 lowercase hexadecimal digits; create a new one")]
     Authority(String),
     /// The bootstrap token is malformed.
-    #[error("the join token holds no bootstrap token of the form ID.SECRET; make a new one")]
+    #[error("the join token contains no bootstrap token of the form ID.SECRET; create a new one")]
     Bootstrap,
 }
 

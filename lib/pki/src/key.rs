@@ -37,7 +37,7 @@ pub enum KeyError {
     #[error("the text is not a P-256 public key in PEM")]
     ParsePublic(#[source] pkcs8::spki::Error),
     /// The public half is not a point of the curve.
-    #[error("the public half of the key is no point of P-256")]
+    #[error("the public key is not a point of P-256")]
     Point,
     /// The private half could not be written as PKCS#8.
     #[error("cannot write a private key as PKCS#8")]

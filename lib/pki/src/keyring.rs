@@ -38,13 +38,13 @@ pub enum KeyringError {
         entry: String,
     },
     /// The Secret contains an entry that the keyring does not define.
-    #[error("the Secret has {entry:?}, which is not part of it")]
+    #[error("the Secret has an unknown entry {entry:?}")]
     Unknown {
         /// The name of the entry.
         entry: String,
     },
     /// An entry is not text.
-    #[error("{entry:?} of the Secret is not text")]
+    #[error("{entry:?} of the Secret is not UTF-8 text")]
     NotText {
         /// The name of the entry.
         entry: String,

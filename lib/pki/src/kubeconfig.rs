@@ -69,7 +69,7 @@ pub struct KubeconfigBuilder {
 #[derive(Debug, thiserror::Error)]
 pub enum KubeconfigError {
     /// Two clusters, users or contexts have the same name.
-    #[error("the kubeconfig has two {part} called {name:?}")]
+    #[error("the kubeconfig has two {part} named {name:?}")]
     Twice {
         /// `clusters`, `users` or `contexts`.
         part: &'static str,
@@ -77,7 +77,7 @@ pub enum KubeconfigError {
         name: String,
     },
     /// A context names a cluster or user that does not exist, or the current context does not exist.
-    #[error("the kubeconfig has none of its {part} called {name:?}")]
+    #[error("none of the {part} of the kubeconfig is named {name:?}")]
     Dangling {
         /// `clusters`, `users` or `contexts`.
         part: &'static str,

@@ -64,7 +64,7 @@ pub enum LeafError {
         common_name: String,
     },
     /// The request has more organizations than a certificate can contain.
-    #[error("the certificate for {common_name:?} can name one organization, not {wanted}")]
+    #[error("the certificate for {common_name:?} must name at most one organization, not {wanted}")]
     SeveralOrganizations {
         /// The common name of the certificate.
         common_name: String,
@@ -90,7 +90,7 @@ pub enum LeafError {
         name: String,
     },
     /// The requested period does not overlap the validity of the authority.
-    #[error("the authority does not hold while the certificate for {common_name:?} should")]
+    #[error("the authority is not valid for the whole validity of the certificate for {common_name:?}")]
     AuthorityDates {
         /// The common name of the certificate.
         common_name: String,

@@ -13,7 +13,7 @@ const LABEL: &str = "CERTIFICATE REQUEST";
 #[derive(Debug, thiserror::Error)]
 pub enum RequestedError {
     /// The text is not a certificate request.
-    #[error("this is no PEM of one certificate request")]
+    #[error("this is not one certificate request in PEM")]
     NoRequest,
     /// The type of the key is not supported.
     #[error("the request's key is not ECDSA P-256")]

@@ -25,7 +25,7 @@ pub enum VerifyError {
     NotIssued,
     /// The certificate is not valid at the given time.
     #[error(
-        "the certificate holds from {} to {}, not at {now}",
+        "the certificate is valid from {} to {}, not at {now}",
         validity.not_before(),
         validity.not_after()
     )]
@@ -37,7 +37,7 @@ pub enum VerifyError {
     },
     /// The authority that signed the certificate is not valid at the given time.
     #[error(
-        "the certificate's authority holds from {} to {}, not at {now}",
+        "the certificate's authority is valid from {} to {}, not at {now}",
         validity.not_before(),
         validity.not_after()
     )]

@@ -21,7 +21,7 @@ pub struct WireGuardKey {
 
 /// The error for a text that is not a WireGuard key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a key of WireGuard is {LENGTH} bytes in base64")]
+#[error("a WireGuard key must be {LENGTH} bytes in base64")]
 pub struct WireGuardKeyError;
 
 impl WireGuardKey {

@@ -245,10 +245,10 @@ pub(crate) fn plan_bindings(plan: &mut Plan, world: &ValidatedDocuments, seen: &
             Some(ObservedValue::Known(digest)) if *digest == wanted => {}
             Some(ObservedValue::Known(_)) => plan.bindings.push(id.clone()),
             Some(ObservedValue::Unreachable { why, .. }) => {
-                let on = format!("its API to tell its bindings: {why}");
+                let on = format!("its API to return its bindings: {why}");
                 plan.wait_in_progress(name, name, on);
             }
-            None => plan.wait_in_progress(name, name, "its API to be asked for its bindings"),
+            None => plan.wait_in_progress(name, name, "the first query of its bindings"),
         }
     }
 }

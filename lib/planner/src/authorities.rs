@@ -30,7 +30,7 @@ pub(crate) fn plan_authorities(plan: &mut Plan, seen: &PassObservation, now: Tim
     for name in names {
         let Some(cluster) = plan.documents.clusters.get(&name) else { continue };
         let Some(id) = cluster.id().filter(|_| !cluster.deleted()) else { continue };
-        let told = |secret: &str| Some(format!("{secret} ended at {}", ended(seen, id, secret, now)?));
+        let told = |secret: &str| Some(format!("{secret} expired at {}", ended(seen, id, secret, now)?));
         let ended: Vec<_> = [KUBERNETES, ETCD, FRONT_PROXY, INFRASTRUCTURE].into_iter().filter_map(told).collect();
         let is_told =
             cluster.status.as_ref().is_some_and(|status| status.conditions.iter().any(|one| one.type_ == VALID));
@@ -39,8 +39,8 @@ pub(crate) fn plan_authorities(plan: &mut Plan, seen: &PassObservation, now: Tim
             continue;
         }
         let message = format!(
-            "an authority that is valid: {}; no certificate is issued by it any more: make a new cluster, with a longer \
-             spec.certificates.authorityTTL, and move to it",
+            "an authority that is valid: {}; an expired authority issues no certificates: create a new cluster with a longer \
+             spec.certificates.authorityTTL, and move your workloads to it",
             listed(ended.iter())
         );
         if !ended.is_empty() {

@@ -51,8 +51,8 @@ fn majority_skew(mut ahead: Vec<SignedDuration>) -> Option<SignedDuration> {
 fn skew_text(ahead: SignedDuration) -> String {
     let side = if ahead.is_negative() { "ahead of" } else { "behind" };
     format!(
-        "the clock of the host that Keelway runs on, which is {} minutes {side} those of most machines: set it, or theirs; no certificate \
-         is minted until then",
+        "a correct clock: the clock of the host that Keelway runs on is {} minutes {side} the clocks of most machines; correct it \
+         or theirs; no certificate is issued until then",
         ahead.abs().as_mins()
     )
 }
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn it_is_said_which_clock_is_ahead() {
-        assert!(skew_text(SignedDuration::from_mins(60)).contains("60 minutes behind those"));
-        assert!(skew_text(SignedDuration::from_mins(-7)).contains("7 minutes ahead of those"));
+        assert!(skew_text(SignedDuration::from_mins(60)).contains("60 minutes behind the clocks"));
+        assert!(skew_text(SignedDuration::from_mins(-7)).contains("7 minutes ahead of the clocks"));
     }
 }

@@ -164,7 +164,7 @@ fn cannot_build(tenant: &Tenant, pod: &PodName, missing: &MissingKey) -> Waiting
     Waiting {
         subject: format!("{}/{}", tenant.cluster.reference, pod.component),
         blocker: format!(
-            "{missing} in namespace {}: restore it from a backup; until then what runs of it stays as it is",
+            "{missing} in namespace {}: restore it from a backup; until then, its running pod is not changed",
             tenant.id.namespace()
         ),
         delays: Some((tenant.cluster.reference.clone(), WaitKind::Blocked)),

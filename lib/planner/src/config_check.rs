@@ -35,9 +35,8 @@ pub fn check_config(
     let unordered = unordered
         .map(|what| Violation { invariant: "the data of a member is removed by an order in the documents", what });
     let unknown = (config.format.number() < state.formats.first || config.format.number() > state.formats.last)
-        .then(|| format!("format {}, to a machine that understands {}", config.format.number(), state.formats));
-    let unknown =
-        unknown.map(|what| Violation { invariant: "a config has a format that its machine understands", what });
+        .then(|| format!("format {} for a machine that supports {}", config.format.number(), state.formats));
+    let unknown = unknown.map(|what| Violation { invariant: "a config has a format that its machine supports", what });
     lost.chain(unordered).chain(unknown).collect()
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn plan_deletions(plan: &mut Plan, world: &ValidatedDocuments, seen: 
         if is_left(world, &name) {
             // For a frozen cluster the plan already waits (see `plan::wait_for_newer_documents`).
             if plan.documents.clusters.get(&name).is_some_and(|cluster| cluster.spec.paused) {
-                plan.block_in(&name, &name, "spec.paused to be false: a paused cluster is not taken away");
+                plan.block_in(&name, &name, "spec.paused to be false: a paused cluster is not deleted");
             }
             continue;
         }
@@ -167,11 +167,14 @@ impl RemainingMachines {
 
     fn verdict(&self) -> ConditionValue {
         let (reason, message) = if self.silent.is_empty() {
-            (ConditionReason::LeavingMachines, format!("its components leave {}", names(&self.holding)))
+            (
+                ConditionReason::LeavingMachines,
+                format!("its components are being removed from {}", names(&self.holding)),
+            )
         } else {
             let message = format!(
-                "{} may hold something of it and cannot be asked: bring it back, or, where it is lost for good, annotate its \
-                 Hypervisor with {LOST_ANNOTATION}=true",
+                "no response from {}, which may hold components of it: bring the machine back, or, if it is lost for good, \
+                 annotate its Hypervisor with {LOST_ANNOTATION}=true",
                 names(&self.silent)
             );
             (ConditionReason::MachinesNotAnswering, message)

@@ -37,7 +37,7 @@ fn waits(
         let Some(state) = seen.machine(&component.spec.hypervisor) else { continue };
         let Some(servers) = state.servers.get(ingress) else {
             if state.runs(ingress) {
-                found.push((ingress.clone(), "its haproxy to tell of its servers".into()));
+                found.push((ingress.clone(), "its haproxy to report its servers".into()));
             }
             continue;
         };

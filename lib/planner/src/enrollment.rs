@@ -49,9 +49,9 @@ pub enum AgentOrder {
 impl fmt::Display for AgentOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Enroll(_) => "enrol its agent",
+            Self::Enroll(_) => "enroll its agent",
             Self::Renew(_) => "renew its agent's certificate",
-            Self::Trust => "tell its agent whom to trust",
+            Self::Trust => "send its agent the authorities to trust",
         })
     }
 }
@@ -167,11 +167,11 @@ fn note(document: &mut Hypervisor, standing: &EnrollmentState<'_>, now: &Time) {
     let is_enrolled = condition::is_true(&status.conditions, "Enrolled");
     let says = match standing {
         EnrollmentState::Answers(_) => {
-            let message = agent.not_after.as_ref().map(|end| format!("its certificate ends at {}", end.0));
+            let message = agent.not_after.as_ref().map(|end| format!("its certificate expires at {}", end.0));
             verdict(ConditionStatus::True, ConditionReason::Certified, message.unwrap_or_default())
         }
         EnrollmentState::AnswersAsBefore(expires) | EnrollmentState::Token(expires) if now.0 < *expires => {
-            let message = format!("waits for its agent, started with the token that ends at {expires}");
+            let message = format!("waits for its agent to be started with the token that expires at {expires}");
             verdict(ConditionStatus::False, ConditionReason::TokenIssued, message)
         }
         EnrollmentState::AnswersAsBefore(expires) | EnrollmentState::Token(expires) => {
@@ -193,7 +193,7 @@ fn verdict(status: ConditionStatus, reason: ConditionReason, message: impl Into<
 }
 
 fn new_token(expires: &Timestamp) -> String {
-    format!("a new token, of `keelway hypervisor enroll`: the one before ended at {expires}")
+    format!("a new token from `keelway hypervisor enroll`: the previous one expired at {expires}")
 }
 
 /// What a machine waits for that does not respond and is not enrolled. None: for a response.
@@ -203,17 +203,17 @@ pub(crate) fn waits_for(documents: &Documents, machine: &HypervisorName, now: Ti
     if agent.revoked {
         let enroll = format!("`keelway hypervisor enroll --name {machine}`");
         return Some(format!(
-            "another enrolment, since its certificates are revoked: {enroll}, or take its document away"
+            "a new enrollment, because its certificates are revoked: run {enroll}, or delete its document"
         ));
     }
     if let Some(end) = agent.not_after.as_ref().filter(|end| end.0 <= now) {
         let enroll = format!("`keelway hypervisor enroll --name {machine}`");
-        return Some(format!("another enrolment, since its certificate ended at {}: {enroll}", end.0));
+        return Some(format!("a new enrollment, because its certificate expired at {}: run {enroll}", end.0));
     }
     let id = documents.installation()?;
     let expires = expires(documents, &enrollment_secret(id, machine))?;
     if now < expires {
-        return Some(format!("its agent, which has to run there with the token that ends at {expires}"));
+        return Some(format!("its agent, which must be started with the token that expires at {expires}"));
     }
     Some(new_token(&expires))
 }

@@ -146,7 +146,10 @@ impl<'a> FleetCapacity<'a> {
         let kind = Role::Ingress.row().runs_on;
         let has_one = self.rooms.values().any(|room| room.machine.role == kind);
         if has_one && !self.order.keys().any(|(of, _)| *of == kind) {
-            return Err(format!("a {} hypervisor that answers and takes components: add one", kind_of_machine(kind)));
+            return Err(format!(
+                "a {} hypervisor that responds and accepts components: add one",
+                kind_of_machine(kind)
+            ));
         }
         self.ingress.reserve()
     }
@@ -178,7 +181,7 @@ impl<'a> FleetCapacity<'a> {
     /// The ports of a component that is placed on a machine beside another one. The error is what it waits for if there is no room.
     pub(crate) fn ports_beside(&self, role: Role, name: &HypervisorName) -> Result<BTreeMap<String, u16>, String> {
         let room = self.rooms.get(name).filter(|room| self.answers(room));
-        let room = room.ok_or_else(|| format!("{name} to answer and take components"))?;
+        let room = room.ok_or_else(|| format!("{name} to respond and accept components"))?;
         if !room.holds(role) {
             let left = room.left.map(|left| format!(", of which it has {left}")).unwrap_or_default();
             return Err(format!("room on {name}: {}{left}", role.row().requests));
@@ -193,7 +196,7 @@ impl<'a> FleetCapacity<'a> {
         names: &[&str],
         name: &HypervisorName,
     ) -> Result<BTreeMap<String, u16>, String> {
-        let room = self.rooms.get_mut(name).ok_or_else(|| format!("{name} to be there"))?;
+        let room = self.rooms.get_mut(name).ok_or_else(|| format!("the document of {name}"))?;
         let ports = room.ports.lowest_but(names, |port| self.ingress.is_reserved(port));
         let ports = ports.ok_or_else(|| lacks_ports(names.len(), name))?;
         room.ports.take(ports.values().copied());

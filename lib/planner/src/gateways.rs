@@ -34,7 +34,7 @@ pub(crate) fn plan_gateways(
     let (lonely, beside) = partition_gateways(&plan.documents, id, cluster.vpn_enabled);
     for (pod, is_leaving) in lonely {
         let component = format!("{}/{}", cluster.reference, pod.component);
-        let reason = if cluster.vpn_enabled { "its ingress is gone" } else { "the cluster asks for no VPN" };
+        let reason = if cluster.vpn_enabled { "its ingress is gone" } else { "the VPN of the cluster is disabled" };
         if !is_leaving {
             plan.decisions.push(Decision::RetireComponent { component, reason: reason.to_string() });
         }
@@ -56,7 +56,7 @@ pub(crate) fn plan_gateways(
             plan.wait_in_progress(
                 &cluster.reference,
                 &component,
-                "the gateway of that name elsewhere to be taken away",
+                "the gateway of this name to be removed from its previous machine",
             );
             continue;
         }
@@ -111,11 +111,11 @@ fn place(
 ) -> Result<Component, String> {
     let machine = &ingress.hypervisor;
     if !cluster.vpn.iter().all(|range| reserved::of_gateway(range, ingress.index).is_some()) {
-        return Err(format!("an address of the VPN: {} of each range are for gateways", reserved::GATEWAYS));
+        return Err(format!("a free VPN address: {} of each range are reserved for gateways", reserved::GATEWAYS));
     }
     let ports = fleet.ports_beside(Role::Gateway, machine)?;
     let brother = of_role(documents, &pod.cluster, Role::Gateway).map(|(_, gateway)| gateway.spec.user).next();
-    let user = brother.or_else(|| fleet.take_user()).ok_or("a user id: all are used")?;
+    let user = brother.or_else(|| fleet.take_user()).ok_or("a free user id: all are in use")?;
     let spec = ComponentSpec {
         cluster: cluster.reference.clone(),
         cluster_id: pod.cluster.clone(),

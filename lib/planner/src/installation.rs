@@ -73,7 +73,7 @@ pub(crate) fn plan_certificates(plan: &mut Plan, world: &ValidatedDocuments, see
     let lost: Vec<SecretName> = lost(&plan.documents).collect();
     for secret in lost {
         let title = format!("{}/{}", secret.namespace, secret.name);
-        plan.wait(&title, format!("this Secret: {RESTORE}; no agent is granted a certificate until then"));
+        plan.wait(&title, format!("this Secret: {RESTORE}; no agent receives a certificate until then"));
     }
 }
 
@@ -89,14 +89,14 @@ pub fn installation_certificates(
     let world = ValidatedDocuments::of(documents)?;
     let fault = |secret: SecretName| {
         let title = format!("Secret {}/{}", secret.namespace, secret.name);
-        Fault { document: title, ..Fault::of("", "it is missing, and agents rely on what it held", RESTORE) }
+        Fault { document: title, ..Fault::of("", "is missing, and agents depend on it", RESTORE) }
     };
     let lost: Vec<Fault> = lost(documents).map(fault).collect();
     if lost.is_empty() { Ok(certificates(documents, &world, seen, now)) } else { Err(Faults(lost)) }
 }
 
 /// The remedy for a missing Secret that is minted once.
-const RESTORE: &str = "restore it from a backup, or go back to the last documents";
+const RESTORE: &str = "restore it from a backup, or use the documents that the last pass wrote";
 
 /// The Secrets that are minted once in the life of an installation and are missing: its authority, which every agent trusts, and the list of
 /// that authority's revocations. Agents would not trust a second authority. A second list would make revoked certificates valid again.

@@ -52,32 +52,35 @@ struct PlanTransition<'a> {
 type Invariant = fn(&PlanTransition) -> Vec<String>;
 
 const INVARIANTS: [(&str, Invariant); 24] = [
-    ("a port of a machine is one component's", ports_are_given_once),
-    ("a port is given from the machine's range, where nothing uses it", new_ports_are_free),
+    ("a port of a machine belongs to one component", ports_are_given_once),
+    ("a port is assigned from the machine's range, and is not in use", new_ports_are_free),
     ("a cluster has one ingress port, reserved on all public machines", ingress_ports_are_reserved),
-    ("a user id is of one role of one cluster", users_are_apart),
+    ("a user id belongs to one role of one cluster", users_are_apart),
     ("a placed component never moves", placed_components_stay),
-    ("a role is on its kind of machine", roles_are_on_their_kind),
+    ("a role runs on its kind of machine", roles_are_on_their_kind),
     ("a gateway is beside the ingress of its number", gateways_are_beside_ingresses),
-    ("etcd members share a machine only where no other has room", members_are_apart),
-    ("the first members of a store are written once", first_members_stay),
+    ("etcd members share a machine only if no other machine has room", members_are_apart),
+    ("the first members of a store are recorded once", first_members_stay),
     ("a member of a store keeps its id and never goes back", members_never_go_back),
-    ("what only asks an API server is held back until one was ready, and never again", controllers_start_once),
+    ("a client of the API server waits until one was ready, and never again", controllers_start_once),
     ("a member starts on data that was marked for it", members_start_on_their_data),
-    ("nothing is placed on a machine that does not answer, or takes nothing", placements_answer),
-    ("nothing is placed where there is no room for it", placements_have_room),
+    ("nothing is placed on a machine that does not respond, or does not accept components", placements_answer),
+    ("nothing is placed on a machine without room for it", placements_have_room),
     (
-        "a deleted cluster is in no machine config but for a store that is still asked, or while it is paused",
+        "a deleted cluster is in no machine config, except for a store still in use, or while the cluster is paused",
         deleted_clusters_leave,
     ),
-    ("a component goes only with its cluster, or as surplus; a member of a born store never", components_stay),
-    ("of those that do the same work one is replaced at a time, while the others work", replicas_take_turns),
-    ("an API server goes only once no ingress sends it connections", servers_are_drained),
-    ("a component is known until its machine was seen without it, or is lost for good", components_are_known),
-    ("the documents of a deleted cluster go last", documents_go_last),
-    ("Secrets go only with their cluster or component", secrets_stay),
-    ("a cluster whose store was born is given no authority and no key anew", keys_are_minted_once),
-    ("nothing is done about a cluster that is paused, or stands still", clusters_that_are_left_stay),
+    (
+        "a component is removed only with its cluster or as surplus; a member of a created store is never removed as surplus",
+        components_stay,
+    ),
+    ("replicas of a role are replaced one at a time, while the others work", replicas_take_turns),
+    ("an API server is removed only after no ingress sends it connections", servers_are_drained),
+    ("a component stays in the documents until its machine was observed without it, or is lost", components_are_known),
+    ("the documents of a deleted cluster are removed last", documents_go_last),
+    ("Secrets are removed only with their cluster or component", secrets_stay),
+    ("a cluster with a created store gets no new authority and no new key", keys_are_minted_once),
+    ("a paused or frozen cluster is not changed", clusters_that_are_left_stay),
     ("no key is in a spec, a status or an argument list", keys_stay_in_secrets),
 ];
 
@@ -100,7 +103,7 @@ pub fn check(before: &Documents, after: &Documents, seen: &PassObservation) -> V
 /// Returns every missing or surplus replica for which the plan has no wait.
 #[must_use]
 pub fn check_replicas(plan: &Plan) -> Vec<Violation> {
-    let invariant = "replicas are as many as asked for, or the plan says why not";
+    let invariant = "replicas are as many as specified, or the plan waits";
     let explained: BTreeSet<&str> = plan.waiting.iter().map(|waiting| waiting.subject.as_str()).collect();
     // For a frozen cluster the plan has one wait, which names the cluster itself.
     let stands_still = |name: &ClusterRef| {

@@ -63,7 +63,7 @@ fn what_relies_on(
     if seen.machine(name).is_some_and(|state| has_pods_of(state, all)) {
         return Some(verdict(
             ConditionReason::HoldsComponents,
-            "what is left of components on it to be taken away".to_string(),
+            "the remains of components on it to be removed".to_string(),
         ));
     }
     let others: Vec<&str> = machines
@@ -74,7 +74,7 @@ fn what_relies_on(
         .collect();
     (!others.is_empty()).then(|| {
         let message = format!(
-            "{} to be reached without it: name another machine in their spec.endpoint.agent.via",
+            "{} to be reached through another machine: change their spec.endpoint.agent.via",
             others.join(", ")
         );
         verdict(ConditionReason::ReachesOthers, message)
@@ -86,8 +86,8 @@ fn holds(name: &HypervisorName, placed: &[String]) -> String {
     let more = placed.len() - named.len();
     let more = if more == 0 { String::new() } else { format!(" and {} more", count(more, "component")) };
     format!(
-        "{}{more} to leave it: `keelway hypervisor drain {name}`, or spec.drain, moves what can move; members of stores go with \
-         their clusters",
+        "{}{more} to leave it: `keelway hypervisor drain {name}` (spec.drain) moves all components but etcd members; etcd members \
+         are removed with their clusters",
         named.join(", ")
     )
 }

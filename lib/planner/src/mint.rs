@@ -99,13 +99,13 @@ pub struct CertificateSubject {
 impl fmt::Display for MintRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Authority { secret, .. } => write!(f, "mint authority {}", secret.name),
+            Self::Authority { secret, .. } => write!(f, "create authority {}", secret.name),
             Self::ServiceAccountKey { secret } | Self::EncryptionKey { secret } => {
-                write!(f, "mint key {}", secret.name)
+                write!(f, "create key {}", secret.name)
             }
-            Self::WireGuardKey { secret, name } => write!(f, "mint key {}/{name}", secret.name),
-            Self::Certificate { secret, name, .. } => write!(f, "mint certificate {}/{name}", secret.name),
-            Self::RevocationList { secret, name, .. } => write!(f, "sign {}/{name}", secret.name),
+            Self::WireGuardKey { secret, name } => write!(f, "create key {}/{name}", secret.name),
+            Self::Certificate { secret, name, .. } => write!(f, "issue certificate {}/{name}", secret.name),
+            Self::RevocationList { secret, name, .. } => write!(f, "sign revocation list {}/{name}", secret.name),
         }
     }
 }

@@ -35,11 +35,11 @@ impl UnusableReason {
     pub(crate) fn blocker_text(self, id: &ClusterId, secret: &str) -> String {
         let what = match self {
             Self::Missing => "is missing",
-            Self::Another => "holds another key than was minted for this cluster",
+            Self::Another => "holds a different key than the one issued for this cluster",
         };
         format!(
-            "the Secret {}/{secret}, which {what}: restore it from a backup, or go back to the last documents; nothing of \
-             the cluster changes until then",
+            "the Secret {}/{secret}, which {what}: restore it from a backup, or use the documents that the last pass wrote; the \
+             cluster is not changed until then",
             id.namespace()
         )
     }

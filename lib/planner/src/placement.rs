@@ -29,7 +29,7 @@ use crate::{
 
 /// What a missing or surplus member of a created store waits for.
 pub(crate) const MEMBERS_STAY: &str =
-    "spec.etcd.replicas to be set back: the members of a store that was born are not changed yet";
+    "spec.etcd.replicas to be set back: changing the members of a created store is not supported yet";
 
 /// Brings the Components of each cluster to the number of replicas in its document.
 pub(crate) fn plan_components(
@@ -208,7 +208,7 @@ fn place(
         machines: cluster.machines.as_ref(),
     };
     let Placement { machine, ports, reason } = Placement::best(fleet, world, &wanted)?;
-    let user = brother.or_else(|| fleet.take_user()).ok_or("a user id: all are used")?;
+    let user = brother.or_else(|| fleet.take_user()).ok_or("a free user id: all are in use")?;
     let spec = ComponentSpec {
         cluster: cluster.reference.clone(),
         cluster_id: pod.cluster.clone(),

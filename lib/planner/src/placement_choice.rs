@@ -82,7 +82,7 @@ impl PlacementRequest<'_> {
     /// The text of what the component waits for.
     fn missing(&self, fleet: &FleetCapacity) -> String {
         if self.machines.is_none() {
-            return "its ClusterClass to be put back, which says what machines hold it".to_string();
+            return "its ClusterClass, which selects its machines: restore it".to_string();
         }
         let role = self.role.row();
         let kind = kind_of_machine(role.runs_on);
@@ -99,12 +99,12 @@ impl PlacementRequest<'_> {
         let closed: Vec<String> = closed.map(|(room, _)| room.machine.name.to_string()).collect();
         let low = of_class().filter(|(room, _)| room.disk_pressure);
         let low: Vec<String> = low.map(|(room, _)| room.machine.name.to_string()).collect();
-        let mut text = format!("a {kind} hypervisor that answers and takes components, {ports}");
+        let mut text = format!("a {kind} hypervisor that responds and accepts components, {ports}");
         if !full.is_empty() {
             text = format!("{text} and {} left ({})", role.requests, shortened(&full));
         }
         if of_class().count() < fleet.of_kind(role.runs_on).count() {
-            text += ", of those that its ClusterClass selects";
+            text += ", among those that its ClusterClass selects";
         }
         text += ": add one";
         let short = of_class();
@@ -116,14 +116,18 @@ impl PlacementRequest<'_> {
         let short = short.filter(|(room, open)| *open && is_taken(room));
         let short: Vec<String> = short.map(|(room, _)| room.machine.name.to_string()).collect();
         if !short.is_empty() {
-            let help = if self.role == Role::Ingress { "free it on" } else { "widen spec.portRange of" };
-            text = format!("{text}, or {help} one ({} taken up)", shortened(&short));
+            let (help, state) = if self.role == Role::Ingress {
+                ("free it on", "in use on")
+            } else {
+                ("widen spec.portRange of", "no free ports on")
+            };
+            text = format!("{text}, or {help} one ({state} {})", shortened(&short));
         }
         if !closed.is_empty() {
             text = format!("{text}, or uncordon one ({} cordoned or drained)", shortened(&closed));
         }
         if !low.is_empty() {
-            text = format!("{text}, or make room on a disk ({} full)", shortened(&low));
+            text = format!("{text}, or free disk space on one ({} full)", shortened(&low));
         }
         text
     }

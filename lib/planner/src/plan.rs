@@ -258,19 +258,19 @@ fn wait_for_machines(plan: &mut Plan, seen: &PassObservation, now: Timestamp) {
         seen.machines.iter().filter(|(name, state)| state.known().is_some() || !is_lost(name)).collect();
     for (name, state) in awaited {
         if let Some(refused) = seen.refused.get(name) {
-            plan.wait(name, format!("a mend: {refused}"));
+            plan.wait(name, format!("manual action: {refused}"));
             continue;
         }
         match &**state {
             ObservedValue::Unreachable { silent: UnreachableReason::Asked, why } => {
                 let on = enrollment::waits_for(&plan.documents, name, now);
-                plan.wait(name, on.unwrap_or_else(|| format!("an answer: {why}")));
+                plan.wait(name, on.unwrap_or_else(|| format!("a response: {why}")));
             }
             ObservedValue::Unreachable { silent: UnreachableReason::Runtime, why } => {
                 plan.wait(name, silent_runtime(why));
             }
             ObservedValue::Unreachable { silent: UnreachableReason::Led, why } => {
-                plan.wait(name, format!("a mend: {why}"));
+                plan.wait(name, format!("manual action: {why}"));
             }
             ObservedValue::Known(state) if state.disk_pressure => plan.wait(name, full_disk()),
             ObservedValue::Known(_) => {}
@@ -285,23 +285,26 @@ fn wait_for_newer_documents(plan: &mut Plan, seen: &PassObservation) {
     let all: Vec<_> = plan.documents.clusters.iter().filter_map(stands).collect();
     for (name, machine) in all {
         let Some(refused) = seen.refused.get(machine) else { continue };
-        plan.block_in(&name, &name, format!("a mend of {machine}, and nothing is done about it until then: {refused}"));
+        plan.block_in(
+            &name,
+            &name,
+            format!("manual action on {machine}; until then, Keelway does not change the cluster: {refused}"),
+        );
     }
 }
 
 /// What a machine with a hanging runtime waits for, with the remedy.
 pub(crate) fn silent_runtime(why: &str) -> String {
     format!(
-        "its container runtime, which does not answer: restart it (`systemctl restart containerd`), what it runs goes on: \
-         {why}"
+        "its container runtime, which does not respond: restart it (`systemctl restart containerd`); its containers keep running: {why}"
     )
 }
 
 /// What a machine with a full disk waits for, with the remedy.
 pub(crate) fn full_disk() -> String {
     format!(
-        "room on its disk: less than {} MiB are left in {STATE_DIRECTORY}: remove what is not Keelway's, or give it more; \
-         nothing is placed there until then",
+        "room on its disk: less than {} MiB are left in {STATE_DIRECTORY}: delete files that do not belong to Keelway, or enlarge \
+         the disk; no component is placed there until then",
         DISK_RESERVE >> 20
     )
 }
@@ -336,20 +339,24 @@ impl fmt::Display for Decision {
                 write!(f, "place {component} on {hypervisor}: {reason}")
             }
             Self::AssignPorts { component, ports } => {
-                write!(f, "give {component} the port {}: its role has it since this release", ports.join(", "))
+                write!(f, "assign {component} the port {}: its role uses it since this release", ports.join(", "))
             }
             Self::RetireComponent { component, reason } => write!(f, "retire {component}: {reason}"),
-            Self::KeepComponent { component } => write!(f, "keep {component}: the cluster asks for it again"),
+            Self::KeepComponent { component } => write!(f, "keep {component}: the cluster needs it again"),
             Self::UpgradeComponent { component, from, to } => write!(f, "replace {component}: from {from} to {to}"),
             Self::UpgradeKeelway { cluster, from, to } => {
-                write!(f, "replace Keelway's own parts of {cluster}: from {from} to {to}")
+                write!(f, "replace the gateways, egresses and cluster-controllers of {cluster}: from {from} to {to}")
             }
-            Self::CreateStore { cluster, members } => write!(f, "write down {} of {cluster}", first_members(*members)),
+            Self::CreateStore { cluster, members } => write!(f, "record {} of {cluster}", first_members(*members)),
             Self::RestoreBundle { owner, secret, key } => {
-                write!(f, "restore {key} of the Secret {secret} of {owner}: it follows from its other values")
+                write!(f, "restore {key} of the Secret {secret} of {owner}: it is derived from its other values")
             }
-            Self::RemoveCluster { cluster } => write!(f, "forget {cluster}: nothing of it is left on any machine"),
-            Self::RemoveHypervisor { hypervisor } => write!(f, "release {hypervisor}: nothing is on it"),
+            Self::RemoveCluster { cluster } => {
+                write!(f, "remove the documents of {cluster}: no machine holds any part of it")
+            }
+            Self::RemoveHypervisor { hypervisor } => {
+                write!(f, "remove the document of {hypervisor}: it holds no component")
+            }
         }
     }
 }

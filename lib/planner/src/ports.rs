@@ -135,11 +135,11 @@ pub(crate) fn reserved<'a>(
 
 fn full(PortRange { from, to }: PortRange) -> String {
     if from > to {
-        return "a port that is in spec.portRange of every public hypervisor: no port is in all of them; make them overlap"
+        return "a port in spec.portRange of every public hypervisor: the ranges have no port in common; make them overlap"
             .to_string();
     }
     format!(
-        "a port that is free on every public hypervisor: all of {from}-{to}, which they have in common, are taken; widen \
-         spec.portRange of each of them, or delete clusters"
+        "a port that is free on every public hypervisor: all of {from}-{to}, their common range, are in use; widen spec.portRange \
+         of each of them, or delete clusters"
     )
 }

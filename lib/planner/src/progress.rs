@@ -55,7 +55,7 @@ fn progress(name: &ClusterRef, document: &Cluster, waiting: &[(&Waiting, WaitKin
         return verdict(ConditionStatus::True, ConditionReason::Deleting, format!("waits for {}", machines.blocker));
     }
     let reason = if waiting.is_empty() {
-        return verdict(ConditionStatus::False, ConditionReason::Settled, "it is as its document says");
+        return verdict(ConditionStatus::False, ConditionReason::Settled, "it matches its document");
     } else if document.is_initialized() {
         ConditionReason::Changing
     } else {

@@ -23,9 +23,9 @@ use crate::{
 };
 
 /// The consequence, and the remedy.
-const STALE: &str = "nothing is done on this machine, nor about clusters with components on it; use the newest documents; if they are \
-                     lost, bring these to what machines hold with `keelway recover`; if the machine is lost for good, annotate its \
-                     Hypervisor with keelway.dev/lost=true";
+const STALE: &str = "Keelway changes neither this machine nor clusters with components on it; use the newest documents; if they \
+                     are lost, rebuild them from the machines with `keelway recover`; if the machine is lost for good, annotate \
+                     its Hypervisor with keelway.dev/lost=true";
 
 /// Why a machine accepts no config. The text names the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -178,14 +178,14 @@ fn stale(applied: &Applied, issued: Option<&Applied>) -> Option<MachineRefusal> 
 pub fn later_leader_text(term: u64) -> String {
     if term > HIGHEST_TOLD_TERM {
         return format!(
-            "the machine says that it obeys the leader of term {term}, and no leader has such a term: its agent's record is \
-             damaged or forged; nothing is done on this machine until its agent is installed anew"
+            "the machine reports that it obeys the driver of term {term}, and no driver can have this term: its agent's record is \
+             damaged or forged; Keelway does not change this machine until its agent is reinstalled"
         );
     }
     format!(
-        "the machine obeys the leader of term {term}, which is later than these documents and their Lease tell of: where another \
-         manager drives this machine, end one of the two; else set the annotation keelway.dev/term of the Lease keelway-manager \
-         to {term} and start the manager again"
+        "the machine obeys the driver of term {term}, which is later than the term in these documents and their Lease: if another \
+         manager drives this machine, stop one of the two; otherwise set the annotation keelway.dev/term of the Lease \
+         keelway-manager to {term}, and restart the manager"
     )
 }
 
@@ -195,28 +195,28 @@ impl fmt::Display for MachineRefusal {
         match self {
             Self::AnotherInstallation { owner } => write!(
                 f,
-                "the machine obeys installation {owner}, which these documents are not of: use that installation's \
-                 documents, or take the machine over with `keelway hypervisor adopt --from {owner}`"
+                "the machine obeys installation {owner}, but these documents belong to another one: use the documents of that \
+                 installation, or adopt the machine with `keelway hypervisor adopt --from {owner}`"
             ),
             Self::Stale { applied, issued } => {
-                write!(f, "stale documents: the machine holds config {}, and these documents ", number(applied))?;
+                write!(f, "stale documents: the machine holds config {}, but these documents ", number(applied))?;
                 match issued {
-                    Some(issued) => write!(f, "end at {}", number(issued))?,
-                    None => write!(f, "tell of none")?,
+                    Some(issued) => write!(f, "record {}", number(issued))?,
+                    None => write!(f, "record none")?,
                 }
                 write!(f, ": {STALE}")
             }
             Self::TwoWriters { applied } => write!(
                 f,
-                "stale documents: the machine holds config {} with other content: somebody else went on from the same \
+                "stale documents: the machine holds config {} with different content: another driver used a copy of these \
                  documents; {STALE}",
                 number(applied)
             ),
             Self::NoSuchTerm { term } => f.write_str(&later_leader_text(*term)),
             Self::NoNumberLeft { issued } => write!(
                 f,
-                "the documents tell of config {}, after which there is no number: put status.issued of its Hypervisor back \
-                 as `keelway reconcile` wrote it",
+                "the documents record config {}, which has the highest possible number: restore status.issued of its Hypervisor \
+                 to the value that `keelway reconcile` wrote",
                 number(issued)
             ),
             Self::UnknownFormats { formats } => {
@@ -227,21 +227,21 @@ impl fmt::Display for MachineRefusal {
                 };
                 write!(
                     f,
-                    "the machine's agent understands {formats} of configs, and this release sends {}: upgrade {older}; \
-                     until then nothing is changed on this machine, and what runs there goes on",
+                    "the machine's agent supports {formats} of configs, but this release sends {}: upgrade {older}; until then, \
+                     Keelway does not change this machine, and its components keep running",
                     FormatRange::OWN
                 )
             }
             Self::Kubelet { pods } => write!(
                 f,
-                "a kubelet uses the machine's container runtime ({}): it would fight over memory, ports and images with \
-                 what Keelway runs; use another machine, or another container runtime on it",
+                "a kubelet uses the machine's container runtime ({}): it would compete with Keelway's components for memory, \
+                 ports and images; use another machine, or another container runtime on it",
                 count(*pods, "pod")
             ),
             Self::SameMachine { other } => write!(
                 f,
-                "the agent behind it is that of Hypervisor {other}: both documents are of one machine; correct spec.endpoint of the one \
-                 that was copied, or delete it with `keelway hypervisor delete`"
+                "its agent is also the agent of Hypervisor {other}: both documents describe one machine; correct spec.endpoint of \
+                 the one that was copied, or delete it with `keelway hypervisor delete`"
             ),
         }
     }

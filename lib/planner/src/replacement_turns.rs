@@ -168,10 +168,10 @@ impl<'t, 'a> Replicas<'t, 'a> {
     fn reason(&self, name: &PodName, turn: Option<&PodName>) -> String {
         let ill = self.all.iter().find(|(other, _)| *other != name && !self.seen.healthy(other));
         let until = match (turn, self.unseen(), ill) {
-            (Some(first), _, _) => format!("{} is first", first.component),
-            (None, Some(machine), _) => format!("{machine} is to be seen before"),
-            (None, None, Some((other, _))) => format!("{} is to be ready before", other.component),
-            (None, None, None) => "every ingress is to send connections to another one before".to_string(),
+            (Some(first), _, _) => format!("{} is replaced first", first.component),
+            (None, Some(machine), _) => format!("{machine} must be observed first"),
+            (None, None, Some((other, _))) => format!("{} must be ready first", other.component),
+            (None, None, None) => "every ingress must send connections to another one first".to_string(),
         };
         format!("its turn to be replaced: {until}")
     }

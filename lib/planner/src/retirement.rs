@@ -64,7 +64,7 @@ pub(crate) fn retire_surplus(
         } else {
             let reason = match plan.documents.components.get(&pod).filter(|_| drained) {
                 Some(document) => format!("{} is drained, and its replacement is ready", document.spec.hypervisor),
-                None => format!("the cluster asks for {} of {role}", count(wanted as usize, "replica")),
+                None => format!("the cluster needs {} of {role}", count(wanted as usize, "replica")),
             };
             set_stage(plan, &pod, ComponentStage::Leaving);
             plan.decisions.push(Decision::RetireComponent { component, reason });
@@ -187,7 +187,7 @@ fn sender_to(documents: &Documents, seen: &PassObservation, server: &PodName) ->
         let Some(state) = seen.machine(machine) else {
             return unseen(documents, machine, ingress);
         };
-        let on = || format!("{} to send it no more connections", ingress.component);
+        let on = || format!("{} to stop sending it connections", ingress.component);
         sends(state, ingress, server).then(|| (on(), WaitKind::InProgress))
     })
 }
@@ -203,7 +203,7 @@ fn still_held(documents: &Documents, seen: &PassObservation, pod: &PodName) -> O
 
 /// The wait for a component on a machine that was not observed. None: the machine is lost.
 fn unseen(documents: &Documents, machine: &HypervisorName, pod: &PodName) -> Option<(String, WaitKind)> {
-    let on = format!("{machine} to answer: {} may still run there", pod.component);
+    let on = format!("{machine} to respond: {} may still run there", pod.component);
     if is_machine_lost(documents, machine) {
         None
     } else if answers(documents, machine) {

@@ -63,7 +63,7 @@ fn answers(state: &MachineState, others: usize) -> String {
     if others == 0 {
         return runtime;
     }
-    format!("{runtime}; {} that no document here tells of left alone", count(others, "cluster"))
+    format!("{runtime}; {} without a document left alone", count(others, "cluster"))
 }
 
 /// Records the observation in the status of every machine.
@@ -107,7 +107,7 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: PlanScope<'_>, seen: &PassObs
             }
             // Without an observation, the last reported condition stays.
             None if is_told(document) => continue,
-            None => verdict(ConditionStatus::Unknown, ConditionReason::NotObserved, "nobody looked yet"),
+            None => verdict(ConditionStatus::Unknown, ConditionReason::NotObserved, "not observed yet"),
         };
         // As the API server does for each new object.
         document.metadata.creation_timestamp.get_or_insert_with(|| now.clone());
@@ -194,7 +194,8 @@ fn drained(here: &[Role]) -> ConditionValue {
     if here.is_empty() {
         verdict(ConditionStatus::True, ConditionReason::Empty, "no component is on it")
     } else if others == 0 {
-        let message = format!("all but {} left: members of stores do not move yet", count(members, "etcd member"));
+        let message =
+            format!("all components but {} left: etcd members do not move yet", count(members, "etcd member"));
         verdict(ConditionStatus::False, ConditionReason::MembersStay, message)
     } else {
         verdict(
@@ -272,10 +273,10 @@ fn pauses(document: &mut Cluster, overdue: &[String], now: &Time) {
         return;
     }
     let says = if overdue.is_empty() {
-        verdict(ConditionStatus::True, ConditionReason::Paused, "nothing is done about it until spec.paused is false")
+        verdict(ConditionStatus::True, ConditionReason::Paused, "Keelway does not change it until spec.paused is false")
     } else {
         let due = listed(overdue.iter());
-        let message = format!("nothing is done about it until spec.paused is false; certificates are due: {due}");
+        let message = format!("Keelway does not change it until spec.paused is false; certificates are due: {due}");
         verdict(ConditionStatus::True, ConditionReason::CertificatesDue, message)
     };
     condition::set(&mut status.conditions, "Paused", says, generation, now);
@@ -292,14 +293,14 @@ fn data_lost(documents: &Documents, pod: &PodName, spec: &ComponentSpec) -> Cond
     let place = format!("{STATE_DIRECTORY}/{pod}/{} of {}", store_creation::DATA, spec.hypervisor);
     let members = documents.components_of(&pod.cluster).filter(|(_, other)| other.spec.role == Role::Etcd).count();
     let help = if members == 1 {
-        "it was the only one: what the cluster stored is gone unless the directory is put back; else delete the cluster"
+        "it was the only member: restore the directory, or the cluster's data is lost; if you cannot, delete the cluster"
     } else {
-        "the others go on without it: put the directory back as it was; a later version replaces the member"
+        "the other members continue without it: restore the directory as it was; a later release will replace the member"
     };
     verdict(
         ConditionStatus::False,
         ConditionReason::DataLost,
-        format!("its data: {place} is empty or gone, and no member starts empty; {help}"),
+        format!("its data: {place} is empty or missing, and no member starts empty; {help}"),
     )
 }
 
@@ -309,7 +310,7 @@ fn component(
     running: Option<&RunningPods>,
 ) -> ConditionValue {
     let Some(running) = running else {
-        return verdict(ConditionStatus::Unknown, ConditionReason::MachineUnreachable, "its machine to answer");
+        return verdict(ConditionStatus::Unknown, ConditionReason::MachineUnreachable, "its machine to respond");
     };
     if let Some(port) = port_of_another(running.machine, pod, spec) {
         let place = &spec.hypervisor;
@@ -317,7 +318,7 @@ fn component(
             ConditionStatus::False,
             ConditionReason::PortTaken,
             format!(
-                "port {port} of {place}, where something else listens: end that (`ss -lptn 'sport = :{port}'` names it)"
+                "port {port} of {place}, on which another process listens: stop that process (`ss -lptn 'sport = :{port}'` shows it)"
             ),
         );
     }
@@ -327,20 +328,18 @@ fn component(
     match running.containers.get(sandbox.id.as_str()) {
         Some(ContainerPhase::Running) => match seen.health.get(pod) {
             Some(ComponentHealth::Healthy) => {
-                verdict(ConditionStatus::True, ConditionReason::Healthy, "it answers its health check")
+                verdict(ConditionStatus::True, ConditionReason::Healthy, "it passes its health check")
             }
             Some(ComponentHealth::Unhealthy(why) | ComponentHealth::NoAnswer(why)) => verdict(
                 ConditionStatus::False,
                 ConditionReason::Unhealthy,
                 format!("its health check to succeed: {why}"),
             ),
-            None => verdict(ConditionStatus::Unknown, ConditionReason::NotAsked, "its health check to be asked"),
+            None => verdict(ConditionStatus::Unknown, ConditionReason::NotAsked, "its first health check"),
         },
-        Some(ContainerPhase::Exited { code }) => verdict(
-            ConditionStatus::False,
-            ConditionReason::Exited,
-            format!("its restart: it ended with exit code {code}"),
-        ),
+        Some(ContainerPhase::Exited { code }) => {
+            verdict(ConditionStatus::False, ConditionReason::Exited, format!("its restart: it exited with code {code}"))
+        }
         Some(ContainerPhase::Created | ContainerPhase::Unknown) | None => {
             verdict(ConditionStatus::False, ConditionReason::NotStarted, "its start")
         }

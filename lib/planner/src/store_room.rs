@@ -76,7 +76,7 @@ impl StoreRoom {
         let (full, nearly) = (self.members_at_least(DatabaseRoom::NoSpace), self.members_at_least(near));
         if !full.is_empty() {
             let message = format!(
-                "{}: the alarm NOSPACE is raised, and the API server takes no writes but deletions until it is disarmed",
+                "{}: the alarm NOSPACE is raised, and the API server accepts no writes but deletions until it is disarmed",
                 listed(full.iter().copied())
             );
             return RoomStatus::Verdict(verdict(ConditionStatus::False, ConditionReason::NoSpace, message));

@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(majority_term([3, 9, 4]), 4);
         assert_eq!(majority_term([9, 3, 9]), 9);
         assert_eq!(majority_term([3, 3, 9, 9]), 3);
-        assert_eq!(majority_term([u64::MAX]), 0, "no leader has such a term");
+        assert_eq!(majority_term([u64::MAX]), 0, "no driver can have this term");
     }
 
     #[test]

@@ -91,7 +91,7 @@ impl UpgradeStep {
             component: format!("{cluster}/{}", next.component),
             cluster,
             to,
-            waits_for: ill.map(|other| format!("{} is to be ready before", other.component)).next(),
+            waits_for: ill.map(|other| format!("{} must be ready first", other.component)).next(),
         })
     }
 }

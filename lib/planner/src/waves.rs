@@ -46,7 +46,7 @@ pub struct WavesError;
 
 impl fmt::Display for WavesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("write numbers or percentages of clusters, such as 1,10%; or 100% for all clusters at once")
+        f.write_str("must be numbers or percentages of clusters, such as 1,10%, or 100% for all clusters at once")
     }
 }
 
@@ -202,16 +202,16 @@ pub(crate) fn note_upgraded(cluster: &mut Cluster) {
 
 fn upgrading(from: &str) -> ConditionValue {
     let message = format!(
-        "its gateways, egresses and cluster-controllers go from {from} to {KEELWAY}, one at a time; the next wave of clusters \
-         begins once they have and the cluster is available and not degraded"
+        "its gateways, egresses and cluster-controllers are upgraded from {from} to {KEELWAY}, one at a time; the next wave of \
+         clusters begins once they are upgraded and the cluster is available and not degraded"
     );
     verdict(ConditionStatus::False, ConditionReason::Upgrading, message)
 }
 
 fn awaits_wave(from: &str) -> ConditionValue {
     let message = format!(
-        "its gateways, egresses and cluster-controllers run {from}; they go to {KEELWAY} in a later wave, once the clusters of \
-         the waves before run it and are healthy"
+        "its gateways, egresses and cluster-controllers run {from}; they are upgraded to {KEELWAY} in a later wave, once the \
+         clusters of earlier waves run it and are healthy"
     );
     verdict(ConditionStatus::False, ConditionReason::AwaitsWave, message)
 }

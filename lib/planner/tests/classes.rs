@@ -144,7 +144,7 @@ fn a_cluster_keeps_what_it_has_where_its_class_is_taken_away() {
     world.servers(2);
     let plan = world.plan();
     assert_eq!(world.places(), places);
-    assert!(waits_for(&plan, "its ClusterClass to be put back"), "{:?}", plan.waiting);
+    assert!(waits_for(&plan, "its ClusterClass, which selects its machines"), "{:?}", plan.waiting);
     // Another default class does not take its place.
     let mut other = ClusterClass::new("other", ClusterClassSpec::default());
     other.metadata.annotations = Some([("keelway.dev/is-default-class".to_owned(), "true".to_owned())].into());

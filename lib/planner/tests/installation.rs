@@ -48,10 +48,10 @@ impl World {
 }
 
 const ALL: [&str; 4] = [
-    "mint authority infrastructure-ca",
-    "mint certificate driver/client",
-    "mint certificate agent-hv-2/server",
-    "mint certificate agent-hv-3/server",
+    "create authority infrastructure-ca",
+    "issue certificate driver/client",
+    "issue certificate agent-hv-2/server",
+    "issue certificate agent-hv-3/server",
 ];
 
 fn two_on_network() -> World {
@@ -218,7 +218,7 @@ mod enrolled {
         let mut world = one();
         let plan = world.pass_at(hour(1));
         let minted: Vec<String> = plan.mint.iter().map(ToString::to_string).collect();
-        assert_eq!(minted, [ALL[0], ALL[1], "sign revoked/revoked.crl"]);
+        assert_eq!(minted, [ALL[0], ALL[1], "sign revocation list revoked/revoked.crl"]);
         assert_eq!(ordered(&plan), Some(&AgentOrder::Enroll(world.agent().serial())));
         assert!(world.has_token() && !world.is_enrolled());
         // Until the agent is observed as enrolled, the order is repeated with the same number.
@@ -242,10 +242,10 @@ mod enrolled {
         // An agent that does not respond stays enrolled.
         world.seen.machines.insert(name(), ObservedValue::unreachable("no connection"));
         let away = world.pass_at(hour(1));
-        assert!(ordered(&away).is_none() && away.waiting[0].blocker.contains("an answer"), "{:?}", away.waiting);
+        assert!(ordered(&away).is_none() && away.waiting[0].blocker.contains("a response"), "{:?}", away.waiting);
         assert!(world.is_enrolled());
         let ended = world.pass_at(hour(24 * 365));
-        assert!(ended.waiting[0].blocker.contains("its certificate ended"), "{:?}", ended.waiting);
+        assert!(ended.waiting[0].blocker.contains("its certificate expired"), "{:?}", ended.waiting);
     }
 
     #[test]

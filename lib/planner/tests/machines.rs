@@ -210,7 +210,11 @@ fn a_lost_member_is_told_with_the_mend_and_the_others_go_on() {
     let told: Vec<String> = plan.waiting.iter().map(ToString::to_string).collect();
     let of_data: Vec<&String> = told.iter().filter(|text| text.contains("no member starts empty")).collect();
     assert_eq!(of_data.len(), 1, "{told:?}");
-    assert!(of_data[0].contains(machine.as_str()) && of_data[0].contains("the others go on"), "{}", of_data[0]);
+    assert!(
+        of_data[0].contains(machine.as_str()) && of_data[0].contains("the other members continue"),
+        "{}",
+        of_data[0]
+    );
     assert!(world.members().iter().all(|member| world.starts()[member] == Start::OnMarkedData));
 
     // Its directory was emptied, but not removed, after it was observed to be working.
@@ -322,7 +326,7 @@ fn a_machine_whose_agent_understands_no_common_format_takes_nothing_and_others_g
         assert_eq!(world.refuse(), [MachineRefusal::UnknownFormats { formats }]);
         let plan = world.plan();
         let (waiting, condition) = told(&plan, "hv-2", "Ready");
-        assert!(waiting.contains(&format!("understands {formats} of configs")), "{waiting}");
+        assert!(waiting.contains(&format!("supports {formats} of configs")), "{waiting}");
         assert!(waiting.contains("formats 1 to 2") && waiting.contains(older), "{waiting}");
         assert_eq!(condition, "False UnsupportedAgent");
         let configs = machine_configs(&plan.documents, &world.seen).unwrap();
@@ -410,9 +414,9 @@ fn a_machine_that_holds_later_configs_stops_itself_and_its_clusters_alone() {
         of_it.filter(|(pod, _)| pod.component.as_str().starts_with("kube-scheduler")).count()
     };
     assert_eq!((schedulers("c1"), schedulers("c2")), (1, 2));
-    assert!(plan.waiting.iter().any(|waiting| waiting.to_string().starts_with("c1 waits for a mend of hv-1")));
+    assert!(plan.waiting.iter().any(|waiting| waiting.to_string().starts_with("c1 waits for manual action on hv-1")));
     let (waiting, condition) = told(&plan, "hv-1", "Ready");
-    assert!(waiting.contains("nothing is done on this machine") && waiting.contains("lost=true"), "{waiting}");
+    assert!(waiting.contains("Keelway changes neither this machine") && waiting.contains("lost=true"), "{waiting}");
     assert_eq!(condition, "False StaleDocuments");
     let configs = machine_configs(&plan.documents, &world.seen).unwrap();
     let given: Vec<&str> = configs.keys().map(HypervisorName::as_str).collect();
@@ -531,7 +535,7 @@ fn an_authority_that_has_ended_is_told_of_on_its_cluster_and_signs_nothing() {
     };
     let (reason, message) = condition("c1").unwrap();
     assert_eq!(reason, "AuthorityEnded");
-    assert!(message.contains("etcd-ca ended at 1970-01-01T00:00:00Z"), "{message}");
+    assert!(message.contains("etcd-ca expired at 1970-01-01T00:00:00Z"), "{message}");
     assert_eq!(condition("c2"), None);
     assert!(plan.waiting.iter().any(|waiting| waiting.to_string().starts_with("c1 waits for an authority")));
     assert_eq!(plan.due, Some(Timestamp::from_second(3600).unwrap()), "the next one to end is looked for");
@@ -635,7 +639,10 @@ fn a_machine_that_claims_a_term_that_no_leader_has_is_refused_alone() {
         assert_eq!(world.refuse(), [MachineRefusal::NoSuchTerm { term: claims }]);
         let plan = world.plan();
         let (waiting, condition) = told(&plan, "hv-3", "Ready");
-        assert!(waiting.contains("no leader has such a term") && waiting.contains("installed anew"), "{waiting}");
+        assert!(
+            waiting.contains("no driver can have this term") && waiting.contains("its agent is reinstalled"),
+            "{waiting}"
+        );
         assert_eq!(condition, "False ObeysAnotherLeader");
         assert_eq!(machine_configs(&plan.documents, &world.seen).unwrap().len(), 2, "the others go on");
     }
@@ -652,7 +659,7 @@ fn the_number_after_the_last_one_is_given_to_nobody() {
     assert_eq!(machine_configs(&world.documents, &world.seen).unwrap().len(), 2);
     assert_eq!(world.refuse(), [MachineRefusal::NoNumberLeft { issued: last }]);
     let (waiting, condition) = told(&world.plan_unchecked(), "hv-1", "Ready");
-    assert!(waiting.contains("put status.issued"), "{waiting}");
+    assert!(waiting.contains("restore status.issued"), "{waiting}");
     assert_eq!(condition, "False NoNumberLeft");
 }
 
@@ -750,9 +757,9 @@ fn a_full_range_of_ports_is_told_of() {
     assert_eq!(crowd(8), [""; 0]);
     let told = crowd(9);
     let ingress = told.iter().find(|text| text.starts_with("c8/ingress waits")).unwrap();
-    assert!(ingress.contains("all of 20002-20009, which they have in common, are taken"), "{ingress}");
+    assert!(ingress.contains("all of 20002-20009, their common range, are in use"), "{ingress}");
     let store = told.iter().find(|text| text.starts_with("c8/etcd-0 waits")).unwrap();
-    assert!(store.contains("widen spec.portRange of one (in-1 taken up)"), "{store}");
+    assert!(store.contains("widen spec.portRange of one (no free ports on in-1)"), "{store}");
 }
 
 #[test]
@@ -792,7 +799,7 @@ fn a_machine_with_a_full_disk_gets_nothing_and_is_told_of() {
     world.machine("hv-3").disk_pressure = true;
     let plan = world.plan();
     assert!(plan.documents.components.is_empty());
-    let full = "or make room on a disk (hv-1, hv-2, hv-3 full)";
+    let full = "or free disk space on one (hv-1, hv-2, hv-3 full)";
     assert!(plan.waiting.iter().any(|waiting| waiting.blocker.contains(full)), "{:?}", plan.waiting);
 
     for name in ["hv-1", "hv-2", "hv-3"] {
@@ -815,11 +822,11 @@ fn a_runtime_that_does_not_answer_is_told_apart_from_its_machine() {
     world.seen.machines.insert("hv-2".parse().unwrap(), ObservedValue::unreachable("no route"));
     let plan = world.plan();
     let (waiting, condition) = told(&plan, "hv-1", "Ready");
-    assert!(waiting.contains("which does not answer: restart it"), "{waiting}");
+    assert!(waiting.contains("which does not respond: restart it"), "{waiting}");
     assert!(waiting.ends_with("no answer within 8 s"), "{waiting}");
     assert_eq!(condition, "False RuntimeNotAnswering");
     let told = told(&plan, "hv-2", "Ready");
-    assert_eq!(told, ("hv-2 waits for an answer: no route".to_owned(), "False Unreachable".to_owned()));
+    assert_eq!(told, ("hv-2 waits for a response: no route".to_owned(), "False Unreachable".to_owned()));
     assert!(plan.documents.components.values().all(|component| component.spec.hypervisor.as_str() == "hv-3"));
 }
 
@@ -882,7 +889,11 @@ fn a_deleted_machine_stays_while_components_are_on_it() {
     assert_eq!(told(&world.plan_unchecked(), "hv-1", "Deleting").1, "True HoldsComponents");
     world.machine("hv-1").sandboxes.clear();
     let plan = world.plan_unchecked();
-    assert!(plan.decisions.iter().any(|decision| decision.to_string() == "release hv-1: nothing is on it"));
+    assert!(
+        plan.decisions
+            .iter()
+            .any(|decision| decision.to_string() == "remove the document of hv-1: it holds no component")
+    );
     assert_eq!(plan.documents.hypervisors.len(), 2);
 }
 

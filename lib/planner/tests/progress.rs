@@ -51,7 +51,7 @@ impl World {
         for _ in 0..20 {
             world.pass();
         }
-        assert_eq!(world.progressing(), ("False", "Settled", "it is as its document says"));
+        assert_eq!(world.progressing(), ("False", "Settled", "it matches its document"));
         world
     }
 
@@ -145,7 +145,7 @@ fn a_birth_names_what_it_waits_for() {
     let first = "waits for cluster-controller-0, cluster-controller-1, etcd-0, etcd-1, etcd-2, gateway-0 and 7 more";
     assert_eq!(world.progressing(), ("True", "Starting", first));
     let told = world.settle();
-    assert_eq!(told.last().unwrap(), "False Settled: it is as its document says");
+    assert_eq!(told.last().unwrap(), "False Settled: it matches its document");
     assert!(told.iter().rev().skip(1).all(|told| told.starts_with("True ")), "{told:?}");
 }
 
@@ -157,7 +157,7 @@ fn a_roll_out_is_under_way_until_the_last_turn() {
     world.cluster().spec.control_plane.kube_api_server.extra_args = [("v".to_owned(), "3".to_owned())].into();
     let told = world.settle();
     assert_eq!(told.first().unwrap(), "True Changing: waits for kube-apiserver-1");
-    assert_eq!(told.last().unwrap(), "False Settled: it is as its document says");
+    assert_eq!(told.last().unwrap(), "False Settled: it matches its document");
     assert_ne!(world.condition("Progressing").unwrap().last_transition_time, since);
 }
 
@@ -168,12 +168,12 @@ fn what_nobody_began_blocks() {
     world.settle();
     let (status, reason, message) = world.progressing();
     assert_eq!((status, reason), ("False", "Blocked"));
-    assert!(message.ends_with(" waits for its machine to answer"), "{message}");
+    assert!(message.ends_with(" waits for its machine to respond"), "{message}");
     world.silent.clear();
 
     world.cluster().spec.etcd.replicas = 5;
     world.settle();
-    let message = "c1/etcd-3 waits for spec.etcd.replicas to be set back: the members of a store that was born are not changed yet";
+    let message = "c1/etcd-3 waits for spec.etcd.replicas to be set back: changing the members of a created store is not supported yet";
     assert_eq!(world.progressing(), ("False", "Blocked", message));
 }
 
@@ -237,7 +237,7 @@ fn nothing_is_done_about_a_paused_cluster() {
     world.cluster().spec.paused = false;
     assert!(!world.planned().mint.is_empty());
     world.settle();
-    assert_eq!(world.progressing(), ("False", "Settled", "it is as its document says"));
+    assert_eq!(world.progressing(), ("False", "Settled", "it matches its document"));
     assert_eq!(world.condition("Paused"), None);
     let of_role =
         |name: &str| world.documents.components.keys().filter(|pod| pod.component.as_str().starts_with(name)).count();
@@ -252,7 +252,7 @@ fn a_paused_cluster_is_not_taken_away() {
     world.cluster().metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
     let runs: Vec<_> = world.machines.values().map(|state| state.sandboxes.clone()).collect();
     world.settle();
-    let message = "c1 waits for spec.paused to be false: a paused cluster is not taken away";
+    let message = "c1 waits for spec.paused to be false: a paused cluster is not deleted";
     assert_eq!(world.progressing(), ("False", "Blocked", message));
     assert_eq!(runs, world.machines.values().map(|state| state.sandboxes.clone()).collect::<Vec<_>>());
     world.cluster().spec.paused = false;
@@ -304,7 +304,7 @@ fn what_is_taken_away_of_a_paused_cluster_stops_nothing() {
         world.documents.secrets.insert(name.clone(), secrets[name].clone());
     }
     world.settle();
-    assert_eq!(world.progressing(), ("False", "Settled", "it is as its document says"));
+    assert_eq!(world.progressing(), ("False", "Settled", "it matches its document"));
     assert!(world.documents.secrets.keys().eq(secrets.keys()));
     let of_store = |pod: &&PodName| pod.component.as_str().starts_with("etcd-");
     assert_eq!(world.documents.components.keys().filter(of_store).count(), 3);
@@ -358,11 +358,14 @@ impl World {
         let (status, reason, message) = self.progressing();
         assert_eq!((status, reason), ("False", "Blocked"), "{name} {what}");
         assert!(message.contains(&format!("/{name}, which {why}")), "{message}");
-        assert!(message.contains(": restore it from a backup, or go back to the last documents"), "{message}");
+        assert!(
+            message.contains(": restore it from a backup, or use the documents that the last pass wrote"),
+            "{message}"
+        );
         let secret = before.secrets.keys().find(|secret| secret.name == name).unwrap();
         self.documents.secrets.insert(secret.clone(), before.secrets[secret].clone());
         self.settle();
-        assert_eq!(self.progressing(), ("False", "Settled", "it is as its document says"), "{name} {what}");
+        assert_eq!(self.progressing(), ("False", "Settled", "it matches its document"), "{name} {what}");
         assert!(self.documents.secrets == before.secrets, "{name} {what}");
         assert!(runs.values().zip(self.machines.values()).all(ran), "{name} {what}: something was replaced later");
     }
@@ -381,7 +384,7 @@ fn a_living_cluster_is_given_no_second_authority() {
         let data = world.documents.secrets.get_mut(&secret).unwrap().data.as_mut().unwrap();
         let keys: Vec<_> = data.keys().cloned().collect();
         data.extend(keys.into_iter().map(|key| (key, ByteString(b"of another one".to_vec()))));
-        world.is_blocked_until((name, "holds another key"), &before, "is another one");
+        world.is_blocked_until((name, "holds a different key"), &before, "is another one");
     }
 }
 
@@ -411,7 +414,7 @@ fn a_cluster_that_never_had_an_authority_is_given_it() {
     cut.secrets.insert(secret.clone(), kept.secrets[&secret].clone());
     world.documents = cut;
     world.settle();
-    assert_eq!(world.progressing(), ("False", "Settled", "it is as its document says"));
+    assert_eq!(world.progressing(), ("False", "Settled", "it matches its document"));
     assert!(world.documents.secrets[&secret] == kept.secrets[&secret]);
     assert!(world.minted().keys().eq(MINTED_ONCE));
 }
@@ -429,7 +432,7 @@ fn a_certificate_that_holds_later_only_is_minted_anew() {
     world.certificates.get_mut(&leaf).unwrap().not_before = five;
     assert_eq!(minted(&mut world), [""; 0], "machines' clocks may be behind by as much");
     world.certificates.get_mut(&leaf).unwrap().not_before = six;
-    assert_eq!(minted(&mut world), ["mint certificate etcd-0/server"]);
+    assert_eq!(minted(&mut world), ["issue certificate etcd-0/server"]);
     assert_eq!(minted(&mut world), [""; 0]);
 
     // A new certificate would not be valid earlier than its authority.
@@ -589,7 +592,10 @@ fn a_release_of_keelway_is_reached_once_every_component_is_replaced() {
 
     let plan = world.planned();
     let decisions: Vec<_> = plan.decisions.iter().map(ToString::to_string).collect();
-    assert_eq!(decisions, [format!("replace Keelway's own parts of c1: from v0.0.9 to {KEELWAY}")]);
+    assert_eq!(
+        decisions,
+        [format!("replace the gateways, egresses and cluster-controllers of c1: from v0.0.9 to {KEELWAY}")]
+    );
     let keelway = world.cluster().status.as_ref().and_then(|status| status.keelway.clone()).unwrap();
     assert_eq!((keelway.version.as_str(), keelway.previous_version.as_deref()), (KEELWAY, Some("v0.0.9")));
     let mut earlier = Vec::new();
@@ -601,5 +607,5 @@ fn a_release_of_keelway_is_reached_once_every_component_is_replaced() {
     }
     assert_eq!(earlier.last(), Some(&0));
     assert!(earlier.contains(&1), "one API server at a time: {earlier:?}");
-    assert_eq!(world.progressing(), ("False", "Settled", "it is as its document says"));
+    assert_eq!(world.progressing(), ("False", "Settled", "it matches its document"));
 }

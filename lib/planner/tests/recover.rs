@@ -280,7 +280,8 @@ fn another_authority_than_that_of_the_machines_blocks_its_cluster() {
     assert_eq!(
         attention(&recovery),
         [
-            "c1: the Secret etcd-ca holds another key than its machines have: restore it from a newer backup; nothing of the cluster changes until then"
+            "c1: the Secret etcd-ca holds a different key than its machines: restore it from a newer backup; the cluster is not \
+             changed until then"
         ]
     );
     world.pass();

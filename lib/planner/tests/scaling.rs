@@ -287,7 +287,7 @@ fn a_component_on_a_silent_machine_stays_known_when_it_is_no_longer_wanted() {
     for _ in 0..5 {
         let plan = world.pass(&Round { silent: 1 << number, ..calm(1, 1) });
         let waits = plan.waiting.iter().find(|waiting| waiting.subject == "c1/kube-scheduler-1").unwrap();
-        assert!(waits.blocker.contains("to answer"), "{waits}");
+        assert!(waits.blocker.contains("to respond"), "{waits}");
     }
     assert!(world.runs(&pod) && world.documents.components.contains_key(&pod));
     for _ in 0..4 {
@@ -330,7 +330,10 @@ fn an_ingress_that_cannot_be_seen_is_waited_for() {
     for _ in 0..5 {
         let plan = world.pass(&silent);
         let waits = plan.waiting.iter().find(|waiting| waiting.subject == "c1/kube-apiserver-1").unwrap();
-        assert!(waits.blocker.contains("to answer") || waits.blocker.contains("no more connections"), "{waits}");
+        assert!(
+            waits.blocker.contains("to respond") || waits.blocker.contains("to stop sending it connections"),
+            "{waits}"
+        );
     }
     assert_eq!(world.of_role(Role::KubeApiserver).len(), 2);
     for _ in 0..4 {
@@ -358,7 +361,7 @@ fn an_ingress_that_leaves_is_known_until_it_is_seen_to_have_ended() {
     for _ in 0..5 {
         let plan = world.pass(&Round { silent: machine, ..calm(1, 1) });
         let waits = |what: &str| plan.waiting.iter().find(|waiting| waiting.subject == what).unwrap();
-        assert!(waits("c1/ingress-1").blocker.contains("to answer"));
+        assert!(waits("c1/ingress-1").blocker.contains("to respond"));
         let _ = waits("c1/kube-apiserver-1");
     }
     let plan = world.pass(&Round { silent: machine, ..calm(1, 1) });

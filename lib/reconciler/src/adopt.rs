@@ -22,7 +22,7 @@ pub enum AdoptError {
     #[error("no machine of the documents obeys installation {0}")]
     Nobody(InstallationId),
     /// The machine cannot be observed.
-    #[error("{machine} cannot be seen: {why}")]
+    #[error("{machine} cannot be observed: {why}")]
     Unreachable {
         /// The machine that cannot be observed.
         machine: HypervisorName,
@@ -30,7 +30,7 @@ pub enum AdoptError {
         why: String,
     },
     /// A machine that the caller named obeys an installation other than `from`.
-    #[error("{machine} obeys installation {owner} and not {from}: nothing was taken over; say --from {owner}")]
+    #[error("{machine} obeys installation {owner}, not {from}: no machine was adopted; use --from {owner}")]
     AnotherOwner {
         /// The machine that the caller named.
         machine: HypervisorName,
@@ -40,10 +40,10 @@ pub enum AdoptError {
         from: InstallationId,
     },
     /// A machine that the caller named obeys no installation.
-    #[error("{0} obeys nobody: there is nothing to take over; `keelway reconcile` takes it")]
+    #[error("{0} obeys no installation: it needs no adoption; `keelway reconcile` claims it")]
     NoOwner(HypervisorName),
     /// The machine did not store the record of its new owner.
-    #[error("{machine} was not taken over: {why}")]
+    #[error("{machine} was not adopted: {why}")]
     NotWritten {
         /// The machine that was not adopted.
         machine: HypervisorName,

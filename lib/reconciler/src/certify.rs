@@ -43,14 +43,14 @@ impl<'a> AgentCertification<'a> {
 
     /// Returns the token with which the agent enrolls.
     pub fn token(&self) -> Result<EnrollmentToken, String> {
-        let id = self.documents.installation().ok_or("the documents are of no installation")?;
+        let id = self.documents.installation().ok_or("the documents do not record an installation")?;
         let text = self.text(&enrollment_secret(id, self.machine), ENROLLMENT_TOKEN)?;
         text.parse().map_err(|error| chain_text(&error))
     }
 
     /// Returns the authorities and the revocation list by which the agent recognizes its driver.
     pub fn trust(&self) -> Result<DriverTrust, String> {
-        let id = self.documents.installation().ok_or("the documents are of no installation")?;
+        let id = self.documents.installation().ok_or("the documents do not record an installation")?;
         let authorities = self.text(&installation_authority(id), "bundle.crt")?;
         Ok(DriverTrust { authorities, revoked: self.text(&installation_revoked(id), REVOCATION_LIST)? })
     }
@@ -58,9 +58,9 @@ impl<'a> AgentCertification<'a> {
     /// Signs the certificate for the key of a signing request. Returns it with the authorities that the agent is to trust.
     pub fn grant(&self, signing_request: &str) -> Result<GrantedIdentity, String> {
         let (AgentOrder::Enroll(serial) | AgentOrder::Renew(serial)) = self.order else {
-            return Err("no certificate was decided on".to_owned());
+            return Err("no certificate is planned for this agent".to_owned());
         };
-        let id = self.documents.installation().ok_or("the documents are of no installation")?;
+        let id = self.documents.installation().ok_or("the documents do not record an installation")?;
         let (subject, authority, ttl) = agent_grant(id, self.machine);
         let certified = mint::certify(self.documents, (&authority, &subject, ttl), signing_request, serial, self.now);
         Ok(GrantedIdentity { certificate: certified.map_err(|error| chain_text(&error))?, trust: self.trust()? })

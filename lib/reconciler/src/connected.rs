@@ -52,7 +52,7 @@ const LOOK: Duration = Duration::from_secs(10);
 const UNHEARD: Duration = Duration::from_secs(5);
 
 fn timeout_text() -> String {
-    format!("no answer within {} s", LOOK.as_secs())
+    format!("no response within {} s", LOOK.as_secs())
 }
 
 /// Returns whether the machine has an agent. An agent applies its config by itself and remembers the term of its driver.
@@ -172,7 +172,7 @@ impl MachineHandle {
             Ok(_) if began => ChangeListening::FromNowOn,
             Ok(_) => ChangeListening::Already,
             Err(why) => {
-                tracing::debug!(why, "cannot be listened to");
+                tracing::debug!(why, "cannot watch the machine");
                 ChangeListening::Not
             }
         }
@@ -332,7 +332,7 @@ impl Machines for ConnectedMachines {
         match &connected.by {
             MachineBackend::Agent(agent) => agent.config(installation).await,
             MachineBackend::Runtime(_) | MachineBackend::Bare(_) => {
-                Err("the machine has no agent, and keeps no config".to_owned())
+                Err("the machine has no agent and stores no config".to_owned())
             }
         }
     }

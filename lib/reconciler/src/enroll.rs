@@ -44,13 +44,13 @@ pub enum EnrollFault {
     #[error("the agent of {0} is enrolled already")]
     Enrolled(HypervisorName),
     /// The agent was never enrolled, so there is nothing to revoke.
-    #[error("the agent of {0} was never enrolled")]
+    #[error("the agent of {0} was never enrolled: there is no certificate to revoke")]
     Never(HypervisorName),
     /// The expiry of the token is out of range.
-    #[error("a token cannot be good for that long")]
+    #[error("the lifetime of the token is out of range")]
     Ttl,
     /// The certificate of the installation's authority cannot be read.
-    #[error("the authority of the installation cannot be read")]
+    #[error("cannot read the authority of the installation")]
     Authority(#[source] CertificateError),
     /// The documents cannot be identified or completed.
     #[error(transparent)]

@@ -32,10 +32,10 @@ pub(crate) async fn ask(
 ) -> ComponentHealth {
     match tokio::time::timeout(ANSWER, get(machines, clients, documents, probe)).await {
         Ok(Ok(StatusCode::OK)) => ComponentHealth::Healthy,
-        Ok(Ok(status)) => ComponentHealth::Unhealthy(format!("{} answers {status}", probe.path)),
+        Ok(Ok(status)) => ComponentHealth::Unhealthy(format!("{} returned {status}", probe.path)),
         // An expired certificate or a connection that fails does not show that the component is down.
         Ok(Err(error)) => ComponentHealth::NoAnswer(root_cause(error.as_ref())),
-        Err(_) => ComponentHealth::NoAnswer(format!("{} does not answer within {} s", probe.path, ANSWER.as_secs())),
+        Err(_) => ComponentHealth::NoAnswer(format!("{} did not respond within {} s", probe.path, ANSWER.as_secs())),
     }
 }
 

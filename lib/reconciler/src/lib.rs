@@ -103,7 +103,7 @@ pub trait Machines: Send + Sync {
         _machine: &Hypervisor,
         _installation: &InstallationId,
     ) -> Result<Option<MachineConfig>, String> {
-        Err("the machine has no agent, and keeps no config".to_owned())
+        Err("the machine has no agent and stores no config".to_owned())
     }
     /// Fences a machine with the term of its leader: from then on the machine refuses configs of earlier terms. Returns the newest term that the
     /// machine knows, which is higher if another leader has fenced it since; 0 if it remembers no term, as machines without an agent do. Term 0 only

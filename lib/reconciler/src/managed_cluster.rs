@@ -34,15 +34,15 @@ pub(crate) enum ManagedClusterError {
     /// No API server of the cluster has been placed.
     #[error("the cluster has no API server")]
     NoServer,
-    #[error("could not make a client of its API")]
+    #[error("cannot create a client of its API")]
     Tls(#[source] tls::ClientTlsError),
-    #[error("could not mint the certificate that applies the first bindings")]
+    #[error("cannot issue the certificate that applies the first bindings")]
     Mint(#[source] mint::MintError),
     /// A binding is not an object, which is a bug.
     #[error("a binding cannot be sent")]
     Object(#[source] serde_json::Error),
     /// An object has no kind, which is a bug.
-    #[error("{0} is of no kind")]
+    #[error("{0} has no kind")]
     NoKind(String),
     /// The API server refused the object, or could not be reached.
     #[error("could not apply {object}")]
@@ -51,7 +51,7 @@ pub(crate) enum ManagedClusterError {
         #[source]
         cause: kube::Error,
     },
-    #[error("its API did not answer within {} s", REQUEST.as_secs())]
+    #[error("its API did not respond within {} s", REQUEST.as_secs())]
     TimedOut,
 }
 
@@ -65,7 +65,7 @@ pub(crate) async fn bindings(
 ) -> ObservedValue<String> {
     let unreachable = |why: String| ObservedValue::unreachable(why);
     let Some((server, machine)) = first_server(documents, id) else {
-        return unreachable("an API server with a place".to_owned());
+        return unreachable("no API server is placed yet".to_owned());
     };
     let config = match clients.client(documents, &server.authority, Some(&driver_identity(id))) {
         Ok(config) => config,
@@ -77,8 +77,8 @@ pub(crate) async fn bindings(
             ObservedValue::Known(binding.annotations().get(BINDINGS_DIGEST).cloned().unwrap_or_default())
         }
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 403 | 404) => ObservedValue::Known(String::new()),
-        Ok(Err(error)) => unreachable(format!("its API to answer: {}", root_cause(&error))),
-        Err(_) => unreachable("its API to answer in time".to_owned()),
+        Ok(Err(error)) => unreachable(root_cause(&error)),
+        Err(_) => unreachable("no response in time".to_owned()),
     }
 }
 

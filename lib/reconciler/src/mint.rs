@@ -30,7 +30,7 @@ const FIRST_CERTIFICATE: SignedDuration = SignedDuration::from_mins(10);
 #[derive(Debug, thiserror::Error)]
 pub enum MintError {
     /// The Secret of the authority does not exist.
-    #[error("the authority {0} is not there")]
+    #[error("the authority {0} does not exist")]
     NoAuthority(String),
     /// The Secret of an authority or key cannot be read.
     #[error("Secret {name} cannot be read")]
@@ -42,25 +42,25 @@ pub enum MintError {
         cause: Box<KeyringError>,
     },
     /// An authority could not be minted.
-    #[error("could not make an authority")]
+    #[error("cannot create an authority")]
     Authority(#[source] AuthorityError),
     /// A certificate could not be issued.
-    #[error("could not issue a certificate")]
+    #[error("cannot issue a certificate")]
     Leaf(#[source] LeafError),
     /// A key could not be minted.
-    #[error("could not make a key")]
+    #[error("cannot create a key")]
     Key(#[source] KeyError),
     /// A serial number is not valid.
-    #[error("could not number a certificate")]
+    #[error("cannot create a serial number")]
     Serial(#[source] SerialError),
     /// A revocation list could not be signed.
-    #[error("could not list the certificates that are revoked")]
+    #[error("cannot issue the list of revoked certificates")]
     Revoke(#[source] RevocationError),
     /// A signing request was refused.
-    #[error("could not certify a key")]
+    #[error("cannot issue a certificate for a key")]
     Request(#[source] RequestedError),
     /// The validity period of a certificate is out of range.
-    #[error("the life of a certificate makes no sense")]
+    #[error("the validity of a certificate is out of range")]
     Validity(#[source] ValidityError),
 }
 

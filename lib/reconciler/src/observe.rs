@@ -68,8 +68,7 @@ pub(crate) async fn observe_looked(
     (bindings, well): (&BTreeMap<ClusterId, ObservedValue<String>>, &BTreeSet<PodName>),
     read: &certificates::CertificateSnapshot,
 ) -> Result<PassObservation, Faults> {
-    let found =
-        |name| seen.get(name).cloned().unwrap_or_else(|| ObservedValue::unreachable("nobody looked yet").into());
+    let found = |name| seen.get(name).cloned().unwrap_or_else(|| ObservedValue::unreachable("not observed yet").into());
     let looks = documents.hypervisors.keys().map(|name| (name, future::ready(found(name)).boxed().shared()));
     let may_run = |probe: &Probe| {
         let state = seen.get(&probe.machine).and_then(|seen| seen.known());
@@ -115,7 +114,7 @@ async fn ask(
             .is_some_and(|probe| health.get(&probe.component) == Some(&ComponentHealth::Healthy))
     });
     bindings.extend(join_all(up.into_iter().map(|id| self::bindings(components, documents, id))).await);
-    let none = || ObservedValue::unreachable("its API to be ready");
+    let none = || ObservedValue::unreachable("its API is not ready");
     bindings.extend(down.into_iter().map(|id| (id.clone(), none())));
     Ok(PassObservation { refused: BTreeMap::new(), machines: states, health, bindings, certificates })
 }
@@ -149,7 +148,7 @@ async fn health(components: &dyn Components, documents: &Documents, probe: &Prob
     let health = if ready(documents, probe) {
         answer.await
     } else {
-        let silent = |_| ComponentHealth::NoAnswer(format!("{} does not answer yet", probe.path));
+        let silent = |_| ComponentHealth::NoAnswer(format!("{} does not respond yet", probe.path));
         timeout(STARTING, answer).await.unwrap_or_else(silent)
     };
     (probe.component.clone(), health)

@@ -50,13 +50,13 @@ pub enum PassError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The documents are invalid.
-    #[error("the documents do not mean anything")]
+    #[error("the documents are invalid")]
     Faults(#[source] Faults),
     /// An id that was minted is not valid.
-    #[error("could not mint an id")]
+    #[error("cannot create an ID")]
     Id(#[source] NameError),
     /// Keys could not be minted.
-    #[error("could not mint keys")]
+    #[error("cannot create keys and certificates")]
     Mint(#[source] MintError),
 }
 

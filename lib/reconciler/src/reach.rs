@@ -41,7 +41,7 @@ pub enum ReachError {
     #[error(transparent)]
     Agent(#[from] AgentClientError),
     /// The call to the runtime failed.
-    #[error("cannot ask the runtime")]
+    #[error("cannot query the runtime")]
     Runtime(#[from] cri::CriError),
     /// The logs cannot be opened.
     #[error("cannot open the logs")]
@@ -68,7 +68,8 @@ pub enum ReachError {
     Helper(#[from] HelperError),
     /// The runtime serves its streams on the machine's loopback only.
     #[error(
-        "the machine's runtime serves streams on its own loopback only ({address}): leave -i and -t out, or run keelway-hypervisor-agent on the machine"
+        "the machine's runtime serves streams only on its own loopback ({address}): omit -i and -t, or run \
+         keelway-hypervisor-agent on the machine"
     )]
     Loopback {
         /// The address of the streams.
@@ -76,7 +77,8 @@ pub enum ReachError {
     },
     /// The connection to the runtime's streams failed.
     #[error(
-        "cannot connect to the streams of the machine's runtime at {address}: leave -i and -t out, or run keelway-hypervisor-agent on the machine"
+        "cannot connect to the streams of the machine's runtime at {address}: omit -i and -t, or run keelway-hypervisor-agent on \
+         the machine"
     )]
     Streams {
         /// The address of the streams.

@@ -54,7 +54,7 @@ async fn config(machines: &dyn Machines, document: &Hypervisor, installation: &I
         Ok(Ok(Some(config))) => HeldConfig::Known(config),
         Ok(Ok(None)) => HeldConfig::None,
         Ok(Err(why)) => HeldConfig::Unknown(why),
-        Err(_) => HeldConfig::Unknown(format!("no answer within {} s", CONFIG.as_secs())),
+        Err(_) => HeldConfig::Unknown(format!("no response within {} s", CONFIG.as_secs())),
     }
 }
 

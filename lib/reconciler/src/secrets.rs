@@ -11,7 +11,7 @@ use keelway_pki::{
 use keelway_planner::{SecretContents, holds};
 
 const DATA: &str = "data";
-const BACK: &str = "put the Secret back as reconcile wrote it";
+const BACK: &str = "restore the Secret as reconcile wrote it";
 
 /// Returns all faults of a Secret's values. A fault contains no value.
 ///
@@ -61,7 +61,9 @@ fn pair(data: &SecretData, name: &str) -> Option<Fault> {
     let key = WireGuardKey::from_base64(data.get(&entry)?);
     match key {
         Ok(key) if data.get(&public_entry).is_some_and(|public| *public == key.public_base64().into_bytes()) => None,
-        Ok(_) => Some(Fault::of_entry(DATA, &public_entry, format!("the public half is not of the key {entry}"), BACK)),
+        Ok(_) => {
+            Some(Fault::of_entry(DATA, &public_entry, format!("the public key does not match the key {entry}"), BACK))
+        }
         Err(error) => Some(Fault::of_entry(DATA, &entry, chain_text(&error), BACK)),
     }
 }
@@ -70,7 +72,7 @@ fn pair(data: &SecretData, name: &str) -> Option<Fault> {
 fn certificate(data: &SecretData, name: &str) -> Option<Fault> {
     let (entry, key_entry) = (format!("{name}.crt"), format!("{name}.key"));
     let fault = |entry: &str, problem: String| {
-        let help = format!("{BACK}, or take {name}.crt and {name}.key out of it to have them issued anew");
+        let help = format!("{BACK}, or remove {name}.crt and {name}.key from it to have them issued again");
         Some(Fault::of_entry(DATA, entry, problem, help))
     };
     let Some(pem) = data.get(&entry).and_then(|bytes| str::from_utf8(bytes).ok()) else {
@@ -86,7 +88,7 @@ fn certificate(data: &SecretData, name: &str) -> Option<Fault> {
     };
     match key_matches_certificate(pem, &key) {
         Ok(true) => None,
-        Ok(false) => fault(&entry, format!("the certificate is not of the key {key_entry}")),
+        Ok(false) => fault(&entry, format!("the certificate does not match the key {key_entry}")),
         Err(VerifyError::Certificate(error)) => told_of_it(&error),
         Err(error) => fault(&key_entry, chain_text(&error)),
     }
@@ -163,7 +165,7 @@ mod tests {
     #[test]
     fn a_certificate_and_a_key_that_do_not_belong_together() {
         let found = told_of("etcd-0", mixed(certificate(2), &certificate(3), "server.key"));
-        assert_eq!(found, ["data[server.crt]: the certificate is not of the key server.key"]);
+        assert_eq!(found, ["data[server.crt]: the certificate does not match the key server.key"]);
         let [one, two] = [1, 2].map(|seed| AuthorityKeyring::first(authority(seed)).to_secret_data());
         let found = told_of("kubernetes-ca", mixed(one, &two, "active.key"));
         assert!(found[0].starts_with("data[active.crt]: "), "{found:?}");

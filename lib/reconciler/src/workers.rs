@@ -23,7 +23,7 @@ const REQUEST: Duration = Duration::from_secs(20);
 #[derive(Debug, thiserror::Error)]
 pub enum WorkersError {
     /// The cluster has no id yet, because it was never reconciled.
-    #[error("the cluster was not made yet")]
+    #[error("the cluster was not created yet: run `keelway reconcile`")]
     NotMade,
     /// The cluster has no ingress with a public address.
     #[error("the cluster has no ingress")]
@@ -32,7 +32,7 @@ pub enum WorkersError {
     #[error("a Secret of the cluster cannot be used")]
     Secret(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The cluster's authority cannot be read.
-    #[error("the cluster's authority cannot be read")]
+    #[error("cannot read the cluster's authority")]
     Authority(#[source] CertificateError),
     /// The API refused the request, or could not be reached.
     #[error("could not {what}")]
@@ -44,7 +44,7 @@ pub enum WorkersError {
         cause: Box<kube::Error>,
     },
     /// The API did not respond in time.
-    #[error("could not {what}: the API did not answer within {} s", REQUEST.as_secs())]
+    #[error("could not {what}: the API did not respond within {} s", REQUEST.as_secs())]
     TimedOut {
         /// The operation, as it follows "could not".
         what: &'static str,
@@ -56,7 +56,9 @@ pub enum WorkersError {
     #[error("there is no worker {0}: neither a Node nor a WireGuardPeer has that name")]
     NoWorker(String),
     /// The cluster has no CustomResourceDefinitions for workers yet.
-    #[error("the cluster has no kinds for workers yet: `keelway reconcile`, and see that its cluster-controller runs")]
+    #[error(
+        "the cluster has no CustomResourceDefinitions for workers yet: run `keelway reconcile`, and check that its cluster-controller runs"
+    )]
     NoKinds,
 }
 

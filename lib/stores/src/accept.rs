@@ -100,8 +100,11 @@ impl DocumentAcceptance<'_> {
         let expected = path_of(&name);
         if expected != path {
             let line = Document::line_of(bytes, "metadata.name");
-            let fault =
-                Fault::of("metadata.name", format!("this is {name}"), format!("move it to {}", expected.display()));
+            let fault = Fault::of(
+                "metadata.name",
+                format!("the file contains {name}"),
+                format!("move the document to {}", expected.display()),
+            );
             return self.refuse(path, vec![Fault { document: file, line, ..fault }]);
         }
         let merged = match self.before.and_then(|before| before.get(&name)) {
@@ -196,10 +199,11 @@ impl DocumentAcceptance<'_> {
             let Some(cause) = self.cluster_of(name).and_then(|id| spoilt.get(&id)) else { continue };
             let path = self.taken.get(name).cloned().unwrap_or_else(|| path_of(name));
             let problem = format!(
-                "nothing is done about its cluster: {} cannot be used ({}: {})",
+                "its cluster is not reconciled, because {} is invalid ({}: {})",
                 cause.document, cause.field, cause.problem
             );
-            let fault = Fault { document: path.display().to_string(), ..Fault::of("", problem, "mend that document") };
+            let fault =
+                Fault { document: path.display().to_string(), ..Fault::of("", problem, "correct that document") };
             self.refuse(&path, vec![fault]);
         }
         for name in &left {
@@ -233,8 +237,8 @@ impl DocumentAcceptance<'_> {
         let waiting = self.taken.iter().filter(|(name, _)| is_unclassed(name));
         let waiting: Vec<_> = waiting.map(|(name, path)| (name.clone(), path.clone())).collect();
         for (name, path) in waiting {
-            let problem = format!("ClusterClass {class} cannot be used, and may be the default");
-            let fault = Fault::of("spec.className", problem, "repair that ClusterClass, or name another one here");
+            let problem = format!("ClusterClass {class} is invalid, and may be the default class");
+            let fault = Fault::of("spec.className", problem, "correct that ClusterClass, or set another class here");
             self.refuse(&path, vec![Fault { document: path.display().to_string(), ..fault }]);
             self.revert(&name);
         }
@@ -379,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_of_which_a_document_cannot_be_used_is_left_out_alone_until_that_is_mended() {
+    fn a_cluster_with_an_invalid_document_is_left_out_until_it_is_corrected() {
         let (one, other) = ("aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb");
         let path = |name: &str| PathBuf::from(format!("clusters/team-a/{name}.yaml"));
         let clusters = [("c1", one), ("c2", other)].map(|(name, id)| (path(name), Some(cluster(name, id, false))));
@@ -389,7 +393,7 @@ mod tests {
         let refused: Vec<&PathBuf> = first.refused.keys().collect();
         assert_eq!(refused, [&path("c1"), &secret(one, "").0]);
         let told = first.refused[&path("c1")].to_string();
-        assert!(told.contains("nothing is done about its cluster") && told.contains("data.note"), "{told}");
+        assert!(told.contains("its cluster is not reconciled") && told.contains("data.note"), "{told}");
         let world = first.documents.unwrap();
         assert_eq!((world.clusters.len(), world.secrets.len()), (1, 1));
 
@@ -404,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_or_a_secret_of_the_installation_that_cannot_be_used_holds_up_no_cluster_that_runs() {
+    fn an_invalid_class_or_installation_secret_blocks_no_running_cluster() {
         let unborn = serde_json::json!({
             "apiVersion": "keelway.dev/v1alpha1",
             "kind": "Cluster",
@@ -459,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cluster_was_born_with_is_not_replaced_and_holds_up_no_other() {
+    fn an_immutable_field_is_not_replaced_and_blocks_no_other_cluster() {
         let (one, other) = ("aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb");
         let first = accepted(None, &[("c1", born("c1", one, "cluster.local")), ("c2", cluster("c2", other, false))]);
         let world = first.documents.unwrap();
@@ -485,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_of_a_cluster_touches_no_other_and_its_id_does() {
+    fn a_changed_spec_is_accepted_and_a_duplicate_id_is_refused() {
         let (one, other) = ("aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb");
         let first = accepted(None, &[("c1", cluster("c1", one, false)), ("c2", cluster("c2", other, false))]);
         assert_eq!(first.refused, BTreeMap::new());

@@ -54,7 +54,7 @@ pub enum DirectoryError {
     #[error(transparent)]
     Lock(#[from] DirectoryLockError),
     /// A pivot of the documents to another store was interrupted.
-    #[error("the documents of {} have gone to {target}: finish that with keelway pivot --from dir:{} --to {target}", path.display(), path.display())]
+    #[error("the documents of {} are moving to {target}; finish the move with keelway pivot --from dir:{} --to {target}", path.display(), path.display())]
     Left {
         /// The path of the directory.
         path: PathBuf,
@@ -76,10 +76,10 @@ pub enum DirectoryError {
 #[derive(Debug, thiserror::Error)]
 pub enum UnsoundDocuments {
     /// A file was never valid, and its content decides which installation the machines obey. Nothing is done until it is repaired.
-    #[error("files cannot be used")]
+    #[error("some files are invalid")]
     Faults(#[source] Faults),
     /// A file changed since it was read. The caller must load again.
-    #[error("{0} was changed by somebody else meanwhile")]
+    #[error("{0} was modified by another program")]
     Changed(PathBuf),
 }
 
@@ -255,7 +255,7 @@ impl DirectoryStore {
         if held.refused.remove(&path).is_some()
             && let Some(aside) = self.files.set_aside(&path)?
         {
-            tracing::warn!(file = %path.display(), kept = %aside.display(), "a file that was refused makes room for what counts");
+            tracing::warn!(file = %path.display(), kept = %aside.display(), "moved a refused file aside, and restored the document in effect");
         }
         if self.files.replace(&path, held.files.get(&path).copied(), bytes)? == ReplaceOutcome::No {
             self.watch.again(&path);
@@ -273,7 +273,7 @@ impl DirectoryState {
     /// Records what was found. A refused file counts as not read, so that it is checked again.
     fn note(&mut self, found: ChangedFiles, refused: BTreeMap<PathBuf, Faults>) {
         for path in self.refused.keys().filter(|path| !refused.contains_key(*path)) {
-            tracing::info!(file = %path.display(), "the file is taken");
+            tracing::info!(file = %path.display(), "the file is accepted");
         }
         for (path, faults) in &refused {
             if self.refused.get(path) != Some(faults) {

@@ -107,7 +107,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_string_leads_out_of_the_store(
+        fn no_name_leads_out_of_the_store(
             kind in proptest::sample::select(&KINDS[..]),
             namespace in proptest::option::of("\\PC*|[./a\\\\-]{0,8}"),
             name in "\\PC*|[./a\\\\-]{0,8}",
@@ -122,14 +122,14 @@ mod tests {
         }
 
         #[test]
-        fn two_names_have_two_files(names in proptest::collection::btree_set("[./%aA\\\\]{0,4}", 1..20)) {
+        fn different_names_have_different_files(names in proptest::collection::btree_set("[./%aA\\\\]{0,4}", 1..20)) {
             let files: BTreeSet<PathBuf> = names.iter().map(|name| file("secrets", Some("a"), name)).collect();
             prop_assert_eq!(files.len(), names.len());
         }
     }
 
     #[test]
-    fn a_file_is_of_the_document_whose_file_it_is() {
+    fn a_path_and_a_name_convert_to_each_other() {
         let name = DocumentName::Secret(SecretName { namespace: "team-a".to_owned(), name: "a.b-c".to_owned() });
         assert_eq!(path_of(&name), Path::new("secrets/team-a/a.b-c.yaml"));
         assert_eq!(name_of(&path_of(&name)), Some(name));

@@ -54,20 +54,20 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub enum KubernetesError {
     /// The initial list of a watch is not complete yet.
     #[error(
-        "the API server has not told of all documents yet; see that it serves {0}, and that the manager may list and watch them"
+        "the API server has not listed all documents yet; check that it serves {0}, and that the manager may list and watch them"
     )]
     NotSeen(String),
     /// A document was never valid, and its content decides which installation the machines obey. Nothing is done until it is repaired.
-    #[error("documents cannot be used")]
+    #[error("some documents are invalid")]
     Faults(#[source] Faults),
     /// A document changed since it was read. The caller must load again.
-    #[error("{0} was changed by somebody else meanwhile")]
+    #[error("{0} was modified by another program")]
     Changed(DocumentName),
     /// A pass would delete a document that its user has not deleted.
-    #[error("the deletion of {0} is its user's to ask for")]
+    #[error("only a user may delete {0}")]
     Deletion(DocumentName),
     /// A pass would write a document's spec, which belongs to its user.
-    #[error("the spec of {0} is its user's, and is not written over")]
+    #[error("only a user may change the spec of {0}")]
     Spec(DocumentName),
     /// The API server refused a write.
     #[error("could not write {name}")]
@@ -195,7 +195,7 @@ impl KubernetesStore {
         self.watches.lock().await.end_unreferred(&documents);
         let _one = self.writing.lock().await;
         for name in rewrite {
-            tracing::warn!(document = %name, "the document was taken away, and is written again");
+            tracing::warn!(document = %name, "the document was deleted by another program; writing it again");
             if let Err(error) = self.rewrite(&name, &documents).await {
                 self.shared.held().record_missed(path_of(&name));
                 return Err(error.into());

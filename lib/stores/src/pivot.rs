@@ -70,7 +70,7 @@ pub enum PivotError {
     Empty(String),
     /// A pivot to another store was interrupted.
     #[error(
-        "the documents of {from} have gone to {target}: finish that first, with keelway pivot --from {from} --to {target}"
+        "the documents of {from} are moving to {target}; finish that move first with keelway pivot --from {from} --to {target}"
     )]
     Left {
         /// The old store of that pivot.
@@ -79,7 +79,7 @@ pub enum PivotError {
         target: String,
     },
     /// The documents conflict with those in the new store.
-    #[error("the documents do not fit those of {to}")]
+    #[error("the documents conflict with those in {to}")]
     Faults {
         /// The new store.
         to: String,
@@ -88,7 +88,7 @@ pub enum PivotError {
         faults: Faults,
     },
     /// A document that was read back from the new store differs from the one that was written.
-    #[error("{name} is not in {to} as it was written: nothing was taken away from {from}")]
+    #[error("{name} in {to} differs from what was written; nothing was deleted from {from}")]
     Lost {
         /// The document.
         name: DocumentName,
@@ -148,7 +148,7 @@ fn joined(documents: &Documents, there: &Documents) -> Result<Documents, Faults>
     for name in documents.all_names() {
         let Some(document) = documents.get(&name) else { continue };
         if let Some(problem) = there.get(&name).and_then(|there| conflict_reason(document, there)) {
-            let help = "take one of both away, or give it another name";
+            let help = "delete one of the two documents, or rename one";
             faults.push(Fault { document: name.to_string(), ..Fault::of("metadata.name", problem, help) });
         }
         joined.put(&name, document.owned());
@@ -161,7 +161,7 @@ fn joined(documents: &Documents, there: &Documents) -> Result<Documents, Faults>
 
 /// Returns why a document must not replace the one with its name.
 fn conflict_reason(document: DocumentRef<'_>, there: DocumentRef<'_>) -> Option<&'static str> {
-    const OTHER: &str = "there is another one of this name already";
+    const OTHER: &str = "a different document with this name already exists";
     match (document, there) {
         (DocumentRef::Hypervisor(document), DocumentRef::Hypervisor(there)) => {
             let issued = |status: &Option<keelway_api::hypervisor::HypervisorStatus>| {
@@ -171,7 +171,7 @@ fn conflict_reason(document: DocumentRef<'_>, there: DocumentRef<'_>) -> Option<
             if document.spec != there.spec {
                 return Some(OTHER);
             }
-            (issued(&there.status) > issued(&document.status)).then_some("the one that is there is newer")
+            (issued(&there.status) > issued(&document.status)).then_some("the existing document is newer")
         }
         (DocumentRef::Cluster(document), DocumentRef::Cluster(there)) => {
             let same = document.spec == there.spec && there.id().is_none_or(|id| document.id() == Some(id));

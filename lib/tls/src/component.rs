@@ -22,7 +22,7 @@ pub enum AgentTlsError {
     #[error("a certificate or key cannot be used for TLS")]
     Unusable(#[source] rustls::Error),
     /// The authorities and their revocation lists cannot verify any server.
-    #[error("the authorities, or the list of what they revoked, cannot verify anybody")]
+    #[error("the authorities or their revocation list cannot verify certificates")]
     Verifier(#[source] VerifierBuilderError),
 }
 

@@ -41,11 +41,11 @@ impl<T> Current<T> {
             match (self.make)(&self.files) {
                 Ok(value) => {
                     made.value = Arc::new(value);
-                    tracing::info!(%certificate, "certificates read again");
+                    tracing::info!(%certificate, "reloaded certificates");
                 }
                 Err(error) => {
                     let error: &(dyn Error + 'static) = &error;
-                    tracing::warn!(%certificate, error, "certificates stay what they were");
+                    tracing::warn!(%certificate, error, "cannot reload certificates; the previous ones stay in use");
                 }
             }
         }

@@ -19,19 +19,19 @@ const LONGEST_TEXT: usize = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum GetError {
     /// The expected name of the server is invalid.
-    #[error("{name:?} is no name of a server")]
+    #[error("{name:?} is not a valid server name")]
     Name {
         /// The name from the caller.
         name: String,
     },
     /// The TLS handshake failed.
-    #[error("no connection")]
+    #[error("cannot connect")]
     Connect(#[source] std::io::Error),
     /// The HTTP exchange failed.
-    #[error("no answer")]
+    #[error("no response")]
     Http(#[from] hyper::Error),
     /// The path is invalid.
-    #[error("the question makes no sense")]
+    #[error("the request is not valid")]
     Request(#[from] http::Error),
 }
 

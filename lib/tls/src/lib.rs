@@ -65,7 +65,7 @@ pub enum TlsError {
     },
     /// Two authorities have the same name. The TLS library would use the first one's revocation list for both.
     #[error(
-        "two authorities in {} have the same name, by which lists of revoked certificates are told apart: keep one of them",
+        "two authorities in {} have the same name, but revocation lists are matched by name: keep only one of them",
         path.display()
     )]
     Ambiguous {
@@ -85,10 +85,10 @@ pub enum TlsError {
         source: keelway_pki::CertificateError,
     },
     /// The TLS library refuses the certificate, the key or the authority.
-    #[error("certificate, key and authority cannot be used together")]
+    #[error("the certificate, key and authority do not match")]
     Unusable(#[source] rustls::Error),
     /// The authority cannot verify any peer.
-    #[error("the authority cannot verify anybody")]
+    #[error("the authority cannot verify certificates")]
     Verifier(#[source] rustls::server::VerifierBuilderError),
 }
 
@@ -99,7 +99,7 @@ pub enum HandshakeError {
     #[error("the TLS handshake failed")]
     Failed(#[source] io::Error),
     /// The handshake took too long.
-    #[error("no TLS handshake within {} s", HANDSHAKE.as_secs())]
+    #[error("the TLS handshake did not complete within {} s", HANDSHAKE.as_secs())]
     TimedOut,
     /// The peer is not authorized.
     #[error(transparent)]

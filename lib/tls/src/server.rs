@@ -26,19 +26,19 @@ const LOOK: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum UnauthorizedPeer {
     /// The peer presented no certificate.
-    #[error("there is no certificate")]
+    #[error("the client presents no certificate")]
     Nobody,
     /// The authority does not vouch for the certificate: it is another authority's, or it has ended, or it is revoked.
-    #[error("the certificate does not hold")]
+    #[error("the client's certificate is not valid")]
     Void(#[source] rustls::Error),
     /// The certificate cannot be parsed.
-    #[error("the certificate cannot be read")]
+    #[error("cannot read the client's certificate")]
     Unreadable(#[source] CertificateError),
     /// The common name is not one of those that the server accepts.
-    #[error("{0:?} may not speak here")]
+    #[error("{0:?} is not authorized")]
     Role(String),
     /// The certificate belongs to another installation.
-    #[error("{name:?} of {of:?} may not speak here")]
+    #[error("{name:?} of {of:?} is not authorized")]
     Installation {
         /// The common name.
         name: String,

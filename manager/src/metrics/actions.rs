@@ -131,12 +131,12 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_pass_that_did_nothing_tells_nothing() {
+    fn a_pass_without_effects_counts_no_actions() {
         assert_eq!(of(&outcome()), BTreeMap::new());
     }
 
     #[test]
-    fn what_was_done_in_clusters_is_told_apart_from_agents() {
+    fn actions_in_clusters_and_on_agents_are_counted_separately() {
         let mut outcome = outcome();
         outcome.plan.decisions = vec![
             Decision::CreateStore { cluster: "c1".to_owned(), members: 3 },

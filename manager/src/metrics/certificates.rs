@@ -64,12 +64,12 @@ impl CertificateCache {
         }
         let mut ends = MetricFamily::new(
             "certificate_expiration_timestamp_seconds",
-            "When the first certificate of an authority, a role or the manager ends, since the epoch; without a cluster: of those \
-             between the manager and agents",
+            "Time at which the first certificate of an authority, a role or the manager expires, in seconds since the epoch; without a \
+             cluster: of certificates between the manager and agents",
         );
         let mut renewals = MetricFamily::new(
             "certificate_renewal_timestamp_seconds",
-            "When two thirds of the life of the first of these certificates are over, since the epoch",
+            "Time at which the first of these certificates is due for renewal, in seconds since the epoch",
         );
         for ((cluster, holder), dates) in first {
             let of = cluster.map(clusters::of).into_iter().flatten();
@@ -127,7 +127,10 @@ fn holder(secret: &str) -> &str {
 
 fn of_agents(documents: &Documents) -> MetricFamily {
     let name = "hypervisor_certificate_expiration_timestamp_seconds";
-    let mut family = MetricFamily::new(name, "When the certificate of a machine's agent ends, since the epoch");
+    let mut family = MetricFamily::new(
+        name,
+        "Time at which the certificate of a machine's agent expires, in seconds since the epoch",
+    );
     for (name, machine) in &documents.hypervisors {
         let agent = machine.status.as_ref().and_then(|status| status.agent.as_ref());
         let end = agent.filter(|agent| !agent.revoked).and_then(|agent| agent.not_after.as_ref());
@@ -171,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn each_role_has_one_value_the_first_end() {
+    fn each_role_has_one_value_its_first_expiry() {
         let id: ClusterId = "0123456789abcdef".parse().unwrap();
         let mut c1 = cluster("c1", &[], true);
         c1.status = Some(ClusterStatus { id: Some(id.clone()), ..c1.status.unwrap_or_default() });

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_birth_is_told_once() {
+    fn a_creation_is_counted_once() {
         let mut births = Births::default();
         assert_eq!(births.newly_available(&world(&[], false), now()), []);
         assert_eq!(births.newly_available(&world(&[], true), now()), []);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_tells_it_counts_from_the_first_look() {
+    fn without_a_creation_time_it_counts_from_the_first_observation() {
         let mut births = Births::default();
         let mut unknown = world(&[], false);
         unknown.clusters.values_mut().for_each(|cluster| cluster.metadata.creation_timestamp = None);
@@ -81,14 +81,14 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_was_there_before_tells_nothing() {
+    fn a_cluster_that_was_available_before_is_not_counted() {
         let mut births = Births::default();
         assert_eq!(births.newly_available(&world(&[], true), now()), []);
         assert_eq!(births.newly_available(&world(&["Available"], true), now()), []);
     }
 
     #[test]
-    fn one_that_goes_unborn_is_forgotten() {
+    fn a_cluster_deleted_before_it_was_available_is_forgotten() {
         let mut births = Births::default();
         assert_eq!(births.newly_available(&world(&[], false), now()), []);
         let mut going = world(&[], false);

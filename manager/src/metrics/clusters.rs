@@ -24,7 +24,7 @@ fn clusters(documents: &Documents) -> MetricFamily {
 }
 
 fn conditions(documents: &Documents) -> MetricFamily {
-    let mut family = MetricFamily::new("cluster_condition", "1 where a condition of a cluster is True, else 0");
+    let mut family = MetricFamily::new("cluster_condition", "1 if the condition of the cluster is True, else 0");
     for (name, cluster) in &documents.clusters {
         for condition in cluster.status.iter().flat_map(|status| &status.conditions) {
             let labels = of(name).into_iter().chain([("condition", condition.type_.clone())]);
@@ -36,7 +36,8 @@ fn conditions(documents: &Documents) -> MetricFamily {
 
 fn deletions(documents: &Documents) -> MetricFamily {
     let name = "cluster_deletion_timestamp_seconds";
-    let mut family = MetricFamily::new(name, "When the deletion of a cluster was asked for, since the epoch");
+    let mut family =
+        MetricFamily::new(name, "Time at which the deletion of a cluster was requested, in seconds since the epoch");
     for (name, cluster) in &documents.clusters {
         let at = cluster.metadata.deletion_timestamp.as_ref();
         family.add_known(of(name), at.map(|at| seconds(at.0)));
@@ -53,7 +54,7 @@ fn components(documents: &Documents) -> MetricFamily {
         let state = if is_ready(component) { "Ready" } else { "NotReady" };
         *found.entry((component.spec.role, state)).or_default() += 1;
     }
-    let mut family = MetricFamily::new("components", "Components by role and by whether they are ready");
+    let mut family = MetricFamily::new("components", "Components by role and readiness");
     for ((role, state), number) in found {
         family.add([("role", role.to_string()), ("state", state.to_owned())], count(number));
     }

@@ -36,12 +36,12 @@ impl Holdings {
     /// Computes the metrics of components on the machines where they are placed.
     pub(super) fn families(&self, documents: &Documents) -> [MetricFamily; 3] {
         let mut sizes =
-            MetricFamily::new("cluster_etcd_database_bytes", "How large the database of an etcd member is on its disk");
+            MetricFamily::new("cluster_etcd_database_bytes", "Size of the database of an etcd member on disk");
         let mut quotas = MetricFamily::new(
             "cluster_etcd_quota_bytes",
-            "How large the database of an etcd member may grow before it takes no more writes",
+            "Quota of the database of an etcd member, at which etcd refuses writes",
         );
-        let mut peers = MetricFamily::new("cluster_tunnel_peers", "WireGuard peers of a gateway");
+        let mut peers = MetricFamily::new("cluster_tunnel_peers", "Number of WireGuard peers of a gateway");
         let told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (machine, pods) in &*told {
             let placed = pods.iter().filter_map(|(pod, figures)| Some((documents.components.get(pod)?, pod, figures)));
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_seen_where_it_is_placed_is_told() {
+    fn figures_are_reported_by_the_machine_of_the_component() {
         let documents = keelway_reconciler::testing::world();
         let figures = |bytes| BTreeMap::from([("0123456789abcdef/etcd-0".parse().unwrap(), bytes)]);
         let holdings = Holdings::default();

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_named_as_who_asks_has_it() {
+    fn counter_names_follow_the_requested_format() {
         let mut registry = Registry::with_prefix("keelway");
         registry.register("passes", "Passes", <Counter>::default());
         registry.register("queue_depth", "Clusters that wait", <Gauge>::default());
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_nothing_gets_text() {
+    fn the_default_format_is_text() {
         assert_eq!(ExpositionFormat::negotiate(None), ExpositionFormat::Text);
         assert_eq!(ExpositionFormat::negotiate(Some("*/*")), ExpositionFormat::Text);
         let prometheus = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";

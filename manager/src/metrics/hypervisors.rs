@@ -36,7 +36,7 @@ fn hypervisors(documents: &Documents) -> MetricFamily {
         };
         *found.entry((role, if is_ready { "Ready" } else { "NotReady" })).or_default() += 1;
     }
-    let mut family = MetricFamily::new("hypervisors", "Machines by role and by whether they are ready");
+    let mut family = MetricFamily::new("hypervisors", "Machines by role and readiness");
     for ((role, state), number) in found {
         family.add([("role", role.to_owned()), ("state", state.to_owned())], count(number));
     }
@@ -44,7 +44,7 @@ fn hypervisors(documents: &Documents) -> MetricFamily {
 }
 
 fn conditions(documents: &Documents) -> MetricFamily {
-    let mut family = MetricFamily::new("hypervisor_condition", "1 where a condition of a machine is True, else 0");
+    let mut family = MetricFamily::new("hypervisor_condition", "1 if the condition of the machine is True, else 0");
     for (name, machine) in &documents.hypervisors {
         for condition in status(machine).iter().flat_map(|status| &status.conditions) {
             family.add(of(name).into_iter().chain([("condition", condition.type_.clone())]), gauge_value(condition));
@@ -58,7 +58,7 @@ fn components(documents: &Documents) -> MetricFamily {
     for component in documents.components.values() {
         *found.entry(&component.spec.hypervisor).or_default() += 1;
     }
-    let mut family = MetricFamily::new("hypervisor_components", "Components that are placed on a machine");
+    let mut family = MetricFamily::new("hypervisor_components", "Number of components placed on a machine");
     for (name, number) in found {
         family.add(of(name), count(number));
     }
@@ -67,7 +67,8 @@ fn components(documents: &Documents) -> MetricFamily {
 
 fn heartbeats(documents: &Documents) -> MetricFamily {
     let name = "hypervisor_last_heartbeat_timestamp_seconds";
-    let mut family = MetricFamily::new(name, "When a machine was last written down to have answered, since the epoch");
+    let mut family =
+        MetricFamily::new(name, "Time of the last recorded response of a machine, in seconds since the epoch");
     for (name, machine) in &documents.hypervisors {
         let at = status(machine).and_then(|status| status.last_heartbeat_time.as_ref());
         family.add_known(of(name), at.map(|at| seconds(at.0)));
@@ -77,9 +78,12 @@ fn heartbeats(documents: &Documents) -> MetricFamily {
 
 fn of_cpu(documents: &Documents) -> [MetricFamily; 3] {
     let mut families = [
-        MetricFamily::new("hypervisor_cpu_capacity_cores", "Cores that a machine has"),
-        MetricFamily::new("hypervisor_cpu_allocatable_cores", "Cores of a machine that may be given to components"),
-        MetricFamily::new("hypervisor_cpu_requested_cores", "Cores of a machine that its components ask for"),
+        MetricFamily::new("hypervisor_cpu_capacity_cores", "CPU cores of a machine"),
+        MetricFamily::new(
+            "hypervisor_cpu_allocatable_cores",
+            "CPU cores of a machine that are allocatable to components",
+        ),
+        MetricFamily::new("hypervisor_cpu_requested_cores", "CPU cores that the components of a machine request"),
     ];
     amounts(documents, &mut families, |of| amount(of.cpu_millis) / 1000.0);
     families
@@ -87,9 +91,12 @@ fn of_cpu(documents: &Documents) -> [MetricFamily; 3] {
 
 fn of_memory(documents: &Documents) -> [MetricFamily; 3] {
     let mut families = [
-        MetricFamily::new("hypervisor_memory_capacity_bytes", "Memory that a machine has"),
-        MetricFamily::new("hypervisor_memory_allocatable_bytes", "Memory of a machine that may be given to components"),
-        MetricFamily::new("hypervisor_memory_requested_bytes", "Memory of a machine that its components ask for"),
+        MetricFamily::new("hypervisor_memory_capacity_bytes", "Memory of a machine"),
+        MetricFamily::new(
+            "hypervisor_memory_allocatable_bytes",
+            "Memory of a machine that is allocatable to components",
+        ),
+        MetricFamily::new("hypervisor_memory_requested_bytes", "Memory that the components of a machine request"),
     ];
     amounts(documents, &mut families, |of| amount(of.memory_bytes));
     families
@@ -119,13 +126,11 @@ fn requested(documents: &Documents) -> BTreeMap<&HypervisorName, Amount> {
 }
 
 fn of_disk(documents: &Documents) -> [MetricFamily; 2] {
-    let mut capacity = MetricFamily::new(
-        "hypervisor_disk_capacity_bytes",
-        "How large the file system below /var/lib/keelway of a machine is",
-    );
+    let mut capacity =
+        MetricFamily::new("hypervisor_disk_capacity_bytes", "Size of the file system of /var/lib/keelway on a machine");
     let mut available = MetricFamily::new(
         "hypervisor_disk_available_bytes",
-        "What may still be written below /var/lib/keelway of a machine, as of its last heartbeat",
+        "Available space below /var/lib/keelway on a machine, as of its last heartbeat",
     );
     for (name, machine) in &documents.hypervisors {
         let disk = status(machine).and_then(|status| status.disk.as_ref()?.disk());
@@ -161,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_told_in_base_units() {
+    fn amounts_are_in_base_units() {
         let documents = documents();
         assert_eq!(documents.hypervisors.len(), 1);
         let families = families(&documents);

@@ -58,15 +58,15 @@ impl Passes {
             passes.results.get_or_create(&[("result", result)]).inc_by(0);
         }
         passes.act(actions::KINDS.map(|kind| (kind, 0)));
-        let told = "Passes by what came of them: settled, waiting, changed, incomplete or failed";
+        let told = "Passes by result: settled, waiting, changed, incomplete or failed";
         registry.register("passes", told, passes.results.clone());
-        registry.register("pass_duration_seconds", "How long passes took", passes.durations.clone());
-        let told = "When the last pass ended that could be carried out, since the epoch; 0 for never";
+        registry.register("pass_duration_seconds", "Duration of passes", passes.durations.clone());
+        let told = "Time at which the last complete pass ended, in seconds since the epoch; 0 if there was none";
         registry.register("last_pass_timestamp_seconds", told, passes.last.clone());
-        registry.register("actions", "What passes did, by kind and result: done or failed", passes.actions.clone());
-        let told = "How long clusters took from their creation until they were available for the first time";
+        registry.register("actions", "Actions of passes by kind and result: done or failed", passes.actions.clone());
+        let told = "Time from the creation of clusters until they were first available";
         registry.register("cluster_time_to_available_seconds", told, passes.births.clone());
-        registry.register("queue_depth", "Clusters that wait for a pass", passes.queue.clone());
+        registry.register("queue_depth", "Number of clusters that wait for a pass", passes.queue.clone());
         passes
     }
 

@@ -39,9 +39,9 @@ impl ProcessCollector {
         Ok(vec![
             one("process_resident_memory_bytes", "Resident memory", memory(&status, "VmRSS:")),
             one("process_virtual_memory_bytes", "Virtual memory", memory(&status, "VmSize:")),
-            one("process_open_fds", "Open file descriptors", Some(count(open))),
-            one("process_max_fds", "The most file descriptors that may be open", most_descriptors()),
-            one("process_start_time_seconds", "When the process began, since the epoch", start),
+            one("process_open_fds", "Number of open file descriptors", Some(count(open))),
+            one("process_max_fds", "Maximum number of open file descriptors", most_descriptors()),
+            one("process_start_time_seconds", "Start time of the process, in seconds since the epoch", start),
         ])
     }
 }
@@ -51,7 +51,7 @@ impl Collector for ProcessCollector {
         let Ok(stat) = fs::read_to_string("/proc/self/stat") else { return Ok(()) };
         if let Some(seconds) = cpu_seconds(&stat) {
             let counter = ConstCounter::new(seconds);
-            let help = "User and system time spent";
+            let help = "User and system CPU time";
             counter.encode(encoder.encode_descriptor("process_cpu_seconds", help, None, counter.metric_type())?)?;
         }
         self.families().unwrap_or_default().iter().try_for_each(|family| family.encode(&mut encoder))
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_tells_is_read() {
+    fn the_process_status_is_parsed() {
         assert_eq!(memory("VmPeak:\t  9 kB\nVmRSS:\t    5120 kB\n", "VmRSS:"), Some(5_242_880.0));
         assert_eq!(memory("VmPeak:\t  9 kB\n", "VmRSS:"), None);
         let stat = "7 (a b) c) S 1 7 7 0 -1 4194560 100 0 0 0 150 75 0 0 20 0 3 0 100 1 2\n";

@@ -51,7 +51,7 @@ mod tests {
     use crate::metrics::clusters::tests::cluster;
 
     #[test]
-    fn one_word_tells_where_a_cluster_is() {
+    fn a_cluster_has_one_state() {
         for (conditions, initialized, state) in [
             (&[][..], false, ClusterState::Progressing),
             (&["Degraded"], false, ClusterState::Progressing),

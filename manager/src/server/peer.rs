@@ -21,7 +21,7 @@ pub(super) enum SocketPeer {
 impl SocketPeer {
     pub(super) fn of<T>(request: &Request<T>) -> Result<Self, Status> {
         let info = request.extensions().get::<UdsConnectInfo>().and_then(|info| info.peer_cred);
-        let cred = info.ok_or_else(|| Status::unauthenticated("nobody knows who asks"))?;
+        let cred = info.ok_or_else(|| Status::unauthenticated("cannot determine the user of the connection"))?;
         Ok(if cred.uid() == 0 || cred.uid() == geteuid().as_raw() { Self::Owner } else { Self::Member })
     }
 
@@ -42,7 +42,7 @@ impl SocketPeer {
         versions.into_iter().try_for_each(belongs_to_people)?;
         match name.namespace() {
             Some(namespace) if namespace.starts_with(NAMESPACE_PREFIX) => {
-                Err("namespaces that begin with keelway- are the manager's own: only root writes there")
+                Err("namespaces that begin with keelway- belong to the manager; only root may write to them")
             }
             Some(_) | None => Ok(()),
         }
@@ -52,9 +52,9 @@ impl SocketPeer {
 /// Returns an error for a document that users may not write.
 fn belongs_to_people(document: DocumentRef<'_>) -> Result<(), &'static str> {
     match document {
-        DocumentRef::Component(_) => Err("Components are the manager's own: change their Cluster"),
+        DocumentRef::Component(_) => Err("Components belong to the manager; change their Cluster instead"),
         DocumentRef::Secret(secret) if is_ours(secret) && !is_pull_secret(secret) => {
-            Err("Secrets of clusters are the manager's own: only root writes them")
+            Err("Secrets of clusters belong to the manager; only root may write them")
         }
         DocumentRef::ClusterClass(_)
         | DocumentRef::Hypervisor(_)
@@ -87,7 +87,7 @@ mod tests {
 
     /// Regression: `keelway apply` of a plain Secret in the place of a cluster's authority reported "configured".
     #[test]
-    fn what_is_replaced_is_judged_as_well_as_what_replaces_it() {
+    fn the_existing_and_the_new_document_are_both_checked() {
         let own = secret(&format!("keelway-{ID}"), &format!("keelway.dev/cluster-id: {ID}"), "Opaque");
         let users = secret("default", "", "Opaque");
         let (name, own) = only(&own);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_but_the_owner_writes_into_namespaces_of_keelways() {
+    fn only_the_owner_writes_into_keelway_namespaces() {
         let users = secret("default", "", "Opaque");
         let (_, document) = only(&users);
         let refused = |namespace: &str| {

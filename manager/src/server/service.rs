@@ -59,7 +59,7 @@ impl documents_server::Documents for DocumentsService {
         let denied = documents.all_names().filter_map(|name| {
             let versions = there.get(&name).into_iter().chain(documents.get(&name));
             let why = peer.may_write(&name, versions).err()?;
-            let fault = Fault::of("", "this is not yours to write", why);
+            let fault = Fault::of("", "you may not write this document", why);
             Some(Fault { document: name.to_string(), ..fault })
         });
         let denied: Vec<Fault> = denied.collect();
@@ -151,14 +151,14 @@ impl DocumentQuery {
     fn missing(&self, documents: &Documents) -> Option<Status> {
         let missing: Vec<String> =
             self.names.iter().filter(|name| documents.get(name).is_none()).map(ToString::to_string).collect();
-        (!missing.is_empty()).then(|| Status::not_found(format!("there is no {}", missing.join(", "))))
+        (!missing.is_empty()).then(|| Status::not_found(format!("not found: {}", missing.join(", "))))
     }
 }
 
 fn names(asked: &[proto::DocumentName]) -> Result<Vec<DocumentName>, Status> {
     let known = |name: &proto::DocumentName| {
         let proto::DocumentName { kind, namespace, name: own } = name;
-        name_of(name).ok_or_else(|| Status::not_found(format!("there is no {kind} {namespace}/{own}")))
+        name_of(name).ok_or_else(|| Status::not_found(format!("{kind} {namespace}/{own} not found")))
     };
     asked.iter().map(known).collect()
 }

@@ -53,7 +53,7 @@ fn rendered(options: &[&str]) -> Rendered {
 }
 
 #[test]
-fn every_option_renders_what_an_api_server_takes() {
+fn every_option_renders_valid_objects() {
     for options in OPTIONS {
         helm::lint(options);
         rendered(options).check();
@@ -62,7 +62,7 @@ fn every_option_renders_what_an_api_server_takes() {
 
 /// The role permits the manager to update its Lease, and is in the namespace of the Lease.
 #[test]
-fn the_lease_is_where_the_role_is() {
+fn the_lease_is_in_the_namespace_of_the_role() {
     let objects = rendered(&[]);
     let role: Role = objects.one("Role");
     let namespace = role.metadata.namespace.clone().unwrap();
@@ -102,7 +102,7 @@ fn the_manager_has_no_right_on_its_node() {
 }
 
 #[test]
-fn no_right_is_for_everything() {
+fn no_rule_has_wildcards() {
     let objects = rendered(&["tenants.classesFor[0]=system:authenticated"]);
     let roles: Vec<ClusterRole> = objects.all("ClusterRole");
     assert_eq!(roles.len(), 4);
@@ -116,7 +116,7 @@ fn no_right_is_for_everything() {
 
 /// The roles for tenants contain no resource that belongs to all tenants or to Keelway.
 #[test]
-fn tenants_have_rights_to_clusters_alone() {
+fn tenants_may_access_only_clusters() {
     let roles: Vec<ClusterRole> = rendered(&[]).all("ClusterRole");
     let of_tenants = roles.into_iter().filter(|role| role.metadata.name.as_ref().unwrap().contains("-tenant-"));
     let given: Vec<_> = of_tenants.flat_map(|role| role.rules.unwrap()).collect();
@@ -127,7 +127,7 @@ fn tenants_have_rights_to_clusters_alone() {
 }
 
 #[test]
-fn nobody_connects_but_who_is_named() {
+fn only_named_clients_can_connect() {
     let policy: NetworkPolicy = rendered(&[]).one("NetworkPolicy");
     let spec = policy.spec.unwrap();
     assert_eq!(spec.policy_types.unwrap(), ["Ingress", "Egress"]);
@@ -138,13 +138,13 @@ fn nobody_connects_but_who_is_named() {
 }
 
 #[test]
-fn a_budget_is_for_more_than_one() {
+fn a_disruption_budget_requires_several_replicas() {
     assert!(rendered(&[]).has("PodDisruptionBudget"));
     assert!(!rendered(&["replicas=1"]).has("PodDisruptionBudget"));
 }
 
 #[test]
-fn a_digest_takes_the_place_of_the_tag() {
+fn a_digest_replaces_the_tag() {
     let digest = format!("sha256:{}", "0".repeat(64));
     let deployment: Deployment = rendered(&[&format!("image.digest={digest}")]).one("Deployment");
     let image = deployment.spec.unwrap().template.spec.unwrap().containers[0].image.clone().unwrap();
@@ -162,7 +162,7 @@ fn the_rules_and_the_dashboard_are_those_of_the_tree() {
 }
 
 #[test]
-fn values_that_mean_nothing_are_refused() {
+fn meaningless_values_are_refused() {
     for (value, field) in [
         ("replica=2", "replica"),
         ("replicas=many", "replicas"),
@@ -191,7 +191,7 @@ fn every_value_is_in_the_schema_and_explained() {
 }
 
 #[test]
-fn the_chart_is_of_this_release() {
+fn the_chart_has_the_version_of_this_release() {
     let chart: Value = serde_saphyr::from_str(&helm::read("manifests/charts/keelway/Chart.yaml")).unwrap();
     assert_eq!(
         (&chart["version"], &chart["appVersion"]),

@@ -162,6 +162,6 @@ async fn a_refusal_is_told_once(plane: &Plane, kubectl: &Kubectl) {
         told(kubectl, "told-2", &["Invalid 1"]).await;
     }
     let listed = kubectl.says(&["describe", "hv", "told-2"]);
-    assert!(listed.contains("it has no effect as it is (spec.endpoint.agent.via)"), "{listed}");
+    assert!(listed.contains("has no effect (spec.endpoint.agent.via)"), "{listed}");
     kubectl.says(&["delete", "hv", "told-2"]);
 }

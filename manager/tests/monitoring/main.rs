@@ -24,7 +24,7 @@ fn named(expression: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn what_is_told_is_as_prometheus_wants_it() {
+fn metrics_are_valid_for_prometheus() {
     let mut manager = Manager::start();
     let line = manager.says(|line| line["span"]["cluster"] == "c1");
     assert!(line["span"]["pass"].as_u64().unwrap() >= 1, "{line}");
@@ -44,7 +44,7 @@ fn what_is_told_is_as_prometheus_wants_it() {
 }
 
 #[test]
-fn alerts_and_dashboard_ask_for_what_is_told() {
+fn alerts_and_dashboard_use_existing_metrics() {
     let manager = Manager::start();
     let scrape = manager.tells(&["keelway_clusters{state=\"Progressing\"} 1.0"]);
     let families = families(&scrape);
@@ -63,7 +63,7 @@ fn alerts_and_dashboard_ask_for_what_is_told() {
 }
 
 #[test]
-fn every_expression_is_one() {
+fn every_expression_is_valid() {
     let monitoring = manifests::monitoring();
     promtool::takes(&["check", "rules", &monitoring.join("rules.yaml").display().to_string()], "");
     let folder = tempfile::tempdir().unwrap();
@@ -83,7 +83,7 @@ fn every_alert_fires_when_it_should() {
 }
 
 #[test]
-fn every_alert_tells_what_to_do() {
+fn every_alert_has_instructions() {
     let page = manifests::read("docs/alerts.md");
     for alert in manifests::alerts() {
         let name = &alert.name;

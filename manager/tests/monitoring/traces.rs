@@ -24,7 +24,7 @@ fn passes_are_spans() {
 }
 
 #[test]
-fn a_collector_that_nobody_vouches_for_gets_nothing() {
+fn an_untrusted_collector_receives_nothing() {
     let (collector, another) = (Collector::start(), Collector::start());
     let authority = another.authority.display().to_string();
     let mut manager = Manager::start_with(&[
@@ -37,7 +37,7 @@ fn a_collector_that_nobody_vouches_for_gets_nothing() {
 }
 
 #[test]
-fn nothing_leaves_the_machine_in_the_clear() {
+fn a_remote_collector_without_tls_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_keelway-manager"));
     command.arg("run").arg(format!("--store=dir:{}", folder.path().join("store").display()));
@@ -45,7 +45,7 @@ fn nothing_leaves_the_machine_in_the_clear() {
     let output = command.output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(
-        !output.status.success() && said.contains("OTEL_EXPORTER_OTLP_ENDPOINT: ") && said.contains("write https://"),
+        !output.status.success() && said.contains("OTEL_EXPORTER_OTLP_ENDPOINT: ") && said.contains("use https://"),
         "{said}"
     );
     assert!(!folder.path().join("store").exists(), "nothing has begun");

@@ -113,7 +113,7 @@ async fn what_somebody_else_changed_is_kept<S: Subject>(subject: &S, store: &S::
     };
     told(&mut documents);
     let error = store.save(&documents).await.unwrap_err();
-    assert!(error.cause.to_string().contains("changed by somebody else"), "{error}: {}", error.cause);
+    assert!(error.cause.to_string().contains("modified by another program"), "{error}: {}", error.cause);
     let members = |documents: &Documents| documents.clusters[&c1()].spec.etcd.replicas;
     let mut documents = until("somebody else's change", store, |documents| members(documents) == 3).await;
     assert!(documents.clusters[&c1()].status.as_ref().unwrap().endpoints.is_empty());

@@ -27,7 +27,7 @@ fn replicas(documents: &Documents) -> u32 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_saved_is_there_for_the_next_one() {
+async fn saved_documents_are_loaded_by_the_next_process() {
     let place = Place::new();
     let store = place.with_world().await;
     assert_eq!(written(&store.load().await.unwrap()), written(&world()));
@@ -42,7 +42,7 @@ async fn what_is_saved_is_there_for_the_next_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_it_wrote_itself_is_no_news() {
+async fn its_own_writes_are_not_changes() {
     let place = Place::new();
     let store = place.with_world().await;
     // Events of the store's own writes may arrive. They must change nothing.
@@ -52,7 +52,7 @@ async fn what_it_wrote_itself_is_no_news() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn there_is_one_writer() {
+async fn a_directory_has_one_writer() {
     let place = Place::new();
     let store = place.open();
     let second = DirectoryStore::open(place.0.path()).unwrap_err();
@@ -63,7 +63,7 @@ async fn there_is_one_writer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_a_person_adds_is_a_document() {
+async fn a_file_that_a_user_adds_is_a_document() {
     let place = Place::new();
     let store = place.open();
     assert!(store.load().await.unwrap().is_empty());
@@ -74,7 +74,7 @@ async fn a_file_that_a_person_adds_is_a_document() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_what_a_person_writes_anew_status_stays() {
+async fn the_status_is_kept_when_a_user_rewrites_a_file() {
     let place = Place::new();
     let store = place.with_world().await;
     store.load().await.unwrap();
@@ -90,7 +90,7 @@ async fn of_what_a_person_writes_anew_status_stays() {
 
 /// If a file cannot be read, the store does not lose the changes beside it.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_could_not_be_read_is_read_later() {
+async fn an_unreadable_file_is_read_later() {
     let place = Place::new();
     let store = place.open();
     assert!(store.load().await.unwrap().is_empty());
@@ -110,7 +110,7 @@ async fn what_could_not_be_read_is_read_later() {
 
 /// If the file of an authority loses its label, the store does not read it as a user's Secret. It keeps the authority as it was.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_secret_of_keelways_stays_where_a_plain_one_takes_its_file() {
+async fn a_secret_of_keelway_is_not_replaced_by_a_plain_one() {
     let place = Place::new();
     let store = place.open();
     store.load().await.unwrap();
@@ -144,7 +144,7 @@ async fn a_secret_of_keelways_stays_where_a_plain_one_takes_its_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_is_broken_is_refused_with_its_place_until_it_is_mended() {
+async fn an_invalid_file_is_refused_with_its_line_until_it_is_corrected() {
     let place = Place::new();
     let store = place.with_world().await;
     store.load().await.unwrap();
@@ -163,7 +163,7 @@ async fn a_file_that_is_broken_is_refused_with_its_place_until_it_is_mended() {
 
 /// After a rollback, documents contain fields that this release does not know. If a person adds another unknown field, that is an error.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_person_adds_no_unknown_field_to_those_of_a_newer_release() {
+async fn a_user_cannot_add_unknown_fields_beside_those_of_a_newer_release() {
     let place = Place::new();
     drop(place.with_world().await);
     let text = place.read(CLUSTER).replace("spec:\n", "spec:\n  ofNextRelease: true\n");
@@ -190,7 +190,7 @@ async fn a_person_adds_no_unknown_field_to_those_of_a_newer_release() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_passes_tell_is_kept_beside_a_broken_file() {
+async fn status_is_saved_beside_an_invalid_file() {
     let place = Place::new();
     let store = place.with_world().await;
     store.load().await.unwrap();
@@ -205,7 +205,7 @@ async fn what_passes_tell_is_kept_beside_a_broken_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_whose_file_never_was_sound_is_left_out_until_it_is_mended() {
+async fn a_cluster_whose_file_was_never_valid_is_left_out_until_it_is_corrected() {
     let place = Place::new();
     drop(place.with_world().await);
     place.write(CLUSTER, "apiVersion: [");
@@ -219,7 +219,7 @@ async fn a_cluster_whose_file_never_was_sound_is_left_out_until_it_is_mended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_class_that_never_was_sound_holds_up_what_is_to_be_made_and_nothing_that_runs() {
+async fn a_class_that_was_never_valid_blocks_only_new_clusters() {
     let (place, new) = (Place::new(), "clusters/default/c2.yaml");
     drop(place.with_world().await);
     place.write("clusterclasses/small.yaml", "apiVersion: [");
@@ -238,7 +238,7 @@ fn name_of_cluster() -> DocumentName {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_runs_is_not_taken_away_with_its_file() {
+async fn removed_files_of_a_running_cluster_are_written_again() {
     let place = Place::new();
     let store = place.with_world().await;
     store.load().await.unwrap();
@@ -252,7 +252,7 @@ async fn what_runs_is_not_taken_away_with_its_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_never_began_goes_with_its_file() {
+async fn removing_a_file_removes_a_cluster_that_was_never_reconciled() {
     let place = Place::new();
     let store = place.open();
     place.write(CLUSTER, WRITTEN);
@@ -262,7 +262,7 @@ async fn what_never_began_goes_with_its_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_person_wrote_meanwhile_is_not_written_over() {
+async fn a_concurrent_edit_is_not_overwritten() {
     let place = Place::new();
     let store = place.with_world().await;
     let mut documents = Documents::clone(&store.load().await.unwrap());
@@ -272,13 +272,13 @@ async fn what_a_person_wrote_meanwhile_is_not_written_over() {
         cluster.status.as_mut().unwrap().endpoints = vec!["https://198.51.100.1:20000".to_owned()];
     }
     let error = store.save(&documents).await.unwrap_err();
-    assert!(error.cause.to_string().contains("changed by somebody else"), "{}", error.cause);
+    assert!(error.cause.to_string().contains("modified by another program"), "{}", error.cause);
     assert_eq!(place.read(CLUSTER), edited);
     assert_eq!(replicas(&next(&store).await), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_of_another_name_is_refused() {
+async fn a_file_with_a_wrong_name_is_refused() {
     let place = Place::new();
     let store = place.open();
     place.write("clusters/default/c2.yaml", WRITTEN);
@@ -342,6 +342,6 @@ fn file_of(name: &DocumentName) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_a_store_as_all_are() {
+async fn a_directory_is_a_store() {
     contract::holds(&Place::new()).await;
 }

@@ -89,7 +89,7 @@ impl PivotStore for Cut<'_> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_world_moves_and_comes_back() {
+async fn documents_move_and_return() {
     let (one, other) = (Place::new(), Place::new());
     drop(one.with_world().await);
     let (from, to) = (one.open(), other.open());
@@ -106,14 +106,14 @@ async fn a_world_moves_and_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn classes_move_along() {
+async fn classes_are_moved() {
     let (one, other) = (Place::new(), Place::new());
     drop(one.with_world().await);
     one.write("clusterclasses/small.yaml", CLASS);
     other.write("clusterclasses/small.yaml", &CLASS.replace("1.37.0", "1.36.3"));
     let error = pivot(&one.open(), &other.open()).await.unwrap_err();
     let PivotError::Faults { faults, .. } = &error else { panic!("{error:?}") };
-    assert!(faults.to_string().contains("ClusterClass small: metadata.name: there is another one"), "{faults}");
+    assert!(faults.to_string().contains("ClusterClass small: metadata.name: a different document"), "{faults}");
     other.write("clusterclasses/small.yaml", CLASS);
     pivot(&one.open(), &other.open()).await.unwrap();
     assert!(!one.path("clusterclasses/small.yaml").exists());
@@ -122,7 +122,7 @@ async fn classes_move_along() {
 
 /// If a pivot is interrupted at any point, one of both stores holds all documents, and the pivot can continue.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_move_that_is_cut_off_goes_on() {
+async fn an_interrupted_move_can_be_continued() {
     let mut cuts = 0;
     loop {
         let (one, other) = (Place::new(), Place::new());
@@ -164,14 +164,14 @@ async fn a_move_that_is_cut_off_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_takes_anothers_place() {
+async fn no_document_replaces_another() {
     let (one, other) = (Place::new(), Place::new());
     drop(one.with_world().await);
     other.write(CLUSTER, &WRITTEN.replace("1.37.0", "1.36.3"));
     let (from, to) = (one.open(), other.open());
     let error = pivot(&from, &to).await.unwrap_err();
     let PivotError::Faults { faults, .. } = &error else { panic!("{error}") };
-    assert!(faults.to_string().contains("Cluster default/c1: metadata.name: there is another one"), "{faults}");
+    assert!(faults.to_string().contains("Cluster default/c1: metadata.name: a different document"), "{faults}");
     assert_eq!(written(&from.load().await.unwrap()), written(&world()));
     assert_eq!(to.load().await.unwrap().all_names().collect::<Vec<DocumentName>>().len(), 1);
     assert!(!Path::new(&one.path("left-for")).exists());

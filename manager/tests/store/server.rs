@@ -58,7 +58,7 @@ fn outcomes(applied: &[proto::Applied]) -> Vec<(String, Outcome)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_asked_for_is_shown() {
+async fn get_returns_the_selected_documents() {
     let mut served = Served::new().await;
     assert_eq!(written(&served.everything().await), written(&world()));
     let clusters = DocumentSelection { kinds: vec!["Cluster".to_owned()], names: Vec::new() };
@@ -67,14 +67,11 @@ async fn what_is_asked_for_is_shown() {
     let missing = "c2".to_owned();
     let c2 = DocumentName::Cluster(ClusterRef { namespace: "default".to_owned(), name: missing });
     let error = served.client.get(&DocumentSelection { kinds: Vec::new(), names: vec![c2] }).await.unwrap_err();
-    assert!(
-        matches!(&error, ManagerClientError::NotFound(what) if what == "there is no Cluster default/c2"),
-        "{error}"
-    );
+    assert!(matches!(&error, ManagerClientError::NotFound(what) if what == "not found: Cluster default/c2"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_applied_is_as_if_it_was_written() {
+async fn applied_documents_are_like_written_files() {
     let mut served = Served::new().await;
     // The events of the store's own writes may still be on their way.
     served.store.load().await.unwrap();
@@ -94,7 +91,7 @@ async fn what_is_applied_is_as_if_it_was_written() {
 
 /// A pass that began before a request cannot undo it. The pass can still save changes of other documents.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_asked_for_during_a_pass_stays() {
+async fn an_edit_during_a_pass_is_kept() {
     let mut served = Served::new().await;
     let loaded = served.store.load().await.unwrap();
     served.client.delete(&[c1()]).await.unwrap();
@@ -103,7 +100,7 @@ async fn what_is_asked_for_during_a_pass_stays() {
         cluster.status.as_mut().unwrap().endpoints = vec!["https://198.51.100.1:20000".to_owned()];
     }
     let error = served.store.save(&documents).await.unwrap_err();
-    assert!(error.cause.to_string().contains("changed by somebody else"), "{}", error.cause);
+    assert!(error.cause.to_string().contains("modified by another program"), "{}", error.cause);
     assert!(next(&served.store).await.clusters.values().all(|cluster| cluster.deleted()));
 
     let loaded = served.store.load().await.unwrap();
@@ -116,7 +113,7 @@ async fn what_is_asked_for_during_a_pass_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_what_is_not_sound_nothing_is_taken() {
+async fn an_apply_with_an_invalid_document_changes_nothing() {
     let mut served = Served::new().await;
     let sound = WRITTEN.replace("name: c1", "name: c2");
     let broken =
@@ -138,7 +135,7 @@ async fn of_what_is_not_sound_nothing_is_taken() {
 
 /// Regression: a Secret in the namespace `../hypervisors` was "created", and the store then had a file `hypervisors/x.yaml`.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_secret_is_written_nowhere_but_in_its_folder() {
+async fn a_secret_is_written_only_to_its_directory() {
     let mut served = Served::new().await;
     let outside = served.place.path("outside");
     for namespace in ["../hypervisors", "..", outside.to_str().unwrap(), "a/b", "."] {
@@ -155,7 +152,7 @@ async fn a_secret_is_written_nowhere_but_in_its_folder() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_runs_is_marked_and_what_does_not_is_gone() {
+async fn delete_marks_running_clusters_and_removes_others() {
     let mut served = Served::new().await;
     served.client.apply(WRITTEN.replace("name: c1", "name: c2").into_bytes()).await.unwrap();
     let c2 = DocumentName::Cluster(ClusterRef { namespace: "default".to_owned(), name: "c2".to_owned() });
@@ -171,7 +168,7 @@ async fn what_runs_is_marked_and_what_does_not_is_gone() {
 
 /// The store would write such documents again.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_keelways_own_is_not_deleted_by_itself() {
+async fn documents_of_keelway_cannot_be_deleted() {
     let mut served = Served::new().await;
     let mut documents = Documents::clone(&served.store.load().await.unwrap());
     let component = documents.components.keys().next().unwrap().clone();
@@ -180,12 +177,15 @@ async fn what_is_keelways_own_is_not_deleted_by_itself() {
     served.store.save(&documents).await.unwrap();
     let own = [DocumentName::Secret(secret), DocumentName::Component(component)];
     let error = served.client.delete(&own).await.unwrap_err().to_string();
-    assert!(error.contains("its keys are Keelway's own") && error.contains("a part of its cluster"), "{error}");
+    assert!(
+        error.contains("Secrets of clusters are managed by Keelway") && error.contains("Components are managed by"),
+        "{error}"
+    );
     assert_eq!(written(&served.everything().await), written(&documents));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_watches_is_told_of_each_change() {
+async fn a_watch_reports_each_change() {
     let mut served = Served::new().await;
     let wanted = DocumentSelection { kinds: vec!["Cluster".to_owned()], names: Vec::new() };
     let mut events = Box::pin(served.client.watch(&wanted).await.unwrap());
@@ -212,7 +212,7 @@ async fn told(
 }
 
 #[tokio::test]
-async fn nobody_who_listens_is_told_with_its_socket() {
+async fn a_missing_manager_is_reported_with_its_socket() {
     let place = Place::new();
     let path = place.path("manager.sock");
     let error = ManagerClient::new(&path).get(&DocumentSelection::default()).await.unwrap_err();

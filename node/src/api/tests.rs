@@ -12,7 +12,7 @@ use tower::Layer;
 use super::*;
 
 const WAIT: WaitCondition<'static> =
-    WaitCondition { what: "it is there", help: "mend it", deadline: Duration::from_secs(10) };
+    WaitCondition { what: "it exists", help: "create it", deadline: Duration::from_secs(10) };
 
 /// A fake API that responds with `answer`, and the queries that it received.
 fn api(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> (Api<ConfigMap>, Arc<Mutex<Vec<String>>>) {
@@ -42,7 +42,7 @@ fn failure(code: u16) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn what_is_absent_is_told_and_the_watch_goes_on_from_there() {
+async fn an_absent_object_is_reported_and_then_watched() {
     let (api, asked) = api(|query| if query.contains("watch") { (200, Value::Null) } else { list(&json!([])) });
     let mut seen = Vec::new();
     let ended = follow(&api, "keelway-cni", |object| {
@@ -57,17 +57,17 @@ async fn what_is_absent_is_told_and_the_watch_goes_on_from_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watches_that_end_at_once_are_made_a_second_apart_and_the_last_cause_is_told() {
+async fn watches_that_end_at_once_are_retried_each_second_and_the_last_cause_is_reported() {
     let (api, asked) = api(|query| if query.contains("watch") { failure(500) } else { list(&json!([])) });
     let error = wait_for(&api, "a", WAIT, None, Some).await.unwrap_err();
     assert_eq!(asked.lock().unwrap().len(), 2 * 10);
-    assert_eq!(error.to_string(), "it is there: not within 10 s; mend it");
+    assert_eq!(error.to_string(), "timed out after 10 s waiting until it exists; create it");
     let ApiError::TimedOut { source: Some(source), .. } = error else { panic!("{error}") };
     assert_eq!(source.code(), Some(500));
 }
 
 #[tokio::test]
-async fn what_was_made_is_watched_from_there() {
+async fn a_created_object_is_watched_from_its_version() {
     let (api, asked) = api(|_| {
         let object =
             json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a", "resourceVersion": "9" } });
@@ -83,7 +83,7 @@ async fn what_was_made_is_watched_from_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_not_be_asked_is_not_asked_again() {
+async fn a_forbidden_request_is_not_retried() {
     for code in [401, 403] {
         let (api, asked) = api(move |_| failure(code));
         let error = wait_for(&api, "a", WAIT, None, Some).await.unwrap_err();
@@ -92,7 +92,7 @@ async fn what_may_not_be_asked_is_not_asked_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_does_not_come_is_given_up() {
+async fn a_missing_response_times_out() {
     let service = tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
     let api: Api<ConfigMap> = Api::namespaced(Client::new(service, "a"), "a");
     let ended = follow(&api, "a", |_| None::<()>).await;
@@ -100,7 +100,7 @@ async fn an_answer_that_does_not_come_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_does_not_come_is_told_with_its_deadline() {
+async fn a_missing_response_is_reported_with_its_deadline() {
     let silent = tower::service_fn(|_: Request<Body>| async {
         std::future::pending::<()>().await;
         Ok::<_, Infallible>(Response::new(Body::empty()))
@@ -108,12 +108,12 @@ async fn an_answer_that_does_not_come_is_told_with_its_deadline() {
     let client = Client::new(TimeoutLayer::new(ANSWER).layer(silent), "kube-system");
     let asked = Api::<ConfigMap>::namespaced(client, "kube-system").get("a").await;
     let error = asked.map_err(ApiError::request("read a")).unwrap_err();
-    assert_eq!(error.to_string(), "cannot read a: no answer within 30 s");
+    assert_eq!(error.to_string(), "cannot read a: no response within 30 s");
     assert!(error.is_transient());
 }
 
 #[tokio::test]
-async fn what_is_refused_stays_refused() {
+async fn only_temporary_errors_are_retried() {
     for (code, may_pass) in
         [(400, false), (401, false), (403, false), (408, true), (409, true), (500, true), (503, true)]
     {

@@ -34,17 +34,17 @@ impl NamedRanges {
 /// Returns a fault for each range of the cluster that overlaps a network of the machine or contains an endpoint. Default routes are ignored.
 #[must_use]
 pub fn overlaps(ranges: &NamedRanges, networks: &[IpNet]) -> Vec<CheckFault> {
-    let help = |name: &str| format!("give the cluster another {name}, or this machine another network");
+    let help = |name: &str| format!("change {name} of the cluster, or the network of this machine");
     let mut faults = Vec::new();
     for (name, range) in &ranges.named {
         for network in networks.iter().filter(|network| network.prefix_len() > 0 && overlap(range, network)) {
             faults.push(CheckFault::new(
-                format!("the cluster's {name} {range} meets this machine's network {network}"),
+                format!("{name} of the cluster ({range}) overlaps this machine's network {network}"),
                 help(name),
             ));
         }
         for endpoint in ranges.endpoints.iter().filter(|endpoint| range.contains(&endpoint.ip())) {
-            let problem = format!("the cluster's endpoint {endpoint} is in its own {name} {range}");
+            let problem = format!("{name} of the cluster ({range}) contains the cluster's endpoint {endpoint}");
             faults.push(CheckFault::new(problem, help(name)));
         }
     }

@@ -22,7 +22,7 @@ fn good() -> HostFacts {
 const STRICT: CheckOptions = CheckOptions { allow_cgroup_v1: false };
 
 #[test]
-fn nothing_stands_against_a_good_machine() {
+fn a_good_machine_has_no_faults() {
     assert_eq!(faults(&good(), STRICT), []);
 }
 
@@ -30,7 +30,7 @@ fn nothing_stands_against_a_good_machine() {
 type Row<'a> = (&'a dyn Fn(&mut HostFacts), &'a str, &'a str);
 
 #[test]
-fn each_fault_names_what_mends_it() {
+fn each_fault_says_what_to_do() {
     let runtime = |name: &str, version: &str, components| {
         Ok(HostRuntimeFacts { name: name.to_owned(), version: version.to_owned(), components })
     };
@@ -41,7 +41,7 @@ fn each_fault_names_what_mends_it() {
         (&|f| f.runtime = runtime("containerd", "1.6.20~ds1", 0), "1.6.20", "containerd 1.7"),
         (&|f| f.runtime = runtime("containerd", "v2.4.2", 1), "hypervisor", "another machine"),
         (&|f| f.is_hypervisor = true, "hypervisor", "another machine"),
-        (&|f| f.cgroups = Cgroups::Legacy, "version 1", "--allow-cgroup-v1"),
+        (&|f| f.cgroups = Cgroups::Legacy, "cgroup v1", "--allow-cgroup-v1"),
         (&|f| f.cgroups = Cgroups::Missing, "no cgroups", "cgroup2"),
         (&|f| f.kubelets = BTreeSet::from([7]), "process 7", "stop that kubelet"),
         (&|f| f.has_kubelet_state = true, "/var/lib/kubelet", "--kubelet-root-dir"),
@@ -61,7 +61,7 @@ fn each_fault_names_what_mends_it() {
 }
 
 #[test]
-fn all_faults_are_told_at_once() {
+fn all_faults_are_reported_at_once() {
     let facts = HostFacts { is_root: false, cgroups: Cgroups::Legacy, has_tunnels: false, ..good() };
     assert_eq!(faults(&facts, STRICT).len(), 3);
     assert_eq!(faults(&facts, CheckOptions { allow_cgroup_v1: true }).len(), 2);
@@ -85,7 +85,7 @@ fn the_apis_address_is_free() {
 }
 
 #[test]
-fn ranges_that_meet_are_told() {
+fn overlapping_ranges_are_faults() {
     let mut cluster = crate::samples::cluster();
     cluster.vpn_cidrs.push("fd00::/64".parse().unwrap());
     cluster.endpoints = serde_json::from_value(serde_json::json!([{ "address": "203.0.113.1:20000" }])).unwrap();

@@ -370,7 +370,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_are_padded_and_say_their_length() {
+    fn attributes_are_padded_and_contain_their_length() {
         assert_eq!(text(1, "abc"), [8, 0, 1, 0, b'a', b'b', b'c', 0]);
         assert_eq!(text(1, "abcd"), [9, 0, 1, 0, b'a', b'b', b'c', b'd', 0, 0, 0, 0]);
         assert_eq!(number(2, 1), [8, 0, 2, 0, 0, 0, 0, 1]);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read() {
+    fn responses_are_parsed() {
         let mut bytes = Vec::new();
         for errno in [0i32, -2] {
             bytes.extend(36u32.to_ne_bytes());
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn written_messages_are_parsed() {
         let mut bytes = Vec::new();
         message(&mut bytes, NEW_TABLE, 0, 1, 2, 0, &[text(1, "filter"), number(2, 7)].concat());
         let (found, end) = listed(&bytes);

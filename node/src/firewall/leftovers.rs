@@ -108,14 +108,14 @@ mod tests {
     ];
 
     #[test]
-    fn tables_that_are_a_workers_alone_go_whole() {
+    fn tables_that_only_workers_use_are_deleted() {
         let now = ruleset(&[&KUBELETS[..], &["kube-proxy services", "keelway-node postrouting*"]].concat());
         let tables = ["filter", "keelway-node", "kube-proxy", "mangle"].map(|name| Removal::Table(table(name)));
         assert_eq!(leftovers(&FirewallNames::default(), &now), tables);
     }
 
     #[test]
-    fn what_was_there_before_stays() {
+    fn earlier_rules_stay() {
         let before = ruleset(&["filter INPUT*", "kube-proxy services", "nat KUBE-SERVICES"]);
         let now = ruleset(&[&KUBELETS[..4], &["kube-proxy services", "nat KUBE-SERVICES"]].concat());
         let removals = [
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_put_beside_it_stays() {
+    fn rules_of_others_stay() {
         let now = ruleset(&[&KUBELETS[..4], &["filter INPUT > nothing"]].concat());
         let removals = leftovers(&FirewallNames::default(), &now);
         assert_eq!(removals.first(), Some(&Removal::Rule(chain("filter INPUT"), 3)));

@@ -110,7 +110,7 @@ mod tests {
     };
 
     #[test]
-    fn a_jump_is_told_from_other_rules() {
+    fn jumps_are_distinguished_from_other_rules() {
         let verdict = [number(1, 0xffff_fffd), text(2, "KUBE-FIREWALL")].concat();
         let data = [number(1, 0), attribute(2, &attribute(2, &verdict))].concat();
         let jump = attribute(1, &[text(1, "immediate"), attribute(2, &data)].concat());
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_of_the_kernels_is_told_from_others() {
+    fn base_chains_are_distinguished_from_others() {
         let mut seen = Ruleset::default();
         let names = [text(1, "filter"), text(3, "INPUT")].concat();
         seen.note(IpFamily::V4, NftObjectKind::Chain, &[names, attribute(4, &[]), number(5, 1)].concat());

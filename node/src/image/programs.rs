@@ -58,7 +58,7 @@ pub(super) fn install(layout: &Layout, image: &str, from: &Path, way: InstallMet
         match done {
             Ok(()) => {}
             Err(error) if way == InstallMethod::Link => {
-                tracing::debug!(%error, program = %from.display(), "cannot be linked, and is copied");
+                tracing::debug!(%error, program = %from.display(), "cannot link the program; copying it");
                 return Ok(false);
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound && *to == layout.kubelet() => {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_without_a_kubelet_is_told_of() {
+    fn an_image_without_a_kubelet_is_an_error() {
         let (_directory, from, layout) = image();
         fs::remove_file(from.join(KUBELET)).unwrap();
         assert!(!install(&layout, IMAGE, &from, InstallMethod::Link).unwrap());

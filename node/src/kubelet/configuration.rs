@@ -120,7 +120,7 @@ mod tests {
     };
 
     #[test]
-    fn nobody_is_let_in_unasked() {
+    fn the_kubelet_authenticates_and_authorizes_clients() {
         let given = PeerAssignment { addresses: vec!["100.80.0.17".parse().unwrap()], pod_cidrs: vec![] };
         let layout = Layout::new("/var/lib/keelway-node");
         let file = configuration(&layout, &options(), &cluster(), &given, MACHINE);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn old_machines_are_told_of() {
+    fn the_kubelet_is_configured_for_old_machines() {
         let machine = KubeletHost { has_cgroup_v1: true, may_lower_oom_score: false, has_systemd: false, ..MACHINE };
         let wishes = NodeOptions { cgroup_root: Some("/w1".to_owned()), ..options() };
         let file = configuration(&Layout::new("/s"), &wishes, &cluster(), &PeerAssignment::default(), machine);

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn two_misses_change_it_and_nothing_changes_it_back() {
+    fn two_misses_switch_the_gateway_and_it_stays() {
         let mut choice = new(2, 0);
         assert!(!choice.is_unconfirmed());
         assert!(!choice.note(&[Some(false), Some(true)]));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_answers_all_stays() {
+    fn without_any_response_the_gateway_stays() {
         let mut choice = new(2, 1);
         assert_eq!(choice.answers(0), None);
         // Both responded until the uplink failed.
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_never_asked_does_not_answer() {
+    fn an_unchecked_gateway_does_not_count_as_responding() {
         let mut choice = new(2, 0);
         for _ in 0..3 {
             assert!(!choice.note(&[Some(false), None]));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_gateways_outlives_their_list() {
+    fn the_state_of_gateways_survives_a_new_list() {
         assert_eq!(GatewayChoice::new(vec![Some(0), Some(3)], Some(1), 0).active(), 1);
         // The active gateway was removed. Its index must not carry over to a gateway that is lost.
         assert_eq!(GatewayChoice::new(vec![Some(7), Some(0), None], None, 0).active(), 1);
@@ -137,7 +137,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_active_one_answered_last_or_nobody_did(
+        fn the_active_gateway_responded_last_or_none_did(
             first in 0..4usize,
             rounds in (1..4usize).prop_flat_map(|count| {
                 proptest::collection::vec(proptest::collection::vec(any::<Option<bool>>(), count), 1..30)

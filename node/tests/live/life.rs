@@ -72,7 +72,7 @@ async fn stays_what_it_is(world: &World) {
     let renamed = [&join()[..], &["--node-name", "w9"]].concat();
     for (words, token, said) in [
         (&join()[..], another.encode(), "this machine is a worker of another cluster"),
-        (&renamed, token.encode(), "this machine is, or was to be, the worker w1"),
+        (&renamed, token.encode(), "this machine has joined, or started to join, as the worker w1"),
     ] {
         let output = world.machine.node(words, &token).await;
         assert!(String::from_utf8_lossy(&output.stderr).contains(said), "{output:?}");

@@ -28,10 +28,10 @@ use std::{env, path::PathBuf, process::Command, sync::OnceLock};
 
 /// All cases use one control plane, because its start takes longer than any of them.
 #[test]
-fn a_machine_becomes_a_worker_and_is_none_again() {
+fn a_machine_joins_and_leaves() {
     build();
     let _settings = machine::Settings::kept();
-    host::on_own_host("a_machine_becomes_a_worker_and_is_none_again", || {
+    host::on_own_host("a_machine_joins_and_leaves", || {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
             let world = world::World::start().await;
             refusals::table(&world).await;

@@ -23,7 +23,7 @@ pub(crate) async fn table(world: &World) {
     tokens(world, &good).await;
     machines(world, &good.encode()).await;
     let output = world.machine.node(&["status"], "").await;
-    assert!(String::from_utf8_lossy(&output.stderr).contains("is no worker"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is not a worker"));
     found::same(&before, &world.machine);
 }
 
@@ -38,34 +38,34 @@ async fn tokens(world: &World, good: &JoinToken) {
     // The token has the hash of another authority. The join connects to the endpoint to see its authority, and sends nothing more.
     let mut wrong = good.clone();
     wrong.authorities = vec![format!("sha256:{}", "0".repeat(64)).parse::<AuthorityHash>().unwrap()];
-    refused(world, &wrong.encode(), 2, &["the token was not sent", "shows no authority of the token"]).await;
+    refused(world, &wrong.encode(), 2, &["the token was not sent", "presented no authority of the token"]).await;
     assert_eq!(ingress.connections(), asked + 1);
 
     // The endpoint of another cluster receives no request.
     let stranger = Endpoint::of_another().await;
     let mut astray = good.clone();
     astray.endpoints = vec![stranger.address];
-    refused(world, &astray.encode(), 2, &["the token was not sent", "shows no authority of the token"]).await;
+    refused(world, &astray.encode(), 2, &["the token was not sent", "presented no authority of the token"]).await;
     assert_eq!((stranger.connections(), stranger.heard().as_str()), (1, ""));
 
     let mut silent = good.clone();
     silent.endpoints = vec!["203.0.113.1:9".parse().unwrap()];
-    refused(world, &silent.encode(), 2, &["the token was not sent", "203.0.113.1:9 cannot be reached"]).await;
+    refused(world, &silent.encode(), 2, &["the token was not sent", "203.0.113.1:9 is unreachable"]).await;
 
     let expired = world.token(-SignedDuration::from_hours(1)).await;
-    refused(world, &expired.encode(), 2, &["does not take the token", "expired"]).await;
+    refused(world, &expired.encode(), 2, &["rejected the token", "expired"]).await;
     let mut another = good.clone();
     another.bootstrap = BootstrapToken::mint(&mut ChaCha8Rng::from_rng(&mut rand::rng()));
-    refused(world, &another.encode(), 2, &["does not take the token"]).await;
+    refused(world, &another.encode(), 2, &["rejected the token"]).await;
     let revoked = world.token(SignedDuration::from_hours(1)).await;
     revoke(world, &revoked).await;
-    refused(world, &revoked.encode(), 2, &["does not take the token", "was revoked"]).await;
+    refused(world, &revoked.encode(), 2, &["rejected the token", "was revoked"]).await;
 
     // The clock is read from an endpoint that shows an authority of the token. Here it is another member of the same cluster.
     let clock = Endpoint::of_cluster(&world.plane, SignedDuration::from_mins(30)).await;
     let mut late = good.clone();
     late.endpoints = vec![clock.address];
-    refused(world, &late.encode(), 2, &["this machine's clock is", "set the clock"]).await;
+    refused(world, &late.encode(), 2, &["this machine's clock is", "synchronize the clock"]).await;
     let heard = clock.heard();
     assert!(heard.contains("GET /readyz") && !heard.to_lowercase().contains("authorization"), "{heard}");
 }
@@ -87,23 +87,23 @@ async fn revoke(world: &World, token: &JoinToken) {
 async fn machines(world: &World, text: &str) {
     let machine = &world.machine;
     let output = machine.node(&["join", "-", "--containerd-socket", "/run/none.sock"], text).await;
-    let words = ["no container runtime answers on /run/none.sock", "--containerd-socket", "--allow-cgroup-v1"];
+    let words = ["no container runtime responds on /run/none.sock", "--containerd-socket", "--allow-cgroup-v1"];
     says(&output, 2, if has_cgroup_v1() { &words } else { &words[..2] });
 
     old_containerd(world, text).await;
 
     // A network of the machine overlaps one of the cluster.
     machine.said("ip", &["addr", "add", "10.96.7.7/24", "dev", "lo"]);
-    refused(world, text, 2, &["10.96.0.0/16 meets this machine's network 10.96.7.7/32"]).await;
+    refused(world, text, 2, &["(10.96.0.0/16) overlaps this machine's network 10.96.7.7/32"]).await;
     machine.said("ip", &["addr", "del", "10.96.7.7/24", "dev", "lo"]);
 
     // The port at which the worker serves the API is in use.
     let taken = machine.within(|| TcpListener::bind("0.0.0.0:6443").unwrap());
-    refused(world, text, 2, &["0.0.0.0:6443 is taken"]).await;
+    refused(world, text, 2, &["0.0.0.0:6443 is in use"]).await;
     drop(taken);
 
     fs::create_dir_all(machine.file("/var/lib/kubelet/pki")).unwrap();
-    refused(world, text, 2, &["holds the state of another kubelet"]).await;
+    refused(world, text, 2, &["contains the state of another kubelet"]).await;
     fs::remove_dir_all(machine.file("/var/lib/kubelet")).unwrap();
 
     nobody(world, text).await;
@@ -116,7 +116,11 @@ async fn old_containerd(world: &World, text: &str) {
     fake.set_version("containerd", "1.6.20~ds1");
     let served = tokio::spawn(serve(UnixListener::bind(&socket).unwrap(), fake));
     let output = world.machine.node(&[&join()[..], &["--containerd-socket", "/run/old.sock"]].concat(), text).await;
-    says(&output, 2, &["containerd 1.6.20~ds1 answers on /run/old.sock", "install containerd 1.7 or newer"]);
+    says(
+        &output,
+        2,
+        &["the container runtime on /run/old.sock is containerd 1.6.20~ds1", "install containerd 1.7 or newer"],
+    );
     served.abort();
     fs::remove_file(&socket).unwrap();
 }
@@ -128,7 +132,7 @@ async fn nobody(world: &World, text: &str) {
     machine.said("mount", &["--bind", &built("keelway").display().to_string(), "/run/keelway"]);
     let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "/run/keelway", "node"];
     let output = machine.ran("setpriv", &[&nobody[..], &join()].concat(), text).await;
-    says(&output, 2, &["only root can join a machine", "sudo"]);
+    says(&output, 2, &["joining a cluster requires root", "sudo"]);
     machine.said("umount", &["/run/keelway"]);
     fs::remove_file(machine.file("/run/keelway")).unwrap();
 }
@@ -153,14 +157,14 @@ rm -r /var/lib/keelway /run/kubelet /run/kubelet.pid";
     machine.said("sh", &["-ec", help, "sh", HIDDEN]);
     drop(busy);
     let words = [
-        "this machine is a hypervisor of Keelway",
-        "a kubelet runs already",
-        "port 10248 is taken",
-        "port 10250 is taken",
+        "this machine is a Keelway hypervisor",
+        "a kubelet is already running",
+        "port 10248 is in use",
+        "port 10250 is in use",
         "no cgroups are mounted",
         "neither /dev/net/tun nor WireGuard",
-        "bridged packets pass by the firewall",
-        "there is no /etc/resolv.conf",
+        "bridged packets bypass the firewall",
+        "/etc/resolv.conf does not exist",
     ];
     says(&output, 2, &words);
 }

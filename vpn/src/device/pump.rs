@@ -62,7 +62,7 @@ impl TunnelInterior for Tun {
             core.get_or_insert_with(|| shared.core()).handle_packet_from_tunnel(packet, now, out);
         });
         read.unwrap_or_else(|error| {
-            tracing::error!(error = %ErrorChain(&error), "the TUN device is gone");
+            tracing::error!(error = %ErrorChain(&error), "the TUN device no longer exists");
             shared.stop();
             false
         })

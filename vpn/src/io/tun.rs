@@ -16,7 +16,7 @@ const SMALLEST_SPACE: usize = 2048;
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
     /// The device could not be created.
-    #[error("cannot make the TUN device {name}")]
+    #[error("cannot create the TUN device {name}")]
     Create {
         /// The name of the device.
         name: String,
@@ -93,7 +93,7 @@ impl Tun {
             Err(error) if is_fatal(&error) => Err(TunError::Read(error)),
             Err(error) => {
                 // One packet is lost. Most likely it was larger than the last known MTU.
-                tracing::debug!(%error, "packet from the TUN device lost");
+                tracing::debug!(%error, "lost a packet from the TUN device");
                 self.refresh_mtu()?;
                 Ok(true)
             }
@@ -106,7 +106,7 @@ impl Tun {
             return;
         }
         if let Err(error) = self.device.send_multiple(&mut self.gro, packets, HEADROOM) {
-            tracing::debug!(%error, "packets to the TUN device lost");
+            tracing::debug!(%error, "lost packets to the TUN device");
         }
     }
 }

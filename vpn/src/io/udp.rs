@@ -100,7 +100,7 @@ impl Sockets {
                 None | Some(Ok(Sent::AsAsked)) => {}
                 Some(Ok(Sent::FromElsewhere)) => stale = run.path.local,
                 Some(Err(error)) => {
-                    tracing::debug!(to = %run.path.remote, %error, "datagrams lost");
+                    tracing::debug!(to = %run.path.remote, %error, "lost datagrams");
                 }
             }
         }

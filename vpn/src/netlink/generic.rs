@@ -24,7 +24,7 @@ impl WireguardFamily {
             cmd: GenlCtrlCmd::GetFamily,
             nlas: vec![GenlCtrlAttrs::FamilyName(name.to_owned())],
         });
-        let answers = exchange(&link, "find the family wireguard", 0, request).map_err(|error| {
+        let answers = exchange(&link, "find the netlink family wireguard", 0, request).map_err(|error| {
             let is_unknown = error.errno() == Some(rustix::io::Errno::NOENT.raw_os_error());
             if is_unknown { NetlinkError::Missing(name.to_owned()) } else { error }
         })?;

@@ -68,10 +68,10 @@ impl Interface {
     pub(crate) fn create_wireguard(name: &str) -> Result<(Self, String), NetlinkError> {
         let link = NetlinkSocket::open(NETLINK_ROUTE)?;
         let taken = Some(rustix::io::Errno::EXIST.raw_os_error());
-        let mut last = NetlinkError::Missing(format!("free name like {name}"));
+        let mut last = NetlinkError::Missing(format!("free interface name like {name}"));
         for name in names(name) {
             let message = RouteNetlinkMessage::NewLink(wireguard_link(&name));
-            match exchange(&link, "make a WireGuard interface", NLM_F_CREATE | NLM_F_EXCL, message) {
+            match exchange(&link, "create a WireGuard interface", NLM_F_CREATE | NLM_F_EXCL, message) {
                 Ok(_) => return Ok((Self::find(&name)?, name)),
                 Err(error) if error.errno() == taken => last = error,
                 Err(error) => return Err(error),
@@ -167,7 +167,7 @@ impl KernelRoute {
         let mut message = self.message();
         message.header.kind = RouteType::BlackHole;
         let flags = NLM_F_CREATE | NLM_F_REPLACE;
-        exchange(&link, "add a blackhole", flags, RouteNetlinkMessage::NewRoute(message)).map(drop)
+        exchange(&link, "add a blackhole route", flags, RouteNetlinkMessage::NewRoute(message)).map(drop)
     }
 
     /// Removes the route, wherever it leads. It succeeds if the route is absent.
@@ -235,7 +235,7 @@ mod tests {
 
     /// `ifinfomsg` of `linux/rtnetlink.h`, then `IFLA_IFNAME` (3) and `IFLA_LINKINFO` (18) with `IFLA_INFO_KIND` (1).
     #[test]
-    fn an_interface_is_asked_for_as_the_header_says() {
+    fn an_interface_request_is_encoded_as_the_header_says() {
         let message = wireguard_link("kw0");
         let mut bytes = vec![0; message.buffer_len()];
         message.emit(&mut bytes);

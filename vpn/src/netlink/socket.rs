@@ -12,10 +12,10 @@ use netlink_sys::{Socket, SocketAddr};
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
     /// The socket could not be opened, or failed.
-    #[error("cannot talk to the kernel over netlink")]
+    #[error("cannot communicate with the kernel over netlink")]
     Socket(#[source] io::Error),
     /// The kernel refused the request.
-    #[error("the kernel refused: {operation}")]
+    #[error("the kernel refused to {operation}")]
     Refused {
         /// The requested operation.
         operation: &'static str,
@@ -24,7 +24,7 @@ pub enum NetlinkError {
         source: io::Error,
     },
     /// The answer could not be decoded.
-    #[error("the kernel's answer is not understood: {operation}")]
+    #[error("cannot parse the kernel's response to the request to {operation}")]
     Decode {
         /// The requested operation.
         operation: &'static str,

@@ -30,13 +30,13 @@ const DEAD_AFTER: Duration = Duration::from_secs(30);
 /// Why a connection could not be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum OpenError {
-    #[error("the relay is stopped")]
+    #[error("the relay has stopped")]
     Closed,
-    #[error("no address of that family")]
+    #[error("the relay has no address of that family")]
     NoAddress,
     #[error("all ports are in use")]
     NoPort,
-    #[error("the port is taken")]
+    #[error("the port is in use")]
     PortTaken,
 }
 

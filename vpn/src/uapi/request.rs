@@ -9,7 +9,7 @@ use super::Errno;
 use crate::key::{PresharedKey, PrivateKey, PublicKey};
 use crate::peers::{PeerConfig, PeerSet};
 
-#[expect(clippy::option_option, reason = "not named, and named to be taken away, are two things")]
+#[expect(clippy::option_option, reason = "an absent key and a key that is removed are different")]
 /// A complete `set` operation. It is applied as a whole or not at all.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct SetRequest {
@@ -21,7 +21,7 @@ pub(crate) struct SetRequest {
     pub(crate) peers: Vec<PeerEdit>,
 }
 
-#[expect(clippy::option_option, reason = "not named, and named to be taken away, are two things")]
+#[expect(clippy::option_option, reason = "an absent key and a key that is removed are different")]
 /// The changes to one peer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PeerEdit {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_one_peer_is_not_said_of_the_next() {
+    fn values_of_one_peer_do_not_apply_to_the_next() {
         let text = format!(
             "replace_peers=true\npublic_key={}\npreshared_key={}\nendpoint=192.0.2.1:1\npersistent_keepalive_interval=25\n\
              replace_allowed_ips=true\nallowed_ip=10.0.0.1/32\npublic_key={}\nallowed_ip=10.0.0.2/32\n",
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_whole() {
+    fn a_request_with_an_invalid_line_is_refused() {
         for text in ["nonsense", "colour=red", "listen_port=70000", "replace_peers=false", "public_key=12"] {
             assert!(parse(text).is_err(), "{text}");
         }
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn an_all_zero_private_key_takes_it_away() {
+    fn an_all_zero_private_key_removes_the_key() {
         assert_eq!(parse(&format!("private_key={}", "0".repeat(64))).unwrap().private_key, Some(None));
     }
 

@@ -110,7 +110,7 @@ impl Acceptor {
             let (shared, clients) = (Arc::clone(&self.shared), Arc::clone(&clients));
             std::thread::spawn(move || {
                 if let Err(error) = serve(&stream, &shared) {
-                    tracing::debug!(%error, "client of the userspace API lost");
+                    tracing::debug!(%error, "lost a client of the userspace API");
                 }
                 clients.fetch_sub(1, Ordering::AcqRel);
             });

@@ -8,11 +8,11 @@ use crate::agent;
 pub(super) fn run(benchmark: &str, mut rounds: usize, mut options: impl Iterator<Item = String>) -> Result<()> {
     while let Some(option) = options.next() {
         match (option.as_str(), options.next()) {
-            ("--rounds", Some(number)) => rounds = number.parse().context("--rounds wants a number")?,
-            (other, _) => bail!("bench {benchmark} has no option {other}; there is --rounds N"),
+            ("--rounds", Some(number)) => rounds = number.parse().context("--rounds must be a number")?,
+            (other, _) => bail!("unknown option {other} of bench {benchmark}; the only option is --rounds N"),
         }
     }
-    ensure!(rounds > 0, "a benchmark has one round at least");
+    ensure!(rounds > 0, "--rounds must be at least 1");
     if benchmark == "manager" {
         agent::build_manager()?
     } else {

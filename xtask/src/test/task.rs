@@ -46,7 +46,7 @@ pub(crate) fn run(command: &mut Command, log: &Path) -> Result<ProgramExit> {
     if !ends_in_time(pid)? {
         child.kill().context("end a test that hangs")?;
         ends_in_time(pid)?;
-        let words = format!("\nended after {} minutes\n", LONGEST.as_secs() / 60);
+        let words = format!("\nstopped after {} minutes\n", LONGEST.as_secs() / 60);
         append(log, &words)?;
     }
     let cpu = processor_time(pid)?;

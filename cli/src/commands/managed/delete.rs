@@ -34,7 +34,10 @@ pub(in crate::commands) fn run(arguments: &DeleteArguments) -> Result<Code, Comm
             return gone.map(|()| Code::Done).map_err(failed);
         }
         let mut stderr = std::io::stderr();
-        let _ = writeln!(stderr, "not gone in time: the manager goes on; `keelway get` tells what it waits for");
+        let _ = writeln!(
+            stderr,
+            "not deleted before the timeout; the manager continues, and `keelway get` shows what it waits for"
+        );
         Ok(Code::NotSettled)
     })
 }
@@ -55,7 +58,7 @@ async fn until_gone(client: &mut ManagerClient, names: Vec<DocumentName>) -> Res
             return Ok(());
         }
     }
-    Err(ManagerClientError::Failed("it ended".to_owned()))
+    Err(ManagerClientError::Failed("the watch ended".to_owned()))
 }
 
 fn key(name: WireName) -> (String, String, String) {

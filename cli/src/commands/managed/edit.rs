@@ -21,9 +21,9 @@ pub(in crate::commands) fn run(arguments: &NamedArguments) -> Result<Code, Comma
     let mut file = Builder::new().prefix("keelway-edit-").suffix(".yaml").tempfile().map_err(CommandFailure::other)?;
     file.write_all(&before).map_err(CommandFailure::other)?;
     ask(file.path())?;
-    let after = fs::read(file.path()).context("could not read what was edited").map_err(CommandFailure::other)?;
+    let after = fs::read(file.path()).context("could not read the edited file").map_err(CommandFailure::other)?;
     if after == before {
-        let _ = writeln!(std::io::stderr(), "nothing was edited");
+        let _ = writeln!(std::io::stderr(), "Edit cancelled, no changes made.");
         return Ok(Code::Done);
     }
     match runtime.block_on(client.apply(after)) {
@@ -31,7 +31,7 @@ pub(in crate::commands) fn run(arguments: &NamedArguments) -> Result<Code, Comma
         Err(error) => {
             // Keep the user's edits.
             let (_, kept) = file.keep().map_err(CommandFailure::other)?;
-            let _ = writeln!(std::io::stderr(), "what was edited is kept in {}", kept.display());
+            let _ = writeln!(std::io::stderr(), "your edits are stored in {}", kept.display());
             Err(failed(error))
         }
     }
@@ -50,5 +50,5 @@ fn ask(file: &Path) -> Result<(), CommandFailure> {
     if status.success() {
         return Ok(());
     }
-    Err(CommandFailure::usage(format!("the editor ended with {status}"), "nothing was changed"))
+    Err(CommandFailure::usage(format!("the editor failed: {status}"), "nothing was changed"))
 }

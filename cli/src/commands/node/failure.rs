@@ -5,7 +5,7 @@ use keelway_node::{DaemonError, InformationError, JoinError, LeaveError, StatusE
 use crate::exit::CommandFailure;
 
 /// The help for a machine that is not a worker.
-const NO_WORKER: &str = "there is nothing to do; or name its directory with --state-dir";
+const NO_WORKER: &str = "there is nothing to do; if the worker has another directory, set --state-dir";
 
 /// An error that may have changed nothing, and its help.
 pub(super) trait HarmlessError: std::error::Error + Send + Sync + 'static {
@@ -26,25 +26,25 @@ pub(super) fn only_root() -> Result<(), CommandFailure> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    Err(CommandFailure::usage("only root can do that", "run the same command as root, such as with sudo"))
+    Err(CommandFailure::usage("this command requires root", "run it as root, for example with sudo"))
 }
 
 impl HarmlessError for JoinError {
     #[expect(clippy::wildcard_enum_match_arm, reason = "all others are failures on the way")]
     fn help(&self) -> Option<&'static str> {
         match self {
-            Self::Faults(_) | Self::Name { .. } => Some("nothing was changed; mend all of it, and join again"),
+            Self::Faults(_) | Self::Name { .. } => Some("nothing was changed; correct all of these and join again"),
             Self::Endpoints(_) => Some(
-                "nothing was changed; make a new token if this one is old, and see that this machine reaches one of these addresses",
+                "nothing was changed; check that this machine can connect to one of these addresses; if the token is old, create a new one",
             ),
-            Self::Young(_) => Some("nothing was changed; join again once that is mended"),
+            Self::Young(_) => Some("nothing was changed; join again once the cluster is ready"),
             Self::Token(_) => Some("nothing was changed; join again with a new token"),
             Self::Information(InformationError::Missing(_) | InformationError::Form(_)) | Self::Release(_) => {
-                Some("nothing was changed; mend that, and join again")
+                Some("nothing was changed; correct this and join again")
             }
             Self::Elsewhere | Self::Named(_) => Some("nothing was changed"),
             Self::Differs(_) => Some(
-                "nothing was changed; join with the options of before (labels of a Node that is there: `kubectl label node`), or run `keelway node leave` or `keelway node forget` first",
+                "nothing was changed; join with the previous options (set labels of an existing Node with `kubectl label node`), or run `keelway node leave` or `keelway node forget` first",
             ),
             _ => None,
         }
@@ -86,7 +86,7 @@ impl HarmlessError for StatusError {
     #[expect(clippy::wildcard_enum_match_arm, reason = "all others are failures on the way")]
     fn help(&self) -> Option<&'static str> {
         match self {
-            Self::NoWorker(_) => Some("run `keelway node join` first, or name its directory with --state-dir"),
+            Self::NoWorker(_) => Some("run `keelway node join` first, or set --state-dir to its directory"),
             _ => None,
         }
     }
@@ -95,7 +95,7 @@ impl HarmlessError for StatusError {
 impl HarmlessError for WorkerLockError {
     fn help(&self) -> Option<&'static str> {
         match self {
-            Self::Busy(_) => Some("nothing was changed; wait until that one has ended"),
+            Self::Busy(_) => Some("nothing was changed; wait until the other command has finished"),
             Self::File(_) => None,
         }
     }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changed_nothing_is_told_apart() {
+    fn errors_that_changed_nothing_have_help() {
         assert!(JoinError::Elsewhere.help().is_some());
         assert!(JoinError::Named("w1".to_owned()).help().is_some());
         assert!(JoinError::Release("1.2.3".to_owned()).help().is_some());

@@ -32,8 +32,16 @@ fn head(status: &WorkerStatus) -> String {
 }
 
 fn tunnels(status: &WorkerStatus, now: Timestamp) -> String {
-    let mut table =
-        TextTable::new(&["TUNNEL", "GATEWAY", "ACTIVE", "ANSWERS", "LAST HANDSHAKE", "RECEIVED", "SENT", "BY"]);
+    let mut table = TextTable::new(&[
+        "TUNNEL",
+        "GATEWAY",
+        "ACTIVE",
+        "REACHABLE",
+        "LAST HANDSHAKE",
+        "RECEIVED",
+        "SENT",
+        "DATA PATH",
+    ]);
     for tunnel in &status.tunnels {
         let handshake = tunnel.last_handshake.and_then(|seconds| i64::try_from(seconds).ok());
         let handshake =
@@ -53,7 +61,7 @@ fn tunnels(status: &WorkerStatus, now: Timestamp) -> String {
 }
 
 fn ingresses(status: &WorkerStatus) -> String {
-    let mut table = TextTable::new(&["INGRESS", "ANSWERS", "CONNECTIONS"]);
+    let mut table = TextTable::new(&["INGRESS", "REACHABLE", "CONNECTIONS"]);
     for ingress in &status.ingresses {
         table.row(vec![ingress.address.to_string(), known(ingress.answers), ingress.connections.to_string()]);
     }
@@ -61,7 +69,7 @@ fn ingresses(status: &WorkerStatus) -> String {
 }
 
 fn certificates(status: &WorkerStatus) -> String {
-    let mut table = TextTable::new(&["CERTIFICATE", "FROM", "UNTIL"]);
+    let mut table = TextTable::new(&["CERTIFICATE", "NOT BEFORE", "NOT AFTER"]);
     for certificate in &status.certificates {
         table.row(vec![
             certificate.name.clone(),
@@ -76,7 +84,7 @@ fn certificates(status: &WorkerStatus) -> String {
 fn ended(certificates: &[CertificateStatus], now: Timestamp) -> Option<String> {
     let client = certificates.iter().find(|certificate| certificate.name == "client")?;
     let has_ended = client.not_after <= now;
-    has_ended.then(|| format!("The certificate of this worker ended at {}: {ENDED}.\n", client.not_after))
+    has_ended.then(|| format!("The certificate of this worker expired at {}; {ENDED}.\n", client.not_after))
 }
 
 /// Returns the version of `NAME:vVERSION`, or the whole image if there is no version.
@@ -102,13 +110,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_tells_its_version_where_it_has_one() {
+    fn the_version_is_the_tag_of_the_image() {
         assert_eq!(version("registry.keelway.dev/node:v1.37.0"), "1.37.0");
         assert_eq!(version("registry:5000/node@sha256:00"), "registry:5000/node@sha256:00");
     }
 
     #[test]
-    fn only_a_client_certificate_that_ended_is_told_of() {
+    fn only_an_expired_client_certificate_is_reported() {
         let now: Timestamp = "2030-01-02T00:00:00Z".parse().unwrap();
         let certificate = |name: &str, not_after: &str| CertificateStatus {
             name: name.to_owned(),
@@ -122,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_guessed() {
+    fn unknown_values_are_shown_as_unknown() {
         assert_eq!([known(None), known(Some(true)), known(Some(false))], ["<unknown>", "yes", "no"]);
     }
 }

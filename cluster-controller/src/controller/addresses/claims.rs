@@ -78,7 +78,7 @@ async fn release(
     });
     let (name, parameters, patch) = (claim.name_any(), PatchParams::default(), Patch::Merge(&patch));
     if ignore_conflict("write the claim", claims.patch(&name, &parameters, &patch)).await?.is_some() {
-        tracing::info!(claim = name, node = claim.spec.node, ?until, "an address rests, or is used again");
+        tracing::info!(claim = name, node = claim.spec.node, ?until, "changed the reservation of an address");
     }
     Ok(())
 }
@@ -88,7 +88,7 @@ async fn delete(claim: &AddressClaim, context: &ControllerContext) -> Result<(),
     let claims = Api::<AddressClaim>::all(context.client.clone());
     let (name, parameters) = (claim.name_any(), delete_precondition(claim));
     if ignore_conflict("delete the claim", claims.delete(&name, &parameters)).await?.is_some() {
-        tracing::info!(claim = name, node = claim.spec.node, "an address is free");
+        tracing::info!(claim = name, node = claim.spec.node, "released an address");
     }
     Ok(())
 }

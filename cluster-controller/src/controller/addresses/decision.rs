@@ -129,17 +129,17 @@ impl AllocationOutcome {
             Self::KeyTaken(by) => (
                 ConditionStatus::False,
                 "KeyTaken",
-                format!("{by} has the same public key: make a new key on this worker, and its peer anew"),
+                format!("{by} has the same public key; generate a new key on this worker and create its peer again"),
             ),
             Self::Exhausted => (
                 ConditionStatus::False,
                 "RangeExhausted",
-                "no address of the VPN is free: remove workers that are gone, and wait until their addresses have rested".to_owned(),
+                "the VPN has no free address; remove workers that no longer exist, and wait until their addresses are released".to_owned(),
             ),
             Self::Spent => (
                 ConditionStatus::False,
                 "TooManyKeys",
-                "workers of this name had too many keys not long ago: take another name, or wait until their addresses have rested"
+                "workers of this name recently had too many keys; use another name, or wait until their addresses are released"
                     .to_owned(),
             ),
         };

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_free_one_is_given() {
+    fn the_lowest_free_address_is_allocated() {
         assert_eq!(lowest("100.80.0.0/16", &["100.80.0.17", "100.80.0.19"]).unwrap(), "100.80.0.18");
     }
 
@@ -105,7 +105,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_given_is_free_and_a_workers(taken in prop::collection::btree_set(0_u32..64, 0..40)) {
+        fn an_allocated_address_is_free_and_in_the_range(taken in prop::collection::btree_set(0_u32..64, 0..40)) {
             let pool = pool("100.80.0.0/26");
             let taken: BTreeSet<IpAddr> = taken.into_iter().map(|n| IpAddr::V4((0x6450_0000 + n).into())).collect();
             match pool.lowest_free(&taken) {

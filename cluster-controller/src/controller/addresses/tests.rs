@@ -44,7 +44,7 @@ fn pool() -> Pool {
 }
 
 #[test]
-fn an_evicted_name_or_key_is_no_peer() {
+fn a_peer_with_an_evicted_name_or_key_is_evicted() {
     let this = peer("w1", "k1", 1, &[]);
     assert_eq!(peer_eligibility(&this, [], &[tombstone("w1", None, &[])]), PeerEligibility::Evicted);
     assert_eq!(peer_eligibility(&this, [], &[tombstone("w2", Some("k1"), &[])]), PeerEligibility::Evicted);
@@ -52,7 +52,7 @@ fn an_evicted_name_or_key_is_no_peer() {
 }
 
 #[test]
-fn a_key_is_the_peers_that_had_it_first() {
+fn a_key_belongs_to_the_oldest_peer() {
     let (old, new) = (peer("w2", "k", 1, &[]), peer("w1", "k", 2, &[]));
     let both = [old.clone(), new.clone()];
     assert_eq!(peer_eligibility(&new, &both, &[]), PeerEligibility::KeyTaken("w2".to_owned()));
@@ -69,7 +69,7 @@ fn a_key_is_the_peers_that_had_it_first() {
 }
 
 #[test]
-fn claims_and_tombstones_are_taken() {
+fn claims_and_tombstones_reserve_addresses() {
     let claims = [claim("v4-64500011", "w1", "k1", None), claim("v4-64500012", "w2", "k2", Some(time(9)))];
     // A user deleted the claim, and the worker continues to run.
     let peers = [peer("w4", "k4", 1, &["100.80.0.20"])];
@@ -81,7 +81,7 @@ fn claims_and_tombstones_are_taken() {
 }
 
 #[test]
-fn one_name_takes_a_few_addresses_with_new_keys() {
+fn a_name_reserves_few_addresses_with_new_keys() {
     let claims: Vec<AddressClaim> =
         (0..4).map(|n| claim(&format!("v4-6450001{}", n + 1), "w1", &format!("k{n}"), Some(time(9)))).collect();
     assert!(is_spent(&peer("w1", "new", 1, &[]), &pool(), &claims));
@@ -92,7 +92,7 @@ fn one_name_takes_a_few_addresses_with_new_keys() {
 }
 
 #[test]
-fn a_peer_has_the_address_again_that_it_had() {
+fn a_peer_gets_its_previous_address_again() {
     let claims = [claim("v4-64500012", "w1", "k1", Some(time(9))), claim("v4-64500011", "w1", "other", None)];
     let found = claimed(&peer("w1", "k1", 1, &[]), &pool(), &claims);
     assert_eq!(found.unwrap().to_string(), "100.80.0.18");
@@ -100,7 +100,7 @@ fn a_peer_has_the_address_again_that_it_had() {
 }
 
 #[test]
-fn a_claim_without_a_peer_rests_then_goes() {
+fn a_claim_without_a_peer_is_kept_and_then_deleted() {
     let now = time(10);
     let (this, other) = (peer("w1", "k1", 1, &["100.80.0.17"]), peer("w1", "k2", 1, &[]));
     let fresh = claim("v4-64500011", "w1", "k1", None);
@@ -115,7 +115,7 @@ fn a_claim_without_a_peer_rests_then_goes() {
 }
 
 #[test]
-fn a_second_claim_for_one_peer_goes() {
+fn a_second_claim_for_one_peer_is_deleted() {
     let this = peer("w1", "k1", 1, &["100.80.0.17"]);
     let now = time(10);
     assert_eq!(claim_step(&claim("v4-64500012", "w1", "k1", None), Some(&this), &now), ClaimStep::Delete);
@@ -139,7 +139,7 @@ fn ranges_of_pods_follow_the_node() {
 }
 
 #[test]
-fn a_status_tells_what_became_of_it() {
+fn the_status_reports_the_outcome() {
     let this = peer("w1", "k1", 1, &[]);
     let given = AllocationOutcome::Given(vec!["100.80.0.17".parse().unwrap()]);
     let written = status(&this, &given, vec!["10.244.1.0/24".to_owned()], &time(5));

@@ -59,37 +59,39 @@ pub(crate) enum CsrDecision {
 /// Why a request is denied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Denial {
-    #[error("{0}; make the request anew")]
+    #[error("{0}; create the request again")]
     IllFormed(super::request::MalformedRequest),
-    #[error("the subject is not CN=system:node:NAME, O=system:nodes and nothing else, with NAME a DNS subdomain")]
+    #[error("the subject must be exactly CN=system:node:NAME, O=system:nodes, where NAME is a DNS subdomain")]
     Subject,
-    #[error("no worker is named {name}: {fault}; take another name (--node-name)")]
+    #[error("{name} is not a valid name of a worker: {fault}; set another one with --node-name")]
     Name { name: String, fault: NodeNameFault },
-    #[error("a client certificate has no alternative names")]
+    #[error("a client certificate must not have alternative names")]
     Names,
-    #[error("the usages are not {0}")]
+    #[error("the usages must be {0}")]
     Usages(&'static str),
-    #[error("{asked} asks for a certificate of {named}: a node asks for its own only")]
+    #[error("{asked} requested a certificate for {named}; a node may only request its own")]
     AnotherNode { asked: String, named: String },
     #[error(
-        "a worker named {0} is in the cluster: take another name, or, where it was this machine, delete the WireGuardPeer {0} first"
+        "a worker named {0} is in the cluster; use another name, or, if it was this machine, delete the WireGuardPeer {0} first"
     )]
     NameTaken(String),
     #[error(
-        "a worker named {0} was evicted, and the name rests: take another name, or wait until its Tombstone is gone"
+        "a worker named {0} was evicted, and its name is reserved; use another name, or wait until its Tombstone is deleted"
     )]
     NameRests(String),
-    #[error("another key was approved for {0} a moment ago: take another name, or join again in some minutes")]
+    #[error("another key was just approved for {0}; use another name, or join again in a few minutes")]
     NameAsked(String),
-    #[error("too many certificates of {0} still hold: take another name, or wait until one has ended")]
+    #[error("too many certificates of {0} are still valid; use another name, or wait until one expires")]
     NameSpent(String),
-    #[error("the certificate is not of the worker that is {0} now: run `keelway node forget`, and join with a token")]
+    #[error("the certificate belongs to an earlier worker named {0}; run `keelway node forget`, and join with a token")]
     Former(String),
-    #[error("{0} has no WireGuardPeer: join again")]
+    #[error("{0} has no WireGuardPeer; join again")]
     NoPeer(String),
-    #[error("{name} is not {node}'s: its names are its own and the addresses of its WireGuardPeer")]
+    #[error(
+        "{name} does not belong to {node}; a node may use only its own name and the addresses of its WireGuardPeer"
+    )]
     NotIts { name: String, node: String },
-    #[error("a serving certificate names at least one address or name")]
+    #[error("a serving certificate must have at least one address or name")]
     NoName,
 }
 
@@ -186,7 +188,7 @@ fn client(request: &Request, asker: &CsrRequester<'_>, facts: &NodeFacts) -> Res
     match asker {
         CsrRequester::Token if facts.peer.is_some() && !facts.has_ended() => Err(Denial::NameTaken(node.to_owned())),
         CsrRequester::Token if facts.is_asked(subject) => Err(Denial::NameAsked(node.to_owned())),
-        CsrRequester::Token => Ok(CsrDecision::Approve("a worker joins under a free name")),
+        CsrRequester::Token => Ok(CsrDecision::Approve("a worker joins, and its name is free")),
         CsrRequester::Node(own) => {
             check_own(own, node)?;
             if facts.peer.is_none() {
@@ -219,7 +221,7 @@ fn serving(request: &Request, asker: &CsrRequester<'_>, facts: &NodeFacts) -> Re
     }
     if subject.has_other_names {
         return Err(Denial::NotIts {
-            name: "a name that is neither DNS nor address".to_owned(),
+            name: "a name that is neither a DNS name nor an address".to_owned(),
             node: node.to_owned(),
         });
     }
@@ -233,7 +235,7 @@ fn serving(request: &Request, asker: &CsrRequester<'_>, facts: &NodeFacts) -> Re
     if !subject.has_names() {
         return Err(Denial::NoName);
     }
-    Ok(CsrDecision::Approve("the names are the worker's own, the addresses those of its peer"))
+    Ok(CsrDecision::Approve("the names and addresses belong to the worker"))
 }
 
 fn check_own(asked: &str, named: &str) -> Result<(), Denial> {

@@ -52,15 +52,15 @@ pub(crate) struct CsrSubject {
 /// A request that cannot be parsed, or that two programs could parse differently.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MalformedRequest {
-    #[error("the request is not one PEM block CERTIFICATE REQUEST, in lines of 64 characters, and nothing else")]
+    #[error("the request must be exactly one PEM block CERTIFICATE REQUEST, in lines of 64 characters")]
     Pem,
-    #[error("the request is no PKCS#10 certificate request")]
+    #[error("the request is not a valid PKCS#10 certificate request")]
     Structure,
-    #[error("the request has an attribute or extension twice")]
+    #[error("the request contains an attribute or extension twice")]
     Twice,
-    #[error("the request has an attribute or extension other than alternative names")]
+    #[error("the request contains an attribute or extension other than alternative names")]
     Extension,
-    #[error("a name in the request is no text")]
+    #[error("a name in the request is not valid text")]
     Name,
 }
 
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubelet_and_join_write_is_read() {
+    fn requests_of_kubelet_and_join_are_read() {
         let key = PrivateKeyPem::mint(&mut ChaCha8Rng::seed_from_u64(1)).unwrap();
         let joining = read(&client_signing_request(&key, "system:node:w1", "system:nodes").unwrap()).unwrap();
         assert_eq!(joining.common_names, ["system:node:w1"]);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_block_is_one_request() {
+    fn the_block_contains_exactly_one_request() {
         let good = der(&parameters());
         let trailing = [good.as_slice(), &[0]].concat();
         let twice = [good.as_slice(), &good].concat();

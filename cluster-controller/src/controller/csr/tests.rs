@@ -84,7 +84,7 @@ fn identity(key: &[u8], id: Option<&str>, until: i64) -> WorkerIdentitySpec {
 }
 
 #[test]
-fn a_certificate_of_who_had_the_name_before_is_good_for_nothing() {
+fn a_certificate_of_an_earlier_worker_of_the_name_is_rejected() {
     let at = |second| Timestamp::from_second(second).unwrap();
     let known = |id| NodeFacts { identity: Some(identity(b"key", id, 10)), ..with_peer() };
     for request in [renewing(), serving()] {
@@ -97,12 +97,15 @@ fn a_certificate_of_who_had_the_name_before_is_good_for_nothing() {
         let long = |id| NodeFacts { identity: Some(identity(b"key", id, 100)), ..with_peer() };
         assert_eq!(decide(&with("X509SHA256=new"), &known(None)), CsrDecision::WaitForIdentity);
         assert_eq!(decide(&asked(11), &later(long(None))), CsrDecision::WaitForIdentity);
-        assert!(matches!(decide(&asked(10), &later(long(None))), CsrDecision::Approve(_)), "nobody will tell");
+        assert!(
+            matches!(decide(&asked(10), &later(long(None))), CsrDecision::Approve(_)),
+            "the wait for the identity has ended"
+        );
     }
 }
 
 #[test]
-fn a_worker_whose_certificates_have_ended_joins_again() {
+fn a_worker_with_expired_certificates_joins_again() {
     let at = |second| {
         let now = Timestamp::from_second(second).unwrap();
         NodeFacts { identity: Some(identity(b"old", Some("old"), 10)), now, ..with_peer() }
@@ -125,7 +128,7 @@ fn workers_join_renew_and_serve() {
 }
 
 #[test]
-fn a_name_is_one_workers() {
+fn a_name_belongs_to_one_worker() {
     assert_eq!(denial(&joining(), &with_peer()), "NameTaken");
     let tombstone = NodeFacts { tombstone: true, ..NodeFacts::default() };
     assert_eq!(denial(&joining(), &tombstone), "NameRests");
@@ -139,7 +142,7 @@ fn a_name_is_one_workers() {
 }
 
 #[test]
-fn a_node_without_a_peer_gets_nothing() {
+fn a_node_without_a_peer_gets_no_certificate() {
     assert_eq!(denial(&renewing(), &NodeFacts::default()), "NoPeer");
     assert_eq!(denial(&serving(), &NodeFacts::default()), "NoPeer");
     let without_addresses = NodeFacts { peer: Some(BTreeSet::new()), ..NodeFacts::default() };
@@ -147,7 +150,7 @@ fn a_node_without_a_peer_gets_nothing() {
 }
 
 #[test]
-fn a_node_asks_for_its_own() {
+fn a_node_may_only_request_its_own_certificate() {
     for request in [renewing(), serving()] {
         let another = changed(request, |request, _| request.username = "system:node:w2".to_owned());
         assert_eq!(denial(&another, &with_peer()), "AnotherNode");
@@ -179,7 +182,7 @@ fn a_serving_certificate_has_allocated_names_only() {
 }
 
 #[test]
-fn the_form_is_the_signers() {
+fn a_request_has_exactly_the_form_of_its_signer() {
     let subjects: [fn(&mut Request, &mut CsrSubject); 6] = [
         |_, subject| subject.organizations.push("system:masters".to_owned()),
         |_, subject| subject.organizations = vec!["system:masters".to_owned()],
@@ -212,7 +215,7 @@ fn the_form_is_the_signers() {
 }
 
 #[test]
-fn no_worker_has_a_name_of_the_api() {
+fn a_worker_cannot_have_a_name_of_the_api() {
     for fault in [NodeNameFault::Reserved, NodeNameFault::Address, NodeNameFault::Form] {
         assert_eq!(denial(&joining(), &NodeFacts { fault: Some(fault), ..NodeFacts::default() }), "NameReserved");
         for request in [renewing(), serving()] {
@@ -222,7 +225,7 @@ fn no_worker_has_a_name_of_the_api() {
 }
 
 #[test]
-fn what_is_not_ours_is_left_alone() {
+fn requests_of_others_are_left_alone() {
     let others: [fn(&mut Request, &mut CsrSubject); 6] = [
         |request, _| request.signer = "kubernetes.io/kube-apiserver-client".to_owned(),
         |request, _| request.signer = "example.com/own".to_owned(),
@@ -241,7 +244,7 @@ fn what_is_not_ours_is_left_alone() {
 }
 
 #[test]
-fn a_denial_tells_its_mend() {
+fn a_denial_says_what_to_do() {
     let denials = [
         Denial::NameTaken("w1".to_owned()),
         Denial::NoPeer("w1".to_owned()),

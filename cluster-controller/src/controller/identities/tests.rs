@@ -40,7 +40,7 @@ fn gone(identity: &WorkerIdentitySpec) -> WorkerIdentitySpec {
 }
 
 #[test]
-fn a_worker_is_known_by_its_certificate() {
+fn a_worker_is_identified_by_its_certificate() {
     let worker = with_peer();
     assert_eq!(worker.join_token, Some(token()));
     assert_eq!(worker.peer.as_deref(), Some("uid1"));
@@ -59,7 +59,7 @@ fn each_certificate_leads_to_the_next() {
     assert_eq!(holder(&asked, Some("X509SHA256=c2")), CertificateHolder::Unknown);
     let signed = learned(&asked, &certificate("k2", Some("c2"), 150));
     assert_eq!(holder(&signed, Some("X509SHA256=c2")), CertificateHolder::Current);
-    assert_eq!(learned(&signed, &certificate("k2", Some("c2"), 150)), signed, "told twice");
+    assert_eq!(learned(&signed, &certificate("k2", Some("c2"), 150)), signed, "learning it twice changes nothing");
     // The first one expires.
     let IdentityStep::Write(later) = step(&signed, Some("uid1"), at(90)) else { panic!() };
     assert_eq!(holder(&later, Some("X509SHA256=c1")), CertificateHolder::Former);
@@ -68,7 +68,7 @@ fn each_certificate_leads_to_the_next() {
 
 /// The request was signed, and deleted before a controller observed it.
 #[test]
-fn a_certificate_that_was_never_told_is_the_workers() {
+fn an_unknown_certificate_is_accepted_only_while_one_is_not_recorded() {
     let later = |identity: &WorkerIdentitySpec, credential: &str| {
         decision::holder(identity, Some(credential), SignedDuration::from_mins(1))
     };
@@ -88,7 +88,7 @@ fn a_certificate_that_was_never_told_is_the_workers() {
 }
 
 #[test]
-fn who_left_is_a_worker_no_more() {
+fn the_certificates_of_a_worker_that_left_are_revoked() {
     let left = gone(&with_peer());
     assert_eq!(left.peer, None);
     assert_eq!(holder(&left, Some("X509SHA256=c1")), CertificateHolder::Former);
@@ -99,7 +99,7 @@ fn who_left_is_a_worker_no_more() {
 }
 
 #[test]
-fn the_next_of_that_name_is_another() {
+fn a_new_worker_of_the_name_does_not_inherit_certificates() {
     let left = gone(&with_peer());
     assert!(!is_asked(&left, "k2", at(3)), "a machine that left joins again at once");
     let next = joined(Some(&left), Some(token()), certificate("k2", None, 103), at(3)).unwrap();
@@ -110,15 +110,15 @@ fn the_next_of_that_name_is_another() {
 }
 
 #[test]
-fn certificates_that_were_collected_end_with_the_next_join() {
+fn earlier_certificates_end_with_the_next_join() {
     let long = learned(
         &joined(None, Some(token()), certificate("k1", None, 9999), at(0)).unwrap(),
         &certificate("k1", Some("c1"), 9999),
     );
     assert!(is_asked(&long, "k2", at(299)));
-    assert!(!is_asked(&long, "k1", at(10)), "a join that was cut off goes on");
-    assert!(!is_asked(&long, "k2", at(300)), "its time ends long after that");
-    assert!(!is_asked(&worker(), "k2", at(100)), "a certificate that has ended keeps nothing");
+    assert!(!is_asked(&long, "k1", at(10)), "an interrupted join continues");
+    assert!(!is_asked(&long, "k2", at(300)), "its certificate is valid for much longer");
+    assert!(!is_asked(&worker(), "k2", at(100)), "an expired certificate does not reserve the name");
     let next = joined(Some(&long), Some(token()), certificate("k2", None, 9999), at(300)).unwrap();
     assert_eq!(holder(&next, Some("X509SHA256=c1")), CertificateHolder::Former);
     // This also holds for a certificate that is signed only then.
@@ -129,7 +129,7 @@ fn certificates_that_were_collected_end_with_the_next_join() {
 }
 
 #[test]
-fn a_join_goes_on_with_its_key() {
+fn an_interrupted_join_continues_with_its_key() {
     let again = joined(Some(&worker()), Some(token()), certificate("k1", None, 110), at(10)).unwrap();
     assert_eq!(holder(&again, Some("X509SHA256=c1")), CertificateHolder::Current);
     assert!(again.revoked.is_empty());
@@ -146,7 +146,7 @@ fn an_identity_lasts_as_long_as_its_certificates() {
 }
 
 #[test]
-fn certificates_of_a_name_are_few() {
+fn the_number_of_certificates_of_a_name_is_limited() {
     let mut identity = with_peer();
     for number in 1..CERTIFICATES {
         identity = renewed(&identity, certificate(&format!("n{number}"), None, 100), at(2)).unwrap();

@@ -23,17 +23,17 @@ fn requests() -> [Value; 2] {
     let validations = json!([
         {
             "expression": format!("object.spec.signerName == '{CLIENT_SIGNER}' || (variables.isNode && object.spec.signerName == '{SERVING_SIGNER}')"),
-            "message": format!("a worker asks {CLIENT_SIGNER} and, once it is one, {SERVING_SIGNER}"),
+            "message": format!("a worker may only request certificates of {CLIENT_SIGNER} and, once it has joined, of {SERVING_SIGNER}"),
             "reason": "Forbidden",
         },
         {
             "expression": format!("object.spec.request.size() <= {LARGEST_REQUEST}"),
-            "message": format!("a request for a certificate has at most {LARGEST_REQUEST} bytes"),
+            "message": format!("a certificate signing request must have at most {LARGEST_REQUEST} bytes"),
             "reason": "Forbidden",
         },
         {
             "expression": BARE,
-            "message": "a worker's request for a certificate has no labels, annotations, finalizers or owners",
+            "message": "a worker's certificate signing request must not have labels, annotations, finalizers or owners",
             "reason": "Forbidden",
         },
     ]);
@@ -71,7 +71,7 @@ fn current() -> [Value; 2] {
     }]);
     let validations = json!([{
         "expression": "!has(params.spec.revoked) || !variables.ids.exists(id, id in params.spec.revoked)",
-        "messageExpression": "request.userInfo.username + ' left the cluster, and its certificate is nobody\\'s: run `keelway node forget`, and join with a token'",
+        "messageExpression": "request.userInfo.username + ' left the cluster, and its certificate is revoked; run `keelway node forget`, and join with a token'",
         "reason": "Forbidden",
     }]);
     let [policy, mut binding] = policy("keelway-current", &rules, &variables, &validations, Some(ALLOCATION));
@@ -91,17 +91,17 @@ fn own_peer() -> [Value; 2] {
     let validations = json!([
         {
             "expression": "request.userInfo.username == 'system:node:' + variables.name",
-            "messageExpression": "request.userInfo.username + ' may write its own WireGuardPeer only, not that of ' + variables.name",
+            "messageExpression": "request.userInfo.username + ' may only write its own WireGuardPeer, not that of ' + variables.name",
             "reason": "Forbidden",
         },
         {
             "expression": format!("request.operation == 'DELETE' || ({BARE})"),
-            "message": "a worker's WireGuardPeer has no labels, annotations, finalizers or owners",
+            "message": "a worker's WireGuardPeer must not have labels, annotations, finalizers or owners",
             "reason": "Forbidden",
         },
         {
             "expression": format!("request.operation == 'DELETE' || variables.name.size() <= {LONGEST_NODE_NAME}"),
-            "message": format!("the name of a worker has at most {LONGEST_NODE_NAME} characters"),
+            "message": format!("the name of a worker must have at most {LONGEST_NODE_NAME} characters"),
             "reason": "Forbidden",
         },
     ]);
@@ -121,12 +121,12 @@ fn own_node() -> [Value; 2] {
     let validations = json!([
         {
             "expression": "request.operation != 'CREATE' || variables.allocated.size() > 0",
-            "messageExpression": "'there is no WireGuardPeer ' + object.metadata.name + ' with an address: join first'",
+            "messageExpression": "'there is no WireGuardPeer ' + object.metadata.name + ' with an address; join first'",
             "reason": "Forbidden",
         },
         {
             "expression": "variables.addresses.all(a, a in variables.allocated)",
-            "messageExpression": "'the addresses of ' + object.metadata.name + ' are those of its WireGuardPeer: ' + variables.allocated.join(', ')",
+            "messageExpression": "'the addresses of ' + object.metadata.name + ' must be those of its WireGuardPeer: ' + variables.allocated.join(', ')",
             "reason": "Forbidden",
         },
     ]);
@@ -141,7 +141,7 @@ fn no_pod_ranges() -> [Value; 2] {
     ]);
     let validations = json!([{
         "expression": "variables.wanted == variables.had",
-        "message": "a worker does not choose the ranges of its pods",
+        "message": "a worker must not set or change the ranges of its pods",
         "reason": "Forbidden",
     }]);
     policy("keelway-no-pod-ranges", &nodes(), &variables, &validations, None)

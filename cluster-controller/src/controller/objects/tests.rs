@@ -33,7 +33,7 @@ fn names(configuration: &ControllerConfiguration) -> BTreeSet<String> {
 }
 
 #[test]
-fn everything_has_a_place_where_it_is_watched() {
+fn every_object_is_in_a_watched_kind() {
     let objects = wanted(&configuration(|_| {}), "authorities").unwrap();
     for object in objects.iter().chain(&definitions().unwrap()) {
         assert!(has_place(object), "{:?} {:?}", object.types, object.metadata.name);
@@ -117,7 +117,7 @@ fn strings(list: &Value) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_configuration_that_makes_no_sense_is_refused() {
+fn an_invalid_configuration_is_refused() {
     assert!(configuration(|_| {}).check().is_ok());
     let faults: [(&str, Value); 7] = [
         ("version", json!("1.20.0")),
@@ -163,7 +163,7 @@ fn rights(role: &Value) -> BTreeSet<[String; 4]> {
 
 /// A component that could grant more than its own rights would be an administrator.
 #[test]
-fn the_role_has_all_that_it_gives() {
+fn the_role_has_every_right_that_it_grants() {
     let own = serde_saphyr::from_multiple::<Value>(ROLE).unwrap();
     let held_in = |namespace: &Value| -> BTreeSet<[String; 4]> {
         let counts =

@@ -62,7 +62,7 @@ fn without_an_address_there_is_no_peer_yet() {
 }
 
 #[test]
-fn where_two_want_the_same_the_older_one_has_it() {
+fn the_older_of_two_conflicting_peers_wins() {
     let younger = candidate(8, &["100.80.0.7", "100.80.0.8"], &["10.244.3.128/25", "10.244.4.0/24"]);
     let mut same_key = candidate(9, &["100.80.0.9"], &[]);
     same_key.public_key = key(7).to_string();
@@ -79,21 +79,21 @@ fn where_two_want_the_same_the_older_one_has_it() {
 }
 
 #[test]
-fn what_nobody_may_have_is_left_out() {
+fn invalid_keys_addresses_and_ranges_are_ignored() {
     let gateway = Candidate { public_key: key(200).to_string(), ..candidate(1, &["100.80.0.11"], &[]) };
     let keyless = Candidate { public_key: "AAAA".to_owned(), ..candidate(2, &["100.80.0.12"], &[]) };
     for (candidate, problem) in [
-        (gateway, "a gateway's"),
+        (gateway, "the key of a gateway"),
         (keyless, "32 bytes"),
         (candidate(3, &["10.0.0.1"], &[]), "outside the cluster's VPN"),
         (candidate(3, &["127.0.0.1"], &[]), "outside the cluster's VPN"),
         (candidate(3, &["100.80.0.1"], &[]), "reserved"),
-        (candidate(3, &["100.80.0.0/16"], &[]), "no address"),
+        (candidate(3, &["100.80.0.0/16"], &[]), "not a valid address"),
         (candidate(3, &["100.80.0.3"], &["10.0.0.0/24"]), "outside the cluster's pod ranges"),
         (candidate(3, &["100.80.0.3"], &["10.0.0.0/8"]), "outside the cluster's pod ranges"),
         (candidate(3, &["100.80.0.3"], &["0.0.0.0/0"]), "outside the cluster's pod ranges"),
         (candidate(3, &["100.80.0.3"], &["10.244.9.0/24"]), "reserved"),
-        (candidate(3, &["100.80.0.3"], &["10.244.0.0"]), "no range"),
+        (candidate(3, &["100.80.0.3"], &["10.244.0.0"]), "not a valid range"),
         (candidate(3, &["100.80.0.3"], &["10.244.1.0/24", "10.244.1.0/25"]), "this peer"),
         (candidate(3, &["100.80.0.3", "100.80.0.3"], &[]), ""),
     ] {

@@ -55,12 +55,12 @@ impl Calls {
             request.extensions_mut().insert(caller.clone());
             let answering = routes.clone().oneshot(request.map(Body::new));
             async move {
-                let late = |_| Ok::<_, Infallible>(Status::deadline_exceeded("there is no answer yet").into_http());
+                let late = |_| Ok::<_, Infallible>(Status::deadline_exceeded("no response in time").into_http());
                 timeout(ANSWER, answering).await.unwrap_or_else(late)
             }
         });
         if let Err(error) = self.http.serve_connection(TokioIo::new(conversation), service).await {
-            tracing::debug!(%error, "a conversation broke off");
+            tracing::debug!(%error, "a connection failed");
         }
     }
 }

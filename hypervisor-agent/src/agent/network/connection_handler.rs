@@ -76,7 +76,7 @@ impl ConnectionHandler {
         let (stop, place) = match &role {
             CallerRole::Driver => {
                 let place = Arc::clone(&self.places).try_acquire_owned();
-                (self.stop.clone(), Some(place.map_err(|_| "there are too many conversations")?))
+                (self.stop.clone(), Some(place.map_err(|_| "too many connections")?))
             }
             // A connection of an agent replaces the one before it, and uses no slot of the driver's.
             CallerRole::Agent(machine) => (self.in_place_of_the_one_before(machine), None),
@@ -94,7 +94,7 @@ impl ConnectionHandler {
                 let may_ask = conversation.caller().role == CallerRole::Driver;
                 tokio::spawn(streams::serve(conversation, Arc::clone(&self.streams), may_ask));
             }
-            Ok(Err(_)) | Err(_) => self.refuse(from, "it says nothing"),
+            Ok(Err(_)) | Err(_) => self.refuse(from, "it sends no data"),
         }
     }
 

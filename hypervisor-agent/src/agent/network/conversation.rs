@@ -55,7 +55,7 @@ impl Conversation {
         let going_on = async move {
             tokio::select! {
                 why = server.refuses(&shown) => {
-                    tracing::warn!(%from, why = chain_text(&why), "ended a conversation");
+                    tracing::warn!(%from, why = chain_text(&why), "closed a connection");
                 }
                 () = stop.cancelled() => {}
             }
@@ -88,7 +88,7 @@ impl Conversation {
         let patience = self.patience;
         let end = self.unread.get_or_insert_with(|| Box::pin(sleep(patience)));
         end.as_mut().poll(context).map(|()| {
-            tracing::warn!("ended a conversation whose other side does not read");
+            tracing::warn!("closed a connection whose peer does not read");
             Err(io::ErrorKind::TimedOut.into())
         })
     }

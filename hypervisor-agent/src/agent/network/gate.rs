@@ -40,7 +40,7 @@ where
         if is_driver || OPEN_TO_AGENTS.contains(&request.uri().path()) {
             Either::Left(self.0.call(request))
         } else {
-            let refusal = Status::permission_denied("an agent may wait here to be called, and nothing else");
+            let refusal = Status::permission_denied("an agent may only wait for calls here");
             Either::Right(ready(Ok(refusal.into_http())))
         }
     }

@@ -59,7 +59,7 @@ impl AgentTlsIdentity {
         }
         let waits = token.as_ref().filter(|token| !kept.as_ref().is_some_and(|kept| kept.spent.holds(&token.id)));
         if let Some(EnrollmentToken { machine, id, expires, .. }) = waits {
-            tracing::info!(machine, token = id, %expires, "waits to be enrolled");
+            tracing::info!(machine, token = id, %expires, "waits for enrollment");
         }
         let sides = watch::Sender::new(kept.map(|_| TlsSides::of(folder.files())).transpose()?);
         // Also for a used token: a driver that uses it gets an error that states this.
@@ -118,7 +118,7 @@ impl AgentTlsIdentity {
         }
         let spent = spent.with(id, *expires, Timestamp::now());
         write(folder.clone(), EnrolledIdentity { key, granted, spent }).await.map_err(RefusedEnrollment::Keep)?;
-        tracing::info!(machine, token = id, "was enrolled");
+        tracing::info!(machine, token = id, "enrolled");
         self.answer_from_now_on(folder)
     }
 
@@ -163,10 +163,11 @@ impl AgentTlsIdentity {
         let name = CertificateFacts::from_pem(&granted.certificate).ok();
         let own = |facts: &CertificateFacts| facts.dns_names.iter().find(|name| *name != ANY_AGENT).cloned();
         let name = name.and_then(|facts| Some((facts.organizations.first()?.clone(), own(&facts)?)));
-        let (installation, name) = name.ok_or(RefusedEnrollment::Certificate("its own one cannot be read"))?;
+        let (installation, name) =
+            name.ok_or(RefusedEnrollment::Certificate("the current certificate cannot be read"))?;
         let (key, certificate) = match certificate {
             Some(certificate) => {
-                let key = asking.take().ok_or(RefusedEnrollment::Certificate("none was asked for"))?;
+                let key = asking.take().ok_or(RefusedEnrollment::Certificate("no certificate was requested"))?;
                 (key, certificate)
             }
             None => (key, granted.certificate),
@@ -174,7 +175,7 @@ impl AgentTlsIdentity {
         let granted = GrantedIdentity { certificate, trust };
         check_granted(&key, &granted, (&installation, &name), Timestamp::now())?;
         write(folder.clone(), EnrolledIdentity { key, granted, spent }).await.map_err(RefusedEnrollment::Keep)?;
-        tracing::info!("its identity was renewed");
+        tracing::info!("renewed the certificate");
         Ok(())
     }
 }

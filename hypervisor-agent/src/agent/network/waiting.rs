@@ -41,7 +41,7 @@ pub(super) async fn wait_at(
         let since = Instant::now();
         let way = DialTarget::to(&address.to_string(), name.clone(), Arc::clone(&identity));
         let ended = wait_for_call(address, way.channel_that_is_tried(SILENCE), &came).await;
-        tracing::warn!(%address, why = ended, "does not wait to be called");
+        tracing::warn!(%address, why = ended, "does not wait for calls");
         pause = if since.elapsed() > LONGEST { FIRST } else { (pause * 2).min(LONGEST) };
         sleep(pause).await;
     }
@@ -53,15 +53,15 @@ async fn wait_for_call(address: SocketAddr, channel: Channel, came: &mpsc::Sende
     let mut calls = match timeout(BEGIN, exchange.wait(proto::WaitRequest {})).await {
         Ok(Ok(answer)) => answer.into_inner(),
         Ok(Err(status)) => return chain_text(&status),
-        Err(_) => return format!("no answer within {} s", BEGIN.as_secs()),
+        Err(_) => return format!("no response within {} s", BEGIN.as_secs()),
     };
-    tracing::info!(%address, "waits to be called");
+    tracing::info!(%address, "waits for calls");
     loop {
         match calls.message().await {
             Ok(Some(proto::Called { call })) => {
                 tokio::spawn(take(exchange.clone(), call, address, came.clone()));
             }
-            Ok(None) => return "the agent there ended it, or another one waits under this name".to_owned(),
+            Ok(None) => return "the agent there closed the stream, or another agent waits under this name".to_owned(),
             Err(status) => return chain_text(&status),
         }
     }
@@ -83,6 +83,6 @@ async fn take(
             // Fails only if the agent stops.
             let _ = came.send(StrangerConnection { stream, from, at: format!("https://{ANY_AGENT}") }).await;
         }
-        Err(status) => tracing::debug!(%from, why = chain_text(&status), "could not take a call"),
+        Err(status) => tracing::debug!(%from, why = chain_text(&status), "cannot answer a call"),
     }
 }

@@ -255,7 +255,7 @@ async fn another_process_on_the_port_does_not_count() {
     let stranger = issue();
     world.listen(stranger.config(None)).await;
     let why = world.ask().await.unwrap_err();
-    assert!(why.contains("another key"), "{why}");
+    assert!(why.contains("a different key"), "{why}");
 }
 
 /// A server reloads a new certificate some time after it was written.

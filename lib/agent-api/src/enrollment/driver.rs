@@ -18,24 +18,25 @@ use crate::proto;
 #[derive(Debug, thiserror::Error)]
 pub enum EnrollError {
     /// The machine's name cannot be the name in a certificate.
-    #[error("the machine's name cannot stand in a certificate")]
+    #[error("the machine's name is not valid in a certificate")]
     Name(#[from] InvalidDnsNameError),
     /// The TLS handshake failed.
-    #[error("cannot speak with its agent")]
+    #[error("cannot connect to its agent")]
     Handshake(#[from] HandshakeError),
     /// The connection broke.
-    #[error("its agent broke off")]
+    #[error("its agent closed the connection")]
     Io(#[from] io::Error),
     /// The agent refused the enrolment.
-    #[error("its agent refuses: {0}")]
+    #[error("its agent refused: {0}")]
     Refused(String),
     /// The peer does not hold the token.
     #[error(
-        "whoever answers there does not hold the token that was made for this machine: it is another machine, or somebody stands between"
+        "the agent at this address does not hold the token that was created for this machine: it is another machine, or the \
+         connection is intercepted"
     )]
     Proof,
     /// No certificate could be issued.
-    #[error("no certificate could be made for it: {0}")]
+    #[error("cannot issue a certificate for it: {0}")]
     Sign(String),
 }
 

@@ -20,7 +20,7 @@ pub async fn read<M: Message + Default>(stream: &mut (impl AsyncRead + Unpin), m
     let reading = async {
         let length = stream.read_u32().await?;
         if length > most {
-            return Err(io::Error::other("a message is longer than any should be"));
+            return Err(io::Error::other("a message exceeds the maximum length"));
         }
         // The buffer grows with the received bytes, so that a claimed length uses no memory.
         let mut bytes = Vec::new();

@@ -173,7 +173,7 @@ fn start(start: proto::Start) -> Result<Start, WireError> {
         proto::Start::Later => Ok(Start::Later),
         proto::Start::OnMarkedData => Ok(Start::OnMarkedData),
         proto::Start::OnUsedData => Ok(Start::OnUsedData),
-        proto::Start::Unspecified => Err(WireError::Missing("what a pod's start asks for")),
+        proto::Start::Unspecified => Err(WireError::Missing("the start condition of a pod")),
     }
 }
 
@@ -206,7 +206,7 @@ impl TryFrom<proto::File> for PodFile {
         let on_change = match file.on_change() {
             proto::OnChange::PickedUp => OnChange::PickedUp,
             proto::OnChange::Restart => OnChange::Restart,
-            proto::OnChange::Unspecified => return Err(WireError::Missing("what a file's change asks for")),
+            proto::OnChange::Unspecified => return Err(WireError::Missing("the action on a file's change")),
         };
         Ok(Self { path: file.path, content: file.content, on_change })
     }
@@ -241,7 +241,7 @@ impl TryFrom<proto::Container> for Container {
 
     fn try_from(container: proto::Container) -> Result<Self, WireError> {
         let mounts = container.mounts.into_iter();
-        let resources = container.resources.ok_or(WireError::Missing("what a container may use"))?;
+        let resources = container.resources.ok_or(WireError::Missing("the resources of a container"))?;
         Ok(Self {
             name: container.name,
             image: container.image,
@@ -298,7 +298,7 @@ impl TryFrom<proto::Liveness> for Liveness {
     type Error = WireError;
 
     fn try_from(liveness: proto::Liveness) -> Result<Self, WireError> {
-        let check = match liveness.check.ok_or(WireError::Missing("what is asked for liveness"))? {
+        let check = match liveness.check.ok_or(WireError::Missing("the liveness check of a container"))? {
             WireCheck::Https(https) => ContainerCheck::Https {
                 address: https.address.parse()?,
                 path: https.path,

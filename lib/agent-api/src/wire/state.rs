@@ -154,7 +154,7 @@ impl TryFrom<proto::ServerState> for ServerState {
             proto::ServerAdmin::Serves => ServerAdmin::Serves,
             proto::ServerAdmin::Drains => ServerAdmin::Drains,
             proto::ServerAdmin::Maintenance => ServerAdmin::Maintenance,
-            proto::ServerAdmin::Unspecified => return Err(WireError::Missing("what a haproxy was told")),
+            proto::ServerAdmin::Unspecified => return Err(WireError::Missing("the administrative state of a server")),
         };
         Ok(Self { address: server.address.parse()?, admin, sessions: server.sessions, ready: server.ready })
     }
@@ -177,7 +177,7 @@ impl TryFrom<proto::RuntimeFacts> for RuntimeFacts {
         let cgroup_driver = match facts.cgroup_driver() {
             proto::CgroupDriver::Cgroupfs => CgroupDriver::Cgroupfs,
             proto::CgroupDriver::Systemd => CgroupDriver::Systemd,
-            proto::CgroupDriver::Unspecified => return Err(WireError::Missing("who makes cgroups")),
+            proto::CgroupDriver::Unspecified => return Err(WireError::Missing("the cgroup driver")),
         };
         Ok(Self { name: facts.name, version: facts.version, cgroup_driver })
     }

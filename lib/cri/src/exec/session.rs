@@ -174,7 +174,7 @@ fn ended(status: &[u8]) -> Option<Result<i32, ExecError>> {
     let causes = status["details"]["causes"].as_array().into_iter().flatten();
     let mut codes = causes.filter(|cause| cause["reason"] == "ExitCode").filter_map(|cause| cause["message"].as_str());
     let code = codes.next().and_then(|code| code.parse().ok());
-    let message = || status["message"].as_str().unwrap_or("the runtime does not say why").to_owned();
+    let message = || status["message"].as_str().unwrap_or("the runtime reports no cause").to_owned();
     Some(code.ok_or_else(|| ExecError::NotStarted(message())))
 }
 

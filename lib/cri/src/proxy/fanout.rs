@@ -104,11 +104,13 @@ fn frames(event: Result<Bytes, Status>) -> Vec<Frame<Bytes>> {
 }
 
 fn too_slow(lost: u64) -> Status {
-    Status::aborted(format!("{lost} events were lost because they were not read in time: subscribe again, and list"))
+    Status::aborted(format!(
+        "{lost} events were lost because the subscriber was too slow: list again, and subscribe again"
+    ))
 }
 
 fn subscription_lost() -> Status {
-    Status::unavailable("the runtime's events broke off: subscribe again, and list")
+    Status::unavailable("the runtime's event stream ended: list again, and subscribe again")
 }
 
 /// Subscribes to the runtime's events.

@@ -32,7 +32,7 @@ pub async fn follow(runtime: CriRuntime, told: Arc<Fanout>, changed: Arc<Notify>
             reading.await
         };
         changed.notify_one();
-        tracing::info!(why = ended, "the runtime's events broke off");
+        tracing::info!(why = ended, "the runtime's event stream ended");
         pause = if since.elapsed() > LONGEST { FIRST } else { (pause * 2).min(LONGEST) };
         sleep(pause).await;
     }
@@ -51,7 +51,7 @@ async fn read(runtime: &CriRuntime, told: &Fanout, changed: &Notify) -> String {
                 telling.publish(event);
                 changed.notify_one();
             }
-            Ok(None) => return "the runtime ended the stream".to_owned(),
+            Ok(None) => return "the runtime closed the stream".to_owned(),
             Err(status) => return chain_text(&status),
         }
     }

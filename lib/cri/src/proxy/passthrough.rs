@@ -81,7 +81,7 @@ async fn pass(
 ) -> Result<http::Response<Body>, Status> {
     let method = request.uri().path().rsplit('/').next().unwrap_or_default();
     if method == EVENTS {
-        let stalls = "the runtime stalls where a subscriber stops reading: its events are told by keelway-hypervisor-agent on its machine";
+        let stalls = "the runtime stalls if a subscriber stops reading: keelway-hypervisor-agent on the machine serves its events";
         return events.ok_or_else(|| Status::unimplemented(stalls))?.answer();
     }
     // A caller on the Unix socket is on the machine, where the runtime's own addresses work.
@@ -106,12 +106,12 @@ async fn readdressed(
 ) -> Result<http::Response<Body>, Status> {
     let (mut head, body) = answer.into_parts();
     let whole = Limited::new(body, LONGEST).collect().await;
-    let whole = whole.map_err(|error| Status::unavailable(format!("the runtime's answer broke off: {error}")))?;
+    let whole = whole.map_err(|error| Status::unavailable(format!("the runtime's response ended early: {error}")))?;
     let trailers = whole.trailers().cloned().map(Ok);
     let mut bytes = whole.to_bytes();
     // An error response has no message.
     if !bytes.is_empty() {
-        let url = address(&bytes).ok_or_else(|| Status::internal("the runtime's answer is no address"))?.url;
+        let url = address(&bytes).ok_or_else(|| Status::internal("the runtime's response is not an address"))?.url;
         bytes = framed(&Address { url: give(&url)? });
     }
     head.headers.remove(CONTENT_LENGTH);

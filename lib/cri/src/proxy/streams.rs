@@ -64,13 +64,13 @@ struct PendingStream {
 enum StreamError {
     #[error("no stream waits at this path")]
     Unknown,
-    #[error("the runtime's streams cannot be connected to")]
+    #[error("cannot connect to the runtime's streaming server")]
     Dial(#[source] io::Error),
-    #[error("the runtime's streams give no answer")]
+    #[error("the runtime's streaming server does not respond")]
     Http(#[from] hyper::Error),
-    #[error("the runtime's streams give no answer within {} s", ANSWER.as_secs())]
+    #[error("the runtime's streaming server did not respond within {} s", ANSWER.as_secs())]
     TimedOut,
-    #[error("the request makes no sense")]
+    #[error("the request is not valid")]
     Request(#[from] http::Error),
 }
 
@@ -85,13 +85,13 @@ impl PendingStreams {
 
     /// Stores a URL of the runtime, and returns the URL below `at` under which the stream is relayed.
     pub(crate) fn register(&self, url: &str, at: &str) -> Result<String, Status> {
-        let parsed: Uri = url.parse().map_err(|_| Status::internal("the runtime's address is no URL"))?;
+        let parsed: Uri = url.parse().map_err(|_| Status::internal("the runtime's address is not a URL"))?;
         let path = parsed.path().to_owned();
         let now = Instant::now();
         let mut given = self.pending();
         given.retain(|_, given| given.until > now);
         if given.len() >= MOST {
-            return Err(Status::resource_exhausted("too many streams wait for somebody to come for them"));
+            return Err(Status::resource_exhausted("too many streams wait for a client"));
         }
         let there = format!("{at}{path}");
         given.insert(path, PendingStream { url: parsed, until: now + KEPT });
@@ -139,7 +139,7 @@ impl PendingStreams {
         tokio::spawn(async move {
             match futures::future::try_join(ours, theirs).await {
                 Ok((ours, theirs)) => splice(TokioIo::new(ours), TokioIo::new(theirs)).await,
-                Err(error) => tracing::debug!(%error, "a stream was given up before it began"),
+                Err(error) => tracing::debug!(%error, "a stream ended before it began"),
             }
         });
         Ok(Response::from_parts(head, Full::default()))
@@ -158,12 +158,12 @@ where
     let mut http = server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(REFUSAL);
     if let Err(error) = http.serve_connection(TokioIo::new(connection), service).with_upgrades().await {
-        tracing::debug!(%error, "a request for a stream broke off");
+        tracing::debug!(%error, "a request for a stream failed");
     }
 }
 
 fn forbidden() -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::from("an agent asks for no streams\n"));
+    let mut response = Response::new(Full::from("an agent may not request streams\n"));
     *response.status_mut() = StatusCode::FORBIDDEN;
     response
 }
@@ -172,7 +172,7 @@ fn forbidden() -> Response<Full<Bytes>> {
 /// authority to verify another certificate.
 pub fn address_of(url: &Uri) -> io::Result<SocketAddr> {
     let address = url.authority().and_then(|authority| authority.as_str().parse().ok());
-    let unusable = || io::Error::other("the runtime serves its streams at no plain HTTP on an IP address");
+    let unusable = || io::Error::other("the runtime does not serve its streams over plain HTTP on an IP address");
     address.filter(|_| url.scheme_str() == Some("http")).ok_or_else(unusable)
 }
 

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_stays_where_it_is() {
+    fn existing_workers_keep_their_position() {
         assert_eq!(
             placed(&[("w1", &["a", "b"]), ("w1", &["a", "b"])]).unwrap(),
             placed(&[("w1", &["a", "b"])]).unwrap()
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn nats_go_with_the_last_one_behind_them() {
+    fn a_nat_is_removed_with_its_last_worker() {
         let mut workers = placed(&[("w1", &["a", "c"]), ("w2", &["b", "c"])]).unwrap();
         assert!(workers.idle().is_empty());
         workers.workers.remove("w1");

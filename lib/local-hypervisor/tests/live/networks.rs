@@ -7,8 +7,8 @@ use crate::{
 };
 
 #[test]
-fn two_fleets_live_side_by_side() {
-    on_own_host("networks::two_fleets_live_side_by_side", async || {
+fn two_fleets_can_exist_at_the_same_time() {
+    on_own_host("networks::two_fleets_can_exist_at_the_same_time", async || {
         let (one, other) = (Setting::new("one"), Setting::new("other"));
         let (ones, others) = tokio::join!(one.create(1, 1), other.create(1, 1));
         ones.iter().chain(&others).for_each(serve);

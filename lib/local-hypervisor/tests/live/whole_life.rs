@@ -51,8 +51,8 @@ fn a_second_creation_changes_nothing() {
 }
 
 #[test]
-fn documents_say_what_a_machine_is() {
-    on_own_host("whole_life::documents_say_what_a_machine_is", async || {
+fn documents_describe_the_machines() {
+    on_own_host("whole_life::documents_describe_the_machines", async || {
         let setting = Setting::new("docs");
         let machines = setting.create(1, 1).await;
         for machine in &machines {
@@ -69,8 +69,8 @@ fn documents_say_what_a_machine_is() {
 
 /// A machine has its own files, network, name and cgroups. Its containers outlive its containerd.
 #[test]
-fn a_machine_is_one_of_its_own() {
-    on_own_host("whole_life::a_machine_is_one_of_its_own", async || {
+fn a_machine_is_isolated() {
+    on_own_host("whole_life::a_machine_is_isolated", async || {
         let setting = Setting::new("own");
         let machines = setting.create(1, 1).await;
         let machine = named(&machines, "private-1");
@@ -130,8 +130,8 @@ fn destruction_leaves_the_host_as_found() {
 
 /// A fleet can be destroyed, whatever part of it was lost.
 #[test]
-fn half_a_fleet_goes_as_a_whole_one() {
-    on_own_host("whole_life::half_a_fleet_goes_as_a_whole_one", async || {
+fn an_incomplete_fleet_can_be_destroyed() {
+    on_own_host("whole_life::an_incomplete_fleet_can_be_destroyed", async || {
         let setting = Setting::new("half");
         let fleet = setting.fleet().name().to_owned();
         let before = facts(&fleet);
@@ -178,9 +178,9 @@ fn a_fleet_comes_back_after_a_reboot() {
 
 /// If a creation is killed before any of its steps, the next creation completes the fleet, and destruction removes all of it.
 #[test]
-fn a_killed_creation_is_gone_on_with() {
+fn a_killed_creation_can_be_continued() {
     const KILL_AT: &str = "KEELWAY_TEST_KILL_AT";
-    const NAME: &str = "whole_life::a_killed_creation_is_gone_on_with";
+    const NAME: &str = "whole_life::a_killed_creation_can_be_continued";
     on_own_host(NAME, async || {
         let setting = Setting::new("killed");
         if let Ok(number) = env::var(KILL_AT) {

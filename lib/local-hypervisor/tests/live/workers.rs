@@ -66,8 +66,8 @@ fn arrives(from: &UdpSocket, to: SocketAddr, at: &UdpSocket) -> bool {
 }
 
 #[test]
-fn workers_are_where_they_were_put() {
-    on_own_host("workers::workers_are_where_they_were_put", async || {
+fn workers_have_the_requested_position() {
+    on_own_host("workers::workers_have_the_requested_position", async || {
         let setting = Setting::new("workers");
         let found = facts(setting.fleet().name());
         let nowhere = create_worker(&request(&setting, "w1", &[]), &|_| {}).await;

@@ -4,7 +4,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum MachineFileError {
     /// A directory could not be created, or its owner and mode could not be set.
-    #[error("cannot make the directory {path}")]
+    #[error("cannot create the directory {path}")]
     Make {
         /// The path of the directory.
         path: String,

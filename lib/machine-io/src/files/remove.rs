@@ -26,7 +26,7 @@ pub(super) fn tree(parent: &Folder, name: &str) -> io::Result<()> {
             remove_entry(&folder, &entry)?;
         }
     }
-    Err(io::Error::other("somebody goes on writing into it"))
+    Err(io::Error::other("another process keeps writing to it"))
 }
 
 /// Removes an entry of the directory, or moves the entry's content up into the directory.

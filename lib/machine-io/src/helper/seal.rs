@@ -21,16 +21,16 @@ const CONTEXT: &str = "keelway helper 1";
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
     /// The bytes are not a valid key.
-    #[error("this is no key of a helper")]
+    #[error("this is not the key of a helper")]
     Key,
     /// The request cannot be encrypted.
-    #[error("it cannot be sealed")]
+    #[error("the request cannot be sealed")]
     Seal,
     /// The text was sealed for another helper or another label, or it is incomplete.
-    #[error("it was not sealed for this helper, or as something else")]
+    #[error("the request was not sealed for this helper with this label")]
     Open,
     /// The opened text cannot be decoded.
-    #[error("what was sealed makes no sense")]
+    #[error("the sealed request cannot be decoded")]
     Malformed,
 }
 

@@ -39,16 +39,16 @@ pub enum HelperRefusal {
     #[error(transparent)]
     Seal(#[from] SealError),
     /// The operation is not the one that the label names.
-    #[error("it is something else than its label says")]
+    #[error("the request does not match its label")]
     Label,
     /// The operation would reach beyond its bounds.
     #[error(transparent)]
     OutOfBounds(#[from] OutOfBounds),
     /// The operation changes the machine, and no config requires it.
-    #[error("no config asks for it")]
+    #[error("no config requires it")]
     NoConfig,
     /// The machine obeys another installation, or none yet.
-    #[error("the machine obeys {}", owner.as_ref().map_or("nobody yet".to_owned(), ToString::to_string))]
+    #[error("the machine obeys {}", owner.as_ref().map_or("no installation yet".to_owned(), ToString::to_string))]
     Owner {
         /// The installation that the machine obeys.
         owner: Option<InstallationId>,
@@ -62,7 +62,7 @@ pub enum HelperRefusal {
         asked: ConfigFence,
     },
     /// The helper belongs to another installation or machine.
-    #[error("this helper is another machine's or installation's")]
+    #[error("this helper belongs to another machine or installation")]
     Another,
     /// The directory of the helper's key cannot be used.
     #[error("cannot use {}", path.display())]

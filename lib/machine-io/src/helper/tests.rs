@@ -177,7 +177,7 @@ async fn a_helper_refuses_what_is_not_its_own() {
     let served = Served::new();
     let work = write("ca.key", SECRET);
     let why = refused(served.does(&work, &label(&work, 1)).await);
-    assert!(why.contains("nobody yet"), "{why}");
+    assert!(why.contains("no installation yet"), "{why}");
     served.is_taken().await;
 
     let unfenced = SealLabel { fence: None, ..label(&work, 1) };
@@ -186,7 +186,7 @@ async fn a_helper_refuses_what_is_not_its_own() {
     assert!(refused(served.does(&work, &lies).await).contains("label"));
     for path in ["../../../owner", "/etc/passwd", "a/../../b", "", "a//b"] {
         let work = write(path, SECRET);
-        assert!(refused(served.does(&work, &label(&work, 1)).await).contains("not below"), "{path}");
+        assert!(refused(served.does(&work, &label(&work, 1)).await).contains("neither below"), "{path}");
     }
     assert!(matches!(served.home.key(&identity("00000000000000ab", "hv-1")), Err(serve::HelperRefusal::Another)));
 

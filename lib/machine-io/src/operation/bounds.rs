@@ -7,7 +7,7 @@ use super::MachineOperation;
 
 /// An operation would reach beyond the directories of components. Contains the path or address.
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is not below the directory of a component, nor on the machine's loopback")]
+#[error("{0:?} is neither below the directory of a component nor on the machine's loopback")]
 pub struct OutOfBounds(pub String);
 
 impl MachineOperation {

@@ -45,7 +45,7 @@ impl fmt::Debug for HttpQuery {
 pub(super) async fn ask(access: &MachineAccess, question: &HttpQuery) -> Result<u16, String> {
     match timeout(ANSWER, get(access, question)).await {
         Ok(answer) => answer.map_err(|error| root_cause(error.as_ref())),
-        Err(_) => Err(format!("{} does not answer within {} s", question.path, ANSWER.as_secs())),
+        Err(_) => Err(format!("{} did not respond within {} s", question.path, ANSWER.as_secs())),
     }
 }
 

@@ -82,7 +82,7 @@ fn a_first_pod_comes_up_in_order() {
             "take the machine for installation 00000000000000ff",
             "fetch image registry.k8s.io/etcd:3.7.0-0",
             "fetch image registry.k8s.io/pause:3.10.2",
-            "make 5 directories",
+            "create 5 directories",
             "write file pki/ca.crt",
             "create sandbox 0",
             "create container etcd",
@@ -231,7 +231,7 @@ fn a_pod_whose_files_were_removed_is_replaced() {
     assert_eq!(
         plan(&config(), &machine),
         [
-            "make 2 directories",
+            "create 2 directories",
             "write file pki/ca.crt",
             "stop container etcd within 25 s",
             "stop sandbox id-1",
@@ -349,7 +349,7 @@ fn the_last_pod_takes_everything_with_it() {
             "stop sandbox id-1",
             "remove sandbox id-1",
             "remove files, data and logs",
-            "remove what is left of cluster 0123456789abcdef",
+            "remove the remains of cluster 0123456789abcdef",
             "leave the machine as it was found",
         ]
     );
@@ -551,7 +551,7 @@ fn a_first_start_waits_for_the_mark_to_be_written_down() {
             "take the machine for installation 00000000000000ff",
             "fetch image registry.k8s.io/etcd:3.7.0-0",
             "fetch image registry.k8s.io/pause:3.10.2",
-            "make 5 directories",
+            "create 5 directories",
             "write file pki/ca.crt",
             "mark 0123456789abcdef/etcd-0/data before the first start",
             "record config 3.7 as applied",

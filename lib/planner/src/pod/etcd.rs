@@ -84,8 +84,6 @@ impl PodInputs<'_> {
     /// The members of the static initial cluster. The error: they are not recorded yet.
     pub(super) fn first_members(&self) -> Result<&BTreeMap<ComponentName, Vec<String>>, MissingKey> {
         let store = self.tenant.document.status.as_ref().and_then(|status| status.etcd.as_ref());
-        store
-            .map(|store| &store.initial_cluster)
-            .ok_or_else(|| MissingKey::new("status.etcd, which its first members are in,"))
+        store.map(|store| &store.initial_cluster).ok_or_else(|| MissingKey::new("status.etcd (its first members)"))
     }
 }

@@ -212,7 +212,7 @@ impl<'a> ClusterRecovery<'a> {
         };
         let others: Vec<HeldPod> = pods.iter().filter(|held| !on(held)).copied().collect();
         for held in others {
-            self.unclear(held, "a component of its name is on another machine, too");
+            self.unclear(held, "another machine also holds a component of this name");
         }
     }
 
@@ -230,7 +230,7 @@ impl<'a> ClusterRecovery<'a> {
         let fields = differing(&found.spec, &spec);
         let moved = found.spec.hypervisor != spec.hypervisor;
         if moved && self.fleet.age(&found.spec.hypervisor).is_none() {
-            let why = format!("its document has it on {}, which does not answer", found.spec.hypervisor);
+            let why = format!("its document places it on {}, which does not respond", found.spec.hypervisor);
             return self.unclear(held, why);
         }
         let stops = found.is_stopping();
@@ -398,8 +398,6 @@ fn other_birth(birth: &ClusterBirth, pods: &[HeldPod]) -> Option<String> {
     values.iter().find_map(|(name, wanted, field)| {
         let other =
             pods.iter().filter_map(|held| flag(command(held.pod), name)).find(|found| *found != wanted.as_str())?;
-        Some(format!(
-            "--{name} is {other}, and {field} asks for {wanted}: put {field} back, and run keelway recover again"
-        ))
+        Some(format!("--{name} is {other}, but {field} is {wanted}: restore {field}, and run keelway recover again"))
     })
 }

@@ -131,64 +131,64 @@ impl fmt::Display for DifferenceKind {
         let number = |applied: &Applied| format!("{}.{}", applied.term, applied.generation);
         match self {
             Self::LaterConfig { applied, issued: Some(issued) } if number(applied) == number(issued) => {
-                write!(f, "holds config {} with other content", number(applied))
+                write!(f, "holds config {} with different content", number(applied))
             }
             Self::LaterConfig { applied, issued } => {
-                let end = issued.as_ref().map_or_else(|| "name none".to_string(), |at| format!("end at {}", number(at)));
-                write!(f, "holds config {}, and the documents {end}", number(applied))
+                let end = issued.as_ref().map_or_else(|| "record none".to_string(), |at| format!("record {}", number(at)));
+                write!(f, "holds config {}, but the documents {end}", number(applied))
             }
             Self::LaterTerm { told, known } => {
-                write!(f, "obeys the leader of term {told}, and the documents end at term {known}")
+                write!(f, "obeys the driver of term {told}, but the documents record term {known}")
             }
             Self::Silent { why } => write!(
                 f,
-                "does not answer ({why}); its numbers stay as they are: run keelway recover again once it answers"
+                "does not respond ({why}); its term and generation are not changed: run keelway recover again once it responds"
             ),
             Self::Refused(refused) => write!(f, "{refused}"),
-            Self::UnknownConfig { why } => write!(f, "its config cannot be read ({why}): only its numbers are realigned"),
+            Self::UnknownConfig { why } => write!(f, "its config cannot be read ({why}): only its term and generation are realigned"),
             Self::NoDocument { machine } => write!(f, "runs on {machine}, and has no document"),
             Self::Changed { machine, fields } => {
-                write!(f, "has another {} on {machine} than in its document", fields.join(", "))
+                write!(f, "has a different {} on {machine} than in its document", fields.join(", "))
             }
             Self::Unclear { machine, why } => write!(f, "is on {machine}, and its document cannot be rebuilt: {why}"),
             Self::Paused => f.write_str(
-                "is paused (spec.paused), so that nothing of it is stopped: resolve the lines about its components, then set \
-                 spec.paused to false; what no document names is stopped then",
+                "is paused (spec.paused), so that no component of it is stopped: resolve the lines about its components, then set \
+                 spec.paused to false; components without a document are stopped then",
             ),
-            Self::NotHeld { machine } => write!(f, "is not on {machine} any more: the next pass starts it again"),
+            Self::NotHeld { machine } => write!(f, "is no longer on {machine}: the next pass starts it again"),
             Self::DataGone { machine } => write!(
                 f,
-                "has no data on {machine} any more, and does not start without it: restore its data, or delete its cluster"
+                "has lost its data on {machine}, and does not start without it: restore its data, or delete its cluster"
             ),
             Self::Certificates => f.write_str("has newer certificates on its machine than in its Secret"),
             Self::StoreBorn { members } => {
-                write!(f, "its store has the members {}, and the documents name none", members.join(", "))
+                write!(f, "its store has the members {}, but the documents record none", members.join(", "))
             }
-            Self::MemberPhase { phase } => write!(f, "is {phase:?}, and its document has an earlier phase"),
+            Self::MemberPhase { phase } => write!(f, "is {phase:?}, but its document records an earlier phase"),
             Self::MemberMissing => f.write_str(
-                "is a member of the store, and no machine that answers holds it: restore the document of its machine, and run \
-                 keelway recover again",
+                "is an etcd member, but no machine that responds holds it: restore the document of its machine, and run keelway \
+                 recover again",
             ),
-            Self::Initialized => f.write_str("an API server of it was ready, and the documents do not know it"),
-            Self::IngressPort { port } => write!(f, "its ingresses have port {port}, and status.ingressPort differs"),
+            Self::Initialized => f.write_str("one of its API servers was ready, but the documents do not record it"),
+            Self::IngressPort { port } => write!(f, "its ingresses use port {port}, but status.ingressPort differs"),
             Self::NewerRelease { wanted, runs } => write!(
                 f,
-                "its components run {runs}, and spec.version is {wanted}: write {runs} into spec.version; nothing goes back"
+                "its components run {runs}, but spec.version is {wanted}: set spec.version to {runs}; a cluster cannot be downgraded"
             ),
             Self::OtherKey { secret, is_missing } => {
-                let what = if *is_missing { "is missing" } else { "holds another key than its machines have" };
+                let what = if *is_missing { "is missing" } else { "holds a different key than its machines" };
                 write!(
                     f,
-                    "the Secret {secret} {what}: restore it from a newer backup; nothing of the cluster changes until then"
+                    "the Secret {secret} {what}: restore it from a newer backup; the cluster is not changed until then"
                 )
             }
             Self::Gone => f.write_str(
-                "its store was born, and no machine holds anything of it: it was deleted since. Its store does not start without \
-                 its data; delete it with keelway cluster delete",
+                "its store was created, but no machine holds any part of it: it was deleted after the backup; its store does not \
+                 start without its data: delete the cluster with keelway cluster delete",
             ),
             Self::UnknownCluster { machines } => write!(
                 f,
-                "a cluster on {} without documents; the keys of its authorities are not on machines; it is left running",
+                "a cluster on {} that has no documents; it is left running, because machines do not hold the keys of its authorities",
                 machines.join(", ")
             ),
         }

@@ -23,7 +23,8 @@ pub(super) fn component_spec(
     cluster: &Cluster,
     (machine, name, pod): (&HypervisorName, &PodName, &Pod),
 ) -> Result<ComponentSpec, String> {
-    let (role, index) = role_of(&name.component).ok_or("its name is none of a component that this release knows")?;
+    let (role, index) =
+        role_of(&name.component).ok_or("its name is not that of a component that this release knows")?;
     let parts = RecoveredPod::of(role, pod)?;
     Ok(ComponentSpec {
         cluster: cluster.reference(),
@@ -78,7 +79,7 @@ impl<'a> RecoveredPod<'a> {
     fn release(&self, cluster: &Cluster) -> Result<&'static Release, String> {
         let tag = tag(&self.main.image);
         let unknown =
-            || format!("{} is of no release that this program knows: use the newest keelway", self.main.image);
+            || format!("this program does not know the release of {}: use the newest keelway", self.main.image);
         match self.role {
             Role::Etcd => RELEASES.iter().find(|release| release.etcd == tag).ok_or_else(unknown),
             Role::KubeApiserver | Role::KubeControllerManager | Role::KubeScheduler => {

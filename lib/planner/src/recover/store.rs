@@ -47,7 +47,7 @@ impl<'a> HeldMember<'a> {
     /// Why a member does not belong to this store.
     pub(super) fn reason_not_in_store(&self, store: &EtcdStatus) -> Option<String> {
         let is_same = self.initial_cluster == store.initial_cluster;
-        (!is_same).then(|| "it was born with other members than status.etcd of its cluster names".to_string())
+        (!is_same).then(|| "it was created with other members than status.etcd of its cluster records".to_string())
     }
 }
 
@@ -65,17 +65,17 @@ fn initial_cluster(command: &[String]) -> BTreeMap<ComponentName, Vec<String>> {
 /// it starts only on marked data.
 pub(super) fn rebuilt(id: &ClusterId, members: &[HeldMember], now: &Time) -> Result<EtcdStatus, String> {
     let Some(first) = members.first() else {
-        return Err("no machine that answers holds a member of its store".to_string());
+        return Err("no machine that responds holds a member of its store".to_string());
     };
     for member in members {
         let command = command(member.held.pod);
         if flag(command, "initial-cluster-token") != Some(id.as_str()) {
-            return Err(format!("{} was born into another store", member.held.name.component));
+            return Err(format!("{} was created in another store", member.held.name.component));
         }
         if member.initial_cluster != first.initial_cluster
             || !member.initial_cluster.contains_key(&member.held.name.component)
         {
-            return Err("the members that machines hold were born with different members".to_string());
+            return Err("the members on machines were created with different initial members".to_string());
         }
     }
     let mut store = store_creation::store(id, first.initial_cluster.clone(), now);

@@ -122,7 +122,7 @@ impl ConnectedAgent {
         match applied {
             Ok(finished) => {
                 for held in &finished.postponed {
-                    tracing::info!(machine = %name, held, "is put off");
+                    tracing::info!(machine = %name, held, "is postponed");
                 }
                 let effects = usize::try_from(finished.effects).unwrap_or(usize::MAX);
                 ApplyOutcome { effects, failures: finished.failures }

@@ -42,7 +42,7 @@ pub(super) const FIRST: Duration = Duration::from_secs(300);
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) fn timeout_text() -> String {
-    format!("no helper within {} s", FIRST.as_secs())
+    format!("no helper was ready within {} s", FIRST.as_secs())
 }
 
 pub(super) struct AgentlessMachine {
@@ -156,7 +156,7 @@ impl AgentlessMachine {
             return;
         }
         if let Err(error) = self.helper.end().await {
-            tracing::warn!(error = chain_text(&error), "the machine's helper stays");
+            tracing::warn!(error = chain_text(&error), "cannot remove the machine's helper");
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::tls::{ClientTlsError, TlsClients};
 #[derive(Debug, thiserror::Error)]
 pub enum AgentRouteError {
     /// The documents contain no client certificate of the driver yet, and agents accept only known clients.
-    #[error("there is no certificate yet to show to its agent: the next `keelway reconcile` makes it")]
+    #[error("the driver has no client certificate for its agent yet: the next `keelway reconcile` issues it")]
     Nobody,
     /// The driver's certificate, or the authority, cannot be used.
     #[error("the certificate of the driver cannot be used")]
@@ -43,10 +43,10 @@ pub enum AgentRouteError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The document of the machine has no usable network address.
-    #[error("its document does not say where its agent listens")]
+    #[error("its document has no address of its agent")]
     Nowhere,
     /// The document names an agent to connect through that has no address of its own.
-    #[error("it is reached through {0}, whose document does not say how that is reached itself")]
+    #[error("it is reached through {0}, whose document has no address of its agent")]
     Via(String),
 }
 

@@ -104,7 +104,7 @@ impl InstallationReconciler<'_> {
                 Some(_) | None => return Ok(seen),
             }
         }
-        Ok(ObservedValue::unreachable("its agent forgets who leads again and again"))
+        Ok(ObservedValue::unreachable("its agent repeatedly loses the record of its driver"))
     }
 
     /// Stops the run if most machines obey a later leader. If only a few report one, the fault is theirs, and the run continues.

@@ -411,7 +411,7 @@ impl ReconcilerState {
         let part = |(name, machine): (&HypervisorName, &TrackedMachine)| {
             let seen = machine.seen.as_ref()?;
             if takes_away && id.is_some_and(|id| machine.applying_clusters.contains(id)) {
-                return Some((name.clone(), ObservedValue::unreachable("it is being given a config").into()));
+                return Some((name.clone(), ObservedValue::unreachable("it is receiving a config").into()));
             }
             let part = match (&**seen, id.filter(|id| machine.holds.contains(*id))) {
                 (ObservedValue::Known(state), Some(id)) => ObservedValue::Known(state.part_of(id)).into(),

@@ -32,7 +32,7 @@ const STREAMS: usize = 256;
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
     /// The port for streams cannot be opened.
-    #[error("cannot listen on a port of the loopback")]
+    #[error("cannot listen on a loopback port")]
     Listen(#[source] io::Error),
     /// The socket cannot be served.
     #[error("cannot serve the runtime's API")]

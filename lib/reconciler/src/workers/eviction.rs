@@ -42,7 +42,7 @@ impl ClusterWorkers {
         }
         let tombstone = Tombstone::new(name, tombstone(peer.as_ref(), until));
         let eviction =
-            match Self::call("make the tombstone", tombstones.create(&PostParams::default(), &tombstone)).await {
+            match Self::call("create the tombstone", tombstones.create(&PostParams::default(), &tombstone)).await {
                 Ok(_) => Eviction::Done,
                 Err(error) if error.code() == Some(409) => Eviction::Again,
                 Err(error) if error.code() == Some(404) => return Err(WorkersError::NoKinds),

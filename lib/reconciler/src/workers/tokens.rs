@@ -37,7 +37,7 @@ impl ClusterWorkers {
     /// Creates a token in the cluster. It is valid until it expires.
     pub async fn create_token(&self, token: &BootstrapToken, expires: Timestamp) -> Result<(), WorkersError> {
         let secret = secret(token, expires);
-        Self::call("make the token", self.tokens_api().create(&PostParams::default(), &secret)).await.map(drop)
+        Self::call("create the token", self.tokens_api().create(&PostParams::default(), &secret)).await.map(drop)
     }
 
     /// Returns all tokens, including expired ones that the cluster has not removed yet.

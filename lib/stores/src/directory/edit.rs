@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum EditError {
     /// A file of the store was never valid. The manager's log names the file.
-    #[error("the documents of the store cannot be used yet: its log tells which files are to be mended")]
+    #[error("the store has invalid files; the log of the manager names them")]
     NotReady,
     /// The documents conflict with existing ones.
     #[error(transparent)]
@@ -71,16 +71,14 @@ impl DirectoryStore {
         let mut faults = Vec::new();
         for name in names {
             match documents.get(name) {
-                None => faults.push(named(
-                    name,
-                    Fault::of("metadata.name", "there is none of this name", "look with `keelway get`"),
-                )),
+                None => faults
+                    .push(named(name, Fault::of("metadata.name", "not found", "list documents with `keelway get`"))),
                 Some(DocumentRef::Component(_)) => faults.push(named(
                     name,
                     Fault::of(
                         "metadata.name",
-                        "it is a part of its cluster",
-                        "change the Cluster's replicas, or delete it",
+                        "Components are managed by Keelway",
+                        "change the replicas of its Cluster, or delete the Cluster",
                     ),
                 )),
                 Some(DocumentRef::Secret(_)) if name.namespace().is_some_and(|of| of.starts_with(NAMESPACE_PREFIX)) => {
@@ -88,8 +86,8 @@ impl DirectoryStore {
                         name,
                         Fault::of(
                             "metadata.name",
-                            "its keys are Keelway's own",
-                            "delete the Cluster: its keys go with it",
+                            "Secrets of clusters are managed by Keelway",
+                            "delete the Cluster, which also deletes its Secrets",
                         ),
                     ));
                 }

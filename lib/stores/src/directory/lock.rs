@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryLockError {
     /// Another process holds the lock.
-    #[error("{} is in use by process {holder}: stop that one, or use another directory", path.display())]
+    #[error("{} is in use by process {holder}; stop that process, or use another directory", path.display())]
     Held {
         /// The path of the directory.
         path: PathBuf,

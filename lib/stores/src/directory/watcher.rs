@@ -61,7 +61,7 @@ impl DirectoryWatch {
                 match event {
                     Ok(event) => folders.record_event(&told, &event),
                     Err(error) => {
-                        tracing::error!(%error, "the store is no longer watched: start again");
+                        tracing::error!(%error, "the watch of the store failed; restart the manager");
                         return;
                     }
                 }
@@ -166,7 +166,7 @@ impl Folders {
             if event.mask.intersects(EventMask::CREATE | EventMask::MOVED_TO)
                 && let Err(error) = self.add(&path)
             {
-                tracing::warn!(%error, folder = %path.display(), "a folder is not watched");
+                tracing::warn!(%error, folder = %path.display(), "cannot watch a directory");
             }
             return seen.add_all();
         }

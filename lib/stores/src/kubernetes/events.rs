@@ -75,7 +75,7 @@ impl EventSender {
     /// Publishes this Event later.
     pub fn send(&self, event: DocumentEvent) {
         if self.0.try_send(event).is_err() {
-            tracing::warn!("too many events wait to be told: one is dropped");
+            tracing::warn!("too many events are queued; dropping one");
         }
     }
 }
@@ -125,8 +125,8 @@ async fn publish_event(recorder: &Recorder, resources: &StoreResources, event: &
     let told = timeout(PATIENCE, recorder.publish(&new, &regarding)).await;
     if !matches!(told, Ok(Ok(()))) {
         let error = told.ok().and_then(Result::err).map(|error| error.to_string());
-        let why = error.as_deref().unwrap_or("no answer");
-        tracing::warn!(document = %event.regarding, reason = event.reason, why, "could not tell an event");
+        let why = error.as_deref().unwrap_or("no response");
+        tracing::warn!(document = %event.regarding, reason = event.reason, why, "could not send an event");
     }
 }
 
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_ends_between_two_letters() {
+    fn a_note_is_cut_between_characters() {
         assert_eq!(cut("short"), "short");
         assert_eq!(cut(&"ä".repeat(LONGEST_NOTE)).len(), LONGEST_NOTE);
         assert_eq!(cut(&format!("a{}", "ä".repeat(LONGEST_NOTE))).len(), LONGEST_NOTE - 1);

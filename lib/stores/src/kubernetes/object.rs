@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_of_a_class_are_referred_to_without_it() {
+    fn pull_secrets_of_a_class_are_references_of_the_cluster() {
         let resource = ApiResource::erase::<keelway_api::Cluster>(&());
         let given = json!({ "pullSecrets": [{ "namespace": "registries", "name": "mirror" }] });
         let object: DynamicObject = serde_json::from_value(json!({

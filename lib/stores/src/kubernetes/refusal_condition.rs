@@ -37,7 +37,7 @@ impl KubernetesStore {
         let api = self.resources.api(&self.client, name);
         let params = PatchParams::apply(MANAGER).force();
         if let Err(error) = api.patch_status(name.name(), &params, &Patch::Apply(body)).await {
-            tracing::warn!(document = %name, %error, "could not tell on the document whether it is taken");
+            tracing::warn!(document = %name, %error, "could not write the condition Accepted of the document");
         }
     }
 
@@ -69,6 +69,6 @@ fn refusal(name: &DocumentName, uid: Option<&str>, faults: &Faults) -> DocumentE
         related: None,
         warning: true,
         reason: ConditionReason::Invalid.as_str(),
-        note: format!("it has no effect as it is ({fields}): the condition Accepted says why"),
+        note: format!("the document is invalid and has no effect ({fields}); the condition Accepted has the details"),
     }
 }

@@ -208,7 +208,7 @@ impl ObjectWatch {
             match event {
                 Ok(event) => self.take(event, &mut listing, given),
                 Err(error) if streams && serves_no_streams(&error) => return,
-                Err(error) => tracing::warn!(watch = &*self.source, %error, "a watch broke off, and begins again"),
+                Err(error) => tracing::warn!(watch = &*self.source, %error, "a watch was interrupted; retrying"),
             }
         }
     }

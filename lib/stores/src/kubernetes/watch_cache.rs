@@ -286,7 +286,7 @@ impl WatchCache {
         let before = std::mem::take(&mut self.refused);
         for path in before.keys().filter(|path| !refused.contains_key(*path)) {
             let Some(name) = name_of(path) else { continue };
-            tracing::info!(document = %name, "the document is taken");
+            tracing::info!(document = %name, "the document is accepted");
             if self.objects.contains_key(path) {
                 verdicts.insert(name, None);
             }
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_together_is_all_that_there_is() {
+    fn compacted_documents_are_equal_and_shared() {
         let mut held = WatchCache::default();
         for (number, (path, text)) in
             (1..).zip([("hypervisors/hv-1.yaml", MACHINE), ("clusters/team-a/c1.yaml", CLUSTER)])
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_watch_tells_before_the_answer_to_a_write_is_news() {
+    fn an_event_before_the_response_to_a_write_is_a_change() {
         let mut held = WatchCache::default();
         let version = |number| ObjectRevision { number, ..ObjectRevision::default() };
         let json =
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_relied_on_is_missed() {
+    fn an_invalid_dependency_blocks_only_its_cluster() {
         let (machine, cluster) = (("hypervisors/hv-1.yaml", MACHINE), ("clusters/team-a/c1.yaml", CLUSTER));
         let secret = "secrets/keelway-aaaaaaaaaaaaaaaa/notes.yaml";
         let clusters = |files: &[(&str, &str)]| look(files).documents.map(|documents| documents.clusters.len()).ok();

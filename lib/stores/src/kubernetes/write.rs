@@ -184,7 +184,7 @@ impl KubernetesStore {
             Err(kube::Error::Api(refusal))
                 if document.has_newer_fields() && is_of_undeclared_field(&refusal.message) =>
             {
-                tracing::warn!(document = %name, "the definitions have no fields of a newer release any more: {}", refusal.message);
+                tracing::warn!(document = %name, "the CustomResourceDefinitions no longer have the fields of a newer release: {}", refusal.message);
                 send(document.json_of_known_fields()).await
             }
             answer => answer,

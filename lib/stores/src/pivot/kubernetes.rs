@@ -59,7 +59,7 @@ const ENDING: Duration = Duration::from_secs(120);
 pub enum ManagementClusterError {
     /// The namespace does not exist, so Keelway is not installed there.
     #[error(
-        "there is no namespace {0}: install Keelway in the cluster first, with no replica, or name its namespace with --namespace"
+        "namespace {0} not found; install Keelway in the cluster first, with no replicas, or set --namespace to its namespace"
     )]
     NoNamespace(String),
     /// The kubeconfig cannot be used.
@@ -72,11 +72,11 @@ pub enum ManagementClusterError {
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The API server does not respond, or refuses the request.
-    #[error("could not ask the API server")]
+    #[error("request to the API server failed")]
     Api(#[source] Box<kube::Error>),
     /// A manager holds the Lease.
     #[error(
-        "a manager holds the Lease {0}/{LEASE}: stop it first, as with kubectl -n {0} scale deployment --all --replicas 0"
+        "a manager holds the Lease {0}/{LEASE}; stop it first, for example with kubectl -n {0} scale deployment --all --replicas 0"
     )]
     Held(String),
     /// The Lease cannot be acquired.
@@ -273,9 +273,7 @@ async fn is_not_ending(
     let Some(Namespace { metadata, .. }) = namespaces.get_opt(name).await? else { return Ok(()) };
     if let (Some(uid), Some(_)) = (metadata.uid, metadata.deletion_timestamp) {
         let gone = await_condition(namespaces.clone(), name, is_deleted(&uid));
-        timeout(ENDING, gone)
-            .await
-            .map_err(|_| format!("the namespace {name} is being deleted, and does not end"))??;
+        timeout(ENDING, gone).await.map_err(|_| format!("namespace {name} is still being deleted"))??;
     }
     Ok(())
 }

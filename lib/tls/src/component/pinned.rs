@@ -24,7 +24,7 @@ use super::{AgentTlsError, SESSIONS};
 
 /// The process on the port is not the container that holds this certificate.
 #[derive(Debug, thiserror::Error)]
-#[error("the server shows another key than the one in the pod's certificate")]
+#[error("the server presents a different key than the one in the pod's certificate")]
 struct AnotherKey;
 
 /// A public key in the form of certificates (`SubjectPublicKeyInfo`).

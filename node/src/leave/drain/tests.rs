@@ -65,21 +65,21 @@ fn step(ending: &[&str], held: &[&str]) -> LeaveStep {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_pass_is_asked_again() {
+async fn temporary_errors_are_retried() {
     let (outcome, steps) = drained(&api(&[503, 200], &[500, 429, 201])).await;
     outcome.unwrap();
     assert_eq!(steps, [step(&[], &[]), step(&[], &["default/web"]), step(&["default/web"], &[])]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_budget_holds_no_pod_that_can_go_nowhere() {
+async fn a_budget_does_not_hold_a_pod_of_the_only_worker() {
     let (outcome, steps) = drained(&api_with(&[], &[429; 100], &["w1"])).await;
     outcome.unwrap();
     assert_eq!(steps, []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_refused_ends_it() {
+async fn a_permanent_error_ends_the_drain() {
     let refused = [drained(&api(&[], &[403, 201])).await, drained(&api(&[403], &[])).await];
     for (outcome, steps) in refused {
         assert!(matches!(outcome, Err(LeaveError::Cluster { .. })), "{outcome:?}");
@@ -88,7 +88,7 @@ async fn what_is_refused_ends_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_never_passes_is_told_when_time_is_up() {
+async fn an_error_that_persists_is_reported_at_the_deadline() {
     for code in [429, 500] {
         let (outcome, _) = drained(&api(&[], &[code; 100])).await;
         let is_held = matches!(&outcome, Err(LeaveError::Pods { pods, .. }) if pods[..] == ["default/web"]);
@@ -98,7 +98,7 @@ async fn what_never_passes_is_told_when_time_is_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_that_says_nothing_is_told_as_that() {
+async fn an_api_that_does_not_respond_is_reported() {
     let silent = tower::service_fn(|request: Request<Body>| async move {
         if request.method() != Method::PATCH {
             std::future::pending::<()>().await;

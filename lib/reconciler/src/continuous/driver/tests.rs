@@ -197,7 +197,7 @@ async fn a_new_leader_asks_documents_and_machines_for_the_highest_term() {
     machine.newest.store(6, Ordering::Relaxed);
     assert_eq!(highest_known_term(&machine, &documents()).await, 6);
     machine.newest.store(u64::MAX, Ordering::Relaxed);
-    assert_eq!(highest_known_term(&machine, &documents()).await, 3, "no leader has such a term");
+    assert_eq!(highest_known_term(&machine, &documents()).await, 3, "no driver can have this term");
     assert_eq!(machine.asked(), ["fence 0", "fence 0", "fence 0"]);
 }
 

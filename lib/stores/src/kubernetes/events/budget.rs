@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_object_has_its_own() {
+    fn each_object_has_its_own_budget() {
         let (one, other) = ("hv-1".parse().unwrap(), "hv-2".parse().unwrap());
         let (one, other) = (DocumentName::Hypervisor(one), DocumentName::Hypervisor(other));
         let mut budget = Budget::default();

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_one_kind_are_one() {
+    fn adjacent_events_of_one_kind_are_folded() {
         let told = fold(vec![
             event("ComponentPlaced", Some("etcd-0"), "etcd-0 goes to hv-1"),
             event("ComponentPlaced", Some("kube-apiserver-0"), "kube-apiserver-0 goes to hv-2"),
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_counted_stays_alone() {
+    fn counted_events_are_not_folded() {
         let plain = vec![event("Blocked", None, "a"), event("Blocked", None, "a")];
         assert_eq!(fold(plain.clone()), plain);
         let warnings =
