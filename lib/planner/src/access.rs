@@ -21,8 +21,9 @@ use serde_json::{Value, json};
 
 use crate::{
     CertificateReference, CertificateSubject, PassObservation,
-    certificates::{API_SERVER_NAME, DRIVER_SECRET, KUBERNETES, client},
+    certificate_subject::client,
     plan::Plan,
+    secret_names::{API_SERVER_NAME, DRIVER, DRIVER_SECRET, GATEWAY, KUBELET_CLIENT, KUBERNETES},
     world::ValidatedDocuments,
 };
 
@@ -30,14 +31,8 @@ use crate::{
 const RBAC: &str = "rbac.authorization.k8s.io";
 const OWN: &str = "keelway.dev";
 
-/// The driver's user in a managed cluster.
-pub(crate) const DRIVER: &str = "keelway:driver";
 /// The policy that limits what the driver may do with Secrets.
 const ONLY_TOKENS: &str = "keelway-driver-tokens";
-/// The user as which API servers connect to kubelets.
-pub(crate) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
-/// The user of gateways.
-pub(crate) const GATEWAY: &str = "keelway:gateway";
 /// The group of administrators' kubeconfigs. RBAC binds it, so its rights can be removed, unlike those of `system:masters`.
 pub const ADMIN_GROUP: &str = "keelway:cluster-admins";
 /// The field manager of what a pass applies.

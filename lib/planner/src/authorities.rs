@@ -13,10 +13,10 @@ use keelway_api::{
 
 use crate::{
     PassObservation,
-    certificates::{ETCD, FRONT_PROXY, INFRASTRUCTURE, KUBERNETES},
     plan::Plan,
-    status::verdict,
+    secret_names::{ETCD, FRONT_PROXY, INFRASTRUCTURE, KUBERNETES},
     text::listed,
+    verdict::verdict,
 };
 
 /// The name of the signing generation's certificate.

@@ -6,9 +6,9 @@ use keelway_api::{ByteString, Secret, documents::SecretName, name::ClusterId};
 
 use crate::{
     Decision,
-    certificates::{SecretContents, holds},
     installation::installation_authority,
     plan::Plan,
+    secret_names::{SecretContents, holds},
     world::ValidatedDocuments,
 };
 

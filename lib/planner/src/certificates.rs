@@ -1,7 +1,7 @@
 //! The keys and certificates that a cluster needs, after "PKI certificates and requirements" of the Kubernetes documentation.
 
 use alloc::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     format,
     string::{String, ToString},
     vec,
@@ -13,7 +13,7 @@ use keelway_api::{
     component::ComponentSpec,
     documents::SecretName,
     duration::Span,
-    jiff::{SignedDuration, Timestamp},
+    jiff::Timestamp,
     machine::sha256_hex,
     name::{ClusterId, ClusterRef, PodName},
     reserved,
@@ -23,57 +23,17 @@ use keelway_api::{
 };
 
 use crate::{
-    CertificateSeen, CertificateSubject, MintRequest, PassObservation, authorities::ended, plan::Plan, tenant::Tenant,
+    CertificateSeen, CertificateSubject, MintRequest, PassObservation,
+    authorities::ended,
+    certificate_subject::{client, holds_at, matches_subject, server},
+    plan::Plan,
+    secret_names::{
+        API_SERVER_NAME, AUTHORITY, DRIVER_SECRET, EGRESS_NAME, ENCRYPTION, ETCD, FRONT_PROXY, GATEWAY_NAME,
+        INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, WIREGUARD,
+    },
+    tenant::Tenant,
     world::ValidatedDocuments,
 };
-
-/// The Secret of the authority that signs Kubernetes' own certificates.
-pub const KUBERNETES: &str = "kubernetes-ca";
-/// The Secret of etcd's authority.
-pub(crate) const ETCD: &str = "etcd-ca";
-/// The Secret of the aggregation layer's authority.
-pub(crate) const FRONT_PROXY: &str = "front-proxy-ca";
-/// The Secret of the authority for connections between Keelway's own programs.
-pub(crate) const INFRASTRUCTURE: &str = "infrastructure-ca";
-/// The Secret of the service-account key.
-pub(crate) const SERVICE_ACCOUNT: &str = "service-account";
-/// The Secret of the key that encrypts Secrets at rest.
-pub(crate) const ENCRYPTION: &str = keelway_api::documents::ENCRYPTION_SECRET;
-/// The Secret of the driver's identity.
-pub const DRIVER_SECRET: &str = "driver";
-
-pub use keelway_api::worker::API_SERVER_NAME;
-
-/// The DNS name in every gateway's certificate. A client knows a gateway by its address alone, which the certificate does not contain.
-pub(crate) const GATEWAY_NAME: &str = "gateway.keelway";
-/// The common name of the clients from which gateways accept requests for connections.
-pub(crate) const EGRESS_NAME: &str = "keelway:egress";
-/// The name of a gateway's key pair in its Secret.
-pub const WIREGUARD: &str = "wireguard";
-
-/// What a Secret of a cluster holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SecretContents {
-    /// The generations of an authority.
-    Authority,
-    /// The generations of the service-account key.
-    ServiceAccountKey,
-    /// The generations of the key that encrypts Secrets at rest.
-    EncryptionKey,
-    /// Certificates with their keys.
-    Certificates,
-}
-
-/// Returns what the Secret with this name holds.
-#[must_use]
-pub fn holds(secret: &str) -> SecretContents {
-    match secret {
-        KUBERNETES | ETCD | FRONT_PROXY | INFRASTRUCTURE => SecretContents::Authority,
-        SERVICE_ACCOUNT => SecretContents::ServiceAccountKey,
-        ENCRYPTION => SecretContents::EncryptionKey,
-        _ => SecretContents::Certificates,
-    }
-}
 
 struct DesiredCertificate<'a> {
     secret: &'a str,
@@ -213,21 +173,6 @@ impl DesiredCertificate<'_> {
     }
 }
 
-/// The name of an authority's signing certificate in its Secret.
-pub(crate) const AUTHORITY: &str = "active";
-
-/// How far ahead the minting clock may have been. A certificate is valid from five minutes before the time at which it is minted, and the
-/// clocks of machines may be behind by as much.
-const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
-
-/// Whether a certificate is valid and has not reached two thirds of its lifetime. If it becomes valid only later, the clock that minted it was
-/// ahead, and it is not accepted. A new certificate is valid no earlier than its authority, so that start is accepted.
-pub(crate) fn holds_at(found: &CertificateSeen, authority: Option<&CertificateSeen>, now: Timestamp) -> bool {
-    let begins = authority.map_or(Timestamp::MIN, |authority| authority.not_before);
-    let is_early = now.duration_until(found.not_before) > CLOCK_SKEW && found.not_before > begins;
-    found.renew_at > now && !is_early
-}
-
 /// The lifetime of the certificates of one Secret: between two thirds of the configured lifetime and all of it. The certificates of a cluster
 /// are minted at the same time. The spread prevents that all its replicas lose theirs in the same second if no driver renews them.
 fn shortened(ttl: Span, secret: &SecretName) -> Span {
@@ -238,47 +183,12 @@ fn shortened(ttl: Span, secret: &SecretName) -> Span {
     Span::of_seconds(ttl.seconds() - u64::try_from(less).unwrap_or_default())
 }
 
-pub(crate) fn matches_subject(found: &CertificateSeen, wanted: &CertificateSubject) -> bool {
-    found.common_name == wanted.common_name
-        && same(&found.organizations, &wanted.organizations)
-        && same(&found.dns_names, &wanted.dns_names)
-        && same(&found.addresses, &wanted.addresses)
-}
-
-/// Whether two lists have the same elements in any order. The fast path is the same order.
-fn same<T: Ord>(found: &[T], wanted: &[T]) -> bool {
-    let set = |list| -> BTreeSet<&T> { <[T]>::iter(list).collect() };
-    found == wanted || set(found) == set(wanted)
-}
-
-pub(crate) fn client(common_name: &str, organizations: &[&str]) -> CertificateSubject {
-    CertificateSubject {
-        common_name: common_name.to_string(),
-        organizations: organizations.iter().map(ToString::to_string).collect(),
-        dns_names: Vec::new(),
-        addresses: Vec::new(),
-        server: false,
-        client: true,
-    }
-}
-
-fn server(common_name: &str, dns_names: Vec<String>, addresses: Vec<IpAddr>) -> CertificateSubject {
-    CertificateSubject {
-        common_name: common_name.to_string(),
-        organizations: Vec::new(),
-        dns_names,
-        addresses,
-        server: true,
-        client: false,
-    }
-}
-
 fn driver() -> DesiredCertificate<'static> {
     DesiredCertificate {
         secret: DRIVER_SECRET,
         name: "client",
         authority: KUBERNETES,
-        subject: client(crate::access::DRIVER, &[]),
+        subject: client(crate::secret_names::DRIVER, &[]),
     }
 }
 
@@ -287,7 +197,7 @@ fn driver_of_etcd() -> DesiredCertificate<'static> {
         secret: DRIVER_SECRET,
         name: "etcd-client",
         authority: ETCD,
-        subject: client(crate::access::DRIVER, &[]),
+        subject: client(crate::secret_names::DRIVER, &[]),
     }
 }
 
@@ -323,7 +233,7 @@ impl<'a> CertificateInputs<'a> {
             Role::ClusterController => vec![self.user(CLUSTER_CONTROLLER_USER)],
             Role::Ingress => Vec::new(),
             Role::Gateway => vec![
-                self.user(crate::access::GATEWAY),
+                self.user(crate::secret_names::GATEWAY),
                 self.wanted("server", INFRASTRUCTURE, server("gateway", vec![GATEWAY_NAME.to_string()], Vec::new())),
             ],
         }
@@ -342,7 +252,7 @@ impl<'a> CertificateInputs<'a> {
         let mut wanted = vec![
             self.wanted("server", KUBERNETES, serving),
             self.wanted("etcd-client", ETCD, client("kube-apiserver-etcd-client", &[])),
-            self.wanted("kubelet-client", KUBERNETES, client(crate::access::KUBELET_CLIENT, &[])),
+            self.wanted("kubelet-client", KUBERNETES, client(crate::secret_names::KUBELET_CLIENT, &[])),
             self.wanted("front-proxy-client", FRONT_PROXY, client("front-proxy-client", &[])),
         ];
         wanted.extend(self.cluster.vpn_enabled.then(egress));

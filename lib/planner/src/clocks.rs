@@ -9,7 +9,7 @@ use keelway_api::{
     name::{ClusterId, ClusterRef},
 };
 
-use crate::{AgentOrder, plan::Plan};
+use crate::plan::{AgentOrder, Plan};
 
 /// How far clocks may differ. A certificate is valid from this long before the time at which it is minted.
 pub const MOST_SKEW: SignedDuration = SignedDuration::from_mins(5);

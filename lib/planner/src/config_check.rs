@@ -16,7 +16,7 @@ use keelway_api::{
     name::{ClusterId, HypervisorName, PodName},
 };
 
-use crate::invariants::Violation;
+use crate::violation::Violation;
 
 /// Returns every rule that a config for a machine breaks. `has` returns whether the config has a pod: the config for an agent may name a pod
 /// without its content.

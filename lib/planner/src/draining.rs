@@ -9,7 +9,7 @@ use keelway_api::{
     role::Role,
 };
 
-use crate::{PassObservation, plan::Plan, pod::server_name, text::count, world::ValidatedDocuments};
+use crate::{PassObservation, haproxy_name::server_name, plan::Plan, text::count, world::ValidatedDocuments};
 
 /// Waits for the end of connections to API servers that are no longer wanted, and for each running haproxy that does not report its servers.
 pub(crate) fn wait_for_connections(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation) {

@@ -4,7 +4,7 @@ use alloc::{
     format,
     string::{String, ToString},
 };
-use core::{fmt, str};
+use core::str;
 
 use keelway_api::{
     Documents, Hypervisor, Time,
@@ -19,7 +19,7 @@ use keelway_api::{
 use crate::{
     PassObservation,
     installation::{AGENT_PREFIX, REVOCATION_LIST, agent_identity, installation_authority, installation_revoked},
-    plan::Plan,
+    plan::{AgentOrder, Plan},
 };
 
 /// The prefix of the names of Secrets that hold tokens.
@@ -33,27 +33,6 @@ pub const ENROLLMENT_EXPIRES: &str = "expires";
 #[must_use]
 pub fn enrollment_secret(id: &InstallationId, machine: &HypervisorName) -> SecretName {
     SecretName::of_installation(id, &format!("{TOKEN_PREFIX}-{machine}"))
-}
-
-/// What to send to the agent of a machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AgentOrder {
-    /// Its first certificate, with this serial number.
-    Enroll(String),
-    /// A new certificate, with this serial number.
-    Renew(String),
-    /// The authorities and the revocation list by which it verifies its driver.
-    Trust,
-}
-
-impl fmt::Display for AgentOrder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Enroll(_) => "enroll its agent",
-            Self::Renew(_) => "renew its agent's certificate",
-            Self::Trust => "send its agent the authorities to trust",
-        })
-    }
 }
 
 /// What the observation shows of a machine's agent.

@@ -17,8 +17,8 @@ use keelway_api::{
 
 use crate::{
     Decision, PassObservation,
+    component_set::{self, are_colocated, of_role},
     fleet::FleetCapacity,
-    placement::{self, of_role},
     plan::Plan,
     retirement,
     versions::version_of_new,
@@ -61,15 +61,10 @@ pub(crate) fn plan_gateways(
             continue;
         }
         match place(&plan.documents, fleet, cluster, &pod, &ingress) {
-            Ok(document) => placement::enter(plan, fleet, (component, pod), document),
+            Ok(document) => component_set::enter(plan, fleet, (component, pod), document),
             Err(why) => plan.block_in(&cluster.reference, &component, why),
         }
     }
-}
-
-/// Whether a gateway and an ingress are beside each other.
-pub(crate) fn are_colocated(one: &ComponentSpec, other: &ComponentSpec) -> bool {
-    (one.index, &one.hypervisor) == (other.index, &other.hypervisor)
 }
 
 /// A gateway, and whether it is leaving.
@@ -128,5 +123,5 @@ fn place(
         placement: format!("beside {}-{}", Role::Ingress, ingress.index),
         newer: Newer::default(),
     };
-    Ok(placement::document(pod, spec))
+    Ok(component_set::document(pod, spec))
 }

@@ -22,9 +22,9 @@ use keelway_api::{
 
 use crate::{
     CertificateReference, CertificateSeen, CertificateSubject, MintRequest, ObservedCertificates, PassObservation,
-    access::DRIVER,
-    certificates::{AUTHORITY, DRIVER_SECRET, INFRASTRUCTURE, client, holds_at, matches_subject},
+    certificate_subject::{client, holds_at, matches_subject},
     plan::Plan,
+    secret_names::{AUTHORITY, DRIVER, DRIVER_SECRET, INFRASTRUCTURE},
     world::ValidatedDocuments,
 };
 

@@ -8,7 +8,6 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
-use core::fmt;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
@@ -21,24 +20,11 @@ use keelway_api::{
     role::{API, Role},
 };
 
+pub use crate::violation::Violation;
 use crate::{
-    ComponentHealth, PassObservation, Plan, WaitKind, Waiting, check_config, gateways::are_colocated, machine_configs,
+    ComponentHealth, PassObservation, Plan, WaitKind, Waiting, check_config, component_set::are_colocated,
+    machine_configs,
 };
-
-/// A rule that a plan breaks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Violation {
-    /// The rule.
-    pub invariant: &'static str,
-    /// What breaks the rule.
-    pub what: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.invariant, self.what)
-    }
-}
 
 /// The documents before and after a plan, and the observation that the plan used.
 struct PlanTransition<'a> {

@@ -9,9 +9,11 @@ extern crate alloc;
 mod access;
 mod authorities;
 mod bundles;
+mod certificate_subject;
 mod certificates;
 mod class;
 mod clocks;
+mod component_set;
 mod config;
 mod config_check;
 mod deletion;
@@ -20,10 +22,13 @@ mod enrollment;
 mod etcd_ids;
 mod fleet;
 mod gateways;
+mod haproxy_name;
 mod identify;
 mod installation;
 pub mod invariants;
+mod keelway_upgrade;
 mod machine_deletion;
+mod machine_refusal;
 mod mint;
 mod minted;
 mod newer;
@@ -39,13 +44,18 @@ mod recover;
 mod refusal;
 mod replacement_turns;
 mod retirement;
+mod secret_names;
 mod status;
+mod steps;
 mod store_creation;
 mod store_room;
+mod store_start;
 mod tenant;
 mod term;
 mod text;
+mod verdict;
 mod versions;
+mod violation;
 mod waves;
 mod world;
 
@@ -53,26 +63,28 @@ pub use access::{
     ADMIN_GROUP, BINDINGS_DIGEST, ClusterAccess, OWNER, access, administrator, bindings_digest, driver_identity,
     first_administrator, first_bindings,
 };
-pub use certificates::{
-    API_SERVER_NAME, DRIVER_SECRET, KUBERNETES as KUBERNETES_AUTHORITY, SecretContents, WIREGUARD, holds,
-};
 pub use clocks::{MOST_SKEW, wait_for_clock};
 pub use config::{Configs, DesiredPods, configure, machine_config, machine_configs, note_issued};
 pub use config_check::check_config;
-pub use enrollment::{AgentOrder, ENROLLMENT_EXPIRES, ENROLLMENT_TOKEN, enrollment_secret};
+pub use enrollment::{ENROLLMENT_EXPIRES, ENROLLMENT_TOKEN, enrollment_secret};
 pub use identify::{identify, identify_clusters, identify_machines};
 pub use installation::{
     REVOCATION_LIST, REVOKED, REVOKED_SERIALS, agent_grant, agent_identity, installation_authority,
     installation_certificates, installation_driver, installation_revoked,
 };
+pub use machine_refusal::{MachineRefusal, later_leader_text};
 pub use mint::{CertificateSubject, MintRequest};
 pub use observation::{CertificateSeen, ComponentHealth, ObservedCertificates, PassObservation};
-pub use plan::{Connections, Decision, Neighbours, Plan, PlanScope, WaitKind, Waiting, plan, plan_part};
+pub use plan::{AgentOrder, Connections, Decision, Neighbours, Plan, PlanScope, WaitKind, Waiting};
 pub use pod::MissingKey;
 pub use probe::{CertificateReference, HealthWitness, Probe, ProbeTls, probes};
 pub use progress::plan_progress;
 pub use recover::{DifferenceKind, HeldConfig, HeldMachine, Recovery, RecoveryDifference, Remedy, recover};
-pub use refusal::{MachineRefusal, later_leader_text, refusal, refuse};
+pub use refusal::{refusal, refuse};
+pub use secret_names::{
+    API_SERVER_NAME, DRIVER_SECRET, KUBERNETES as KUBERNETES_AUTHORITY, SecretContents, WIREGUARD, holds,
+};
+pub use steps::{plan, plan_part};
 pub use term::{HIGHEST_NUMBER, HIGHEST_TOLD_TERM, majority_term, next_term, term_alone, term_of_documents};
 pub use waves::{Waves, WavesError};
 pub use world::{ValidatedDocuments, have_the_same_machines};

@@ -14,7 +14,7 @@ use keelway_api::{
     name::{ClusterId, ClusterRef},
 };
 
-use crate::certificates::{
+use crate::secret_names::{
     ENCRYPTION, ETCD, FRONT_PROXY, INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, SecretContents, holds,
 };
 

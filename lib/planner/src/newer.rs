@@ -9,7 +9,7 @@ use keelway_api::{
     name::{ClusterRef, HypervisorName},
 };
 
-use crate::{plan::Plan, status::verdict, text::listed};
+use crate::{plan::Plan, text::listed, verdict::verdict};
 
 const KNOWN: &str = "FieldsKnown";
 

@@ -3,14 +3,13 @@
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     format,
-    string::{String, ToString},
+    string::String,
     vec::Vec,
 };
 
 use keelway_api::{
-    Component, Documents, Newer, ObjectMeta,
+    Component, Documents, Newer,
     component::ComponentSpec,
-    machine::{CLUSTER_LABEL, COMPONENT_LABEL},
     name::{ClusterId, ClusterRef, PodName},
     role::Role,
     validated::ValidatedCluster,
@@ -18,6 +17,7 @@ use keelway_api::{
 
 use crate::{
     Decision, PassObservation,
+    component_set::{MEMBERS_STAY, born, document, enter, of_role},
     fleet::FleetCapacity,
     gateways,
     placement_choice::{Placement, PlacementRequest},
@@ -26,10 +26,6 @@ use crate::{
     versions::version_of_new,
     world::ValidatedDocuments,
 };
-
-/// What a missing or surplus member of a created store waits for.
-pub(crate) const MEMBERS_STAY: &str =
-    "spec.etcd.replicas to be set back: changing the members of a created store is not supported yet";
 
 /// Brings the Components of each cluster to the number of replicas in its document.
 pub(crate) fn plan_components(
@@ -161,36 +157,6 @@ fn place_missing(
     }
 }
 
-/// Adds a new component to the plan and to its machine. `component` is its name for people: CLUSTER/COMPONENT.
-pub(crate) fn enter(
-    plan: &mut Plan,
-    fleet: &mut FleetCapacity,
-    (component, pod): (String, PodName),
-    document: Component,
-) {
-    fleet.enter(&document.spec);
-    let ComponentSpec { hypervisor, placement, .. } = &document.spec;
-    plan.decisions.push(Decision::PlaceComponent {
-        component,
-        hypervisor: hypervisor.clone(),
-        reason: placement.clone(),
-    });
-    plan.documents.components.insert(pod, document);
-}
-
-/// Components of one role of a cluster, by name.
-pub(crate) fn of_role<'a>(
-    documents: &'a Documents,
-    id: &'a ClusterId,
-    role: Role,
-) -> impl Iterator<Item = (&'a PodName, &'a Component)> {
-    documents.components_of(id).filter(move |(_, component)| component.spec.role == role)
-}
-
-pub(crate) fn count_staying(documents: &Documents, id: &ClusterId, role: Role) -> usize {
-    of_role(documents, id, role).filter(|(_, component)| !component.is_leaving()).count()
-}
-
 /// The document of a new component. The error is what the component waits for.
 fn place(
     documents: &Documents,
@@ -222,23 +188,6 @@ fn place(
         newer: Newer::default(),
     };
     Ok(document(pod, spec))
-}
-
-pub(crate) fn document(pod: &PodName, spec: ComponentSpec) -> Component {
-    let labels = [(CLUSTER_LABEL, pod.cluster.as_str()), (COMPONENT_LABEL, pod.component.as_str())];
-    let mut component = Component::new(pod.component.as_str(), spec);
-    component.metadata = ObjectMeta {
-        name: Some(pod.component.to_string()),
-        namespace: Some(pod.cluster.namespace()),
-        labels: Some(labels.map(|(key, value)| (key.to_string(), value.to_string())).into()),
-        ..ObjectMeta::default()
-    };
-    component
-}
-
-pub(crate) fn born(documents: &Documents, cluster: &ClusterRef) -> bool {
-    let status = documents.clusters.get(cluster).and_then(|document| document.status.as_ref());
-    status.is_some_and(|status| status.etcd.is_some())
 }
 
 fn ingress_port(documents: &Documents, cluster: &ClusterRef) -> Option<u16> {

@@ -35,9 +35,7 @@ use keelway_api::{
     validated::{ValidatedCluster, ValidatedHypervisor},
 };
 
-pub(crate) use ingress::server_name;
-
-use crate::{probe::OWN_LIVENESS, store_creation, tenant::Tenant, world::ValidatedDocuments};
+use crate::{probe::OWN_LIVENESS, store_start, tenant::Tenant, text::url, world::ValidatedDocuments};
 
 /// The directory with the pod's files, inside a container.
 const FILES: &str = "/etc/keelway";
@@ -156,9 +154,9 @@ impl<'a> PodInputs<'a> {
     fn start(&self) -> Start {
         let document = self.tenant.document;
         match self.spec.role {
-            Role::Etcd => store_creation::start_of(Some(document), &self.pod.component),
-            Role::KubeApiserver if !store_creation::any_may_start(document) => Start::Later,
-            role if store_creation::waits_for_api(document, role) => Start::Later,
+            Role::Etcd => store_start::start_of(Some(document), &self.pod.component),
+            Role::KubeApiserver if !store_start::any_may_start(document) => Start::Later,
+            role if store_start::waits_for_api(document, role) => Start::Later,
             Role::KubeApiserver
             | Role::KubeControllerManager
             | Role::KubeScheduler
@@ -296,11 +294,6 @@ fn liveness(check: ContainerCheck, startup_seconds: Option<u32>) -> Liveness {
 /// All programs of Keelway are in one image and one binary.
 fn keelway_command(program: &str, config: &str) -> Vec<String> {
     vec!["/keelway-cluster-controller".to_string(), program.to_string(), flag("config", at(config))]
-}
-
-/// `https://ADDRESS:PORT`. An IPv6 address is in brackets.
-pub(crate) fn url(address: &IpAddr, port: u16) -> String {
-    format!("https://{}", core::net::SocketAddr::new(*address, port))
 }
 
 /// The path of a socket in a directory of the pod, inside the container.

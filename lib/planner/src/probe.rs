@@ -17,8 +17,8 @@ use keelway_api::{
 };
 
 use crate::{
-    certificates::{self, API_SERVER_NAME, DRIVER_SECRET},
-    pod::server_name,
+    haproxy_name::server_name,
+    secret_names::{self, API_SERVER_NAME, DRIVER_SECRET},
     world::ValidatedDocuments,
 };
 
@@ -119,15 +119,15 @@ fn of(pod: &PodName, component: &Component, machine: &ValidatedHypervisor) -> Op
     let role = component.spec.role;
     let serves = component.stage() == ComponentStage::Serving;
     let (address, port, path, known) = match role {
-        Role::Etcd => (private, CLIENT, "/readyz", Some((pod.component.to_string(), certificates::ETCD))),
+        Role::Etcd => (private, CLIENT, "/readyz", Some((pod.component.to_string(), secret_names::ETCD))),
         Role::KubeApiserver => {
-            (private, SECURE, "/readyz", Some((API_SERVER_NAME.to_string(), certificates::KUBERNETES)))
+            (private, SECURE, "/readyz", Some((API_SERVER_NAME.to_string(), secret_names::KUBERNETES)))
         }
         Role::KubeControllerManager | Role::KubeScheduler => {
-            (loopback, SECURE, controller_liveness(role), Some((role.to_string(), certificates::INFRASTRUCTURE)))
+            (loopback, SECURE, controller_liveness(role), Some((role.to_string(), secret_names::INFRASTRUCTURE)))
         }
         Role::Ingress => {
-            let known = (API_SERVER_NAME.to_string(), certificates::KUBERNETES);
+            let known = (API_SERVER_NAME.to_string(), secret_names::KUBERNETES);
             (*machine.public.first()?, API, "/readyz", Some(known))
         }
         // A component that served before is asked for its liveness: what it lacks, such as an API server, another component would lack too.

@@ -15,7 +15,8 @@ use keelway_api::{
 };
 
 use crate::{
-    PassObservation, Plan, WaitKind, Waiting, minted::note_minted, status::verdict, text::listed, waves::note_upgraded,
+    PassObservation, Plan, WaitKind, Waiting, keelway_upgrade::note_upgraded, minted::note_minted, text::listed,
+    verdict::verdict,
 };
 
 /// Records what was minted for each cluster and what its plan waits for. Call it after [`crate::configure`], which decides the turns of

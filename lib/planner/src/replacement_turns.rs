@@ -16,11 +16,12 @@ use keelway_api::{
 
 use crate::{
     PassObservation,
-    gateways::are_colocated,
+    component_set::are_colocated,
+    haproxy_name::server_name,
+    keelway_upgrade::replacement,
     plan::{WaitKind, Waiting},
-    pod::server_name,
     tenant::Tenant,
-    waves::{is_upgrading, replacement},
+    waves::is_upgrading,
 };
 
 /// The pods that are held, and those that wait.

@@ -19,12 +19,11 @@ use keelway_api::{
 
 use crate::{
     Decision, PassObservation, WaitKind,
+    component_set::{MEMBERS_STAY, are_colocated, born, count_staying, of_role},
     deletion::{answers, is_machine_lost},
     fleet::FleetCapacity,
-    gateways::are_colocated,
-    placement::{MEMBERS_STAY, born, count_staying, of_role},
+    haproxy_name::server_name,
     plan::Plan,
-    pod::server_name,
     text::count,
 };
 

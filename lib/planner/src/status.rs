@@ -28,8 +28,9 @@ use crate::{
     certificates::OverdueCertificates,
     deletion::forget_abandoned,
     plan::{Connections, Plan, PlanScope, WaitKind, Waiting, full_disk, silent_runtime},
-    store_creation,
+    store_creation, store_start,
     text::{count, listed},
+    verdict::verdict,
     world::ValidatedDocuments,
 };
 
@@ -51,10 +52,6 @@ pub(crate) fn plan_status(
     for (name, (id, cluster)) in &world.clusters {
         clusters(plan, world, (name, id, cluster), now);
     }
-}
-
-pub(crate) fn verdict(status: ConditionStatus, reason: ConditionReason, message: impl Into<String>) -> ConditionValue {
-    ConditionValue { status, reason: reason.as_str().to_string(), message: message.into() }
 }
 
 /// The message for a machine that responds: its runtime, and the number of clusters that no document names.
@@ -241,7 +238,7 @@ fn components(plan: &mut Plan, seen: &PassObservation, now: &Time) {
         let cluster = plan.documents.clusters.get(&spec.cluster);
         if store_creation::has_lost_data(&plan.documents, seen, pod, spec) {
             data_lost(&plan.documents, pod, spec)
-        } else if cluster.is_some_and(|cluster| store_creation::waits_for_api(cluster, spec.role)) {
+        } else if cluster.is_some_and(|cluster| store_start::waits_for_api(cluster, spec.role)) {
             verdict(ConditionStatus::False, ConditionReason::NotStarted, "an API server to be ready")
         } else {
             component((pod, spec), seen, running.get(&spec.hypervisor))
@@ -290,7 +287,7 @@ fn cause(reason: &str) -> WaitKind {
 
 /// A member that lost its data is not started empty, because it would have forgotten its votes and the entries that it acknowledged.
 fn data_lost(documents: &Documents, pod: &PodName, spec: &ComponentSpec) -> ConditionValue {
-    let place = format!("{STATE_DIRECTORY}/{pod}/{} of {}", store_creation::DATA, spec.hypervisor);
+    let place = format!("{STATE_DIRECTORY}/{pod}/{} of {}", store_start::DATA, spec.hypervisor);
     let members = documents.components_of(&pod.cluster).filter(|(_, other)| other.spec.role == Role::Etcd).count();
     let help = if members == 1 {
         "it was the only member: restore the directory, or the cluster's data is lost; if you cannot, delete the cluster"

@@ -17,11 +17,15 @@ use keelway_api::{
 };
 
 use crate::{
-    Decision, PassObservation, access::serves, etcd_ids, plan::Plan, pod::url, versions, world::ValidatedDocuments,
+    Decision, PassObservation,
+    access::serves,
+    etcd_ids,
+    plan::Plan,
+    store_start::{DATA, start_of},
+    text::url,
+    versions,
+    world::ValidatedDocuments,
 };
-
-/// The directory in a member's pod that holds the store.
-pub(crate) const DATA: &str = "data";
 
 /// Records the static initial cluster of each store whose members are all placed, once in a cluster's life.
 pub(crate) fn plan_births(plan: &mut Plan, world: &ValidatedDocuments, now: &Time) {
@@ -137,15 +141,6 @@ pub(crate) fn plan_member_phases(plan: &mut Plan, world: &ValidatedDocuments, se
     }
 }
 
-/// The state that a member's data directory must have before the member starts.
-pub(crate) fn start_of(cluster: Option<&Cluster>, member: &ComponentName) -> Start {
-    match phase(cluster, member) {
-        MemberPhase::Pending => Start::Never,
-        MemberPhase::Marked => Start::OnMarkedData,
-        MemberPhase::Started => Start::OnUsedData,
-    }
-}
-
 /// Records that an API server was ready, once in a cluster's life.
 pub(crate) fn plan_initialization(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation) {
     for (name, id, _) in world.reconciled_clusters() {
@@ -158,21 +153,6 @@ pub(crate) fn plan_initialization(plan: &mut Plan, world: &ValidatedDocuments, s
             document.status.get_or_insert_default().initialization = Some(initialization);
         }
     }
-}
-
-/// Whether a component waits for the first API server of the cluster to be ready. Controllers and schedulers that start earlier repeat
-/// their requests, and use resources that the API server on their machine needs to start.
-pub(crate) fn waits_for_api(cluster: &Cluster, role: Role) -> bool {
-    let asks_only = match role {
-        Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => true,
-        Role::Etcd | Role::KubeApiserver | Role::Ingress | Role::Gateway => false,
-    };
-    asks_only && !cluster.is_initialized()
-}
-
-/// Whether any member of the store may start. API servers that start before a member only wait, and delay the pass that prepares the store.
-pub(crate) fn any_may_start(cluster: &Cluster) -> bool {
-    members(cluster).is_some_and(|members| members.values().any(|member| member.phase > MemberPhase::Pending))
 }
 
 /// Whether a member that may have started has no data on its machine, as observed.
@@ -189,13 +169,4 @@ pub(crate) fn has_lost_data(
     let start = start_of(cluster, &pod.component);
     let machine = seen.machine(&spec.hypervisor).filter(|_| start != Start::Never);
     machine.is_some_and(|machine| !machine.data_of(pod, DATA).allows(start))
-}
-
-fn phase(cluster: Option<&Cluster>, member: &ComponentName) -> MemberPhase {
-    let known = cluster.and_then(members).and_then(|members| members.get(member));
-    known.map_or(MemberPhase::Pending, |member| member.phase)
-}
-
-fn members(cluster: &Cluster) -> Option<&BTreeMap<ComponentName, EtcdMember>> {
-    Some(&cluster.status.as_ref()?.etcd.as_ref()?.members)
 }

@@ -15,7 +15,7 @@ use keelway_api::{
     role::Role,
 };
 
-use crate::{PassObservation, plan::Plan, status::verdict, text::listed};
+use crate::{PassObservation, plan::Plan, text::listed, verdict::verdict};
 
 /// The condition of a Cluster. It exists only while a store lacks space.
 const HAS_ROOM: &str = "EtcdHasRoom";

@@ -1,6 +1,7 @@
 //! Parts of texts for people.
 
 use alloc::{format, string::String, vec::Vec};
+use core::net::IpAddr;
 
 use keelway_api::hypervisor::HypervisorRole;
 
@@ -28,4 +29,9 @@ pub(crate) fn kind_of_machine(kind: HypervisorRole) -> &'static str {
         HypervisorRole::Public => "public",
         HypervisorRole::Private => "private",
     }
+}
+
+/// `https://ADDRESS:PORT`. An IPv6 address is in brackets.
+pub(crate) fn url(address: &IpAddr, port: u16) -> String {
+    format!("https://{}", core::net::SocketAddr::new(*address, port))
 }

@@ -1,31 +1,18 @@
 //! Waves: how a new release of Keelway reaches the clusters. Its image is in every API server's pod (egress) and in every gateway, so
 //! without waves a release would replace components of all clusters at once.
 
-use alloc::{
-    borrow::ToOwned,
-    collections::BTreeSet,
-    format,
-    string::{String, ToString},
-    vec,
-    vec::Vec,
-};
+use alloc::{collections::BTreeSet, format, string::ToString, vec, vec::Vec};
 use core::{fmt, str::FromStr};
 
 use keelway_api::{
-    Cluster, Documents, Time,
-    cluster::KeelwayStatus,
-    condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
+    Cluster, Documents,
+    condition::{self},
     name::ClusterRef,
     release::KEELWAY,
 };
 
-use crate::{
-    plan::{Decision, Plan, PlanScope},
-    status::verdict,
-};
-
 /// The condition of a Cluster. It exists only while the cluster is not up to date.
-const UP_TO_DATE: &str = "KeelwayUpToDate";
+pub(crate) const UP_TO_DATE: &str = "KeelwayUpToDate";
 
 /// How many clusters are upgraded to a new release of Keelway before all others. A wave begins when every cluster of the earlier waves runs
 /// the release, is available and is not degraded.
@@ -134,12 +121,12 @@ impl Waves {
 }
 
 /// Whether the cluster takes part in waves. A paused cluster takes part once it is no longer paused.
-fn is_upgradable(cluster: &Cluster) -> bool {
+pub(crate) fn is_upgradable(cluster: &Cluster) -> bool {
     cluster.id().is_some() && !cluster.deleted() && !cluster.spec.paused
 }
 
 /// Whether Keelway's own components of the cluster are to run another release than this one.
-fn is_behind(cluster: &Cluster) -> bool {
+pub(crate) fn is_behind(cluster: &Cluster) -> bool {
     cluster.keelway_version() != KEELWAY
 }
 
@@ -155,70 +142,9 @@ pub(crate) fn is_upgrading(cluster: &Cluster) -> bool {
     !is_behind(cluster) && conditions.any(|found| found.type_ == UP_TO_DATE)
 }
 
-fn is_healthy(cluster: &Cluster) -> bool {
+pub(crate) fn is_healthy(cluster: &Cluster) -> bool {
     let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     condition::is_true(conditions, "Available") && !condition::is_true(conditions, "Degraded")
-}
-
-/// Upgrades clusters whose wave has begun to this release. A single pass over all documents, as on a pipe, upgrades all clusters.
-pub(crate) fn plan_waves(plan: &mut Plan, part: PlanScope<'_>, now: &Time) {
-    let open = match part {
-        PlanScope::All => None,
-        PlanScope::Cluster(neighbours) => Some(neighbours),
-        PlanScope::Machines(_) => return,
-    };
-    let behind = plan.documents.clusters.iter().filter(|(_, cluster)| Waves::awaits(cluster));
-    let behind: Vec<ClusterRef> = behind.map(|(name, _)| name.clone()).collect();
-    if behind.is_empty() {
-        return;
-    }
-    let open = open.map(|neighbours| neighbours.waves.open(neighbours.documents));
-    for name in behind {
-        let is_open = open.as_ref().is_none_or(|open| open.contains(&name));
-        let Some(cluster) = plan.documents.clusters.get_mut(&name) else { continue };
-        let (from, generation) = (cluster.keelway_version().to_owned(), cluster.metadata.generation);
-        let status = cluster.status.get_or_insert_default();
-        let says = if is_open {
-            status.keelway = Some(KeelwayStatus { version: KEELWAY.to_owned(), previous_version: Some(from.clone()) });
-            upgrading(&from)
-        } else {
-            awaits_wave(&from)
-        };
-        condition::set(&mut status.conditions, UP_TO_DATE, says, generation, now);
-        if is_open {
-            let (cluster, to) = (name.to_string(), KEELWAY.to_owned());
-            plan.decisions.push(Decision::UpgradeKeelway { cluster, from, to });
-        }
-    }
-}
-
-/// Removes the condition of a cluster that runs this release and waits for nothing. A paused cluster keeps it.
-pub(crate) fn note_upgraded(cluster: &mut Cluster) {
-    if is_upgrading(cluster) && !cluster.spec.paused {
-        let status = cluster.status.get_or_insert_default();
-        status.conditions.retain(|found| found.type_ != UP_TO_DATE);
-    }
-}
-
-fn upgrading(from: &str) -> ConditionValue {
-    let message = format!(
-        "its gateways, egresses and cluster-controllers are upgraded from {from} to {KEELWAY}, one at a time; the next wave of \
-         clusters begins once they are upgraded and the cluster is available and not degraded"
-    );
-    verdict(ConditionStatus::False, ConditionReason::Upgrading, message)
-}
-
-fn awaits_wave(from: &str) -> ConditionValue {
-    let message = format!(
-        "its gateways, egresses and cluster-controllers run {from}; they are upgraded to {KEELWAY} in a later wave, once the \
-         clusters of earlier waves run it and are healthy"
-    );
-    verdict(ConditionStatus::False, ConditionReason::AwaitsWave, message)
-}
-
-/// What a component of the previous release waits for.
-pub(crate) fn replacement() -> String {
-    format!("its replacement: Keelway {KEELWAY}")
 }
 
 #[cfg(test)]

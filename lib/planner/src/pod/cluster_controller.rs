@@ -12,7 +12,7 @@ use keelway_api::{
 use serde_json::{Value, json};
 
 use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, document, flag, keelway_command, socket};
-use crate::{certificates, gateways::are_colocated};
+use crate::{component_set::are_colocated, secret_names};
 
 /// The directory of its socket, in the pod and inside the container.
 const SOCKETS: (&str, &str) = ("run", "/run/keelway-cluster-controller");
@@ -23,7 +23,7 @@ impl PodInputs<'_> {
             self.cluster_controller_file(),
             self.kubeconfig(OnChange::PickedUp)?,
             // It publishes these authorities to workers.
-            self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::PickedUp)?,
+            self.shared("ca.crt", secret_names::KUBERNETES, "bundle.crt", OnChange::PickedUp)?,
         ];
         files.extend(self.certificate("client")?);
         let mut command = keelway_command("run", "cluster-controller.json");

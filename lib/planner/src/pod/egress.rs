@@ -9,7 +9,7 @@ use keelway_api::{
 use serde_json::{Value, json};
 
 use super::{MissingKey, PodInputs, STARTUP_SECONDS, at, document, keelway_command, socket};
-use crate::certificates::{self, GATEWAY_NAME};
+use crate::secret_names::{self, GATEWAY_NAME};
 
 /// The directory of the sockets, in the pod and inside both containers.
 pub(super) const SOCKETS: (&str, &str) = ("egress", "/run/keelway-egress");
@@ -27,7 +27,7 @@ impl PodInputs<'_> {
         let mut files = vec![
             self.egress_file(),
             selection(),
-            self.shared("infrastructure-ca.crt", certificates::INFRASTRUCTURE, "bundle.crt", OnChange::PickedUp)?,
+            self.shared("infrastructure-ca.crt", secret_names::INFRASTRUCTURE, "bundle.crt", OnChange::PickedUp)?,
         ];
         files.extend(self.certificate("egress")?);
         Ok(files)

@@ -15,7 +15,7 @@ use keelway_api::{
 };
 
 use super::{MissingKey, PodInputs, PodTemplate, at, flag};
-use crate::{certificates, store_creation};
+use crate::{secret_names, store_start};
 
 /// etcd's own compaction is a second line behind that of kube-apiserver, which compacts every five minutes.
 const COMPACTION: &str = "30m";
@@ -27,7 +27,7 @@ impl PodInputs<'_> {
         let [server, server_key] = self.certificate("server")?;
         let [peer, peer_key] = self.certificate("peer")?;
         // etcd reads an authority once, and certificates at each handshake.
-        let authority = self.shared("ca.crt", certificates::ETCD, "bundle.crt", OnChange::Restart)?;
+        let authority = self.shared("ca.crt", secret_names::ETCD, "bundle.crt", OnChange::Restart)?;
         let members: Vec<_> = self
             .first_members()?
             .iter()
@@ -40,7 +40,7 @@ impl PodInputs<'_> {
             // A member serves no requests until it finds a quorum, which can take any time.
             startup_seconds: None,
             beside: vec![],
-            data: vec![(store_creation::DATA, "/var/lib/etcd")],
+            data: vec![(store_start::DATA, "/var/lib/etcd")],
             servers: None,
             image: self.release().etcd_image(self.cluster.registry.as_deref()),
             command: vec![

@@ -14,7 +14,7 @@ use keelway_api::{
 use serde_json::{Value, json};
 
 use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, document, keelway_command};
-use crate::certificates::{self, EGRESS_NAME, WIREGUARD};
+use crate::secret_names::{self, EGRESS_NAME, WIREGUARD};
 
 /// The directory in which a gateway stores its peers, inside its container.
 const PEERS: &str = "/var/lib/keelway-gateway";
@@ -29,8 +29,8 @@ impl PodInputs<'_> {
             self.other_gateways(),
             Self::kubeconfig_of(&self.ingress_beside()?, OnChange::PickedUp),
             self.shared(&key, self.pod.component.as_str(), &key, OnChange::Restart)?,
-            self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::PickedUp)?,
-            self.shared("infrastructure-ca.crt", certificates::INFRASTRUCTURE, "bundle.crt", OnChange::PickedUp)?,
+            self.shared("ca.crt", secret_names::KUBERNETES, "bundle.crt", OnChange::PickedUp)?,
+            self.shared("infrastructure-ca.crt", secret_names::INFRASTRUCTURE, "bundle.crt", OnChange::PickedUp)?,
         ];
         files.extend(self.certificate("client")?);
         files.extend(self.certificate("server")?);

@@ -12,25 +12,19 @@ use core::net::SocketAddr;
 use keelway_api::{
     component::ComponentStage,
     machine::{ContainerCheck, HaproxyServers, OnChange, STATS_SOCKET},
-    name::PodName,
     release,
     role::{API, Role, SECURE},
 };
 
 use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, text};
-use crate::certificates::{self, API_SERVER_NAME};
-
-/// The name of haproxy's backend.
-const BACKEND: &str = "kube-apiserver";
-
-/// haproxy's name for an API server.
-pub(crate) fn server_name(server: &PodName) -> String {
-    format!("{BACKEND}/{}", server.component)
-}
+use crate::{
+    haproxy_name::{BACKEND, server_name},
+    secret_names::{self, API_SERVER_NAME},
+};
 
 impl PodInputs<'_> {
     pub(super) fn ingress(&self) -> Result<PodTemplate, MissingKey> {
-        let authority = self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::Restart)?;
+        let authority = self.shared("ca.crt", secret_names::KUBERNETES, "bundle.crt", OnChange::Restart)?;
         let servers = self.servers();
         // A running haproxy already has these servers: it reads the file when it starts.
         let list = text("servers.cfg", list(&servers), OnChange::PickedUp);

@@ -15,8 +15,11 @@ use keelway_api::{
 use serde_json::json;
 
 use super::egress::{SELECTION, SOCKETS};
-use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, document, flag, text, url};
-use crate::certificates::{self, API_SERVER_NAME};
+use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, document, flag, text};
+use crate::{
+    secret_names::{self, API_SERVER_NAME},
+    text::url,
+};
 
 /// How long an API server that is stopping continues to serve while its `/readyz` already fails. An ingress checks each second, and sends
 /// no more connections after the first such response, which takes a moment. This is more than twice as long.
@@ -33,11 +36,11 @@ impl PodInputs<'_> {
         // Before the creation of the store some members may have no machine, and therefore no address.
         self.first_members()?;
         let mut files = vec![
-            self.shared("etcd-ca.crt", certificates::ETCD, "bundle.crt", OnChange::Restart)?,
-            self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::PickedUp)?,
-            self.shared("front-proxy-ca.crt", certificates::FRONT_PROXY, "bundle.crt", OnChange::PickedUp)?,
-            self.shared("service-account.pub", certificates::SERVICE_ACCOUNT, "bundle.pub", OnChange::Restart)?,
-            self.shared("service-account.key", certificates::SERVICE_ACCOUNT, "active.key", OnChange::Restart)?,
+            self.shared("etcd-ca.crt", secret_names::ETCD, "bundle.crt", OnChange::Restart)?,
+            self.shared("ca.crt", secret_names::KUBERNETES, "bundle.crt", OnChange::PickedUp)?,
+            self.shared("front-proxy-ca.crt", secret_names::FRONT_PROXY, "bundle.crt", OnChange::PickedUp)?,
+            self.shared("service-account.pub", secret_names::SERVICE_ACCOUNT, "bundle.pub", OnChange::Restart)?,
+            self.shared("service-account.key", secret_names::SERVICE_ACCOUNT, "active.key", OnChange::Restart)?,
             self.encryption()?,
             authentication(),
         ];
@@ -135,7 +138,7 @@ impl PodInputs<'_> {
     /// anything.
     fn serving_certificate(&self) -> Result<[PodFile; 2], MissingKey> {
         let [mut certificate, key] = self.certificate("server")?;
-        certificate.content.extend(self.value(certificates::KUBERNETES, "bundle.crt")?);
+        certificate.content.extend(self.value(secret_names::KUBERNETES, "bundle.crt")?);
         Ok([certificate, key])
     }
 
@@ -143,11 +146,11 @@ impl PodInputs<'_> {
     fn encryption(&self) -> Result<PodFile, MissingKey> {
         let keys = ["active.key", "next.key", "previous.key"]
             .into_iter()
-            .filter_map(|key| self.value(certificates::ENCRYPTION, key).ok())
+            .filter_map(|key| self.value(secret_names::ENCRYPTION, key).ok())
             .map(|key| json!({ "name": key_name(&key), "secret": STANDARD.encode(&key) }))
             .collect::<Vec<_>>();
         if keys.is_empty() {
-            return Err(MissingKey::of_secret(certificates::ENCRYPTION, "active.key"));
+            return Err(MissingKey::of_secret(secret_names::ENCRYPTION, "active.key"));
         }
         let content = json!({
             "apiVersion": "apiserver.config.k8s.io/v1",

@@ -12,7 +12,7 @@ use keelway_api::{
 };
 
 use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, flag};
-use crate::{certificates, probe::controller_liveness};
+use crate::{probe::controller_liveness, secret_names};
 
 /// All controllers except the one that approves kubelets' certificates by Kubernetes' rules. The cluster-controller approves them by ours.
 const CONTROLLERS: &str = "*,token-cleaner-controller,-certificatesigningrequest-approving-controller";
@@ -21,9 +21,9 @@ impl PodInputs<'_> {
     pub(super) fn kube_controller_manager(&self) -> Result<PodTemplate, MissingKey> {
         let mut files = self.controller_files()?;
         files.extend([
-            self.shared("signer.crt", certificates::KUBERNETES, "active.crt", OnChange::PickedUp)?,
-            self.shared("signer.key", certificates::KUBERNETES, "active.key", OnChange::PickedUp)?,
-            self.shared("service-account.key", certificates::SERVICE_ACCOUNT, "active.key", OnChange::Restart)?,
+            self.shared("signer.crt", secret_names::KUBERNETES, "active.crt", OnChange::PickedUp)?,
+            self.shared("signer.key", secret_names::KUBERNETES, "active.key", OnChange::PickedUp)?,
+            self.shared("service-account.key", secret_names::SERVICE_ACCOUNT, "active.key", OnChange::Restart)?,
         ]);
         let join = |ranges: &[ipnet::IpNet]| ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         let mut command = vec!["kube-controller-manager".to_string()];
@@ -58,10 +58,10 @@ impl PodInputs<'_> {
     pub(super) fn controller_files(&self) -> Result<Vec<keelway_api::machine::PodFile>, MissingKey> {
         let mut files = vec![
             self.kubeconfig(OnChange::Restart)?,
-            self.shared("ca.crt", certificates::KUBERNETES, "bundle.crt", OnChange::Restart)?,
-            self.shared("front-proxy-ca.crt", certificates::FRONT_PROXY, "bundle.crt", OnChange::PickedUp)?,
+            self.shared("ca.crt", secret_names::KUBERNETES, "bundle.crt", OnChange::Restart)?,
+            self.shared("front-proxy-ca.crt", secret_names::FRONT_PROXY, "bundle.crt", OnChange::PickedUp)?,
             // Not for the program, but for the check, which verifies the program's certificate with it.
-            self.shared("server-ca.crt", certificates::INFRASTRUCTURE, "bundle.crt", OnChange::PickedUp)?,
+            self.shared("server-ca.crt", secret_names::INFRASTRUCTURE, "bundle.crt", OnChange::PickedUp)?,
         ];
         files.extend(self.certificate("client")?);
         files.extend(self.certificate("server")?);

@@ -9,7 +9,7 @@ use keelway_api::{
 };
 
 use super::{FILES, MissingKey, PodInputs, text};
-use crate::certificates::API_SERVER_NAME;
+use crate::secret_names::API_SERVER_NAME;
 
 impl PodInputs<'_> {
     /// Names the API server on the same machine, else the first by name. Certificates are files, which clients read again when they change.

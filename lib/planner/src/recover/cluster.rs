@@ -20,13 +20,12 @@ use keelway_api::{
 };
 
 use super::{
-    AnsweringMachines, DifferenceKind, HeldConfig, HeldPod, RecoveryDifference,
+    AnsweringMachines, ConfigAge, DifferenceKind, HeldConfig, HeldPod, RecoveryDifference,
     keys::{self, OtherKey},
-    numbers::ConfigAge,
     pod::{command, component_spec, differing, flag, role_of},
     store::{HeldMember, rebuilt},
 };
-use crate::{placement, store_creation};
+use crate::{component_set, store_start};
 
 pub(super) struct ClusterRecovery<'a> {
     documents: &'a mut Documents,
@@ -253,7 +252,7 @@ impl<'a> ClusterRecovery<'a> {
     }
 
     fn adopt(&mut self, held: HeldPod, spec: ComponentSpec) {
-        let mut component = placement::document(held.name, spec);
+        let mut component = component_set::document(held.name, spec);
         component.status = Some(status_of(held));
         self.documents.components.insert(held.name.clone(), component);
         self.take_certificates(held);
@@ -356,7 +355,7 @@ impl<'a> ClusterRecovery<'a> {
         for (pod, spec) in missing {
             let machine = spec.hypervisor.clone();
             let state = self.fleet.machine(&machine).map(|held| &held.state);
-            let has_data = state.is_some_and(|state| state.data_of(&pod, store_creation::DATA).marked);
+            let has_data = state.is_some_and(|state| state.data_of(&pod, store_start::DATA).marked);
             if spec.role == Role::Etcd && !has_data {
                 self.mark_member(&pod.component);
                 self.note(&pod.component, DifferenceKind::DataGone { machine });

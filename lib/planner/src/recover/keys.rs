@@ -16,8 +16,8 @@ use super::{
     pod::{file, role_of},
 };
 use crate::{
-    certificates::{ENCRYPTION, ETCD, FRONT_PROXY, INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, WIREGUARD},
     minted::{ONCE, fingerprint_of, found},
+    secret_names::{ENCRYPTION, ETCD, FRONT_PROXY, INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, WIREGUARD},
 };
 
 /// An authority or key of a cluster that is missing in the documents or differs from them.

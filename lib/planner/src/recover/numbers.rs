@@ -9,34 +9,11 @@ use keelway_api::{
     name::HypervisorName,
 };
 
-use super::{AnsweringMachines, DifferenceKind, HeldConfig, HeldMachine, RecoveryDifference};
+use super::{AnsweringMachines, ConfigAge, DifferenceKind, HeldConfig, HeldMachine, RecoveryDifference};
 use crate::{
     MachineRefusal, refusal,
     term::{HIGHEST_TOLD_TERM, next_number, term_of_documents},
 };
-
-/// The config of a machine, compared with the last one that the documents record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ConfigAge {
-    /// The machine has not accepted the last one yet.
-    Older,
-    /// The machine holds the last one, or the documents record none.
-    Same,
-    /// The machine holds one that the documents do not record.
-    Later,
-    /// The machine accepted a config, and holds none any more because nothing was left to run.
-    Emptied,
-}
-
-impl ConfigAge {
-    /// Whether the machine has changed since the documents were written.
-    pub(super) fn is_after_documents(self) -> bool {
-        match self {
-            Self::Later | Self::Emptied => true,
-            Self::Older | Self::Same => false,
-        }
-    }
-}
 
 /// Records the installation on machines without one: all machines of the documents belong to the same installation.
 pub(super) fn share_installation(documents: &mut Documents) {

@@ -1,0 +1,56 @@
+//! The names of what a cluster's Secrets hold, and of the certificates among them.
+
+pub use keelway_api::worker::API_SERVER_NAME;
+
+/// The Secret of the authority that signs Kubernetes' own certificates.
+pub const KUBERNETES: &str = "kubernetes-ca";
+/// The Secret of etcd's authority.
+pub(crate) const ETCD: &str = "etcd-ca";
+/// The Secret of the aggregation layer's authority.
+pub(crate) const FRONT_PROXY: &str = "front-proxy-ca";
+/// The Secret of the authority for connections between Keelway's own programs.
+pub(crate) const INFRASTRUCTURE: &str = "infrastructure-ca";
+/// The Secret of the service-account key.
+pub(crate) const SERVICE_ACCOUNT: &str = "service-account";
+/// The Secret of the key that encrypts Secrets at rest.
+pub(crate) const ENCRYPTION: &str = keelway_api::documents::ENCRYPTION_SECRET;
+/// The Secret of the driver's identity.
+pub const DRIVER_SECRET: &str = "driver";
+/// The DNS name in every gateway's certificate. A client knows a gateway by its address alone, which the certificate does not contain.
+pub(crate) const GATEWAY_NAME: &str = "gateway.keelway";
+/// The common name of the clients from which gateways accept requests for connections.
+pub(crate) const EGRESS_NAME: &str = "keelway:egress";
+/// The name of a gateway's key pair in its Secret.
+pub const WIREGUARD: &str = "wireguard";
+/// The name of an authority's signing certificate in its Secret.
+pub(crate) const AUTHORITY: &str = "active";
+/// The driver's user in a managed cluster.
+pub(crate) const DRIVER: &str = "keelway:driver";
+/// The user as which API servers connect to kubelets.
+pub(crate) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
+/// The user of gateways.
+pub(crate) const GATEWAY: &str = "keelway:gateway";
+
+/// What a Secret of a cluster holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SecretContents {
+    /// The generations of an authority.
+    Authority,
+    /// The generations of the service-account key.
+    ServiceAccountKey,
+    /// The generations of the key that encrypts Secrets at rest.
+    EncryptionKey,
+    /// Certificates with their keys.
+    Certificates,
+}
+
+/// Returns what the Secret with this name holds.
+#[must_use]
+pub fn holds(secret: &str) -> SecretContents {
+    match secret {
+        KUBERNETES | ETCD | FRONT_PROXY | INFRASTRUCTURE => SecretContents::Authority,
+        SERVICE_ACCOUNT => SecretContents::ServiceAccountKey,
+        ENCRYPTION => SecretContents::EncryptionKey,
+        _ => SecretContents::Certificates,
+    }
+}

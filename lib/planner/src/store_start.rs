@@ -1,0 +1,46 @@
+//! Which components of a cluster may start, as far as its etcd members allow it.
+
+use alloc::collections::BTreeMap;
+use keelway_api::{
+    Cluster,
+    cluster::{EtcdMember, MemberPhase},
+    machine::Start,
+    name::ComponentName,
+    role::Role,
+};
+
+/// The directory in a member's pod that holds the store.
+pub(crate) const DATA: &str = "data";
+
+/// The state that a member's data directory must have before the member starts.
+pub(crate) fn start_of(cluster: Option<&Cluster>, member: &ComponentName) -> Start {
+    match phase(cluster, member) {
+        MemberPhase::Pending => Start::Never,
+        MemberPhase::Marked => Start::OnMarkedData,
+        MemberPhase::Started => Start::OnUsedData,
+    }
+}
+
+/// Whether a component waits for the first API server of the cluster to be ready. Controllers and schedulers that start earlier repeat
+/// their requests, and use resources that the API server on their machine needs to start.
+pub(crate) fn waits_for_api(cluster: &Cluster, role: Role) -> bool {
+    let asks_only = match role {
+        Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => true,
+        Role::Etcd | Role::KubeApiserver | Role::Ingress | Role::Gateway => false,
+    };
+    asks_only && !cluster.is_initialized()
+}
+
+/// Whether any member of the store may start. API servers that start before a member only wait, and delay the pass that prepares the store.
+pub(crate) fn any_may_start(cluster: &Cluster) -> bool {
+    members(cluster).is_some_and(|members| members.values().any(|member| member.phase > MemberPhase::Pending))
+}
+
+pub(crate) fn phase(cluster: Option<&Cluster>, member: &ComponentName) -> MemberPhase {
+    let known = cluster.and_then(members).and_then(|members| members.get(member));
+    known.map_or(MemberPhase::Pending, |member| member.phase)
+}
+
+pub(crate) fn members(cluster: &Cluster) -> Option<&BTreeMap<ComponentName, EtcdMember>> {
+    Some(&cluster.status.as_ref()?.etcd.as_ref()?.members)
+}
