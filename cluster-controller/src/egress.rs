@@ -124,7 +124,7 @@ async fn follow(path: PathBuf, mut known: FilesVersion, gateways: Arc<Gateways>,
                 forbidden.set(config.control_plane.forbidden_cidrs);
             }
             Err(error) => {
-                tracing::warn!("cannot reload the configuration; keeping the previous one: {}", ErrorChain(&error))
+                tracing::warn!("cannot reload the configuration; keeping the previous one: {}", ErrorChain(&error));
             }
         }
     }

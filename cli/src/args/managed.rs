@@ -3,10 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use keelway_api::duration::Span;
 use keelway_manager_client::client::DEFAULT_SOCKET;
-
-use super::OutputFormat;
 
 #[derive(Args)]
 pub(crate) struct ServerArgument {
@@ -56,27 +53,6 @@ impl KindName {
 }
 
 #[derive(Args)]
-pub(crate) struct ApplyArguments {
-    #[command(flatten)]
-    pub(crate) server: ServerArgument,
-}
-
-#[derive(Args)]
-pub(crate) struct GetDocumentsArguments {
-    /// Kinds, separated by commas [default: all]
-    #[arg(value_name = "KIND", value_enum, value_delimiter = ',')]
-    pub(crate) kinds: Vec<KindName>,
-    /// Show only documents with these names
-    #[arg(long = "name", value_name = "NAME")]
-    pub(crate) names: Vec<String>,
-    /// The output format
-    #[arg(short, long, value_enum, default_value = "table")]
-    pub(crate) output: OutputFormat,
-    #[command(flatten)]
-    pub(crate) server: ServerArgument,
-}
-
-#[derive(Args)]
 pub(crate) struct NamedArguments {
     /// The kind
     #[arg(value_name = "KIND", value_enum)]
@@ -89,37 +65,4 @@ pub(crate) struct NamedArguments {
     pub(crate) namespace: String,
     #[command(flatten)]
     pub(crate) server: ServerArgument,
-}
-
-#[derive(Args)]
-pub(crate) struct DeleteArguments {
-    #[command(flatten)]
-    pub(crate) named: NamedArguments,
-    /// Wait until no machine holds anything of the documents
-    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
-    pub(crate) wait: bool,
-    /// How long to wait
-    #[arg(long, value_name = "DURATION", default_value = "5m")]
-    pub(crate) timeout: Span,
-}
-
-#[derive(Args)]
-pub(crate) struct WatchArguments {
-    /// Kinds, separated by commas [default: all but secrets]
-    #[arg(value_name = "KIND", value_enum, value_delimiter = ',')]
-    pub(crate) kinds: Vec<KindName>,
-    /// The output format
-    #[arg(short, long, value_enum, default_value = "table")]
-    pub(crate) output: WatchOutput,
-    #[command(flatten)]
-    pub(crate) server: ServerArgument,
-}
-
-/// How a change is shown.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum WatchOutput {
-    /// One line for each change: its type, and the name of the document
-    Table,
-    /// The documents in YAML
-    Yaml,
 }

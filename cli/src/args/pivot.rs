@@ -2,34 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
-
-#[derive(Args)]
-pub(crate) struct PivotArguments {
-    /// The source of the documents: dir:PATH, kubernetes[:KUBECONFIG], or - for stdin
-    #[arg(long, value_name = "STORE", default_value = "-", value_parser = end)]
-    pub(crate) from: PivotStoreArgument,
-    /// The destination of the documents: dir:PATH, kubernetes[:KUBECONFIG], or - for stdout
-    #[arg(long, value_name = "STORE", default_value = "-", value_parser = end)]
-    pub(crate) to: PivotStoreArgument,
-    /// The namespace of Keelway's managers in a management cluster
-    #[arg(long, value_name = "NAMESPACE", default_value = "keelway-system")]
-    pub(crate) namespace: String,
-}
-
-#[derive(Args)]
-pub(crate) struct RecoverArguments {
-    /// The store of the documents: dir:PATH, kubernetes[:KUBECONFIG], or - for stdin and stdout
-    #[arg(long, value_name = "STORE", default_value = "-", value_parser = end)]
-    pub(crate) from: PivotStoreArgument,
-    /// Report the differences without changing or writing documents
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-    /// The namespace of Keelway's managers in a management cluster
-    #[arg(long, value_name = "NAMESPACE", default_value = "keelway-system")]
-    pub(crate) namespace: String,
-}
-
 /// A store.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum PivotStoreArgument {
@@ -41,7 +13,7 @@ pub(crate) enum PivotStoreArgument {
     Kubernetes(Option<PathBuf>),
 }
 
-fn end(text: &str) -> Result<PivotStoreArgument, String> {
+pub(crate) fn parse_store(text: &str) -> Result<PivotStoreArgument, String> {
     let help = || "must be dir:PATH, kubernetes, kubernetes:KUBECONFIG, or -".to_owned();
     // A move that is begun again elsewhere names the same store.
     let absolute = |path: &str| std::path::absolute(Path::new(path)).map_err(|error| error.to_string());

@@ -1,5 +1,6 @@
 //! `keelway cluster inject`.
 
+use clap::Args;
 use keelway_api::{
     Cluster, Documents, Newer, ObjectMeta, Time,
     cluster::{
@@ -14,10 +15,55 @@ use keelway_api::{
 
 use super::print_documents;
 use crate::{
-    args::{GlobalArguments, InjectArguments},
+    args::{ClusterName, GlobalArguments},
     exit::{Code, CommandFailure},
     input::Input,
 };
+
+#[derive(Args)]
+pub(crate) struct InjectArguments {
+    #[command(flatten)]
+    pub(crate) cluster: ClusterName,
+    /// The Kubernetes release [default: the newest]
+    #[arg(long, value_name = "RELEASE")]
+    pub(crate) version: Option<String>,
+    /// The number of etcd members
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) etcd_replicas: u32,
+    /// The number of API servers, of controller managers and of schedulers
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) control_plane_replicas: u32,
+    /// The number of ingresses
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) ingress_replicas: u32,
+    /// A DNS name that resolves to all ingresses
+    #[arg(long, value_name = "NAME")]
+    pub(crate) endpoint_host: Option<String>,
+    /// An additional name or address in the API servers' certificates; can be repeated
+    #[arg(long = "extra-san", value_name = "NAME")]
+    pub(crate) extra_sans: Vec<String>,
+    /// An address range for pods; one per IP family
+    #[arg(long = "pod-cidr", value_name = "CIDR")]
+    pub(crate) pod_cidrs: Vec<String>,
+    /// An address range for Services; one per IP family
+    #[arg(long = "service-cidr", value_name = "CIDR")]
+    pub(crate) service_cidrs: Vec<String>,
+    /// An address range for workers; one per IP family
+    #[arg(long = "vpn-cidr", alias = "vpn-cidrs", value_name = "CIDR")]
+    pub(crate) vpn_cidrs: Vec<String>,
+    /// The DNS domain of the cluster [default: cluster.local]
+    #[arg(long, value_name = "DOMAIN")]
+    pub(crate) dns_domain: Option<String>,
+    /// The ClusterClass of the cluster [default: the default class, if there are classes]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) class: Option<String>,
+    /// A registry that holds every image under its own name and tag
+    #[arg(long, value_name = "REGISTRY")]
+    pub(crate) image_registry: Option<String>,
+    /// A Secret of the type kubernetes.io/dockerconfigjson with the registry's credentials; can be repeated
+    #[arg(long = "image-pull-secret", value_name = "NAME")]
+    pub(crate) image_pull_secrets: Vec<String>,
+}
 
 pub(super) fn run(global: &GlobalArguments, arguments: InjectArguments) -> Result<Code, CommandFailure> {
     let input = Input::read_some_of_file(&global.files)?;

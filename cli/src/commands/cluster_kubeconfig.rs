@@ -1,5 +1,6 @@
 //! `keelway cluster kubeconfig`.
 
+use clap::{Args, builder::NonEmptyStringValueParser};
 use keelway_api::{Cluster, Documents, documents::SecretName, duration::Span, jiff::Timestamp, name::ClusterRef};
 use keelway_pki::{AuthoritySource, ClientIdentity, Kubeconfig, KubeconfigCluster};
 use keelway_planner::{CertificateSubject, administrator, first_administrator};
@@ -7,10 +8,28 @@ use keelway_reconciler::{UserCredentials, issue_client};
 
 use super::print;
 use crate::{
-    args::{GlobalArguments, KubeconfigArguments},
+    args::{ClusterName, GlobalArguments},
     exit::{Code, CommandFailure},
     input::Input,
 };
+
+#[derive(Args)]
+pub(crate) struct KubeconfigArguments {
+    #[command(flatten)]
+    pub(crate) cluster: ClusterName,
+    /// The user's name, as it appears in audit logs
+    #[arg(long, default_value = "admin")]
+    pub(crate) user: String,
+    /// How long the certificate is valid [default: spec.certificates.adminTTL]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) ttl: Option<Span>,
+    /// Use the group system:masters, which RBAC cannot restrict
+    #[arg(long)]
+    pub(crate) break_glass: bool,
+    /// The name of the cluster and the context in the kubeconfig [default: CLUSTER, or NAMESPACE/CLUSTER if the namespace is not `default`]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) context_name: Option<String>,
+}
 
 /// The user of a kubeconfig if the command line names none.
 const DEFAULT_USER: &str = "admin";

@@ -6,15 +6,28 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use clap::Args;
 use keelway_api::{Documents, document::DocumentRef};
 use serde_json::Value as Json;
 
 use super::print;
 use crate::{
-    args::DiffArguments,
     exit::{Code, CommandFailure},
     input::Input,
 };
+
+#[derive(Args)]
+pub(crate) struct DiffArguments {
+    /// The documents before; `-` reads stdin
+    #[arg(value_name = "BEFORE")]
+    pub(crate) before: PathBuf,
+    /// The documents after; `-` reads stdin
+    #[arg(value_name = "AFTER")]
+    pub(crate) after: PathBuf,
+    /// Exit with 4 if they differ
+    #[arg(long)]
+    pub(crate) exit_code: bool,
+}
 
 pub(super) fn run(arguments: &DiffArguments) -> Result<Code, CommandFailure> {
     if [&arguments.before, &arguments.after].iter().all(|path| path.as_os_str() == "-") {

@@ -2,6 +2,7 @@
 
 use std::{io::Write, path::Path, pin::Pin, time::Duration};
 
+use clap::Args;
 use futures::{
     Stream, StreamExt, TryStreamExt,
     future::join_all,
@@ -25,12 +26,25 @@ use super::{
     session::runtime,
 };
 use crate::{
-    args::{EventsArguments, GlobalArguments, OutputFormat},
+    args::{GlobalArguments, OutputFormat},
     directories::cache_directory,
     exit::{Code, CommandFailure},
     input::Input,
     view::{EventView, TableRow, list, table},
 };
+
+#[derive(Args)]
+pub(crate) struct EventsArguments {
+    /// A cluster or a hypervisor [default: all]
+    #[arg(value_name = "CLUSTER|HYPERVISOR")]
+    pub(crate) of: Option<String>,
+    /// The output format
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: OutputFormat,
+    /// Watch for new events
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+}
 
 /// The time within which a machine must begin its response.
 const ANSWER: Duration = Duration::from_secs(10);

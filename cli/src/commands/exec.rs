@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 
+use clap::Args;
 use keelway_cri::exec::{ExecStreams, Size};
 use keelway_reconciler::reach::ContainerCommand;
 use tokio::{
@@ -15,11 +16,30 @@ use super::{
     session::runtime,
 };
 use crate::{
-    args::{ExecArguments, GlobalArguments},
+    args::GlobalArguments,
     exit::{Code, CommandFailure},
     input::Input,
     terminal::{self, RawTerminal},
 };
+
+#[derive(Args)]
+pub(crate) struct ExecArguments {
+    /// The component, as `component get` prints its name
+    #[arg(value_name = "COMPONENT")]
+    pub(crate) component: String,
+    /// Pass stdin to the command; requires the documents with -f
+    #[arg(short = 'i', long)]
+    pub(crate) stdin: bool,
+    /// Allocate a terminal for the command
+    #[arg(short, long)]
+    pub(crate) tty: bool,
+    /// The container [default: the main container of the component]
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) container: Option<String>,
+    /// The command, after `--`
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
+}
 
 pub(super) fn run(global: &GlobalArguments, arguments: ExecArguments) -> Result<Code, CommandFailure> {
     let reads_documents = global.files.is_empty() || global.files.iter().any(|file| file.as_os_str() == "-");

@@ -2,17 +2,28 @@
 
 use std::io::Write;
 
-use keelway_api::name::HypervisorName;
+use clap::Args;
+use keelway_api::name::{HypervisorName, InstallationId};
 
 use super::{
     print_documents,
     session::{PipeSession, runtime_of_passes},
 };
 use crate::{
-    args::{AdoptArguments, GlobalArguments},
+    args::GlobalArguments,
     exit::{Code, CommandFailure},
     input::Input,
 };
+
+#[derive(Args)]
+pub(crate) struct AdoptArguments {
+    /// The installation that the hypervisors obey now
+    #[arg(long, value_name = "ID")]
+    pub(crate) from: InstallationId,
+    /// A hypervisor to adopt; can be repeated [default: all that obey that installation]
+    #[arg(long = "name", value_name = "NAME")]
+    pub(crate) names: Vec<HypervisorName>,
+}
 
 pub(super) fn run(global: &GlobalArguments, arguments: &AdoptArguments) -> Result<Code, CommandFailure> {
     let input = Input::read_some(&global.files)?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use clap::{ArgAction, Args};
 use keelway_api::{
     Component, Documents, Hypervisor, Time,
     hypervisor::{AgentNetworkAddress, Applied, HypervisorStatus, MachineTransport, Quantities},
@@ -18,12 +19,22 @@ use super::{
     session::runtime,
 };
 use crate::{
-    args::{DescribeArguments, GlobalArguments},
+    args::GlobalArguments,
     exit::{Code, CommandFailure},
     input::Input,
     table::TextTable,
     view::{Allocation, EventView, TableRow, age, message_of, size, status_of},
 };
+
+#[derive(Args)]
+pub(crate) struct DescribeArguments {
+    /// Names [default: all]
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Show the events of each machine
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
+    pub(crate) show_events: bool,
+}
 
 pub(super) fn run(global: &GlobalArguments, arguments: &DescribeArguments) -> Result<Code, CommandFailure> {
     let documents = Input::read(&global.files)?.documents()?;

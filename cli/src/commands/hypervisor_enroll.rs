@@ -2,11 +2,14 @@
 
 use std::{io::Write, net::SocketAddr};
 
+use clap::Args;
 use keelway_api::{
     Documents, Hypervisor,
+    duration::Span,
     fault::Faults,
     hypervisor::{AgentEndpoint, HypervisorEndpoint},
     jiff::{SignedDuration, Timestamp},
+    name::HypervisorName,
     validated::{ValidatedHypervisor, ZONE_LABEL},
 };
 use keelway_pki::EnrollmentToken;
@@ -14,10 +17,32 @@ use keelway_reconciler::{EnrollFault, issue_token};
 
 use super::{hypervisor_inject::hypervisor, print_documents, session::minter};
 use crate::{
-    args::{GlobalArguments, HypervisorEnrollArguments, HypervisorInjectArguments, PlacementArguments},
+    args::GlobalArguments,
+    commands::hypervisor_inject::{HypervisorInjectArguments, PlacementArguments, RoleArgument},
     exit::{Code, CommandFailure},
     input::Input,
 };
+
+#[derive(Args)]
+pub(crate) struct HypervisorEnrollArguments {
+    /// The hypervisor's name
+    #[arg(long)]
+    pub(crate) name: HypervisorName,
+    /// The address of keelway-hypervisor-agent; required for a new hypervisor
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) address: Option<String>,
+    /// The role, required for a new hypervisor: public ones run ingresses and gateways, private ones etcd and Kubernetes components
+    #[arg(long, value_enum)]
+    pub(crate) role: Option<RoleArgument>,
+    /// An address in the network between hypervisors; can be repeated [default: the host of --address]
+    #[arg(long = "private-address", value_name = "ADDRESS")]
+    pub(crate) private_addresses: Vec<String>,
+    #[command(flatten)]
+    pub(crate) placement: PlacementArguments,
+    /// How long the token is valid
+    #[arg(long, value_name = "DURATION", default_value = "1h")]
+    pub(crate) ttl: Span,
+}
 
 /// The port of agents if the command line names none.
 const PORT: u16 = 7443;

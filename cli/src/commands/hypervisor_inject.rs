@@ -1,22 +1,93 @@
 //! `keelway hypervisor inject`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::{ArgGroup, Args, ValueEnum};
 use keelway_api::{
     Documents, Hypervisor, Newer, ObjectMeta,
     fault::Faults,
     hypervisor::{
-        Addresses, AgentEndpoint, CriEndpoint, HypervisorEndpoint, HypervisorRole, HypervisorSpec, SecretReference,
+        Addresses, AgentEndpoint, CriEndpoint, HypervisorEndpoint, HypervisorRole, HypervisorSpec, PortRange,
+        SecretReference,
     },
+    name::HypervisorName,
     validated::{ValidatedHypervisor, ZONE_LABEL},
 };
 
 use super::print_documents;
 use crate::{
-    args::{GlobalArguments, HypervisorInjectArguments, PlacementArguments, RoleArgument},
+    args::GlobalArguments,
     exit::{Code, CommandFailure},
     input::Input,
 };
+
+#[derive(Args)]
+#[command(group(ArgGroup::new("way").required(true)))]
+pub(crate) struct HypervisorInjectArguments {
+    /// The hypervisor's name
+    #[arg(long)]
+    pub(crate) name: HypervisorName,
+    /// The role: public hypervisors run ingresses and gateways, private ones etcd and Kubernetes components
+    #[arg(long, value_enum)]
+    pub(crate) role: RoleArgument,
+    /// The socket of the container runtime, on this host
+    #[arg(long, value_name = "PATH", group = "way")]
+    pub(crate) socket: Option<PathBuf>,
+    /// The socket of keelway-hypervisor-agent, on this host
+    #[arg(long, value_name = "PATH", group = "way")]
+    pub(crate) agent_socket: Option<PathBuf>,
+    /// The network address of keelway-hypervisor-agent
+    #[arg(long, value_name = "HOST:PORT", group = "way")]
+    pub(crate) agent_address: Option<String>,
+    /// The address of a proxy with mutual TLS in front of the container runtime's socket; needs no agent
+    #[arg(long, value_name = "HOST:PORT", group = "way", requires = "cri_secret")]
+    pub(crate) cri_address: Option<String>,
+    /// The Secret in the documents with tls.crt, tls.key and ca.crt for connections to the proxy
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "cri_address")]
+    pub(crate) cri_secret: Option<String>,
+    /// The name in the proxy's certificate [default: the host of --cri-address]
+    #[arg(long, value_name = "NAME", requires = "cri_address")]
+    pub(crate) cri_server_name: Option<String>,
+    /// keelway-hypervisor-agent does not listen: it connects to the agent of --agent-via
+    #[arg(long, group = "way", requires = "agent_via")]
+    pub(crate) agent_dials_out: bool,
+    /// The public hypervisor whose agent forwards connections to this agent
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["socket", "agent_socket"])]
+    pub(crate) agent_via: Option<HypervisorName>,
+    /// An address in the network between hypervisors; can be repeated
+    #[arg(long = "private-address", value_name = "ADDRESS", required = true)]
+    pub(crate) private_addresses: Vec<String>,
+    #[command(flatten)]
+    pub(crate) placement: PlacementArguments,
+}
+
+/// What a machine offers, beside its role and its addresses between machines.
+#[derive(Args)]
+pub(crate) struct PlacementArguments {
+    /// An address for users of clusters, for a public hypervisor; can be repeated
+    #[arg(long = "public-address", value_name = "ADDRESS")]
+    pub(crate) public_addresses: Vec<String>,
+    /// The zone, stored as the label topology.kubernetes.io/zone
+    #[arg(long, value_name = "ZONE")]
+    pub(crate) zone: Option<String>,
+    /// The range of ports for components [default: 20000-22767]
+    #[arg(long, value_name = "FROM-TO", value_parser = port_range)]
+    pub(crate) port_range: Option<PortRange>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RoleArgument {
+    /// Runs ingresses and gateways
+    Public,
+    /// Runs etcd and Kubernetes components
+    Private,
+}
+
+fn port_range(text: &str) -> Result<PortRange, String> {
+    let (from, to) = text.split_once('-').ok_or("must be FROM-TO, such as 20000-22767")?;
+    let port = |text: &str| text.parse::<u16>().map_err(|_| format!("{text:?} is not a port from 0 to 65535"));
+    Ok(PortRange { from: port(from)?, to: port(to)? })
+}
 
 pub(super) fn run(global: &GlobalArguments, arguments: HypervisorInjectArguments) -> Result<Code, CommandFailure> {
     let input = Input::read_or_empty(&global.files)?;

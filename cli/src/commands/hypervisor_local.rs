@@ -1,7 +1,8 @@
 //! `keelway hypervisor local`.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, path::PathBuf};
 
+use clap::{ArgAction, Args, Subcommand};
 use keelway_api::{Documents, Hypervisor, Shared};
 use keelway_local_hypervisor::{
     AgentProgram, CreateRequest, FLEET_LABEL, Fleet, FleetStep, Launcher, PowerState, ProgramSearch, create, destroy,
@@ -10,13 +11,85 @@ use keelway_local_hypervisor::{
 
 use super::{hypervisor_local_enroll, print_documents, session::runtime};
 use crate::{
-    args::{GlobalArguments, LocalCommand, LocalCreateArguments, LocalDestroyArguments, LocalMachines},
+    args::GlobalArguments,
+    commands::hypervisor_local_enroll::LocalEnrollArguments,
     directories::{cache_directory, state_directory},
     exit::{Code, CommandFailure},
     input::Input,
     last_documents,
     progress::ProgressLine,
 };
+
+#[derive(Subcommand)]
+pub(crate) enum LocalCommand {
+    /// Create local hypervisors and write their documents
+    #[command(
+        after_help = "Example:\n  keelway hypervisor local create --public 1 --private 1 > world.yaml\n  keelway hypervisor local create --agent=false > world.yaml"
+    )]
+    Create(LocalCreateArguments),
+    /// Delete the local hypervisors of the documents, and write the remaining documents
+    #[command(
+        after_help = "Example:\n  keelway hypervisor local destroy < empty.yaml\n  keelway hypervisor local destroy --fleet local"
+    )]
+    Destroy(LocalDestroyArguments),
+    /// Enroll the agents of local hypervisors on the network between them, and write documents with these addresses. Run the following
+    /// commands in a namespace of that network
+    #[command(
+        after_help = "Example:\n  keelway hypervisor local create | keelway hypervisor local enroll > world.yaml\n  nsenter --net=/run/keelway-local/local/public-1/net keelway reconcile < world.yaml"
+    )]
+    Enroll(LocalEnrollArguments),
+    /// Power off local hypervisors
+    #[command(after_help = "Example:\n  keelway hypervisor local stop private-1")]
+    Stop(LocalMachines),
+    /// Power on local hypervisors that are off, or whose containerd or agent exited
+    #[command(after_help = "Example:\n  keelway hypervisor local start private-1")]
+    Start(LocalMachines),
+    /// Power off local hypervisors, and power them on again
+    #[command(after_help = "Example:\n  keelway hypervisor local reboot private-1")]
+    Reboot(LocalMachines),
+    /// Run a machine's containerd or agent
+    #[command(hide = true)]
+    RunMachine {
+        /// The description of the program to run
+        launch: PathBuf,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct LocalCreateArguments {
+    /// The number of public hypervisors
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) public: u8,
+    /// The number of private hypervisors
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) private: u8,
+    /// Zones, separated by commas; hypervisors are assigned to them in turn
+    #[arg(long, value_delimiter = ',', value_name = "ZONE,..")]
+    pub(crate) zones: Vec<String>,
+    /// The name of this set of machines
+    #[arg(long, default_value = "local", value_name = "NAME")]
+    pub(crate) fleet: String,
+    /// Run keelway-hypervisor-agent on each new hypervisor; without it, only passes restart components
+    #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL")]
+    pub(crate) agent: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct LocalMachines {
+    /// The name of the set of machines
+    #[arg(long, default_value = "local", value_name = "NAME")]
+    pub(crate) fleet: String,
+    /// Names of hypervisors, as in their documents
+    #[arg(required = true, value_name = "MACHINE")]
+    pub(crate) machines: Vec<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct LocalDestroyArguments {
+    /// Delete this whole set of machines and all their data, without reading documents
+    #[arg(long, value_name = "NAME", conflicts_with = "files")]
+    pub(crate) fleet: Option<String>,
+}
 
 /// The hidden command that becomes the containerd or the agent of a machine.
 const RUN_MACHINE: &str = "run-machine";

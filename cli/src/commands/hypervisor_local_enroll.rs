@@ -5,6 +5,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
 };
 
+use clap::{Args, ValueEnum};
 use keelway_api::{
     Documents, Hypervisor,
     hypervisor::{AgentEndpoint, HypervisorEndpoint, HypervisorRole, MachineTransport},
@@ -20,11 +21,28 @@ use super::{
     session::{minter, runtime},
 };
 use crate::{
-    args::{EnrollFrom, GlobalArguments, LocalEnrollArguments},
+    args::GlobalArguments,
     exit::{Code, CommandFailure},
     input::Input,
     progress::ProgressLine,
 };
+
+#[derive(Args)]
+pub(crate) struct LocalEnrollArguments {
+    /// The network in which keelway runs, which decides how it connects to the agents of private machines
+    #[arg(long, value_enum, default_value = "private")]
+    pub(crate) from: EnrollFrom,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EnrollFrom {
+    /// The private network: keelway connects directly
+    Private,
+    /// The public network: keelway connects through the agent of a public machine
+    Public,
+    /// The public network: private agents do not listen, but connect to the agent of a public machine
+    DialOut,
+}
 
 /// The port on which agents of local hypervisors listen. It is outside of the range for components.
 const PORT: u16 = 7443;

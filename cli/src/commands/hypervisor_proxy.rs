@@ -1,7 +1,14 @@
 //! `keelway hypervisor proxy`.
 
-use std::{fs, io::Write, os::unix::fs::FileTypeExt, path::Path};
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::FileTypeExt,
+    path::{Path, PathBuf},
+};
 
+use clap::Args;
+use keelway_api::name::HypervisorName;
 use keelway_base::root_socket::RootSocket;
 use tokio_util::sync::CancellationToken;
 
@@ -10,11 +17,31 @@ use super::{
     session::runtime,
 };
 use crate::{
-    args::{GlobalArguments, ProxyArguments},
+    args::GlobalArguments,
     exit::{Code, CommandFailure},
     input::Input,
     signals::cancel_on_signal,
 };
+
+#[derive(Args)]
+pub(crate) struct ProxyArguments {
+    /// The hypervisor
+    #[arg(value_name = "NAME")]
+    pub(crate) name: HypervisorName,
+    /// The socket to create; only your user can connect to it
+    #[arg(long, value_name = "ENDPOINT", value_parser = socket)]
+    pub(crate) listen: PathBuf,
+}
+
+/// `unix:///PATH`, or the path alone.
+fn socket(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text.strip_prefix("unix://").unwrap_or(text));
+    if path.is_absolute() {
+        Ok(path)
+    } else {
+        Err("must be unix:// followed by the absolute path of a socket".to_owned())
+    }
+}
 
 pub(super) fn run(global: &GlobalArguments, arguments: &ProxyArguments) -> Result<Code, CommandFailure> {
     let documents = Input::read(&global.files)?.documents()?;

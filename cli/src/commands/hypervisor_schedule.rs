@@ -1,13 +1,23 @@
 //! `keelway hypervisor cordon`, `uncordon` and `drain`.
 
+use clap::Args;
 use keelway_api::{Documents, hypervisor::HypervisorSpec, role::Role};
 
 use super::print_documents;
 use crate::{
-    args::{DrainArguments, GlobalArguments, HypervisorNames},
+    args::{GlobalArguments, HypervisorNames},
     exit::{Code, CommandFailure},
     input::Input,
 };
+
+#[derive(Args)]
+pub(crate) struct DrainArguments {
+    #[command(flatten)]
+    pub(crate) hypervisors: HypervisorNames,
+    /// Drain also hypervisors that run etcd members: the members stay, other components move
+    #[arg(long)]
+    pub(crate) leave_etcd: bool,
+}
 
 pub(super) fn cordon(global: &GlobalArguments, names: &HypervisorNames) -> Result<Code, CommandFailure> {
     change(global, |documents| names.set(documents, |spec| spec.unschedulable = true))

@@ -2,7 +2,8 @@
 
 use std::{io::Write, net::SocketAddr};
 
-use keelway_api::{Cluster, jiff::Timestamp};
+use clap::{Args, Subcommand};
+use keelway_api::{Cluster, duration::Span, jiff::Timestamp};
 use keelway_pki::{BootstrapToken, JoinToken};
 use keelway_reconciler::{JoinInformation, WorkersError};
 use rand::{SeedableRng, rngs::StdRng};
@@ -13,14 +14,61 @@ use super::{
     workers::{after, cluster, connect, failure, list_tokens},
 };
 use crate::{
-    args::{
-        CreateTokenArguments, GlobalArguments, JoinTokenCommand, ListTokensArguments, OutputFormat,
-        RevokeTokenArguments,
-    },
+    args::{ClusterArgument, GlobalArguments, OutputFormat},
     exit::{Code, CommandFailure},
     input::Input,
     view::{TokenView, list, table},
 };
+
+/// `keelway join-token`.
+#[derive(Subcommand)]
+pub(crate) enum JoinTokenCommand {
+    /// Create and print a join token, which admits machines to the cluster until it expires
+    #[command(
+        after_help = "Example:\n  keelway join-token create --cluster c1 < c1.yaml\n  keelway join-token create --cluster c1 --ttl 1h -f c1.yaml > token"
+    )]
+    Create(CreateTokenArguments),
+    /// List the join tokens of a cluster, without their secrets
+    #[command(
+        after_help = "Example:\n  keelway join-token list --cluster c1 < c1.yaml\n  keelway join-token list --cluster c1 -o json -f c1.yaml"
+    )]
+    List(ListTokensArguments),
+    /// Revoke a join token; workers that joined with it stay unless --evict is set
+    #[command(
+        after_help = "Example:\n  keelway join-token revoke abcdef --cluster c1 < c1.yaml\n  keelway join-token revoke abcdef --evict --cluster c1 < c1.yaml"
+    )]
+    Revoke(RevokeTokenArguments),
+}
+
+#[derive(Args)]
+pub(crate) struct CreateTokenArguments {
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgument,
+    /// How long the token is valid
+    #[arg(long, default_value = "24h", value_name = "DURATION")]
+    pub(crate) ttl: Span,
+}
+
+#[derive(Args)]
+pub(crate) struct ListTokensArguments {
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgument,
+    /// The output format
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: OutputFormat,
+}
+
+#[derive(Args)]
+pub(crate) struct RevokeTokenArguments {
+    /// The ID of the token, as `join-token list` shows it
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgument,
+    /// Also evict the workers that joined with the token
+    #[arg(long)]
+    pub(crate) evict: bool,
+}
 
 pub(super) fn run(global: &GlobalArguments, command: &JoinTokenCommand) -> Result<Code, CommandFailure> {
     match command {

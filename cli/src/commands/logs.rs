@@ -3,10 +3,12 @@
 use std::{
     collections::BTreeSet,
     io::{self, Write},
+    path::PathBuf,
     time::Duration,
 };
 
-use keelway_api::{jiff::Timestamp, name::PodName};
+use clap::Args;
+use keelway_api::{duration::Span, jiff::Timestamp, name::PodName};
 use keelway_machine::{
     layout::is_named_after,
     log::{Log, LogOptions},
@@ -18,10 +20,38 @@ use super::{
     session::runtime,
 };
 use crate::{
-    args::{GlobalArguments, LogsArguments},
+    args::GlobalArguments,
     exit::{Code, CommandFailure},
     input::Input,
 };
+
+#[derive(Args)]
+pub(crate) struct LogsArguments {
+    /// The component, as `component get` prints its name
+    #[arg(value_name = "COMPONENT")]
+    pub(crate) component: String,
+    /// Follow the log, also across restarts of the container, until the component is deleted
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Read documents from FILE instead of stdin; can be repeated (-f means --follow here)
+    #[arg(id = "files", long = "filename", value_name = "FILE")]
+    pub(crate) _files: Vec<PathBuf>,
+    /// Print only the last LINES lines
+    #[arg(long, value_name = "LINES")]
+    pub(crate) tail: Option<u64>,
+    /// Print only lines newer than DURATION
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) since: Option<Span>,
+    /// Print the log of the container's previous run
+    #[arg(short, long)]
+    pub(crate) previous: bool,
+    /// Print a timestamp before each line
+    #[arg(long)]
+    pub(crate) timestamps: bool,
+    /// The container [default: the main container of the component]
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) container: Option<String>,
+}
 
 pub(super) fn run(global: &GlobalArguments, arguments: &LogsArguments) -> Result<Code, CommandFailure> {
     let documents = Input::read(&global.files)?.documents()?;

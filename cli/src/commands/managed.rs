@@ -1,10 +1,10 @@
 //! Commands for the socket of a manager: `keelway apply`, `get`, `edit`, `delete` and `watch`.
 
-mod apply;
-mod delete;
-mod edit;
-mod get;
-mod watch;
+pub(crate) mod apply;
+pub(crate) mod delete;
+pub(crate) mod edit;
+pub(crate) mod get;
+pub(crate) mod watch;
 
 pub(super) use apply::run as apply;
 pub(super) use delete::run as delete;

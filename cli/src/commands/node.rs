@@ -1,5 +1,6 @@
 //! `keelway node`.
 
+pub(crate) mod arguments;
 mod failure;
 mod view;
 
@@ -11,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::print;
 use crate::{
-    args::{
-        GlobalArguments, JoinArguments, LeaveArguments, NodeOutput, NodeRunArguments, NodeService, NodeStatusArguments,
-        WorkerCommand,
+    args::GlobalArguments,
+    commands::node::arguments::{
+        JoinArguments, LeaveArguments, NodeOutput, NodeRunArguments, NodeService, NodeStatusArguments, WorkerCommand,
     },
     exit::{Code, CommandFailure},
     progress::ProgressLine,

@@ -2,15 +2,30 @@
 
 use std::io::Write;
 
+use clap::Args;
+use keelway_api::name::is_subdomain;
 use keelway_api::{duration::Span, jiff::Timestamp};
 use keelway_reconciler::{ClusterWorkers, Eviction};
 
 use super::workers::{after, cluster, connect, failure};
 use crate::{
-    args::{ClusterArgument, EvictArguments, GlobalArguments},
+    args::{ClusterArgument, GlobalArguments},
     exit::{Code, CommandFailure},
     input::Input,
 };
+
+#[derive(Args)]
+pub(crate) struct EvictArguments {
+    /// Names of workers, which are the names of their Nodes
+    #[arg(required = true, value_name = "NAME", value_parser = node_name)]
+    pub(crate) names: Vec<String>,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgument,
+}
+
+fn node_name(text: &str) -> Result<String, String> {
+    if is_subdomain(text) { Ok(text.to_owned()) } else { Err("must be the name of a Node".to_owned()) }
+}
 
 pub(super) fn run(global: &GlobalArguments, arguments: &EvictArguments) -> Result<Code, CommandFailure> {
     let documents = Input::read(&global.files)?.documents()?;

@@ -1,5 +1,8 @@
 //! `keelway node local`.
 
+use std::ffi::OsString;
+
+use clap::{Args, Subcommand};
 use keelway_api::release;
 use keelway_cri::{CriRuntime, Deadlines};
 use keelway_local_hypervisor::{
@@ -15,15 +18,113 @@ use super::{
     session::runtime,
 };
 use crate::{
-    args::{
-        GlobalArguments, NodeLocalCommand, NodeLocalCreateArguments, NodeLocalFleet, NodeLocalListArguments,
-        NodeLocalMachines, NodeOutput,
-    },
+    args::GlobalArguments,
+    commands::node::arguments::NodeOutput,
     directories::cache_directory,
     exit::{Code, CommandFailure},
     progress::ProgressLine,
     table::TextTable,
 };
+
+#[derive(Subcommand)]
+pub(crate) enum NodeLocalCommand {
+    /// Create a machine with containerd, in the public network of local hypervisors or behind NATs
+    #[command(
+        after_help = "Example:\n  keelway node local create --name w1\n  keelway node local create --name w2 --behind nat-a,nat-b"
+    )]
+    Create(NodeLocalCreateArguments),
+    /// List the machines with their addresses, the addresses that others see, and their NATs
+    #[command(after_help = "Example:\n  keelway node local list\n  keelway node local list -o json")]
+    List(NodeLocalListArguments),
+    /// Run a command on a machine, and exit with its exit code
+    #[command(after_help = "Example:\n  keelway node local exec w1 -- keelway node status")]
+    Exec(NodeLocalExecArguments),
+    /// Power off machines
+    #[command(after_help = "Example:\n  keelway node local stop w1")]
+    Stop(NodeLocalMachines),
+    /// Power on machines; only containerd is started on them
+    #[command(after_help = "Example:\n  keelway node local start w1\n  keelway node local exec w1 -- keelway node run")]
+    Start(NodeLocalMachines),
+    /// Power off machines, and power them on again
+    #[command(after_help = "Example:\n  keelway node local reboot w1")]
+    Reboot(NodeLocalMachines),
+    /// Disconnect machines from their network; what runs on them keeps running
+    #[command(after_help = "Example:\n  keelway node local unplug w1")]
+    Unplug(NodeLocalMachines),
+    /// Reconnect machines to their network
+    #[command(after_help = "Example:\n  keelway node local plug w1")]
+    Plug(NodeLocalMachines),
+    /// Make a NAT forget all connections through it
+    #[command(after_help = "Example:\n  keelway node local forget nat-a")]
+    Forget(NodeLocalNat),
+    /// Change the public address of a NAT, and print the new one
+    #[command(after_help = "Example:\n  keelway node local renumber nat-a")]
+    Renumber(NodeLocalNat),
+    /// Delete machines with all their data, and NATs that have no machines left
+    #[command(after_help = "Example:\n  keelway node local destroy w1 w2")]
+    Destroy(NodeLocalMachines),
+}
+
+#[derive(Args)]
+pub(crate) struct NodeLocalFleet {
+    /// The set of local hypervisors that the machines belong to
+    #[arg(long, default_value = "local", value_name = "NAME")]
+    pub(crate) fleet: String,
+}
+
+#[derive(Args)]
+pub(crate) struct NodeLocalListArguments {
+    #[command(flatten)]
+    pub(crate) fleet: NodeLocalFleet,
+    /// The output format
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: NodeOutput,
+}
+
+#[derive(Args)]
+pub(crate) struct NodeLocalCreateArguments {
+    #[command(flatten)]
+    pub(crate) fleet: NodeLocalFleet,
+    /// The name of the machine, which is also its host name
+    #[arg(long)]
+    pub(crate) name: String,
+    /// NATs between the machine and the network, the nearest first; missing ones are created
+    #[arg(long, value_delimiter = ',', value_name = "NAT,..")]
+    pub(crate) behind: Vec<String>,
+    /// Another image to load from the cache, beside those that workers need; can be repeated
+    #[arg(long = "image", value_name = "IMAGE")]
+    pub(crate) images: Vec<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct NodeLocalExecArguments {
+    #[command(flatten)]
+    pub(crate) fleet: NodeLocalFleet,
+    /// The machine
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// The command, after `--`
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Args)]
+pub(crate) struct NodeLocalNat {
+    #[command(flatten)]
+    pub(crate) fleet: NodeLocalFleet,
+    /// The NAT
+    #[arg(value_name = "NAT")]
+    pub(crate) nat: String,
+}
+
+#[derive(Args)]
+pub(crate) struct NodeLocalMachines {
+    #[command(flatten)]
+    pub(crate) fleet: NodeLocalFleet,
+    /// Names of machines
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+}
 
 pub(super) fn run(global: &GlobalArguments, command: NodeLocalCommand) -> Result<Code, CommandFailure> {
     // A moving line needs a thread, and `exec` replaces this process.

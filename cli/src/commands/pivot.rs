@@ -2,17 +2,31 @@
 
 use std::io::Write;
 
+use clap::Args;
 use keelway_api::Documents;
 use keelway_stores::pivot::{PipeStore, PivotError, pivot};
 
 use super::{claimed_store::ClaimedStore, session::runtime_of_passes};
 use crate::{
-    args::{GlobalArguments, PivotArguments, PivotStoreArgument},
+    args::{GlobalArguments, PivotStoreArgument, parse_store},
     directories::state_directory,
     exit::{Code, CommandFailure},
     input::Input,
     pipe::Pipe,
 };
+
+#[derive(Args)]
+pub(crate) struct PivotArguments {
+    /// The source of the documents: dir:PATH, kubernetes[:KUBECONFIG], or - for stdin
+    #[arg(long, value_name = "STORE", default_value = "-", value_parser = parse_store)]
+    pub(crate) from: PivotStoreArgument,
+    /// The destination of the documents: dir:PATH, kubernetes[:KUBECONFIG], or - for stdout
+    #[arg(long, value_name = "STORE", default_value = "-", value_parser = parse_store)]
+    pub(crate) to: PivotStoreArgument,
+    /// The namespace of Keelway's managers in a management cluster
+    #[arg(long, value_name = "NAMESPACE", default_value = "keelway-system")]
+    pub(crate) namespace: String,
+}
 
 pub(super) fn run(global: &GlobalArguments, arguments: &PivotArguments) -> Result<Code, CommandFailure> {
     let PivotArguments { from, to, namespace } = arguments;

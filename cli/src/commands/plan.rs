@@ -1,7 +1,12 @@
 //! `keelway plan`.
 
-use std::{collections::BTreeMap, fmt::Write, path::Path};
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    path::{Path, PathBuf},
+};
 
+use clap::Args;
 use keelway_api::{Cluster, Documents, Observation, Shared, name::ClusterRef};
 use keelway_machine::action::Action;
 use keelway_reconciler::{PlanPreview, preview, preview_offline};
@@ -11,10 +16,20 @@ use super::{
     session::{self, PipeSession, runtime_of_passes},
 };
 use crate::{
-    args::{GlobalArguments, PlanArguments},
+    args::GlobalArguments,
     exit::{Code, CommandFailure},
     input::Input,
 };
+
+#[derive(Args)]
+pub(crate) struct PlanArguments {
+    /// Plan from this Observation, as of its time, without connecting to machines
+    #[arg(long, value_name = "OBSERVATION")]
+    pub(crate) offline: Option<PathBuf>,
+    /// Exit with 4 if there is something to do
+    #[arg(long)]
+    pub(crate) exit_code: bool,
+}
 
 pub(super) fn run(global: &GlobalArguments, arguments: &PlanArguments) -> Result<Code, CommandFailure> {
     let input = Input::read_some(&global.files)?;

@@ -1,8 +1,16 @@
 //! `keelway reconcile`.
 
-use std::{io::Write, path::Path, slice, sync::Arc};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    slice,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context;
+use clap::Args;
+use keelway_api::duration::Span;
 use keelway_reconciler::{PassError, PassOutcome, RunLimits, RunOutcome};
 use rustix::thread::disable_transparent_huge_pages;
 
@@ -11,7 +19,7 @@ use super::{
     session::{PipeSession, runtime_of_passes},
 };
 use crate::{
-    args::{GlobalArguments, ReconcileArguments},
+    args::GlobalArguments,
     directories::state_directory,
     exit::{Code, CommandFailure},
     input::Input,
@@ -19,6 +27,25 @@ use crate::{
     pipe::Pipe,
     signals::{ReceivedSignal, cancel_on_signal},
 };
+
+#[derive(Args)]
+pub(crate) struct ReconcileArguments {
+    /// Read the documents from FILE and save them to it before every effect; write nothing to stdout
+    #[arg(long, value_name = "FILE", conflicts_with = "files")]
+    pub(crate) in_place: Option<PathBuf>,
+    /// Run one pass only, even if the documents are not settled after it
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// How long to wait until the documents are settled
+    #[arg(long, default_value = "5m", value_name = "DURATION")]
+    pub(crate) timeout: Span,
+}
+
+impl ReconcileArguments {
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout.into()
+    }
+}
 
 pub(super) fn run(global: &GlobalArguments, arguments: &ReconcileArguments) -> Result<Code, CommandFailure> {
     // The allocator requests huge pages, and a pass uses only a part of each. Without them the program uses less memory and is not slower.

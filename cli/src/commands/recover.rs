@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, io::Write};
 
+use clap::Args;
 use keelway_api::{Documents, jiff::Timestamp, name::ClusterRef};
 use keelway_planner::{Recovery, Remedy};
 use keelway_reconciler::{ConnectedMachines, Machines, StoreError, recover};
@@ -9,12 +10,25 @@ use keelway_stores::pivot::{PipeStore, PivotError, PivotStore};
 
 use super::{claimed_store::ClaimedStore, print_documents, session::runtime_of_passes};
 use crate::{
-    args::{GlobalArguments, PivotStoreArgument, RecoverArguments},
+    args::{GlobalArguments, PivotStoreArgument, parse_store},
     directories::cache_directory,
     exit::{Code, CommandFailure},
     input::Input,
     table::TextTable,
 };
+
+#[derive(Args)]
+pub(crate) struct RecoverArguments {
+    /// The store of the documents: dir:PATH, kubernetes[:KUBECONFIG], or - for stdin and stdout
+    #[arg(long, value_name = "STORE", default_value = "-", value_parser = parse_store)]
+    pub(crate) from: PivotStoreArgument,
+    /// Report the differences without changing or writing documents
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// The namespace of Keelway's managers in a management cluster
+    #[arg(long, value_name = "NAMESPACE", default_value = "keelway-system")]
+    pub(crate) namespace: String,
+}
 
 pub(super) fn run(global: &GlobalArguments, arguments: &RecoverArguments) -> Result<Code, CommandFailure> {
     let RecoverArguments { from, dry_run, namespace } = arguments;

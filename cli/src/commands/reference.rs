@@ -4,11 +4,11 @@ use std::{
     fmt::Write,
     fs::{self, File},
     io,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use anyhow::Context;
-use clap::CommandFactory;
+use clap::{CommandFactory, Subcommand};
 use clap_mangen::{
     Man,
     roff::{Roff, roman},
@@ -22,9 +22,34 @@ use keelway_api::{
 
 use super::print;
 use crate::{
-    args::{CliArguments, ReferenceCommand},
+    args::CliArguments,
     exit::{Code, CommandFailure},
 };
+
+#[derive(Subcommand)]
+pub(crate) enum ReferenceCommand {
+    /// Write a man page for each command into a directory
+    #[command(after_help = "Example:\n  keelway reference man target/man")]
+    Man {
+        /// The directory; it is created if it is missing
+        directory: PathBuf,
+    },
+    /// List every field of every document
+    #[command(after_help = "Example:\n  keelway reference fields > docs/fields.md")]
+    Fields,
+    /// List every reason of conditions and events
+    #[command(after_help = "Example:\n  keelway reference reasons > docs/reasons.md")]
+    Reasons,
+    /// List every port of every component
+    #[command(after_help = "Example:\n  keelway reference ports > docs/ports.md")]
+    Ports,
+    /// List every argument that a cluster can set for its components
+    #[command(after_help = "Example:\n  keelway reference arguments > docs/arguments.md")]
+    Arguments,
+    /// List every command, one per line
+    #[command(after_help = "Example:\n  keelway reference commands")]
+    Commands,
+}
 
 pub(super) fn run(command: ReferenceCommand) -> Result<Code, CommandFailure> {
     match command {

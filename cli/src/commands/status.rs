@@ -4,16 +4,36 @@ mod troubles;
 
 use std::collections::BTreeMap;
 
+use clap::{Args, ValueEnum};
 use keelway_api::{Documents, document::DocumentRef, jiff::Timestamp};
 use serde_json::Value as Json;
 
 use super::print;
 use crate::{
-    args::{GlobalArguments, StatusArguments, StatusOutput},
+    args::GlobalArguments,
     exit::{Code, CommandFailure},
     input::Input,
     view::{ClusterView, ComponentView, HypervisorView, RoleView, list, table},
 };
+
+#[derive(Args)]
+pub(crate) struct StatusArguments {
+    /// The output format
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: StatusOutput,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StatusOutput {
+    /// Tables
+    Table,
+    /// Tables with more columns
+    Wide,
+    /// Clusters, components and hypervisors, as a v1 List in JSON
+    Json,
+    /// The same in YAML
+    Yaml,
+}
 
 /// The number of lines of a screen.
 const SCREEN: usize = 24;

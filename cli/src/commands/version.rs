@@ -1,15 +1,32 @@
 //! `keelway version`.
 
+use clap::{Args, ValueEnum};
 use keelway_api::release::RELEASES;
 use serde::Serialize;
 
 use super::print;
 use crate::{
-    args::{VersionArguments, VersionOutput},
     exit::{Code, CommandFailure},
     table::TextTable,
     terminal,
 };
+
+#[derive(Args)]
+pub(crate) struct VersionArguments {
+    /// The output format
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub(crate) output: VersionOutput,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum VersionOutput {
+    /// Lines for people
+    Text,
+    /// JSON
+    Json,
+    /// YAML
+    Yaml,
+}
 
 /// The version of this program, and the releases that it supports.
 #[derive(Serialize)]

@@ -63,7 +63,7 @@ impl ControllerSettings {
             match Self::read(&self.path).await {
                 Ok(next) => return next,
                 Err(error) => {
-                    tracing::warn!("ignoring changed files, because they are not valid: {}", ErrorChain(&error))
+                    tracing::warn!("ignoring changed files, because they are not valid: {}", ErrorChain(&error));
                 }
             }
         }

@@ -43,7 +43,7 @@ async fn watch_file(path: PathBuf, mut known: FilesVersion, told: Sender<Vec<Oth
                 told.send_replace(list);
             }
             Err(error) => {
-                tracing::warn!("cannot reload the other gateways; keeping the previous list: {}", ErrorChain(&error))
+                tracing::warn!("cannot reload the other gateways; keeping the previous list: {}", ErrorChain(&error));
             }
         }
     }

@@ -625,7 +625,7 @@ async fn observe_machine(
         match unused_images::observe(machine.runtime()).await {
             Ok(seen) => images = Some(seen),
             Err(error) => {
-                tracing::warn!(why = chain_text(&error), "cannot list the images in use; no image is removed")
+                tracing::warn!(why = chain_text(&error), "cannot list the images in use; no image is removed");
             }
         }
     }

@@ -1,14 +1,21 @@
 //! `keelway apply`.
 
+use clap::Args;
 use keelway_manager_client::proto::{Applied, Outcome};
 
 use super::{client, failed, kubectl_name};
 use crate::{
-    args::{ApplyArguments, GlobalArguments},
+    args::{GlobalArguments, ServerArgument},
     commands::{print, session::runtime},
     exit::{Code, CommandFailure},
     input::Input,
 };
+
+#[derive(Args)]
+pub(crate) struct ApplyArguments {
+    #[command(flatten)]
+    pub(crate) server: ServerArgument,
+}
 
 pub(in crate::commands) fn run(global: &GlobalArguments, arguments: &ApplyArguments) -> Result<Code, CommandFailure> {
     let input = Input::read(&global.files)?;

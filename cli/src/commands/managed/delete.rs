@@ -2,8 +2,9 @@
 
 use std::{collections::BTreeSet, io::Write, time::Duration};
 
+use clap::Args;
 use futures::TryStreamExt;
-use keelway_api::document::DocumentName;
+use keelway_api::{document::DocumentName, duration::Span};
 use keelway_manager_client::{
     client::{DocumentSelection, ManagerClient, ManagerClientError},
     proto::{DocumentName as WireName, watch_event::Type},
@@ -12,10 +13,22 @@ use tokio::time::timeout;
 
 use super::{client, failed, kubectl_name, names};
 use crate::{
-    args::DeleteArguments,
+    args::NamedArguments,
     commands::{print, session::runtime},
     exit::{Code, CommandFailure},
 };
+
+#[derive(Args)]
+pub(crate) struct DeleteArguments {
+    #[command(flatten)]
+    pub(crate) named: NamedArguments,
+    /// Wait until no machine holds anything of the documents
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub(crate) wait: bool,
+    /// How long to wait
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    pub(crate) timeout: Span,
+}
 
 pub(in crate::commands) fn run(arguments: &DeleteArguments) -> Result<Code, CommandFailure> {
     let names = names(&arguments.named)?;

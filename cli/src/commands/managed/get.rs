@@ -1,14 +1,30 @@
 //! `keelway get`.
 
+use clap::Args;
 use keelway_api::{Documents, ReadOptions};
 use keelway_manager_client::client::DocumentSelection;
 
 use super::{client, failed};
 use crate::{
-    args::{GetArguments, GetDocumentsArguments, KindName, OutputFormat},
+    args::{GetArguments, KindName, OutputFormat, ServerArgument},
     commands::{get, print, session::runtime},
     exit::{Code, CommandFailure},
 };
+
+#[derive(Args)]
+pub(crate) struct GetDocumentsArguments {
+    /// Kinds, separated by commas [default: all]
+    #[arg(value_name = "KIND", value_enum, value_delimiter = ',')]
+    pub(crate) kinds: Vec<KindName>,
+    /// Show only documents with these names
+    #[arg(long = "name", value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// The output format
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: OutputFormat,
+    #[command(flatten)]
+    pub(crate) server: ServerArgument,
+}
 
 const OF_A_WORLD: [KindName; 4] =
     [KindName::ClusterClass, KindName::Hypervisor, KindName::Cluster, KindName::Component];

@@ -1,5 +1,6 @@
 //! `keelway watch`.
 
+use clap::{Args, ValueEnum};
 use futures::TryStreamExt;
 use keelway_manager_client::{
     client::DocumentSelection,
@@ -8,10 +9,31 @@ use keelway_manager_client::{
 
 use super::{client, failed, kubectl_name};
 use crate::{
-    args::{KindName, WatchArguments, WatchOutput},
+    args::{KindName, ServerArgument},
     commands::{print, session::runtime},
     exit::{Code, CommandFailure},
 };
+
+#[derive(Args)]
+pub(crate) struct WatchArguments {
+    /// Kinds, separated by commas [default: all but secrets]
+    #[arg(value_name = "KIND", value_enum, value_delimiter = ',')]
+    pub(crate) kinds: Vec<KindName>,
+    /// The output format
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: WatchOutput,
+    #[command(flatten)]
+    pub(crate) server: ServerArgument,
+}
+
+/// How a change is shown.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WatchOutput {
+    /// One line for each change: its type, and the name of the document
+    Table,
+    /// The documents in YAML
+    Yaml,
+}
 
 pub(in crate::commands) fn run(arguments: &WatchArguments) -> Result<Code, CommandFailure> {
     let runtime = runtime()?;
