@@ -266,17 +266,6 @@ impl Documents {
         self.user_secrets.share_equal(&other.user_secrets);
     }
 
-    /// Copies all documents into fresh memory. Creating many clusters fragments the heap, and the copies need no more memory than their size.
-    pub fn compact(&mut self) {
-        let Self { classes, hypervisors, clusters, components, secrets, user_secrets, reading_order: _ } = self;
-        classes.compact();
-        hypervisors.compact();
-        clusters.compact();
-        components.compact();
-        secrets.compact();
-        user_secrets.compact();
-    }
-
     /// Returns all machines and classes, and all Secrets that do not belong to a cluster.
     #[must_use]
     pub fn of_machines(&self) -> Self {

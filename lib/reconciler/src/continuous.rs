@@ -10,6 +10,7 @@
 //! the clusters that rely on it. A machine receives one config for all its clusters, once each of them has published its desired pods.
 
 mod cluster;
+mod cluster_schedule;
 mod common_documents;
 mod decision;
 mod driver;
@@ -22,10 +23,9 @@ mod state;
 
 use std::{
     collections::BTreeSet,
-    convert::Infallible,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -67,8 +67,6 @@ const AT_ONCE: usize = 8;
 const ASKED_AT_ONCE: usize = 32;
 /// The time that running effects have to end after a stop. Effects that are cut off are repeated later.
 const LAST_EFFECTS: Duration = Duration::from_secs(10);
-/// The time without a change of the documents after which we compact them in memory.
-const REST: Duration = Duration::from_secs(2);
 /// The pause after the store failed to load the documents.
 const STORE: Duration = Duration::from_secs(1);
 
@@ -77,11 +75,6 @@ const STORE: Duration = Duration::from_secs(1);
 pub trait ChangingDocuments: Send + Sync {
     /// Returns when the documents may have changed since the last load.
     async fn changed(&self);
-
-    /// [Compacts](Documents::compact) `known` in memory if the store has no newer documents. Later loads share this memory. Returns whether it did.
-    fn compact(&self, _known: &mut Arc<Documents>) -> bool {
-        false
-    }
 }
 
 /// The subject of a task.
@@ -182,7 +175,6 @@ pub async fn reconcile_continuously(
     let mut tasks: FuturesUnordered<BoxFuture<'_, Task>> = FuturesUnordered::new();
     let mut running = BTreeSet::new();
     let mut changed = keeper.reload().boxed();
-    let mut together = keeper.compact_when_idle(documents).boxed();
     loop {
         tokio::select! {
             // A fixed order makes a run repeatable.
@@ -204,11 +196,10 @@ pub async fn reconcile_continuously(
                 keeper.watcher().ended(&ended);
                 running.remove(&ended);
             }
-            never = &mut together => match never {},
         }
     }
     // We drop the load first: it may hold `store`, and a task that saves would wait for it forever.
-    drop((changed, together));
+    drop(changed);
     // Each task stops between two effects.
     let _ = timeout(LAST_EFFECTS, tasks.for_each(|_| std::future::ready(()))).await;
     keeper.end()
@@ -283,17 +274,6 @@ impl<'a> InstallationReconciler<'a> {
             Task::Cluster(name) => self.cluster(name).await,
         }
         task
-    }
-
-    /// Compacts documents in memory after many of them changed, once changes have stopped for [`REST`].
-    async fn compact_when_idle(&self, documents: &dyn ChangingDocuments) -> Infallible {
-        let replaced = self.state().replaced.clone();
-        loop {
-            replaced.notified().await;
-            while timeout(REST, replaced.notified()).await.is_ok() {}
-            let _alone = self.store.lock().await;
-            self.state().compact(documents);
-        }
     }
 
     async fn next_load(&self, documents: &dyn ChangingDocuments) -> Result<(), StoreError> {

@@ -258,8 +258,4 @@ impl ChangingDocuments for KubernetesStore {
             notified.await;
         }
     }
-
-    fn compact(&self, known: &mut Arc<Documents>) -> bool {
-        self.shared.held().compact(known)
-    }
 }

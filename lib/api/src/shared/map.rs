@@ -303,20 +303,6 @@ impl<K: Ord + Clone, V> Map<K, V> {
         self.iter_mut().map(|(_, value)| value)
     }
 
-    /// Copies names and values into fresh memory, leaf by leaf. A leaf is freed after all of its values have been copied. If values were copied one
-    /// by one, each would get the memory of the previous one, because a thread caches memory that it frees.
-    pub fn compact(&mut self)
-    where
-        V: Clone,
-    {
-        for leaf in self.leaves.iter_mut() {
-            let together: Leaf<K, V> =
-                leaf.iter().map(|(name, value)| (name.clone(), V::clone(value).into())).collect();
-            *leaf = together.into();
-        }
-        self.leaves.shrink_to_fit();
-    }
-
     /// Replaces values that are equal to those of another map by references to the latter, so that each is in memory once.
     pub fn share_equal(&mut self, other: &Self)
     where

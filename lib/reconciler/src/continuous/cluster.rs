@@ -25,7 +25,8 @@ use tokio::{
 use tracing::{Instrument as _, debug_span, info_span};
 
 use super::{
-    InstallationReconciler, LONGEST_LOOK, LONGEST_RECHECK, LOOK, RECHECK, Task,
+    InstallationReconciler, Task,
+    cluster_schedule::{ClusterSchedule, PassResult, TextDelay},
     decision::{PartDecision, StagedPart},
     recheck::round,
     state::ReconcilerState,
@@ -34,7 +35,6 @@ use crate::{
     PassError, PassFailure, PassOutcome, certificates, health,
     observe::observe_looked,
     pass::{bind, is_settled},
-    retry_pace::RetryPace,
 };
 
 /// How long the first pass of a cluster waits for the first observation of machines on which the cluster has no components.
@@ -44,11 +44,6 @@ const OWN_LOOKS: Duration = Duration::from_secs(12);
 
 /// How long a save of conditions waits for machines to read their desired pods first. A machine that is busy reads them later.
 const HEARING: Duration = Duration::from_millis(10);
-/// How long changes of condition texts wait after a save. While a cluster is created, texts change with each step, and each save is a request to
-/// the store. Texts also wait while other tasks have something to save.
-const WORDS: Duration = Duration::from_secs(5);
-/// The longest that condition texts wait.
-const LONGEST_WORDS: Duration = Duration::from_secs(30);
 
 /// The documents of one cluster, and the observations at the same moment.
 struct ClusterSnapshot {
@@ -86,10 +81,8 @@ struct ClusterPass {
 /// The mode of a pass.
 #[derive(Default)]
 struct PassMode {
-    /// Whether changes of condition texts may be saved later: they have not waited for [`LONGEST_WORDS`] yet.
-    may_say_later: bool,
-    /// Whether the task saved a moment ago. If so, texts wait even if no other task has something to save.
-    said_lately: bool,
+    /// Whether changes of condition texts may be saved later.
+    texts: TextDelay,
     /// What was observed when the cluster was settled last.
     known: ObservationCache,
     /// The certificates that the previous pass read.
@@ -120,53 +113,29 @@ impl InstallationReconciler<'_> {
     /// Passes over the cluster until it is removed.
     pub(super) async fn cluster(&self, name: &ClusterRef) {
         let task = Task::Cluster(name.clone());
-        let mut pace = RetryPace::new();
-        let mut look = LOOK;
-        let mut last = Instant::now();
+        let mut schedule = ClusterSchedule::new(Instant::now());
         let mut number = 0_u64;
-        // When this task saved last, and since when it has texts to save.
-        let (mut wrote, mut unsaid): (Option<Instant>, Option<Instant>) = (None, None);
         let (mut asked, mut read) = (ObservationCache::default(), certificates::CertificateSnapshot::default());
-        // The documents of the last pass if its cluster is not settled or not healthy, and when they last changed.
-        let (mut known, mut since) = (Documents::default(), Instant::now());
         Box::pin(self.first_looks(name)).await;
         loop {
             let Some(wake) = self.wake_handle(name).filter(|_| !self.is_stopped()) else { return };
             number += 1;
             let (span, began) = (info_span!("pass", cluster = %name, pass = number), Instant::now());
-            let said_lately = wrote.is_some_and(|wrote| wrote.elapsed() < WORDS);
-            let may_say_later = unsaid.is_none_or(|since| since.elapsed() < LONGEST_WORDS);
-            let manner = PassMode {
-                may_say_later,
-                said_lately,
-                known: std::mem::take(&mut asked),
-                read: std::mem::take(&mut read),
-            };
+            let (known, read_before) = (std::mem::take(&mut asked), std::mem::take(&mut read));
+            let mode = PassMode { texts: schedule.texts(began), known, read: read_before };
             // The future of a pass is large, and most clusters are idle: we allocate it only while it runs.
-            let passed = Box::pin(self.pass_cluster(name, manner).instrument(span.clone())).await;
+            let passed = Box::pin(self.pass_cluster(name, mode).instrument(span.clone())).await;
             let took = began.elapsed();
-            let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
-            let (idle, pause) = match &passed {
-                Ok(Some(ClusterPass { outcome, wrote: has_written, .. })) => {
-                    if *has_written {
-                        wrote = Some(Instant::now());
-                    }
-                    span.in_scope(|| self.watcher().passed(&task, outcome, took));
-                    let idle = outcome.effects == 0 && outcome.failures.is_empty();
-                    (idle, pace.after(outcome.effects, outcome.failures.len(), elapsed))
-                }
-                Ok(None) => (true, Duration::ZERO),
+            span.in_scope(|| match &passed {
+                Ok(Some(passed)) => self.watcher().passed(&task, &passed.outcome, took),
+                Ok(None) => {}
                 Err(error) => {
                     self.publish_from_saved(name);
-                    span.in_scope(|| self.watcher().failed(&task, error, took));
-                    (false, pace.after(0, 1, elapsed))
+                    self.watcher().failed(&task, error, took);
                 }
-            };
-            look = if idle { (look * 2).min(LONGEST_LOOK) } else { LOOK };
-            let passed = passed.ok().flatten();
-            let says_more = passed.as_ref().is_some_and(|passed| passed.says_more);
-            unsaid = unsaid.or(Some(last)).filter(|_| says_more);
-            let outcome = passed.map(|passed| {
+            });
+            let next = schedule.handle(result_of(&passed), Instant::now());
+            let outcome = passed.ok().flatten().map(|passed| {
                 // Certificates in memory are useful only if the next pass follows soon. After a settled pass it does not.
                 if passed.outcome.settled {
                     asked = passed.known;
@@ -175,35 +144,31 @@ impl InstallationReconciler<'_> {
                 }
                 passed.outcome
             });
-            let mut floor = Duration::ZERO;
-            if idle {
+            let mut earliest = next.earliest;
+            if next.is_idle {
                 let settled = outcome.as_ref().filter(|outcome| outcome.settled);
                 if let Some(outcome) = settled {
                     self.state().settles(name, true);
                     let ids = outcome.plan.documents.clusters.values().filter_map(|cluster| cluster.id());
                     ids.for_each(|id| self.context.components.close_idle_connections(id));
                 }
-                let next = settled.map_or(NextPass::Look(last + look), |outcome| NextPass::Date(outcome.plan.due));
-                let again = self.again(&task, name, next);
+                let begins = settled.map_or(NextPass::Look(next.look_at), |outcome| NextPass::Date(outcome.plan.due));
+                let again = self.again(&task, name, begins);
                 // If the cluster is settled and healthy, there is no recovery to wait for.
                 let open =
                     outcome.filter(|outcome| !outcome.settled || health::is_any_unhealthy(&outcome.plan.documents));
-                let now = open.map(|outcome| outcome.plan.documents).unwrap_or_default();
-                if !now.names_changed_since(&known).is_empty() {
-                    since = last;
-                }
-                known = now;
-                let recheck = (since.elapsed() / 4).clamp(RECHECK, LONGEST_RECHECK);
+                let open = open.map(|outcome| outcome.plan.documents).unwrap_or_default();
+                let recheck = schedule.recheck(open, Instant::now());
                 tokio::select! {
                     biased;
                     () = self.context.run.stop.cancelled() => return,
                     () = wake.notified() => {}
-                    () = self.wait_for_recovery(&known, recheck) => floor = RECHECK,
+                    () = self.wait_for_recovery(schedule.open(), recheck) => earliest = schedule.after_recovery(next),
                     () = again => {}
-                    () = sleep_until(last + WORDS), if says_more => {}
+                    () = wait_until(next.texts_at) => {}
                 }
             }
-            self.pause_until(last + pause.max(floor)).await;
+            self.pause_until(earliest).await;
         }
     }
 
@@ -262,9 +227,9 @@ impl InstallationReconciler<'_> {
     }
 
     /// One pass. Returns none if the cluster was removed or its documents changed meanwhile; in the second case its task is woken.
-    async fn pass_cluster(&self, name: &ClusterRef, manner: PassMode) -> Result<Option<ClusterPass>, PassError> {
-        let passed = match self.pass_relying(name, &manner, &manner.known.well).await? {
-            CachedPassOutcome::TooMuch => self.pass_relying(name, &manner, &BTreeSet::new()).await?,
+    async fn pass_cluster(&self, name: &ClusterRef, mode: PassMode) -> Result<Option<ClusterPass>, PassError> {
+        let passed = match self.pass_relying(name, &mode, &mode.known.well).await? {
+            CachedPassOutcome::TooMuch => self.pass_relying(name, &mode, &BTreeSet::new()).await?,
             relied @ (CachedPassOutcome::Passed(_) | CachedPassOutcome::Stale) => relied,
         };
         match passed {
@@ -277,7 +242,7 @@ impl InstallationReconciler<'_> {
     async fn pass_relying(
         &self,
         name: &ClusterRef,
-        manner: &PassMode,
+        mode: &PassMode,
         well: &BTreeSet<PodName>,
     ) -> Result<CachedPassOutcome, PassError> {
         let Ok(asking) = self.asking.acquire().await else { return Ok(CachedPassOutcome::Stale) };
@@ -286,12 +251,12 @@ impl InstallationReconciler<'_> {
         };
         let mut documents = loaded.clone();
         identify_clusters(&mut documents, || self.minter().id()).map_err(PassError::Id)?;
-        let known = (&manner.known.bindings, well);
-        let observing = observe_looked(&seen, &*self.context.components, &documents, known, &manner.read);
+        let known = (&mode.known.bindings, well);
+        let observing = observe_looked(&seen, &*self.context.components, &documents, known, &mode.read);
         let seen = observing.instrument(debug_span!("observe")).await.map_err(PassError::Faults)?;
         drop(asking);
         let Some(turn) = self.turn().await else { return Ok(CachedPassOutcome::Stale) };
-        let says_later = manner.may_say_later && (manner.said_lately || self.is_busy(0));
+        let says_later = mode.texts.may_wait && (mode.texts.saved_recently || self.is_busy(0));
         let relies = !well.is_empty();
         let decided =
             debug_span!("plan").in_scope(|| self.decide(name, documents, seen, (&loaded, says_later, relies)))?;
@@ -442,6 +407,27 @@ fn without_issue(mut machine: Shared<Hypervisor>) -> Shared<Hypervisor> {
         machine.status.get_or_insert_default().issued = None;
     }
     machine
+}
+
+fn result_of(passed: &Result<Option<ClusterPass>, PassError>) -> PassResult {
+    match passed {
+        Ok(Some(ClusterPass { outcome, wrote, says_more, .. })) => PassResult::Passed {
+            effects: outcome.effects,
+            failures: outcome.failures.len(),
+            saved: *wrote,
+            texts_wait: *says_more,
+        },
+        Ok(None) => PassResult::Skipped,
+        Err(_) => PassResult::Failed,
+    }
+}
+
+/// Waits until this time; for ever without one.
+async fn wait_until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
 }
 
 fn healthy(seen: &PassObservation) -> BTreeSet<PodName> {

@@ -19,10 +19,6 @@ pub(super) struct CommonDocuments {
 }
 
 impl CommonDocuments {
-    pub(super) fn of(documents: &Documents) -> Self {
-        Self { documents: documents.of_machines(), meant: documents.hypervisors.clone() }
-    }
-
     /// Applies changes of the documents.
     pub(super) fn take(&mut self, changed: &BTreeSet<DocumentName>, now: &Documents) {
         let is_common = |name: &DocumentName| matches!(name, DocumentName::Secret(name) if !name.is_of_a_cluster());

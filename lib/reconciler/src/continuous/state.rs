@@ -18,11 +18,8 @@ use keelway_api::{
 use keelway_planner::{DesiredPods, HIGHEST_TOLD_TERM, PassObservation, Waves, refuse};
 use tokio::sync::{Notify, futures::OwnedNotified};
 
-use super::{ChangingDocuments, Task, common_documents::CommonDocuments, index::ComponentIndex};
+use super::{Task, common_documents::CommonDocuments, index::ComponentIndex};
 use crate::connected::has_agent;
-
-/// Documents are compacted in memory after one change for each so many documents.
-const SPREAD: usize = 8;
 
 /// The state that tasks share.
 #[derive(Default)]
@@ -38,10 +35,6 @@ pub(super) struct ReconcilerState {
     pub(super) clusters: BTreeMap<ClusterRef, TrackedCluster>,
     /// Wakes the task for all machines.
     pub(super) all_machines: Arc<Notify>,
-    /// Notified each time the documents change.
-    pub(super) replaced: Arc<Notify>,
-    /// The number of changes since the documents were last compacted.
-    spread: usize,
 }
 
 #[derive(Default)]
@@ -123,41 +116,7 @@ impl ReconcilerState {
         self.forget_removed(&changed);
         self.notify_removed_components(&changed);
         self.wake_for_waves(&changed);
-        if !changed.is_empty() {
-            self.spread += changed.len();
-            self.replaced.notify_one();
-        }
         (before, changed)
-    }
-
-    /// Compacts documents and observations in memory if enough of them changed.
-    pub(super) fn compact(&mut self, store: &dyn ChangingDocuments) {
-        let Documents { clusters, components, secrets, .. } = &*self.documents;
-        if self.spread == 0 || self.spread * SPREAD < clusters.len() + components.len() + secrets.len() {
-            return;
-        }
-        let common = std::mem::take(&mut self.common);
-        let is_as_now = |(name, cluster): (&ClusterRef, &TrackedCluster)| {
-            *cluster.documents == common.retained_documents(common.seen_by(name, &self.documents))
-        };
-        let same: Vec<ClusterRef> =
-            self.clusters.iter().filter(|known| is_as_now(*known)).map(|(name, _)| name.clone()).collect();
-        for name in &same {
-            self.clusters.entry(name.clone()).or_default().documents = Arc::default();
-        }
-        drop(common);
-        // If the store has newer documents, it does not compact these. It reports the change soon.
-        if store.compact(&mut self.documents) {
-            self.spread = 0;
-        }
-        self.common = CommonDocuments::of(&self.documents);
-        for name in same {
-            let documents = self.common.retained_documents(self.documents_of(&name)).into();
-            self.clusters.entry(name).or_default().documents = documents;
-        }
-        for machine in self.machines.values_mut() {
-            machine.seen = machine.seen.take().map(|seen| ObservedValue::clone(&seen).into());
-        }
     }
 
     /// Applies documents that other programs may have changed.
@@ -464,45 +423,6 @@ mod tests {
     use keelway_api::machine::{CgroupDriver, Figures, RuntimeFacts};
 
     use super::*;
-
-    const WORLD: &str = "apiVersion: keelway.dev/v1alpha1\nkind: Hypervisor\nmetadata: {name: hv-1}\nspec: {role: Private, endpoint: \
-                         {unix: {path: /run/1.sock}}, addresses: {private: [10.0.0.1]}}\n---\napiVersion: keelway.dev/v1alpha1\nkind: \
-                         Cluster\nmetadata: {name: c1, namespace: a}\nspec: {version: 1.37.0}\nstatus: {id: aaaaaaaaaaaaaaaa}\n";
-
-    /// A store that no other program changes.
-    struct Alone;
-
-    #[async_trait::async_trait]
-    impl ChangingDocuments for Alone {
-        async fn changed(&self) {
-            std::future::pending::<()>().await;
-        }
-
-        fn compact(&self, known: &mut Arc<Documents>) -> bool {
-            Arc::make_mut(known).compact();
-            true
-        }
-    }
-
-    #[test]
-    fn what_is_put_together_is_there_once() {
-        let mut state = ReconcilerState::default();
-        let world = Arc::new(Documents::read(WORLD.as_bytes()).unwrap());
-        let name = world.clusters.keys().next().unwrap().clone();
-        state.take(world.clone());
-        let own = state.documents_of(&name);
-        state.set_desired_pods(&name, (own, &BTreeSet::new()), BTreeMap::new());
-        state.compact(&Alone);
-        assert_eq!(state.documents, world);
-        let cluster = &state.documents.clusters[&name];
-        assert!(!cluster.ptr_eq(&world.clusters[&name]));
-        assert!(cluster.ptr_eq(&state.clusters[&name].documents.clusters[&name]));
-        assert!(state.documents_of(&name).hypervisors.ptr_eq(&state.documents.hypervisors));
-        // Without further changes, nothing moves in memory.
-        let before = state.documents.clone();
-        state.compact(&Alone);
-        assert!(Arc::ptr_eq(&before, &state.documents));
-    }
 
     /// A growing database wakes no task as long as the pass would report the same.
     #[test]

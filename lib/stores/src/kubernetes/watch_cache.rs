@@ -219,19 +219,6 @@ impl WatchCache {
         self.loaded = Arc::new(documents.clone());
     }
 
-    /// Compacts the documents and objects in memory, if the documents in effect are `known`. Returns whether it did.
-    pub(super) fn compact(&mut self, known: &mut Arc<Documents>) -> bool {
-        let are_these = |own: &Documents| *own == **known && own.user_secrets == known.user_secrets;
-        if !self.documents.as_deref().is_some_and(are_these) || !are_these(&self.loaded) {
-            return false;
-        }
-        (self.documents, self.loaded) = (None, Arc::default());
-        Arc::make_mut(known).compact();
-        (self.documents, self.loaded) = (Some(known.clone()), known.clone());
-        self.objects = self.objects.clone();
-        true
-    }
-
     /// Returns the number of refused objects.
     pub(super) fn refused(&self) -> usize {
         self.refused.len()
@@ -342,29 +329,6 @@ mod tests {
             held.seen(&"all".into(), path.into(), version, Some(serde_json::to_vec(&json).unwrap()));
         }
         held.take_snapshot()
-    }
-
-    #[test]
-    fn compacted_documents_are_equal_and_shared() {
-        let mut held = WatchCache::default();
-        for (number, (path, text)) in
-            (1..).zip([("hypervisors/hv-1.yaml", MACHINE), ("clusters/team-a/c1.yaml", CLUSTER)])
-        {
-            let json: serde_json::Value = serde_saphyr::from_str(text).unwrap();
-            let version = ObjectRevision { number, ..ObjectRevision::default() };
-            held.seen(&"all".into(), path.into(), version, Some(serde_json::to_vec(&json).unwrap()));
-        }
-        let documents = held.take_snapshot().documents.unwrap();
-        // The documents are not loaded yet.
-        let mut together = documents.clone();
-        assert!(!held.compact(&mut together) && Arc::ptr_eq(&together, &documents));
-        held.loaded = documents.clone();
-        assert!(held.compact(&mut together));
-        assert_eq!(together, documents);
-        assert_eq!(together.clusters.len(), 1);
-        assert!(together.clusters.iter().all(|(name, cluster)| !cluster.ptr_eq(&documents.clusters[name])));
-        assert!(Arc::ptr_eq(&together, held.documents.as_ref().unwrap()) && Arc::ptr_eq(&together, &held.loaded));
-        assert!(held.known(Path::new("hypervisors/hv-1.yaml")).is_some());
     }
 
     #[test]
