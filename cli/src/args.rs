@@ -175,7 +175,7 @@ pub(crate) enum CliCommand {
     /// Edit documents of a manager with $EDITOR
     #[command(after_help = "Example:\n  keelway edit cluster c1")]
     Edit(NamedArguments),
-    /// Delete documents of a manager and everything that runs for them
+    /// Delete documents of a manager, and the components that run for them
     #[command(after_help = "Example:\n  keelway delete cluster c1\n  keelway delete cluster c1 --wait=false")]
     Delete(DeleteArguments),
     /// Watch documents of a manager and print each change
@@ -189,7 +189,7 @@ pub(crate) enum CliCommand {
         after_help = "Example:\n  keelway pivot --to kubernetes < world.yaml\n  keelway pivot --from dir:/var/lib/keelway-manager --to kubernetes:management.kubeconfig\n  keelway pivot --from kubernetes > world.yaml"
     )]
     Pivot(PivotArguments),
-    /// Update documents of an older backup from what machines hold, without changes on machines
+    /// Update the documents of an older backup to match the machines, without changes on machines
     ///
     /// Reads the config of every machine. Sets terms and generations to those of the machines, and rebuilds the documents of components
     /// that are newer than the backup. Prints one line to stderr for each difference. Exits with 4 if something needs your attention.

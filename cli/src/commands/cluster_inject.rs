@@ -57,7 +57,7 @@ pub(crate) struct InjectArguments {
     /// The ClusterClass of the cluster [default: the default class, if there are classes]
     #[arg(long, value_name = "NAME")]
     pub(crate) class: Option<String>,
-    /// A registry that holds every image under its own name and tag
+    /// A registry that holds all images, each under its original name and tag
     #[arg(long, value_name = "REGISTRY")]
     pub(crate) image_registry: Option<String>,
     /// A Secret of the type kubernetes.io/dockerconfigjson with the registry's credentials; can be repeated

@@ -14,7 +14,7 @@ use crate::{
 pub(crate) struct DrainArguments {
     #[command(flatten)]
     pub(crate) hypervisors: HypervisorNames,
-    /// Drain also hypervisors that run etcd members: the members stay, other components move
+    /// Also drain hypervisors that run etcd members: the members stay, other components move
     #[arg(long)]
     pub(crate) leave_etcd: bool,
 }

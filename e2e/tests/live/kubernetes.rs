@@ -161,7 +161,7 @@ fn is_refused(user: &Kubectl, plane: &TestControlPlane<'_>, before: &BTreeMap<St
     user.wait("condition=Accepted=false", &["kwc/c1"]);
     let accepted = "jsonpath={.status.conditions[?(@.type==\"Accepted\")].message}";
     let told = user.run(&["get", "kwc", "c1", "--output", accepted]).succeeded();
-    assert!(told.text().contains("put the newest one back"), "{}", told.text());
+    assert!(told.text().contains("restore the newest one"), "{}", told.text());
     assert_eq!(plane.running(), *before);
     with_port(port);
     let is_accepted = || user.run(&["get", "kwc", "c1", "--output", accepted]).text().is_empty();

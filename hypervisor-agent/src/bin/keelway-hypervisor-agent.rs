@@ -28,7 +28,7 @@ Example:
   keelway-hypervisor-agent run --runtime-endpoint unix:///run/containerd/containerd.sock \\
     --listen unix:///run/keelway/agent.sock";
 
-/// The agent's socket where no other one is asked for.
+/// The default socket of the agent.
 const SOCKET: &str = "/run/keelway/agent.sock";
 
 /// Keep the control plane components of one machine running.
@@ -44,36 +44,36 @@ struct AgentArguments {
 
 #[derive(Subcommand)]
 enum AgentCommand {
-    /// Run until SIGTERM; the machine's components keep running after that
+    /// Run the agent until SIGTERM. Components keep running when the agent exits
     #[command(after_help = EXAMPLE)]
     Run {
         /// The socket of the container runtime
         #[arg(long, default_value = "unix:///run/containerd/containerd.sock", value_name = "ENDPOINT", value_parser = socket)]
         runtime_endpoint: PathBuf,
-        /// Serve the driver at ENDPOINT: a socket to create (default unix:///run/keelway/agent.sock), or ADDRESS:PORT for a driver on the
-        /// network. Can be set once for each
+        /// Listen for keelway or the manager on ENDPOINT: a socket to create (default unix:///run/keelway/agent.sock), or ADDRESS:PORT on
+        /// the network. Can be set once for each of the two forms
         #[arg(long, value_name = "ENDPOINT", value_parser = endpoint)]
         listen: Vec<ListenEndpoint>,
-        /// Wait for calls at another machine's agent, for example from behind a NAT. Can be repeated
+        /// Connect to another machine's agent, which forwards connections to this agent, for example if this machine is behind a NAT. Can be repeated
         #[arg(long, value_name = "ADDRESS:PORT")]
         connect: Vec<SocketAddr>,
         #[command(flatten)]
         identity: Option<AgentTlsArguments>,
         #[command(flatten)]
         enrollment: Enrollment,
-        /// Look for images in DIRECTORY, which contains image archives, before pulling them from a registry
+        /// Load images from the archives in DIRECTORY if they are there; otherwise pull them from a registry
         #[arg(long, value_name = "DIRECTORY")]
         image_archives: Option<PathBuf>,
         #[command(flatten)]
         logs: LogLimitArguments,
-        /// Remove an image that this agent fetched after no config has named it and no container has used it for DURATION, such as 24h; 0s
-        /// keeps all images
+        /// Remove an image that this agent fetched once it has been unused for DURATION, such as 24h: no config names it, and no container
+        /// uses it. 0s keeps all images
         #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration)]
         image_maximum_gc_age: Duration,
     },
 }
 
-/// Bounds on the logs of containers, in the kubelet's words.
+/// Limits on the logs of containers. The names are those of the kubelet's settings.
 #[derive(Args)]
 struct LogLimitArguments {
     /// The maximum size of a container's log before it is rotated: bytes, or a number with Ki, Mi or Gi
@@ -105,14 +105,14 @@ fn size(text: &str) -> Result<u64, String> {
     bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "must be a number of bytes, such as 10Mi".to_owned())
 }
 
-/// How the agent comes to who it is on the network, where that is not in files of somebody else's.
+/// The agent's enrollment, if no other program provides its certificate and key as files.
 #[derive(Args)]
 struct Enrollment {
-    /// Enroll with the token from `keelway hypervisor enroll`. Other users of the machine can see it while this program runs; it cannot be
-    /// used twice
+    /// Enroll with the token from `keelway hypervisor enroll`, which is valid once. Other users of the machine can see the token while this
+    /// program runs
     #[arg(long, value_name = "TOKEN", conflicts_with_all = ["enroll_file", "certificate"])]
     enroll: Option<String>,
-    /// Read the token from FILE, which hides it from other users; - is stdin
+    /// Read the token from FILE, which hides it from other users; `-` reads stdin
     #[arg(long, value_name = "FILE", conflicts_with = "certificate")]
     enroll_file: Option<PathBuf>,
     /// Store the agent's certificate and key in DIRECTORY
@@ -138,16 +138,16 @@ fn read(file: &Path) -> std::io::Result<String> {
     if file == Path::new("-") { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(file) }
 }
 
-/// Who the agent is on the network, and whom it trusts. The files are read again when they change.
+/// The agent's certificate, and the authority that it trusts. The agent reads the files again when they change.
 #[derive(Args)]
 struct AgentTlsArguments {
-    /// The agent's certificate in PEM. Its organization is the installation
+    /// The agent's certificate in PEM. Its organization is the ID of the installation
     #[arg(long = "tls-certificate", value_name = "FILE", required = false, requires_all = ["key", "authority"])]
     certificate: PathBuf,
     /// The agent's private key in PEM
     #[arg(long = "tls-key", value_name = "FILE", required = false, requires = "certificate")]
     key: PathBuf,
-    /// The installation's authority in PEM. The driver presents a certificate of it for `keelway:driver`
+    /// The installation's authority in PEM. Clients present a certificate that it signed for `keelway:driver`
     #[arg(long = "tls-authority", value_name = "FILE", required = false, requires = "certificate")]
     authority: PathBuf,
     /// The authority's revocation list in PEM
@@ -166,7 +166,7 @@ impl From<AgentTlsArguments> for TlsFiles {
     }
 }
 
-/// Where the agent answers.
+/// The endpoints on which the agent listens.
 #[derive(Clone)]
 enum ListenEndpoint {
     Socket(PathBuf),
@@ -226,7 +226,7 @@ async fn serve(command: AgentCommand) -> anyhow::Result<()> {
     Ok(run_with_limits(machine, entrances, limits, stop).await?)
 }
 
-/// One socket, and one port where one is asked for; beside or instead of the port, other agents to wait at.
+/// One socket, at most one port, and any number of agents that forward connections.
 fn open(
     listen: Vec<ListenEndpoint>,
     connect: Vec<SocketAddr>,

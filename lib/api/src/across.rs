@@ -10,15 +10,15 @@ use crate::{
     cluster::MemberPhase,
     component::ComponentStage,
     document::DocumentName,
-    documents::{ENCRYPTION_SECRET, SecretName},
     fault::{Fault, MOST_FAULTS},
     hypervisor::{AgentNetworkAddress, HypervisorRole, MachineTransport},
     kind::DocumentKind,
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
-    read::OriginIndex,
+    origin::OriginIndex,
     registry::{PULL_SECRET, is_pull_secret},
     role::{API, Role},
+    secret_name::{ENCRYPTION_SECRET, SecretName},
     tree::{field, item},
 };
 
@@ -85,7 +85,7 @@ fn pull_secrets(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults
         let cluster = cluster.clone();
         let missing = references.filter_map(move |(index, reference)| {
             let name = SecretName { namespace: cluster.namespace.clone(), name: reference.name.clone() };
-            let problem = format!("there is no Secret {}/{} of the type {PULL_SECRET}", name.namespace, name.name);
+            let problem = format!("Secret {}/{} of type {PULL_SECRET} does not exist", name.namespace, name.name);
             let field = field(&item("spec.images.pullSecrets", index), "name");
             let help = "add it: kubectl create secret docker-registry NAME --dry-run=client -o yaml ..";
             (!is_there(&name)).then(|| (DocumentName::Cluster(cluster.clone()), Fault::of(field, problem, help)))
@@ -119,7 +119,7 @@ fn machines(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
                 DocumentName::Cluster(name.clone()),
                 Fault::of(
                     field,
-                    format!("there is no {word} Hypervisor for it to run on"),
+                    format!("a {word} Hypervisor is required to run it, but there is none"),
                     format!("add one: keelway hypervisor inject --role {word} .."),
                 ),
             ));
@@ -139,8 +139,8 @@ fn ids(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
                 DocumentName::Cluster(name.clone()),
                 Fault::of(
                     "status.id",
-                    format!("Cluster {other} has the id {id} as well"),
-                    "take status away from the one that is a copy",
+                    format!("Cluster {other} has the same id {id}"),
+                    "remove status from the document that is a copy",
                 ),
             ));
         }
@@ -161,8 +161,8 @@ fn owners(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
                 DocumentName::Hypervisor(name.clone()),
                 Fault::of(
                     "status.installation",
-                    format!("the machine belongs to {owner}, and Hypervisor {other} to {expected}"),
-                    "reconcile the machines of each installation apart from the other's",
+                    format!("the machine belongs to installation {owner}, but Hypervisor {other} belongs to installation {expected}"),
+                    "reconcile the documents of each installation separately",
                 ),
             ));
         }
@@ -180,8 +180,8 @@ fn machines_apart(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults 
             let Some(other) = first.insert((what, value.clone()), name).filter(|other| *other != name) else {
                 continue;
             };
-            let problem = format!("{value} is the {what} of Hypervisor {other} as well");
-            let help = "write this machine's own, or remove one of both documents";
+            let problem = format!("{value} is also the {what} of Hypervisor {other}");
+            let help = "write the value of this machine, or remove one of the two documents";
             found.push((DocumentName::Hypervisor(name.clone()), Fault::of(field, problem, help)));
         }
     }
@@ -218,14 +218,14 @@ fn endpoints(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
         let reference = SecretName { namespace: cri.secret_ref.namespace.clone(), name: cri.secret_ref.name.clone() };
         let title = format!("Secret {}/{}", reference.namespace, reference.name);
         let mut add = |problem| {
-            let help = "put it beside the documents, with the keys tls.crt, tls.key and ca.crt in PEM";
+            let help = "add it to the documents, with the keys tls.crt, tls.key and ca.crt in PEM";
             found.push((
                 DocumentName::Hypervisor(name.clone()),
                 Fault::of("spec.endpoint.cri.secretRef", problem, help),
             ));
         };
         let Some(secret) = documents.user_secrets.get(&reference) else {
-            add(format!("there is no {title}"));
+            add(format!("{title} does not exist"));
             continue;
         };
         let has =
@@ -244,17 +244,17 @@ fn vias(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     }
     let fault = |via: &str| {
         let Some(other) = via.parse().ok().and_then(|via: HypervisorName| documents.hypervisors.get(&via)) else {
-            return Some(format!("there is no Hypervisor {via}"));
+            return Some(format!("Hypervisor {via} does not exist"));
         };
         if other.spec.role != HypervisorRole::Public {
-            return Some(format!("{via} is no public Hypervisor"));
+            return Some(format!("Hypervisor {via} is not public"));
         }
         match other.spec.endpoint.way() {
             MachineTransport::Runtime(_) | MachineTransport::Cri(_) => {
-                Some(format!("{via} has no agent to pass anything on"))
+                Some(format!("Hypervisor {via} has no agent that can forward connections"))
             }
             MachineTransport::Network(AgentNetworkAddress { via: Some(third), .. }) => {
-                Some(format!("{via} is not reached directly itself, but through {third}"))
+                Some(format!("Hypervisor {via} must be reached directly, not through {third}"))
             }
             MachineTransport::Agent(_) | MachineTransport::Network(_) => None,
         }
@@ -265,7 +265,8 @@ fn vias(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
             continue;
         };
         if let Some(problem) = fault(via) {
-            let help = "name a public Hypervisor of these documents whose own endpoint is an agent without via";
+            let help =
+                "write the name of a public Hypervisor of these documents whose endpoint is an agent without via";
             found.push((DocumentName::Hypervisor(name.clone()), Fault::of("spec.endpoint.agent.via", problem, help)));
         }
     }
@@ -273,7 +274,7 @@ fn vias(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
 }
 
 fn restore_help(what: &str) -> String {
-    format!("put {what} back; to delete a cluster, use keelway cluster delete")
+    format!("restore {what}; to delete a cluster, run keelway cluster delete")
 }
 
 /// Checks that the cluster and the machine of each component exist.
@@ -286,7 +287,7 @@ fn components(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
             match documents.clusters.get(&spec.cluster) {
                 None => add(Fault::of(
                     "spec.cluster",
-                    format!("there is no Cluster {}", spec.cluster),
+                    format!("Cluster {} does not exist", spec.cluster),
                     restore_help("its document"),
                 )),
                 Some(cluster) if cluster.id() == Some(&spec.cluster_id) => {}
@@ -295,7 +296,7 @@ fn components(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
                     add(Fault::of(
                         "spec.clusterId",
                         format!("Cluster {} has {other} id", spec.cluster),
-                        restore_help("its document of that id"),
+                        restore_help("its document with that id"),
                     ));
                 }
             }
@@ -304,8 +305,8 @@ fn components(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
         if !machine && !seen.broken.contains(&DocumentKind::Hypervisor) {
             add(Fault::of(
                 "spec.hypervisor",
-                format!("there is no Hypervisor {}", spec.hypervisor),
-                "put its document back",
+                format!("Hypervisor {} does not exist", spec.hypervisor),
+                "restore its document",
             ));
         }
     }
@@ -325,7 +326,7 @@ fn secrets(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
             let id = secret.metadata.labels.as_ref()?.get(CLUSTER_LABEL)?;
             (!ids.contains(id.as_str())).then(|| {
                 let field = field("metadata.labels", CLUSTER_LABEL);
-                let problem = format!("there is no Cluster of the id {id}");
+                let problem = format!("there is no Cluster with the id {id}");
                 (DocumentName::Secret(name.clone()), Fault::of(field, problem, restore_help("its document")))
             })
         })
@@ -346,7 +347,7 @@ fn secrets_of_installations(documents: &Documents, seen: &OriginIndex<'_>) -> Do
     });
     let fault = |(name, id): (&SecretName, &String)| {
         let problem = format!("there is no Hypervisor of the installation {id}");
-        let help = "put the documents of its machines back, or take the Secret away where there are none left";
+        let help = "restore the documents of its machines, or remove the Secret if no machines are left";
         (DocumentName::Secret(name.clone()), Fault::of(field("metadata.labels", INSTALLATION_LABEL), problem, help))
     };
     labelled.map(fault).collect()
@@ -366,8 +367,8 @@ fn ports(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
                     DocumentName::Component(name.clone()),
                     Fault::of(
                         field("spec.ports", port_name),
-                        format!("{port} is a port of {owner} on that machine"),
-                        "put the documents back as reconcile wrote them",
+                        format!("{port} is already a port of {owner} on that machine"),
+                        "restore the documents that reconcile wrote",
                     ),
                 ));
             }
@@ -386,13 +387,13 @@ fn users(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
         let (other, first) = *of_user.entry(user).or_insert((name, component));
         let (same, beside) = *of_role.entry((&name.cluster, role)).or_insert((name, component));
         let problem = if (&other.cluster, first.spec.role) != (&name.cluster, role) {
-            format!("{user} is the user of {}/{}", first.spec.cluster, other.component)
+            format!("{user} is already the user of {}/{}", first.spec.cluster, other.component)
         } else if beside.spec.user != user {
-            format!("{}/{} has the user {}", beside.spec.cluster, same.component, beside.spec.user)
+            format!("must be the same as for {}/{}, which is {}", beside.spec.cluster, same.component, beside.spec.user)
         } else {
             continue;
         };
-        let help = "one of both documents is an old one: put the documents back as reconcile wrote them";
+        let help = "one of the two documents is outdated: restore the documents that reconcile wrote";
         found.push((DocumentName::Component(name.clone()), Fault::of("spec.user", problem, help)));
     }
     found
@@ -410,7 +411,7 @@ fn members(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
         };
         for member in known.into_iter().flat_map(BTreeMap::keys).filter(|member| !there(member)) {
             if !seen.broken.contains(&DocumentKind::Component) {
-                let problem = format!("there is no Component {member}, and its data cannot be made anew");
+                let problem = format!("Component {member} does not exist, and Keelway cannot recreate its data");
                 add(Fault::of(field("status.etcd.members", member.as_str()), problem, restore_help("its document")));
             }
         }
@@ -420,8 +421,8 @@ fn members(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
         for (pod, _) in served {
             let phase = known.and_then(|known| known.get(&pod.component)).map(|member| member.phase);
             if phase.is_none_or(|phase| phase == MemberPhase::Pending) {
-                let problem = format!("{} served, and this does not tell so", pod.component);
-                add(Fault::of("status.etcd", problem, "this document is an old one: put the newest one back"));
+                let problem = format!("{} served requests, but this status does not record it", pod.component);
+                add(Fault::of("status.etcd", problem, "this document is outdated: restore the newest one"));
             }
         }
     }
@@ -437,7 +438,7 @@ fn ingresses(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFaults {
         let ports = of_role.filter_map(|(pod, component)| Some((pod, *component.spec.ports.get(API)?)));
         if let Some((pod, port)) = ports.into_iter().find(|(_, port)| Some(*port) != reserved) {
             let problem = format!("{} has port {port}", pod.component);
-            let help = "one of both documents is an old one: put the newest one back";
+            let help = "one of the two documents is outdated: restore the newest one";
             found.push((DocumentName::Cluster(name.clone()), Fault::of("status.ingressPort", problem, help)));
         }
     }
@@ -455,8 +456,9 @@ fn keys(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
     let missing = born.filter(|(_, secret)| !documents.secrets.contains_key(secret));
     missing
         .map(|(name, SecretName { namespace, name: secret })| {
-            let problem =
-                format!("there is no Secret {namespace}/{secret}, which the cluster's own are encrypted with");
+            let problem = format!(
+                "Secret {namespace}/{secret} does not exist, but the Secrets in the cluster are encrypted with its key"
+            );
             (DocumentName::Cluster(name.clone()), Fault::of("status.id", problem, restore_help("its document")))
         })
         .collect()

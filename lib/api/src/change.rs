@@ -5,12 +5,12 @@ use core::{
     net::{IpAddr, SocketAddr},
     slice,
 };
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+
+pub use crate::cluster::{ClusterBirth, VpnBirth};
 
 use crate::{
     Cluster, Documents,
-    cluster::{ClusterSpec, NetworkSpec},
+    cluster::ClusterSpec,
     component::ComponentSpec,
     document::DocumentName,
     fault::Fault,
@@ -86,26 +86,6 @@ pub const CHANGES: [ChangeRow; 15] = [
     row("spec.paused", FieldChange::Free),
 ];
 
-/// What a cluster was born with, and keeps for its life.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ClusterBirth {
-    /// Its ranges of pods and Services, and its DNS domain.
-    pub network: NetworkSpec,
-    /// Its network for workers.
-    pub vpn: VpnBirth,
-    /// Who issues the tokens of its service accounts.
-    pub service_account_issuer: String,
-}
-
-/// What the network for a cluster's workers was born with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct VpnBirth {
-    /// Ranges of workers.
-    pub cidrs: Vec<String>,
-}
-
 impl ClusterBirth {
     /// A cluster that is born with this spec.
     #[must_use]
@@ -146,8 +126,8 @@ impl Cluster {
                 return None;
             }
             let (asked, born) = (asked.join(", "), born.join(", "));
-            let problem = format!("the cluster was born with {born}, and keeps it: {asked} cannot replace it");
-            Some(Fault::of(row.path, problem, format!("put {born} back; another one needs a new cluster")))
+            let problem = format!("is immutable: the cluster was created with {born}, which {asked} cannot replace");
+            Some(Fault::of(row.path, problem, format!("restore {born}, or create a new cluster")))
         };
         CHANGES.iter().filter_map(fault).collect()
     }
@@ -192,13 +172,10 @@ impl Documents {
             return Some(Fault::of(
                 "spec.version",
                 format!(
-                    "{} is an older minor release than {runs_newest} runs, which is {}",
+                    "must not be an older minor release than {runs_newest} runs: {} is older than {}",
                     wanted.kubernetes, newest.kubernetes
                 ),
-                format!(
-                    "put {} back: a store that a newer release wrote is not read by an older one",
-                    newest.kubernetes
-                ),
+                format!("restore {}: an older release cannot read what a newer one stored in etcd", newest.kubernetes),
             ));
         }
         // A cluster without `status.birth` is of an earlier release of Keelway, which did not update the versions of its components.
@@ -210,7 +187,7 @@ impl Documents {
         Some(Fault::of(
             "spec.version",
             format!("{} skips a minor release: {runs_oldest} runs {}", wanted.kubernetes, oldest.kubernetes),
-            format!("write {next} first, and the next one once every component runs it"),
+            format!("write {next} first, and the next release when every component runs it"),
         ))
     }
 
@@ -223,10 +200,10 @@ impl Documents {
             if now.parse() == Ok(address) {
                 return None;
             }
-            let problem =
-                format!("{name}/{member} was born at {address}, and its peers reach it there; {now} cannot replace it");
-            let help =
-                format!("put {address} back as the first one: a member of a store does not change its address yet");
+            let problem = format!("the peers of {name}/{member} reach it at {address}, which {now} cannot replace");
+            let help = format!(
+                "restore {address} as the first address: Keelway cannot change the address of an etcd member yet"
+            );
             let document = DocumentName::Hypervisor(spec.hypervisor.clone());
             Some((document, Fault::of("spec.addresses.private", problem, help)))
         });
@@ -278,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_changes_is_kept_by_a_birth() {
+    fn immutable_fields_are_restored_from_the_birth() {
         let spec = |value: Value| serde_json::from_value::<ClusterSpec>(value).unwrap();
         let born = spec(json!({ "version": "1.37.0" }));
         let other = spec(json!({

@@ -1,4 +1,4 @@
-//! `ClusterClass`: what an operator gives to those who make Clusters, and what it allows them.
+//! `ClusterClass`: defaults and limits that an operator sets for Clusters.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,21 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::class_status::{ClassImagesSpec, ClassStatus};
+
 use crate::{
-    Cluster, Documents, Newer,
-    documents::SecretName,
+    Newer,
     duration::Span,
     hypervisor::SecretReference,
     quantity::{Cpu, Memory},
     role::Role,
+    secret_name::SecretName,
 };
 
-/// The annotation of the class of Clusters that name none, as a StorageClass has one.
+/// The annotation of the default class, which Clusters that name no class get, as with a StorageClass.
 pub const DEFAULT_CLASS: &str = "keelway.dev/is-default-class";
 
-/// What an operator gives to Clusters, and what it allows those who make them.
+/// Defaults and limits that an operator sets for the Clusters of the class.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     crates(kube_core = "kube_core"),
@@ -33,22 +35,23 @@ pub const DEFAULT_CLASS: &str = "keelway.dev/is-default-class";
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClusterClassSpec {
-    /// Namespaces whose Clusters may be of it; empty: all.
+    /// The namespaces whose Clusters may use the class. The default is all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub namespaces: Vec<String>,
-    /// The machines that hold components of these Clusters, by their labels; empty: all. What is placed already stays where it is.
+    /// The labels of the machines on which components of these Clusters are placed. The default is all machines. Components that are
+    /// already placed do not move.
     #[serde(default)]
     pub hypervisor_selector: LabelSelector,
-    /// Where images come from. Where anything is given here, Clusters may not say their own.
+    /// The registry of images and its credentials. If any of them is set, Clusters may not set their own.
     #[serde(default)]
     pub images: ClassImagesSpec,
-    /// The most that may be asked for.
+    /// The maximum values that Clusters may set.
     #[serde(default)]
     pub limits: LimitsSpec,
-    /// Arguments that Clusters may give to their components.
+    /// The arguments that Clusters may set for their components.
     #[serde(default)]
     pub allowed_arguments: AllowedArgumentsSpec,
-    /// Kubernetes releases that Clusters may run; empty: all.
+    /// The Kubernetes releases that Clusters may run. The default is all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub versions: Vec<String>,
     /// Fields of a newer release.
@@ -56,106 +59,82 @@ pub struct ClusterClassSpec {
     pub newer: Newer,
 }
 
-/// Where images of a class come from.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ClassImagesSpec {
-    /// A registry, with an optional path, that holds every image under its own name and tag: `registry.example.com/mirror`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub registry: Option<String>,
-    /// Secrets of the type `kubernetes.io/dockerconfigjson` with the credentials of registries. They are the operator's: nobody else
-    /// needs to be able to read them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pull_secrets: Vec<SecretReference>,
-}
-
-/// The most that Clusters may ask for. What is not given is not limited.
+/// The maximum values that Clusters may set. A value without a limit is not restricted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LimitsSpec {
-    /// Clusters of the class in one namespace. Those that run stay.
+    /// The maximum number of Clusters of the class in one namespace. Existing Clusters stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clusters_per_namespace: Option<u32>,
-    /// Members of the store of a Cluster.
+    /// The maximum number of etcd members of a Cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd_replicas: Option<u32>,
-    /// Replicas of each role of the control plane of a Cluster.
+    /// The maximum number of replicas of each role of a Cluster's control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_plane_replicas: Option<u32>,
-    /// Ingresses of a Cluster.
+    /// The maximum number of ingresses of a Cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ingress_replicas: Option<u32>,
-    /// `limits.cpu` of a component.
+    /// The maximum `limits.cpu` of a component.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cpu>,
-    /// `limits.memory` of a component.
+    /// The maximum `limits.memory` of a component.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
-    /// How large the database of an etcd member may grow.
+    /// The maximum `spec.etcd.quota` of a Cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd_quota: Option<Memory>,
-    /// The shortest lives of certificates.
+    /// The minimum lifetimes of certificates.
     #[serde(default, rename = "minTTL", skip_serializing_if = "Option::is_none")]
     pub min_ttl: Option<LivesSpec>,
-    /// The longest lives of certificates.
+    /// The maximum lifetimes of certificates.
     #[serde(default, rename = "maxTTL", skip_serializing_if = "Option::is_none")]
     pub max_ttl: Option<LivesSpec>,
 }
 
-/// Lives of certificates, as `spec.certificates` of a Cluster has them.
+/// Lifetimes of certificates, as in `spec.certificates` of a Cluster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LivesSpec {
-    /// Of components.
+    /// The lifetime of components' certificates.
     #[serde(default, rename = "componentTTL", skip_serializing_if = "Option::is_none")]
     pub component_ttl: Option<Span>,
-    /// Of workers.
+    /// The lifetime of workers' certificates.
     #[serde(default, rename = "workerTTL", skip_serializing_if = "Option::is_none")]
     pub worker_ttl: Option<Span>,
-    /// In kubeconfigs of administrators.
+    /// The lifetime of certificates in kubeconfigs of administrators.
     #[serde(default, rename = "adminTTL", skip_serializing_if = "Option::is_none")]
     pub admin_ttl: Option<Span>,
-    /// Of certificate authorities.
+    /// The lifetime of certificate authorities.
     #[serde(default, rename = "authorityTTL", skip_serializing_if = "Option::is_none")]
     pub authority_ttl: Option<Span>,
 }
 
-/// Arguments that Clusters may give to their components, by their names without dashes. Of a role that is not given all of
-/// docs/arguments.md are allowed; with an empty list none.
+/// The arguments that Clusters may set for their components, by name without dashes. If a role has no list, all arguments in
+/// docs/arguments.md are allowed. If its list is empty, none are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AllowedArgumentsSpec {
-    /// Of API servers.
+    /// The arguments of API servers.
     #[serde(default, rename = "kubeAPIServer", skip_serializing_if = "Option::is_none")]
     pub kube_api_server: Option<Vec<String>>,
-    /// Of controller managers.
+    /// The arguments of controller managers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kube_controller_manager: Option<Vec<String>>,
-    /// Of schedulers.
+    /// The arguments of schedulers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kube_scheduler: Option<Vec<String>>,
 }
 
-/// What a Cluster was given by its class last. It keeps that where its class is taken away.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ClassStatus {
-    /// The name of the class.
-    pub name: String,
-    /// Where its images come from.
-    #[serde(default)]
-    pub images: ClassImagesSpec,
-}
-
 impl ClusterClass {
-    /// Whether Clusters that name no class are of this one.
+    /// Returns whether this is the class of Clusters that name none.
     #[must_use]
     pub fn is_default(&self) -> bool {
         let annotations = self.metadata.annotations.as_ref();
         annotations.and_then(|annotations| annotations.get(DEFAULT_CLASS)).is_some_and(|value| value == "true")
     }
 
-    /// Whether Clusters of a namespace may be of it.
+    /// Returns whether Clusters of a namespace may use it.
     #[must_use]
     pub fn is_for(&self, namespace: &str) -> bool {
         self.spec.namespaces.is_empty() || self.spec.namespaces.iter().any(|name| name == namespace)
@@ -163,13 +142,13 @@ impl ClusterClass {
 }
 
 impl ClassImagesSpec {
-    /// Whether images come from where Clusters say.
+    /// Returns whether nothing is set, so that Clusters may set their own.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.registry.is_none() && self.pull_secrets.is_empty()
     }
 
-    /// The names of the Secrets.
+    /// Returns the names of the Secrets.
     pub fn secrets(&self) -> impl Iterator<Item = SecretName> {
         self.pull_secrets
             .iter()
@@ -178,7 +157,7 @@ impl ClassImagesSpec {
 }
 
 impl AllowedArgumentsSpec {
-    /// What a role's components may be given, where not all is allowed.
+    /// Returns the arguments that a role's components may have, or `None` if all are allowed.
     #[must_use]
     pub fn of(&self, role: Role) -> Option<&[String]> {
         match role {
@@ -190,31 +169,7 @@ impl AllowedArgumentsSpec {
     }
 }
 
-impl Documents {
-    /// The class of Clusters that name none and were of none.
-    #[must_use]
-    pub fn default_class(&self) -> Option<&ClusterClass> {
-        self.classes.values().map(|class| &**class).find(|class| class.is_default())
-    }
-
-    /// The name of a Cluster's class: the one that it names, else the one that it was of last, else the default, where that is for its
-    /// namespace.
-    #[must_use]
-    pub fn class_name<'a>(&'a self, cluster: &'a Cluster) -> Option<&'a str> {
-        let named = cluster.spec.class_name.as_deref();
-        let last = || Some(cluster.status.as_ref()?.class.as_ref()?.name.as_str());
-        let default = || self.default_class().filter(|class| class.is_for(&cluster.reference().namespace));
-        named.or_else(last).or_else(|| default()?.metadata.name.as_deref())
-    }
-
-    /// A Cluster's class; none where there are no classes, and where its own is not there.
-    #[must_use]
-    pub fn class_of(&self, cluster: &Cluster) -> Option<&ClusterClass> {
-        self.classes.get(self.class_name(cluster)?).map(|class| &**class)
-    }
-}
-
-/// Whether a selector selects what has these labels, as Kubernetes has it: all of what it asks for must hold.
+/// Returns whether a selector matches these labels, as in Kubernetes: all of its requirements must hold.
 #[must_use]
 pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let mut wanted = selector.match_labels.iter().flatten();

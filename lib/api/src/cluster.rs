@@ -7,10 +7,11 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::machine::RemovalReason;
+
 use crate::{
     Newer,
-    change::ClusterBirth,
-    class::ClassStatus,
+    class_status::ClassStatus,
     condition,
     duration::Span,
     name::{ClusterId, ClusterRef, ComponentName},
@@ -38,39 +39,40 @@ pub const FINALIZER: &str = "keelway.dev/cluster";
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClusterSpec {
-    /// The name of its ClusterClass. Where there are classes and it names none, it is of the one that is the default.
+    /// The name of its ClusterClass. If it is empty, the cluster keeps its previous class, or else gets the default one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_name: Option<String>,
     /// The Kubernetes release: 1.34.4, 1.35.4, 1.36.3 or 1.37.0.
     pub version: String,
-    /// The store.
+    /// The etcd of the cluster.
     #[serde(default)]
     pub etcd: EtcdSpec,
     /// The Kubernetes components.
     #[serde(default)]
     pub control_plane: ControlPlaneSpec,
-    /// haproxy on public hypervisors.
+    /// The ingresses: haproxy on public hypervisors.
     #[serde(default)]
     pub ingress: IngressSpec,
-    /// How users name the cluster.
+    /// The endpoint of the API for users.
     #[serde(default)]
     pub endpoint: EndpointSpec,
-    /// Ranges inside the cluster.
+    /// The IP ranges inside the cluster.
     #[serde(default)]
     pub network: NetworkSpec,
-    /// The network between the cluster and its workers.
+    /// The WireGuard network between the control plane and its workers.
     #[serde(default)]
     pub vpn: VpnSpec,
-    /// Where images come from.
+    /// The registry of images and its credentials.
     #[serde(default)]
     pub images: ImagesSpec,
-    /// How long certificates live.
+    /// The lifetimes of certificates.
     #[serde(default)]
     pub certificates: CertificatesSpec,
-    /// What Keelway keeps in the cluster for its workers.
+    /// The add-ons that Keelway manages in the cluster for its workers.
     #[serde(default)]
     pub addons: AddonsSpec,
-    /// Nothing is done about the cluster, not even its deletion, and no certificate is renewed; what runs goes on.
+    /// If true, Keelway does not reconcile the cluster: it changes, deletes and renews nothing, certificates
+    /// included. Running components continue.
     #[serde(default, skip_serializing_if = "is_false")]
     pub paused: bool,
     /// Fields of a newer release.
@@ -83,61 +85,66 @@ fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// How far the first start of a cluster came. What is true here stays true, as in the
-/// [contract](https://cluster-api.sigs.k8s.io/developer/providers/contracts/control-plane) of Cluster API's control planes.
+/// The progress of a cluster's first start. A field that is true stays true, as in the
+/// [contract](https://cluster-api.sigs.k8s.io/developer/providers/contracts/control-plane) of Cluster API's control
+/// planes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Initialization {
-    /// Whether an API server was ever ready. Controllers and schedulers, which only ask it, are started from then on.
+    /// Whether an API server has ever been ready. Controller managers and schedulers start only after that.
     #[serde(default)]
     pub control_plane_initialized: bool,
 }
 
-/// The release of Keelway that a cluster's gateways, egresses and cluster-controllers are of.
+/// The release of Keelway of a cluster's gateways, egresses and cluster-controllers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct KeelwayStatus {
-    /// The tag of their image. A new cluster starts with the release of its driver; another one gets that in its wave.
+    /// The tag of their image. A new cluster starts with the release of its driver. An existing cluster is upgraded
+    /// to it in its wave.
     pub version: String,
-    /// The release before. None: the cluster was created with this one.
+    /// The previous release. If it is empty, the cluster was created with the current one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous_version: Option<String>,
 }
 
-/// The store of a cluster.
+/// The etcd of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EtcdSpec {
-    /// Members: 1, 3, 5 or 7. An even number survives no more losses than the odd one below it.
+    /// The number of members: 1, 3, 5 or 7. An even number tolerates no more failures than the odd number below it.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 7))]
     pub replicas: u32,
-    /// How large each member's database may grow: 4Gi where this says nothing, 256Mi to 8Gi. A full database takes no more writes. A change
-    /// replaces the members, one after the other.
+    /// The maximum size of each member's database, from 256Mi to 8Gi. The default is 4Gi. A full database rejects
+    /// writes. A change replaces the members one after the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<Memory>,
-    /// Bounds of each member.
+    /// The resource limits of each member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ComponentResources>,
 }
 
-/// Bounds of a component, as those of a container of a Pod. A change replaces the components, one after the other.
+/// The resources of a component, like those of a container of a Pod. A change replaces the components one after the
+/// other.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ComponentResources {
-    /// The most that it may use.
+    /// The maximum amounts that it may use.
     #[serde(default)]
     pub limits: ComponentLimits,
 }
 
-/// The most that a component may use.
+/// The maximum amounts that a component may use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ComponentLimits {
-    /// CPU: `2`, or `500m` for half of one. It waits for its turn beyond that. Not limited where this says nothing.
+    /// The maximum CPU, such as `2`, or `500m` for half a core. Beyond it, the component is throttled. The default is
+    /// no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cpu>,
-    /// Memory: `4Gi`. It is killed and started again beyond that. docs/operations.md has what Keelway allows where this says nothing.
+    /// The maximum memory, such as `4Gi`. Beyond it, the component is killed and restarted. docs/operations.md lists
+    /// the defaults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
 }
@@ -146,7 +153,7 @@ pub struct ComponentLimits {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ControlPlaneSpec {
-    /// Replicas of each role that does not say its own.
+    /// The replicas of each role that does not set its own number.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 9))]
     pub replicas: u32,
@@ -159,21 +166,21 @@ pub struct ControlPlaneSpec {
     /// The schedulers.
     #[serde(default)]
     pub kube_scheduler: ReplicasSpec,
-    /// Keelway's own part inside the cluster, for its workers.
+    /// The cluster-controllers, which work inside the cluster for its workers.
     #[serde(default)]
     pub cluster_controller: ClusterControllerSpec,
 }
 
-/// Keelway's own part inside a cluster.
+/// The cluster-controllers of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClusterControllerSpec {
-    /// Replicas: 2, or 1 beside a single API server, where this says nothing else. One of them acts, the others stand by. 0 runs
-    /// none, and no worker can join; a cluster without a VPN or an ingress has none either.
+    /// The number of replicas. The default is 2, or 1 with a single API server. One of them is active, the others
+    /// stand by. With 0, no worker can join. A cluster without a VPN or an ingress has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 9))]
     pub replicas: Option<u32>,
-    /// Bounds of each.
+    /// The resource limits of each replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ComponentResources>,
 }
@@ -182,17 +189,18 @@ pub struct ClusterControllerSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApiServerSpec {
-    /// Replicas, where they differ from `spec.controlPlane.replicas`.
+    /// The number of replicas. The default is `spec.controlPlane.replicas`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 9))]
     pub replicas: Option<u32>,
-    /// More names and addresses in the serving certificate, beside those that Keelway knows.
+    /// Additional names and addresses in the serving certificate.
     #[serde(default, rename = "extraSANs", skip_serializing_if = "Vec::is_empty")]
     pub extra_sans: Vec<String>,
-    /// More arguments of the program, by their names without dashes: those of docs/arguments.md. A change replaces the components.
+    /// Additional arguments of the program, by name without dashes. docs/arguments.md lists those that are allowed. A
+    /// change replaces the components.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub extra_args: BTreeMap<String, String>,
-    /// Bounds of each.
+    /// The resource limits of each replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ComponentResources>,
 }
@@ -201,14 +209,15 @@ pub struct ApiServerSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReplicasSpec {
-    /// Replicas, where they differ from `spec.controlPlane.replicas`. 0 runs none.
+    /// The number of replicas. The default is `spec.controlPlane.replicas`. 0 runs none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 9))]
     pub replicas: Option<u32>,
-    /// More arguments of the program, by their names without dashes: those of docs/arguments.md. A change replaces the components.
+    /// Additional arguments of the program, by name without dashes. docs/arguments.md lists those that are allowed. A
+    /// change replaces the components.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub extra_args: BTreeMap<String, String>,
-    /// Bounds of each.
+    /// The resource limits of each replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ComponentResources>,
 }
@@ -217,29 +226,30 @@ pub struct ReplicasSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct IngressSpec {
-    /// Ingresses, each on a public hypervisor of its own. 0 runs none: the API is then reached by other hypervisors only.
+    /// The number of ingresses, each on a public hypervisor of its own. With 0, only other hypervisors can reach the
+    /// API.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 9))]
     pub replicas: u32,
 }
 
-/// How users name the cluster.
+/// The endpoint of the API for users.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EndpointSpec {
-    /// A DNS name of the user's own over all ingresses. Goes into certificates and kubeconfigs.
+    /// Your own DNS name for all ingresses. Certificates and kubeconfigs contain it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
 }
 
-/// Ranges inside the cluster.
+/// The IP ranges inside the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NetworkSpec {
-    /// Ranges of pods, at most one per family.
+    /// The ranges of pods, at most one per address family.
     #[serde(default = "pod_cidrs", rename = "podCIDRs")]
     pub pod_cidrs: Vec<String>,
-    /// Ranges of Services, at most one per family.
+    /// The ranges of Services, at most one per address family.
     #[serde(default = "service_cidrs", rename = "serviceCIDRs")]
     pub service_cidrs: Vec<String>,
     /// The DNS domain of the cluster.
@@ -247,81 +257,87 @@ pub struct NetworkSpec {
     pub dns_domain: String,
 }
 
-/// The network between the cluster and its workers.
+/// The WireGuard network between the control plane and its workers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VpnSpec {
-    /// Whether there is one: a gateway beside each ingress, by which workers and API servers reach each other, and an egress beside
-    /// each API server. Without it no worker can join.
+    /// Whether the cluster has a VPN: a gateway beside each ingress, through which workers and API servers connect to
+    /// each other, and an egress beside each API server. Without it, no worker can join.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// Ranges of workers, at most one per family. The first address of each is the API's, and in its serving certificates.
+    /// The ranges of workers, at most one per address family. The first address of each range belongs to the API and
+    /// is in its serving certificates.
     #[serde(default = "vpn_cidrs")]
     pub cidrs: Vec<String>,
 }
 
-/// Where images come from.
+/// The registry of images and its credentials.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ImagesSpec {
-    /// A registry, with an optional path, that holds every image under its own name and tag: `registry.example.com/mirror`.
+    /// A registry, with an optional path, that serves every image under its original name and tag, such as
+    /// `registry.example.com/mirror`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registry: Option<String>,
-    /// Secrets of the type `kubernetes.io/dockerconfigjson` in the cluster's namespace, with the credentials of registries. As
-    /// `imagePullSecrets` of a Pod.
+    /// Secrets of the type `kubernetes.io/dockerconfigjson` in the cluster's namespace with registry credentials,
+    /// like `imagePullSecrets` of a Pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pull_secrets: Vec<LocalSecretReference>,
 }
 
-/// A Secret of the same namespace.
+/// A Secret in the same namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LocalSecretReference {
-    /// Its name.
+    /// The name of the Secret.
     pub name: String,
 }
 
-/// How long certificates live.
+/// The lifetimes of certificates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CertificatesSpec {
-    /// Certificates of components, at most: each lives two thirds of it to all of it, so that those of replicas do not end together.
+    /// The maximum lifetime of components' certificates. Each certificate is valid for two thirds of it or longer, so
+    /// that those of replicas do not expire together.
     #[serde(default = "component_ttl", rename = "componentTTL")]
     pub component_ttl: Span,
-    /// Certificates of workers, and so for how long an address rests that a worker had.
+    /// The lifetime of workers' certificates. The address of a worker that left is reserved for the same time.
     #[serde(default = "worker_ttl", rename = "workerTTL")]
     pub worker_ttl: Span,
-    /// Certificates in kubeconfigs of administrators.
+    /// The lifetime of certificates in kubeconfigs of administrators.
     #[serde(default = "admin_ttl", rename = "adminTTL")]
     pub admin_ttl: Span,
-    /// Certificate authorities.
+    /// The lifetime of certificate authorities.
     #[serde(default = "authority_ttl", rename = "authorityTTL")]
     pub authority_ttl: Span,
 }
 
-/// What Keelway keeps in a cluster for its workers. What is turned off is taken away; nothing else is.
+/// The add-ons that Keelway manages in a cluster for its workers. A disabled add-on is deleted from the cluster;
+/// nothing else is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AddonsSpec {
-    /// CoreDNS, the cluster's DNS. Another one has the address that workers ask: the tenth of the first range of Services.
+    /// CoreDNS, the cluster's DNS. If you deploy another DNS, its Service must have the address that workers query:
+    /// the tenth of the first range of Services.
     #[serde(default, rename = "coreDNS")]
     pub core_dns: AddonSpec,
-    /// kube-proxy on every worker, which makes Services work.
+    /// kube-proxy on every worker, which implements Services.
     #[serde(default)]
     pub kube_proxy: AddonSpec,
     /// metrics-server, for `kubectl top` and autoscaling.
     #[serde(default)]
     pub metrics_server: AddonSpec,
-    /// The default CNI configuration. Where it is off, workers write none, and are ready once another one is there.
+    /// The default CNI configuration. If it is disabled, workers write none, and become ready when you install
+    /// another one.
     #[serde(default)]
     pub cni: AddonSpec,
 }
 
-/// Something that Keelway keeps in a cluster.
+/// An add-on that Keelway manages in a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AddonSpec {
-    /// Whether it is there.
+    /// Whether Keelway installs it.
     #[serde(default = "yes")]
     pub enabled: bool,
 }
@@ -338,7 +354,7 @@ fn pod_cidrs() -> Vec<String> {
 fn service_cidrs() -> Vec<String> {
     vec!["10.96.0.0/16".to_owned()]
 }
-/// Of the range that is shared between many (RFC 6598), so that it meets few private networks.
+/// Part of the shared address space (RFC 6598), so that it overlaps few private networks.
 fn vpn_cidrs() -> Vec<String> {
     vec!["100.80.0.0/16".to_owned()]
 }
@@ -411,47 +427,48 @@ impl Default for CertificatesSpec {
     }
 }
 
-/// What Keelway recorded of a cluster.
+/// The recorded state of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClusterStatus {
-    /// Random, minted once, saved before the first effect.
+    /// The cluster's id. It is random, and saved before the cluster is created on any machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<ClusterId>,
-    /// `metadata.generation` that the conditions speak of.
+    /// The `metadata.generation` that the conditions are about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// The port of the API on every public hypervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ingress_port: Option<u16>,
-    /// What its ClusterClass gave it last.
+    /// The values that its ClusterClass last set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<ClassStatus>,
-    /// API servers that there are, those that leave among them. What `kubectl scale` shows.
+    /// The current number of API servers, including those that are being removed. `kubectl scale` uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
-    /// Addresses where users reach the API: `https://HOST:PORT`.
+    /// The URLs of the API for users: `https://HOST:PORT`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<String>,
-    /// Its authorities and keys, each minted once in its life: the name of each Secret, with a digest that tells it from another one. A
-    /// cluster of which one is missing, or is another one, is `Blocked`.
+    /// The Secrets with its authorities and keys, which are created once, by name, each with a digest of its
+    /// identity. If one is missing or differs, the cluster is `Blocked`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub minted: BTreeMap<String, String>,
-    /// What the cluster was born with and keeps for its life, written down with the first members of its store.
+    /// The settings that never change after the cluster's creation. They are recorded with its first etcd members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub birth: Option<ClusterBirth>,
-    /// The store's birth and members.
+    /// The creation and the members of its etcd.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdStatus>,
-    /// How far the cluster's first start came.
+    /// The progress of the cluster's first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initialization: Option<Initialization>,
-    /// Which release of Keelway the cluster's gateways, egresses and cluster-controllers are of. None: v0.1.0.
+    /// The release of Keelway of the cluster's gateways, egresses and cluster-controllers. If it is empty, the
+    /// release is v0.1.0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keelway: Option<KeelwayStatus>,
-    /// `Available`: the API serves through every ingress. `Progressing`: it is on its way to what its document says; `False` once it
-    /// is there (`Settled`), and where it gets no further (`Blocked`). `Degraded`: something of it is not ready. `Paused`: nothing is
-    /// done about it, as its document says.
+    /// `Available`: the API serves through every ingress. `Progressing`: the cluster is changing to match its
+    /// document; `False` if it matches (`Settled`) or cannot continue (`Blocked`). `Degraded`: a component is not
+    /// ready. `Paused`: `spec.paused` is true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
@@ -460,60 +477,44 @@ pub struct ClusterStatus {
     pub newer: Newer,
 }
 
-/// The store of a cluster.
+/// The etcd of a cluster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EtcdStatus {
-    /// When the first members were decided, before their first start. Once in a cluster's life.
+    /// When the first members were recorded, before their first start. It is set once per cluster.
     pub born_at: Time,
-    /// The members of the static initial cluster, by name, with the URLs that their peers reach them at.
+    /// The members of the static initial cluster, by name, each with its peer URLs.
     pub initial_cluster: BTreeMap<ComponentName, Vec<String>>,
-    /// etcd's own id of the cluster that these members make up, in hexadecimal digits.
+    /// etcd's id of the cluster of these members, in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_id: Option<String>,
-    /// The members as they are now, by name.
+    /// The current members, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub members: BTreeMap<ComponentName, EtcdMember>,
 }
 
-/// A member of a store.
+/// An etcd member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EtcdMember {
-    /// etcd's own id of it, in hexadecimal digits.
+    /// etcd's id of the member, in hexadecimal digits.
     pub id: String,
-    /// How far it came. It never goes back.
+    /// The phase of the member. It never returns to an earlier one.
     pub phase: MemberPhase,
-    /// The order to remove its data. Without it no machine removes the data of a member.
+    /// The order to remove its data. Without this order, no machine removes the data of a member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removal: Option<RemovalReason>,
 }
 
-/// Why the data of an etcd member is removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum RemovalReason {
-    /// Its cluster is deleted.
-    ClusterDeleted,
-}
-
-impl RemovalReason {
-    /// As it is written in documents and configs.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ClusterDeleted => "ClusterDeleted",
-        }
-    }
-}
-
-/// How far a member of a store came: tells one that lost its data from one that never started.
+/// The phase of an etcd member. It distinguishes a member that lost its data from one that never started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum MemberPhase {
-    /// It was never allowed to start: its machine makes its data directory.
+    /// The member has never been allowed to start. Its machine creates its data directory.
     Pending,
-    /// Its data directory was seen with its mark. It may start, on that directory alone.
+    /// Its data directory has been observed with its mark. It may start on that directory only.
     Marked,
-    /// It was seen at work, and an API server that keeps its objects there was ready. It starts on its data only.
+    /// The member has been observed running, and an API server that stores its objects there has been ready. It
+    /// starts on its data only.
     Started,
 }
 
@@ -533,20 +534,20 @@ impl Cluster {
         self.status.as_ref()?.id.as_ref()
     }
 
-    /// Whether somebody asked for its deletion.
+    /// Returns whether its deletion was requested.
     #[must_use]
     pub fn deleted(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// The release of Keelway that its gateways, egresses and cluster-controllers are of.
+    /// Returns the release of Keelway of its gateways, egresses and cluster-controllers.
     #[must_use]
     pub fn keelway_version(&self) -> &str {
         let keelway = self.status.as_ref().and_then(|status| status.keelway.as_ref());
         keelway.map_or(KEELWAY_UNRECORDED, |keelway| &keelway.version)
     }
 
-    /// Whether an API server of it was ever ready.
+    /// Returns whether one of its API servers has ever been ready.
     #[must_use]
     pub fn is_initialized(&self) -> bool {
         let initialization = self.status.as_ref().and_then(|status| status.initialization.as_ref());
@@ -555,7 +556,7 @@ impl Cluster {
 }
 
 impl ClusterSpec {
-    /// How many components of this role there should be.
+    /// Returns the desired number of components of this role.
     #[must_use]
     pub fn replicas(&self, role: Role) -> u32 {
         let plane = &self.control_plane;
@@ -573,9 +574,29 @@ impl ClusterSpec {
         }
     }
 
-    /// Whether workers could reach it.
+    /// Returns whether workers can join it.
     #[must_use]
     pub fn takes_workers(&self) -> bool {
         self.vpn.enabled && self.ingress.replicas > 0
     }
+}
+
+/// What a cluster was born with, and keeps for its life.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClusterBirth {
+    /// The ranges of pods and Services, and the DNS domain.
+    pub network: NetworkSpec,
+    /// The VPN of its workers.
+    pub vpn: VpnBirth,
+    /// The issuer of the tokens of its service accounts.
+    pub service_account_issuer: String,
+}
+
+/// What the network for a cluster's workers was born with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct VpnBirth {
+    /// The ranges of workers.
+    pub cidrs: Vec<String>,
 }

@@ -13,7 +13,7 @@ use crate::{
     role::Role,
 };
 
-/// A schedulable unit: one replica of one role of one cluster, placed on one hypervisor. Made by Keelway, not by people.
+/// One replica of one role of one cluster, placed on one hypervisor. Keelway creates Components; users do not.
 #[derive(CustomResource, Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     crates(kube_core = "kube_core"),
@@ -27,23 +27,23 @@ use crate::{
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ComponentSpec {
-    /// The Cluster document that it belongs to.
+    /// The Cluster of the component.
     pub cluster: ClusterRef,
-    /// That cluster's id.
+    /// The id of the cluster.
     pub cluster_id: ClusterId,
-    /// What it does.
+    /// The role of the component.
     pub role: Role,
-    /// Which replica of its role, from 0.
+    /// The index of the replica within its role, from 0.
     pub index: u32,
-    /// The Kubernetes release that it runs as part of.
+    /// The Kubernetes release that the component runs.
     pub version: String,
-    /// The hypervisor that holds it. It never moves because a machine was added.
+    /// The hypervisor on which the component is placed. Adding a machine never moves it.
     pub hypervisor: HypervisorName,
-    /// Ports on that machine, by name.
+    /// The component's ports on that machine, by name.
     pub ports: BTreeMap<String, u16>,
-    /// The user and group id of its containers: one per cluster and role.
+    /// The user and group id of its containers. Each cluster and role has its own.
     pub user: u32,
-    /// Why it is on that machine.
+    /// The reason why the component is on that machine.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub placement: String,
     /// Fields of a newer release.
@@ -51,17 +51,17 @@ pub struct ComponentSpec {
     pub newer: Newer,
 }
 
-/// What was seen of a component.
+/// The observed state of a component.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ComponentStatus {
-    /// Deprecated: as they are read, documents have it as `placement` of their spec.
+    /// Deprecated. When a document is read, this moves to `spec.placement`.
     #[serde(default, skip_serializing)]
     pub(crate) placement: String,
-    /// Where it is in its life.
+    /// The stage of the component.
     #[serde(default, skip_serializing_if = "ComponentStage::is_joining")]
     pub stage: ComponentStage,
-    /// `Ready`: it runs and answers its health check.
+    /// `Ready`: the component runs and passes its health check.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
@@ -70,18 +70,18 @@ pub struct ComponentStatus {
     pub newer: Newer,
 }
 
-/// Where a component is in its life. Others rely on it while it serves: what is added is ready first, and what is taken away
-/// is relied on by nobody any more.
+/// The stage of a component. Other components depend on it only while it is `Serving`: an added component must be ready first, and a
+/// component is removed only when nothing depends on it any more.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ComponentStage {
-    /// It was never ready yet.
+    /// The component has not been ready yet.
     #[default]
     Joining,
-    /// It was ready once.
+    /// The component has been ready once.
     Serving,
-    /// It is no longer wanted, and runs until no other component relies on it.
+    /// The component is no longer needed. It runs until no other component depends on it.
     Leaving,
-    /// Its machine stops it. The document stays until the machine was seen without it, or is lost for good.
+    /// The machine stops the component. The document is kept until the machine is observed without it, or is lost.
     Stopping,
 }
 
@@ -93,7 +93,7 @@ impl ComponentStage {
 }
 
 impl Component {
-    /// With its placement in its spec, where its status told of it before.
+    /// Moves the placement from the status to the spec.
     pub(crate) fn with_placement(mut self) -> Self {
         let told = self.status.as_mut().map(|status| std::mem::take(&mut status.placement)).unwrap_or_default();
         if self.spec.placement.is_empty() {
@@ -102,19 +102,19 @@ impl Component {
         self
     }
 
-    /// Where it is in its life.
+    /// The stage of the component.
     #[must_use]
     pub fn stage(&self) -> ComponentStage {
         self.status.as_ref().map(|status| status.stage).unwrap_or_default()
     }
 
-    /// Whether it is no longer wanted.
+    /// Returns whether it is no longer needed.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         matches!(self.stage(), ComponentStage::Leaving | ComponentStage::Stopping)
     }
 
-    /// Whether its machine stops it. Documents of v0.1.0 have ingresses that stop as `Leaving`.
+    /// Returns whether its machine stops it. In documents of v0.1.0, ingresses that stop are `Leaving`.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.stage() == ComponentStage::Stopping
@@ -123,18 +123,18 @@ impl Component {
 }
 
 impl ComponentSpec {
-    /// Its name within its cluster.
+    /// Returns its name within its cluster.
     pub fn name(&self) -> Result<ComponentName, NameError> {
         self.role.component(self.index)
     }
 
-    /// Its name on machines.
+    /// Returns its name on machines.
     pub fn pod(&self) -> Result<PodName, NameError> {
         Ok(PodName { cluster: self.cluster_id.clone(), component: self.name()? })
     }
 
-    /// The port of this name. 0 where the document lost it, which validation refuses, or where it is one of
-    /// [`Role::added_ports`] that it was not given yet.
+    /// Returns the port with this name. Returns 0 if the document lacks it, which validation refuses, or if it is one of
+    /// [`Role::added_ports`] and not assigned yet.
     #[must_use]
     pub fn port(&self, name: &str) -> u16 {
         self.ports.get(name).copied().unwrap_or_default()

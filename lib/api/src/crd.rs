@@ -15,11 +15,10 @@ mod name;
 mod network;
 mod schema;
 
+use columns::Column;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube_core::CustomResourceExt;
 use serde_json::{Value as Json, json};
-
-use columns::Column;
 
 use crate::{
     Cluster, ClusterClass, Component, Hypervisor,
@@ -61,7 +60,7 @@ fn schema(definition: &mut Json) -> Option<&mut Json> {
 fn title(schema: &mut Json) {
     let text = schema.pointer("/properties/spec/description").cloned().unwrap_or_default();
     schema["description"] = text;
-    schema["properties"]["spec"]["description"] = json!("What is wanted.");
+    schema["properties"]["spec"]["description"] = json!("The desired state.");
 }
 
 /// Returns a definition as a manifest for `kubectl apply -f`.
@@ -90,4 +89,4 @@ pub fn worker_crds() -> Vec<CustomResourceDefinition> {
 
 /// The digest of [`worker_crds`]. It is a constant because each pass needs it, even a pass without work. Building the definitions from their types
 /// would be more expensive.
-pub const WORKER_CRDS_DIGEST: &str = "e62cdf09e295dd4e25b45cb6de1ac01d58f8d64a5ca22ba9c6218f612cc769f3";
+pub const WORKER_CRDS_DIGEST: &str = "bd24e689627d36ae6c9012e058caf55ff062ad4797474633541c90651bdad9c3";

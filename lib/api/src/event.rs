@@ -5,6 +5,7 @@ mod component;
 pub mod reason;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use reason::EventReason;
 
 use crate::{
     Cluster, Documents, Hypervisor,
@@ -12,7 +13,6 @@ use crate::{
     document::DocumentName,
     name::{ClusterRef, HypervisorName},
 };
-use reason::EventReason;
 
 /// An Event about a change of documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,12 +42,7 @@ pub fn of_change(before: &Documents, after: &Documents) -> Vec<DocumentEvent> {
         told.extend(of_cluster(name, before.clusters.get(name).map(|cluster| &**cluster), document));
     }
     for (name, document) in before.clusters.iter().filter(|(name, _)| !after.clusters.contains_key(name)) {
-        told.push(DocumentEvent::of(
-            name,
-            document,
-            EventReason::ClusterDeleted,
-            "nothing of it is left on any machine",
-        ));
+        told.push(DocumentEvent::of(name, document, EventReason::ClusterDeleted, "no machine holds any part of it"));
     }
     told.extend(component::of_change(before, after));
     told
@@ -95,7 +90,7 @@ fn of_machine(name: &HypervisorName, before: Option<&Hypervisor>, after: &Hyperv
         told.filter_map(|(_, condition)| DocumentEvent::condition(regarding(), uid, condition)).collect();
     let has_pressure = |conditions| find(conditions, "DiskPressure").is_some();
     if has_pressure(was) && !has_pressure(is) {
-        let note = "there is room on its disk again".to_owned();
+        let note = "its disk has free space again".to_owned();
         let reason = EventReason::DiskHasRoom.as_str();
         told.push(DocumentEvent {
             regarding: regarding(),
@@ -122,7 +117,7 @@ fn of_cluster(name: &ClusterRef, before: Option<&Cluster>, after: &Cluster) -> V
     let mut told = Vec::new();
     let members = |document: &Cluster| Some(document.status.as_ref()?.etcd.as_ref()?.initial_cluster.len());
     if let (None, Some(members)) = (before.and_then(members), members(after)) {
-        let note = format!("the first members of its store are written down: {members}");
+        let note = format!("the first etcd members are recorded: {members}");
         told.push(DocumentEvent::of(name, after, EventReason::StoreBorn, note));
     }
     if after.is_initialized() && before.is_some_and(|before| !before.is_initialized()) {
@@ -130,7 +125,7 @@ fn of_cluster(name: &ClusterRef, before: Option<&Cluster>, after: &Cluster) -> V
         told.push(DocumentEvent::of(name, after, EventReason::ControlPlaneInitialized, note));
     }
     if find(was, "Paused").is_some() && find(is, "Paused").is_none() {
-        told.push(DocumentEvent::of(name, after, EventReason::Resumed, "it is looked after again"));
+        told.push(DocumentEvent::of(name, after, EventReason::Resumed, "reconciliation has resumed"));
     }
     // A starting cluster is not ready at first. Its progress already reports that.
     let of_birth = |condition: &Condition| {

@@ -2,10 +2,7 @@
 
 use serde_json::Value as Json;
 
-use crate::{
-    kind::{DocumentKind, resolve},
-    schema::suggestion,
-};
+use crate::{kind::DocumentKind, schema::suggestion, schemas::resolve};
 
 /// The kinds that can be explained.
 const KINDS: [DocumentKind; 5] = [
@@ -78,8 +75,7 @@ pub fn explain(question: &str) -> Result<Explanation, Unexplained> {
             let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
             let whole = [kind.name(), &walked].join(if walked.is_empty() { "" } else { "." });
             let problem = format!("{whole} has no field {name:?}");
-            let help =
-                if names.is_empty() { "ask for it without that field".to_owned() } else { suggestion(name, &names) };
+            let help = if names.is_empty() { "leave out that field".to_owned() } else { suggestion(name, &names) };
             return Err(Unexplained { problem, help });
         };
         if !walked.is_empty() {
@@ -113,7 +109,7 @@ fn kind_of(word: &str) -> Result<DocumentKind, Unexplained> {
         lower.strip_prefix(&name).is_some_and(|ending| matches!(ending, "" | "s" | "es"))
     };
     KINDS.into_iter().find(is_asked).ok_or_else(|| Unexplained {
-        problem: format!("{word:?} is no kind of document"),
+        problem: format!("{word:?} is not a kind of document"),
         help: suggestion(word, &kinds()),
     })
 }
@@ -235,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_is_none_is_answered_with_the_mend() {
+    fn an_invalid_question_gets_a_correction() {
         assert_eq!(explain("clutser").unwrap_err().help, "did you mean Cluster?");
         let error = explain("cluster.spec.etdc").unwrap_err();
         assert_eq!(

@@ -2,8 +2,6 @@
 
 use core::fmt;
 
-use crate::tree;
-
 /// The maximum number of faults that are reported for one input. After that many, a person corrects some and reads the input again.
 pub(crate) const MOST_FAULTS: usize = 1000;
 
@@ -34,7 +32,7 @@ impl Fault {
 
     /// Creates a fault of an entry of a map, such as `data[active.crt]`.
     pub fn of_entry(map: &str, key: &str, problem: impl Into<String>, help: impl Into<String>) -> Self {
-        Self::of(tree::field(map, key), problem, help)
+        Self::of(field(map, key), problem, help)
     }
 }
 
@@ -63,5 +61,15 @@ impl fmt::Display for Faults {
             write!(f, "{fault}")?;
         }
         Ok(())
+    }
+}
+
+/// Returns the path of a field: `spec.etcd`, or `metadata.labels[a.b/c]` if the name has other characters than letters, digits, - and _.
+pub(crate) fn field(parent: &str, key: &str) -> String {
+    let simple = key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+    match (parent, simple) {
+        ("", true) => key.to_owned(),
+        (_, true) => format!("{parent}.{key}"),
+        (_, false) => format!("{parent}[{key}]"),
     }
 }

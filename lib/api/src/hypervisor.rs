@@ -7,19 +7,21 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::machine::Applied;
+
 use crate::{
     Newer, Time, condition,
     machine::{Amount, Disk, MachineState, sha256_hex},
     name::{ClusterId, ComponentName, HypervisorName, InstallationId},
 };
 
-/// The finalizer that keeps a deleted Hypervisor in a management cluster for as long as something relies on the machine.
+/// The finalizer that keeps a deleted Hypervisor in a management cluster as long as its machine is in use.
 pub const FINALIZER: &str = "keelway.dev/hypervisor";
 
-/// The annotation by which a person says `true` of a machine that is lost for good: what it holds is given up.
+/// The annotation of a lost machine, with the value `true`: Keelway gives up everything that the machine holds.
 pub const LOST_ANNOTATION: &str = "keelway.dev/lost";
 
-/// A physical or virtual machine where Keelway runs control plane components, reached through its CRI endpoint.
+/// A physical or virtual machine on which Keelway runs components of control planes.
 #[derive(CustomResource, Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     crates(kube_core = "kube_core"),
@@ -33,20 +35,22 @@ pub const LOST_ANNOTATION: &str = "keelway.dev/lost";
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HypervisorSpec {
-    /// What the machine is for: the ingress of clusters, or their components.
+    /// The role of the machine: public ones run ingresses and gateways, private ones run etcd and the Kubernetes components.
     pub role: HypervisorRole,
-    /// How it is reached: by its container runtime, or by the agent beside it.
+    /// The endpoint through which Keelway reaches the machine: its agent or its container runtime.
     pub endpoint: HypervisorEndpoint,
-    /// Its addresses, by network.
+    /// The addresses of the machine, by network.
     pub addresses: Addresses,
-    /// TCP and UDP ports that Keelway may use on it, both ends included. Must stay clear of the machine's `ip_local_port_range`.
+    /// The TCP and UDP ports that Keelway may use on the machine, both ends included. They must not overlap the machine's
+    /// `ip_local_port_range`.
     #[serde(default)]
     pub port_range: PortRange,
-    /// No component is placed on it any more; those that are there stay. As with a Node: `keelway hypervisor cordon`.
+    /// If true, no new component is placed on the machine, and its components stay, as with a Node. `keelway hypervisor cordon` sets
+    /// it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unschedulable: bool,
-    /// Its components move to other machines, each once its replacement is ready; members of stores stay. Nothing is placed
-    /// on it. `keelway hypervisor drain`.
+    /// If true, the machine's components move to other machines, each once its replacement is ready, and no new component is placed on
+    /// it. etcd members stay. `keelway hypervisor drain` sets it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub drain: bool,
     /// Fields of a newer release.
@@ -59,47 +63,48 @@ fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// What a machine is for.
+/// The role of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum HypervisorRole {
-    /// Holds the ingress of clusters; has an address that their users reach, and one in the private network.
+    /// Runs ingresses and gateways. It has an address that users can reach, and one in the private network.
     Public,
-    /// Holds etcd and the Kubernetes components; reached by other hypervisors and nobody else.
+    /// Runs etcd and the Kubernetes components. Only other hypervisors connect to it.
     Private,
 }
 
-/// How a machine is reached.
+/// The endpoint of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum HypervisorEndpoint {
-    /// A CRI socket on the machine that runs `keelway`. The machine's files and network are those of the process that listens on it.
+    /// A CRI socket on the machine that runs `keelway`. The files and the network are those of the process that listens on it.
     #[serde(rename_all = "camelCase")]
     Unix {
-        /// Absolute path of the socket.
+        /// The absolute path of the socket.
         path: String,
     },
-    /// `keelway-hypervisor-agent run` on the machine, which keeps components running with nobody else's help.
+    /// The agent on the machine (`keelway-hypervisor-agent run`), which keeps components running on its own.
     Agent(AgentEndpoint),
-    /// The machine's CRI socket behind a proxy of yours that speaks mutual TLS. No agent: a helper container places files, and
-    /// what dies is restarted by the next pass.
+    /// The machine's CRI socket behind your own proxy with mutual TLS, without an agent: a helper writes files, and the next pass
+    /// restarts containers that exited.
     Cri(CriEndpoint),
 }
 
-/// How a CRI socket behind a proxy is reached.
+/// The endpoint of a CRI socket behind a proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CriEndpoint {
-    /// Where the proxy listens: `HOST:PORT`. It passes bytes on to the socket.
+    /// The address of the proxy: `HOST:PORT`. The proxy forwards connections to the socket.
     pub address: String,
-    /// The name that the proxy's certificate is for. The host of `address` where there is none.
+    /// The name in the proxy's certificate. The default is the host of `address`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_name: Option<String>,
-    /// A Secret of yours beside the documents: `tls.crt` and `tls.key` to show, `ca.crt` to know the proxy by.
+    /// Your Secret beside the documents: the client certificate in `tls.crt` and `tls.key`, and the authority of the proxy's
+    /// certificate in `ca.crt`.
     pub secret_ref: SecretReference,
 }
 
 impl CriEndpoint {
-    /// The name that the proxy's certificate is for.
+    /// Returns the name in the proxy's certificate.
     #[must_use]
     pub fn name(&self) -> &str {
         let host = || self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host);
@@ -108,14 +113,14 @@ impl CriEndpoint {
     }
 }
 
-/// A Secret, by its name.
+/// A reference to a Secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SecretReference {
-    /// Its namespace.
+    /// The namespace of the Secret.
     #[serde(default = "default_namespace")]
     pub namespace: String,
-    /// Its name.
+    /// The name of the Secret.
     pub name: String,
 }
 
@@ -123,22 +128,22 @@ fn default_namespace() -> String {
     "default".to_owned()
 }
 
-/// How a machine's agent is reached: by its socket, or over a network.
+/// The endpoint of a machine's agent: its socket, or its address on a network.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AgentEndpoint {
-    /// The agent's own socket on the machine that runs `keelway`. The machine's network is that of the agent.
+    /// The agent's socket on the machine that runs `keelway`. The machine's network is that of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unix: Option<UnixSocket>,
-    /// Where the agent listens on a network: `HOST:PORT`. It shows a certificate of the installation's authority for
-    /// `NAME.hypervisor.keelway`.
+    /// The network address of the agent: `HOST:PORT`. Its certificate is for `NAME.hypervisor.keelway` and signed by the installation's
+    /// authority.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// The name of a public Hypervisor that is reached directly: the way to this agent leads through that one's, which passes
-    /// bytes and can read none of them. For machines in a network that `keelway` has no route to.
+    /// The name of a public Hypervisor that Keelway reaches directly. Its agent forwards connections to this agent, and cannot decrypt
+    /// them. Use it for machines in a network to which `keelway` has no route.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
-    /// The agent listens nowhere, as behind a NAT: it connects to that of `via` and waits there to be called
+    /// If true, the agent does not listen, for example behind a NAT. It connects to the agent of `via` and waits there for calls
     /// (`keelway-hypervisor-agent run --connect`).
     #[serde(default, skip_serializing_if = "is_false")]
     pub dials_out: bool,
@@ -148,7 +153,7 @@ pub struct AgentEndpoint {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct UnixSocket {
-    /// Absolute path of the socket.
+    /// The absolute path of the socket.
     pub path: String,
 }
 
@@ -165,7 +170,7 @@ impl HypervisorEndpoint {
         Self::Agent(AgentEndpoint { address: Some(address), ..AgentEndpoint::default() })
     }
 
-    /// The socket on this machine behind which the machine is found, where there is one.
+    /// Returns the local socket of the machine, if it has one.
     #[must_use]
     pub fn socket(&self) -> Option<&str> {
         match self.way() {
@@ -174,7 +179,7 @@ impl HypervisorEndpoint {
         }
     }
 
-    /// Where the machine's agent listens on a network, where it does.
+    /// Returns the network address of the machine's agent, if it listens on one.
     #[must_use]
     pub fn address(&self) -> Option<&str> {
         match self.way() {
@@ -183,13 +188,13 @@ impl HypervisorEndpoint {
         }
     }
 
-    /// Whether the machine's agent is spoken with over a network.
+    /// Returns whether the machine's agent is reached over a network.
     #[must_use]
     pub fn is_on_network(&self) -> bool {
         matches!(self.way(), MachineTransport::Network(_))
     }
 
-    /// The way to the machine. One to nowhere where the endpoint names none, which no sound document does.
+    /// Returns the transport to the machine. If the endpoint is empty, which no valid document has, the transport leads nowhere.
     #[must_use]
     pub fn way(&self) -> MachineTransport<'_> {
         match self {
@@ -203,7 +208,7 @@ impl HypervisorEndpoint {
     }
 }
 
-/// The way to a machine.
+/// The transport to a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MachineTransport<'a> {
     /// Its runtime's socket on this machine.
@@ -216,12 +221,12 @@ pub enum MachineTransport<'a> {
     Cri(&'a CriEndpoint),
 }
 
-/// Where an agent is on a network.
+/// The network address of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AgentNetworkAddress<'a> {
-    /// Where it listens: `HOST:PORT`. None where it waits at that of `via` to be called.
+    /// The address at which it listens: `HOST:PORT`. `None` if it waits at the agent of `via` for calls.
     pub address: Option<&'a str>,
-    /// The machine whose agent passes on what is for it.
+    /// The machine whose agent forwards its connections.
     pub via: Option<&'a str>,
 }
 
@@ -231,17 +236,18 @@ pub fn agent_name(machine: &HypervisorName) -> String {
     format!("{machine}.hypervisor.keelway")
 }
 
-/// The name that the certificates of all agents have beside their own: whoever waits at one need not know which machine's it is.
+/// A second name in the certificates of all agents. An agent that waits for calls at another one verifies this name, and need not know
+/// which machine it is.
 pub const ANY_AGENT: &str = "hypervisor.keelway";
 
-/// Addresses of a machine. Lists, so that a machine may have both families.
+/// The addresses of a machine. They are lists, so that a machine can have both address families.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Addresses {
-    /// In the network between hypervisors. At least one.
+    /// The addresses in the network between hypervisors. At least one.
     #[serde(default)]
     pub private: Vec<String>,
-    /// In the network that users of clusters reach. At least one for a public hypervisor, none for a private one.
+    /// The addresses in the network of clusters' users. At least one for a public hypervisor, none for a private one.
     #[serde(default)]
     pub public: Vec<String>,
 }
@@ -266,13 +272,13 @@ impl Default for PortRange {
 }
 
 impl Hypervisor {
-    /// Whether somebody asked for its deletion.
+    /// Returns whether its deletion was requested.
     #[must_use]
     pub fn deleted(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// Whether a person says that it is lost for good.
+    /// Returns whether it is marked as lost.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         let annotations = self.metadata.annotations.as_ref();
@@ -280,44 +286,45 @@ impl Hypervisor {
     }
 }
 
-/// What Keelway recorded of a machine.
+/// The recorded state of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HypervisorStatus {
-    /// The owner of this set of machines; minted with the first Hypervisor, the same in all of them.
+    /// The installation to which the machine belongs. It is created with the first Hypervisor and equal in all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installation: Option<InstallationId>,
-    /// The last config that was written down for the machine, before the machine took it. A machine that holds a later one
-    /// tells that these documents are stale.
+    /// The last config that was recorded for the machine, before it was sent. If the machine holds a later one, the documents are
+    /// stale.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub issued: Option<Applied>,
-    /// What the machine has.
+    /// The CPU and memory of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Quantities>,
-    /// What of it may be given to components.
+    /// The CPU and memory that are available for components.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocatable: Option<Quantities>,
-    /// The file system below `/var/lib/keelway`, as of `lastHeartbeatTime`.
+    /// The file system of `/var/lib/keelway`, as of `lastHeartbeatTime`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskQuantities>,
-    /// What the machine is, as with a Node.
+    /// The system of the machine, as in a Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_info: Option<NodeInfo>,
-    /// When the machine answered last. Written anew when something else of it changes and when it goes silent; by `keelway reconcile`
-    /// also after five minutes, as with a Node.
+    /// The last time when the machine responded. It is written when another field of the status changes or when the machine stops
+    /// responding. `keelway reconcile` also writes it after five minutes, as for a Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heartbeat_time: Option<Time>,
-    /// The last config that the machine took.
+    /// The last config that the machine applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<Applied>,
-    /// Who its agent is on its network. None: its certificates are files that somebody else keeps, or it is on none.
+    /// The enrollment of its agent on the network. It is empty if the agent's certificates are your own files, or if the agent is on no
+    /// network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentStatus>,
-    /// Clusters that were deleted while the machine was lost (`keelway.dev/lost`), by id. If the machine returns, what it holds of them is
-    /// removed.
+    /// The clusters that were deleted while the machine was lost (`keelway.dev/lost`), by id. If the machine returns, their components
+    /// and data are removed from it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub abandoned: BTreeMap<ClusterId, AbandonedCluster>,
-    /// `Ready`: the machine answers, obeys this installation and can run components. `Enrolled`: its agent has a certificate of this
+    /// `Ready`: the machine responds, obeys this installation and can run components. `Enrolled`: its agent has a certificate of this
     /// installation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
@@ -331,64 +338,64 @@ pub struct HypervisorStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AbandonedCluster {
-    /// Its namespace and name: `default/c1`.
+    /// The cluster's namespace and name: `default/c1`.
     pub cluster: String,
-    /// The etcd members that may have data on the machine, with etcd's ids. The data of no other member is removed.
+    /// The etcd members that may have data on the machine, with etcd's ids. Only their data is removed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub members: BTreeMap<ComponentName, String>,
 }
 
-/// Who the agent of a machine is on its network, by the token that it was enrolled with or is to be.
+/// The enrollment of a machine's agent on the network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AgentStatus {
-    /// The token's id, which is no secret.
+    /// The id of the token with which the agent was enrolled, or will be. It is not secret.
     pub token: String,
-    /// How many certificates it was granted with that token: the first, and one for each renewal. Their serial numbers follow from
-    /// both.
+    /// The number of certificates issued for that token: the first one, and one for each renewal. Their serial numbers are derived from
+    /// the token's id and this number.
     pub certificates: u32,
-    /// When the last that was seen ends.
+    /// When the last observed certificate expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_after: Option<Time>,
-    /// Whether all of them are revoked. The machine is not reached from then on, until it is enrolled again.
+    /// Whether all of these certificates are revoked. If so, Keelway does not connect to the machine until its agent is enrolled again.
     #[serde(default, skip_serializing_if = "is_false")]
     pub revoked: bool,
 }
 
 impl AgentStatus {
-    /// To be enrolled with this token.
+    /// Returns an agent that is to be enrolled with this token.
     #[must_use]
     pub fn new(token: String) -> Self {
         Self { token, certificates: 1, not_after: None, revoked: false }
     }
 
-    /// The serial number of the last certificate that was granted: 32 hexadecimal digits. It is known before the certificate is made,
-    /// so that one whose answer was lost can be revoked, too.
+    /// Returns the serial number of the last issued certificate: 32 hexadecimal digits. It is known before the certificate is issued,
+    /// so that a certificate whose response was lost can also be revoked.
     #[must_use]
     pub fn serial(&self) -> String {
         self.number(self.certificates)
     }
 
-    /// The serial numbers of all that were granted.
+    /// Returns the serial numbers of all issued certificates.
     #[must_use]
     pub fn serials(&self) -> Vec<String> {
         (1..=self.certificates).map(|number| self.number(number)).collect()
     }
 
-    /// Positive, and always as long (RFC 5280, 4.1.2.2).
+    /// Returns a positive number of fixed length (RFC 5280, 4.1.2.2).
     fn number(&self, certificate: u32) -> String {
         let digest = sha256_hex(format!("{}/{certificate}", self.token).as_bytes());
         format!("4{}", digest.get(..31).unwrap_or_default())
     }
 }
 
-/// Amounts as Kubernetes writes them.
+/// Amounts of CPU and memory, as Kubernetes quantities.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Quantities {
-    /// Cores: `2`, or thousandths of one: `1900m`.
+    /// CPU in cores, such as `2`, or in thousandths of a core, such as `1900m`.
     pub cpu: String,
-    /// `24065664Ki`.
+    /// Memory, such as `24065664Ki`.
     pub memory: String,
 }
 
@@ -403,7 +410,7 @@ impl From<Amount> for Quantities {
 }
 
 impl Quantities {
-    /// The amount; nothing where somebody wrote it otherwise than Keelway does.
+    /// Returns the amount, or `None` if it is in another notation than Keelway's.
     #[must_use]
     pub fn amount(&self) -> Option<Amount> {
         let cpu_millis = match self.cpu.strip_suffix('m') {
@@ -415,7 +422,7 @@ impl Quantities {
 }
 
 impl DiskQuantities {
-    /// The file system; nothing where somebody wrote it otherwise than Keelway does.
+    /// Returns the file system, or `None` if it is in another notation than Keelway's.
     #[must_use]
     pub fn disk(&self) -> Option<Disk> {
         Some(Disk { capacity_bytes: bytes(&self.capacity)?, available_bytes: bytes(&self.available)? })
@@ -430,13 +437,13 @@ fn kibibytes(bytes: u64) -> String {
     format!("{}Ki", bytes >> 10)
 }
 
-/// A file system, in amounts as Kubernetes writes them.
+/// A file system, in Kubernetes quantities.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskQuantities {
-    /// How large it is: `41152736Ki`.
+    /// The size, such as `41152736Ki`.
     pub capacity: String,
-    /// What may still be written.
+    /// The free space.
     pub available: String,
 }
 
@@ -446,26 +453,26 @@ impl From<Disk> for DiskQuantities {
     }
 }
 
-/// What a machine is, in the words of a Node's `nodeInfo`.
+/// The system of a machine, with the fields of a Node's `nodeInfo`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeInfo {
-    /// As `uname -r` says it.
+    /// The kernel version, as `uname -r` prints it.
     pub kernel_version: String,
-    /// Its distribution, from os-release.
+    /// The distribution, from os-release.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub os_image: String,
-    /// `amd64`, `arm64`, ..
+    /// The CPU architecture, such as `amd64` or `arm64`.
     pub architecture: String,
-    /// `containerd://2.4.2`.
+    /// The container runtime and its version, such as `containerd://2.4.2`.
     pub container_runtime_version: String,
-    /// The version of its agent, where it has one.
+    /// The version of the agent, if the machine has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_version: Option<String>,
 }
 
 impl NodeInfo {
-    /// What a machine told; nothing where it does not tell.
+    /// Returns what a machine reported, or `None` if it reported nothing.
     #[must_use]
     pub fn of(state: &MachineState) -> Option<Self> {
         let system = state.system.clone()?;
@@ -478,16 +485,4 @@ impl NodeInfo {
             agent_version: system.agent_version,
         })
     }
-}
-
-/// Which config a machine holds. Ordered by term, then generation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Applied {
-    /// The driver's term.
-    pub term: u64,
-    /// The generation within the term.
-    pub generation: u64,
-    /// SHA-256 of the config's content.
-    pub digest: String,
 }

@@ -5,8 +5,6 @@ use core::{fmt, str::FromStr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::documents::SecretName;
-
 /// The longest name of a Cluster or Hypervisor, in characters.
 ///
 /// Names derived from it (`NAME-kube-controller-manager-99`) stay within the 63 characters of an RFC 1123 label.
@@ -16,8 +14,8 @@ pub const LONGEST_NAME: usize = 32;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{value:?} is not {expected}")]
 pub struct NameError {
-    value: String,
-    expected: &'static str,
+    pub(crate) value: String,
+    pub(crate) expected: &'static str,
 }
 
 /// Whether `text` is an RFC 1123 label of at most `longest` characters.
@@ -209,7 +207,7 @@ pub fn is_own_namespace(namespace: &str) -> bool {
 pub(crate) const LONGEST_NAMESPACE: usize = 63;
 
 /// A namespace, where the text can be the name of one.
-fn namespace(text: &str) -> Result<String, NameError> {
+pub(crate) fn namespace(text: &str) -> Result<String, NameError> {
     let expected = "a namespace: an RFC 1123 label of at most 63 characters";
     let read = is_label(text, LONGEST_NAMESPACE).then(|| text.to_owned());
     read.ok_or_else(|| NameError { value: text.to_owned(), expected })
@@ -224,19 +222,6 @@ impl ClusterRef {
         let expected = "an RFC 1123 label of at most 32 characters";
         if !is_label(name, LONGEST_NAME) {
             return Err(NameError { value: name.to_owned(), expected });
-        }
-        Ok(Self { namespace: self::namespace(namespace)?, name: name.to_owned() })
-    }
-}
-
-impl SecretName {
-    /// Reads the namespace and the name of a Secret.
-    ///
-    /// # Errors
-    /// One of them can be none of a Secret.
-    pub fn parse(namespace: &str, name: &str) -> Result<Self, NameError> {
-        if !is_subdomain(name) {
-            return Err(NameError { value: name.to_owned(), expected: "an RFC 1123 subdomain" });
         }
         Ok(Self { namespace: self::namespace(namespace)?, name: name.to_owned() })
     }

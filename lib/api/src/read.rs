@@ -3,7 +3,7 @@
 mod list;
 mod one;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
@@ -17,6 +17,7 @@ use crate::{
     kind::{API_VERSION, DocumentKind, GROUP},
     machine::{CLUSTER_LABEL, INSTALLATION_LABEL},
     newer,
+    origin::{DocumentOrigin, InputPosition, OriginIndex},
     registry::PULL_SECRET,
     schema::{self, suggestion},
     secret::Secret,
@@ -57,7 +58,7 @@ impl<'a> DocumentReader<'a> {
             let fault = Fault::of(
                 "",
                 format!("the input has {} documents", chunks.len()),
-                format!("at most {} are read; split it", split::MOST_DOCUMENTS),
+                format!("split it: Keelway reads at most {}", split::MOST_DOCUMENTS),
             );
             return Err(Faults(vec![fault]));
         }
@@ -116,43 +117,6 @@ impl UnknownFields {
     }
 }
 
-/// The origin of a document of Keelway.
-#[derive(Debug, Clone)]
-pub(crate) struct DocumentOrigin<'a> {
-    /// `document 2 (Cluster c1)`.
-    title: String,
-    place: InputPosition<'a>,
-}
-
-/// The position of a document in the input.
-#[derive(Debug, Clone, Copy)]
-struct InputPosition<'a> {
-    chunk: Chunk<'a>,
-    /// The index in a list, if the document is an item of one.
-    item: Option<usize>,
-}
-
-impl DocumentOrigin<'_> {
-    /// Adds the document and the line to a fault.
-    pub(crate) fn locate(&self, mut fault: Fault) -> Fault {
-        let InputPosition { chunk, item } = self.place;
-        let tree = tree::parse(chunk.text, chunk.line).ok().flatten();
-        let root = tree.as_ref().and_then(|tree| item.map_or(Some(&tree.root), |index| list::item(&tree.root, index)));
-        fault.line = root.map_or(chunk.line, |root| root.line_of(&fault.field));
-        fault.document.clone_from(&self.title);
-        fault
-    }
-}
-
-/// The documents of Keelway in the input, including invalid ones.
-#[derive(Debug, Default)]
-pub(crate) struct OriginIndex<'a> {
-    /// The origins of valid documents.
-    pub(crate) origins: BTreeMap<DocumentName, DocumentOrigin<'a>>,
-    /// The kinds with invalid documents. A document that seems missing may be one of these.
-    pub(crate) broken: BTreeSet<DocumentKind>,
-}
-
 /// Kind, namespace and name, which identify an object in kube-apiserver.
 type ObjectKey = (DocumentKind, String, String);
 
@@ -178,7 +142,7 @@ impl<'a> DocumentReader<'a> {
         if chunk.text.len() > split::LARGEST_DOCUMENT {
             self.count += 1;
             let problem = format!("the document has {} bytes", chunk.text.len());
-            let help = format!("at most {} are read", split::LARGEST_DOCUMENT);
+            let help = format!("reduce it: Keelway reads at most {}", split::LARGEST_DOCUMENT);
             return self.refuse(chunk.line, Fault::of("", problem, help));
         }
         let tree = match tree::parse(chunk.text, chunk.line) {
@@ -264,8 +228,8 @@ impl<'a> DocumentReader<'a> {
         if let Some((document, line)) = self.identities.get(&identity) {
             return Some(Fault::of(
                 "metadata.name",
-                format!("there are two of {name}: the first is {document}, line {line}"),
-                "keep one of them, or give one another name",
+                format!("{name} is a duplicate: the first is {document}, line {line}"),
+                "remove one of them, or rename it",
             ));
         }
         self.identities.insert(identity, here);
@@ -290,7 +254,7 @@ impl<'a> DocumentReader<'a> {
 
     fn stop(mut self, line: u64) -> Faults {
         let problem = format!("there are {MOST_FAULTS} faults before this line");
-        let fault = Fault::of("", problem, "mend those first: nothing after it was read");
+        let fault = Fault::of("", problem, "correct those first: Keelway did not read the rest");
         self.faults.push(Fault { line, ..fault });
         in_order(self.faults)
     }
@@ -317,13 +281,13 @@ fn printable(text: &str) -> String {
 
 fn owner(root: &YamlNode<'_>) -> Result<Owner, Fault> {
     if !matches!(root.value, Value::Map(_)) {
-        let problem = "this is no document of Kubernetes' form, which is a map of fields";
-        return Err(Fault::of("", problem, "take it away, or mend its indentation"));
+        let problem = "a document must be a map of fields, as in Kubernetes";
+        return Err(Fault::of("", problem, "remove it, or correct its indentation"));
     }
     let (Some(version), Some(kind)) = (text(root, "apiVersion"), text(root, "kind")) else {
         let absent = if text(root, "apiVersion").is_none() { "apiVersion" } else { "kind" };
-        let help = format!("write apiVersion and kind; Keelway's own are of {API_VERSION}");
-        return Err(Fault::of(absent, "the document does not say what it is", help));
+        let help = format!("write apiVersion and kind; documents of Keelway have apiVersion {API_VERSION}");
+        return Err(Fault::of(absent, "is required", help));
     };
     let group = version.split_once('/').map_or(version, |(group, _)| group);
     match (group, version, kind) {
@@ -342,19 +306,19 @@ fn ours(version: &str, kind: &str) -> Result<DocumentKind, Fault> {
     }
     let names = DocumentKind::OF_GROUP.map(DocumentKind::name);
     let Some(found) = DocumentKind::OF_GROUP.into_iter().find(|k| k.name() == kind) else {
-        let problem = format!("{:?} is no kind of {GROUP}", schema::short(kind));
+        let problem = format!("{:?} is not a kind of {GROUP}", schema::short(kind));
         return Err(Fault::of("kind", problem, suggestion(kind, &names)));
     };
     if version != API_VERSION {
-        let problem = format!("{:?} is no version of {GROUP}", schema::short(version));
+        let problem = format!("{:?} is not a version of {GROUP}", schema::short(version));
         return Err(Fault::of("apiVersion", problem, format!("write {API_VERSION}")));
     }
     Ok(found)
 }
 
 fn of_no_world() -> Fault {
-    let help = "give it to `keelway plan --offline FILE`, beside the documents that it was made from";
-    Fault::of("kind", "an Observation is no document of a world", help)
+    let help = "pass it to `keelway plan --offline FILE`, together with the documents that it was made from";
+    Fault::of("kind", "an Observation is not a document of an installation", help)
 }
 
 fn text<'n>(node: &'n YamlNode<'_>, key: &str) -> Option<&'n str> {
@@ -499,6 +463,6 @@ pub(crate) fn decode<T: DeserializeOwned>(json: Json) -> Result<T, Vec<Fault>> {
             path if path == "." => String::new(),
             path => path,
         };
-        vec![Fault::of(path, error.inner().to_string(), "mend its form")]
+        vec![Fault::of(path, error.inner().to_string(), "correct its format")]
     })
 }

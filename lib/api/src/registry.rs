@@ -56,10 +56,10 @@ pub struct PullSecret {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PullSecretError {
     /// The value is missing.
-    #[error("there is no {PULL_SECRET_KEY}")]
+    #[error("{PULL_SECRET_KEY} is required")]
     Missing,
     /// The value is not a configuration of docker.
-    #[error("{PULL_SECRET_KEY} is no JSON of the form {{\"auths\": {{REGISTRY: {{..}}}}}}")]
+    #[error("{PULL_SECRET_KEY} must be JSON of the form {{\"auths\": {{REGISTRY: {{..}}}}}}")]
     Form,
     /// A registry has no credentials.
     #[error("{PULL_SECRET_KEY} has no username and password for {0:?}")]

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+pub(crate) use crate::machine::SMALLEST_QUOTA;
+
 use crate::{
     cluster::{ClusterSpec, ComponentLimits, ComponentResources, EtcdSpec},
     fault::Fault,
@@ -10,8 +12,6 @@ use crate::{
     role::Role,
 };
 
-/// The smallest quota. It holds the objects of a cluster without workers several times.
-pub(crate) const SMALLEST_QUOTA: Memory = Memory::mebibytes(256);
 /// The largest quota that etcd's documentation recommends for normal use ("Storage size limit").
 pub(crate) const LARGEST_QUOTA: Memory = Memory::gibibytes(8);
 /// The quota of a Cluster that sets none.
@@ -100,21 +100,21 @@ pub(crate) fn faults(spec: &ClusterSpec) -> Vec<Fault> {
     let mut found = Vec::new();
     let quota = spec.etcd.quota();
     if !(SMALLEST_QUOTA..=LARGEST_QUOTA).contains(&quota) {
-        let problem = format!("a database of {quota} is not what etcd is made for");
-        found.push(Fault::of("spec.etcd.quota", problem, format!("write {SMALLEST_QUOTA} to {LARGEST_QUOTA}")));
+        let problem = format!("must be from {SMALLEST_QUOTA} to {LARGEST_QUOTA}, not {quota}");
+        found.push(Fault::of("spec.etcd.quota", problem, "choose a size that etcd supports"));
     }
     for (role, field, limits) in asked_limits(spec) {
         if let Some(memory) = limits.memory.filter(|memory| *memory < least_memory(role)) {
             let (least, field) = (least_memory(role), format!("{field}.limits.memory"));
-            let problem = format!("{memory} is less than {role} needs without load");
+            let problem = format!("{memory} is less than {role} needs when idle");
             found.push(Fault::of(field, problem, format!("write {least} or more")));
         } else if let Some(memory) = limits.memory.filter(|memory| role == Role::Etcd && *memory < of_quota(quota)) {
-            let problem = format!("{memory} does not hold a database of {quota}, the quota");
-            let help = format!("write {} or more, or a smaller spec.etcd.quota", of_quota(quota));
+            let problem = format!("{memory} is too small for a database of {quota}, the quota");
+            let help = format!("write {} or more, or reduce spec.etcd.quota", of_quota(quota));
             found.push(Fault::of(format!("{field}.limits.memory"), problem, help));
         }
         if let Some(cpu) = limits.cpu.filter(|cpu| *cpu < least_cpu(role)) {
-            let problem = format!("{cpu} is less than {role} needs without load");
+            let problem = format!("{cpu} is less than {role} needs when idle");
             let help = format!("write {} or more", least_cpu(role));
             found.push(Fault::of(format!("{field}.limits.cpu"), problem, help));
         }

@@ -8,11 +8,12 @@ use crate::{
     Newer,
     duration::Span,
     fault::{Fault, MOST_FAULTS},
-    kind::{DocumentKind, resolve},
+    kind::DocumentKind,
     name::{ClusterId, HypervisorName, InstallationId},
     newer,
     quantity::{Cpu, Memory},
     release,
+    schemas::resolve,
     tree::{Scalar, ScalarMeaning, Value, YamlNode, field, item},
 };
 
@@ -139,13 +140,13 @@ impl SchemaChecker {
 
     fn mismatch(&mut self, node: &YamlNode<'_>, path: &str, wanted: &str, help: &str) -> Json {
         let found = describe(node, self.show);
-        self.fault(node.line, path, format!("{found} stands where {wanted} is wanted"), help);
+        self.fault(node.line, path, format!("must be {wanted}, not {found}"), help);
         Json::Null
     }
 
     fn object(&mut self, node: &YamlNode<'_>, schema: &'static Json, path: &str) -> Json {
         let Value::Map(entries) = &node.value else {
-            self.mismatch(node, path, "a map of fields", "write fields below it, indented");
+            self.mismatch(node, path, "a map of fields", "write its fields below it, indented");
             return Json::Object(Map::new());
         };
         let properties = schema.get("properties").and_then(Json::as_object);
@@ -171,7 +172,7 @@ impl SchemaChecker {
         for name in required {
             if node.get(name).is_none() {
                 let path = field(path, name);
-                self.fault(node.line, &path, "the field is missing".to_owned(), "write it");
+                self.fault(node.line, &path, "is required".to_owned(), "add it");
             }
         }
         Json::Object(fields)
@@ -184,16 +185,16 @@ impl SchemaChecker {
         }
         let names: Vec<&str> = known.into_iter().flat_map(Map::keys).map(String::as_str).collect();
         let help = if key == "<<" {
-            "write the fields out: merge keys are not read here".to_owned()
+            "write the fields out: merge keys are not supported".to_owned()
         } else {
             removal(key, &names)
         };
-        self.fault(line, path, "there is no such field".to_owned(), help);
+        self.fault(line, path, "unknown field".to_owned(), help);
     }
 
     fn list(&mut self, node: &YamlNode<'_>, schema: &'static Json, path: &str) -> Json {
         let Value::List(items) = &node.value else {
-            self.mismatch(node, path, "a list", "write it as [..]");
+            self.mismatch(node, path, "a list", "write a list: [..]");
             return Json::Array(Vec::new());
         };
         let Some(schema) = schema.get("items") else {
@@ -205,18 +206,18 @@ impl SchemaChecker {
 
     fn text(&mut self, node: &YamlNode<'_>, name: &str, schema: &Json, path: &str) -> Json {
         let Value::Scalar(scalar) = &node.value else {
-            return self.mismatch(node, path, "text", "write a text");
+            return self.mismatch(node, path, "a string", "write a string");
         };
         match scalar.meaning() {
             ScalarMeaning::Text => {}
-            ScalarMeaning::Null => return self.mismatch(node, path, "text", "write a text"),
+            ScalarMeaning::Null => return self.mismatch(node, path, "a string", "write a string"),
             ScalarMeaning::Bool(_) | ScalarMeaning::Integer(_) | ScalarMeaning::Number(_) => {
                 let help = match path {
-                    "spec.version" => format!("write one of {}", release::names()),
+                    "spec.version" => format!("supported values: {}", release::names()),
                     _ if self.show => format!("quote it: \"{}\"", short(&scalar.text)),
                     _ => "quote it".to_owned(),
                 };
-                self.mismatch(node, path, "text", &help);
+                self.mismatch(node, path, "a string", &help);
                 return Json::String(scalar.text.as_ref().to_owned());
             }
         }
@@ -235,7 +236,7 @@ impl SchemaChecker {
             "byte" => STANDARD
                 .decode(text)
                 .is_err()
-                .then(|| "the value is not in base64 (RFC 4648, section 4, with padding)".to_owned()),
+                .then(|| "the value is not base64 (RFC 4648, section 4, with padding)".to_owned()),
             "date-time" => text.parse::<jiff::Timestamp>().is_err().then(|| {
                 let shown = if self.show { text } else { "the value" };
                 format!("{shown:?} is not a time such as 2026-01-31T12:00:00Z (RFC 3339)")
@@ -263,10 +264,10 @@ impl SchemaChecker {
                 self.fault(node.line, path, format!("{number} is too {size}"), range.help());
             }
             (ScalarMeaning::Text, Value::Scalar(scalar)) if is_whole(&scalar.text) => {
-                self.mismatch(node, path, "a whole number", "take the quotes away");
+                self.mismatch(node, path, "an integer", "remove the quotes");
             }
             (_, _) => {
-                self.mismatch(node, path, "a whole number", &range.help());
+                self.mismatch(node, path, "an integer", &range.help());
             }
         }
         Number::from_i128(nearest).map_or(Json::Null, Json::Number)
@@ -301,13 +302,13 @@ impl SchemaChecker {
                 self.fault(
                     node.line,
                     path,
-                    format!("{:?} is not known here", short(&scalar.text)),
+                    format!("{:?} is not supported", short(&scalar.text)),
                     suggestion(&scalar.text, &words),
                 );
                 Json::Null
             }
             Value::Scalar(_) | Value::List(_) | Value::Map(_) => {
-                self.mismatch(node, path, "a word", &format!("write one of {}", words.join(", ")))
+                self.mismatch(node, path, "a string", &format!("supported values: {}", words.join(", ")))
             }
         }
     }
@@ -319,7 +320,7 @@ impl SchemaChecker {
             .map(|(name, schema)| (name.as_str(), schema))
             .collect();
         let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-        let help = format!("give exactly one of {}", names.join(", "));
+        let help = format!("set exactly one of {}", names.join(", "));
         let Value::Map(entries) = &node.value else {
             return self.mismatch(node, path, "a map with one field", &help);
         };
@@ -330,13 +331,13 @@ impl SchemaChecker {
                 let value = self.value(&entry.node, schema, &path);
                 fields.insert((*name).to_owned(), value);
             } else {
-                let problem = "there is no such field".to_owned();
+                let problem = "unknown field".to_owned();
                 self.fault(entry.line, &path, problem, removal(&entry.key, &names));
             }
         }
         if fields.len() > 1 || entries.is_empty() {
             let count = if fields.is_empty() { "no field is" } else { "several fields are" };
-            let problem = format!("{count} given where one is wanted");
+            let problem = format!("{count} set, but exactly one is required");
             self.fault(node.line, path, problem, help);
         }
         Json::Object(fields)
@@ -362,7 +363,7 @@ impl Range {
     }
 
     fn help(&self) -> String {
-        format!("write a whole number from {} to {}", self.from, self.to)
+        format!("write an integer from {} to {}", self.from, self.to)
     }
 }
 
@@ -389,15 +390,15 @@ fn required(schema: &'static Json) -> Vec<&'static str> {
 pub(crate) fn suggestion(word: &str, known: &[&str]) -> String {
     match closest(word, known) {
         Some(name) => format!("did you mean {name}?"),
-        None => format!("write one of {}", known.join(", ")),
+        None => format!("supported values: {}", known.join(", ")),
     }
 }
 
 /// Suggests a replacement for an unknown word, or to remove it.
 pub(crate) fn removal(word: &str, known: &[&str]) -> String {
     match closest(word, known) {
-        None if known.is_empty() => "take it away".to_owned(),
-        None => format!("take it away; known here: {}", known.join(", ")),
+        None if known.is_empty() => "remove it".to_owned(),
+        None => format!("remove it; supported fields: {}", known.join(", ")),
         Some(_) => suggestion(word, known),
     }
 }
@@ -416,12 +417,12 @@ fn describe(node: &YamlNode<'_>, show: bool) -> String {
         Value::Scalar(scalar) => scalar,
     };
     match scalar.meaning() {
-        ScalarMeaning::Null => "nothing".to_owned(),
+        ScalarMeaning::Null => "null".to_owned(),
         ScalarMeaning::Bool(value) => value.to_string(),
         ScalarMeaning::Integer(_) | ScalarMeaning::Number(_) if show => format!("the number {}", short(&scalar.text)),
         ScalarMeaning::Integer(_) | ScalarMeaning::Number(_) => "a number".to_owned(),
-        ScalarMeaning::Text if show => format!("the text {:?}", short(&scalar.text)),
-        ScalarMeaning::Text => "a text".to_owned(),
+        ScalarMeaning::Text if show => format!("the string {:?}", short(&scalar.text)),
+        ScalarMeaning::Text => "a string".to_owned(),
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, Fault> {
         return Err(Fault::of(
             "",
             format!("the input has {} bytes", bytes.len()),
-            format!("at most {LARGEST_INPUT} are read; split it"),
+            format!("split it: Keelway reads at most {LARGEST_INPUT}"),
         ));
     }
     let text = core::str::from_utf8(bytes).map_err(|error| {
@@ -38,7 +38,7 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, Fault> {
     match text.split_once('\0') {
         None => Ok(text),
         Some((good, _)) => {
-            Err(at(good, "is NUL", "take it away: YAML has no such character, so this may be no text file"))
+            Err(at(good, "is NUL", "remove it: YAML does not allow this character; check that this is a text file"))
         }
     }
 }

@@ -4,9 +4,10 @@ mod build;
 
 use std::borrow::Cow;
 
-use crate::fault::Fault;
-
+pub(crate) use crate::fault::field;
 pub(crate) use build::parse;
+
+use crate::fault::Fault;
 
 /// A value and its line.
 #[derive(Debug, Clone, PartialEq)]
@@ -167,16 +168,6 @@ impl<'a> YamlNode<'a> {
             Value::List(items) => 1 + items.iter().map(Self::weight).sum::<usize>(),
             Value::Map(entries) => entries.iter().fold(1, |sum, entry| sum + entry.key.len() + entry.node.weight()),
         }
-    }
-}
-
-/// Returns the path of a field: `spec.etcd`, or `metadata.labels[a.b/c]` if the name has other characters than letters, digits, - and _.
-pub(crate) fn field(parent: &str, key: &str) -> String {
-    let simple = key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
-    match (parent, simple) {
-        ("", true) => key.to_owned(),
-        (_, true) => format!("{parent}.{key}"),
-        (_, false) => format!("{parent}[{key}]"),
     }
 }
 

@@ -15,23 +15,23 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use crate::{
-    cluster::{AddonsSpec, CertificatesSpec},
-    documents::SecretName,
-    fault::{Fault, MOST_FAULTS},
-    hypervisor::{HypervisorEndpoint, HypervisorRole, PortRange},
-    name::{ClusterRef, HypervisorName, LONGEST_NAME, is_label},
-    release::Release,
-    resources::ClusterResources,
-    role::Role,
-};
-
 pub(crate) use class::{OPERATORS, class};
 pub(crate) use cluster::{LONGEST_LIFE, SHORTEST_LIFE};
 pub(crate) use component::component;
 pub(crate) use hypervisor::{FEWEST_PORTS, FIRST_PORT, LONGEST_SOCKET};
 pub(crate) use network::{POD_SIZES, PrefixLengths, RESERVED, SERVICE_SIZES, VPN_SIZES};
 pub(crate) use secret::{check_user_secret, secret};
+
+use crate::{
+    cluster::{AddonsSpec, CertificatesSpec},
+    fault::{Fault, MOST_FAULTS},
+    hypervisor::{HypervisorEndpoint, HypervisorRole, PortRange},
+    name::{ClusterRef, HypervisorName, LONGEST_NAME, is_label},
+    release::Release,
+    resources::ClusterResources,
+    role::Role,
+    secret_name::SecretName,
+};
 
 /// A Hypervisor with valid fields.
 #[derive(Debug, Clone, PartialEq)]
@@ -131,18 +131,18 @@ impl FaultCollector {
 fn check_name(name: Option<&str>, faults: &mut FaultCollector) {
     let name = name.unwrap_or_default();
     if name.is_empty() {
-        faults.add("metadata.name", "the document has no name", "write metadata.name");
+        faults.add("metadata.name", "the name is required", "set metadata.name");
     } else if name.len() > LONGEST_NAME {
         faults.add(
             "metadata.name",
-            format!("the name has {} characters", name.len()),
-            format!("give it at most {LONGEST_NAME}: names made from it must stay within 63"),
+            format!("must have at most {LONGEST_NAME} characters, but has {}", name.len()),
+            "shorten it: names derived from it must fit into 63 characters",
         );
     } else if !is_label(name, LONGEST_NAME) {
         faults.add(
             "metadata.name",
-            format!("{name:?} is no RFC 1123 label"),
-            "use lowercase letters, digits and -, with a letter or digit at both ends",
+            format!("{name:?} is not an RFC 1123 label"),
+            "it must consist of lowercase letters, digits and -, and start and end with a letter or digit",
         );
     }
 }

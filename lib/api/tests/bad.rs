@@ -51,7 +51,7 @@ fn each_bad_input_has_its_faults() {
 }
 
 #[test]
-fn every_fault_says_where_and_how_to_mend_it() {
+fn every_fault_has_a_place_and_a_correction() {
     for name in names("yaml") {
         let input = fs::read(directory().join(&name).with_extension("yaml")).unwrap();
         for fault in Documents::read(&input).unwrap_err().0 {

@@ -53,7 +53,7 @@ fn nothing_changes_where_there_are_no_classes() {
     let machines = format!("apiVersion: keelway.dev/v1alpha1\nkind: Hypervisor{machines}");
     assert!(read(&(machines.clone() + &cluster("c1", "team-c", "etcd: {replicas: 7}"))).is_ok());
     let named = read(&(machines + &cluster("c1", "team-c", "className: large"))).unwrap_err();
-    assert!(named.to_string().contains("there is no ClusterClass large"), "{named}");
+    assert!(named.to_string().contains("ClusterClass large does not exist"), "{named}");
 }
 
 #[test]
@@ -62,26 +62,25 @@ fn a_cluster_is_of_a_class_of_its_namespace() {
     assert_eq!(told(&cluster("c1", "team-b", "className: large, etcd: {replicas: 7}")), [""; 0]);
     assert_eq!(
         told(&cluster("c1", "team-a", "className: large")),
-        ["spec.className: ClusterClass large is not for namespace team-a; name one of: small"]
+        ["spec.className: ClusterClass large is not allowed in namespace team-a; use one of: small"]
     );
     assert_eq!(
         told(&cluster("c1", "team-b", "")),
-        ["spec.className: the Cluster names no ClusterClass, and the default is for others; name one of: large"]
+        ["spec.className: is required, because the default is not allowed in its namespace; use one of: large"]
     );
     assert_eq!(
         told(&cluster("c1", "team-c", "className: none")),
-        ["spec.className: there is no ClusterClass none; ask who runs Keelway for a ClusterClass for namespace team-c"]
+        [
+            "spec.className: ClusterClass none does not exist; ask the operator of Keelway for a ClusterClass for namespace team-c"
+        ]
     );
     let none = CLASSES.replace("'true'", "'false'");
     let faults = read(&(none + &cluster("c1", "team-a", ""))).unwrap_err().to_string();
-    assert!(
-        faults.contains("the Cluster names no ClusterClass, and none is the default; name one of: small"),
-        "{faults}"
-    );
+    assert!(faults.contains("spec.className: is required, because there is no default; use one of: small"), "{faults}");
 }
 
 #[test]
-fn a_cluster_asks_for_no_more_than_its_class_allows() {
+fn a_cluster_must_not_exceed_its_class() {
     let spec = "version: 1.35.4, etcd: {replicas: 5}, ingress: {replicas: 2}, images: {registry: elsewhere.example.com}, \
                 controlPlane: {replicas: 1, kubeAPIServer: {replicas: 3, extraArgs: {v: '2', event-ttl: 1h}}, \
                 kubeScheduler: {extraArgs: {v: '2'}}, kubeControllerManager: {extraArgs: {v: '2'}}}";
@@ -90,15 +89,15 @@ fn a_cluster_asks_for_no_more_than_its_class_allows() {
     assert_eq!(
         found,
         [
-            "spec.controlPlane.kubeAPIServer.extraArgs.event-ttl: event-ttl is not allowed by its ClusterClass; leave it \
-             out; allowed are v",
-            "spec.controlPlane.kubeAPIServer.replicas: 3 are more than its ClusterClass allows; write 2 or less",
-            "spec.controlPlane.kubeScheduler.extraArgs.v: v is not allowed by its ClusterClass; leave it out: no argument \
-             is allowed there",
-            "spec.etcd.replicas: 5 are more than its ClusterClass allows; write 3 or less",
-            "spec.images.registry: images come from where its ClusterClass says; leave it out",
-            "spec.ingress.replicas: 2 are more than its ClusterClass allows; write 1 or less",
-            "spec.version: 1.35.4 is no release of its ClusterClass; write one of 1.36.3, 1.37.0",
+            "spec.controlPlane.kubeAPIServer.extraArgs.event-ttl: event-ttl is not allowed by its ClusterClass; remove it; \
+             allowed arguments: v",
+            "spec.controlPlane.kubeAPIServer.replicas: 3 is more than its ClusterClass allows; write 2 or less",
+            "spec.controlPlane.kubeScheduler.extraArgs.v: v is not allowed by its ClusterClass; remove it: the ClusterClass \
+             allows no arguments here",
+            "spec.etcd.replicas: 5 is more than its ClusterClass allows; write 3 or less",
+            "spec.images.registry: must not be set: its ClusterClass sets the source of images; remove it",
+            "spec.ingress.replicas: 2 is more than its ClusterClass allows; write 1 or less",
+            "spec.version: 1.35.4 is not allowed by its ClusterClass; write one of 1.36.3, 1.37.0",
         ]
     );
 }
@@ -136,8 +135,8 @@ fn a_namespace_has_no_more_clusters_than_its_class_allows() {
     assert_eq!(
         told(&three),
         [
-            "spec.className: namespace team-a has 2 of ClusterClass small, the most that it allows; delete another one, or \
-          ask who runs Keelway for more"
+            "spec.className: namespace team-a already has 2 Clusters of ClusterClass small, the maximum; delete another one, \
+          or ask the operator of Keelway for a higher limit"
         ]
     );
     // Clusters that already run are counted first, whatever their names.
@@ -153,14 +152,14 @@ fn a_namespace_has_no_more_clusters_than_its_class_allows() {
 }
 
 #[test]
-fn who_is_refused_takes_nobodys_place() {
+fn a_refused_cluster_does_not_count_against_the_limit() {
     let broken = cluster("c0", "team-a", "etcd: {replicas: 5}");
     let three: String = ["c1", "c2"].map(|name| cluster(name, "team-a", "")).concat() + &broken;
-    assert_eq!(told(&three), ["spec.etcd.replicas: 5 are more than its ClusterClass allows; write 3 or less"]);
+    assert_eq!(told(&three), ["spec.etcd.replicas: 5 is more than its ClusterClass allows; write 3 or less"]);
 }
 
 #[test]
-fn a_default_takes_over_nobody_whom_it_is_not_for() {
+fn a_default_class_applies_only_in_its_namespaces() {
     let running = |namespace: &str| {
         let text = cluster("c1", namespace, "");
         let documents = Documents::read(format!("{CLASSES}{text}").as_bytes()).unwrap();
@@ -171,7 +170,7 @@ fn a_default_takes_over_nobody_whom_it_is_not_for() {
 }
 
 #[test]
-fn who_is_asked_nothing_is_held_against_nothing() {
+fn only_selected_clusters_are_checked_against_their_class() {
     let text = format!("{CLASSES}{}", cluster("c1", "team-a", "etcd: {replicas: 5}"));
     let documents = Documents::read(text.as_bytes()).unwrap();
     assert_eq!(documents.faults_of_classes(|_, _| false).len(), 0);
@@ -180,11 +179,8 @@ fn who_is_asked_nothing_is_held_against_nothing() {
 }
 
 #[test]
-fn secrets_that_a_class_names_are_there() {
+fn pull_secrets_of_a_class_must_exist() {
     let class = CLASSES.replace("/mirror}", "/mirror, pullSecrets: [{namespace: registries, name: mirror}]}");
     let told = read(&class).unwrap_err().to_string();
-    assert!(
-        told.contains("spec.images.pullSecrets[0].name: there is no Secret registries/mirror of the type"),
-        "{told}"
-    );
+    assert!(told.contains("spec.images.pullSecrets[0].name: Secret registries/mirror of type"), "{told}");
 }

@@ -109,7 +109,10 @@ fn a_birth_is_told_step_by_step() {
     of_cluster(&mut after, "Available", (ConditionStatus::False, ConditionReason::NotServing), "it does not serve");
     assert_eq!(
         told(&before, &after),
-        ["Normal c1 Starting: waits for etcd-0", "Normal c1 ComponentPlaced: etcd-0 goes to hv-1: it is the only one"]
+        [
+            "Normal c1 Starting: waits for etcd-0",
+            "Normal c1 ComponentPlaced: etcd-0 is placed on hv-1: it is the only one"
+        ]
     );
     let event = of_change(&before, &after).pop().unwrap();
     assert_eq!(event.uid.as_deref(), Some("of-the-cluster"));
@@ -177,7 +180,7 @@ fn machines_come_and_go() {
     assert_eq!(told(&before, &after), ["Warning hv-1 DiskFull: waits for room", "Warning hv-1 Unreachable: no route"]);
     assert_eq!(
         told(&after, &before),
-        ["Normal hv-1 DiskHasRoom: there is room on its disk again"],
+        ["Normal hv-1 DiskHasRoom: its disk has free space again"],
         "what nobody looked at tells nothing"
     );
 }
@@ -206,10 +209,10 @@ fn an_end_is_told_as_a_whole() {
     assert_eq!(told(&going, &gone), ["Normal c1 Deleting: it is being deleted"]);
     gone.clusters.clear();
     gone.components.clear();
-    assert_eq!(told(&going, &gone), ["Normal c1 ClusterDeleted: nothing of it is left on any machine"]);
+    assert_eq!(told(&going, &gone), ["Normal c1 ClusterDeleted: no machine holds any part of it"]);
     let mut smaller = placed();
     smaller.components.clear();
-    assert_eq!(told(&placed(), &smaller), ["Normal c1 ComponentRemoved: etcd-0 is taken away from hv-1"]);
+    assert_eq!(told(&placed(), &smaller), ["Normal c1 ComponentRemoved: etcd-0 is removed from hv-1"]);
 }
 
 #[test]
@@ -217,7 +220,7 @@ fn a_pause_is_told_when_it_begins_and_ends() {
     let (before, mut after) = (placed(), placed());
     of_cluster(&mut after, "Paused", (ConditionStatus::True, ConditionReason::Paused), "nothing is done about it");
     assert_eq!(told(&before, &after), ["Normal c1 Paused: nothing is done about it"]);
-    assert_eq!(told(&after, &before), ["Normal c1 Resumed: it is looked after again"]);
+    assert_eq!(told(&after, &before), ["Normal c1 Resumed: reconciliation has resumed"]);
 }
 
 #[test]

@@ -108,7 +108,7 @@ fn a_person_who_writes_an_unknown_field_gets_an_error() {
         let format = format!("keelway.dev/format: {format}");
         let text = world().replace("keelway.dev/format: '7'", &format);
         let faults = Documents::read(text.as_bytes()).unwrap_err().to_string();
-        let is_told = faults.contains("there is no such field") && faults.contains("status.lastBackup");
+        let is_told = faults.contains("unknown field") && faults.contains("status.lastBackup");
         assert!(is_told || faults.contains("keelway.dev/format"), "{faults}");
     }
     let text = world().replace("keelway.dev/format: '7', ", "");

@@ -82,18 +82,18 @@ fn what_a_store_relies_on_is_missed() {
     assert_eq!(
         problems(&|text| text.replace(r#""members": {"etcd-0": {"#, r#""members": {"etcd-1": {"#)),
         [
-            "status.etcd: etcd-0 served, and this does not tell so",
-            "status.etcd.members.etcd-1: there is no Component etcd-1, and its data cannot be made anew",
+            "status.etcd: etcd-0 served requests, but this status does not record it",
+            "status.etcd.members.etcd-1: Component etcd-1 does not exist, and Keelway cannot recreate its data",
         ]
     );
     assert_eq!(
         problems(&|text| text.replace("Started", "Pending")),
-        ["status.etcd: etcd-0 served, and this does not tell so"]
+        ["status.etcd: etcd-0 served requests, but this status does not record it"]
     );
     assert_eq!(
         problems(&|text| text.replace("name: encryption", "name: other")),
         [
-            "status.id: there is no Secret keelway-0123456789abcdef/encryption, which the cluster's own are encrypted with"
+            "status.id: Secret keelway-0123456789abcdef/encryption does not exist, but the Secrets in the cluster are encrypted with its key"
         ]
     );
     let ingress = "metadata: {name: ingress-0, namespace: keelway-0123456789abcdef}

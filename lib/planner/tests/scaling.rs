@@ -506,7 +506,7 @@ fn a_cluster_stays_as_it_was_born() {
         fields,
         ["spec.network.podCIDRs", "spec.network.serviceCIDRs", "spec.network.dnsDomain", "spec.vpn.cidrs"]
     );
-    assert!(faults.iter().all(|(_, fault)| fault.problem.contains("born with")), "{faults:?}");
+    assert!(faults.iter().all(|(_, fault)| fault.problem.contains("is immutable")), "{faults:?}");
 
     let before = world.digests();
     let plan = world.pass(&calm(2, 2));

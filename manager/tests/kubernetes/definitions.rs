@@ -214,7 +214,7 @@ pub(crate) fn show_and_scale(kubectl: &Kubectl) {
         None
     );
     let told = patch(r#"{"status":{"id":"fedcba9876543210"}}"#).unwrap();
-    assert!(told.contains("decided once in a cluster's life"), "{told}");
+    assert!(told.contains("id: is immutable"), "{told}");
     let shown = kubectl.says(&["get", "kwc,components,hypervisors", "-o", "wide"]);
     assert!(
         ["READY", "VERSION", "ENDPOINT", "ETCD", "AGE", "https://198.51.100.1:20000"]

@@ -142,7 +142,7 @@ pub(crate) async fn are_told_once(plane: &Plane, kubectl: &Kubectl) {
 
 fn what_people_see(kubectl: &Kubectl) {
     let described = kubectl.says(&["describe", "kwc", "told"]);
-    let placed = "etcd-0 goes to told-1: it is the only one";
+    let placed = "etcd-0 is placed on told-1: it is the only one";
     assert!(described.contains("ComponentPlaced") && described.contains(placed), "{described}");
     assert!(described.contains("keelway-manager"), "{described}");
     let listed = kubectl.says(&["events", "--for", "kwc/told"]);

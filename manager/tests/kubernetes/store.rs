@@ -154,7 +154,7 @@ async fn what_is_not_sound_is_told_on_it(subject: &Server<'_>) {
     let nowhere = "{apiVersion: keelway.dev/v1alpha1, kind: Hypervisor, metadata: {name: hv-3}, spec: {role: Private, \
                    endpoint: {agent: {dialsOut: true, via: hv-9}}, addresses: {private: [10.0.0.3]}}}";
     subject.kubectl.does(&["apply", "-f", "-"], nowhere);
-    while !subject.kubectl.says(&["get", "hv", "hv-3", "-o", "yaml"]).contains("there is no Hypervisor hv-9") {
+    while !subject.kubectl.says(&["get", "hv", "hv-3", "-o", "yaml"]).contains("Hypervisor hv-9 does not exist") {
         timeout(Duration::from_secs(30), store.changed()).await.unwrap();
         assert_eq!(store.load().await.unwrap().hypervisors.len(), 1, "it has no effect");
     }

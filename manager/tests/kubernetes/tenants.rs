@@ -277,7 +277,7 @@ impl Tenancy<'_> {
         for name in ["team-b/registry", "../team-b/registry", "registry,metadata.namespace=team-b"] {
             let document = cluster("own", "team-a", &json!({"images": {"pullSecrets": [{"name": name}]}}));
             let told = self.tenant.refuses(&["apply", "-f", "-"], &document.to_string()).unwrap();
-            assert!(told.contains("is no RFC 1123 subdomain"), "{told}");
+            assert!(told.contains("is not an RFC 1123 subdomain"), "{told}");
         }
         let named = json!([{"name": "registry", "namespace": "team-b"}]);
         let document = cluster("own", "team-a", &json!({"images": {"pullSecrets": named}}));
@@ -322,22 +322,22 @@ impl Tenancy<'_> {
         let ways = [
             (
                 json!({"className": "large"}),
-                "spec.className: ClusterClass large is not for namespace team-a; name one of: small",
+                "spec.className: ClusterClass large is not allowed in namespace team-a; use one of: small",
             ),
-            (json!({"className": "nothing"}), "there is no ClusterClass nothing"),
+            (json!({"className": "nothing"}), "ClusterClass nothing does not exist"),
             (
                 json!({"etcd": {"replicas": 5}}),
-                "spec.etcd.replicas: 5 are more than its ClusterClass allows; write 3 or less",
+                "spec.etcd.replicas: 5 is more than its ClusterClass allows; write 3 or less",
             ),
-            (json!({"controlPlane": {"replicas": 3}}), "spec.controlPlane.replicas: 3 are more"),
+            (json!({"controlPlane": {"replicas": 3}}), "spec.controlPlane.replicas: 3 is more"),
             (
                 json!({"controlPlane": {"kubeScheduler": {"replicas": 9}}}),
-                "spec.controlPlane.kubeScheduler.replicas: 9 are more",
+                "spec.controlPlane.kubeScheduler.replicas: 9 is more",
             ),
-            (json!({"ingress": {"replicas": 2}}), "spec.ingress.replicas: 2 are more"),
-            (json!({"version": "1.35.4"}), "spec.version: 1.35.4 is no release of its ClusterClass"),
-            (json!({"images": {"registry": "evil.example.com"}}), "spec.images.registry: images come from where"),
-            (json!({"images": {"pullSecrets": [{"name": "own"}]}}), "spec.images.pullSecrets: images come from where"),
+            (json!({"ingress": {"replicas": 2}}), "spec.ingress.replicas: 2 is more"),
+            (json!({"version": "1.35.4"}), "spec.version: 1.35.4 is not allowed by its ClusterClass"),
+            (json!({"images": {"registry": "evil.example.com"}}), "spec.images.registry: must not be set"),
+            (json!({"images": {"pullSecrets": [{"name": "own"}]}}), "spec.images.pullSecrets: must not be set"),
             (
                 json!({"controlPlane": {"kubeAPIServer": {"extraArgs": {"event-ttl": "1h"}}}}),
                 "event-ttl is not allowed by its ClusterClass",
@@ -353,11 +353,11 @@ impl Tenancy<'_> {
         self.apply(&cluster("own", "team-a", &json!({})));
         self.until("what is allowed", &store, |documents| documents.clusters.contains_key(&own)).await;
         self.tenant.says(&["scale", "kwc", "-n", "team-a", "own", "--replicas=9"]);
-        self.until_refused(&store, &own, "spec.controlPlane.replicas: 9 are more").await;
+        self.until_refused(&store, &own, "spec.controlPlane.replicas: 9 is more").await;
         assert_eq!(store.load().await.unwrap().clusters[&own].spec.control_plane.replicas, 1);
         self.apply(&cluster("second", "team-a", &json!({})));
         let second = reference("team-a", "second");
-        self.until_refused(&store, &second, "namespace team-a has 1 of ClusterClass small").await;
+        self.until_refused(&store, &second, "namespace team-a already has 1 Clusters of ClusterClass small").await;
         self.tenant.says(&["delete", "kwc", "-n", "team-a", "second"]);
         // Without classes, it is accepted.
         self.operator.does(&["delete", "-f", "-"], CLASSES);
@@ -380,7 +380,7 @@ impl Tenancy<'_> {
         self.operator.does(&["apply", "-f", "-"], &cluster("c2", "team-b", &json!({})).to_string());
         let others = reference("team-b", "c2");
         self.until("another's", &store, |documents| documents.clusters.contains_key(&others)).await;
-        self.until_refused(&store, &reference("team-a", "broken"), "there is no ClusterClass nothing").await;
+        self.until_refused(&store, &reference("team-a", "broken"), "ClusterClass nothing does not exist").await;
         assert!(self.open().load().await.unwrap().clusters.contains_key(&others), "nor when a manager begins");
         let whole = r#"{"metadata":{"finalizers":null}}"#;
         self.tenant.says(&["patch", "kwc", "-n", "team-a", "huge", "--type=merge", "-p", whole]);
@@ -459,7 +459,7 @@ impl Tenancy<'_> {
         for name in ["team-b.c1", "c1.yaml"] {
             let document = cluster(name, "team-a", &json!({})).to_string();
             let told = self.tenant.refuses(&["apply", "-f", "-"], &document).unwrap();
-            assert!(told.contains("is no RFC 1123 label"), "{told}");
+            assert!(told.contains("is not an RFC 1123 label"), "{told}");
         }
         // A Cluster of the same name in another namespace is another cluster.
         self.apply(&cluster("c1", "team-a", &json!({})));

@@ -22,7 +22,7 @@ use crate::{
 pub(crate) struct DeleteArguments {
     #[command(flatten)]
     pub(crate) named: NamedArguments,
-    /// Wait until no machine holds anything of the documents
+    /// Wait until no machine holds parts of the deleted documents
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     pub(crate) wait: bool,
     /// How long to wait

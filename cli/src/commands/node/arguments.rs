@@ -157,7 +157,7 @@ fn is_word(text: &str) -> bool {
 pub(crate) enum NodeService {
     /// The systemd unit keelway-node.service
     Systemd,
-    /// Nothing: it is started once, in a session of its own
+    /// Nothing: `join` starts the worker once, in its own session
     Detached,
     /// Nothing: start `keelway node run` yourself
     None,

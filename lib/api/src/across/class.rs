@@ -14,7 +14,7 @@ use crate::{
     fault::Fault,
     kind::DocumentKind,
     name::ClusterRef,
-    read::OriginIndex,
+    origin::OriginIndex,
     registry::{PULL_SECRET, is_pull_secret},
     resources::asked_limits,
     role::Role,
@@ -28,8 +28,11 @@ pub(super) fn defaults(documents: &Documents, _: &OriginIndex<'_>) -> DocumentFa
     let Some((first, _)) = all.next() else { return Vec::new() };
     let fault = |(name, _): (&String, _)| {
         let field = field("metadata.annotations", crate::class::DEFAULT_CLASS);
-        let problem = format!("ClusterClass {first} is the default already");
-        (DocumentName::ClusterClass(name.clone()), Fault::of(field, problem, "take it away from one of both"))
+        let problem = format!("ClusterClass {first} is already the default");
+        (
+            DocumentName::ClusterClass(name.clone()),
+            Fault::of(field, problem, "remove the annotation from one of the two"),
+        )
     };
     all.map(fault).collect()
 }
@@ -45,7 +48,7 @@ pub(super) fn pull_secrets(documents: &Documents, seen: &OriginIndex<'_>) -> Doc
             if documents.secrets.get(&secret).is_some_and(|secret| is_pull_secret(secret)) {
                 continue;
             }
-            let problem = format!("there is no Secret {}/{} of the type {PULL_SECRET}", secret.namespace, secret.name);
+            let problem = format!("Secret {}/{} of type {PULL_SECRET} does not exist", secret.namespace, secret.name);
             let help = "add it: kubectl create secret docker-registry NAME --dry-run=client -o yaml ..";
             let fault = Fault::of(field(&item("spec.images.pullSecrets", index), "name"), problem, help);
             found.push((DocumentName::ClusterClass(name.clone()), fault));
@@ -106,20 +109,23 @@ impl Documents {
                 self.classes.iter().filter(|(_, class)| class.is_for(&namespace)).map(|(name, _)| name.as_str());
             let names: Vec<&str> = names.collect();
             let help = match names[..] {
-                [] => format!("ask who runs Keelway for a ClusterClass for namespace {namespace}"),
-                _ => format!("name one of: {}", names.join(", ")),
+                [] => format!("ask the operator of Keelway for a ClusterClass for namespace {namespace}"),
+                _ => format!("use one of: {}", names.join(", ")),
             };
             Fault::of("spec.className", problem, help)
         };
         match (self.class_name(cluster), self.class_of(cluster)) {
             (_, Some(class)) if class.is_for(&namespace) => Ok(Some(class)),
-            (Some(name), Some(_)) => Err(fault(format!("ClusterClass {name} is not for namespace {namespace}"))),
-            (Some(name), None) => Err(fault(format!("there is no ClusterClass {name}"))),
+            (Some(name), Some(_)) => Err(fault(format!("ClusterClass {name} is not allowed in namespace {namespace}"))),
+            (Some(name), None) => Err(fault(format!("ClusterClass {name} does not exist"))),
             (None, _) if self.classes.is_empty() => Ok(None),
             (None, _) => {
-                let which =
-                    if self.default_class().is_some() { "the default is for others" } else { "none is the default" };
-                Err(fault(format!("the Cluster names no ClusterClass, and {which}")))
+                let which = if self.default_class().is_some() {
+                    "the default is not allowed in its namespace"
+                } else {
+                    "there is no default"
+                };
+                Err(fault(format!("is required, because {which}")))
             }
         }
     }
@@ -146,8 +152,8 @@ impl Documents {
             let beyond = clusters.into_iter().skip(limit as usize).map(|(name, _)| name);
             for name in beyond.filter(|name| asked.contains_key(name)) {
                 let problem =
-                    format!("namespace {namespace} has {limit} of ClusterClass {class}, the most that it allows");
-                let help = "delete another one, or ask who runs Keelway for more";
+                    format!("namespace {namespace} already has {limit} Clusters of ClusterClass {class}, the maximum");
+                let help = "delete another one, or ask the operator of Keelway for a higher limit";
                 found.push((DocumentName::Cluster(name.clone()), Fault::of("spec.className", problem, help)));
             }
         }
@@ -164,7 +170,7 @@ fn class_violations(class: &ClusterClass, cluster: &Cluster) -> Vec<Fault> {
     found.extend(arguments(class, cluster));
     let versions = &class.spec.versions;
     if !versions.is_empty() && !versions.contains(&cluster.spec.version) {
-        let problem = format!("{} is no release of its ClusterClass", cluster.spec.version);
+        let problem = format!("{} is not allowed by its ClusterClass", cluster.spec.version);
         found.push(Fault::of("spec.version", problem, format!("write one of {}", versions.join(", "))));
     }
     found
@@ -188,7 +194,7 @@ fn replicas(limits: LimitsSpec, cluster: &Cluster) -> Vec<Fault> {
     ]);
     let beyond = asked.into_iter().filter_map(|(field, asked, limit)| {
         let limit = limit.filter(|limit| asked > *limit)?;
-        let problem = format!("{asked} are more than its ClusterClass allows");
+        let problem = format!("{asked} is more than its ClusterClass allows");
         Some(Fault::of(field, problem, format!("write {limit} or less")))
     });
     beyond.collect()
@@ -248,7 +254,11 @@ fn images(class: &ClusterClass, cluster: &Cluster) -> Vec<Fault> {
     }
     let given = [("registry", own.registry.is_some()), ("pullSecrets", !own.pull_secrets.is_empty())];
     let fault = |field: &str| {
-        Fault::of(format!("spec.images.{field}"), "images come from where its ClusterClass says", "leave it out")
+        Fault::of(
+            format!("spec.images.{field}"),
+            "must not be set: its ClusterClass sets the source of images",
+            "remove it",
+        )
     };
     given.into_iter().filter(|(_, is_given)| *is_given).map(|(field, _)| fault(field)).collect()
 }
@@ -264,8 +274,8 @@ fn arguments(class: &ClusterClass, cluster: &Cluster) -> Vec<Fault> {
         let Some(allowed) = class.spec.allowed_arguments.of(role) else { return Vec::new() };
         let map = format!("spec.controlPlane.{name}.extraArgs");
         let help = match allowed {
-            [] => "leave it out: no argument is allowed there".to_owned(),
-            _ => format!("leave it out; allowed are {}", allowed.join(", ")),
+            [] => "remove it: the ClusterClass allows no arguments here".to_owned(),
+            _ => format!("remove it; allowed arguments: {}", allowed.join(", ")),
         };
         let refused = given.keys().filter(|argument| !allowed.contains(argument));
         refused

@@ -72,12 +72,12 @@ fn is_metric(text: &str) -> bool {
 impl fmt::Display for ArgumentType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Number { least, most } => write!(f, "a whole number from {least} to {most}, in quotes"),
+            Self::Number { least, most } => write!(f, "an integer from {least} to {most}, in quotes"),
             Self::Decimal { most } => write!(f, "a number from 0 to {most}, such as \"0.5\", in quotes"),
             Self::Duration => write!(f, "a duration from 1s to {LONGEST}, such as 1h30m"),
-            Self::Ports => write!(f, "the first and the last port, such as 30000-32767"),
+            Self::Ports => write!(f, "a range of ports, such as 30000-32767"),
             Self::Choice(words) => write!(f, "{}", words.join(" or ")),
-            Self::Metrics => write!(f, "full names of metrics, with commas between"),
+            Self::Metrics => write!(f, "full names of metrics, separated by commas"),
         }
     }
 }

@@ -1,14 +1,13 @@
 //! Rules for extra arguments.
 
+use super::{
+    cel::{CelRule, is, list, quoted, rule},
+    forms::{ENDLESS, PORT, SPAN},
+};
 use crate::{
     argument::{Argument, ArgumentType, of_role},
     release::RELEASES,
     role::Role,
-};
-
-use super::{
-    cel::{CelRule, is, list, quoted, rule},
-    forms::{ENDLESS, PORT, SPAN},
 };
 
 /// The fields with the arguments of each role.
@@ -36,7 +35,7 @@ fn allowed(role: Role, path: &str) -> CelRule {
         path,
         format!("self.all(name, name in {known})"),
         format!(
-            "{role} takes no \"{{self.filter(name, !(name in {known}))[0]}}\" here; write one of {}",
+            "{role} does not support the argument \"{{self.filter(name, !(name in {known}))[0]}}\" here; supported values: {}",
             names.collect::<Vec<_>>().join(", ")
         ),
     )
@@ -45,7 +44,7 @@ fn allowed(role: Role, path: &str) -> CelRule {
 fn form(argument: &Argument, path: &str) -> CelRule {
     let name = quoted(argument.name);
     let holds = format!("!({name} in self) || ({})", accepts_expression(argument.form, &format!("self[{name}]")));
-    let says = format!("{}: \"{{self[{name}]}}\" is no value of it; write {}", argument.name, argument.form);
+    let says = format!("{}: \"{{self[{name}]}}\" is not a valid value; write {}", argument.name, argument.form);
     rule(path, holds, says)
 }
 
@@ -82,8 +81,6 @@ fn since(role: Role, argument: &Argument, path: &str) -> Option<CelRule> {
     Some(rule(
         "spec",
         format!("!has({map}) || !({} in {map}) || !(self.version in {})", quoted(name), list(older)),
-        format!(
-            "{path}: {role} of {{self.version}} does not know {name}; leave it out until the cluster runs 1.{since}"
-        ),
+        format!("{path}: {role} {{self.version}} does not support {name}; remove it until the cluster runs 1.{since}"),
     ))
 }

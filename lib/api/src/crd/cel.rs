@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn expressions_stand_between_texts() {
-        assert_eq!(expression("{self} is no name"), "self + ' is no name'");
+        assert_eq!(expression("{self} is not a name"), "self + ' is not a name'");
         assert_eq!(expression("it's {self.name}"), r"'it\'s ' + self.name");
     }
 }

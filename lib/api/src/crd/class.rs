@@ -2,19 +2,18 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::{
-    argument::of_role,
-    release::{RELEASES, names},
-    role::Role,
-    validated::OPERATORS,
-};
-
 use super::{
     cel::{CelRule, is, list, rule, write},
     cluster::{LIVES, form, registry},
     forms::{CPU, LABEL, MEMORY, SPAN, subdomain},
     name,
     schema::extend,
+};
+use crate::{
+    argument::of_role,
+    release::{RELEASES, names},
+    role::Role,
+    validated::OPERATORS,
 };
 
 const ARGUMENTS: [(Role, &str); 3] = [
@@ -64,22 +63,26 @@ fn bounds(root: &mut Json) {
 fn of_spec() -> Vec<CelRule> {
     let versions = list(RELEASES.iter().map(|release| release.kubernetes));
     vec![
-        rule("spec.namespaces[]", is("self", LABEL), "\"{self}\" is no RFC 1123 label; write the name of a namespace"),
+        rule(
+            "spec.namespaces[]",
+            is("self", LABEL),
+            "\"{self}\" is not an RFC 1123 label; write the name of a namespace",
+        ),
         rule(
             "spec.versions[]",
             format!("self in {versions}"),
-            format!("\"{{self}}\" is no release that Keelway runs; write some of {}", names()),
+            format!("\"{{self}}\" is not supported; supported values: {}", names()),
         ),
         registry(),
         rule(
             "spec.images.pullSecrets[].namespace",
             is("self", LABEL),
-            "\"{self}\" is no RFC 1123 label; write the Secret's namespace",
+            "\"{self}\" is not an RFC 1123 label; write the Secret's namespace",
         ),
         rule(
             "spec.images.pullSecrets[].name",
             is("self", &subdomain()),
-            "\"{self}\" is no RFC 1123 subdomain; write the name of a Secret of the type kubernetes.io/dockerconfigjson",
+            "\"{self}\" is not an RFC 1123 subdomain; write the name of a Secret of the type kubernetes.io/dockerconfigjson",
         ),
     ]
 }
@@ -113,13 +116,13 @@ fn selector() -> Vec<CelRule> {
     let mut rules = vec![rule(
         format!("{place}.operator"),
         format!("self in {}", list(known)),
-        format!("\"{{self}}\" is no operator; write one of {}", known.join(", ")),
+        format!("\"{{self}}\" is not supported; supported values: {}", known.join(", ")),
     )];
     for (name, takes_values) in OPERATORS {
         let (holds, says) = if takes_values {
-            ("has(self.values) && self.values.size() > 0", "wants values; write some")
+            ("has(self.values) && self.values.size() > 0", "requires values; add at least one")
         } else {
-            ("!has(self.values) || self.values.size() == 0", "takes no values; leave them out")
+            ("!has(self.values) || self.values.size() == 0", "does not support values; remove them")
         };
         rules.push(rule(place.clone(), format!("self.operator != '{name}' || ({holds})"), format!("{name} {says}")));
     }
@@ -131,6 +134,9 @@ fn arguments((role, path): (Role, &str)) -> CelRule {
     rule(
         format!("{path}[]"),
         format!("self in {}", list(names.clone())),
-        format!("{role} takes no \"{{self}}\"; write some of {}", names.collect::<Vec<_>>().join(", ")),
+        format!(
+            "{role} does not support the argument \"{{self}}\"; supported values: {}",
+            names.collect::<Vec<_>>().join(", ")
+        ),
     )
 }

@@ -2,19 +2,19 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::{
-    change::{CHANGES, ChangeRow, FieldChange},
-    release::{RELEASES, names},
-    resources::{BESIDE_THE_DATABASE, BOUNDED, DEFAULT_QUOTA, LARGEST_QUOTA, SMALLEST_QUOTA, least_cpu, least_memory},
-    validated::{LONGEST_LIFE, SHORTEST_LIFE},
-};
-
 use super::{
     arguments,
     cel::{CelRule, is, list, quoted, rule, write},
     forms::{BRACKETED, CPU, ENDLESS, ID, MEMORY, PORT, SPAN, is_dns_name, subdomain},
     name, network,
     schema::extend,
+};
+use crate::{
+    change::{CHANGES, ChangeRow, FieldChange},
+    machine::SMALLEST_QUOTA,
+    release::{RELEASES, names},
+    resources::{BESIDE_THE_DATABASE, BOUNDED, DEFAULT_QUOTA, LARGEST_QUOTA, least_cpu, least_memory},
+    validated::{LONGEST_LIFE, SHORTEST_LIFE},
 };
 
 const RANGES: [&str; 6] = [
@@ -84,17 +84,17 @@ fn of_spec() -> Vec<CelRule> {
         rule(
             "spec.version",
             format!("self in {versions}"),
-            format!("\"{{self}}\" is no release that Keelway runs; write one of {}", names()),
+            format!("\"{{self}}\" is not supported; supported values: {}", names()),
         ),
         rule(
             "spec.etcd.replicas",
             "self % 2 == 1",
-            "an even number of members survives no more losses than one less; write 1, 3, 5 or 7",
+            "must be odd: an even number of members does not tolerate more failures than one member fewer; write 1, 3, 5 or 7",
         ),
         rule(
             "spec.network.dnsDomain",
             is("self", &subdomain()),
-            "\"{self}\" is no DNS domain; write lowercase labels joined by dots, such as cluster.local",
+            "\"{self}\" is not a DNS domain; write lowercase labels joined by dots, such as cluster.local",
         ),
         rule(
             "spec.controlPlane.kubeAPIServer.extraSANs[]",
@@ -104,18 +104,18 @@ fn of_spec() -> Vec<CelRule> {
         rule(
             "spec.endpoint.host",
             "!isIP(self)",
-            "{self} is an address; write a DNS name here, and the address into spec.controlPlane.kubeAPIServer.extraSANs",
+            "must be a DNS name, not the address {self}; add the address to spec.controlPlane.kubeAPIServer.extraSANs instead",
         ),
         rule(
             "spec.endpoint.host",
             format!("isIP(self) || {}", is_dns_name("self")),
-            "\"{self}\" is no DNS name; write a name such as api.example.com, without scheme and port",
+            "\"{self}\" is not a DNS name; write a name such as api.example.com, without scheme and port",
         ),
         registry(),
         rule(
             "spec.images.pullSecrets[].name",
             is("self", &subdomain()),
-            "\"{self}\" is no RFC 1123 subdomain; write the name of a Secret of the type kubernetes.io/dockerconfigjson",
+            "\"{self}\" is not an RFC 1123 subdomain; write the name of a Secret of the type kubernetes.io/dockerconfigjson",
         ),
     ]
 }
@@ -126,7 +126,7 @@ pub(super) fn registry() -> CelRule {
     rule(
         "spec.images.registry",
         is("self", &form),
-        "\"{self}\" is no registry; write HOST, HOST:PORT or HOST/PATH, in lowercase and without a scheme, such as \
+        "\"{self}\" is not a registry; write HOST, HOST:PORT or HOST/PATH, in lowercase and without a scheme, such as \
          registry.example.com/mirror",
     )
 }
@@ -145,7 +145,9 @@ fn lives() -> Vec<CelRule> {
         rules.push(rule(
             path.clone(),
             format!("!{} || {} || duration(self) >= duration('{SHORTEST_LIFE}')", is_span("self"), is_endless("self")),
-            format!("{{self}} is too short for a renewal; write {SHORTEST_LIFE} or more"),
+            format!(
+                "must be at least {SHORTEST_LIFE}, not {{self}}; increase it: Keelway needs time to renew certificates"
+            ),
         ));
         rules.push(rule(
             path,
@@ -154,7 +156,7 @@ fn lives() -> Vec<CelRule> {
                 is_span("self"),
                 is_endless("self")
             ),
-            format!("{{self}} is more than a hundred years; write {LONGEST_LIFE} or less"),
+            format!("must be at most {LONGEST_LIFE}, not {{self}}; reduce it"),
         ));
     }
     let authority = "self.authorityTTL";
@@ -165,7 +167,7 @@ fn lives() -> Vec<CelRule> {
             "spec.certificates",
             format!("{} || duration({own}) <= duration({authority})", known.join(" || ")),
             format!(
-                "{life}: {{{own}}} is longer than its authority lives, which is {{{authority}}}; shorten it, or make authorityTTL longer"
+                "{life}: must not be longer than authorityTTL ({{{authority}}}), but is {{{own}}}; reduce it, or increase authorityTTL"
             ),
         ));
     }
@@ -185,7 +187,7 @@ fn amounts() -> Vec<CelRule> {
             is_less("self", &quoted(&SMALLEST_QUOTA.to_string())),
             is_less(&quoted(&LARGEST_QUOTA.to_string()), "self")
         ),
-        format!("a database of {{self}} is not what etcd is made for; write {SMALLEST_QUOTA} to {LARGEST_QUOTA}"),
+        format!("must be from {SMALLEST_QUOTA} to {LARGEST_QUOTA}, not {{self}}; choose a size that etcd supports"),
     ));
     for (role, resources) in BOUNDED {
         let (cpu, memory) = (format!("{resources}.limits.cpu"), format!("{resources}.limits.memory"));
@@ -196,7 +198,7 @@ fn amounts() -> Vec<CelRule> {
             rules.push(rule(
                 path,
                 format!("!{} || !({})", is("self", form), is_less("self", &quoted(&least))),
-                format!("{{self}} is less than {role} needs without load; write {least} or more"),
+                format!("{{self}} is less than {role} needs when idle; write {least} or more"),
             ));
         }
     }
@@ -211,7 +213,8 @@ fn amounts() -> Vec<CelRule> {
             is_memory(&quota),
         ),
         format!(
-            "resources.limits.memory: {{{memory}}} does not hold a database of the quota, {{{quota}}}; write {BESIDE_THE_DATABASE}              more than the quota, or a smaller quota"
+            "resources.limits.memory: {{{memory}}} is too small for a database of the quota, {{{quota}}}; write \
+             {BESIDE_THE_DATABASE} more than the quota, or reduce the quota"
         ),
     ));
     rules
@@ -225,7 +228,7 @@ pub(super) fn form(path: &str, form: &str, what: &str, such_as: &str) -> Vec<Cel
 
 /// Returns the rules for values that are decided once, because paths and labels on machines are derived from them.
 fn of_status() -> Vec<CelRule> {
-    let once = "it is decided once in a cluster's life; put it back as it was";
+    let once = "is immutable; restore the original value";
     vec![
         rule("status", "!has(oldSelf.id) || (has(self.id) && self.id == oldSelf.id)", format!("id: {once}")),
         rule(
@@ -251,7 +254,7 @@ fn of_changes() -> Vec<CelRule> {
             FieldChange::Never(_) => Some(rule(
                 "",
                 format!("{is_unborn} || self.{path} == oldSelf.{path}"),
-                format!("{path}: it stays as the cluster was born with; put it back, another one needs a new cluster"),
+                format!("{path}: is immutable; restore the original value, or create a new cluster"),
             )),
             FieldChange::OneMinorUp => {
                 let known = list(RELEASES.iter().map(|release| release.kubernetes));
@@ -263,7 +266,8 @@ fn of_changes() -> Vec<CelRule> {
                         "{is_unborn} || !(oldSelf.{path} in {known}) || (oldSelf.{path} + ' ' + self.{path}) in {steps}"
                     ),
                     format!(
-                        "{path}: after {{oldSelf.{path}}} comes a release of the same or of the next minor version, never an older one"
+                        "{path}: must be a release of the same or of the next minor version after {{oldSelf.{path}}}, not of \
+                         an older one; write such a release"
                     ),
                 ))
             }

@@ -19,18 +19,18 @@ const fn wide(name: &'static str, path: &'static str, says: &'static str) -> Col
     Column { name, path, says, wide: true }
 }
 
-const AGE: Column = column("Age", ".metadata.creationTimestamp", "How long the document is there.");
+const AGE: Column = column("Age", ".metadata.creationTimestamp", "The time since the document was created.");
 
 pub(super) const CLASS: &[Column] = &[
     column(
         "Default",
         ".metadata.annotations.keelway\\.dev/is-default-class",
-        "Whether Clusters that name no class are of it.",
+        "Whether it is the class of Clusters without spec.className.",
     ),
-    column("Registry", ".spec.images.registry", "Where images come from."),
-    column("Clusters", ".spec.limits.clustersPerNamespace", "The most Clusters in a namespace."),
-    wide("Namespaces", ".spec.namespaces", "Namespaces whose Clusters may be of it."),
-    wide("Versions", ".spec.versions", "Kubernetes releases that Clusters may run."),
+    column("Registry", ".spec.images.registry", "The registry of images."),
+    column("Clusters", ".spec.limits.clustersPerNamespace", "The maximum number of Clusters in a namespace."),
+    wide("Namespaces", ".spec.namespaces", "The namespaces whose Clusters may use it."),
+    wide("Versions", ".spec.versions", "The Kubernetes releases that Clusters may run."),
     AGE,
 ];
 
@@ -38,49 +38,49 @@ pub(super) const CLUSTER: &[Column] = &[
     column(
         "Ready",
         ".status.conditions[?(@.type==\"Available\")].status",
-        "Whether the API serves through every ingress.",
+        "Whether the API server responds through every ingress.",
     ),
     column("Version", ".spec.version", "The Kubernetes release."),
-    column("Endpoint", ".status.endpoints[0]", "Where users reach the API."),
-    column("Etcd", ".spec.etcd.replicas", "Members of the store that are wanted."),
-    wide("API servers", ".status.replicas", "API servers that there are."),
+    column("Endpoint", ".status.endpoints[0]", "The URL of the API server."),
+    column("Etcd", ".spec.etcd.replicas", "The desired number of etcd members."),
+    wide("API servers", ".status.replicas", "The number of API servers."),
     wide(
         "Progressing",
         ".status.conditions[?(@.type==\"Progressing\")].reason",
-        "Whether it is on its way to what its document says.",
+        "Whether it is changing to its desired state.",
     ),
     wide("Degraded", ".status.conditions[?(@.type==\"Degraded\")].status", "Whether something is broken."),
-    wide("Why", ".status.conditions[?(@.type==\"Degraded\")].message", "What is broken."),
-    wide("Class", ".status.class.name", "The ClusterClass that it is of."),
-    wide("Keelway", ".status.keelway.version", "The release of Keelway's own parts of the cluster."),
+    wide("Why", ".status.conditions[?(@.type==\"Degraded\")].message", "The reason why it is degraded."),
+    wide("Class", ".status.class.name", "Its ClusterClass."),
+    wide("Keelway", ".status.keelway.version", "The release of Keelway's components in the cluster."),
     wide("Id", ".status.id", "The cluster's id. Its namespace is keelway-ID."),
     AGE,
 ];
 
 pub(super) const COMPONENT: &[Column] = &[
-    column("Cluster", ".spec.cluster.name", "The cluster that it is of."),
-    column("Role", ".spec.role", "What it does."),
-    column("Ready", ".status.conditions[?(@.type==\"Ready\")].status", "Whether it runs and answers its health check."),
-    column("Stage", ".status.stage", "Where it is in its life."),
-    column("Version", ".spec.version", "The Kubernetes release that it runs as part of."),
-    column("Hypervisor", ".spec.hypervisor", "The machine that holds it."),
-    wide("Why", ".status.conditions[?(@.type==\"Ready\")].message", "Why it is ready, or is not."),
-    wide("Placement", ".spec.placement", "Why it is on that machine."),
+    column("Cluster", ".spec.cluster.name", "Its cluster."),
+    column("Role", ".spec.role", "Its role."),
+    column("Ready", ".status.conditions[?(@.type==\"Ready\")].status", "Whether it runs and passes its health check."),
+    column("Stage", ".status.stage", "The stage of its lifecycle."),
+    column("Version", ".spec.version", "Its Kubernetes release."),
+    column("Hypervisor", ".spec.hypervisor", "The machine on which it runs."),
+    wide("Why", ".status.conditions[?(@.type==\"Ready\")].message", "The reason why it is ready or not ready."),
+    wide("Placement", ".spec.placement", "The reason why it was placed on that machine."),
     AGE,
 ];
 
 pub(super) const HYPERVISOR: &[Column] = &[
-    column("Role", ".spec.role", "What the machine is for."),
-    column("Ready", ".status.conditions[?(@.type==\"Ready\")].status", "Whether it answers and can run components."),
-    column("Zone", ".metadata.labels.topology\\.kubernetes\\.io/zone", "Where it stands."),
-    column("CPU", ".status.capacity.cpu", "Its cores."),
+    column("Role", ".spec.role", "The role of the machine."),
+    column("Ready", ".status.conditions[?(@.type==\"Ready\")].status", "Whether it responds and can run components."),
+    column("Zone", ".metadata.labels.topology\\.kubernetes\\.io/zone", "Its zone."),
+    column("CPU", ".status.capacity.cpu", "The number of its CPU cores."),
     column("Memory", ".status.capacity.memory", "Its memory."),
-    column("Version", ".status.nodeInfo.agentVersion", "The version of its agent, where it has one."),
+    column("Version", ".status.nodeInfo.agentVersion", "The version of its agent, if it has one."),
     wide("Runtime", ".status.nodeInfo.containerRuntimeVersion", "Its container runtime."),
     wide("OS", ".status.nodeInfo.osImage", "Its distribution."),
-    wide("Disk left", ".status.disk.available", "What may still be written below /var/lib/keelway."),
-    wide("Unschedulable", ".spec.unschedulable", "Whether nothing more is placed on it."),
-    wide("Why", ".status.conditions[?(@.type==\"Ready\")].message", "Why it is ready, or is not."),
+    wide("Disk left", ".status.disk.available", "The available space below /var/lib/keelway."),
+    wide("Unschedulable", ".spec.unschedulable", "Whether it is cordoned."),
+    wide("Why", ".status.conditions[?(@.type==\"Ready\")].message", "The reason why it is ready or not ready."),
     AGE,
 ];
 

@@ -2,18 +2,17 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::{
-    release::{RELEASES, names},
-    role::Role,
-};
-
 use super::{
     cel::{CelRule, list, quoted, rule, write},
     forms::ID,
     schema::extend,
 };
+use crate::{
+    release::{RELEASES, names},
+    role::Role,
+};
 
-const MADE: &str = "Components are made by Keelway: take it from what reconcile wrote";
+const MADE: &str = "Keelway creates Components: restore the document that reconcile wrote";
 
 /// Adds the checks to the schema.
 pub(super) fn refine(root: &mut Json) {
@@ -23,13 +22,10 @@ pub(super) fn refine(root: &mut Json) {
     extend(root, "spec.ports", json!({"maxProperties": 8}));
     let mut rules = of_spec();
     rules.extend(Role::ALL.into_iter().map(ports));
-    rules.extend(["clusterId", "role", "index"].map(|field| {
-        rule(
-            format!("spec.{field}"),
-            "self == oldSelf",
-            "a component is what its name says for all its life; put it back as it was",
-        )
-    }));
+    rules.extend(
+        ["clusterId", "role", "index"]
+            .map(|field| rule(format!("spec.{field}"), "self == oldSelf", "is immutable; restore the original value")),
+    );
     write(root, rules);
 }
 
@@ -40,19 +36,19 @@ fn of_spec() -> Vec<CelRule> {
             "",
             "self.metadata.name.startsWith(self.spec.role + '-') && self.metadata.name.matches('-[0-9]{1,9}$') && \
              int(self.metadata.name.substring(self.spec.role.size() + 1)) == self.spec.index",
-            format!("metadata.name: it does not follow from spec, which says {{self.spec.role}} and its index; {MADE}"),
+            format!("metadata.name: must be {{self.spec.role}}-, followed by spec.index; {MADE}"),
         ),
         rule(
             "spec.version",
             format!("self in {versions}"),
-            format!("\"{{self}}\" is no release that Keelway runs; write one of {}", names()),
+            format!("\"{{self}}\" is not supported; supported values: {}", names()),
         ),
-        rule("spec.user", "self > 0", format!("a component never runs as root; {MADE}")),
-        rule("spec.ports{}", "self > 0", format!("0 is no port; {MADE}")),
+        rule("spec.user", "self > 0", format!("must not be 0: components do not run as root; {MADE}")),
+        rule("spec.ports{}", "self > 0", format!("must not be 0; {MADE}")),
         rule(
             "spec.ports",
             "self.all(one, self.all(other, one == other || self[one] != self[other]))",
-            format!("a port has two names; {MADE}"),
+            format!("two ports must not have the same number; {MADE}"),
         ),
     ]
 }
@@ -67,6 +63,6 @@ fn ports(role: Role) -> CelRule {
     rule(
         "spec",
         format!("self.role != {} || ({})", quoted(role.row().name), parts.join(" && ")),
-        format!("ports: {role} has the ports {}; {MADE}", all.join(", ")),
+        format!("ports: {role} must have exactly the ports {}; {MADE}", all.join(", ")),
     )
 }

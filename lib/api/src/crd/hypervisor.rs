@@ -62,34 +62,35 @@ fn endpoint() -> Vec<CelRule> {
         rule(
             "spec.endpoint",
             one(&["has(self.unix)", "has(self.agent)", "has(self.cri)"]),
-            "several fields or none are given where one is wanted; give exactly one of unix, agent, cri",
+            "several fields or none are set, but exactly one is required; set exactly one of unix, agent, cri",
         ),
         rule(
             agent,
             one(&["has(self.unix)", "has(self.address)", dials_out]),
-            "several fields or none are given where one is wanted; give exactly one of unix, address, dialsOut",
+            "several fields or none are set, but exactly one is required; set exactly one of unix, address, dialsOut",
         ),
         rule(
             agent,
             format!("!{dials_out} || has(self.via)"),
-            "via: it is not said where an agent that dials out waits to be called; write the name of a public Hypervisor whose agent \
+            "via: is required if dialsOut is true; write the name of a public Hypervisor whose agent \
              listens on a network",
         ),
         rule(
             agent,
             "!has(self.unix) || !has(self.via)",
-            "via: no other machine is on the way to a socket of this one; take it away",
+            "via: must not be set together with unix: the socket is on this machine; remove it",
         ),
         rule(
             agent,
             format!("!has(self.via) || !has(self.address) || {named}"),
-            "address: the agent of {self.via} looks up no names, and \"{self.address}\" has one; write an address and a port, such as \
+            "address: the agent of {self.via} does not resolve DNS names, and \"{self.address}\" contains one; write an IP \
+             address and a port, such as \
              10.0.0.11:7443",
         ),
         rule(
             "spec.endpoint.cri.serverName",
             format!("isIP(self) || {}", is("self", &subdomain())),
-            "\"{self}\" is no name of a certificate; write the DNS name or address that the proxy's certificate is for, such as \
+            "\"{self}\" is neither a DNS name nor an address; write the DNS name or address in the certificate of the proxy, such as \
              hv-1.example.com",
         ),
         secret("namespace"),
@@ -102,7 +103,8 @@ fn secret(field: &str) -> CelRule {
         format!("spec.endpoint.cri.secretRef.{field}"),
         is("self", &subdomain()),
         format!(
-            "\"{{self}}\" is no {field} of a Secret; write namespace and name of the Secret with tls.crt, tls.key and ca.crt"
+            "\"{{self}}\" is not a valid {field} of a Secret; write the namespace and the name of the Secret with tls.crt, \
+             tls.key and ca.crt"
         ),
     )
 }
@@ -119,14 +121,16 @@ fn listener(path: &str, who: &str) -> [CelRule; 2] {
             path,
             sound.clone(),
             format!(
-                "\"{{self}}\" is not HOST:PORT; write where the {who} listens, such as 10.0.0.5:7443, [fd00::5]:7443 or \
+                "\"{{self}}\" is not HOST:PORT; write the address at which the {who} listens, such as 10.0.0.5:7443, [fd00::5]:7443 or \
                  hv-1.example.com:7443"
             ),
         ),
         rule(
             path,
             format!("!{sound} || !{is_literal} || ip({host}).isLoopback() || ip({host}).isGlobalUnicast()"),
-            format!("{{{host}}} is no address of one machine; write where this machine reaches the {who}"),
+            format!(
+                "{{{host}}} is not an address of one machine; write the address at which this machine reaches the {who}"
+            ),
         ),
     ]
 }
@@ -136,13 +140,14 @@ fn socket(path: &str) -> [CelRule; 2] {
         rule(
             path,
             "self.startsWith('/')",
-            "\"{self}\" is no absolute path; write the path of the socket from / on, without unix://",
+            "\"{self}\" is not an absolute path; write the path of the socket, which starts with /, without unix://",
         ),
         rule(
             path,
             format!("size(bytes(self)) <= {LONGEST_SOCKET}"),
             format!(
-                "the path is too long; Linux takes at most {LONGEST_SOCKET} bytes for a socket; move it, or link to it"
+                "must have at most {LONGEST_SOCKET} bytes; move the socket, or create a symbolic link to it: Linux does not \
+                 support longer paths of sockets"
             ),
         ),
     ]
@@ -154,40 +159,42 @@ fn ports() -> Vec<CelRule> {
         rule(
             path,
             "self.from <= self.to",
-            "the range is reversed; write the first port into from, and the last into to",
+            "from must not be greater than to; write the first port into from, and the last port into to",
         ),
         rule(
             path,
             format!("self.from > self.to || self.from >= {FIRST_PORT}"),
-            format!("from: it is a port of the system; begin at {FIRST_PORT} or above"),
+            format!(
+                "from: must be at least {FIRST_PORT}; choose a higher port: lower ones are reserved for the system"
+            ),
         ),
         rule(
             path,
             format!("self.from > self.to || self.to - self.from + 1 >= {FEWEST_PORTS}"),
-            format!("the range has too few ports; give at least {FEWEST_PORTS}"),
+            format!("must contain at least {FEWEST_PORTS} ports; choose a larger range"),
         ),
     ]
 }
 
 fn addresses(path: &str) -> [CelRule; 3] {
     let what = "ip(self).isUnspecified() ? 'the unspecified address' : ip(self).isLoopback() ? 'a loopback address' : \
-                ip(self).isLinkLocalUnicast() || self == '255.255.255.255' ? 'an address of one link or of no network' : 'a multicast address'";
+                ip(self).isLinkLocalUnicast() || self == '255.255.255.255' ? 'a link-local, broadcast or IPv4-mapped address' : 'a multicast address'";
     let each = format!("{path}[]");
     [
         rule(
             each.clone(),
             "isIP(self)",
-            "\"{self}\" is no IP address; write an address such as 10.0.0.11 or fd00::11, without a port or a prefix length",
+            "\"{self}\" is not an IP address; write an address such as 10.0.0.11 or fd00::11, without a port or a prefix length",
         ),
         rule(
             each,
             "!isIP(self) || ip(self).isGlobalUnicast()",
-            format!("{{self}} is {{({what})}}; write an address that other machines reach"),
+            format!("{{self}} is {{({what})}}; write an address that other machines can reach"),
         ),
         rule(
             path,
             "self.all(one, self.exists_one(other, one == other))",
-            "an address is given twice; keep one of them",
+            "an address is listed twice; remove one of them",
         ),
     ]
 }
@@ -198,17 +205,18 @@ fn networks() -> Vec<CelRule> {
         rule(
             "spec",
             "self.addresses.private.size() > 0",
-            "addresses.private: the machine has no address in the network of hypervisors; give at least one",
+            "addresses.private: must have at least one address; write an address of this machine in the network of hypervisors",
         ),
         rule(
             "spec",
             format!("self.role != 'Public' || {public} > 0"),
-            "addresses.public: a public machine has no address that users of clusters reach; give at least one, or make it Private",
+            "addresses.public: must have at least one address if the role is Public; write an address that users of clusters \
+             can reach, or change the role to Private",
         ),
         rule(
             "spec",
             format!("self.role != 'Private' || {public} == 0"),
-            "addresses.public: a private machine has a public address; take it away, or make the machine Public",
+            "addresses.public: must be empty if the role is Private; remove the addresses, or change the role to Public",
         ),
     ]
 }

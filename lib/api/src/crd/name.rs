@@ -15,14 +15,15 @@ pub(super) fn rules() -> Vec<CelRule> {
             "",
             format!("{name}.size() <= {LONGEST_NAME}"),
             format!(
-                "metadata.name: the name is too long; give it at most {LONGEST_NAME} characters: names made from it must stay within 63"
+                "metadata.name: must have at most {LONGEST_NAME} characters; shorten it: names derived from it must fit into 63 characters"
             ),
         ),
         rule(
             "",
             format!("{name}.size() > {LONGEST_NAME} || {}", is(name, LABEL)),
             format!(
-                "metadata.name: \"{{{name}}}\" is no RFC 1123 label; use lowercase letters, digits and -, with a letter or digit at both ends"
+                "metadata.name: \"{{{name}}}\" is not an RFC 1123 label; it must consist of lowercase letters, digits and -, \
+                 and start and end with a letter or digit"
             ),
         ),
     ]

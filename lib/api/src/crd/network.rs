@@ -25,7 +25,7 @@ pub(super) fn rules() -> Vec<CelRule> {
             "spec",
             format!("{ones}.all(one, !isCIDR(one) || {others}.all(other, !isCIDR(other) || ({no_part})))"),
             format!(
-                "{field}: a range overlaps a {of} range; give pods, Services and the VPN ranges apart from each other"
+                "{field}: a range overlaps a {of} range; choose ranges for pods, Services and the VPN that do not overlap"
             ),
         )
     }));
@@ -36,11 +36,15 @@ pub(super) fn rules() -> Vec<CelRule> {
 fn of_list(path: &str) -> [CelRule; 2] {
     let family = |index| format!("cidr(self[{index}]).ip().family()");
     [
-        rule(path, "self.size() > 0", "there is no range; give one, or leave the field out for the default"),
+        rule(
+            path,
+            "self.size() > 0",
+            "must have at least one range; write one, or remove the field to use the default",
+        ),
         rule(
             path,
             format!("self.size() != 2 || self.exists(one, !isCIDR(one)) || {} != {}", family(0), family(1)),
-            "a second range of the same family; keep one range per family",
+            "there is already a range of this address family; keep one range per family",
         ),
     ]
 }
@@ -55,11 +59,15 @@ fn of_range(path: &str, sizes: &PrefixLengths) -> [CelRule; 4] {
     let size = format!("({length} < ({is_v4} ? {} : {}) ? 'large' : 'small')", v4.start(), v6.start());
     let lengths = format!("({is_v4} ? '{} to {}' : '{} to {}')", v4.start(), v4.end(), v6.start(), v6.end());
     [
-        rule(path, "isCIDR(self)", "\"{self}\" is no range of addresses; write it as 10.96.0.0/16 or fd00:96::/108"),
+        rule(
+            path,
+            "isCIDR(self)",
+            "\"{self}\" is not a range in CIDR notation; write a range such as 10.96.0.0/16 or fd00:96::/108",
+        ),
         rule(
             path,
             "!isCIDR(self) || cidr(self) == cidr(self).masked()",
-            "{self} has bits set after its prefix; write the range's own address before it",
+            "{self} has bits set beyond its prefix length; write the network address of the range",
         ),
         rule(
             path,
@@ -67,12 +75,12 @@ fn of_range(path: &str, sizes: &PrefixLengths) -> [CelRule; 4] {
                 "!isCIDR(self) || {}.all(other, !cidr(other).containsCIDR(self) && !cidr(self).containsCIDR(other))",
                 list(RESERVED)
             ),
-            "{self} is reserved for other uses; take a private range (RFC 1918, RFC 6598, RFC 4193)",
+            "{self} overlaps a range that is reserved for other uses; choose a private range (RFC 1918, RFC 6598, RFC 4193)",
         ),
         rule(
             path,
             format!("!isCIDR(self) || (cidr(self).ip().family() == 4 ? {} : {})", within(v4), within(v6)),
-            format!("{{self}} is too {{{size}}}; take a prefix length from {{{lengths}}}: {holds}"),
+            format!("{{self}} is too {{{size}}}; use a prefix length from {{{lengths}}}: {holds}"),
         ),
     ]
 }
@@ -86,6 +94,6 @@ fn same_families() -> CelRule {
     rule(
         "spec.network",
         format!("!{} || !{} || (({}) && ({}))", sound("podCIDRs"), sound("serviceCIDRs"), same(4), same(6)),
-        "pods and Services have ranges of different families; give both a range of IPv4, of IPv6, or of each",
+        "pods and Services must have ranges of the same address families; use IPv4, IPv6 or both for each",
     )
 }

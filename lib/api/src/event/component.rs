@@ -6,9 +6,9 @@ use crate::{
     component::ComponentStage,
     condition::{ConditionStatus, reason::ConditionReason},
     document::DocumentName,
-    documents::SecretName,
     name::{ClusterRef, PodName},
     secret::Secret,
+    secret_name::SecretName,
 };
 
 /// The suffix of certificates in a Secret.
@@ -23,7 +23,7 @@ pub(super) fn of_change(before: &Documents, after: &Documents) -> Vec<DocumentEv
     for (pod, was) in before.components.iter().filter(|(pod, _)| !after.components.contains_key(*pod)) {
         // If the entire cluster is gone, only that is reported.
         let Some(cluster) = after.clusters.get(&was.spec.cluster) else { continue };
-        let note = format!("{} is taken away from {}", pod.component, was.spec.hypervisor);
+        let note = format!("{} is removed from {}", pod.component, was.spec.hypervisor);
         told.push(of_pod(cluster, pod, EventReason::ComponentRemoved, note));
     }
     for (name, cluster) in &after.clusters {
@@ -42,17 +42,17 @@ fn of_component(cluster: &Cluster, pod: &PodName, before: Option<&Component>, no
     let tell = |happening, note| of_pod(cluster, pod, happening, note);
     let Some(before) = before else {
         let why = &now.spec.placement;
-        return vec![tell(EventReason::ComponentPlaced, format!("{name} goes to {machine}: {why}"))];
+        return vec![tell(EventReason::ComponentPlaced, format!("{name} is placed on {machine}: {why}"))];
     };
     let staged = match (before.stage(), now.stage()) {
         (ComponentStage::Joining, ComponentStage::Serving) => {
             Some(tell(EventReason::ComponentJoined, format!("{name} on {machine} is ready for the first time")))
         }
         (ComponentStage::Joining | ComponentStage::Serving, ComponentStage::Leaving | ComponentStage::Stopping) => {
-            Some(tell(EventReason::ComponentLeaving, format!("{name} on {machine} is no longer wanted")))
+            Some(tell(EventReason::ComponentLeaving, format!("{name} on {machine} is no longer needed")))
         }
         (ComponentStage::Leaving | ComponentStage::Stopping, ComponentStage::Joining | ComponentStage::Serving) => {
-            Some(tell(EventReason::ComponentKept, format!("{name} on {machine} is wanted again")))
+            Some(tell(EventReason::ComponentKept, format!("{name} on {machine} is needed again")))
         }
         (ComponentStage::Joining, ComponentStage::Joining)
         | (ComponentStage::Serving, ComponentStage::Joining | ComponentStage::Serving)

@@ -29,17 +29,29 @@ pub enum EventReason {
 
 /// All reasons, each with the kind of its document and its meaning.
 pub const ALL: &[(EventReason, &str, &str)] = &[
-    (EventReason::ComponentPlaced, "Cluster", "a component was given a machine; the note says why that one"),
-    (EventReason::ComponentJoined, "Cluster", "a component was ready for the first time, and is relied on from now on"),
-    (EventReason::ComponentLeaving, "Cluster", "a component is no longer wanted, and stays until nobody relies on it"),
-    (EventReason::ComponentKept, "Cluster", "a component that was about to leave is wanted again"),
-    (EventReason::ComponentRemoved, "Cluster", "a component is taken away from its machine"),
-    (EventReason::StoreBorn, "Cluster", "the first members of the store were decided, once in a cluster's life"),
+    (
+        EventReason::ComponentPlaced,
+        "Cluster",
+        "a component was placed on a machine; the note gives the reason for the choice",
+    ),
+    (
+        EventReason::ComponentJoined,
+        "Cluster",
+        "a component was ready for the first time; other components now depend on it",
+    ),
+    (
+        EventReason::ComponentLeaving,
+        "Cluster",
+        "a component is no longer needed; it runs until no other component depends on it",
+    ),
+    (EventReason::ComponentKept, "Cluster", "a component that was to be removed is needed again"),
+    (EventReason::ComponentRemoved, "Cluster", "a component was removed from its machine"),
+    (EventReason::StoreBorn, "Cluster", "the first etcd members were recorded; this happens once per cluster"),
     (EventReason::ControlPlaneInitialized, "Cluster", "an API server was ready for the first time"),
-    (EventReason::CertificatesRenewed, "Cluster", "certificates were made anew; the note names them"),
-    (EventReason::ClusterDeleted, "Cluster", "nothing of the deleted cluster is left on any machine"),
-    (EventReason::Resumed, "Cluster", "the cluster was paused, and is looked after again"),
-    (EventReason::DiskHasRoom, "Hypervisor", "the disk below /var/lib/keelway was full, and has room again"),
+    (EventReason::CertificatesRenewed, "Cluster", "certificates were renewed; the note names them"),
+    (EventReason::ClusterDeleted, "Cluster", "the deletion of the cluster is complete: no machine holds parts of it"),
+    (EventReason::Resumed, "Cluster", "the cluster is no longer paused, and its reconciliation has resumed"),
+    (EventReason::DiskHasRoom, "Hypervisor", "the disk below /var/lib/keelway was full and has free space again"),
 ];
 
 impl EventReason {

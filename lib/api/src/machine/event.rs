@@ -58,16 +58,16 @@ pub mod reason {
     /// All reasons, each with its meaning.
     pub const ALL: &[(&str, &str)] = &[
         (STARTED, "a container was started"),
-        (KILLING, "a container was stopped, because it is to be replaced, or because it gave no answer"),
-        (EXITED, "a container ended"),
-        (OOM_KILLED, "a container needed more memory than it may have, and the kernel ended it"),
-        (SANDBOX_ENDED, "the sandbox of a component ended"),
-        (UNHEALTHY, "a container did not answer its liveness check"),
-        (BACK_OFF, "something ended too often, and is started again later"),
-        (FAILED, "something could not be done"),
-        (IMAGE_REMOVED, "an image that the agent had fetched was removed, as nothing used it any more"),
+        (KILLING, "a container was stopped, because it is to be replaced or because its liveness check failed"),
+        (EXITED, "a container exited"),
+        (OOM_KILLED, "the kernel killed a container that exceeded its memory limit"),
+        (SANDBOX_ENDED, "the sandbox of a component exited"),
+        (UNHEALTHY, "a container failed its liveness check"),
+        (BACK_OFF, "a container or sandbox exited too often and is restarted later"),
+        (FAILED, "an action failed"),
+        (IMAGE_REMOVED, "the agent removed an image that it had fetched and that nothing used any more"),
         (DISK_PRESSURE, "the disk is full"),
-        (RUNTIME_NOT_ANSWERING, "the machine's container runtime gives no answer"),
-        (RECOVERED, "what was wrong with the machine is over"),
+        (RUNTIME_NOT_ANSWERING, "the container runtime of the machine does not respond"),
+        (RECOVERED, "a problem of the machine no longer exists"),
     ];
 }

@@ -26,7 +26,8 @@ impl<'a> DocumentReader<'a> {
                     self.documents.reading_order.push(InputDocument::Foreign(text));
                 }
                 Ok(Owner::List) => {
-                    let fault = Fault::of("items", "the list is an item of another one", "take it out of that");
+                    let fault =
+                        Fault::of("items", "a list must not be an item of another list", "move it out of that list");
                     self.refuse(within.root.line, fault);
                 }
                 Err(fault) => self.refuse(within.root.line_of(&fault.field), fault),
@@ -40,13 +41,5 @@ fn items(list: YamlNode<'_>) -> Vec<YamlNode<'_>> {
     match entries.into_iter().find(|entry| entry.key == "items").map(|entry| entry.node.value) {
         Some(Value::List(items)) => items,
         Some(Value::Scalar(_) | Value::Map(_)) | None => Vec::new(),
-    }
-}
-
-/// Returns one item.
-pub(super) fn item<'n, 'a>(list: &'n YamlNode<'a>, index: usize) -> Option<&'n YamlNode<'a>> {
-    match &list.get("items")?.value {
-        Value::List(items) => items.get(index),
-        Value::Scalar(_) | Value::Map(_) => None,
     }
 }

@@ -37,8 +37,8 @@ fn one(text: &str, asked: ReadOptions<'_>) -> Result<(DocumentName, Document), V
         Ok(Owner::Ours(kind)) => sound(kind, &tree, asked.unknown),
         Ok(Owner::Foreign) => read_user_secret(&tree),
         Ok(Owner::List) => {
-            let help = "give each item a file of its own";
-            Err(vec![Fault::of("items", "the list holds documents of Keelway's", help)])
+            let help = "move each item to a separate file";
+            Err(vec![Fault::of("items", "the file must not contain a list of documents of Keelway", help)])
         }
         Err(faults) => Err(faults),
     };
@@ -62,13 +62,14 @@ fn only(text: &str) -> Result<(Chunk<'_>, Tree<'_>), Vec<Fault>> {
     for chunk in split::split(text) {
         if chunk.text.len() > split::LARGEST_DOCUMENT {
             let problem = format!("the document has {} bytes", chunk.text.len());
-            let help = format!("at most {} are read", split::LARGEST_DOCUMENT);
+            let help = format!("reduce it: Keelway reads at most {}", split::LARGEST_DOCUMENT);
             return Err(vec![Fault { line: chunk.line, ..Fault::of("", problem, help) }]);
         }
         match tree::parse(chunk.text, chunk.line) {
             Ok(Some(tree)) if !tree.root.is_null() => {
                 if found.is_some() {
-                    let fault = Fault::of("", "there is a second document", "give it a file of its own");
+                    let fault =
+                        Fault::of("", "the file must not contain a second document", "move it to a separate file");
                     return Err(vec![Fault { line: chunk.line, ..fault }]);
                 }
                 found = Some((chunk, tree));
@@ -77,7 +78,7 @@ fn only(text: &str) -> Result<(Chunk<'_>, Tree<'_>), Vec<Fault>> {
             Err(fault) => return Err(vec![fault]),
         }
     }
-    let nothing = || vec![Fault::of("", "there is no document", "write one, or remove the file")];
+    let nothing = || vec![Fault::of("", "the file contains no document", "write one, or remove the file")];
     found.ok_or_else(nothing)
 }
 
@@ -86,7 +87,7 @@ fn read_user_secret(tree: &Tree<'_>) -> Result<(DocumentName, Document), Vec<Fau
     let is_secret = text(&tree.root, "apiVersion") == Some("v1") && text(&tree.root, "kind") == Some("Secret");
     if !is_secret {
         let kind = schema::short(text(&tree.root, "kind").unwrap_or_default());
-        return Err(vec![Fault::of("kind", format!("{kind:?} is nothing of Keelway's"), "keep it elsewhere")]);
+        return Err(vec![Fault::of("kind", format!("{kind:?} is not a kind of Keelway"), "move it elsewhere")]);
     }
     if let Some(excess) = &tree.excess {
         return Err(vec![excess.clone()]);

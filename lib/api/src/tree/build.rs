@@ -26,8 +26,8 @@ pub(crate) fn parse(text: &str, first_line: u64) -> Result<Option<Tree<'_>>, Fau
             line: builder.line(error.marker().line()),
             ..Fault::of(
                 "",
-                format!("this is no YAML: {}", error.info()),
-                "mend the text at this line or just before it",
+                format!("this is not valid YAML: {}", error.info()),
+                "correct the text at this line or just before it",
             )
         })?;
         builder.take(event, &span)?;
@@ -91,7 +91,7 @@ impl<'a> Builder<'a> {
                     ..Fault::of(
                         "",
                         "a second document begins here without a separator",
-                        "write --- on a line of its own before it",
+                        "write --- on a separate line before it",
                     )
                 });
             }
@@ -164,7 +164,7 @@ impl<'a> Builder<'a> {
     }
 
     fn refuse_tag(&mut self, line: u64) {
-        self.fault(line, "a tag changes the type of this value", "take the tag away");
+        self.fault(line, "must not have a tag that changes its type", "remove the tag");
     }
 
     /// Counts what is repeated; `false` once it is too much.
@@ -180,8 +180,8 @@ impl<'a> Builder<'a> {
 
     fn may_nest(&mut self, depth: usize, line: u64) -> bool {
         if depth > DEEPEST {
-            let problem = format!("values are nested more than {DEEPEST} deep");
-            self.exceed(line, problem, "write it flatter");
+            let problem = format!("values are nested more than {DEEPEST} levels deep");
+            self.exceed(line, problem, "reduce the nesting");
         }
         depth <= DEEPEST
     }
@@ -191,7 +191,7 @@ impl<'a> Builder<'a> {
         let fits = if let Some((weight, height)) = size {
             self.may_repeat(weight, line) && self.may_nest(self.stack.len() + height, line)
         } else {
-            let problem = "an alias stands inside of what it repeats";
+            let problem = "an alias must not be inside the value that it repeats";
             self.exceed(line, problem.to_owned(), "write the value out");
             false
         };
@@ -228,7 +228,7 @@ impl<'a> Builder<'a> {
             if let Some(line) = first.get(&entry.key).copied() {
                 let path = field(&self.path(), &entry.key);
                 let fault =
-                    Fault::of(path, format!("the field is given twice, first on line {line}"), "keep one of them");
+                    Fault::of(path, format!("the field is set twice, first on line {line}"), "remove one of them");
                 if self.faults.len() < MOST_FAULTS {
                     self.faults.push(Fault { line: entry.line, ..fault });
                 }
@@ -262,7 +262,7 @@ impl<'a> Builder<'a> {
         let text = if let Value::Scalar(scalar) = node.value {
             Some(scalar.text)
         } else {
-            self.fault(line, "the name of a field is a list or a map", "write a simple name before the colon");
+            self.fault(line, "the name of a field must not be a list or a map", "write a simple name before the colon");
             None
         };
         if let Some(BuilderFrame::Map { key, .. }) = self.stack.last_mut() {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::FaultCollector;
 use crate::{
     argument::{self, Argument},
     cluster::ControlPlaneSpec,
@@ -10,8 +11,6 @@ use crate::{
     role::Role,
     schema::{short, suggestion},
 };
-
-use super::FaultCollector;
 
 /// Returns the extra arguments of each role in the form in which programs read them. If the release is not known, no argument is too new.
 pub(super) fn extra(
@@ -47,12 +46,15 @@ impl ArgumentContext<'_> {
         if let Some(release) = self.release.filter(|release| !argument.is_known_to(release)) {
             let since = argument.since.unwrap_or_default();
             return Err(fault(
-                format!("{} of {} does not know {name}", self.role, release.kubernetes),
-                format!("leave it out until the cluster runs 1.{since}"),
+                format!("{} {} does not support {name}", self.role, release.kubernetes),
+                format!("remove it until the cluster runs 1.{since}"),
             ));
         }
         if !argument.form.accepts(value) {
-            return Err(fault(format!("{:?} is no value of {name}", short(value)), format!("write {}", argument.form)));
+            return Err(fault(
+                format!("{:?} is not a valid value of {name}", short(value)),
+                format!("write {}", argument.form),
+            ));
         }
         Ok(format!("--{name}={value}"))
     }
@@ -65,15 +67,18 @@ impl ArgumentContext<'_> {
         }
         let shown = short(name);
         if name.starts_with('-') {
-            return Err((format!("{shown:?} begins with a dash"), format!("write {}", shown.trim_start_matches('-'))));
+            return Err((
+                format!("{shown:?} must not start with a dash"),
+                format!("write {}", shown.trim_start_matches('-')),
+            ));
         }
         if argument::is_own(name) {
             return Err((
-                format!("{shown} is Keelway's own: it keeps the cluster safe, or its components in agreement"),
-                "leave it out".to_owned(),
+                format!("Keelway sets {shown} itself, to keep the cluster secure and its components consistent"),
+                "remove it".to_owned(),
             ));
         }
         let names: Vec<_> = all.iter().map(|argument| argument.name).collect();
-        Err((format!("{} takes no {shown:?} here", self.role), suggestion(name, &names)))
+        Err((format!("{} does not support the argument {shown:?} here", self.role), suggestion(name, &names)))
     }
 }

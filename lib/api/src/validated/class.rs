@@ -1,5 +1,6 @@
 //! Validates a ClusterClass.
 
+use super::{FaultCollector, check_name, cluster::check_registry, labels::check_metadata};
 use crate::{
     argument,
     class::ClusterClass,
@@ -10,8 +11,6 @@ use crate::{
     schema::suggestion,
     tree::{field, item},
 };
-
-use super::{FaultCollector, check_name, cluster::check_registry, labels::check_metadata};
 
 /// The operators of selector expressions, and whether they take values.
 pub(crate) const OPERATORS: [(&str, bool); 4] =
@@ -24,10 +23,10 @@ pub(crate) fn class(document: &ClusterClass) -> Result<String, Vec<Fault>> {
     check_name(Some(&name), &mut faults);
     check_metadata(&document.metadata, &mut faults);
     if document.metadata.namespace.is_some() {
-        faults.add("metadata.namespace", "a ClusterClass is in no namespace", "leave it out");
+        faults.add("metadata.namespace", "must not be set: a ClusterClass has no namespace", "remove it");
     }
     for (index, namespace) in document.spec.namespaces.iter().enumerate().filter(|(_, name)| !is_label(name, 63)) {
-        let problem = format!("{namespace:?} is no RFC 1123 label");
+        let problem = format!("{namespace:?} is not an RFC 1123 label");
         faults.add(&item("spec.namespaces", index), problem, "write the name of a namespace");
     }
     check_selector(document, &mut faults);
@@ -35,8 +34,8 @@ pub(crate) fn class(document: &ClusterClass) -> Result<String, Vec<Fault>> {
     check_pull_secrets(document, &mut faults);
     check_arguments(document, &mut faults);
     for (index, version) in document.spec.versions.iter().enumerate().filter(|(_, one)| release::find(one).is_none()) {
-        let problem = format!("{version:?} is no release that Keelway runs");
-        faults.add(&item("spec.versions", index), problem, format!("write some of {}", release::names()));
+        let problem = format!("{version:?} is not supported");
+        faults.add(&item("spec.versions", index), problem, format!("supported values: {}", release::names()));
     }
     faults.or(Some(name))
 }
@@ -47,13 +46,16 @@ fn check_selector(document: &ClusterClass, faults: &mut FaultCollector) {
         let place = item("spec.hypervisorSelector.matchExpressions", index);
         let Some((name, takes_values)) = OPERATORS.into_iter().find(|(name, _)| *name == asked.operator) else {
             let help = suggestion(&asked.operator, &OPERATORS.map(|(name, _)| name));
-            faults.add(&field(&place, "operator"), format!("{:?} is no operator", asked.operator), help);
+            faults.add(&field(&place, "operator"), format!("{:?} is not supported", asked.operator), help);
             continue;
         };
         let has_values = asked.values.as_ref().is_some_and(|values| !values.is_empty());
         if takes_values != has_values {
-            let (problem, help) =
-                if takes_values { ("wants values", "write some") } else { ("takes no values", "leave them out") };
+            let (problem, help) = if takes_values {
+                ("requires values", "add at least one")
+            } else {
+                ("does not support values", "remove them")
+            };
             faults.add(&field(&place, "values"), format!("{name} {problem}"), help);
         }
     }
@@ -63,11 +65,11 @@ fn check_pull_secrets(document: &ClusterClass, faults: &mut FaultCollector) {
     for (index, secret) in document.spec.images.pull_secrets.iter().enumerate() {
         let place = item("spec.images.pullSecrets", index);
         if !is_label(&secret.namespace, 63) {
-            let problem = format!("{:?} is no RFC 1123 label", secret.namespace);
+            let problem = format!("{:?} is not an RFC 1123 label", secret.namespace);
             faults.add(&field(&place, "namespace"), problem, "write the Secret's namespace");
         }
         if !is_subdomain(&secret.name) {
-            let problem = format!("{:?} is no RFC 1123 subdomain", secret.name);
+            let problem = format!("{:?} is not an RFC 1123 subdomain", secret.name);
             let help = "write the name of a Secret of the type kubernetes.io/dockerconfigjson";
             faults.add(&field(&place, "name"), problem, help);
         }
@@ -85,7 +87,7 @@ fn check_arguments(document: &ClusterClass, faults: &mut FaultCollector) {
         let allowed = document.spec.allowed_arguments.of(role).unwrap_or_default();
         for (index, name) in allowed.iter().enumerate().filter(|(_, name)| !known.contains(&name.as_str())) {
             let place = item(&format!("spec.allowedArguments.{place}"), index);
-            faults.add(&place, format!("{role} takes no {name:?}"), suggestion(name, &known));
+            faults.add(&place, format!("{role} does not support the argument {name:?}"), suggestion(name, &known));
         }
     }
 }

@@ -4,20 +4,19 @@ use core::net::IpAddr;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
+use super::{FaultCollector, ValidatedCluster, arguments, check_name, labels::check_metadata, network};
 use crate::{
     Cluster, Documents,
-    class::ClassImagesSpec,
+    class_status::ClassImagesSpec,
     cluster::{CertificatesSpec, LocalSecretReference},
-    documents::SecretName,
     duration::Span,
     fault::Fault,
     name::{is_label, is_subdomain},
     release::{self, Release},
     resources::{self, ClusterResources},
+    secret_name::SecretName,
     tree::{field, item},
 };
-
-use super::{FaultCollector, ValidatedCluster, arguments, check_name, labels::check_metadata, network};
 
 /// The maximum number of etcd members. More make writes slower and do not tolerate more realistic faults (etcd's FAQ, "What is maximum cluster
 /// size?").
@@ -41,8 +40,8 @@ impl ValidatedCluster {
         if !is_label(&reference.namespace, 63) {
             faults.add(
                 "metadata.namespace",
-                format!("{:?} is no RFC 1123 label", reference.namespace),
-                "use lowercase letters, digits and -, with a letter or digit at both ends",
+                format!("{:?} is not an RFC 1123 label", reference.namespace),
+                "it must consist of lowercase letters, digits and -, and start and end with a letter or digit",
             );
         }
         let release = faults.take(find_release(&spec.version));
@@ -125,9 +124,9 @@ fn find_release(version: &str) -> Result<&'static Release, Fault> {
         let bare = version.strip_prefix('v').and_then(release::find);
         let help = match bare {
             Some(release) => format!("write {}", release.kubernetes),
-            None => format!("write one of {}", release::names()),
+            None => format!("supported values: {}", release::names()),
         };
-        let problem = format!("{version:?} is no release that Keelway runs");
+        let problem = format!("{version:?} is not supported");
         Fault::of("spec.version", problem, help)
     })
 }
@@ -135,11 +134,15 @@ fn find_release(version: &str) -> Result<&'static Release, Fault> {
 fn check_members(replicas: u32, faults: &mut FaultCollector) {
     const FIELD: &str = "spec.etcd.replicas";
     if !(1..=MOST_MEMBERS).contains(&replicas) {
-        faults.add(FIELD, format!("etcd cannot have {replicas} members"), "write 1, 3, 5 or 7");
+        faults.add(
+            FIELD,
+            format!("must be an odd number from 1 to {MOST_MEMBERS}, not {replicas}"),
+            "write 1, 3, 5 or 7",
+        );
     } else if replicas.is_multiple_of(2) {
         faults.add(
             FIELD,
-            format!("{replicas} members survive no more losses than {}", replicas - 1),
+            format!("must be odd: {replicas} members do not tolerate more failures than {}", replicas - 1),
             "write 1, 3, 5 or 7",
         );
     }
@@ -176,13 +179,13 @@ fn check_host(host: Option<&str>, faults: &mut FaultCollector) {
     if host.parse::<IpAddr>().is_ok() {
         faults.add(
             FIELD,
-            format!("{host} is an address"),
-            "write a DNS name here, and the address into spec.controlPlane.kubeAPIServer.extraSANs",
+            format!("must be a DNS name, not the address {host}"),
+            "add the address to spec.controlPlane.kubeAPIServer.extraSANs instead",
         );
     } else if !is_dns_name(host) {
         faults.add(
             FIELD,
-            format!("{host:?} is no DNS name"),
+            format!("{host:?} is not a DNS name"),
             "write a name such as api.example.com, without scheme and port",
         );
     }
@@ -193,7 +196,7 @@ pub(super) fn check_registry(registry: Option<&str>, faults: &mut FaultCollector
     if !is_registry(registry) {
         faults.add(
             "spec.images.registry",
-            format!("{registry:?} is no registry"),
+            format!("{registry:?} is not a registry"),
             "write HOST, HOST:PORT or HOST/PATH, in lowercase and without a scheme, such as registry.example.com/mirror",
         );
     }
@@ -202,7 +205,7 @@ pub(super) fn check_registry(registry: Option<&str>, faults: &mut FaultCollector
 fn pull_secrets(namespace: &str, references: &[LocalSecretReference], faults: &mut FaultCollector) -> Vec<SecretName> {
     for (index, reference) in references.iter().enumerate().filter(|(_, reference)| !is_subdomain(&reference.name)) {
         let field = field(&item("spec.images.pullSecrets", index), "name");
-        let problem = format!("{:?} is no RFC 1123 subdomain", reference.name);
+        let problem = format!("{:?} is not an RFC 1123 subdomain", reference.name);
         faults.add(&field, problem, "write the name of a Secret of the type kubernetes.io/dockerconfigjson");
     }
     let name =
@@ -241,14 +244,18 @@ fn check_lives(lives: &CertificatesSpec, faults: &mut FaultCollector) {
     ];
     for (field, life) in each {
         if life < SHORTEST_LIFE {
-            faults.add(field, format!("{life} is too short for a renewal"), format!("write {SHORTEST_LIFE} or more"));
+            faults.add(
+                field,
+                format!("must be at least {SHORTEST_LIFE}, not {life}"),
+                "increase it: Keelway needs time to renew certificates",
+            );
         } else if life > LONGEST_LIFE {
-            faults.add(field, format!("{life} is more than a hundred years"), format!("write {LONGEST_LIFE} or less"));
+            faults.add(field, format!("must be at most {LONGEST_LIFE}, not {life}"), "reduce it");
         } else if life > lives.authority_ttl {
             faults.add(
                 field,
-                format!("{life} is longer than its authority lives, which is {}", lives.authority_ttl),
-                "shorten it, or make authorityTTL longer",
+                format!("must not be longer than authorityTTL ({}), but is {life}", lives.authority_ttl),
+                "reduce it, or increase authorityTTL",
             );
         }
     }

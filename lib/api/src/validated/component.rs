@@ -7,7 +7,7 @@ use crate::{Component, fault::Fault, name::PodName, release, schema::removal, tr
 use super::{FaultCollector, labels::check_metadata};
 
 const PORTS: &str = "spec.ports";
-const MADE: &str = "Components are made by Keelway: take it from what reconcile wrote";
+const MADE: &str = "Keelway creates Components: restore the document that reconcile wrote";
 
 /// Returns the name of the component, if every field of the document agrees with it.
 pub(crate) fn component(document: &Component) -> Result<PodName, Vec<Fault>> {
@@ -22,16 +22,16 @@ pub(crate) fn component(document: &Component) -> Result<PodName, Vec<Fault>> {
     if release::find(&spec.version).is_none() {
         faults.add(
             "spec.version",
-            format!("{:?} is no release that Keelway runs", spec.version),
-            format!("write one of {}", release::names()),
+            format!("{:?} is not supported", spec.version),
+            format!("supported values: {}", release::names()),
         );
     }
     if spec.user == 0 {
-        faults.add("spec.user", "a component never runs as root", MADE);
+        faults.add("spec.user", "must not be 0: components do not run as root", MADE);
     }
     check_ports(document, &mut faults);
     if name.is_err() {
-        faults.add("spec.index", "role and index make no name", MADE);
+        faults.add("spec.index", "role and index do not form a valid name", MADE);
     }
     faults.or(name.ok())
 }
@@ -39,7 +39,7 @@ pub(crate) fn component(document: &Component) -> Result<PodName, Vec<Fault>> {
 fn agree(field: &str, found: Option<&str>, wanted: &str, faults: &mut FaultCollector) {
     if found != Some(wanted) {
         let found = found.unwrap_or_default();
-        let problem = format!("{found:?} does not follow from spec, which says {wanted:?}");
+        let problem = format!("must be {wanted:?}, which follows from spec, not {found:?}");
         faults.add(field, problem, MADE);
     }
 }
@@ -49,20 +49,20 @@ fn check_ports(document: &Component, faults: &mut FaultCollector) {
     let wanted = spec.role.row().ports;
     for name in wanted {
         if !spec.ports.contains_key(*name) && !spec.role.added_ports().contains(name) {
-            faults.add(&field(PORTS, name), "the port is missing", MADE);
+            faults.add(&field(PORTS, name), "is required", MADE);
         }
     }
     let mut taken = BTreeMap::new();
     for (name, port) in &spec.ports {
         let field = field(PORTS, name);
         if !wanted.contains(&name.as_str()) {
-            let problem = format!("{} has no such port", spec.role);
+            let problem = format!("{} does not have this port", spec.role);
             faults.add(&field, problem, removal(name, wanted));
         }
         if *port == 0 {
-            faults.add(&field, "0 is no port", MADE);
+            faults.add(&field, "must not be 0", MADE);
         } else if let Some(other) = taken.insert(port, name) {
-            faults.add(&field, format!("{port} is the port {other} as well"), MADE);
+            faults.add(&field, format!("{port} is already the port {other}"), MADE);
         }
     }
 }

@@ -3,6 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeSet;
 
+use super::{FaultCollector, ValidatedHypervisor, ZONE_LABEL, check_name, labels::check_metadata};
 use crate::{
     Hypervisor,
     fault::Fault,
@@ -10,8 +11,6 @@ use crate::{
     name::is_subdomain,
     tree::item,
 };
-
-use super::{FaultCollector, ValidatedHypervisor, ZONE_LABEL, check_name, labels::check_metadata};
 
 /// The first port that an unprivileged process may listen on.
 pub(crate) const FIRST_PORT: u16 = 1024;
@@ -32,7 +31,7 @@ impl ValidatedHypervisor {
         check_name(metadata.name.as_deref(), &mut faults);
         check_metadata(metadata, &mut faults);
         if metadata.namespace.is_some() {
-            faults.add("metadata.namespace", "a Hypervisor is in no namespace", "take it away");
+            faults.add("metadata.namespace", "must not be set: a Hypervisor has no namespace", "remove it");
         }
         check_endpoint(&spec.endpoint, &mut faults);
         check_ports(spec.port_range, &mut faults);
@@ -68,13 +67,13 @@ fn check_cri(cri: &CriEndpoint, faults: &mut FaultCollector) {
     check_listener("spec.endpoint.cri.address", &cri.address, "proxy", faults);
     if let Some(name) = cri.server_name.as_deref().filter(|name| !is_subdomain(name) && name.parse::<IpAddr>().is_err())
     {
-        let help = "write the DNS name or address that the proxy's certificate is for, such as hv-1.example.com";
-        faults.add("spec.endpoint.cri.serverName", format!("{name:?} is no name of a certificate"), help);
+        let help = "write the DNS name or address in the certificate of the proxy, such as hv-1.example.com";
+        faults.add("spec.endpoint.cri.serverName", format!("{name:?} is neither a DNS name nor an address"), help);
     }
     for (field, text) in [("namespace", &cri.secret_ref.namespace), ("name", &cri.secret_ref.name)] {
         if !is_subdomain(text) {
-            let help = "write namespace and name of the Secret with tls.crt, tls.key and ca.crt";
-            let problem = format!("{text:?} is no {field} of a Secret");
+            let help = "write the namespace and the name of the Secret with tls.crt, tls.key and ca.crt";
+            let problem = format!("{text:?} is not a valid {field} of a Secret");
             faults.add(&format!("spec.endpoint.cri.secretRef.{field}"), problem, help);
         }
     }
@@ -85,8 +84,8 @@ fn check_agent(agent: &AgentEndpoint, faults: &mut FaultCollector) {
     let given = ways.into_iter().filter(|given| *given).count();
     if given != 1 {
         let count = if given > 1 { "several fields are" } else { "no field is" };
-        let problem = format!("{count} given where one is wanted");
-        faults.add("spec.endpoint.agent", problem, "give exactly one of unix, address, dialsOut");
+        let problem = format!("{count} set, but exactly one is required");
+        faults.add("spec.endpoint.agent", problem, "set exactly one of unix, address, dialsOut");
     }
     check_via(agent, faults);
     if let Some(unix) = &agent.unix {
@@ -101,20 +100,20 @@ fn check_via(agent: &AgentEndpoint, faults: &mut FaultCollector) {
     const FIELD: &str = "spec.endpoint.agent.via";
     match &agent.via {
         None if agent.dials_out => {
-            let problem = "it is not said where an agent that dials out waits to be called";
+            let problem = "is required if dialsOut is true";
             faults.add(FIELD, problem, "write the name of a public Hypervisor whose agent listens on a network");
         }
         Some(_) if agent.unix.is_some() => {
-            faults.add(FIELD, "no other machine is on the way to a socket of this one", "take it away");
+            faults.add(FIELD, "must not be set together with unix: the socket is on this machine", "remove it");
         }
         Some(via) => {
             let named = agent.address.as_ref().filter(|address| address.parse::<SocketAddr>().is_err());
             if let Some(address) = named {
-                let problem = format!("the agent of {via} looks up no names, and {address:?} has one");
+                let problem = format!("the agent of {via} does not resolve DNS names, and {address:?} contains one");
                 faults.add(
                     "spec.endpoint.agent.address",
                     problem,
-                    "write an address and a port, such as 10.0.0.11:7443",
+                    "write an IP address and a port, such as 10.0.0.11:7443",
                 );
             }
         }
@@ -128,7 +127,11 @@ fn check_listener(field: &str, text: &str, who: &str, faults: &mut FaultCollecto
         (Ok(address), _) => {
             let ip = address.ip();
             if let Some(what) = unusable(ip).filter(|_| !ip.is_loopback()) {
-                faults.add(field, format!("{ip} is {what}"), format!("write where this machine reaches the {who}"));
+                faults.add(
+                    field,
+                    format!("{ip} is {what}"),
+                    format!("write the address at which this machine reaches the {who}"),
+                );
             }
             address.port() > 0
         }
@@ -139,8 +142,9 @@ fn check_listener(field: &str, text: &str, who: &str, faults: &mut FaultCollecto
         (Err(_), None) => false,
     };
     if !usable {
-        let help =
-            format!("write where the {who} listens, such as 10.0.0.5:7443, [fd00::5]:7443 or hv-1.example.com:7443");
+        let help = format!(
+            "write the address at which the {who} listens, such as 10.0.0.5:7443, [fd00::5]:7443 or hv-1.example.com:7443"
+        );
         faults.add(field, format!("{text:?} is not HOST:PORT"), help);
     }
 }
@@ -149,14 +153,14 @@ fn check_socket(field: &str, path: &str, faults: &mut FaultCollector) {
     if !path.starts_with('/') {
         faults.add(
             field,
-            format!("{path:?} is no absolute path"),
-            "write the path of the socket from / on, without unix://",
+            format!("{path:?} is not an absolute path"),
+            "write the path of the socket, which starts with /, without unix://",
         );
     } else if path.len() > LONGEST_SOCKET {
         faults.add(
             field,
-            format!("the path has {} bytes", path.len()),
-            format!("Linux takes at most {LONGEST_SOCKET} for a socket; move it, or link to it"),
+            format!("must have at most {LONGEST_SOCKET} bytes, but has {}", path.len()),
+            "move the socket, or create a symbolic link to it: Linux does not support longer paths of sockets",
         );
     }
 }
@@ -166,7 +170,7 @@ fn check_ports(range: PortRange, faults: &mut FaultCollector) {
     if from > to {
         faults.add(
             "spec.portRange",
-            format!("the range is reversed: {from} is after {to}"),
+            format!("from must not be greater than to: {from} is greater than {to}"),
             format!("write from: {to} and to: {from}"),
         );
         return;
@@ -174,13 +178,17 @@ fn check_ports(range: PortRange, faults: &mut FaultCollector) {
     if from < FIRST_PORT {
         faults.add(
             "spec.portRange.from",
-            format!("{from} is a port of the system"),
-            format!("begin at {FIRST_PORT} or above"),
+            format!("must be at least {FIRST_PORT}, not {from}"),
+            "choose a higher port: lower ones are reserved for the system",
         );
     }
     let ports = u32::from(to - from) + 1;
     if ports < FEWEST_PORTS {
-        faults.add("spec.portRange", format!("the range has {ports} ports"), format!("give at least {FEWEST_PORTS}"));
+        faults.add(
+            "spec.portRange",
+            format!("must contain at least {FEWEST_PORTS} ports, but contains {ports}"),
+            "choose a larger range",
+        );
     }
 }
 
@@ -193,7 +201,7 @@ fn addresses(field: &str, texts: &[String], faults: &mut FaultCollector) -> Vec<
             continue;
         };
         if !known.insert(address) {
-            faults.add(&field, format!("{address} is given twice"), "keep one of them");
+            faults.add(&field, format!("{address} is listed twice"), "remove one of them");
         }
         found.push(address);
     }
@@ -204,13 +212,13 @@ fn address(field: &str, text: &str) -> Result<IpAddr, Fault> {
     let Ok(address) = text.parse::<IpAddr>() else {
         return Err(Fault::of(
             field,
-            format!("{text:?} is no IP address"),
+            format!("{text:?} is not an IP address"),
             "write an address such as 10.0.0.11 or fd00::11, without a port or a prefix length",
         ));
     };
     match unusable(address) {
         Some(what) => {
-            Err(Fault::of(field, format!("{address} is {what}"), "write an address that other machines reach"))
+            Err(Fault::of(field, format!("{address} is {what}"), "write an address that other machines can reach"))
         }
         None => Ok(address),
     }
@@ -225,7 +233,7 @@ fn unusable(address: IpAddr) -> Option<&'static str> {
         () if address.is_unspecified() => Some("the unspecified address"),
         () if address.is_loopback() => Some("a loopback address"),
         () if address.is_multicast() => Some("a multicast address"),
-        () if link_local => Some("an address of one link or of no network"),
+        () if link_local => Some("a link-local, broadcast or IPv4-mapped address"),
         () => None,
     }
 }
@@ -235,20 +243,20 @@ fn check_networks(document: &Hypervisor, faults: &mut FaultCollector) {
     if addresses.private.is_empty() {
         faults.add(
             "spec.addresses.private",
-            "the machine has no address in the network of hypervisors",
-            "give at least one",
+            "must have at least one address",
+            "write an address of this machine in the network of hypervisors",
         );
     }
     match document.spec.role {
         HypervisorRole::Public if addresses.public.is_empty() => faults.add(
             "spec.addresses.public",
-            "a public machine has no address that users of clusters reach",
-            "give at least one, or make it Private",
+            "must have at least one address if the role is Public",
+            "write an address that users of clusters can reach, or change the role to Private",
         ),
         HypervisorRole::Private if !addresses.public.is_empty() => faults.add(
             "spec.addresses.public",
-            "a private machine has a public address",
-            "take it away, or make the machine Public",
+            "must be empty if the role is Private",
+            "remove the addresses, or change the role to Public",
         ),
         HypervisorRole::Public | HypervisorRole::Private => {}
     }

@@ -26,7 +26,7 @@ pub(super) fn check_labels<'a>(labels: impl Iterator<Item = (&'a String, &'a Str
             let help = format!(
                 "use at most {LONGEST} letters, digits, -, _ and ., with a letter or digit at both ends; or leave it empty"
             );
-            faults.add(&field("metadata.labels", key), format!("{value:?} is no value of a label"), help);
+            faults.add(&field("metadata.labels", key), format!("{value:?} is not a valid label value"), help);
         }
     }
 }
@@ -38,8 +38,8 @@ pub(super) fn check_annotations(annotations: Option<&BTreeMap<String, String>>, 
         bytes += key.len() + value.len();
     }
     if bytes > MOST_ANNOTATIONS {
-        let problem = format!("the annotations have {bytes} bytes");
-        faults.add("metadata.annotations", problem, format!("write at most {MOST_ANNOTATIONS}"));
+        let problem = format!("must have at most {MOST_ANNOTATIONS} bytes in total, but have {bytes}");
+        faults.add("metadata.annotations", problem, "shorten or remove some");
     }
 }
 
@@ -51,11 +51,7 @@ fn check_key(map: &str, key: &str, of: &str, faults: &mut FaultCollector) {
             "write NAME or PREFIX/NAME: NAME has at most {LONGEST} letters, digits, -, _ and ., with a letter or digit at \
              both ends, and PREFIX is a DNS name"
         );
-        faults.add(
-            &field(map, key),
-            format!("{key:?} is no key of a{} {of}", if of == "label" { "" } else { "n" }),
-            help,
-        );
+        faults.add(&field(map, key), format!("{key:?} is not a valid {of} key"), help);
     }
 }
 

@@ -2,14 +2,13 @@
 
 use ipnet::IpNet;
 
+use super::FaultCollector;
 use crate::{
     cluster::{NetworkSpec, VpnSpec},
     fault::Fault,
     name::is_subdomain,
     tree::item,
 };
-
-use super::FaultCollector;
 
 const PODS: &str = "spec.network.podCIDRs";
 const SERVICES: &str = "spec.network.serviceCIDRs";
@@ -25,16 +24,16 @@ pub(crate) struct PrefixLengths {
 /// kube-apiserver supports at most 20 bits of a service range (`validateServiceClusterIPRangeFlags`). Fewer than 16 addresses are not enough for its
 /// own.
 pub(crate) const SERVICE_SIZES: PrefixLengths =
-    PrefixLengths { v4: 12..=28, v6: 108..=124, holds: "every Service has an address of it" };
+    PrefixLengths { v4: 12..=28, v6: 108..=124, holds: "every Service gets an address from it" };
 /// Each node gets a /24 or a /64 of the pod range (`--node-cidr-mask-size-ipv4`, `-ipv6`). kube-controller-manager divides the range by at most 16
 /// bits.
 pub(crate) const POD_SIZES: PrefixLengths =
-    PrefixLengths { v4: 8..=24, v6: 48..=64, holds: "every node has a /24 or /64 of it" };
+    PrefixLengths { v4: 8..=24, v6: 48..=64, holds: "every node gets a /24 or /64 from it" };
 /// An address is not reused for a week after its worker left, so a range needs more addresses than there are workers at a time.
 pub(crate) const VPN_SIZES: PrefixLengths = PrefixLengths {
     v4: 8..=24,
     v6: 48..=112,
-    holds: "the API, every gateway and every worker, also one that left within a week, has an address of it",
+    holds: "the API, every gateway and every worker get an address from it, and a worker's address stays reserved for a week after it leaves",
 };
 
 /// Networks that no range may overlap: "this network", loopback, link-local, multicast and broadcast (IANA's special-purpose address registries).
@@ -71,8 +70,8 @@ pub(super) fn ranges(network: &NetworkSpec, vpn: &VpnSpec, faults: &mut FaultCol
     if whole && !pods.is_empty() && !services.is_empty() && !same {
         faults.add(
             SERVICES,
-            "pods and Services have ranges of different families",
-            "give both a range of IPv4, of IPv6, or of each",
+            "pods and Services must have ranges of the same address families",
+            "use IPv4, IPv6 or both for each",
         );
     }
     let nets = |ranges: Vec<(usize, IpNet)>| ranges.into_iter().map(|(_, net)| net).collect();
@@ -81,7 +80,7 @@ pub(super) fn ranges(network: &NetworkSpec, vpn: &VpnSpec, faults: &mut FaultCol
 
 fn list(field: &str, texts: &[String], sizes: &PrefixLengths, faults: &mut FaultCollector) -> Vec<(usize, IpNet)> {
     if texts.is_empty() {
-        faults.add(field, "there is no range", "give one, or leave the field out for the default");
+        faults.add(field, "must have at least one range", "write one, or remove the field to use the default");
     }
     let mut ranges: Vec<(usize, IpNet)> = Vec::new();
     for (index, text) in texts.iter().enumerate() {
@@ -90,7 +89,7 @@ fn list(field: &str, texts: &[String], sizes: &PrefixLengths, faults: &mut Fault
             continue;
         };
         if ranges.iter().any(|(_, other)| is_v4(other) == is_v4(&net)) {
-            faults.add(&field, "a second range of the same family", "keep one range per family");
+            faults.add(&field, "there is already a range of this address family", "keep one range per family");
         }
         ranges.push((index, net));
     }
@@ -101,18 +100,22 @@ fn range(field: &str, text: &str, sizes: &PrefixLengths) -> Result<IpNet, Fault>
     let Ok(net) = text.parse::<IpNet>() else {
         return Err(Fault::of(
             field,
-            format!("{text:?} is no range of addresses"),
-            "write it as 10.96.0.0/16 or fd00:96::/108",
+            format!("{text:?} is not a range in CIDR notation"),
+            "write a range such as 10.96.0.0/16 or fd00:96::/108",
         ));
     };
     if net.trunc() != net {
-        return Err(Fault::of(field, format!("{net} has bits set after its prefix"), format!("write {}", net.trunc())));
+        return Err(Fault::of(
+            field,
+            format!("{net} has bits set beyond its prefix length"),
+            format!("write {}", net.trunc()),
+        ));
     }
     if RESERVED.iter().filter_map(|reserved| reserved.parse().ok()).any(|reserved| overlap(&net, &reserved)) {
         return Err(Fault::of(
             field,
-            format!("{net} is reserved for other uses"),
-            "take a private range (RFC 1918, RFC 6598, RFC 4193)",
+            format!("{net} overlaps a range that is reserved for other uses"),
+            "choose a private range (RFC 1918, RFC 6598, RFC 4193)",
         ));
     }
     let allowed = if is_v4(&net) { &sizes.v4 } else { &sizes.v6 };
@@ -123,7 +126,7 @@ fn range(field: &str, text: &str, sizes: &PrefixLengths) -> Result<IpNet, Fault>
     Err(Fault::of(
         field,
         format!("{net} is too {size}"),
-        format!("take a prefix length from {} to {}: {}", allowed.start(), allowed.end(), sizes.holds),
+        format!("use a prefix length from {} to {}: {}", allowed.start(), allowed.end(), sizes.holds),
     ))
 }
 
@@ -146,7 +149,7 @@ fn check_overlap(
             faults.add(
                 &item(field, *at),
                 format!("{net} overlaps the {of} range {other}"),
-                "give pods, Services and the VPN ranges apart from each other",
+                "choose ranges for pods, Services and the VPN that do not overlap",
             );
         }
     }
@@ -157,7 +160,7 @@ pub(super) fn check_domain(domain: &str, faults: &mut FaultCollector) {
     if !is_subdomain(domain) {
         faults.add(
             "spec.network.dnsDomain",
-            format!("{domain:?} is no DNS domain"),
+            format!("{domain:?} is not a DNS domain"),
             "write lowercase labels joined by dots, such as cluster.local",
         );
     }

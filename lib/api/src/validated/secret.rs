@@ -1,5 +1,9 @@
 //! Validates Secrets.
 
+use super::{
+    FaultCollector,
+    labels::{check_annotations, check_labels},
+};
 use crate::{
     entries::CompactMap,
     fault::Fault,
@@ -10,12 +14,7 @@ use crate::{
     tree::field,
 };
 
-use super::{
-    FaultCollector,
-    labels::{check_annotations, check_labels},
-};
-
-const MADE: &str = "Secrets of clusters are made by Keelway: take it from what reconcile wrote";
+const MADE: &str = "Keelway creates the Secrets of clusters: restore the Secret that reconcile wrote";
 
 /// Returns every fault of a Secret of Keelway.
 pub(crate) fn secret(document: &Secret) -> Result<(), Vec<Fault>> {
@@ -35,7 +34,7 @@ pub(crate) fn secret(document: &Secret) -> Result<(), Vec<Fault>> {
     }
     let name = metadata.name.as_deref().unwrap_or_default();
     if !is_subdomain(name) {
-        let problem = format!("{name:?} is no RFC 1123 subdomain");
+        let problem = format!("{name:?} is not an RFC 1123 subdomain");
         faults.add("metadata.name", problem, MADE);
     }
     check_data(document, &mut faults);
@@ -51,7 +50,7 @@ fn pull_secret(document: &Secret) -> Result<(), Vec<Fault>> {
         faults.add(
             "data",
             error.to_string(),
-            "make it anew: kubectl create secret docker-registry --dry-run=client -o yaml ..",
+            "create it again: kubectl create secret docker-registry --dry-run=client -o yaml ..",
         );
     }
     faults.or(Some(()))
@@ -75,18 +74,18 @@ fn check_labels_of(metadata: &Metadata, faults: &mut FaultCollector) {
 fn check_place(document: &Secret, faults: &mut FaultCollector) {
     let name = document.metadata.name.as_deref().unwrap_or_default();
     if !is_subdomain(name) {
-        let help = "use lowercase letters, digits, - and ., with a letter or digit at both ends";
-        faults.add("metadata.name", format!("{name:?} is no RFC 1123 subdomain"), help);
+        let help = "it must consist of lowercase letters, digits, - and ., and start and end with a letter or digit";
+        faults.add("metadata.name", format!("{name:?} is not an RFC 1123 subdomain"), help);
     }
     let Some(namespace) = document.metadata.namespace.as_deref() else { return };
     if !is_label(namespace, LONGEST_NAMESPACE) {
-        let help = "use lowercase letters, digits and -, with a letter or digit at both ends";
-        faults.add("metadata.namespace", format!("{namespace:?} is no RFC 1123 label"), help);
+        let help = "it must consist of lowercase letters, digits and -, and start and end with a letter or digit";
+        faults.add("metadata.namespace", format!("{namespace:?} is not an RFC 1123 label"), help);
     } else if is_own_namespace(namespace) {
-        let problem = format!("{namespace} is a namespace of Keelway's own, and Keelway did not make this Secret");
+        let problem = format!("{namespace} is reserved for Keelway, and Keelway did not create this Secret");
         let help = format!(
-            "move it to another namespace; if Keelway made it, put its label {CLUSTER_LABEL} or {INSTALLATION_LABEL} \
-             back, and its type Opaque"
+            "move it to another namespace; if Keelway created it, restore its label {CLUSTER_LABEL} or \
+             {INSTALLATION_LABEL}, and its type Opaque"
         );
         faults.add("metadata.namespace", problem, help);
     }
@@ -97,7 +96,7 @@ fn owner(document: &Secret) -> Result<(&'static str, String), Fault> {
     let label = |name| document.metadata.labels.as_ref().and_then(|labels| labels.get(name)).map(String::as_str);
     let read = match (label(CLUSTER_LABEL), label(INSTALLATION_LABEL)) {
         (Some(_), Some(_)) => {
-            let problem = "the Secret is of a cluster and of an installation";
+            let problem = "a Secret must not belong to a cluster and to an installation";
             return Err(Fault::of(field("metadata.labels", INSTALLATION_LABEL), problem, MADE));
         }
         (None, Some(id)) => {
@@ -115,11 +114,11 @@ fn owner(document: &Secret) -> Result<(&'static str, String), Fault> {
 fn check_data(document: &Secret, faults: &mut FaultCollector) {
     let data = document.data.as_ref();
     if data.is_none_or(CompactMap::is_empty) {
-        faults.add("data", "the Secret holds nothing", MADE);
+        faults.add("data", "must not be empty", MADE);
     }
     for (key, value) in data.into_iter().flatten() {
         if value.0.is_empty() {
-            faults.add(&field("data", key), "the value is empty", MADE);
+            faults.add(&field("data", key), "must not be empty", MADE);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `AddressClaim`: that an address of the VPN is somebody's.
+//! `AddressClaim`: the assignment of a VPN address to a peer.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube_derive::CustomResource;
@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::PUBLIC_KEY;
 
-/// That an address of the VPN is a peer's. It is named by the address in hexadecimal digits (`v4-64500007`), so that an API server
-/// refuses a second claim of the same address, whoever makes it. Made by the cluster-controller.
+/// The assignment of a VPN address to a peer. Its name is the address in hexadecimal digits (`v4-64500007`), so that an API server
+/// refuses a second claim of the same address. The cluster-controller creates it.
 #[derive(CustomResource, Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     crates(kube_core = "kube_core"),
@@ -27,16 +27,17 @@ pub struct AddressClaimSpec {
     /// The name of the peer and its Node.
     #[schemars(
         length(min = 1, max = 253),
-        extend("x-kubernetes-validations" = [{"rule": "self == oldSelf", "message": "a claim stays its node's"}])
+        extend("x-kubernetes-validations" = [{"rule": "self == oldSelf", "message": "the node of a claim is immutable"}])
     )]
     pub node: String,
-    /// The peer's public key: another worker of the same name is another peer.
+    /// The peer's public key. A different worker with the same name is a different peer.
     #[schemars(
         regex(pattern = PUBLIC_KEY),
-        extend("x-kubernetes-validations" = [{"rule": "self == oldSelf", "message": "a claim stays its peer's"}])
+        extend("x-kubernetes-validations" = [{"rule": "self == oldSelf", "message": "the peer of a claim is immutable"}])
     )]
     pub public_key: String,
-    /// The peer is gone, and the address is nobody else's before this time: certificates for it may still be held.
+    /// If set, the peer is gone, and the address is not assigned again before this time, because certificates for it may still be
+    /// valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rests_until: Option<Time>,
 }

@@ -6,11 +6,11 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The name of the only one there is.
+/// The name of the only NodeAllocation of a cluster.
 pub const ALLOCATION: &str = "workers";
 
-/// The addresses of all peers that have some, in one object: an admission policy can look into one object of a name that it knows
-/// beforehand, not for the peer that a Node belongs to. Kept by the cluster-controller, from the peers.
+/// The addresses of all peers in one object. An admission policy can read only an object with a fixed name, so it cannot read the peer
+/// of a Node. The cluster-controller derives this object from the peers.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     crates(kube_core = "kube_core"),
@@ -24,11 +24,11 @@ pub const ALLOCATION: &str = "workers";
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodeAllocationSpec {
-    /// The addresses of each peer, by its name.
+    /// The addresses of each peer, by the name of the peer.
     #[serde(default)]
     pub nodes: BTreeMap<String, Vec<String>>,
-    /// Ids of certificates of workers that left, as API servers tell them (`X509SHA256=HEX`), and when each ends: nothing is written
-    /// by who comes with one.
+    /// The ids of certificates of workers that left, in the form of API servers (`X509SHA256=HEX`), each with its expiry. Writes with
+    /// such a certificate are refused.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub revoked: BTreeMap<String, String>,
 }

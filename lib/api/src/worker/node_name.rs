@@ -14,14 +14,15 @@ const API_DOMAINS: [&str; 3] = ["svc", "localhost", "keelway"];
 pub enum NodeNameFault {
     /// The text is not a valid name of a Node.
     #[error(
-        "it is no name of a Node: lower-case letters, digits, - and . (RFC 1123), at most {LONGEST_NODE_NAME} characters"
+        "it is not a valid name of a Node: it must consist of lowercase letters, digits, - and . (RFC 1123), at most \
+         {LONGEST_NODE_NAME} characters"
     )]
     Form,
     /// Some programs interpret the name as an address.
-    #[error("it ends with a number, as an address does")]
+    #[error("it must not end with a number, as an address does")]
     Address,
     /// A certificate for the name would be valid for the API.
-    #[error("it is a name of the API, of Services or of Keelway's own")]
+    #[error("it is reserved for the API, for Services or for Keelway")]
     Reserved,
 }
 

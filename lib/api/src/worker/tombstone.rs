@@ -1,4 +1,4 @@
-//! `Tombstone`: what remains of a worker that was evicted.
+//! `Tombstone`: the record of an evicted worker.
 
 use core::net::IpAddr;
 
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::PUBLIC_KEY;
 
-/// What remains of a worker that was evicted, named after its Node. While it is there, no certificate is approved for that name, no
-/// peer has that name or key, and its addresses are nobody else's.
+/// The record of an evicted worker, named after its Node. While it exists, no certificate is approved for that name, no peer can have
+/// that name or key, and the worker's addresses are not assigned again.
 #[derive(CustomResource, Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     crates(kube_core = "kube_core"),
@@ -25,20 +25,20 @@ use super::PUBLIC_KEY;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TombstoneSpec {
-    /// The public key that the worker had, if it had a peer.
+    /// The public key of the worker, if it had a peer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = PUBLIC_KEY))]
     pub public_key: Option<String>,
-    /// The addresses that it had.
+    /// The addresses of the worker.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 2), inner(length(max = 45)))]
     pub addresses: Vec<String>,
-    /// Until when it is there: by then no certificate of the worker holds any more.
+    /// The time at which the record is deleted. By then, all certificates of the worker have expired.
     pub until: Time,
 }
 
 impl TombstoneSpec {
-    /// Whether the address is still the evicted worker's.
+    /// Returns whether the address is still reserved for the evicted worker.
     #[must_use]
     pub fn holds(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|text| text.parse() == Ok(address))

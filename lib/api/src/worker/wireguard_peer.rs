@@ -11,8 +11,8 @@ use crate::condition;
 /// The condition of a peer that has its addresses.
 pub const PEER_READY: &str = "Ready";
 
-/// A worker in the VPN of its cluster, named after its Node. The worker makes it with its public key; the cluster-controller gives it
-/// its addresses; gateways relay for it what comes from these addresses and its pods, and nothing else.
+/// A worker in the VPN of its cluster, named after its Node. The worker creates it with its public key. The cluster-controller assigns
+/// its addresses. Gateways relay only packets from these addresses and from the worker's pods.
 #[derive(CustomResource, Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     crates(kube_core = "kube_core"),
@@ -31,33 +31,33 @@ pub const PEER_READY: &str = "Ready";
 )]
 #[serde(rename_all = "camelCase")]
 pub struct WireGuardPeerSpec {
-    /// The worker's public key of WireGuard: 32 bytes in base64. It stays the same for the peer's life: a worker that lost its
-    /// private key leaves and joins again.
+    /// The worker's WireGuard public key: 32 bytes in base64. It is immutable. A worker that lost its private key must leave and join
+    /// again.
     #[schemars(
         regex(pattern = PUBLIC_KEY),
-        extend("x-kubernetes-validations" = [{"rule": "self == oldSelf", "message": "a peer keeps its key: delete the peer and make it anew"}])
+        extend("x-kubernetes-validations" = [{"rule": "self == oldSelf", "message": "the key of a peer is immutable; delete the peer and create it again"}])
     )]
     pub public_key: String,
 }
 
-/// What the cluster-controller gave to a peer.
+/// The values that the cluster-controller assigned to a peer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WireGuardPeerStatus {
-    /// Its addresses in the VPN, one per family; its Node's addresses too. Once there, they stay.
+    /// The peer's addresses in the VPN, one per address family, which are also the addresses of its Node. They are immutable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 2),
         inner(length(max = 45)),
-        extend("x-kubernetes-validations" = [{"rule": "oldSelf.size() == 0 || self == oldSelf", "message": "a peer keeps its addresses"}])
+        extend("x-kubernetes-validations" = [{"rule": "oldSelf.size() == 0 || self == oldSelf", "message": "the addresses of a peer are immutable"}])
     )]
     pub addresses: Vec<String>,
-    /// The ranges of its pods, one per family, as kube-controller-manager gave them to its Node. They stay while the Node is away,
-    /// until another Node has them.
+    /// The ranges of its pods, one per address family, as kube-controller-manager assigned them to its Node. If the Node is deleted,
+    /// they stay until another Node has them.
     #[serde(default, rename = "podCIDRs", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 2), inner(length(max = 49)))]
     pub pod_cidrs: Vec<String>,
-    /// `Ready`: it has its addresses.
+    /// `Ready`: the peer has its addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,

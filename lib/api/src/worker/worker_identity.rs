@@ -1,21 +1,21 @@
-//! `WorkerIdentity`: whose the name of a worker is.
+//! `WorkerIdentity`: the owner of a worker's name.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The key of a user's extra fields by which API servers tell the certificate that a request came with
+/// The key in a user's extra fields with which API servers identify the certificate of a request
 /// (`k8s.io/apiserver/pkg/authentication/user`).
 pub const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
-/// What such an id of a certificate begins with; the SHA-256 of the certificate follows, in hexadecimal digits.
+/// The prefix of such an id of a certificate. The SHA-256 of the certificate follows, in hexadecimal digits.
 pub const CERTIFICATE_ID: &str = "X509SHA256=";
-/// How many certificates of one name may hold at once, those of earlier workers included: more than a kubelet asks for that is told
-/// nothing for a day, which asks anew every 15 minutes.
+/// The maximum number of valid certificates for one name, including those of earlier workers. A kubelet without a response requests one
+/// every 15 minutes, which is fewer than this in a day.
 pub const CERTIFICATES: usize = 256;
 
-/// Whose the name of a worker is, named after its Node. Made by the cluster-controller before it approves the first certificate of a
-/// worker, and kept until the last one has ended. No worker can write it.
+/// The owner of a worker's name, named after its Node. The cluster-controller creates it before it approves the first certificate of a
+/// worker, and deletes it after the last one has expired. Workers cannot write it.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     crates(kube_core = "kube_core"),
@@ -30,22 +30,22 @@ pub const CERTIFICATES: usize = 256;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerIdentitySpec {
-    /// The id of the token that the worker joined with.
+    /// The id of the join token of the worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub join_token: Option<String>,
-    /// When its first certificate was approved.
+    /// The time at which its first certificate was approved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<Time>,
-    /// The uid of its peer, once it has one. A worker whose peer is gone has left.
+    /// The uid of its peer, if it has one. If that peer no longer exists, the worker has left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub peer: Option<String>,
-    /// Its certificates that may still hold.
+    /// The worker's certificates that may still be valid.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub certificates: Vec<ApprovedCertificate>,
-    /// Those of workers that had the name before, and may still hold: nothing is done for who comes with one.
+    /// The certificates of earlier workers with this name that may still be valid. Requests with such a certificate are refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub revoked: Vec<ApprovedCertificate>,
@@ -62,6 +62,6 @@ pub struct ApprovedCertificate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^[0-9a-f]{64}$"))]
     pub id: Option<String>,
-    /// When it ends at the latest.
+    /// The latest time at which it expires.
     pub until: Time,
 }

@@ -52,20 +52,20 @@ mod tests {
     #[test]
     fn adjacent_events_of_one_kind_are_folded() {
         let told = fold(vec![
-            event("ComponentPlaced", Some("etcd-0"), "etcd-0 goes to hv-1"),
-            event("ComponentPlaced", Some("kube-apiserver-0"), "kube-apiserver-0 goes to hv-2"),
-            event("ComponentPlaced", Some("haproxy-0"), "haproxy-0 goes to hv-3"),
+            event("ComponentPlaced", Some("etcd-0"), "etcd-0 is placed on hv-1"),
+            event("ComponentPlaced", Some("kube-apiserver-0"), "kube-apiserver-0 is placed on hv-2"),
+            event("ComponentPlaced", Some("haproxy-0"), "haproxy-0 is placed on hv-3"),
             event("ComponentJoined", Some("etcd-0"), "etcd-0 is ready"),
-            event("ComponentPlaced", Some("etcd-1"), "etcd-1 goes to hv-2"),
+            event("ComponentPlaced", Some("etcd-1"), "etcd-1 is placed on hv-2"),
         ]);
         let expected = [
             event(
                 "ComponentPlaced",
                 None,
-                "etcd-0 goes to hv-1; kube-apiserver-0 goes to hv-2; haproxy-0 goes to hv-3",
+                "etcd-0 is placed on hv-1; kube-apiserver-0 is placed on hv-2; haproxy-0 is placed on hv-3",
             ),
             event("ComponentJoined", Some("etcd-0"), "etcd-0 is ready"),
-            event("ComponentPlaced", Some("etcd-1"), "etcd-1 goes to hv-2"),
+            event("ComponentPlaced", Some("etcd-1"), "etcd-1 is placed on hv-2"),
         ];
         assert_eq!(told, expected);
     }
