@@ -189,7 +189,8 @@ fn socket(text: &str) -> Result<PathBuf, String> {
 
 fn main() -> ExitCode {
     let AgentArguments { verbose, command } = AgentArguments::parse();
-    let level = if verbose == 0 { "warn,keelway_hypervisor_agent=info" } else { "info,keelway_hypervisor_agent=debug" };
+    // The prefix of all crates of Keelway.
+    let level = if verbose == 0 { "warn,keelway=info" } else { "info,keelway=debug" };
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(level))
         .with_writer(std::io::stderr)
