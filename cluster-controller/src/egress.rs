@@ -24,6 +24,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use keelway_tls::FilesVersion;
+use keelway_tls::{TlsClient, TlsError};
+
 use self::cluster::ClusterDialer;
 pub use self::config::{ClusterEgress, ControlPlaneEgress, EgressConfig, EgressGateway, SocketMode};
 use self::control_plane::{ControlPlaneDialer, ForbiddenRanges};
@@ -33,8 +36,6 @@ use crate::connect::TunnelRegistry;
 use crate::connects::Connects;
 use crate::health::{self, HealthListeners, HealthServerError, ProcessHealth};
 use crate::tasks::{self, TaskError};
-use keelway_tls::FilesVersion;
-use keelway_tls::{TlsClient, TlsError};
 
 /// How long a CONNECT may take: five seconds, minus the time for the response on a busy machine.
 const BUDGET: Duration = Duration::from_secs(4);

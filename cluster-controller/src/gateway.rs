@@ -30,6 +30,9 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use keelway_tls::{TlsError, TlsServer};
+use keelway_vpn::liveness::keep_alive;
+
 pub use self::config::{Connect, GatewayConfig, OtherGateway, PeerSource, WireGuard};
 use self::drain::drain_workers;
 use self::gateway_peers::PeerBounds;
@@ -40,8 +43,6 @@ use crate::configuration::{self, ConfigurationError};
 use crate::connect::serve;
 use crate::health::{self, HealthListeners, HealthServerError, ProcessHealth};
 use crate::tasks::{self, TaskError};
-use keelway_tls::{TlsError, TlsServer};
-use keelway_vpn::liveness::keep_alive;
 
 /// The interval of checks for dead peers.
 const LOOK: Duration = Duration::from_millis(500);

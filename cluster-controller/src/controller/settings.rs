@@ -14,9 +14,10 @@ use kube::{
 };
 use tower::timeout::TimeoutLayer;
 
+use keelway_tls::FilesVersion;
+
 use super::{ANSWER, ControllerConfiguration, ControllerRunError, objects};
 use crate::{configuration, kubeconfig::files_of};
-use keelway_tls::FilesVersion;
 
 /// The configuration, and what was built from it and from the files that it names.
 pub(super) struct ControllerSettings {

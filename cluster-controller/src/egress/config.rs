@@ -8,8 +8,9 @@ use ipnet::IpNet;
 use rustls_pki_types::ServerName;
 use serde::{Deserialize, Serialize};
 
-use crate::configuration::{FieldFault, ValidateConfiguration};
 use keelway_tls::TlsFiles;
+
+use crate::configuration::{FieldFault, ValidateConfiguration};
 
 /// The configuration file of an egress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,11 +11,12 @@ use keelway_vpn::netlink::interface::local_addresses;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use keelway_vpn::liveness::keep_alive;
+
 use super::BUDGET;
 use super::address_policy::check_address;
 use crate::connect::{ConnectRefusal, OpenedTunnel, RefusalReason, TunnelOpener, TunnelRegistry, TunnelTarget};
 use crate::connects::Connects;
-use keelway_vpn::liveness::keep_alive;
 
 /// How long the resolution of a name may take.
 const RESOLUTION: Duration = Duration::from_millis(2500);

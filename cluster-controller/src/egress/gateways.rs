@@ -17,10 +17,11 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::config::EgressGateway;
-use crate::connect::{AskError, GatewayConnection, TunnelRegistry, probe};
 use keelway_tls::{HandshakeError, TlsClient};
 use keelway_vpn::liveness::keep_alive;
+
+use super::config::EgressGateway;
+use crate::connect::{AskError, GatewayConnection, TunnelRegistry, probe};
 
 /// The interval of health checks of each gateway.
 const CHECK_EVERY: Duration = Duration::from_secs(2);

@@ -9,8 +9,9 @@ use keelway_api::reserved::of_api_on_workers;
 use keelway_vpn::PublicKey;
 use serde::{Deserialize, Serialize};
 
-use crate::configuration::{FieldFault, ValidateConfiguration};
 use keelway_tls::TlsFiles;
+
+use crate::configuration::{FieldFault, ValidateConfiguration};
 
 /// The most addresses that the relay's TCP/IP stack can have.
 const MOST_ADDRESSES: usize = 8;

@@ -6,9 +6,10 @@ use keelway_base::error_chain::ErrorChain;
 use tokio::sync::watch::{self, Receiver, Sender};
 use tokio::task::JoinSet;
 
+use keelway_tls::FilesVersion;
+
 use super::OtherGateway;
 use crate::configuration::{self, ConfigurationError};
-use keelway_tls::FilesVersion;
 
 /// The list, and its file.
 pub(super) struct OtherGateways {

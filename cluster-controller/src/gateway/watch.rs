@@ -15,9 +15,10 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::watch;
 
+use keelway_tls::FilesVersion;
+
 use super::gateway_peers::Candidate;
 use crate::kubeconfig::files_of;
-use keelway_tls::FilesVersion;
 
 /// The shortest and the longest pause between two attempts.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));

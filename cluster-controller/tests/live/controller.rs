@@ -11,8 +11,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::plane::{Plane, RELEASE, free_port, log, path, replace, start};
 use keelway_cluster_controller::controller::{ROLE, USER};
+
+use crate::plane::{Plane, RELEASE, free_port, log, path, replace, start};
 
 /// A running replica.
 pub(crate) struct Controller {

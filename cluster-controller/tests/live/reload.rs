@@ -14,12 +14,13 @@ use kube::{
 };
 use serde_json::{Value, json};
 
+use keelway_cluster_controller::controller::USER;
+
 use crate::{
     controller::Controller,
     plane::{Plane, replace},
     repair, wait,
 };
-use keelway_cluster_controller::controller::USER;
 
 const ADD_ONS: [&str; 4] = ["coreDNS", "kubeProxy", "metricsServer", "cni"];
 

@@ -4,6 +4,7 @@ use std::{io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt};
 use keelway_agent_api::{
+    MAX_MESSAGE,
     enrollment::DriverTrust,
     proto::{
         self,
@@ -48,9 +49,6 @@ use super::{
 };
 use crate::enrollment::RefusedEnrollment;
 
-/// The largest config that is accepted, in bytes. A machine full of components has some hundred files of a few kilobytes. An agent has memory for
-/// several configs of this size.
-pub(crate) const MAX_MESSAGE: usize = 16 << 20;
 /// How long a connection from the machine's network may take.
 const DIAL: Duration = Duration::from_secs(10);
 /// How many lines of progress to one caller can be in flight.

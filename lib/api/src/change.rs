@@ -1,4 +1,4 @@
-//! Which fields of a Cluster may change once its store was born. One table, from which the rules of `validate`, of the manager and of API
+//! Which fields of a Cluster may change after its etcd members were created. One table, from which the rules of `validate`, of the manager and of API
 //! servers ([`crate::crd`]) are made.
 
 use core::{
@@ -18,7 +18,7 @@ use crate::{
     release::{self, Release, find},
 };
 
-/// What may be done to a field of a Cluster whose store was born.
+/// How a field of a Cluster may change after its etcd members were created.
 #[derive(Debug, Clone, Copy)]
 pub enum FieldChange {
     /// It may change at any time.
@@ -98,7 +98,7 @@ impl ClusterBirth {
         }
     }
 
-    /// A spec with everything in it as the cluster was born with.
+    /// Returns the spec with the values that are immutable since the cluster's creation.
     #[must_use]
     pub fn restored_spec(&self, spec: &ClusterSpec) -> ClusterSpec {
         let mut kept = spec.clone();
@@ -109,13 +109,13 @@ impl ClusterBirth {
 }
 
 impl Cluster {
-    /// What it was born with, once it was. Of a cluster of an older release of Keelway nobody wrote it down yet.
+    /// Returns the immutable values, if they are recorded. A cluster of an older release of Keelway has no record yet.
     #[must_use]
     pub fn birth(&self) -> Option<&ClusterBirth> {
         self.status.as_ref()?.birth.as_ref()
     }
 
-    /// Fields that are other than the cluster was born with.
+    /// Returns a fault for each field that differs from the immutable values.
     #[must_use]
     pub fn immutable_field_faults(&self) -> Vec<Fault> {
         let Some(birth) = self.birth() else { return Vec::new() };

@@ -2,31 +2,31 @@
 
 /// The API group of our documents.
 pub(crate) const GROUP: &str = "keelway.dev";
-/// Group and version, as `apiVersion` has them.
+/// The value of `apiVersion`.
 pub(crate) const API_VERSION: &str = "keelway.dev/v1alpha1";
 
-/// What our documents are.
+/// The kind of a document of Keelway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DocumentKind {
-    /// What Clusters may be.
+    /// Defaults and limits for Clusters.
     ClusterClass,
     /// A machine.
     Hypervisor,
     /// A cluster.
     Cluster,
-    /// A part of a cluster.
+    /// A component of a cluster.
     Component,
-    /// `v1/Secret` with our label.
+    /// A `v1/Secret` with the label of Keelway.
     Secret,
-    /// What was seen, which is no part of a world.
+    /// An observation, which is not part of an installation's documents.
     Observation,
 }
 
 impl DocumentKind {
-    /// The kinds of our group that a world is made of.
+    /// The kinds of documents of an installation, without Secrets.
     pub(crate) const OF_GROUP: [Self; 4] = [Self::ClusterClass, Self::Hypervisor, Self::Cluster, Self::Component];
 
-    /// As `kind` has it.
+    /// Returns the value of `kind`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::ClusterClass => "ClusterClass",

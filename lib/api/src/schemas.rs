@@ -1,4 +1,4 @@
-//! The schemas of our kinds, generated from the types.
+//! The schemas of Keelway's kinds, generated from the types.
 
 use std::sync::LazyLock;
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl DocumentKind {
-    /// What a whole document of this kind may hold.
+    /// Returns the schema of a document of this kind.
     pub(crate) fn schema(self) -> &'static Json {
         match self {
             Self::ClusterClass => &SCHEMAS.class,
@@ -29,7 +29,7 @@ impl DocumentKind {
     }
 }
 
-/// A schema without its reference, and the name of the type where it had one.
+/// Resolves a reference. Returns the schema, and the name of its type if it was a reference.
 pub(crate) fn resolve(schema: &'static Json) -> (&'static str, &'static Json) {
     let name = schema.get("$ref").and_then(Json::as_str).and_then(|reference| reference.strip_prefix("#/$defs/"));
     let defined = |name| SCHEMAS.definitions.get(name).or_else(|| OBSERVATION.1.get(name));
@@ -60,7 +60,7 @@ static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| {
     }
 });
 
-/// Apart from the others, as it is large and hardly ever read; with the types that it is made of.
+/// The schema of Observation with its types. It is separate, because it is large and rarely needed.
 static OBSERVATION: LazyLock<(Json, Map<String, Json>)> = LazyLock::new(|| {
     let mut generator = SchemaSettings::draft2020_12().into_generator();
     (generator.subschema_for::<Observation>().to_value(), generator.take_definitions(true))

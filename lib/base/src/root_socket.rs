@@ -7,13 +7,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::unix_listener;
 use futures::{Stream, stream};
 use rustix::{
     fs::{FlockOperation, flock},
     process::geteuid,
 };
 use tokio::net::{UnixListener, UnixStream};
+
+use crate::unix_listener;
 
 /// The socket could not be created.
 #[derive(Debug, thiserror::Error)]

@@ -1,5 +1,5 @@
-//! One machine, done. [`LocalMachine`](local::LocalMachine) observes a machine, and executes what [`keelway_machine::converge`] plans. It reaches the machine through its
-//! CRI socket, and through the root and the network of the process that listens there.
+//! One machine, done. [`LocalMachine`](local::LocalMachine) observes a machine, and executes what [`keelway_machine::converge`] plans. It reaches
+//! the machine through its CRI socket, and through the root and the network of the process that listens there.
 //!
 //! [`helper`] does the same work on a machine without an agent whose runtime is on a network.
 

@@ -1,13 +1,15 @@
 //! The subjects of certificates, and whether a certificate that was found is the one that is wanted.
 
-use crate::{CertificateSeen, CertificateSubject};
 use alloc::{
     collections::BTreeSet,
     string::{String, ToString},
     vec::Vec,
 };
 use core::net::IpAddr;
+
 use keelway_api::jiff::{SignedDuration, Timestamp};
+
+use crate::{CertificateSeen, CertificateSubject};
 
 /// How far ahead the minting clock may have been. A certificate is valid from five minutes before the time at which it is minted, and the
 /// clocks of machines may be behind by as much.

@@ -1,7 +1,7 @@
 //! The components of a cluster in the documents: queries, and adding one.
 
-use crate::{Decision, fleet::FleetCapacity, plan::Plan};
 use alloc::string::{String, ToString};
+
 use keelway_api::{
     Component, Documents, ObjectMeta,
     component::ComponentSpec,
@@ -9,6 +9,8 @@ use keelway_api::{
     name::{ClusterId, ClusterRef, PodName},
     role::Role,
 };
+
+use crate::{Decision, fleet::FleetCapacity, plan::Plan};
 
 /// What a missing or surplus member of a created store waits for.
 pub(crate) const MEMBERS_STAY: &str =

@@ -1,6 +1,7 @@
 //! haproxy's names for API servers.
 
 use alloc::{format, string::String};
+
 use keelway_api::name::PodName;
 
 /// The name of haproxy's backend.

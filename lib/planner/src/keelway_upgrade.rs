@@ -1,22 +1,24 @@
 //! Upgrades of Keelway's own components in clusters whose wave has begun.
 
-use crate::{
-    plan::{Decision, Plan, PlanScope},
-    verdict::verdict,
-    waves::{UP_TO_DATE, Waves, is_upgrading},
-};
 use alloc::{
     borrow::ToOwned,
     format,
     string::{String, ToString},
     vec::Vec,
 };
+
 use keelway_api::{
     Cluster, Time,
     cluster::KeelwayStatus,
     condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     name::ClusterRef,
     release::KEELWAY,
+};
+
+use crate::{
+    plan::{Decision, Plan, PlanScope},
+    verdict::verdict,
+    waves::{UP_TO_DATE, Waves, is_upgrading},
 };
 
 /// Upgrades clusters whose wave has begun to this release. A single pass over all documents, as on a pipe, upgrades all clusters.

@@ -1,14 +1,16 @@
 //! Why a machine accepts no config from these documents.
 
-use crate::{term::HIGHEST_TOLD_TERM, text::count};
 use alloc::{format, string::String};
 use core::fmt;
+
 use keelway_api::{
     condition::reason::ConditionReason,
     hypervisor::Applied,
     machine::FormatRange,
     name::{HypervisorName, InstallationId},
 };
+
+use crate::{term::HIGHEST_TOLD_TERM, text::count};
 
 /// The consequence, and the remedy.
 const STALE: &str = "Keelway changes neither this machine nor clusters with components on it; use the newest documents; if they \

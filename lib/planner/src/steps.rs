@@ -1,19 +1,21 @@
 //! The steps of a decision: [`plan`] calls one function for each concern, in order.
 
-use crate::{
-    PassObservation, access, authorities, bundles, certificates, class, deletion, draining, enrollment, installation,
-    keelway_upgrade, machine_deletion, newer, placement,
-    plan::{Plan, PlanScope, full_disk, silent_runtime},
-    status, store_creation, store_room, versions,
-    world::ValidatedDocuments,
-};
 use alloc::{collections::BTreeMap, format, vec::Vec};
+
 use keelway_api::{
     Cluster, Documents, Shared, Time,
     fault::Faults,
     jiff::Timestamp,
     machine::{ObservedValue, UnreachableReason},
     name::ClusterRef,
+};
+
+use crate::{
+    PassObservation, access, authorities, bundles, certificates, class, deletion, draining, enrollment, installation,
+    keelway_upgrade, machine_deletion, newer, placement,
+    plan::{Plan, PlanScope, full_disk, silent_runtime},
+    status, store_creation, store_room, versions,
+    world::ValidatedDocuments,
 };
 
 /// Decides the next step of the documents.

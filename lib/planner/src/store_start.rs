@@ -1,6 +1,7 @@
 //! Which components of a cluster may start, as far as its etcd members allow it.
 
 use alloc::collections::BTreeMap;
+
 use keelway_api::{
     Cluster,
     cluster::{EtcdMember, MemberPhase},

@@ -1,6 +1,7 @@
 //! The value of a condition.
 
 use alloc::string::{String, ToString};
+
 use keelway_api::condition::{ConditionStatus, ConditionValue, reason::ConditionReason};
 
 pub(crate) fn verdict(status: ConditionStatus, reason: ConditionReason, message: impl Into<String>) -> ConditionValue {

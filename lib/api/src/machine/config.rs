@@ -12,25 +12,25 @@ use crate::{
     registry::RegistryCredentials,
 };
 
-/// Everything that one machine should hold, with the fence that orders it.
+/// What a machine is to run, with the numbers by which it refuses an older config.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineConfig {
-    /// Which fields of it its reader has to understand.
+    /// Which fields a reader must understand.
     #[serde(default)]
     pub format: ConfigFormat,
-    /// The owner. A machine that obeys another one refuses.
+    /// The installation. A machine that obeys another one refuses the config.
     pub installation: InstallationId,
-    /// Which driver wrote this, counted up with each new one. Ordered before the generation.
+    /// The term of the driver, which increases with each new driver. It is compared before the generation.
     pub term: u64,
-    /// Counted up with each change of content. The same number with other content is refused.
+    /// Increases with each change of content. A machine refuses the same number with other content.
     pub generation: u64,
     /// The pods by name.
     pub pods: BTreeMap<PodName, Pod>,
-    /// Clusters on the machine that lose nothing there: those that the documents do not tell of, and paused ones. Nothing of them is
-    /// touched but these pods.
+    /// Clusters that lose nothing on the machine: those without documents, and paused ones. Of these, the machine changes only
+    /// the pods in `pods`.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub others: BTreeSet<ClusterId>,
-    /// The etcd members whose data this machine is to remove. Marked data of a pod that stands in neither map is left alone.
+    /// The etcd members whose data the machine is to remove. Marked data of a pod in neither map is kept.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub removals: BTreeMap<PodName, DataRemoval>,
 }
@@ -40,7 +40,7 @@ pub struct MachineConfig {
 pub struct DataRemoval {
     /// etcd's id of the member, in hexadecimal digits.
     pub member: String,
-    /// Why the data is removed, as [`crate::cluster::RemovalReason`] is written.
+    /// Why the data is removed, as [`RemovalReason::as_str`] returns it.
     pub reason: String,
 }
 
@@ -64,62 +64,62 @@ impl RemovalReason {
 /// One component on a machine: a sandbox on the host's network, its files, its containers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pod {
-    /// The user and group id that its containers run as and its files belong to.
+    /// The id of the user and group that runs the containers and owns the files.
     pub user: u32,
     /// Files below `STATE_DIRECTORY/CLUSTER/COMPONENT/files`.
     pub files: Vec<PodFile>,
-    /// Directories below `STATE_DIRECTORY/CLUSTER/COMPONENT` that the component writes to. Kept until the component goes.
+    /// Directories below `STATE_DIRECTORY/CLUSTER/COMPONENT` that the component writes to. They are kept until the component is removed.
     pub data: Vec<String>,
-    /// The containers, started in this order: the last one is what the pod is there for, and the others stand beside it.
+    /// The containers, in the order in which they start. The last one is the component, and the others support it.
     pub containers: Vec<Container>,
     /// The image of the sandbox itself, by its full name.
     pub pause_image: String,
-    /// What its haproxy passes connections on to, beside what its files say for its next start. `None`: it runs none.
+    /// The servers of its haproxy while it runs; its files contain those for its next start. `None`: the pod has no haproxy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub servers: Option<HaproxyServers>,
-    /// What its data directories must hold before anything of it is started.
+    /// What its data directories must contain before it starts.
     #[serde(default)]
     pub start: Start,
-    /// Whether what runs of it goes on although it is to be replaced: the turn of another pod that does the same work is
-    /// first. What does not run is not held.
+    /// Whether the running pod is kept although it is to be replaced, because another pod of the same role is replaced first. It does not
+    /// keep a pod from starting.
     #[serde(default)]
     pub hold: bool,
-    /// Who pulls its images, by image, where their registries want to know.
+    /// The credentials for registries that require them, by image.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub registries: BTreeMap<String, RegistryCredentials>,
 }
 
-/// The servers behind a haproxy. They change while it runs, and no connection but those to the server in question notices.
+/// The servers behind a haproxy. They change while it runs, which affects only connections to the changed server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HaproxyServers {
-    /// How each of them is checked, in haproxy's words. What they name was loaded when haproxy started.
+    /// The options of each server's check, in haproxy's syntax. The files that they name were loaded when haproxy started.
     pub options: String,
-    /// Where they are, by haproxy's name of a server: `BACKEND/SERVER`.
+    /// Their addresses, by haproxy's name of a server: `BACKEND/SERVER`.
     pub addresses: BTreeMap<String, SocketAddr>,
 }
 
-/// What the data directories of a pod must hold before anything of it is started. Whatever runs goes on in any case.
+/// What the data directories of a pod must contain before it starts. A running pod is not affected.
 ///
-/// A member of a store that comes back empty has forgotten what it promised to the others, and could undo what they agreed
-/// on. So the machine marks the directories first, the documents write down that the mark was seen, and only then is there
-/// a first start: at any later moment a directory without its mark is known to have lost its data.
+/// An etcd member that returns without its data has forgotten its votes, and could undo what the others agreed on. So the machine marks the
+/// directories first, the documents record that the mark was observed, and only then does the member start for the first time. From then on, a
+/// directory without its mark has lost its data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Start {
-    /// Nothing: what it writes can be made anew.
+    /// Nothing: what the pod writes can be recreated.
     #[default]
     Always,
-    /// Not yet: all is made ready, the marks included.
+    /// It does not start yet. The machine prepares everything, including the marks.
     Never,
-    /// Not yet, and without marks: all is made ready, and what it writes can be made anew.
+    /// It does not start yet, and has no marks. The machine prepares everything; what the pod writes can be recreated.
     Later,
     /// The mark.
     OnMarkedData,
-    /// The mark and something beside it: the pod was seen at work.
+    /// The mark and other content: the pod was observed running.
     OnUsedData,
 }
 
 impl Start {
-    /// Whether nothing of the pod is started yet.
+    /// Returns whether the pod does not start yet.
     #[must_use]
     pub fn waits(self) -> bool {
         match self {
@@ -137,7 +137,7 @@ pub struct PodFile {
     /// The bytes. Not shown by `Debug`: they may be a key.
     #[serde(with = "base64_text")]
     pub content: Vec<u8>,
-    /// What a change of the content asks for.
+    /// What a change of the content requires.
     pub on_change: OnChange,
 }
 
@@ -151,82 +151,82 @@ impl fmt::Debug for PodFile {
     }
 }
 
-/// What a change of a file asks for, by who reads it.
+/// What a change of a file requires, depending on the program that reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnChange {
     /// The program watches the file, or reads it at each use.
     PickedUp,
-    /// The program reads it once, at its start: the pod is replaced.
+    /// The program reads it only at its start, so the pod is replaced.
     Restart,
 }
 
-/// One container of a pod, without privilege of any kind.
+/// One container of a pod, without privileges.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
-    /// Within the pod.
+    /// The name within the pod.
     pub name: String,
-    /// By its full public name, tag included.
+    /// The full public name of the image, with its tag.
     pub image: String,
-    /// The program and its arguments. Never holds a key.
+    /// The program and its arguments. They contain no key.
     pub command: Vec<String>,
-    /// What it sees of the pod's directories.
+    /// The directories of the pod that it mounts.
     pub mounts: Vec<Mount>,
-    /// Bounds on what it may use.
+    /// Its requests and limits.
     pub resources: ContainerResources,
-    /// Seconds from SIGTERM to SIGKILL: long enough to drain.
+    /// The time from SIGTERM to SIGKILL, in seconds. It is long enough to drain.
     pub stop_seconds: u32,
-    /// How an agent tells that it runs and does nothing any more. `None`: only its end counts.
+    /// The probe by which an agent detects that the container hangs. `None`: the agent restarts it only when it exits.
     pub liveness: Option<Liveness>,
 }
 
-/// A check that a running container is asked again and again by the agent beside it; one that fails it too often in a row is
-/// restarted. Terms are those of Kubernetes' probes.
+/// A probe of a running container, which the agent repeats. The agent restarts a container after too many failures in a row. The terms are those
+/// of Kubernetes' probes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Liveness {
-    /// What is asked.
+    /// The request of the probe.
     pub check: ContainerCheck,
-    /// Seconds from one question to the next, at least 1.
+    /// The time between two probes, in seconds; at least 1.
     pub period_seconds: u32,
-    /// Seconds that an answer may take, at least 1.
+    /// The time limit of a probe, in seconds; at least 1.
     pub timeout_seconds: u32,
-    /// So many failures in a row are one too many, at least 1.
+    /// The number of failures in a row after which the container is restarted; at least 1.
     pub failure_threshold: u32,
-    /// Seconds from the start for which no failure counts, unless there was a success. `None`: no failure counts before the
-    /// first success.
+    /// The time after the start in which failures do not count before the first success, in seconds. `None`: no failure counts before
+    /// the first success.
     pub startup_seconds: Option<u32>,
 }
 
-/// A question to a container.
+/// The request of a probe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ContainerCheck {
-    /// `GET` over TLS, from the machine's own network; 200 is success, and so is that the server refuses the certificate that it is shown.
-    /// The server is known by the key in [`SERVING_CERTIFICATE`]: dates and issuer are nothing that a restart could mend.
+    /// `GET` over TLS, from the machine's own network. A response of 200 is success, and so is a server that refuses the client's certificate.
+    /// The server is identified by the key in [`SERVING_CERTIFICATE`](super::SERVING_CERTIFICATE): a restart cannot repair dates or the issuer.
     Https {
-        /// Where.
+        /// The address.
         address: SocketAddr,
         /// The path, with its query.
         path: String,
-        /// The name that is asked for.
+        /// The expected name of the server.
         server_name: String,
-        /// The file of the pod with the authorities that the certificate comes from, in PEM. Agents of the last release verify by it.
+        /// The file of the pod with the authorities of the server's certificate, in PEM. Agents of the last release verify with it.
         authority: String,
-        /// The files of the pod with the certificate to show, where one is asked for.
+        /// The files of the pod with the client certificate, if the server requires one.
         identity: Option<CertificateFiles>,
     },
-    /// `GET` without TLS, on loopback; 200 is success.
+    /// `GET` without TLS, on loopback. A response of 200 is success.
     Http {
-        /// Where.
+        /// The address.
         address: SocketAddr,
         /// The path.
         path: String,
     },
-    /// A line on a Unix socket of the pod's; an answer that begins as it should is success.
+    /// A line on a Unix socket of the pod. A response with the expected beginning is success.
     Socket {
         /// Relative to `STATE_DIRECTORY/CLUSTER/COMPONENT`: one of [`Pod::data`], and a name in it.
         path: String,
-        /// The line, without its end.
+        /// The line, without the newline.
         request: String,
-        /// How the answer begins.
+        /// The expected beginning of the response.
         answer: String,
     },
 }
@@ -247,22 +247,22 @@ pub struct Mount {
     pub source: String,
     /// The absolute path inside the container.
     pub target: String,
-    /// Whether the container may only read.
+    /// Whether the mount is read-only.
     pub read_only: bool,
 }
 
-/// Bounds of one container.
+/// The requests and limits of one container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerResources {
-    /// Share of CPU when the machine is busy, in thousandths of a core.
+    /// The CPU request, in thousandths of a core.
     pub cpu_request_millis: u32,
-    /// Most CPU at any time, in thousandths of a core. `None`: no bound but the share.
+    /// The CPU limit, in thousandths of a core. `None`: no limit.
     pub cpu_limit_millis: Option<u32>,
-    /// Most memory, in bytes.
+    /// The memory limit, in bytes.
     pub memory_limit_bytes: u64,
 }
 
-/// The content of a data directory's [`DATA_MARK`]. It names the pod, so that data of another one does not count.
+/// Returns the content of a data directory's [`DATA_MARK`](super::DATA_MARK). It names the pod, so that data of another pod does not count.
 #[must_use]
 pub fn data_mark(pod: &PodName) -> String {
     format!("{pod}\n")
@@ -280,7 +280,7 @@ pub struct Applied {
     pub digest: String,
 }
 
-/// Bytes in JSON as Kubernetes writes them: a list of numbers is three times as long.
+/// Bytes in JSON as base64, as Kubernetes writes them. A list of numbers would be three times as long.
 mod base64_text {
     use base64::{Engine, engine::general_purpose::STANDARD};
     use k8s_openapi::ByteString;

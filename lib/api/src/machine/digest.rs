@@ -12,22 +12,22 @@ use crate::{
     name::{ClusterId, InstallationId, PodName},
 };
 
-/// The digests of a pod, which take longer to make than all else that is decided of it.
+/// The digests of a pod. Computing them takes longer than every other decision about the pod.
 ///
-/// A driver makes them all. An agent compares those that it is sent and never makes them, so that a driver of a newer release may make
-/// them in another way; only of files on its disk does it make digests itself.
+/// A driver computes all of them. An agent compares those that it received and computes only digests of files on its disk, so that a driver of a
+/// newer release may compute the others differently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodDigests {
-    /// [`Pod::digest`]: another one needs a new pod.
+    /// [`Pod::digest`]: a different one requires a new pod.
     pub replacement: String,
-    /// Of the content of each file, in their order: SHA-256 in lowercase hexadecimal digits.
+    /// The digest of each file's content, in the order of the files: SHA-256 in lowercase hexadecimal digits.
     pub files: Vec<String>,
-    /// [`Pod::content_digest`]: of all of it.
+    /// [`Pod::content_digest`], the digest of the whole pod.
     pub content: Vec<u8>,
 }
 
 impl MachineConfig {
-    /// A digest of the content, the fence left out: equal digests mean the same wanted state. For drivers.
+    /// Returns a digest of the content without term and generation: equal digests mean the same desired state. For drivers.
     #[must_use]
     pub fn digest(&self) -> String {
         let digests: BTreeMap<_, _> =
@@ -35,14 +35,14 @@ impl MachineConfig {
         config_digest(self.format, &self.installation, &digests, (&self.others, &self.removals))
     }
 
-    /// The digests of its pods. For drivers.
+    /// Returns the digests of its pods. For drivers.
     #[must_use]
     pub fn pod_digests(&self) -> BTreeMap<PodName, PodDigests> {
         self.pods.iter().map(|(name, pod)| (name.clone(), pod.digests())).collect()
     }
 }
 
-/// [`MachineConfig::digest`], for who knows [`Pod::content_digest`] of each pod.
+/// Returns [`MachineConfig::digest`] from the [`Pod::content_digest`] of each pod.
 #[must_use]
 pub fn config_digest(
     format: ConfigFormat,
@@ -54,20 +54,20 @@ pub fn config_digest(
 }
 
 impl Pod {
-    /// All digests of it. For drivers.
+    /// Returns all digests. For drivers.
     #[must_use]
     pub fn digests(&self) -> PodDigests {
         let files = self.file_digests();
         PodDigests { replacement: self.digest(), content: revision::content(self, &files).to_vec(), files }
     }
 
-    /// All digests of it, as its driver made them of it.
+    /// Returns all digests, with those that the driver computed.
     #[must_use]
     pub fn with_revision(&self, replacement: String, content: Vec<u8>) -> PodDigests {
         PodDigests { replacement, files: self.file_digests(), content }
     }
 
-    /// A digest of all of it: equal digests mean the same pod. For drivers.
+    /// Returns a digest of the whole pod: equal digests mean equal pods. For drivers.
     #[must_use]
     pub fn content_digest(&self) -> Digest {
         revision::content(self, &self.file_digests())
@@ -77,7 +77,7 @@ impl Pod {
         self.files.iter().map(|file| sha256_hex(&file.content)).collect()
     }
 
-    /// A digest of all that needs a new pod when it changes. For drivers.
+    /// Returns a digest of everything whose change requires a new pod. For drivers.
     #[must_use]
     pub fn digest(&self) -> String {
         revision::replacement(self)

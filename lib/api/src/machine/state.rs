@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+#[cfg(doc)]
+use crate::machine::{Container, PodDigests, STATE_DIRECTORY, STOP_LABEL};
 use crate::{
     Time,
     machine::{

@@ -17,8 +17,9 @@ use rustix::{
     io::Errno,
 };
 
-use super::{MachineFileError, MachineFiles, folder::Folder};
 use keelway_api::name::PodName;
+
+use super::{MachineFileError, MachineFiles, folder::Folder};
 
 /// The directory of a pod's logs.
 #[derive(Debug)]

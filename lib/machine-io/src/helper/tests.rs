@@ -9,9 +9,10 @@ use std::{
 use keelway_api::machine::{OnChange, PodFile};
 use tempfile::TempDir;
 
+use keelway_api::{hypervisor::Applied, name::PodName};
+
 use super::*;
 use crate::helper::serve::HelperKeyDirectory;
-use keelway_api::{hypervisor::Applied, name::PodName};
 
 const SECRET: &[u8] = b"-----BEGIN PRIVATE KEY----- of a component -----END PRIVATE KEY-----";
 

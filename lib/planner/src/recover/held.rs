@@ -5,6 +5,7 @@ use alloc::{
     string::String,
     vec::Vec,
 };
+
 use keelway_api::{
     machine::{MachineConfig, MachineState, ObservedValue, Pod},
     name::{ClusterId, HypervisorName, PodName},

@@ -13,7 +13,6 @@ use std::{
     time::Duration,
 };
 
-use crate::{AgentRouteError, ApplyOutcome, RunControl, reach::ReachedMachine};
 use keelway_api::{
     Documents, Hypervisor,
     machine::{MachineConfig, MachineState, UnreachableReason},
@@ -33,6 +32,8 @@ use tokio::{
     task::JoinHandle,
     time::{MissedTickBehavior, interval, timeout},
 };
+
+use crate::{AgentRouteError, ApplyOutcome, RunControl, reach::ReachedMachine};
 
 use super::{UnseenMachine, network::bare_runtime};
 
