@@ -2,4 +2,5 @@
 
 pub mod agent;
 mod caller;
+pub mod container;
 pub mod enrollment;

@@ -140,6 +140,11 @@ impl AgentNetwork {
         Ok(Self::of(AgentTlsIdentity::of_folder(folder, token)?, bounds))
     }
 
+    /// Returns a network whose first certificate arrives at the agent's socket. It does not listen yet.
+    pub fn awaiting_certificate(folder: IdentityFolder, bounds: ConnectionLimits) -> Result<Self, AgentNetworkError> {
+        Ok(Self::of(AgentTlsIdentity::awaited(folder)?, bounds))
+    }
+
     fn of(standing: AgentTlsIdentity, bounds: ConnectionLimits) -> Self {
         Self { listener: None, at: Vec::new(), standing: Arc::new(standing), bounds }
     }

@@ -18,7 +18,7 @@ use std::{
 
 use jiff::Timestamp;
 use keelway_agent_api::enrollment::{DriverTrust, GrantedIdentity};
-use keelway_pki::PrivateKeyPem;
+use keelway_pki::{CertificateFacts, PrivateKeyPem};
 use keelway_tls::TlsFiles;
 
 const CURRENT: &str = "current";
@@ -92,6 +92,13 @@ impl IdentityFolder {
             authority_file: file("ca.crt"),
             revocation_file: Some(file("revoked.crl")),
         }
+    }
+
+    /// Returns when the certificate expires, if there is one.
+    pub fn expiry(&self) -> io::Result<Option<Timestamp>> {
+        let Some(identity) = self.read()? else { return Ok(None) };
+        let facts = CertificateFacts::from_pem(&identity.granted.certificate).map_err(io::Error::other)?;
+        Ok(Some(facts.validity.not_after()))
     }
 
     /// Returns the identity, if there is one.

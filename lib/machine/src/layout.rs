@@ -3,12 +3,29 @@
 pub use keelway_api::machine::FILES;
 use keelway_api::{
     machine::{CgroupDriver, STATE_DIRECTORY},
-    name::{ClusterId, PodName},
+    name::{ClusterId, InstallationId, PodName},
 };
 use serde::{Deserialize, Serialize};
 
 /// The directory of container logs, as an absolute path on the machine: `LOG_DIRECTORY/CLUSTER/COMPONENT/NAME-ATTEMPT.log`.
 pub const LOG_DIRECTORY: &str = "/var/log/keelway";
+
+/// The directory of an agent's identity, as an absolute path on the machine. An agent in a container has a directory in it for each installation.
+pub const AGENT_DIRECTORY: &str = "/var/lib/keelway-agent";
+/// The directory with the logs of agents in containers.
+const AGENT_LOG_DIRECTORY: &str = "/var/log/keelway-agent";
+
+/// Returns the directory with the identity and the socket of an agent in a container.
+#[must_use]
+pub fn agent_directory(installation: &InstallationId) -> String {
+    format!("{AGENT_DIRECTORY}/{installation}")
+}
+
+/// Returns the directory with the logs of an agent in a container.
+#[must_use]
+pub fn agent_log_directory(installation: &InstallationId) -> String {
+    format!("{AGENT_LOG_DIRECTORY}/{installation}")
+}
 
 /// The installation that the machine obeys. This and the following are names of the machine's own records, in [`STATE_DIRECTORY`].
 pub const OWNER: &str = "owner";

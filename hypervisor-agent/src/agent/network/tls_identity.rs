@@ -67,6 +67,13 @@ impl AgentTlsIdentity {
         Ok(Self { sides, folder: Some(folder), enrolling, asking: Mutex::default() })
     }
 
+    /// Returns the identity in the agent's own directory. Without one, the agent waits for a certificate that arrives at its socket.
+    pub(super) fn awaited(folder: IdentityFolder) -> Result<Self, AgentNetworkError> {
+        let kept = folder.read().map_err(|source| unreadable(&folder, source))?;
+        let sides = watch::Sender::new(kept.map(|_| TlsSides::of(folder.files())).transpose()?);
+        Ok(Self { sides, folder: Some(folder), enrolling: None, asking: Mutex::default() })
+    }
+
     /// Returns the TLS server, which accepts connections. `None` until the agent has a certificate.
     pub(super) fn server(&self) -> Option<Arc<TlsServer>> {
         self.sides.borrow().as_ref().map(|sides| Arc::clone(&sides.server))
@@ -154,30 +161,39 @@ impl AgentTlsIdentity {
         Ok(request)
     }
 
-    /// Stores the trusted authorities, and the requested certificate if the driver sent one.
+    /// Stores the trusted authorities, and the requested certificate if the driver sent one. The agent's first certificate can arrive only at its
+    /// socket, because the network serves nobody before.
     pub(crate) async fn take(&self, certificate: Option<String>, trust: DriverTrust) -> Result<(), RefusedEnrollment> {
         let folder = self.folder.as_ref().ok_or(RefusedEnrollment::Nothing)?;
         let mut asking = self.asking.lock().await;
         let kept = read(folder.clone()).await.map_err(RefusedEnrollment::Keep)?;
-        let EnrolledIdentity { key, granted, spent } = kept.ok_or(RefusedEnrollment::NotYet)?;
-        let name = CertificateFacts::from_pem(&granted.certificate).ok();
-        let own = |facts: &CertificateFacts| facts.dns_names.iter().find(|name| *name != ANY_AGENT).cloned();
-        let name = name.and_then(|facts| Some((facts.organizations.first()?.clone(), own(&facts)?)));
-        let (installation, name) =
-            name.ok_or(RefusedEnrollment::Certificate("the current certificate cannot be read"))?;
+        let current = kept.as_ref().map(|kept| kept.granted.certificate.as_str()).or(certificate.as_deref());
+        let (installation, name) = owner_of(current.ok_or(RefusedEnrollment::NotYet)?)?;
+        let (before, spent) = kept.map(|kept| ((kept.key, kept.granted.certificate), kept.spent)).unzip();
         let (key, certificate) = match certificate {
             Some(certificate) => {
                 let key = asking.take().ok_or(RefusedEnrollment::Certificate("no certificate was requested"))?;
                 (key, certificate)
             }
-            None => (key, granted.certificate),
+            None => before.ok_or(RefusedEnrollment::NotYet)?,
         };
         let granted = GrantedIdentity { certificate, trust };
         check_granted(&key, &granted, (&installation, &name), Timestamp::now())?;
-        write(folder.clone(), EnrolledIdentity { key, granted, spent }).await.map_err(RefusedEnrollment::Keep)?;
-        tracing::info!("renewed the certificate");
-        Ok(())
+        let identity = EnrolledIdentity { key, granted, spent: spent.unwrap_or_default() };
+        write(folder.clone(), identity).await.map_err(RefusedEnrollment::Keep)?;
+        tracing::info!("stored a certificate");
+        self.answer_from_now_on(folder)
     }
+}
+
+/// Returns the installation and the name in a certificate of an agent.
+fn owner_of(certificate: &str) -> Result<(String, String), RefusedEnrollment> {
+    let facts = CertificateFacts::from_pem(certificate).ok();
+    let owner = facts.and_then(|facts| {
+        let name = facts.dns_names.iter().find(|name| *name != ANY_AGENT)?;
+        Some((facts.organizations.first()?.clone(), name.clone()))
+    });
+    owner.ok_or(RefusedEnrollment::Certificate("the name in it cannot be read"))
 }
 
 fn unreadable(folder: &IdentityFolder, source: io::Error) -> AgentNetworkError {

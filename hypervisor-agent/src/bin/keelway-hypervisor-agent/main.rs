@@ -1,5 +1,7 @@
 //! `keelway-hypervisor-agent`: keeps a machine's control plane components running.
 
+mod in_container;
+
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -18,10 +20,13 @@ use keelway_hypervisor_agent::{
     },
     enrollment::IdentityFolder,
 };
+use keelway_machine::layout::AGENT_DIRECTORY;
 use keelway_pki::EnrollmentToken;
 use keelway_tls::TlsFiles;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
+
+use in_container::{CertificateCommand, DirectoriesCommand};
 
 const EXAMPLE: &str = "\
 Example:
@@ -46,31 +51,40 @@ struct AgentArguments {
 enum AgentCommand {
     /// Run the agent until SIGTERM. Components keep running when the agent exits
     #[command(after_help = EXAMPLE)]
-    Run {
-        /// The socket of the container runtime
-        #[arg(long, default_value = "unix:///run/containerd/containerd.sock", value_name = "ENDPOINT", value_parser = socket)]
-        runtime_endpoint: PathBuf,
-        /// Listen for keelway or the manager on ENDPOINT: a socket to create (default unix:///run/keelway/agent.sock), or ADDRESS:PORT on
-        /// the network. Can be set once for each of the two forms
-        #[arg(long, value_name = "ENDPOINT", value_parser = endpoint)]
-        listen: Vec<ListenEndpoint>,
-        /// Connect to another machine's agent, which forwards connections to this agent, for example if this machine is behind a NAT. Can be repeated
-        #[arg(long, value_name = "ADDRESS:PORT")]
-        connect: Vec<SocketAddr>,
-        #[command(flatten)]
-        identity: Option<AgentTlsArguments>,
-        #[command(flatten)]
-        enrollment: Enrollment,
-        /// Load images from the archives in DIRECTORY if they are there; otherwise pull them from a registry
-        #[arg(long, value_name = "DIRECTORY")]
-        image_archives: Option<PathBuf>,
-        #[command(flatten)]
-        logs: LogLimitArguments,
-        /// Remove an image that this agent fetched once it has been unused for DURATION, such as 24h: no config names it, and no container
-        /// uses it. 0s keeps all images
-        #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration)]
-        image_maximum_gc_age: Duration,
-    },
+    Run(Box<RunArguments>),
+    /// Certificates of an agent that Keelway started in a container
+    #[command(subcommand, hide = true)]
+    Certificate(CertificateCommand),
+    /// Directories of an agent that Keelway starts in a container
+    #[command(subcommand, hide = true)]
+    Directories(DirectoriesCommand),
+}
+
+#[derive(Args)]
+struct RunArguments {
+    /// The socket of the container runtime
+    #[arg(long, default_value = "unix:///run/containerd/containerd.sock", value_name = "ENDPOINT", value_parser = socket)]
+    runtime_endpoint: PathBuf,
+    /// Listen for keelway or the manager on ENDPOINT: a socket to create (default unix:///run/keelway/agent.sock), or ADDRESS:PORT on
+    /// the network. Can be set once for each of the two forms
+    #[arg(long, value_name = "ENDPOINT", value_parser = endpoint)]
+    listen: Vec<ListenEndpoint>,
+    /// Connect to another machine's agent, which forwards connections to this agent, for example if this machine is behind a NAT. Can be repeated
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    connect: Vec<SocketAddr>,
+    #[command(flatten)]
+    identity: Option<AgentTlsArguments>,
+    #[command(flatten)]
+    enrollment: Enrollment,
+    /// Load images from the archives in DIRECTORY if they are there; otherwise pull them from a registry
+    #[arg(long, value_name = "DIRECTORY")]
+    image_archives: Option<PathBuf>,
+    #[command(flatten)]
+    logs: LogLimitArguments,
+    /// Remove an image that this agent fetched once it has been unused for DURATION, such as 24h: no config names it, and no container
+    /// uses it. 0s keeps all images
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration)]
+    image_maximum_gc_age: Duration,
 }
 
 /// Limits on the logs of containers. The names are those of the kubelet's settings.
@@ -115,8 +129,11 @@ struct Enrollment {
     /// Read the token from FILE, which hides it from other users; `-` reads stdin
     #[arg(long, value_name = "FILE", conflicts_with = "certificate")]
     enroll_file: Option<PathBuf>,
+    /// Wait for the first certificate, which Keelway installs through the container runtime. It starts agents with this flag itself
+    #[arg(long, conflicts_with_all = ["enroll", "enroll_file", "certificate"])]
+    await_certificate: bool,
     /// Store the agent's certificate and key in DIRECTORY
-    #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/keelway-agent")]
+    #[arg(long, value_name = "DIRECTORY", default_value = AGENT_DIRECTORY)]
     identity_directory: PathBuf,
 }
 
@@ -207,7 +224,15 @@ fn main() -> ExitCode {
 
 #[tokio::main(flavor = "current_thread")]
 async fn serve(command: AgentCommand) -> anyhow::Result<()> {
-    let AgentCommand::Run {
+    match command {
+        AgentCommand::Run(arguments) => run(*arguments).await,
+        AgentCommand::Certificate(command) => in_container::certificate(command).await,
+        AgentCommand::Directories(command) => in_container::directories(&command),
+    }
+}
+
+async fn run(
+    RunArguments {
         runtime_endpoint,
         listen,
         connect,
@@ -216,7 +241,8 @@ async fn serve(command: AgentCommand) -> anyhow::Result<()> {
         image_archives,
         logs,
         image_maximum_gc_age,
-    } = command;
+    }: RunArguments,
+) -> anyhow::Result<()> {
     let limits = AgentLimits { logs: logs.into(), images: ImageLimits::of_age(image_maximum_gc_age) };
     let stop = CancellationToken::new();
     let signals = TerminationSignals::new().context("cannot handle signals")?;
@@ -255,6 +281,7 @@ fn open(
     let own = IdentityFolder::new(enrollment.identity_directory.clone());
     let network = is_on_network.then(|| match identity.map(TlsFiles::from) {
         Some(files) => AgentNetwork::of_files(files, ConnectionLimits::default()),
+        None if enrollment.await_certificate => AgentNetwork::awaiting_certificate(own, ConnectionLimits::default()),
         None => AgentNetwork::enrolled(own, token, ConnectionLimits::default()),
     });
     let network = network.transpose()?.map(|network| network.waiting_at(connect));
@@ -272,10 +299,16 @@ mod tests {
 
     type Parsed = (Vec<ListenEndpoint>, Vec<SocketAddr>, Option<AgentTlsArguments>, Enrollment);
 
+    fn arguments_of<'a>(all: impl Iterator<Item = &'a str>) -> Result<RunArguments, clap::Error> {
+        match AgentArguments::try_parse_from(all)?.command {
+            AgentCommand::Run(arguments) => Ok(*arguments),
+            AgentCommand::Certificate(_) | AgentCommand::Directories(_) => panic!("not `run`"),
+        }
+    }
+
     fn parse(arguments: &str) -> Result<Parsed, clap::Error> {
         let all = ["keelway-hypervisor-agent", "run"].into_iter().chain(arguments.split_whitespace());
-        let AgentCommand::Run { listen, connect, identity, enrollment, .. } =
-            AgentArguments::try_parse_from(all)?.command;
+        let RunArguments { listen, connect, identity, enrollment, .. } = arguments_of(all)?;
         Ok((listen, connect, identity, enrollment))
     }
 
@@ -299,8 +332,7 @@ mod tests {
     fn logs_are_bounded_in_the_words_of_kubernetes() {
         let parse = |arguments: &str| {
             let all = ["keelway-hypervisor-agent", "run"].into_iter().chain(arguments.split_whitespace());
-            let AgentCommand::Run { logs, .. } =
-                AgentArguments::try_parse_from(all).map_err(|error| error.to_string())?.command;
+            let logs = arguments_of(all).map_err(|error| error.to_string())?.logs;
             let limits = LogLimits::from(logs);
             Ok::<_, String>((limits.max_size, limits.max_files))
         };
@@ -316,9 +348,8 @@ mod tests {
     fn unused_images_are_kept_for_a_day_unless_it_is_said_otherwise() {
         let parse = |arguments: &str| {
             let all = ["keelway-hypervisor-agent", "run"].into_iter().chain(arguments.split_whitespace());
-            let AgentCommand::Run { image_maximum_gc_age, .. } =
-                AgentArguments::try_parse_from(all).map_err(|error| error.to_string())?.command;
-            Ok::<_, String>(ImageLimits::of_age(image_maximum_gc_age).max_age)
+            let age = arguments_of(all).map_err(|error| error.to_string())?.image_maximum_gc_age;
+            Ok::<_, String>(ImageLimits::of_age(age).max_age)
         };
         assert_eq!(parse(""), Ok(ImageLimits::default().max_age));
         assert_eq!(parse("--image-maximum-gc-age=1h30m"), Ok(Some(Duration::from_secs(5400))));
