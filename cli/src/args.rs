@@ -328,6 +328,9 @@ pub(crate) enum HypervisorCommand {
     /// Move the components of hypervisors to others at the next reconcile, each once its replacement is ready
     #[command(after_help = "Example:\n  keelway hypervisor drain hv-2 < world.yaml | keelway reconcile > next.yaml")]
     Drain(DrainArguments),
+    /// Delete hypervisors: the next reconcile removes their documents once no component is on them, and stops agents that Keelway started
+    #[command(after_help = "Example:\n  keelway hypervisor delete hv-2 < world.yaml | keelway reconcile > next.yaml")]
+    Delete(HypervisorNames),
     /// Adopt hypervisors from another installation; what runs on them keeps running
     #[command(
         after_help = "Example:\n  keelway hypervisor adopt --from 0123456789abcdef < world.yaml > adopted.yaml\n  keelway hypervisor adopt --from 0123456789abcdef --name hv-2 < world.yaml > adopted.yaml"

@@ -58,6 +58,7 @@ fn the_error_restores_a_file_that_the_shell_emptied() {
         "keelway reconcile -f - < c1.yaml > c1.yaml",
         "keelway hypervisor cordon hv-1 < c1.yaml > c1.yaml",
         "keelway hypervisor cordon hv-1 -f c1.yaml > c1.yaml",
+        "keelway hypervisor delete hv-1 < c1.yaml > c1.yaml",
         "keelway hypervisor revoke hv-1 < c1.yaml > c1.yaml",
         "keelway hypervisor inject --name hv-2 --role private --private-address 10.0.0.2 --socket /run/2.sock < c1.yaml > c1.yaml",
         "keelway cluster inject --name c1 < c1.yaml > c1.yaml",

@@ -15,11 +15,13 @@ use std::{
 
 use keelway_api::{
     Component, Documents, Hypervisor, Shared,
-    hypervisor::{HypervisorEndpoint, HypervisorRole, MachineTransport},
-    machine::{CLUSTER_LABEL, COMPONENT_LABEL},
+    hypervisor::{HypervisorRole, MachineTransport},
+    machine::{AGENT_LABEL, CLUSTER_LABEL, COMPONENT_LABEL},
     name::ClusterId,
 };
-use keelway_cri::{CriContainerState, CriRuntime, CriSandboxState, Deadlines, SandboxSpec, testing::cache};
+use keelway_cri::{
+    CriContainer, CriContainerState, CriRuntime, CriSandboxState, Deadlines, SandboxSpec, testing::cache,
+};
 use keelway_machine_io::image::ensure;
 use rustix::{
     net::sockopt::socket_peercred,
@@ -94,13 +96,17 @@ impl TestMachine {
 
     /// Returns whether an agent runs beside the runtime.
     pub fn has_agent(&self) -> bool {
-        matches!(self.document.spec.endpoint, HypervisorEndpoint::Agent(_))
+        self.document.spec.endpoint.has_agent()
     }
 
-    /// Returns the number of sandboxes that the machine should have. Without an agent, a runtime behind a proxy also has a helper.
+    /// Returns whether Keelway starts the agent as a container.
+    pub fn has_started_agent(&self) -> bool {
+        self.document.spec.endpoint.cri().is_some()
+    }
+
+    /// Returns the number of sandboxes that the machine should have. An agent that Keelway started has one.
     pub fn sandboxes_wanted(&self) -> usize {
-        let has_helper = matches!(self.document.spec.endpoint, HypervisorEndpoint::Cri(_));
-        self.running().len() + usize::from(has_helper)
+        self.running().len() + usize::from(self.has_started_agent())
     }
 
     /// Returns the path of the network namespace.
@@ -119,6 +125,12 @@ impl TestMachine {
 
     /// Returns the process id of the agent.
     pub fn agent_pid(&self) -> u32 {
+        if self.has_started_agent() {
+            let all = self.wait(self.runtime.list_containers(&BTreeMap::new())).unwrap();
+            let is_it = |found: &&CriContainer| found.labels.contains_key(AGENT_LABEL);
+            let mut agents = all.iter().filter(is_it).filter(|found| found.state == CriContainerState::Running);
+            return self.container_pid(&agents.next().unwrap().id);
+        }
         peer(&self.agent_socket())
     }
 
@@ -195,7 +207,7 @@ impl TestMachine {
         let containers = self.wait(self.runtime.list_containers(labels)).unwrap();
         let mut running = BTreeMap::new();
         for container in containers.into_iter().filter(|container| container.state == CriContainerState::Running) {
-            // Without an agent there is a helper, which does not belong to a component.
+            // An agent that Keelway started does not belong to a component.
             let Some(component) = container.labels.get(COMPONENT_LABEL).cloned() else { continue };
             let is_main = component.rsplit_once('-').is_some_and(|(role, _)| role == container.name);
             if is_main != named_after {

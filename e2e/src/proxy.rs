@@ -11,7 +11,7 @@ use std::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
     Documents, Hypervisor,
-    hypervisor::{CriEndpoint, HypervisorEndpoint, SecretReference},
+    hypervisor::{CriEndpoint, HypervisorEndpoint, RUNTIME_SOCKET, SecretReference},
     jiff::{SignedDuration, Timestamp},
     release,
 };
@@ -78,6 +78,8 @@ impl Proxies {
                 address: listen(machine).to_string(),
                 server_name: None,
                 secret_ref: SecretReference { namespace: "default".to_owned(), name: SECRET.to_owned() },
+                agent_address: None,
+                runtime_socket: RUNTIME_SOCKET.to_owned(),
             });
         }
         let [certificate, key] = self.issue(CertificateUsage::ClientAuth, None);
@@ -119,7 +121,7 @@ fn images() -> Vec<String> {
     let newest = release::newest();
     let kubernetes = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"];
     let own = [newest.pause_image(None), newest.etcd_image(None), release::haproxy_image(None)];
-    let keelway = [release::cluster_controller_image(None, release::KEELWAY), release::helper_image(None)];
+    let keelway = [release::cluster_controller_image(None, release::KEELWAY), release::hypervisor_agent_image(None)];
     let kubernetes = kubernetes.map(|name| newest.kubernetes_image(name, None));
     own.into_iter().chain(keelway).chain(kubernetes).collect()
 }

@@ -13,19 +13,19 @@ pub enum ReachMode {
     Via,
     /// As [`Self::Via`], except that the agents dial out and wait for calls.
     DialOut,
-    /// Through proxies of the user in front of the runtimes. The driver is in the networks of the machines. There is no agent.
+    /// Through proxies of the user in front of the runtimes, where Keelway starts the agents. The driver is in the networks of the machines.
     Proxy,
 }
 
 impl ReachMode {
     /// Returns whether agents restart components. Without agents, a pass does that.
     pub fn has_agents(self) -> bool {
-        !matches!(self, Self::Socket | Self::Proxy)
+        self != Self::Socket
     }
 
     /// Returns the argument of the command that creates machines.
     pub(crate) fn agent(self) -> &'static str {
-        if self.has_agents() { "--agent" } else { "--agent=false" }
+        if matches!(self, Self::Socket | Self::Proxy) { "--agent=false" } else { "--agent" }
     }
 
     /// Returns the way in which agents are enrolled, if they are.

@@ -122,7 +122,7 @@ pub async fn run_with_limits(
     limits: AgentLimits,
     stop: CancellationToken,
 ) -> Result<(), AgentError> {
-    machine.fetches.open(&machine.site).await;
+    machine.fetches.open(&machine.access).await;
     let machine = Arc::new(machine);
     let config_store = Arc::new(ConfigStore::open(Arc::clone(&machine)).await?);
     let channel = Arc::new(ReconcilerChannel::default());

@@ -13,7 +13,6 @@ use keelway_api::{
 use keelway_cri::proxy::connection::MachineConnection;
 use keelway_lease::{LeaseFence, NotHeld};
 use keelway_machine::action::Action;
-use keelway_machine_io::operation::HttpQuery;
 use keelway_reconciler::{AgentCertification, ApplyOutcome, Machines, RunControl};
 
 /// Machines that are changed only under a Lease. Observations need no Lease. If the Lease is lost, effects that are running are cancelled.
@@ -93,14 +92,6 @@ impl Machines for FencedMachines {
         patience: Duration,
     ) -> std::io::Result<MachineConnection> {
         self.machines.dial(machine, address, patience).await
-    }
-
-    async fn get(&self, machine: &Hypervisor, question: HttpQuery) -> Option<Result<u16, String>> {
-        self.machines.get(machine, question).await
-    }
-
-    async fn release_probes(&self) {
-        self.machines.release_probes().await;
     }
 
     async fn changed(&self, machines: &[&Hypervisor]) {

@@ -50,10 +50,7 @@ impl<S: Store + ChangingDocuments + 'static> StoreReconciler<S> {
         if let Some(teller) = &self.events {
             reports = reports.with_events(teller.clone());
         }
-        let kept =
-            reconcile_continuously(&context, driver, self.waves.clone(), &mut minter, &*self.store, &mut reports).await;
-        self.machines.release_probes().await;
-        kept
+        reconcile_continuously(&context, driver, self.waves.clone(), &mut minter, &*self.store, &mut reports).await
     }
 }
 

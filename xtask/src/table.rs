@@ -343,7 +343,6 @@ fn images() -> Vec<ImageDefinition> {
         agnhost(),
         cluster_controller(),
         hypervisor_agent(),
-        helper(),
         manager(),
     ]
 }
@@ -394,10 +393,6 @@ fn own(reference: String, at: &'static str) -> ImageDefinition {
         command: vec![],
         stop_signal: None,
     }
-}
-
-fn helper() -> ImageDefinition {
-    ImageDefinition { command: vec!["wait"], ..own(release::helper_image(None), "/keelway-helper") }
 }
 
 fn etcd() -> ImageDefinition {

@@ -11,14 +11,14 @@ use futures::{
 use keelway_agent_api::client::HypervisorAgentClient;
 use keelway_api::{
     Documents, Hypervisor,
-    hypervisor::{HypervisorEndpoint, MachineTransport},
+    hypervisor::MachineTransport,
     jiff::Timestamp,
     machine::{CLUSTER_LABEL, COMPONENT_LABEL, MachineEvent, event::reason},
     name::{ClusterId, HypervisorName, PodName},
 };
 use keelway_base::error_chain::chain_text;
 use keelway_cri::ContainerStatus;
-use keelway_reconciler::{agent_channel, reach::ReachedMachine, reach_bare};
+use keelway_reconciler::{agent_channel, reach::ReachedMachine};
 
 use super::{
     named::{missing_document_error, title},
@@ -27,7 +27,6 @@ use super::{
 };
 use crate::{
     args::{GlobalArguments, OutputFormat},
-    directories::cache_directory,
     exit::{Code, CommandFailure},
     input::Input,
     view::{EventView, TableRow, list, table},
@@ -147,7 +146,7 @@ pub(super) async fn of_machine(
 async fn watch(documents: &Documents, wanted: &EventFilter, output: OutputFormat) -> Result<Code, CommandFailure> {
     let begun = Timestamp::now();
     let mut all = Vec::new();
-    for (name, machine) in wanted.machines(documents).filter(|(_, machine)| has_agent(machine)) {
+    for (name, machine) in wanted.machines(documents).filter(|(_, machine)| machine.spec.endpoint.has_agent()) {
         if let Ok(events) = events(documents, machine, true).await {
             all.push(events.map(move |event| (name, event)).boxed());
         }
@@ -163,21 +162,13 @@ async fn watch(documents: &Documents, wanted: &EventFilter, output: OutputFormat
     Ok(Code::Done)
 }
 
-fn has_agent(machine: &Hypervisor) -> bool {
-    matches!(machine.spec.endpoint, HypervisorEndpoint::Agent(_))
-}
-
 async fn events(documents: &Documents, machine: &Hypervisor, follow: bool) -> Result<EventStream, String> {
     let agent = match machine.spec.endpoint.way() {
         MachineTransport::Runtime(socket) => {
             return of_runtime(async { Ok(ReachedMachine::on_runtime_socket(Path::new(socket)).await?) }).await;
         }
-        MachineTransport::Cri(_) => {
-            let archives = cache_directory().join("images");
-            return of_runtime(async { Ok(reach_bare(documents, machine, archives).await?) }).await;
-        }
         MachineTransport::Agent(socket) => HypervisorAgentClient::on_socket(Path::new(socket)),
-        MachineTransport::Network(_) => {
+        MachineTransport::Network(_) | MachineTransport::Cri(_) => {
             HypervisorAgentClient::on_channel(agent_channel(documents, machine).map_err(|error| chain_text(&error))?)
         }
     };

@@ -29,12 +29,9 @@ pub(super) fn run(global: &GlobalArguments, arguments: &AdoptArguments) -> Resul
     let input = Input::read_some(&global.files)?;
     let documents = input.documents().map_err(|failure| failure.with_echo(&input))?;
     let mut session = PipeSession::new(global, documents);
-    let adopted = runtime_of_passes()?.block_on(async {
-        let (from, names) = (&arguments.from, &arguments.names);
-        let adopted = keelway_reconciler::adopt(&session.context, &mut session.minter, from, names).await;
-        session.context.machines.release_probes().await;
-        adopted
-    });
+    let (from, names) = (&arguments.from, &arguments.names);
+    let adopted = keelway_reconciler::adopt(&session.context, &mut session.minter, from, names);
+    let adopted = runtime_of_passes()?.block_on(adopted);
     drop(session.context);
     match adopted {
         Err(error) if session.pipe.saved() => {

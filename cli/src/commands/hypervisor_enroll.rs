@@ -113,6 +113,8 @@ fn new(arguments: HypervisorEnrollArguments) -> Result<Hypervisor, CommandFailur
         cri_address: None,
         cri_server_name: None,
         cri_secret: None,
+        cri_agent_address: None,
+        cri_runtime_socket: None,
         placement: arguments.placement,
     }))
 }

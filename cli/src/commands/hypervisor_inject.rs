@@ -8,7 +8,7 @@ use keelway_api::{
     fault::Faults,
     hypervisor::{
         Addresses, AgentEndpoint, CriEndpoint, HypervisorEndpoint, HypervisorRole, HypervisorSpec, PortRange,
-        SecretReference,
+        RUNTIME_SOCKET, SecretReference,
     },
     name::HypervisorName,
     validated::{ValidatedHypervisor, ZONE_LABEL},
@@ -39,7 +39,7 @@ pub(crate) struct HypervisorInjectArguments {
     /// The network address of keelway-hypervisor-agent
     #[arg(long, value_name = "HOST:PORT", group = "way")]
     pub(crate) agent_address: Option<String>,
-    /// The address of a proxy with mutual TLS in front of the container runtime's socket; needs no agent
+    /// The address of a proxy with mutual TLS in front of the container runtime's socket; Keelway starts the agent there
     #[arg(long, value_name = "HOST:PORT", group = "way", requires = "cri_secret")]
     pub(crate) cri_address: Option<String>,
     /// The Secret in the documents with tls.crt, tls.key and ca.crt for connections to the proxy
@@ -48,6 +48,12 @@ pub(crate) struct HypervisorInjectArguments {
     /// The name in the proxy's certificate [default: the host of --cri-address]
     #[arg(long, value_name = "NAME", requires = "cri_address")]
     pub(crate) cri_server_name: Option<String>,
+    /// The address of the agent that Keelway starts behind the proxy [default: the first --private-address, port 7443]
+    #[arg(long, value_name = "HOST:PORT", requires = "cri_address")]
+    pub(crate) cri_agent_address: Option<String>,
+    /// The socket of the container runtime on the machine behind the proxy [default: /run/containerd/containerd.sock]
+    #[arg(long, value_name = "PATH", requires = "cri_address")]
+    pub(crate) cri_runtime_socket: Option<PathBuf>,
     /// keelway-hypervisor-agent does not listen: it connects to the agent of --agent-via
     #[arg(long, group = "way", requires = "agent_via")]
     pub(crate) agent_dials_out: bool,
@@ -125,6 +131,8 @@ pub(super) fn hypervisor(arguments: HypervisorInjectArguments) -> Hypervisor {
             address,
             server_name: arguments.cri_server_name,
             secret_ref: secret(&arguments.cri_secret.unwrap_or_default()),
+            agent_address: arguments.cri_agent_address,
+            runtime_socket: arguments.cri_runtime_socket.as_deref().map_or_else(|| RUNTIME_SOCKET.to_owned(), text),
         }),
         (None, None, None) => HypervisorEndpoint::Agent(AgentEndpoint {
             unix: None,

@@ -3,9 +3,9 @@
 use std::{collections::BTreeSet, path::Path};
 
 use keelway_api::{Component, Documents, Hypervisor, hypervisor::MachineTransport, name::PodName};
-use keelway_reconciler::{agent_way, reach::ReachedMachine, reach_bare};
+use keelway_reconciler::{agent_way, reach::ReachedMachine};
 
-use crate::{directories::cache_directory, exit::CommandFailure};
+use crate::exit::CommandFailure;
 
 /// Returns the name of a component in tables, such as `c1/etcd-0`.
 pub(super) fn title(pod: &PodName, component: &Component) -> String {
@@ -29,12 +29,8 @@ pub(super) async fn reach(documents: &Documents, machine: &Hypervisor) -> Result
         MachineTransport::Agent(socket) => {
             ReachedMachine::on_agent_socket(Path::new(socket)).await.map_err(CommandFailure::other)
         }
-        MachineTransport::Network(_) => {
+        MachineTransport::Network(_) | MachineTransport::Cri(_) => {
             Ok(ReachedMachine::over(agent_way(documents, machine).map_err(CommandFailure::other)?))
-        }
-        MachineTransport::Cri(_) => {
-            let archives = cache_directory().join("images");
-            reach_bare(documents, machine, archives).await.map_err(CommandFailure::other)
         }
     }
 }

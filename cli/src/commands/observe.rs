@@ -16,7 +16,6 @@ pub(super) fn run(global: &GlobalArguments) -> Result<Code, CommandFailure> {
     let mut session = PipeSession::new(global, Input::read_some(&global.files)?.world()?);
     let seen = runtime_of_passes()?.block_on(async {
         let seen = observe_now(&session.context, &mut session.minter).await;
-        session.context.machines.release_probes().await;
         seen
     });
     drop(session.context);

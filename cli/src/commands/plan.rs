@@ -45,7 +45,6 @@ fn online(global: &GlobalArguments, input: &Input) -> Result<PlanPreview, Comman
     let mut session = PipeSession::new(global, input.world()?);
     let preview = runtime_of_passes()?.block_on(async {
         let preview = preview(&session.context, &mut session.minter).await;
-        session.context.machines.release_probes().await;
         preview
     });
     drop(session.context);

@@ -114,7 +114,6 @@ fn reconcile(
     let ended = runtime_of_passes()?.block_on(async {
         let received = cancel_on_signal(session.context.run.stop.clone()).map_err(CommandFailure::other)?;
         let end = keelway_reconciler::run(&session.context, &mut session.minter, limits).await;
-        session.context.machines.release_probes().await;
         Ok::<_, CommandFailure>(ReconcileResult { end, received })
     })?;
     Ok((session.pipe, ended))

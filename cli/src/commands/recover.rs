@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, io::Write};
 use clap::Args;
 use keelway_api::{Documents, jiff::Timestamp, name::ClusterRef};
 use keelway_planner::{Recovery, Remedy};
-use keelway_reconciler::{ConnectedMachines, Machines, StoreError, recover};
+use keelway_reconciler::{ConnectedMachines, StoreError, recover};
 use keelway_stores::pivot::{PipeStore, PivotError, PivotStore};
 
 use super::{claimed_store::ClaimedStore, print_documents, session::runtime_of_passes};
@@ -67,7 +67,6 @@ async fn recovered(store: &dyn PivotStore, dry_run: bool) -> Result<Recovery, Co
     }
     let machines = ConnectedMachines::new(cache_directory().join("images"));
     let recovery = recover(&machines, &documents, Timestamp::now()).await;
-    machines.release_probes().await;
     if !dry_run && recovery.documents != *documents {
         save(store, &documents, &recovery.documents).await.map_err(CommandFailure::other)?;
     }

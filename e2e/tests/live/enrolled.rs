@@ -1,7 +1,5 @@
 //! Machines with agents on their network. The driver is on that network, and has no privileges on any machine.
 
-use std::collections::BTreeSet;
-
 use keelway_api::Documents;
 use keelway_e2e::{TestControlPlane, TestFleet, deadline, host::on_own_host, machine::find, process};
 
@@ -34,7 +32,7 @@ fn scenario() {
     files::files_are_private(&plane);
     files::processes_have_no_privilege(&plane);
     files::agents_are_users_of_their_own(&plane);
-    keys::are_nowhere_else(&plane, &BTreeSet::new());
+    keys::are_nowhere_else(&plane);
     strangers::take_nothing(&plane);
     comes_back(&plane, "kube-scheduler-0");
     let log = look::follow(&plane);

@@ -67,7 +67,7 @@ const RIGHTS: &str = "000000000000000b";
 
 /// Each agent runs as a user of its own, with three capabilities of root, and cannot gain more.
 pub(crate) fn agents_are_users_of_their_own(plane: &TestControlPlane<'_>) {
-    let machines = plane.machines.iter().filter(|machine| machine.has_agent());
+    let machines = plane.machines.iter().filter(|machine| machine.has_agent() && !machine.has_started_agent());
     are_users_of_their_own(plane, machines.map(TestMachine::agent_pid));
 }
 

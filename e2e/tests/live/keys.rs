@@ -1,12 +1,6 @@
 //! Key material is only in Secret documents and in the files of components that use it, for every kind of endpoint.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::Path,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use keelway_e2e::{TestControlPlane, TestMachine, leak_patterns::LeakPatterns, machine_facts::tree, process};
 
@@ -27,8 +21,8 @@ const LOOKS: [&[&str]; 6] = [
     &["observe"],
 ];
 
-/// Asserts that no key is in another place. `handed` contains the arguments of helpers from [`handed_while`].
-pub(crate) fn are_nowhere_else(plane: &TestControlPlane<'_>, handed: &BTreeSet<Vec<u8>>) {
+/// Asserts that no key is in another place.
+pub(crate) fn are_nowhere_else(plane: &TestControlPlane<'_>) {
     let keys = LeakPatterns::of(&plane.documents);
     assert_eq!(keys.found_in(&plane.text), keys.count(), "the search finds what documents hold");
     let used = plane.machines.iter().flat_map(|machine| tree(&machine.path("/var/lib/keelway")));
@@ -38,8 +32,6 @@ pub(crate) fn are_nowhere_else(plane: &TestControlPlane<'_>, handed: &BTreeSet<V
     let mut places: Places = said(plane);
     places.extend(of_processes());
     places.extend(plane.machines.iter().flat_map(of_machine));
-    places
-        .extend(handed.iter().enumerate().map(|(index, line)| (format!("arguments of helper {index}"), line.clone())));
     println!("{:>7} places hold none of {} keys", places.len(), keys.count());
     for (place, bytes) in places {
         assert_eq!(keys.found_in(&bytes), 0, "a key is in {place}");
@@ -74,7 +66,8 @@ fn of_machine(machine: &TestMachine) -> Places {
     // The runtime removes the state of a command that has just ended shortly afterwards, so a file can be missing.
     let mut places: Places =
         files.map(|path| (path.display().to_string(), fs::read(path).unwrap_or_default())).collect();
-    let agent = machine.has_agent().then_some(["/events", "/keelway-hypervisor-agent.log"]);
+    let log = if machine.has_started_agent() { "/var/log/keelway-agent/" } else { "/keelway-hypervisor-agent.log" };
+    let agent = machine.has_agent().then_some(["/events", log]);
     let known = ["/var/log/keelway/", "/meta.db", "/config.json", "io.containerd.grpc.v1.cri/", "/containerd.log"];
     for known in known.into_iter().chain(agent.into_iter().flatten()) {
         assert!(places.keys().any(|place| place.contains(known)), "nothing was found in {known} of {}", machine.name());
@@ -83,25 +76,4 @@ fn of_machine(machine: &TestMachine) -> Places {
     assert!(inspected.contains("\"runtimeSpec\""), "{inspected}");
     places.insert(format!("crictl inspect on {}", machine.name()), inspected.into_bytes());
     places
-}
-
-/// Runs something while it reads the arguments of every process. Returns those of helpers.
-pub(crate) fn handed_while<T>(run: impl FnOnce() -> T) -> (T, BTreeSet<Vec<u8>>) {
-    let ended = AtomicBool::new(false);
-    let (done, seen) = thread::scope(|scope| {
-        let watch = scope.spawn(|| {
-            let mut seen = BTreeSet::new();
-            while !ended.load(Ordering::Relaxed) {
-                let lines = process::all().into_iter().filter_map(|pid| process::file(pid, "cmdline").ok());
-                seen.extend(lines.filter(|line| line.starts_with(b"/keelway-helper\0do\0")));
-            }
-            seen
-        });
-        let done = run();
-        ended.store(true, Ordering::Relaxed);
-        (done, watch.join().unwrap())
-    });
-    let handed_file = |line: &Vec<u8>| line.windows(5).any(|word| word == b"file ");
-    assert!(seen.iter().any(handed_file), "a file was handed over");
-    (done, seen)
 }

@@ -31,6 +31,26 @@ pub(crate) fn ends(plane: &TestControlPlane<'_>) -> Vec<u8> {
     empty
 }
 
+/// Deletes the Hypervisors on which Keelway started agents. The machines then hold nothing of Keelway.
+pub(crate) fn started_agents_end(plane: &TestControlPlane<'_>, empty: &[u8]) {
+    let started: Vec<_> = plane.machines.iter().filter(|machine| machine.has_started_agent()).collect();
+    if started.is_empty() {
+        return;
+    }
+    let names: Vec<&str> = started.iter().map(|machine| machine.name()).collect();
+    let deleted = plane.keelway.run(&[&["hypervisor", "delete"], &names[..]].concat(), empty).succeeded().stdout;
+    let left = plane.keelway.run(&["reconcile"], &deleted).succeeded().stdout;
+    let left = Documents::read(&left).unwrap();
+    assert!(left.hypervisors.keys().all(|name| !names.contains(&name.as_str())));
+    for machine in started {
+        assert!(machine.ids().is_empty(), "{}", machine.name());
+        for path in ["lib/keelway", "log/keelway", "lib/keelway-agent", "log/keelway-agent"] {
+            let path = machine.path(&format!("/var/{path}"));
+            assert!(!path.exists(), "{}", path.display());
+        }
+    }
+}
+
 pub(crate) fn with_kubeconfig(driver: &Keelway, text: Vec<u8>) -> TestControlPlane<'_> {
     let kubeconfig = driver.run(&["cluster", "kubeconfig", "--name", "c1"], &text).succeeded().stdout;
     fs::write(driver.directory().join("c1.kubeconfig"), kubeconfig).unwrap();

@@ -23,14 +23,14 @@ fn scenario() {
     assert_eq!(kinds(&machines), BTreeSet::from(["agent", "proxy", "socket"]));
     let found: Vec<MachineFacts> = machines.iter().map(|machine| MachineFacts::on(machine, &world.fleet)).collect();
 
-    let (plane, handed) = keys::handed_while(|| life::born(&world.keelway, &made, &SIZE));
+    let plane = life::born(&world.keelway, &made, &SIZE);
     settled::a_second_pass_does_nothing(&plane);
     workload::write(&plane);
     workload::secret_is_there(&plane);
     is_seen_on_each(&plane);
     files::files_are_private(&plane);
     files::agents_are_users_of_their_own(&plane);
-    keys::are_nowhere_else(&plane, &handed);
+    keys::are_nowhere_else(&plane);
     for replica in 0..3 {
         recovery::container(&plane, &format!("kube-scheduler-{replica}"));
     }
@@ -44,6 +44,7 @@ fn scenario() {
     workload::secret_is_there(&plane);
 
     let empty = life::ends(&plane);
+    life::started_agents_end(&plane, &empty);
     for (before, machine) in found.iter().zip(&machines) {
         as_found(before, &MachineFacts::on(machine, &world.fleet));
     }

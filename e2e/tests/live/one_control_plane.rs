@@ -1,6 +1,6 @@
 //! The commands of docs/tour.md, and everything that must hold while its cluster runs.
 
-use std::{collections::BTreeSet, fs, time::Instant};
+use std::{fs, time::Instant};
 
 use keelway_e2e::{
     Keelway, MachineFacts, TestControlPlane, TestFleet, TestMachine,
@@ -81,7 +81,7 @@ fn settled(plane: &TestControlPlane<'_>, fleet: &str) {
         files::agents_keep_to_themselves(plane);
         files::processes_have_no_privilege(plane);
         files::agents_are_users_of_their_own(plane);
-        keys::are_nowhere_else(plane, &BTreeSet::new());
+        keys::are_nowhere_else(plane);
     });
     stage("look", || {
         look::logs(plane);

@@ -1,7 +1,5 @@
 //! One control plane, for each way to reach its machines.
 
-use std::collections::BTreeSet;
-
 use keelway_e2e::{MachineFacts, ReachMode, TestFleet, host::on_own_host};
 
 use crate::{files, keys, life, recovery, settled, workload};
@@ -56,7 +54,7 @@ fn scenario(tag: &str, reach: ReachMode) {
     workload::endpoints(&plane);
     files::files_are_private(&plane);
     files::agents_are_users_of_their_own(&plane);
-    keys::are_nowhere_else(&plane, &BTreeSet::new());
+    keys::are_nowhere_else(&plane);
     for component in plane.components().keys() {
         recovery::container(&plane, component);
         recovery::sandbox(&plane, component);
@@ -64,6 +62,7 @@ fn scenario(tag: &str, reach: ReachMode) {
     }
     settled::a_second_pass_does_nothing(&plane);
     let empty = life::ends(&plane);
+    life::started_agents_end(&plane, &empty);
     let _ = world.keelway.run(&["hypervisor", "local", "destroy"], &empty).succeeded();
     let difference = host.difference(&MachineFacts::on_host(&world.fleet));
     assert!(difference.is_empty(), "not as it was found:\n{difference}");

@@ -116,7 +116,7 @@ pub(super) async fn clean_up(
     let ImageCleanupPlan { remove, forget, .. } = verdict;
     let holds = || book.current().is_some_and(|current| Arc::ptr_eq(&current, kept));
     if holds() {
-        machine.fetches.forget(&machine.site, &forget).await;
+        machine.fetches.forget(&machine.access, &forget).await;
     }
     let mut cleaned = CleanupResult::default();
     for image in remove {

@@ -126,7 +126,7 @@ pub(super) async fn ask(
     question: &LivenessQuery,
 ) -> Result<(), String> {
     #[cfg(feature = "testing")]
-    if let Some(is_well) = machine.site.answer(&question.container) {
+    if let Some(is_well) = machine.access.answer(&question.container) {
         return if is_well { Ok(()) } else { Err("it does not run".to_owned()) };
     }
     match timeout(question.within, answer(machine, clients, question)).await {

@@ -277,7 +277,7 @@ impl Agent for AgentService {
     async fn adopt(&self, request: Request<proto::AdoptRequest>) -> Result<Response<proto::AdoptResponse>, Status> {
         let installation = request.into_inner().installation.parse();
         let installation = installation.map_err(|error: NameError| Status::invalid_argument(error.to_string()))?;
-        let written = self.machine.site.write_owner(&installation).await;
+        let written = self.machine.access.write_owner(&installation).await;
         written.map_err(|error| Status::internal(chain_text(&error)))?;
         Ok(Response::new(proto::AdoptResponse {}))
     }

@@ -9,6 +9,8 @@ use std::{
 };
 
 use keelway_agent_api::enrollment::{EnrollError, GrantedIdentity, enroll};
+use keelway_base::error_chain::chain_text;
+use keelway_hypervisor_agent::container::{install_certificate, request_certificate};
 use keelway_pki::{CertificateUsage, EnrollmentSide, EnrollmentToken, IssuedCertificate, LeafRequest, ProvenChannel};
 use keelway_tls::{ProvisionalServer, connect_unverified, read_client_hello};
 use rand::{SeedableRng, rngs::ChaCha8Rng};
@@ -334,4 +336,34 @@ async fn a_proof_of_no_connection_passes_through_a_man_in_the_middle() {
     stream.flush().await.unwrap();
     let (proven, of_agent) = proven.await.unwrap();
     assert!(proven && channel != of_agent);
+}
+
+/// An agent in a container gets its certificate by commands in the container. The network serves nobody before.
+#[tokio::test]
+async fn the_first_certificate_arrives_at_the_socket_alone() {
+    let mut installation = Installation::new(1);
+    let mut machine = Machine::awaiting_certificate();
+    let (driver, token) = (installation.driver(|_| {}), installation.token(MACHINE, 1));
+    assert!(!machine.serves(&driver).await, "it has no certificate yet");
+    let why = refused(enrolled(&machine, &mut installation, &token).await);
+    assert!(why.contains("does not wait for enrollment"), "{why}");
+
+    let (socket, folder) = (machine.socket(), machine.identity());
+    let request = request_certificate(&socket, &folder).await.unwrap().unwrap();
+    let other = request_certificate(&socket, &folder).await.unwrap().unwrap();
+    let GrantedIdentity { certificate, trust } = installation.grant(&request, FIRST, |_| {});
+    let error = install_certificate(&socket, certificate, trust).await.unwrap_err();
+    assert!(chain_text(&error).contains("another key"), "a later request replaced this one: {error}");
+    assert!(!machine.serves(&driver).await);
+
+    let GrantedIdentity { certificate, trust } = installation.grant(&other, FIRST, |_| {});
+    // The agent gave up the key of the request that was refused.
+    assert!(install_certificate(&socket, certificate, trust).await.is_err());
+    let request = request_certificate(&socket, &folder).await.unwrap().unwrap();
+    let GrantedIdentity { certificate, trust } = installation.grant(&request, FIRST, |_| {});
+    install_certificate(&socket, certificate, trust).await.unwrap();
+    assert!(machine.serves(&driver).await);
+    assert_eq!(request_certificate(&socket, &folder).await.unwrap(), None, "it has a valid certificate");
+    machine.restart_awaiting().await;
+    assert!(machine.serves(&driver).await);
 }

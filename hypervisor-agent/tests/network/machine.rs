@@ -73,6 +73,28 @@ impl Machine {
         Self::with(|root| Ok(Self::enrolled(root, Some(token))?.waiting_at(at)))
     }
 
+    /// Creates a machine whose agent waits for its first certificate at its socket.
+    pub(crate) fn awaiting_certificate() -> Self {
+        Self::with(|root| Self::awaited(root))
+    }
+
+    fn awaited(root: &Path) -> Result<AgentNetwork, AgentNetworkError> {
+        let folder = IdentityFolder::new(root.join("identity"));
+        AgentNetwork::awaiting_certificate(folder, ConnectionLimits::default())?.listening_on(LOOPBACK)
+    }
+
+    /// Stops the agent and starts another one that takes its first certificate at its socket.
+    pub(crate) async fn restart_awaiting(&mut self) {
+        self.stop.cancel();
+        self.running.take().unwrap().await.unwrap();
+        self.start(Self::awaited(self.root.path()).unwrap());
+    }
+
+    /// Returns the path of the agent's socket.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.root.path().join("run/agent.sock")
+    }
+
     fn enrolled(root: &Path, token: Option<&EnrollmentToken>) -> Result<AgentNetwork, AgentNetworkError> {
         let folder = IdentityFolder::new(root.join("identity"));
         AgentNetwork::enrolled(folder, token.cloned(), ConnectionLimits::default())?.listening_on(LOOPBACK)

@@ -250,13 +250,11 @@ fn vias(documents: &Documents, seen: &OriginIndex<'_>) -> DocumentFaults {
             return Some(format!("Hypervisor {via} is not public"));
         }
         match other.spec.endpoint.way() {
-            MachineTransport::Runtime(_) | MachineTransport::Cri(_) => {
-                Some(format!("Hypervisor {via} has no agent that can forward connections"))
-            }
+            MachineTransport::Runtime(_) => Some(format!("Hypervisor {via} has no agent that can forward connections")),
             MachineTransport::Network(AgentNetworkAddress { via: Some(third), .. }) => {
                 Some(format!("Hypervisor {via} must be reached directly, not through {third}"))
             }
-            MachineTransport::Agent(_) | MachineTransport::Network(_) => None,
+            MachineTransport::Agent(_) | MachineTransport::Network(_) | MachineTransport::Cri(_) => None,
         }
     };
     let mut found = Vec::new();

@@ -1,6 +1,9 @@
 //! `Hypervisor`: a machine that the user brings.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_derive::CustomResource;
@@ -17,6 +20,12 @@ use crate::{
 
 /// The finalizer that keeps a deleted Hypervisor in a management cluster as long as its machine is in use.
 pub const FINALIZER: &str = "keelway.dev/hypervisor";
+
+/// The port of agents that Keelway starts, if the document names none.
+pub const AGENT_PORT: u16 = 7443;
+
+/// The CRI socket of containerd.
+pub const RUNTIME_SOCKET: &str = "/run/containerd/containerd.sock";
 
 /// The annotation of a lost machine, with the value `true`: Keelway gives up everything that the machine holds.
 pub const LOST_ANNOTATION: &str = "keelway.dev/lost";
@@ -84,13 +93,13 @@ pub enum HypervisorEndpoint {
     },
     /// The agent on the machine (`keelway-hypervisor-agent run`), which keeps components running on its own.
     Agent(AgentEndpoint),
-    /// The machine's CRI socket behind your own proxy with mutual TLS, without an agent: a helper writes files, and the next pass
-    /// restarts containers that exited.
+    /// The machine's CRI socket behind your own proxy with mutual TLS. Keelway starts the agent there as a container, and then uses the
+    /// agent. If the agent's container is gone, the next pass starts it again.
     Cri(CriEndpoint),
 }
 
 /// The endpoint of a CRI socket behind a proxy.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CriEndpoint {
     /// The address of the proxy: `HOST:PORT`. The proxy forwards connections to the socket.
@@ -101,6 +110,21 @@ pub struct CriEndpoint {
     /// Your Secret beside the documents: the client certificate in `tls.crt` and `tls.key`, and the authority of the proxy's
     /// certificate in `ca.crt`.
     pub secret_ref: SecretReference,
+    /// The address at which Keelway reaches the agent that it starts: `HOST:PORT`. The agent listens on this port of the first private
+    /// address. The default is the first private address and port 7443.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_address: Option<String>,
+    /// The absolute path of the CRI socket on the machine, which the agent uses.
+    #[serde(default = "default_runtime_socket", skip_serializing_if = "is_default_runtime_socket")]
+    pub runtime_socket: String,
+}
+
+fn default_runtime_socket() -> String {
+    RUNTIME_SOCKET.to_owned()
+}
+
+fn is_default_runtime_socket(path: &str) -> bool {
+    path == RUNTIME_SOCKET
 }
 
 impl CriEndpoint {
@@ -191,7 +215,22 @@ impl HypervisorEndpoint {
     /// Returns whether the machine's agent is reached over a network.
     #[must_use]
     pub fn is_on_network(&self) -> bool {
-        matches!(self.way(), MachineTransport::Network(_))
+        matches!(self.way(), MachineTransport::Network(_) | MachineTransport::Cri(_))
+    }
+
+    /// Returns whether an agent applies the machine's config. Otherwise, passes do.
+    #[must_use]
+    pub fn has_agent(&self) -> bool {
+        !matches!(self.way(), MachineTransport::Runtime(_))
+    }
+
+    /// Returns the proxy in front of the machine's CRI socket, through which Keelway starts the agent.
+    #[must_use]
+    pub fn cri(&self) -> Option<&CriEndpoint> {
+        match self {
+            Self::Cri(cri) => Some(cri),
+            Self::Unix { .. } | Self::Agent(_) => None,
+        }
     }
 
     /// Returns the transport to the machine. If the endpoint is empty, which no valid document has, the transport leads nowhere.
@@ -217,7 +256,7 @@ pub enum MachineTransport<'a> {
     Agent(&'a str),
     /// Its agent on a network.
     Network(AgentNetworkAddress<'a>),
-    /// Its runtime's socket behind a proxy.
+    /// Its runtime's socket behind a proxy, and the agent that Keelway starts there.
     Cri(&'a CriEndpoint),
 }
 
@@ -276,6 +315,19 @@ impl Hypervisor {
     #[must_use]
     pub fn deleted(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Returns the address of the agent that Keelway starts on the machine, and the address on which that agent listens.
+    #[must_use]
+    pub fn started_agent(&self) -> Option<(String, SocketAddr)> {
+        let cri = self.spec.endpoint.cri()?;
+        let own: IpAddr = self.spec.addresses.private.first()?.parse().ok()?;
+        let Some(address) = &cri.agent_address else {
+            let listen = SocketAddr::new(own, AGENT_PORT);
+            return Some((listen.to_string(), listen));
+        };
+        let port = address.rsplit_once(':')?.1.parse().ok()?;
+        Some((address.clone(), SocketAddr::new(own, port)))
     }
 
     /// Returns whether it is marked as lost.

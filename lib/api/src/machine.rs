@@ -39,6 +39,8 @@ pub const INSTALLATION_LABEL: &str = "keelway.dev/installation-id";
 pub const COMPONENT_LABEL: &str = "keelway.dev/component";
 /// The label of the sandbox that holds the helper of a machine without an agent, with the machine's name.
 pub const HELPER_LABEL: &str = "keelway.dev/helper";
+/// The label of the pod of an agent that Keelway started, with the name of the machine.
+pub const AGENT_LABEL: &str = "keelway.dev/agent";
 /// The annotation of our sandboxes that holds [`PodDigests::replacement`]: a pod is replaced when it differs.
 pub const DIGEST_ANNOTATION: &str = "keelway.dev/digest";
 

@@ -131,12 +131,6 @@ pub fn hypervisor_agent_image(registry: Option<&str>) -> String {
     reference(registry.unwrap_or(OWN_REGISTRY), "hypervisor-agent", KEELWAY)
 }
 
-/// Returns the image of the helper, which reads and writes files on machines without an agent.
-#[must_use]
-pub fn helper_image(registry: Option<&str>) -> String {
-    reference(registry.unwrap_or(OWN_REGISTRY), "helper", KEELWAY)
-}
-
 /// Returns the image of the manager.
 #[must_use]
 pub fn manager_image(registry: Option<&str>) -> String {

@@ -8,10 +8,7 @@ use std::{
 use keelway_base::error_chain::chain_text;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    access::MachineAccess,
-    operation::{MachineIo, MachineOperation},
-};
+use crate::access::MachineAccess;
 
 /// The record of one image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,23 +64,23 @@ impl Fetches {
     }
 
     /// Records the start of a fetch of an image that is not on the machine.
-    pub(crate) async fn begin(&self, site: &impl MachineIo, image: &str) {
-        self.change(site, |images| drop(images.insert(image.to_owned(), FetchedImage::default()))).await;
+    pub(crate) async fn begin(&self, access: &MachineAccess, image: &str) {
+        self.change(access, |images| drop(images.insert(image.to_owned(), FetchedImage::default()))).await;
     }
 
     /// Records the end of a fetch, with the id of the image.
-    pub(crate) async fn end(&self, site: &impl MachineIo, image: &str, id: String) {
+    pub(crate) async fn end(&self, access: &MachineAccess, image: &str, id: String) {
         let end = |images: &mut BTreeMap<String, FetchedImage>| {
             if let Some(begun) = images.get_mut(image) {
                 begun.id = Some(id);
             }
         };
-        self.change(site, end).await;
+        self.change(access, end).await;
     }
 
     /// Removes these names from the record: whatever image has them from now on was not fetched by this agent.
-    pub async fn forget(&self, site: &impl MachineIo, names: &BTreeSet<String>) {
-        self.change(site, |images| images.retain(|name, _| !names.contains(name))).await;
+    pub async fn forget(&self, access: &MachineAccess, names: &BTreeSet<String>) {
+        self.change(access, |images| images.retain(|name, _| !names.contains(name))).await;
     }
 
     /// Clears the record in memory after it was removed from disk.
@@ -93,7 +90,7 @@ impl Fetches {
         }
     }
 
-    async fn change(&self, site: &impl MachineIo, change: impl FnOnce(&mut BTreeMap<String, FetchedImage>)) {
+    async fn change(&self, access: &MachineAccess, change: impl FnOnce(&mut BTreeMap<String, FetchedImage>)) {
         let _writing = self.writing.lock().await;
         let Some(before) = self.held() else { return };
         let mut record = before.clone();
@@ -101,7 +98,8 @@ impl Fetches {
         if record == before {
             return;
         }
-        match site.done(MachineOperation::RecordFetched(record.clone())).await {
+        let written = record.clone();
+        match access.with_files(move |files| files.write_fetched(&written)).await {
             Ok(()) => self.set_record(Some(record)),
             Err(error) => tracing::warn!(why = chain_text(&error), "cannot record the fetched images"),
         }

@@ -17,8 +17,7 @@ use tokio::time::Instant;
 
 use crate::{
     access::MachineAccess,
-    local::{FilesError, Machine},
-    operation::MachineIo,
+    local::{FilesError, LocalMachine},
     socket,
 };
 
@@ -46,8 +45,8 @@ impl PeerCounts {
 }
 
 /// Returns the figures of the pods that own these data directories and databases. A component that does not respond is left out.
-pub(crate) async fn observe<S: MachineIo>(
-    machine: &Machine<S>,
+pub(crate) async fn observe(
+    machine: &LocalMachine,
     sandboxes: &[SandboxState],
     data: &BTreeMap<String, DataState>,
     databases: &BTreeMap<String, u64>,
@@ -65,7 +64,7 @@ pub(crate) async fn observe<S: MachineIo>(
     let gateways: BTreeSet<&PodName> = ready.into_iter().filter(is_gateway).collect();
     let known = machine.peers.cached_counts(&gateways);
     let asked = gateways.into_iter().filter(|pod| !known.contains_key(*pod));
-    let asked = asked.map(|pod| async move { (pod, machine.site.count_peers(pod).await) });
+    let asked = asked.map(|pod| async move { (pod, count_peers(&machine.access, pod).await) });
     for (pod, answer) in join_all(asked).await {
         match answer {
             Ok(peers) => {
@@ -82,9 +81,9 @@ pub(crate) async fn observe<S: MachineIo>(
 }
 
 /// Queries a gateway for its number of peers.
-pub(crate) async fn count_peers(access: &MachineAccess, pod: PodName) -> Result<u64, FilesError> {
+async fn count_peers(access: &MachineAccess, pod: &PodName) -> Result<u64, FilesError> {
     let question = "GET /metrics HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n";
-    let answer = socket::request(access, (pod, GATEWAY_METRICS), question).await?;
+    let answer = socket::request(access, (pod.clone(), GATEWAY_METRICS), question).await?;
     peers(&answer).ok_or(FilesError::Unexpected("its metrics"))
 }
 

@@ -14,8 +14,7 @@ use keelway_machine::{action::ServerChange, layout::pod_directory};
 
 use crate::{
     access::MachineAccess,
-    local::{FilesError, Machine},
-    operation::MachineIo,
+    local::{FilesError, LocalMachine},
     socket,
 };
 
@@ -34,8 +33,8 @@ pub enum HaproxyError {
 }
 
 /// Returns the servers of each haproxy among the sandboxes. A haproxy that does not respond is left out.
-pub(crate) async fn observe<S: MachineIo>(
-    machine: &Machine<S>,
+pub(crate) async fn observe(
+    machine: &LocalMachine,
     sandboxes: &[SandboxState],
     files: &BTreeMap<String, FileState>,
 ) -> BTreeMap<PodName, BTreeMap<String, ServerState>> {
@@ -56,18 +55,15 @@ pub(crate) async fn observe<S: MachineIo>(
     found
 }
 
-async fn servers<S: MachineIo>(
-    machine: &Machine<S>,
-    pod: &PodName,
-) -> Result<BTreeMap<String, ServerState>, HaproxyError> {
-    let states = machine.site.ask(pod, "show servers state").await?;
-    let sessions = machine.site.ask(pod, "show stat -1 4 -1").await?;
+async fn servers(machine: &LocalMachine, pod: &PodName) -> Result<BTreeMap<String, ServerState>, HaproxyError> {
+    let states = run_command(&machine.access, pod, "show servers state").await?;
+    let sessions = run_command(&machine.access, pod, "show stat -1 4 -1").await?;
     answer::servers(&states, &sessions).map_err(HaproxyError::Unexpected)
 }
 
 /// Changes one server of a haproxy. Succeeds if the change was made before.
-pub(crate) async fn change<S: MachineIo>(
-    machine: &Machine<S>,
+pub(crate) async fn change(
+    machine: &LocalMachine,
     pod: &PodName,
     server: &str,
     change: &ServerChange,
@@ -91,7 +87,7 @@ pub(crate) async fn change<S: MachineIo>(
         }
     };
     for command in commands {
-        let said = machine.site.ask(pod, &command).await?;
+        let said = run_command(&machine.access, pod, &command).await?;
         let said = said.trim();
         let done = matches!(said, "" | "New server registered." | "Server deleted.");
         if !done && (already.is_empty() || !said.starts_with(already)) {
@@ -102,6 +98,6 @@ pub(crate) async fn change<S: MachineIo>(
 }
 
 /// Sends one command over a connection of its own, and returns the response.
-pub(crate) async fn run_command(access: &MachineAccess, pod: PodName, command: &str) -> Result<String, FilesError> {
-    socket::request(access, (pod, STATS_SOCKET), &format!("{command}\n")).await
+async fn run_command(access: &MachineAccess, pod: &PodName, command: &str) -> Result<String, FilesError> {
+    socket::request(access, (pod.clone(), STATS_SOCKET), &format!("{command}\n")).await
 }

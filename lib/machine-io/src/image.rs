@@ -12,8 +12,8 @@ use keelway_cri::{CriRuntime, Login};
 use tokio::sync::Mutex;
 
 use crate::{
-    access::MachineAccess, execute::EffectError, fetched_images::Fetches, local::Machine, operation::MachineIo,
-    pull::PullError, unused_images::UnusedImage,
+    access::MachineAccess, execute::EffectError, fetched_images::Fetches, local::LocalMachine, pull::PullError,
+    unused_images::UnusedImage,
 };
 
 /// Returns the name of an image's file in a directory of archives: the name of the image with `/` and `:` replaced by `_`, and `.tar`.
@@ -27,9 +27,22 @@ pub fn archive_name(image: &str) -> String {
 /// # Errors
 /// Returns an error if neither has the image, or if the runtime refuses it.
 pub async fn ensure(runtime: &CriRuntime, archives: &Path, image: &str) -> Result<(), EffectError> {
-    let images: Images<'_, MachineAccess> =
-        Images { runtime, archives: Some(archives), turns: &ImageFetchLocks::default(), record: None };
-    images.ensure(image, None).await
+    Images::of_runtime(runtime, archives, &ImageFetchLocks::default()).ensure(image, None).await
+}
+
+/// Imports an image that a runtime lacks from the directory of archives. Does nothing if the directory does not contain the image.
+///
+/// # Errors
+/// Returns an error if the archive cannot be read, or if the runtime refuses it.
+pub async fn import(runtime: &CriRuntime, archives: &Path, image: &str) -> Result<(), EffectError> {
+    let turns = ImageFetchLocks::default();
+    let images = Images::of_runtime(runtime, archives, &turns);
+    match images.open_archive(image).await? {
+        Some((archive, path)) if runtime.image_status(image).await?.is_none() => {
+            images.import(archive, path, image).await
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// A lock for each image, so that pods with the same image wait for one fetch.
@@ -44,23 +57,27 @@ impl ImageFetchLocks {
 }
 
 /// The images of one machine.
-pub struct Images<'a, S> {
+pub struct Images<'a> {
     runtime: &'a CriRuntime,
     archives: Option<&'a Path>,
     turns: &'a ImageFetchLocks,
     /// The record of fetched images, if this process keeps one.
-    record: Option<(&'a Fetches, &'a S)>,
+    record: Option<(&'a Fetches, &'a MachineAccess)>,
 }
 
-impl<'a, S: MachineIo> Images<'a, S> {
+impl<'a> Images<'a> {
     /// Returns the images of a machine.
-    pub fn of(machine: &'a Machine<S>) -> Self {
+    pub fn of(machine: &'a LocalMachine) -> Self {
         Self {
             runtime: &machine.runtime,
             archives: machine.archives.as_deref(),
             turns: &machine.fetch_locks,
-            record: machine.fetches.is_recording().then_some((&machine.fetches, &machine.site)),
+            record: machine.fetches.is_recording().then_some((&machine.fetches, &machine.access)),
         }
+    }
+
+    fn of_runtime(runtime: &'a CriRuntime, archives: &'a Path, turns: &'a ImageFetchLocks) -> Self {
+        Self { runtime, archives: Some(archives), turns, record: None }
     }
 
     pub(crate) async fn ensure(
@@ -97,6 +114,10 @@ impl<'a, S: MachineIo> Images<'a, S> {
             let pulled = self.runtime.pull_image(image, login).await;
             return pulled.map(|_| ()).map_err(|error| PullError::of(image, credentials.is_some(), error).into());
         };
+        self.import(archive, path, image).await
+    }
+
+    async fn import(&self, archive: tokio::fs::File, path: PathBuf, image: &str) -> Result<(), EffectError> {
         self.runtime.import_images(archive).await?;
         match self.runtime.image_status(image).await? {
             Some(_) => Ok(()),

@@ -24,21 +24,20 @@ use crate::{
     fetched_images::Fetches,
     figures::PeerCounts,
     files::{MachineFileError, MachineFiles},
-    helper::HelperError,
     image::ImageFetchLocks,
     observe::{self, ObserveError},
-    operation::MachineIo,
     socket,
 };
 
 /// How long work on the machine's files may take: the same as a change in the runtime.
 const FILES_DEADLINE: Duration = Duration::from_secs(120);
 
-/// A machine, with its runtime and its file system. The caller must not run two actions at the same time on one pod, or on the machine's records.
+/// A machine whose CRI socket is on this host, with its runtime and its file system. The caller must not run two actions at the same time on one pod,
+/// or on the machine's records.
 #[derive(Debug)]
-pub struct Machine<S> {
-    /// Where work beside the runtime is done.
-    pub site: S,
+pub struct LocalMachine {
+    /// The machine's files and network.
+    pub access: MachineAccess,
     pub(crate) runtime: CriRuntime,
     pub(crate) archives: Option<PathBuf>,
     pub(crate) fetch_locks: ImageFetchLocks,
@@ -46,9 +45,6 @@ pub struct Machine<S> {
     /// The record of fetched images.
     pub fetches: Fetches,
 }
-
-/// A machine whose CRI socket is on this host.
-pub type LocalMachine = Machine<MachineAccess>;
 
 /// A machine cannot be used at all.
 #[derive(Debug, thiserror::Error)]
@@ -96,9 +92,6 @@ pub enum FilesError {
     /// A component sent an unexpected response.
     #[error("the response of the component is not {0}")]
     Unexpected(&'static str),
-    /// The machine's helper failed.
-    #[error(transparent)]
-    Helper(#[from] HelperError),
 }
 
 impl LocalMachine {
@@ -112,7 +105,7 @@ impl LocalMachine {
 
     /// Opens a TCP connection from the machine's network within the given time.
     pub async fn dial(&self, address: SocketAddr, within: Duration) -> Result<TcpStream, AccessError> {
-        self.site.dial(address, within).await
+        self.access.dial(address, within).await
     }
 
     /// Runs work on the machine's files on a thread for blocking work.
@@ -120,16 +113,14 @@ impl LocalMachine {
         &self,
         work: impl FnOnce(MachineFiles<'_>) -> Result<T, MachineFileError> + Send + 'static,
     ) -> Result<T, FilesError> {
-        self.site.with_files(work).await
+        self.access.with_files(work).await
     }
-}
 
-impl<S: MachineIo> Machine<S> {
     /// Returns a machine with these parts.
     #[must_use]
-    pub fn new(site: S, runtime: CriRuntime, archives: Option<PathBuf>) -> Self {
+    pub fn new(access: MachineAccess, runtime: CriRuntime, archives: Option<PathBuf>) -> Self {
         Self {
-            site,
+            access,
             runtime,
             archives,
             fetch_locks: ImageFetchLocks::default(),

@@ -16,7 +16,6 @@ use rustix::{
     fs::inotify::Reader,
     io::Errno,
 };
-use serde::{Deserialize, Serialize};
 
 use crate::files::PodLogs;
 
@@ -55,55 +54,6 @@ fn open_all(logs: &PodLogs, log: &Log, printer: &mut Printer<'_>) -> io::Result<
         all.push_back(opened);
     }
     Ok(all)
-}
-
-/// The range of the selected lines in a log, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogRange {
-    /// The offset of the first line.
-    pub begins: u64,
-    /// The length of the log when the lines were searched.
-    pub ends: u64,
-}
-
-/// Finds the range of the selected lines in the current content of a log.
-pub(crate) fn span(file: File, wanted: &LogOptions) -> io::Result<LogRange> {
-    let ends = file.metadata()?.len();
-    let mut opened = OpenLog::new(file, wanted)?;
-    if let Some(tail) = wanted.tail {
-        opened.skip_to_last(tail, &mut Printer { wanted, open: false })?;
-    }
-    let passed = opened.reader.stream_position()?;
-    Ok(LogRange { begins: passed.saturating_sub(opened.line.len() as u64).min(ends), ends })
-}
-
-/// Receives a log in pieces, and writes the selected lines.
-pub(crate) struct LogLines<'a> {
-    printer: Printer<'a>,
-    line: Vec<u8>,
-}
-
-impl<'a> LogLines<'a> {
-    pub(crate) fn new(wanted: &'a LogOptions) -> Self {
-        Self { printer: Printer { wanted, open: false }, line: Vec::new() }
-    }
-
-    /// Writes all lines that are complete.
-    pub(crate) fn take(&mut self, bytes: &[u8], to: &mut dyn Write) -> io::Result<()> {
-        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            self.line.extend_from_slice(piece);
-            if self.line.last() == Some(&b'\n') {
-                self.printer.print(&self.line, to)?;
-                self.line.clear();
-            }
-        }
-        Ok(())
-    }
-
-    /// Starts with another file.
-    pub(crate) fn start_new_file(&mut self) {
-        self.line.clear();
-    }
 }
 
 /// A log that is being read.

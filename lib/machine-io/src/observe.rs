@@ -14,8 +14,7 @@ use keelway_cri::{self as cri, CriRuntime};
 
 use crate::{
     figures, haproxy,
-    local::{FilesError, Machine},
-    operation::{HostObservation, MachineIo},
+    local::{FilesError, LocalMachine},
 };
 
 /// The label that a kubelet sets on its sandboxes (`k8s.io/kubernetes/pkg/kubelet/types.KubernetesPodUIDLabel`).
@@ -48,15 +47,16 @@ impl ObserveError {
     }
 }
 
-pub(crate) async fn observe<S: MachineIo>(machine: &Machine<S>) -> Result<MachineState, ObserveError> {
+pub(crate) async fn observe(machine: &LocalMachine) -> Result<MachineState, ObserveError> {
     let runtime = &machine.runtime;
-    let (facts, pods, images, found) = try_join!(
+    let (access, digests) = (&machine.access, machine.access.digests());
+    let (facts, pods, images, (found, inventory), ports) = try_join!(
         async { Ok::<_, ObserveError>(observe_runtime(runtime).await?) },
         async { Ok(observe_pods(runtime).await?) },
         async { Ok(observe_images(runtime).await?) },
-        async { Ok(machine.site.observe().await?) },
+        async { Ok(access.with_files(move |files| Ok((files.observe(&digests)?, files.inventory()))).await?) },
+        async { Ok(access.ports().await.map_err(FilesError::from)?) },
     )?;
-    let HostObservation { observed: found, inventory, ports } = found;
     let (servers, figures) = join!(
         haproxy::observe(machine, &pods.sandboxes, &found.files),
         figures::observe(machine, &pods.sandboxes, &found.data, &found.databases),

@@ -5,7 +5,6 @@ use keelway_api::{
     machine::{CgroupDriver, STATE_DIRECTORY},
     name::{ClusterId, InstallationId, PodName},
 };
-use serde::{Deserialize, Serialize};
 
 /// The directory of container logs, as an absolute path on the machine: `LOG_DIRECTORY/CLUSTER/COMPONENT/NAME-ATTEMPT.log`.
 pub const LOG_DIRECTORY: &str = "/var/log/keelway";
@@ -43,7 +42,7 @@ pub const FETCHED: &str = "fetched";
 pub const EVENTS: &str = "events";
 
 /// A directory on the machine, with its owner and mode.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MachineDirectory {
     /// The path, relative to [`STATE_DIRECTORY`].
     pub path: String,

@@ -3,12 +3,11 @@
 use std::{os::fd::OwnedFd, sync::Arc};
 
 use keelway_api::jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
 use crate::layout;
 
 /// The log of one run of a container.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Log {
     /// The container's name in the pod.
     pub container: String,

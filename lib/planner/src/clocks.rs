@@ -17,7 +17,7 @@ pub const MOST_SKEW: SignedDuration = SignedDuration::from_mins(5);
 /// If this host's clock differs too much from those of most machines, removes what the plan would mint, and waits. `ahead` returns how far
 /// the clock of each machine that reports its time is ahead of this host's. It is called only if something is to be minted.
 pub fn wait_for_clock(plan: &mut Plan, ahead: impl FnOnce(&Documents) -> Vec<SignedDuration>) {
-    let is_grant = |order: &AgentOrder| !matches!(order, AgentOrder::Trust);
+    let is_grant = |order: &AgentOrder| !matches!(order, AgentOrder::Trust | AgentOrder::Stop);
     if plan.mint.is_empty() && !plan.agents.values().any(is_grant) {
         return;
     }

@@ -14,6 +14,7 @@ use keelway_api::{
     jiff::Timestamp,
     machine::{AgentIdentity, MachineState, ObservedValue, UnreachableReason, sha256_hex},
     name::{HypervisorName, InstallationId},
+    release::KEELWAY,
 };
 
 use crate::{
@@ -45,6 +46,10 @@ enum EnrollmentState<'a> {
     Token(Timestamp),
     /// It does not respond, and has no token.
     Silent,
+    /// Keelway starts it: it does not run, or has no valid certificate yet.
+    NotStarted,
+    /// Keelway started it, and it runs another release of Keelway.
+    OtherRelease(&'a AgentIdentity),
 }
 
 pub(crate) fn plan_agents(plan: &mut Plan, seen: &PassObservation, now: &Time) {
@@ -56,8 +61,27 @@ pub(crate) fn plan_agents(plan: &mut Plan, seen: &PassObservation, now: &Time) {
         let secret = enrollment_secret(&id, &name);
         let token = expires(&plan.documents, &secret);
         let Some(document) = plan.documents.hypervisors.get_mut(&name) else { continue };
+        let is_behind_proxy = document.spec.endpoint.cri().is_some();
         let Some(agent) = agent(document) else { continue };
+        let started = is_behind_proxy && !agent.revoked;
         let standing = match seen.machines.get(&name).map(|seen| &**seen) {
+            Some(ObservedValue::Unreachable { silent: UnreachableReason::Agent, .. }) if started => {
+                EnrollmentState::NotStarted
+            }
+            Some(ObservedValue::Unreachable { silent: UnreachableReason::Asked, .. })
+                if started && agent.not_after.as_ref().is_none_or(|end| end.0 <= now.0) =>
+            {
+                EnrollmentState::NotStarted
+            }
+            Some(ObservedValue::Known(MachineState { identity: Some(identity), system: Some(system), .. }))
+                if started
+                    && system
+                        .agent_version
+                        .as_deref()
+                        .is_some_and(|version| version != KEELWAY.trim_start_matches('v')) =>
+            {
+                EnrollmentState::OtherRelease(identity)
+            }
             Some(ObservedValue::Known(MachineState { identity: Some(identity), .. })) => {
                 EnrollmentState::Answers(Some(identity))
             }
@@ -65,9 +89,10 @@ pub(crate) fn plan_agents(plan: &mut Plan, seen: &PassObservation, now: &Time) {
                 ObservedValue::Known(_)
                 | ObservedValue::Unreachable { silent: UnreachableReason::Runtime | UnreachableReason::Led, .. },
             ) => token.map_or(EnrollmentState::Answers(None), EnrollmentState::AnswersAsBefore),
-            Some(ObservedValue::Unreachable { silent: UnreachableReason::Asked, .. }) | None => {
-                token.map_or(EnrollmentState::Silent, EnrollmentState::Token)
-            }
+            Some(ObservedValue::Unreachable {
+                silent: UnreachableReason::Asked | UnreachableReason::Agent, ..
+            })
+            | None => token.map_or(EnrollmentState::Silent, EnrollmentState::Token),
         };
         let order = order(agent, &standing, trusts.as_deref(), now.0);
         if matches!(standing, EnrollmentState::Answers(_)) {
@@ -107,8 +132,8 @@ pub(crate) fn forget_machine(documents: &mut Documents, machine: &HypervisorName
 /// The status of the agent of a networked machine, if this installation grants its certificates.
 fn agent(document: &mut Hypervisor) -> Option<&mut AgentStatus> {
     match document.spec.endpoint.way() {
-        MachineTransport::Network(_) => document.status.as_mut()?.agent.as_mut(),
-        MachineTransport::Runtime(_) | MachineTransport::Agent(_) | MachineTransport::Cri(_) => None,
+        MachineTransport::Network(_) | MachineTransport::Cri(_) => document.status.as_mut()?.agent.as_mut(),
+        MachineTransport::Runtime(_) | MachineTransport::Agent(_) => None,
     }
 }
 
@@ -131,6 +156,12 @@ fn order(
         EnrollmentState::Answers(Some(identity)) => {
             trusts.is_some_and(|trusts| trusts != identity.trusts).then_some(AgentOrder::Trust)
         }
+        EnrollmentState::NotStarted => {
+            // An expired certificate is replaced by one with another number.
+            agent.certificates += u32::from(agent.not_after.take_if(|end| end.0 <= now).is_some());
+            Some(AgentOrder::Start(agent.serial()))
+        }
+        EnrollmentState::OtherRelease(_) => Some(AgentOrder::Start(agent.serial())),
         EnrollmentState::Answers(None) | EnrollmentState::AnswersAsBefore(_) | EnrollmentState::Silent => None,
     }
 }
@@ -140,12 +171,12 @@ fn note(document: &mut Hypervisor, standing: &EnrollmentState<'_>, now: &Time) {
     let generation = document.metadata.generation;
     let status = document.status.get_or_insert_default();
     let Some(agent) = &mut status.agent else { return };
-    if let EnrollmentState::Answers(Some(identity)) = standing {
+    if let EnrollmentState::Answers(Some(identity)) | EnrollmentState::OtherRelease(identity) = standing {
         agent.not_after = Some(identity.not_after.clone());
     }
     let is_enrolled = condition::is_true(&status.conditions, "Enrolled");
     let says = match standing {
-        EnrollmentState::Answers(_) => {
+        EnrollmentState::Answers(_) | EnrollmentState::OtherRelease(_) => {
             let message = agent.not_after.as_ref().map(|end| format!("its certificate expires at {}", end.0));
             verdict(ConditionStatus::True, ConditionReason::Certified, message.unwrap_or_default())
         }
@@ -160,6 +191,7 @@ fn note(document: &mut Hypervisor, standing: &EnrollmentState<'_>, now: &Time) {
             verdict(ConditionStatus::False, ConditionReason::Revoked, "its certificates are revoked")
         }
         EnrollmentState::Silent if is_enrolled => return,
+        EnrollmentState::NotStarted => return,
         EnrollmentState::Silent => {
             verdict(ConditionStatus::False, ConditionReason::TokenExpired, "waits for a new token")
         }
@@ -179,13 +211,19 @@ fn new_token(expires: &Timestamp) -> String {
 pub(crate) fn waits_for(documents: &Documents, machine: &HypervisorName, now: Timestamp) -> Option<String> {
     let document = documents.hypervisors.get(machine)?;
     let agent = document.status.as_ref()?.agent.as_ref()?;
+    let is_started = document.spec.endpoint.cri().is_some();
     if agent.revoked {
+        if is_started {
+            return Some(format!(
+                "its deletion, because its agent's certificates are revoked: run `keelway hypervisor delete {machine}`"
+            ));
+        }
         let enroll = format!("`keelway hypervisor enroll --name {machine}`");
         return Some(format!(
             "a new enrollment, because its certificates are revoked: run {enroll}, or delete its document"
         ));
     }
-    if let Some(end) = agent.not_after.as_ref().filter(|end| end.0 <= now) {
+    if let Some(end) = agent.not_after.as_ref().filter(|end| end.0 <= now && !is_started) {
         let enroll = format!("`keelway hypervisor enroll --name {machine}`");
         return Some(format!("a new enrollment, because its certificate expired at {}: run {enroll}", end.0));
     }

@@ -170,8 +170,8 @@ fn certificates(
 
 /// Whether the key of a machine's agent is on that machine alone.
 fn is_enrolled(documents: &Documents, machine: &HypervisorName) -> bool {
-    let document = documents.hypervisors.get(machine);
-    document.and_then(|document| document.status.as_ref()?.agent.as_ref()).is_some()
+    let Some(document) = documents.hypervisors.get(machine) else { return false };
+    document.spec.endpoint.cri().is_some() || document.status.as_ref().is_some_and(|status| status.agent.is_some())
 }
 
 /// The revoked serial numbers.

@@ -10,13 +10,13 @@ use keelway_api::{
     Documents, Hypervisor, Time,
     condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     hypervisor::{AgentNetworkAddress, MachineTransport},
-    machine::MachineState,
+    machine::{MachineState, ObservedValue},
     name::HypervisorName,
 };
 
 use crate::{
     Decision, PassObservation, enrollment,
-    plan::{Plan, PlanScope},
+    plan::{AgentOrder, Plan, PlanScope},
     text::count,
 };
 
@@ -32,7 +32,8 @@ pub(crate) fn plan_deletions(plan: &mut Plan, part: PlanScope<'_>, seen: &PassOb
             PlanScope::All | PlanScope::Cluster(_) => &plan.documents,
             PlanScope::Machines(of) => of.documents,
         };
-        let Some(says) = what_relies_on(&name, all, &plan.documents, seen) else {
+        let relies = what_relies_on(&name, all, &plan.documents, seen).or_else(|| stop_agent(plan, &name, seen));
+        let Some(says) = relies else {
             enrollment::forget_machine(&mut plan.documents, &name);
             plan.documents.hypervisors.remove(&name);
             plan.documents.forget_installations();
@@ -79,6 +80,29 @@ fn what_relies_on(
         );
         verdict(ConditionReason::ReachesOthers, message)
     })
+}
+
+/// Stops the agent that Keelway started on the machine, once the machine holds nothing. Returns what has to happen before the document is removed.
+fn stop_agent(plan: &mut Plan, name: &HypervisorName, seen: &PassObservation) -> Option<ConditionValue> {
+    let document = plan.documents.hypervisors.get_mut(name)?;
+    if document.spec.endpoint.cri().is_none() || document.is_lost() {
+        return None;
+    }
+    let status = document.status.get_or_insert_default();
+    let is_revoked = status.agent.as_ref().is_some_and(|agent| agent.revoked);
+    let waits = |on: &str| Some(verdict(ConditionReason::HoldsAgent, on.to_string()));
+    match seen.machines.get(name).map(|seen| &**seen) {
+        Some(ObservedValue::Known(state)) if state.owner.is_some() && state.owner == status.installation => {
+            waits("its agent to remove what Keelway recorded on it")
+        }
+        seen if matches!(seen, Some(ObservedValue::Known(_))) || is_revoked => {
+            status.agent = None;
+            plan.agents.insert(name.clone(), AgentOrder::Stop);
+            waits("its agent to stop")
+        }
+        _ if status.agent.is_none() => None,
+        _ => waits("its agent to respond, which Keelway then stops; if the machine is gone for good, mark it as lost"),
+    }
 }
 
 fn holds(name: &HypervisorName, placed: &[String]) -> String {

@@ -258,6 +258,10 @@ pub enum AgentOrder {
     Renew(String),
     /// The authorities and the revocation list by which it verifies its driver.
     Trust,
+    /// To start, in a container on the machine's runtime, and its first certificate, with this serial number, if it has none.
+    Start(String),
+    /// To stop, because its machine is no longer needed.
+    Stop,
 }
 
 impl fmt::Display for AgentOrder {
@@ -266,6 +270,8 @@ impl fmt::Display for AgentOrder {
             Self::Enroll(_) => "enroll its agent",
             Self::Renew(_) => "renew its agent's certificate",
             Self::Trust => "send its agent the authorities to trust",
+            Self::Start(_) => "start its agent",
+            Self::Stop => "stop its agent",
         })
     }
 }

@@ -91,7 +91,7 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: PlanScope<'_>, seen: &PassObs
             Some(ObservedValue::Known(state)) => {
                 verdict(ConditionStatus::True, ConditionReason::Answers, answers(state, others(state)))
             }
-            Some(ObservedValue::Unreachable { silent: UnreachableReason::Asked, why }) => {
+            Some(ObservedValue::Unreachable { silent: UnreachableReason::Asked | UnreachableReason::Agent, why }) => {
                 verdict(ConditionStatus::False, ConditionReason::Unreachable, why.clone())
             }
             Some(ObservedValue::Unreachable { silent: UnreachableReason::Runtime, why }) => verdict(

@@ -111,6 +111,10 @@ fn wait_for_machines(plan: &mut Plan, seen: &PassObservation, now: Timestamp) {
             ObservedValue::Unreachable { silent: UnreachableReason::Runtime, why } => {
                 plan.wait(name, silent_runtime(why));
             }
+            ObservedValue::Unreachable { silent: UnreachableReason::Agent, why } => {
+                let on = enrollment::waits_for(&plan.documents, name, now);
+                plan.wait(name, on.unwrap_or_else(|| format!("its agent: {why}")));
+            }
             ObservedValue::Unreachable { silent: UnreachableReason::Led, why } => {
                 plan.wait(name, format!("manual action: {why}"));
             }

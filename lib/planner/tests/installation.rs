@@ -140,8 +140,9 @@ mod enrolled {
         condition::is_true,
         hypervisor::AgentStatus,
         jiff::SignedDuration,
-        machine::{AgentIdentity, ObservedValue, sha256_hex},
+        machine::{AgentIdentity, ObservedValue, SystemFacts, UnreachableReason, sha256_hex},
         name::HypervisorName,
+        release::KEELWAY,
     };
     use keelway_planner::{
         AgentOrder, ENROLLMENT_EXPIRES, ENROLLMENT_TOKEN, Plan, REVOCATION_LIST, REVOKED_SERIALS, enrollment_secret,
@@ -290,6 +291,103 @@ mod enrolled {
         let list = world.documents.secrets.get_mut(&list).unwrap().data.as_mut().unwrap();
         list.insert(REVOCATION_LIST.to_owned(), ByteString(b"another".to_vec()));
         assert_eq!(ordered(&world.pass_at(hour(1))), Some(&AgentOrder::Trust));
+    }
+
+    /// One machine behind a proxy, on which no agent runs yet.
+    fn behind_a_proxy() -> World {
+        let mut world = World::new(&["{cri: {address: '10.0.0.1:7444', secretRef: {name: proxy}}}"]);
+        world.no_agent_runs();
+        world
+    }
+
+    impl World {
+        fn no_agent_runs(&mut self) {
+            let why = "no agent runs on the machine".to_owned();
+            self.seen.machines.insert(name(), ObservedValue::Unreachable { silent: UnreachableReason::Agent, why });
+        }
+
+        fn delete(&mut self) {
+            let metadata = &mut self.documents.hypervisors.get_mut(&name()).unwrap().metadata;
+            metadata.deletion_timestamp = Some(Time(NOW));
+        }
+    }
+
+    #[test]
+    fn an_agent_behind_a_proxy_is_started_whenever_none_runs() {
+        let mut world = behind_a_proxy();
+        let plan = world.pass_at(hour(1));
+        let minted: Vec<String> = plan.mint.iter().map(ToString::to_string).collect();
+        assert_eq!(minted, [ALL[0], ALL[1], "sign revocation list revoked/revoked.crl"]);
+        let start = AgentOrder::Start(world.agent().serial());
+        assert_eq!(ordered(&plan), Some(&start));
+        assert!(!world.is_enrolled());
+        // It runs and does not respond, because it has no certificate yet.
+        world.seen.machines.insert(name(), ObservedValue::unreachable("no connection"));
+        assert_eq!(ordered(&world.pass_at(hour(1))), Some(&start));
+        world.answers(world.agent().serial(), hour(100));
+        assert_eq!(ordered(&world.pass_at(hour(1))), None);
+        assert!(world.is_enrolled());
+        // It has a certificate, runs, and does not respond: the network is at fault.
+        world.seen.machines.insert(name(), ObservedValue::unreachable("no connection"));
+        assert_eq!(ordered(&world.pass_at(hour(1))), None);
+        world.no_agent_runs();
+        assert_eq!(ordered(&world.pass_at(hour(1))), Some(&start));
+        // An expired certificate is replaced by one with another number.
+        let plan = world.pass_at(hour(24 * 365));
+        let second = AgentOrder::Start(world.agent().serial());
+        assert_ne!(second, start);
+        assert_eq!((ordered(&plan), world.agent().certificates), (Some(&second), 2));
+        assert_eq!(ordered(&world.pass_at(hour(24 * 365))), Some(&second));
+    }
+
+    #[test]
+    fn an_agent_of_another_release_is_replaced_if_keelway_started_it() {
+        let mut world = behind_a_proxy();
+        let _ = world.pass_at(hour(1));
+        world.answers(world.agent().serial(), hour(100));
+        let mut runs = |version: &str| {
+            if let Some(ObservedValue::Known(state)) = world.seen.machines.get(&name()).map(|seen| (**seen).clone()) {
+                let text = || "linux".to_owned();
+                let (kernel_version, os_image, architecture) = (text(), text(), text());
+                let agent_version = Some(version.to_owned());
+                let system = SystemFacts { kernel_version, os_image, architecture, agent_version };
+                let state = keelway_api::machine::MachineState { system: Some(system), ..state };
+                world.seen.machines.insert(name(), ObservedValue::Known(state));
+            }
+            ordered(&world.pass_at(hour(1))).cloned()
+        };
+        assert_eq!(runs(KEELWAY.trim_start_matches('v')), None);
+        assert!(matches!(runs("0.0.1"), Some(AgentOrder::Start(_))));
+    }
+
+    #[test]
+    fn an_agent_is_stopped_before_its_document_is_removed() {
+        let mut world = behind_a_proxy();
+        let _ = world.pass_at(hour(1));
+        world.answers(world.agent().serial(), hour(100));
+        let _ = world.pass_at(hour(1));
+        world.delete();
+        let plan = world.pass_at(hour(1));
+        assert_eq!(ordered(&plan), Some(&AgentOrder::Stop));
+        assert!(plan.documents.hypervisors.contains_key(&name()));
+        // It was not stopped: the order is repeated.
+        assert_eq!(ordered(&world.pass_at(hour(1))), Some(&AgentOrder::Stop));
+        world.no_agent_runs();
+        assert!(world.pass_at(hour(1)).documents.hypervisors.is_empty());
+    }
+
+    #[test]
+    fn a_deleted_machine_whose_agent_does_not_respond_keeps_its_document() {
+        let mut world = behind_a_proxy();
+        let _ = world.pass_at(hour(1));
+        world.answers(world.agent().serial(), hour(100));
+        let _ = world.pass_at(hour(1));
+        world.seen.machines.insert(name(), ObservedValue::unreachable("no connection"));
+        world.delete();
+        let plan = world.pass_at(hour(1));
+        assert!(ordered(&plan).is_none() && plan.documents.hypervisors.contains_key(&name()));
+        world.no_agent_runs();
+        assert!(matches!(ordered(&world.pass_at(hour(1))), Some(AgentOrder::Start(_))), "it may hold something");
     }
 
     #[test]

@@ -7,7 +7,9 @@ use keelway_api::{
     name::{HypervisorName, InstallationId},
 };
 
-use crate::{Minter, PassContext, PassError, pass::identified};
+use keelway_planner::AgentOrder;
+
+use crate::{AgentCertification, Minter, PassContext, PassError, enroll, pass::identified};
 
 /// The error of [`adopt`].
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +68,7 @@ pub async fn adopt(
 ) -> Result<(Documents, Vec<HypervisorName>), AdoptError> {
     let loaded = context.store.load().await.map_err(PassError::from)?;
     let mut documents = identified(&loaded, minter)?;
+    replace_agents(context, &mut documents, minter, from, names).await?;
     let found = observe_machines(context, &documents, from, names).await?;
     for (name, state) in &found {
         let Some(document) = documents.hypervisors.get_mut(name) else { continue };
@@ -79,6 +82,38 @@ pub async fn adopt(
         write(context, &documents, name).await?;
     }
     Ok((documents, found.into_iter().map(|(name, _)| name).collect()))
+}
+
+/// Replaces the agents that the other installation started behind proxies, because they serve that installation only. Their configs are on the
+/// machines' disks, so the new agents continue with these.
+async fn replace_agents(
+    context: &PassContext,
+    documents: &mut Documents,
+    minter: &mut dyn Minter,
+    from: &InstallationId,
+    names: &[HypervisorName],
+) -> Result<(), AdoptError> {
+    let is_adopted = |name: &HypervisorName| names.is_empty() || names.contains(name);
+    let behind = documents.hypervisors.iter().filter(|(_, machine)| machine.spec.endpoint.cri().is_some());
+    let behind: Vec<HypervisorName> = behind.map(|(name, _)| name.clone()).filter(is_adopted).collect();
+    if behind.is_empty() {
+        return Ok(());
+    }
+    let now = (context.clock)();
+    *documents = enroll(documents, minter, now)?;
+    context.store.save(documents).await.map_err(PassError::from)?;
+    context.machines.load_credentials(documents);
+    for name in behind {
+        let Some(machine) = documents.hypervisors.get(&name) else { continue };
+        let Some(agent) = machine.status.as_ref().and_then(|status| status.agent.as_ref()) else { continue };
+        let order = AgentOrder::Start(agent.serial());
+        let certifying = AgentCertification::new(documents, (&name, &order), now).replacing(from);
+        let replaced = context.machines.certify(machine, &certifying, &context.run).await;
+        if let Some(why) = replaced.failures.into_iter().next() {
+            return Err(AdoptError::NotWritten { machine: name.clone(), why });
+        }
+    }
+    Ok(())
 }
 
 /// Returns the machines to adopt, with their observed state.

@@ -2,7 +2,12 @@
 
 use futures::future::join_all;
 use keelway_agent_api::enrollment::{DriverTrust, GrantedIdentity};
-use keelway_api::{Documents, Hypervisor, documents::SecretName, jiff::Timestamp, name::HypervisorName};
+use keelway_api::{
+    Documents, Hypervisor,
+    documents::SecretName,
+    jiff::Timestamp,
+    name::{HypervisorName, InstallationId},
+};
 use keelway_base::error_chain::chain_text;
 use keelway_pki::EnrollmentToken;
 use keelway_planner::{
@@ -17,6 +22,7 @@ pub struct AgentCertification<'a> {
     documents: &'a Documents,
     machine: &'a HypervisorName,
     order: &'a AgentOrder,
+    replaces: Option<&'a InstallationId>,
     now: Timestamp,
 }
 
@@ -26,7 +32,18 @@ impl<'a> AgentCertification<'a> {
         (machine, order): (&'a HypervisorName, &'a AgentOrder),
         now: Timestamp,
     ) -> Self {
-        Self { documents, machine, order, now }
+        Self { documents, machine, order, replaces: None, now }
+    }
+
+    /// Permits the order to replace the agent of this installation.
+    pub(crate) fn replacing(self, installation: &'a InstallationId) -> Self {
+        Self { replaces: Some(installation), ..self }
+    }
+
+    /// Returns the installation whose agent the order may replace.
+    #[must_use]
+    pub fn replaces(&self) -> Option<&InstallationId> {
+        self.replaces
     }
 
     /// Returns the machine of the agent.
@@ -57,7 +74,7 @@ impl<'a> AgentCertification<'a> {
 
     /// Signs the certificate for the key of a signing request. Returns it with the authorities that the agent is to trust.
     pub fn grant(&self, signing_request: &str) -> Result<GrantedIdentity, String> {
-        let (AgentOrder::Enroll(serial) | AgentOrder::Renew(serial)) = self.order else {
+        let (AgentOrder::Enroll(serial) | AgentOrder::Renew(serial) | AgentOrder::Start(serial)) = self.order else {
             return Err("no certificate is planned for this agent".to_owned());
         };
         let id = self.documents.installation().ok_or("the documents do not record an installation")?;

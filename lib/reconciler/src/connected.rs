@@ -1,11 +1,11 @@
-//! Machines that are reached in one of four ways: the socket of a runtime or of an agent on this host, an agent on a network, or a runtime on a
-//! network.
+//! Machines that are reached in one of three ways: the socket of a runtime or of an agent on this host, or an agent on a network, which Keelway may
+//! have started itself.
 
 mod agent;
-mod agentless;
 mod certify;
 mod network;
 mod runtime;
+mod started_agent;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,14 +21,14 @@ use futures::future::{join_all, select_all};
 use keelway_agent_api::client::ConfigDelivery;
 use keelway_api::{
     Documents, Hypervisor,
-    hypervisor::{AgentNetworkAddress, CriEndpoint, MachineTransport},
+    hypervisor::{AgentNetworkAddress, MachineTransport},
     jiff::Timestamp,
     machine::{MachineConfig, MachineState, ObservedValue, UnreachableReason},
     name::{HypervisorName, InstallationId},
 };
+use keelway_base::error_chain::chain_text;
 use keelway_cri::proxy::connection::MachineConnection;
 use keelway_machine::{action::Action, leader::Leader};
-use keelway_machine_io::operation::HttpQuery;
 use keelway_planner::AgentOrder;
 use tokio::{
     sync::{Notify, OnceCell},
@@ -38,11 +38,10 @@ use tokio::{
 
 use crate::{AgentCertification, ApplyOutcome, Machines, RunControl};
 use agent::ConnectedAgent;
-use agentless::AgentlessMachine;
 use network::MachineCredentials;
 use runtime::ConnectedRuntime;
+use started_agent::StartedAgent;
 
-pub use agentless::reach_bare;
 pub use network::{AgentRouteError, agent_channel, agent_way};
 
 /// The time limit for one observation of a machine. After it, the machine counts as unreachable.
@@ -53,11 +52,6 @@ const UNHEARD: Duration = Duration::from_secs(5);
 
 fn timeout_text() -> String {
     format!("no response within {} s", LOOK.as_secs())
-}
-
-/// Returns whether the machine has an agent. An agent applies its config by itself and remembers the term of its driver.
-pub(crate) fn has_agent(machine: &Hypervisor) -> bool {
-    matches!(machine.spec.endpoint.way(), MachineTransport::Agent(_) | MachineTransport::Network(_))
 }
 
 /// Machines that are reached as their documents specify. One connection to each machine stays open.
@@ -71,13 +65,7 @@ pub struct ConnectedMachines {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum ConnectionKey {
     Socket(PathBuf),
-    Network {
-        machine: String,
-        address: Option<String>,
-        via: Option<String>,
-    },
-    /// A machine on a network without an agent, and the endpoint of its runtime.
-    Bare(String, CriEndpoint),
+    Network { machine: String, address: Option<String>, via: Option<String> },
 }
 
 impl ConnectionKey {
@@ -88,7 +76,10 @@ impl ConnectionKey {
             MachineTransport::Network(AgentNetworkAddress { address, via }) => {
                 Self::Network { machine: name(), address: address.map(str::to_owned), via: via.map(str::to_owned) }
             }
-            MachineTransport::Cri(cri) => Self::Bare(name(), cri.clone()),
+            MachineTransport::Cri(_) => {
+                let address = machine.started_agent().map(|(address, _)| address);
+                Self::Network { machine: name(), address, via: None }
+            }
         }
     }
 }
@@ -131,7 +122,6 @@ enum ChangeListening {
 enum MachineBackend {
     Runtime(ConnectedRuntime),
     Agent(ConnectedAgent),
-    Bare(Box<AgentlessMachine>),
 }
 
 impl Drop for MachineHandle {
@@ -148,14 +138,6 @@ impl MachineHandle {
         self.listener.get().is_some_and(JoinHandle::is_finished)
     }
 
-    /// Removes the helper if the machine holds nothing.
-    async fn remove_idle_helper(&self) {
-        match &self.by {
-            MachineBackend::Bare(bare) => bare.remove_idle_helper().await,
-            MachineBackend::Runtime(_) | MachineBackend::Agent(_) => {}
-        }
-    }
-
     /// Starts the task that receives changes, unless it runs.
     async fn listen(&self) -> ChangeListening {
         let mut began = false;
@@ -165,7 +147,6 @@ impl MachineHandle {
             match &self.by {
                 MachineBackend::Runtime(runtime) => Ok(runtime.listen(changed)),
                 MachineBackend::Agent(agent) => agent.listen(changed).await,
-                MachineBackend::Bare(bare) => Ok(bare.listen(changed)),
             }
         });
         match listener.await {
@@ -180,8 +161,8 @@ impl MachineHandle {
 }
 
 impl ConnectedMachines {
-    /// Creates machines without connections. If a machine without an agent lacks an image, the image comes from the archives in this directory, or
-    /// else from its registry.
+    /// Creates machines without connections. Images that a runtime lacks come from the archives in this directory, or else from their registries.
+    /// Agents that the user started get their images themselves.
     #[must_use]
     pub fn new(archives: PathBuf) -> Self {
         Self { archives, introduction: MachineCredentials::default(), connected: Mutex::default() }
@@ -211,14 +192,8 @@ impl ConnectedMachines {
             MachineTransport::Agent(socket) => {
                 MachineBackend::Agent(ConnectedAgent::on_socket(Path::new(socket)).await?)
             }
-            MachineTransport::Network(_) => {
+            MachineTransport::Network(_) | MachineTransport::Cri(_) => {
                 MachineBackend::Agent(ConnectedAgent::on_network(self.introduction.way(machine)?.channel()))
-            }
-            MachineTransport::Cri(_) => {
-                let (runtime, identity) = self.introduction.runtime(machine)?;
-                MachineBackend::Bare(Box::new(
-                    AgentlessMachine::connect(runtime, identity, self.archives.clone()).await?,
-                ))
             }
         };
         Ok(MachineHandle { by, changed: Arc::default(), listener: OnceCell::new() })
@@ -241,25 +216,46 @@ impl ConnectedMachines {
         self.connected.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Observes a machine within [`LOOK`]. A machine without an agent gets more time to start its helper first. The error contains what did not
-    /// respond: the machine, or the runtime behind a working connection.
+    /// Observes a machine within [`LOOK`]. The error contains what did not respond: the machine, or the runtime behind a working connection.
     async fn look(&self, machine: &Hypervisor) -> Result<MachineState, UnseenMachine> {
-        let mut deadline = Instant::now() + LOOK;
-        let connected = if let MachineTransport::Cri(_) = machine.spec.endpoint.way() {
-            let connected =
-                timeout(agentless::FIRST, self.connect(machine)).await.map_err(|_| agentless::timeout_text())??;
-            deadline = Instant::now() + LOOK;
-            connected
-        } else {
-            timeout_at(deadline, self.connect(machine)).await.map_err(|_| timeout_text())??
-        };
+        let deadline = Instant::now() + LOOK;
+        let connected = timeout_at(deadline, self.connect(machine)).await.map_err(|_| timeout_text())??;
         match &connected.by {
             MachineBackend::Runtime(runtime) => {
                 let silent = |_| UnseenMachine { silent: UnreachableReason::Runtime, why: timeout_text() };
                 timeout_at(deadline, runtime.observe()).await.map_err(silent)?
             }
             MachineBackend::Agent(agent) => timeout_at(deadline, agent.observe()).await.map_err(|_| timeout_text())?,
-            MachineBackend::Bare(bare) => timeout_at(deadline, bare.observe()).await.map_err(|_| timeout_text())?,
+        }
+    }
+
+    /// Returns why a machine was not observed whose agent Keelway starts: its agent does not run, or does not respond.
+    async fn look_for_agent(&self, machine: &Hypervisor, unseen: UnseenMachine) -> UnseenMachine {
+        let running = async {
+            let agent = StartedAgent::of(&self.introduction, machine).map_err(|error| chain_text(&error))?;
+            timeout(LOOK, agent.is_running()).await.map_err(|_| timeout_text())?.map_err(|error| chain_text(&error))
+        };
+        match running.await {
+            Ok(true) => {
+                let address = machine.started_agent().map(|(address, _)| address).unwrap_or_default();
+                let why = format!("the agent runs, but Keelway cannot reach it at {address}: {}", unseen.why);
+                UnseenMachine { why, ..unseen }
+            }
+            Ok(false) => {
+                UnseenMachine { silent: UnreachableReason::Agent, why: "no agent runs on the machine".to_owned() }
+            }
+            Err(why) => UnseenMachine::from(why),
+        }
+    }
+
+    /// Sends the images of a config that are in the directory of archives to a machine behind a proxy.
+    async fn send_images(&self, machine: &Hypervisor, config: &MachineConfig) {
+        let Ok(agent) = StartedAgent::of(&self.introduction, machine) else { return };
+        if let Err(error) = agent.send_images(&self.archives, config).await {
+            tracing::warn!(
+                error = chain_text(&error),
+                "cannot copy an image to the machine; its agent pulls the image"
+            );
         }
     }
 }
@@ -275,7 +271,6 @@ impl Machines for ConnectedMachines {
                 ConnectionKey::Network { machine, via, .. } => {
                     (machine, changed.is_agent_connection_valid(via.as_deref()))
                 }
-                ConnectionKey::Bare(machine, cri) => (machine, changed.is_proxy_connection_valid(&cri.secret_ref)),
             };
             dropped.extend(machine.parse().ok().filter(|_: &HypervisorName| !stays));
             stays
@@ -286,8 +281,11 @@ impl Machines for ConnectedMachines {
     async fn observe(&self, machine: &Hypervisor) -> ObservedValue<MachineState> {
         match self.look(machine).await {
             Ok(state) => ObservedValue::Known(state),
-            Err(UnseenMachine { silent, why }) => {
+            Err(unseen) => {
                 self.forget(machine);
+                let is_ours = machine.spec.endpoint.cri().is_some() && unseen.silent == UnreachableReason::Asked;
+                let unseen = if is_ours { self.look_for_agent(machine, unseen).await } else { unseen };
+                let UnseenMachine { silent, why } = unseen;
                 ObservedValue::Unreachable { silent, why }
             }
         }
@@ -309,9 +307,11 @@ impl Machines for ConnectedMachines {
             MachineBackend::Agent(agent) => {
                 // An agent decides on its actions by itself.
                 drop(actions);
+                if machine.spec.endpoint.cri().is_some() {
+                    self.send_images(machine, &config.config).await;
+                }
                 agent.apply(&name, config, run).await
             }
-            MachineBackend::Bare(bare) => bare.execute(&name, &config.config, actions, run).await,
         }
     }
 
@@ -319,7 +319,7 @@ impl Machines for ConnectedMachines {
         let slot = self.held().get(&ConnectionKey::of(machine)).cloned()?;
         match &slot.get()?.by {
             MachineBackend::Agent(agent) => agent.time(),
-            MachineBackend::Runtime(_) | MachineBackend::Bare(_) => None,
+            MachineBackend::Runtime(_) => None,
         }
     }
 
@@ -331,19 +331,17 @@ impl Machines for ConnectedMachines {
         let connected = self.connect(machine).await?;
         match &connected.by {
             MachineBackend::Agent(agent) => agent.config(installation).await,
-            MachineBackend::Runtime(_) | MachineBackend::Bare(_) => {
-                Err("the machine has no agent and stores no config".to_owned())
-            }
+            MachineBackend::Runtime(_) => Err("the machine has no agent and stores no config".to_owned()),
         }
     }
 
     async fn fence(&self, machine: &Hypervisor, term: u64) -> Result<u64, String> {
         let installation = machine.status.as_ref().and_then(|status| status.installation.clone());
-        let (Some(installation), true) = (installation, has_agent(machine)) else { return Ok(0) };
+        let (Some(installation), true) = (installation, machine.spec.endpoint.has_agent()) else { return Ok(0) };
         let connected = timeout(LOOK, self.connect(machine)).await.map_err(|_| timeout_text())??;
         match &connected.by {
             MachineBackend::Agent(agent) => agent.fence(Leader { installation, term }).await,
-            MachineBackend::Runtime(_) | MachineBackend::Bare(_) => Ok(0),
+            MachineBackend::Runtime(_) => Ok(0),
         }
     }
 
@@ -357,7 +355,6 @@ impl Machines for ConnectedMachines {
                 runtime.execute(&name, vec![Action::WriteOwner(installation.clone())], run).await
             }
             MachineBackend::Agent(agent) => agent.adopt(installation).await,
-            MachineBackend::Bare(bare) => bare.adopt(&name, installation, run).await,
         }
     }
 
@@ -368,7 +365,7 @@ impl Machines for ConnectedMachines {
         run: &RunControl,
     ) -> ApplyOutcome {
         let done = certify::certify(self, machine, certifying, run).await;
-        if matches!(certifying.order(), AgentOrder::Enroll(_)) {
+        if matches!(certifying.order(), AgentOrder::Enroll(_) | AgentOrder::Start(_) | AgentOrder::Stop) {
             // An enrolled agent presents another certificate from now on.
             self.forget(machine);
         }
@@ -385,24 +382,7 @@ impl Machines for ConnectedMachines {
         match &connected.by {
             MachineBackend::Runtime(runtime) => runtime.dial(address, patience).await,
             MachineBackend::Agent(agent) => agent.dial(address, patience).await,
-            MachineBackend::Bare(_) => agentless::dial(address, patience).await,
         }
-    }
-
-    async fn get(&self, machine: &Hypervisor, question: HttpQuery) -> Option<Result<u16, String>> {
-        let MachineTransport::Cri(_) = machine.spec.endpoint.way() else { return None };
-        match &self.connect(machine).await {
-            Ok(connected) => match &connected.by {
-                MachineBackend::Bare(bare) => Some(bare.get(question).await),
-                MachineBackend::Runtime(_) | MachineBackend::Agent(_) => None,
-            },
-            Err(why) => Some(Err(why.clone())),
-        }
-    }
-
-    async fn release_probes(&self) {
-        let held: Vec<Arc<MachineHandle>> = self.held().values().filter_map(|slot| slot.get().cloned()).collect();
-        join_all(held.iter().map(|connected| connected.remove_idle_helper())).await;
     }
 
     async fn changed(&self, machines: &[&Hypervisor]) {

@@ -9,16 +9,11 @@ use keelway_api::{
     condition::{self, reason::ConditionReason},
 };
 use keelway_base::error_chain::root_cause;
-use keelway_machine_io::operation::{HttpQuery, HttpQueryTls};
-use keelway_planner::{CertificateReference, ComponentHealth, Probe, ProbeTls, probes};
+use keelway_planner::{ComponentHealth, Probe, probes};
 use keelway_tls::https;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::{
-    Components, Machines,
-    dial::DIAL,
-    tls::{ClientTlsError, TlsClients, value},
-};
+use crate::{Components, Machines, dial::DIAL, tls::TlsClients};
 
 /// The time limit for a response.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -102,11 +97,6 @@ async fn get(
     probe: &Probe,
 ) -> Result<StatusCode, Box<dyn Error + Send + Sync>> {
     let machine = documents.hypervisors.get(&probe.machine).ok_or("its machine has no document")?;
-    if probe.address.ip().is_loopback()
-        && let Some(answer) = machines.get(machine, question(documents, probe)?).await
-    {
-        return Ok(StatusCode::from_u16(answer?)?);
-    }
     let Some(tls) = &probe.tls else {
         let stream = machines.dial(machine, probe.address, DIAL).await?;
         return Ok(https::get_plain(stream, probe.address, probe.path).await?);
@@ -114,22 +104,4 @@ async fn get(
     let config = clients.client(documents, &tls.authority, tls.identity.as_ref())?;
     let stream = machines.dial(machine, probe.address, DIAL).await?;
     Ok(https::get(config, &tls.server_name, stream, probe.address, probe.path).await?)
-}
-
-/// Returns the same probe as a query that the machine's helper sends.
-fn question(documents: &Documents, probe: &Probe) -> Result<HttpQuery, ClientTlsError> {
-    let known = |tls: &ProbeTls| {
-        let of = |identity: &CertificateReference, kind: &str| {
-            value(documents, &identity.secret, &format!("{}.{kind}", identity.name)).map(<[u8]>::to_vec)
-        };
-        let shown =
-            |identity: &CertificateReference| Ok::<_, ClientTlsError>((of(identity, "crt")?, of(identity, "key")?));
-        Ok::<_, ClientTlsError>(HttpQueryTls {
-            server_name: tls.server_name.clone(),
-            authority: value(documents, &tls.authority, "bundle.crt")?.to_vec(),
-            identity: tls.identity.as_ref().map(shown).transpose()?,
-        })
-    };
-    let tls = probe.tls.as_ref().map(known).transpose()?;
-    Ok(HttpQuery { address: probe.address, path: probe.path.to_owned(), tls })
 }

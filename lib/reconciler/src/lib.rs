@@ -27,7 +27,7 @@ mod workers;
 pub use adopt::{AdoptError, adopt};
 pub use certify::AgentCertification;
 pub use components::DialledComponents;
-pub use connected::{AgentRouteError, ConnectedMachines, agent_channel, agent_way, reach_bare};
+pub use connected::{AgentRouteError, ConnectedMachines, agent_channel, agent_way};
 pub use continuous::{
     ChangingDocuments, Driver, StopReason, Task, Watcher, highest_known_term, reconcile_continuously,
 };
@@ -59,7 +59,6 @@ use keelway_api::{
 };
 use keelway_cri::proxy::connection::MachineConnection;
 use keelway_machine::action::Action;
-use keelway_machine_io::operation::HttpQuery;
 use keelway_planner::{ComponentHealth, MintRequest, Probe};
 use tokio_util::sync::CancellationToken;
 
@@ -151,13 +150,6 @@ pub trait Machines: Send + Sync {
         address: SocketAddr,
         patience: Duration,
     ) -> std::io::Result<MachineConnection>;
-    /// Queries a component on the machine's loopback address. Returns the HTTP status, or why there is no response. Returns `None` if
-    /// [`Self::dial`] reaches that address.
-    async fn get(&self, _machine: &Hypervisor, _question: HttpQuery) -> Option<Result<u16, String>> {
-        None
-    }
-    /// Removes connections and helpers that exist only to answer queries.
-    async fn release_probes(&self) {}
     /// Returns when something changed on one of these machines. It may return early, never late.
     async fn changed(&self, machines: &[&Hypervisor]);
 }

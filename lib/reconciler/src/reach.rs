@@ -1,11 +1,10 @@
-//! Access to a machine for people: logs, commands, events. The machine is reached through a socket on this host, of its runtime or its agent, through
-//! its agent on a network, or through its runtime and its helper.
+//! Access to a machine for people: logs, commands, events. The machine is reached through a socket on this host, of its runtime or its agent, or
+//! through its agent on a network.
 
-mod bare;
 mod logs;
 mod proxy;
 
-use std::{collections::BTreeMap, io, net::SocketAddr, path::Path, time::Duration};
+use std::{collections::BTreeMap, io, path::Path, time::Duration};
 
 use keelway_agent_api::client::{AgentClientError, DialTarget, HypervisorAgentClient};
 use keelway_api::{
@@ -21,7 +20,6 @@ use keelway_machine::layout::is_named_after;
 use keelway_machine_io::{
     access::{AccessError, MachineAccess},
     files::{MachineFileError, MachineFiles},
-    helper::{Helper, HelperError},
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -63,30 +61,6 @@ pub enum ReachError {
     /// The command could not be run, or its exit code is unknown.
     #[error("cannot run the command")]
     Exec(#[from] ExecError),
-    /// The request to the machine's helper failed.
-    #[error(transparent)]
-    Helper(#[from] HelperError),
-    /// The runtime serves its streams on the machine's loopback only.
-    #[error(
-        "the machine's runtime serves streams only on its own loopback ({address}): omit -i and -t, or run \
-         keelway-hypervisor-agent on the machine"
-    )]
-    Loopback {
-        /// The address of the streams.
-        address: SocketAddr,
-    },
-    /// The connection to the runtime's streams failed.
-    #[error(
-        "cannot connect to the streams of the machine's runtime at {address}: omit -i and -t, or run keelway-hypervisor-agent on \
-         the machine"
-    )]
-    Streams {
-        /// The address of the streams.
-        address: SocketAddr,
-        /// The error of the connection.
-        #[source]
-        source: io::Error,
-    },
 }
 
 fn named(name: Option<&str>) -> String {
@@ -126,8 +100,6 @@ enum ReachMethod {
     },
     /// Through an agent on a network.
     Agent(Box<(HypervisorAgentClient, DialTarget)>),
-    /// Through a helper. The machine's network is reachable from this host, or not at all.
-    Helper(Box<Helper>),
 }
 
 impl ReachedMachine {
@@ -154,12 +126,6 @@ impl ReachedMachine {
         Self { by: ReachMethod::Agent(Box::new((HypervisorAgentClient::on_channel(channel), way))), runtime }
     }
 
-    /// Returns a machine without an agent, with its runtime and its helper.
-    #[must_use]
-    pub fn by_helper(runtime: CriRuntime, helper: Helper) -> Self {
-        Self { by: ReachMethod::Helper(Box::new(helper)), runtime }
-    }
-
     /// Returns the logs of a component, or `None` if it has none on this machine. Does not use the runtime.
     pub async fn logs(&self, pod: &PodName) -> Result<Option<ComponentLogs>, ReachError> {
         match &self.by {
@@ -168,7 +134,6 @@ impl ReachedMachine {
                 Ok(MachineFiles::new(place.root()).logs(pod)?.map(ComponentLogs::here).transpose()?)
             }
             ReachMethod::Agent(agent) => ComponentLogs::through(&agent.0, pod).await,
-            ReachMethod::Helper(helper) => ComponentLogs::by_helper(helper, pod).await,
         }
     }
 
@@ -194,15 +159,11 @@ impl ReachedMachine {
         E: AsyncWrite + Unpin,
     {
         let container = self.running(&asked).await?;
-        if matches!(self.by, ReachMethod::Helper(_)) && !asked.stdin && !asked.terminal {
-            return bare::exec(&self.runtime, &container, &asked.command, streams).await;
-        }
         let prepared = self.runtime.exec(&container, &asked.command, (asked.stdin, asked.terminal)).await?;
         let connection = match &self.by {
             ReachMethod::Process { access, .. } => access.dial(prepared.address()?, DIAL).await?.into(),
             // The agent relays the runtime's streams on its own port.
             ReachMethod::Agent(agent) => MachineConnection::new(agent.1.stream().await.map_err(ReachError::Connect)?),
-            ReachMethod::Helper(_) => bare::dial(prepared.address()?, DIAL).await?,
         };
         Ok(prepared.run(connection, streams).await?)
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use keelway_agent_api::enrollment::DriverTrust;
 use keelway_api::name::InstallationId;
+use keelway_base::signals::TerminationSignals;
 use keelway_hypervisor_agent::{
     container::{install_certificate, make_directories, remove_directories, request_certificate},
     enrollment::IdentityFolder,
@@ -45,6 +46,8 @@ pub(crate) struct RunningAgent {
 
 #[derive(Subcommand)]
 pub(crate) enum DirectoriesCommand {
+    /// Wait for SIGTERM while the other commands run in the same container
+    Wait,
     /// Create the missing directories
     Make {
         /// The installation of the agent
@@ -73,11 +76,13 @@ pub(crate) async fn certificate(command: CertificateCommand) -> anyhow::Result<(
     }
 }
 
-pub(crate) fn directories(command: &DirectoriesCommand) -> anyhow::Result<()> {
+pub(crate) async fn directories(command: DirectoriesCommand) -> anyhow::Result<()> {
     match command {
-        DirectoriesCommand::Make { installation } => Ok(make_directories(installation)?),
-        DirectoriesCommand::Remove { installation } => Ok(remove_directories(installation)?),
+        DirectoriesCommand::Wait => drop(TerminationSignals::new()?.next().await),
+        DirectoriesCommand::Make { installation } => make_directories(&installation)?,
+        DirectoriesCommand::Remove { installation } => remove_directories(&installation)?,
     }
+    Ok(())
 }
 
 fn print(text: &str) -> anyhow::Result<()> {

@@ -227,7 +227,7 @@ async fn serve(command: AgentCommand) -> anyhow::Result<()> {
     match command {
         AgentCommand::Run(arguments) => run(*arguments).await,
         AgentCommand::Certificate(command) => in_container::certificate(command).await,
-        AgentCommand::Directories(command) => in_container::directories(&command),
+        AgentCommand::Directories(command) => in_container::directories(command).await,
     }
 }
 

@@ -45,6 +45,8 @@ pub enum ConditionReason {
     Moving,
     /// The Hypervisor is deleted, but components are on its machine.
     HoldsComponents,
+    /// The Hypervisor is deleted, but the agent that Keelway started runs on its machine.
+    HoldsAgent,
     /// The Hypervisor is deleted, but other machines are reached through its machine.
     ReachesOthers,
     /// The component passes its health check.
@@ -142,6 +144,7 @@ pub const ALL: &[ConditionReason] = &[
     ConditionReason::MembersStay,
     ConditionReason::Moving,
     ConditionReason::HoldsComponents,
+    ConditionReason::HoldsAgent,
     ConditionReason::ReachesOthers,
     ConditionReason::Healthy,
     ConditionReason::Unhealthy,
@@ -228,6 +231,7 @@ impl ConditionReason {
             | Self::Empty
             | Self::Moving
             | Self::HoldsComponents
+            | Self::HoldsAgent
             | Self::LeavingMachines
             | Self::Healthy
             | Self::NotAsked
@@ -391,6 +395,13 @@ impl ConditionReason {
                 "Deleting",
                 "the Hypervisor is being deleted, but its machine has components: the document is removed after the last of them, and no new component is placed on the machine",
                 "run `keelway hypervisor drain NAME` (`spec.drain`) to move components; etcd members stay until their clusters are deleted",
+            ),
+            Self::HoldsAgent => (
+                "HoldsAgent",
+                "Hypervisor",
+                "Deleting",
+                "the Hypervisor is being deleted, but the agent that Keelway started runs on its machine, or the machine does not respond",
+                "wait; if the machine is gone for good, set the annotation `keelway.dev/lost: \"true\"`",
             ),
             Self::ReachesOthers => (
                 "ReachesOthers",

@@ -12,8 +12,13 @@ use super::{
 };
 
 const ADDRESSES: [&str; 2] = ["spec.addresses.private", "spec.addresses.public"];
-const LISTENERS: [(&str, &str); 2] = [("spec.endpoint.agent.address", "agent"), ("spec.endpoint.cri.address", "proxy")];
-const SOCKETS: [&str; 2] = ["spec.endpoint.unix.path", "spec.endpoint.agent.unix.path"];
+const LISTENERS: [(&str, &str); 3] = [
+    ("spec.endpoint.agent.address", "agent"),
+    ("spec.endpoint.cri.address", "proxy"),
+    ("spec.endpoint.cri.agentAddress", "agent"),
+];
+const SOCKETS: [&str; 3] =
+    ["spec.endpoint.unix.path", "spec.endpoint.agent.unix.path", "spec.endpoint.cri.runtimeSocket"];
 
 /// Adds the checks to the schema.
 pub(super) fn refine(root: &mut Json) {

@@ -504,6 +504,8 @@ pub enum UnreachableReason {
     Runtime,
     /// A machine that responds, but obeys another driver.
     Led,
+    /// The agent of a machine whose container runtime responds and runs no agent.
+    Agent,
 }
 
 impl<T> ObservedValue<T> {

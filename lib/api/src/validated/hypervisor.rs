@@ -70,6 +70,10 @@ fn check_cri(cri: &CriEndpoint, faults: &mut FaultCollector) {
         let help = "write the DNS name or address in the certificate of the proxy, such as hv-1.example.com";
         faults.add("spec.endpoint.cri.serverName", format!("{name:?} is neither a DNS name nor an address"), help);
     }
+    if let Some(address) = &cri.agent_address {
+        check_listener("spec.endpoint.cri.agentAddress", address, "agent", faults);
+    }
+    check_socket("spec.endpoint.cri.runtimeSocket", &cri.runtime_socket, faults);
     for (field, text) in [("namespace", &cri.secret_ref.namespace), ("name", &cri.secret_ref.name)] {
         if !is_subdomain(text) {
             let help = "write the namespace and the name of the Secret with tls.crt, tls.key and ca.crt";

@@ -9,37 +9,33 @@ use keelway_machine::{
 };
 
 use super::{ActionExecutor, CreatedIds, EffectError, spec};
-use crate::{
-    haproxy,
-    image::Images,
-    local::Machine,
-    operation::{MachineIo, MachineOperation},
-};
+use crate::{files::MachineFiles, haproxy, image::Images, local::LocalMachine};
 
 /// Executes actions through the machine's runtime and file system.
-pub(crate) struct LocalExecutor<'a, S> {
-    machine: &'a Machine<S>,
-    images: Images<'a, S>,
+pub(crate) struct LocalExecutor<'a> {
+    machine: &'a LocalMachine,
+    images: Images<'a>,
 }
 
-impl<'a, S: MachineIo> LocalExecutor<'a, S> {
-    pub(crate) fn new(machine: &'a Machine<S>) -> Self {
+impl<'a> LocalExecutor<'a> {
+    pub(crate) fn new(machine: &'a LocalMachine) -> Self {
         Self { machine, images: Images::of(machine) }
     }
 }
 
-impl<S: MachineIo> ActionExecutor for LocalExecutor<'_, S> {
+impl ActionExecutor for LocalExecutor<'_> {
     type Error = EffectError;
 
     async fn on_machine(&self, action: &Action) -> Result<(), EffectError> {
-        let work = match action.clone() {
-            Action::WriteOwner(installation) => MachineOperation::WriteOwner(installation),
-            Action::ForgetCluster(cluster) => MachineOperation::ForgetCluster(cluster),
-            Action::RecordApplied(applied) => MachineOperation::RecordApplied(applied),
-            Action::Leave => MachineOperation::Leave,
-            Action::Pod(..) => return Ok(()),
+        let action = action.clone();
+        let work = move |files: MachineFiles<'_>| match action {
+            Action::WriteOwner(installation) => files.write_owner(&installation),
+            Action::ForgetCluster(cluster) => files.forget_cluster(&cluster),
+            Action::RecordApplied(applied) => files.record_applied(&applied),
+            Action::Leave => files.leave(),
+            Action::Pod(..) => Ok(()),
         };
-        Ok(self.machine.site.done(work).await?)
+        Ok(self.machine.access.with_files(work).await?)
     }
 
     async fn for_pod(&self, pod: &PodName, action: &PodAction, made: &mut CreatedIds) -> Result<(), EffectError> {
@@ -47,14 +43,14 @@ impl<S: MachineIo> ActionExecutor for LocalExecutor<'_, S> {
     }
 }
 
-struct PodExecution<'a, S> {
-    machine: &'a Machine<S>,
-    images: &'a Images<'a, S>,
+struct PodExecution<'a> {
+    machine: &'a LocalMachine,
+    images: &'a Images<'a>,
     pod: &'a PodName,
     made: &'a mut CreatedIds,
 }
 
-impl<S: MachineIo> PodExecution<'_, S> {
+impl PodExecution<'_> {
     async fn apply(&mut self, action: &PodAction) -> Result<(), EffectError> {
         let runtime = &self.machine.runtime;
         match action {
@@ -87,13 +83,15 @@ impl<S: MachineIo> PodExecution<'_, S> {
     }
 
     async fn apply_to_files(&self, action: &PodAction) -> Result<(), EffectError> {
-        let pod = self.pod.clone();
-        let work = match action.clone() {
-            PodAction::MakeDirectories(directories) => MachineOperation::MakeDirectories(directories),
-            PodAction::MarkData { path } => MachineOperation::MarkData { pod, path },
-            PodAction::WriteFile { file, user } => MachineOperation::WriteFile { pod, user, file },
-            PodAction::RemovePath { path } => MachineOperation::RemovePath(path),
-            PodAction::RemoveTree => MachineOperation::RemoveTree(pod),
+        let (pod, action) = (self.pod.clone(), action.clone());
+        let work = move |files: MachineFiles<'_>| match action {
+            PodAction::MakeDirectories(directories) => {
+                directories.iter().try_for_each(|directory| files.make_directory(directory))
+            }
+            PodAction::MarkData { path } => files.mark_data(&pod, &path),
+            PodAction::WriteFile { file, user } => files.write_file(&pod, user, &file),
+            PodAction::RemovePath { path } => files.remove(&path),
+            PodAction::RemoveTree => files.remove_pod(&pod),
             PodAction::EnsureImage(_)
             | PodAction::StopContainer { .. }
             | PodAction::RemoveContainer { .. }
@@ -102,9 +100,9 @@ impl<S: MachineIo> PodExecution<'_, S> {
             | PodAction::CreateSandbox(_)
             | PodAction::CreateContainer(_)
             | PodAction::StartContainer { .. }
-            | PodAction::ChangeServer { .. } => return Ok(()),
+            | PodAction::ChangeServer { .. } => Ok(()),
         };
-        Ok(self.machine.site.done(work).await?)
+        Ok(self.machine.access.with_files(work).await?)
     }
 
     async fn create_sandbox(&mut self, new: &NewSandbox) -> Result<(), EffectError> {
@@ -131,6 +129,11 @@ impl<S: MachineIo> PodExecution<'_, S> {
     async fn make_room_for_log(&self, new: &NewContainer) -> Result<(), EffectError> {
         let useless = new.attempt.checked_sub(2);
         let useless = useless.map(|attempt| log_name(&new.container.name, attempt));
-        Ok(self.machine.site.done(MachineOperation::MakeRoomForLog { pod: self.pod.clone(), useless }).await?)
+        let pod = self.pod.clone();
+        let work = move |files: MachineFiles<'_>| {
+            files.make_log_directory(&pod)?;
+            useless.map_or(Ok(()), |log| files.remove_log(&pod, &log))
+        };
+        Ok(self.machine.access.with_files(work).await?)
     }
 }

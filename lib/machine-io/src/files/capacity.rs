@@ -3,12 +3,11 @@
 use std::{env::consts::ARCH, os::fd::BorrowedFd};
 
 use keelway_api::machine::{Amount, Disk, STATE_DIRECTORY, SystemFacts};
-use serde::{Deserialize, Serialize};
 
 use super::{MachineFiles, folder::Folder};
 
 /// Facts and capacity of a machine.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub struct Inventory {
     /// CPU and memory. `None` if they cannot be read.
     pub capacity: Option<Amount>,

@@ -15,7 +15,6 @@ use keelway_machine::{
     leader::Leader,
 };
 use rustix::fs::{FileType, Stat};
-use serde::{Deserialize, Serialize};
 
 use super::{
     MachineFileError, MachineFiles,
@@ -24,21 +23,19 @@ use super::{
 };
 
 /// The records and files of a machine.
-#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct ObservedFiles {
     /// The installation that the machine obeys.
     pub owner: Option<InstallationId>,
     /// The config that was applied last.
     pub applied: Option<Applied>,
     /// The newest leader that a driver announced.
-    #[serde(default)]
     pub leader: Option<Leader>,
     /// Files and directories, by path relative to [`STATE_DIRECTORY`]. The directory itself has the empty path.
     pub files: BTreeMap<String, FileState>,
     /// Data directories, by path relative to [`STATE_DIRECTORY`].
     pub data: BTreeMap<String, DataState>,
     /// The sizes of etcd members' databases, in bytes, by path relative to [`STATE_DIRECTORY`].
-    #[serde(default)]
     pub databases: BTreeMap<String, u64>,
 }
 

@@ -11,11 +11,10 @@ use keelway_api::{
     Documents, Hypervisor,
     documents::SecretName,
     hypervisor::{AgentNetworkAddress, MachineTransport, SecretReference},
-    name::HypervisorName,
+    name::{HypervisorName, InstallationId},
 };
 use keelway_base::error_chain::chain_text;
 use keelway_cri::{CriRuntime, Deadlines};
-use keelway_machine_io::helper::HelperIdentity;
 use keelway_planner::{installation_authority, installation_driver};
 use keelway_tls::component::client_from_pem;
 use rustls::ClientConfig;
@@ -77,7 +76,8 @@ impl DirectAgents {
             MachineTransport::Network(AgentNetworkAddress { address: Some(address), via: None }) => {
                 Some(DirectEndpoint::Address(address.to_owned()))
             }
-            MachineTransport::Runtime(_) | MachineTransport::Network(_) | MachineTransport::Cri(_) => None,
+            MachineTransport::Cri(_) => machine.started_agent().map(|(address, _)| DirectEndpoint::Address(address)),
+            MachineTransport::Runtime(_) | MachineTransport::Network(_) => None,
         };
         let machines = documents.hypervisors.iter();
         Self(machines.filter_map(|(name, machine)| Some((name.clone(), place(machine)?))).collect())
@@ -99,12 +99,12 @@ fn driver(clients: &TlsClients, documents: &Documents) -> Result<Arc<ClientConfi
     })
 }
 
-/// Returns the runtime of a machine without an agent, and the identity of its helper. Does not connect.
-pub(super) fn bare_runtime(
+/// Returns the runtime of a machine behind a proxy, and the installation. Does not connect.
+fn proxied_runtime(
     documents: &Documents,
     machine: &Hypervisor,
-) -> Result<(CriRuntime, HelperIdentity), AgentRouteError> {
-    let MachineTransport::Cri(cri) = machine.spec.endpoint.way() else { return Err(AgentRouteError::Nowhere) };
+) -> Result<(CriRuntime, InstallationId), AgentRouteError> {
+    let cri = machine.spec.endpoint.cri().ok_or(AgentRouteError::Nowhere)?;
     let SecretReference { namespace, name } = &cri.secret_ref;
     let secret = SecretName { namespace: namespace.clone(), name: name.clone() };
     let unusable = |source| AgentRouteError::Secret { secret: format!("{namespace}/{name}"), source };
@@ -119,13 +119,15 @@ pub(super) fn bare_runtime(
     let proxy = ServerName::try_from(cri.name().to_owned()).map_err(|_| AgentRouteError::Nowhere)?;
     let way = DialTarget::to(&cri.address, proxy, Arc::new(keelway_tls::TlsClient::of(Arc::new(config))));
     let installation = documents.installation().ok_or(AgentRouteError::Nobody)?.clone();
-    let machine = machine.metadata.name.as_ref().and_then(|name| name.parse().ok()).ok_or(AgentRouteError::Nowhere)?;
-    Ok((CriRuntime::on_channel(way.channel(), Deadlines::default()), HelperIdentity { installation, machine }))
+    Ok((CriRuntime::on_channel(way.channel(), Deadlines::default()), installation))
 }
 
 fn way(machine: &Hypervisor, direct: &DirectAgents, driver: &Arc<ClientConfig>) -> Result<DialTarget, AgentRouteError> {
-    let MachineTransport::Network(AgentNetworkAddress { address, via }) = machine.spec.endpoint.way() else {
-        return Err(AgentRouteError::Nowhere);
+    let started = machine.started_agent().map(|(address, _)| address);
+    let (address, via) = match machine.spec.endpoint.way() {
+        MachineTransport::Network(AgentNetworkAddress { address, via }) => (address, via),
+        MachineTransport::Cri(_) => (started.as_deref(), None),
+        MachineTransport::Runtime(_) | MachineTransport::Agent(_) => return Err(AgentRouteError::Nowhere),
     };
     let name = machine.metadata.name.as_ref().and_then(|name| name.parse::<HypervisorName>().ok());
     let name = name.ok_or(AgentRouteError::Nowhere)?;
@@ -165,10 +167,6 @@ pub(super) struct CredentialChanges {
     driver: bool,
     /// Agents that forward connections and whose address changed.
     direct: BTreeSet<HypervisorName>,
-    /// The installation changed. It is part of the identity of helpers.
-    installation: bool,
-    /// Secrets with credentials for proxies that changed.
-    given: BTreeSet<SecretName>,
 }
 
 impl CredentialChanges {
@@ -176,13 +174,6 @@ impl CredentialChanges {
     pub(super) fn is_agent_connection_valid(&self, via: Option<&str>) -> bool {
         let moved = |via: &str| self.direct.iter().any(|name| name.as_str() == via);
         !self.driver && !via.is_some_and(moved)
-    }
-
-    /// Returns whether a connection to a proxy is still valid.
-    pub(super) fn is_proxy_connection_valid(&self, secret: &SecretReference) -> bool {
-        let SecretReference { namespace, name } = secret;
-        let is_it = |changed: &SecretName| changed.namespace == *namespace && changed.name == *name;
-        !self.installation && !self.given.iter().any(is_it)
     }
 }
 
@@ -212,13 +203,14 @@ impl MachineCredentials {
         let moved = direct.moved_since(&held.direct);
         held.driver = Some(found);
         held.direct = direct;
-        let (installation, given) = held.remember(documents);
-        CredentialChanges { driver: !same, direct: moved, installation, given }
+        held.documents.user_secrets.clone_from(&documents.user_secrets);
+        held.documents.hypervisors.clone_from(&documents.hypervisors);
+        CredentialChanges { driver: !same, direct: moved }
     }
 
-    /// Returns the runtime of a machine without an agent, and the identity of its helper.
-    pub(super) fn runtime(&self, machine: &Hypervisor) -> Result<(CriRuntime, HelperIdentity), String> {
-        bare_runtime(&self.held().documents, machine).map_err(|error| chain_text(&error))
+    /// Returns the runtime of a machine behind a proxy, and the installation.
+    pub(super) fn runtime(&self, machine: &Hypervisor) -> Result<(CriRuntime, InstallationId), AgentRouteError> {
+        proxied_runtime(&self.held().documents, machine)
     }
 
     /// Returns the route to a machine's agent.
@@ -231,20 +223,6 @@ impl MachineCredentials {
 
     fn held(&self) -> MutexGuard<'_, LearntCredentials> {
         self.learnt.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl LearntCredentials {
-    /// Returns whether the installation changed, and the Secrets that changed.
-    fn remember(&mut self, documents: &Documents) -> (bool, BTreeSet<SecretName>) {
-        let held = &mut self.documents;
-        let is_other = held.installation() != documents.installation();
-        let names = held.user_secrets.keys().chain(documents.user_secrets.keys());
-        let changed =
-            names.filter(|name| held.user_secrets.get(name) != documents.user_secrets.get(name)).cloned().collect();
-        held.user_secrets.clone_from(&documents.user_secrets);
-        held.hypervisors.clone_from(&documents.hypervisors);
-        (is_other, changed)
     }
 }
 
@@ -286,16 +264,9 @@ stringData: {values}
 
     #[test]
     fn connections_are_dropped_to_those_alone_whose_way_or_credentials_changed() {
-        let since = |before: &Documents, after: &Documents| {
-            let mut held = LearntCredentials::default();
-            let _ = held.remember(before);
-            let (installation, given) = held.remember(after);
-            CredentialChanges {
-                driver: false,
-                direct: DirectAgents::of(after).moved_since(&DirectAgents::of(before)),
-                installation,
-                given,
-            }
+        let since = |before: &Documents, after: &Documents| CredentialChanges {
+            driver: false,
+            direct: DirectAgents::of(after).moved_since(&DirectAgents::of(before)),
         };
         let (two, three) = (agents(&["10.0.0.1", "10.0.0.2"]), agents(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]));
         let added = since(&two, &three);
@@ -311,15 +282,6 @@ stringData: {values}
         );
         let gone = since(&three, &two);
         assert!(gone.is_agent_connection_valid(Some("hv-1")) && !gone.is_agent_connection_valid(Some("hv-3")));
-
-        let secret = |name: &str| SecretReference { namespace: "default".to_owned(), name: name.to_owned() };
-        let (one, other) =
-            (documents("{tls.crt: a, tls.key: k, ca.crt: c}"), documents("{tls.crt: b, tls.key: k, ca.crt: c}"));
-        let changed = since(&one, &other);
-        assert!(
-            !changed.is_proxy_connection_valid(&secret("hv-1")) && changed.is_proxy_connection_valid(&secret("hv-2"))
-        );
-        assert!(since(&one, &one).is_proxy_connection_valid(&secret("hv-1")));
     }
 
     #[tokio::test]
@@ -333,7 +295,7 @@ stringData: {values}
         ] {
             let documents = documents(&values);
             let machine = documents.hypervisors.values().next().unwrap();
-            let Err(error) = bare_runtime(&documents, machine) else { panic!("it is used") };
+            let Err(error) = proxied_runtime(&documents, machine) else { panic!("it is used") };
             let said = format!("{} {error:?} {documents:?}", chain_text(&error));
             assert!(said.contains("default/hv-1") && !said.contains(WORD), "{said}");
         }

@@ -14,7 +14,7 @@ use keelway_planner::{majority_term, term_alone, term_of_documents};
 use tokio::time::timeout;
 
 use super::InstallationReconciler;
-use crate::{Machines, connected::has_agent};
+use crate::Machines;
 
 /// The time that a machine has to report its newest term. The leader fences each machine before it observes it, so a machine that does not
 /// respond in time can be left out.
@@ -62,7 +62,7 @@ pub async fn highest_known_term(machines: &dyn Machines, documents: &Documents) 
 
 /// Returns whether a machine remembers the term of its leader: it has an agent, and its document names an installation.
 fn remembers(machine: &Hypervisor) -> bool {
-    has_agent(machine) && machine.status.as_ref().is_some_and(|status| status.installation.is_some())
+    machine.spec.endpoint.has_agent() && machine.status.as_ref().is_some_and(|status| status.installation.is_some())
 }
 
 impl InstallationReconciler<'_> {

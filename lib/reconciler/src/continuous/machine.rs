@@ -33,7 +33,7 @@ use super::{
     save_queue::Edit,
     state::{AppliedConfig, reports_all_changes},
 };
-use crate::{ApplyOutcome, PassError, connected::has_agent, retry_pace::RetryPace};
+use crate::{ApplyOutcome, PassError, retry_pace::RetryPace};
 
 /// How long a machine waits while many clusters change. Each config costs the machine and the store the same, however much of it is new.
 const BUSY: Duration = Duration::from_secs(2);
@@ -84,7 +84,7 @@ impl InstallationReconciler<'_> {
                 .unwrap_or_else(|error| ApplyOutcome { effects: 0, failures: vec![chain_text(&error)] });
             let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
             // An agent slows down restarts of failing components itself, so we pace only machines without an agent here.
-            let paced = if has_agent(&document) { 0 } else { done.effects };
+            let paced = if document.spec.endpoint.has_agent() { 0 } else { done.effects };
             let pause = pace.after(paced, done.failures.len(), elapsed);
             let idle = done.effects == 0 && done.failures.is_empty();
             span.in_scope(|| self.watcher().applied(&task, &done));
@@ -258,14 +258,14 @@ impl InstallationReconciler<'_> {
         };
         let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());
         let is_new = issued != Some(&fence);
-        let has_it = has_agent(&document) && found.applied.as_ref() == Some(&fence) && !is_new;
+        let has_it = document.spec.endpoint.has_agent() && found.applied.as_ref() == Some(&fence) && !is_new;
         // If the agent reported failures, the config is sent again, so that the failures are reported again.
         if has_it && found.failures.is_empty() && !digests.is_empty() && self.has_done(name, &fence) {
             return Ok(None);
         }
         // An agent decides on its actions by itself. A new config is sent even if nothing is to be done, so that the agent records it.
         let is_told = is_new && !digests.is_empty();
-        let decides = has_agent(&document) && is_told;
+        let decides = document.spec.endpoint.has_agent() && is_told;
         let same =
             if decides { self.already_applied_pods(name, found.applied.as_ref(), &digests) } else { BTreeMap::new() };
         let config = MachineConfig { pods: pods_without(&same, &wants)?, ..config };

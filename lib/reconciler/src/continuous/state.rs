@@ -8,7 +8,7 @@ use std::{
 use keelway_api::{
     Documents, Hypervisor, Shared,
     document::DocumentName,
-    hypervisor::{Applied, MachineTransport},
+    hypervisor::Applied,
     jiff::Timestamp,
     machine::{DatabaseRoom, MachineState, ObservedValue},
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
@@ -19,7 +19,6 @@ use keelway_planner::{DesiredPods, HIGHEST_TOLD_TERM, PassObservation, Waves, re
 use tokio::sync::{Notify, futures::OwnedNotified};
 
 use super::{Task, common_documents::CommonDocuments, index::ComponentIndex};
-use crate::connected::has_agent;
 
 /// The state that tasks share.
 #[derive(Default)]
@@ -231,7 +230,7 @@ impl ReconcilerState {
         let ObservedValue::Known(state) = seen else { return false };
         let issued = document.status.as_ref().and_then(|status| status.issued.as_ref());
         let place = |config: &Applied| (config.term, config.generation);
-        !has_agent(document) || state.applied.as_ref().map(place) >= issued.map(place)
+        !document.spec.endpoint.has_agent() || state.applied.as_ref().map(place) >= issued.map(place)
     }
 
     /// Returns whether a config with this cluster is being applied on any machine. Machines that are lost for good are ignored.
@@ -385,7 +384,7 @@ impl ReconcilerState {
 
 /// Returns whether the machine reports all changes, and a lost connection to it is detected.
 pub(super) fn reports_all_changes(document: &Hypervisor) -> bool {
-    matches!(document.spec.endpoint.way(), MachineTransport::Network(_))
+    document.spec.endpoint.is_on_network()
 }
 
 fn machine_name(name: &DocumentName) -> Option<&HypervisorName> {

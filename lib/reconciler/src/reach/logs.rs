@@ -1,4 +1,4 @@
-//! The logs of a component, from the local disk, an agent or a helper.
+//! The logs of a component, from the local disk or an agent.
 
 use std::{
     io::{self, Write},
@@ -9,7 +9,7 @@ use futures::StreamExt;
 use keelway_agent_api::client::HypervisorAgentClient;
 use keelway_api::name::PodName;
 use keelway_machine::log::{Log, LogOptions};
-use keelway_machine_io::{files::PodLogs, helper::Helper, logs::read};
+use keelway_machine_io::{files::PodLogs, logs::read};
 
 use super::ReachError;
 
@@ -27,7 +27,6 @@ pub struct ComponentLogs {
 enum LogSource {
     Here(PodLogs),
     There(Box<HypervisorAgentClient>, PodName),
-    Helper(Box<Helper>, PodName),
 }
 
 impl ComponentLogs {
@@ -38,11 +37,6 @@ impl ComponentLogs {
     pub(super) async fn through(client: &HypervisorAgentClient, pod: &PodName) -> Result<Option<Self>, ReachError> {
         let all = client.logs(pod, ANSWER).await?;
         Ok(all.map(|all| Self { all, at: LogSource::There(Box::new(client.clone()), pod.clone()) }))
-    }
-
-    pub(super) async fn by_helper(helper: &Helper, pod: &PodName) -> Result<Option<Self>, ReachError> {
-        let all = helper.logs(pod).await?;
-        Ok(all.map(|all| Self { all, at: LogSource::Helper(Box::new(helper.clone()), pod.clone()) }))
     }
 
     /// Returns the logs, grouped by container, the newest last.
@@ -56,7 +50,6 @@ impl ComponentLogs {
         let (client, pod) = match &self.at {
             LogSource::Here(logs) => return Ok(read(logs, log, wanted, to)?),
             LogSource::There(client, pod) => (client, pod),
-            LogSource::Helper(helper, pod) => return Ok(helper.read_log(pod, log, wanted, to).await?),
         };
         let mut text = client.read_log(pod, &log, wanted, ANSWER).await?;
         while let Some(text) = text.next().await {

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{body::Body, service::Routes, transport::Server};
 use tower::util::MapRequestLayer;
 
-use super::{DIAL, ReachMethod, ReachedMachine, bare};
+use super::{DIAL, ReachMethod, ReachedMachine};
 
 /// The largest number of connections to that port at a time, including those of other programs on this host.
 const STREAMS: usize = 256;
@@ -64,7 +64,6 @@ impl ReachedMachine {
         match &self.by {
             ReachMethod::Process { is_agent, .. } => *is_agent,
             ReachMethod::Agent(_) => true,
-            ReachMethod::Helper(_) => false,
         }
     }
 
@@ -81,10 +80,6 @@ impl ReachedMachine {
             ReachMethod::Agent(agent) => PendingStreams::new(move |_| {
                 let way = agent.1.clone();
                 async move { way.stream().await.map(MachineConnection::new) }
-            }),
-            ReachMethod::Helper(_) => PendingStreams::new(|url| {
-                let address = address_of(url);
-                async move { bare::dial(address?, DIAL).await.map_err(io::Error::other) }
             }),
         }
     }
