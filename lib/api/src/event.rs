@@ -63,7 +63,7 @@ impl DocumentEvent {
     fn condition(regarding: DocumentName, uid: Option<&String>, condition: &Condition) -> Option<Self> {
         let reason = ConditionReason::of_name(&condition.reason)?;
         let (uid, note) = (uid.cloned(), condition.message.clone());
-        Some(Self { regarding, uid, related: None, warning: reason.is_warning(), reason: reason.as_str(), note })
+        Some(Self { regarding, uid, related: None, warning: reason.explained().warning, reason: reason.as_str(), note })
     }
 }
 

@@ -85,7 +85,7 @@ fn health(cluster: &Cluster, pod: &PodName, before: &Component, now: &Component)
         regarding: DocumentName::Cluster(cluster.reference()),
         uid: cluster.metadata.uid.clone(),
         related: Some(DocumentName::Component(pod.clone())),
-        warning: reason.is_warning(),
+        warning: reason.explained().warning,
         reason: reason.as_str(),
         note,
     })
