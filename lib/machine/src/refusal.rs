@@ -1,6 +1,6 @@
 //! Configs that a machine refuses.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, net::SocketAddr};
 
 use keelway_api::{
     hypervisor::Applied,
@@ -73,8 +73,42 @@ pub enum ConfigRefusal {
         /// The pod whose definition is invalid.
         pod: PodName,
         /// What is invalid.
-        what: String,
+        what: InvalidPod,
     },
+}
+
+/// The rule that the definition of a pod violates.
+#[expect(missing_docs, reason = "the messages state the rules")]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidPod {
+    #[error("a component must not run as root")]
+    Root,
+    #[error("{0:?} is not a valid data directory")]
+    DataDirectory(String),
+    #[error("{0:?} is not a valid container name")]
+    ContainerName(String),
+    #[error("{0:?} is not a valid file path")]
+    FilePath(String),
+    #[error("{0:?} is below a file")]
+    BelowFile(String),
+    #[error("{0:?} is not BACKEND/SERVER")]
+    ServerName(String),
+    #[error("the options of its servers contain other commands")]
+    ServerOptions,
+    #[error("it has servers, but no directory for {STATS_SOCKET}")]
+    NoServerSocket,
+    #[error("{0:?} is not a directory of the pod")]
+    MountSource(String),
+    #[error("{0:?} is not an absolute path")]
+    MountTarget(String),
+    #[error("a check must have a period, a timeout and a threshold")]
+    CheckTimes,
+    #[error("{0:?} is not a file of the pod")]
+    CheckFile(String),
+    #[error("{0} would be queried without TLS, but is not on loopback")]
+    CheckAddress(SocketAddr),
+    #[error("{0:?} is not in a data directory of the pod")]
+    CheckSocket(String),
 }
 
 /// Checks that the machine may obey the config, and that the machine has not obeyed a later one.
@@ -129,21 +163,21 @@ pub fn check_content(config: &MachineConfig) -> Result<(), ConfigRefusal> {
     Ok(())
 }
 
-fn check_pod(pod: &Pod) -> Result<(), String> {
+fn check_pod(pod: &Pod) -> Result<(), InvalidPod> {
     if pod.user == 0 {
-        return Err("a component must not run as root".to_owned());
+        return Err(InvalidPod::Root);
     }
     check_files(pod)?;
     for (index, name) in pod.data.iter().enumerate() {
         if !is_plain_name(name) || name == FILES || pod.data[..index].contains(name) {
-            return Err(format!("{name:?} is not a valid data directory"));
+            return Err(InvalidPod::DataDirectory(name.clone()));
         }
     }
     check_servers(pod)?;
     let mut names = BTreeSet::new();
     for container in &pod.containers {
         if !is_plain_name(&container.name) || !names.insert(&container.name) {
-            return Err(format!("{:?} is not a valid container name", container.name));
+            return Err(InvalidPod::ContainerName(container.name.clone()));
         }
         check_mounts(pod, container)?;
         check_liveness(pod, container)?;
@@ -151,22 +185,22 @@ fn check_pod(pod: &Pod) -> Result<(), String> {
     Ok(())
 }
 
-fn check_files(pod: &Pod) -> Result<(), String> {
+fn check_files(pod: &Pod) -> Result<(), InvalidPod> {
     let mut paths: BTreeSet<&str> = BTreeSet::new();
     for file in &pod.files {
         if !is_plain_relative_path(&file.path) || !paths.insert(&file.path) {
-            return Err(format!("{:?} is not a valid file path", file.path));
+            return Err(InvalidPod::FilePath(file.path.clone()));
         }
     }
     let is_file_and_directory = |path: &&&str| path.match_indices('/').any(|(end, _)| paths.contains(&path[..end]));
     match paths.iter().find(is_file_and_directory) {
-        Some(path) => Err(format!("{path:?} is below a file")),
+        Some(path) => Err(InvalidPod::BelowFile((*path).to_owned())),
         None => Ok(()),
     }
 }
 
 /// Checks names and options, because haproxy accepts several commands on one line.
-fn check_servers(pod: &Pod) -> Result<(), String> {
+fn check_servers(pod: &Pod) -> Result<(), InvalidPod> {
     let Some(servers) = &pod.servers else { return Ok(()) };
     let is_word = |text: &str| {
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
@@ -174,53 +208,51 @@ fn check_servers(pod: &Pod) -> Result<(), String> {
     let is_name =
         |name: &str| name.split_once('/').is_some_and(|(backend, server)| is_word(backend) && is_word(server));
     if let Some(name) = servers.addresses.keys().find(|name| !is_name(name)) {
-        return Err(format!("{name:?} is not BACKEND/SERVER"));
+        return Err(InvalidPod::ServerName(name.clone()));
     }
     if servers.options.contains([';', '\\', '<']) || servers.options.contains(char::is_control) {
-        return Err("the options of its servers contain other commands".to_owned());
+        return Err(InvalidPod::ServerOptions);
     }
     if !pod.data.iter().any(|name| STATS_SOCKET.starts_with(&format!("{name}/"))) {
-        return Err(format!("it has servers, but no directory for {STATS_SOCKET}"));
+        return Err(InvalidPod::NoServerSocket);
     }
     Ok(())
 }
 
-fn check_mounts(pod: &Pod, container: &Container) -> Result<(), String> {
+fn check_mounts(pod: &Pod, container: &Container) -> Result<(), InvalidPod> {
     for mount in &container.mounts {
         if mount.source != FILES && !pod.data.contains(&mount.source) {
-            return Err(format!("{:?} is not a directory of the pod", mount.source));
+            return Err(InvalidPod::MountSource(mount.source.clone()));
         }
         if !mount.target.starts_with('/') {
-            return Err(format!("{:?} is not an absolute path", mount.target));
+            return Err(InvalidPod::MountTarget(mount.target.clone()));
         }
     }
     Ok(())
 }
 
 /// Checks that a probe reads only files of the pod and dials only what the pod serves.
-fn check_liveness(pod: &Pod, container: &Container) -> Result<(), String> {
+fn check_liveness(pod: &Pod, container: &Container) -> Result<(), InvalidPod> {
     let Some(liveness) = &container.liveness else {
         return Ok(());
     };
     if [liveness.period_seconds, liveness.timeout_seconds, liveness.failure_threshold].contains(&0) {
-        return Err("a check must have a period, a timeout and a threshold".to_owned());
+        return Err(InvalidPod::CheckTimes);
     }
     match &liveness.check {
         ContainerCheck::Https { authority, identity, .. } => {
             let identity = identity.iter().flat_map(|files| [files.certificate.as_str(), &files.key]);
             let given = |path: &&str| pod.files.iter().any(|file| file.path == **path);
             match [SERVING_CERTIFICATE, authority].into_iter().chain(identity).find(|path| !given(path)) {
-                Some(path) => Err(format!("{path:?} is not a file of the pod")),
+                Some(path) => Err(InvalidPod::CheckFile(path.to_owned())),
                 None => Ok(()),
             }
         }
-        ContainerCheck::Http { address, .. } if !address.ip().is_loopback() => {
-            Err(format!("{address} would be queried without TLS, but is not on loopback"))
-        }
+        ContainerCheck::Http { address, .. } if !address.ip().is_loopback() => Err(InvalidPod::CheckAddress(*address)),
         ContainerCheck::Http { .. } => Ok(()),
         ContainerCheck::Socket { path, .. } => match path.split_once('/') {
             Some((directory, name)) if pod.data.iter().any(|data| data == directory) && is_plain_name(name) => Ok(()),
-            Some(_) | None => Err(format!("{path:?} is not in a data directory of the pod")),
+            Some(_) | None => Err(InvalidPod::CheckSocket(path.clone())),
         },
     }
 }

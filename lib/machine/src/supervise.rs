@@ -248,7 +248,12 @@ impl Supervisor {
     }
 
     /// Records the result of a probe. Returns whether the container must be stopped because of it.
-    pub fn record_answer(&mut self, now: MonotonicTime, container: &str, answer: Result<(), String>) -> bool {
+    pub fn record_answer(
+        &mut self,
+        now: MonotonicTime,
+        container: &str,
+        answer: Result<(), impl fmt::Display>,
+    ) -> bool {
         self.checks.record_answer(now, container, answer)
     }
 }

@@ -2,7 +2,6 @@
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
-    format,
     string::String,
 };
 
@@ -18,9 +17,9 @@ use keelway_api::{
 
 use crate::{
     PassObservation,
+    placement_error::PlacementError,
     plan::{Neighbours, PlanScope},
     ports::{self, IngressPorts, Ports},
-    text::{count, kind_of_machine},
     world::ValidatedDocuments,
 };
 
@@ -139,17 +138,14 @@ impl<'a> FleetCapacity<'a> {
         self.rooms.get(name).is_some_and(|room| room.machine.drained)
     }
 
-    /// Reserves a port that is free on every public machine. The error is what the cluster waits for.
+    /// Reserves a port that is free on every public machine.
     ///
     /// If no public machine accepts components, no port is reserved: the ports in use on a machine that does not respond are unknown.
-    pub(crate) fn reserve_ingress_port(&mut self) -> Result<u16, String> {
+    pub(crate) fn reserve_ingress_port(&mut self) -> Result<u16, PlacementError> {
         let kind = Role::Ingress.row().runs_on;
         let has_one = self.rooms.values().any(|room| room.machine.role == kind);
         if has_one && !self.order.keys().any(|(of, _)| *of == kind) {
-            return Err(format!(
-                "a {} hypervisor that responds and accepts components: add one",
-                kind_of_machine(kind)
-            ));
+            return Err(PlacementError::NoOpenMachine(kind));
         }
         self.ingress.reserve()
     }
@@ -178,25 +174,29 @@ impl<'a> FleetCapacity<'a> {
         own.filter(move |room| self.answers(room) && room.machine.role == kind && fits(room)).chain(others)
     }
 
-    /// The ports of a component that is placed on a machine beside another one. The error is what it waits for if there is no room.
-    pub(crate) fn ports_beside(&self, role: Role, name: &HypervisorName) -> Result<BTreeMap<String, u16>, String> {
+    /// The ports of a component that is placed on a machine beside another one.
+    pub(crate) fn ports_beside(
+        &self,
+        role: Role,
+        name: &HypervisorName,
+    ) -> Result<BTreeMap<String, u16>, PlacementError> {
         let room = self.rooms.get(name).filter(|room| self.answers(room));
-        let room = room.ok_or_else(|| format!("{name} to respond and accept components"))?;
-        if !room.holds(role) {
-            let left = room.left.map(|left| format!(", of which it has {left}")).unwrap_or_default();
-            return Err(format!("room on {name}: {}{left}", role.row().requests));
+        let room = room.ok_or_else(|| PlacementError::ClosedMachine(name.clone()))?;
+        let requests = role.row().requests;
+        if let Some(left) = room.left.filter(|left| !left.holds(requests)) {
+            return Err(PlacementError::NoRoom { machine: name.clone(), requests, left });
         }
         let ports = room.ports.lowest_but(role.row().ports, |port| self.ingress.is_reserved(port));
         ports.ok_or_else(|| lacks_ports(role.row().ports.len(), name))
     }
 
-    /// Assigns more ports to a component that is already on a machine. The error is what it waits for if the machine has too few.
+    /// Assigns more ports to a component that is already on a machine.
     pub(crate) fn take_ports(
         &mut self,
         names: &[&str],
         name: &HypervisorName,
-    ) -> Result<BTreeMap<String, u16>, String> {
-        let room = self.rooms.get_mut(name).ok_or_else(|| format!("the document of {name}"))?;
+    ) -> Result<BTreeMap<String, u16>, PlacementError> {
+        let room = self.rooms.get_mut(name).ok_or_else(|| PlacementError::NoDocument(name.clone()))?;
         let ports = room.ports.lowest_but(names, |port| self.ingress.is_reserved(port));
         let ports = ports.ok_or_else(|| lacks_ports(names.len(), name))?;
         room.ports.take(ports.values().copied());
@@ -246,8 +246,8 @@ impl<'a> FleetCapacity<'a> {
     }
 }
 
-fn lacks_ports(number: usize, name: &HypervisorName) -> String {
-    format!("{} in spec.portRange of {name}: widen it", count(number, "free port"))
+fn lacks_ports(number: usize, name: &HypervisorName) -> PlacementError {
+    PlacementError::TooFewPorts { machine: name.clone(), number }
 }
 
 impl<'a> Room<'a> {

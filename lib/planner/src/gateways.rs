@@ -1,10 +1,6 @@
 //! Gateways: one beside each ingress, with its number and on its machine, as long as the ingress stays.
 
-use alloc::{
-    format,
-    string::{String, ToString},
-    vec::Vec,
-};
+use alloc::{format, string::ToString, vec::Vec};
 
 use keelway_api::{
     Component, Documents, Newer,
@@ -19,6 +15,7 @@ use crate::{
     Decision, PassObservation,
     component_set::{self, are_colocated, of_role},
     fleet::FleetCapacity,
+    placement_error::PlacementError,
     plan::Plan,
     retirement,
     versions::version_of_new,
@@ -62,7 +59,7 @@ pub(crate) fn plan_gateways(
         }
         match place(&plan.documents, fleet, cluster, &pod, &ingress) {
             Ok(document) => component_set::enter(plan, fleet, (component, pod), document),
-            Err(why) => plan.block_in(&cluster.reference, &component, why),
+            Err(why) => plan.block_in(&cluster.reference, &component, why.to_string()),
         }
     }
 }
@@ -103,14 +100,14 @@ fn place(
     cluster: &ValidatedCluster,
     pod: &PodName,
     ingress: &ComponentSpec,
-) -> Result<Component, String> {
+) -> Result<Component, PlacementError> {
     let machine = &ingress.hypervisor;
     if !cluster.vpn.iter().all(|range| reserved::of_gateway(range, ingress.index).is_some()) {
-        return Err(format!("a free VPN address: {} of each range are reserved for gateways", reserved::GATEWAYS));
+        return Err(PlacementError::NoVpnAddress);
     }
     let ports = fleet.ports_beside(Role::Gateway, machine)?;
     let brother = of_role(documents, &pod.cluster, Role::Gateway).map(|(_, gateway)| gateway.spec.user).next();
-    let user = brother.or_else(|| fleet.take_user()).ok_or("a free user id: all are in use")?;
+    let user = brother.or_else(|| fleet.take_user()).ok_or(PlacementError::NoUser)?;
     let spec = ComponentSpec {
         cluster: cluster.reference.clone(),
         cluster_id: pod.cluster.clone(),

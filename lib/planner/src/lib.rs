@@ -35,6 +35,7 @@ mod newer;
 mod observation;
 mod placement;
 mod placement_choice;
+mod placement_error;
 mod plan;
 mod pod;
 mod ports;
@@ -75,11 +76,14 @@ pub use installation::{
 pub use machine_refusal::{MachineRefusal, later_leader_text};
 pub use mint::{CertificateSubject, MintRequest};
 pub use observation::{CertificateSeen, ComponentHealth, ObservedCertificates, PassObservation};
+pub use placement_error::{MissingMachine, PlacementError, RemainingCapacity, Shortened};
 pub use plan::{AgentOrder, Connections, Decision, Neighbours, Plan, PlanScope, WaitKind, Waiting};
 pub use pod::MissingKey;
 pub use probe::{CertificateReference, HealthWitness, Probe, ProbeTls, probes};
 pub use progress::plan_progress;
-pub use recover::{DifferenceKind, HeldConfig, HeldMachine, Recovery, RecoveryDifference, Remedy, recover};
+pub use recover::{
+    DifferenceKind, HeldConfig, HeldMachine, Recovery, RecoveryDifference, Remedy, UnclearReason, recover,
+};
 pub use refusal::{refusal, refuse};
 pub use secret_names::{
     API_SERVER_NAME, DRIVER_SECRET, KUBERNETES as KUBERNETES_AUTHORITY, SecretContents, WIREGUARD, holds,

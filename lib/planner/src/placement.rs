@@ -3,7 +3,7 @@
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     format,
-    string::String,
+    string::ToString,
     vec::Vec,
 };
 
@@ -21,6 +21,7 @@ use crate::{
     fleet::FleetCapacity,
     gateways,
     placement_choice::{Placement, PlacementRequest},
+    placement_error::PlacementError,
     plan::{Plan, PlanScope},
     retirement,
     versions::version_of_new,
@@ -78,7 +79,7 @@ fn add_ports(plan: &mut Plan, seen: &PassObservation, fleet: &mut FleetCapacity,
     }
     plan.decisions.extend(given);
     for (component, on) in waiting {
-        plan.block_in(cluster, &component, on);
+        plan.block_in(cluster, &component, on.to_string());
     }
 }
 
@@ -113,7 +114,7 @@ fn plan_ingress_port(plan: &mut Plan, fleet: &mut FleetCapacity, name: &ClusterR
             let Some(document) = plan.documents.clusters.get_mut(name) else { return };
             document.status.get_or_insert_default().ingress_port = Some(port);
         }
-        Err(on) => plan.block_in(name, &format!("{name}/ingress"), on),
+        Err(on) => plan.block_in(name, &format!("{name}/ingress"), on.to_string()),
     }
 }
 
@@ -152,19 +153,19 @@ fn place_missing(
         }
         match place(&plan.documents, world, fleet, cluster, (&pod, role, index)) {
             Ok(document) => enter(plan, fleet, (component, pod), document),
-            Err(why) => plan.block_in(&cluster.reference, &component, why),
+            Err(why) => plan.block_in(&cluster.reference, &component, why.to_string()),
         }
     }
 }
 
-/// The document of a new component. The error is what the component waits for.
+/// The document of a new component.
 fn place(
     documents: &Documents,
     world: &ValidatedDocuments,
     fleet: &mut FleetCapacity,
     cluster: &ValidatedCluster,
     (pod, role, index): (&PodName, Role, u32),
-) -> Result<Component, String> {
+) -> Result<Component, PlacementError> {
     let siblings: Vec<_> = documents.components_of(&pod.cluster).map(|(_, component)| &component.spec).collect();
     let brother = siblings.iter().find(|spec| spec.role == role).map(|spec| spec.user);
     let wanted = PlacementRequest {
@@ -174,7 +175,7 @@ fn place(
         machines: cluster.machines.as_ref(),
     };
     let Placement { machine, ports, reason } = Placement::best(fleet, world, &wanted)?;
-    let user = brother.or_else(|| fleet.take_user()).ok_or("a free user id: all are in use")?;
+    let user = brother.or_else(|| fleet.take_user()).ok_or(PlacementError::NoUser)?;
     let spec = ComponentSpec {
         cluster: cluster.reference.clone(),
         cluster_id: pod.cluster.clone(),

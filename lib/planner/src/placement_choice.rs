@@ -1,6 +1,7 @@
 //! Chooses the machine for one component, with the reason.
 
 use alloc::{
+    boxed::Box,
     collections::BTreeSet,
     format,
     string::{String, ToString},
@@ -14,7 +15,8 @@ use keelway_api::{
 
 use crate::{
     fleet::{FleetCapacity, Room},
-    text::{count, kind_of_machine},
+    placement_error::{MissingMachine, PlacementError, RemainingCapacity},
+    text::count,
     world::ValidatedDocuments,
 };
 
@@ -51,7 +53,7 @@ impl<'a> Placement<'a> {
         fleet: &FleetCapacity<'a>,
         world: &ValidatedDocuments,
         wanted: &PlacementRequest,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, PlacementError> {
         let role = wanted.role;
         let of_cluster: BTreeSet<&HypervisorName> = wanted.siblings.iter().map(|spec| &spec.hypervisor).collect();
         fleet
@@ -79,57 +81,30 @@ impl PlacementRequest<'_> {
         self.siblings.iter().any(|spec| spec.role == self.role && spec.hypervisor == *machine)
     }
 
-    /// The text of what the component waits for.
-    fn missing(&self, fleet: &FleetCapacity) -> String {
+    /// What the component waits for.
+    fn missing(&self, fleet: &FleetCapacity) -> PlacementError {
         if self.machines.is_none() {
-            return "its ClusterClass, which selects its machines: restore it".to_string();
+            return PlacementError::NoClass;
         }
-        let role = self.role.row();
-        let kind = kind_of_machine(role.runs_on);
-        let ports = match (self.role, self.ingress_port) {
-            (Role::Ingress, Some(port)) => format!("where port {port} is free"),
-            (Role::Ingress, None) => "where the port of the cluster's ingresses is free".to_string(),
-            _ => format!("with {} in spec.portRange", count(role.ports.len(), "free port")),
-        };
-        let of_class = || fleet.of_kind(role.runs_on).filter(|(room, _)| self.may_be_on(room));
-        let full = of_class().filter(|(room, open)| *open && !room.holds(self.role));
-        let full: Vec<String> =
-            full.filter_map(|(room, _)| Some(format!("{} has {}", room.machine.name, room.left?))).collect();
-        let closed = of_class().filter(|(room, _)| !room.machine.schedulable);
-        let closed: Vec<String> = closed.map(|(room, _)| room.machine.name.to_string()).collect();
-        let low = of_class().filter(|(room, _)| room.disk_pressure);
-        let low: Vec<String> = low.map(|(room, _)| room.machine.name.to_string()).collect();
-        let mut text = format!("a {kind} hypervisor that responds and accepts components, {ports}");
-        if !full.is_empty() {
-            text = format!("{text} and {} left ({})", role.requests, shortened(&full));
-        }
-        if of_class().count() < fleet.of_kind(role.runs_on).count() {
-            text += ", among those that its ClusterClass selects";
-        }
-        text += ": add one";
-        let short = of_class();
+        let kind = self.role.row().runs_on;
+        let of_class = || fleet.of_kind(kind).filter(|(room, _)| self.may_be_on(room));
+        let open = || of_class().filter(|(_, open)| *open).map(|(room, _)| room);
+        let name = |room: &Room| room.machine.name.clone();
         // If an ingress of the same cluster is on the machine, it is the one that uses the port.
-        let is_taken = |room: &Room| {
+        let is_taken = |room: &&Room| {
             room.lacks_ports(self.role, self.ingress_port)
                 && !(self.role == Role::Ingress && self.has_one_on(&room.machine.name))
         };
-        let short = short.filter(|(room, open)| *open && is_taken(room));
-        let short: Vec<String> = short.map(|(room, _)| room.machine.name.to_string()).collect();
-        if !short.is_empty() {
-            let (help, state) = if self.role == Role::Ingress {
-                ("free it on", "in use on")
-            } else {
-                ("widen spec.portRange of", "no free ports on")
-            };
-            text = format!("{text}, or {help} one ({state} {})", shortened(&short));
-        }
-        if !closed.is_empty() {
-            text = format!("{text}, or uncordon one ({} cordoned or drained)", shortened(&closed));
-        }
-        if !low.is_empty() {
-            text = format!("{text}, or free disk space on one ({} full)", shortened(&low));
-        }
-        text
+        let full = open().filter(|room| !room.holds(self.role));
+        PlacementError::NoMachine(Box::new(MissingMachine {
+            role: self.role,
+            ingress_port: self.ingress_port,
+            is_selected: of_class().count() < fleet.of_kind(kind).count(),
+            full: full.filter_map(|room| Some(RemainingCapacity { machine: name(room), left: room.left? })).collect(),
+            without_ports: open().filter(is_taken).map(name).collect(),
+            closed: of_class().filter(|(room, _)| !room.machine.schedulable).map(|(room, _)| name(room)).collect(),
+            without_disk: of_class().filter(|(room, _)| room.disk_pressure).map(|(room, _)| name(room)).collect(),
+        }))
     }
 }
 
@@ -179,12 +154,4 @@ fn none_or(number: usize) -> String {
 /// Whether components of a role are placed beside an API server of their cluster if possible.
 fn follows(role: Role) -> bool {
     matches!(role, Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController)
-}
-
-/// As many as a person reads.
-fn shortened(texts: &[String]) -> String {
-    const MOST: usize = 5;
-    let more = texts.len().saturating_sub(MOST);
-    let shown = texts.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");
-    if more == 0 { shown } else { format!("{shown}, and {more} more") }
 }

@@ -18,7 +18,7 @@ use alloc::{
     vec::Vec,
 };
 use core::{
-    fmt::{self, Display, Write},
+    fmt::{Display, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr},
 };
 
@@ -51,16 +51,9 @@ pub(crate) struct PodInputs<'a> {
 }
 
 /// Something that a pod needs is not in the documents: a key that is not minted yet, or the first members of a store before its creation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct MissingKey(String);
-
-impl Display for MissingKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl core::error::Error for MissingKey {}
 
 impl MissingKey {
     pub(crate) fn new(what: impl Into<String>) -> Self {

@@ -2,7 +2,6 @@
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
-    format,
     string::{String, ToString},
 };
 use core::ops::RangeInclusive;
@@ -14,6 +13,8 @@ use keelway_api::{
     role::{API, Role},
     validated::ValidatedHypervisor,
 };
+
+use crate::placement_error::PlacementError;
 
 /// The ports of one machine that may be assigned.
 pub(crate) struct Ports {
@@ -96,13 +97,15 @@ impl IngressPorts {
         all
     }
 
-    /// Reserves the lowest port that is free on every public machine. The error is what the cluster waits for.
-    pub(crate) fn reserve(&mut self) -> Result<u16, String> {
-        let Some(range) = self.range else {
-            return Err("a public hypervisor: add one".to_string());
-        };
+    /// Reserves the lowest port that is free on every public machine.
+    pub(crate) fn reserve(&mut self) -> Result<u16, PlacementError> {
+        let range = self.range.ok_or(PlacementError::NoPublicMachine)?;
+        if range.from > range.to {
+            return Err(PlacementError::NoCommonPort);
+        }
         let from = self.next.max(range.from.into());
-        let port = numbers(from..=range.to.into()).find(|port| self.is_free(*port)).ok_or_else(|| full(range))?;
+        let free = numbers(from..=range.to.into()).find(|port| self.is_free(*port));
+        let port = free.ok_or(PlacementError::CommonPortsInUse(range))?;
         self.take([port]);
         self.reserved.insert(port);
         self.next = u32::from(port) + 1;
@@ -131,15 +134,4 @@ pub(crate) fn reserved<'a>(
     let recorded = clusters.filter_map(|cluster| cluster.status.as_ref()?.ingress_port);
     let ingresses = components.filter(|component| component.spec.role == Role::Ingress);
     recorded.chain(ingresses.filter_map(|component| component.spec.ports.get(API).copied()))
-}
-
-fn full(PortRange { from, to }: PortRange) -> String {
-    if from > to {
-        return "a port in spec.portRange of every public hypervisor: the ranges have no port in common; make them overlap"
-            .to_string();
-    }
-    format!(
-        "a port that is free on every public hypervisor: all of {from}-{to}, their common range, are in use; widen spec.portRange \
-         of each of them, or delete clusters"
-    )
 }

@@ -11,6 +11,7 @@ mod keys;
 mod numbers;
 mod pod;
 mod store;
+mod unclear;
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -27,6 +28,7 @@ use keelway_api::{
 pub use difference::{DifferenceKind, RecoveryDifference, Remedy};
 pub(crate) use held::{AnsweringMachines, ConfigAge, HeldPod};
 pub use held::{HeldConfig, HeldMachine};
+pub use unclear::UnclearReason;
 
 use cluster::ClusterRecovery;
 

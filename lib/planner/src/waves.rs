@@ -28,16 +28,9 @@ enum Share {
 }
 
 /// The error for a text that does not describe waves.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("must be numbers or percentages of clusters, such as 1,10%, or 100% for all clusters at once")]
 pub struct WavesError;
-
-impl fmt::Display for WavesError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("must be numbers or percentages of clusters, such as 1,10%, or 100% for all clusters at once")
-    }
-}
-
-impl core::error::Error for WavesError {}
 
 impl Default for Waves {
     fn default() -> Self {

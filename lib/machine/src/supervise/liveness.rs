@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     time::Duration,
 };
 
@@ -95,7 +96,12 @@ impl Checks {
         self.0.values().filter_map(|checked| checked.next).min()
     }
 
-    pub(super) fn record_answer(&mut self, now: MonotonicTime, id: &str, answer: Result<(), String>) -> bool {
+    pub(super) fn record_answer(
+        &mut self,
+        now: MonotonicTime,
+        id: &str,
+        answer: Result<(), impl fmt::Display>,
+    ) -> bool {
         let Some(checked) = self.0.get_mut(id) else {
             return false;
         };
@@ -107,9 +113,9 @@ impl Checks {
                 checked.failures = 0;
             }
             Err(why) if checked.counts(now) => {
-                tracing::info!(pod = %checked.pod, why, "a check failed");
+                checked.why = why.to_string();
+                tracing::info!(pod = %checked.pod, why = checked.why, "a check failed");
                 checked.failures = checked.failures.saturating_add(1);
-                checked.why = why;
             }
             Err(_) => {}
         }

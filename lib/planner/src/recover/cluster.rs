@@ -20,7 +20,7 @@ use keelway_api::{
 };
 
 use super::{
-    AnsweringMachines, ConfigAge, DifferenceKind, HeldConfig, HeldPod, RecoveryDifference,
+    AnsweringMachines, ConfigAge, DifferenceKind, HeldConfig, HeldPod, RecoveryDifference, UnclearReason,
     keys::{self, OtherKey},
     pod::{command, component_spec, differing, flag, role_of},
     store::{HeldMember, rebuilt},
@@ -83,9 +83,9 @@ impl<'a> ClusterRecovery<'a> {
         self.differences.push(RecoveryDifference { subject, kind });
     }
 
-    fn unclear(&mut self, held: HeldPod, why: impl Into<String>) {
+    fn unclear(&mut self, held: HeldPod, why: UnclearReason) {
         self.is_unclear = true;
-        let kind = DifferenceKind::Unclear { machine: held.machine.clone(), why: why.into() };
+        let kind = DifferenceKind::Unclear { machine: held.machine.clone(), why };
         self.note(&held.name.component, kind);
     }
 
@@ -211,7 +211,7 @@ impl<'a> ClusterRecovery<'a> {
         };
         let others: Vec<HeldPod> = pods.iter().filter(|held| !on(held)).copied().collect();
         for held in others {
-            self.unclear(held, "another machine also holds a component of this name");
+            self.unclear(held, UnclearReason::HeldTwice);
         }
     }
 
@@ -229,7 +229,7 @@ impl<'a> ClusterRecovery<'a> {
         let fields = differing(&found.spec, &spec);
         let moved = found.spec.hypervisor != spec.hypervisor;
         if moved && self.fleet.age(&found.spec.hypervisor).is_none() {
-            let why = format!("its document places it on {}, which does not respond", found.spec.hypervisor);
+            let why = UnclearReason::PlacedOnSilent(found.spec.hypervisor.clone());
             return self.unclear(held, why);
         }
         let stops = found.is_stopping();
@@ -331,7 +331,7 @@ impl<'a> ClusterRecovery<'a> {
             strangers.into_iter().filter(|(_, pod)| !self.documents.components.contains_key(pod)).collect();
         for (machine, pod) in strangers {
             self.is_unclear = true;
-            let why = "the config of its machine cannot be read".to_string();
+            let why = UnclearReason::UnreadableConfig;
             self.note(&pod.component, DifferenceKind::Unclear { machine: machine.clone(), why });
         }
     }
@@ -388,15 +388,15 @@ fn status_of(held: HeldPod) -> ComponentStatus {
 }
 
 /// Why a cluster cannot have been created with the spec of its document.
-fn other_birth(birth: &ClusterBirth, pods: &[HeldPod]) -> Option<String> {
+fn other_birth(birth: &ClusterBirth, pods: &[HeldPod]) -> Option<UnclearReason> {
     let values = [
         ("service-cluster-ip-range", birth.network.service_cidrs.join(","), "spec.network.serviceCIDRs"),
         ("cluster-cidr", birth.network.pod_cidrs.join(","), "spec.network.podCIDRs"),
         ("service-account-issuer", birth.service_account_issuer.clone(), "spec.network.dnsDomain"),
     ];
-    values.iter().find_map(|(name, wanted, field)| {
-        let other =
-            pods.iter().filter_map(|held| flag(command(held.pod), name)).find(|found| *found != wanted.as_str())?;
-        Some(format!("--{name} is {other}, but {field} is {wanted}: restore {field}, and run keelway recover again"))
+    values.into_iter().find_map(|(name, recorded, field)| {
+        let mut flags = pods.iter().filter_map(|held| flag(command(held.pod), name));
+        let found = flags.find(|found| *found != recorded)?.to_string();
+        Some(UnclearReason::OtherBirth { flag: name, found, field, recorded })
     })
 }

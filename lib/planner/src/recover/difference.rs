@@ -9,6 +9,7 @@ use core::fmt;
 
 use keelway_api::{cluster::MemberPhase, hypervisor::Applied, name::HypervisorName};
 
+use super::UnclearReason;
 use crate::MachineRefusal;
 
 /// One difference.
@@ -52,7 +53,7 @@ pub enum DifferenceKind {
     /// A component differs from its document.
     Changed { machine: HypervisorName, fields: Vec<String> },
     /// The document of a component cannot be rebuilt.
-    Unclear { machine: HypervisorName, why: String },
+    Unclear { machine: HypervisorName, why: UnclearReason },
     /// The cluster is paused, because its machines hold something that cannot be adopted.
     Paused,
     /// A machine no longer holds a component of the documents.

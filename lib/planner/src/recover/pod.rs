@@ -18,13 +18,14 @@ use keelway_api::{
 };
 use serde_json::Value;
 
+use super::UnclearReason;
+
 /// The spec of a component, or why it cannot be derived from its pod.
 pub(super) fn component_spec(
     cluster: &Cluster,
     (machine, name, pod): (&HypervisorName, &PodName, &Pod),
-) -> Result<ComponentSpec, String> {
-    let (role, index) =
-        role_of(&name.component).ok_or("its name is not that of a component that this release knows")?;
+) -> Result<ComponentSpec, UnclearReason> {
+    let (role, index) = role_of(&name.component).ok_or(UnclearReason::UnknownName)?;
     let parts = RecoveredPod::of(role, pod)?;
     Ok(ComponentSpec {
         cluster: cluster.reference(),
@@ -70,16 +71,15 @@ struct RecoveredPod<'a> {
 }
 
 impl<'a> RecoveredPod<'a> {
-    fn of(role: Role, pod: &'a Pod) -> Result<Self, String> {
+    fn of(role: Role, pod: &'a Pod) -> Result<Self, UnclearReason> {
         let main = pod.containers.last().filter(|main| main.name == role.row().name);
-        let main = main.ok_or_else(|| format!("its last container is not {role}"))?;
+        let main = main.ok_or(UnclearReason::OtherContainer(role))?;
         Ok(Self { role, pod, main })
     }
 
-    fn release(&self, cluster: &Cluster) -> Result<&'static Release, String> {
+    fn release(&self, cluster: &Cluster) -> Result<&'static Release, UnclearReason> {
         let tag = tag(&self.main.image);
-        let unknown =
-            || format!("this program does not know the release of {}: use the newest keelway", self.main.image);
+        let unknown = || UnclearReason::UnknownRelease { image: self.main.image.clone() };
         match self.role {
             Role::Etcd => RELEASES.iter().find(|release| release.etcd == tag).ok_or_else(unknown),
             Role::KubeApiserver | Role::KubeControllerManager | Role::KubeScheduler => {
@@ -87,7 +87,7 @@ impl<'a> RecoveredPod<'a> {
             }
             Role::ClusterController => {
                 let found = self.json("cluster-controller.json").and_then(|file| find(file["version"].as_str()?));
-                found.ok_or_else(|| lacks("version in cluster-controller.json"))
+                found.ok_or(UnclearReason::NoVersion)
             }
             Role::Ingress | Role::Gateway => self.release_by_pause(cluster).ok_or_else(unknown),
         }
@@ -101,14 +101,14 @@ impl<'a> RecoveredPod<'a> {
         wanted.or_else(|| fits.next())
     }
 
-    fn ports(&self) -> Result<BTreeMap<String, u16>, String> {
+    fn ports(&self) -> Result<BTreeMap<String, u16>, UnclearReason> {
         let row = self.role.row();
         let mut ports = BTreeMap::new();
         for name in row.ports {
             match self.port(name) {
                 Some(port) => drop(ports.insert((*name).to_string(), port)),
                 None if self.role.added_ports().contains(name) => {}
-                None => return Err(lacks(&format!("port {name}"))),
+                None => return Err(UnclearReason::NoPort(name)),
             }
         }
         Ok(ports)
@@ -143,10 +143,6 @@ impl<'a> RecoveredPod<'a> {
     fn json(&self, path: &str) -> Option<Value> {
         serde_json::from_str(self.text(path)?).ok()
     }
-}
-
-fn lacks(what: &str) -> String {
-    format!("its config has no {what}")
 }
 
 /// The port on loopback of a container's liveness check.

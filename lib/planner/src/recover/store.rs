@@ -2,7 +2,6 @@
 
 use alloc::{
     collections::BTreeMap,
-    format,
     string::{String, ToString},
     vec::Vec,
 };
@@ -16,7 +15,7 @@ use keelway_api::{
 };
 
 use super::{
-    HeldPod,
+    HeldPod, UnclearReason,
     pod::{command, flag, role_of},
 };
 use crate::store_creation;
@@ -45,9 +44,9 @@ impl<'a> HeldMember<'a> {
     }
 
     /// Why a member does not belong to this store.
-    pub(super) fn reason_not_in_store(&self, store: &EtcdStatus) -> Option<String> {
+    pub(super) fn reason_not_in_store(&self, store: &EtcdStatus) -> Option<UnclearReason> {
         let is_same = self.initial_cluster == store.initial_cluster;
-        (!is_same).then(|| "it was created with other members than status.etcd of its cluster records".to_string())
+        (!is_same).then_some(UnclearReason::OtherMembers)
     }
 }
 
@@ -63,19 +62,17 @@ fn initial_cluster(command: &[String]) -> BTreeMap<ComponentName, Vec<String>> {
 
 /// The store with which the members were created, or why it cannot be derived. A member that no machine holds may have data, so
 /// it starts only on marked data.
-pub(super) fn rebuilt(id: &ClusterId, members: &[HeldMember], now: &Time) -> Result<EtcdStatus, String> {
-    let Some(first) = members.first() else {
-        return Err("no machine that responds holds a member of its store".to_string());
-    };
+pub(super) fn rebuilt(id: &ClusterId, members: &[HeldMember], now: &Time) -> Result<EtcdStatus, UnclearReason> {
+    let first = members.first().ok_or(UnclearReason::NoMember)?;
     for member in members {
         let command = command(member.held.pod);
         if flag(command, "initial-cluster-token") != Some(id.as_str()) {
-            return Err(format!("{} was created in another store", member.held.name.component));
+            return Err(UnclearReason::OtherStore(member.held.name.component.clone()));
         }
         if member.initial_cluster != first.initial_cluster
             || !member.initial_cluster.contains_key(&member.held.name.component)
         {
-            return Err("the members on machines were created with different initial members".to_string());
+            return Err(UnclearReason::DifferentMembers);
         }
     }
     let mut store = store_creation::store(id, first.initial_cluster.clone(), now);
