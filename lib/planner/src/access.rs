@@ -20,7 +20,7 @@ use keelway_api::{
 use serde_json::{Value, json};
 
 use crate::{
-    CertificateReference, CertificateSubject, PassObservation,
+    CertificateReference, CertificateSubject, PassObservation, WaitBlocker,
     certificate_subject::client,
     plan::Plan,
     secret_names::{API_SERVER_NAME, DRIVER, DRIVER_SECRET, GATEWAY, KUBELET_CLIENT, KUBERNETES},
@@ -240,10 +240,9 @@ pub(crate) fn plan_bindings(plan: &mut Plan, world: &ValidatedDocuments, seen: &
             Some(ObservedValue::Known(digest)) if *digest == wanted => {}
             Some(ObservedValue::Known(_)) => plan.bindings.push(id.clone()),
             Some(ObservedValue::Unreachable { why, .. }) => {
-                let on = format!("its API to return its bindings: {why}");
-                plan.wait_in_progress(name, name, on);
+                plan.wait_in_progress(name, WaitBlocker::Bindings(why.clone()));
             }
-            None => plan.wait_in_progress(name, name, "the first query of its bindings"),
+            None => plan.wait_in_progress(name, WaitBlocker::FirstBindings),
         }
     }
 }

@@ -12,10 +12,9 @@ use keelway_api::{
 };
 
 use crate::{
-    PassObservation,
+    PassObservation, WaitBlocker,
     plan::Plan,
     secret_names::{ETCD, FRONT_PROXY, INFRASTRUCTURE, KUBERNETES},
-    text::listed,
     verdict::verdict,
 };
 
@@ -30,7 +29,7 @@ pub(crate) fn plan_authorities(plan: &mut Plan, seen: &PassObservation, now: Tim
     for name in names {
         let Some(cluster) = plan.documents.clusters.get(&name) else { continue };
         let Some(id) = cluster.id().filter(|_| !cluster.deleted()) else { continue };
-        let told = |secret: &str| Some(format!("{secret} expired at {}", ended(seen, id, secret, now)?));
+        let told = |secret| Some((secret, ended(seen, id, secret, now)?));
         let ended: Vec<_> = [KUBERNETES, ETCD, FRONT_PROXY, INFRASTRUCTURE].into_iter().filter_map(told).collect();
         let is_told =
             cluster.status.as_ref().is_some_and(|status| status.conditions.iter().any(|one| one.type_ == VALID));
@@ -38,23 +37,16 @@ pub(crate) fn plan_authorities(plan: &mut Plan, seen: &PassObservation, now: Tim
         if ended.is_empty() && !is_told {
             continue;
         }
-        let message = format!(
-            "an authority that is valid: {}; an expired authority issues no certificates: create a new cluster with a longer \
-             spec.certificates.authorityTTL, and move your workloads to it",
-            listed(ended.iter())
-        );
-        if !ended.is_empty() {
-            plan.block_in(&name, &name, message.clone());
-        }
+        let says = (!ended.is_empty()).then(|| {
+            let blocker = WaitBlocker::ExpiredAuthorities(ended);
+            let message = format!("waits for {blocker}");
+            plan.block(&name, blocker);
+            verdict(ConditionStatus::False, ConditionReason::AuthorityEnded, message)
+        });
         let Some(cluster) = plan.documents.clusters.get_mut(&name) else { continue };
         let generation = cluster.metadata.generation;
         let conditions = &mut cluster.status.get_or_insert_default().conditions;
-        if ended.is_empty() {
-            conditions.retain(|condition| condition.type_ != VALID);
-        } else {
-            let says = verdict(ConditionStatus::False, ConditionReason::AuthorityEnded, format!("waits for {message}"));
-            condition::set(conditions, VALID, says, generation, &Time(now));
-        }
+        condition::set_or_remove(conditions, VALID, says, generation, &Time(now));
     }
 }
 

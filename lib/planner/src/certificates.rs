@@ -23,7 +23,7 @@ use keelway_api::{
 };
 
 use crate::{
-    CertificateSeen, CertificateSubject, MintRequest, PassObservation,
+    CertificateSeen, CertificateSubject, MintRequest, PassObservation, WaitBlocker, WaitKind, WaitSubject, Waiting,
     authorities::ended,
     certificate_subject::{client, holds_at, matches_subject, server},
     plan::Plan,
@@ -86,16 +86,17 @@ pub(crate) fn plan_certificates(
         mint.extend(due.map(|want| want.request(tenant.id, ttl)));
         mint.extend(wireguard_keys(&tenant));
     }
-    for (cluster, secret, on) in blocked {
-        plan.block_in(&cluster, &format!("{cluster}/{secret}"), on);
-    }
+    plan.waiting.extend(blocked);
     overdue
 }
 
-/// The authorities and keys of a cluster that a person has to restore, each with what the cluster waits for.
-fn missing_authorities<'a>(tenant: &'a Tenant) -> impl Iterator<Item = (ClusterRef, &'static str, String)> + use<'a> {
-    let unusable = tenant.unusable_secrets.into_iter().flatten();
-    unusable.map(|(secret, why)| (tenant.cluster.reference.clone(), *secret, why.blocker_text(tenant.id, secret)))
+/// Waits for the authorities and keys of a cluster that a person has to restore.
+fn missing_authorities<'a>(tenant: &'a Tenant) -> impl Iterator<Item = Waiting> + use<'a> {
+    tenant.unusable_secrets.into_iter().flatten().map(|(secret, reason)| {
+        let subject = WaitSubject::ClusterSecret(tenant.cluster.reference.clone(), secret);
+        let blocker = WaitBlocker::UnusableSecret { cluster: tenant.id.clone(), secret, reason: *reason };
+        Waiting::of_cluster(subject, WaitKind::Blocked, blocker)
+    })
 }
 
 /// The public addresses of the machines with the cluster's ingresses.

@@ -1,7 +1,7 @@
 //! Whether this host's clock can be trusted: a certificate is valid from the time of the minting clock, and machines check it by their own
 //! clocks.
 
-use alloc::{format, string::String, vec::Vec};
+use alloc::vec::Vec;
 
 use keelway_api::{
     Documents,
@@ -9,7 +9,10 @@ use keelway_api::{
     name::{ClusterId, ClusterRef},
 };
 
-use crate::plan::{AgentOrder, Plan};
+use crate::{
+    WaitBlocker, WaitSubject,
+    plan::{AgentOrder, Plan},
+};
 
 /// How far clocks may differ. A certificate is valid from this long before the time at which it is minted.
 pub const MOST_SKEW: SignedDuration = SignedDuration::from_mins(5);
@@ -22,17 +25,16 @@ pub fn wait_for_clock(plan: &mut Plan, ahead: impl FnOnce(&Documents) -> Vec<Sig
         return;
     }
     let Some(skew) = majority_skew(ahead(&plan.documents)) else { return };
-    let on = skew_text(skew);
     let owners = plan.mint.iter().filter_map(|request| ClusterId::of_namespace(&request.secret().namespace));
     let owners: Vec<ClusterId> = owners.collect();
     let is_held_up = |id: Option<&ClusterId>| id.is_some_and(|id| owners.contains(id));
     let clusters = plan.documents.clusters.iter().filter(|(_, cluster)| is_held_up(cluster.id()));
     let clusters: Vec<ClusterRef> = clusters.map(|(name, _)| name.clone()).collect();
     for name in &clusters {
-        plan.block_in(name, name, on.clone());
+        plan.block(name, WaitBlocker::Clock(skew));
     }
     if clusters.is_empty() {
-        plan.wait(&"the installation", on);
+        plan.wait(WaitSubject::Installation, WaitBlocker::Clock(skew));
     }
     plan.mint.clear();
     plan.agents.retain(|_, order| !is_grant(order));
@@ -48,17 +50,10 @@ fn majority_skew(mut ahead: Vec<SignedDuration>) -> Option<SignedDuration> {
     ahead.get(ahead.len() / 2).copied()
 }
 
-fn skew_text(ahead: SignedDuration) -> String {
-    let side = if ahead.is_negative() { "ahead of" } else { "behind" };
-    format!(
-        "a correct clock: the clock of the host that Keelway runs on is {} minutes {side} the clocks of most machines; correct it \
-         or theirs; no certificate is issued until then",
-        ahead.abs().as_mins()
-    )
-}
-
 #[cfg(test)]
 mod tests {
+    use alloc::string::ToString;
+
     use super::*;
 
     fn minutes(all: &[i64]) -> Option<i64> {
@@ -78,7 +73,8 @@ mod tests {
 
     #[test]
     fn it_is_said_which_clock_is_ahead() {
-        assert!(skew_text(SignedDuration::from_mins(60)).contains("60 minutes behind the clocks"));
-        assert!(skew_text(SignedDuration::from_mins(-7)).contains("7 minutes ahead of the clocks"));
+        let text = |minutes| WaitBlocker::Clock(SignedDuration::from_mins(minutes)).to_string();
+        assert!(text(60).contains("60 minutes behind the clocks"));
+        assert!(text(-7).contains("7 minutes ahead of the clocks"));
     }
 }

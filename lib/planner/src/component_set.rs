@@ -1,6 +1,6 @@
 //! The components of a cluster in the documents: queries, and adding one.
 
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 
 use keelway_api::{
     Component, Documents, ObjectMeta,
@@ -10,11 +10,7 @@ use keelway_api::{
     role::Role,
 };
 
-use crate::{Decision, fleet::FleetCapacity, plan::Plan};
-
-/// What a missing or surplus member of a created store waits for.
-pub(crate) const MEMBERS_STAY: &str =
-    "spec.etcd.replicas to be set back: changing the members of a created store is not supported yet";
+use crate::{ComponentRef, Decision, fleet::FleetCapacity, plan::Plan};
 
 /// Components of one role of a cluster, by name.
 pub(crate) fn of_role<'a>(
@@ -34,17 +30,12 @@ pub(crate) fn born(documents: &Documents, cluster: &ClusterRef) -> bool {
     status.is_some_and(|status| status.etcd.is_some())
 }
 
-/// Adds a new component to the plan and to its machine. `component` is its name for people: CLUSTER/COMPONENT.
-pub(crate) fn enter(
-    plan: &mut Plan,
-    fleet: &mut FleetCapacity,
-    (component, pod): (String, PodName),
-    document: Component,
-) {
+/// Adds a new component to the plan and to its machine.
+pub(crate) fn enter(plan: &mut Plan, fleet: &mut FleetCapacity, pod: PodName, document: Component) {
     fleet.enter(&document.spec);
-    let ComponentSpec { hypervisor, placement, .. } = &document.spec;
+    let ComponentSpec { cluster, hypervisor, placement, .. } = &document.spec;
     plan.decisions.push(Decision::PlaceComponent {
-        component,
+        component: ComponentRef::of(cluster, &pod),
         hypervisor: hypervisor.clone(),
         reason: placement.clone(),
     });

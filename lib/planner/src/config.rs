@@ -3,7 +3,6 @@
 use alloc::{
     boxed::Box,
     collections::{BTreeMap, BTreeSet},
-    format,
     string::String,
     vec::Vec,
 };
@@ -18,9 +17,9 @@ use keelway_api::{
 };
 
 use crate::{
-    PassObservation, Waiting,
+    ComponentRef, PassObservation, WaitBlocker, WaitKind, Waiting,
     deletion::{abandoned_removals, data_removals, is_abandoned, keeps_running},
-    plan::{Plan, WaitKind},
+    plan::Plan,
     pod::{MissingKey, PodInputs},
     replacement_turns::ReplacementTurns,
     tenant::Tenant,
@@ -98,7 +97,7 @@ impl<'a> Configs<'a> {
                 Err(missing) if state.holds(pod) => {
                     let tenant = self.tenants.get(tenant).filter(|tenant| !tenant.cluster.paused);
                     all.unbuildable
-                        .extend(tenant.map(|tenant| (tenant.id.clone(), cannot_build(tenant, pod, &missing))));
+                        .extend(tenant.map(|tenant| (tenant.id.clone(), cannot_build(tenant, pod, missing))));
                 }
                 Ok(None) | Err(_) => {}
             }
@@ -160,15 +159,10 @@ struct MachinePods {
     unbuildable: Vec<(ClusterId, Waiting)>,
 }
 
-fn cannot_build(tenant: &Tenant, pod: &PodName, missing: &MissingKey) -> Waiting {
-    Waiting {
-        subject: format!("{}/{}", tenant.cluster.reference, pod.component),
-        blocker: format!(
-            "{missing} in namespace {}: restore it from a backup; until then, its running pod is not changed",
-            tenant.id.namespace()
-        ),
-        delays: Some((tenant.cluster.reference.clone(), WaitKind::Blocked)),
-    }
+fn cannot_build(tenant: &Tenant, pod: &PodName, missing: MissingKey) -> Waiting {
+    let component = ComponentRef::of(&tenant.cluster.reference, pod);
+    let blocker = WaitBlocker::UnbuildablePod { cluster: tenant.id.clone(), missing };
+    Waiting::of_cluster(component, WaitKind::Blocked, blocker)
 }
 
 /// What clusters need from one machine, as one plan decided it, without the contents of the pods. If the machine does not hold a pod yet,

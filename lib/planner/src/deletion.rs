@@ -18,7 +18,10 @@ use keelway_api::{
     role::Role,
 };
 
-use crate::{Decision, PassObservation, plan::Plan, tenant::Tenant, world::ValidatedDocuments};
+use crate::{
+    Decision, PassObservation, WaitBlocker, WaitKind, Waiting, plan::Plan, tenant::Tenant, text::joined,
+    world::ValidatedDocuments,
+};
 
 /// Removes the documents of each deleted cluster of which no machine holds anything.
 ///
@@ -34,7 +37,7 @@ pub(crate) fn plan_deletions(plan: &mut Plan, world: &ValidatedDocuments, seen: 
         if is_left(world, &name) {
             // For a frozen cluster the plan already waits (see `plan::wait_for_newer_documents`).
             if plan.documents.clusters.get(&name).is_some_and(|cluster| cluster.spec.paused) {
-                plan.block_in(&name, &name, "spec.paused to be false: a paused cluster is not deleted");
+                plan.block(&name, WaitBlocker::PausedDeletion);
             }
             continue;
         }
@@ -42,15 +45,12 @@ pub(crate) fn plan_deletions(plan: &mut Plan, world: &ValidatedDocuments, seen: 
         if left.is_nothing() {
             abandon(&mut plan.documents, seen, (&name, &id));
             plan.documents.remove_cluster(&name, &id);
-            plan.decisions.push(Decision::RemoveCluster { cluster: name.to_string() });
+            plan.decisions.push(Decision::RemoveCluster { cluster: name });
             continue;
         }
-        let on = format!("its components to leave {}", names(left.holding.union(&left.silent)));
-        if left.holding.is_empty() {
-            plan.block_in(&name, &name, on);
-        } else {
-            plan.wait_in_progress(&name, &name, on);
-        }
+        let kind = if left.holding.is_empty() { WaitKind::Blocked } else { WaitKind::InProgress };
+        let machines = left.holding.union(&left.silent).cloned().collect();
+        plan.waiting.push(Waiting::of_cluster(&name, kind, WaitBlocker::Deletion(machines)));
         if let Some(cluster) = plan.documents.clusters.get_mut(&name) {
             order_data_removals(cluster);
             let generation = cluster.metadata.generation;
@@ -169,13 +169,13 @@ impl RemainingMachines {
         let (reason, message) = if self.silent.is_empty() {
             (
                 ConditionReason::LeavingMachines,
-                format!("its components are being removed from {}", names(&self.holding)),
+                format!("its components are being removed from {}", joined(&self.holding, ", ")),
             )
         } else {
             let message = format!(
                 "no response from {}, which may hold components of it: bring the machine back, or, if it is lost for good, \
                  annotate its Hypervisor with {LOST_ANNOTATION}=true",
-                names(&self.silent)
+                joined(&self.silent, ", ")
             );
             (ConditionReason::MachinesNotAnswering, message)
         };
@@ -192,10 +192,6 @@ pub(crate) fn is_machine_lost(documents: &Documents, name: &HypervisorName) -> b
 pub(crate) fn answers(documents: &Documents, name: &HypervisorName) -> bool {
     let status = documents.hypervisors.get(name).and_then(|machine| machine.status.as_ref());
     status.is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
-}
-
-fn names<'a>(machines: impl IntoIterator<Item = &'a HypervisorName>) -> String {
-    machines.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether a member of a deleted cluster's store continues for now: it runs, and an API server may still send requests to it.

@@ -1,6 +1,6 @@
 //! Connections that ingresses still have to API servers that they no longer use.
 
-use alloc::format;
+use alloc::vec::Vec;
 
 use keelway_api::{
     Documents,
@@ -9,7 +9,9 @@ use keelway_api::{
     role::Role,
 };
 
-use crate::{PassObservation, haproxy_name::server_name, plan::Plan, text::count, world::ValidatedDocuments};
+use crate::{
+    ComponentRef, PassObservation, WaitBlocker, haproxy_name::server_name, plan::Plan, world::ValidatedDocuments,
+};
 
 /// Waits for the end of connections to API servers that are no longer wanted, and for each running haproxy that does not report its servers.
 pub(crate) fn wait_for_connections(plan: &mut Plan, world: &ValidatedDocuments, seen: &PassObservation) {
@@ -17,34 +19,30 @@ pub(crate) fn wait_for_connections(plan: &mut Plan, world: &ValidatedDocuments, 
         if plan.documents.clusters.get(name).is_none_or(|cluster| cluster.deleted()) {
             continue;
         }
-        for (ingress, what) in waits(&plan.documents, seen, id) {
-            plan.wait_in_progress(name, &format!("{name}/{}", ingress.component), what);
+        for (ingress, blocker) in waits(&plan.documents, seen, id) {
+            plan.wait_in_progress(ComponentRef::of(name, &ingress), blocker);
         }
     }
 }
 
-fn waits(
-    documents: &Documents,
-    seen: &PassObservation,
-    id: &ClusterId,
-) -> alloc::vec::Vec<(PodName, alloc::string::String)> {
+fn waits(documents: &Documents, seen: &PassObservation, id: &ClusterId) -> Vec<(PodName, WaitBlocker)> {
     let of_role = |role: Role| documents.components_of(id).filter(move |(_, component)| component.spec.role == role);
     let stays = |server: &str| {
         of_role(Role::KubeApiserver).any(|(pod, component)| !component.is_leaving() && server_name(pod) == server)
     };
-    let mut found = alloc::vec::Vec::new();
+    let mut found = Vec::new();
     for (ingress, component) in of_role(Role::Ingress) {
         let Some(state) = seen.machine(&component.spec.hypervisor) else { continue };
         let Some(servers) = state.servers.get(ingress) else {
             if state.runs(ingress) {
-                found.push((ingress.clone(), "its haproxy to report its servers".into()));
+                found.push((ingress.clone(), WaitBlocker::UnreportedServers));
             }
             continue;
         };
         let drained = servers.iter().filter(|(server, found)| found.admin == ServerAdmin::Drains && !stays(server));
         for (server, state) in drained.filter(|(_, state)| state.sessions > 0) {
             let sessions = usize::try_from(state.sessions).unwrap_or(usize::MAX);
-            found.push((ingress.clone(), format!("{} to {server} to end", count(sessions, "connection"))));
+            found.push((ingress.clone(), WaitBlocker::Connections { server: server.clone(), sessions }));
         }
     }
     found

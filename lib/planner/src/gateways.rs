@@ -12,7 +12,7 @@ use keelway_api::{
 };
 
 use crate::{
-    Decision, PassObservation,
+    ComponentRef, Decision, PassObservation, WaitBlocker,
     component_set::{self, are_colocated, of_role},
     fleet::FleetCapacity,
     placement_error::PlacementError,
@@ -30,7 +30,7 @@ pub(crate) fn plan_gateways(
 ) {
     let (lonely, beside) = partition_gateways(&plan.documents, id, cluster.vpn_enabled);
     for (pod, is_leaving) in lonely {
-        let component = format!("{}/{}", cluster.reference, pod.component);
+        let component = ComponentRef::of(&cluster.reference, &pod);
         let reason = if cluster.vpn_enabled { "its ingress is gone" } else { "the VPN of the cluster is disabled" };
         if !is_leaving {
             plan.decisions.push(Decision::RetireComponent { component, reason: reason.to_string() });
@@ -38,7 +38,7 @@ pub(crate) fn plan_gateways(
         retirement::stop(plan, seen, fleet, cluster, &pod);
     }
     for (pod, _) in beside.into_iter().filter(|(_, is_leaving)| *is_leaving) {
-        let component = format!("{}/{}", cluster.reference, pod.component);
+        let component = ComponentRef::of(&cluster.reference, &pod);
         retirement::set_stage(plan, &pod, ComponentStage::Joining);
         plan.decisions.push(Decision::KeepComponent { component });
     }
@@ -48,18 +48,14 @@ pub(crate) fn plan_gateways(
     for ingress in ingresses_without_gateway(&plan.documents, id) {
         let Ok(name) = Role::Gateway.component(ingress.index) else { continue };
         let pod = PodName { cluster: id.clone(), component: name };
-        let component = format!("{}/{}", cluster.reference, pod.component);
+        let component = ComponentRef::of(&cluster.reference, &pod);
         if plan.documents.components.contains_key(&pod) || fleet.is_released(id, Role::Gateway, ingress.index) {
-            plan.wait_in_progress(
-                &cluster.reference,
-                &component,
-                "the gateway of this name to be removed from its previous machine",
-            );
+            plan.wait_in_progress(component, WaitBlocker::PreviousGateway);
             continue;
         }
         match place(&plan.documents, fleet, cluster, &pod, &ingress) {
-            Ok(document) => component_set::enter(plan, fleet, (component, pod), document),
-            Err(why) => plan.block_in(&cluster.reference, &component, why.to_string()),
+            Ok(document) => component_set::enter(plan, fleet, pod, document),
+            Err(why) => plan.block(component, why),
         }
     }
 }

@@ -22,6 +22,7 @@ use keelway_api::{
 
 use crate::{
     CertificateReference, CertificateSeen, CertificateSubject, MintRequest, ObservedCertificates, PassObservation,
+    WaitBlocker, WaitSubject,
     certificate_subject::{client, holds_at, matches_subject},
     plan::Plan,
     secret_names::{AUTHORITY, DRIVER, DRIVER_SECRET, INFRASTRUCTURE},
@@ -72,8 +73,7 @@ pub(crate) fn plan_certificates(plan: &mut Plan, world: &ValidatedDocuments, see
     plan.mint.extend(wanted);
     let lost: Vec<SecretName> = lost(&plan.documents).collect();
     for secret in lost {
-        let title = format!("{}/{}", secret.namespace, secret.name);
-        plan.wait(&title, format!("this Secret: {RESTORE}; no agent receives a certificate until then"));
+        plan.wait(WaitSubject::Secret(secret), WaitBlocker::MissingSecret);
     }
 }
 
@@ -96,7 +96,7 @@ pub fn installation_certificates(
 }
 
 /// The remedy for a missing Secret that is minted once.
-const RESTORE: &str = "restore it from a backup, or use the documents that the last pass wrote";
+pub(crate) const RESTORE: &str = "restore it from a backup, or use the documents that the last pass wrote";
 
 /// The Secrets that are minted once in the life of an installation and are missing: its authority, which every agent trusts, and the list of
 /// that authority's revocations. Agents would not trust a second authority. A second list would make revoked certificates valid again.

@@ -22,7 +22,7 @@ use keelway_api::{
 
 pub use crate::violation::Violation;
 use crate::{
-    ComponentHealth, PassObservation, Plan, WaitKind, Waiting, check_config, component_set::are_colocated,
+    ComponentHealth, PassObservation, Plan, WaitKind, WaitSubject, Waiting, check_config, component_set::are_colocated,
     machine_configs,
 };
 
@@ -90,11 +90,10 @@ pub fn check(before: &Documents, after: &Documents, seen: &PassObservation) -> V
 #[must_use]
 pub fn check_replicas(plan: &Plan) -> Vec<Violation> {
     let invariant = "replicas are as many as specified, or the plan waits";
-    let explained: BTreeSet<&str> = plan.waiting.iter().map(|waiting| waiting.subject.as_str()).collect();
     // For a frozen cluster the plan has one wait, which names the cluster itself.
     let stands_still = |name: &ClusterRef| {
-        let of_it = |waiting: &&Waiting| waiting.delays == Some((name.clone(), WaitKind::Blocked));
-        plan.waiting.iter().filter(of_it).any(|waiting| waiting.subject == name.to_string())
+        let blocks = |waiting: &Waiting| waiting.delays == Some((name.clone(), WaitKind::Blocked));
+        plan.waiting.iter().any(|waiting| blocks(waiting) && waiting.subject == WaitSubject::Cluster(name.clone()))
     };
     let mut found = Vec::new();
     for (name, cluster) in
@@ -103,15 +102,13 @@ pub fn check_replicas(plan: &Plan) -> Vec<Violation> {
         let Some(id) = cluster.id().filter(|_| !lacks_keys(&plan.documents, cluster)) else { continue };
         for role in Role::ALL {
             let there = staying(&plan.documents, id, role);
-            // A wait names one replica or the whole role.
-            let (all, prefix) = (format!("{name}/{role}"), format!("{name}/{role}-"));
-            let explains = |what: &&str| **what == all || what.starts_with(&prefix);
+            let explains = |waiting: &Waiting| waiting.subject.is_of_role(name, role);
             let wanted = if role == Role::Gateway && cluster.spec.vpn.enabled {
                 staying(&plan.documents, id, Role::Ingress)
             } else {
                 cluster.spec.replicas(role) as usize
             };
-            if there != wanted && !explained.iter().any(explains) && !stands_still(name) {
+            if there != wanted && !plan.waiting.iter().any(explains) && !stands_still(name) {
                 found.push(format!("{name} has {there} of {wanted} {role}"));
             }
         }

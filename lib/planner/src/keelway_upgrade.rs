@@ -1,11 +1,6 @@
 //! Upgrades of Keelway's own components in clusters whose wave has begun.
 
-use alloc::{
-    borrow::ToOwned,
-    format,
-    string::{String, ToString},
-    vec::Vec,
-};
+use alloc::{borrow::ToOwned, format, vec::Vec};
 
 use keelway_api::{
     Cluster, Time,
@@ -47,8 +42,7 @@ pub(crate) fn plan_waves(plan: &mut Plan, part: PlanScope<'_>, now: &Time) {
         };
         condition::set(&mut status.conditions, UP_TO_DATE, says, generation, now);
         if is_open {
-            let (cluster, to) = (name.to_string(), KEELWAY.to_owned());
-            plan.decisions.push(Decision::UpgradeKeelway { cluster, from, to });
+            plan.decisions.push(Decision::UpgradeKeelway { cluster: name, from, to: KEELWAY.to_owned() });
         }
     }
 }
@@ -75,9 +69,4 @@ fn awaits_wave(from: &str) -> ConditionValue {
          clusters of earlier waves run it and are healthy"
     );
     verdict(ConditionStatus::False, ConditionReason::AwaitsWave, message)
-}
-
-/// What a component of the previous release waits for.
-pub(crate) fn replacement() -> String {
-    format!("its replacement: Keelway {KEELWAY}")
 }

@@ -13,6 +13,7 @@ mod certificate_subject;
 mod certificates;
 mod class;
 mod clocks;
+mod component_ref;
 mod component_set;
 mod config;
 mod config_check;
@@ -57,6 +58,7 @@ mod text;
 mod verdict;
 mod versions;
 mod violation;
+mod waiting;
 mod waves;
 mod world;
 
@@ -65,6 +67,7 @@ pub use access::{
     first_administrator, first_bindings,
 };
 pub use clocks::{MOST_SKEW, wait_for_clock};
+pub use component_ref::ComponentRef;
 pub use config::{Configs, DesiredPods, configure, machine_config, machine_configs, note_issued};
 pub use config_check::check_config;
 pub use enrollment::{ENROLLMENT_EXPIRES, ENROLLMENT_TOKEN, enrollment_secret};
@@ -75,9 +78,10 @@ pub use installation::{
 };
 pub use machine_refusal::{MachineRefusal, later_leader_text};
 pub use mint::{CertificateSubject, MintRequest};
+pub use minted::UnusableReason;
 pub use observation::{CertificateSeen, ComponentHealth, ObservedCertificates, PassObservation};
 pub use placement_error::{MissingMachine, PlacementError, RemainingCapacity, Shortened};
-pub use plan::{AgentOrder, Connections, Decision, Neighbours, Plan, PlanScope, WaitKind, Waiting};
+pub use plan::{AgentOrder, Connections, Decision, Neighbours, Plan, PlanScope};
 pub use pod::MissingKey;
 pub use probe::{CertificateReference, HealthWitness, Probe, ProbeTls, probes};
 pub use progress::plan_progress;
@@ -90,5 +94,6 @@ pub use secret_names::{
 };
 pub use steps::{plan, plan_part};
 pub use term::{HIGHEST_NUMBER, HIGHEST_TOLD_TERM, majority_term, next_term, term_alone, term_of_documents};
+pub use waiting::{WaitBlocker, WaitKind, WaitSubject, Waiting};
 pub use waves::{Waves, WavesError};
 pub use world::{ValidatedDocuments, have_the_same_machines};

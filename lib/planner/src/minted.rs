@@ -2,7 +2,6 @@
 
 use alloc::{
     collections::BTreeMap,
-    format,
     string::{String, ToString},
     vec::Vec,
 };
@@ -22,27 +21,14 @@ use crate::secret_names::{
 pub(crate) const ONCE: [&str; 6] = [KUBERNETES, ETCD, FRONT_PROXY, INFRASTRUCTURE, SERVICE_ACCOUNT, ENCRYPTION];
 
 /// Why a Secret that was minted for a cluster cannot be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum UnusableReason {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum UnusableReason {
     /// The Secret does not exist, or holds no key.
+    #[error("is missing")]
     Missing,
     /// The Secret holds another key than was minted.
+    #[error("holds a different key than the one issued for this cluster")]
     Another,
-}
-
-impl UnusableReason {
-    /// The text of what the cluster waits for.
-    pub(crate) fn blocker_text(self, id: &ClusterId, secret: &str) -> String {
-        let what = match self {
-            Self::Missing => "is missing",
-            Self::Another => "holds a different key than the one issued for this cluster",
-        };
-        format!(
-            "the Secret {}/{secret}, which {what}: restore it from a backup, or use the documents that the last pass wrote; the \
-             cluster is not changed until then",
-            id.namespace()
-        )
-    }
 }
 
 /// The Secrets of a cluster that cannot be used, by name.

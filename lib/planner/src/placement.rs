@@ -2,8 +2,6 @@
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
-    format,
-    string::ToString,
     vec::Vec,
 };
 
@@ -16,8 +14,8 @@ use keelway_api::{
 };
 
 use crate::{
-    Decision, PassObservation,
-    component_set::{MEMBERS_STAY, born, document, enter, of_role},
+    ComponentRef, Decision, PassObservation, WaitBlocker, WaitSubject,
+    component_set::{born, document, enter, of_role},
     fleet::FleetCapacity,
     gateways,
     placement_choice::{Placement, PlacementRequest},
@@ -68,7 +66,7 @@ fn add_ports(plan: &mut Plan, seen: &PassObservation, fleet: &mut FleetCapacity,
         if missing.is_empty() || seen.machine(&spec.hypervisor).is_none() {
             continue;
         }
-        let name = format!("{cluster}/{}", pod.component);
+        let name = ComponentRef::of(cluster, pod);
         match fleet.take_ports(&missing, &spec.hypervisor) {
             Ok(ports) => {
                 given.push(Decision::AssignPorts { component: name, ports: ports.keys().cloned().collect() });
@@ -79,7 +77,7 @@ fn add_ports(plan: &mut Plan, seen: &PassObservation, fleet: &mut FleetCapacity,
     }
     plan.decisions.extend(given);
     for (component, on) in waiting {
-        plan.block_in(cluster, &component, on.to_string());
+        plan.block(component, on);
     }
 }
 
@@ -114,7 +112,7 @@ fn plan_ingress_port(plan: &mut Plan, fleet: &mut FleetCapacity, name: &ClusterR
             let Some(document) = plan.documents.clusters.get_mut(name) else { return };
             document.status.get_or_insert_default().ingress_port = Some(port);
         }
-        Err(on) => plan.block_in(name, &format!("{name}/ingress"), on.to_string()),
+        Err(on) => plan.block(WaitSubject::Role(name.clone(), Role::Ingress), on),
     }
 }
 
@@ -146,14 +144,14 @@ fn place_missing(
             continue;
         }
         missing -= 1;
-        let component = format!("{}/{}", cluster.reference, pod.component);
+        let component = ComponentRef::of(&cluster.reference, &pod);
         if role == Role::Etcd && born(&plan.documents, &cluster.reference) {
-            plan.block_in(&cluster.reference, &component, MEMBERS_STAY);
+            plan.block(component, WaitBlocker::MembersStay);
             continue;
         }
         match place(&plan.documents, world, fleet, cluster, (&pod, role, index)) {
-            Ok(document) => enter(plan, fleet, (component, pod), document),
-            Err(why) => plan.block_in(&cluster.reference, &component, why.to_string()),
+            Ok(document) => enter(plan, fleet, pod, document),
+            Err(why) => plan.block(component, why),
         }
     }
 }

@@ -11,11 +11,10 @@ use core::fmt;
 use keelway_api::{
     Documents,
     jiff::Timestamp,
-    machine::{DISK_RESERVE, STATE_DIRECTORY},
     name::{ClusterId, ClusterRef, HypervisorName},
 };
 
-use crate::{MintRequest, waves::Waves};
+use crate::{ComponentRef, MintRequest, WaitBlocker, WaitKind, WaitSubject, Waiting, waves::Waves};
 
 /// What one pass decided.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,8 +41,8 @@ pub struct Plan {
 pub enum Decision {
     /// A component was placed on a machine.
     PlaceComponent {
-        /// CLUSTER/COMPONENT: `c1/etcd-0`.
-        component: String,
+        /// The component.
+        component: ComponentRef,
         /// The machine that was chosen.
         hypervisor: HypervisorName,
         /// Why this machine was chosen.
@@ -51,27 +50,27 @@ pub enum Decision {
     },
     /// A component of an earlier release got the ports that its role has since this release.
     AssignPorts {
-        /// CLUSTER/COMPONENT.
-        component: String,
+        /// The component.
+        component: ComponentRef,
         /// The names of the ports.
         ports: Vec<String>,
     },
     /// A component is no longer needed.
     RetireComponent {
-        /// CLUSTER/COMPONENT.
-        component: String,
+        /// The component.
+        component: ComponentRef,
         /// Why it is no longer needed.
         reason: String,
     },
     /// A component that was leaving is needed again.
     KeepComponent {
-        /// CLUSTER/COMPONENT.
-        component: String,
+        /// The component.
+        component: ComponentRef,
     },
     /// A component is upgraded to another release of Kubernetes.
     UpgradeComponent {
-        /// CLUSTER/COMPONENT.
-        component: String,
+        /// The component.
+        component: ComponentRef,
         /// The release that it runs.
         from: String,
         /// The release that it is to run.
@@ -80,7 +79,7 @@ pub enum Decision {
     /// Keelway's own components of a cluster are upgraded to another release of Keelway.
     UpgradeKeelway {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterRef,
         /// The release that they run.
         from: String,
         /// The release that they are to run.
@@ -89,7 +88,7 @@ pub enum Decision {
     /// The first members of a store were recorded, which happens once in a cluster's life.
     CreateStore {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterRef,
         /// The number of members.
         members: usize,
     },
@@ -105,33 +104,13 @@ pub enum Decision {
     /// No machine holds anything of a deleted cluster, so its documents are removed.
     RemoveCluster {
         /// The cluster.
-        cluster: String,
+        cluster: ClusterRef,
     },
     /// Nothing relies on a deleted machine, so its document is removed.
     RemoveHypervisor {
         /// The machine.
         hypervisor: HypervisorName,
     },
-}
-
-/// Something that is not in its desired state yet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waiting {
-    /// The cluster, component or machine that waits: `c1/kube-apiserver-0`, `hv-1`.
-    pub subject: String,
-    /// What it waits for, as text for people.
-    pub blocker: String,
-    /// The cluster that this keeps from its desired state. None: it concerns a machine alone.
-    pub delays: Option<(ClusterRef, WaitKind)>,
-}
-
-/// Whether a wait of a cluster ends without help.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WaitKind {
-    /// Keelway has begun the change and completes it.
-    InProgress,
-    /// A person has to act first, or a machine has to return.
-    Blocked,
 }
 
 /// The part of the documents that a plan covers.
@@ -171,42 +150,20 @@ impl PlanScope<'_> {
     }
 }
 
-/// What a machine with a hanging runtime waits for, with the remedy.
-pub(crate) fn silent_runtime(why: &str) -> String {
-    format!(
-        "its container runtime, which does not respond: restart it (`systemctl restart containerd`); its containers keep running: {why}"
-    )
-}
-
-/// What a machine with a full disk waits for, with the remedy.
-pub(crate) fn full_disk() -> String {
-    format!(
-        "room on its disk: less than {} MiB are left in {STATE_DIRECTORY}: delete files that do not belong to Keelway, or enlarge \
-         the disk; no component is placed there until then",
-        DISK_RESERVE >> 20
-    )
-}
-
 impl Plan {
-    pub(crate) fn wait(&mut self, subject: &impl ToString, blocker: impl Into<String>) {
-        self.waiting.push(Waiting { subject: subject.to_string(), blocker: blocker.into(), delays: None });
+    /// Waits for something that concerns a machine or the installation.
+    pub(crate) fn wait(&mut self, subject: impl Into<WaitSubject>, blocker: WaitBlocker) {
+        self.waiting.push(Waiting { subject: subject.into(), blocker, delays: None });
     }
 
     /// Waits for a change of a cluster that is in progress.
-    pub(crate) fn wait_in_progress(
-        &mut self,
-        cluster: &ClusterRef,
-        subject: &impl ToString,
-        blocker: impl Into<String>,
-    ) {
-        let delays = Some((cluster.clone(), WaitKind::InProgress));
-        self.waiting.push(Waiting { subject: subject.to_string(), blocker: blocker.into(), delays });
+    pub(crate) fn wait_in_progress(&mut self, subject: impl Into<WaitSubject>, blocker: WaitBlocker) {
+        self.waiting.push(Waiting::of_cluster(subject, WaitKind::InProgress, blocker));
     }
 
     /// Waits for an action of a person that concerns a cluster.
-    pub(crate) fn block_in(&mut self, cluster: &ClusterRef, subject: &impl ToString, blocker: impl Into<String>) {
-        let delays = Some((cluster.clone(), WaitKind::Blocked));
-        self.waiting.push(Waiting { subject: subject.to_string(), blocker: blocker.into(), delays });
+    pub(crate) fn block(&mut self, subject: impl Into<WaitSubject>, blocker: impl Into<WaitBlocker>) {
+        self.waiting.push(Waiting::of_cluster(subject, WaitKind::Blocked, blocker));
     }
 }
 
@@ -241,12 +198,6 @@ impl fmt::Display for Decision {
 
 fn first_members(number: usize) -> String {
     if number == 1 { "the first etcd member".to_string() } else { format!("the first {number} etcd members") }
-}
-
-impl fmt::Display for Waiting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} waits for {}", self.subject, self.blocker)
-    }
 }
 
 /// What to send to the agent of a machine.

@@ -35,7 +35,7 @@ pub fn plan_progress(plan: &mut Plan, seen: &PassObservation, now: Timestamp) {
     }
     for (name, document) in documents.clusters.iter_mut() {
         let waiting = of.get(name).map(Vec::as_slice).unwrap_or_default();
-        let says = progress(name, document, waiting);
+        let says = progress(document, waiting);
         if waiting.is_empty() {
             note_upgraded(document);
         }
@@ -45,7 +45,7 @@ pub fn plan_progress(plan: &mut Plan, seen: &PassObservation, now: Timestamp) {
     }
 }
 
-fn progress(name: &ClusterRef, document: &Cluster, waiting: &[(&Waiting, WaitKind)]) -> ConditionValue {
+fn progress(document: &Cluster, waiting: &[(&Waiting, WaitKind)]) -> ConditionValue {
     if document.spec.paused && !document.deleted() {
         return verdict(ConditionStatus::Unknown, ConditionReason::Paused, "it is paused");
     }
@@ -62,16 +62,12 @@ fn progress(name: &ClusterRef, document: &Cluster, waiting: &[(&Waiting, WaitKin
     } else {
         ConditionReason::Starting
     };
-    verdict(ConditionStatus::True, reason, format!("waits for {}", named(name, waiting)))
+    verdict(ConditionStatus::True, reason, format!("waits for {}", named(waiting)))
 }
 
 /// The components that are waited for, or `its API` if the cluster itself is.
-fn named(cluster: &ClusterRef, waiting: &[(&Waiting, WaitKind)]) -> String {
-    let cluster = cluster.to_string();
-    let short = |waiting: &str| {
-        let component = waiting.strip_prefix(&cluster).and_then(|rest| rest.strip_prefix('/'));
-        component.unwrap_or("its API").to_string()
-    };
-    let names: BTreeSet<String> = waiting.iter().map(|(waiting, _)| short(&waiting.subject)).collect();
+fn named(waiting: &[(&Waiting, WaitKind)]) -> String {
+    let name = |waiting: &Waiting| waiting.subject.name_in_cluster().unwrap_or_else(|| "its API".to_string());
+    let names: BTreeSet<String> = waiting.iter().map(|(waiting, _)| name(waiting)).collect();
     listed(names.iter())
 }

@@ -31,6 +31,7 @@ pub use held::{HeldConfig, HeldMachine};
 pub use unclear::UnclearReason;
 
 use cluster::ClusterRecovery;
+pub(crate) use pod::role_of;
 
 /// The result of a recovery.
 #[derive(Debug, Clone)]

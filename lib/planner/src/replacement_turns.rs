@@ -1,11 +1,6 @@
 //! Replaces replicas of a role one at a time, each while the others work.
 
-use alloc::{
-    collections::BTreeSet,
-    format,
-    string::{String, ToString},
-    vec::Vec,
-};
+use alloc::{collections::BTreeSet, vec::Vec};
 
 use keelway_api::{
     component::ComponentSpec,
@@ -15,13 +10,8 @@ use keelway_api::{
 };
 
 use crate::{
-    PassObservation,
-    component_set::are_colocated,
-    haproxy_name::server_name,
-    keelway_upgrade::replacement,
-    plan::{WaitKind, Waiting},
-    tenant::Tenant,
-    waves::is_upgrading,
+    ComponentRef, PassObservation, WaitBlocker, WaitKind, Waiting, component_set::are_colocated,
+    haproxy_name::server_name, tenant::Tenant, waves::is_upgrading,
 };
 
 /// The pods that are held, and those that wait.
@@ -62,7 +52,9 @@ impl<'a> ReplacementTurns<'a> {
             if replicas.all.len() < 2 || !is_relied_on(role) {
                 // A cluster reaches a release only after its last component was replaced.
                 if is_upgrading(tenant.document) {
-                    replicas.replaced(&wanted).iter().for_each(|name| self.wait(tenant, name, replacement()));
+                    for name in replicas.replaced(&wanted) {
+                        self.wait(tenant, name, WaitBlocker::Replacement);
+                    }
                 }
                 continue;
             }
@@ -75,17 +67,16 @@ impl<'a> ReplacementTurns<'a> {
                 if turn != Some(*name) {
                     self.wait(tenant, name, replicas.reason(name, turn));
                 } else if is_upgrading(tenant.document) {
-                    self.wait(tenant, name, replacement());
+                    self.wait(tenant, name, WaitBlocker::Replacement);
                 }
             }
             self.held.extend(replicas.all.iter().map(|(name, _)| *name).filter(|name| turn != Some(*name)));
         }
     }
 
-    fn wait(&mut self, tenant: &Tenant<'a>, name: &PodName, blocker: String) {
-        let subject = format!("{}/{}", tenant.cluster.reference, name.component);
-        let delays = Some((tenant.cluster.reference.clone(), WaitKind::InProgress));
-        self.waiting.push(Waiting { subject, blocker, delays });
+    fn wait(&mut self, tenant: &Tenant<'a>, name: &PodName, blocker: WaitBlocker) {
+        let component = ComponentRef::of(&tenant.cluster.reference, name);
+        self.waiting.push(Waiting::of_cluster(component, WaitKind::InProgress, blocker));
     }
 
     /// Holds what is held in every pass, so that configs stay the same, and what would be replaced.
@@ -166,15 +157,14 @@ impl<'t, 'a> Replicas<'t, 'a> {
     }
 
     /// What a replica that is to be replaced waits for.
-    fn reason(&self, name: &PodName, turn: Option<&PodName>) -> String {
+    fn reason(&self, name: &PodName, turn: Option<&PodName>) -> WaitBlocker {
         let ill = self.all.iter().find(|(other, _)| *other != name && !self.seen.healthy(other));
-        let until = match (turn, self.unseen(), ill) {
-            (Some(first), _, _) => format!("{} is replaced first", first.component),
-            (None, Some(machine), _) => format!("{machine} must be observed first"),
-            (None, None, Some((other, _))) => format!("{} must be ready first", other.component),
-            (None, None, None) => "every ingress must send connections to another one first".to_string(),
-        };
-        format!("its turn to be replaced: {until}")
+        match (turn, self.unseen(), ill) {
+            (Some(first), _, _) => WaitBlocker::ReplacedAfter(first.component.clone()),
+            (None, Some(machine), _) => WaitBlocker::ReplacedOnceObserved(machine.clone()),
+            (None, None, Some((other, _))) => WaitBlocker::ReplacedOnceReady(other.component.clone()),
+            (None, None, None) => WaitBlocker::ReplacedOnceSpared,
+        }
     }
 
     /// If no replica works, nothing is lost by a replacement, and the new replicas may work. A replica whose health check got no response may

@@ -1,31 +1,29 @@
 //! Removes replicas in this order: the others are ready, nothing relies on the replica any more, then the machine stops it.
 
-use alloc::{
-    format,
-    string::{String, ToString},
-    vec::Vec,
-};
+use alloc::{format, vec, vec::Vec};
 
 use keelway_api::{
     Documents,
     component::{ComponentSpec, ComponentStage},
     documents::SecretName,
-    hypervisor::LOST_ANNOTATION,
     machine::{MachineState, ServerAdmin},
-    name::{ClusterId, HypervisorName, PodName},
+    name::{ClusterId, ComponentName, HypervisorName, PodName},
     role::Role,
     validated::ValidatedCluster,
 };
 
 use crate::{
-    Decision, PassObservation, WaitKind,
-    component_set::{MEMBERS_STAY, are_colocated, born, count_staying, of_role},
+    ComponentRef, Decision, PassObservation, WaitBlocker, WaitKind, Waiting,
+    component_set::{are_colocated, born, count_staying, of_role},
     deletion::{answers, is_machine_lost},
     fleet::FleetCapacity,
     haproxy_name::server_name,
     plan::Plan,
     text::count,
 };
+
+/// What a component waits for, and whether that ends without help.
+type ComponentWait = (WaitKind, WaitBlocker);
 
 /// Records each component that is ready for the first time. From then on other components may rely on it.
 pub(crate) fn note_ready(plan: &mut Plan, seen: &PassObservation, id: &ClusterId) {
@@ -55,11 +53,11 @@ pub(crate) fn retire_surplus(
     stay.sort();
     let surplus = stay.split_off(stay.len().min(wanted as usize));
     for ((drained, _), pod) in surplus {
-        let component = format!("{}/{}", cluster.reference, pod.component);
+        let component = ComponentRef::of(&cluster.reference, &pod);
         if kept {
-            plan.block_in(&cluster.reference, &component, MEMBERS_STAY);
+            plan.block(component, WaitBlocker::MembersStay);
         } else if let Some(others) = still_needed(&plan.documents, seen, role, drained, &stay) {
-            plan.wait_in_progress(&cluster.reference, &component, format!("{others} to be ready before it leaves"));
+            plan.wait_in_progress(component, WaitBlocker::ReadyReplicas(others));
         } else {
             let reason = match plan.documents.components.get(&pod).filter(|_| drained) {
                 Some(document) => format!("{} is drained, and its replacement is ready", document.spec.hypervisor),
@@ -97,12 +95,9 @@ pub(crate) fn stop(
     }
 }
 
-fn wait_for(plan: &mut Plan, cluster: &ValidatedCluster, pod: &PodName, (on, cause): (String, WaitKind)) {
-    let component = format!("{}/{}", cluster.reference, pod.component);
-    match cause {
-        WaitKind::InProgress => plan.wait_in_progress(&cluster.reference, &component, on),
-        WaitKind::Blocked => plan.block_in(&cluster.reference, &component, on),
-    }
+fn wait_for(plan: &mut Plan, cluster: &ValidatedCluster, pod: &PodName, (kind, blocker): ComponentWait) {
+    let component = ComponentRef::of(&cluster.reference, pod);
+    plan.waiting.push(Waiting::of_cluster(component, kind, blocker));
 }
 
 pub(crate) fn set_stage(plan: &mut Plan, pod: &PodName, stage: ComponentStage) {
@@ -124,7 +119,7 @@ pub(crate) fn call_back(plan: &mut Plan, (id, cluster): (&ClusterId, &ValidatedC
         if let Some(document) = plan.documents.components.get_mut(&pod) {
             // Others rely on it again after it was observed to be ready.
             document.status.get_or_insert_default().stage = ComponentStage::Joining;
-            let component = format!("{}/{}", cluster.reference, pod.component);
+            let component = ComponentRef::of(&cluster.reference, &pod);
             plan.decisions.push(Decision::KeepComponent { component });
         }
     }
@@ -142,14 +137,15 @@ fn still_needed(
     role: Role,
     drained: bool,
     stay: &[((bool, u32), PodName)],
-) -> Option<String> {
+) -> Option<Vec<ComponentName>> {
     let gateways = || (role == Role::Ingress).then(|| first_unready_gateway(documents, seen, stay)).flatten();
-    if drained { first_unready(seen, stay).or_else(gateways) } else { unready(seen, role, stay) }
+    let first = || first_unready(seen, stay).or_else(gateways).map(|first| vec![first]);
+    if drained { first() } else { unready(seen, role, stay) }
 }
 
 /// The first staying component that is not ready. A component leaves a drained machine after all that stay are ready.
-fn first_unready(seen: &PassObservation, stay: &[((bool, u32), PodName)]) -> Option<String> {
-    stay.iter().find(|(_, pod)| !seen.healthy(pod)).map(|(_, pod)| pod.component.to_string())
+fn first_unready(seen: &PassObservation, stay: &[((bool, u32), PodName)]) -> Option<ComponentName> {
+    stay.iter().find(|(_, pod)| !seen.healthy(pod)).map(|(_, pod)| pod.component.clone())
 }
 
 /// The first gateway beside a staying ingress that is not ready. Workers lose the gateway beside an ingress together with that ingress.
@@ -157,28 +153,27 @@ fn first_unready_gateway(
     documents: &Documents,
     seen: &PassObservation,
     stay: &[((bool, u32), PodName)],
-) -> Option<String> {
+) -> Option<ComponentName> {
     stay.iter().find_map(|(_, pod)| {
         let ingress = documents.components.get(pod)?;
         let mut gateways = of_role(documents, &pod.cluster, Role::Gateway);
         let (gateway, _) = gateways.find(|(_, gateway)| are_colocated(&gateway.spec, &ingress.spec))?;
-        (!seen.healthy(gateway)).then(|| gateway.component.to_string())
+        (!seen.healthy(gateway)).then(|| gateway.component.clone())
     })
 }
 
 /// All staying replicas, if the role carries requests and none of them is ready.
-fn unready(seen: &PassObservation, role: Role, stay: &[((bool, u32), PodName)]) -> Option<String> {
+fn unready(seen: &PassObservation, role: Role, stay: &[((bool, u32), PodName)]) -> Option<Vec<ComponentName>> {
     let carries = match role {
         Role::KubeApiserver | Role::Ingress | Role::Gateway => true,
         Role::Etcd | Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => false,
     };
     let ready = stay.is_empty() || stay.iter().any(|(_, pod)| seen.healthy(pod));
-    let names: Vec<&str> = stay.iter().map(|(_, pod)| pod.component.as_str()).collect();
-    (carries && !ready).then(|| names.join(" or "))
+    (carries && !ready).then(|| stay.iter().map(|(_, pod)| pod.component.clone()).collect())
 }
 
 /// An ingress that sends connections to an API server that is leaving, or may do so.
-fn sender_to(documents: &Documents, seen: &PassObservation, server: &PodName) -> Option<(String, WaitKind)> {
+fn sender_to(documents: &Documents, seen: &PassObservation, server: &PodName) -> Option<ComponentWait> {
     let spec = &documents.components.get(server)?.spec;
     let mut ingresses = of_role(documents, &server.cluster, Role::Ingress).filter(|_| spec.role == Role::KubeApiserver);
     ingresses.find_map(|(ingress, component)| {
@@ -186,31 +181,30 @@ fn sender_to(documents: &Documents, seen: &PassObservation, server: &PodName) ->
         let Some(state) = seen.machine(machine) else {
             return unseen(documents, machine, ingress);
         };
-        let on = || format!("{} to stop sending it connections", ingress.component);
-        sends(state, ingress, server).then(|| (on(), WaitKind::InProgress))
+        let sender = || (WaitKind::InProgress, WaitBlocker::Sender(ingress.component.clone()));
+        sends(state, ingress, server).then(sender)
     })
 }
 
 /// A component stays in the documents until its machine was observed without it: it may still receive requests, and it holds keys.
-fn still_held(documents: &Documents, seen: &PassObservation, pod: &PodName) -> Option<(String, WaitKind)> {
+fn still_held(documents: &Documents, seen: &PassObservation, pod: &PodName) -> Option<ComponentWait> {
     let machine = &documents.components.get(pod)?.spec.hypervisor;
     let Some(state) = seen.machine(machine) else {
         return unseen(documents, machine, pod);
     };
-    state.holds(pod).then(|| (format!("{machine} to stop it"), WaitKind::InProgress))
+    state.holds(pod).then(|| (WaitKind::InProgress, WaitBlocker::Stop(machine.clone())))
 }
 
 /// The wait for a component on a machine that was not observed. None: the machine is lost.
-fn unseen(documents: &Documents, machine: &HypervisorName, pod: &PodName) -> Option<(String, WaitKind)> {
-    let on = format!("{machine} to respond: {} may still run there", pod.component);
+fn unseen(documents: &Documents, machine: &HypervisorName, pod: &PodName) -> Option<ComponentWait> {
+    let (name, component) = (machine.clone(), pod.component.clone());
     if is_machine_lost(documents, machine) {
         None
     } else if answers(documents, machine) {
         // It responds, but is receiving a config and was not observed.
-        Some((on, WaitKind::InProgress))
+        Some((WaitKind::InProgress, WaitBlocker::UnobservedMachine { machine: name, component }))
     } else {
-        let remedy = format!("annotate its Hypervisor with {LOST_ANNOTATION}=true");
-        Some((format!("{on}; bring the machine back, or, if it is lost for good, {remedy}"), WaitKind::Blocked))
+        Some((WaitKind::Blocked, WaitBlocker::SilentMachine { machine: name, component }))
     }
 }
 

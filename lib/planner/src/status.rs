@@ -14,20 +14,17 @@ use keelway_api::{
     condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     hypervisor::{DiskQuantities, HypervisorStatus, NodeInfo},
     jiff::SignedDuration,
-    machine::{
-        ContainerPhase, ContainerState, Disk, MachineState, ObservedValue, STATE_DIRECTORY, SandboxState,
-        UnreachableReason,
-    },
+    machine::{ContainerPhase, ContainerState, Disk, MachineState, ObservedValue, SandboxState, UnreachableReason},
     name::{ClusterId, ClusterRef, HypervisorName, PodName},
     role::{EGRESS, Role},
     validated::ValidatedCluster,
 };
 
 use crate::{
-    ComponentHealth, MachineRefusal, PassObservation,
+    ComponentHealth, ComponentRef, MachineRefusal, PassObservation, WaitBlocker, WaitKind, Waiting,
     certificates::OverdueCertificates,
     deletion::forget_abandoned,
-    plan::{Connections, Plan, PlanScope, WaitKind, Waiting, full_disk, silent_runtime},
+    plan::{Connections, Plan, PlanScope},
     store_creation, store_start,
     text::{count, listed},
     verdict::verdict,
@@ -97,7 +94,7 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: PlanScope<'_>, seen: &PassObs
             Some(ObservedValue::Unreachable { silent: UnreachableReason::Runtime, why }) => verdict(
                 ConditionStatus::False,
                 ConditionReason::RuntimeNotAnswering,
-                format!("waits for {}", silent_runtime(why)),
+                format!("waits for {}", WaitBlocker::SilentRuntime(why.clone())),
             ),
             Some(ObservedValue::Unreachable { silent: UnreachableReason::Led, why }) => {
                 verdict(ConditionStatus::False, ConditionReason::ObeysAnotherLeader, why.clone())
@@ -115,8 +112,8 @@ pub(crate) fn plan_machines(plan: &mut Plan, part: PlanScope<'_>, seen: &PassObs
         }
         forget_abandoned(status, found.and_then(ObservedValue::known), &known);
         if let Some(ObservedValue::Known(state)) = found {
-            let waits =
-                || verdict(ConditionStatus::True, ConditionReason::DiskFull, format!("waits for {}", full_disk()));
+            let message = || format!("waits for {}", WaitBlocker::FullDisk);
+            let waits = || verdict(ConditionStatus::True, ConditionReason::DiskFull, message());
             let says = state.disk_pressure.then(waits);
             condition::set_or_remove(&mut status.conditions, "DiskPressure", says, generation, now);
         }
@@ -233,26 +230,28 @@ impl<'a> RunningPods<'a> {
 fn components(plan: &mut Plan, seen: &PassObservation, now: &Time) {
     let known = seen.machines.iter().filter_map(|(name, state)| Some((name, RunningPods::of(state.known()?))));
     let running: BTreeMap<&HypervisorName, RunningPods> = known.collect();
-    let says = |(pod, document): (&PodName, &Shared<Component>)| {
+    let judged = |(pod, document): (&PodName, &Shared<Component>)| {
         let spec = &document.spec;
         let cluster = plan.documents.clusters.get(&spec.cluster);
         if store_creation::has_lost_data(&plan.documents, seen, pod, spec) {
-            data_lost(&plan.documents, pod, spec)
+            Some((ConditionStatus::False, ConditionReason::DataLost, lost_data(&plan.documents, pod, spec)))
         } else if cluster.is_some_and(|cluster| store_start::waits_for_api(cluster, spec.role)) {
-            verdict(ConditionStatus::False, ConditionReason::NotStarted, "an API server to be ready")
+            Some((ConditionStatus::False, ConditionReason::NotStarted, WaitBlocker::ApiServer))
         } else {
-            component((pod, spec), seen, running.get(&spec.hypervisor))
+            unready((pod, spec), seen, running.get(&spec.hypervisor))
         }
     };
-    let verdicts: Vec<ConditionValue> = plan.documents.components.iter().map(says).collect();
+    let verdicts: Vec<Option<UnreadyComponent>> = plan.documents.components.iter().map(judged).collect();
     let Documents { components, clusters, .. } = &mut plan.documents;
-    for ((pod, document), says) in components.iter_mut().zip(verdicts) {
+    for ((pod, document), unready) in components.iter_mut().zip(verdicts) {
         let cluster = &document.spec.cluster;
         let is_left = clusters.get(cluster).is_some_and(|cluster| cluster.deleted() || cluster.spec.paused);
-        if says.status != ConditionStatus::True && !is_left && !document.is_leaving() {
-            let what = format!("{cluster}/{}", pod.component);
-            let holds_up = Some((cluster.clone(), cause(&says.reason)));
-            plan.waiting.push(Waiting { subject: what, blocker: says.message.clone(), delays: holds_up });
+        let says = match &unready {
+            None => verdict(ConditionStatus::True, ConditionReason::Healthy, "it passes its health check"),
+            Some((status, reason, blocker)) => verdict(*status, *reason, blocker.to_string()),
+        };
+        if let Some((_, reason, blocker)) = unready.filter(|_| !is_left && !document.is_leaving()) {
+            plan.waiting.push(Waiting::of_cluster(ComponentRef::of(cluster, pod), wait_kind(reason), blocker));
         }
         let generation = document.metadata.generation;
         let status = document.status.get_or_insert_default();
@@ -280,67 +279,50 @@ fn pauses(document: &mut Cluster, overdue: &[String], now: &Time) {
 }
 
 /// Whether a component that is not ready becomes ready by itself, from the reason of its condition.
-fn cause(reason: &str) -> WaitKind {
+fn wait_kind(reason: ConditionReason) -> WaitKind {
     let stays_so = [ConditionReason::MachineUnreachable, ConditionReason::PortTaken, ConditionReason::DataLost];
-    if stays_so.iter().any(|stays| stays.as_str() == reason) { WaitKind::Blocked } else { WaitKind::InProgress }
+    if stays_so.contains(&reason) { WaitKind::Blocked } else { WaitKind::InProgress }
 }
 
 /// A member that lost its data is not started empty, because it would have forgotten its votes and the entries that it acknowledged.
-fn data_lost(documents: &Documents, pod: &PodName, spec: &ComponentSpec) -> ConditionValue {
-    let place = format!("{STATE_DIRECTORY}/{pod}/{} of {}", store_start::DATA, spec.hypervisor);
+fn lost_data(documents: &Documents, pod: &PodName, spec: &ComponentSpec) -> WaitBlocker {
     let members = documents.components_of(&pod.cluster).filter(|(_, other)| other.spec.role == Role::Etcd).count();
-    let help = if members == 1 {
-        "it was the only member: restore the directory, or the cluster's data is lost; if you cannot, delete the cluster"
-    } else {
-        "the other members continue without it: restore the directory as it was; a later release will replace the member"
-    };
-    verdict(
-        ConditionStatus::False,
-        ConditionReason::DataLost,
-        format!("its data: {place} is empty or missing, and no member starts empty; {help}"),
-    )
+    WaitBlocker::LostData { pod: pod.clone(), machine: spec.hypervisor.clone(), is_only_member: members == 1 }
 }
 
-fn component(
+/// The condition of a component that is not ready, and what it waits for.
+type UnreadyComponent = (ConditionStatus, ConditionReason, WaitBlocker);
+
+/// None: the component is ready.
+fn unready(
     (pod, spec): (&PodName, &ComponentSpec),
     seen: &PassObservation,
     running: Option<&RunningPods>,
-) -> ConditionValue {
+) -> Option<UnreadyComponent> {
     let Some(running) = running else {
-        return verdict(ConditionStatus::Unknown, ConditionReason::MachineUnreachable, "its machine to respond");
+        return Some((ConditionStatus::Unknown, ConditionReason::MachineUnreachable, WaitBlocker::MachineOfComponent));
     };
     if let Some(port) = port_of_another(running.machine, pod, spec) {
-        let place = &spec.hypervisor;
-        return verdict(
-            ConditionStatus::False,
-            ConditionReason::PortTaken,
-            format!(
-                "port {port} of {place}, on which another process listens: stop that process (`ss -lptn 'sport = :{port}'` shows it)"
-            ),
-        );
+        let blocker = WaitBlocker::Port { machine: spec.hypervisor.clone(), port };
+        return Some((ConditionStatus::False, ConditionReason::PortTaken, blocker));
     }
-    let Some(sandbox) = running.sandboxes.get(pod) else {
-        return verdict(ConditionStatus::False, ConditionReason::NotStarted, "its start");
+    let phase = running.sandboxes.get(pod).and_then(|sandbox| running.containers.get(sandbox.id.as_str()));
+    let (status, reason, blocker) = match (phase, seen.health.get(pod)) {
+        (Some(ContainerPhase::Running), Some(ComponentHealth::Healthy)) => return None,
+        (Some(ContainerPhase::Running), Some(ComponentHealth::Unhealthy(why) | ComponentHealth::NoAnswer(why))) => {
+            (ConditionStatus::False, ConditionReason::Unhealthy, WaitBlocker::HealthCheck(why.clone()))
+        }
+        (Some(ContainerPhase::Running), None) => {
+            (ConditionStatus::Unknown, ConditionReason::NotAsked, WaitBlocker::FirstHealthCheck)
+        }
+        (Some(ContainerPhase::Exited { code }), _) => {
+            (ConditionStatus::False, ConditionReason::Exited, WaitBlocker::Restart { code: *code })
+        }
+        (Some(ContainerPhase::Created | ContainerPhase::Unknown) | None, _) => {
+            (ConditionStatus::False, ConditionReason::NotStarted, WaitBlocker::Start)
+        }
     };
-    match running.containers.get(sandbox.id.as_str()) {
-        Some(ContainerPhase::Running) => match seen.health.get(pod) {
-            Some(ComponentHealth::Healthy) => {
-                verdict(ConditionStatus::True, ConditionReason::Healthy, "it passes its health check")
-            }
-            Some(ComponentHealth::Unhealthy(why) | ComponentHealth::NoAnswer(why)) => verdict(
-                ConditionStatus::False,
-                ConditionReason::Unhealthy,
-                format!("its health check to succeed: {why}"),
-            ),
-            None => verdict(ConditionStatus::Unknown, ConditionReason::NotAsked, "its first health check"),
-        },
-        Some(ContainerPhase::Exited { code }) => {
-            verdict(ConditionStatus::False, ConditionReason::Exited, format!("its restart: it exited with code {code}"))
-        }
-        Some(ContainerPhase::Created | ContainerPhase::Unknown) | None => {
-            verdict(ConditionStatus::False, ConditionReason::NotStarted, "its start")
-        }
-    }
+    Some((status, reason, blocker))
 }
 
 /// A port of the component on which another process listens: it is in use, and the container that it belongs to does not run.

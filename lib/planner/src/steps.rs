@@ -1,6 +1,6 @@
 //! The steps of a decision: [`plan`] calls one function for each concern, in order.
 
-use alloc::{collections::BTreeMap, format, vec::Vec};
+use alloc::{collections::BTreeMap, vec::Vec};
 
 use keelway_api::{
     Cluster, Documents, Shared, Time,
@@ -11,9 +11,9 @@ use keelway_api::{
 };
 
 use crate::{
-    PassObservation, access, authorities, bundles, certificates, class, deletion, draining, enrollment, installation,
-    keelway_upgrade, machine_deletion, newer, placement,
-    plan::{Plan, PlanScope, full_disk, silent_runtime},
+    PassObservation, WaitBlocker, access, authorities, bundles, certificates, class, deletion, draining, enrollment,
+    installation, keelway_upgrade, machine_deletion, newer, placement,
+    plan::{Plan, PlanScope},
     status, store_creation, store_room, versions,
     world::ValidatedDocuments,
 };
@@ -100,25 +100,25 @@ fn wait_for_machines(plan: &mut Plan, seen: &PassObservation, now: Timestamp) {
         seen.machines.iter().filter(|(name, state)| state.known().is_some() || !is_lost(name)).collect();
     for (name, state) in awaited {
         if let Some(refused) = seen.refused.get(name) {
-            plan.wait(name, format!("manual action: {refused}"));
+            plan.wait(name, WaitBlocker::RefusingMachine(refused.clone()));
             continue;
         }
         match &**state {
             ObservedValue::Unreachable { silent: UnreachableReason::Asked, why } => {
-                let on = enrollment::waits_for(&plan.documents, name, now);
-                plan.wait(name, on.unwrap_or_else(|| format!("a response: {why}")));
+                let enrollment = enrollment::waits_for(&plan.documents, name, now).map(WaitBlocker::Enrollment);
+                plan.wait(name, enrollment.unwrap_or_else(|| WaitBlocker::Response(why.clone())));
             }
             ObservedValue::Unreachable { silent: UnreachableReason::Runtime, why } => {
-                plan.wait(name, silent_runtime(why));
+                plan.wait(name, WaitBlocker::SilentRuntime(why.clone()));
             }
             ObservedValue::Unreachable { silent: UnreachableReason::Agent, why } => {
-                let on = enrollment::waits_for(&plan.documents, name, now);
-                plan.wait(name, on.unwrap_or_else(|| format!("its agent: {why}")));
+                let enrollment = enrollment::waits_for(&plan.documents, name, now).map(WaitBlocker::Enrollment);
+                plan.wait(name, enrollment.unwrap_or_else(|| WaitBlocker::NoAgent(why.clone())));
             }
             ObservedValue::Unreachable { silent: UnreachableReason::Led, why } => {
-                plan.wait(name, format!("manual action: {why}"));
+                plan.wait(name, WaitBlocker::LaterLeader(why.clone()));
             }
-            ObservedValue::Known(state) if state.disk_pressure => plan.wait(name, full_disk()),
+            ObservedValue::Known(state) if state.disk_pressure => plan.wait(name, WaitBlocker::FullDisk),
             ObservedValue::Known(_) => {}
         }
     }
@@ -130,11 +130,7 @@ fn wait_for_newer_documents(plan: &mut Plan, seen: &PassObservation) {
     let stands = |(name, cluster): (&ClusterRef, &Shared<Cluster>)| Some((name.clone(), *still.get(cluster.id()?)?));
     let all: Vec<_> = plan.documents.clusters.iter().filter_map(stands).collect();
     for (name, machine) in all {
-        let Some(refused) = seen.refused.get(machine) else { continue };
-        plan.block_in(
-            &name,
-            &name,
-            format!("manual action on {machine}; until then, Keelway does not change the cluster: {refused}"),
-        );
+        let Some(refusal) = seen.refused.get(machine).cloned() else { continue };
+        plan.block(&name, WaitBlocker::FrozenCluster { machine: machine.clone(), refusal });
     }
 }

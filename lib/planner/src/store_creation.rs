@@ -3,21 +3,20 @@
 //! A member starts for the first time after its machine has marked the data directory and the documents record that the mark was observed.
 //! Whatever is lost between two steps, a member without its mark has lost its data.
 
-use alloc::{collections::BTreeMap, format, string::ToString, vec, vec::Vec};
+use alloc::{collections::BTreeMap, format, vec, vec::Vec};
 
 use keelway_api::{
     Cluster, Documents, Time,
     change::ClusterBirth,
     cluster::{EtcdMember, EtcdStatus, Initialization, MemberPhase},
     component::ComponentSpec,
-    fault::Fault,
     machine::Start,
     name::{ClusterId, ClusterRef, ComponentName, PodName},
     role::{PEER, Role},
 };
 
 use crate::{
-    Decision, PassObservation,
+    Decision, PassObservation, WaitBlocker, WaitSubject,
     access::serves,
     etcd_ids,
     plan::Plan,
@@ -47,14 +46,14 @@ pub(crate) fn plan_births(plan: &mut Plan, world: &ValidatedDocuments, now: &Tim
             .collect();
         let wanted = document.spec.replicas(Role::Etcd) as usize;
         if members.len() < wanted {
+            let missing = wanted - members.len();
             plan.wait_in_progress(
-                name,
-                &format!("{name}/etcd"),
-                format!("{} of its {wanted} members to have a machine", wanted - members.len()),
+                WaitSubject::Role(name.clone(), Role::Etcd),
+                WaitBlocker::UnplacedMembers { missing, wanted },
             );
             continue;
         }
-        plan.decisions.push(Decision::CreateStore { cluster: cluster.reference.to_string(), members: members.len() });
+        plan.decisions.push(Decision::CreateStore { cluster: cluster.reference.clone(), members: members.len() });
         if let Some(document) = plan.documents.clusters.get_mut(name) {
             let birth = ClusterBirth::of(&document.spec);
             let status = document.status.get_or_insert_default();
@@ -89,8 +88,8 @@ pub(crate) fn plan_birth_records(plan: &mut Plan) {
 pub(crate) fn wait_for_changes(plan: &mut Plan, world: &ValidatedDocuments) {
     for (name, _, _) in world.reconciled_clusters() {
         let Some(document) = plan.documents.clusters.get(name).filter(|document| !document.deleted()) else { continue };
-        for Fault { field, problem, help, .. } in plan.documents.faults_of_change(document) {
-            plan.block_in(name, name, format!("{field}: {problem}; {help}"));
+        for fault in plan.documents.faults_of_change(document) {
+            plan.block(name, WaitBlocker::UnsupportedChange(fault));
         }
     }
 }

@@ -1,6 +1,10 @@
 //! Parts of texts for people.
 
-use alloc::{format, string::String, vec::Vec};
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
 use core::net::IpAddr;
 
 use keelway_api::hypervisor::HypervisorRole;
@@ -12,6 +16,11 @@ pub(crate) fn count(number: usize, noun: &str) -> String {
         1 => format!("1 {noun}"),
         _ => format!("{number} {noun}s"),
     }
+}
+
+/// `a, b, c`, with this separator.
+pub(crate) fn joined(names: impl IntoIterator<Item = impl ToString>, separator: &str) -> String {
+    names.into_iter().map(|name| name.to_string()).collect::<Vec<_>>().join(separator)
 }
 
 /// The highest number of names in a text.

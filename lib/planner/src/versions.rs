@@ -1,7 +1,6 @@
 //! Upgrades of components to the release of their cluster: one at a time, etcd first, then API servers, then all others.
 
 use alloc::{
-    format,
     string::{String, ToString},
     vec::Vec,
 };
@@ -9,12 +8,15 @@ use alloc::{
 use keelway_api::{
     Component, Documents,
     component::ComponentSpec,
-    name::{ClusterId, ClusterRef, PodName},
+    name::{ClusterId, ClusterRef, ComponentName, PodName},
     release::{Release, find},
     validated::ValidatedCluster,
 };
 
-use crate::{Decision, PassObservation, plan::Plan, pod::PodInputs, tenant::Tenant, world::ValidatedDocuments};
+use crate::{
+    ComponentRef, Decision, PassObservation, WaitBlocker, plan::Plan, pod::PodInputs, tenant::Tenant,
+    world::ValidatedDocuments,
+};
 
 /// Records the release of components that an older release of Keelway created: they followed their cluster without recording it. No component
 /// is downgraded.
@@ -44,12 +46,12 @@ pub(crate) fn plan_versions(plan: &mut Plan, world: &ValidatedDocuments, seen: &
         .filter(|tenant| !tenant.cluster.paused && !tenant.document.deleted() && tenant.document.birth().is_some())
         .filter_map(|tenant| UpgradeStep::of(&tenant, world, seen).filter(|_| may_change(&plan.documents, &tenant)))
         .collect();
-    for UpgradeStep { pod, component, cluster, to, waits_for } in steps {
-        let version = to.kubernetes.to_string();
-        if let Some(on) = waits_for {
-            plan.wait_in_progress(&cluster, &component, format!("its turn to run {version}: {on}"));
+    for UpgradeStep { pod, component, to, after } in steps {
+        if let Some(first) = after {
+            plan.wait_in_progress(component, WaitBlocker::Upgrade { version: to.kubernetes, first });
             continue;
         }
+        let version = to.kubernetes.to_string();
         if let Some(document) = plan.documents.components.get_mut(&pod) {
             let from = core::mem::replace(&mut document.spec.version, version.clone());
             plan.decisions.push(Decision::UpgradeComponent { component, from, to: version });
@@ -64,12 +66,10 @@ fn may_change(documents: &Documents, tenant: &Tenant) -> bool {
 /// The next component of a cluster that does not run the wanted release.
 struct UpgradeStep {
     pod: PodName,
-    /// CLUSTER/COMPONENT.
-    component: String,
-    cluster: ClusterRef,
+    component: ComponentRef,
     to: &'static Release,
-    /// What it waits for. None: it is its turn.
-    waits_for: Option<String>,
+    /// The component that must be ready first. None: it is its turn.
+    after: Option<ComponentName>,
 }
 
 impl UpgradeStep {
@@ -82,16 +82,13 @@ impl UpgradeStep {
         let place = staying.iter().position(|(_, spec)| spec.version != to.kubernetes)?;
         let (next, spec) = *staying.get(place)?;
         // All others of its own role must be healthy too, because the component is away during its replacement.
-        let before = staying.iter().filter(|(other, found)| *other != next && found.role <= spec.role);
-        let ill =
-            before.filter(|(other, spec)| !does_its_work(tenant, world, seen, other, spec)).map(|(other, _)| *other);
-        let cluster = tenant.cluster.reference.clone();
+        let mut before = staying.iter().filter(|(other, found)| *other != next && found.role <= spec.role);
+        let ill = before.find(|(other, spec)| !does_its_work(tenant, world, seen, other, spec));
         Some(Self {
             pod: next.clone(),
-            component: format!("{cluster}/{}", next.component),
-            cluster,
+            component: ComponentRef::of(&tenant.cluster.reference, next),
             to,
-            waits_for: ill.map(|other| format!("{} must be ready first", other.component)).next(),
+            after: ill.map(|(other, _)| other.component.clone()),
         })
     }
 }

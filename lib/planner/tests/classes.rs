@@ -108,7 +108,7 @@ impl World {
 }
 
 fn waits_for(plan: &Plan, what: &str) -> bool {
-    plan.waiting.iter().any(|waiting| waiting.blocker.contains(what))
+    plan.waiting.iter().any(|waiting| waiting.blocker.to_string().contains(what))
 }
 
 #[test]

@@ -111,8 +111,9 @@ fn a_lost_authority_is_given_no_second_one() {
     world.documents.secrets.remove(&authority).unwrap();
     let plan = plan(world.documents.clone(), &world.seen, NOW).unwrap();
     assert_eq!(plan.mint.len(), 0, "{:?}", plan.mint);
-    let waits =
-        |waiting: &&Waiting| waiting.subject.ends_with("/infrastructure-ca") && waiting.blocker.contains("backup");
+    let waits = |waiting: &&Waiting| {
+        waiting.subject.to_string().ends_with("/infrastructure-ca") && waiting.blocker.to_string().contains("backup")
+    };
     assert_eq!(plan.waiting.iter().filter(waits).count(), 1, "{:?}", plan.waiting);
     let faults = installation_certificates(&world.documents, &world.seen.certificates, NOW).unwrap_err();
     assert!(faults.0.len() == 1 && faults.0[0].document.ends_with("/infrastructure-ca"), "{faults:?}");
@@ -226,7 +227,7 @@ mod enrolled {
         assert_eq!(ordered(&world.pass_at(hour(1))), ordered(&plan));
         let late = world.pass_at(hour(2));
         assert_eq!(ordered(&late), None);
-        assert!(late.waiting[0].blocker.contains("a new token"), "{:?}", late.waiting);
+        assert!(late.waiting[0].blocker.to_string().contains("a new token"), "{:?}", late.waiting);
     }
 
     #[test]
@@ -243,10 +244,14 @@ mod enrolled {
         // An agent that does not respond stays enrolled.
         world.seen.machines.insert(name(), ObservedValue::unreachable("no connection"));
         let away = world.pass_at(hour(1));
-        assert!(ordered(&away).is_none() && away.waiting[0].blocker.contains("a response"), "{:?}", away.waiting);
+        assert!(
+            ordered(&away).is_none() && away.waiting[0].blocker.to_string().contains("a response"),
+            "{:?}",
+            away.waiting
+        );
         assert!(world.is_enrolled());
         let ended = world.pass_at(hour(24 * 365));
-        assert!(ended.waiting[0].blocker.contains("its certificate expired"), "{:?}", ended.waiting);
+        assert!(ended.waiting[0].blocker.to_string().contains("its certificate expired"), "{:?}", ended.waiting);
     }
 
     #[test]
@@ -422,7 +427,11 @@ mod enrolled {
         world.documents.secrets.remove(&list).unwrap();
         let plan = world.pass_at(hour(1));
         assert_eq!((plan.mint.len(), ordered(&plan)), (0, None));
-        assert!(plan.waiting.iter().any(|waiting| waiting.subject.ends_with("/revoked")), "{:?}", plan.waiting);
+        assert!(
+            plan.waiting.iter().any(|waiting| waiting.subject.to_string().ends_with("/revoked")),
+            "{:?}",
+            plan.waiting
+        );
     }
 
     #[test]
@@ -445,6 +454,6 @@ mod enrolled {
             .revoked = true;
         let plan = world.pass_at(hour(1));
         assert_eq!((ordered(&plan), world.is_enrolled()), (None, false));
-        assert!(plan.waiting[0].blocker.contains("its certificates are revoked"), "{:?}", plan.waiting);
+        assert!(plan.waiting[0].blocker.to_string().contains("its certificates are revoked"), "{:?}", plan.waiting);
     }
 }

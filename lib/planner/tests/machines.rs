@@ -220,7 +220,8 @@ fn a_lost_member_is_told_with_the_mend_and_the_others_go_on() {
     // Its directory was emptied, but not removed, after it was observed to be working.
     let put_back = DataState { marked: true, used: false };
     world.machine(machine.as_str()).data.insert(format!("{lost}/data"), put_back);
-    let told = |plan: Plan| plan.waiting.iter().any(|waiting| waiting.blocker.contains("no member starts empty"));
+    let told =
+        |plan: Plan| plan.waiting.iter().any(|waiting| waiting.blocker.to_string().contains("no member starts empty"));
     assert!(!told(world.pass()));
     let status = world.documents.clusters.values_mut().next().unwrap().status.as_mut().unwrap();
     status.etcd.as_mut().unwrap().members.values_mut().for_each(|member| member.phase = MemberPhase::Started);
@@ -273,8 +274,8 @@ fn a_component_that_cannot_be_built_stays_as_it_runs() {
         assert!(missing.is_empty() && !kept.is_empty() && state.holds(kept[0].0), "{name} would remove {missing:?}");
     })
     .unwrap();
-    let waits = plan.waiting.iter().find(|waiting| waiting.blocker.contains("bundle.pub")).unwrap();
-    assert_eq!(waits.subject, "c1/kube-apiserver-0");
+    let waits = plan.waiting.iter().find(|waiting| waiting.blocker.to_string().contains("bundle.pub")).unwrap();
+    assert_eq!(waits.subject.to_string(), "c1/kube-apiserver-0");
     assert!(matches!(waits.delays, Some((_, keelway_planner::WaitKind::Blocked))), "{waits:?}");
 }
 
@@ -304,7 +305,7 @@ fn a_machine_takes_nothing_from_another_installation() {
     assert!(matches!(world.refuse().as_slice(), [MachineRefusal::AnotherInstallation { .. }]));
     let plan = world.plan();
     assert!(plan.documents.components.values().all(|component| component.spec.hypervisor.as_str() != "hv-1"));
-    assert!(plan.waiting.iter().any(|waiting| waiting.blocker.contains("adopt --from 00000000000000ee")));
+    assert!(plan.waiting.iter().any(|waiting| waiting.blocker.to_string().contains("adopt --from 00000000000000ee")));
 }
 
 #[test]
@@ -572,7 +573,9 @@ fn nothing_is_minted_by_a_clock_that_differs_from_most() {
         hours(&[1, 1, 0])
     });
     assert_eq!(plan.mint.len(), 0);
-    let waits = |waiting: &&Waiting| waiting.subject == "c1" && waiting.blocker.contains("60 minutes behind");
+    let waits = |waiting: &&Waiting| {
+        waiting.subject.to_string() == "c1" && waiting.blocker.to_string().contains("60 minutes behind")
+    };
     assert_eq!(plan.waiting.iter().filter(waits).count(), 1, "{:?}", plan.waiting);
 
     // The clocks are not requested if nothing is to be minted.
@@ -771,12 +774,16 @@ fn a_cordoned_machine_gets_nothing() {
     world.documents.hypervisors.values_mut().for_each(|machine| machine.spec.unschedulable = true);
     let plan = world.plan();
     assert!(plan.documents.components.is_empty());
-    assert!(plan.waiting.iter().any(|waiting| waiting.blocker.contains("uncordon one")), "{:?}", plan.waiting);
+    assert!(
+        plan.waiting.iter().any(|waiting| waiting.blocker.to_string().contains("uncordon one")),
+        "{:?}",
+        plan.waiting
+    );
 }
 
 /// What a machine waits for, and the status and reason of its condition.
 fn told(plan: &Plan, machine: &str, condition: &str) -> (String, String) {
-    let waiting = plan.waiting.iter().find(|waiting| waiting.subject == machine).unwrap();
+    let waiting = plan.waiting.iter().find(|waiting| waiting.subject.to_string() == machine).unwrap();
     let status = plan.documents.hypervisors[&machine.parse().unwrap()].status.clone().unwrap();
     let found = status.conditions.iter().find(|found| found.type_ == condition).unwrap();
     (waiting.to_string(), format!("{} {}", found.status, found.reason))
@@ -800,7 +807,7 @@ fn a_machine_with_a_full_disk_gets_nothing_and_is_told_of() {
     let plan = world.plan();
     assert!(plan.documents.components.is_empty());
     let full = "or free disk space on one (hv-1, hv-2, hv-3 full)";
-    assert!(plan.waiting.iter().any(|waiting| waiting.blocker.contains(full)), "{:?}", plan.waiting);
+    assert!(plan.waiting.iter().any(|waiting| waiting.blocker.to_string().contains(full)), "{:?}", plan.waiting);
 
     for name in ["hv-1", "hv-2", "hv-3"] {
         world.machine(name).disk_pressure = false;

@@ -16,8 +16,8 @@ use keelway_api::{
     role::Role,
 };
 use keelway_planner::{
-    CertificateSeen, ComponentHealth, PassObservation, Plan, SecretContents, WaitKind, bindings_digest, holds,
-    invariants, machine_configs, plan,
+    CertificateSeen, ComponentHealth, PassObservation, Plan, SecretContents, WaitBlocker, WaitKind, bindings_digest,
+    holds, invariants, machine_configs, plan,
 };
 use model::{apply, empty, hypervisors, identified, mint};
 use proptest::{collection::vec, prelude::*};
@@ -263,11 +263,19 @@ fn an_api_server_is_ready_before_it_is_relied_on_and_drained_before_it_goes() {
     let second = world.pod("kube-apiserver-1");
     let leaving = Round { sessions: 1, ..calm(1, 2) };
     let plan = world.pass(&leaving);
-    assert!(plan.waiting.iter().any(|waiting| waiting.subject == "c1/kube-apiserver-1"), "{:?}", plan.waiting);
+    assert!(
+        plan.waiting.iter().any(|waiting| waiting.subject.to_string() == "c1/kube-apiserver-1"),
+        "{:?}",
+        plan.waiting
+    );
     assert!(world.runs(&second), "its ingresses are told first");
     let plan = world.pass(&leaving);
     assert!(!world.runs(&second), "{:?}", plan.waiting);
-    assert!(plan.waiting.iter().any(|waiting| waiting.blocker.contains("1 connection ")), "{:?}", plan.waiting);
+    assert!(
+        plan.waiting.iter().any(|waiting| waiting.blocker.to_string().contains("1 connection ")),
+        "{:?}",
+        plan.waiting
+    );
     let _ = world.pass(&calm(1, 2));
     let plan = world.pass(&calm(1, 2));
     assert_eq!((plan.waiting, plan.decisions), (vec![], vec![]));
@@ -286,8 +294,8 @@ fn a_component_on_a_silent_machine_stays_known_when_it_is_no_longer_wanted() {
     let number = world.machines.keys().position(|name| *name == machine).unwrap();
     for _ in 0..5 {
         let plan = world.pass(&Round { silent: 1 << number, ..calm(1, 1) });
-        let waits = plan.waiting.iter().find(|waiting| waiting.subject == "c1/kube-scheduler-1").unwrap();
-        assert!(waits.blocker.contains("to respond"), "{waits}");
+        let waits = plan.waiting.iter().find(|waiting| waiting.subject.to_string() == "c1/kube-scheduler-1").unwrap();
+        assert!(waits.blocker.to_string().contains("to respond"), "{waits}");
     }
     assert!(world.runs(&pod) && world.documents.components.contains_key(&pod));
     for _ in 0..4 {
@@ -307,8 +315,9 @@ fn controllers_start_when_an_api_server_is_ready() {
     };
     while !ready(&plan) {
         assert!(!world.runs(&world.pod("kube-controller-manager-0")));
-        let waits = plan.waiting.iter().find(|waiting| waiting.subject == "c1/kube-controller-manager-0").unwrap();
-        assert_eq!(waits.blocker, "an API server to be ready");
+        let waits =
+            plan.waiting.iter().find(|waiting| waiting.subject.to_string() == "c1/kube-controller-manager-0").unwrap();
+        assert_eq!(waits.blocker, WaitBlocker::ApiServer);
         plan = world.pass(&calm(1, 1));
     }
     assert!(world.runs(&world.pod("kube-apiserver-0")) && world.runs(&world.pod("kube-controller-manager-0")));
@@ -329,9 +338,10 @@ fn an_ingress_that_cannot_be_seen_is_waited_for() {
     let silent = Round { silent: 1 << number, ..calm(1, 2) };
     for _ in 0..5 {
         let plan = world.pass(&silent);
-        let waits = plan.waiting.iter().find(|waiting| waiting.subject == "c1/kube-apiserver-1").unwrap();
+        let waits = plan.waiting.iter().find(|waiting| waiting.subject.to_string() == "c1/kube-apiserver-1").unwrap();
         assert!(
-            waits.blocker.contains("to respond") || waits.blocker.contains("to stop sending it connections"),
+            waits.blocker.to_string().contains("to respond")
+                || waits.blocker.to_string().contains("to stop sending it connections"),
             "{waits}"
         );
     }
@@ -360,14 +370,14 @@ fn an_ingress_that_leaves_is_known_until_it_is_seen_to_have_ended() {
     let (mut world, machine) = with_a_leaving_ingress();
     for _ in 0..5 {
         let plan = world.pass(&Round { silent: machine, ..calm(1, 1) });
-        let waits = |what: &str| plan.waiting.iter().find(|waiting| waiting.subject == what).unwrap();
-        assert!(waits("c1/ingress-1").blocker.contains("to respond"));
+        let waits = |what: &str| plan.waiting.iter().find(|waiting| waiting.subject.to_string() == what).unwrap();
+        assert!(waits("c1/ingress-1").blocker.to_string().contains("to respond"));
         let _ = waits("c1/kube-apiserver-1");
     }
     let plan = world.pass(&Round { silent: machine, ..calm(1, 1) });
-    let waits = plan.waiting.iter().find(|waiting| waiting.subject == "c1/ingress-1").unwrap();
+    let waits = plan.waiting.iter().find(|waiting| waiting.subject.to_string() == "c1/ingress-1").unwrap();
     assert!(
-        waits.blocker.contains(LOST_ANNOTATION) && matches!(waits.delays, Some((_, WaitKind::Blocked))),
+        waits.blocker.to_string().contains(LOST_ANNOTATION) && matches!(waits.delays, Some((_, WaitKind::Blocked))),
         "{waits:?}"
     );
     assert!(world.runs(&world.pod("kube-apiserver-1")), "the ingress sends it connections");
@@ -513,9 +523,9 @@ fn a_cluster_stays_as_it_was_born() {
     assert_eq!(plan.mint, []);
     assert_eq!(world.digests(), before);
     let blocked = |field: &str| {
-        plan.waiting
-            .iter()
-            .any(|waiting| waiting.blocker.starts_with(field) && matches!(waiting.delays, Some((_, WaitKind::Blocked))))
+        plan.waiting.iter().any(|waiting| {
+            waiting.blocker.to_string().starts_with(field) && matches!(waiting.delays, Some((_, WaitKind::Blocked)))
+        })
     };
     assert!(fields.into_iter().all(blocked), "{:?}", plan.waiting);
 }
@@ -568,7 +578,7 @@ fn components_go_to_the_next_release_one_after_the_other_and_stores_first() {
         let plan = world.pass(&round);
         assert_eq!(world.digests(), old, "no member goes while another one is ill");
         assert!(
-            plan.waiting.iter().any(|waiting| waiting.blocker.contains("its turn to run 1.37.0")),
+            plan.waiting.iter().any(|waiting| waiting.blocker.to_string().contains("its turn to run 1.37.0")),
             "{:?}",
             plan.waiting
         );
@@ -601,7 +611,11 @@ fn components_go_to_the_next_release_one_after_the_other_and_stores_first() {
     set(&mut world, "1.36.3");
     let plan = world.pass(&calm(2, 2));
     assert_eq!(world.digests(), ran);
-    assert!(plan.waiting.iter().any(|waiting| waiting.blocker.contains("older minor release")), "{:?}", plan.waiting);
+    assert!(
+        plan.waiting.iter().any(|waiting| waiting.blocker.to_string().contains("older minor release")),
+        "{:?}",
+        plan.waiting
+    );
 }
 
 #[test]
@@ -614,7 +628,11 @@ fn a_cluster_skips_no_minor_release() {
     let ran = world.digests();
     let plan = world.pass(&calm(1, 1));
     assert_eq!(world.digests(), ran);
-    assert!(plan.waiting.iter().any(|waiting| waiting.blocker.contains("write 1.36.3 first")), "{:?}", plan.waiting);
+    assert!(
+        plan.waiting.iter().any(|waiting| waiting.blocker.to_string().contains("write 1.36.3 first")),
+        "{:?}",
+        plan.waiting
+    );
 }
 
 /// Components of an older release of Keelway followed their cluster without recording it. None of them is downgraded.

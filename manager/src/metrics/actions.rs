@@ -106,8 +106,8 @@ fn of_mint(request: &MintRequest) -> &'static str {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use keelway_api::Documents;
-    use keelway_planner::Plan;
+    use keelway_api::{Documents, name::ClusterRef};
+    use keelway_planner::{ComponentRef, Plan};
     use keelway_reconciler::PassFailure;
 
     use super::*;
@@ -138,9 +138,10 @@ pub(super) mod tests {
     #[test]
     fn actions_in_clusters_and_on_agents_are_counted_separately() {
         let mut outcome = outcome();
+        let cluster = ClusterRef::parse("default", "c1").unwrap();
         outcome.plan.decisions = vec![
-            Decision::CreateStore { cluster: "c1".to_owned(), members: 3 },
-            Decision::KeepComponent { component: "c1/etcd-0".to_owned() },
+            Decision::CreateStore { cluster: cluster.clone(), members: 3 },
+            Decision::KeepComponent { component: ComponentRef { cluster, component: "etcd-0".parse().unwrap() } },
         ];
         outcome.plan.bindings = vec!["0123456789abcdef".parse().unwrap(), "fedcba9876543210".parse().unwrap()];
         outcome.effects = 5;

@@ -42,7 +42,7 @@ pub(super) fn component_spec(
 }
 
 /// The role and the number in the name of a component.
-pub(super) fn role_of(name: &ComponentName) -> Option<(Role, u32)> {
+pub(crate) fn role_of(name: &ComponentName) -> Option<(Role, u32)> {
     Role::ALL.into_iter().find_map(|role| {
         let index = name.as_str().strip_prefix(role.row().name)?.strip_prefix('-')?.parse().ok()?;
         (role.component(index).as_ref() == Ok(name)).then_some((role, index))

@@ -1,0 +1,307 @@
+//! What a plan waits for, as data, and its text for people.
+
+use alloc::{
+    collections::BTreeSet,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+use core::fmt;
+
+use keelway_api::{
+    documents::SecretName,
+    fault::Fault,
+    hypervisor::LOST_ANNOTATION,
+    jiff::{SignedDuration, Timestamp},
+    machine::{DISK_RESERVE, STATE_DIRECTORY},
+    name::{ClusterId, ClusterRef, ComponentName, HypervisorName, PodName},
+    release::KEELWAY,
+    role::Role,
+};
+
+use crate::{
+    ComponentRef, MachineRefusal, MissingKey, PlacementError,
+    installation::RESTORE,
+    minted::UnusableReason,
+    recover::role_of,
+    store_start::DATA,
+    text::{count, joined, listed},
+};
+
+/// Something that is not in its desired state yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// What waits.
+    pub subject: WaitSubject,
+    /// What it waits for.
+    pub blocker: WaitBlocker,
+    /// The cluster that this keeps from its desired state. None: it concerns a machine alone.
+    pub delays: Option<(ClusterRef, WaitKind)>,
+}
+
+/// Whether a wait of a cluster ends without help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitKind {
+    /// Keelway has begun the change and completes it.
+    InProgress,
+    /// A person has to act first, or a machine has to return.
+    Blocked,
+}
+
+/// What waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WaitSubject {
+    /// Everything: `the installation`.
+    Installation,
+    /// A machine: `hv-1`.
+    Hypervisor(HypervisorName),
+    /// A Secret of the installation.
+    Secret(SecretName),
+    /// A cluster: `c1`.
+    Cluster(ClusterRef),
+    /// A component of a cluster: `c1/kube-apiserver-0`.
+    Component(ComponentRef),
+    /// All components of one role of a cluster: `c1/ingress`.
+    Role(ClusterRef, Role),
+    /// A Secret of a cluster: `c1/kubernetes`.
+    ClusterSecret(ClusterRef, &'static str),
+}
+
+/// What something waits for. The text follows "waits for", and names the remedy if a person has to act.
+#[expect(missing_docs, reason = "the texts state what is missing")]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WaitBlocker {
+    // Of machines.
+    #[error("manual action: {0}")]
+    RefusingMachine(MachineRefusal),
+    #[error("manual action: {0}")]
+    LaterLeader(String),
+    #[error("a response: {0}")]
+    Response(String),
+    #[error(
+        "its container runtime, which does not respond: restart it (`systemctl restart containerd`); its containers keep running: {0}"
+    )]
+    SilentRuntime(String),
+    #[error("{0}")]
+    Enrollment(String),
+    #[error("its agent: {0}")]
+    NoAgent(String),
+    #[error("its agent to remove what Keelway recorded on it")]
+    AgentRecords,
+    #[error("its agent to stop")]
+    AgentStop,
+    #[error("its agent to respond, which Keelway then stops; if the machine is gone for good, mark it as lost")]
+    AgentToStop,
+    #[error(
+        "room on its disk: less than {} MiB are left in {STATE_DIRECTORY}: delete files that do not belong to Keelway, or enlarge the \
+         disk; no component is placed there until then",
+        DISK_RESERVE >> 20
+    )]
+    FullDisk,
+    #[error(
+        "{} to leave it: `keelway hypervisor drain {machine}` (spec.drain) moves all components but etcd members; etcd members are \
+         removed with their clusters",
+        first_of(.components)
+    )]
+    HeldComponents { machine: HypervisorName, components: Vec<ComponentRef> },
+    #[error("the remains of components on it to be removed")]
+    Remains,
+    #[error("{} to be reached through another machine: change their spec.endpoint.agent.via", joined(.0, ", "))]
+    ReachedMachines(Vec<HypervisorName>),
+
+    // Of the installation.
+    /// How far the clock of this host is ahead of those of most machines.
+    #[error(
+        "a correct clock: the clock of the host that Keelway runs on is {} minutes {} the clocks of most machines; correct it or \
+         theirs; no certificate is issued until then",
+        .0.abs().as_mins(), if .0.is_negative() { "ahead of" } else { "behind" }
+    )]
+    Clock(SignedDuration),
+    #[error("this Secret: {RESTORE}; no agent receives a certificate until then")]
+    MissingSecret,
+
+    // Of clusters.
+    #[error("manual action on {machine}; until then, Keelway does not change the cluster: {refusal}")]
+    FrozenCluster { machine: HypervisorName, refusal: MachineRefusal },
+    #[error("{field}: {problem}; {help}", field = .0.field, problem = .0.problem, help = .0.help)]
+    UnsupportedChange(Fault),
+    #[error("spec.paused to be false: a paused cluster is not deleted")]
+    PausedDeletion,
+    #[error("its components to leave {}", joined(.0, ", "))]
+    Deletion(BTreeSet<HypervisorName>),
+    #[error(
+        "an authority that is valid: {}; an expired authority issues no certificates: create a new cluster with a longer \
+         spec.certificates.authorityTTL, and move your workloads to it",
+        expired(.0)
+    )]
+    ExpiredAuthorities(Vec<(&'static str, Timestamp)>),
+    #[error(
+        "the Secret {}/{secret}, which {reason}: {RESTORE}; the cluster is not changed until then",
+        .cluster.namespace()
+    )]
+    UnusableSecret { cluster: ClusterId, secret: &'static str, reason: UnusableReason },
+    #[error("its API to return its bindings: {0}")]
+    Bindings(String),
+    #[error("the first query of its bindings")]
+    FirstBindings,
+    #[error("{missing} of its {wanted} members to have a machine")]
+    UnplacedMembers { missing: usize, wanted: usize },
+
+    // Of components.
+    #[error("{0}")]
+    Placement(#[from] PlacementError),
+    #[error("spec.etcd.replicas to be set back: changing the members of a created store is not supported yet")]
+    MembersStay,
+    #[error("{} to be ready before it leaves", joined(.0, " or "))]
+    ReadyReplicas(Vec<ComponentName>),
+    #[error("{0} to stop sending it connections")]
+    Sender(ComponentName),
+    #[error("{0} to stop it")]
+    Stop(HypervisorName),
+    #[error("{machine} to respond: {component} may still run there")]
+    UnobservedMachine { machine: HypervisorName, component: ComponentName },
+    #[error(
+        "{machine} to respond: {component} may still run there; bring the machine back, or, if it is lost for good, annotate its \
+         Hypervisor with {LOST_ANNOTATION}=true"
+    )]
+    SilentMachine { machine: HypervisorName, component: ComponentName },
+    #[error("the gateway of this name to be removed from its previous machine")]
+    PreviousGateway,
+    #[error("its haproxy to report its servers")]
+    UnreportedServers,
+    #[error("{} to {server} to end", count(*.sessions, "connection"))]
+    Connections { server: String, sessions: usize },
+    #[error("its turn to run {version}: {first} must be ready first")]
+    Upgrade { version: &'static str, first: ComponentName },
+    #[error("its replacement: Keelway {KEELWAY}")]
+    Replacement,
+    #[error("its turn to be replaced: {0} is replaced first")]
+    ReplacedAfter(ComponentName),
+    #[error("its turn to be replaced: {0} must be observed first")]
+    ReplacedOnceObserved(HypervisorName),
+    #[error("its turn to be replaced: {0} must be ready first")]
+    ReplacedOnceReady(ComponentName),
+    #[error("its turn to be replaced: every ingress must send connections to another one first")]
+    ReplacedOnceSpared,
+    #[error("{missing} in namespace {}: restore it from a backup; until then, its running pod is not changed", .cluster.namespace())]
+    UnbuildablePod { cluster: ClusterId, missing: MissingKey },
+    #[error(
+        "its data: {STATE_DIRECTORY}/{pod}/{DATA} of {machine} is empty or missing, and no member starts empty; {}",
+        if *.is_only_member {
+            "it was the only member: restore the directory, or the cluster's data is lost; if you cannot, delete the cluster"
+        } else {
+            "the other members continue without it: restore the directory as it was; a later release will replace the member"
+        }
+    )]
+    LostData { pod: PodName, machine: HypervisorName, is_only_member: bool },
+    #[error("an API server to be ready")]
+    ApiServer,
+    #[error("its machine to respond")]
+    MachineOfComponent,
+    #[error(
+        "port {port} of {machine}, on which another process listens: stop that process (`ss -lptn 'sport = :{port}'` shows it)"
+    )]
+    Port { machine: HypervisorName, port: u16 },
+    #[error("its start")]
+    Start,
+    #[error("its restart: it exited with code {code}")]
+    Restart { code: i32 },
+    #[error("its health check to succeed: {0}")]
+    HealthCheck(String),
+    #[error("its first health check")]
+    FirstHealthCheck,
+}
+
+/// The first of the components, and the number of the others.
+fn first_of(components: &[ComponentRef]) -> String {
+    const MOST: usize = 8;
+    let first = joined(components.iter().take(MOST), ", ");
+    match components.len().saturating_sub(MOST) {
+        0 => first,
+        more => format!("{first} and {} more", count(more, "component")),
+    }
+}
+
+fn expired(authorities: &[(&str, Timestamp)]) -> String {
+    let all: Vec<_> = authorities.iter().map(|(secret, end)| format!("{secret} expired at {end}")).collect();
+    listed(all.iter())
+}
+
+impl Waiting {
+    /// A wait of a cluster, or of a part of it.
+    pub(crate) fn of_cluster(subject: impl Into<WaitSubject>, kind: WaitKind, blocker: impl Into<WaitBlocker>) -> Self {
+        let subject = subject.into();
+        let delays = subject.cluster().map(|cluster| (cluster.clone(), kind));
+        Self { subject, blocker: blocker.into(), delays }
+    }
+}
+
+impl WaitSubject {
+    fn cluster(&self) -> Option<&ClusterRef> {
+        match self {
+            Self::Installation | Self::Hypervisor(_) | Self::Secret(_) => None,
+            Self::Cluster(cluster) | Self::Role(cluster, _) | Self::ClusterSecret(cluster, _) => Some(cluster),
+            Self::Component(component) => Some(&component.cluster),
+        }
+    }
+
+    /// Whether it is the role of the cluster, or one replica of it.
+    pub(crate) fn is_of_role(&self, cluster: &ClusterRef, role: Role) -> bool {
+        let is_replica = |name: &ComponentName| role_of(name).is_some_and(|(of, _)| of == role);
+        match self {
+            Self::Component(component) => component.cluster == *cluster && is_replica(&component.component),
+            Self::Role(of, other) => of == cluster && *other == role,
+            Self::Installation | Self::Hypervisor(_) | Self::Secret(_) | Self::Cluster(_) | Self::ClusterSecret(..) => {
+                false
+            }
+        }
+    }
+
+    /// The name within its cluster. None: it is not a part of a cluster.
+    pub(crate) fn name_in_cluster(&self) -> Option<String> {
+        match self {
+            Self::Installation | Self::Hypervisor(_) | Self::Secret(_) | Self::Cluster(_) => None,
+            Self::Component(component) => Some(component.component.to_string()),
+            Self::Role(_, role) => Some(role.to_string()),
+            Self::ClusterSecret(_, secret) => Some((*secret).to_string()),
+        }
+    }
+}
+
+impl From<&ClusterRef> for WaitSubject {
+    fn from(cluster: &ClusterRef) -> Self {
+        Self::Cluster(cluster.clone())
+    }
+}
+
+impl From<&HypervisorName> for WaitSubject {
+    fn from(machine: &HypervisorName) -> Self {
+        Self::Hypervisor(machine.clone())
+    }
+}
+
+impl From<ComponentRef> for WaitSubject {
+    fn from(component: ComponentRef) -> Self {
+        Self::Component(component)
+    }
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} waits for {}", self.subject, self.blocker)
+    }
+}
+
+impl fmt::Display for WaitSubject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Installation => f.write_str("the installation"),
+            Self::Hypervisor(machine) => write!(f, "{machine}"),
+            Self::Secret(secret) => write!(f, "{}/{}", secret.namespace, secret.name),
+            Self::Cluster(cluster) => write!(f, "{cluster}"),
+            Self::Component(component) => write!(f, "{component}"),
+            Self::Role(cluster, role) => write!(f, "{cluster}/{role}"),
+            Self::ClusterSecret(cluster, secret) => write!(f, "{cluster}/{secret}"),
+        }
+    }
+}
