@@ -47,8 +47,7 @@ fn scenario() {
 }
 
 /// The failpoints at which the creation of the cluster is interrupted.
-const CUTS: [(Signal, &str); 2] =
-    [(Signal::KILL, "begins start its agent"), (Signal::KILL, "begins create container etcd")];
+const CUTS: [(Signal, &str); 2] = [(Signal::KILL, "begins start its agent"), (Signal::KILL, "binds")];
 
 /// Asserts that a machine holds nothing of Keelway.
 fn holds_nothing(machine: &TestMachine) {

@@ -1,9 +1,6 @@
 //! Observes all machines, components and clusters concurrently.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use futures::{
     FutureExt,
@@ -39,33 +36,15 @@ pub(crate) async fn observe(
     machines.load_credentials(documents);
     let look = |document| machines.observe(document).map(Shared::from).boxed().shared();
     let looks = documents.hypervisors.iter().map(|(name, document)| (name, look(document)));
-    ask(
-        looks.collect(),
-        components,
-        documents,
-        ObservationHints { bindings: &BTreeMap::new(), well: &BTreeSet::new(), may_run: |_: &Probe| true },
-        certificates::read(documents),
-    )
-    .await
+    ask(looks.collect(), components, documents, |_| true, certificates::read(documents)).await
 }
 
-/// What need not be probed or queried.
-struct ObservationHints<'a, F> {
-    /// The known bindings of clusters.
-    bindings: &'a BTreeMap<ClusterId, ObservedValue<String>>,
-    /// Components that count as healthy without a probe.
-    well: &'a BTreeSet<PodName>,
-    /// Returns whether a component may run.
-    may_run: F,
-}
-
-/// Observes components and clusters only, with earlier observations of the machines. Probes components that run, and are not in `well`. Reads
-/// bindings that are not in `bindings`, and the certificates of clusters.
+/// Observes components and clusters only, with earlier observations of the machines. Probes components that run. Reads the certificates of clusters
+/// that `read` does not have.
 pub(crate) async fn observe_looked(
     seen: &Map<HypervisorName, ObservedValue<MachineState>>,
     components: &dyn Components,
     documents: &Documents,
-    (bindings, well): (&BTreeMap<ClusterId, ObservedValue<String>>, &BTreeSet<PodName>),
     read: &certificates::CertificateSnapshot,
 ) -> Result<PassObservation, Faults> {
     let found = |name| seen.get(name).cloned().unwrap_or_else(|| ObservedValue::unreachable("not observed yet").into());
@@ -74,33 +53,29 @@ pub(crate) async fn observe_looked(
         let state = seen.get(&probe.machine).and_then(|seen| seen.known());
         state.is_none_or(|state| state.runs(&probe.component))
     };
-    ask(looks.collect(), components, documents, ObservationHints { bindings, well, may_run }, read.again(documents))
-        .await
+    ask(looks.collect(), components, documents, may_run, read.again(documents)).await
 }
 
 async fn ask(
     looks: MachineLooks<'_>,
     components: &dyn Components,
     documents: &Documents,
-    known: ObservationHints<'_, impl Fn(&Probe) -> bool>,
+    may_run: impl Fn(&Probe) -> bool,
     certificates: ObservedCertificates,
 ) -> Result<PassObservation, Faults> {
     let probes = probes(documents)?;
     let seen = join_all(looks.values().cloned());
-    let may_run = &known.may_run;
     let health = join_all(probes.iter().map(|probe| async {
         if !may_run(probe) {
             return (probe.component.clone(), ComponentHealth::Unhealthy("it does not run".to_owned()));
         }
-        let vouched = known.well.contains(&probe.component) || is_vouched(documents, probe, &looks).await;
-        if vouched {
+        if is_vouched(documents, probe, &looks).await {
             (probe.component.clone(), ComponentHealth::Healthy)
         } else {
             health(components, documents, probe).await
         }
     }));
     let (asked, starting): (Vec<_>, Vec<_>) = serving(documents)
-        .filter(|id| !known.bindings.contains_key(*id))
         .partition(|id| api_server(documents, &probes, id).is_none_or(|probe| ready(documents, probe)));
     let bindings = join_all(asked.into_iter().map(|id| bindings(components, documents, id)));
     let (seen, health, bindings) = join3(seen, health, bindings).await;
@@ -108,7 +83,6 @@ async fn ask(
     let names: Vec<HypervisorName> = looks.into_keys().cloned().collect();
     let states = names.into_iter().zip(seen).collect();
     let mut bindings: BTreeMap<ClusterId, ObservedValue<String>> = bindings.into_iter().collect();
-    bindings.extend(known.bindings.clone());
     let (up, down): (Vec<_>, Vec<_>) = starting.into_iter().partition(|id| {
         api_server(documents, &probes, id)
             .is_some_and(|probe| health.get(&probe.component) == Some(&ComponentHealth::Healthy))

@@ -12,12 +12,10 @@ use keelway_api::{
     document::{DocumentChange, DocumentName},
     jiff::Timestamp,
     machine::{MachineState, ObservedValue},
-    name::{ClusterId, ClusterRef, HypervisorName, PodName},
+    name::{ClusterRef, HypervisorName},
     shared::Map,
 };
-use keelway_planner::{
-    ComponentHealth, Configs, DesiredPods, PassObservation, Plan, ValidatedDocuments, identify_clusters, refuse,
-};
+use keelway_planner::{Configs, DesiredPods, PassObservation, Plan, ValidatedDocuments, identify_clusters, refuse};
 use tokio::{
     sync::{Notify, futures::OwnedNotified},
     time::{Instant, sleep, sleep_until, timeout},
@@ -74,7 +72,6 @@ struct ClusterPass {
     wrote: bool,
     /// Whether condition texts remain to be saved later.
     says_more: bool,
-    known: ObservationCache,
     read: certificates::CertificateSnapshot,
 }
 
@@ -83,30 +80,8 @@ struct ClusterPass {
 struct PassMode {
     /// Whether changes of condition texts may be saved later.
     texts: TextDelay,
-    /// What was observed when the cluster was settled last.
-    known: ObservationCache,
     /// The certificates that the previous pass read.
     read: certificates::CertificateSnapshot,
-}
-
-/// Observations that a change can use again instead of new requests. The pass after it sends the requests.
-#[derive(Default)]
-struct ObservationCache {
-    /// The bindings that the API servers of clusters reported.
-    bindings: BTreeMap<ClusterId, ObservedValue<String>>,
-    /// Components that were healthy. A change of components that no other component needs does not probe these. Empty after a pass that relied on
-    /// this cache.
-    well: BTreeSet<PodName>,
-}
-
-/// The result of a pass that relies on cached health.
-enum CachedPassOutcome {
-    /// The pass was carried out.
-    Passed(Box<ClusterPass>),
-    /// Nothing was done: the change depends on components that must be probed.
-    TooMuch,
-    /// Nothing was done: the cluster was removed, or its documents changed during the pass.
-    Stale,
 }
 
 impl InstallationReconciler<'_> {
@@ -115,14 +90,13 @@ impl InstallationReconciler<'_> {
         let task = Task::Cluster(name.clone());
         let mut schedule = ClusterSchedule::new(Instant::now());
         let mut number = 0_u64;
-        let (mut asked, mut read) = (ObservationCache::default(), certificates::CertificateSnapshot::default());
+        let mut read = certificates::CertificateSnapshot::default();
         Box::pin(self.first_looks(name)).await;
         loop {
             let Some(wake) = self.wake_handle(name).filter(|_| !self.is_stopped()) else { return };
             number += 1;
             let (span, began) = (info_span!("pass", cluster = %name, pass = number), Instant::now());
-            let (known, read_before) = (std::mem::take(&mut asked), std::mem::take(&mut read));
-            let mode = PassMode { texts: schedule.texts(began), known, read: read_before };
+            let mode = PassMode { texts: schedule.texts(began), read: std::mem::take(&mut read) };
             // The future of a pass is large, and most clusters are idle: we allocate it only while it runs.
             let passed = Box::pin(self.pass_cluster(name, mode).instrument(span.clone())).await;
             let took = began.elapsed();
@@ -137,9 +111,7 @@ impl InstallationReconciler<'_> {
             let next = schedule.handle(result_of(&passed), Instant::now());
             let outcome = passed.ok().flatten().map(|passed| {
                 // Certificates in memory are useful only if the next pass follows soon. After a settled pass it does not.
-                if passed.outcome.settled {
-                    asked = passed.known;
-                } else {
+                if !passed.outcome.settled {
                     read = passed.read;
                 }
                 passed.outcome
@@ -228,39 +200,17 @@ impl InstallationReconciler<'_> {
 
     /// One pass. Returns none if the cluster was removed or its documents changed meanwhile; in the second case its task is woken.
     async fn pass_cluster(&self, name: &ClusterRef, mode: PassMode) -> Result<Option<ClusterPass>, PassError> {
-        let passed = match self.pass_relying(name, &mode, &mode.known.well).await? {
-            CachedPassOutcome::TooMuch => self.pass_relying(name, &mode, &BTreeSet::new()).await?,
-            relied @ (CachedPassOutcome::Passed(_) | CachedPassOutcome::Stale) => relied,
-        };
-        match passed {
-            CachedPassOutcome::Passed(passed) => Ok(Some(*passed)),
-            CachedPassOutcome::TooMuch | CachedPassOutcome::Stale => Ok(None),
-        }
-    }
-
-    /// One pass that counts these components as healthy and does not probe them.
-    async fn pass_relying(
-        &self,
-        name: &ClusterRef,
-        mode: &PassMode,
-        well: &BTreeSet<PodName>,
-    ) -> Result<CachedPassOutcome, PassError> {
-        let Ok(asking) = self.asking.acquire().await else { return Ok(CachedPassOutcome::Stale) };
-        let Some(ClusterSnapshot { loaded, seen }) = self.newest_view(name) else {
-            return Ok(CachedPassOutcome::Stale);
-        };
+        let Ok(asking) = self.asking.acquire().await else { return Ok(None) };
+        let Some(ClusterSnapshot { loaded, seen }) = self.newest_view(name) else { return Ok(None) };
         let mut documents = loaded.clone();
         identify_clusters(&mut documents, || self.minter().id()).map_err(PassError::Id)?;
-        let known = (&mode.known.bindings, well);
-        let observing = observe_looked(&seen, &*self.context.components, &documents, known, &mode.read);
+        let observing = observe_looked(&seen, &*self.context.components, &documents, &mode.read);
         let seen = observing.instrument(debug_span!("observe")).await.map_err(PassError::Faults)?;
         drop(asking);
-        let Some(turn) = self.turn().await else { return Ok(CachedPassOutcome::Stale) };
+        let Some(turn) = self.turn().await else { return Ok(None) };
         let says_later = mode.texts.may_wait && (mode.texts.saved_recently || self.is_busy(0));
-        let relies = !well.is_empty();
-        let decided =
-            debug_span!("plan").in_scope(|| self.decide(name, documents, seen, (&loaded, says_later, relies)))?;
-        let Some((decided, staged)) = decided else { return Ok(CachedPassOutcome::TooMuch) };
+        let decided = debug_span!("plan").in_scope(|| self.decide(documents, seen, &loaded, says_later));
+        let (decided, staged) = decided?;
         let PartDecision { plan, saved, desired: mut wants, seen } = decided;
         let (wrote, says_more) = (matches!(staged, StagedPart::Waits(_)), saved != plan.documents);
         if seen.stale() || (self.has_told(name) && !seen.frozen_clusters(&loaded).is_empty()) {
@@ -271,16 +221,14 @@ impl InstallationReconciler<'_> {
             let _ = timeout(HEARING, join_all(self.publish_desired_pods(name, &loaded, &plan, wants.take()))).await;
         }
         if !self.saved_part(staged, &loaded, &saved).await? {
-            return Ok(CachedPassOutcome::Stale);
+            return Ok(None);
         }
         drop(self.publish_desired_pods(name, &loaded, &plan, wants));
         drop(turn);
         let mut outcome = self.finish(plan).instrument(debug_span!("bind")).await;
         outcome.settled &= !says_more;
-        let well = if relies { BTreeSet::new() } else { healthy(&seen) };
-        let known = ObservationCache { bindings: seen.bindings, well };
         let read = certificates::CertificateSnapshot::of(&loaded, seen.certificates);
-        Ok(CachedPassOutcome::Passed(Box::new(ClusterPass { outcome, wrote, says_more, known, read })))
+        Ok(Some(ClusterPass { outcome, wrote, says_more, read }))
     }
 
     /// Publishes the cluster's desired pods to its machines. Each returned future ends when one machine has read them.
@@ -428,11 +376,6 @@ async fn wait_until(time: Option<Instant>) {
         Some(time) => sleep_until(time).await,
         None => std::future::pending().await,
     }
-}
-
-fn healthy(seen: &PassObservation) -> BTreeSet<PodName> {
-    let well = seen.health.iter().filter(|(_, health)| **health == ComponentHealth::Healthy);
-    well.map(|(name, _)| name.clone()).collect()
 }
 
 /// Returns the machines of the components in these documents.

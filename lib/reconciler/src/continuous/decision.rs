@@ -8,9 +8,8 @@ use std::{
 use keelway_api::{
     Component, Documents, Shared,
     jiff::Timestamp,
-    machine::{Digest, ObservedValue},
-    name::{ClusterRef, HypervisorName, PodName},
-    role::Role,
+    machine::ObservedValue,
+    name::{HypervisorName, PodName},
 };
 use keelway_planner::{
     Configs, Decision, DesiredPods, Neighbours, PassObservation, Plan, PlanScope, ValidatedDocuments, Waves, plan_part,
@@ -45,15 +44,14 @@ pub(super) enum StagedPart {
 }
 
 impl InstallationReconciler<'_> {
-    /// Decides, mints keys, and puts the result into the save queue. Returns none, and changes nothing, if the pass relies on cached health
-    /// (`relies`) and more changes than components that no other component needs.
+    /// Decides, mints keys, and puts the result into the save queue.
     pub(super) fn decide(
         &self,
-        name: &ClusterRef,
         documents: Documents,
         seen: PassObservation,
-        (loaded, says_later, relies): (&Documents, bool, bool),
-    ) -> Result<Option<(PartDecision, StagedPart)>, PassError> {
+        loaded: &Documents,
+        says_later: bool,
+    ) -> Result<(PartDecision, StagedPart), PassError> {
         // Most passes neither use room of machines nor wait for a wave, so their decision depends on no other cluster. We try this cheaper way first.
         let (nothing, nobody, any) = (Documents::default(), BTreeSet::new(), Waves::default());
         let alone = Neighbours { documents: &nothing, users: &nobody, waves: &any };
@@ -72,33 +70,10 @@ impl InstallationReconciler<'_> {
         wait_for_clock(&mut plan, |documents| clocks_ahead(&*self.context.machines, documents, now));
         self.minter().mint(&mut plan.documents, &plan.mint, self.now()).map_err(PassError::Mint)?;
         let (mut plan, wants) = wanted(plan, &seen, self.now())?;
-        if relies && !self.changes_only_others(name, &plan.documents, &wants) {
-            return Ok(None);
-        }
         plan.documents.share_equal(loaded);
         let saved = if says_later { without_condition_text(&plan.documents, loaded) } else { plan.documents.clone() };
         let staged = self.stage_part(loaded, &saved);
-        Ok(Some((PartDecision { plan, saved, desired: Some(wants), seen }, staged)))
-    }
-
-    /// Returns whether the desired pods changed, and only those of components that neither data nor requests need.
-    fn changes_only_others(
-        &self,
-        name: &ClusterRef,
-        documents: &Documents,
-        wants: &BTreeMap<HypervisorName, DesiredPods>,
-    ) -> bool {
-        let state = self.state();
-        let Some(cluster) = state.clusters.get(name) else { return false };
-        let before: BTreeMap<&PodName, Digest> = cluster.desired.values().flat_map(|wants| wants.digests()).collect();
-        let now: BTreeMap<&PodName, Digest> = wants.values().flat_map(DesiredPods::digests).collect();
-        let names: BTreeSet<&PodName> = before.keys().chain(now.keys()).copied().collect();
-        let mut changed = names.into_iter().filter(|pod| before.get(pod) != now.get(pod)).peekable();
-        let is_of_others = |pod: &PodName| {
-            let role = documents.components.get(pod).map(|component| component.spec.role);
-            matches!(role, Some(Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController))
-        };
-        changed.peek().is_some() && changed.all(is_of_others)
+        Ok((PartDecision { plan, saved, desired: Some(wants), seen }, staged))
     }
 
     fn neighbours(&self) -> (Arc<Documents>, BTreeSet<u32>, Waves) {
