@@ -41,7 +41,7 @@ pub(crate) struct Changes {
     pub(crate) trees: Vec<PathBuf>,
     /// The names that each of these directories contained before, if it existed. These entries stay.
     pub(crate) there: BTreeMap<PathBuf, BTreeSet<Vec<u8>>>,
-    /// The mounts that existed below these directories before, as bytes of their paths.
+    /// The mounts that existed below these directories before, as bytes of their resolved paths.
     pub(crate) mounts: BTreeSet<Vec<u8>>,
     /// Files that did not exist before. They are removed if they are empty.
     pub(crate) empty: Vec<PathBuf>,
@@ -83,9 +83,9 @@ impl Changes {
         Ok(changes)
     }
 
-    fn note_tree(&mut self, tree: PathBuf) -> Result<(), NodeFileError> {
-        if tree.exists() {
-            self.mounts.extend(mounts::below(&tree)?.iter().map(|mount| mount.as_os_str().as_bytes().to_vec()));
+    pub(crate) fn note_tree(&mut self, tree: PathBuf) -> Result<(), NodeFileError> {
+        if let Some(real) = mounts::resolved(&tree)? {
+            self.mounts.extend(mounts::below(&real)?.iter().map(|mount| mount.as_os_str().as_bytes().to_vec()));
             self.there.insert(tree.clone(), mounts::names(&tree)?);
         }
         self.note_missing(&tree);

@@ -4,7 +4,12 @@ mod ranges;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, fmt, net::SocketAddr, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
@@ -217,6 +222,15 @@ fn kernel(facts: &HostFacts) -> Vec<CheckFault> {
         faults.push(CheckFault::new(problem, BRIDGE_HELP));
     }
     faults
+}
+
+/// Returns a fault if the worker's directory has entries other than those that an interrupted join leaves: leaving would remove them.
+#[must_use]
+pub fn state_directory(root: &Path, found: &BTreeSet<Vec<u8>>, own: &BTreeSet<Vec<u8>>) -> Option<CheckFault> {
+    let first = found.difference(own).next()?;
+    let problem =
+        format!("{} contains files of other programs, such as {}", root.display(), String::from_utf8_lossy(first));
+    Some(CheckFault::new(problem, "set an empty or absent directory with --state-dir"))
 }
 
 /// Returns a fault if this machine's clock differs from an endpoint's by more than certificates tolerate.

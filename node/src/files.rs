@@ -149,11 +149,6 @@ pub(crate) fn remove(path: &Path) -> Result<(), NodeFileError> {
     gone(fs::remove_file(path)).map_err(NodeFileError::new("remove", path))
 }
 
-/// Removes a directory with its content. It succeeds if the directory is absent.
-pub(crate) fn remove_tree(path: &Path) -> Result<(), NodeFileError> {
-    gone(fs::remove_dir_all(path)).map_err(NodeFileError::new("remove", path))
-}
-
 /// Treats an absent file as success.
 pub(crate) fn gone(outcome: io::Result<()>) -> io::Result<()> {
     match outcome {
@@ -200,6 +195,5 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a");
         remove(&path).unwrap();
-        remove_tree(&path).unwrap();
     }
 }

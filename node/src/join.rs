@@ -40,7 +40,7 @@ use crate::{
     firewall::{self, FirewallError},
     image::{self, ImageError},
     information::{InformationError, TrustedInformation},
-    kubelet,
+    kubelet, mounts,
     peer::{self, PeerError},
     registration,
     service::{self, ServiceError},
@@ -290,7 +290,11 @@ async fn check_machine(options: &JoinOptions) -> Result<(), JoinError> {
     let is_again = geteuid().is_root() && options.layout.read_options()?.is_some();
     let mut seen = facts::observe(&options.node, own).await;
     seen.has_kubelet_state &= !is_again;
-    let found = checks::faults(&seen, CheckOptions { allow_cgroup_v1: options.node.allow_cgroup_v1 });
+    let mut found = checks::faults(&seen, CheckOptions { allow_cgroup_v1: options.node.allow_cgroup_v1 });
+    if geteuid().is_root() && !is_again {
+        let there = mounts::names(options.layout.root())?;
+        found.extend(checks::state_directory(options.layout.root(), &there, &options.layout.first_names()));
+    }
     if found.is_empty() { Ok(()) } else { Err(JoinError::Faults(found)) }
 }
 

@@ -16,6 +16,8 @@ mod files;
 mod firewall;
 mod image;
 mod information;
+#[cfg(test)]
+mod isolated;
 mod join;
 mod kubelet;
 mod leave;
@@ -26,6 +28,7 @@ mod mounts;
 mod peer;
 mod process;
 mod registration;
+mod removal;
 #[cfg(test)]
 mod samples;
 mod service;
@@ -48,8 +51,8 @@ pub use join::{JoinError, JoinOptions, JoinStep, join};
 pub use leave::{LeaveError, LeaveOptions, LeaveStep, leave};
 pub use lock::{WorkerLock, WorkerLockError, acquire};
 pub use memory::disable_huge_pages;
-pub use mounts::RemovalError;
 pub use peer::PeerError;
+pub use removal::RemovalError;
 pub use service::{ServiceError, has_systemd, unit};
 pub use settings::{DaemonMode, Layout, NodeOptions, OptionChange, STATE};
 pub use status::{CertificateStatus, IngressStatus, KubeletStatus, StatusError, TunnelStatus, WorkerStatus, ask};

@@ -1,37 +1,35 @@
-//! Removes directories with their content, except for mounts of other programs.
+//! Removes directories that kubelet and containerd filled. Mounts below them are undone first, and mounts of other programs stay.
+
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     fs, io,
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
 };
 
-use rustix::mount::{UnmountFlags, unmount};
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 
-use crate::files::{self, NodeFileError};
+use crate::{
+    files::NodeFileError,
+    removal::{RemovalError, delete_content, delete_tree},
+};
 
-/// The list of mounts of this process' namespace, in the order in which they were made.
-const LIST: &str = "/proc/self/mounts";
+/// The list of mounts of this thread's namespace, in the order in which they were made.
+const LIST: &str = "/proc/thread-self/mounts";
 
-/// A directory cannot be removed.
-#[derive(Debug, thiserror::Error)]
-pub enum RemovalError {
-    /// A file operation failed.
-    #[error(transparent)]
-    File(#[from] NodeFileError),
-    /// A file system is mounted in the directory, and its content would be lost.
-    #[error("cannot remove {}: {} is mounted in it; unmount it", directory.display(), mount.display())]
-    Mounted {
-        /// The mount point.
-        mount: PathBuf,
-        /// The directory that contains it.
-        directory: PathBuf,
-    },
+/// Returns the path of a directory without symbolic links, as the kernel lists mounts. Returns `None` if the directory is absent.
+pub(crate) fn resolved(directory: &Path) -> Result<Option<PathBuf>, NodeFileError> {
+    match fs::canonicalize(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some).map_err(NodeFileError::new("resolve", directory)),
+    }
 }
 
-/// Returns all mounts at or below a directory.
+/// Returns all mounts at or below a directory, whose path has no symbolic links.
 pub(crate) fn below(directory: &Path) -> Result<Vec<PathBuf>, NodeFileError> {
     let list = fs::read(LIST).map_err(NodeFileError::new("read", LIST))?;
     let targets = list.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(1));
@@ -55,24 +53,44 @@ fn unescaped(text: &[u8]) -> PathBuf {
     OsString::from_vec(path).into()
 }
 
-/// Removes a directory, or only its new entries if it existed `before`. It unmounts mounts that are new. An earlier mount stays, and is an
-/// error unless it is the directory itself.
+/// Removes a directory, or only its new entries if it existed `before`. It unmounts new mounts at and below what it removes.
+///
+/// # Errors
+/// A file system is still mounted in the directory, or the directory became a link since. Then nothing was deleted.
 pub(crate) fn remove(directory: &Path, before: &MountBaseline) -> Result<(), RemovalError> {
-    let ours = |found: &PathBuf| !before.mounts.contains(found.as_os_str().as_bytes());
-    for mount in below(directory)?.iter().rev().filter(|mount| ours(mount)) {
-        if let Err(error) = unmount(mount.as_path(), UnmountFlags::DETACH) {
+    let Some(real) = resolved(directory)? else { return Ok(()) };
+    let kept = before.directories.get(directory);
+    if kept.is_none() && directory.is_symlink() {
+        return Err(RemovalError::Link { link: directory.to_owned(), target: real });
+    }
+    let is_kept = |mount: &Path| {
+        let first = mount.strip_prefix(&real).ok().and_then(|below| below.iter().next());
+        first.zip(kept).is_some_and(|(first, kept)| kept.contains(first.as_bytes()))
+    };
+    let is_new = |mount: &PathBuf| !before.mounts.contains(mount.as_os_str().as_bytes()) && !is_kept(mount);
+    detach(below(&real)?.iter().filter(|mount| is_new(mount)));
+    if let Some(mount) = below(&real)?.into_iter().find(is_new) {
+        return Err(RemovalError::Mounted { mount, directory: directory.to_owned() });
+    }
+    match kept {
+        Some(kept) => delete_content(&real, kept),
+        None => delete_tree(&real),
+    }
+}
+
+/// Unmounts all of these, the last one first. The caller finds what is still mounted.
+fn detach<'a>(mounts: impl DoubleEndedIterator<Item = &'a PathBuf> + Clone) {
+    // Otherwise unmounting a recursive bind mount also unmounts what is mounted below its source.
+    for mount in mounts.clone() {
+        if let Err(error) = mount_change(mount.as_path(), MountPropagationFlags::PRIVATE) {
+            tracing::debug!(%error, mount = %mount.display(), "cannot separate the mount from its source");
+        }
+    }
+    for mount in mounts.rev() {
+        if let Err(error) = unmount(mount.as_path(), UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             tracing::warn!(%error, mount = %mount.display(), "cannot unmount");
         }
     }
-    let is_itself = |mount: &PathBuf| mount == directory && !ours(mount);
-    if let Some(mount) = below(directory)?.into_iter().find(|mount| !is_itself(mount)) {
-        return Err(RemovalError::Mounted { mount, directory: directory.to_owned() });
-    }
-    match before.directories.get(directory) {
-        Some(kept) => remove_but(directory, kept)?,
-        None => files::remove_tree(directory)?,
-    }
-    Ok(())
 }
 
 /// The state of directories before kubelet and containerd filled them.
@@ -80,7 +98,7 @@ pub(crate) fn remove(directory: &Path, before: &MountBaseline) -> Result<(), Rem
 pub(crate) struct MountBaseline {
     /// The names that each existing directory contained.
     pub(crate) directories: BTreeMap<PathBuf, BTreeSet<Vec<u8>>>,
-    /// The mounts at or below these directories, as bytes of their paths.
+    /// The mounts at or below these directories, as bytes of their resolved paths.
     pub(crate) mounts: BTreeSet<Vec<u8>>,
 }
 
@@ -92,50 +110,4 @@ pub(crate) fn names(directory: &Path) -> Result<BTreeSet<Vec<u8>>, NodeFileError
     };
     let names = entries.map(|entry| entry.map(|entry| entry.file_name().into_vec()));
     names.collect::<io::Result<_>>().map_err(NodeFileError::new("list", directory))
-}
-
-fn remove_but(directory: &Path, kept: &BTreeSet<Vec<u8>>) -> Result<(), NodeFileError> {
-    for name in names(directory)?.difference(kept) {
-        let path = directory.join(OsStr::from_bytes(name));
-        let is_directory = fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir());
-        if is_directory { files::remove_tree(&path) } else { files::remove(&path) }?;
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_are_read_as_the_kernel_writes_them() {
-        assert_eq!(unescaped(br"/a\040b\011\134\012c"), Path::new("/a b\t\\\nc"));
-        assert_eq!(unescaped(br"/a\9z\77"), Path::new(r"/a\9z\77"));
-        assert_eq!(unescaped(b"/\xff\\040").as_os_str().as_bytes(), b"/\xff ");
-    }
-
-    #[test]
-    fn the_root_is_mounted_and_nothing_is_below_a_new_directory() {
-        assert!(below(Path::new("/")).unwrap().contains(&PathBuf::from("/")));
-        let directory = tempfile::tempdir().unwrap();
-        assert_eq!(below(directory.path()).unwrap(), Vec::<PathBuf>::new());
-    }
-
-    #[test]
-    fn new_entries_are_removed() {
-        let directory = tempfile::tempdir().unwrap();
-        let [old, new] = ["old", "new"].map(|name| directory.path().join(name));
-        fs::create_dir_all(old.join("others")).unwrap();
-        let directories = [(old.clone(), names(&old).unwrap())].into();
-        for path in [&old, &new] {
-            fs::create_dir_all(path.join("pods")).unwrap();
-            fs::write(path.join("file"), "").unwrap();
-        }
-        let before = MountBaseline { directories, mounts: BTreeSet::new() };
-        remove(&old, &before).unwrap();
-        remove(&new, &before).unwrap();
-        assert_eq!(names(&old).unwrap(), [b"others".to_vec()].into());
-        assert!(!new.exists());
-        remove(&new, &before).unwrap();
-    }
 }

@@ -1,6 +1,10 @@
 //! The options of a worker, and the location of its files.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -209,6 +213,13 @@ impl Layout {
 
     pub(crate) fn logs(&self) -> PathBuf {
         self.at("log")
+    }
+
+    /// Returns the names in this directory after a join that was interrupted while it stored its options.
+    pub(crate) fn first_names(&self) -> BTreeSet<Vec<u8>> {
+        let files = [self.options(), self.changes(), self.authorities(), self.information()];
+        let each = files.iter().flat_map(|path| [path.clone(), files::temporary_path(path)]);
+        each.filter_map(|path| Some(path.file_name()?.as_bytes().to_vec())).collect()
     }
 
     /// Returns the options of this worker, or `None` if the machine is not a worker.

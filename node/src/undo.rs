@@ -1,6 +1,6 @@
 //! Restores a machine to its state before it was a worker.
 
-use std::{collections::BTreeMap, fs, io, path::PathBuf};
+use std::{collections::BTreeMap, fs, io, os::unix::ffi::OsStrExt};
 
 use keelway_base::error_chain::ErrorChain;
 use keelway_cri::CriRuntime;
@@ -15,8 +15,9 @@ use crate::{
     image,
     information::TrustedInformation,
     kubelet,
-    mounts::{self, RemovalError},
+    mounts::{self, MountBaseline},
     peer::PeerAssignment,
+    removal::RemovalError,
     service::{self, ServiceError},
     settings::{Layout, NodeOptions},
     sysctl, tunnels,
@@ -99,9 +100,7 @@ pub async fn forget(layout: &Layout) -> Result<Option<String>, UndoError> {
     sysctl::restore(&changes)?;
     put_back_files(&changes)?;
     image::clear_mount(layout);
-    // The files that are needed to repeat this are removed last.
-    remove_but(layout, &[layout.options(), layout.changes()])?;
-    files::remove_tree(layout.root())?;
+    remove_state(layout)?;
     Ok(options.map(|options| options.name))
 }
 
@@ -154,17 +153,18 @@ fn put_back_files(changes: &Changes) -> Result<(), UndoError> {
     Ok(())
 }
 
-fn remove_but(layout: &Layout, kept: &[PathBuf]) -> Result<(), NodeFileError> {
-    for entry in fs::read_dir(layout.root()).map_err(NodeFileError::new("list", layout.root()))?.flatten() {
-        let path = entry.path();
-        if kept.contains(&path) {
-            continue;
-        }
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            files::remove_tree(&path)?;
-        } else {
-            files::remove(&path)?;
-        }
+/// Removes the worker's directory. The files that are needed to repeat all of this are removed last.
+fn remove_state(layout: &Layout) -> Result<(), UndoError> {
+    let (root, last) = (layout.root(), [layout.options(), layout.changes()]);
+    let names = last.iter().filter_map(|path| path.file_name()).map(|name| name.as_bytes().to_vec());
+    // The directory may be a file system of its own.
+    let own = mounts::resolved(root)?.into_iter().map(|root| root.as_os_str().as_bytes().to_vec());
+    let before = MountBaseline { directories: [(root.to_owned(), names.collect())].into(), mounts: own.collect() };
+    mounts::remove(root, &before)?;
+    last.iter().try_for_each(|path| files::remove(path))?;
+    match fs::remove_dir(root) {
+        // A link or a mount point was not created by the join.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotADirectory | io::ErrorKind::ResourceBusy) => Ok(()),
+        removed => Ok(files::gone(removed).map_err(NodeFileError::new("remove", root))?),
     }
-    Ok(())
 }

@@ -96,3 +96,13 @@ fn overlapping_ranges_are_faults() {
     let names: Vec<&str> = met.iter().map(|fault| fault.problem.as_str()).collect();
     assert_eq!(names.len(), 4, "{names:?}");
 }
+
+#[test]
+fn a_state_directory_of_other_programs_is_refused() {
+    let names = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect();
+    let check = |found| state_directory(Path::new("/srv"), &names(found), &names(&["ca.crt", "ca.crt.new"]));
+    assert_eq!(check(&[]), None);
+    assert_eq!(check(&["ca.crt.new"]), None);
+    let fault = check(&["ca.crt", "photos"]).unwrap();
+    assert!(fault.problem.contains("/srv") && fault.problem.contains("photos") && fault.help.contains("--state-dir"));
+}
