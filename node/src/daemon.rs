@@ -36,6 +36,7 @@ use crate::{
     checks, cni, facts,
     files::{self, NodeFileError},
     firewall::{self, ExternalInterfaces, FirewallConfig, FirewallError},
+    forwarding::ForwardingError,
     image,
     information::{InformationError, NAMESPACE, TrustedInformation},
     kubelet::{KUBELET_LOG, Kubelet, KubeletStatus},
@@ -263,11 +264,15 @@ impl Daemon {
     /// Keeps the kernel's settings as a worker needs them, also after another program changed them.
     async fn keep_settings(&self) {
         let mut repairs = every(REPAIR_EVERY);
-        let mut last = None;
+        let (mut last, mut has_lost_route) = (None, false);
         loop {
             repairs.tick().await;
-            log_once(&mut last, "cannot apply kernel settings", sysctl::set(&self.layout));
-            let absent = sysctl::missing_settings();
+            let has_ipv6 = self.facts.known.borrow().has_ipv6();
+            let set = sysctl::set(&self.layout, has_ipv6 && !has_lost_route);
+            // A further attempt could remove the route again.
+            has_lost_route |= matches!(set, Err(ForwardingError::RouteLost(_)));
+            log_once(&mut last, "cannot apply kernel settings", set);
+            let absent = sysctl::missing_settings(has_ipv6);
             self.facts.absent.send_if_modified(|before| {
                 let is_new = *before != absent;
                 if is_new && !absent.is_empty() {

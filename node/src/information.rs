@@ -54,6 +54,12 @@ impl TrustedInformation {
         Ok(Self { cluster, authorities: value(AUTHORITIES_KEY)?.clone() })
     }
 
+    /// Whether the cluster has ranges of IPv6.
+    pub(crate) fn has_ipv6(&self) -> bool {
+        let ranges = [&self.cluster.vpn_cidrs, &self.cluster.pod_cidrs, &self.cluster.service_cidrs];
+        ranges.into_iter().flatten().any(|range| range.addr().is_ipv6())
+    }
+
     /// Reads the information from the cluster.
     pub(crate) async fn fetch(client: Client) -> Result<Self, InformationError> {
         let maps: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);

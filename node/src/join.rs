@@ -38,6 +38,7 @@ use crate::{
     cni, facts,
     files::{self, NodeFileError, StagedFile},
     firewall::{self, FirewallError},
+    forwarding::ForwardingError,
     image::{self, ImageError},
     information::{InformationError, TrustedInformation},
     kubelet, mounts,
@@ -45,6 +46,7 @@ use crate::{
     registration,
     service::{self, ServiceError},
     settings::{DaemonMode, Layout, NodeOptions, OptionChange},
+    sysctl,
     undo::forget,
 };
 
@@ -154,6 +156,9 @@ pub enum JoinError {
     /// A file operation failed.
     #[error(transparent)]
     File(#[from] NodeFileError),
+    /// A kernel setting cannot be changed.
+    #[error(transparent)]
+    Forwarding(#[from] ForwardingError),
     /// The daemon does not start.
     #[error(transparent)]
     Service(#[from] ServiceError),
@@ -241,6 +246,8 @@ async fn join_with(
         client => client?,
     };
     programs?;
+    // The daemon repeats this. Here, a failure is reported.
+    sysctl::set(&options.layout, known.has_ipv6())?;
     told(&JoinStep::Start(node.service));
     if let Some(before) = before.filter(|before| before.service != node.service) {
         service::stop(before.service, &options.layout).await?;

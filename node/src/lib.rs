@@ -14,6 +14,7 @@ mod daemon;
 mod facts;
 mod files;
 mod firewall;
+mod forwarding;
 mod image;
 mod information;
 #[cfg(test)]
@@ -45,6 +46,7 @@ pub use certificate::KubeletCertificateError;
 pub use daemon::{DaemonError, run};
 pub use files::NodeFileError;
 pub use firewall::FirewallError;
+pub use forwarding::ForwardingError;
 pub use image::ImageError;
 pub use information::InformationError;
 pub use join::{JoinError, JoinOptions, JoinStep, join};

@@ -2,15 +2,17 @@
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
-use crate::{changes::Changes, files::NodeFileError, settings::Layout};
+use crate::{
+    changes::Changes,
+    files::NodeFileError,
+    forwarding::{self, ForwardingError, IPV6_FORWARDING, is_accept_ra},
+    settings::Layout,
+};
 
 /// Settings for forwarding between pods and tunnels, and for Services between pods of one bridge.
-const WANTED: [(&str, &str); 4] = [
-    ("net/ipv4/ip_forward", "1"),
-    ("net/ipv6/conf/all/forwarding", "1"),
-    ("net/bridge/bridge-nf-call-iptables", "1"),
-    ("net/bridge/bridge-nf-call-ip6tables", "1"),
-];
+const WANTED: [&str; 2] = ["net/ipv4/ip_forward", "net/bridge/bridge-nf-call-iptables"];
+/// The same for IPv6. They are for clusters with IPv6 ranges only. [`forwarding`] enables the first one.
+const WANTED_IPV6: [&str; 2] = [IPV6_FORWARDING, "net/bridge/bridge-nf-call-ip6tables"];
 
 /// Settings that the kubelet (`setupKernelTunables`) and kube-proxy change, and the one that `ip_forward` changes with it.
 const CHANGED_BY_OTHERS: [&str; 12] = [
@@ -42,42 +44,54 @@ fn of_interfaces() -> impl Iterator<Item = String> {
     })
 }
 
+/// Returns the value of a setting, if the kernel has the setting.
+pub(crate) fn read(name: &str) -> Option<String> {
+    fs::read_to_string(file(name)).ok().map(|value| value.trim().to_owned())
+}
+
+pub(crate) fn write(name: &str, value: &str) -> Result<(), NodeFileError> {
+    fs::write(file(name), value).map_err(NodeFileError::new("set", file(name)))
+}
+
+/// Sets a setting that the kernel has. Before that, it records the value that [`restore`] restores.
+pub(crate) fn change(layout: &Layout, name: &str, wanted: &str) -> Result<(), NodeFileError> {
+    let Some(found) = read(name).filter(|found| found != wanted) else { return Ok(()) };
+    Changes::note(layout, |changes| {
+        changes.sysctls.entry(name.to_owned()).or_insert(found);
+    })?;
+    write(name, wanted)
+}
+
 /// Returns the current values of all settings that other programs may change on a worker.
 pub(crate) fn all() -> BTreeMap<String, String> {
     let names = CHANGED_BY_OTHERS.map(str::to_owned).into_iter().chain(of_interfaces());
-    let read = |name: String| {
-        let found = fs::read_to_string(file(&name)).ok()?;
-        Some((name, found.trim().to_owned()))
-    };
-    names.filter_map(read).collect()
+    names.filter_map(|name| read(&name).map(|value| (name, value))).collect()
 }
 
 /// Sets all settings that the kernel has.
-pub(crate) fn set(layout: &Layout) -> Result<(), NodeFileError> {
-    for (name, wanted) in WANTED {
-        let Ok(found) = fs::read_to_string(file(name)) else { continue };
-        let found = found.trim();
-        if found == wanted {
-            continue;
-        }
-        Changes::note(layout, |changes| {
-            changes.sysctls.entry(name.to_owned()).or_insert_with(|| found.to_owned());
-        })?;
-        fs::write(file(name), wanted).map_err(NodeFileError::new("set", file(name)))?;
+pub(crate) fn set(layout: &Layout, has_ipv6: bool) -> Result<(), ForwardingError> {
+    WANTED.iter().try_for_each(|name| change(layout, name, "1"))?;
+    if has_ipv6 {
+        WANTED_IPV6[1..].iter().try_for_each(|name| change(layout, name, "1"))?;
+        forwarding::enable_ipv6(layout)?;
     }
     Ok(())
 }
 
 /// Returns the settings that the kernel does not have.
-pub(crate) fn missing_settings() -> Vec<String> {
-    WANTED.iter().filter(|(name, _)| !file(name).exists()).map(|(name, _)| name.replace('/', ".")).collect()
+pub(crate) fn missing_settings(has_ipv6: bool) -> Vec<String> {
+    let ipv6 = if has_ipv6 { &WANTED_IPV6[..] } else { &[] };
+    let all = WANTED.iter().chain(ipv6);
+    all.filter(|name| !file(name).exists()).map(|name| name.replace('/', ".")).collect()
 }
 
-/// Restores the values before. It writes them twice, because a setting for all interfaces changes the setting of each.
+/// Restores the values before. A setting for all interfaces changes the setting of each, so all are written twice. Interfaces ignore
+/// advertisements again only after that, because enabling `forwarding` of any interface then removes advertised routes.
 pub(crate) fn restore(changes: &Changes) -> Result<(), NodeFileError> {
-    for (name, before) in changes.sysctls.iter().chain(&changes.sysctls) {
-        if fs::read_to_string(file(name)).is_ok_and(|now| now.trim() != before) {
-            fs::write(file(name), before).map_err(NodeFileError::new("set", file(name)))?;
+    let (last, first): (Vec<_>, Vec<_>) = changes.sysctls.iter().partition(|(name, _)| is_accept_ra(name));
+    for (name, before) in first.iter().chain(&first).chain(&last) {
+        if read(name).is_some_and(|now| now != **before) {
+            write(name, before)?;
         }
     }
     Ok(())

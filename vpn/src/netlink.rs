@@ -1,5 +1,6 @@
 //! Netlink requests to the kernel: interfaces, addresses, routes and its own WireGuard.
 
+pub mod default_route;
 #[cfg(test)]
 pub(crate) mod encoding;
 pub(crate) mod generic;
