@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     files::{self, NodeFileError},
-    firewall, mounts,
+    firewall,
+    forwarders::Forwarders,
+    mounts,
     settings::{Layout, NodeOptions},
     sysctl,
 };
@@ -52,6 +54,11 @@ pub(crate) struct Changes {
     /// The digests of the images that containerd had before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) images: Option<BTreeSet<String>>,
+    /// The names of images that the join pulled.
+    pub(crate) pulled: BTreeSet<String>,
+    /// What the machine forwarded packets for. Earlier releases did not record this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) forwarders: Option<Forwarders>,
 }
 
 /// The state of the machine before the join, except for what is found by path.
@@ -59,6 +66,7 @@ pub(crate) struct Changes {
 pub(crate) struct MachineBaseline {
     pub(crate) firewall: firewall::FirewallNames,
     pub(crate) images: BTreeSet<String>,
+    pub(crate) forwarders: Forwarders,
 }
 
 impl Changes {
@@ -71,6 +79,7 @@ impl Changes {
             has_bridge: Interface::find(BRIDGE).is_ok(),
             firewall: before.firewall,
             images: Some(before.images),
+            forwarders: Some(before.forwarders),
             ..Self::default()
         };
         let named = [&options.kubelet_root_dir, &options.pod_logs_dir].into_iter().cloned();

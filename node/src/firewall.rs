@@ -6,6 +6,7 @@
 //! the messages.
 
 mod encode;
+mod forward;
 mod leftovers;
 mod seen;
 
@@ -16,6 +17,7 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use encode::{Batch, Interfaces, IpFamily, NftObjectKind};
+pub(crate) use forward::forward_chains;
 use leftovers::{Removal, leftovers};
 pub(crate) use seen::FirewallNames;
 use seen::Ruleset;
@@ -140,7 +142,7 @@ fn read_ruleset(family: IpFamily) -> Result<Ruleset, FirewallError> {
         let socket = open()?;
         let mut seen = Ruleset::default();
         for kind in [NftObjectKind::Table, NftObjectKind::Chain, NftObjectKind::Rule] {
-            for message in dump(&socket, &encode::list_request(family, kind))? {
+            for message in dump(&socket, &encode::list_request(family.number(), kind))? {
                 seen.note(family, kind, &message);
             }
         }

@@ -16,6 +16,9 @@ use crate::{changes::Changes, files::NodeFileError, settings::Layout, sysctl};
 /// The setting for all interfaces.
 pub(crate) const IPV6_FORWARDING: &str = "net/ipv6/conf/all/forwarding";
 
+/// The value of `accept_ra` with which an interface accepts advertisements although it forwards.
+pub(crate) const ACCEPT_RA: &str = "2";
+
 /// IPv6 forwarding cannot be enabled.
 #[derive(Debug, thiserror::Error)]
 pub enum ForwardingError {
@@ -65,7 +68,7 @@ fn accept_advertisements(layout: &Layout, routes: &BTreeSet<DefaultRoute>) -> Re
     let settings: BTreeSet<String> = now.map(|interface| accept_ra(&interface)).chain(earlier).collect();
     // 0 means that another program reads the advertisements.
     let own = settings.iter().filter(|name| sysctl::read(name).as_deref() == Some("1"));
-    own.into_iter().try_for_each(|name| sysctl::change(layout, name, "2"))
+    own.into_iter().try_for_each(|name| sysctl::change(layout, name, ACCEPT_RA))
 }
 
 fn accept_ra(interface: &str) -> String {

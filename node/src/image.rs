@@ -4,6 +4,7 @@
 //! directory, and its programs are hard-linked. Otherwise a view of the snapshot is mounted, copied from, and removed. No container is needed.
 
 mod programs;
+mod pulled;
 
 use std::{
     collections::BTreeSet,
@@ -14,8 +15,9 @@ use std::{
 
 use containerd_client::{
     services::v1::{
-        CreateRequest, DeleteImageRequest, DeleteRequest, GetImageRequest, Image, ListImagesRequest,
-        ReadContentRequest,
+        CreateRequest, DeleteImageRequest, DeleteRequest, GetImageRequest, Image, ListContainersRequest,
+        ListImagesRequest, ReadContentRequest,
+        containers_client::ContainersClient,
         content_client::ContentClient,
         images_client::ImagesClient,
         leases_client::LeasesClient,
@@ -32,12 +34,15 @@ use sha2::{Digest, Sha256};
 use tonic::{Code, Request, Status, metadata::MetadataValue, transport::Channel};
 
 use crate::{
+    changes::Changes,
     cni::Directories,
     facts,
     files::{self, NodeFileError},
     settings::{Layout, NodeOptions},
 };
 use programs::InstallMethod;
+pub(crate) use pulled::records;
+use pulled::{ImageOrigins, digest_of};
 
 /// The containerd namespace that CRI uses.
 const NAMESPACE: &str = "k8s.io";
@@ -140,6 +145,7 @@ pub(crate) async fn ensure(
     }
     let wrong = |source| ImageError::Runtime { image: image.to_owned(), source };
     if runtime.image_status(image).await.map_err(wrong)?.is_none() {
+        Changes::note(layout, |changes| changes.pulled.extend([image.to_owned()]))?;
         runtime.pull_image(image, None).await.map_err(wrong)?;
     }
     let view = ImageSnapshot::of(layout, runtime, settings, image);
@@ -351,31 +357,34 @@ pub(crate) async fn digests(runtime: &CriRuntime) -> Result<BTreeSet<String>, St
     Ok(images(runtime).await?.into_iter().map(|image| digest_of(&image)).collect())
 }
 
-/// Removes all images but these: those that were pulled while the machine was a worker.
-pub(crate) async fn remove_all_but(runtime: &CriRuntime, kept: &BTreeSet<String>) -> Result<(), Status> {
-    let mut new = images(runtime).await?;
-    new.retain(|image| !kept.contains(&digest_of(image)));
-    let last = new.len().saturating_sub(1);
+/// Removes the images that were pulled for the worker, unless they were there `before` or a container uses them. Returns the names of other images
+/// that were added since.
+pub(crate) async fn remove_pulled(
+    runtime: &CriRuntime,
+    before: &BTreeSet<String>,
+    pulled: BTreeSet<String>,
+) -> Result<Vec<String>, Status> {
+    let all = images(runtime).await?;
+    let mut containers = ContainersClient::new(runtime.channel());
+    let containers = containers.list(in_namespace(ListContainersRequest::default())).await?.into_inner();
+    let used = containers.containers.into_iter().map(|container| container.image).collect();
+    let (removed, stay) = ImageOrigins { before: before.clone(), pulled, used, all: &all }.removals();
+    let last = removed.len().saturating_sub(1);
     let mut images = ImagesClient::new(runtime.channel());
-    for (at, image) in new.into_iter().enumerate() {
+    for (at, name) in removed.into_iter().enumerate() {
         // The deletion of the last image returns only after containerd has collected the unused content.
-        let request = DeleteImageRequest { name: image.name, sync: at == last, ..DeleteImageRequest::default() };
+        let request = DeleteImageRequest { name, sync: at == last, ..DeleteImageRequest::default() };
         match images.delete(in_namespace(request)).await {
             Err(status) if status.code() != Code::NotFound => return Err(status),
             Ok(_) | Err(_) => {}
         }
     }
-    Ok(())
+    Ok(stay)
 }
 
 async fn images(runtime: &CriRuntime) -> Result<Vec<Image>, Status> {
     let answer = ImagesClient::new(runtime.channel()).list(in_namespace(ListImagesRequest::default())).await?;
     Ok(answer.into_inner().images)
-}
-
-/// Returns the digest of an image. An image has several names, some of which appear later, so names cannot identify it.
-fn digest_of(image: &Image) -> String {
-    image.target.as_ref().map(|target| target.digest.clone()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -38,6 +38,7 @@ use crate::{
     cni, facts,
     files::{self, NodeFileError, StagedFile},
     firewall::{self, FirewallError},
+    forwarders::Forwarders,
     forwarding::ForwardingError,
     image::{self, ImageError},
     information::{InformationError, TrustedInformation},
@@ -364,7 +365,7 @@ async fn take_baseline(options: &JoinOptions, runtime: &CriRuntime) -> Result<Op
         return Ok(None);
     }
     let images = image::digests(runtime).await.map_err(|status| JoinError::Images(Box::new(status)))?;
-    let before = MachineBaseline { firewall: firewall::names()?, images };
+    let before = MachineBaseline { firewall: firewall::names()?, images, forwarders: Forwarders::observe()? };
     Ok(Some(Changes::of(&options.node, before)?))
 }
 

@@ -14,6 +14,7 @@ mod daemon;
 mod facts;
 mod files;
 mod firewall;
+mod forwarders;
 mod forwarding;
 mod image;
 mod information;

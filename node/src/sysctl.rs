@@ -1,11 +1,14 @@
 //! Kernel settings that pods need, and their values before.
 
+#[cfg(test)]
+mod tests;
+
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use crate::{
     changes::Changes,
     files::NodeFileError,
-    forwarding::{self, ForwardingError, IPV6_FORWARDING, is_accept_ra},
+    forwarding::{self, ACCEPT_RA, ForwardingError, IPV6_FORWARDING, is_accept_ra},
     settings::Layout,
 };
 
@@ -14,20 +17,21 @@ const WANTED: [&str; 2] = ["net/ipv4/ip_forward", "net/bridge/bridge-nf-call-ipt
 /// The same for IPv6. They are for clusters with IPv6 ranges only. [`forwarding`] enables the first one.
 const WANTED_IPV6: [&str; 2] = [IPV6_FORWARDING, "net/bridge/bridge-nf-call-ip6tables"];
 
-/// Settings that the kubelet (`setupKernelTunables`) and kube-proxy change, and the one that `ip_forward` changes with it.
-const CHANGED_BY_OTHERS: [&str; 12] = [
-    "vm/overcommit_memory",
-    "vm/panic_on_oom",
-    "kernel/panic",
-    "kernel/panic_on_oops",
-    "kernel/keys/root_maxkeys",
-    "kernel/keys/root_maxbytes",
-    "net/ipv4/conf/all/accept_redirects",
-    "net/ipv4/conf/all/route_localnet",
-    "net/netfilter/nf_conntrack_max",
-    "net/netfilter/nf_conntrack_tcp_timeout_established",
-    "net/netfilter/nf_conntrack_tcp_timeout_close_wait",
-    "net/netfilter/nf_conntrack_tcp_be_liberal",
+/// Settings that the kubelet (`setupKernelTunables`) and kube-proxy change, and the one that `ip_forward` changes with it. Each has the value that
+/// it then has, if that is always the same.
+const CHANGED_BY_OTHERS: [(&str, Option<&str>); 12] = [
+    ("vm/overcommit_memory", Some("1")),
+    ("vm/panic_on_oom", Some("0")),
+    ("kernel/panic", Some("10")),
+    ("kernel/panic_on_oops", Some("1")),
+    ("kernel/keys/root_maxkeys", Some("1000000")),
+    ("kernel/keys/root_maxbytes", Some("25000000")),
+    ("net/ipv4/conf/all/accept_redirects", Some("0")),
+    ("net/ipv4/conf/all/route_localnet", Some("1")),
+    ("net/netfilter/nf_conntrack_max", None),
+    ("net/netfilter/nf_conntrack_tcp_timeout_established", None),
+    ("net/netfilter/nf_conntrack_tcp_timeout_close_wait", None),
+    ("net/netfilter/nf_conntrack_tcp_be_liberal", None),
 ];
 /// Families in which each interface has a setting of its own, which follows the setting for all.
 const FAMILIES: [&str; 2] = ["net/ipv4/conf", "net/ipv6/conf"];
@@ -64,7 +68,7 @@ pub(crate) fn change(layout: &Layout, name: &str, wanted: &str) -> Result<(), No
 
 /// Returns the current values of all settings that other programs may change on a worker.
 pub(crate) fn all() -> BTreeMap<String, String> {
-    let names = CHANGED_BY_OTHERS.map(str::to_owned).into_iter().chain(of_interfaces());
+    let names = CHANGED_BY_OTHERS.map(|(name, _)| name.to_owned()).into_iter().chain(of_interfaces());
     names.filter_map(|name| read(&name).map(|value| (name, value))).collect()
 }
 
@@ -87,12 +91,37 @@ pub(crate) fn missing_settings(has_ipv6: bool) -> Vec<String> {
 
 /// Restores the values before. A setting for all interfaces changes the setting of each, so all are written twice. Interfaces ignore
 /// advertisements again only after that, because enabling `forwarding` of any interface then removes advertised routes.
-pub(crate) fn restore(changes: &Changes) -> Result<(), NodeFileError> {
-    let (last, first): (Vec<_>, Vec<_>) = changes.sysctls.iter().partition(|(name, _)| is_accept_ra(name));
+///
+/// A value that another program set since the join stays. If other programs need forwarding, its settings stay, too, and are returned.
+pub(crate) fn restore(changes: &Changes, must_forward: bool) -> Result<Vec<String>, NodeFileError> {
+    let (stay, all): (Vec<_>, Vec<_>) =
+        of_worker(&changes.sysctls, read).partition(|(name, _)| must_forward && is_forwarding(name));
+    let (last, first): (Vec<_>, Vec<_>) = all.into_iter().partition(|(name, _)| is_accept_ra(name));
     for (name, before) in first.iter().chain(&first).chain(&last) {
         if read(name).is_some_and(|now| now != **before) {
             write(name, before)?;
         }
     }
-    Ok(())
+    let differ = stay.into_iter().filter(|(name, before)| read(name).is_some_and(|now| now != **before));
+    Ok(differ.map(|(name, _)| name.replace('/', ".")).collect())
+}
+
+/// Returns the settings with the value before or the value of a worker.
+fn of_worker(
+    before: &BTreeMap<String, String>,
+    now: impl Fn(&str) -> Option<String>,
+) -> impl Iterator<Item = (&String, &String)> {
+    before.iter().filter(move |(name, before)| {
+        let wanted = CHANGED_BY_OTHERS
+            .iter()
+            .find(|(known, _)| known == name)
+            .map_or_else(|| Some(if is_accept_ra(name) { ACCEPT_RA } else { "1" }), |(_, value)| *value);
+        now(name).is_some_and(|now| now == **before || wanted.is_none_or(|wanted| now == wanted))
+    })
+}
+
+/// Whether forwarded packets depend on the setting.
+fn is_forwarding(name: &str) -> bool {
+    const NAMES: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv4/conf/all/accept_redirects"];
+    NAMES.contains(&name) || name.starts_with("net/bridge/") || name.ends_with("/forwarding") || is_accept_ra(name)
 }

@@ -12,6 +12,7 @@ use crate::{
     facts,
     files::{self, NodeFileError},
     firewall::{self, FirewallError},
+    forwarders::Forwarders,
     image,
     information::TrustedInformation,
     kubelet,
@@ -93,26 +94,46 @@ pub async fn forget(layout: &Layout) -> Result<Option<String>, UndoError> {
     if let Some(options) = &options {
         end_pods(layout, options).await?;
         service::stop(options.service, layout).await?;
-        clear_runtime(options, &changes, layout).await;
+        clear_runtime(options, &changes, layout).await?;
         clear_network(layout, &changes)?;
         cgroups::remove(options.cgroup_root.as_deref());
     }
-    sysctl::restore(&changes)?;
+    restore_settings(&changes)?;
     put_back_files(&changes)?;
     image::clear_mount(layout);
     remove_state(layout)?;
     Ok(options.map(|options| options.name))
 }
 
-/// Removes the images that were pulled for pods. If the runtime does not respond, it only logs that.
-async fn clear_runtime(options: &NodeOptions, changes: &Changes, layout: &Layout) {
-    let Ok(runtime) = facts::client(&options.containerd_socket) else { return };
+/// Removes the images that were pulled for the worker. If the runtime does not respond, it only logs that.
+async fn clear_runtime(options: &NodeOptions, changes: &Changes, layout: &Layout) -> Result<(), NodeFileError> {
+    let Ok(runtime) = facts::client(&options.containerd_socket) else { return Ok(()) };
     image::clear(layout, &runtime).await;
-    if let Some(images) = &changes.images
-        && let Err(status) = image::remove_all_but(&runtime, images).await
-    {
-        tracing::warn!(%status, "cannot remove images from containerd; some may remain");
+    let Some(before) = &changes.images else { return Ok(()) };
+    let mut pulled = image::records(&options.kubelet_root_dir)?;
+    pulled.extend(changes.pulled.iter().cloned());
+    match image::remove_pulled(&runtime, before, pulled).await {
+        Ok(stay) if stay.is_empty() => {}
+        Ok(stay) => tracing::warn!(
+            "images stay in containerd that were added since the join, but not by the kubelet, or that containers use: {}",
+            stay.join(", ")
+        ),
+        Err(status) => tracing::warn!(%status, "cannot remove images from containerd; some may remain"),
     }
+    Ok(())
+}
+
+/// Restores kernel settings, except those that other programs need now.
+fn restore_settings(changes: &Changes) -> Result<(), UndoError> {
+    if changes.sysctls.is_empty() {
+        return Ok(());
+    }
+    let others = Forwarders::observe()?.since(changes.forwarders.as_ref());
+    let stay = sysctl::restore(changes, !others.is_empty())?;
+    if !stay.is_empty() {
+        tracing::warn!("{} stay as they are, because other programs need them: {}", stay.join(", "), others.join(", "));
+    }
+    Ok(())
 }
 
 fn clear_network(layout: &Layout, changes: &Changes) -> Result<(), UndoError> {

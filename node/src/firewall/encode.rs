@@ -71,7 +71,7 @@ impl IpFamily {
     }
 
     /// `NFPROTO_IPV4`, `NFPROTO_IPV6`
-    fn number(self) -> u8 {
+    pub(super) fn number(self) -> u8 {
         match self {
             Self::V4 => 2,
             Self::V6 => 10,
@@ -210,10 +210,10 @@ pub(super) fn generation_request() -> Vec<u8> {
     bytes
 }
 
-/// Builds a request for all tables, chains or rules of a family.
-pub(super) fn list_request(family: IpFamily, kind: NftObjectKind) -> Vec<u8> {
+/// Builds a request for all tables, chains or rules of a family (`NFPROTO_*`).
+pub(super) fn list_request(family: u8, kind: NftObjectKind) -> Vec<u8> {
     let mut bytes = Vec::new();
-    message(&mut bytes, kind.question(), REQUEST | ALL, 1, family.number(), 0, &[]);
+    message(&mut bytes, kind.question(), REQUEST | ALL, 1, family, 0, &[]);
     bytes
 }
 

@@ -94,11 +94,11 @@ fn target(expression: &[u8]) -> Option<String> {
     is_verdict.then(|| within(within(value, 2)?, 2).map(text))?
 }
 
-fn text(value: &[u8]) -> String {
+pub(super) fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).trim_end_matches('\0').to_owned()
 }
 
-fn number(value: &[u8]) -> Option<u32> {
+pub(super) fn number(value: &[u8]) -> Option<u32> {
     value.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
 

@@ -84,7 +84,7 @@ fn an_advertised_route_survives_forwarding() {
         assert!(!has_route());
         learn_route();
 
-        sysctl::restore(&Changes::read(layout).unwrap()).unwrap();
+        sysctl::restore(&Changes::read(layout).unwrap(), false).unwrap();
         assert_eq!(values(), are("0", "1"));
         assert!(has_route());
     });
