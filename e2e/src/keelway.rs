@@ -165,6 +165,11 @@ pub(crate) fn program() -> &'static Path {
     BUILT.get_or_init(|| env::var_os(host::PROGRAM).map_or_else(build, PathBuf::from))
 }
 
+/// Returns the directory of the program under test. A worker that joins with it as `--install-dir` installs no copy of that large program.
+pub fn program_directory() -> &'static str {
+    program().parent().and_then(Path::to_str).unwrap()
+}
+
 /// Builds the programs as part of the entire workspace, so that `cargo build --workspace` has already done the same work. A benchmark builds them in
 /// release mode, without the features that only tests enable.
 fn build() -> PathBuf {

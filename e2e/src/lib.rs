@@ -41,7 +41,7 @@ pub mod worker_fleet;
 
 pub use command::FinishedCommand;
 pub use control_plane::TestControlPlane;
-pub use keelway::Keelway;
+pub use keelway::{Keelway, program_directory};
 pub use kubectl::Kubectl;
 pub use machine::{RunningComponent, TestMachine};
 pub use machine_facts::MachineFacts;

@@ -6,7 +6,9 @@ use keelway_api::{Component, Documents, cluster::ClusterSpec, role::Role};
 use keelway_node::{Layout, STATE};
 use serde_json::Value;
 
-use crate::{FinishedCommand, Keelway, Kubectl, ReachMode, TestFleet, TestMachine, deadline, machine};
+use crate::{
+    FinishedCommand, Keelway, Kubectl, ReachMode, TestFleet, TestMachine, deadline, machine, program_directory,
+};
 
 /// The test container.
 pub const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.66.1";
@@ -147,7 +149,9 @@ impl WorkerFleet {
 
     /// Joins one worker, and waits until its Node is ready.
     pub fn join_one(&self, cluster: &TestCluster, name: &str, token: &[u8]) {
+        let installed = ["--install-dir", program_directory()];
         let command = ["keelway", "node", "join", "-", "--allow-cgroup-v1", "--service", "detached"];
+        let command = [&command[..], &installed].concat();
         let joined = self.worker(name).run(&command, token);
         if joined.code() != 0 {
             println!("{}", self.worker(name).log());

@@ -44,6 +44,7 @@ use crate::{
     information::{InformationError, TrustedInformation},
     kubelet, mounts,
     peer::{self, PeerError},
+    program::ProgramInstallation,
     registration,
     service::{self, ServiceError},
     settings::{DaemonMode, Layout, NodeOptions, OptionChange},
@@ -64,10 +65,20 @@ pub struct JoinOptions {
     pub node: NodeOptions,
     /// The location of the worker's files.
     pub layout: Layout,
-    /// The program that runs as its daemon: `PROGRAM node run`.
+    /// The running program. Its copy in `install_dir` runs as the daemon, unless it is in that directory or in one of the system.
     pub program: PathBuf,
+    /// The directory in which the program is installed. Not used with [`DaemonMode::None`].
+    pub install_dir: PathBuf,
     /// How long the Node may take to be ready.
     pub timeout: Duration,
+}
+
+impl JoinOptions {
+    /// Returns the installation of the program, if `join` starts the daemon.
+    fn installation(&self) -> Option<ProgramInstallation> {
+        let starts = self.node.service != DaemonMode::None;
+        starts.then(|| ProgramInstallation::of(&self.program, &self.install_dir))
+    }
 }
 
 /// The current step of a join.
@@ -253,7 +264,9 @@ async fn join_with(
     if let Some(before) = before.filter(|before| before.service != node.service) {
         service::stop(before.service, &options.layout).await?;
     }
-    let daemon = service::start(node.service, &options.program, &options.layout)?;
+    let installation = options.installation();
+    let program = installation.as_ref().map_or(options.program.as_path(), ProgramInstallation::target);
+    let daemon = service::start(node.service, program, &options.layout)?;
     if node.service != DaemonMode::None {
         told(&JoinStep::Wait(node.name.clone()));
         tokio::select! {
@@ -302,6 +315,9 @@ async fn check_machine(options: &JoinOptions) -> Result<(), JoinError> {
     if geteuid().is_root() && !is_again {
         let there = mounts::names(options.layout.root())?;
         found.extend(checks::state_directory(options.layout.root(), &there, &options.layout.first_names()));
+    }
+    if let Some(installation) = options.installation().filter(|_| geteuid().is_root()) {
+        found.extend(installation.check(&options.layout)?);
     }
     if found.is_empty() { Ok(()) } else { Err(JoinError::Faults(found)) }
 }
@@ -416,8 +432,13 @@ async fn have_programs(
         aside.spawn(async move { view.remove().await });
     }
     let (layout, directories) = (options.layout.clone(), settings.directories(&options.node));
+    let installation = options.installation();
     // Requests to the cluster run concurrently.
-    let installed = spawn_blocking(move || cni::install(&layout, &directories.plugins)).await;
+    let installed = spawn_blocking(move || {
+        installation.map_or(Ok(()), |installation| installation.install(&layout))?;
+        cni::install(&layout, &directories.plugins)
+    });
+    let installed = installed.await;
     let installed = installed.map_err(io::Error::from).map_err(NodeFileError::new("copy", options.layout.plugins()));
     Ok(installed??)
 }

@@ -29,6 +29,7 @@ mod memory;
 mod mounts;
 mod peer;
 mod process;
+mod program;
 mod registration;
 mod removal;
 #[cfg(test)]
@@ -57,7 +58,7 @@ pub use memory::disable_huge_pages;
 pub use peer::PeerError;
 pub use removal::RemovalError;
 pub use service::{ServiceError, has_systemd, unit};
-pub use settings::{DaemonMode, Layout, NodeOptions, OptionChange, STATE};
+pub use settings::{DaemonMode, INSTALL, Layout, NodeOptions, OptionChange, STATE};
 pub use status::{CertificateStatus, IngressStatus, KubeletStatus, StatusError, TunnelStatus, WorkerStatus, ask};
 pub use token::{TokenError, read as read_token};
 pub use tunnels::TunnelError;

@@ -11,7 +11,7 @@ use crate::files::{self, NodeFileError};
 /// The environment variables that started processes inherit. Proxy variables, above all, are not among them.
 const KEPT: [&str; 5] = ["PATH", "LANG", "TZ", "RUST_BACKTRACE", "JOURNAL_STREAM"];
 /// The default search path of programs.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Reduces a command's environment, and makes `/` its working directory, so that it does not keep this process' directory busy.
 pub(crate) fn clear_environment(command: &mut Command) {

@@ -13,6 +13,9 @@ use crate::files::{self, NodeFileError};
 /// The default directory of a worker's state.
 pub const STATE: &str = "/var/lib/keelway-node";
 
+/// The default directory in which `join` installs its program.
+pub const INSTALL: &str = "/usr/local/bin";
+
 /// How the daemon is kept running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -58,6 +58,7 @@ fn join(global: &GlobalArguments, arguments: JoinArguments) -> Result<Code, Comm
     let options = JoinOptions {
         layout: Layout::new(&arguments.state.state_dir),
         program,
+        install_dir: arguments.install_dir.clone(),
         timeout: Duration::from(arguments.timeout),
         node: node_options(arguments),
     };

@@ -24,7 +24,7 @@ use std::{
 };
 
 use cluster::Cluster;
-use keelway_e2e::{TestFleet, deadline, host::on_own_host, process};
+use keelway_e2e::{TestFleet, deadline, host::on_own_host, process, program_directory};
 use plain::Plain;
 use table::Table;
 
@@ -95,7 +95,8 @@ fn measure(rounds: usize) -> Figures {
 
 fn join(cluster: &Cluster<'_>, name: &str, seen: &mut Figures) {
     let command = ["keelway", "node", "join", "-", "--allow-cgroup-v1", "--service", "detached", "--node-name", name];
-    let joined = cluster.on_machine(&command, &cluster.token).succeeded();
+    let installed = ["--install-dir", program_directory()];
+    let joined = cluster.on_machine(&[&command[..], &installed].concat(), &cluster.token).succeeded();
     seen.ready[0].push(joined.took.as_secs_f64());
     pause(CALM);
     let status = cluster.on_machine(&["keelway", "node", "status", "-o", "json"], &[]).succeeded().json();

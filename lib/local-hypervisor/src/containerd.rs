@@ -22,7 +22,7 @@ use crate::{
 const OWN: [&str; 3] = ["/run", "/var/lib", "/var/log"];
 
 /// The directories of the host in which a worker's changes are visible only to the worker.
-const SHARED: [&str; 2] = ["/etc", "/opt"];
+const SHARED: [&str; 3] = ["/etc", "/opt", "/usr/local"];
 
 /// Starts a machine's containerd unless it runs and responds, and waits until it accepts calls. `seen` are directories of the host that the
 /// machine has at the same path, even below its own directories.

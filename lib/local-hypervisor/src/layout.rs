@@ -4,7 +4,7 @@
 //! /var/lib/keelway-local/FLEET/fleet.json          the record; outlives a reboot
 //!                             /MACHINE/{lib,log}   the machine's /var/lib and /var/log
 //!                             /workers.json        workers, and the NATs that they are behind
-//!                             /worker-NAME/over    a worker's changes in /etc and /opt
+//!                             /worker-NAME/over    a worker's changes in /etc, /opt, /usr/local
 //! /run/keelway-local/FLEET/net                     the fleet's network namespace
 //!                         /MACHINE/net             the machine's
 //!                         /MACHINE/run             the machine's /run

@@ -6,8 +6,8 @@
 //!              └── w3
 //! ```
 //!
-//! A worker's machine is like a hypervisor's, but its changes of `/etc` and `/opt` are its own, too. The NAT next to a worker has the same
-//! range for every worker, so that workers behind different NATs have equal addresses.
+//! A worker's machine is like a hypervisor's, but its changes of `/etc`, `/opt` and `/usr/local` are its own, too. The NAT next to a worker has
+//! the same range for every worker, so that workers behind different NATs have equal addresses.
 
 mod nat;
 mod power;

@@ -54,9 +54,8 @@ pub(crate) async fn at_each_moment(world: &World) {
     println!("{:>7} ms  cut at {done} of {all} moments", began.elapsed().as_millis());
 }
 
-fn again(name: &str) -> [&str; 9] {
-    let [join, stdin, allow, flag, group] = join();
-    [join, stdin, allow, flag, group, "--service", "none", "--node-name", name]
+fn again(name: &str) -> Vec<&str> {
+    [&join()[..], &["--service", "none", "--node-name", name]].concat()
 }
 
 /// Leaves the cluster. If the join changed nothing on the machine yet, it is no worker.

@@ -235,6 +235,8 @@ pub(crate) fn group() -> &'static str {
 }
 
 /// Returns the arguments of `keelway node` for a join on this machine.
-pub(crate) fn join() -> [&'static str; 5] {
-    ["join", "-", "--allow-cgroup-v1", "--cgroup-root", group()]
+pub(crate) fn join() -> [&'static str; 7] {
+    // The machine shares `/usr/local/bin` with this host, so no program is installed there.
+    static DIRECTORY: LazyLock<String> = LazyLock::new(|| built("keelway").parent().unwrap().display().to_string());
+    ["join", "-", "--allow-cgroup-v1", "--cgroup-root", group(), "--install-dir", &DIRECTORY]
 }

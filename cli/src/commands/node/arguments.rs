@@ -7,7 +7,7 @@ use clap::{
     builder::{PathBufValueParser, TypedValueParser},
 };
 use keelway_api::{duration::Span, name::is_subdomain};
-use keelway_node::STATE;
+use keelway_node::{INSTALL, STATE};
 
 /// The longest name of a Node, of a label, and the longest value of one.
 const LONGEST: usize = 63;
@@ -97,6 +97,9 @@ pub(crate) struct JoinArguments {
     /// What keeps the worker running [default: systemd if this machine runs it, else detached]
     #[arg(long, value_enum, value_name = "SERVICE")]
     pub(crate) service: Option<NodeService>,
+    /// The directory in which to install this program, unless it is there or in a directory such as /usr/bin already
+    #[arg(long, value_parser = absolute(), value_name = "DIRECTORY", default_value = INSTALL)]
+    pub(crate) install_dir: PathBuf,
     /// How long to wait until the Node is ready
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     pub(crate) timeout: Span,

@@ -22,7 +22,7 @@ pub(crate) fn facts(fleet: &str) -> BTreeSet<String> {
     for directory in ["/run", "/var/lib", "/var/log"] {
         add("file", tree(Path::new(directory), true));
     }
-    for directory in ["/", "/etc", "/opt", "/var", "/etc/cni", "/opt/cni"] {
+    for directory in ["/", "/etc", "/opt", "/usr/local/bin", "/var", "/etc/cni", "/opt/cni"] {
         add("entry", tree(Path::new(directory), false));
     }
     add("sysctl", settings(Path::new("/proc/sys/net")));

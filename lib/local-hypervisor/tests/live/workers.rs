@@ -152,7 +152,7 @@ fn nobody_comes_in(worker: &WorkerMachine) {
 }
 
 fn own_directories(one: &WorkerMachine, other: &WorkerMachine) {
-    for directory in ["/etc", "/opt", "/var/lib", "/run"] {
+    for directory in ["/etc", "/opt", "/usr/local/bin", "/var/lib", "/run"] {
         let name = format!("{directory}/of-a-worker");
         std::fs::write(file_at(&one.socket, &name), "x").unwrap();
         assert!(!file_at(&other.socket, &name).exists() && !std::path::Path::new(&name).exists(), "{name}");
