@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    env,
     error::Error,
     fs, io,
     net::SocketAddr,
@@ -42,7 +43,7 @@ use crate::{
     kubelet::{KUBELET_LOG, Kubelet, KubeletStatus},
     logs,
     peer::{self, PeerAssignment, PeerError},
-    process::ProcessId,
+    process::{self, ProcessId},
     service::NODE_LOG,
     settings::{Layout, NodeOptions},
     status::{self, CertificateStatus, WorkerStatus},
@@ -110,8 +111,10 @@ struct Daemon {
     client: Mutex<Option<([String; 2], Client)>>,
 }
 
-/// Runs the worker until `stop`. Kubelet and pods continue to run afterwards.
+/// Runs the worker until `stop`. Kubelet and pods continue to run afterwards. It changes the umask and the working directory of this process.
 pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
+    process::set_umask();
+    env::set_current_dir("/").map_err(NodeFileError::new("change the working directory to", "/"))?;
     let not_joined = |path: &std::path::Path| DaemonError::NotJoined(path.display().to_string());
     let options = layout.read_options()?.ok_or_else(|| not_joined(&layout.options()))?;
     lock(&layout).await?;

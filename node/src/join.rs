@@ -44,6 +44,7 @@ use crate::{
     information::{InformationError, TrustedInformation},
     kubelet, mounts,
     peer::{self, PeerError},
+    process,
     program::ProgramInstallation,
     registration,
     service::{self, ServiceError},
@@ -199,8 +200,10 @@ fn endpoints(errors: &[(SocketAddr, EndpointError)]) -> String {
     errors.iter().fold(String::new(), |text, (endpoint, error)| text + &format!("\n- {endpoint} {}", ErrorChain(error)))
 }
 
-/// Joins the cluster. Returns the Node's name once it is ready or, with [`DaemonMode::None`], once the caller can start the daemon.
+/// Joins the cluster. Returns the Node's name once it is ready or, with [`DaemonMode::None`], once the caller can start the daemon. It changes the
+/// umask of this process.
 pub async fn join(options: &JoinOptions, token: &JoinToken, told: impl FnMut(&JoinStep)) -> Result<String, JoinError> {
+    process::set_umask();
     let mut aside = JoinSet::new();
     let outcome = join_with(options, token, told, &mut aside).await;
     while aside.join_next().await.is_some() {}

@@ -2,18 +2,27 @@
 
 use std::{env, fs, io, os::fd::OwnedFd, path::Path, process::Command, time::Duration};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::{
+    fs::Mode,
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, umask},
+};
 use serde::{Deserialize, Serialize};
 use tokio::{io::unix::AsyncFd, time::timeout};
 
 use crate::files::{self, NodeFileError};
 
 /// The environment variables that started processes inherit. Proxy variables, above all, are not among them.
-const KEPT: [&str; 5] = ["PATH", "LANG", "TZ", "RUST_BACKTRACE", "JOURNAL_STREAM"];
-/// The default search path of programs.
+const KEPT: [&str; 2] = ["RUST_BACKTRACE", "JOURNAL_STREAM"];
+/// The search path of programs.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Reduces a command's environment, and makes `/` its working directory, so that it does not keep this process' directory busy.
+/// Gives new files the mode that their creator names, whatever the umask of the user's shell is. Processes that this one starts inherit it. The
+/// kubelet relies on that: pods that do not run as root read files that it creates.
+pub(crate) fn set_umask() {
+    umask(Mode::WGRP | Mode::WOTH);
+}
+
+/// Gives a command an environment of its own, and makes `/` its working directory, so that it does not keep this process' directory busy.
 pub(crate) fn clear_environment(command: &mut Command) {
     command.env_clear().env("PATH", PATH).current_dir("/");
     command.envs(KEPT.iter().filter_map(|name| Some((name, env::var_os(name)?))));
@@ -121,17 +130,36 @@ fn same_network(pid: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rustix::thread::UnshareFlags;
+
     use super::*;
+    use crate::isolated::within;
 
     #[test]
-    fn started_programs_get_no_proxy_settings() {
-        let mut command = Command::new("env");
-        command.env("HTTPS_PROXY", "http://proxy:1").env("KEELWAY", "1");
-        clear_environment(&mut command);
-        let output = command.output().unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert!(said.lines().all(|line| KEPT.iter().any(|name| line.starts_with(&format!("{name}=")))), "{said}");
-        assert!(said.contains("PATH="));
+    fn started_programs_inherit_nothing_of_the_users_shell() {
+        // Umask and working directory are this thread's own here.
+        within(UnshareFlags::FS, || {
+            let directory = tempfile::tempdir().unwrap();
+            env::set_current_dir(directory.path()).unwrap();
+            umask(Mode::RWXG | Mode::RWXO);
+            set_umask();
+            let mut command = Command::new("sh");
+            command.args(["-c", "umask; pwd; env"]);
+            for name in ["HTTPS_PROXY", "LANG", "KEELWAY", "PATH"] {
+                command.env(name, "of-the-user");
+            }
+            clear_environment(&mut command);
+            let said = String::from_utf8(command.output().unwrap().stdout).unwrap();
+            let (first, environment) = said.split_at(said.match_indices('\n').nth(1).unwrap().0);
+            assert_eq!(first, "0022\n/");
+            assert!(!environment.contains("of-the-user"), "{said}");
+            // The shell itself sets `PWD`, and others do, too.
+            let own = ["PATH", "PWD", "OLDPWD", "SHLVL", "_"];
+            let is_known =
+                |line: &str| [&own[..], &KEPT].concat().iter().any(|name| line.starts_with(&format!("{name}=")));
+            assert!(environment.trim().lines().all(is_known), "{said}");
+            assert!(environment.contains(&format!("PATH={PATH}")), "{said}");
+        });
     }
 
     #[test]

@@ -100,6 +100,11 @@ async fn node_is_as_it_should_be(world: &World) {
     let now = status(world).await;
     let is = |list: &str, key: &str| now[list].as_array().unwrap().iter().filter(|entry| entry[key] == true).count();
     assert_eq!((is("tunnels", "active"), is("ingresses", "answers")), (1, 2), "{now}");
+    for pid in [&now["pid"], &now["kubelet"]["pid"]] {
+        let status = world.machine.said("grep", &["^Umask", &format!("/proc/{pid}/status")]);
+        assert_eq!(status.trim(), "Umask:\t0022", "of the user's shell");
+        assert_eq!(world.machine.said("readlink", &[&format!("/proc/{pid}/cwd")]).trim(), "/");
+    }
     println!("{:>7} KiB are resident in the daemon, of which:", now["residentKib"]);
     let memory = world.machine.said("grep", &["^Rss", &format!("/proc/{}/status", now["pid"])]);
     memory.lines().for_each(|line| println!("        {line}"));

@@ -152,10 +152,11 @@ impl Machine {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Runs `keelway node` with this input.
+    /// Runs `keelway node` with this input, in a shell whose umask is strict.
     pub(crate) async fn node(&self, arguments: &[&str], stdin: &str) -> Output {
         let keelway = built("keelway").display().to_string();
-        self.ran(&keelway, &[&["node"], arguments].concat(), stdin).await
+        let shell = ["-c", "umask 077; exec \"$@\"", "sh", &keelway, "node"];
+        self.ran("sh", &[&shell, arguments].concat(), stdin).await
     }
 
     /// Runs a program with this input. Meanwhile the test can serve requests.
