@@ -62,13 +62,17 @@ const RELEASES: [Release; 1] = [Release {
         ("etcd-2", "its memory holds its quota"),
         ("ingress-0", "its haproxy logs fewer connections"),
         ("ingress-1", "its haproxy logs fewer connections"),
+        ("kube-apiserver-0", "it names the issuer where the keys of tokens are"),
     ],
     document_format: 0,
     binds_again: Some("the definitions in managed clusters have other descriptions"),
     written: &[
         ("Cluster status.minted", "keys are minted once in a cluster's life, which shows in their digests"),
         ("Cluster status.birth", "what a cluster was born with stays"),
-        ("Hypervisor status.issued", "machines with an ingress or an etcd member are given another config"),
+        (
+            "Hypervisor status.issued",
+            "machines with an ingress, an etcd member or an API server are given another config",
+        ),
         ("Hypervisor status.applied", "which they take"),
         ("Cluster status.conditions", "messages are in other words"),
         ("Component status.conditions", "messages are in other words"),

@@ -14,7 +14,7 @@ use crate::life::born;
 const RELEASE: &str = "v0.1.0";
 
 /// The components that this version replaces once. `e2e/tests/compatibility.rs` lists them with the reasons.
-const REPLACED: [&str; 2] = ["etcd-0", "ingress-0"];
+const REPLACED: [&str; 3] = ["etcd-0", "ingress-0", "kube-apiserver-0"];
 
 #[test]
 #[ignore = "soak: programs of v0.1.0 are built for it"]

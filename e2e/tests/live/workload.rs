@@ -135,8 +135,10 @@ pub(crate) fn strangers(plane: &TestControlPlane<'_>) {
     }
 }
 
-/// Endpoints in the cluster do not contain addresses of private machines.
+/// Endpoints and the discovery document in the cluster do not contain addresses of private machines.
 pub(crate) fn endpoints(plane: &TestControlPlane<'_>) {
+    let discovery = plane.kubectl.run(&["get", "--raw", "/.well-known/openid-configuration"]).succeeded().json();
+    assert_eq!(discovery["jwks_uri"], format!("{}/openid/v1/jwks", discovery["issuer"].as_str().unwrap()));
     let all = plane.kubectl.get(&["endpointslices,endpoints", "--all-namespaces"]).to_string();
     for address in &plane.private().document.spec.addresses.private {
         assert!(!all.contains(address), "{all}");

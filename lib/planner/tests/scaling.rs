@@ -787,6 +787,21 @@ fn a_cluster_controller_tells_its_metrics() {
     assert!(container.command.contains(&metrics), "{:?}", container.command);
 }
 
+/// Pods can read the keys that verify tokens of service accounts, and no address of a private machine is published.
+#[test]
+fn an_api_server_names_its_issuer_for_the_keys_of_tokens() {
+    let mut world = World::new();
+    for _ in 0..6 {
+        let _ = world.pass(&calm(1, 1));
+    }
+    let pod = world.made("kube-apiserver-0");
+    let command = &pod.containers.last().unwrap().command;
+    let flag = |name: &str| command.iter().find_map(|word| word.strip_prefix(name)).unwrap();
+    let issuer = flag("--service-account-issuer=");
+    assert_eq!(issuer, "https://kubernetes.default.svc.cluster.local");
+    assert_eq!(flag("--service-account-jwks-uri="), format!("{issuer}/openid/v1/jwks"));
+}
+
 /// The user's arguments apply to their role alone. Every other flag is Keelway's, so no flag is set twice.
 #[test]
 fn extra_arguments_are_those_of_their_role() {

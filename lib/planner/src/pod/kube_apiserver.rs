@@ -1,6 +1,7 @@
 //! kube-apiserver.
 
 use alloc::{
+    format,
     string::{String, ToString},
     vec,
     vec::Vec,
@@ -89,6 +90,7 @@ impl PodInputs<'_> {
     }
 
     fn identity_flags(&self) -> Vec<String> {
+        let issuer = self.issuer();
         vec![
             flag("client-ca-file", at("ca.crt")),
             flag("authentication-config", at("authentication.json")),
@@ -103,7 +105,9 @@ impl PodInputs<'_> {
             flag("requestheader-extra-headers-prefix", "X-Remote-Extra-"),
             flag("proxy-client-cert-file", at("front-proxy-client.crt")),
             flag("proxy-client-key-file", at("front-proxy-client.key")),
-            flag("service-account-issuer", self.issuer()),
+            flag("service-account-issuer", &issuer),
+            // Otherwise the discovery document names the private address of an API server.
+            flag("service-account-jwks-uri", format!("{issuer}/openid/v1/jwks")),
             flag("service-account-key-file", at("service-account.pub")),
             flag("service-account-signing-key-file", at("service-account.key")),
         ]
