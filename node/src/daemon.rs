@@ -42,6 +42,7 @@ use crate::{
     information::{InformationError, NAMESPACE, TrustedInformation},
     kubelet::{KUBELET_LOG, Kubelet, KubeletStatus},
     logs,
+    network_condition::{self, NetworkCheck, NetworkState},
     peer::{self, PeerAssignment, PeerError},
     process::{self, ProcessId},
     service::NODE_LOG,
@@ -150,6 +151,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
     let (known, given) = (daemon.facts.known.subscribe(), daemon.facts.given.subscribe());
     select! {
         () = daemon.keep_tunnels(tunnels) => {}
+        () = daemon.report_network() => {}
         () = daemon.keep_settings() => {}
         () = daemon.keep_logs() => {}
         () = daemon.keep_balancer() => {}
@@ -256,6 +258,34 @@ impl Daemon {
                 Ok(()) = given.changed() => self.set_tunnels(&mut tunnels),
             }
             self.facts.tunnels.send_replace(tunnels.status());
+        }
+    }
+
+    /// Reports on the Node whether a gateway responds, each time that changes. A report that fails is repeated.
+    async fn report_network(&self) {
+        let mut tunnels = self.facts.tunnels.subscribe();
+        let mut repeats = every(REPAIR_EVERY);
+        let (mut check, mut reported, mut last) = (NetworkCheck::new(Instant::now()), None, None);
+        loop {
+            select! {
+                _ = repeats.tick() => {}
+                Ok(()) = tunnels.changed() => {}
+            }
+            let has_gateways = self.facts.known.borrow().cluster.endpoints.iter().any(|found| found.gateway.is_some());
+            let state = check.state(has_gateways, &tunnels.borrow_and_update(), Instant::now());
+            let Some(state) = state.filter(|state| reported.as_ref() != Some(state)) else { continue };
+            let outcome = match self.client() {
+                Ok(client) => network_condition::report(client, &self.options.name, &state).await,
+                Err(error) => Err(error),
+            };
+            if outcome.is_ok() {
+                match &state {
+                    NetworkState::Available => tracing::info!("a gateway responds through its tunnel"),
+                    NetworkState::Unavailable(_) => tracing::error!("{}", state.problem()),
+                }
+                reported = Some(state);
+            }
+            log_once(&mut last, "cannot report the network of the Node", outcome);
         }
     }
 

@@ -43,6 +43,7 @@ use crate::{
     image::{self, ImageError},
     information::{InformationError, TrustedInformation},
     kubelet, mounts,
+    network_condition::{NETWORK_UNAVAILABLE, NO_GATEWAY_RESPONDS},
     peer::{self, PeerError},
     process,
     program::ProgramInstallation,
@@ -175,6 +176,14 @@ pub enum JoinError {
     /// The daemon does not start.
     #[error(transparent)]
     Service(#[from] ServiceError),
+    /// The kubelet may be ready, but no gateway responds.
+    #[error("{found}; the worker continues to try, and takes no pods until then; see {log}")]
+    NoNetwork {
+        /// What the daemon found, and what to do.
+        found: String,
+        /// Where the logs are.
+        log: String,
+    },
     /// The Node did not become ready in time.
     #[error("the worker has started, but its Node is not ready yet; see `keelway node status` and {log}")]
     NotReady {
@@ -451,10 +460,26 @@ async fn wait(options: &JoinOptions, client: Client, has_cni: bool) -> Result<()
     let name = &options.node.name;
     let what = format!("the Node {name} is ready");
     let wait = WaitCondition { what: &what, help: "the worker continues to start", deadline: options.timeout };
-    let joined = |node: &Node| is_ready(node) || !has_cni && lacks_network_only(node);
     let made = registration::make(&nodes, &options.node).await;
-    let ready = api::wait_for(&nodes, name, wait, made, |node| joined(&node).then_some(()));
-    ready.await.map_err(|source| JoinError::NotReady { log: log(options.node.service, options.layout.root()), source })
+    let ended = api::wait_for(&nodes, name, wait, made, |node| outcome(&node, has_cni)).await;
+    let log = || log(options.node.service, options.layout.root());
+    match ended.map_err(|source| JoinError::NotReady { log: log(), source })? {
+        Ok(()) => Ok(()),
+        Err(found) => Err(JoinError::NoNetwork { found, log: log() }),
+    }
+}
+
+/// Returns whether the worker has joined: its kubelet is ready and a gateway responds. The error is what the daemon found. `None` until either is
+/// clear.
+fn outcome(node: &Node, has_cni: bool) -> Option<Result<(), String>> {
+    let network = condition_of(node, NETWORK_UNAVAILABLE);
+    match network.filter(|condition| condition.status == "True") {
+        Some(found) if found.reason.as_deref() == Some(NO_GATEWAY_RESPONDS) => {
+            Some(Err(found.message.clone().unwrap_or_default()))
+        }
+        Some(_) => None,
+        None => (is_ready(node) || !has_cni && lacks_network_only(node)).then_some(Ok(())),
+    }
 }
 
 fn log(service: DaemonMode, root: &Path) -> String {
@@ -465,18 +490,18 @@ fn log(service: DaemonMode, root: &Path) -> String {
 }
 
 fn is_ready(node: &Node) -> bool {
-    readiness(node).is_some_and(|condition| condition.status == "True")
+    condition_of(node, "Ready").is_some_and(|condition| condition.status == "True")
 }
 
 /// Whether the Node lacks only a CNI configuration, which the user installs.
 fn lacks_network_only(node: &Node) -> bool {
-    let message = readiness(node).and_then(|condition| condition.message.as_deref());
+    let message = condition_of(node, "Ready").and_then(|condition| condition.message.as_deref());
     message.is_some_and(|message| message.starts_with(NO_NETWORK))
 }
 
-fn readiness(node: &Node) -> Option<&NodeCondition> {
+fn condition_of<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
     let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.find(|condition| condition.type_ == "Ready")
+    conditions.find(|condition| condition.type_ == kind)
 }
 
 #[cfg(test)]

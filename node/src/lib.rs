@@ -27,6 +27,7 @@ mod lock;
 mod logs;
 mod memory;
 mod mounts;
+mod network_condition;
 mod peer;
 mod process;
 mod program;

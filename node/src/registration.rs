@@ -16,7 +16,7 @@ use k8s_openapi::{
 use kube::{Api, api::PostParams};
 use tokio::time::sleep;
 
-use crate::{api, facts, settings::NodeOptions};
+use crate::{api, facts, network_condition::not_reached_yet, settings::NodeOptions};
 
 /// The pauses before each further attempt, in milliseconds. The policy of Nodes observes a worker's addresses a moment after the worker, and
 /// no event reports that. If all attempts fail, the kubelet continues to try.
@@ -82,7 +82,7 @@ fn node(options: &NodeOptions, now: Timestamp) -> Node {
             ..ObjectMeta::default()
         },
         spec: Some(NodeSpec { taints: Some(vec![taint]), ..NodeSpec::default() }),
-        status: Some(NodeStatus { conditions: Some(vec![not_ready]), ..NodeStatus::default() }),
+        status: Some(NodeStatus { conditions: Some(vec![not_ready, not_reached_yet(now)]), ..NodeStatus::default() }),
     }
 }
 
@@ -115,7 +115,10 @@ mod tests {
             json!({ "taints": [{ "key": "node.kubernetes.io/not-ready", "effect": "NoSchedule" }] })
         );
         let conditions = node["status"]["conditions"].as_array().unwrap();
-        assert_eq!((conditions.len(), &conditions[0]["status"]), (1, &json!("False")));
+        let stated = |index: usize| (&conditions[index]["type"], &conditions[index]["status"]);
+        assert_eq!(conditions.len(), 2);
+        assert_eq!(stated(0), (&json!("Ready"), &json!("False")));
+        assert_eq!(stated(1), (&json!("NetworkUnavailable"), &json!("True")));
         assert!(node["status"].get("allocatable").is_none());
     }
 

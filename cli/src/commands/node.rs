@@ -149,13 +149,14 @@ fn status(arguments: &NodeStatusArguments) -> Result<Code, CommandFailure> {
     let layout = Layout::new(&arguments.state.state_dir);
     only_root()?;
     let status = runtime()?.block_on(keelway_node::ask(&layout)).map_err(into_failure)?;
+    let now = keelway_api::jiff::Timestamp::now();
     let text = match arguments.output {
-        NodeOutput::Table => view::render(&status, keelway_api::jiff::Timestamp::now()),
+        NodeOutput::Table => view::render(&status, now),
         NodeOutput::Json => serde_json::to_string_pretty(&status).map_err(CommandFailure::other)? + "\n",
         NodeOutput::Yaml => serde_saphyr::to_string(&status).map_err(CommandFailure::other)?,
     };
     print(&text)?;
-    Ok(Code::Done)
+    Ok(if view::problems(&status, now).is_empty() { Code::Done } else { Code::Failed })
 }
 
 fn waiting(ending: &[String], held: &[String]) -> String {

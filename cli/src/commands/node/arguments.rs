@@ -36,7 +36,8 @@ pub(crate) enum WorkerCommand {
     /// Run the worker: tunnels, load balancer and kubelet; kubelet and pods keep running when this command exits
     #[command(after_help = "Example:\n  keelway node run")]
     Run(NodeRunArguments),
-    /// Show the status of this worker: tunnels, active gateway, ingresses, kubelet, certificates
+    /// Show the status of this worker: tunnels, active gateway, ingresses, kubelet, certificates. Ends with 1 if something keeps the worker from
+    /// running pods, and names it
     #[command(after_help = "Example:\n  keelway node status\n  keelway node status -o json")]
     Status(NodeStatusArguments),
     /// Drain this worker, remove it from its cluster, and undo all changes to this machine

@@ -8,11 +8,33 @@ use crate::{table::TextTable, terminal};
 /// Renders the tables of `node status` for this time.
 pub(super) fn render(status: &WorkerStatus, now: Timestamp) -> String {
     let mut parts = vec![head(status), tunnels(status, now), ingresses(status), certificates(status)];
-    parts.extend(ended(&status.certificates, now));
-    if !status.absent_settings.is_empty() {
-        parts.push(format!("The kernel lacks {}.\n", status.absent_settings.join(", ")));
-    }
+    parts.extend(problems(status, now).into_iter().map(|problem| problem + "\n"));
     parts.join("\n")
+}
+
+/// Returns what keeps this worker from running pods, or the cluster from reaching it.
+pub(super) fn problems(status: &WorkerStatus, now: Timestamp) -> Vec<String> {
+    let are_silent = |mut all: Vec<Option<bool>>| {
+        all.dedup();
+        all == [Some(false)]
+    };
+    let mut found = Vec::new();
+    if status.kubelet.pid.is_none() {
+        found.push("The kubelet is not running: see its log.".to_owned());
+    }
+    if are_silent(status.ingresses.iter().map(|ingress| ingress.answers).collect()) {
+        let all: Vec<String> = status.ingresses.iter().map(|ingress| ingress.address.to_string()).collect();
+        found.push(format!("No ingress responds: allow TCP from this machine to {}.", all.join(", ")));
+    }
+    if are_silent(status.tunnels.iter().map(|tunnel| tunnel.answers).collect()) {
+        let all: Vec<String> = status.tunnels.iter().map(|tunnel| tunnel.endpoint.to_string()).collect();
+        found.push(format!("No gateway responds through its tunnel: allow UDP from this machine to {}.", all.join(", ")));
+    }
+    found.extend(ended(&status.certificates, now));
+    if !status.absent_settings.is_empty() {
+        found.push(format!("The kernel lacks {}.", status.absent_settings.join(", ")));
+    }
+    found
 }
 
 fn head(status: &WorkerStatus) -> String {
@@ -84,7 +106,7 @@ fn certificates(status: &WorkerStatus) -> String {
 fn ended(certificates: &[CertificateStatus], now: Timestamp) -> Option<String> {
     let client = certificates.iter().find(|certificate| certificate.name == "client")?;
     let has_ended = client.not_after <= now;
-    has_ended.then(|| format!("The certificate of this worker expired at {}; {ENDED}.\n", client.not_after))
+    has_ended.then(|| format!("The certificate of this worker expired at {}; {ENDED}.", client.not_after))
 }
 
 /// Returns the version of `NAME:vVERSION`, or the whole image if there is no version.

@@ -1,0 +1,197 @@
+//! The condition `NetworkUnavailable` of the worker's Node: whether a gateway responds through its tunnel.
+//!
+//! The kubelet reports only that the container runtime has a network. Without a tunnel, the worker's pods reach no other node, and API servers do
+//! not reach its kubelet. The control plane taints a Node with this condition (`node.kubernetes.io/network-unavailable`), so that no pod is scheduled
+//! there. CNI agents set it in the same way.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Event, EventSource, Node, NodeCondition, ObjectReference},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::{api::ApiError, tunnels::TunnelStatus};
+
+/// The type of the condition (`NodeNetworkUnavailable` in `k8s.io/api/core/v1`).
+pub(crate) const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
+/// The reason while no gateway responds.
+pub(crate) const NO_GATEWAY_RESPONDS: &str = "NoGatewayResponds";
+/// How long all gateways may be silent before the network counts as unavailable: several checks, and a handshake of WireGuard with a retry.
+const SILENCE: Duration = Duration::from_secs(15);
+
+/// The network of a worker, as its Node reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NetworkState {
+    /// A gateway responds through its tunnel, or the cluster has no gateways.
+    Available,
+    /// No gateway responds. Contains their endpoints.
+    Unavailable(Vec<String>),
+}
+
+/// Decides on the state from the checks of the tunnels. Pure: the time is an argument.
+#[derive(Debug)]
+pub(crate) struct NetworkCheck {
+    responded: Instant,
+}
+
+impl NetworkCheck {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { responded: now }
+    }
+
+    /// Returns the state, or `None` while it is not clear: the tunnels are not up yet, or have been silent for a moment only.
+    pub(crate) fn state(&mut self, has_gateways: bool, tunnels: &[TunnelStatus], now: Instant) -> Option<NetworkState> {
+        if !has_gateways || tunnels.iter().any(|tunnel| tunnel.answers == Some(true)) {
+            self.responded = now;
+            return Some(NetworkState::Available);
+        }
+        let is_silent = now.duration_since(self.responded) >= SILENCE;
+        let endpoints = || tunnels.iter().map(|tunnel| tunnel.endpoint.to_string()).collect();
+        is_silent.then(|| NetworkState::Unavailable(endpoints()))
+    }
+}
+
+impl NetworkState {
+    /// Returns what is wrong and what to do, as text for people. Empty if nothing is wrong.
+    pub(crate) fn problem(&self) -> String {
+        match self {
+            Self::Available => String::new(),
+            Self::Unavailable(endpoints) if endpoints.is_empty() => {
+                "the worker has no tunnel to a gateway: see `keelway node status` and the log of keelway-node".to_owned()
+            }
+            Self::Unavailable(endpoints) => no_response(endpoints),
+        }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Available => "GatewayResponds",
+            Self::Unavailable(_) => NO_GATEWAY_RESPONDS,
+        }
+    }
+
+    fn condition(&self, now: Timestamp) -> NodeCondition {
+        let (status, message) = match self {
+            Self::Available => ("False", "a gateway responds through its tunnel".to_owned()),
+            Self::Unavailable(_) => ("True", self.problem()),
+        };
+        condition(status, self.reason(), message, now)
+    }
+}
+
+/// Returns the text for gateways that do not respond.
+pub(crate) fn no_response(endpoints: &[String]) -> String {
+    format!(
+        "no gateway responds through its tunnel: allow UDP from this machine to {}, and responses to it, in every firewall on the way",
+        endpoints.join(", ")
+    )
+}
+
+/// Returns the condition of a Node whose worker has not reached a gateway yet.
+pub(crate) fn not_reached_yet(now: Timestamp) -> NodeCondition {
+    condition("True", "GatewayNotReachedYet", "the worker is setting up its tunnels".to_owned(), now)
+}
+
+fn condition(status: &str, reason: &str, message: String, now: Timestamp) -> NodeCondition {
+    NodeCondition {
+        type_: NETWORK_UNAVAILABLE.to_owned(),
+        status: status.to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message),
+        last_heartbeat_time: Some(Time(now)),
+        last_transition_time: Some(Time(now)),
+    }
+}
+
+/// Sets the condition of the worker's Node, and records an Event on it.
+pub(crate) async fn report(client: Client, node: &str, state: &NetworkState) -> Result<(), ApiError> {
+    let now = Timestamp::now();
+    let status = json!({ "status": { "conditions": [state.condition(now)] } });
+    let nodes: Api<Node> = Api::all(client.clone());
+    let patched = nodes.patch_status(node, &PatchParams::default(), &Patch::Strategic(&status)).await;
+    patched.map_err(ApiError::request("report the network of the Node"))?;
+    let events: Api<Event> = Api::namespaced(client, "default");
+    let recorded = events.create(&PostParams::default(), &event(node, state, now)).await;
+    recorded.map(drop).map_err(ApiError::request("record an Event on the Node"))
+}
+
+/// Builds the Event as the kubelet does (`k8s.io/client-go/tools/record`): in the namespace `default`, with the Node's name as its uid.
+fn event(node: &str, state: &NetworkState, now: Timestamp) -> Event {
+    let (kind, message) = match state {
+        NetworkState::Available => ("Normal", "a gateway responds through its tunnel".to_owned()),
+        NetworkState::Unavailable(_) => ("Warning", state.problem()),
+    };
+    Event {
+        metadata: ObjectMeta {
+            name: Some(format!("{node}.{:x}", now.as_nanosecond())),
+            namespace: Some("default".to_owned()),
+            ..ObjectMeta::default()
+        },
+        involved_object: ObjectReference {
+            kind: Some("Node".to_owned()),
+            name: Some(node.to_owned()),
+            uid: Some(node.to_owned()),
+            ..ObjectReference::default()
+        },
+        type_: Some(kind.to_owned()),
+        reason: Some(state.reason().to_owned()),
+        message: Some(message),
+        count: Some(1),
+        first_timestamp: Some(Time(now)),
+        last_timestamp: Some(Time(now)),
+        source: Some(EventSource { component: Some("keelway-node".to_owned()), host: Some(node.to_owned()) }),
+        ..Event::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tunnel(answers: Option<bool>) -> TunnelStatus {
+        TunnelStatus {
+            interface: "keelway0".to_owned(),
+            endpoint: "203.0.113.2:20000".parse().unwrap(),
+            active: true,
+            answers,
+            data_path: "kernel".to_owned(),
+            last_handshake: None,
+            received_bytes: 0,
+            sent_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn the_network_is_unavailable_once_all_gateways_were_silent_for_a_while() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut check = NetworkCheck::new(start);
+        assert_eq!(check.state(true, &[], at(1)), None, "tunnels come up");
+        assert_eq!(check.state(true, &[tunnel(None), tunnel(Some(false))], at(3)), None);
+        assert_eq!(check.state(true, &[tunnel(Some(false)), tunnel(Some(true))], at(5)), Some(NetworkState::Available));
+        assert_eq!(check.state(true, &[tunnel(Some(false))], at(19)), None, "a few checks failed");
+        let gone = check.state(true, &[tunnel(Some(false))], at(20)).unwrap();
+        assert!(gone.problem().contains("UDP from this machine to 203.0.113.2:20000"), "{}", gone.problem());
+        assert_eq!(gone.condition(Timestamp::UNIX_EPOCH).status, "True");
+        assert!(matches!(check.state(true, &[], at(30)), Some(NetworkState::Unavailable(none)) if none.is_empty()));
+        assert_eq!(check.state(false, &[], at(40)), Some(NetworkState::Available), "the cluster has no gateways");
+    }
+
+    #[test]
+    fn an_event_is_on_the_node_and_no_two_have_the_same_name() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let gone = NetworkState::Unavailable(vec!["203.0.113.2:20000".to_owned()]);
+        let (one, two) = (event("w1", &gone, at(1)), event("w1", &NetworkState::Available, at(2)));
+        assert_ne!(one.metadata.name, two.metadata.name);
+        assert_eq!((one.type_.as_deref(), two.type_.as_deref()), (Some("Warning"), Some("Normal")));
+        assert_eq!(one.involved_object.uid.as_deref(), Some("w1"));
+    }
+}
