@@ -47,7 +47,7 @@ fn place<'a>(
     (name, machine): (&'a HypervisorName, &'a Shared<Hypervisor>),
 ) -> (MachineTransport<'a>, Option<&'a HypervisorName>) {
     let way = machine.spec.endpoint.way();
-    (way, matches!(way, MachineTransport::Network(_)).then_some(name))
+    (way, machine.spec.endpoint.is_on_network().then_some(name))
 }
 
 /// Returns term and generation of the last config that was recorded for a machine.

@@ -65,7 +65,8 @@ impl NetworkState {
         match self {
             Self::Available => String::new(),
             Self::Unavailable(endpoints) if endpoints.is_empty() => {
-                "the worker has no tunnel to a gateway: see `keelway node status` and the log of keelway-node".to_owned()
+                "the worker has no tunnel to a gateway: see `keelway node status` and the log of keelway-node"
+                    .to_owned()
             }
             Self::Unavailable(endpoints) => no_response(endpoints),
         }

@@ -222,7 +222,7 @@ fn endpoint(way: MachineTransport<'_>) -> String {
             (Some(address), Some(via)) => format!("agent at {address}, through the agent of {via}"),
             (None, via) => format!("agent that connects to the agent of {}", via.unwrap_or_default()),
         },
-        MachineTransport::Cri(cri) => format!("container runtime at {}", cri.address),
+        MachineTransport::Cri(cri) => format!("agent, started through the proxy at {}", cri.address),
     }
 }
 

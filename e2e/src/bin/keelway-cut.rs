@@ -73,6 +73,15 @@ struct FieldVisitor {
 }
 
 impl Visit for FieldVisitor {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "effect" => {
+                let _ = write!(self.rest, "{value} ");
+            }
+            _ => self.record_debug(field, &value),
+        }
+    }
+
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         match field.name() {
             "message" => self.message = format!("{value:?}"),

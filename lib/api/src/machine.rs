@@ -37,7 +37,7 @@ pub const CLUSTER_LABEL: &str = "keelway.dev/cluster-id";
 pub const INSTALLATION_LABEL: &str = "keelway.dev/installation-id";
 /// The label of our sandboxes and containers that holds the component's name.
 pub const COMPONENT_LABEL: &str = "keelway.dev/component";
-/// The label of the sandbox that holds the helper of a machine without an agent, with the machine's name.
+/// The label of the pods of helpers, which earlier releases used on machines behind proxies.
 pub const HELPER_LABEL: &str = "keelway.dev/helper";
 /// The label of the pod of an agent that Keelway started, with the name of the machine.
 pub const AGENT_LABEL: &str = "keelway.dev/agent";

@@ -236,28 +236,6 @@ impl<'a> MachineFiles<'a> {
         self.remove(cluster.as_str())
     }
 
-    /// Removes the machine's own records, and nothing else.
-    pub fn leave_records(self) -> Result<(), MachineFileError> {
-        top_directories::remove_records(self.root, STATE_DIRECTORY, &RECORDS)
-            .map_err(MachineFileError::remove(STATE_DIRECTORY))
-    }
-
-    /// Creates the top directories [`STATE_DIRECTORY`] and [`LOG_DIRECTORY`].
-    pub fn make_top_directories(self) -> Result<(), MachineFileError> {
-        for path in [STATE_DIRECTORY, LOG_DIRECTORY] {
-            top_directories::make(self.root, path).map_err(MachineFileError::make(path))?;
-        }
-        Ok(())
-    }
-
-    /// Removes the top directories that Keelway created, if they are empty.
-    pub fn remove_top_directories(self) -> Result<(), MachineFileError> {
-        for path in [LOG_DIRECTORY, STATE_DIRECTORY] {
-            top_directories::remove_empty(self.root, path).map_err(MachineFileError::remove(path))?;
-        }
-        Ok(())
-    }
-
     /// Removes the machine's own records, and the top directories that Keelway created if nothing else is in them.
     pub fn leave(self) -> Result<(), MachineFileError> {
         top_directories::leave(self.root, LOG_DIRECTORY, &[]).map_err(MachineFileError::remove(LOG_DIRECTORY))?;

@@ -3,6 +3,7 @@
 use alloc::{
     format,
     string::{String, ToString},
+    vec::Vec,
 };
 use core::str;
 
@@ -56,7 +57,7 @@ pub(crate) fn plan_agents(plan: &mut Plan, seen: &PassObservation, now: &Time) {
     let Some(id) = plan.documents.installation().cloned() else { return };
     forget(&mut plan.documents, &id);
     let trusts = trusts(&plan.documents, &id);
-    let names: alloc::vec::Vec<HypervisorName> = plan.documents.hypervisors.keys().cloned().collect();
+    let names: Vec<HypervisorName> = plan.documents.hypervisors.keys().cloned().collect();
     for name in names {
         let secret = enrollment_secret(&id, &name);
         let token = expires(&plan.documents, &secret);
@@ -105,6 +106,22 @@ pub(crate) fn plan_agents(plan: &mut Plan, seen: &PassObservation, now: &Time) {
             note(document, &standing, now);
         }
     }
+}
+
+/// Returns the machines whose agents Keelway is about to start for the first time. Once it has tried, their documents say so.
+pub(crate) fn first_starts(documents: &Documents, seen: &PassObservation) -> Vec<HypervisorName> {
+    let is_first = |name: &HypervisorName, document: &Hypervisor| {
+        let status = document.status.as_ref();
+        let runs_no_agent = matches!(
+            seen.machines.get(name).map(|seen| &**seen),
+            Some(ObservedValue::Unreachable { silent: UnreachableReason::Agent, .. })
+        );
+        let was_tried = status.is_some_and(|status| status.conditions.iter().any(|found| found.type_ == "Enrolled"));
+        let is_wanted = status.and_then(|status| status.agent.as_ref()).is_some_and(|agent| !agent.revoked);
+        runs_no_agent && is_wanted && !was_tried && !document.deleted()
+    };
+    let machines = documents.hypervisors.iter().filter(|(name, document)| is_first(name, document));
+    machines.map(|(name, _)| name.clone()).collect()
 }
 
 /// Removes the Secrets of agents that have their own key. A Secret whose Hypervisor is missing stays until that machine is deleted.
@@ -190,8 +207,11 @@ fn note(document: &mut Hypervisor, standing: &EnrollmentState<'_>, now: &Time) {
         EnrollmentState::Silent if agent.revoked => {
             verdict(ConditionStatus::False, ConditionReason::Revoked, "its certificates are revoked")
         }
-        EnrollmentState::Silent if is_enrolled => return,
-        EnrollmentState::NotStarted => return,
+        EnrollmentState::Silent | EnrollmentState::NotStarted if is_enrolled => return,
+        EnrollmentState::NotStarted => {
+            let message = "Keelway starts its agent through the machine's proxy";
+            verdict(ConditionStatus::False, ConditionReason::AgentStarting, message)
+        }
         EnrollmentState::Silent => {
             verdict(ConditionStatus::False, ConditionReason::TokenExpired, "waits for a new token")
         }

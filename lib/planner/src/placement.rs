@@ -16,6 +16,7 @@ use keelway_api::{
 use crate::{
     ComponentRef, Decision, PassObservation, WaitBlocker, WaitSubject,
     component_set::{born, document, enter, of_role},
+    enrollment,
     fleet::FleetCapacity,
     gateways,
     placement_choice::{Placement, PlacementRequest},
@@ -34,9 +35,15 @@ pub(crate) fn plan_components(
     part: PlanScope<'_>,
 ) {
     let mut fleet = FleetCapacity::of(&plan.documents, part, world, seen);
+    // A new cluster waits for them, so that it is spread over all machines.
+    let starting = enrollment::first_starts(&plan.documents, seen);
     for (name, id, cluster) in world.reconciled_clusters() {
         let Some(document) = plan.documents.clusters.get(name) else { continue };
         if document.deleted() {
+            continue;
+        }
+        if !starting.is_empty() && plan.documents.components_of(id).next().is_none() {
+            plan.wait(name, WaitBlocker::StartingAgents(starting.clone()));
             continue;
         }
         let roles = Role::ALL.into_iter().filter(|role| *role != Role::Gateway);

@@ -88,6 +88,8 @@ pub enum WaitBlocker {
     NoAgent(String),
     #[error("its agent to remove what Keelway recorded on it")]
     AgentRecords,
+    #[error("the agents of {}, which Keelway starts first", joined(.0, ", "))]
+    StartingAgents(Vec<HypervisorName>),
     #[error("its agent to stop")]
     AgentStop,
     #[error("its agent to respond, which Keelway then stops; if the machine is gone for good, mark it as lost")]

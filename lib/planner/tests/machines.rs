@@ -994,3 +994,28 @@ fn a_lost_machine_that_returns_is_cleaned_of_clusters_that_were_deleted_meanwhil
     world.documents = world.plan_unchecked().documents;
     assert_eq!(abandoned(&world), []);
 }
+
+/// A new cluster waits for agents that Keelway starts for the first time, so that it is spread over all machines. It waits for one attempt only.
+#[test]
+fn a_new_cluster_waits_once_for_agents_that_are_started() {
+    let mut world = World::new();
+    let name: HypervisorName = "hv-3".parse().unwrap();
+    let endpoint = serde_json::json!({ "cri": { "address": "10.0.0.3:7444", "secretRef": { "name": "proxy" } } });
+    world.documents.hypervisors.get_mut(&name).unwrap().spec.endpoint = serde_json::from_value(endpoint).unwrap();
+    identify(&mut world.documents, || "00000000000000ff".to_owned()).unwrap();
+    let why = "no agent runs on the machine".to_owned();
+    let seen: ObservedValue<MachineState> = ObservedValue::Unreachable { silent: UnreachableReason::Agent, why };
+    world.seen.machines.insert(name, seen);
+    let plan = world.plan_unchecked();
+    assert!(plan.documents.components.is_empty());
+    let waits: Vec<String> = plan.waiting.iter().map(ToString::to_string).collect();
+    assert!(
+        waits.contains(&"default/c1 waits for the agents of hv-3, which Keelway starts first".to_owned()),
+        "{waits:?}"
+    );
+    // The attempt failed: the cluster does not wait for this machine any longer.
+    world.documents = plan.documents;
+    let later = world.plan_unchecked();
+    let on: BTreeSet<String> = later.documents.components.values().map(|one| one.spec.hypervisor.to_string()).collect();
+    assert_eq!(on, ["hv-1", "hv-2"].map(str::to_owned).into());
+}

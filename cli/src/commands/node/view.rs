@@ -28,7 +28,10 @@ pub(super) fn problems(status: &WorkerStatus, now: Timestamp) -> Vec<String> {
     }
     if are_silent(status.tunnels.iter().map(|tunnel| tunnel.answers).collect()) {
         let all: Vec<String> = status.tunnels.iter().map(|tunnel| tunnel.endpoint.to_string()).collect();
-        found.push(format!("No gateway responds through its tunnel: allow UDP from this machine to {}.", all.join(", ")));
+        found.push(format!(
+            "No gateway responds through its tunnel: allow UDP from this machine to {}.",
+            all.join(", ")
+        ));
     }
     found.extend(ended(&status.certificates, now));
     if !status.absent_settings.is_empty() {

@@ -85,6 +85,9 @@ reasons! {
     TokenIssued, NORMAL, "Hypervisor", "Enrolled":
         "the machine's agent is not enrolled yet"
         => "on the machine, run the command that `keelway hypervisor enroll` printed; then run `keelway reconcile`";
+    AgentStarting, NORMAL, "Hypervisor", "Enrolled":
+        "Keelway starts the agent on a machine whose container runtime is behind a proxy"
+        => "wait; if it stays, see the errors of `keelway reconcile` and the agent's log in `/var/log/keelway-agent`";
     TokenExpired, WARNING, "Hypervisor", "Enrolled":
         "the machine's agent was not enrolled before its token expired"
         => "create a new token: `keelway hypervisor enroll --name NAME`";

@@ -39,8 +39,8 @@ fn make_parents(root: BorrowedFd<'_>, path: &str) -> io::Result<Folder> {
     Folder::open_in_root(root, path)
 }
 
-/// Removes Keelway's records from a top directory.
-pub(super) fn remove_records(root: BorrowedFd<'_>, path: &str, records: &[&str]) -> io::Result<()> {
+/// Removes Keelway's records from a top directory, and the directory itself if Keelway created it and nothing else is in it.
+pub(super) fn leave(root: BorrowedFd<'_>, path: &str, records: &[&str]) -> io::Result<()> {
     let folder = match Folder::open_in_root(root, path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found?,
@@ -49,32 +49,7 @@ pub(super) fn remove_records(root: BorrowedFd<'_>, path: &str, records: &[&str])
         absent_is_fine(folder.unlink(*name))?;
     }
     remove_unfinished(&folder, UNFINISHED)?;
-    folder.sync()
-}
-
-/// Removes a top directory that Keelway created, if it is empty.
-pub(super) fn remove_empty(root: BorrowedFd<'_>, path: &str) -> io::Result<()> {
-    let folder = match Folder::open_in_root(root, path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        found => found?,
-    };
-    if !is_ours(folder.own_stat()?.st_mode) {
-        return Ok(());
-    }
-    let (parent, name) = split(path);
-    match Folder::open_in_root(root, parent)?.remove_empty(name) {
-        Err(Errno::NOTEMPTY | Errno::EXIST | Errno::BUSY) => Ok(()),
-        other => absent_is_fine(other),
-    }
-}
-
-/// Removes Keelway's records from a top directory, and the directory itself if Keelway created it and nothing else is in it.
-pub(super) fn leave(root: BorrowedFd<'_>, path: &str, records: &[&str]) -> io::Result<()> {
-    remove_records(root, path, records)?;
-    let folder = match Folder::open_in_root(root, path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        found => found?,
-    };
+    folder.sync()?;
     if !is_ours(folder.own_stat()?.st_mode) {
         return Ok(());
     }

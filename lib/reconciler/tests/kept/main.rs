@@ -11,7 +11,7 @@ use keelway_api::{
     condition::{self, is_true},
     jiff::SignedDuration,
     machine::{MachineState, ObservedValue},
-    name::{ClusterRef, HypervisorName, PodName},
+    name::{ClusterRef, HypervisorName},
     release::KEELWAY,
 };
 use keelway_reconciler::{ApplyOutcome, PassError, PassOutcome, StoreError, Task, Watcher};
@@ -127,29 +127,6 @@ async fn a_cluster_that_cannot_be_saved_is_alone() {
         })
         .await;
     assert_eq!(report.failures, BTreeSet::from(["cluster/c3".to_owned()]));
-}
-
-/// A change of components that no other component needs is applied before any component is probed. A change of an API server is not. In both
-/// cases components are probed in the end.
-#[tokio::test(start_paused = true)]
-async fn who_was_well_is_asked_only_where_it_matters() {
-    let world = World::new(MACHINES, CLUSTERS);
-    undisturbed(&world, async {
-        world.settles().await;
-        let has_store = |asked: &BTreeSet<PodName>| asked.iter().any(|pod| pod.component.as_str() == "etcd-0");
-        let asked_before = async |change: &dyn Fn()| {
-            world.fleet.forget_who_was_asked();
-            let before = world.counts().saves;
-            change();
-            world.settles().await;
-            let mut later = (before + 1..=world.counts().saves).map(|saves| world.fleet.asked_after(saves));
-            assert!(later.any(|asked| has_store(&asked)), "it is asked in the end");
-            world.fleet.asked_after(before)
-        };
-        assert_eq!(asked_before(&|| world.store.change("c0")).await, BTreeSet::new());
-        assert!(has_store(&asked_before(&|| world.store.change_api_server("c0")).await));
-    })
-    .await;
 }
 
 /// One save comes between a change and the machine that it is for. Conditions cause no save of their own before that.

@@ -223,14 +223,6 @@ impl Memory {
         });
     }
 
-    /// Changes the pod of a cluster's API server.
-    pub(crate) fn change_api_server(&self, name: &str) {
-        self.edit(name, |cluster| {
-            let arguments = &mut cluster.spec.control_plane.kube_api_server.extra_args;
-            arguments.insert("v".to_owned(), "3".to_owned());
-        });
-    }
-
     /// Changes a cluster so that it has a pass, without a change of its pods.
     pub(crate) fn touch(&self, name: &str) {
         self.edit(name, |cluster| cluster.metadata.labels = Some([("touched".to_owned(), "again".to_owned())].into()));
@@ -404,7 +396,7 @@ pub(crate) struct Fleet {
     /// Whether the next machine that receives a config stops responding.
     dies: AtomicBool,
     /// Components that were probed, with the number of saves before.
-    asked: Mutex<BTreeSet<(usize, PodName)>>,
+    asked: Mutex<BTreeSet<ClusterId>>,
 }
 
 struct Machine {
@@ -489,15 +481,9 @@ impl Fleet {
         self.silent().clone().unwrap()
     }
 
-    /// Returns the components that were probed when there had been this many saves.
-    pub(crate) fn asked_after(&self, saves: usize) -> BTreeSet<PodName> {
-        let asked = self.asked.lock().unwrap();
-        asked.iter().filter(|(before, _)| *before == saves).map(|(_, pod)| pod.clone()).collect()
-    }
-
     /// Returns the clusters of which a component was probed.
     pub(crate) fn asked_clusters(&self) -> BTreeSet<ClusterId> {
-        self.asked.lock().unwrap().iter().map(|(_, pod)| pod.cluster.clone()).collect()
+        self.asked.lock().unwrap().clone()
     }
 
     /// Clears the record of probed components.
@@ -572,7 +558,7 @@ impl Machines for Fleet {
 impl Components for Fleet {
     async fn health(&self, _: &Documents, probe: &Probe) -> ComponentHealth {
         self.called();
-        self.asked.lock().unwrap().insert((self.saves.load(Ordering::Relaxed), probe.component.clone()));
+        self.asked.lock().unwrap().insert(probe.component.cluster.clone());
         let runs = self.machines[&probe.machine].model.lock().unwrap().state.runs(&probe.component);
         if runs { ComponentHealth::Healthy } else { ComponentHealth::NoAnswer("connection refused".to_owned()) }
     }
