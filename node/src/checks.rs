@@ -1,5 +1,6 @@
 //! Checks whether a machine can become a worker: turns facts of the machine into faults. Pure.
 
+mod pod_network;
 mod ranges;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ use std::{
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 
+pub use pod_network::{PodNetworkFacts, pod_network};
 pub use ranges::{NamedRanges, overlaps};
 
 /// The oldest containerd whose `runtime.v1` supports current kubelets.

@@ -101,6 +101,8 @@ struct DaemonState {
     kubelet: watch::Sender<KubeletStatus>,
     /// Kernel settings that the kernel does not have.
     absent: watch::Sender<Vec<String>>,
+    /// What keeps pods from getting the cluster's network.
+    conflicts: watch::Sender<Vec<String>>,
 }
 
 struct Daemon {
@@ -146,6 +148,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         tunnels: watch::Sender::default(),
         kubelet: watch::Sender::default(),
         absent: watch::Sender::default(),
+        conflicts: watch::Sender::default(),
     };
     let daemon = Daemon { layout, options, facts, balancer, client: Mutex::default() };
     let (known, given) = (daemon.facts.known.subscribe(), daemon.facts.given.subscribe());
@@ -158,6 +161,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         () = daemon.keep_firewall() => {}
         () = daemon.keep_given() => {}
         () = daemon.keep_cni(&runtime) => {}
+        () = daemon.check_pod_network(&runtime) => {}
         () = daemon.read_cluster() => {}
         () = kubelet.supervise(first, known, given, daemon.facts.kubelet.clone()) => {}
         () = status::serve(questions, || daemon.status()) => {}
@@ -418,6 +422,28 @@ impl Daemon {
         }
     }
 
+    /// Checks repeatedly whether pods get the cluster's network, because another program may be installed at any time. It logs each conflict once.
+    async fn check_pod_network(&self, runtime: &CriRuntime) {
+        let directory = image::settings(runtime).await.directories(&self.options).configuration;
+        let mut turns = every(REPAIR_EVERY);
+        loop {
+            turns.tick().await;
+            let is_wanted = self.facts.known.borrow().cluster.cni.enabled;
+            let seen = is_wanted.then(|| facts::pod_network(&directory));
+            let found = seen.map(|seen| checks::pod_network(&seen, &self.facts.given.borrow().pod_cidrs));
+            let found: Vec<String> =
+                found.into_iter().flatten().map(|fault| format!("{}; {}", fault.problem, fault.help)).collect();
+            self.facts.conflicts.send_if_modified(|before| {
+                for conflict in found.iter().filter(|conflict| !before.contains(conflict)) {
+                    tracing::error!("pods do not get the cluster's network: {conflict}");
+                }
+                let is_new = *before != found;
+                *before = found;
+                is_new
+            });
+        }
+    }
+
     /// Watches the objects that the cluster has for this worker.
     async fn read_cluster(&self) {
         let name = self.options.name.as_str();
@@ -543,6 +569,7 @@ impl Daemon {
             kubelet: self.facts.kubelet.borrow().clone(),
             certificates: certificates.collect(),
             absent_settings: self.facts.absent.borrow().clone(),
+            pod_network_conflicts: self.facts.conflicts.borrow().clone(),
         }
     }
 }

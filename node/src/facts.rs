@@ -1,5 +1,7 @@
 //! Observes the machine without changing it.
 
+mod pod_network;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -19,6 +21,8 @@ use crate::{
     firewall, process,
     settings::NodeOptions,
 };
+
+pub(crate) use pod_network::pod_network;
 
 /// The file in which an agent stores the installation of a hypervisor.
 const OWNER: &str = "/var/lib/keelway/owner";

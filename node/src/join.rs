@@ -248,7 +248,7 @@ async fn join_with(
     let runtime = facts::client(&node.containerd_socket).map_err(JoinError::Runtime)?;
     let (known, seen) = try_join!(fetch_information(bearer.clone(), &mut told), take_baseline(options, &runtime))?;
     check_name(&node.name, &known.cluster.dns_domain)?;
-    check_cluster(options, &known)?;
+    check_cluster(options, &runtime, &known).await?;
     let release = release::find(&known.cluster.version);
     let release = release.ok_or_else(|| JoinError::Release(known.cluster.version.clone()))?;
     let image = node.image.clone().unwrap_or_else(|| release.node_image(known.cluster.registry.as_deref()));
@@ -374,7 +374,11 @@ async fn fetch_information(bearer: Client, told: &mut impl FnMut(&JoinStep)) -> 
     }
 }
 
-fn check_cluster(options: &JoinOptions, known: &TrustedInformation) -> Result<(), JoinError> {
+async fn check_cluster(
+    options: &JoinOptions,
+    runtime: &CriRuntime,
+    known: &TrustedInformation,
+) -> Result<(), JoinError> {
     // A worker that has addresses already has these networks, and they are its own.
     if options.layout.peer().exists() {
         return Ok(());
@@ -383,6 +387,10 @@ fn check_cluster(options: &JoinOptions, known: &TrustedInformation) -> Result<()
     let api: Vec<SocketAddr> = api.addresses.iter().map(|address| SocketAddr::new(*address, api.port)).collect();
     let mut found = checks::overlaps(&NamedRanges::of(&known.cluster), &facts::networks());
     found.extend(checks::api_port(&facts::listeners(), &api));
+    if known.cluster.cni.enabled {
+        let directory = image::settings(runtime).await.directories(&options.node).configuration;
+        found.extend(checks::pod_network(&facts::pod_network(&directory), &[]));
+    }
     if found.is_empty() { Ok(()) } else { Err(JoinError::Faults(found)) }
 }
 

@@ -47,6 +47,9 @@ pub struct WorkerStatus {
     /// Settings that pods need and that the kernel does not have, for example if `br_netfilter` is not loaded.
     #[serde(default)]
     pub absent_settings: Vec<String>,
+    /// What other programs did on the machine that keeps pods from getting the cluster's network, each with what to do.
+    #[serde(default)]
+    pub pod_network_conflicts: Vec<String>,
 }
 
 /// A certificate of the kubelet.

@@ -37,6 +37,8 @@ pub(super) fn problems(status: &WorkerStatus, now: Timestamp) -> Vec<String> {
     if !status.absent_settings.is_empty() {
         found.push(format!("The kernel lacks {}.", status.absent_settings.join(", ")));
     }
+    let conflicts = status.pod_network_conflicts.iter();
+    found.extend(conflicts.map(|conflict| format!("Pods do not get the cluster's network: {conflict}.")));
     found
 }
 
@@ -152,6 +154,19 @@ mod tests {
         assert_eq!(ended(&[certificate("client", after), certificate("serving", before)], now), None);
         let told = ended(&[certificate("client", before), certificate("serving", after)], now).unwrap();
         assert!(told.contains(before) && told.contains("keelway node forget"), "{told}");
+    }
+
+    #[test]
+    fn a_conflict_of_the_pod_network_is_a_problem() {
+        let mut status: WorkerStatus = serde_json::from_value(serde_json::json!({
+            "node": "w1", "version": "1.37.0", "pid": 1, "residentKib": 1, "addresses": [], "podCIDRs": [], "tunnels": [],
+            "ingresses": [], "kubelet": { "pid": 2, "restarts": 0 }, "certificates": [],
+        }))
+        .unwrap();
+        assert_eq!(problems(&status, Timestamp::UNIX_EPOCH), Vec::<String>::new());
+        status.pod_network_conflicts = vec!["cni0 has another address; delete it".to_owned()];
+        let expected = "Pods do not get the cluster's network: cni0 has another address; delete it.";
+        assert_eq!(problems(&status, Timestamp::UNIX_EPOCH), [expected]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use keelway_api::{
     cluster::AddonSpec,
     release::{self, Release},
+    worker::CNI_FILE,
 };
 use serde_json::{Value, json};
 
@@ -81,5 +82,5 @@ fn cni() -> Value {
             { "type": "portmap", "capabilities": { "portMappings": true }, "snat": true },
         ],
     });
-    config_map("kube-system", CNI, &json!({ "10-keelway.conflist": list.to_string() }))
+    config_map("kube-system", CNI, &json!({ CNI_FILE: list.to_string() }))
 }

@@ -12,6 +12,9 @@ pub const INFORMATION_KEY: &str = "cluster.json";
 /// The key of the authorities that workers trust, in PEM.
 pub const AUTHORITIES_KEY: &str = "ca.crt";
 
+/// The name of the file with the default CNI configuration. Of all files in its directory, containerd uses the first one by name.
+pub const CNI_FILE: &str = "10-keelway.conflist";
+
 /// The endpoints and ranges of a cluster. The cluster-controller writes them, and every worker reads them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
