@@ -2,6 +2,7 @@
 
 mod pod_network;
 mod ranges;
+mod resolv_conf;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,8 @@ use jiff::{SignedDuration, Timestamp};
 
 pub use pod_network::{PodNetworkFacts, pod_network};
 pub use ranges::{NamedRanges, overlaps};
+pub use resolv_conf::ResolvConf;
+pub(crate) use resolv_conf::{RESOLV_CONF, for_pods};
 
 /// The oldest containerd whose `runtime.v1` supports current kubelets.
 const OLDEST_CONTAINERD: (u32, u32) = (1, 7);
@@ -101,8 +104,8 @@ pub struct HostFacts {
     pub has_nftables: bool,
     /// Whether the firewall filters bridged packets (`br_netfilter`).
     pub has_bridge_netfilter: bool,
-    /// Whether `/etc/resolv.conf` exists.
-    pub has_resolv_conf: bool,
+    /// The files with DNS servers, the machine's own one first.
+    pub resolv_confs: Vec<ResolvConf>,
     /// The time of this machine.
     pub now: Timestamp,
 }
@@ -126,9 +129,7 @@ pub fn faults(facts: &HostFacts, wishes: CheckOptions) -> Vec<CheckFault> {
     faults.extend(cgroups(facts.cgroups, wishes));
     faults.extend(kubelet(facts));
     faults.extend(kernel(facts));
-    if !facts.has_resolv_conf {
-        faults.push(CheckFault::new("/etc/resolv.conf does not exist", "create it with a line `nameserver ADDRESS`"));
-    }
+    faults.extend(resolv_conf::resolv_conf(&facts.resolv_confs));
     faults
 }
 

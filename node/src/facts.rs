@@ -1,6 +1,7 @@
 //! Observes the machine without changing it.
 
 mod pod_network;
+mod resolv_confs;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,6 +24,7 @@ use crate::{
 };
 
 pub(crate) use pod_network::pod_network;
+pub(crate) use resolv_confs::resolv_confs;
 
 /// The file in which an agent stores the installation of a hypervisor.
 const OWNER: &str = "/var/lib/keelway/owner";
@@ -44,7 +46,7 @@ pub(crate) async fn observe(options: &NodeOptions, own: Option<u32>) -> HostFact
         has_tunnels: Path::new("/dev/net/tun").exists() || Path::new("/sys/module/wireguard").exists(),
         has_nftables: firewall::is_supported(),
         has_bridge_netfilter: Path::new("/proc/sys/net/bridge/bridge-nf-call-iptables").exists(),
-        has_resolv_conf: Path::new("/etc/resolv.conf").exists(),
+        resolv_confs: resolv_confs(),
         now: Timestamp::now(),
     }
 }

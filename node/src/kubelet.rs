@@ -24,7 +24,7 @@ use tokio::{
 use crate::{
     authority::SERVER_NAME,
     cgroups,
-    checks::Cgroups,
+    checks::{self, Cgroups, RESOLV_CONF},
     facts,
     files::{self, NodeFileError},
     information::TrustedInformation,
@@ -177,7 +177,7 @@ impl Kubelet {
             may_lower_oom_score: capabilities(None)
                 .is_ok_and(|own| own.effective.contains(CapabilitySet::SYS_RESOURCE)),
             has_systemd: Path::new("/run/systemd/system").exists(),
-            has_resolved: Path::new("/run/systemd/resolve/resolv.conf").exists(),
+            resolv_conf: checks::for_pods(&facts::resolv_confs()).map_or(Path::new(RESOLV_CONF), |file| file.path),
         };
         let file = configuration::configuration(layout, &self.options, &known.cluster, given, machine);
         files::write_json_volatile(&layout.kubelet_config(), &file)?;

@@ -24,6 +24,10 @@ const OWN: [&str; 3] = ["/run", "/var/lib", "/var/log"];
 /// The directories of the host in which a worker's changes are visible only to the worker.
 const SHARED: [&str; 3] = ["/etc", "/opt", "/usr/local"];
 
+/// The files in which systemd-resolved and NetworkManager list the DNS servers that they use.
+const UPSTREAM_SERVERS: [&str; 3] =
+    ["/run/systemd/resolve/resolv.conf", "/run/NetworkManager/no-stub-resolv.conf", "/run/NetworkManager/resolv.conf"];
+
 /// Starts a machine's containerd unless it runs and responds, and waits until it accepts calls. `seen` are directories of the host that the
 /// machine has at the same path, even below its own directories.
 pub(crate) async fn ensure_running(
@@ -59,7 +63,7 @@ fn write_files(machine: &FleetMachine) -> Result<(), LocalHypervisorError> {
     let networks = if machine.is_worker() { "/etc/cni/net.d" } else { "/run/cni/net.d" };
     let config = config::render(!may_lower_oom_scores()?, networks);
     write_atomically(&directory.join("config.toml"), config.as_bytes())?;
-    copy_resolv_conf(machine)
+    copy_resolv_confs(machine)
 }
 
 fn launch(machine: &FleetMachine, tools: &Tools, seen: &[PathBuf], beside: Option<i32>) -> Launch {
@@ -92,17 +96,17 @@ fn own_of(path: &Path) -> Option<&'static str> {
     OWN.into_iter().find(|own| path.starts_with(own))
 }
 
-/// Copies `/etc/resolv.conf`, because each sandbox gets a copy of it, and on many hosts it is a link into `/run`.
-fn copy_resolv_conf(machine: &FleetMachine) -> Result<(), LocalHypervisorError> {
-    let Ok(real) = fs::canonicalize("/etc/resolv.conf") else {
-        return Ok(());
-    };
-    let Ok(within_run) = real.strip_prefix("/run") else {
-        return Ok(());
-    };
-    let copy = machine.run().join(within_run);
-    make_dir(copy.parent().unwrap_or(&copy), 0o755)?;
-    fs::copy(&real, &copy).map(drop).map_err(LocalHypervisorError::file("write", copy))
+/// Copies `/etc/resolv.conf`, because each sandbox gets a copy of it, and on many hosts it is a link into `/run`. It may name only a server of the
+/// host itself, so a worker's kubelet also looks for the servers behind it.
+fn copy_resolv_confs(machine: &FleetMachine) -> Result<(), LocalHypervisorError> {
+    let own = fs::canonicalize("/etc/resolv.conf");
+    for file in own.into_iter().chain(UPSTREAM_SERVERS.map(PathBuf::from)).filter(|file| file.exists()) {
+        let Ok(within_run) = file.strip_prefix("/run") else { continue };
+        let copy = machine.run().join(within_run);
+        make_dir(copy.parent().unwrap_or(&copy), 0o755)?;
+        fs::copy(&file, &copy).map_err(LocalHypervisorError::file("write", copy))?;
+    }
+    Ok(())
 }
 
 fn may_lower_oom_scores() -> Result<bool, LocalHypervisorError> {

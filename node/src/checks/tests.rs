@@ -14,7 +14,7 @@ fn good() -> HostFacts {
         has_tunnels: true,
         has_nftables: true,
         has_bridge_netfilter: true,
-        has_resolv_conf: true,
+        resolv_confs: vec![ResolvConf { path: Path::new(RESOLV_CONF), servers: vec!["192.0.2.53".parse().unwrap()] }],
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
 }
@@ -34,7 +34,7 @@ fn each_fault_says_what_to_do() {
     let runtime = |name: &str, version: &str, components| {
         Ok(HostRuntimeFacts { name: name.to_owned(), version: version.to_owned(), components })
     };
-    let table: [Row<'_>; 15] = [
+    let table: [Row<'_>; 16] = [
         (&|f| f.is_root = false, "root", "sudo"),
         (&|f| f.runtime = Err("no such file".to_owned()), "no such file", "install and start containerd"),
         (&|f| f.runtime = runtime("cri-o", "1.30.0", 0), "cri-o 1.30.0", "containerd 1.7"),
@@ -49,7 +49,8 @@ fn each_fault_says_what_to_do() {
         (&|f| f.has_tunnels = false, "/dev/net/tun", "modprobe tun"),
         (&|f| f.has_nftables = false, "nftables", "modprobe nf_tables"),
         (&|f| f.has_bridge_netfilter = false, "bridged", "modprobe br_netfilter"),
-        (&|f| f.has_resolv_conf = false, "resolv.conf", "nameserver"),
+        (&|f| f.resolv_confs.clear(), "resolv.conf does not exist", "nameserver"),
+        (&|f| f.resolv_confs[0].servers.clear(), "names no DNS server", "nameserver"),
     ];
     for (change, problem, help) in table {
         let mut facts = good();

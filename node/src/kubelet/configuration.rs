@@ -13,10 +13,6 @@ use crate::{
 
 /// The facts of the machine that the kubelet's configuration depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "they are answers to questions that have nothing to do with one another"
-)]
 pub(crate) struct KubeletHost {
     /// The cgroup driver that the runtime reports.
     pub(crate) cgroup_driver: CriCgroupDriver,
@@ -26,8 +22,8 @@ pub(crate) struct KubeletHost {
     pub(crate) may_lower_oom_score: bool,
     /// Whether the machine has systemd, which announces a shutdown.
     pub(crate) has_systemd: bool,
-    /// Whether systemd-resolved provides a list of DNS servers for other programs.
-    pub(crate) has_resolved: bool,
+    /// The file from which pods get their DNS servers.
+    pub(crate) resolv_conf: &'static Path,
 }
 
 /// Returns the kubelet's configuration file.
@@ -38,7 +34,6 @@ pub(crate) fn configuration(
     given: &PeerAssignment,
     machine: KubeletHost,
 ) -> Value {
-    let resolv_conf = if machine.has_resolved { "/run/systemd/resolve/resolv.conf" } else { "/etc/resolv.conf" };
     let mut file = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -57,7 +52,7 @@ pub(crate) fn configuration(
         "tlsMinVersion": "VersionTLS12",
         "clusterDomain": cluster.dns_domain,
         "clusterDNS": [cluster.dns_address],
-        "resolvConf": resolv_conf,
+        "resolvConf": machine.resolv_conf,
         "containerRuntimeEndpoint": format!("unix://{}", options.containerd_socket.display()),
         "cgroupDriver": match machine.cgroup_driver {
             CriCgroupDriver::Systemd => "systemd",
@@ -111,23 +106,26 @@ mod tests {
     use super::*;
     use crate::samples::{cluster, options};
 
-    const MACHINE: KubeletHost = KubeletHost {
-        cgroup_driver: CriCgroupDriver::Systemd,
-        has_cgroup_v1: false,
-        may_lower_oom_score: true,
-        has_systemd: true,
-        has_resolved: false,
-    };
+    fn machine() -> KubeletHost {
+        KubeletHost {
+            cgroup_driver: CriCgroupDriver::Systemd,
+            has_cgroup_v1: false,
+            may_lower_oom_score: true,
+            has_systemd: true,
+            resolv_conf: Path::new("/run/systemd/resolve/resolv.conf"),
+        }
+    }
 
     #[test]
     fn the_kubelet_authenticates_and_authorizes_clients() {
         let given = PeerAssignment { addresses: vec!["100.80.0.17".parse().unwrap()], pod_cidrs: vec![] };
         let layout = Layout::new("/var/lib/keelway-node");
-        let file = configuration(&layout, &options(), &cluster(), &given, MACHINE);
+        let file = configuration(&layout, &options(), &cluster(), &given, machine());
         assert_eq!(file["authentication"]["anonymous"]["enabled"], false);
         assert_eq!((file["authorization"]["mode"].as_str(), &file["readOnlyPort"]), (Some("Webhook"), &json!(0)));
         assert_eq!(file["address"], "100.80.0.17");
         assert_eq!(file["clusterDNS"], json!(["10.96.0.10"]));
+        assert_eq!(file["resolvConf"], "/run/systemd/resolve/resolv.conf");
         assert!(file.get("failCgroupV1").is_none() && file.get("oomScoreAdj").is_none());
         let arguments = arguments(&layout, &options(), &given).join(" ");
         assert!(arguments.contains("--node-ip=100.80.0.17 --hostname-override=w1"), "{arguments}");
@@ -135,7 +133,7 @@ mod tests {
 
     #[test]
     fn the_kubelet_is_configured_for_old_machines() {
-        let machine = KubeletHost { has_cgroup_v1: true, may_lower_oom_score: false, has_systemd: false, ..MACHINE };
+        let machine = KubeletHost { has_cgroup_v1: true, may_lower_oom_score: false, has_systemd: false, ..machine() };
         let wishes = NodeOptions { cgroup_root: Some("/w1".to_owned()), ..options() };
         let file = configuration(&Layout::new("/s"), &wishes, &cluster(), &PeerAssignment::default(), machine);
         assert_eq!((&file["failCgroupV1"], &file["oomScoreAdj"]), (&json!(false), &json!(0)));
