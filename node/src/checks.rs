@@ -1,5 +1,6 @@
 //! Checks whether a machine can become a worker: turns facts of the machine into faults. Pure.
 
+mod kernel;
 mod pod_network;
 mod ranges;
 mod resolv_conf;
@@ -16,6 +17,7 @@ use std::{
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 
+pub use kernel::{KernelFacts, KernelNeeds, kernel_faults};
 pub use pod_network::{PodNetworkFacts, pod_network};
 pub use ranges::{NamedRanges, overlaps};
 pub use resolv_conf::ResolvConf;
@@ -88,6 +90,12 @@ pub struct HostFacts {
     pub runtime: Result<HostRuntimeFacts, String>,
     /// The version of cgroups.
     pub cgroups: Cgroups,
+    /// Whether cgroups can limit memory.
+    pub has_memory_cgroup: bool,
+    /// Whether the kernel's log is readable at `/dev/kmsg`.
+    pub has_kernel_log: bool,
+    /// Directories in which no program can be executed although programs run from there, each with its option.
+    pub noexec: Vec<(&'static str, PathBuf)>,
     /// Processes named kubelet that do not belong to this worker.
     pub kubelets: BTreeSet<u32>,
     /// The kubelet's directory.
@@ -126,7 +134,8 @@ pub fn faults(facts: &HostFacts, wishes: CheckOptions) -> Vec<CheckFault> {
             .push(CheckFault::new("joining a cluster requires root", "run the command as root, for example with sudo"));
     }
     faults.extend(runtime(facts));
-    faults.extend(cgroups(facts.cgroups, wishes));
+    faults.extend(cgroups(facts, wishes));
+    faults.extend(facts.noexec.iter().map(|(option, directory)| noexec(option, directory)));
     faults.extend(kubelet(facts));
     faults.extend(kernel(facts));
     faults.extend(resolv_conf::resolv_conf(&facts.resolv_confs));
@@ -169,7 +178,27 @@ fn version(text: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-fn cgroups(found: Cgroups, wishes: CheckOptions) -> Option<CheckFault> {
+fn cgroups(facts: &HostFacts, wishes: CheckOptions) -> Vec<CheckFault> {
+    let version = cgroup_version(facts.cgroups, wishes);
+    let has_none = facts.cgroups != Cgroups::Missing && !facts.has_memory_cgroup;
+    let memory = has_none.then(|| {
+        CheckFault::new(
+            "the memory controller of cgroups is off, and the kubelet requires it",
+            "boot the kernel with cgroup_enable=memory (on a Raspberry Pi, append it to the line in /boot/firmware/cmdline.txt); in a container, delegate the controller to it",
+        )
+    });
+    version.into_iter().chain(memory).collect()
+}
+
+fn noexec(option: &str, directory: &Path) -> CheckFault {
+    let directory = directory.display();
+    CheckFault::new(
+        format!("programs in {directory} cannot be executed: its file system is mounted with noexec"),
+        format!("mount it without noexec, now and in /etc/fstab, or set another directory with {option}"),
+    )
+}
+
+fn cgroup_version(found: Cgroups, wishes: CheckOptions) -> Option<CheckFault> {
     match found {
         Cgroups::Unified => None,
         Cgroups::Legacy if wishes.allow_cgroup_v1 => None,
@@ -218,6 +247,10 @@ fn kernel(facts: &HostFacts) -> Vec<CheckFault> {
     if !facts.has_nftables {
         let help = "load it with `modprobe nf_tables`, and add it to a file in /etc/modules-load.d to load it at boot";
         faults.push(CheckFault::new("the kernel has no nftables", help));
+    }
+    if !facts.has_kernel_log {
+        let help = "create it with `mknod /dev/kmsg c 1 11`; in a container, add the device of the host to it";
+        faults.push(CheckFault::new("/dev/kmsg does not exist, and the kubelet reads the kernel's log there", help));
     }
     if !facts.has_bridge_netfilter {
         let problem =

@@ -1,5 +1,7 @@
 //! Observes the machine without changing it.
 
+mod directories;
+mod kernel;
 mod pod_network;
 mod resolv_confs;
 
@@ -20,9 +22,11 @@ use keelway_cri::{CriRuntime, Deadlines};
 use crate::{
     checks::{Cgroups, HostFacts, HostRuntimeFacts},
     firewall, process,
-    settings::NodeOptions,
+    settings::{Layout, NodeOptions},
 };
 
+pub(crate) use directories::is_noexec;
+pub(crate) use kernel::kernel;
 pub(crate) use pod_network::pod_network;
 pub(crate) use resolv_confs::resolv_confs;
 
@@ -32,12 +36,16 @@ const OWNER: &str = "/var/lib/keelway/owner";
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// Observes the machine. `own` is the kubelet of this worker, if it already runs.
-pub(crate) async fn observe(options: &NodeOptions, own: Option<u32>) -> HostFacts {
+pub(crate) async fn observe(options: &NodeOptions, layout: &Layout, own: Option<u32>) -> HostFacts {
+    let runtime = runtime(&options.containerd_socket).await;
     HostFacts {
         is_root: rustix::process::geteuid().is_root(),
         socket: options.containerd_socket.clone(),
-        runtime: runtime(&options.containerd_socket).await,
         cgroups: cgroups(),
+        has_memory_cgroup: has_memory_cgroup(),
+        has_kernel_log: Path::new("/dev/kmsg").exists(),
+        noexec: directories::noexec(options, layout, runtime.is_ok()).await,
+        runtime,
         kubelets: process::named("kubelet").into_iter().filter(|pid| Some(*pid) != own).collect(),
         kubelet_root: options.kubelet_root_dir.clone(),
         has_kubelet_state: own.is_none() && has_entries(&options.kubelet_root_dir),
@@ -85,10 +93,18 @@ pub(crate) fn cgroups() -> Cgroups {
     let root = Path::new("/sys/fs/cgroup");
     if root.join("cgroup.controllers").exists() {
         Cgroups::Unified
-    } else if root.join("memory").is_dir() {
+    } else if ["memory", "cpu"].iter().any(|controller| root.join(controller).is_dir()) {
         Cgroups::Legacy
     } else {
         Cgroups::Missing
+    }
+}
+
+fn has_memory_cgroup() -> bool {
+    match fs::read_to_string("/sys/fs/cgroup/cgroup.controllers") {
+        Ok(controllers) => controllers.split_whitespace().any(|controller| controller == "memory"),
+        // Version 1.
+        Err(_) => Path::new("/sys/fs/cgroup/memory").is_dir(),
     }
 }
 

@@ -8,6 +8,7 @@
 mod encode;
 mod forward;
 mod leftovers;
+mod route_lookup;
 mod seen;
 
 use std::{io, net::IpAddr, time::Duration};
@@ -16,9 +17,11 @@ use ipnet::IpNet;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-use encode::{Batch, Interfaces, IpFamily, NftObjectKind};
+pub(crate) use encode::IpFamily;
+use encode::{Batch, Interfaces, NftObjectKind};
 pub(crate) use forward::forward_chains;
 use leftovers::{Removal, leftovers};
+pub(crate) use route_lookup::can_look_up_routes;
 pub(crate) use seen::FirewallNames;
 use seen::Ruleset;
 

@@ -34,7 +34,7 @@ use crate::{
     authority::{self, EndpointError, TrustedEndpoint},
     certificate::{self, KubeletCertificateError},
     changes::{Changes, MachineBaseline},
-    checks::{self, CheckFault, CheckOptions, NamedRanges},
+    checks::{self, CheckFault, CheckOptions, KernelNeeds, NamedRanges},
     cni, facts,
     files::{self, NodeFileError, StagedFile},
     firewall::{self, FirewallError},
@@ -321,7 +321,7 @@ async fn check_machine(options: &JoinOptions) -> Result<(), JoinError> {
     let own = kubelet::find(&options.layout)?.map(|kubelet| kubelet.id.pid);
     // The kubelet's directory of an earlier attempt belongs to this worker.
     let is_again = geteuid().is_root() && options.layout.read_options()?.is_some();
-    let mut seen = facts::observe(&options.node, own).await;
+    let mut seen = facts::observe(&options.node, &options.layout, own).await;
     seen.has_kubelet_state &= !is_again;
     let mut found = checks::faults(&seen, CheckOptions { allow_cgroup_v1: options.node.allow_cgroup_v1 });
     if geteuid().is_root() && !is_again {
@@ -387,6 +387,8 @@ async fn check_cluster(
     let api: Vec<SocketAddr> = api.addresses.iter().map(|address| SocketAddr::new(*address, api.port)).collect();
     let mut found = checks::overlaps(&NamedRanges::of(&known.cluster), &facts::networks());
     found.extend(checks::api_port(&facts::listeners(), &api));
+    let needs = KernelNeeds { kube_proxy: known.cluster.kube_proxy.enabled, ipv6: known.has_ipv6() };
+    found.extend(checks::kernel_faults(&facts::kernel(), needs));
     if known.cluster.cni.enabled {
         let directory = image::settings(runtime).await.directories(&options.node).configuration;
         found.extend(checks::pod_network(&facts::pod_network(&directory), &[]));

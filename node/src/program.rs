@@ -7,11 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
+use rustix::fs::{Access, access};
 
 use crate::{
     changes::Changes,
     checks::CheckFault,
+    facts,
     files::{self, NodeFileError},
     process,
     settings::Layout,
@@ -62,8 +63,7 @@ impl ProgramInstallation {
             return Ok(Some(CheckFault::new(problem, help)));
         }
         let there = self.target.ancestors().skip(1).find(|above| above.exists()).unwrap_or(Path::new("/"));
-        let runs = statvfs(there).is_ok_and(|found| !found.f_flag.contains(StatVfsMountFlags::NOEXEC));
-        if runs && access(there, Access::WRITE_OK).is_ok() {
+        if !facts::is_noexec(there) && access(there, Access::WRITE_OK).is_ok() {
             return Ok(None);
         }
         let problem = format!(

@@ -11,7 +11,10 @@ use keelway_api::{
     duration::Span,
     name::is_subdomain,
     release,
-    worker::{ApiAddress, ClusterInformation, CniInformation, IngressEndpoint, NodeNameFault, check_node_name},
+    worker::{
+        ApiAddress, ClusterInformation, CniInformation, IngressEndpoint, KubeProxyInformation, NodeNameFault,
+        check_node_name,
+    },
 };
 use serde::{Deserialize, Serialize};
 
@@ -110,6 +113,7 @@ impl ControllerConfiguration {
             dns_domain: self.dns_domain.clone(),
             dns_address: self.dns_address(),
             cni: CniInformation { enabled: self.addons.cni.enabled },
+            kube_proxy: KubeProxyInformation { enabled: self.addons.kube_proxy.enabled },
         }
     }
 

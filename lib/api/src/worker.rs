@@ -13,7 +13,7 @@ mod worker_identity;
 pub use address_claim::{AddressClaim, AddressClaimSpec};
 pub use information::{
     AUTHORITIES_KEY, ApiAddress, CNI_FILE, ClusterInformation, CniInformation, GatewayInformation, INFORMATION,
-    INFORMATION_KEY, IngressEndpoint,
+    INFORMATION_KEY, IngressEndpoint, KubeProxyInformation,
 };
 pub use node_allocation::{ALLOCATION, NodeAllocation, NodeAllocationSpec};
 pub use node_name::{LONGEST_NODE_NAME, NodeNameFault, check_node_name};

@@ -6,6 +6,9 @@ fn good() -> HostFacts {
         socket: "/run/containerd/containerd.sock".into(),
         runtime: Ok(HostRuntimeFacts { name: "containerd".to_owned(), version: "v2.4.2".to_owned(), components: 0 }),
         cgroups: Cgroups::Unified,
+        has_memory_cgroup: true,
+        has_kernel_log: true,
+        noexec: vec![],
         kubelets: BTreeSet::new(),
         kubelet_root: "/var/lib/kubelet".into(),
         has_kubelet_state: false,
@@ -34,7 +37,7 @@ fn each_fault_says_what_to_do() {
     let runtime = |name: &str, version: &str, components| {
         Ok(HostRuntimeFacts { name: name.to_owned(), version: version.to_owned(), components })
     };
-    let table: [Row<'_>; 16] = [
+    let table: [Row<'_>; 19] = [
         (&|f| f.is_root = false, "root", "sudo"),
         (&|f| f.runtime = Err("no such file".to_owned()), "no such file", "install and start containerd"),
         (&|f| f.runtime = runtime("cri-o", "1.30.0", 0), "cri-o 1.30.0", "containerd 1.7"),
@@ -43,6 +46,9 @@ fn each_fault_says_what_to_do() {
         (&|f| f.is_hypervisor = true, "hypervisor", "another machine"),
         (&|f| f.cgroups = Cgroups::Legacy, "cgroup v1", "--allow-cgroup-v1"),
         (&|f| f.cgroups = Cgroups::Missing, "no cgroups", "cgroup2"),
+        (&|f| f.has_memory_cgroup = false, "memory controller", "cgroup_enable=memory"),
+        (&|f| f.has_kernel_log = false, "/dev/kmsg", "mknod"),
+        (&|f| f.noexec = vec![("--state-dir", "/var/lib/keelway-node".into())], "noexec", "--state-dir"),
         (&|f| f.kubelets = BTreeSet::from([7]), "process 7", "stop that kubelet"),
         (&|f| f.has_kubelet_state = true, "/var/lib/kubelet", "--kubelet-root-dir"),
         (&|f| f.listeners = BTreeSet::from(["[::]:10250".parse().unwrap()]), "10250", "stop"),

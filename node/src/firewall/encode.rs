@@ -144,6 +144,11 @@ impl Batch {
         self.push(NEW_CHAIN, CREATE, &chain);
     }
 
+    /// Adds a chain that packets do not reach unless a rule leads to it.
+    pub(super) fn add_unused_chain(&mut self, table: &str, chain: &str) {
+        self.push(NEW_CHAIN, CREATE, &[text(1, table), text(3, chain)].concat());
+    }
+
     pub(super) fn delete_chain(&mut self, table: &str, chain: &str) {
         self.push(DELETE_CHAIN, 0, &[text(1, table), text(3, chain)].concat());
     }
@@ -183,6 +188,15 @@ impl Batch {
         let (source, _) = self.family.offsets();
         let expressions = [within(source, from), expression("masq", &[])].concat();
         self.add_rule(table, POSTROUTING_CHAIN, &expressions);
+    }
+
+    /// Looks up the type of a packet's destination, such as `local`.
+    pub(super) fn add_route_lookup_rule(&mut self, table: &str, chain: &str) {
+        /// `NFT_FIB_RESULT_ADDRTYPE`, `NFTA_FIB_F_DADDR`
+        const ADDRESS_TYPE: u32 = 3;
+        const OF_DESTINATION: u32 = 2;
+        let lookup = [number(1, REGISTER), number(2, ADDRESS_TYPE), number(3, OF_DESTINATION)].concat();
+        self.add_rule(table, chain, &expression("fib", &lookup));
     }
 
     fn add_rule(&mut self, table: &str, chain: &str, expressions: &[u8]) {

@@ -44,6 +44,9 @@ pub struct ClusterInformation {
     /// The default CNI configuration.
     #[serde(default)]
     pub cni: CniInformation,
+    /// kube-proxy, as the cluster-controller maintains it.
+    #[serde(default)]
+    pub kube_proxy: KubeProxyInformation,
 }
 
 /// Whether workers have the default CNI configuration. If the field is missing, they have.
@@ -55,6 +58,20 @@ pub struct CniInformation {
 }
 
 impl Default for CniInformation {
+    fn default() -> Self {
+        Self { enabled: true }
+    }
+}
+
+/// Whether kube-proxy runs on workers. If the field is missing, it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KubeProxyInformation {
+    /// If `false`, the cluster has a replacement.
+    pub enabled: bool,
+}
+
+impl Default for KubeProxyInformation {
     fn default() -> Self {
         Self { enabled: true }
     }
@@ -115,6 +132,7 @@ mod tests {
             "dnsDomain": "cluster.local",
             "dnsAddress": "10.96.0.10",
             "cni": { "enabled": false },
+            "kubeProxy": { "enabled": false },
         })
     }
 
@@ -138,7 +156,10 @@ mod tests {
     #[test]
     fn what_an_older_controller_leaves_out_is_as_it_was_then() {
         let mut older = written();
-        older.as_object_mut().unwrap().remove("cni");
-        assert!(serde_json::from_value::<ClusterInformation>(older).unwrap().cni.enabled);
+        for addon in ["cni", "kubeProxy"] {
+            older.as_object_mut().unwrap().remove(addon);
+        }
+        let read = serde_json::from_value::<ClusterInformation>(older).unwrap();
+        assert!(read.cni.enabled && read.kube_proxy.enabled);
     }
 }
