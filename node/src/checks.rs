@@ -4,6 +4,7 @@ mod kernel;
 mod pod_network;
 mod ranges;
 mod resolv_conf;
+mod routing;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,7 @@ pub use pod_network::{PodNetworkFacts, pod_network};
 pub use ranges::{NamedRanges, overlaps};
 pub use resolv_conf::ResolvConf;
 pub(crate) use resolv_conf::{RESOLV_CONF, for_pods};
+pub(crate) use routing::{RoutingFacts, TAILSCALE_CHAINS, routing_faults};
 
 /// The oldest containerd whose `runtime.v1` supports current kubelets.
 const OLDEST_CONTAINERD: (u32, u32) = (1, 7);

@@ -4,6 +4,7 @@ mod directories;
 mod kernel;
 mod pod_network;
 mod resolv_confs;
+mod routing;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +14,6 @@ use std::{
     time::Duration,
 };
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use jiff::Timestamp;
 use keelway_api::machine::COMPONENT_LABEL;
 use keelway_base::error_chain::ErrorChain;
@@ -29,6 +29,7 @@ pub(crate) use directories::is_noexec;
 pub(crate) use kernel::kernel;
 pub(crate) use pod_network::pod_network;
 pub(crate) use resolv_confs::resolv_confs;
+pub(crate) use routing::routing;
 
 /// The file in which an agent stores the installation of a hypervisor.
 const OWNER: &str = "/var/lib/keelway/owner";
@@ -137,15 +138,6 @@ fn kernel_address(text: &str) -> Option<IpAddr> {
     v4.or_else(|_| <[u8; 16]>::try_from(bytes.as_slice()).map(|bytes| IpAddr::V6(Ipv6Addr::from(bytes)))).ok()
 }
 
-/// Returns the networks to which the machine has routes, and its own addresses.
-pub(crate) fn networks() -> Vec<IpNet> {
-    let v4 = fs::read_to_string("/proc/net/route").unwrap_or_default();
-    let v6 = fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default();
-    let own = keelway_vpn::netlink::interface::local_addresses().unwrap_or_default();
-    let own = own.into_iter().filter(|address| !address.is_loopback()).map(IpNet::from);
-    v4.lines().skip(1).filter_map(route_v4).chain(v6.lines().filter_map(route_v6)).chain(own).collect()
-}
-
 /// Returns the interfaces of default routes.
 pub(crate) fn uplinks() -> Vec<String> {
     let v4 = fs::read_to_string("/proc/net/route").unwrap_or_default();
@@ -153,7 +145,7 @@ pub(crate) fn uplinks() -> Vec<String> {
     uplinks_of(&v4, &v6).into_iter().collect()
 }
 
-/// `v4` has the form that [`route_v4`] parses. `v6` has the destination, the length of its prefix, .., and the interface last.
+/// `v4` has the interface, the destination, .., and the mask as its eighth word, after a line of titles. `v6` has the destination, the length of its prefix, .., and the interface last.
 fn uplinks_of(v4: &str, v6: &str) -> BTreeSet<String> {
     let of_v4 = v4.lines().skip(1).filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -167,22 +159,6 @@ fn uplinks_of(v4: &str, v6: &str) -> BTreeSet<String> {
     of_v4.chain(of_v6).map(str::to_owned).collect()
 }
 
-/// Parses `eth0 0000A8C0 00000000 0001 0 0 0 00FFFFFF ..`: interface, destination, .., mask.
-fn route_v4(line: &str) -> Option<IpNet> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let number = |at: usize| u32::from_str_radix(words.get(at)?, 16).ok().map(u32::to_ne_bytes).map(Ipv4Addr::from);
-    Ipv4Net::with_netmask(number(1)?, number(7)?).ok().map(IpNet::V4)
-}
-
-/// Parses `fe80000000000000.. 40 .. eth0`: destination, length of its prefix, .., interface.
-fn route_v6(line: &str) -> Option<IpNet> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let address = Ipv6Addr::from(u128::from_str_radix(words.first()?, 16).ok()?);
-    let length = u8::from_str_radix(words.get(1)?, 16).ok()?;
-    let is_far = words.last() != Some(&"lo") && !address.is_unicast_link_local() && !address.is_multicast();
-    Ipv6Net::new(address, length).ok().filter(|_| is_far).map(IpNet::V6)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,11 +170,6 @@ mod tests {
         assert_eq!(listener(&line.replace(" 0A ", " 01 ")), None);
         let line = "   0: 00000000000000000000000001000000:280A 00000000000000000000000000000000:0000 0A 0";
         assert_eq!(listener(line), Some("[::1]:10250".parse().unwrap()));
-        let line = "eth0\t0000A8C0\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0";
-        assert_eq!(route_v4(line), Some("192.168.0.0/16".parse().unwrap()));
-        let line = "fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000000000000000000000000000 00000100 00000001 00000000 00000001     eth0";
-        assert_eq!(route_v6(line), Some("fd00::/64".parse().unwrap()));
-        assert_eq!(route_v6(&line.replace("eth0", "lo")), None);
     }
 
     #[test]

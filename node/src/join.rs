@@ -21,6 +21,7 @@ use keelway_api::{
 use keelway_base::error_chain::ErrorChain;
 use keelway_cri::CriRuntime;
 use keelway_pki::{AuthorityHash, JoinToken};
+use keelway_vpn::netlink::NetlinkError;
 use kube::{Api, Client};
 use rustix::process::geteuid;
 use rustls_pki_types::{CertificateDer, pem::PemObject};
@@ -164,6 +165,9 @@ pub enum JoinError {
     /// containerd does not return a list of its images.
     #[error("cannot list the images in containerd")]
     Images(#[source] Box<tonic::Status>),
+    /// The kernel does not list its routes, so that clashes with the cluster's ranges cannot be found.
+    #[error("cannot list the routes of this machine")]
+    Routes(#[source] NetlinkError),
     /// The firewall cannot be read.
     #[error(transparent)]
     Firewall(#[from] FirewallError),
@@ -385,7 +389,10 @@ async fn check_cluster(
     }
     let api = &known.cluster.api;
     let api: Vec<SocketAddr> = api.addresses.iter().map(|address| SocketAddr::new(*address, api.port)).collect();
-    let mut found = checks::overlaps(&NamedRanges::of(&known.cluster), &facts::networks());
+    let ranges = NamedRanges::of(&known.cluster);
+    let (networks, routing) = facts::routing(&firewall::names()?).map_err(JoinError::Routes)?;
+    let mut found = checks::overlaps(&ranges, &networks);
+    found.extend(checks::routing_faults(&ranges, &routing));
     found.extend(checks::api_port(&facts::listeners(), &api));
     let needs = KernelNeeds { kube_proxy: known.cluster.kube_proxy.enabled, ipv6: known.has_ipv6() };
     found.extend(checks::kernel_faults(&facts::kernel(), needs));

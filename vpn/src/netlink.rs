@@ -5,6 +5,7 @@ pub mod default_route;
 pub(crate) mod encoding;
 pub(crate) mod generic;
 pub mod interface;
+pub mod routing;
 mod socket;
 
 pub use self::socket::NetlinkError;

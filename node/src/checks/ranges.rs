@@ -29,12 +29,20 @@ impl NamedRanges {
             endpoints: cluster.endpoints.iter().map(|endpoint| endpoint.address).collect(),
         }
     }
+
+    pub(super) fn named(&self) -> &[(&'static str, IpNet)] {
+        &self.named
+    }
+}
+
+/// Returns what to do about a range of the cluster that the machine uses otherwise.
+pub(super) fn help(name: &str) -> String {
+    format!("change {name} of the cluster, or the network of this machine")
 }
 
 /// Returns a fault for each range of the cluster that overlaps a network of the machine or contains an endpoint. Default routes are ignored.
 #[must_use]
 pub fn overlaps(ranges: &NamedRanges, networks: &[IpNet]) -> Vec<CheckFault> {
-    let help = |name: &str| format!("change {name} of the cluster, or the network of this machine");
     let mut faults = Vec::new();
     for (name, range) in &ranges.named {
         for network in networks.iter().filter(|network| network.prefix_len() > 0 && overlap(range, network)) {
@@ -53,7 +61,7 @@ pub fn overlaps(ranges: &NamedRanges, networks: &[IpNet]) -> Vec<CheckFault> {
     faults
 }
 
-fn overlap(one: &IpNet, other: &IpNet) -> bool {
+pub(super) fn overlap(one: &IpNet, other: &IpNet) -> bool {
     let holds = |outer: &IpNet, inner: &IpNet| outer.contains(inner);
     same_family(one.addr(), other.addr()) && (holds(one, other) || holds(other, one))
 }

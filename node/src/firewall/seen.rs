@@ -38,6 +38,13 @@ impl FirewallNames {
         self.tables.extend(other.tables);
         self.chains.extend(other.chains);
     }
+
+    /// Returns the chains with one of these names, such as `ip filter ts-input`.
+    pub(crate) fn chains_named(&self, names: &[&str]) -> Vec<String> {
+        let found = self.chains.iter().filter(|chain| names.contains(&chain.name.as_str()));
+        let family = |family| if family == IpFamily::V4 { "ip" } else { "ip6" };
+        found.map(|chain| format!("{} {} {}", family(chain.family), chain.table, chain.name)).collect()
+    }
 }
 
 /// A rule, reduced to the chains that it jumps to.
