@@ -42,5 +42,35 @@ pub fn read(word: Option<&str>, file: Option<&Path>) -> Result<JoinToken, TokenE
         }
         (Some(word), None) => Zeroizing::new(word.to_owned()),
     };
-    text.parse().map_err(TokenError::Form)
+    bare(&text).parse().map_err(TokenError::Form)
+}
+
+/// Returns the text without what editors, shells and mail programs put around it: blanks, line breaks, quotes and a byte order mark.
+fn bare(text: &str) -> &str {
+    text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '\u{feff}' | '"' | '\''))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_read_whatever_is_around_it() {
+        let token = JoinToken {
+            endpoints: vec!["203.0.113.1:20000".parse().unwrap()],
+            authorities: vec![format!("sha256:{}", "0".repeat(64)).parse().unwrap()],
+            bootstrap: "abcdef.0123456789abcdef".parse().unwrap(),
+        };
+        let text = token.encode();
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("token");
+        for (before, after) in [("", ""), ("", "\r\n"), ("\u{feff}", "\n"), ("\n\"", "\"\n\n"), ("\u{feff}'", "' ")] {
+            let around = format!("{before}{}{after}", *text);
+            fs::write(&file, &around).unwrap();
+            assert_eq!(read(None, Some(&file)).unwrap(), token, "{before:?}");
+            assert_eq!(read(Some(&around), None).unwrap(), token, "{before:?}");
+        }
+        let within = format!("{}\"{}", &text[..9], &text[9..]);
+        assert!(matches!(read(Some(&within), None), Err(TokenError::Form(_))));
+    }
 }

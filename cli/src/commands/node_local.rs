@@ -61,7 +61,7 @@ pub(crate) enum NodeLocalCommand {
     #[command(after_help = "Example:\n  keelway node local renumber nat-a")]
     Renumber(NodeLocalNat),
     /// Delete machines with all their data, and NATs that have no machines left
-    #[command(after_help = "Example:\n  keelway node local destroy w1 w2")]
+    #[command(after_help = "Example:\n  keelway node local destroy w1 w2\n  keelway node local destroy --name w1")]
     Destroy(NodeLocalMachines),
 }
 
@@ -122,8 +122,18 @@ pub(crate) struct NodeLocalMachines {
     #[command(flatten)]
     pub(crate) fleet: NodeLocalFleet,
     /// Names of machines
-    #[arg(required = true, value_name = "NAME")]
+    #[arg(required_unless_present = "named", value_name = "NAME")]
     pub(crate) names: Vec<String>,
+    /// The name of a machine, as for `create`; can be repeated
+    #[arg(long = "name", value_name = "NAME")]
+    pub(crate) named: Vec<String>,
+}
+
+impl NodeLocalMachines {
+    /// Returns the names in both forms.
+    fn all(&self) -> Vec<String> {
+        [self.names.as_slice(), self.named.as_slice()].concat()
+    }
 }
 
 pub(super) fn run(global: &GlobalArguments, command: NodeLocalCommand) -> Result<Code, CommandFailure> {
@@ -136,9 +146,9 @@ pub(super) fn run(global: &GlobalArguments, command: NodeLocalCommand) -> Result
             let Err(error) = enter_worker(&arguments.fleet.get()?, &arguments.name, &arguments.command);
             Err(CommandFailure::other(error))
         }
-        NodeLocalCommand::Stop(of) => switch(&line(), of, PowerState::Off),
-        NodeLocalCommand::Start(of) => switch(&line(), of, PowerState::On),
-        NodeLocalCommand::Reboot(of) => switch(&line(), of, PowerState::Cycle),
+        NodeLocalCommand::Stop(of) => switch(&line(), &of, PowerState::Off),
+        NodeLocalCommand::Start(of) => switch(&line(), &of, PowerState::On),
+        NodeLocalCommand::Reboot(of) => switch(&line(), &of, PowerState::Cycle),
         NodeLocalCommand::Unplug(of) => set_link(&line(), &of, LinkState::Down),
         NodeLocalCommand::Plug(of) => set_link(&line(), &of, LinkState::Up),
         NodeLocalCommand::Forget(of) => with_progress(&line(), async |say| {
@@ -149,7 +159,7 @@ pub(super) fn run(global: &GlobalArguments, command: NodeLocalCommand) -> Result
             print(&format!("{address}\n"))
         }),
         NodeLocalCommand::Destroy(of) => with_progress(&line(), async |say| {
-            destroy_workers(&of.fleet.get()?, &of.names, say).await.map_err(CommandFailure::other)
+            destroy_workers(&of.fleet.get()?, &of.all(), say).await.map_err(CommandFailure::other)
         }),
     }
 }
@@ -163,15 +173,15 @@ fn with_progress(
     Ok(Code::Done)
 }
 
-fn switch(line: &ProgressLine, of: NodeLocalMachines, to: PowerState) -> Result<Code, CommandFailure> {
-    let (fleet, names) = (of.fleet.get()?, of.names);
+fn switch(line: &ProgressLine, of: &NodeLocalMachines, to: PowerState) -> Result<Code, CommandFailure> {
+    let (fleet, names) = (of.fleet.get()?, of.all());
     let request = WorkersRequest { fleet, names, search: search(), launcher: launcher()? };
     with_progress(line, async |say| power_workers(&request, to, say).await.map_err(CommandFailure::other))
 }
 
 fn set_link(line: &ProgressLine, of: &NodeLocalMachines, to: LinkState) -> Result<Code, CommandFailure> {
     with_progress(line, async |say| {
-        link_workers(&of.fleet.get()?, &of.names, to, say).await.map_err(CommandFailure::other)
+        link_workers(&of.fleet.get()?, &of.all(), to, say).await.map_err(CommandFailure::other)
     })
 }
 
