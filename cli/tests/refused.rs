@@ -27,6 +27,7 @@ const DOCUMENTS: &[&[&str]] = &[
         "/run/x.sock",
     ],
     &["hypervisor", "enroll", "--name", "hv-9", "--role", "private", "--address", "10.0.0.9:7443"],
+    &["hypervisor", "delete", "hv-1"],
     &["hypervisor", "revoke", "hv-1"],
     &["hypervisor", "cordon", "hv-1"],
     &["hypervisor", "uncordon", "hv-1"],

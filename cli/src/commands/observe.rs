@@ -14,10 +14,7 @@ use crate::{
 
 pub(super) fn run(global: &GlobalArguments) -> Result<Code, CommandFailure> {
     let mut session = PipeSession::new(global, Input::read_some(&global.files)?.world()?);
-    let seen = runtime_of_passes()?.block_on(async {
-        let seen = observe_now(&session.context, &mut session.minter).await;
-        seen
-    });
+    let seen = runtime_of_passes()?.block_on(observe_now(&session.context, &mut session.minter));
     drop(session.context);
     let seen = seen.map_err(CommandFailure::other)?;
     print(&seen.write())?;

@@ -43,10 +43,7 @@ pub(super) fn run(global: &GlobalArguments, arguments: &PlanArguments) -> Result
 
 fn online(global: &GlobalArguments, input: &Input) -> Result<PlanPreview, CommandFailure> {
     let mut session = PipeSession::new(global, input.world()?);
-    let preview = runtime_of_passes()?.block_on(async {
-        let preview = preview(&session.context, &mut session.minter).await;
-        preview
-    });
+    let preview = runtime_of_passes()?.block_on(preview(&session.context, &mut session.minter));
     drop(session.context);
     preview.map_err(CommandFailure::other)
 }

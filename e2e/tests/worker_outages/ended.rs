@@ -45,7 +45,8 @@ pub(crate) fn comes_back_with_a_token(setting: &WorkerFleet, cluster: &TestClust
 /// Returns the status of the worker, or the log of its daemon.
 fn told(setting: &WorkerFleet, what: &str) -> String {
     let command = match what {
-        "status" => "keelway node status",
+        // It ends with 1 if it reports a problem.
+        "status" => "keelway node status || test $? = 1",
         _ => "cat /var/lib/keelway-node/log/node.log",
     };
     setting.worker(THIRD).shell(command).succeeded().text().to_owned()

@@ -75,7 +75,7 @@ impl Machine {
 
     /// Creates a machine whose agent waits for its first certificate at its socket.
     pub(crate) fn awaiting_certificate() -> Self {
-        Self::with(|root| Self::awaited(root))
+        Self::with(Self::awaited)
     }
 
     fn awaited(root: &Path) -> Result<AgentNetwork, AgentNetworkError> {

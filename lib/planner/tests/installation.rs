@@ -139,7 +139,7 @@ mod enrolled {
     use keelway_api::{
         ByteString, Time,
         condition::is_true,
-        hypervisor::AgentStatus,
+        hypervisor::{AgentStatus, CriEndpoint, HypervisorEndpoint, RUNTIME_SOCKET, SecretReference},
         jiff::SignedDuration,
         machine::{AgentIdentity, ObservedValue, SystemFacts, UnreachableReason, sha256_hex},
         name::HypervisorName,
@@ -300,7 +300,17 @@ mod enrolled {
 
     /// One machine behind a proxy, on which no agent runs yet.
     fn behind_a_proxy() -> World {
-        let mut world = World::new(&["{cri: {address: '10.0.0.1:7444', secretRef: {name: proxy}}}"]);
+        let mut world = World::new(&["{agent: {address: '10.0.0.1:7443'}}"]);
+        let endpoint = CriEndpoint {
+            address: "10.0.0.1:7444".to_owned(),
+            server_name: None,
+            secret_ref: SecretReference { namespace: "default".to_owned(), name: "proxy".to_owned() },
+            agent_address: None,
+            runtime_socket: RUNTIME_SOCKET.to_owned(),
+        };
+        let machine = world.documents.hypervisors.get_mut(&name()).unwrap();
+        machine.spec.endpoint = HypervisorEndpoint::Cri(endpoint);
+        identify(&mut world.documents, || "0123456789abcdef".to_owned()).unwrap();
         world.no_agent_runs();
         world
     }

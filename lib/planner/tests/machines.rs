@@ -1009,10 +1009,7 @@ fn a_new_cluster_waits_once_for_agents_that_are_started() {
     let plan = world.plan_unchecked();
     assert!(plan.documents.components.is_empty());
     let waits: Vec<String> = plan.waiting.iter().map(ToString::to_string).collect();
-    assert!(
-        waits.contains(&"default/c1 waits for the agents of hv-3, which Keelway starts first".to_owned()),
-        "{waits:?}"
-    );
+    assert!(waits.contains(&"c1 waits for the agents of hv-3, which Keelway starts first".to_owned()), "{waits:?}");
     // The attempt failed: the cluster does not wait for this machine any longer.
     world.documents = plan.documents;
     let later = world.plan_unchecked();

@@ -32,6 +32,8 @@ const DIRECTORIES: &str = "directories";
 /// The agent creates files and changes their owners. It needs no other capability of root.
 const CAPABILITIES: [&str; 3] = ["CHOWN", "DAC_OVERRIDE", "FOWNER"];
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// The agent's log, in its log directory.
+const LOG: &str = "agent.log";
 /// How long a command in the container may take.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// The longest argument of a program, with room for the NUL at its end (`MAX_ARG_STRLEN` of Linux: 128 KiB).
@@ -90,20 +92,20 @@ impl StartedAgent {
         certifying: &AgentCertification<'_>,
     ) -> Result<bool, StartAgentError> {
         let pods = self.pods().await?;
-        let (container, log, started) = match self.running(&pods).await? {
-            Some(running) => (running.id, log_name(running.attempt), false),
-            None => {
-                self.remove(pods, certifying.replaces()).await?;
-                let (container, attempt) = self.create(archives).await?;
-                (container, log_name(attempt), true)
-            }
+        let running = self.running(&pods).await?;
+        let started = running.is_none();
+        let container = if let Some(running) = running {
+            running.id
+        } else {
+            self.remove(pods, certifying.replaces()).await?;
+            self.create(archives).await?
         };
         match self.certify(&container, certifying).await {
             Ok(granted) => Ok(started || granted),
             Err(error) => Err(match self.runtime.container_status(&container).await?.exit {
                 Some(exit) => StartAgentError::Exited {
                     code: exit.code,
-                    log: format!("{}/{log}", agent_log_directory(&self.installation)),
+                    log: format!("{}/{LOG}", agent_log_directory(&self.installation)),
                 },
                 None => error,
             }),
@@ -114,7 +116,7 @@ impl StartedAgent {
     pub(super) async fn stop(&self, archives: &Path) -> Result<(), StartAgentError> {
         self.remove(self.pods().await?, None).await?;
         self.fetch(archives).await?;
-        let (sandbox, id) = self.run_sandbox(0).await?;
+        let (sandbox, id) = self.run_sandbox().await?;
         self.directories((&id, &sandbox), "remove").await?;
         Ok(self.remove_pod(&id).await?)
     }
@@ -177,10 +179,9 @@ impl StartedAgent {
         Ok(())
     }
 
-    async fn create(&self, archives: &Path) -> Result<(String, u32), StartAgentError> {
+    async fn create(&self, archives: &Path) -> Result<String, StartAgentError> {
         self.fetch(archives).await?;
-        let attempt = 0;
-        let (sandbox, id) = self.run_sandbox(attempt).await?;
+        let (sandbox, id) = self.run_sandbox().await?;
         self.directories((&id, &sandbox), "make").await?;
         let socket_directory = self.runtime_socket.rsplit_once('/').map_or("/", |(directory, _)| directory);
         let own = [agent_directory(&self.installation), agent_log_directory(&self.installation)];
@@ -188,14 +189,14 @@ impl StartedAgent {
         let mounts = own.into_iter().chain(shared).map(mounted).collect();
         let spec = ContainerSpec {
             command: self.command(),
-            log_path: log_name(attempt),
+            log_path: LOG.to_owned(),
             annotations: BTreeMap::from([(DIGEST_ANNOTATION.to_owned(), self.digest())]),
             ..self.container(NAME, mounts)
         };
-        Ok((self.run_container((&id, &sandbox), &spec).await?, attempt))
+        Ok(self.run_container((&id, &sandbox), &spec).await?)
     }
 
-    async fn run_sandbox(&self, attempt: u32) -> Result<(SandboxSpec, String), cri::CriError> {
+    async fn run_sandbox(&self) -> Result<(SandboxSpec, String), cri::CriError> {
         // Runtimes never remove the parent cgroups that they create, and nothing would be left that could: so the pod has no parent. With the
         // driver systemd, a parent must be a slice.
         let cgroup_parent = match self.runtime.status().await?.cgroup_driver {
@@ -206,7 +207,6 @@ impl StartedAgent {
             name: NAME.to_owned(),
             namespace: self.installation.namespace(),
             uid: format!("{}-{}", self.installation, self.machine),
-            attempt,
             log_directory: agent_log_directory(&self.installation),
             cgroup_parent,
             labels: self.labels(),
@@ -312,10 +312,6 @@ impl StartedAgent {
             ..ContainerSpec::default()
         }
     }
-}
-
-fn log_name(attempt: u32) -> String {
-    format!("{attempt}.log")
 }
 
 /// Mounts a directory of the machine under its own path.
