@@ -11,7 +11,6 @@ pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod get;
 pub(crate) mod hypervisor_adopt;
-mod hypervisor_delete;
 pub(crate) mod hypervisor_describe;
 pub(crate) mod hypervisor_enroll;
 pub(crate) mod hypervisor_inject;
@@ -68,7 +67,7 @@ pub(crate) fn run(arguments: CliArguments) -> Result<Code, CommandFailure> {
         CliCommand::Hypervisor(HypervisorCommand::Cordon(names)) => hypervisor_schedule::cordon(&global, &names),
         CliCommand::Hypervisor(HypervisorCommand::Uncordon(names)) => hypervisor_schedule::uncordon(&global, &names),
         CliCommand::Hypervisor(HypervisorCommand::Drain(arguments)) => hypervisor_schedule::drain(&global, &arguments),
-        CliCommand::Hypervisor(HypervisorCommand::Delete(names)) => hypervisor_delete::run(&global, &names),
+        CliCommand::Hypervisor(HypervisorCommand::Delete(names)) => hypervisor_schedule::delete(&global, &names),
         CliCommand::Hypervisor(HypervisorCommand::Adopt(arguments)) => hypervisor_adopt::run(&global, &arguments),
         CliCommand::Hypervisor(HypervisorCommand::Proxy(arguments)) => hypervisor_proxy::run(&global, &arguments),
         CliCommand::Cluster(ClusterCommand::Inject(arguments)) => cluster_inject::run(&global, *arguments),

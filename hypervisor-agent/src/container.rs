@@ -1,7 +1,7 @@
 //! The agent as a container that a driver starts through the machine's container runtime. The driver runs these commands in it.
 //!
-//! The commands need no secret: the key never leaves the machine, and certificates are public. Whoever can run them can use the runtime, and is
-//! therefore root on the machine.
+//! The commands need no secret: the key never leaves the machine, and certificates are public. A client that can run them can use the container
+//! runtime, and is therefore root on the machine.
 
 use std::{
     fs::{self, DirBuilder},

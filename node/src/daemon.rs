@@ -284,8 +284,8 @@ impl Daemon {
             };
             if outcome.is_ok() {
                 match &state {
-                    NetworkState::Available => tracing::info!("a gateway responds through its tunnel"),
-                    NetworkState::Unavailable(_) => tracing::error!("{}", state.problem()),
+                    NetworkState::Available => tracing::info!("{}", state.message()),
+                    NetworkState::Unavailable(_) => tracing::error!("{}", state.message()),
                 }
                 reported = Some(state);
             }

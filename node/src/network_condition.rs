@@ -60,15 +60,18 @@ impl NetworkCheck {
 }
 
 impl NetworkState {
-    /// Returns what is wrong and what to do, as text for people. Empty if nothing is wrong.
-    pub(crate) fn problem(&self) -> String {
+    /// Returns the state as text for people: what is wrong and what to do, if something is.
+    pub(crate) fn message(&self) -> String {
         match self {
-            Self::Available => String::new(),
+            Self::Available => "a gateway responds through its tunnel".to_owned(),
             Self::Unavailable(endpoints) if endpoints.is_empty() => {
                 "the worker has no tunnel to a gateway: see `keelway node status` and the log of keelway-node"
                     .to_owned()
             }
-            Self::Unavailable(endpoints) => no_response(endpoints),
+            Self::Unavailable(endpoints) => format!(
+                "no gateway responds through its tunnel: allow UDP from this machine to {}, and responses to it, in every firewall on the way",
+                endpoints.join(", ")
+            ),
         }
     }
 
@@ -80,20 +83,9 @@ impl NetworkState {
     }
 
     fn condition(&self, now: Timestamp) -> NodeCondition {
-        let (status, message) = match self {
-            Self::Available => ("False", "a gateway responds through its tunnel".to_owned()),
-            Self::Unavailable(_) => ("True", self.problem()),
-        };
-        condition(status, self.reason(), message, now)
+        let status = if *self == Self::Available { "False" } else { "True" };
+        condition(status, self.reason(), self.message(), now)
     }
-}
-
-/// Returns the text for gateways that do not respond.
-pub(crate) fn no_response(endpoints: &[String]) -> String {
-    format!(
-        "no gateway responds through its tunnel: allow UDP from this machine to {}, and responses to it, in every firewall on the way",
-        endpoints.join(", ")
-    )
 }
 
 /// Returns the condition of a Node whose worker has not reached a gateway yet.
@@ -126,10 +118,7 @@ pub(crate) async fn report(client: Client, node: &str, state: &NetworkState) -> 
 
 /// Builds the Event as the kubelet does (`k8s.io/client-go/tools/record`): in the namespace `default`, with the Node's name as its uid.
 fn event(node: &str, state: &NetworkState, now: Timestamp) -> Event {
-    let (kind, message) = match state {
-        NetworkState::Available => ("Normal", "a gateway responds through its tunnel".to_owned()),
-        NetworkState::Unavailable(_) => ("Warning", state.problem()),
-    };
+    let kind = if *state == NetworkState::Available { "Normal" } else { "Warning" };
     Event {
         metadata: ObjectMeta {
             name: Some(format!("{node}.{:x}", now.as_nanosecond())),
@@ -144,7 +133,7 @@ fn event(node: &str, state: &NetworkState, now: Timestamp) -> Event {
         },
         type_: Some(kind.to_owned()),
         reason: Some(state.reason().to_owned()),
-        message: Some(message),
+        message: Some(state.message()),
         count: Some(1),
         first_timestamp: Some(Time(now)),
         last_timestamp: Some(Time(now)),
@@ -180,7 +169,7 @@ mod tests {
         assert_eq!(check.state(true, &[tunnel(Some(false)), tunnel(Some(true))], at(5)), Some(NetworkState::Available));
         assert_eq!(check.state(true, &[tunnel(Some(false))], at(19)), None, "a few checks failed");
         let gone = check.state(true, &[tunnel(Some(false))], at(20)).unwrap();
-        assert!(gone.problem().contains("UDP from this machine to 203.0.113.2:20000"), "{}", gone.problem());
+        assert!(gone.message().contains("UDP from this machine to 203.0.113.2:20000"), "{}", gone.message());
         assert_eq!(gone.condition(Timestamp::UNIX_EPOCH).status, "True");
         assert!(matches!(check.state(true, &[], at(30)), Some(NetworkState::Unavailable(none)) if none.is_empty()));
         assert_eq!(check.state(false, &[], at(40)), Some(NetworkState::Available), "the cluster has no gateways");

@@ -1,7 +1,7 @@
-//! `keelway hypervisor cordon`, `uncordon` and `drain`.
+//! `keelway hypervisor cordon`, `uncordon`, `drain` and `delete`.
 
 use clap::Args;
-use keelway_api::{Documents, hypervisor::HypervisorSpec, role::Role};
+use keelway_api::{Documents, Hypervisor, Time, hypervisor::HypervisorSpec, jiff::Timestamp, role::Role};
 
 use super::print_documents;
 use crate::{
@@ -44,6 +44,16 @@ pub(super) fn drain(global: &GlobalArguments, arguments: &DrainArguments) -> Res
     })
 }
 
+/// Marks the documents. Passes remove them once nothing relies on the machines.
+pub(super) fn delete(global: &GlobalArguments, names: &HypervisorNames) -> Result<Code, CommandFailure> {
+    let now = Time(Timestamp::now());
+    change(global, |documents| {
+        names.change(documents, |machine| {
+            machine.metadata.deletion_timestamp.get_or_insert_with(|| now.clone());
+        })
+    })
+}
+
 fn change(
     global: &GlobalArguments,
     change: impl FnOnce(&mut Documents) -> Result<(), CommandFailure>,
@@ -56,6 +66,10 @@ fn change(
 
 impl HypervisorNames {
     fn set(&self, documents: &mut Documents, set: impl Fn(&mut HypervisorSpec)) -> Result<(), CommandFailure> {
+        self.change(documents, |machine| set(&mut machine.spec))
+    }
+
+    fn change(&self, documents: &mut Documents, change: impl Fn(&mut Hypervisor)) -> Result<(), CommandFailure> {
         for name in &self.names {
             let Some(document) = documents.hypervisors.get_mut(name) else {
                 let there: Vec<String> = documents.hypervisors.keys().map(ToString::to_string).collect();
@@ -65,7 +79,7 @@ impl HypervisorNames {
                 };
                 return Err(CommandFailure::usage(format!("hypervisor {name} not found"), help));
             };
-            set(&mut document.spec);
+            change(document);
         }
         Ok(())
     }

@@ -230,8 +230,9 @@ addresses. All components of a machine share its loopback.
     text.push_str(
         "\nAn ingress has the same number on all public machines of its cluster. The gateway beside it has the same number in UDP, on all addresses of the\n\
          machine, for WireGuard, and responds only to workers. Agents listen on a port only with `keelway-hypervisor-agent run --listen ADDRESS:PORT` (TLS,\n\
-         certificates on both sides). On a hypervisor, Keelway listens on no other port. The sockets of agents, and the metrics of ingresses, gateways,\n\
-         egresses and cluster-controllers, are Unix sockets that only root and the component can use.\n",
+         certificates on both sides). An agent that Keelway starts behind a proxy listens on port 7443 of the machine's first private address, or on the port\n\
+         of `spec.endpoint.cri.agentAddress`. On a hypervisor, Keelway listens on no other port. The sockets of agents, and the metrics of ingresses,\n\
+         gateways, egresses and cluster-controllers, are Unix sockets that only root and the component can use.\n",
     );
     text
 }

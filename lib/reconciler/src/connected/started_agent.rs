@@ -3,7 +3,12 @@
 //! The agent's key is created in the container. The driver gets a signing request, and installs the certificate, by commands in the container.
 //! The proxy's TLS therefore vouches for the agent, and nothing that the runtime can see is secret.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::Path, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    path::Path,
+    time::Duration,
+};
 
 use keelway_agent_api::enrollment::GrantedIdentity;
 use keelway_api::{
@@ -81,7 +86,7 @@ impl StartedAgent {
 
     /// Returns whether the agent runs as these documents require.
     pub(super) async fn is_running(&self) -> Result<bool, cri::CriError> {
-        Ok(self.running(&self.pods().await?).await?.is_some())
+        Ok(self.running().await?.is_some())
     }
 
     /// Starts the agent unless it runs, and issues its certificate unless it has a valid one. Replaces the running agent of the installation
@@ -91,13 +96,12 @@ impl StartedAgent {
         archives: &Path,
         certifying: &AgentCertification<'_>,
     ) -> Result<bool, StartAgentError> {
-        let pods = self.pods().await?;
-        let running = self.running(&pods).await?;
+        let running = self.running().await?;
         let started = running.is_none();
         let container = if let Some(running) = running {
             running.id
         } else {
-            self.remove(pods, certifying.replaces()).await?;
+            self.remove(certifying.replaces()).await?;
             self.create(archives).await?
         };
         match self.certify(&container, certifying).await {
@@ -114,7 +118,7 @@ impl StartedAgent {
 
     /// Removes the agent with its identity and logs, and Keelway's directories if they are empty.
     pub(super) async fn stop(&self, archives: &Path) -> Result<(), StartAgentError> {
-        self.remove(self.pods().await?, None).await?;
+        self.remove(None).await?;
         self.fetch(archives).await?;
         let (sandbox, id) = self.run_sandbox().await?;
         self.directories((&id, &sandbox), "remove").await?;
@@ -126,7 +130,7 @@ impl StartedAgent {
     pub(super) async fn send_images(&self, archives: &Path, config: &MachineConfig) -> Result<(), EffectError> {
         let containers = config.pods.values().flat_map(|pod| pod.containers.iter().map(|container| &container.image));
         let images = containers.chain(config.pods.values().map(|pod| &pod.pause_image));
-        let images: std::collections::BTreeSet<&String> = images.collect();
+        let images: BTreeSet<&String> = images.collect();
         for image in images {
             image::import(&self.runtime, archives, image).await?;
         }
@@ -140,7 +144,7 @@ impl StartedAgent {
         Ok(pods)
     }
 
-    async fn running(&self, pods: &[CriSandbox]) -> Result<Option<CriContainer>, cri::CriError> {
+    async fn running(&self) -> Result<Option<CriContainer>, cri::CriError> {
         let (image, digest) = (release::hypervisor_agent_image(None), self.digest());
         let containers = self.runtime.list_containers(&self.labels()).await?;
         Ok(containers.into_iter().find(|container| {
@@ -148,14 +152,13 @@ impl StartedAgent {
                 && container.name == NAME
                 && container.image == image
                 && container.annotations.get(DIGEST_ANNOTATION) == Some(&digest)
-                && pods.iter().any(|pod| pod.id == container.sandbox_id)
         }))
     }
 
     /// Removes pods of this installation, and of the one that it replaces.
-    async fn remove(&self, pods: Vec<CriSandbox>, replaced: Option<&InstallationId>) -> Result<(), StartAgentError> {
+    async fn remove(&self, replaced: Option<&InstallationId>) -> Result<(), StartAgentError> {
         let own = [Some(&self.installation), replaced];
-        for pod in pods {
+        for pod in self.pods().await? {
             let of = pod.labels.get(INSTALLATION_LABEL).cloned().unwrap_or_default();
             if own.into_iter().flatten().any(|own| own.as_str() == of) {
                 self.remove_pod(&pod.id).await?;
