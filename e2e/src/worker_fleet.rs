@@ -51,18 +51,28 @@ impl WorkerFleet {
     pub fn reached(reach: ReachMode, tag: &str, public: &str, workers: &[(&str, &str)]) -> Self {
         let mut world = TestFleet::new(tag);
         let documents = world.create_reached(reach, public, "1");
-        let (keelway, fleet) = (&world.keelway, world.fleet.as_str());
+        let setting = Self { fleet: world, documents: Mutex::new(documents) };
         thread::scope(|scope| {
             for (name, behind) in workers {
-                scope.spawn(move || {
-                    let place = if behind.is_empty() { vec![] } else { vec!["--behind", behind] };
-                    let create = ["node", "local", "create", "--fleet", fleet, "--name", name];
-                    let images = ["--image", AGNHOST, "--image", KUBECTL];
-                    let _ = keelway.run(&[&create[..], &images, &place].concat(), &[]).succeeded();
-                });
+                let setting = &setting;
+                scope.spawn(move || setting.create_worker(name, behind));
             }
         });
-        Self { fleet: world, documents: Mutex::new(documents) }
+        setting
+    }
+
+    /// Creates a machine for a worker, behind these NATs, the nearest first.
+    pub fn create_worker(&self, name: &str, behind: &str) {
+        let place = if behind.is_empty() { vec![] } else { vec!["--behind", behind] };
+        let create = ["node", "local", "create", "--fleet", &self.fleet.fleet, "--name", name];
+        let images = ["--image", AGNHOST, "--image", KUBECTL];
+        let _ = self.fleet.keelway.run(&[&create[..], &images, &place].concat(), &[]).succeeded();
+    }
+
+    /// Removes a machine for a worker with everything on it.
+    pub fn destroy_worker(&self, name: &str) {
+        let destroy = ["node", "local", "destroy", "--fleet", &self.fleet.fleet, "--name", name];
+        let _ = self.fleet.keelway.run(&destroy, &[]).succeeded();
     }
 
     /// Adds a cluster with two ingresses and two gateways to the documents.

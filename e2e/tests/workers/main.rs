@@ -13,7 +13,6 @@ mod access;
 mod addons;
 mod admission;
 mod beside;
-mod blocked;
 mod controller;
 mod evicted;
 mod families;
@@ -96,7 +95,6 @@ fn scenario(tag: &str, reach: ReachMode) {
     stage("NATs", || nats::forget_and_move(&setting, &c1));
     stage("beside each other", || beside::nobody_meets_the_other(&c1, &c2));
     stage("both families", || families::both_carry(&c2));
-    stage("UDP is blocked", || blocked::udp(&setting, &c2, "w5"));
     stage("overlay", || overlay::on_the_vpn(&setting, &c2));
     let addresses = stage("evict", || evicted::from(&setting, &c1, "w2"));
     let evicted = joins::Evicted { name: "w2", addresses: &addresses };

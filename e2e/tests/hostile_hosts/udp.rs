@@ -16,11 +16,12 @@ const UNBLOCK: &str = "nft delete table inet blocked";
 /// How long a join may take until it reports that no gateway responds. `--timeout` is five minutes.
 const FOUND: Duration = Duration::from_secs(60);
 
-pub(crate) fn udp(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
+pub(crate) fn is_blocked(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
     let (worker, node) = (setting.worker(name), format!("node/{name}"));
     let unavailable = |is: &str| {
         cluster.kubectl.wait(&format!("condition=NetworkUnavailable={is}"), &[&node]);
     };
+    setting.join_one(cluster, name, &setting.token(cluster));
     unavailable("False");
     let _ = worker.shell(BLOCK).succeeded();
     unavailable("True");
@@ -39,7 +40,7 @@ pub(crate) fn udp(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
 
     joins(setting, cluster, &worker);
     unavailable("False");
-    cluster.are_ready();
+    cluster.kubectl.wait("condition=Ready", &[&node]);
 }
 
 /// The join ends with what it found and what to open. Once UDP passes, the worker is ready without another join.

@@ -1,0 +1,52 @@
+//! Workers on machines and networks with conditions that break a worker without notice. All rows share one cluster. Each row has a machine of its own,
+//! which it changes before or after the join. Rows run one after the other, because the images of each machine are in memory.
+//!
+//! It needs what the tests of `workers` need.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test's functions fail by panicking, and tell their timings"
+)]
+
+mod udp;
+
+use std::time::Instant;
+
+use keelway_e2e::{
+    ReachMode,
+    host::on_own_host,
+    worker_fleet::{TestCluster, WorkerFleet},
+};
+
+/// A worker on a clean machine, which pods of other workers talk to.
+const CLEAN: &str = "clean";
+
+/// One condition: the name of the machine, the NATs that it is behind, and the test.
+type Row = (&'static str, &'static str, fn(&WorkerFleet, &TestCluster, &str));
+
+/// Each test begins on a machine that has not joined, and leaves the cluster as it was, except for its own Node.
+const ROWS: [Row; 1] = [("udp", "nat-a", udp::is_blocked)];
+
+#[test]
+fn hostile_hosts() {
+    on_own_host("hostile_hosts", || scenario("e2ehost"));
+}
+
+fn scenario(tag: &str) {
+    let setting = WorkerFleet::reached(ReachMode::Network, tag, "2", &[(CLEAN, "")]);
+    setting.inject("c1", &[]);
+    setting.reconcile();
+    let cluster = setting.cluster("c1", &[CLEAN]);
+    setting.join(&[&cluster]);
+    cluster.start_peers();
+    for (name, behind, row) in ROWS {
+        let started = Instant::now();
+        setting.create_worker(name, behind);
+        row(&setting, &cluster, name);
+        let _ = cluster.kubectl.run(&["delete", "node", name, "--ignore-not-found"]).succeeded();
+        setting.destroy_worker(name);
+        println!("{:>7} ms  {name}: done", started.elapsed().as_millis());
+    }
+}
