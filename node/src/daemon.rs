@@ -32,11 +32,9 @@ use tokio::{
 use crate::{
     api::{self, ApiCredentials, ApiError},
     balancer::{self, Balancer},
-    certificate,
-    changes::BRIDGE,
-    checks, cni, facts,
+    certificate, checks, cni, facts,
     files::{self, NodeFileError},
-    firewall::{self, ExternalInterfaces, FirewallConfig, FirewallError},
+    firewall::{self, FirewallConfig, FirewallError},
     forwarding::ForwardingError,
     image,
     information::{InformationError, NAMESPACE, TrustedInformation},
@@ -45,6 +43,7 @@ use crate::{
     network_condition::{self, NetworkCheck, NetworkState},
     peer::{self, PeerAssignment, PeerError},
     process::{self, ProcessId},
+    reachable::{self, PodPorts},
     service::NODE_LOG,
     settings::{Layout, NodeOptions},
     status::{self, CertificateStatus, WorkerStatus},
@@ -103,6 +102,7 @@ struct DaemonState {
     absent: watch::Sender<Vec<String>>,
     /// What keeps pods from getting the cluster's network.
     conflicts: watch::Sender<Vec<String>>,
+    pod_ports: watch::Sender<PodPorts>,
 }
 
 struct Daemon {
@@ -149,6 +149,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         kubelet: watch::Sender::default(),
         absent: watch::Sender::default(),
         conflicts: watch::Sender::default(),
+        pod_ports: watch::Sender::default(),
     };
     let daemon = Daemon { layout, options, facts, balancer, client: Mutex::default() };
     let (known, given) = (daemon.facts.known.subscribe(), daemon.facts.given.subscribe());
@@ -159,6 +160,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         () = daemon.keep_logs() => {}
         () = daemon.keep_balancer() => {}
         () = daemon.keep_firewall() => {}
+        () = reachable::follow_pod_ports(&daemon.facts.pod_ports) => {}
         () = daemon.keep_given() => {}
         () = daemon.keep_cni(&runtime) => {}
         () = daemon.check_pod_network(&runtime) => {}
@@ -350,7 +352,7 @@ impl Daemon {
 
     async fn keep_firewall(&self) {
         let (mut known, mut given) = (self.facts.known.subscribe(), self.facts.given.subscribe());
-        let mut templates = self.facts.templates.subscribe();
+        let mut ports = self.facts.pod_ports.subscribe();
         let mut repairs = every(REPAIR_EVERY);
         repairs.reset();
         let mut last = None;
@@ -362,7 +364,7 @@ impl Daemon {
             log_once(&mut last, "cannot apply the firewall", set);
             select! {
                 _ = repairs.tick() => {}
-                Ok(()) = templates.changed() => {}
+                Ok(()) = ports.changed() => {}
                 Ok(()) = known.changed() => {}
                 Ok(()) = given.changed() => {}
                 else => return,
@@ -371,20 +373,9 @@ impl Daemon {
     }
 
     fn firewall(&self) -> FirewallConfig {
-        let cluster = self.facts.known.borrow().cluster.clone();
-        let given = self.facts.given.borrow().clone();
-        // If the cluster has its own CNI plugins, the worker does not know through which interfaces pods are reached.
-        let has_own_pods = self.facts.templates.borrow().as_ref().is_some_and(|templates| !templates.is_empty());
-        let outside = if has_own_pods {
-            ExternalInterfaces::AllBut(["lo", &format!("{}*", tunnels::INTERFACE), BRIDGE].map(str::to_owned).to_vec())
-        } else {
-            ExternalInterfaces::Only(facts::uplinks())
-        };
-        // If the cluster has its own CNI configuration, its plugins decide which traffic of pods is masqueraded.
-        let pods = if cluster.cni.enabled { given.pod_cidrs } else { vec![] };
-        let inside = [cluster.vpn_cidrs, cluster.pod_cidrs].concat();
-        let own = [given.addresses, cluster.api.addresses].concat();
-        FirewallConfig { pods, inside, own, outside }
+        let (cluster, given) = (self.facts.known.borrow().cluster.clone(), self.facts.given.borrow().clone());
+        let pod_ports = self.facts.pod_ports.borrow();
+        reachable::desired_firewall(cluster, given, &self.options.open_ports, &pod_ports, facts::uplinks)
     }
 
     /// Stores the worker's addresses and ranges for the next start, in the background.

@@ -3,6 +3,7 @@
 mod directories;
 mod kernel;
 mod pod_network;
+mod pod_ports;
 mod resolv_confs;
 mod routing;
 
@@ -28,6 +29,7 @@ use crate::{
 pub(crate) use directories::is_noexec;
 pub(crate) use kernel::kernel;
 pub(crate) use pod_network::pod_network;
+pub(crate) use pod_ports::pod_ports;
 pub(crate) use resolv_confs::resolv_confs;
 pub(crate) use routing::routing;
 

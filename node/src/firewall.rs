@@ -1,26 +1,30 @@
 //! The firewall of a worker. It masquerades packets of pods to destinations outside the cluster's networks. It also drops packets from
-//! outside to the worker's addresses in the VPN, because Linux accepts them on any interface. `leave` and `forget` remove, in addition,
-//! what kubelet, kube-proxy and CNI plugins left in the firewall.
+//! other networks to the cluster's ranges, because Linux forwards and accepts them on any interface, and packets from the cluster to other
+//! programs of the machine. `leave` and `forget` remove, in addition, what kubelet, kube-proxy and CNI plugins left in the firewall.
 //!
 //! It uses the kernel's nftables directly, because a machine with only containerd has no `nft`. `linux/netfilter/nf_tables.h` defines
 //! the messages.
 
 mod encode;
 mod forward;
+mod guard;
 mod leftovers;
+mod matches;
 mod route_lookup;
 mod seen;
 
-use std::{io, net::IpAddr, time::Duration};
+use std::{io, time::Duration};
 
 use ipnet::IpNet;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 pub(crate) use encode::IpFamily;
-use encode::{Batch, Interfaces, NftObjectKind};
+use encode::{Batch, NftObjectKind};
 pub(crate) use forward::forward_chains;
+pub(crate) use guard::{ExternalInterfaces, ShieldedRanges, WorkerInput};
 use leftovers::{Removal, leftovers};
+pub(crate) use matches::Transport;
 pub(crate) use route_lookup::can_look_up_routes;
 pub(crate) use seen::FirewallNames;
 use seen::Ruleset;
@@ -48,15 +52,6 @@ pub enum FirewallError {
     },
 }
 
-/// The interfaces on which packets to a worker's addresses in the VPN are dropped.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ExternalInterfaces {
-    /// All interfaces but these. A name that ends with `*` matches all names with that prefix.
-    AllBut(Vec<String>),
-    /// Only these interfaces.
-    Only(Vec<String>),
-}
-
 /// The desired state of the firewall.
 #[derive(Debug)]
 pub(crate) struct FirewallConfig {
@@ -64,49 +59,39 @@ pub(crate) struct FirewallConfig {
     pub(crate) pods: Vec<IpNet>,
     /// Destinations to which packets of pods keep their source address.
     pub(crate) inside: Vec<IpNet>,
-    /// This worker's own addresses in the VPN.
-    pub(crate) own: Vec<IpAddr>,
-    pub(crate) outside: ExternalInterfaces,
+    pub(crate) shielded: ShieldedRanges,
+    /// `None`: everything on the worker is reachable from tunnels and pods.
+    pub(crate) input: Option<WorkerInput>,
 }
 
-/// Masquerades packets of pods, unless their destination is in `inside`, and drops packets to `own` from outside. It replaces the whole table
-/// atomically.
+/// Masquerades packets of pods, unless their destination is in `inside`, and drops packets as `shielded` and `input` define. It replaces the whole
+/// table atomically.
 pub(crate) fn set(wanted: &FirewallConfig) -> Result<(), FirewallError> {
-    let FirewallConfig { pods, inside, own: addresses, outside } = wanted;
-    for family in IpFamily::ALL {
-        let of_family = |range: &&IpNet| IpFamily::of(range.addr()) == family;
+    for family in IpFamily::ALL.into_iter().filter(|family| family.is_in_kernel()) {
         let mut batch = Batch::new(family);
         // Deleting a table that does not exist fails, so it is added first.
         batch.add_table(TABLE);
         batch.delete_table(TABLE);
-        let own: Vec<&IpNet> = pods.iter().filter(of_family).collect();
-        let addresses: Vec<&IpAddr> = addresses.iter().filter(|address| IpFamily::of(**address) == family).collect();
-        if !own.is_empty() || !addresses.is_empty() {
-            batch.add_table(TABLE);
-            batch.add_postrouting_chain(TABLE);
-            batch.add_input_chain(TABLE);
-        }
-        for address in addresses {
-            match outside {
-                ExternalInterfaces::AllBut(interfaces) => {
-                    batch.add_drop_rule(TABLE, Interfaces::NoneOf(interfaces), *address);
-                }
-                ExternalInterfaces::Only(interfaces) => {
-                    for interface in interfaces {
-                        batch.add_drop_rule(TABLE, Interfaces::This(interface), *address);
-                    }
-                }
-            }
-        }
-        for range in own {
-            for inside in inside.iter().filter(of_family) {
-                batch.add_accept_rule(TABLE, range, inside);
-            }
-            batch.add_masquerade_rule(TABLE, range);
+        batch.add_table(TABLE);
+        add_masquerading(&mut batch, family, wanted);
+        wanted.shielded.add_rules(&mut batch, family);
+        if let Some(input) = &wanted.input {
+            input.add_rules(&mut batch, family);
         }
         commit("apply the worker's nftables table", batch)?;
     }
     Ok(())
+}
+
+fn add_masquerading(batch: &mut Batch, family: IpFamily, wanted: &FirewallConfig) {
+    let of_family = |range: &&IpNet| IpFamily::of(range.addr()) == family;
+    batch.add_postrouting_chain(TABLE);
+    for range in wanted.pods.iter().filter(of_family) {
+        for inside in wanted.inside.iter().filter(of_family) {
+            batch.add_accept_rule(TABLE, range, inside);
+        }
+        batch.add_masquerade_rule(TABLE, range);
+    }
 }
 
 /// Returns the names of all tables and chains.

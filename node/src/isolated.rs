@@ -1,5 +1,7 @@
 //! Runs tests in namespaces of their own, which end with the test. They need root.
 
+pub(crate) mod network;
+
 use std::{path::Path, process::Command, thread};
 
 use rustix::{

@@ -3,7 +3,10 @@
 use keelway_api::worker::ClusterInformation;
 use serde_json::json;
 
-use crate::settings::{DaemonMode, NodeOptions};
+use crate::{
+    open_ports::OpenPorts,
+    settings::{DaemonMode, NodeOptions},
+};
 
 /// The options of a worker, with as few values as possible.
 pub(crate) fn options() -> NodeOptions {
@@ -18,6 +21,7 @@ pub(crate) fn options() -> NodeOptions {
         cni_conf_dir: None,
         image: None,
         labels: vec![],
+        open_ports: OpenPorts::default(),
         service: DaemonMode::Detached,
     }
 }

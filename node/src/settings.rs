@@ -8,7 +8,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::files::{self, NodeFileError};
+use crate::{
+    files::{self, NodeFileError},
+    open_ports::OpenPorts,
+};
 
 /// The default directory of a worker's state.
 pub const STATE: &str = "/var/lib/keelway-node";
@@ -58,6 +61,9 @@ pub struct NodeOptions {
     /// The initial labels of the Node, `KEY=VALUE`.
     #[serde(default)]
     pub labels: Vec<String>,
+    /// The ports of this machine that tunnels and pods reach.
+    #[serde(default, skip_serializing_if = "OpenPorts::is_default")]
+    pub open_ports: OpenPorts,
     /// How the daemon is kept running.
     pub service: DaemonMode,
 }
@@ -240,7 +246,13 @@ mod tests {
     fn options_that_cannot_change_are_reported() {
         let before = options();
         let image = Some("registry.example.com/node:v1.37.0".to_owned());
-        let can = NodeOptions { image, service: DaemonMode::Systemd, allow_cgroup_v1: true, ..options() };
+        let can = NodeOptions {
+            image,
+            service: DaemonMode::Systemd,
+            allow_cgroup_v1: true,
+            open_ports: OpenPorts::All,
+            ..options()
+        };
         assert_eq!(before.differences(&can), []);
         let cannot = NodeOptions { kubelet_root_dir: "/srv/kubelet".into(), labels: vec!["a=b".to_owned()], ..can };
         let found: Vec<String> = before

@@ -108,6 +108,7 @@ fn node_options(arguments: JoinArguments) -> NodeOptions {
         cni_conf_dir: arguments.cni_conf_dir,
         image: arguments.node_image,
         labels: arguments.labels,
+        open_ports: arguments.open_ports,
         service,
     }
 }

@@ -10,6 +10,7 @@
     reason = "a test's functions fail by panicking, and tell their timings"
 )]
 
+mod lan;
 mod udp;
 
 use std::time::Instant;
@@ -27,7 +28,7 @@ const CLEAN: &str = "clean";
 type Row = (&'static str, &'static str, fn(&WorkerFleet, &TestCluster, &str));
 
 /// Each test begins on a machine that has not joined, and leaves the cluster as it was, except for its own Node.
-const ROWS: [Row; 1] = [("udp", "nat-a", udp::is_blocked)];
+const ROWS: [Row; 2] = [("lan", "", lan::is_shielded), ("udp", "nat-a", udp::is_blocked)];
 
 #[test]
 fn hostile_hosts() {

@@ -1,6 +1,6 @@
 //! Messages to nftables, as `linux/netfilter/nf_tables.h` and `nfnetlink.h` define them.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, path::Path};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -28,32 +28,19 @@ const ERROR: u16 = 2;
 const DONE: u16 = 3;
 
 /// The first register, of 16 bytes, and the register of verdicts.
-const REGISTER: u32 = 1;
+pub(super) const REGISTER: u32 = 1;
 const VERDICT_REGISTER: u32 = 0;
 /// `NF_INET_POST_ROUTING`, and the priority of source NAT.
 const POSTROUTING: u32 = 4;
 const SOURCE_NAT: i32 = 100;
-/// `NF_INET_LOCAL_IN`, and the priority of filters.
-const LOCAL_IN: u32 = 1;
-const FILTER: i32 = 0;
-const DROP: u32 = 0;
-const ACCEPT: u32 = 1;
+pub(super) const DROP: u32 = 0;
+pub(super) const ACCEPT: u32 = 1;
 const POSTROUTING_CHAIN: &str = "postrouting";
-const INPUT_CHAIN: &str = "input";
 /// `IFNAMSIZ`: the length of an interface's name, padded with zeroes.
 const NAME: usize = 16;
 /// `NFT_CMP_EQ`, `NFT_CMP_NEQ`
-const EQUAL: u32 = 0;
-const UNEQUAL: u32 = 1;
-
-/// A match on a packet's input interface.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Interfaces<'a> {
-    /// Any interface but these. A name that ends with `*` matches all names with that prefix.
-    NoneOf(&'a [String]),
-    /// This interface.
-    This(&'a str),
-}
+pub(super) const EQUAL: u32 = 0;
+pub(super) const UNEQUAL: u32 = 1;
 
 /// An address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -70,6 +57,11 @@ impl IpFamily {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
+    /// Pods have link-local addresses of IPv6 in every cluster, so its tables matter wherever the kernel has it.
+    pub(super) fn is_in_kernel(self) -> bool {
+        self == Self::V4 || Path::new("/proc/sys/net/ipv6").exists()
+    }
+
     /// `NFPROTO_IPV4`, `NFPROTO_IPV6`
     pub(super) fn number(self) -> u8 {
         match self {
@@ -79,7 +71,7 @@ impl IpFamily {
     }
 
     /// The offsets of source and destination in a packet's header.
-    fn offsets(self) -> (u32, u32) {
+    pub(super) fn offsets(self) -> (u32, u32) {
         match self {
             Self::V4 => (12, 16),
             Self::V6 => (8, 24),
@@ -133,12 +125,7 @@ impl Batch {
         self.add_chain(table, POSTROUTING_CHAIN, "nat", (POSTROUTING, SOURCE_NAT));
     }
 
-    /// Adds a chain for packets to this machine itself.
-    pub(super) fn add_input_chain(&mut self, table: &str) {
-        self.add_chain(table, INPUT_CHAIN, "filter", (LOCAL_IN, FILTER));
-    }
-
-    fn add_chain(&mut self, table: &str, chain: &str, kind: &str, (hook, priority): (u32, i32)) {
+    pub(super) fn add_chain(&mut self, table: &str, chain: &str, kind: &str, (hook, priority): (u32, i32)) {
         let hook = [number(1, hook), attribute(2, &priority.to_be_bytes())].concat();
         let chain = [text(1, table), text(3, chain), attribute(4 | NESTED, &hook), text(7, kind)].concat();
         self.push(NEW_CHAIN, CREATE, &chain);
@@ -161,19 +148,6 @@ impl Batch {
     pub(super) fn delete_rule(&mut self, table: &str, chain: &str, handle: u64) {
         let handle = attribute(3, &handle.to_be_bytes());
         self.push(DELETE_RULE, 0, &[text(1, table), text(2, chain), handle].concat());
-    }
-
-    /// Drops packets from such an interface to an address, unless their destination was translated to it: a Service may lead here.
-    pub(super) fn add_drop_rule(&mut self, table: &str, interfaces: Interfaces<'_>, to: IpAddr) {
-        let (_, destination) = self.family.offsets();
-        let mut expressions = match interfaces {
-            Interfaces::This(name) => match_interface(EQUAL, name),
-            Interfaces::NoneOf(names) => names.iter().flat_map(|name| match_interface(UNEQUAL, name)).collect(),
-        };
-        expressions.extend(is_not_translated());
-        expressions.extend(within(destination, &IpNet::from(to)));
-        expressions.extend(verdict(DROP));
-        self.add_rule(table, INPUT_CHAIN, &expressions);
     }
 
     /// Accepts packets from one range to another one unchanged.
@@ -199,7 +173,7 @@ impl Batch {
         self.add_rule(table, chain, &expression("fib", &lookup));
     }
 
-    fn add_rule(&mut self, table: &str, chain: &str, expressions: &[u8]) {
+    pub(super) fn add_rule(&mut self, table: &str, chain: &str, expressions: &[u8]) {
         let rule = [text(1, table), text(2, chain), attribute(4 | NESTED, expressions)].concat();
         self.push(NEW_RULE, CREATE | APPEND, &rule);
     }
@@ -288,7 +262,7 @@ pub(super) fn answers(datagram: &[u8]) -> Vec<Result<(), i32>> {
 }
 
 /// Matches if the address at an offset of the packet's header is in the range.
-fn within(offset: u32, range: &IpNet) -> Vec<u8> {
+pub(super) fn within(offset: u32, range: &IpNet) -> Vec<u8> {
     const NETWORK_HEADER: u32 = 1;
     let (mask, network) = match (range.netmask(), range.network()) {
         (IpAddr::V4(mask), IpAddr::V4(network)) => (mask.octets().to_vec(), network.octets().to_vec()),
@@ -309,13 +283,13 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-fn verdict(verdict: u32) -> Vec<u8> {
+pub(super) fn verdict(verdict: u32) -> Vec<u8> {
     let verdict = attribute(2 | NESTED, &number(1, verdict));
     expression("immediate", &[number(1, VERDICT_REGISTER), attribute(2 | NESTED, &verdict)].concat())
 }
 
 /// Matches if the packet's input interface has this name (`*`: this prefix), or, with [`UNEQUAL`], if it does not.
-fn match_interface(how: u32, name: &str) -> Vec<u8> {
+pub(super) fn match_interface(how: u32, name: &str) -> Vec<u8> {
     /// `NFT_META_IIFNAME`
     const INPUT_NAME: u32 = 6;
     let mut wanted = name.strip_suffix('*').unwrap_or(name).as_bytes().to_vec();
@@ -327,26 +301,13 @@ fn match_interface(how: u32, name: &str) -> Vec<u8> {
     [expression("meta", &load), expression("cmp", &compared)].concat()
 }
 
-/// Matches if the packet's destination was not translated.
-fn is_not_translated() -> Vec<u8> {
-    /// `NFT_CT_STATUS`
-    const STATUS: u32 = 2;
-    /// `IPS_DST_NAT`, in the machine's byte order.
-    const TRANSLATED: u32 = 1 << 5;
-    let load = [number(1, REGISTER), number(2, STATUS)].concat();
-    let (mask, zeroes) = (TRANSLATED.to_ne_bytes(), [0; 4]);
-    let masked = [number(1, REGISTER), number(2, REGISTER), number(3, 4), value(4, &mask), value(5, &zeroes)];
-    let equal = [number(1, REGISTER), number(2, EQUAL), value(3, &zeroes)].concat();
-    [expression("ct", &load), expression("bitwise", &masked.concat()), expression("cmp", &equal)].concat()
-}
-
 /// Encodes one element of a rule's list.
-fn expression(name: &str, data: &[u8]) -> Vec<u8> {
+pub(super) fn expression(name: &str, data: &[u8]) -> Vec<u8> {
     attribute(1 | NESTED, &[text(1, name), attribute(2 | NESTED, data)].concat())
 }
 
 /// Encodes `NFTA_DATA_VALUE` inside an attribute.
-fn value(kind: u16, bytes: &[u8]) -> Vec<u8> {
+pub(super) fn value(kind: u16, bytes: &[u8]) -> Vec<u8> {
     attribute(kind | NESTED, &attribute(1, bytes))
 }
 

@@ -7,7 +7,7 @@ use clap::{
     builder::{PathBufValueParser, TypedValueParser},
 };
 use keelway_api::{duration::Span, name::is_subdomain};
-use keelway_node::{INSTALL, STATE};
+use keelway_node::{INSTALL, OpenPorts, STATE};
 
 /// The longest name of a Node, of a label, and the longest value of one.
 const LONGEST: usize = 63;
@@ -95,6 +95,9 @@ pub(crate) struct JoinArguments {
     /// A label to set when the Node is created; can be repeated
     #[arg(long = "node-label", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) labels: Vec<String>,
+    /// The ports of this machine that pods and other workers reach, TCP and UDP, such as 22,443; or `all` [default: only what the cluster needs]
+    #[arg(long, value_name = "PORTS", default_value_t, hide_default_value = true)]
+    pub(crate) open_ports: OpenPorts,
     /// What keeps the worker running [default: systemd if this machine runs it, else detached]
     #[arg(long, value_enum, value_name = "SERVICE")]
     pub(crate) service: Option<NodeService>,
