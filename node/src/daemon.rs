@@ -34,7 +34,8 @@ use crate::{
     balancer::{self, Balancer},
     certificate, checks, cni, facts,
     files::{self, NodeFileError},
-    firewall::{self, FirewallConfig, FirewallError},
+    firewall::{FirewallConfig, FirewallError, FirewallKeeper},
+    foreign_drops::{self, ForeignDrop},
     forwarding::ForwardingError,
     image,
     information::{InformationError, NAMESPACE, TrustedInformation},
@@ -103,6 +104,7 @@ struct DaemonState {
     /// What keeps pods from getting the cluster's network.
     conflicts: watch::Sender<Vec<String>>,
     pod_ports: watch::Sender<PodPorts>,
+    foreign_drops: watch::Sender<Vec<ForeignDrop>>,
 }
 
 struct Daemon {
@@ -150,6 +152,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         absent: watch::Sender::default(),
         conflicts: watch::Sender::default(),
         pod_ports: watch::Sender::default(),
+        foreign_drops: watch::Sender::default(),
     };
     let daemon = Daemon { layout, options, facts, balancer, client: Mutex::default() };
     let (known, given) = (daemon.facts.known.subscribe(), daemon.facts.given.subscribe());
@@ -161,6 +164,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         () = daemon.keep_balancer() => {}
         () = daemon.keep_firewall() => {}
         () = reachable::follow_pod_ports(&daemon.facts.pod_ports) => {}
+        () = foreign_drops::follow(&daemon.facts.known, &daemon.facts.given, &daemon.facts.foreign_drops) => {}
         () = daemon.keep_given() => {}
         () = daemon.keep_cni(&runtime) => {}
         () = daemon.check_pod_network(&runtime) => {}
@@ -269,16 +273,19 @@ impl Daemon {
 
     /// Reports on the Node whether a gateway responds, each time that changes. A report that fails is repeated.
     async fn report_network(&self) {
-        let mut tunnels = self.facts.tunnels.subscribe();
+        let (mut tunnels, mut drops) = (self.facts.tunnels.subscribe(), self.facts.foreign_drops.subscribe());
         let mut repeats = every(REPAIR_EVERY);
         let (mut check, mut reported, mut last) = (NetworkCheck::new(Instant::now()), None, None);
         loop {
             select! {
                 _ = repeats.tick() => {}
                 Ok(()) = tunnels.changed() => {}
+                Ok(()) = drops.changed() => {}
             }
             let has_gateways = self.facts.known.borrow().cluster.endpoints.iter().any(|found| found.gateway.is_some());
             let state = check.state(has_gateways, &tunnels.borrow_and_update(), Instant::now());
+            let cut_off = foreign_drops::cut_off(&drops.borrow_and_update());
+            let state = state.map(|state| state.with_drops(cut_off));
             let Some(state) = state.filter(|state| reported.as_ref() != Some(state)) else { continue };
             let outcome = match self.client() {
                 Ok(client) => network_condition::report(client, &self.options.name, &state).await,
@@ -287,7 +294,7 @@ impl Daemon {
             if outcome.is_ok() {
                 match &state {
                     NetworkState::Available => tracing::info!("{}", state.message()),
-                    NetworkState::Unavailable(_) => tracing::error!("{}", state.message()),
+                    NetworkState::Unavailable(_) | NetworkState::CutOff(_) => tracing::error!("{}", state.message()),
                 }
                 reported = Some(state);
             }
@@ -355,12 +362,14 @@ impl Daemon {
         let mut ports = self.facts.pod_ports.subscribe();
         let mut repairs = every(REPAIR_EVERY);
         repairs.reset();
-        let mut last = None;
+        let (mut last, mut keeper) = (None, FirewallKeeper::default());
         loop {
             let wanted = self.firewall();
             // The kernel first waits for readers of the old rules.
-            let set = tokio::task::spawn_blocking(move || firewall::set(&wanted)).await;
-            let set = set.unwrap_or_else(|error| Err(FirewallError::Socket(error.into())));
+            let kept = tokio::task::spawn_blocking(move || (keeper.keep(wanted), keeper)).await;
+            let set;
+            (set, keeper) =
+                kept.unwrap_or_else(|error| (Err(FirewallError::Socket(error.into())), FirewallKeeper::default()));
             log_once(&mut last, "cannot apply the firewall", set);
             select! {
                 _ = repairs.tick() => {}
@@ -561,6 +570,7 @@ impl Daemon {
             certificates: certificates.collect(),
             absent_settings: self.facts.absent.borrow().clone(),
             pod_network_conflicts: self.facts.conflicts.borrow().clone(),
+            firewall_drops: foreign_drops::cut_off(&self.facts.foreign_drops.borrow()),
         }
     }
 }

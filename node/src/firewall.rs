@@ -6,6 +6,7 @@
 //! the messages.
 
 mod encode;
+mod foreign;
 mod forward;
 mod guard;
 mod leftovers;
@@ -21,6 +22,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 pub(crate) use encode::IpFamily;
 use encode::{Batch, NftObjectKind};
+pub(crate) use foreign::{DroppingChain, ForeignRules, ProbePacket, ProbeWay, generation};
 pub(crate) use forward::forward_chains;
 pub(crate) use guard::{ExternalInterfaces, ShieldedRanges, WorkerInput};
 use leftovers::{Removal, leftovers};
@@ -53,7 +55,7 @@ pub enum FirewallError {
 }
 
 /// The desired state of the firewall.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct FirewallConfig {
     /// The ranges of this worker's pods.
     pub(crate) pods: Vec<IpNet>,
@@ -64,9 +66,34 @@ pub(crate) struct FirewallConfig {
     pub(crate) input: Option<WorkerInput>,
 }
 
+/// Keeps the firewall in its desired state.
+#[derive(Debug, Default)]
+pub(crate) struct FirewallKeeper {
+    /// The last state that was set, and the generation of all rules after that.
+    settled: Option<(FirewallConfig, u32)>,
+}
+
+impl FirewallKeeper {
+    /// Sets the firewall, unless no rule of the machine has changed since it was set.
+    pub(crate) fn keep(&mut self, wanted: FirewallConfig) -> Result<(), FirewallError> {
+        let before = generation();
+        let is_same = |(last, at): &(FirewallConfig, u32)| *last == wanted && Some(*at) == before;
+        if self.settled.as_ref().is_some_and(is_same) {
+            return Ok(());
+        }
+        self.settled = None;
+        let changes = set(&wanted)?;
+        // If another program changed rules meanwhile, there are more generations.
+        let after = generation().filter(|after| before.map(|before| before.wrapping_add(changes)) == Some(*after));
+        self.settled = after.map(|after| (wanted, after));
+        Ok(())
+    }
+}
+
 /// Masquerades packets of pods, unless their destination is in `inside`, and drops packets as `shielded` and `input` define. It replaces the whole
-/// table atomically.
-pub(crate) fn set(wanted: &FirewallConfig) -> Result<(), FirewallError> {
+/// table atomically in each family, and returns the number of families.
+pub(crate) fn set(wanted: &FirewallConfig) -> Result<u32, FirewallError> {
+    let mut changes = 0;
     for family in IpFamily::ALL.into_iter().filter(|family| family.is_in_kernel()) {
         let mut batch = Batch::new(family);
         // Deleting a table that does not exist fails, so it is added first.
@@ -79,8 +106,9 @@ pub(crate) fn set(wanted: &FirewallConfig) -> Result<(), FirewallError> {
             input.add_rules(&mut batch, family);
         }
         commit("apply the worker's nftables table", batch)?;
+        changes += 1;
     }
-    Ok(())
+    Ok(changes)
 }
 
 fn add_masquerading(batch: &mut Batch, family: IpFamily, wanted: &FirewallConfig) {

@@ -39,12 +39,13 @@ use crate::{
     cni, facts,
     files::{self, NodeFileError, StagedFile},
     firewall::{self, FirewallError},
+    foreign_drops,
     forwarders::Forwarders,
     forwarding::ForwardingError,
     image::{self, ImageError},
     information::{InformationError, TrustedInformation},
     kubelet, mounts,
-    network_condition::{NETWORK_UNAVAILABLE, NO_GATEWAY_RESPONDS},
+    network_condition::{FIREWALL_DROPS_PACKETS, NETWORK_UNAVAILABLE, NO_GATEWAY_RESPONDS},
     peer::{self, PeerError},
     process,
     program::ProgramInstallation,
@@ -57,6 +58,9 @@ use crate::{
 
 /// The message of a kubelet that lacks only a CNI configuration (`pkg/kubelet/kubelet.go`). If it lacks more, the message starts with a bracket.
 const NO_NETWORK: &str = "container runtime network not ready";
+
+/// The reasons for which the network stays unavailable until the machine's owner changes something.
+const UNAVAILABLE: [&str; 2] = [NO_GATEWAY_RESPONDS, FIREWALL_DROPS_PACKETS];
 
 /// How long a new cluster may take until it admits workers.
 const YOUNG: Duration = Duration::from_secs(30);
@@ -396,6 +400,7 @@ async fn check_cluster(
     found.extend(checks::api_port(&facts::listeners(), &api));
     let needs = KernelNeeds { kube_proxy: known.cluster.kube_proxy.enabled, ipv6: known.has_ipv6() };
     found.extend(checks::kernel_faults(&facts::kernel(), needs));
+    found.extend(foreign_drops::check(&known.cluster)?);
     if known.cluster.cni.enabled {
         let directory = image::settings(runtime).await.directories(&options.node).configuration;
         found.extend(checks::pod_network(&facts::pod_network(&directory), &[]));
@@ -491,7 +496,7 @@ async fn wait(options: &JoinOptions, client: Client, has_cni: bool) -> Result<()
 fn outcome(node: &Node, has_cni: bool) -> Option<Result<(), String>> {
     let network = condition_of(node, NETWORK_UNAVAILABLE);
     match network.filter(|condition| condition.status == "True") {
-        Some(found) if found.reason.as_deref() == Some(NO_GATEWAY_RESPONDS) => {
+        Some(found) if found.reason.as_deref().is_some_and(|reason| UNAVAILABLE.contains(&reason)) => {
             Some(Err(found.message.clone().unwrap_or_default()))
         }
         Some(_) => None,

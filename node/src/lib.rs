@@ -14,6 +14,7 @@ mod daemon;
 mod facts;
 mod files;
 mod firewall;
+mod foreign_drops;
 mod forwarders;
 mod forwarding;
 mod image;

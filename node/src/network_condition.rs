@@ -24,6 +24,8 @@ use crate::{api::ApiError, tunnels::TunnelStatus};
 pub(crate) const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
 /// The reason while no gateway responds.
 pub(crate) const NO_GATEWAY_RESPONDS: &str = "NoGatewayResponds";
+/// The reason while a firewall of another program drops packets of the cluster.
+pub(crate) const FIREWALL_DROPS_PACKETS: &str = "FirewallDropsPackets";
 /// How long all gateways may be silent before the network counts as unavailable: several checks, and a handshake of WireGuard with a retry.
 const SILENCE: Duration = Duration::from_secs(15);
 
@@ -34,6 +36,8 @@ pub(crate) enum NetworkState {
     Available,
     /// No gateway responds. Contains their endpoints.
     Unavailable(Vec<String>),
+    /// A firewall of another program cuts off the worker or its pods. Contains what it drops, and what to do.
+    CutOff(Vec<String>),
 }
 
 /// Decides on the state from the checks of the tunnels. Pure: the time is an argument.
@@ -60,6 +64,11 @@ impl NetworkCheck {
 }
 
 impl NetworkState {
+    /// Returns the state, given what firewalls of other programs drop.
+    pub(crate) fn with_drops(self, drops: Vec<String>) -> Self {
+        if self == Self::Available && !drops.is_empty() { Self::CutOff(drops) } else { self }
+    }
+
     /// Returns the state as text for people: what is wrong and what to do, if something is.
     pub(crate) fn message(&self) -> String {
         match self {
@@ -72,6 +81,7 @@ impl NetworkState {
                 "no gateway responds through its tunnel: allow UDP from this machine to {}, and responses to it, in every firewall on the way",
                 endpoints.join(", ")
             ),
+            Self::CutOff(drops) => drops.join("; "),
         }
     }
 
@@ -79,6 +89,7 @@ impl NetworkState {
         match self {
             Self::Available => "GatewayResponds",
             Self::Unavailable(_) => NO_GATEWAY_RESPONDS,
+            Self::CutOff(_) => FIREWALL_DROPS_PACKETS,
         }
     }
 
@@ -173,6 +184,19 @@ mod tests {
         assert_eq!(gone.condition(Timestamp::UNIX_EPOCH).status, "True");
         assert!(matches!(check.state(true, &[], at(30)), Some(NetworkState::Unavailable(none)) if none.is_empty()));
         assert_eq!(check.state(false, &[], at(40)), Some(NetworkState::Available), "the cluster has no gateways");
+    }
+
+    #[test]
+    fn a_firewall_that_cuts_off_pods_makes_the_network_unavailable() {
+        let drops = || vec!["the policy of ip filter FORWARD drops packets".to_owned()];
+        let state = NetworkState::Available.with_drops(drops());
+        assert_eq!(
+            (state.reason(), state.condition(Timestamp::UNIX_EPOCH).status.as_str()),
+            ("FirewallDropsPackets", "True")
+        );
+        assert_eq!(NetworkState::Available.with_drops(vec![]), NetworkState::Available);
+        let silent = NetworkState::Unavailable(vec![]);
+        assert_eq!(silent.clone().with_drops(drops()), silent, "the tunnel comes first");
     }
 
     #[test]

@@ -50,6 +50,9 @@ pub struct WorkerStatus {
     /// What other programs did on the machine that keeps pods from getting the cluster's network, each with what to do.
     #[serde(default)]
     pub pod_network_conflicts: Vec<String>,
+    /// What firewalls of other programs drop of the cluster's packets, each with what to do.
+    #[serde(default)]
+    pub firewall_drops: Vec<String>,
 }
 
 /// A certificate of the kubelet.

@@ -10,6 +10,7 @@
     reason = "a test's functions fail by panicking, and tell their timings"
 )]
 
+mod docker;
 mod lan;
 mod udp;
 

@@ -61,6 +61,6 @@ fn taints(cluster: &TestCluster, name: &str) -> String {
     cluster.value(&format!("node/{name}"), "{.spec.taints[*].key}")
 }
 
-fn status_code(worker: &TestWorker<'_>) -> i32 {
+pub(crate) fn status_code(worker: &TestWorker<'_>) -> i32 {
     worker.run(&["keelway", "node", "status"], &[]).code()
 }

@@ -178,6 +178,28 @@ impl Batch {
         self.push(NEW_RULE, CREATE | APPEND, &rule);
     }
 
+    /// Adds a rule with a comment, at the end of its chain or before a rule with this handle.
+    pub(super) fn add_commented_rule(
+        &mut self,
+        (table, chain): (&str, &str),
+        before: Option<u64>,
+        expressions: &[u8],
+        comment: &str,
+    ) {
+        let length = u8::try_from(comment.len() + 1).unwrap_or(u8::MAX);
+        // `NFTNL_UDATA_RULE_COMMENT`, and its length with the zero at its end.
+        let comment = [&[0, length], comment.as_bytes(), &[0]].concat();
+        let mut rule =
+            [text(1, table), text(2, chain), attribute(4 | NESTED, expressions), attribute(7, &comment)].concat();
+        match before {
+            None => self.push(NEW_RULE, CREATE | APPEND, &rule),
+            Some(handle) => {
+                rule.extend(attribute(6, &handle.to_be_bytes()));
+                self.push(NEW_RULE, CREATE, &rule);
+            }
+        }
+    }
+
     fn push(&mut self, kind: u16, flags: u16, attributes: &[u8]) {
         self.count += 1;
         let flags = REQUEST | ACKNOWLEDGE | flags;
@@ -202,6 +224,27 @@ pub(super) fn generation_request() -> Vec<u8> {
 pub(super) fn list_request(family: u8, kind: NftObjectKind) -> Vec<u8> {
     let mut bytes = Vec::new();
     message(&mut bytes, kind.question(), REQUEST | ALL, 1, family, 0, &[]);
+    bytes
+}
+
+/// Builds a request for all rules of a table.
+pub(super) fn rules_request(family: u8, table: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    message(&mut bytes, NftObjectKind::Rule.question(), REQUEST | ALL, 1, family, 0, &text(1, table));
+    bytes
+}
+
+/// Builds a request for all sets of a family (`NFT_MSG_GETSET`).
+pub(super) fn sets_request(family: u8) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    message(&mut bytes, SUBSYSTEM << 8 | 10, REQUEST | ALL, 1, family, 0, &[]);
+    bytes
+}
+
+/// Builds a request for all elements of a set (`NFT_MSG_GETSETELEM`), which the attributes name.
+pub(super) fn elements_request(family: u8, set: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    message(&mut bytes, SUBSYSTEM << 8 | 13, REQUEST | ALL, 1, family, 0, set);
     bytes
 }
 
@@ -292,11 +335,22 @@ pub(super) fn verdict(verdict: u32) -> Vec<u8> {
 pub(super) fn match_interface(how: u32, name: &str) -> Vec<u8> {
     /// `NFT_META_IIFNAME`
     const INPUT_NAME: u32 = 6;
+    match_name(INPUT_NAME, how, name)
+}
+
+/// The same for the output interface.
+pub(super) fn match_output(how: u32, name: &str) -> Vec<u8> {
+    /// `NFT_META_OIFNAME`
+    const OUTPUT_NAME: u32 = 7;
+    match_name(OUTPUT_NAME, how, name)
+}
+
+fn match_name(key: u32, how: u32, name: &str) -> Vec<u8> {
     let mut wanted = name.strip_suffix('*').unwrap_or(name).as_bytes().to_vec();
     if !name.ends_with('*') {
         wanted.resize(NAME, 0);
     }
-    let load = [number(1, REGISTER), number(2, INPUT_NAME)].concat();
+    let load = [number(1, REGISTER), number(2, key)].concat();
     let compared = [number(1, REGISTER), number(2, how), value(3, &wanted)].concat();
     [expression("meta", &load), expression("cmp", &compared)].concat()
 }

@@ -36,14 +36,14 @@ pub(crate) enum ExternalInterfaces {
 }
 
 /// The ranges that are reachable through tunnels and from this machine only.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ShieldedRanges {
     pub(crate) ranges: Vec<IpNet>,
     pub(crate) outside: ExternalInterfaces,
 }
 
 /// What tunnels and pods reach on the worker itself, besides the kubelet and what Services lead to.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct WorkerInput {
     /// The interfaces of tunnels and pods. A name that ends with `*` matches all names with that prefix.
     pub(crate) interfaces: Vec<String>,

@@ -8,7 +8,7 @@ use super::{
 };
 
 /// Tables that only workers have: the worker's own, kube-proxy's, and those of the plugins `portmap` and `bridge`.
-const TABLES: [&str; 4] = [TABLE, "kube-proxy", "cni_hostport", "cni_plugins_masquerade"];
+pub(super) const TABLES: [&str; 4] = [TABLE, "kube-proxy", "cni_hostport", "cni_plugins_masquerade"];
 /// Prefixes of chains of kubelet, kube-proxy and plugins in the tables of `iptables`.
 const PREFIXES: [&str; 2] = ["KUBE-", "CNI-"];
 /// Tables that `iptables` creates when it first accesses them.
@@ -61,7 +61,7 @@ fn of_table(before: &FirewallNames, now: &Ruleset, table: &TableName, is_new: bo
     if is_new && is_of_iptables && chains.iter().all(|chain| is_ours(chain) || is_hollow(chain)) {
         return vec![Removal::Table(table.clone())];
     }
-    let rules = others().filter(|rule| leads_to_ours(&rule.targets));
+    let rules = others().filter(|rule| rule.is_ours || leads_to_ours(&rule.targets));
     let rules = rules.map(|rule| Removal::Rule(rule.chain.clone(), rule.handle));
     let emptied = ours.iter().map(|chain| Removal::Rules((*chain).clone()));
     rules.chain(emptied).chain(ours.iter().map(|chain| Removal::Chain((*chain).clone()))).collect()
@@ -88,8 +88,10 @@ mod tests {
         let mut seen = Ruleset::default();
         for (line, handle) in lines.iter().zip(1..) {
             if let Some((from, to)) = line.split_once(" > ") {
-                let targets = [to.to_owned()].into_iter().filter(|to| to != "nothing").collect();
-                seen.rules.push(FirewallRule { chain: chain(from), handle, targets });
+                let targets =
+                    [to.to_owned()].into_iter().filter(|to| !["nothing", "own"].contains(&to.as_str())).collect();
+                let is_ours = to == "own";
+                seen.rules.push(FirewallRule { chain: chain(from), handle, targets, is_ours });
             } else {
                 let name = chain(line.trim_end_matches('*'));
                 seen.tables.insert(table(&name.table));
@@ -135,5 +137,11 @@ mod tests {
         assert_eq!(removals.last(), Some(&Removal::Chain(chain("filter KUBE-FIREWALL"))));
         let now = ruleset(&["filter INPUT*", "filter DOCKER", "other chain"]);
         assert_eq!(leftovers(&FirewallNames::default(), &now), []);
+    }
+
+    #[test]
+    fn rules_of_the_worker_in_chains_of_others_are_removed() {
+        let now = ruleset(&["filter DOCKER-USER", "filter DOCKER-USER > own", "filter DOCKER-USER > nothing"]);
+        assert_eq!(leftovers(&now.clone().names(), &now), [Removal::Rule(chain("filter DOCKER-USER"), 2)]);
     }
 }

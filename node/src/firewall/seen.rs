@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::encode::{IpFamily, NftObjectKind, attributes};
+use super::{
+    encode::{IpFamily, NftObjectKind, attributes},
+    foreign::{comment, is_ours},
+};
 
 /// `NF_ACCEPT`
 const ACCEPT: u32 = 1;
@@ -54,6 +57,8 @@ pub(super) struct FirewallRule {
     pub(super) handle: u64,
     /// The chains of the same table that the rule jumps to.
     pub(super) targets: BTreeSet<String>,
+    /// Whether the worker added it to another program's chain.
+    pub(super) is_ours: bool,
 }
 
 /// All tables, chains and rules of a family.
@@ -82,7 +87,8 @@ impl Ruleset {
                 let expressions = of.get(&4).copied().unwrap_or_default();
                 let targets = attributes(expressions).filter_map(|(_, expression)| target(expression)).collect();
                 let rule = chain(1, 2).zip(handle);
-                self.rules.extend(rule.map(|(chain, handle)| FirewallRule { chain, handle, targets }));
+                let is_ours = of.get(&7).and_then(|data| comment(data)).is_some_and(|comment| is_ours(&comment));
+                self.rules.extend(rule.map(|(chain, handle)| FirewallRule { chain, handle, targets, is_ours }));
             }
         }
     }

@@ -39,6 +39,7 @@ pub(super) fn problems(status: &WorkerStatus, now: Timestamp) -> Vec<String> {
     }
     let conflicts = status.pod_network_conflicts.iter();
     found.extend(conflicts.map(|conflict| format!("Pods do not get the cluster's network: {conflict}.")));
+    found.extend(status.firewall_drops.iter().map(|drop| format!("A firewall drops packets of the cluster: {drop}.")));
     found
 }
 

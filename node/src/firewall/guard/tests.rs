@@ -3,7 +3,7 @@
 use rustix::process::geteuid;
 
 use super::{
-    super::{FirewallConfig, set},
+    super::{FirewallConfig, FirewallKeeper, set},
     *,
 };
 use crate::isolated::network::NetworkMachine;
@@ -44,24 +44,27 @@ impl GuardedWorker {
 
     /// Sets the firewall, with these ports open to tunnels and pods.
     fn guard(&self, ports: &[(Transport, u16)]) {
-        let ranges = ["100.80.0.0/16", "10.96.0.0/16", "10.244.0.0/16"].map(|range| range.parse().unwrap());
-        let interfaces = ["keelway*", "cni0"].map(str::to_owned);
-        let outside = ExternalInterfaces::AllBut(["lo", "keelway*", "cni0"].map(str::to_owned).to_vec());
-        let config = FirewallConfig {
-            pods: vec![],
-            inside: vec![],
-            shielded: ShieldedRanges { ranges: ranges.to_vec(), outside },
-            input: Some(WorkerInput {
-                interfaces: interfaces.to_vec(),
-                api: vec!["100.80.0.1:6443".parse().unwrap()],
-                ports: ports.iter().copied().collect(),
-            }),
-        };
-        self.worker.within(move || set(&config).unwrap());
+        let config = config(ports);
+        self.worker.within(move || set(&config).map(drop).unwrap());
     }
 
     fn unguard(&self) {
         self.worker.shell("nft delete table ip keelway-node");
+    }
+}
+
+fn config(ports: &[(Transport, u16)]) -> FirewallConfig {
+    let ranges = ["100.80.0.0/16", "10.96.0.0/16", "10.244.0.0/16"].map(|range| range.parse().unwrap());
+    let outside = ExternalInterfaces::AllBut(["lo", "keelway*", "cni0"].map(str::to_owned).to_vec());
+    FirewallConfig {
+        pods: vec![],
+        inside: vec![],
+        shielded: ShieldedRanges { ranges: ranges.to_vec(), outside },
+        input: Some(WorkerInput {
+            interfaces: ["keelway*", "cni0"].map(str::to_owned).to_vec(),
+            api: vec!["100.80.0.1:6443".parse().unwrap()],
+            ports: ports.iter().copied().collect(),
+        }),
     }
 }
 
@@ -122,7 +125,36 @@ fn a_pod_network_that_needs_the_worker_itself_reaches_it() {
         &BTreeSet::new(),
         || vec!["eth0".to_owned()],
     );
-    guarded.worker.within(move || set(&config).unwrap());
+    guarded.worker.within(move || set(&config).map(drop).unwrap());
     assert!(guarded.remote.reaches("100.80.0.17:4789") && guarded.pod.reaches("100.80.0.17:4789"));
     assert!(!guarded.neighbour.reaches("10.96.0.1:80") && !guarded.neighbour.reaches("100.80.0.17:4789"));
+}
+
+#[test]
+fn the_firewall_is_set_again_only_after_a_change() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let machine = NetworkMachine::new();
+    let mut keeper = FirewallKeeper::default();
+    let handle = |machine: &NetworkMachine| machine.shell("nft -a list table ip keelway-node | head -n 1");
+    let mut keep = |ports: &[(Transport, u16)]| {
+        let config = config(ports);
+        let (kept, set) = machine.within({
+            let mut keeper = std::mem::take(&mut keeper);
+            move || {
+                let set = keeper.keep(config);
+                (keeper, set)
+            }
+        });
+        keeper = kept;
+        set.unwrap();
+        handle(&machine)
+    };
+    let first = keep(&[]);
+    assert_eq!(keep(&[]), first);
+    let second = keep(&[(Transport::Tcp, 22)]);
+    assert_ne!(second, first);
+    machine.shell("nft delete table ip keelway-node");
+    assert_ne!(keep(&[(Transport::Tcp, 22)]), second);
 }

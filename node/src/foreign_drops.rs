@@ -1,0 +1,278 @@
+//! What firewalls of other programs drop of the worker's packets, what to do about it, and what the worker does itself.
+
+use std::{net::IpAddr, time::Duration};
+
+use ipnet::IpNet;
+use keelway_api::worker::ClusterInformation;
+use keelway_base::error_chain::ErrorChain;
+use tokio::{
+    sync::watch,
+    task::spawn_blocking,
+    time::{MissedTickBehavior, interval},
+};
+
+use crate::{
+    changes::BRIDGE,
+    checks::CheckFault,
+    facts,
+    firewall::{self, DroppingChain, FirewallError, ForeignRules, ProbePacket, ProbeWay},
+    information::TrustedInformation,
+    peer::PeerAssignment,
+    tunnels,
+};
+
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// The ports of HTTP, which stands for any, and of the kubelet.
+const HTTP: u16 = 80;
+const KUBELET: u16 = 10250;
+/// Addresses on the internet, for packets that leave the cluster.
+const INTERNET: [&str; 2] = ["1.1.1.1", "2606:4700:4700::1111"];
+
+/// A packet that a firewall drops.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ForeignDrop {
+    what: &'static str,
+    /// Whether pods are cut off from the cluster.
+    cuts_off: bool,
+    chain: DroppingChain,
+}
+
+/// A packet that must pass, and whether pods are cut off without it. The owner of a machine may not want packets to the internet.
+#[derive(Debug)]
+struct NeededPacket {
+    packet: ProbePacket,
+    cuts_off: bool,
+}
+
+impl ForeignDrop {
+    pub(crate) fn fault(&self) -> CheckFault {
+        let by = match self.chain.rule {
+            Some(handle) => format!("the rule with handle {handle} of the nftables chain {}", self.chain.chain),
+            None => format!("the policy of the nftables chain {}", self.chain.chain),
+        };
+        CheckFault::new(format!("{by} drops packets {}", self.what), self.help())
+    }
+
+    /// Returns what is dropped, and what to do.
+    pub(crate) fn text(&self) -> String {
+        let fault = self.fault();
+        format!("{}; {}", fault.problem, fault.help)
+    }
+
+    fn help(&self) -> String {
+        let (tunnels, chain) = (tunnels::INTERFACE, &self.chain.chain);
+        let is_input = self.what == TO_KUBELET || self.what == TO_API;
+        if chain.contains(" firewalld ") {
+            return format!(
+                "sudo firewall-cmd --permanent --zone=trusted --add-interface={BRIDGE} --add-interface={tunnels}0 && sudo firewall-cmd --reload"
+            );
+        }
+        match chain.split(' ').next() {
+            Some(family @ ("ip" | "ip6")) if chain.contains(" filter ") => {
+                let program = if family == "ip" { "iptables" } else { "ip6tables" };
+                let hook = if is_input { "INPUT" } else { "FORWARD" };
+                let each = if is_input { vec!["-i"] } else { vec!["-i", "-o"] };
+                let interfaces = [BRIDGE.to_owned(), format!("{tunnels}+")];
+                let commands = interfaces.iter().flat_map(|interface| {
+                    each.iter().map(move |option| format!("sudo {program} -I {hook} {option} {interface} -j ACCEPT"))
+                });
+                commands.collect::<Vec<_>>().join(" && ")
+            }
+            _ => format!("accept packets from and to the interfaces {BRIDGE} and {tunnels}* there"),
+        }
+    }
+}
+
+const TO_WORKERS: &str = "from pods to other workers";
+const FROM_WORKERS: &str = "from other workers to pods";
+const TO_INTERNET: &str = "from pods to the internet";
+const TO_KUBELET: &str = "from API servers to the kubelet";
+const TO_API: &str = "from pods to the API";
+
+/// Returns packets that a worker of this cluster depends on, of each address family of its pods. If the cluster has its own CNI plugins, their
+/// interfaces are not known.
+fn needed_packets(cluster: &ClusterInformation, given: &PeerAssignment, uplink: Option<&str>) -> Vec<NeededPacket> {
+    let mut packets = Vec::new();
+    for vpn in &cluster.vpn_cidrs {
+        let is_v4 = vpn.addr().is_ipv4();
+        let pods = cluster.pod_cidrs.iter().find(|range| range.addr().is_ipv4() == is_v4);
+        let own_pods = given.pod_cidrs.iter().find(|range| range.addr().is_ipv4() == is_v4).or(pods);
+        let worker = given.address(is_v4).unwrap_or_else(|| address(vpn, 17));
+        let tunnel = format!("{}0", tunnels::INTERFACE);
+        let mut need = |what, (input, output): (&str, &str), (source, destination), port, cuts_off| {
+            let way = if output.is_empty() { ProbeWay::Delivered } else { ProbeWay::Forwarded };
+            let (input, output) = (input.to_owned(), output.to_owned());
+            let packet = ProbePacket { what, way, input, output, source, destination, port };
+            packets.push(NeededPacket { packet, cuts_off });
+        };
+        need(TO_KUBELET, (&tunnel, ""), (address(vpn, 2), worker), KUBELET, true);
+        let Some((pods, own_pods)) = pods.zip(own_pods).filter(|_| cluster.cni.enabled) else { continue };
+        let (own, other) = (address(own_pods, 7), pods.broadcast());
+        need(TO_WORKERS, (BRIDGE, &tunnel), (own, other), HTTP, true);
+        need(FROM_WORKERS, (&tunnel, BRIDGE), (other, own), HTTP, true);
+        for api in cluster.api.addresses.iter().filter(|api| api.is_ipv4() == is_v4) {
+            need(TO_API, (BRIDGE, ""), (own, *api), cluster.api.port, true);
+        }
+        let internet = INTERNET.iter().filter_map(|text| text.parse().ok()).find(|to: &IpAddr| to.is_ipv4() == is_v4);
+        if let Some((uplink, internet)) = uplink.zip(internet) {
+            need(TO_INTERNET, (BRIDGE, uplink), (own, internet), HTTP, false);
+        }
+    }
+    packets
+}
+
+/// Returns an address of a range by its number.
+fn address(range: &IpNet, number: u8) -> IpAddr {
+    match range.network() {
+        IpAddr::V4(first) => (first.to_bits() | u32::from(number)).to_be_bytes().into(),
+        IpAddr::V6(first) => (first.to_bits() | u128::from(number)).to_be_bytes().into(),
+    }
+}
+
+/// Returns what the rules drop for certain.
+fn drops(rules: &ForeignRules, needed: &[NeededPacket]) -> Vec<ForeignDrop> {
+    let dropped = needed.iter().filter_map(|needed| {
+        let chain = rules.dropping_chain(&needed.packet)?;
+        Some(ForeignDrop { what: needed.packet.what, cuts_off: needed.cuts_off, chain })
+    });
+    dropped.collect()
+}
+
+/// Returns the texts of those that cut off pods.
+pub(crate) fn cut_off(drops: &[ForeignDrop]) -> Vec<String> {
+    drops.iter().filter(|drop| drop.cuts_off).map(ForeignDrop::text).collect()
+}
+
+fn own_interfaces() -> [String; 2] {
+    [BRIDGE.to_owned(), format!("{}*", tunnels::INTERFACE)]
+}
+
+/// Returns a fault for what other firewalls will drop after the join, and logs what the worker will accept itself.
+pub(crate) fn check(cluster: &ClusterInformation) -> Result<Vec<CheckFault>, FirewallError> {
+    let Some(rules) = ForeignRules::read()? else { return Ok(vec![]) };
+    let needed = needed_packets(cluster, &PeerAssignment::default(), facts::uplinks().first().map(String::as_str));
+    let before = drops(&rules, &needed);
+    let after =
+        if cluster.cni.enabled { drops(&rules.admitted_in_docker(&own_interfaces()), &needed) } else { before.clone() };
+    for repaired in before.iter().filter(|drop| !after.contains(drop)) {
+        let problem = repaired.fault().problem;
+        tracing::warn!("{problem}; the worker accepts them in the chain DOCKER-USER");
+    }
+    for other in after.iter().filter(|drop| !drop.cuts_off) {
+        tracing::warn!("{}", other.text());
+    }
+    Ok(after.iter().filter(|drop| drop.cuts_off).map(ForeignDrop::fault).collect())
+}
+
+/// Accepts the worker's packets where that is enough, and returns what other firewalls drop nevertheless. `None`: the rules changed meanwhile.
+fn repair(cluster: &ClusterInformation, given: &PeerAssignment) -> Result<Option<Vec<ForeignDrop>>, FirewallError> {
+    let Some(mut rules) = ForeignRules::read()? else { return Ok(None) };
+    if cluster.cni.enabled && rules.admit_in_docker(&own_interfaces())? {
+        tracing::info!("accepted the worker's packets in the chain DOCKER-USER");
+        let Some(after) = ForeignRules::read()? else { return Ok(None) };
+        rules = after;
+    }
+    let needed = needed_packets(cluster, given, facts::uplinks().first().map(String::as_str));
+    Ok(Some(drops(&rules, &needed)))
+}
+
+/// Repairs and reports after each change of the rules or the cluster.
+pub(crate) async fn follow(
+    known: &watch::Sender<TrustedInformation>,
+    given: &watch::Sender<PeerAssignment>,
+    found: &watch::Sender<Vec<ForeignDrop>>,
+) {
+    let mut turns = interval(LOOK_EVERY);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut last, mut fault) = (None, None);
+    loop {
+        turns.tick().await;
+        let now = (firewall::generation(), known.borrow().cluster.clone(), given.borrow().clone());
+        if now.0.is_some() && last.as_ref() == Some(&now) {
+            continue;
+        }
+        let (cluster, assignment) = (now.1.clone(), now.2.clone());
+        match spawn_blocking(move || repair(&cluster, &assignment)).await {
+            Ok(Ok(Some(drops))) => {
+                report(found, drops);
+                (last, fault) = (Some(now), None);
+            }
+            Ok(Ok(None)) => {}
+            Ok(Err(error)) => {
+                let text = Some(ErrorChain(&error).to_string());
+                if text != fault {
+                    tracing::warn!("cannot check the firewalls of other programs: {}", ErrorChain(&error));
+                }
+                fault = text;
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+fn report(found: &watch::Sender<Vec<ForeignDrop>>, now: Vec<ForeignDrop>) {
+    found.send_if_modified(|before| {
+        for drop in now.iter().filter(|drop| !before.contains(drop)) {
+            match drop.cuts_off {
+                true => tracing::error!("{}", drop.text()),
+                false => tracing::warn!("{}", drop.text()),
+            }
+        }
+        let differs = *before != now;
+        *before = now;
+        differs
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drop_by(chain: &str, rule: Option<u64>, what: &'static str) -> ForeignDrop {
+        ForeignDrop { what, cuts_off: true, chain: DroppingChain { chain: chain.to_owned(), rule } }
+    }
+
+    #[test]
+    fn packets_of_each_family_are_needed() {
+        let mut cluster = crate::samples::cluster();
+        cluster.vpn_cidrs.push("fd00:80::/64".parse().unwrap());
+        cluster.pod_cidrs.push("fd00:81::/56".parse().unwrap());
+        let given = PeerAssignment { addresses: vec!["100.80.0.19".parse().unwrap()], ..PeerAssignment::default() };
+        let needed = needed_packets(&cluster, &given, Some("eth0"));
+        let v4: Vec<String> = needed
+            .iter()
+            .map(|needed| &needed.packet)
+            .filter(|packet| packet.destination.is_ipv4())
+            .map(|packet| {
+                format!("{}>{} {}>{}:{}", packet.input, packet.output, packet.source, packet.destination, packet.port)
+            })
+            .collect();
+        let expected = [
+            "keelway0> 100.80.0.2>100.80.0.19:10250",
+            "cni0>keelway0 10.244.0.7>10.244.255.255:80",
+            "keelway0>cni0 10.244.255.255>10.244.0.7:80",
+            "cni0> 10.244.0.7>100.80.0.1:6443",
+            "cni0>eth0 10.244.0.7>1.1.1.1:80",
+        ];
+        assert_eq!(v4, expected);
+        assert_eq!(needed.len(), 9, "the API has no address of IPv6 here");
+        assert!(needed.iter().all(|needed| needed.cuts_off == (needed.packet.what != TO_INTERNET)));
+        cluster.cni.enabled = false;
+        assert_eq!(needed_packets(&cluster, &given, Some("eth0")).len(), 2);
+    }
+
+    #[test]
+    fn help_depends_on_the_program_that_drops() {
+        let policy = drop_by("ip filter FORWARD", None, TO_WORKERS).fault();
+        assert_eq!(
+            policy.problem,
+            "the policy of the nftables chain ip filter FORWARD drops packets from pods to other workers"
+        );
+        assert!(policy.help.starts_with("sudo iptables -I FORWARD -i cni0 -j ACCEPT && "), "{}", policy.help);
+        let input = drop_by("ip6 filter ufw6-user-input", Some(7), TO_KUBELET).fault();
+        assert!(input.problem.contains("the rule with handle 7 of the nftables chain ip6 filter ufw6-user-input"));
+        assert!(input.help.ends_with("sudo ip6tables -I INPUT -i keelway+ -j ACCEPT"), "{}", input.help);
+        assert!(drop_by("inet firewalld filter_FORWARD", None, TO_WORKERS).help().starts_with("sudo firewall-cmd"));
+        assert!(drop_by("inet owner f", None, TO_WORKERS).help().contains("interfaces cni0 and keelway*"));
+    }
+}
