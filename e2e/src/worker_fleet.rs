@@ -86,13 +86,20 @@ impl WorkerFleet {
         self.write(&["reconcile"]);
     }
 
-    /// Changes a cluster and reconciles.
-    pub fn change(&self, cluster: &TestCluster, change: impl FnOnce(&mut ClusterSpec)) {
+    /// Changes the documents and reconciles.
+    pub fn edit(&self, change: impl FnOnce(&mut Documents)) {
         let mut documents = self.documents();
-        let found = documents.clusters.values_mut().find(|found| found.reference().name == cluster.name);
-        change(&mut found.unwrap().spec);
+        change(&mut documents);
         *self.documents.lock().unwrap() = documents.write().into_bytes();
         self.reconcile();
+    }
+
+    /// Changes a cluster and reconciles.
+    pub fn change(&self, cluster: &TestCluster, change: impl FnOnce(&mut ClusterSpec)) {
+        self.edit(|documents| {
+            let found = documents.clusters.values_mut().find(|found| found.reference().name == cluster.name);
+            change(&mut found.unwrap().spec);
+        });
     }
 
     /// Returns the documents, as last written.

@@ -58,7 +58,8 @@ impl NetworkCheck {
             return Some(NetworkState::Available);
         }
         let is_silent = now.duration_since(self.responded) >= SILENCE;
-        let endpoints = || tunnels.iter().map(|tunnel| tunnel.endpoint.to_string()).collect();
+        let endpoints =
+            || tunnels.iter().flat_map(TunnelStatus::endpoints).map(|endpoint| endpoint.to_string()).collect();
         is_silent.then(|| NetworkState::Unavailable(endpoints()))
     }
 }
@@ -161,6 +162,7 @@ mod tests {
         TunnelStatus {
             interface: "keelway0".to_owned(),
             endpoint: "203.0.113.2:20000".parse().unwrap(),
+            other_endpoints: vec!["[2001:db8::2]:20000".parse().unwrap()],
             active: true,
             answers,
             data_path: "kernel".to_owned(),
@@ -180,7 +182,11 @@ mod tests {
         assert_eq!(check.state(true, &[tunnel(Some(false)), tunnel(Some(true))], at(5)), Some(NetworkState::Available));
         assert_eq!(check.state(true, &[tunnel(Some(false))], at(19)), None, "a few checks failed");
         let gone = check.state(true, &[tunnel(Some(false))], at(20)).unwrap();
-        assert!(gone.message().contains("UDP from this machine to 203.0.113.2:20000"), "{}", gone.message());
+        assert!(
+            gone.message().contains("UDP from this machine to 203.0.113.2:20000, [2001:db8::2]:20000"),
+            "{}",
+            gone.message()
+        );
         assert_eq!(gone.condition(Timestamp::UNIX_EPOCH).status, "True");
         assert!(matches!(check.state(true, &[], at(30)), Some(NetworkState::Unavailable(none)) if none.is_empty()));
         assert_eq!(check.state(false, &[], at(40)), Some(NetworkState::Available), "the cluster has no gateways");

@@ -1,6 +1,8 @@
 //! The tunnels of a worker: one to each gateway. One of them, the active one, carries all traffic.
 
 pub(crate) mod choice;
+mod endpoint_choice;
+mod gateways;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +17,7 @@ use ipnet::IpNet;
 use keelway_api::worker::ClusterInformation;
 use keelway_base::error_chain::ErrorChain;
 use keelway_vpn::{
-    DataPath, DataPathError, DeviceConfig, InvalidKey, PeerConfig, PeerSet, PrivateKey, PublicKey, data_path,
+    DataPath, DataPathError, DeviceConfig, InvalidKey, PeerSet, PrivateKey, PublicKey, data_path,
     netlink::{
         NetlinkError,
         interface::{Interface, KernelRoute},
@@ -27,6 +29,8 @@ use tokio::{net::TcpSocket, time::timeout};
 
 use crate::peer::PeerAssignment;
 use choice::GatewayChoice;
+use endpoint_choice::EndpointChoice;
+use gateways::{TunnelGateway, gateways};
 
 /// The prefix of the interfaces' names. A number follows.
 pub(crate) const INTERFACE: &str = "keelway";
@@ -34,8 +38,6 @@ pub(crate) const INTERFACE: &str = "keelway";
 pub(crate) const MOST: usize = 16;
 /// WireGuard uses 80 bytes of a packet of 1500 bytes.
 const MTU: u16 = 1420;
-/// Seconds between keepalives: less than the time after which any NAT forgets a connection.
-const KEEPALIVE: u16 = 15;
 /// Route metrics: of routes through the active gateway, and of blackholes, which apply while there is no active gateway.
 const ACTIVE: u32 = 100;
 const BLACKHOLE: u32 = 100_000;
@@ -78,8 +80,11 @@ pub enum TunnelError {
 pub struct TunnelStatus {
     /// The name of the interface.
     pub interface: String,
-    /// The endpoint of the gateway.
+    /// The endpoint of the gateway that is in use.
     pub endpoint: SocketAddr,
+    /// The other endpoints of the gateway, which the worker tries if the one in use is silent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_endpoints: Vec<SocketAddr>,
     /// Whether this tunnel carries the worker's outgoing packets.
     pub active: bool,
     /// Whether the gateway responded to the last check. Absent before the first check.
@@ -96,16 +101,16 @@ pub struct TunnelStatus {
     pub sent_bytes: u64,
 }
 
-/// A gateway, as this worker reaches it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct TunnelGateway {
-    endpoint: SocketAddr,
-    key: PublicKey,
-    addresses: Vec<IpAddr>,
+impl TunnelStatus {
+    /// Returns all endpoints of the gateway, first the one that is in use.
+    pub fn endpoints(&self) -> impl Iterator<Item = SocketAddr> {
+        std::iter::once(self.endpoint).chain(self.other_endpoints.iter().copied())
+    }
 }
 
 struct WorkerTunnel {
     gateway: TunnelGateway,
+    endpoints: EndpointChoice,
     slot: usize,
     path: Box<dyn DataPath>,
     /// The socket for `wg`, if the kernel does not serve the device itself.
@@ -194,20 +199,19 @@ impl WorkerTunnels {
         };
         note(self.wanted.addresses().map_err(TunnelError::Network));
         note(self.wanted.block_routes().map_err(TunnelError::Network));
-        let active = self.open.get(self.choice.active()).map(|tunnel| tunnel.gateway.clone());
-        let misses = |tunnel: (usize, &WorkerTunnel)| (tunnel.1.gateway.clone(), self.choice.misses(tunnel.0));
-        let known: BTreeMap<TunnelGateway, Option<u32>> = self.open.iter().enumerate().map(misses).collect();
-        self.open.retain(|tunnel| {
-            self.wanted.gateways.contains(&tunnel.gateway) && Interface::find(tunnel.path.name()).is_ok()
-        });
+        let active = self.open.get(self.choice.active()).map(|tunnel| tunnel.gateway.key);
+        let misses = |tunnel: (usize, &WorkerTunnel)| (tunnel.1.gateway.key, self.choice.misses(tunnel.0));
+        let known: BTreeMap<PublicKey, Option<u32>> = self.open.iter().enumerate().map(misses).collect();
+        self.open
+            .retain_mut(|tunnel| tunnel.adopt(&self.wanted.gateways) && Interface::find(tunnel.path.name()).is_ok());
         for gateway in &self.wanted.gateways {
             if !self.open.iter().any(|tunnel| tunnel.gateway == *gateway) {
                 note(self.open(gateway).map(|tunnel| self.open.push(tunnel)));
             }
         }
         self.open.sort_by(|a, b| a.gateway.cmp(&b.gateway));
-        let kept = active.and_then(|active| self.open.iter().position(|tunnel| tunnel.gateway == active));
-        let misses = self.open.iter().map(|tunnel| known.get(&tunnel.gateway).copied().flatten()).collect();
+        let kept = active.and_then(|active| self.open.iter().position(|tunnel| tunnel.gateway.key == active));
+        let misses = self.open.iter().map(|tunnel| known.get(&tunnel.gateway.key).copied().flatten()).collect();
         self.choice = GatewayChoice::new(misses, kept, self.name_hash);
         for tunnel in &mut self.open {
             note(tunnel.settle(&self.wanted));
@@ -239,11 +243,12 @@ impl WorkerTunnels {
         };
         let mut served = None;
         let path = data_path::open(&config, |device| served = device.serve(default_socket(&name)).ok());
-        let path = path.map_err(|source| TunnelError::Device { endpoint: gateway.endpoint, source })?;
+        let endpoints = EndpointChoice::new(gateway.endpoints.clone());
+        let path = path.map_err(|source| TunnelError::Device { endpoint: endpoints.current(), source })?;
         if let Err(error) = loosen(&name) {
             tracing::warn!(%error, interface = name, "cannot loosen reverse path filtering; responses through another gateway are dropped");
         }
-        Ok(WorkerTunnel { gateway: gateway.clone(), slot, path, _served: served })
+        Ok(WorkerTunnel { gateway: gateway.clone(), endpoints, slot, path, _served: served })
     }
 
     /// Routes each gateway's own addresses into its tunnel, and the cluster's other ranges into the active one.
@@ -258,8 +263,8 @@ impl WorkerTunnels {
         self.open.iter().map(own).fold(active, Result::and)
     }
 
-    /// Checks all gateways, and makes another one active if the active one is lost. Returns whether that is unconfirmed. The caller then checks
-    /// again as soon as the time for a response is over.
+    /// Checks all gateways, tries another endpoint of those that are silent, and makes another gateway active if the active one is lost. Returns
+    /// whether a check is unconfirmed. The caller then checks again as soon as the time for a response is over.
     pub(crate) async fn ask(&mut self) -> bool {
         let given = &self.wanted.given;
         let questions = self.open.iter().map(|tunnel| {
@@ -267,34 +272,20 @@ impl WorkerTunnels {
             async move { if let Some((to, from)) = target { Some(answers(from, to).await) } else { None } }
         });
         let round = join_all(questions).await;
-        for (at, answered) in round.iter().enumerate() {
-            if *answered == Some(false) {
-                self.meet_again(at);
+        for (tunnel, answered) in self.open.iter_mut().zip(&round) {
+            if let Some(answered) = answered {
+                tunnel.note(*answered, &self.wanted.ranges);
             }
         }
         let before = self.choice.active();
         if self.choice.note(&round) {
-            let place = |at: usize| self.open.get(at).map(|tunnel| tunnel.gateway.endpoint);
+            let place = |at: usize| self.open.get(at).map(|tunnel| tunnel.endpoints.current());
             tracing::warn!(from = ?place(before), to = ?place(self.choice.active()), "switched to another gateway");
             if let Err(error) = self.route() {
                 tracing::error!("cannot apply routes: {}", ErrorChain(&error));
             }
         }
-        self.choice.is_unconfirmed()
-    }
-
-    /// Starts a new handshake with a gateway that did not know this worker at the first one. WireGuard itself would retry after five seconds.
-    fn meet_again(&mut self, at: usize) {
-        let Some(tunnel) = self.open.get_mut(at) else { return };
-        let is_met = tunnel.path.stats().is_ok_and(|peers| peers.iter().any(|peer| peer.last_handshake.is_some()));
-        if is_met {
-            return;
-        }
-        let peers = tunnel.gateway.peers(&self.wanted.ranges);
-        let set = tunnel.path.set_peers(&PeerSet::default()).and_then(|_| tunnel.path.set_peers(&peers));
-        if let Err(error) = set {
-            tracing::warn!("cannot start a new handshake with the gateway: {}", ErrorChain(&error));
-        }
+        self.choice.is_unconfirmed() || self.open.iter().any(|tunnel| tunnel.endpoints.is_searching())
     }
 
     /// Returns the state of the tunnels.
@@ -305,7 +296,8 @@ impl WorkerTunnels {
             let peer = tunnel.path.stats().ok().and_then(|peers| peers.into_iter().next());
             TunnelStatus {
                 interface: tunnel.path.name().to_owned(),
-                endpoint: tunnel.gateway.endpoint,
+                endpoint: tunnel.endpoints.current(),
+                other_endpoints: tunnel.endpoints.others(),
                 active: at == choice.active(),
                 answers: choice.answers(at),
                 data_path: tunnel.path.kind().to_string(),
@@ -345,10 +337,41 @@ fn have<'a>(interface: &Interface, addresses: impl Iterator<Item = &'a IpAddr>) 
 }
 
 impl WorkerTunnel {
+    /// Adopts the endpoints that the gateway has now. Returns whether the gateway is still desired.
+    fn adopt(&mut self, gateways: &[TunnelGateway]) -> bool {
+        let Some(now) = gateways.iter().find(|gateway| gateway.has_same_tunnel(&self.gateway)) else { return false };
+        self.endpoints.set(&now.endpoints);
+        self.gateway = now.clone();
+        true
+    }
+
+    /// Records a check. If the gateway was not met yet, or another endpoint is in use from now on, it starts a new handshake. WireGuard itself would
+    /// retry after five seconds.
+    fn note(&mut self, answered: bool, ranges: &[IpNet]) {
+        let peer = self.path.stats().ok().and_then(|peers| peers.into_iter().next());
+        if answered && let Some(heard) = peer.as_ref().and_then(|peer| peer.endpoint) {
+            self.endpoints.note_heard(heard);
+        }
+        let before = self.endpoints.current();
+        let is_new = self.endpoints.note(answered);
+        if is_new {
+            tracing::warn!(from = %before, to = %self.endpoints.current(), "the gateway is silent; trying another endpoint");
+        }
+        let is_met = peer.is_some_and(|peer| peer.last_handshake.is_some());
+        if answered || (is_met && !is_new) {
+            return;
+        }
+        let peers = self.gateway.peers(self.endpoints.current(), ranges);
+        let set = self.path.set_peers(&PeerSet::default()).and_then(|_| self.path.set_peers(&peers));
+        if let Err(error) = set {
+            tracing::warn!("cannot start a new handshake with the gateway: {}", ErrorChain(&error));
+        }
+    }
+
     /// Sets the peer, brings the interface up, and adds this worker's addresses.
     fn settle(&mut self, wanted: &DesiredTunnels) -> Result<(), TunnelError> {
-        let endpoint = self.gateway.endpoint;
-        let peers = self.gateway.peers(&wanted.ranges);
+        let endpoint = self.endpoints.current();
+        let peers = self.gateway.peers(endpoint, &wanted.ranges);
         self.path.set_peers(&peers).map_err(|source| TunnelError::Device { endpoint, source })?;
         let up = || {
             let interface = Interface::find(self.path.name())?;
@@ -358,39 +381,6 @@ impl WorkerTunnel {
         };
         up().map_err(TunnelError::Network)
     }
-}
-
-impl TunnelGateway {
-    /// Returns the gateway's own addresses as networks.
-    fn ranges(&self) -> Vec<IpNet> {
-        self.addresses.iter().copied().map(IpNet::from).collect()
-    }
-
-    fn peers(&self, ranges: &[IpNet]) -> PeerSet {
-        let peer = PeerConfig {
-            endpoint: Some(self.endpoint),
-            persistent_keepalive: KEEPALIVE,
-            allowed_ips: ranges.iter().copied().collect(),
-            ..PeerConfig::new(self.key)
-        };
-        [peer].into_iter().collect()
-    }
-}
-
-/// Returns the gateways of a cluster, ordered by endpoint, and errors of those that cannot be used.
-fn gateways(cluster: &ClusterInformation) -> (Vec<TunnelGateway>, Vec<TunnelError>) {
-    let (mut all, mut faults) = (BTreeMap::new(), Vec::new());
-    for endpoint in &cluster.endpoints {
-        let Some(gateway) = &endpoint.gateway else { continue };
-        let endpoint = endpoint.address;
-        match gateway.public_key.parse() {
-            Ok(key) => {
-                drop(all.insert(endpoint, TunnelGateway { endpoint, key, addresses: gateway.addresses.clone() }));
-            }
-            Err(source) => faults.push(TunnelError::Key { endpoint, source }),
-        }
-    }
-    (all.into_values().take(MOST).collect(), faults)
 }
 
 /// Whether the gateway responds inside its tunnel, by refusing a connection to an unused port.
@@ -432,27 +422,4 @@ pub(crate) fn clear(cluster: &ClusterInformation, given: &PeerAssignment) -> Res
         lo.remove_address(IpNet::from(*address))?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn one_gateway_with_a_bad_key_stops_no_other() {
-        let key = PrivateKey::from_bytes([7; 32]).public().to_string();
-        let endpoint = |address: &str, key: &str| json!({ "address": address, "gateway": { "publicKey": key, "addresses": ["100.80.0.2"] } });
-        let endpoints = json!([
-            endpoint("203.0.113.2:20000", &key),
-            endpoint("203.0.113.1:20000", "none"),
-            { "address": "203.0.113.3:20000" },
-        ]);
-        let cluster =
-            ClusterInformation { endpoints: serde_json::from_value(endpoints).unwrap(), ..crate::samples::cluster() };
-        let (good, bad) = gateways(&cluster);
-        assert_eq!(good.iter().map(|gateway| gateway.endpoint.to_string()).collect::<Vec<_>>(), ["203.0.113.2:20000"]);
-        assert!(matches!(&bad[..], [TunnelError::Key { endpoint, .. }] if endpoint.to_string() == "203.0.113.1:20000"));
-    }
 }

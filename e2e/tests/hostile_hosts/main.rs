@@ -12,6 +12,7 @@
 
 mod docker;
 mod lan;
+mod two_addresses;
 mod udp;
 
 use std::time::Instant;
@@ -29,7 +30,11 @@ const CLEAN: &str = "clean";
 type Row = (&'static str, &'static str, fn(&WorkerFleet, &TestCluster, &str));
 
 /// Each test begins on a machine that has not joined, and leaves the cluster as it was, except for its own Node.
-const ROWS: [Row; 2] = [("lan", "", lan::is_shielded), ("udp", "nat-a", udp::is_blocked)];
+const ROWS: [Row; 3] = [
+    ("lan", "", lan::is_shielded),
+    ("udp", "nat-a", udp::is_blocked),
+    ("two-addresses", "nat-a", two_addresses::one_responds),
+];
 
 #[test]
 fn hostile_hosts() {

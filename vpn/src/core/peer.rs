@@ -11,6 +11,8 @@ use crate::peers::PeerConfig;
 
 /// The longest life of a key (paper, section 6.1: Reject-After-Time).
 const REJECT_AFTER_TIME: Duration = Duration::from_secs(180);
+/// After this long without a message, a peer that has received something has replied or is gone: Keepalive-Timeout and Rekey-Timeout.
+const SILENT_AFTER: Duration = Duration::from_secs(15);
 /// Messages are padded to a multiple of this many bytes (paper, section 5.4.6).
 const PADDING: usize = 16;
 
@@ -115,7 +117,11 @@ impl PeerState {
     }
 
     /// Writes a handshake initiation, unless one is in flight.
-    pub(super) fn initiate(&mut self, path: DatagramPath, context: &mut SendContext<'_>) {
+    pub(super) fn initiate(&mut self, mut path: DatagramPath, context: &mut SendContext<'_>) {
+        if self.is_silent(context.now.elapsed) {
+            path.local = None;
+            self.unbind();
+        }
         let Some(sessions) = &mut self.sessions else {
             return;
         };
@@ -210,12 +216,31 @@ impl PeerState {
         self.retired.take_if(is_over)
     }
 
+    /// Whether the peer has not been heard for so long that a new handshake is due.
+    fn is_silent(&self, now: Duration) -> bool {
+        self.last_received.is_none_or(|last| now.saturating_sub(last) >= SILENT_AFTER)
+    }
+
+    /// Lets the operating system choose the source address until the peer is heard again. The address at which it was heard last may be that of an
+    /// uplink that no longer leads to the peer. The kernel's WireGuard does the same.
+    fn unbind(&mut self) {
+        if let Some(path) = &mut self.endpoint {
+            path.local = None;
+        }
+    }
+
     fn tick_sessions(&mut self, context: &mut SendContext<'_>) {
+        let is_silent = self.is_silent(context.now.elapsed);
         let Some(sessions) = &mut self.sessions else {
             return;
         };
         let mut space = [0; HANDSHAKE_ROOM];
-        match (sessions.tick(&mut space), self.endpoint) {
+        let was_asking = sessions.is_asking();
+        let message = sessions.tick(&mut space);
+        if matches!(message, Ok(Some(HANDSHAKE_ROOM))) && (was_asking || is_silent) {
+            self.unbind();
+        }
+        match (message, self.endpoint) {
             (Ok(Some(length)), Some(path)) => {
                 context.out.write_datagram(path, length, |target| {
                     target.copy_from_slice(&space[..length]);

@@ -1,7 +1,7 @@
 //! Cores and a network between them, in simulated time.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use keelway_vpn::{
@@ -43,6 +43,8 @@ pub(crate) struct World {
     /// Every datagram with its sender, in the order of sending.
     pub(crate) log: Vec<(SocketAddr, Vec<u8>)>,
     pub(crate) fate: Judge,
+    /// Addresses of nodes from which nothing arrives any more. The nodes still have them.
+    pub(crate) dead_sources: BTreeSet<IpAddr>,
     by_address: BTreeMap<SocketAddr, usize>,
 }
 
@@ -94,6 +96,7 @@ impl World {
             in_flight: Vec::new(),
             log: Vec::new(),
             fate: Box::new(|_, _| Fate::Deliver),
+            dead_sources: BTreeSet::new(),
             by_address: BTreeMap::new(),
         }
     }
@@ -184,7 +187,8 @@ impl World {
             };
             let now = self.now;
             self.with(node, |core, out| {
-                core.handle_datagram(DatagramPath::to(flight.from), &flight.bytes, now, out);
+                let path = DatagramPath { remote: flight.from, local: Some(flight.to.ip()) };
+                core.handle_datagram(path, &flight.bytes, now, out);
             });
         }
     }
@@ -195,6 +199,9 @@ impl World {
         act(&mut node.core, &mut out);
         for (path, bytes) in out.datagrams() {
             self.log.push((node.address, bytes.to_vec()));
+            if path.local.is_some_and(|source| self.dead_sources.contains(&source)) {
+                continue;
+            }
             if let Fate::Deliver = (self.fate)(path.remote, bytes) {
                 self.in_flight.push(Flight {
                     arrives: self.now.elapsed + DELAY,

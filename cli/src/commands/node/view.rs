@@ -1,7 +1,7 @@
 //! Renders the status of a worker as tables, without side effects.
 
 use keelway_api::jiff::Timestamp;
-use keelway_node::{CertificateStatus, ENDED, WorkerStatus};
+use keelway_node::{CertificateStatus, ENDED, TunnelStatus, WorkerStatus};
 
 use crate::{table::TextTable, terminal};
 
@@ -27,7 +27,8 @@ pub(super) fn problems(status: &WorkerStatus, now: Timestamp) -> Vec<String> {
         found.push(format!("No ingress responds: allow TCP from this machine to {}.", all.join(", ")));
     }
     if are_silent(status.tunnels.iter().map(|tunnel| tunnel.answers).collect()) {
-        let all: Vec<String> = status.tunnels.iter().map(|tunnel| tunnel.endpoint.to_string()).collect();
+        let all: Vec<String> =
+            status.tunnels.iter().flat_map(TunnelStatus::endpoints).map(|endpoint| endpoint.to_string()).collect();
         found.push(format!(
             "No gateway responds through its tunnel: allow UDP from this machine to {}.",
             all.join(", ")
