@@ -129,7 +129,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
     let runtime = facts::client(&options.containerd_socket).map_err(DaemonError::Runtime)?;
 
     raise_files();
-    let mut tunnels = WorkerTunnels::new(key, &options.name);
+    let mut tunnels = WorkerTunnels::new(key);
     tunnels.set_desired(&known.cluster, &given);
     let balancer = Balancer::new(&known.authorities).map_err(DaemonError::Authorities)?;
     let listeners = listen(&known)?;

@@ -25,10 +25,13 @@ use keelway_vpn::{
     uapi::{UapiServer, default_socket},
 };
 use serde::{Deserialize, Serialize};
-use tokio::{net::TcpSocket, time::timeout};
+use tokio::{
+    net::TcpSocket,
+    time::{Instant, timeout},
+};
 
 use crate::peer::PeerAssignment;
-use choice::GatewayChoice;
+use choice::{GatewayChoice, GatewayPreference, GatewayState};
 use endpoint_choice::EndpointChoice;
 use gateways::{TunnelGateway, gateways};
 
@@ -130,7 +133,6 @@ struct DesiredTunnels {
 /// All tunnels of this worker. They are up until they are dropped.
 pub(crate) struct WorkerTunnels {
     key: PrivateKey,
-    name_hash: usize,
     wanted: DesiredTunnels,
     open: Vec<WorkerTunnel>,
     choice: GatewayChoice,
@@ -139,12 +141,10 @@ pub(crate) struct WorkerTunnels {
 }
 
 impl WorkerTunnels {
-    /// Creates a value without tunnels. Workers with different names start with different gateways.
-    pub(crate) fn new(key: PrivateKey, name: &str) -> Self {
-        let name_hash = name.bytes().fold(0usize, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
+    /// Creates a value without tunnels.
+    pub(crate) fn new(key: PrivateKey) -> Self {
         Self {
             key,
-            name_hash,
             wanted: DesiredTunnels::default(),
             open: Vec::new(),
             choice: GatewayChoice::default(),
@@ -200,8 +200,8 @@ impl WorkerTunnels {
         note(self.wanted.addresses().map_err(TunnelError::Network));
         note(self.wanted.block_routes().map_err(TunnelError::Network));
         let active = self.open.get(self.choice.active()).map(|tunnel| tunnel.gateway.key);
-        let misses = |tunnel: (usize, &WorkerTunnel)| (tunnel.1.gateway.key, self.choice.misses(tunnel.0));
-        let known: BTreeMap<PublicKey, Option<u32>> = self.open.iter().enumerate().map(misses).collect();
+        let state = |(at, tunnel): (usize, &WorkerTunnel)| Some((tunnel.gateway.key, self.choice.state(at)?));
+        let known: BTreeMap<PublicKey, GatewayState> = self.open.iter().enumerate().filter_map(state).collect();
         self.open
             .retain_mut(|tunnel| tunnel.adopt(&self.wanted.gateways) && Interface::find(tunnel.path.name()).is_ok());
         for gateway in &self.wanted.gateways {
@@ -211,8 +211,11 @@ impl WorkerTunnels {
         }
         self.open.sort_by(|a, b| a.gateway.cmp(&b.gateway));
         let kept = active.and_then(|active| self.open.iter().position(|tunnel| tunnel.gateway.key == active));
-        let misses = self.open.iter().map(|tunnel| known.get(&tunnel.gateway.key).copied().flatten()).collect();
-        self.choice = GatewayChoice::new(misses, kept, self.name_hash);
+        let own = self.key.public();
+        let new = |gateway: &PublicKey| GatewayState::new(GatewayPreference::of(&own, gateway));
+        let state = |key: &PublicKey| known.get(key).copied().unwrap_or_else(|| new(key));
+        let states = self.open.iter().map(|tunnel| state(&tunnel.gateway.key)).collect();
+        self.choice = GatewayChoice::new(states, kept);
         for tunnel in &mut self.open {
             note(tunnel.settle(&self.wanted));
         }
@@ -278,7 +281,7 @@ impl WorkerTunnels {
             }
         }
         let before = self.choice.active();
-        if self.choice.note(&round) {
+        if self.choice.note(&round, Instant::now()) {
             let place = |at: usize| self.open.get(at).map(|tunnel| tunnel.endpoints.current());
             tracing::warn!(from = ?place(before), to = ?place(self.choice.active()), "switched to another gateway");
             if let Err(error) = self.route() {
