@@ -32,10 +32,13 @@ use tokio::{
 use crate::{
     api::{self, ApiCredentials, ApiError},
     balancer::{self, Balancer},
-    certificate, checks, cni, facts,
+    certificate, checks, cni,
+    deleted_node::{NodeKeeper, ObservedNode},
+    facts,
     files::{self, NodeFileError},
     firewall::{FirewallConfig, FirewallError, FirewallKeeper},
     foreign_drops::{self, ForeignDrop},
+    former_ranges::{self, PodRanges},
     forwarding::ForwardingError,
     image,
     information::{InformationError, NAMESPACE, TrustedInformation},
@@ -105,6 +108,8 @@ struct DaemonState {
     conflicts: watch::Sender<Vec<String>>,
     pod_ports: watch::Sender<PodPorts>,
     foreign_drops: watch::Sender<Vec<ForeignDrop>>,
+    /// The worker's Node.
+    node: watch::Sender<ObservedNode>,
 }
 
 struct Daemon {
@@ -153,6 +158,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         conflicts: watch::Sender::default(),
         pod_ports: watch::Sender::default(),
         foreign_drops: watch::Sender::default(),
+        node: watch::Sender::default(),
     };
     let daemon = Daemon { layout, options, facts, balancer, client: Mutex::default() };
     let (known, given) = (daemon.facts.known.subscribe(), daemon.facts.given.subscribe());
@@ -274,13 +280,21 @@ impl Daemon {
     /// Reports on the Node whether a gateway responds, each time that changes. A report that fails is repeated.
     async fn report_network(&self) {
         let (mut tunnels, mut drops) = (self.facts.tunnels.subscribe(), self.facts.foreign_drops.subscribe());
+        let mut node = self.facts.node.subscribe();
         let mut repeats = every(REPAIR_EVERY);
         let (mut check, mut reported, mut last) = (NetworkCheck::new(Instant::now()), None, None);
+        let mut registrations = 0;
         loop {
             select! {
                 _ = repeats.tick() => {}
                 Ok(()) = tunnels.changed() => {}
                 Ok(()) = drops.changed() => {}
+                Ok(()) = node.changed() => {}
+            }
+            // A Node that was created again does not have the condition.
+            let registered = node.borrow_and_update().registrations;
+            if std::mem::replace(&mut registrations, registered) != registered {
+                reported = None;
             }
             let has_gateways = self.facts.known.borrow().cluster.endpoints.iter().any(|found| found.gateway.is_some());
             let state = check.state(has_gateways, &tunnels.borrow_and_update(), Instant::now());
@@ -425,11 +439,15 @@ impl Daemon {
     /// Checks repeatedly whether pods get the cluster's network, because another program may be installed at any time. It logs each conflict once.
     async fn check_pod_network(&self, runtime: &CriRuntime) {
         let directory = image::settings(runtime).await.directories(&self.options).configuration;
-        let mut turns = every(REPAIR_EVERY);
+        let (mut turns, mut last) = (every(REPAIR_EVERY), None);
         loop {
             turns.tick().await;
             let is_wanted = self.facts.known.borrow().cluster.cni.enabled;
             let seen = is_wanted.then(|| facts::pod_network(&directory));
+            if let Some(seen) = &seen {
+                let left = former_ranges::leave(runtime, &self.pod_ranges(), &seen.bridge).await;
+                log_once(&mut last, "pods keep addresses of a former range", left);
+            }
             let found = seen.map(|seen| checks::pod_network(&seen, &self.facts.given.borrow().pod_cidrs));
             let found: Vec<String> =
                 found.into_iter().flatten().map(|fault| format!("{}; {}", fault.problem, fault.help)).collect();
@@ -442,6 +460,11 @@ impl Daemon {
                 is_new
             });
         }
+    }
+
+    fn pod_ranges(&self) -> PodRanges {
+        let of_cluster = self.facts.known.borrow().cluster.pod_cidrs.clone();
+        PodRanges { of_cluster, own: self.facts.given.borrow().pod_cidrs.clone() }
     }
 
     /// Watches the objects that the cluster has for this worker.
@@ -459,7 +482,9 @@ impl Daemon {
             let peers: Api<WireGuardPeer> = Api::all(client);
             api::follow(&peers, name, |peer| self.take_peer(peer)).await
         });
-        tokio::join!(information, templates, peer);
+        let keeper = NodeKeeper { layout: &self.layout, options: &self.options, state: &self.facts.node };
+        let node = self.read("the Node", async |client: Client| keeper.follow(client).await);
+        tokio::join!(information, templates, peer, node);
     }
 
     /// Watches one object, with the current certificate. It logs an interruption once, and the expiry of the certificate once, too.
@@ -571,6 +596,7 @@ impl Daemon {
             absent_settings: self.facts.absent.borrow().clone(),
             pod_network_conflicts: self.facts.conflicts.borrow().clone(),
             firewall_drops: foreign_drops::cut_off(&self.facts.foreign_drops.borrow()),
+            node_problem: self.facts.node.borrow().problem.clone(),
         }
     }
 }

@@ -8,17 +8,21 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Event, EventSource, Node, NodeCondition, ObjectReference},
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+    api::core::v1::{Node, NodeCondition},
+    apimachinery::pkg::apis::meta::v1::Time,
 };
 use kube::{
     Api, Client,
-    api::{Patch, PatchParams, PostParams},
+    api::{Patch, PatchParams},
 };
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::{api::ApiError, tunnels::TunnelStatus};
+use crate::{
+    api::ApiError,
+    node_event::{self, NodeEventText},
+    tunnels::TunnelStatus,
+};
 
 /// The type of the condition (`NodeNetworkUnavailable` in `k8s.io/api/core/v1`).
 pub(crate) const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
@@ -123,35 +127,9 @@ pub(crate) async fn report(client: Client, node: &str, state: &NetworkState) -> 
     let nodes: Api<Node> = Api::all(client.clone());
     let patched = nodes.patch_status(node, &PatchParams::default(), &Patch::Strategic(&status)).await;
     patched.map_err(ApiError::request("report the network of the Node"))?;
-    let events: Api<Event> = Api::namespaced(client, "default");
-    let recorded = events.create(&PostParams::default(), &event(node, state, now)).await;
-    recorded.map(drop).map_err(ApiError::request("record an Event on the Node"))
-}
-
-/// Builds the Event as the kubelet does (`k8s.io/client-go/tools/record`): in the namespace `default`, with the Node's name as its uid.
-fn event(node: &str, state: &NetworkState, now: Timestamp) -> Event {
-    let kind = if *state == NetworkState::Available { "Normal" } else { "Warning" };
-    Event {
-        metadata: ObjectMeta {
-            name: Some(format!("{node}.{:x}", now.as_nanosecond())),
-            namespace: Some("default".to_owned()),
-            ..ObjectMeta::default()
-        },
-        involved_object: ObjectReference {
-            kind: Some("Node".to_owned()),
-            name: Some(node.to_owned()),
-            uid: Some(node.to_owned()),
-            ..ObjectReference::default()
-        },
-        type_: Some(kind.to_owned()),
-        reason: Some(state.reason().to_owned()),
-        message: Some(state.message()),
-        count: Some(1),
-        first_timestamp: Some(Time(now)),
-        last_timestamp: Some(Time(now)),
-        source: Some(EventSource { component: Some("keelway-node".to_owned()), host: Some(node.to_owned()) }),
-        ..Event::default()
-    }
+    let (is_warning, message) = (*state != NetworkState::Available, state.message());
+    let event = NodeEventText { is_warning, reason: state.reason(), message: &message };
+    node_event::record(client, node, event).await
 }
 
 #[cfg(test)]
@@ -203,15 +181,5 @@ mod tests {
         assert_eq!(NetworkState::Available.with_drops(vec![]), NetworkState::Available);
         let silent = NetworkState::Unavailable(vec![]);
         assert_eq!(silent.clone().with_drops(drops()), silent, "the tunnel comes first");
-    }
-
-    #[test]
-    fn an_event_is_on_the_node_and_no_two_have_the_same_name() {
-        let at = |second| Timestamp::from_second(second).unwrap();
-        let gone = NetworkState::Unavailable(vec!["203.0.113.2:20000".to_owned()]);
-        let (one, two) = (event("w1", &gone, at(1)), event("w1", &NetworkState::Available, at(2)));
-        assert_ne!(one.metadata.name, two.metadata.name);
-        assert_eq!((one.type_.as_deref(), two.type_.as_deref()), (Some("Warning"), Some("Normal")));
-        assert_eq!(one.involved_object.uid.as_deref(), Some("w1"));
     }
 }

@@ -49,7 +49,7 @@ async fn try_to_make(nodes: &Api<Node>, wanted: &Node) -> Option<Node> {
 }
 
 /// Builds the Node as the kubelet would (`initialNode`), but not ready and without capacity, so that no pod is scheduled before the kubelet runs.
-fn node(options: &NodeOptions, now: Timestamp) -> Node {
+pub(crate) fn node(options: &NodeOptions, now: Timestamp) -> Node {
     let architecture = facts::architecture();
     let own = [
         ("kubernetes.io/hostname", options.name.as_str()),

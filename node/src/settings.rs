@@ -215,6 +215,11 @@ impl Layout {
         self.at("daemon.process")
     }
 
+    /// What the worker remembers of its Node.
+    pub(crate) fn node_record(&self) -> PathBuf {
+        self.at("node-record.json")
+    }
+
     /// The daemon's status socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.at("node.sock")

@@ -25,7 +25,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 pub struct WorkerStatus {
     /// The Node's name.
     pub node: String,
-    /// The cluster's release. The release of the kubelet follows from the image of its program.
+    /// The cluster's release.
     pub version: String,
     /// The daemon's process id.
     pub pid: u32,
@@ -53,6 +53,9 @@ pub struct WorkerStatus {
     /// What firewalls of other programs drop of the cluster's packets, each with what to do.
     #[serde(default)]
     pub firewall_drops: Vec<String>,
+    /// Why the cluster has no Node of this worker, and what to do. Absent if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_problem: Option<String>,
 }
 
 /// A certificate of the kubelet.

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The label that a kubelet sets on its sandboxes.
-const KUBELET_LABEL: &str = "io.kubernetes.pod.uid";
+pub(crate) const KUBELET_LABEL: &str = "io.kubernetes.pod.uid";
 
 /// The machine could not be restored.
 #[derive(Debug, thiserror::Error)]

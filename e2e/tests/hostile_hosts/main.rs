@@ -10,6 +10,7 @@
     reason = "a test's functions fail by panicking, and tell their timings"
 )]
 
+mod deleted_node;
 mod docker;
 mod lan;
 mod two_addresses;
@@ -30,10 +31,11 @@ const CLEAN: &str = "clean";
 type Row = (&'static str, &'static str, fn(&WorkerFleet, &TestCluster, &str));
 
 /// Each test begins on a machine that has not joined, and leaves the cluster as it was, except for its own Node.
-const ROWS: [Row; 3] = [
+const ROWS: &[Row] = &[
     ("lan", "", lan::is_shielded),
     ("udp", "nat-a", udp::is_blocked),
     ("two-addresses", "nat-a", two_addresses::one_responds),
+    ("deleted", "nat-a", deleted_node::is_registered_again),
 ];
 
 #[test]
@@ -48,11 +50,11 @@ fn scenario(tag: &str) {
     let cluster = setting.cluster("c1", &[CLEAN]);
     setting.join(&[&cluster]);
     cluster.start_peers();
-    for (name, behind, row) in ROWS {
+    for &(name, behind, row) in ROWS {
         let started = Instant::now();
         setting.create_worker(name, behind);
         row(&setting, &cluster, name);
-        let _ = cluster.kubectl.run(&["delete", "node", name, "--ignore-not-found"]).succeeded();
+        let _ = cluster.kubectl.run(&["delete", "node,wireguardpeer", name, "--ignore-not-found"]).succeeded();
         setting.destroy_worker(name);
         println!("{:>7} ms  {name}: done", started.elapsed().as_millis());
     }

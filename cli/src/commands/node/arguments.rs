@@ -7,24 +7,10 @@ use clap::{
     builder::{PathBufValueParser, TypedValueParser},
 };
 use keelway_api::{duration::Span, name::is_subdomain};
-use keelway_node::{INSTALL, OpenPorts, STATE};
+use keelway_node::{INSTALL, OpenPorts, STATE, is_kubelet_label};
 
 /// The longest name of a Node, of a label, and the longest value of one.
 const LONGEST: usize = 63;
-/// What of `kubernetes.io` and `k8s.io` a kubelet may give its Node.
-const KUBELET_PREFIXES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
-const KUBELET_LABELS: [&str; 10] = [
-    "kubernetes.io/hostname",
-    "kubernetes.io/arch",
-    "kubernetes.io/os",
-    "topology.kubernetes.io/region",
-    "topology.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/zone",
-    "beta.kubernetes.io/instance-type",
-    "beta.kubernetes.io/os",
-    "beta.kubernetes.io/arch",
-];
 
 #[derive(Subcommand)]
 pub(crate) enum WorkerCommand {
@@ -144,9 +130,7 @@ fn label(text: &str) -> Result<String, String> {
             "{value:?} is not a valid label value; must be at most {LONGEST} letters, digits, -, _ and ."
         ));
     }
-    let of = |domain: &str| prefix.is_some_and(|prefix| prefix == domain || prefix.ends_with(&format!(".{domain}")));
-    let is_taken = KUBELET_PREFIXES.iter().any(|taken| of(taken)) || KUBELET_LABELS.contains(&key);
-    if (of("kubernetes.io") || of("k8s.io")) && (!is_taken || of("node-restriction.kubernetes.io")) {
+    if !is_kubelet_label(key) {
         return Err(format!("a kubelet may not set the label {key} on its Node; set it with `kubectl label node`"));
     }
     Ok(text.to_owned())

@@ -35,6 +35,7 @@ pub(super) fn problems(status: &WorkerStatus, now: Timestamp) -> Vec<String> {
         ));
     }
     found.extend(ended(&status.certificates, now));
+    found.extend(status.node_problem.iter().map(|problem| sentence(problem)));
     if !status.absent_settings.is_empty() {
         found.push(format!("The kernel lacks {}.", status.absent_settings.join(", ")));
     }
@@ -42,6 +43,12 @@ pub(super) fn problems(status: &WorkerStatus, now: Timestamp) -> Vec<String> {
     found.extend(conflicts.map(|conflict| format!("Pods do not get the cluster's network: {conflict}.")));
     found.extend(status.firewall_drops.iter().map(|drop| format!("A firewall drops packets of the cluster: {drop}.")));
     found
+}
+
+/// Returns a problem of the daemon as a sentence.
+fn sentence(problem: &str) -> String {
+    let mut letters = problem.chars();
+    letters.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), letters.as_str()))
 }
 
 fn head(status: &WorkerStatus) -> String {
@@ -158,13 +165,23 @@ mod tests {
         assert!(told.contains(before) && told.contains("keelway node forget"), "{told}");
     }
 
-    #[test]
-    fn a_conflict_of_the_pod_network_is_a_problem() {
-        let mut status: WorkerStatus = serde_json::from_value(serde_json::json!({
+    fn healthy() -> WorkerStatus {
+        serde_json::from_value(serde_json::json!({
             "node": "w1", "version": "1.37.0", "pid": 1, "residentKib": 1, "addresses": [], "podCIDRs": [], "tunnels": [],
             "ingresses": [], "kubelet": { "pid": 2, "restarts": 0 }, "certificates": [],
         }))
-        .unwrap();
+        .unwrap()
+    }
+
+    #[test]
+    fn an_evicted_worker_is_a_problem() {
+        let status = WorkerStatus { node_problem: Some("the worker was evicted".to_owned()), ..healthy() };
+        assert_eq!(problems(&status, Timestamp::UNIX_EPOCH), ["The worker was evicted."]);
+    }
+
+    #[test]
+    fn a_conflict_of_the_pod_network_is_a_problem() {
+        let mut status = healthy();
         assert_eq!(problems(&status, Timestamp::UNIX_EPOCH), Vec::<String>::new());
         status.pod_network_conflicts = vec!["cni0 has another address; delete it".to_owned()];
         let expected = "Pods do not get the cluster's network: cni0 has another address; delete it.";
