@@ -591,7 +591,10 @@ impl Daemon {
             pod_cidrs: given.pod_cidrs.iter().map(ToString::to_string).collect(),
             tunnels: self.facts.tunnels.borrow().clone(),
             ingresses: self.balancer.status(),
-            kubelet: self.facts.kubelet.borrow().clone(),
+            kubelet: KubeletStatus {
+                version: self.facts.node.borrow().kubelet_version.clone(),
+                ..self.facts.kubelet.borrow().clone()
+            },
             certificates: certificates.collect(),
             absent_settings: self.facts.absent.borrow().clone(),
             pod_network_conflicts: self.facts.conflicts.borrow().clone(),

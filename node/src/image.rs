@@ -143,14 +143,30 @@ pub(crate) async fn ensure(
     if files::read(&layout.programs_of())?.as_deref() == Some(image) {
         return Ok(None);
     }
+    pull(layout, runtime, image).await?;
+    take(layout, runtime, settings, image).await.map(Some)
+}
+
+/// Pulls the image if containerd does not have it, and records that.
+pub(crate) async fn pull(layout: &Layout, runtime: &CriRuntime, image: &str) -> Result<(), ImageError> {
     let wrong = |source| ImageError::Runtime { image: image.to_owned(), source };
     if runtime.image_status(image).await.map_err(wrong)?.is_none() {
         Changes::note(layout, |changes| changes.pulled.extend([image.to_owned()]))?;
         runtime.pull_image(image, None).await.map_err(wrong)?;
     }
+    Ok(())
+}
+
+/// Installs the programs of an image that containerd has. Returns the view that it read them from, which the caller must remove.
+pub(crate) async fn take(
+    layout: &Layout,
+    runtime: &CriRuntime,
+    settings: &ContainerdSettings,
+    image: &str,
+) -> Result<ImageSnapshot, ImageError> {
     let view = ImageSnapshot::of(layout, runtime, settings, image);
     match view.take().await {
-        Ok(()) => Ok(Some(view)),
+        Ok(()) => Ok(view),
         Err(error) => {
             view.remove().await;
             Err(error)

@@ -4,7 +4,7 @@ mod configuration;
 
 use std::{
     fs,
-    os::unix::process::CommandExt,
+    os::unix::{fs::MetadataExt, process::CommandExt},
     path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -68,9 +68,12 @@ pub struct KubeletStatus {
     pub pid: Option<u32>,
     /// How often this daemon restarted the kubelet.
     pub restarts: u32,
-    /// The image of the kubelet's program.
+    /// The image of the kubelet's program. Absent if the program was replaced since the kubelet started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
+    /// The version that the kubelet reports on the Node, such as `v1.37.0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
 }
 
 /// What a kubelet is started with.
@@ -156,6 +159,7 @@ impl Kubelet {
     ) -> Result<(), KubeletError> {
         let is_again = attempts.started(began.elapsed());
         let image = files::read(&self.layout.programs_of())?.map(|image| image.trim().to_owned());
+        let image = image.filter(|_| runs(handle.id, &self.layout.kubelet()));
         status.send_modify(|status| {
             status.pid = Some(handle.id.pid);
             status.restarts = status.restarts.saturating_add(u32::from(is_again));
@@ -206,6 +210,12 @@ impl Kubelet {
             None => Err(ended(child, log)),
         }
     }
+}
+
+/// Whether a process runs this file, and not an earlier one with its name.
+fn runs(id: ProcessId, program: &Path) -> bool {
+    let file = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    file(Path::new(&format!("/proc/{}/exe", id.pid))).is_some_and(|running| file(program) == Some(running))
 }
 
 /// Reaps a kubelet whose process could not be opened.
@@ -281,6 +291,22 @@ pub(crate) async fn stop(layout: &Layout) -> Result<(), NodeFileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_does_not_run_a_program_that_replaced_its_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("kubelet");
+        fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = Command::new(&program).arg("1000").spawn().unwrap();
+        let id = ProcessId::of(child.id()).unwrap();
+        assert!(runs(id, &program));
+        let next = directory.path().join("next");
+        fs::copy("/bin/sleep", &next).unwrap();
+        fs::rename(next, &program).unwrap();
+        assert!(!runs(id, &program));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 
     #[test]
     fn the_pause_before_a_restart_grows() {

@@ -11,6 +11,7 @@ use keelway_base::error_chain::ErrorChain;
 use kube::{Api, Client, api::DeleteParams};
 use tokio::time::{sleep, timeout};
 
+pub(crate) use self::drain::drain;
 use crate::{
     api::{self, ApiCredentials, ApiError},
     certificate,
@@ -108,7 +109,7 @@ pub async fn leave(options: &LeaveOptions, mut told: impl FnMut(&LeaveStep)) -> 
     let is_known = unless_forced(force, client(layout).map_err(failed))?.flatten().is_some();
     let connect = || client(layout)?.ok_or(ApiError::NoIdentity);
     if is_known {
-        unless_forced(force, drain::drain(connect, &node.name, options.drain_timeout, &mut told).await)?;
+        unless_forced(force, drain(connect, &node.name, options.drain_timeout, &mut told).await)?;
     }
     told(&LeaveStep::Undo);
     // The daemon still runs, so that CNI plugins can reach the API.
@@ -139,7 +140,7 @@ fn unless_forced<T>(force: bool, outcome: Result<T, LeaveError>) -> Result<Optio
 }
 
 /// Returns a client of the API as this node, through an ingress, because the worker's own balancer stops. `None` without a certificate.
-fn client(layout: &Layout) -> Result<Option<Client>, ApiError> {
+pub(crate) fn client(layout: &Layout) -> Result<Option<Client>, ApiError> {
     let Some(known) = TrustedInformation::load(layout).map_err(ApiError::File)? else { return Ok(None) };
     if !layout.identity().exists() {
         return Ok(None);

@@ -50,6 +50,8 @@ mod sysctl;
 mod token;
 mod tunnels;
 mod undo;
+mod upgrade;
+mod version_skew;
 
 pub use api::{ApiError, ENDED};
 pub use authority::EndpointError;
@@ -74,3 +76,5 @@ pub use status::{CertificateStatus, IngressStatus, KubeletStatus, StatusError, T
 pub use token::{TokenError, read as read_token};
 pub use tunnels::TunnelError;
 pub use undo::{UndoError, forget};
+pub use upgrade::{UpgradeError, UpgradeOptions, UpgradeOutcome, UpgradeStep, UpgradeTarget, upgrade};
+pub use version_skew::SkewFault;

@@ -192,6 +192,16 @@ impl Layout {
         self.programs().join("image")
     }
 
+    /// The files of programs that an upgrade takes from their image, before they replace the others.
+    pub(crate) fn staged(&self) -> Self {
+        Self::new(self.at("next"))
+    }
+
+    /// Exists while the Node is cordoned by an upgrade.
+    pub(crate) fn cordoned(&self) -> PathBuf {
+        self.at("cordoned")
+    }
+
     /// The mount point of the image while it is read.
     pub(crate) fn mount(&self) -> PathBuf {
         self.at("image")

@@ -2,6 +2,7 @@
 
 pub(crate) mod arguments;
 mod failure;
+mod upgrade;
 mod view;
 
 use std::{env, time::Duration};
@@ -26,6 +27,7 @@ pub(super) fn run(global: &GlobalArguments, command: WorkerCommand) -> Result<Co
         WorkerCommand::Join(arguments) => join(global, *arguments),
         WorkerCommand::Run(arguments) => daemon(&arguments),
         WorkerCommand::Status(arguments) => status(&arguments),
+        WorkerCommand::Upgrade(arguments) => upgrade::upgrade(global, arguments),
         WorkerCommand::Leave(arguments) => leave(global, &arguments),
         WorkerCommand::Forget(state) => {
             let layout = Layout::new(state.state_dir);

@@ -41,7 +41,7 @@ impl RemainingPods {
 }
 
 /// Cordons the Node and evicts its pods. Transient errors are retried, through an ingress that is reachable at that time.
-pub(super) async fn drain(
+pub(crate) async fn drain(
     connect: impl Fn() -> Result<Client, ApiError>,
     name: &str,
     limit: Duration,

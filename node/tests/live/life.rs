@@ -11,7 +11,7 @@ use kube::{Api, api::PostParams};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::{found, losses, machine::join, repairs, wait, world::World};
+use crate::{found, losses, machine::join, repairs, upgraded, wait, world::World};
 
 /// Firewall rules of another program.
 const OTHERS: &str = "
@@ -46,6 +46,10 @@ pub(crate) async fn whole(world: &World) {
     let pod = pod_runs(world).await;
     daemon_comes_back(world, &pod).await;
     repairs::all(world).await;
+    upgraded::kubelet(world).await;
+    assert_eq!(container(world).await, pod, "the container was started again");
+    upgraded::back(world).await;
+    pod_runs(world).await;
     // A second join finds nothing to do, and does nothing.
     world.machine.node_well(&join(), &token).await;
     stays_what_it_is(world).await;

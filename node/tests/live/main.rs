@@ -20,6 +20,7 @@ mod plane;
 mod refusals;
 mod repairs;
 mod systemd;
+mod upgraded;
 #[path = "../../../cluster-controller/tests/live/wait.rs"]
 mod wait;
 mod world;

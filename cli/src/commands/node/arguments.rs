@@ -26,6 +26,11 @@ pub(crate) enum WorkerCommand {
     /// running pods, and names it
     #[command(after_help = "Example:\n  keelway node status\n  keelway node status -o json")]
     Status(NodeStatusArguments),
+    /// Replace the kubelet and the CNI plugins with those of another image, and restart the kubelet; pods keep running. Needs no token
+    #[command(
+        after_help = "Example:\n  keelway node upgrade\n  keelway node upgrade --to 1.36.3 --drain\n  keelway node upgrade --image registry.example.com/node:v1.37.0"
+    )]
+    Upgrade(UpgradeArguments),
     /// Drain this worker, remove it from its cluster, and undo all changes to this machine
     #[command(after_help = "Example:\n  keelway node leave\n  keelway node leave --drain-timeout 10m")]
     Leave(LeaveArguments),
@@ -180,6 +185,27 @@ pub(crate) enum NodeOutput {
     Json,
     /// YAML
     Yaml,
+}
+
+#[derive(Args)]
+pub(crate) struct UpgradeArguments {
+    #[command(flatten)]
+    pub(crate) state: StateDirectory,
+    /// The image with kubelet and CNI plugins [default: the image of the cluster's release]
+    #[arg(long, value_name = "IMAGE", conflicts_with = "to")]
+    pub(crate) image: Option<String>,
+    /// The release of Kubernetes: at most three minor versions older than the API server, and never newer
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) to: Option<String>,
+    /// Drain the worker before, and uncordon it when it is ready again
+    #[arg(long)]
+    pub(crate) drain: bool,
+    /// With --drain, how long to wait until pods have terminated
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    pub(crate) drain_timeout: Span,
+    /// How long to wait until the Node is ready
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    pub(crate) timeout: Span,
 }
 
 #[derive(Args)]

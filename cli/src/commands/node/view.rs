@@ -8,7 +8,7 @@ use crate::{table::TextTable, terminal};
 /// Renders the tables of `node status` for this time.
 pub(super) fn render(status: &WorkerStatus, now: Timestamp) -> String {
     let mut parts = vec![head(status), tunnels(status, now), ingresses(status), certificates(status)];
-    parts.extend(problems(status, now).into_iter().map(|problem| problem + "\n"));
+    parts.extend(problems(status, now).into_iter().chain(other_version(status)).map(|line| line + "\n"));
     parts.join("\n")
 }
 
@@ -60,7 +60,7 @@ fn head(status: &WorkerStatus) -> String {
         or_none(status.addresses.join(",")),
         or_none(status.pod_cidrs.join(",")),
         kubelet,
-        status.kubelet.image.as_deref().map_or_else(|| "<unknown>".to_owned(), |image| version(image).to_owned()),
+        kubelet_version(status).unwrap_or("<unknown>").to_owned(),
         status.kubelet.restarts.to_string(),
         format!("{:.1}Mi", f64::from(u32::try_from(status.resident_kib).unwrap_or(u32::MAX)) / 1024.0),
     ]);
@@ -123,6 +123,22 @@ fn ended(certificates: &[CertificateStatus], now: Timestamp) -> Option<String> {
     has_ended.then(|| format!("The certificate of this worker expired at {}; {ENDED}.", client.not_after))
 }
 
+/// Returns the version that the kubelet reports, or that of its image before it has reported.
+fn kubelet_version(status: &WorkerStatus) -> Option<&str> {
+    let reported = status.kubelet.version.as_deref().map(|version| version.trim_start_matches('v'));
+    reported.or_else(|| status.kubelet.image.as_deref().map(version))
+}
+
+/// A kubelet of another version than the cluster's is no problem: it may be up to three minor versions older.
+fn other_version(status: &WorkerStatus) -> Option<String> {
+    let reported = status.kubelet.version.as_deref()?.trim_start_matches('v');
+    let text = || {
+        let cluster = &status.version;
+        format!("The kubelet runs Kubernetes {reported}, and the cluster {cluster}: run `keelway node upgrade`.")
+    };
+    (reported != status.version).then(text)
+}
+
 /// Returns the version of `NAME:vVERSION`, or the whole image if there is no version.
 fn version(image: &str) -> &str {
     let tag = image.rsplit_once(":v").map(|(_, tag)| tag);
@@ -177,6 +193,20 @@ mod tests {
     fn an_evicted_worker_is_a_problem() {
         let status = WorkerStatus { node_problem: Some("the worker was evicted".to_owned()), ..healthy() };
         assert_eq!(problems(&status, Timestamp::UNIX_EPOCH), ["The worker was evicted."]);
+    }
+
+    #[test]
+    fn another_version_than_the_clusters_is_shown_and_is_no_problem() {
+        let mut status = healthy();
+        assert_eq!((kubelet_version(&status), other_version(&status)), (None, None));
+        status.kubelet.image = Some("registry.keelway.dev/node:v1.37.0".to_owned());
+        assert_eq!(kubelet_version(&status), Some("1.37.0"), "the kubelet has not reported yet");
+        status.kubelet.version = Some("v1.36.3".to_owned());
+        assert_eq!(kubelet_version(&status), Some("1.36.3"));
+        assert!(other_version(&status).unwrap().contains("run `keelway node upgrade`"));
+        assert_eq!(problems(&status, Timestamp::UNIX_EPOCH), Vec::<String>::new());
+        status.kubelet.version = Some("v1.37.0".to_owned());
+        assert_eq!(other_version(&status), None);
     }
 
     #[test]
