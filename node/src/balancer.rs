@@ -1,5 +1,8 @@
 //! The API of the cluster on the worker itself: it forwards connections to the reserved address to a healthy ingress.
 
+mod ingress_check;
+mod ingress_loss;
+
 use std::{
     collections::BTreeMap,
     io,
@@ -12,31 +15,31 @@ use std::{
 };
 
 use keelway_base::error_chain::ErrorChain;
-use keelway_tls::{
-    component::{AgentTlsError, client_from_pem},
-    https::{self, GetError},
-};
-use keelway_vpn::liveness::keep_alive;
+use keelway_tls::component::{AgentTlsError, client_from_pem};
+use keelway_vpn::liveness::keep_alive_within;
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use socket2::SockRef;
 use tokio::{
     io::copy_bidirectional_with_sizes,
     net::{TcpListener, TcpSocket, TcpStream},
-    time::{MissedTickBehavior, interval, sleep, timeout},
+    sync::Notify,
+    time::{Instant, MissedTickBehavior, interval, sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use crate::authority::SERVER_NAME;
+use self::{
+    ingress_check::{CheckSource, FailedCheck, IngressChecker, SLOW},
+    ingress_loss::IngressLoss,
+};
 
 /// The interval of health checks of each ingress.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
-/// How long the response to a health check may take.
-const CHECK: Duration = Duration::from_secs(2);
-/// The number of consecutive failed checks after which the connections of an ingress are reset.
-const MISSES: u32 = 2;
 /// How long one ingress may take to accept a connection before the next one is tried.
 const CONNECT: Duration = Duration::from_secs(2);
+/// How long an ingress may leave data of a connection unacknowledged. Health checks detect a loss sooner. A shorter time would end connections while
+/// the worker has lost its own network for a moment.
+const SILENCE: Duration = Duration::from_secs(60);
 /// The buffer of one connection for each direction, in bytes.
 const BUFFER: usize = 16 * 1024;
 /// The most concurrent connections: in total, and per source address, so that one pod cannot exhaust the connections of others.
@@ -44,26 +47,6 @@ const MOST: usize = 4096;
 const MOST_OF_ONE: usize = 1024;
 /// The pause before accepting is retried after an error.
 const AGAIN: Duration = Duration::from_millis(100);
-
-/// An ingress failed its health check.
-#[derive(Debug, thiserror::Error)]
-enum CheckError {
-    #[error("cannot connect")]
-    Connect(#[source] io::Error),
-    #[error("no response within {} s", CHECK.as_secs())]
-    Silent,
-    #[error("invalid response")]
-    Ask(#[source] GetError),
-    #[error("no API server behind the ingress is ready (status {0})")]
-    NotReady(u16),
-}
-
-impl CheckError {
-    /// Whether connections through the ingress are dead. An API server that is about to stop is not ready, but still serves its connections.
-    fn is_loss(&self) -> bool {
-        !matches!(self, Self::NotReady(_))
-    }
-}
 
 /// The state of one ingress in `node status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,22 +61,69 @@ pub struct IngressStatus {
     pub connections: usize,
 }
 
+/// The result of the last check of an ingress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum IngressHealth {
+    Unchecked,
+    Healthy(Instant),
+    Failed,
+}
+
 struct BalancedIngress {
     address: SocketAddr,
-    answers: Mutex<Option<bool>>,
+    health: Mutex<IngressHealth>,
     connections: AtomicUsize,
     /// Ends all current connections. After a reset, new connections use a new token.
     reset: Mutex<CancellationToken>,
+    /// Notified if a connection failed although the last check succeeded.
+    refused: Notify,
+    /// Notified if another ingress is slow: whether this one responds decides what the slow one means.
+    doubted: Notify,
 }
 
 impl BalancedIngress {
+    fn new(address: SocketAddr) -> Arc<Self> {
+        Arc::new(Self {
+            address,
+            health: Mutex::new(IngressHealth::Unchecked),
+            connections: AtomicUsize::new(0),
+            reset: Mutex::default(),
+            refused: Notify::new(),
+            doubted: Notify::new(),
+        })
+    }
+
+    fn health(&self) -> IngressHealth {
+        *self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn answers(&self) -> Option<bool> {
-        *self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+        match self.health() {
+            IngressHealth::Unchecked => None,
+            IngressHealth::Healthy(_) => Some(true),
+            IngressHealth::Failed => Some(false),
+        }
+    }
+
+    /// Returns when it responded last, if its last check succeeded.
+    fn responded(&self) -> Option<Instant> {
+        match self.health() {
+            IngressHealth::Healthy(at) => Some(at),
+            IngressHealth::Unchecked | IngressHealth::Failed => None,
+        }
     }
 
     /// Records the result of a check, and returns the previous one.
-    fn note(&self, answers: bool) -> Option<bool> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).replace(answers)
+    fn note(&self, answers: bool) -> IngressHealth {
+        let health = if answers { IngressHealth::Healthy(Instant::now()) } else { IngressHealth::Failed };
+        std::mem::replace(&mut *self.health.lock().unwrap_or_else(PoisonError::into_inner), health)
+    }
+
+    /// Requests a check over a new connection, because the ingress did not accept one.
+    fn note_refusal(&self) {
+        if self.responded().is_some() {
+            self.refused.notify_one();
+        }
     }
 
     fn token(&self) -> CancellationToken {
@@ -147,9 +177,24 @@ impl Drop for Admitted {
 /// The ingresses, each with the task that checks it. Dropping an entry ends its task.
 type IngressTasks = BTreeMap<SocketAddr, (Arc<BalancedIngress>, AbortOnDropHandle<()>)>;
 
+/// The authorities that verify ingresses: as PEM, and as configuration.
+struct BalancerTrust {
+    authorities: String,
+    config: Arc<ClientConfig>,
+}
+
+impl BalancerTrust {
+    fn new(authorities: &str) -> Result<Self, AgentTlsError> {
+        let config = Arc::new(client_from_pem(authorities.as_bytes(), None)?);
+        Ok(Self { authorities: authorities.to_owned(), config })
+    }
+}
+
 pub(crate) struct Balancer {
-    config: Mutex<Arc<ClientConfig>>,
+    trust: Mutex<BalancerTrust>,
     known: Mutex<IngressTasks>,
+    /// Notified after each check that succeeded.
+    responded: Notify,
     turn: AtomicUsize,
     clients: Arc<ConnectionCounts>,
 }
@@ -157,44 +202,75 @@ pub(crate) struct Balancer {
 impl Balancer {
     /// Creates a balancer without ingresses. `authorities` is PEM.
     pub(crate) fn new(authorities: &str) -> Result<Arc<Self>, AgentTlsError> {
-        let config = Arc::new(client_from_pem(authorities.as_bytes(), None)?);
-        let config = Mutex::new(config);
-        Ok(Arc::new(Self { config, known: Mutex::default(), turn: AtomicUsize::new(0), clients: Arc::default() }))
+        Ok(Arc::new(Self {
+            trust: Mutex::new(BalancerTrust::new(authorities)?),
+            known: Mutex::default(),
+            responded: Notify::new(),
+            turn: AtomicUsize::new(0),
+            clients: Arc::default(),
+        }))
     }
 
     fn known(&self) -> MutexGuard<'_, IngressTasks> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn config(&self) -> Arc<ClientConfig> {
-        Arc::clone(&self.config.lock().unwrap_or_else(PoisonError::into_inner))
+    fn trust(&self) -> MutexGuard<'_, BalancerTrust> {
+        self.trust.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the ingresses and authorities. Connections through an ingress that is no longer listed are reset, because it is about to stop.
+    fn config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.trust().config)
+    }
+
+    /// Replaces the ingresses and authorities. Connections through an ingress that is no longer listed are reset once another one responds, because
+    /// it is about to stop.
     pub(crate) fn set(self: &Arc<Self>, ingresses: &[SocketAddr], authorities: &str) -> Result<(), AgentTlsError> {
-        let config = Arc::new(client_from_pem(authorities.as_bytes(), None)?);
-        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
+        // The same configuration keeps the connections of checks.
+        if self.trust().authorities != authorities {
+            *self.trust() = BalancerTrust::new(authorities)?;
+        }
         let mut known = self.known();
         known.retain(|address, (ingress, _)| {
             let is_wanted = ingresses.contains(address);
             if !is_wanted {
-                ingress.reset();
+                tokio::spawn(Arc::clone(self).retire(Arc::clone(ingress)));
             }
             is_wanted
         });
         for address in ingresses {
             known.entry(*address).or_insert_with(|| {
-                let ingress = Arc::new(BalancedIngress {
-                    address: *address,
-                    answers: Mutex::default(),
-                    connections: AtomicUsize::new(0),
-                    reset: Mutex::default(),
-                });
+                let ingress = BalancedIngress::new(*address);
                 let watched = tokio::spawn(watch(Arc::clone(self), Arc::clone(&ingress)));
                 (ingress, AbortOnDropHandle::new(watched))
             });
         }
         Ok(())
+    }
+
+    /// Returns when the other ingresses responded last.
+    fn responses_of_others(&self, ingress: &BalancedIngress) -> Vec<Instant> {
+        let known = self.known();
+        let others = known.values().filter(|(other, _)| other.address != ingress.address);
+        others.filter_map(|(other, _)| other.responded()).collect()
+    }
+
+    /// Requests a check of all ingresses but this one.
+    fn check_others(&self, ingress: &BalancedIngress) {
+        let known = self.known();
+        let others = known.values().filter(|(other, _)| other.address != ingress.address);
+        others.for_each(|(other, _)| other.doubted.notify_one());
+    }
+
+    /// Resets the connections of an ingress that is no longer listed, once a listed one responds.
+    async fn retire(self: Arc<Self>, ingress: Arc<BalancedIngress>) {
+        loop {
+            let responded = self.responded.notified();
+            if self.known().values().any(|(listed, _)| listed.responded().is_some()) {
+                return ingress.reset();
+            }
+            responded.await;
+        }
     }
 
     /// Returns all ingresses: healthy ones first, in rotation, then unchecked ones, then those that failed.
@@ -246,16 +322,6 @@ impl Balancer {
             }
         }
     }
-
-    async fn check(&self, ingress: &BalancedIngress) -> Result<(), CheckError> {
-        let config = self.config();
-        let asked = async {
-            let stream = TcpStream::connect(ingress.address).await.map_err(CheckError::Connect)?;
-            https::get(config, SERVER_NAME, stream, ingress.address, "/readyz").await.map_err(CheckError::Ask)
-        };
-        let status = timeout(CHECK, asked).await.map_err(|_| CheckError::Silent)??;
-        if status.is_success() { Ok(()) } else { Err(CheckError::NotReady(status.as_u16())) }
-    }
 }
 
 /// Listens on the reserved address, which must already be an address of this machine. A daemon that has just ended may still hold it.
@@ -269,28 +335,70 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 async fn watch(balancer: Arc<Balancer>, ingress: Arc<BalancedIngress>) {
     let mut turns = interval(CHECK_EVERY);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut misses = 0;
+    let mut checker = IngressChecker::new(ingress.address);
+    let mut loss = IngressLoss::default();
     loop {
-        turns.tick().await;
-        let outcome = balancer.check(&ingress).await;
-        let before = ingress.note(outcome.is_ok());
-        let Err(error) = outcome else {
-            misses = 0;
-            if before == Some(false) {
-                tracing::info!(ingress = %ingress.address, "ingress responds again");
+        tokio::select! {
+            _ = turns.tick() => {}
+            () = ingress.doubted.notified() => {}
+            () = ingress.refused.notified() => checker.close(),
+            () = balancer.responded.notified(), if loss.is_pending() => {
+                reset_if_lost(&balancer, &ingress, &mut loss);
+                continue;
             }
-            continue;
+        }
+        let began = Instant::now();
+        let config = balancer.config();
+        let mut check = Box::pin(checker.check(&config));
+        let checked = match timeout(SLOW, &mut check).await {
+            Ok(checked) => checked,
+            Err(_) => {
+                if loss.is_over() {
+                    balancer.check_others(&ingress);
+                }
+                check.await
+            }
         };
-        if before != Some(false) {
-            tracing::warn!(ingress = %ingress.address, "health check of the ingress failed: {}", ErrorChain(&error));
+        note(&ingress, &checked);
+        match checked {
+            Ok(source) => {
+                loss.end();
+                balancer.responded.notify_waiters();
+                if source == CheckSource::Changed {
+                    ingress.reset();
+                }
+            }
+            Err(failed) if failed.error.is_loss() => {
+                if loss.record(failed.failures, began, Instant::now()) {
+                    turns.reset_immediately();
+                }
+            }
+            Err(_) => loss.end(),
         }
-        misses = if error.is_loss() { misses + 1 } else { 0 };
-        if misses == MISSES {
-            ingress.reset();
-        } else if misses == 1 {
-            // Check again at once.
-            turns.reset_immediately();
+        reset_if_lost(&balancer, &ingress, &mut loss);
+    }
+}
+
+/// Records and logs the result of a check.
+fn note(ingress: &BalancedIngress, checked: &Result<CheckSource, FailedCheck>) {
+    let before = ingress.note(checked.is_ok());
+    let ingress = ingress.address;
+    match checked {
+        Ok(CheckSource::Changed) => {
+            tracing::info!(%ingress, "this worker's uplink changed: resetting the connections of its previous address");
         }
+        Ok(CheckSource::Same) if before == IngressHealth::Failed => tracing::info!(%ingress, "ingress responds again"),
+        Ok(CheckSource::Same) => {}
+        Err(failed) if before != IngressHealth::Failed => {
+            tracing::warn!(%ingress, "health check of the ingress failed: {}", ErrorChain(&failed.error));
+        }
+        Err(_) => {}
+    }
+}
+
+fn reset_if_lost(balancer: &Balancer, ingress: &BalancedIngress, loss: &mut IngressLoss) {
+    if loss.resets(balancer.responses_of_others(ingress)) {
+        ingress.reset();
     }
 }
 
@@ -299,9 +407,12 @@ async fn pass(balancer: Arc<Balancer>, mut client: TcpStream, _admitted: Admitte
     let _ = client.set_nodelay(true);
     for ingress in balancer.in_order() {
         let token = ingress.token();
-        let Ok(Ok(mut server)) = timeout(CONNECT, TcpStream::connect(ingress.address)).await else { continue };
+        let Ok(Ok(mut server)) = timeout(CONNECT, TcpStream::connect(ingress.address)).await else {
+            ingress.note_refusal();
+            continue;
+        };
         let _ = server.set_nodelay(true);
-        keep_alive(&server);
+        keep_alive_within(&server, SILENCE);
         ingress.connections.fetch_add(1, Ordering::Relaxed);
         let passed = tokio::select! {
             passed = copy_bidirectional_with_sizes(&mut client, &mut server, BUFFER, BUFFER) => passed.is_ok(),
@@ -322,22 +433,4 @@ fn reset(client: &TcpStream) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_client_address_cannot_use_up_the_connections_of_others() {
-        let clients = Arc::new(ConnectionCounts::default());
-        let address = |last: u8| IpAddr::from([10, 244, 0, last]);
-        let greedy: Vec<_> = (0..MOST_OF_ONE).map(|_| clients.admit(address(1)).unwrap()).collect();
-        assert!(clients.admit(address(1)).is_none());
-        let others: Vec<_> = (2..5)
-            .map(|last| (0..MOST_OF_ONE).map(|_| clients.admit(address(last)).unwrap()).collect::<Vec<_>>())
-            .collect();
-        assert!(clients.admit(address(9)).is_none(), "all of them are too many");
-        drop(greedy);
-        assert!(clients.admit(address(9)).is_some());
-        drop(others);
-        assert!(clients.lock().is_empty());
-    }
-}
+mod tests;

@@ -76,5 +76,5 @@ pub use status::{CertificateStatus, IngressStatus, KubeletStatus, StatusError, T
 pub use token::{TokenError, read as read_token};
 pub use tunnels::TunnelError;
 pub use undo::{UndoError, forget};
-pub use upgrade::{UpgradeError, UpgradeOptions, UpgradeOutcome, UpgradeStep, UpgradeTarget, upgrade};
+pub use upgrade::{UpgradeError, UpgradeOptions, UpgradeOutcome, NodeUpgradeStep, UpgradeTarget, upgrade};
 pub use version_skew::SkewFault;

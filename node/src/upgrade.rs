@@ -60,7 +60,7 @@ pub struct UpgradeOptions {
 
 /// The current step of an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum UpgradeStep {
+pub enum NodeUpgradeStep {
     /// Pulls this image, and reads its programs.
     Programs(String),
     /// Drains the worker.
@@ -149,7 +149,7 @@ pub struct UpgradeOutcome {
 /// Upgrades the kubelet of this worker.
 pub async fn upgrade(
     options: &UpgradeOptions,
-    mut told: impl FnMut(&UpgradeStep),
+    mut told: impl FnMut(&NodeUpgradeStep),
 ) -> Result<UpgradeOutcome, UpgradeError> {
     let layout = &options.layout;
     // Without the daemon, nothing would start the kubelet again.
@@ -159,7 +159,7 @@ pub async fn upgrade(
     };
     let client = connect(layout)?;
     let image = target_image(&options.target, &TrustedInformation::fetch(client.clone()).await?)?;
-    told(&UpgradeStep::Programs(image.clone()));
+    told(&NodeUpgradeStep::Programs(image.clone()));
     let runtime = facts::client(&node.containerd_socket).map_err(UpgradeError::Runtime)?;
     let settings = image::settings(&runtime).await;
     let staged = StagedPrograms::take(layout, &runtime, &settings, &image).await?;
@@ -184,10 +184,10 @@ pub async fn upgrade(
     let stored = NodeOptions { image: stored_image(&options.target, &image), ..node.clone() };
     files::write_json(&layout.options(), &stored)?;
     cni::install(layout, &settings.directories(&node).plugins)?;
-    told(&UpgradeStep::Restart);
+    told(&NodeUpgradeStep::Restart);
     let restarted = Timestamp::now();
     kubelet::stop(layout).await?;
-    told(&UpgradeStep::Wait(node.name.clone()));
+    told(&NodeUpgradeStep::Wait(node.name.clone()));
     wait(options, &node.name, version, restarted).await?;
     uncordon(layout, &node.name).await?;
     Ok(outcome(true))
@@ -222,11 +222,11 @@ async fn drain(
     layout: &Layout,
     name: &str,
     limit: Duration,
-    told: &mut impl FnMut(&UpgradeStep),
+    told: &mut impl FnMut(&NodeUpgradeStep),
 ) -> Result<(), UpgradeError> {
     note_cordon(layout, name).await?;
     let drained =
-        leave::drain(|| connect(layout), name, limit, &mut |step| told(&UpgradeStep::Drain(step.clone()))).await;
+        leave::drain(|| connect(layout), name, limit, &mut |step| told(&NodeUpgradeStep::Drain(step.clone()))).await;
     let Err(error) = drained else { return Ok(()) };
     if let Err(error) = uncordon(layout, name).await {
         tracing::warn!("cannot uncordon the Node; run `kubectl uncordon {name}`: {}", ErrorChain(&error));

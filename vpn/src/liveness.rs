@@ -16,9 +16,14 @@ pub const UNACKNOWLEDGED: Duration = Duration::from_secs(4);
 
 /// Ends the connection with an error four seconds after the other side last responded.
 pub fn keep_alive(stream: &impl AsFd) {
+    keep_alive_within(stream, UNACKNOWLEDGED);
+}
+
+/// As [`keep_alive`], but the other side may be silent for this long.
+pub fn keep_alive_within(stream: &impl AsFd, silence: Duration) {
     let socket = SockRef::from(stream);
     let keepalive = TcpKeepalive::new().with_time(IDLE).with_interval(INTERVAL).with_retries(QUESTIONS);
-    let set = socket.set_tcp_keepalive(&keepalive).and_then(|()| socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED)));
+    let set = socket.set_tcp_keepalive(&keepalive).and_then(|()| socket.set_tcp_user_timeout(Some(silence)));
     if let Err(error) = set {
         tracing::debug!(%error, "cannot enable keepalive probes of a connection");
     }

@@ -36,6 +36,9 @@ const ROWS: &[Row] = &[
     ("udp", "nat-a", udp::is_blocked),
     ("two-addresses", "nat-a", two_addresses::one_responds),
     ("deleted", "nat-a", deleted_node::is_registered_again),
+    ("docker-before", "", docker::is_there_before),
+    ("docker-after", "", docker::is_there_after),
+    ("firewall", "", docker::is_its_owners),
 ];
 
 #[test]

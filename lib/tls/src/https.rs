@@ -1,4 +1,6 @@
-//! A single `GET` request, over verified TLS or on loopback.
+//! `GET` requests, over verified TLS or on loopback.
+
+mod kept;
 
 use std::{net::SocketAddr, pin::pin, sync::Arc};
 
@@ -11,6 +13,8 @@ use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{TlsConnector, client::TlsStream};
+
+pub use self::kept::HttpsConnection;
 
 /// The largest body that is read, in bytes. A longer body is not read at all.
 const LONGEST_TEXT: usize = 4096;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keelway_node::{Layout, LeaveStep, UpgradeError, UpgradeOptions, UpgradeOutcome, UpgradeStep, UpgradeTarget};
+use keelway_node::{Layout, LeaveStep, NodeUpgradeStep, UpgradeError, UpgradeOptions, UpgradeOutcome, UpgradeTarget};
 
 use super::{
     alone,
@@ -42,14 +42,14 @@ fn target(image: Option<String>, to: Option<String>) -> UpgradeTarget {
     }
 }
 
-fn step_text(step: &UpgradeStep) -> String {
+fn step_text(step: &NodeUpgradeStep) -> String {
     match step {
-        UpgradeStep::Programs(image) => format!("extracting kubelet and CNI plugins from {image}"),
-        UpgradeStep::Drain(LeaveStep::Drain { ending, held }) => waiting(ending, held),
-        UpgradeStep::Drain(LeaveStep::Again(error)) => format!("retrying: {error}"),
-        UpgradeStep::Drain(LeaveStep::Undo | LeaveStep::Known(_)) => "draining".to_owned(),
-        UpgradeStep::Restart => "restarting the kubelet".to_owned(),
-        UpgradeStep::Wait(name) => format!("waiting for the Node {name}"),
+        NodeUpgradeStep::Programs(image) => format!("extracting kubelet and CNI plugins from {image}"),
+        NodeUpgradeStep::Drain(LeaveStep::Drain { ending, held }) => waiting(ending, held),
+        NodeUpgradeStep::Drain(LeaveStep::Again(error)) => format!("retrying: {error}"),
+        NodeUpgradeStep::Drain(LeaveStep::Undo | LeaveStep::Known(_)) => "draining".to_owned(),
+        NodeUpgradeStep::Restart => "restarting the kubelet".to_owned(),
+        NodeUpgradeStep::Wait(name) => format!("waiting for the Node {name}"),
     }
 }
 

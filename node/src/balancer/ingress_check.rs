@@ -1,0 +1,126 @@
+//! Health checks of one ingress, over a connection that stays open: a TLS handshake for each check of each worker would occupy the API servers.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::future::{BoxFuture, select_ok};
+use keelway_tls::https::{GetError, HttpsConnection};
+use rustls::ClientConfig;
+use tokio::{net::TcpStream, time::timeout};
+
+use crate::authority::SERVER_NAME;
+
+/// How long the response to a health check may take.
+const CHECK: Duration = Duration::from_secs(2);
+/// The time after which a response is slow.
+pub(super) const SLOW: Duration = Duration::from_secs(1);
+
+/// An ingress failed its health check.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CheckError {
+    #[error("cannot connect")]
+    Connect(#[source] io::Error),
+    #[error("no response within {} s", CHECK.as_secs())]
+    Silent,
+    #[error("invalid response")]
+    Ask(#[source] GetError),
+    #[error("no API server behind the ingress is ready (status {0})")]
+    NotReady(u16),
+}
+
+impl CheckError {
+    /// Whether connections through the ingress are dead. An API server that is about to stop is not ready, but still serves its connections.
+    pub(super) fn is_loss(&self) -> bool {
+        !matches!(self, Self::NotReady(_))
+    }
+}
+
+/// The local address of a check that succeeded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CheckSource {
+    /// It is the address of the check before.
+    Same,
+    /// The worker's uplink changed: the open connection failed, and a new one has another address. Other connections of the previous address are dead.
+    Changed,
+}
+
+/// A check that failed.
+#[derive(Debug)]
+pub(super) struct FailedCheck {
+    pub(super) error: CheckError,
+    /// The number of connections that failed.
+    pub(super) failures: u32,
+}
+
+/// A connection that a check left open.
+struct KeptConnection {
+    connection: HttpsConnection<TcpStream>,
+    /// The local address.
+    source: IpAddr,
+    /// The configuration with which the ingress was verified.
+    verified: Arc<ClientConfig>,
+}
+
+impl KeptConnection {
+    async fn open(address: SocketAddr, config: &Arc<ClientConfig>) -> Result<Self, CheckError> {
+        let stream = TcpStream::connect(address).await.map_err(CheckError::Connect)?;
+        let source = stream.local_addr().map_err(CheckError::Connect)?.ip();
+        let connection = HttpsConnection::open(Arc::clone(config), SERVER_NAME, stream, address);
+        let connection = connection.await.map_err(CheckError::Ask)?;
+        Ok(Self { connection, source, verified: Arc::clone(config) })
+    }
+
+    /// Checks whether the API server at the other end is ready. Returns the local address, and the connection unless it ended.
+    async fn check(self) -> Result<(IpAddr, Option<Self>), CheckError> {
+        let Self { connection, source, verified } = self;
+        let (status, connection) = connection.get("/readyz").await.map_err(CheckError::Ask)?;
+        if !status.is_success() {
+            return Err(CheckError::NotReady(status.as_u16()));
+        }
+        Ok((source, connection.map(|connection| Self { connection, source, verified })))
+    }
+}
+
+/// Checks one ingress.
+pub(super) struct IngressChecker {
+    address: SocketAddr,
+    kept: Option<KeptConnection>,
+    source: Option<IpAddr>,
+}
+
+impl IngressChecker {
+    pub(super) fn new(address: SocketAddr) -> Self {
+        Self { address, kept: None, source: None }
+    }
+
+    /// Closes the open connection, so that the next check shows whether the ingress accepts connections.
+    pub(super) fn close(&mut self) {
+        self.kept = None;
+    }
+
+    /// Checks whether the ingress leads to an API server that is ready. The open connection leads to one API server, which may stop while the
+    /// ingress has others. If that connection fails or is slow, a new one is checked, too.
+    pub(super) async fn check(&mut self, config: &Arc<ClientConfig>) -> Result<CheckSource, FailedCheck> {
+        let kept = self.kept.take().filter(|kept| Arc::ptr_eq(&kept.verified, config));
+        let failures = if kept.is_some() { 2 } else { 1 };
+        let anew = async { KeptConnection::open(self.address, config).await?.check().await };
+        let checks = async {
+            let Some(kept) = kept else { return anew.await };
+            let mut first = Box::pin(kept.check());
+            match timeout(SLOW, &mut first).await {
+                Ok(Ok(checked)) => Ok(checked),
+                Ok(Err(_)) => anew.await,
+                Err(_) => select_ok([first as BoxFuture<'_, _>, Box::pin(anew)]).await.map(|(checked, _)| checked),
+            }
+        };
+        let checked = timeout(CHECK, checks).await.unwrap_or(Err(CheckError::Silent));
+        let (source, kept) = checked.map_err(|error| FailedCheck { error, failures })?;
+        self.kept = kept;
+        let before = self.source.replace(source);
+        Ok(if before.is_none_or(|before| before == source) { CheckSource::Same } else { CheckSource::Changed })
+    }
+}
