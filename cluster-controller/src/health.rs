@@ -1,31 +1,15 @@
 //! The health server, on loopback for all users of the machine, and metrics, on a socket for the component's own user.
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
-use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use http::StatusCode;
 use keelway_base::unix_listener;
-use prometheus_client::encoding::text::encode;
+use keelway_local_http::{LocalListener, LocalResponse, metrics, text};
 use prometheus_client::registry::Registry;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
-/// How long a request's head may take, and how long a connection may be idle between two requests.
-const HEAD_DEADLINE: Duration = Duration::from_secs(2);
-/// The most concurrent connections. One more ends the oldest.
-const MOST_CONNECTIONS: usize = 32;
-/// The largest head of a request, in bytes.
-const LARGEST_HEAD: usize = 8192;
 /// Only the component's own user may read metrics.
 const METRICS_MODE: u32 = 0o600;
 
@@ -80,80 +64,19 @@ impl HealthListeners {
 
 /// Serves requests until the process ends.
 pub(crate) async fn serve(entrances: HealthListeners, health: ProcessHealth) {
-    let health = Arc::new(health);
     let metrics = async {
         match entrances.metrics {
-            Some(listener) => accept_connections(LocalListener::Socket(listener), &health, on_socket).await,
+            Some(listener) => {
+                keelway_local_http::serve(LocalListener::Socket(listener), |path| on_socket(path, &health)).await;
+            }
             None => std::future::pending().await,
         }
     };
-    tokio::join!(accept_connections(LocalListener::Loopback(entrances.health), &health, on_loopback), metrics);
+    let loopback = LocalListener::Loopback(entrances.health);
+    tokio::join!(keelway_local_http::serve(loopback, |path| on_loopback(path, &health)), metrics);
 }
 
-enum LocalListener {
-    Loopback(TcpListener),
-    Socket(UnixListener),
-}
-
-trait HealthStream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> HealthStream for T {}
-
-impl LocalListener {
-    async fn accept(&self) -> io::Result<Box<dyn HealthStream>> {
-        Ok(match self {
-            Self::Loopback(listener) => Box::new(listener.accept().await?.0),
-            Self::Socket(listener) => Box::new(listener.accept().await?.0),
-        })
-    }
-}
-
-type HealthHandler = fn(&str, &ProcessHealth) -> Response<Full<Bytes>>;
-
-async fn accept_connections(listener: LocalListener, health: &Arc<ProcessHealth>, answer: HealthHandler) {
-    let mut open = VecDeque::new();
-    loop {
-        let Ok(stream) = listener.accept().await else {
-            // This error only means a shortage of file descriptors or memory. It takes a moment to end.
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            continue;
-        };
-        open.retain(|conversation: &tokio::task::AbortHandle| !conversation.is_finished());
-        // All programs of the machine share loopback. Idle connections must not exclude other clients.
-        if open.len() >= MOST_CONNECTIONS
-            && let Some(oldest) = open.pop_front()
-        {
-            oldest.abort();
-        }
-        let health = Arc::clone(health);
-        let conversation = tokio::spawn(async move {
-            if let Err(error) = serve_connection(stream, health, answer).await {
-                tracing::debug!(%error, "a connection of the health server failed");
-            }
-        });
-        open.push_back(conversation.abort_handle());
-    }
-}
-
-async fn serve_connection(
-    stream: Box<dyn HealthStream>,
-    health: Arc<ProcessHealth>,
-    answer: HealthHandler,
-) -> hyper::Result<()> {
-    let service = service_fn(move |request: Request<Incoming>| {
-        let path = if request.method() == Method::GET { request.uri().path() } else { "" };
-        let answer = answer(path, &health);
-        async move { Ok::<_, Infallible>(answer) }
-    });
-    http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_DEADLINE)
-        .max_buf_size(LARGEST_HEAD)
-        .serve_connection(TokioIo::new(stream), service)
-        .await
-}
-
-fn on_loopback(path: &str, health: &ProcessHealth) -> Response<Full<Bytes>> {
+fn on_loopback(path: &str, health: &ProcessHealth) -> LocalResponse {
     match path {
         "/healthz" => text(StatusCode::OK, "ok\n".to_owned()),
         "/readyz" => match (health.readiness)() {
@@ -164,40 +87,24 @@ fn on_loopback(path: &str, health: &ProcessHealth) -> Response<Full<Bytes>> {
     }
 }
 
-fn on_socket(path: &str, health: &ProcessHealth) -> Response<Full<Bytes>> {
+fn on_socket(path: &str, health: &ProcessHealth) -> LocalResponse {
     match path {
         "/metrics" => metrics(&health.registry),
         _ => text(StatusCode::NOT_FOUND, "not found; the path is /metrics\n".to_owned()),
     }
 }
 
-fn metrics(registry: &Registry) -> Response<Full<Bytes>> {
-    let mut body = String::new();
-    if let Err(error) = encode(&mut body, registry) {
-        return text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"));
-    }
-    let mut response = text(StatusCode::OK, body);
-    let kind = header::HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
-    response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    response
-}
-
-fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::from(body));
-    *response.status_mut() = status;
-    response
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use keelway_local_http::MOST_CONNECTIONS;
+    use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
     use tokio::net::{TcpStream, UnixStream};
 
     use super::*;
 
-    async fn ask(mut stream: impl HealthStream, path: &str) -> String {
+    async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin, path: &str) -> String {
         let question = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         stream.write_all(question.as_bytes()).await.unwrap();
         let mut answer = String::new();

@@ -90,8 +90,8 @@ pub enum DaemonError {
         #[source]
         source: io::Error,
     },
-    /// The daemon cannot listen on its status socket.
-    #[error("cannot listen on the status socket")]
+    /// The daemon cannot listen on its sockets.
+    #[error("cannot listen on the socket of status or metrics")]
     Socket(#[source] io::Error),
 }
 
@@ -140,6 +140,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
     let listeners = listen(&known)?;
     balancer.set(&ingresses(&known), &known.authorities).map_err(DaemonError::Authorities)?;
     let questions = status::listen(&layout.socket()).map_err(DaemonError::Socket)?;
+    let scrapes = status::listen(&layout.metrics_socket()).map_err(DaemonError::Socket)?;
     for listener in listeners {
         tokio::spawn(Arc::clone(&balancer).serve(listener));
     }
@@ -177,9 +178,11 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         () = daemon.read_cluster() => {}
         () = kubelet.supervise(first, known, given, daemon.facts.kubelet.clone()) => {}
         () = status::serve(questions, || daemon.status()) => {}
+        () = status::serve_metrics(scrapes, || daemon.status()) => {}
         () = stop => {}
     }
     files::remove(&daemon.layout.socket())?;
+    files::remove(&daemon.layout.metrics_socket())?;
     Ok(())
 }
 

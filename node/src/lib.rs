@@ -52,6 +52,8 @@ mod tunnels;
 mod undo;
 mod upgrade;
 mod version_skew;
+mod worker_metrics;
+mod worker_problem;
 
 pub use api::{ApiError, ENDED};
 pub use authority::EndpointError;
@@ -78,3 +80,4 @@ pub use tunnels::TunnelError;
 pub use undo::{UndoError, forget};
 pub use upgrade::{UpgradeError, UpgradeOptions, UpgradeOutcome, NodeUpgradeStep, UpgradeTarget, upgrade};
 pub use version_skew::SkewFault;
+pub use worker_problem::{WorkerProblem, problems};

@@ -144,6 +144,7 @@ mod tests {
             active: true,
             answers,
             data_path: "kernel".to_owned(),
+            latency_microseconds: None,
             last_handshake: None,
             received_bytes: 0,
             sent_bytes: 0,

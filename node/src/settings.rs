@@ -225,6 +225,11 @@ impl Layout {
         self.at("daemon.process")
     }
 
+    /// The socket of the metrics.
+    pub(crate) fn metrics_socket(&self) -> PathBuf {
+        self.at("metrics.sock")
+    }
+
     /// What the worker remembers of its Node.
     pub(crate) fn node_record(&self) -> PathBuf {
         self.at("node-record.json")

@@ -2,8 +2,10 @@
 
 use std::{io, path::Path, time::Duration};
 
+use http::StatusCode;
 use jiff::Timestamp;
 use keelway_base::unix_listener;
+use keelway_local_http::LocalListener;
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -12,7 +14,7 @@ use tokio::{
 };
 
 pub use crate::{balancer::IngressStatus, kubelet::KubeletStatus, tunnels::TunnelStatus};
-use crate::{files::NodeFileError, settings::Layout};
+use crate::{files::NodeFileError, settings::Layout, worker_metrics};
 
 /// How long the daemon may take to respond.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -110,6 +112,15 @@ pub async fn ask(layout: &Layout) -> Result<WorkerStatus, StatusError> {
 /// Listens, and replaces the socket of a daemon that has ended.
 pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     unix_listener::listen(path, 0o600)
+}
+
+/// Serves `/metrics` while it is polled. Only root can read it.
+pub(crate) async fn serve_metrics(listener: UnixListener, status: impl Fn() -> WorkerStatus) {
+    keelway_local_http::serve(LocalListener::Socket(listener), |path| match path {
+        "/metrics" => keelway_local_http::metrics(&worker_metrics::registry(status(), Timestamp::now())),
+        _ => keelway_local_http::text(StatusCode::NOT_FOUND, "not found; the path is /metrics\n".to_owned()),
+    })
+    .await;
 }
 
 /// Sends the status to each client that connects, while it is polled.

@@ -98,6 +98,9 @@ pub struct TunnelStatus {
     /// The time of the last handshake, in seconds since the Unix epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_handshake: Option<u64>,
+    /// The duration of the last successful check.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_microseconds: Option<u64>,
     /// The number of received bytes.
     pub received_bytes: u64,
     /// The number of sent bytes.
@@ -116,6 +119,8 @@ struct WorkerTunnel {
     endpoints: EndpointChoice,
     slot: usize,
     path: Box<dyn DataPath>,
+    /// The duration of the last successful check.
+    latency: Option<Duration>,
     /// The socket for `wg`, if the kernel does not serve the device itself.
     _served: Option<UapiServer>,
 }
@@ -251,7 +256,7 @@ impl WorkerTunnels {
         if let Err(error) = loosen(&name) {
             tracing::warn!(%error, interface = name, "cannot loosen reverse path filtering; responses through another gateway are dropped");
         }
-        Ok(WorkerTunnel { gateway: gateway.clone(), endpoints, slot, path, _served: served })
+        Ok(WorkerTunnel { gateway: gateway.clone(), endpoints, slot, path, latency: None, _served: served })
     }
 
     /// Routes each gateway's own addresses into its tunnel, and the cluster's other ranges into the active one.
@@ -272,9 +277,17 @@ impl WorkerTunnels {
         let given = &self.wanted.given;
         let questions = self.open.iter().map(|tunnel| {
             let target = tunnel.gateway.addresses.iter().find_map(|to| Some((*to, given.address(to.is_ipv4())?)));
-            async move { if let Some((to, from)) = target { Some(answers(from, to).await) } else { None } }
+            async move {
+                let (to, from) = target?;
+                let asked = Instant::now();
+                Some(answers(from, to).await.then(|| asked.elapsed()))
+            }
         });
         let round = join_all(questions).await;
+        for (tunnel, latency) in self.open.iter_mut().zip(&round) {
+            tunnel.latency = latency.flatten().or(tunnel.latency);
+        }
+        let round: Vec<Option<bool>> = round.into_iter().map(|asked| Some(asked?.is_some())).collect();
         for (tunnel, answered) in self.open.iter_mut().zip(&round) {
             if let Some(answered) = answered {
                 tunnel.note(*answered, &self.wanted.ranges);
@@ -304,6 +317,7 @@ impl WorkerTunnels {
                 active: at == choice.active(),
                 answers: choice.answers(at),
                 data_path: tunnel.path.kind().to_string(),
+                latency_microseconds: tunnel.latency.and_then(|latency| latency.as_micros().try_into().ok()),
                 last_handshake: peer.as_ref().and_then(|peer| peer.last_handshake).map(|time| time.as_secs()),
                 received_bytes: peer.as_ref().map_or(0, |peer| peer.received_bytes),
                 sent_bytes: peer.as_ref().map_or(0, |peer| peer.sent_bytes),

@@ -1,7 +1,7 @@
 //! Renders the status of a worker as tables, without side effects.
 
 use keelway_api::jiff::Timestamp;
-use keelway_node::{CertificateStatus, ENDED, TunnelStatus, WorkerStatus};
+use keelway_node::WorkerStatus;
 
 use crate::{table::TextTable, terminal};
 
@@ -14,41 +14,7 @@ pub(super) fn render(status: &WorkerStatus, now: Timestamp) -> String {
 
 /// Returns what keeps this worker from running pods, or the cluster from reaching it.
 pub(super) fn problems(status: &WorkerStatus, now: Timestamp) -> Vec<String> {
-    let are_silent = |mut all: Vec<Option<bool>>| {
-        all.dedup();
-        all == [Some(false)]
-    };
-    let mut found = Vec::new();
-    if status.kubelet.pid.is_none() {
-        found.push("The kubelet is not running: see its log.".to_owned());
-    }
-    if are_silent(status.ingresses.iter().map(|ingress| ingress.answers).collect()) {
-        let all: Vec<String> = status.ingresses.iter().map(|ingress| ingress.address.to_string()).collect();
-        found.push(format!("No ingress responds: allow TCP from this machine to {}.", all.join(", ")));
-    }
-    if are_silent(status.tunnels.iter().map(|tunnel| tunnel.answers).collect()) {
-        let all: Vec<String> =
-            status.tunnels.iter().flat_map(TunnelStatus::endpoints).map(|endpoint| endpoint.to_string()).collect();
-        found.push(format!(
-            "No gateway responds through its tunnel: allow UDP from this machine to {}.",
-            all.join(", ")
-        ));
-    }
-    found.extend(ended(&status.certificates, now));
-    found.extend(status.node_problem.iter().map(|problem| sentence(problem)));
-    if !status.absent_settings.is_empty() {
-        found.push(format!("The kernel lacks {}.", status.absent_settings.join(", ")));
-    }
-    let conflicts = status.pod_network_conflicts.iter();
-    found.extend(conflicts.map(|conflict| format!("Pods do not get the cluster's network: {conflict}.")));
-    found.extend(status.firewall_drops.iter().map(|drop| format!("A firewall drops packets of the cluster: {drop}.")));
-    found
-}
-
-/// Returns a problem of the daemon as a sentence.
-fn sentence(problem: &str) -> String {
-    let mut letters = problem.chars();
-    letters.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), letters.as_str()))
+    keelway_node::problems(status, now).into_iter().map(|problem| problem.message).collect()
 }
 
 fn head(status: &WorkerStatus) -> String {
@@ -116,13 +82,6 @@ fn certificates(status: &WorkerStatus) -> String {
     table.render(terminal::columns())
 }
 
-/// While the client certificate is valid, the kubelet renews both certificates. After its expiry, it cannot.
-fn ended(certificates: &[CertificateStatus], now: Timestamp) -> Option<String> {
-    let client = certificates.iter().find(|certificate| certificate.name == "client")?;
-    let has_ended = client.not_after <= now;
-    has_ended.then(|| format!("The certificate of this worker expired at {}; {ENDED}.", client.not_after))
-}
-
 /// Returns the version that the kubelet reports, or that of its image before it has reported.
 fn kubelet_version(status: &WorkerStatus) -> Option<&str> {
     let reported = status.kubelet.version.as_deref().map(|version| version.trim_start_matches('v'));
@@ -167,32 +126,12 @@ mod tests {
         assert_eq!(version("registry:5000/node@sha256:00"), "registry:5000/node@sha256:00");
     }
 
-    #[test]
-    fn only_an_expired_client_certificate_is_reported() {
-        let now: Timestamp = "2030-01-02T00:00:00Z".parse().unwrap();
-        let certificate = |name: &str, not_after: &str| CertificateStatus {
-            name: name.to_owned(),
-            not_before: "2030-01-01T00:00:00Z".parse().unwrap(),
-            not_after: not_after.parse().unwrap(),
-        };
-        let (before, after) = ("2030-01-01T12:00:00Z", "2030-01-02T12:00:00Z");
-        assert_eq!(ended(&[certificate("client", after), certificate("serving", before)], now), None);
-        let told = ended(&[certificate("client", before), certificate("serving", after)], now).unwrap();
-        assert!(told.contains(before) && told.contains("keelway node forget"), "{told}");
-    }
-
     fn healthy() -> WorkerStatus {
         serde_json::from_value(serde_json::json!({
             "node": "w1", "version": "1.37.0", "pid": 1, "residentKib": 1, "addresses": [], "podCIDRs": [], "tunnels": [],
             "ingresses": [], "kubelet": { "pid": 2, "restarts": 0 }, "certificates": [],
         }))
         .unwrap()
-    }
-
-    #[test]
-    fn an_evicted_worker_is_a_problem() {
-        let status = WorkerStatus { node_problem: Some("the worker was evicted".to_owned()), ..healthy() };
-        assert_eq!(problems(&status, Timestamp::UNIX_EPOCH), ["The worker was evicted."]);
     }
 
     #[test]
@@ -207,15 +146,6 @@ mod tests {
         assert_eq!(problems(&status, Timestamp::UNIX_EPOCH), Vec::<String>::new());
         status.kubelet.version = Some("v1.37.0".to_owned());
         assert_eq!(other_version(&status), None);
-    }
-
-    #[test]
-    fn a_conflict_of_the_pod_network_is_a_problem() {
-        let mut status = healthy();
-        assert_eq!(problems(&status, Timestamp::UNIX_EPOCH), Vec::<String>::new());
-        status.pod_network_conflicts = vec!["cni0 has another address; delete it".to_owned()];
-        let expected = "Pods do not get the cluster's network: cni0 has another address; delete it.";
-        assert_eq!(problems(&status, Timestamp::UNIX_EPOCH), [expected]);
     }
 
     #[test]

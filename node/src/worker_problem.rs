@@ -1,0 +1,119 @@
+//! What keeps a worker from running pods, or the cluster from reaching it. `node status` and the metrics name the same problems. Pure.
+
+use jiff::Timestamp;
+
+use crate::{
+    api::ENDED,
+    status::{CertificateStatus, WorkerStatus},
+    tunnels::TunnelStatus,
+};
+
+/// A problem of a worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerProblem {
+    /// What is wrong, in one word.
+    pub reason: &'static str,
+    /// What is wrong and what to do, as a sentence.
+    pub message: String,
+}
+
+/// Returns the problems of a worker at this time.
+#[must_use]
+pub fn problems(status: &WorkerStatus, now: Timestamp) -> Vec<WorkerProblem> {
+    let are_silent = |mut all: Vec<Option<bool>>| {
+        all.dedup();
+        all == [Some(false)]
+    };
+    let mut found = Vec::new();
+    let mut add = |reason, message| found.push(WorkerProblem { reason, message });
+    if status.kubelet.pid.is_none() {
+        add("KubeletNotRunning", "The kubelet is not running: see its log.".to_owned());
+    }
+    if are_silent(status.ingresses.iter().map(|ingress| ingress.answers).collect()) {
+        let all: Vec<String> = status.ingresses.iter().map(|ingress| ingress.address.to_string()).collect();
+        let message = format!("No ingress responds: allow TCP from this machine to {}.", all.join(", "));
+        add("NoIngressResponds", message);
+    }
+    if are_silent(status.tunnels.iter().map(|tunnel| tunnel.answers).collect()) {
+        let all: Vec<String> =
+            status.tunnels.iter().flat_map(TunnelStatus::endpoints).map(|endpoint| endpoint.to_string()).collect();
+        let message =
+            format!("No gateway responds through its tunnel: allow UDP from this machine to {}.", all.join(", "));
+        add("NoGatewayResponds", message);
+    }
+    if let Some(message) = ended(&status.certificates, now) {
+        add("CertificateExpired", message);
+    }
+    if let Some(problem) = &status.node_problem {
+        add("NodeMissing", sentence(problem));
+    }
+    if !status.absent_settings.is_empty() {
+        add("KernelSettingsMissing", format!("The kernel lacks {}.", status.absent_settings.join(", ")));
+    }
+    for conflict in &status.pod_network_conflicts {
+        add("PodNetworkConflict", format!("Pods do not get the cluster's network: {conflict}."));
+    }
+    for drop in &status.firewall_drops {
+        add("FirewallDropsPackets", format!("A firewall drops packets of the cluster: {drop}."));
+    }
+    found
+}
+
+/// Returns a problem of the daemon as a sentence.
+fn sentence(problem: &str) -> String {
+    let mut letters = problem.chars();
+    letters.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), letters.as_str()))
+}
+
+/// While the client certificate is valid, the kubelet renews both certificates. After its expiry, it cannot.
+fn ended(certificates: &[CertificateStatus], now: Timestamp) -> Option<String> {
+    let client = certificates.iter().find(|certificate| certificate.name == "client")?;
+    let has_ended = client.not_after <= now;
+    has_ended.then(|| format!("The certificate of this worker expired at {}; {ENDED}.", client.not_after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(status: &WorkerStatus) -> Vec<String> {
+        problems(status, Timestamp::UNIX_EPOCH).into_iter().map(|problem| problem.message).collect()
+    }
+
+    #[test]
+    fn only_an_expired_client_certificate_is_reported() {
+        let now: Timestamp = "2030-01-02T00:00:00Z".parse().unwrap();
+        let certificate = |name: &str, not_after: &str| CertificateStatus {
+            name: name.to_owned(),
+            not_before: "2030-01-01T00:00:00Z".parse().unwrap(),
+            not_after: not_after.parse().unwrap(),
+        };
+        let (before, after) = ("2030-01-01T12:00:00Z", "2030-01-02T12:00:00Z");
+        assert_eq!(ended(&[certificate("client", after), certificate("serving", before)], now), None);
+        let told = ended(&[certificate("client", before), certificate("serving", after)], now).unwrap();
+        assert!(told.contains(before) && told.contains("keelway node forget"), "{told}");
+    }
+
+    fn healthy() -> WorkerStatus {
+        serde_json::from_value(serde_json::json!({
+            "node": "w1", "version": "1.37.0", "pid": 1, "residentKib": 1, "addresses": [], "podCIDRs": [], "tunnels": [],
+            "ingresses": [], "kubelet": { "pid": 2, "restarts": 0 }, "certificates": [],
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn an_evicted_worker_is_a_problem() {
+        let status = WorkerStatus { node_problem: Some("the worker was evicted".to_owned()), ..healthy() };
+        assert_eq!(messages(&status), ["The worker was evicted."]);
+    }
+
+    #[test]
+    fn a_conflict_of_the_pod_network_is_a_problem() {
+        let mut status = healthy();
+        assert_eq!(messages(&status), Vec::<String>::new());
+        status.pod_network_conflicts = vec!["cni0 has another address; delete it".to_owned()];
+        let expected = "Pods do not get the cluster's network: cni0 has another address; delete it.";
+        assert_eq!(messages(&status), [expected]);
+    }
+}
