@@ -81,7 +81,7 @@ impl Default for LeaseName {
 }
 
 fn worker_ttl() -> Span {
-    Span::hours(168)
+    Span::hours(720)
 }
 
 impl ControllerConfiguration {

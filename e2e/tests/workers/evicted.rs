@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::pods;
 
 /// How long its last certificate stays valid at most: `workerTTL`, minus an hour for the time that passes meanwhile.
-const HOURS: i64 = 168 - 1;
+const HOURS: i64 = 720 - 1;
 
 /// Evicts a worker, and returns its addresses.
 pub(crate) fn from(setting: &WorkerFleet, cluster: &TestCluster, name: &str) -> BTreeSet<String> {

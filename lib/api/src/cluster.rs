@@ -365,7 +365,7 @@ fn component_ttl() -> Span {
     Span::hours(8760)
 }
 fn worker_ttl() -> Span {
-    Span::hours(168)
+    Span::hours(720)
 }
 fn admin_ttl() -> Span {
     Span::hours(24)

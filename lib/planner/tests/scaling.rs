@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use keelway_api::{
     Component, Documents, Secret, Shared, argument,
     documents::SecretName,
+    duration::Span,
     hypervisor::LOST_ANNOTATION,
     jiff::Timestamp,
     machine::{MachineState, ObservedValue, Pod, ServerAdmin},
@@ -240,6 +241,10 @@ proptest! {
 #[test]
 fn an_upgrade_of_the_manager_restarts_nothing() {
     let mut world = World::new();
+    // Documents of earlier releases contain their own lifetime of workers' certificates.
+    for document in world.documents.clusters.values_mut() {
+        document.spec.certificates.worker_ttl = Span::hours(168);
+    }
     for _ in 0..8 {
         let _ = world.pass(&calm(2, 2));
     }

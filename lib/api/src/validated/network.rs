@@ -29,11 +29,11 @@ pub(crate) const SERVICE_SIZES: PrefixLengths =
 /// bits.
 pub(crate) const POD_SIZES: PrefixLengths =
     PrefixLengths { v4: 8..=24, v6: 48..=64, holds: "every node gets a /24 or /64 from it" };
-/// An address is not reused for a week after its worker left, so a range needs more addresses than there are workers at a time.
+/// An address is not reused for 30 days after its worker left, by default, so a range needs more addresses than there are workers at a time.
 pub(crate) const VPN_SIZES: PrefixLengths = PrefixLengths {
     v4: 8..=24,
     v6: 48..=112,
-    holds: "the API, every gateway and every worker get an address from it, and a worker's address stays reserved for a week after it leaves",
+    holds: "the API, every gateway and every worker get an address from it, and a worker's address stays reserved for 30 days after it leaves",
 };
 
 /// Networks that no range may overlap: "this network", loopback, link-local, multicast and broadcast (IANA's special-purpose address registries).
