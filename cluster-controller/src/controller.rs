@@ -7,6 +7,7 @@ mod context;
 mod csr;
 mod identities;
 mod metrics;
+mod network_policies;
 mod object_backoffs;
 mod object_reconciler;
 mod objects;
@@ -217,6 +218,7 @@ async fn work(context: &Arc<ControllerContext>, definitions: &[DynamicObject], w
         identities::run(Arc::clone(context)),
         addresses::run(Arc::clone(context)),
         tombstones::run(Arc::clone(context)),
+        network_policies::run(Arc::clone(context)),
         registry::run(Arc::clone(context)),
     );
 }

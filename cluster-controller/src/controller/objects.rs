@@ -3,6 +3,7 @@
 mod access;
 mod addons;
 mod information;
+mod network_policies;
 mod policies;
 mod service;
 #[cfg(test)]
@@ -16,6 +17,8 @@ use super::{ControllerConfiguration, MANAGER};
 
 /// The label of applied objects. The controller watches objects with it, and deletes those that it no longer needs.
 pub(crate) use keelway_api::worker::MANAGED_BY as LABEL;
+
+pub(crate) use network_policies::NOT_ENFORCED;
 
 /// The objects cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +58,9 @@ pub(crate) fn wanted(
     objects.extend(service::objects(&configuration.api_addresses()));
     objects.extend(information::objects(configuration, authorities)?);
     objects.extend(addons::objects(configuration)?);
+    if configuration.addons.cni.enabled {
+        objects.extend(network_policies::objects());
+    }
     objects.into_iter().map(labelled).collect()
 }
 

@@ -12,6 +12,7 @@ mod evicted;
 mod host;
 mod identities;
 mod neighbours;
+mod network_policies;
 mod peers;
 mod plane;
 mod reads;
@@ -49,6 +50,7 @@ async fn serve() {
     });
     repair::all_is_applied(&admin).await;
     repair::drift_is_repaired(&admin).await;
+    network_policies::are_reported(&admin).await;
     reload::add_ons_come_and_go(&mut first, &admin).await;
     reload::authorities_and_credentials(&mut first, &plane, &admin).await;
 

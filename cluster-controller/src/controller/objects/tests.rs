@@ -68,6 +68,7 @@ fn each_add_on_can_be_turned_off() {
         ("kubeProxy", "DaemonSet kube-proxy"),
         ("metricsServer", "APIService v1beta1.metrics.k8s.io"),
         ("cni", "ConfigMap keelway-cni"),
+        ("cni", "ValidatingAdmissionPolicyBinding keelway-network-policies"),
     ] {
         let off = configuration(|file| file["addons"] = json!({ name: { "enabled": false } }));
         assert!(all.contains(gone) && !names(&off).contains(gone), "{name}");
