@@ -168,7 +168,7 @@ fn message(name: &str, lost: &[String]) -> String {
         format!("; set the labels {} again, which a kubelet may not set", lost.join(", "))
     };
     format!(
-        "the Node {name} was deleted, and the worker created it again{labels}; to remove the worker, run `keelway node leave` on it, or `keelway node evict {name}`"
+        "the Node {name} was deleted, and the worker created it again{labels}; to remove the worker, run `keelway node leave` on it, or `keelway node evict {name} --cluster NAME`"
     )
 }
 
