@@ -38,6 +38,7 @@ use crate::{
     cni::Directories,
     facts,
     files::{self, NodeFileError},
+    registry_config::{RegistryConfig, RegistryConfigError},
     settings::{Layout, NodeOptions},
 };
 use programs::InstallMethod;
@@ -94,11 +95,16 @@ pub enum ImageError {
     /// A file operation failed.
     #[error(transparent)]
     File(#[from] NodeFileError),
+    /// The stored credentials cannot be used.
+    #[error(transparent)]
+    Registry(#[from] RegistryConfigError),
 }
 
 /// Settings that containerd reports in its verbose status.
 pub(crate) struct ContainerdSettings {
     snapshotter: String,
+    /// The image of sandboxes. containerd 2 does not report it.
+    sandbox_image: Option<String>,
     cni: Directories,
 }
 
@@ -124,6 +130,7 @@ fn settings_of(config: &Value) -> ContainerdSettings {
     let cni = &config["cni"];
     let plugins = text(&cni["binDirs"][0]).or_else(|| text(&cni["binDir"]));
     ContainerdSettings {
+        sandbox_image: text(&config["sandboxImage"]),
         snapshotter: text(&config["containerd"]["snapshotter"]).unwrap_or_else(|| SNAPSHOTTER.to_owned()),
         cni: Directories {
             plugins: plugins.unwrap_or_else(|| "/opt/cni/bin".to_owned()).into(),
@@ -147,12 +154,28 @@ pub(crate) async fn ensure(
     take(layout, runtime, settings, image).await.map(Some)
 }
 
+/// Pulls the image of sandboxes if the worker has credentials for its registry. containerd itself would pull it without them.
+pub(crate) async fn pull_sandbox_image(
+    layout: &Layout,
+    runtime: &CriRuntime,
+    settings: &ContainerdSettings,
+) -> Result<(), ImageError> {
+    let credentials = RegistryConfig::load(layout)?;
+    let is_needed = |image: &&String| credentials.as_ref().is_some_and(|found| found.login(image).is_some());
+    match settings.sandbox_image.as_ref().filter(is_needed) {
+        Some(image) => pull(layout, runtime, image).await,
+        None => Ok(()),
+    }
+}
+
 /// Pulls the image if containerd does not have it, and records that.
 pub(crate) async fn pull(layout: &Layout, runtime: &CriRuntime, image: &str) -> Result<(), ImageError> {
     let wrong = |source| ImageError::Runtime { image: image.to_owned(), source };
+    let credentials = RegistryConfig::load(layout)?;
     if runtime.image_status(image).await.map_err(wrong)?.is_none() {
         Changes::note(layout, |changes| changes.pulled.extend([image.to_owned()]))?;
-        runtime.pull_image(image, None).await.map_err(wrong)?;
+        let login = credentials.as_ref().and_then(|credentials| credentials.login(image));
+        runtime.pull_image(image, login).await.map_err(wrong)?;
     }
     Ok(())
 }

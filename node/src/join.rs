@@ -50,6 +50,7 @@ use crate::{
     process,
     program::ProgramInstallation,
     registration,
+    registry_config::RegistryConfig,
     service::{self, ServiceError},
     settings::{DaemonMode, Layout, NodeOptions, OptionChange},
     sysctl,
@@ -78,6 +79,8 @@ pub struct JoinOptions {
     pub install_dir: PathBuf,
     /// How long the Node may take to be ready.
     pub timeout: Duration,
+    /// Credentials of registries. `None` keeps those of an earlier join.
+    pub registry_config: Option<RegistryConfig>,
 }
 
 impl JoinOptions {
@@ -427,6 +430,9 @@ fn prepare(options: &JoinOptions, known: &TrustedInformation, seen: Option<&Chan
     next.extend(seen.map(|seen| StagedFile::json(layout.changes(), seen)).transpose()?);
     next.extend(known.next(layout)?);
     files::write_all(&next)?;
+    if let Some(credentials) = &options.registry_config {
+        credentials.store(layout, &options.node)?;
+    }
     files::remove(&layout.leaving())
 }
 
@@ -465,6 +471,7 @@ async fn have_programs(
     if let Some(view) = image::ensure(&options.layout, runtime, &settings, image).await? {
         aside.spawn(async move { view.remove().await });
     }
+    image::pull_sandbox_image(&options.layout, runtime, &settings).await?;
     let (layout, directories) = (options.layout.clone(), settings.directories(&options.node));
     let installation = options.installation();
     // Requests to the cluster run concurrently.

@@ -40,6 +40,7 @@ mod process;
 mod program;
 mod reachable;
 mod registration;
+mod registry_config;
 mod removal;
 #[cfg(test)]
 mod samples;
@@ -71,6 +72,7 @@ pub use memory::disable_huge_pages;
 pub use node_labels::is_kubelet_label;
 pub use open_ports::{OpenPorts, OpenPortsFault};
 pub use peer::PeerError;
+pub use registry_config::{RegistryConfig, RegistryConfigError};
 pub use removal::RemovalError;
 pub use service::{ServiceError, has_systemd, unit};
 pub use settings::{DaemonMode, INSTALL, Layout, NodeOptions, OptionChange, STATE};
@@ -78,6 +80,6 @@ pub use status::{CertificateStatus, IngressStatus, KubeletStatus, StatusError, T
 pub use token::{TokenError, read as read_token};
 pub use tunnels::TunnelError;
 pub use undo::{UndoError, forget};
-pub use upgrade::{UpgradeError, UpgradeOptions, UpgradeOutcome, NodeUpgradeStep, UpgradeTarget, upgrade};
+pub use upgrade::{NodeUpgradeStep, UpgradeError, UpgradeOptions, UpgradeOutcome, UpgradeTarget, upgrade};
 pub use version_skew::SkewFault;
 pub use worker_problem::{WorkerProblem, problems};

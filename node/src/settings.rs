@@ -225,6 +225,11 @@ impl Layout {
         self.at("daemon.process")
     }
 
+    /// The credentials of registries.
+    pub(crate) fn registry_config(&self) -> PathBuf {
+        self.at("registry.json")
+    }
+
     /// The socket of the metrics.
     pub(crate) fn metrics_socket(&self) -> PathBuf {
         self.at("metrics.sock")

@@ -8,7 +8,9 @@ mod view;
 use std::{env, time::Duration};
 
 use failure::{into_failure, only_root};
-use keelway_node::{DaemonMode, JoinOptions, JoinStep, Layout, LeaveOptions, LeaveStep, NodeOptions, WorkerLock};
+use keelway_node::{
+    DaemonMode, JoinOptions, JoinStep, Layout, LeaveOptions, LeaveStep, NodeOptions, RegistryConfig, WorkerLock,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::print;
@@ -57,7 +59,10 @@ fn join(global: &GlobalArguments, arguments: JoinArguments) -> Result<Code, Comm
     let token = read
         .map_err(|error| CommandFailure::usage(error.to_string(), "create a token with `keelway join-token create`"))?;
     let program = env::current_exe().map_err(CommandFailure::other)?;
+    let registry_config = arguments.registry_config.as_deref().map(RegistryConfig::read).transpose();
+    let registry_config = registry_config.map_err(into_failure)?;
     let options = JoinOptions {
+        registry_config,
         layout: Layout::new(&arguments.state.state_dir),
         program,
         install_dir: arguments.install_dir.clone(),

@@ -83,6 +83,10 @@ pub(crate) struct JoinArguments {
     /// The image with kubelet and CNI plugins [default: the image of the cluster's release]
     #[arg(long, value_name = "IMAGE")]
     pub(crate) node_image: Option<String>,
+    /// Credentials of registries: a config.json of docker. They are used for the node image, and for pods without pull Secrets [default: those of
+    /// an earlier join]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) registry_config: Option<PathBuf>,
     /// A label to set when the Node is created; can be repeated
     #[arg(long = "node-label", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) labels: Vec<String>,

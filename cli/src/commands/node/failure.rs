@@ -1,6 +1,8 @@
 //! Failures of the commands of a worker. The exit code is 2 if the cause is the machine, the token or the user, and nothing was changed.
 
-use keelway_node::{DaemonError, InformationError, JoinError, LeaveError, StatusError, UndoError, WorkerLockError};
+use keelway_node::{
+    DaemonError, InformationError, JoinError, LeaveError, RegistryConfigError, StatusError, UndoError, WorkerLockError,
+};
 
 use crate::exit::CommandFailure;
 
@@ -89,6 +91,12 @@ impl HarmlessError for StatusError {
             Self::NoWorker(_) => Some("run `keelway node join` first, or set --state-dir to its directory"),
             _ => None,
         }
+    }
+}
+
+impl HarmlessError for RegistryConfigError {
+    fn help(&self) -> Option<&'static str> {
+        Some("nothing was changed; set --registry-config to a config.json of docker with `auths`")
     }
 }
 
