@@ -71,6 +71,7 @@ const NEITHER: &[&[&str]] = &[
     &["node", "join"],
     &["node", "run"],
     &["node", "status"],
+    &["node", "upgrade"],
     &["node", "leave"],
     &["node", "forget"],
     &["node", "local", "create"],

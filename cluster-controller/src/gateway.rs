@@ -11,6 +11,7 @@ mod metrics;
 mod other_gateways;
 mod peer_file;
 mod peer_reconciler;
+mod streams;
 mod vpn;
 mod watch;
 mod write_pace;
@@ -38,6 +39,8 @@ use self::drain::drain_workers;
 use self::gateway_peers::PeerBounds;
 use self::other_gateways::OtherGateways;
 use self::peer_reconciler::PeerReconciler;
+use self::streams::StreamListener;
+pub use self::streams::StreamListenerConfig;
 use self::vpn::Vpn;
 use crate::configuration::{self, ConfigurationError};
 use crate::connect::serve;
@@ -109,6 +112,11 @@ pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), GatewayErro
     let entrance = ConnectListener::new(server, Arc::clone(&vpn));
     for address in &config.connect.listen {
         tasks.spawn(accept(listen(*address).await?, Arc::clone(&entrance), stop.clone()));
+    }
+    if let Some(streams) = &config.streams {
+        let (port, registry) = (vpn.relay.listen_port(), Arc::clone(&vpn.streams));
+        let entrance = StreamListener::new(streams.tls.clone(), port, registry).map_err(GatewayError::Tls)?;
+        tasks.spawn(entrance.serve(listen(streams.listen).await?));
     }
     let entrances =
         HealthListeners::open(config.health, config.metrics.as_deref()).await.map_err(GatewayError::Health)?;

@@ -28,7 +28,7 @@ use keelway_hypervisor_agent::agent::run;
 use keelway_machine::converge::{converge, model::MachineModel};
 use keelway_machine_io::{access::MachineAccess, local::LocalMachine};
 use keelway_node::NodeOptions;
-use keelway_planner::{bindings_digest, check_config, machine_configs};
+use keelway_planner::{MintRequest, bindings_digest, check_config, machine_configs};
 use keelway_reconciler::{PkiMinter, PlanPreview, preview_offline};
 use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
@@ -49,6 +49,8 @@ struct Release {
     document_format: u32,
     /// Why bindings and definitions are applied in managed clusters once more after an upgrade.
     binds_again: Option<&'static str>,
+    /// Certificates that are minted once after an upgrade, and why.
+    minted: &'static [(&'static str, &'static str)],
     /// Fields that are written once after an upgrade, by kind, and why.
     written: &'static [(&'static str, &'static str)],
 }
@@ -60,13 +62,17 @@ const RELEASES: [Release; 1] = [Release {
         ("etcd-0", "its memory holds its quota"),
         ("etcd-1", "its memory holds its quota"),
         ("etcd-2", "its memory holds its quota"),
-        ("ingress-0", "its haproxy logs fewer connections"),
-        ("ingress-1", "its haproxy logs fewer connections"),
+        ("gateway-0", "it accepts tunnels over TLS"),
+        ("gateway-1", "it accepts tunnels over TLS"),
+        ("ingress-0", "its haproxy logs fewer connections, and forwards tunnels over TLS"),
+        ("ingress-1", "its haproxy logs fewer connections, and forwards tunnels over TLS"),
         ("kube-apiserver-0", "it names the issuer where the keys of tokens are"),
     ],
     document_format: 0,
     binds_again: Some("the definitions in managed clusters have other descriptions"),
+    minted: &[("tunnel", "workers verify it on tunnels over TLS")],
     written: &[
+        ("Secret data.tunnel", "the gateways' certificates for tunnels over TLS"),
         ("Cluster status.minted", "keys are minted once in a cluster's life, which shows in their digests"),
         ("Cluster status.birth", "what a cluster was born with stays"),
         (
@@ -260,7 +266,9 @@ fn an_upgrade_changes_what_is_meant_and_nothing_else() {
 fn upgrade(release: &Release, mut world: World) {
     let before = world.documents.clone();
     let first = world.preview();
-    assert!(first.refused.is_empty() && first.plan.mint.is_empty() && first.plan.decisions.is_empty());
+    assert!(first.refused.is_empty() && first.plan.decisions.is_empty());
+    let is_minted = |wanted: &MintRequest| matches!(wanted, MintRequest::Certificate { name, .. } if release.minted.iter().any(|(minted, _)| minted == name));
+    assert!(first.plan.mint.iter().all(is_minted), "{:?}", first.plan.mint);
     assert!(first.plan.agents.is_empty());
     assert_eq!(!first.plan.bindings.is_empty(), release.binds_again.is_some(), "{:?}", first.plan.bindings);
     let replaced: Vec<&str> = release.replaced.iter().map(|(component, _)| *component).collect();

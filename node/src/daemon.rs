@@ -135,7 +135,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
 
     raise_files();
     let mut tunnels = WorkerTunnels::new(key);
-    tunnels.set_desired(&known.cluster, &given);
+    tunnels.set_desired(&known, &given);
     let balancer = Balancer::new(&known.authorities).map_err(DaemonError::Authorities)?;
     let listeners = listen(&known)?;
     balancer.set(&ingresses(&known), &known.authorities).map_err(DaemonError::Authorities)?;
@@ -321,7 +321,7 @@ impl Daemon {
 
     fn set_tunnels(&self, tunnels: &mut WorkerTunnels) {
         let (known, given) = (self.facts.known.borrow().clone(), self.facts.given.borrow().clone());
-        tunnels.set(&known.cluster, &given);
+        tunnels.set(&known, &given);
     }
 
     /// Keeps the kernel's settings as a worker needs them, also after another program changed them.

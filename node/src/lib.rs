@@ -78,7 +78,7 @@ pub use service::{ServiceError, has_systemd, unit};
 pub use settings::{DaemonMode, INSTALL, Layout, NodeOptions, OptionChange, STATE};
 pub use status::{CertificateStatus, IngressStatus, KubeletStatus, StatusError, TunnelStatus, WorkerStatus, ask};
 pub use token::{TokenError, read as read_token};
-pub use tunnels::TunnelError;
+pub use tunnels::{TunnelError, TunnelTransport};
 pub use undo::{UndoError, forget};
 pub use upgrade::{NodeUpgradeStep, UpgradeError, UpgradeOptions, UpgradeOutcome, UpgradeTarget, upgrade};
 pub use version_skew::SkewFault;

@@ -135,11 +135,13 @@ pub(crate) async fn report(client: Client, node: &str, state: &NetworkState) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tunnels::TunnelTransport;
 
     fn tunnel(answers: Option<bool>) -> TunnelStatus {
         TunnelStatus {
             interface: "keelway0".to_owned(),
             endpoint: "203.0.113.2:20000".parse().unwrap(),
+            transport: TunnelTransport::Udp,
             other_endpoints: vec!["[2001:db8::2]:20000".parse().unwrap()],
             active: true,
             answers,

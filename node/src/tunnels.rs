@@ -3,12 +3,16 @@
 pub(crate) mod choice;
 mod endpoint_choice;
 mod gateways;
+mod tls_stream;
+mod udp_check;
+mod worker_tunnel;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
@@ -17,23 +21,26 @@ use ipnet::IpNet;
 use keelway_api::worker::ClusterInformation;
 use keelway_base::error_chain::ErrorChain;
 use keelway_vpn::{
-    DataPath, DataPathError, DeviceConfig, InvalidKey, PeerSet, PrivateKey, PublicKey, data_path,
+    DataPathError, DeviceConfig, InvalidKey, PrivateKey, PublicKey, data_path,
     netlink::{
         NetlinkError,
         interface::{Interface, KernelRoute},
     },
-    uapi::{UapiServer, default_socket},
+    uapi::default_socket,
 };
+use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use tokio::{
     net::TcpSocket,
     time::{Instant, timeout},
 };
 
-use crate::peer::PeerAssignment;
+use crate::{information::TrustedInformation, peer::PeerAssignment};
 use choice::{GatewayChoice, GatewayPreference, GatewayState};
-use endpoint_choice::EndpointChoice;
+pub use endpoint_choice::TunnelTransport;
 use gateways::{TunnelGateway, gateways};
+use tls_stream::tls_config;
+use worker_tunnel::WorkerTunnel;
 
 /// The prefix of the interfaces' names. A number follows.
 pub(crate) const INTERFACE: &str = "keelway";
@@ -85,6 +92,9 @@ pub struct TunnelStatus {
     pub interface: String,
     /// The endpoint of the gateway that is in use.
     pub endpoint: SocketAddr,
+    /// How the tunnel's datagrams reach this endpoint.
+    #[serde(default)]
+    pub transport: TunnelTransport,
     /// The other endpoints of the gateway, which the worker tries if the one in use is silent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_endpoints: Vec<SocketAddr>,
@@ -114,17 +124,6 @@ impl TunnelStatus {
     }
 }
 
-struct WorkerTunnel {
-    gateway: TunnelGateway,
-    endpoints: EndpointChoice,
-    slot: usize,
-    path: Box<dyn DataPath>,
-    /// The duration of the last successful check.
-    latency: Option<Duration>,
-    /// The socket for `wg`, if the kernel does not serve the device itself.
-    _served: Option<UapiServer>,
-}
-
 /// The desired state of the tunnels.
 #[derive(Debug, Default)]
 struct DesiredTunnels {
@@ -133,6 +132,8 @@ struct DesiredTunnels {
     api: Vec<IpAddr>,
     ranges: Vec<IpNet>,
     gateways: Vec<TunnelGateway>,
+    /// The TLS configuration of tunnels without UDP. `None` if the authorities cannot be used.
+    tls: Option<Arc<ClientConfig>>,
 }
 
 /// All tunnels of this worker. They are up until they are dropped.
@@ -169,23 +170,27 @@ impl WorkerTunnels {
     }
 
     /// Reconciles tunnels, addresses and routes with the cluster's information.
-    pub(crate) fn set(&mut self, cluster: &ClusterInformation, given: &PeerAssignment) {
-        self.note(cluster, given);
+    pub(crate) fn set(&mut self, known: &TrustedInformation, given: &PeerAssignment) {
+        self.note(known, given);
         self.converge();
     }
 
     /// Sets the desired state and adds this worker's addresses. [`WorkerTunnels::converge`] does the rest, and also reports errors.
-    pub(crate) fn set_desired(&mut self, cluster: &ClusterInformation, given: &PeerAssignment) {
-        self.note(cluster, given);
+    pub(crate) fn set_desired(&mut self, known: &TrustedInformation, given: &PeerAssignment) {
+        self.note(known, given);
         let _ = self.wanted.addresses();
     }
 
-    fn note(&mut self, cluster: &ClusterInformation, given: &PeerAssignment) {
+    fn note(&mut self, known: &TrustedInformation, given: &PeerAssignment) {
+        let cluster = &known.cluster;
         let (gateways, faults) = gateways(cluster);
         for error in &faults {
             tracing::error!("ignoring a gateway: {}", ErrorChain(error));
         }
+        let tls = tls_config(&known.authorities);
+        let tls = tls.inspect_err(|error| tracing::error!("no tunnel can use TLS: {}", ErrorChain(error))).ok();
         self.wanted = DesiredTunnels {
+            tls,
             given: given.clone(),
             api: cluster.api.addresses.clone(),
             ranges: [cluster.vpn_cidrs.clone(), cluster.pod_cidrs.clone()].concat(),
@@ -251,12 +256,12 @@ impl WorkerTunnels {
         };
         let mut served = None;
         let path = data_path::open(&config, |device| served = device.serve(default_socket(&name)).ok());
-        let endpoints = EndpointChoice::new(gateway.endpoints.clone());
-        let path = path.map_err(|source| TunnelError::Device { endpoint: endpoints.current(), source })?;
+        let endpoint = gateway.endpoints[0];
+        let path = path.map_err(|source| TunnelError::Device { endpoint, source })?;
         if let Err(error) = loosen(&name) {
             tracing::warn!(%error, interface = name, "cannot loosen reverse path filtering; responses through another gateway are dropped");
         }
-        Ok(WorkerTunnel { gateway: gateway.clone(), endpoints, slot, path, latency: None, _served: served })
+        Ok(WorkerTunnel::new(gateway.clone(), slot, path, served))
     }
 
     /// Routes each gateway's own addresses into its tunnel, and the cluster's other ranges into the active one.
@@ -290,7 +295,7 @@ impl WorkerTunnels {
         let round: Vec<Option<bool>> = round.into_iter().map(|asked| Some(asked?.is_some())).collect();
         for (tunnel, answered) in self.open.iter_mut().zip(&round) {
             if let Some(answered) = answered {
-                tunnel.note(*answered, &self.wanted.ranges);
+                tunnel.note(*answered, &self.wanted, &self.key);
             }
         }
         let before = self.choice.active();
@@ -312,7 +317,8 @@ impl WorkerTunnels {
             let peer = tunnel.path.stats().ok().and_then(|peers| peers.into_iter().next());
             TunnelStatus {
                 interface: tunnel.path.name().to_owned(),
-                endpoint: tunnel.endpoints.current(),
+                endpoint: tunnel.endpoints.current().address,
+                transport: tunnel.endpoints.current().transport,
                 other_endpoints: tunnel.endpoints.others(),
                 active: at == choice.active(),
                 answers: choice.answers(at),
@@ -351,53 +357,6 @@ fn have<'a>(interface: &Interface, addresses: impl Iterator<Item = &'a IpAddr>) 
     let there = interface.addresses()?;
     let missing = addresses.filter(|address| !there.contains(address));
     missing.map(|address| interface.add_address(IpNet::from(*address))).fold(Ok(()), Result::and)
-}
-
-impl WorkerTunnel {
-    /// Adopts the endpoints that the gateway has now. Returns whether the gateway is still desired.
-    fn adopt(&mut self, gateways: &[TunnelGateway]) -> bool {
-        let Some(now) = gateways.iter().find(|gateway| gateway.has_same_tunnel(&self.gateway)) else { return false };
-        self.endpoints.set(&now.endpoints);
-        self.gateway = now.clone();
-        true
-    }
-
-    /// Records a check. If the gateway was not met yet, or another endpoint is in use from now on, it starts a new handshake. WireGuard itself would
-    /// retry after five seconds.
-    fn note(&mut self, answered: bool, ranges: &[IpNet]) {
-        let peer = self.path.stats().ok().and_then(|peers| peers.into_iter().next());
-        if answered && let Some(heard) = peer.as_ref().and_then(|peer| peer.endpoint) {
-            self.endpoints.note_heard(heard);
-        }
-        let before = self.endpoints.current();
-        let is_new = self.endpoints.note(answered);
-        if is_new {
-            tracing::warn!(from = %before, to = %self.endpoints.current(), "the gateway is silent; trying another endpoint");
-        }
-        let is_met = peer.is_some_and(|peer| peer.last_handshake.is_some());
-        if answered || (is_met && !is_new) {
-            return;
-        }
-        let peers = self.gateway.peers(self.endpoints.current(), ranges);
-        let set = self.path.set_peers(&PeerSet::default()).and_then(|_| self.path.set_peers(&peers));
-        if let Err(error) = set {
-            tracing::warn!("cannot start a new handshake with the gateway: {}", ErrorChain(&error));
-        }
-    }
-
-    /// Sets the peer, brings the interface up, and adds this worker's addresses.
-    fn settle(&mut self, wanted: &DesiredTunnels) -> Result<(), TunnelError> {
-        let endpoint = self.endpoints.current();
-        let peers = self.gateway.peers(endpoint, &wanted.ranges);
-        self.path.set_peers(&peers).map_err(|source| TunnelError::Device { endpoint, source })?;
-        let up = || {
-            let interface = Interface::find(self.path.name())?;
-            interface.bring_up(MTU)?;
-            // Even with a loose `rp_filter`, Linux drops packets from another tunnel's peers on an interface without an address.
-            have(&interface, wanted.given.addresses.iter())
-        };
-        up().map_err(TunnelError::Network)
-    }
 }
 
 /// Whether the gateway responds inside its tunnel, by refusing a connection to an unused port.

@@ -229,7 +229,8 @@ addresses. All components of a machine share its loopback.
     }
     text.push_str(
         "\nAn ingress has the same number on all public machines of its cluster. The gateway beside it has the same number in UDP, on all addresses of the\n\
-         machine, for WireGuard, and responds only to workers. Agents listen on a port only with `keelway-hypervisor-agent run --listen ADDRESS:PORT` (TLS,\n\
+         machine, for WireGuard, and in TCP on loopback, where the ingress forwards tunnels over TLS. It responds only to workers.\n\
+         Agents listen on a port only with `keelway-hypervisor-agent run --listen ADDRESS:PORT` (TLS,\n\
          certificates on both sides). An agent that Keelway starts behind a proxy listens on port 7443 of the machine's first private address, or on the port\n\
          of `spec.endpoint.cri.agentAddress`. On a hypervisor, Keelway listens on no other port. The sockets of agents, and the metrics of ingresses,\n\
          gateways, egresses and cluster-controllers, are Unix sockets that only root and the component can use.\n",
@@ -254,9 +255,11 @@ fn port_of(role: Role, port: &str) -> (&'static str, &'static str, &'static str)
         (Role::KubeControllerManager | Role::KubeScheduler, _) => {
             ("loopback", "`keelway` and agents", "TLS; unauthenticated clients get only the health path")
         }
-        (Role::Ingress, _) => {
-            ("public addresses", "users of the cluster", "forwards bytes to API servers; opens no other connection")
-        }
+        (Role::Ingress, _) => (
+            "public addresses",
+            "users of the cluster",
+            "forwards bytes to API servers and to the gateway beside it; opens no other connection",
+        ),
         (Role::Gateway, _) => (
             "private address",
             "the egress beside each API server of the cluster",

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use keelway_tls::TlsFiles;
 
+use super::streams::StreamListenerConfig;
 use crate::configuration::{FieldFault, ValidateConfiguration};
 
 /// The most addresses that the relay's TCP/IP stack can have.
@@ -30,6 +31,9 @@ pub struct GatewayConfig {
     pub peers: PeerSource,
     /// The listener for connections of API servers.
     pub connect: Connect,
+    /// The listener for workers whose network lets no UDP through. Without it, such workers do not reach this gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<StreamListenerConfig>,
     /// The address of the health server, which needs no authentication: a loopback address.
     pub health: SocketAddr,
     /// The path of the metrics socket, in a directory of the component's own.
@@ -136,6 +140,13 @@ impl ValidateConfiguration for GatewayConfig {
     fn check(&self) -> Result<(), FieldFault> {
         self.wire_guard.check()?;
         self.connect.check()?;
+        if self.streams.as_ref().is_some_and(|streams| !streams.listen.ip().is_loopback()) {
+            return Err(FieldFault::new(
+                "streams.listen",
+                "must be a loopback address, because the ingress limits the streams of each client",
+                "use 127.0.0.1 or [::1]",
+            ));
+        }
         if !self.health.ip().is_loopback() {
             return Err(FieldFault::new(
                 "health",
@@ -237,6 +248,9 @@ connect:
   listen: ['10.0.0.5:20010']
   tls: {certificateFile: a.crt, keyFile: a.key, authorityFile: ca.crt}
   clients: ['keelway:egress']
+streams:
+  listen: 127.0.0.1:31000
+  tls: {certificateFile: tunnel.crt, keyFile: tunnel.key, authorityFile: cluster-ca.crt}
 health: 127.0.0.1:20011
 ";
 
@@ -300,6 +314,7 @@ health: 127.0.0.1:20011
             ("['keelway:egress']", "[]", "connect.clients"),
             ("  clients", "  maxTunnels: 0\n  clients", "connect.maxTunnels"),
             ("127.0.0.1:20011", "10.0.0.5:20011", "health"),
+            ("127.0.0.1:31000", "0.0.0.0:31000", "streams.listen"),
             ("listenPort: 31000", "listenPort: 31000\n  postUp: reboot", "postUp"),
         ];
         for (from, to, named) in table {

@@ -34,6 +34,7 @@ impl Collector for PeerCollector {
         let members = vpn.members();
         gauge(&mut encoder, "peers", "Workers that are peers", members.by_key.len())?;
         gauge(&mut encoder, "tunnels", "Open tunnels", vpn.tunnels.len())?;
+        gauge(&mut encoder, "streams", "TLS streams that carry the tunnels of workers", vpn.streams.met())?;
         let stats = vpn.relay.stats();
         let known =
             || stats.iter().filter_map(|peer| Some((members.by_key.get(&peer.public_key)?.name.as_str(), peer)));

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::config::OtherGateway;
 use super::gateway_peers::{Candidate, CandidateFault, GatewayPeers, PeerBounds, validate_candidates};
 use super::peer_file::{PeerFile, StoredPeer};
+use super::streams::is_of_stream;
 use super::vpn::Vpn;
 use super::write_pace::WritePace;
 
@@ -139,7 +140,7 @@ impl PeerReconciler {
         let members = self.vpn.members();
         let stats = self.vpn.relay.stats();
         let seen: BTreeMap<String, Option<SocketAddr>> =
-            stats.into_iter().map(|peer| (peer.public_key.to_string(), peer.endpoint)).collect();
+            stats.into_iter().map(|peer| (peer.public_key.to_string(), outside(peer.endpoint))).collect();
         let names: BTreeSet<&str> = members.by_key.values().map(|member| member.name.as_str()).collect();
         let peers = self.candidates.iter().filter(|candidate| names.contains(candidate.name.as_str()));
         let peers = peers.map(|object| StoredPeer {
@@ -160,6 +161,11 @@ impl PeerReconciler {
             }
         }
     }
+}
+
+/// Returns an endpoint that outlives this process: a stream does not.
+fn outside(endpoint: Option<SocketAddr>) -> Option<SocketAddr> {
+    endpoint.filter(|endpoint| !is_of_stream(endpoint))
 }
 
 fn log_change(change: &PeerChange, before: &GatewayPeers, now: &GatewayPeers) {

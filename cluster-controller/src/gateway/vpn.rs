@@ -10,6 +10,7 @@ use keelway_vpn::relay::{Dialer, RelayStream, StreamKeepalive};
 use keelway_vpn::{PublicKey, Relay, SystemClock};
 
 use super::gateway_peers::GatewayPeers;
+use super::streams::StreamRegistry;
 use crate::connect::{ConnectRefusal, OpenedTunnel, RefusalReason, TunnelOpener, TunnelRegistry, TunnelTarget};
 use crate::connects::Connects;
 
@@ -36,6 +37,8 @@ pub(super) struct Vpn {
     pub(super) relay: Relay,
     pub(super) tunnels: Arc<TunnelRegistry<PeerRoute>>,
     pub(super) connects: Connects,
+    /// The streams of workers whose network lets no UDP through.
+    pub(super) streams: Arc<StreamRegistry>,
     members: RwLock<Arc<GatewayPeers>>,
     dialer: Dialer,
 }
@@ -45,7 +48,8 @@ impl Vpn {
     pub(super) fn new(relay: Relay, most_tunnels: usize) -> Self {
         let dialer = relay.dialer().with_liveness(StreamKeepalive { interval: ASKED_EVERY, dead_after: DEAD_AFTER });
         let members = RwLock::new(Arc::new(GatewayPeers::default()));
-        Self { relay, tunnels: TunnelRegistry::new(most_tunnels), connects: Connects::default(), members, dialer }
+        let (tunnels, streams) = (TunnelRegistry::new(most_tunnels), Arc::default());
+        Self { relay, tunnels, connects: Connects::default(), streams, members, dialer }
     }
 
     /// Returns the current members.

@@ -96,10 +96,10 @@ fn own(command: &[String], flags: &Flags, file: &impl Fn(&str) -> Option<Vec<u8>
     };
     match command.get(1).map(String::as_str) {
         Some("gateway") => {
-            let GatewayConfig { wire_guard, peers, connect, health, .. } =
+            let GatewayConfig { wire_guard, peers, connect, streams, health, .. } =
                 serde_json::from_str(&config).map_err(|error| error.to_string())?;
-            let tls = [&connect.tls.certificate_file, &connect.tls.key_file, &connect.tls.authority_file];
-            tls.into_iter()
+            let tls = [&connect.tls].into_iter().chain(streams.as_ref().map(|streams| &streams.tls));
+            tls.flat_map(|tls| [&tls.certificate_file, &tls.key_file, &tls.authority_file])
                 .chain(&peers.kubeconfig)
                 .chain([&wire_guard.private_key_file])
                 .try_for_each(|path| named(path))?;

@@ -1,20 +1,26 @@
-//! UDP from a worker is blocked, while it runs and while it joins.
+//! UDP from a worker is blocked, while it runs and while it joins: its tunnels use TLS. If gateways accept no streams either, the worker reports that
+//! nothing gets through.
 
-use std::time::Duration;
+use std::{process::Command, time::Duration};
 
 use keelway_e2e::{
-    deadline,
-    worker_fleet::{TestCluster, TestWorker, WorkerFleet},
+    TestMachine, deadline,
+    worker_fleet::{TestCluster, TestWorker, WorkerFleet, serves},
 };
+use serde_json::Value;
 
 /// A chain that drops the worker's UDP, as a firewall between it and the gateways would.
 const BLOCK: &str = "nft add table inet blocked
 nft add chain inet blocked out '{ type filter hook output priority 0; }'
-nft add rule inet blocked out meta l4proto udp drop";
+nft add rule inet blocked out oifname != lo meta l4proto udp drop";
 const UNBLOCK: &str = "nft delete table inet blocked";
 
 /// How long a join may take until it reports that no gateway responds. `--timeout` is five minutes.
 const FOUND: Duration = Duration::from_secs(60);
+/// Three times the time until a tunnel uses TLS: three checks of one second.
+const TO_TLS: Duration = Duration::from_secs(15);
+/// Three times the interval at which a tunnel that uses TLS checks UDP.
+const TO_UDP: Duration = Duration::from_secs(90);
 
 pub(crate) fn is_blocked(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
     let (worker, node) = (setting.worker(name), format!("node/{name}"));
@@ -24,7 +30,53 @@ pub(crate) fn is_blocked(setting: &WorkerFleet, cluster: &TestCluster, name: &st
     setting.join_one(cluster, name, &setting.token(cluster));
     unavailable("False");
     let _ = worker.shell(BLOCK).succeeded();
-    unavailable("True");
+    uses(&worker, "tls", TO_TLS);
+    works(cluster, name);
+    assert_eq!(status_code(&worker), 0);
+    let _ = worker.shell(UNBLOCK).succeeded();
+    uses(&worker, "udp", TO_UDP);
+
+    let _ = worker.run(&["keelway", "node", "leave"], &[]).succeeded();
+    let _ = worker.shell(BLOCK).succeeded();
+    setting.join_one(cluster, name, &setting.token(cluster));
+    uses(&worker, "tls", TO_TLS);
+    nothing_gets_through(setting, cluster, name);
+    unavailable("False");
+    deadline::until("no taint", deadline::KUBERNETES, || !taints(cluster, name).contains("network-unavailable"));
+}
+
+/// Waits until all tunnels respond and use a transport.
+fn uses(worker: &TestWorker<'_>, transport: &str, limit: Duration) {
+    let took = deadline::until(&format!("the tunnels use {transport}"), limit, || {
+        let status = worker.status();
+        let tunnels = status["tunnels"].as_array().unwrap();
+        tunnels.len() == 2
+            && tunnels.iter().all(|tunnel| tunnel["answers"] == true && tunnel["transport"] == *transport)
+    });
+    println!("{:>7} ms  until the tunnels use {transport}", took.as_millis());
+}
+
+/// A pod starts, is reached by a pod of another worker, and its log is read.
+fn works(cluster: &TestCluster, name: &str) {
+    let pod = format!("on-{name}");
+    cluster.start(&format!("app={pod}"), &[serves(&pod, &pod, name)]);
+    let address = cluster.value(&format!("pod/{pod}"), "{.status.podIP}");
+    let ask = format!("exec 3<>/dev/tcp/{address}/8080; printf 'GET /hostname HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3");
+    let answered = cluster.shell("on-clean", &ask).succeeded();
+    assert!(answered.text().contains(&pod), "{}", answered.text());
+    cluster.wait_for_log(&pod, "Started HTTP server on port 8080");
+    let _ = cluster.kubectl.run(&["delete", "pod", &pod, "--wait=false"]).succeeded();
+}
+
+/// UDP is blocked, and the gateways get no streams: the worker is not available, and a join ends with what it found and what to open. Afterwards, the
+/// worker is ready without another join.
+fn nothing_gets_through(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    let (worker, node) = (setting.worker(name), format!("node/{name}"));
+    let machines = setting.fleet.machines();
+    let public: Vec<&TestMachine> = machines.iter().filter(|machine| machine.is_public()).collect();
+    let port = port(&worker.status());
+    public.iter().for_each(|machine| block_streams(machine, port));
+    cluster.kubectl.wait("condition=NetworkUnavailable=True", &[&node]);
     let found = condition(cluster, name);
     assert!(found.contains("allow UDP from this machine to"), "{found}");
     deadline::until("the taint", deadline::KUBERNETES, || taints(cluster, name).contains("network-unavailable"));
@@ -33,24 +85,31 @@ pub(crate) fn is_blocked(setting: &WorkerFleet, cluster: &TestCluster, name: &st
     let status = worker.run(&["keelway", "node", "status"], &[]);
     assert!(status.code() == 1 && status.text().contains("No gateway responds"), "{}", status.text());
 
+    let _ = worker.run(&["keelway", "node", "leave"], &[]).succeeded();
+    let joined = setting.try_to_join(&worker, &setting.token(cluster));
+    assert!(joined.code() == 1 && joined.stderr.contains("allow UDP from this machine to"), "{}", joined.stderr);
+    assert!(joined.took < FOUND, "{:?}", joined.took);
+    for machine in public {
+        let _ = machine.run(Command::new("nft").args(["delete", "table", "ip", "streams"])).succeeded();
+    }
     let _ = worker.shell(UNBLOCK).succeeded();
-    unavailable("False");
-    deadline::until("no taint", deadline::KUBERNETES, || !taints(cluster, name).contains("network-unavailable"));
-    assert_eq!(status_code(&worker), 0);
-
-    joins(setting, cluster, &worker);
-    unavailable("False");
     cluster.kubectl.wait("condition=Ready", &[&node]);
 }
 
-/// The join ends with what it found and what to open. Once UDP passes, the worker is ready without another join.
-fn joins(setting: &WorkerFleet, cluster: &TestCluster, worker: &TestWorker<'_>) {
-    let _ = worker.run(&["keelway", "node", "leave"], &[]).succeeded();
-    let _ = worker.shell(BLOCK).succeeded();
-    let joined = setting.try_to_join(worker, &setting.token(cluster));
-    assert!(joined.code() == 1 && joined.stderr.contains("allow UDP from this machine to"), "{}", joined.stderr);
-    assert!(joined.took < FOUND, "{:?}", joined.took);
-    let _ = worker.shell(UNBLOCK).succeeded();
+/// Returns the port of the cluster on its public machines.
+fn port(status: &Value) -> u16 {
+    let address = status["ingresses"][0]["address"].as_str().unwrap();
+    address.rsplit_once(':').unwrap().1.parse().unwrap()
+}
+
+/// Drops what an ingress sends to the gateway beside it.
+fn block_streams(machine: &TestMachine, port: u16) {
+    let script = format!(
+        "nft add table ip streams
+nft add chain ip streams in '{{ type filter hook input priority 0; }}'
+nft add rule ip streams in ip daddr 127.0.0.1 tcp dport {port} drop"
+    );
+    let _ = machine.run(Command::new("sh").args(["-ec", &script])).succeeded();
 }
 
 fn condition(cluster: &TestCluster, name: &str) -> String {

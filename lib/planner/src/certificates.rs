@@ -27,6 +27,7 @@ use crate::{
     authorities::ended,
     certificate_subject::{client, holds_at, matches_subject, server},
     plan::Plan,
+    pod::gateway_streams::TUNNEL_CERTIFICATE,
     secret_names::{
         API_SERVER_NAME, AUTHORITY, DRIVER_SECRET, EGRESS_NAME, ENCRYPTION, ETCD, FRONT_PROXY, GATEWAY_NAME,
         INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, WIREGUARD,
@@ -236,6 +237,11 @@ impl<'a> CertificateInputs<'a> {
             Role::Gateway => vec![
                 self.user(crate::secret_names::GATEWAY),
                 self.wanted("server", INFRASTRUCTURE, server("gateway", vec![GATEWAY_NAME.to_string()], Vec::new())),
+                self.wanted(
+                    TUNNEL_CERTIFICATE,
+                    KUBERNETES,
+                    server("gateway", vec![GATEWAY_NAME.to_string()], Vec::new()),
+                ),
             ],
         }
     }

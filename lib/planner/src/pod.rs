@@ -4,6 +4,7 @@ mod cluster_controller;
 mod egress;
 mod etcd;
 mod gateway;
+pub(crate) mod gateway_streams;
 mod ingress;
 mod kube_apiserver;
 mod kube_controller_manager;

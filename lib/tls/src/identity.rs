@@ -29,6 +29,17 @@ pub(crate) fn server(files: &TlsFiles) -> Result<ServerConfiguration, TlsError> 
     Ok(ServerConfiguration { config: Arc::new(config), verifier, organizations })
 }
 
+/// A server that requires no certificates of its clients.
+pub(crate) fn open_server(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
+    let (chain, key) = certificate_and_key(files)?;
+    ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(TlsError::Unusable)?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .map_err(TlsError::Unusable)
+}
+
 /// A client that presents a certificate.
 pub(crate) fn client(files: &TlsFiles) -> Result<ClientConfig, TlsError> {
     let (chain, key) = certificate_and_key(files)?;

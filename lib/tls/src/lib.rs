@@ -10,6 +10,7 @@ mod files_version;
 pub mod https;
 mod identity;
 mod log_limit;
+mod open_server;
 mod provisional;
 mod server;
 
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 pub use self::client::TlsClient;
 pub use self::files_version::FilesVersion;
 pub use self::log_limit::LogRateLimiter;
+pub use self::open_server::OpenTlsServer;
 pub use self::provisional::{GreetedConnection, ProvisionalServer, connect_unverified, read_client_hello};
 pub use self::server::{PeerCertificate, TlsServer, UnauthorizedPeer};
 
@@ -101,6 +103,9 @@ pub enum HandshakeError {
     /// The handshake took too long.
     #[error("the TLS handshake did not complete within {} s", HANDSHAKE.as_secs())]
     TimedOut,
+    /// The client does not speak the server's protocol.
+    #[error("the client does not speak {0}")]
+    Protocol(&'static str),
     /// The peer is not authorized.
     #[error(transparent)]
     Unwanted(#[from] UnauthorizedPeer),

@@ -37,6 +37,7 @@ fn tunnels(status: &WorkerStatus, now: Timestamp) -> String {
     let mut table = TextTable::new(&[
         "TUNNEL",
         "GATEWAY",
+        "TRANSPORT",
         "ACTIVE",
         "REACHABLE",
         "LAST HANDSHAKE",
@@ -51,6 +52,7 @@ fn tunnels(status: &WorkerStatus, now: Timestamp) -> String {
         table.row(vec![
             tunnel.interface.clone(),
             tunnel.endpoint.to_string(),
+            tunnel.transport.to_string(),
             yes(tunnel.active),
             known(tunnel.answers),
             handshake,

@@ -34,7 +34,8 @@ pub(super) struct ServerSession {
 
 impl BackendServers {
     pub(super) fn of(configuration: &str) -> anyhow::Result<Self> {
-        let backend = lines(configuration, "backend").next().context("there is no backend")?;
+        // Other backends have no servers.
+        let backend = lines(configuration, "backend").last().context("there is no backend")?;
         let backend = (*backend.first().context("the backend has no name")?).to_owned();
         let server = |words: Vec<&str>| {
             let [name, address] = words[..] else { return None };

@@ -13,7 +13,10 @@ use keelway_api::{
 };
 use serde_json::{Value, json};
 
-use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, document, keelway_command};
+use super::{
+    MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, document, gateway_streams::TUNNEL_CERTIFICATE,
+    keelway_command,
+};
 use crate::secret_names::{self, EGRESS_NAME, WIREGUARD};
 
 /// The directory in which a gateway stores its peers, inside its container.
@@ -34,6 +37,9 @@ impl PodInputs<'_> {
         ];
         files.extend(self.certificate("client")?);
         files.extend(self.certificate("server")?);
+        if self.has_streams() {
+            files.extend(self.certificate(TUNNEL_CERTIFICATE)?);
+        }
         Ok(PodTemplate {
             files,
             data: vec![("peers", PEERS)],
@@ -49,7 +55,7 @@ impl PodInputs<'_> {
     /// The file is read once. If it changes, the gateways are replaced one after the other.
     fn gateway_file(&self) -> Result<PodFile, MissingKey> {
         let cluster = self.cluster;
-        let content = json!({
+        let mut content = json!({
             "wireGuard": {
                 "privateKeyFile": at(&format!("{WIREGUARD}.key")),
                 "listenPort": self.number()?,
@@ -71,6 +77,9 @@ impl PodInputs<'_> {
             "health": self.health_address(),
             "metrics": format!("{PEERS}/metrics.sock"),
         });
+        if self.has_streams() {
+            content["streams"] = self.stream_listener()?;
+        }
         Ok(document("gateway.json", &content, OnChange::Restart))
     }
 

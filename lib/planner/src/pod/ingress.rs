@@ -29,7 +29,7 @@ impl PodInputs<'_> {
         // A running haproxy already has these servers: it reads the file when it starts.
         let list = text("servers.cfg", list(&servers), OnChange::PickedUp);
         Ok(PodTemplate {
-            files: vec![authority, text("haproxy.cfg", self.haproxy(), OnChange::Restart), list],
+            files: vec![authority, text("haproxy.cfg", self.haproxy()?, OnChange::Restart), list],
             data: vec![("run", "/run/haproxy")],
             image: release::haproxy_image(self.cluster.registry.as_deref()),
             // haproxy runs with a master process, which handles signals also as the first process of its container.
@@ -65,7 +65,7 @@ impl PodInputs<'_> {
     /// A watch can be silent for hours, so a connection lives as long as both ends. Keepalive detects ends that are gone. An API server that
     /// reports that it is not ready keeps its connections and gets no new ones, so it can drain. An API server that does not respond at all
     /// loses its connections, so that clients connect to another one at once.
-    fn haproxy(&self) -> String {
+    fn haproxy(&self) -> Result<String, MissingKey> {
         let port = self.spec.port(API);
         let binds: Vec<String> = self
             .machine
@@ -73,7 +73,7 @@ impl PodInputs<'_> {
             .iter()
             .map(|address| format!("    bind {}\n", SocketAddr::new(*address, port)))
             .collect();
-        format!(
+        Ok(format!(
             "\
 global
     log stdout format raw local0 notice
@@ -97,8 +97,8 @@ defaults
 frontend api
 {binds}    option tcplog
     option dontlog-normal
-    default_backend {BACKEND}
-
+{stream_rules}    default_backend {BACKEND}
+{stream_backend}
 frontend metrics
     mode http
     bind unix@/run/haproxy/metrics.sock mode 600
@@ -127,8 +127,10 @@ defaults {BACKEND}
     default-server {options}
 ",
             binds = binds.concat(),
+            stream_rules = self.stream_rules(),
+            stream_backend = self.stream_backend()?,
             options = options(),
-        )
+        ))
     }
 }
 
