@@ -142,8 +142,8 @@ fn kernel_address(text: &str) -> Option<IpAddr> {
 
 /// Returns the interfaces of default routes.
 pub(crate) fn uplinks() -> Vec<String> {
-    let v4 = fs::read_to_string("/proc/net/route").unwrap_or_default();
-    let v6 = fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default();
+    let v4 = fs::read_to_string("/proc/thread-self/net/route").unwrap_or_default();
+    let v6 = fs::read_to_string("/proc/thread-self/net/ipv6_route").unwrap_or_default();
     uplinks_of(&v4, &v6).into_iter().collect()
 }
 

@@ -1,5 +1,6 @@
 //! Kernel settings that pods need, and their values before.
 
+mod interfaces;
 #[cfg(test)]
 mod tests;
 
@@ -72,9 +73,10 @@ pub(crate) fn all() -> BTreeMap<String, String> {
     names.filter_map(|name| read(&name).map(|value| (name, value))).collect()
 }
 
-/// Sets all settings that the kernel has.
+/// Sets all settings that the kernel has, and those of each interface that the worker uses.
 pub(crate) fn set(layout: &Layout, has_ipv6: bool) -> Result<(), ForwardingError> {
     WANTED.iter().try_for_each(|name| change(layout, name, "1"))?;
+    interfaces::set(layout)?;
     if has_ipv6 {
         WANTED_IPV6[1..].iter().try_for_each(|name| change(layout, name, "1"))?;
         forwarding::enable_ipv6(layout)?;
