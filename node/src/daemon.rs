@@ -47,6 +47,7 @@ use crate::{
     network_condition::{self, NetworkCheck, NetworkState},
     peer::{self, PeerAssignment, PeerError},
     process::{self, ProcessId},
+    range_clashes,
     reachable::{self, PodPorts},
     service::NODE_LOG,
     settings::{Layout, NodeOptions},
@@ -110,6 +111,7 @@ struct DaemonState {
     foreign_drops: watch::Sender<Vec<ForeignDrop>>,
     /// The worker's Node.
     node: watch::Sender<ObservedNode>,
+    range_clashes: watch::Sender<Vec<String>>,
 }
 
 struct Daemon {
@@ -160,6 +162,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         pod_ports: watch::Sender::default(),
         foreign_drops: watch::Sender::default(),
         node: watch::Sender::default(),
+        range_clashes: watch::Sender::default(),
     };
     let daemon = Daemon { layout, options, facts, balancer, client: Mutex::default() };
     let (known, given) = (daemon.facts.known.subscribe(), daemon.facts.given.subscribe());
@@ -172,6 +175,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         () = daemon.keep_firewall() => {}
         () = reachable::follow_pod_ports(&daemon.facts.pod_ports) => {}
         () = foreign_drops::follow(&daemon.facts.known, &daemon.facts.given, &daemon.facts.foreign_drops) => {}
+        () = range_clashes::follow(&daemon.facts.known, &daemon.facts.given, &daemon.facts.range_clashes) => {}
         () = daemon.keep_given() => {}
         () = daemon.keep_cni(&runtime) => {}
         () = daemon.check_pod_network(&runtime) => {}
@@ -601,6 +605,7 @@ impl Daemon {
             certificates: certificates.collect(),
             absent_settings: self.facts.absent.borrow().clone(),
             pod_network_conflicts: self.facts.conflicts.borrow().clone(),
+            range_clashes: self.facts.range_clashes.borrow().clone(),
             firewall_drops: foreign_drops::cut_off(&self.facts.foreign_drops.borrow()),
             node_problem: self.facts.node.borrow().problem.clone(),
         }

@@ -31,7 +31,7 @@ pub(crate) use kernel::kernel;
 pub(crate) use pod_network::pod_network;
 pub(crate) use pod_ports::pod_ports;
 pub(crate) use resolv_confs::resolv_confs;
-pub(crate) use routing::routing;
+pub(crate) use routing::{OwnNetworks, routing};
 
 /// The file in which an agent stores the installation of a hypervisor.
 const OWNER: &str = "/var/lib/keelway/owner";

@@ -131,6 +131,17 @@ pub(crate) fn names() -> Result<FirewallNames, FirewallError> {
     Ok(names)
 }
 
+/// Returns the names of all chains, without reading rules.
+pub(crate) fn chains() -> Result<FirewallNames, FirewallError> {
+    let mut seen = Ruleset::default();
+    for family in IpFamily::ALL {
+        let list = || dump(&open()?, &encode::list_request(family.number(), NftObjectKind::Chain));
+        let messages = list().map_err(FirewallError::Socket)?;
+        messages.iter().for_each(|message| seen.note(family, NftObjectKind::Chain, message));
+    }
+    Ok(seen.names())
+}
+
 /// Removes the worker's table, and what the kubelet, kube-proxy and CNI plugins added to the tables and chains of `before`. It succeeds if
 /// nothing is left.
 pub(crate) fn clear(before: &FirewallNames) -> Result<(), FirewallError> {

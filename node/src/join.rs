@@ -36,7 +36,8 @@ use crate::{
     certificate::{self, KubeletCertificateError},
     changes::{Changes, MachineBaseline},
     checks::{self, CheckFault, CheckOptions, KernelNeeds, NamedRanges},
-    cni, facts,
+    cni,
+    facts::{self, OwnNetworks},
     files::{self, NodeFileError, StagedFile},
     firewall::{self, FirewallError},
     foreign_drops,
@@ -397,7 +398,7 @@ async fn check_cluster(
     let api = &known.cluster.api;
     let api: Vec<SocketAddr> = api.addresses.iter().map(|address| SocketAddr::new(*address, api.port)).collect();
     let ranges = NamedRanges::of(&known.cluster);
-    let (networks, routing) = facts::routing(&firewall::names()?).map_err(JoinError::Routes)?;
+    let (networks, routing) = facts::routing(&firewall::names()?, &OwnNetworks::default()).map_err(JoinError::Routes)?;
     let mut found = checks::overlaps(&ranges, &networks);
     found.extend(checks::routing_faults(&ranges, &routing));
     found.extend(checks::api_port(&facts::listeners(), &api));

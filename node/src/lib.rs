@@ -38,6 +38,7 @@ mod open_ports;
 mod peer;
 mod process;
 mod program;
+mod range_clashes;
 mod reachable;
 mod registration;
 mod registry_config;

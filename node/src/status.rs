@@ -58,6 +58,9 @@ pub struct WorkerStatus {
     /// Why the cluster has no Node of this worker, and what to do. Absent if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_problem: Option<String>,
+    /// What else on the machine uses ranges of the cluster, each with what to do.
+    #[serde(default)]
+    pub range_clashes: Vec<String>,
 }
 
 /// A certificate of the kubelet.

@@ -53,6 +53,9 @@ pub fn problems(status: &WorkerStatus, now: Timestamp) -> Vec<WorkerProblem> {
     for conflict in &status.pod_network_conflicts {
         add("PodNetworkConflict", format!("Pods do not get the cluster's network: {conflict}."));
     }
+    for clash in &status.range_clashes {
+        add("RangeConflict", format!("Packets of the cluster may be lost: {clash}."));
+    }
     for drop in &status.firewall_drops {
         add("FirewallDropsPackets", format!("A firewall drops packets of the cluster: {drop}."));
     }

@@ -44,8 +44,9 @@ fn second_of(first: IpAddr) -> IpAddr {
 }
 
 fn addresses<'a>(documents: &'a mut Documents, machine: &str) -> &'a mut Vec<String> {
-    let mut all = documents.hypervisors.values_mut();
-    &mut all.find(|found| found.name() == machine).unwrap().spec.addresses.public
+    let mut all = documents.hypervisors.iter_mut();
+    let (_, found) = all.find(|(name, _)| name.as_str() == machine).unwrap();
+    &mut found.spec.addresses.public
 }
 
 fn documented(setting: &WorkerFleet, machine: &str) -> Vec<IpAddr> {

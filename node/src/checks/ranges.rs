@@ -7,6 +7,9 @@ use keelway_api::worker::ClusterInformation;
 
 use super::CheckFault;
 
+const PODS: &str = "network.podCIDRs";
+const SERVICES: &str = "network.serviceCIDRs";
+
 /// The ranges of a cluster, each with its field name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedRanges {
@@ -22,12 +25,24 @@ impl NamedRanges {
         Self {
             named: [
                 named("vpn.cidrs", &cluster.vpn_cidrs),
-                named("network.podCIDRs", &cluster.pod_cidrs),
-                named("network.serviceCIDRs", &cluster.service_cidrs),
+                named(PODS, &cluster.pod_cidrs),
+                named(SERVICES, &cluster.service_cidrs),
             ]
             .concat(),
             endpoints: cluster.endpoints.iter().map(|endpoint| endpoint.address).collect(),
         }
+    }
+
+    /// Returns the ranges whose packets a running worker handles itself. Other CNI plugins and replacements of kube-proxy have routes and addresses of
+    /// their own in the other ones.
+    pub(crate) fn handled_by_worker(cluster: &ClusterInformation) -> Self {
+        let mut ranges = Self::of(cluster);
+        ranges.named.retain(|(name, _)| match *name {
+            PODS => cluster.cni.enabled,
+            SERVICES => cluster.kube_proxy.enabled,
+            _ => true,
+        });
+        ranges
     }
 
     pub(super) fn named(&self) -> &[(&'static str, IpNet)] {

@@ -106,7 +106,7 @@ mod tests {
     }
 
     fn route(table: u32, destination: &str) -> RoutedPrefix {
-        RoutedPrefix { table, destination: destination.parse().unwrap(), drops: false }
+        RoutedPrefix { table, destination: destination.parse().unwrap(), drops: false, interface: None }
     }
 
     #[test]

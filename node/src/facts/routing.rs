@@ -1,6 +1,6 @@
 //! Observes the machine's networks, and what else takes packets.
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use ipnet::IpNet;
 use keelway_vpn::netlink::{
@@ -14,11 +14,35 @@ use crate::{
     firewall::FirewallNames,
 };
 
-/// Returns the networks to which the machine has routes, its own addresses, and what else takes packets.
-pub(crate) fn routing(firewall: &FirewallNames) -> Result<(Vec<IpNet>, RoutingFacts), NetlinkError> {
-    let (standard, routes): (Vec<_>, Vec<_>) =
-        RoutedPrefix::list()?.into_iter().filter(may_clash).partition(RoutedPrefix::is_in_standard_table);
-    let own = interface::local_addresses()?.into_iter().filter(|address| !address.is_loopback()).map(IpNet::from);
+/// The networks that a worker makes itself.
+#[derive(Debug, Default)]
+pub(crate) struct OwnNetworks {
+    /// The ranges for which it has routes that drop packets.
+    pub(crate) dropped: Vec<IpNet>,
+    pub(crate) addresses: BTreeSet<IpAddr>,
+    /// The indexes of its interfaces.
+    pub(crate) interfaces: BTreeSet<u32>,
+}
+
+impl OwnNetworks {
+    fn contains(&self, route: &RoutedPrefix) -> bool {
+        let destination = &route.destination;
+        let is_address = destination.prefix_len() == destination.max_prefix_len();
+        route.interface.is_some_and(|index| self.interfaces.contains(&index))
+            || route.drops && self.dropped.contains(destination)
+            || is_address && self.addresses.contains(&destination.addr())
+    }
+}
+
+/// Returns the networks to which the machine has routes, its own addresses, and what else takes packets. What the worker made itself is left out.
+pub(crate) fn routing(
+    firewall: &FirewallNames,
+    worker: &OwnNetworks,
+) -> Result<(Vec<IpNet>, RoutingFacts), NetlinkError> {
+    let routes = RoutedPrefix::list()?.into_iter().filter(|route| may_clash(route) && !worker.contains(route));
+    let (standard, routes): (Vec<_>, Vec<_>) = routes.partition(RoutedPrefix::is_in_standard_table);
+    let own = interface::local_addresses()?.into_iter();
+    let own = own.filter(|address| !address.is_loopback() && !worker.addresses.contains(address)).map(IpNet::from);
     let networks = standard.into_iter().map(|route| route.destination).chain(own).collect();
     let facts = RoutingFacts {
         routes,
@@ -58,7 +82,7 @@ mod tests {
             run("ip", &["-6", "route", "add", "unreachable", "fc00::/7"]);
             run("ip", &["rule", "add", "priority", "99", "to", "10.96.0.0/12", "lookup", "7"]);
             run("nft", &["table ip filter { chain ts-input { }; chain ts-postrouting { }; }"]);
-            let (networks, facts) = routing(&firewall::names().unwrap()).unwrap();
+            let (networks, facts) = routing(&firewall::names().unwrap(), &OwnNetworks::default()).unwrap();
             assert!(networks.contains(&"192.168.7.0/24".parse().unwrap()), "{networks:?}");
             assert!(networks.contains(&"192.168.7.1/32".parse().unwrap()), "{networks:?}");
             assert!(!networks.contains(&"fc00::/7".parse().unwrap()), "{networks:?}");

@@ -80,6 +80,12 @@ impl Interface {
         Err(last)
     }
 
+    /// Returns the number by which the kernel refers to the interface.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
     /// Deletes the interface, with its addresses and routes.
     pub fn delete(&self) -> Result<(), NetlinkError> {
         let mut message = LinkMessage::default();

@@ -23,6 +23,8 @@ pub struct RoutedPrefix {
     pub destination: IpNet,
     /// Whether the route drops packets.
     pub drops: bool,
+    /// The index of the interface, if the route has one.
+    pub interface: Option<u32>,
 }
 
 impl RoutedPrefix {
@@ -86,6 +88,7 @@ fn routed(route: &RouteMessage) -> Option<RoutedPrefix> {
     let leads = [RouteType::Unicast, RouteType::Local].contains(&header.kind);
     (drops || leads).then_some(())?;
     let (mut address, mut table) = (unspecified(header.address_family)?, u32::from(header.table));
+    let mut interface = None;
     for attribute in &route.attributes {
         if let RouteAttribute::Destination(RouteAddress::Inet(v4)) = attribute {
             address = IpAddr::V4(*v4);
@@ -93,10 +96,12 @@ fn routed(route: &RouteMessage) -> Option<RoutedPrefix> {
             address = IpAddr::V6(*v6);
         } else if let RouteAttribute::Table(number) = attribute {
             table = *number;
+        } else if let RouteAttribute::Oif(index) = attribute {
+            interface = Some(*index);
         }
     }
     let destination = IpNet::new(address, header.destination_prefix_length).ok()?;
-    Some(RoutedPrefix { table, destination, drops })
+    Some(RoutedPrefix { table, destination, drops, interface })
 }
 
 fn selecting(rule: &RuleMessage) -> Option<PolicyRule> {
@@ -152,9 +157,9 @@ mod tests {
     fn routes_of_any_table_are_read() {
         let destination = "100.64.0.0/10".parse().unwrap();
         let found = routed(&route(destination, 52, RouteType::Unicast)).unwrap();
-        assert_eq!(found, RoutedPrefix { table: 52, destination, drops: false });
+        assert_eq!(found, RoutedPrefix { table: 52, destination, drops: false, interface: None });
         assert!(!found.is_in_standard_table());
-        let expected = RoutedPrefix { table: 51820, destination, drops: true };
+        let expected = RoutedPrefix { table: 51820, destination, drops: true, interface: None };
         assert_eq!(routed(&route(destination, 51820, RouteType::BlackHole)), Some(expected));
         let all = "0.0.0.0/0".parse().unwrap();
         let default = routed(&route(all, 254, RouteType::Unicast)).unwrap();
@@ -182,7 +187,8 @@ mod tests {
 
     #[test]
     fn the_loopback_network_is_in_the_local_table() {
-        let local = RoutedPrefix { table: 255, destination: "127.0.0.0/8".parse().unwrap(), drops: false };
+        let destination = "127.0.0.0/8".parse().unwrap();
+        let local = RoutedPrefix { table: 255, destination, drops: false, interface: Some(1) };
         assert!(RoutedPrefix::list().unwrap().contains(&local));
         PolicyRule::list().unwrap();
     }
