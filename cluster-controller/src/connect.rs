@@ -3,6 +3,7 @@
 mod client;
 mod refusal;
 mod server;
+mod stall;
 mod target;
 mod tunnels;
 

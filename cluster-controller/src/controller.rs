@@ -202,7 +202,7 @@ impl<'a> Replica<'a> {
 fn health(registry: Registry, is_ready: Arc<AtomicBool>) -> ProcessHealth {
     let why = "no API server has responded yet, or access to the Lease is denied";
     let readiness = move || if is_ready.load(Ordering::Relaxed) { Ok(()) } else { Err(why.to_owned()) };
-    ProcessHealth { registry, readiness: Box::new(readiness) }
+    ProcessHealth { registry, liveness: Box::new(|| Ok(())), readiness: Box::new(readiness) }
 }
 
 /// Does all work of the Lease holder.

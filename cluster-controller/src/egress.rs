@@ -140,5 +140,5 @@ fn egress_health(registry: prometheus_client::registry::Registry, gateways: &Arc
         }
         Err("no gateway responds".to_owned())
     };
-    ProcessHealth { registry, readiness: Box::new(readiness) }
+    ProcessHealth { registry, liveness: Box::new(|| Ok(())), readiness: Box::new(readiness) }
 }

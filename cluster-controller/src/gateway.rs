@@ -11,6 +11,7 @@ mod metrics;
 mod other_gateways;
 mod peer_file;
 mod peer_reconciler;
+mod socket_buffers;
 mod streams;
 mod vpn;
 mod watch;
@@ -23,12 +24,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use keelway_api::reserved::of_api_on_workers;
+use keelway_base::bounded_tasks::BoundedTasks;
 use keelway_base::error_chain::ErrorChain;
 use keelway_vpn::{CoreLimits, InvalidKey, PrivateKey, Relay, RelayConfig, StartError};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use keelway_tls::{TlsError, TlsServer};
@@ -49,7 +52,8 @@ use crate::tasks::{self, TaskError};
 
 /// The interval of checks for dead peers.
 const LOOK: Duration = Duration::from_millis(500);
-/// The most connections that are not tunnels yet, for unauthenticated and for authenticated clients. Further ones are closed.
+/// The most connections that are not tunnels yet, for unauthenticated and for authenticated clients. One more unauthenticated client replaces the
+/// oldest one, and one more authenticated client is refused.
 const MOST_CONVERSATIONS: usize = 256;
 
 /// The gateway cannot run.
@@ -129,6 +133,7 @@ pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), GatewayErro
     tasks.spawn(reset_dead(Arc::clone(&vpn)));
     tasks.spawn(health::serve(entrances, gateway_health(&vpn, has_kubeconfig, candidates.clone())));
     tracing::info!(port = vpn.relay.listen_port(), peers = vpn.members().by_key.len(), "up");
+    socket_buffers::report(vpn.relay.kernel_buffers());
     let done = CancellationToken::new();
     let leaves = async {
         drain_workers(&vpn, &stop).await;
@@ -181,26 +186,27 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, GatewayError> {
 struct ConnectListener {
     server: TlsServer,
     vpn: Arc<Vpn>,
-    /// Permits for clients that are not authenticated yet, separate so that they cannot use up the permits of authenticated clients.
-    strangers: Arc<Semaphore>,
+    /// Permits for authenticated clients.
     clients: Semaphore,
 }
 
 impl ConnectListener {
     fn new(server: TlsServer, vpn: Arc<Vpn>) -> Arc<Self> {
-        let room = || Semaphore::new(MOST_CONVERSATIONS);
-        Arc::new(Self { server, vpn, strangers: Arc::new(room()), clients: room() })
+        Arc::new(Self { server, vpn, clients: Semaphore::new(MOST_CONVERSATIONS) })
     }
 
-    async fn serve_connection(&self, stream: TcpStream, from: SocketAddr, as_stranger: OwnedSemaphorePermit) {
+    /// Authenticates a client, and serves it in a task of its own.
+    async fn authenticate(self: Arc<Self>, stream: TcpStream, from: SocketAddr) {
         let _ = stream.set_nodelay(true);
         keep_alive(&stream);
-        let accepted = self.server.accept(stream).await;
-        drop(as_stranger);
-        let stream = match accepted {
-            Ok(stream) => stream,
-            Err(error) => return tracing::debug!(%from, "refused a connection: {}", ErrorChain(&error)),
-        };
+        socket_buffers::bound(&stream);
+        match self.server.accept(stream).await {
+            Ok(stream) => drop(tokio::spawn(async move { self.serve_client(stream, from).await })),
+            Err(error) => tracing::debug!(%from, "refused a connection: {}", ErrorChain(&error)),
+        }
+    }
+
+    async fn serve_client(&self, stream: TlsStream<TcpStream>, from: SocketAddr) {
         let Ok(_place) = self.clients.try_acquire() else {
             return tracing::warn!(%from, "closing a connection: too many connections are not tunnels yet");
         };
@@ -212,6 +218,7 @@ impl ConnectListener {
 
 /// Accepts connections until `stop`. After that, egresses connect to other gateways.
 async fn accept(listener: TcpListener, entrance: Arc<ConnectListener>, stop: CancellationToken) {
+    let mut strangers = BoundedTasks::new(MOST_CONVERSATIONS);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -222,12 +229,8 @@ async fn accept(listener: TcpListener, entrance: Arc<ConnectListener>, stop: Can
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let Ok(place) = Arc::clone(&entrance.strangers).try_acquire_owned() else {
-            tracing::debug!(%from, "closing a connection: too many connections are not authenticated yet");
-            continue;
-        };
-        let entrance = Arc::clone(&entrance);
-        tokio::spawn(async move { entrance.serve_connection(stream, from, place).await });
+        strangers.make_room().await;
+        strangers.take(Arc::clone(&entrance).authenticate(stream, from));
     }
     drop(listener);
     std::future::pending::<()>().await;
@@ -238,6 +241,10 @@ async fn reset_dead(vpn: Arc<Vpn>) {
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
+        if !vpn.relay.is_running() {
+            tracing::error!("the packet thread has ended, so the gateway ends");
+            return;
+        }
         vpn.reset_dead();
     }
 }
@@ -247,7 +254,11 @@ fn gateway_health(
     has_kubeconfig: bool,
     candidates: tokio::sync::watch::Receiver<Option<Vec<gateway_peers::Candidate>>>,
 ) -> ProcessHealth {
-    let (registry, vpn) = (metrics::registry(vpn), Arc::downgrade(vpn));
+    let (registry, running, vpn) = (metrics::registry(vpn), Arc::downgrade(vpn), Arc::downgrade(vpn));
+    let liveness = move || match running.upgrade() {
+        Some(vpn) if !vpn.relay.is_running() => Err("the packet thread has ended".to_owned()),
+        Some(_) | None => Ok(()),
+    };
     let readiness = move || {
         let knows_peers = vpn.upgrade().is_some_and(|vpn| !vpn.members().by_key.is_empty());
         if knows_peers || !has_kubeconfig || candidates.borrow().is_some() {
@@ -255,5 +266,8 @@ fn gateway_health(
         }
         Err("the peers are unknown: the API has not responded yet, and no peers are stored".to_owned())
     };
-    ProcessHealth { registry, readiness: Box::new(readiness) }
+    ProcessHealth { registry, liveness: Box::new(liveness), readiness: Box::new(readiness) }
 }
+
+#[cfg(test)]
+mod tests;

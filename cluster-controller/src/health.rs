@@ -16,6 +16,8 @@ const METRICS_MODE: u32 = 0o600;
 /// The health and metrics of this process.
 pub(crate) struct ProcessHealth {
     pub(crate) registry: Registry,
+    /// Returns an error if the process must be restarted.
+    pub(crate) liveness: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
     /// Returns an error while the process is not ready.
     pub(crate) readiness: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
 }
@@ -78,12 +80,16 @@ pub(crate) async fn serve(entrances: HealthListeners, health: ProcessHealth) {
 
 fn on_loopback(path: &str, health: &ProcessHealth) -> LocalResponse {
     match path {
-        "/healthz" => text(StatusCode::OK, "ok\n".to_owned()),
-        "/readyz" => match (health.readiness)() {
-            Ok(()) => text(StatusCode::OK, "ok\n".to_owned()),
-            Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
-        },
+        "/healthz" => outcome((health.liveness)()),
+        "/readyz" => outcome((health.liveness)().and_then(|()| (health.readiness)())),
         _ => text(StatusCode::NOT_FOUND, "not found; the paths are /healthz and /readyz\n".to_owned()),
+    }
+}
+
+fn outcome(outcome: Result<(), String>) -> LocalResponse {
+    match outcome {
+        Ok(()) => text(StatusCode::OK, "ok\n".to_owned()),
+        Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
     }
 }
 
@@ -97,6 +103,7 @@ fn on_socket(path: &str, health: &ProcessHealth) -> LocalResponse {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use keelway_local_http::MOST_CONNECTIONS;
     use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -118,9 +125,15 @@ mod tests {
         let socket = folder.path().join("metrics.sock");
         let entrances = HealthListeners::open("127.0.0.1:0".parse().unwrap(), Some(&socket)).await.unwrap();
         let address = entrances.health.local_addr().unwrap();
-        let readiness = Box::new(|| Err("not yet".to_owned()));
-        let serving =
-            tokio::spawn(serve(entrances, ProcessHealth { registry: Registry::with_prefix("keelway"), readiness }));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        let liveness = move || if over.load(Ordering::Relaxed) { Err("it has ended".to_owned()) } else { Ok(()) };
+        let health = ProcessHealth {
+            registry: Registry::with_prefix("keelway"),
+            liveness: Box::new(liveness),
+            readiness: Box::new(|| Err("not yet".to_owned())),
+        };
+        let serving = tokio::spawn(serve(entrances, health));
         let health = async |path: &str| ask(TcpStream::connect(address).await.unwrap(), path).await;
         let metrics = async |path: &str| ask(UnixStream::connect(&socket).await.unwrap(), path).await;
 
@@ -138,6 +151,12 @@ mod tests {
             silent.push(TcpStream::connect(address).await.unwrap());
         }
         assert!(health("/healthz").await.starts_with("HTTP/1.1 200"));
+
+        is_over.store(true, Ordering::Relaxed);
+        for path in ["/healthz", "/readyz"] {
+            let dead = health(path).await;
+            assert!(dead.starts_with("HTTP/1.1 503") && dead.contains("it has ended"), "{dead}");
+        }
         serving.abort();
     }
 }

@@ -7,5 +7,5 @@ mod udp;
 pub use self::clock::SystemClock;
 pub(crate) use self::tun::Tun;
 pub use self::tun::TunError;
-pub use self::udp::BindError;
+pub use self::udp::{BindError, KernelBuffers};
 pub(crate) use self::udp::{ReceiveBuffers, Socket, Sockets};

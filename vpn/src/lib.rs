@@ -33,7 +33,7 @@ pub use crate::core::{Config, Core, PacketRoute};
 pub use crate::data_path::{DataPath, DataPathError, DataPathKind};
 pub use crate::device::{Device, DeviceConfig, StartError};
 pub use crate::handshake_probe::HandshakeProbe;
-pub use crate::io::SystemClock;
+pub use crate::io::{KernelBuffers, SystemClock};
 pub use crate::key::{InvalidKey, KEY_LEN, PresharedKey, PrivateKey, PublicKey};
 pub use crate::limits::CoreLimits;
 pub use crate::output::{CoreOutput, DatagramPath, DatagramRun, HEADROOM, VpnEvent};

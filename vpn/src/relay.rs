@@ -16,7 +16,7 @@ pub use self::stream::{Dialer, RelayListener, RelayStream, StreamKeepalive};
 use crate::core::{Config, Core, PacketRoute};
 use crate::data_path::{DataPath, DataPathError, DataPathKind};
 use crate::device::{DeviceInner, StartError, random_seed, spawn, stop};
-use crate::io::{Sockets, SystemClock};
+use crate::io::{KernelBuffers, Sockets, SystemClock};
 use crate::key::{PrivateKey, PublicKey};
 use crate::limits::CoreLimits;
 use crate::output::VpnEvent;
@@ -107,6 +107,29 @@ impl Relay {
     #[must_use]
     pub fn public_key(&self) -> Option<PublicKey> {
         self.shared.core().private_key().map(PrivateKey::public)
+    }
+
+    /// Whether the packet thread runs. If it has panicked, the relay forwards nothing any more.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Ends the packet thread. The relay forwards nothing any more.
+    pub fn stop(&self) {
+        self.shared.stop();
+    }
+
+    /// Returns the buffers that the kernel gave to the outer sockets.
+    #[must_use]
+    pub fn kernel_buffers(&self) -> KernelBuffers {
+        self.shared.sockets().kernel_buffers()
+    }
+
+    /// Returns the bytes of all buffers of connections inside the VPN, used or not.
+    #[must_use]
+    pub fn stream_buffer_bytes(&self) -> usize {
+        self.stack.lock().buffer_bytes()
     }
 
     /// Returns the outer port.

@@ -12,6 +12,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
 
+use super::stall::{STALLED, StallGuard};
 use super::{ConnectRefusal, RefusalReason, TunnelGuard, TunnelTarget};
 use crate::connects::Connects;
 
@@ -102,7 +103,7 @@ async fn open<O: TunnelOpener>(
     opener.open(&target).await
 }
 
-/// Copies in both directions until both sides have finished, one fails, or the tunnel is reset. It drops both ends afterwards: a side that
+/// Copies in both directions until both sides have finished, one fails, the client does not read for long, or the tunnel is reset. It drops both ends afterwards: a side that
 /// has not finished observes a broken connection.
 async fn copy_both_ways<S, K>(request: Request<Incoming>, way: OpenedTunnel<S, K>)
 where
@@ -116,7 +117,7 @@ where
             return;
         }
     };
-    let mut outside = TokioIo::new(outside);
+    let mut outside = StallGuard::new(TokioIo::new(outside), STALLED);
     tokio::select! {
         copied = copy_bidirectional_with_sizes(&mut outside, &mut stream, COPIED, COPIED) => {
             if let Err(error) = copied {

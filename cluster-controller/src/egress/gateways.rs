@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use keelway_base::error_chain::ErrorChain;
 use rustls_pki_types::ServerName;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{MissedTickBehavior, timeout};
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
@@ -29,6 +29,10 @@ const CHECK_EVERY: Duration = Duration::from_secs(2);
 const CHECK: Duration = Duration::from_millis(1500);
 /// The number of consecutive failed checks after which the tunnels of a gateway are reset: three to five seconds after it stopped responding.
 const MISSES: usize = 2;
+
+/// The receive buffer of a connection to a gateway, in bytes. The kernel grows a buffer up to several MiB otherwise, which count as memory of the egress
+/// while the API server does not read.
+const RECEIVE_BUFFER: u32 = 64 * 1024;
 
 /// A health check of a gateway failed.
 #[derive(Debug, thiserror::Error)]
@@ -126,7 +130,7 @@ impl Gateways {
 
     /// Connects to a gateway.
     pub(super) async fn connect(&self, gateway: &KnownGateway) -> Result<TlsStream<TcpStream>, GatewayConnectionError> {
-        let stream = TcpStream::connect(gateway.address).await.map_err(GatewayConnectionError::Connect)?;
+        let stream = dial(gateway.address).await.map_err(GatewayConnectionError::Connect)?;
         let _ = stream.set_nodelay(true);
         keep_alive(&stream);
         self.client.connect(self.server_name.clone(), stream).await.map_err(GatewayConnectionError::Handshake)
@@ -180,6 +184,13 @@ impl Gateways {
             }
         }
     }
+}
+
+async fn dial(address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // The size is negotiated when the connection opens.
+    socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+    socket.connect(address).await
 }
 
 async fn watch(gateways: Arc<Gateways>, gateway: Arc<KnownGateway>) {

@@ -35,6 +35,13 @@ impl Collector for PeerCollector {
         gauge(&mut encoder, "peers", "Workers that are peers", members.by_key.len())?;
         gauge(&mut encoder, "tunnels", "Open tunnels", vpn.tunnels.len())?;
         gauge(&mut encoder, "streams", "TLS streams that carry the tunnels of workers", vpn.streams.met())?;
+        let help = "Buffers of all tunnels";
+        gauge(&mut encoder, "stream_buffer_bytes", help, vpn.relay.stream_buffer_bytes())?;
+        let buffers = vpn.relay.kernel_buffers();
+        let help = "The kernel's receive buffer of the WireGuard port; less than 4 MiB if net.core.rmem_max is lower";
+        gauge(&mut encoder, "receive_buffer_bytes", help, buffers.receive)?;
+        let help = "The kernel's send buffer of the WireGuard port; less than 4 MiB if net.core.wmem_max is lower";
+        gauge(&mut encoder, "send_buffer_bytes", help, buffers.send)?;
         let stats = vpn.relay.stats();
         let known =
             || stats.iter().filter_map(|peer| Some((members.by_key.get(&peer.public_key)?.name.as_str(), peer)));

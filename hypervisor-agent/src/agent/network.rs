@@ -7,7 +7,6 @@
 //! use up those of the driver. If all slots are in use, a new stranger replaces the oldest one. A peer that connects repeatedly or sends nothing
 //! therefore keeps nobody else out.
 
-mod bounded_tasks;
 mod calls;
 mod connection_handler;
 mod conversation;
@@ -23,6 +22,7 @@ use std::{
     time::Duration,
 };
 
+use keelway_base::bounded_tasks::BoundedTasks;
 use keelway_cri::proxy::{connection::MachineConnection, streams::PendingStreams};
 use keelway_pki::EnrollmentToken;
 use keelway_tls::{TlsError, TlsFiles};
@@ -36,7 +36,6 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
 use crate::enrollment::{EnrollingError, IdentityFolder};
-use bounded_tasks::BoundedTasks;
 use calls::Calls;
 use connection_handler::ConnectionHandler;
 use conversation::Conversation;

@@ -98,7 +98,7 @@ impl DeviceInner {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
     }
 
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.wake();
     }

@@ -34,6 +34,17 @@ pub struct BindError {
     source: io::Error,
 }
 
+/// The buffers of a socket, in bytes. A machine may limit those of a process without privileges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelBuffers {
+    /// The receive buffer.
+    pub receive: usize,
+    /// The send buffer.
+    pub send: usize,
+    /// The size that each should have.
+    pub wanted: usize,
+}
+
 /// An IPv4 socket and, if the machine has IPv6, an IPv6 socket on the same port.
 pub(crate) struct Sockets {
     pub(crate) v4: Socket,
@@ -80,6 +91,15 @@ impl Sockets {
             Err(error) => return Err(error),
         };
         Ok(Self { v4, v6, port })
+    }
+
+    /// Returns the smallest buffers of the sockets. The kernel reports twice the size that it gave, for its own overhead.
+    pub(crate) fn kernel_buffers(&self) -> KernelBuffers {
+        let sockets = || std::iter::once(&self.v4).chain(&self.v6).map(|socket| socket2::SockRef::from(&socket.socket));
+        let receive = sockets().filter_map(|socket| socket.recv_buffer_size().ok()).min();
+        let send = sockets().filter_map(|socket| socket.send_buffer_size().ok()).min();
+        let given = |size: Option<usize>| size.unwrap_or_default() / 2;
+        KernelBuffers { receive: given(receive), send: given(send), wanted: KERNEL_BUFFER }
     }
 
     /// Sets the mark of packets that are sent from now on.

@@ -18,6 +18,10 @@ use crate::packet;
 
 /// Bytes that a connection buffers in each direction. Pages that are never written use no memory.
 const BUFFER: usize = 512 * 1024;
+/// The same for a connection beyond [`LARGE_BUFFERS`]. It bounds the memory of many connections whose readers stall.
+const SMALL_BUFFER: usize = 32 * 1024;
+/// The bytes of buffers of all connections up to which a new connection gets large ones.
+const LARGE_BUFFERS: usize = 48 << 20;
 /// Source ports of connections that the relay opens (the range of RFC 6335, section 6).
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 /// Connections that a listener has not accepted yet. Further ones are refused.
@@ -141,7 +145,7 @@ impl Stack {
         let from = self.addresses.iter().find(|own| own.is_ipv4() == to.is_ipv4());
         let from = *from.ok_or(OpenError::NoAddress)?;
         let port = self.free_port().ok_or(OpenError::NoPort)?;
-        let mut socket = new_socket();
+        let mut socket = new_socket(next_buffer(&self.sockets));
         socket.set_timeout(Some(patience.into()));
         socket.set_keep_alive(Some(asked_every.into()));
         socket.connect(self.interface.context(), to, SocketAddr::new(from, port)).map_err(|_| OpenError::NoAddress)?;
@@ -149,6 +153,11 @@ impl Stack {
         self.used_ports.insert(handle, port);
         self.is_touched = true;
         Ok(handle)
+    }
+
+    /// Returns the bytes of all buffers, used or not.
+    pub(super) fn buffer_bytes(&self) -> usize {
+        buffer_bytes(&self.sockets)
     }
 
     fn free_port(&mut self) -> Option<u16> {
@@ -247,7 +256,7 @@ impl Stack {
         if backlog.pending.len() >= BACKLOG || backlog.pending.iter().any(is_spare) {
             return;
         }
-        let mut socket = new_socket();
+        let mut socket = new_socket(next_buffer(sockets));
         if socket.listen(port).is_ok() {
             backlog.pending.push_back(sockets.add(socket));
         }
@@ -288,8 +297,21 @@ impl Stack {
     }
 }
 
-fn new_socket() -> tcp::Socket<'static> {
-    let buffer = || tcp::SocketBuffer::new(vec![0; BUFFER]);
+fn buffer_bytes(sockets: &SocketSet<'_>) -> usize {
+    let of_socket = |(_, socket): (SocketHandle, &smoltcp::socket::Socket<'_>)| {
+        let smoltcp::socket::Socket::Tcp(socket) = socket;
+        socket.recv_capacity() + socket.send_capacity()
+    };
+    sockets.iter().map(of_socket).sum()
+}
+
+/// Returns the size of the buffers of a new connection.
+fn next_buffer(sockets: &SocketSet<'_>) -> usize {
+    if buffer_bytes(sockets) + 2 * BUFFER <= LARGE_BUFFERS { BUFFER } else { SMALL_BUFFER }
+}
+
+fn new_socket(bytes: usize) -> tcp::Socket<'static> {
+    let buffer = || tcp::SocketBuffer::new(vec![0; bytes]);
     let mut socket = tcp::Socket::new(buffer(), buffer());
     socket.set_keep_alive(Some(KEEP_ALIVE.into()));
     socket.set_timeout(Some(DEAD_AFTER.into()));

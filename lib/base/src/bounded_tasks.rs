@@ -5,19 +5,22 @@ use std::collections::VecDeque;
 use tokio::task::{AbortHandle, JoinSet};
 
 /// At most `most` tasks. If the set is full, the oldest task is aborted.
-pub(super) struct BoundedTasks {
+#[derive(Debug)]
+pub struct BoundedTasks {
     most: usize,
     tasks: JoinSet<()>,
     oldest_first: VecDeque<AbortHandle>,
 }
 
 impl BoundedTasks {
-    pub(super) fn new(most: usize) -> Self {
+    /// Creates an empty set.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
         Self { most, tasks: JoinSet::new(), oldest_first: VecDeque::new() }
     }
 
     /// Returns once there is room for one more task: at once, or when the oldest task has ended.
-    pub(super) async fn make_room(&mut self) {
+    pub async fn make_room(&mut self) {
         while self.tasks.try_join_next().is_some() {}
         self.oldest_first.retain(|task| !task.is_finished());
         while self.tasks.len() >= self.most {
@@ -28,7 +31,8 @@ impl BoundedTasks {
         }
     }
 
-    pub(super) fn take(&mut self, stranger: impl Future<Output = ()> + Send + 'static) {
+    /// Spawns a task. Call [`Self::make_room`] before.
+    pub fn take(&mut self, stranger: impl Future<Output = ()> + Send + 'static) {
         self.oldest_first.push_back(self.tasks.spawn(stranger));
     }
 }
