@@ -19,6 +19,8 @@ use crate::life;
 const MANY: u64 = 1_000_000;
 /// The number of concurrent connections.
 const THREADS: usize = 4;
+/// The most connections in a second. An ingress rejects more than 20,000 new ones within ten seconds from one source.
+const RATE: u32 = 1_900;
 /// The most by which Keelway's files on the disk of a machine may grow.
 const MOST: u64 = 100 << 20;
 /// The time limit for each connection.
@@ -59,7 +61,7 @@ struct Tally {
 
 /// Opens this many connections. Of each three, one sends plain HTTP and waits for the response, and two are reset immediately.
 fn flood(ingress: SocketAddr, many: u64) -> Tally {
-    let (next, tally) = (AtomicU64::new(0), Tally::default());
+    let (next, tally, begun) = (AtomicU64::new(0), Tally::default(), Instant::now());
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
@@ -68,6 +70,8 @@ fn flood(ingress: SocketAddr, many: u64) -> Tally {
                     if number >= many {
                         return;
                     }
+                    let due = Duration::from_secs_f64(u32::try_from(number).map_or(0.0, f64::from) / f64::from(RATE));
+                    thread::park_timeout(due.saturating_sub(begun.elapsed()));
                     let (made, answered) = match connect(ingress, number) {
                         Ok(answered) => (&tally.made, answered),
                         Err(_) => (&tally.refused, false),

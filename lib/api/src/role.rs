@@ -112,7 +112,8 @@ const INGRESS: RoleRow = RoleRow {
     fewest: 0,
     ports: &[API],
     requests: requests(50, 64),
-    resources: bounds(50, 256),
+    // The number of connections follows from it.
+    resources: bounds(50, 1024),
     stop_seconds: 30,
 };
 

@@ -1,0 +1,193 @@
+//! The file of an ingress: where haproxy listens, and its limits in a real haproxy. The limit of one source is smaller there, so that few connections
+//! reach it.
+#![expect(clippy::unwrap_used, reason = "this is all test")]
+
+#[expect(dead_code, reason = "the machines apply no config")]
+mod model;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{ErrorKind, Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use keelway_api::{
+    jiff::Timestamp,
+    machine::{ObservedValue, Pod},
+};
+use keelway_planner::{PassObservation, machine_configs, plan};
+use model::{hypervisors, identified, mint};
+use socket2::{Domain, Socket, Type};
+
+const CLUSTER: &str = "\
+apiVersion: keelway.dev/v1alpha1
+kind: Cluster
+metadata: {name: c1, namespace: default}
+spec: {version: 1.37.0, ingress: {replicas: 1}}
+";
+/// The rule for concurrent connections of a source, and the limit in this test.
+const RULE: &str = "    tcp-request connection reject if { sc0_conn_cur gt 8192 }\n";
+const LIMIT: usize = 20;
+/// The time limit of each wait.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Returns the pod of the ingress in a new cluster.
+fn ingress() -> Pod {
+    pods("").remove("ingress-0").unwrap()
+}
+
+/// Returns the pods of a new cluster by component. `bind` is the field of the public machine.
+fn pods(bind: &str) -> BTreeMap<String, Pod> {
+    let text: String = std::iter::once(CLUSTER.to_owned()).chain(hypervisors(&["Private", "Public"])).collect();
+    let public = "public: [198.18.0.1]";
+    assert!(text.contains(public), "{text}");
+    let (documents, machines) = identified(&text.replace(public, &format!("{public}{bind}")));
+    let machines = machines.into_iter().map(|(name, state)| (name, ObservedValue::Known(state))).collect();
+    let seen = PassObservation { machines, ..PassObservation::default() };
+    let mut plan = plan(documents, &seen, Timestamp::UNIX_EPOCH).unwrap();
+    let mut certificates = BTreeMap::new();
+    mint(&mut plan, &mut certificates);
+    let seen = PassObservation { certificates, ..seen };
+    let configs = machine_configs(&plan.documents, &seen).unwrap();
+    let pods = configs.into_values().flat_map(|config| config.pods);
+    pods.map(|(name, pod)| (name.component.to_string(), pod)).collect()
+}
+
+/// Returns the text of a file in a pod.
+fn file(pod: &Pod, path: &str) -> String {
+    let file = pod.files.iter().find(|file| file.path == path).unwrap();
+    String::from_utf8(file.content.clone()).unwrap()
+}
+
+/// A haproxy with the configuration of an ingress, which listens on loopback and sends connections to one server.
+struct LimitedIngress {
+    process: Child,
+    address: SocketAddr,
+    directory: PathBuf,
+}
+
+impl Drop for LimitedIngress {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl LimitedIngress {
+    fn start(name: &str, server: SocketAddr, rule: &str) -> Self {
+        let text = file(&ingress(), "haproxy.cfg");
+        assert!(text.contains(RULE), "{text}");
+        let directory = std::env::temp_dir().join(format!("keelway-{name}-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+        let line = |line: &str| match line.trim_start() {
+            bind if bind.starts_with("bind 198.18.") => format!("    bind {address}\n"),
+            check if check.starts_with("default-server") || check.starts_with("option httpchk") => String::new(),
+            check if check.starts_with("http-check") => String::new(),
+            _ => format!("{line}\n"),
+        };
+        let text: String = text.replace(RULE, rule).lines().map(line).collect();
+        let text = text.replace("/run/haproxy", directory.to_str().unwrap());
+        let (_, backend) = text.split_once("default_backend ").unwrap();
+        let backend = backend.lines().next().unwrap();
+        let servers = format!("backend {backend} from {backend}\n    server a {server}\n");
+        let files = [("haproxy.cfg", text.as_str()), ("servers.cfg", servers.as_str())];
+        let mut command = Command::new("haproxy");
+        let path = format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default());
+        command.arg("-db").env("PATH", path).stdout(Stdio::null());
+        for (name, content) in files {
+            fs::write(directory.join(name), content).unwrap();
+            command.arg("-f").arg(directory.join(name));
+        }
+        let ingress = Self { process: command.spawn().unwrap(), address, directory };
+        until("haproxy listens", || TcpStream::connect(address).is_ok());
+        ingress
+    }
+
+    /// Returns a figure of `show info`.
+    fn figure(&self, name: &str) -> u64 {
+        let mut socket = UnixStream::connect(self.directory.join("admin.sock")).unwrap();
+        socket.write_all(b"show info\n").unwrap();
+        let mut text = String::new();
+        socket.read_to_string(&mut text).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}: "))).unwrap();
+        line.parse().unwrap()
+    }
+
+    /// Opens a connection from this address of loopback. Returns it if the server responds.
+    fn connect(&self, from: Ipv4Addr) -> Option<TcpStream> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((from, 0)).into()).unwrap();
+        socket.connect(&self.address.into()).ok()?;
+        let mut stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream.write_all(b"?").ok()?;
+        match stream.read(&mut [0]) {
+            Ok(1) => Some(stream),
+            Ok(_) => None,
+            Err(error) => {
+                assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
+                None
+            }
+        }
+    }
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < DEADLINE, "{what}: not within {DEADLINE:?}");
+        thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+/// A server that responds to each connection with a byte, and closes it after the client.
+fn server() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.write_all(b"!");
+            thread::spawn(move || while matches!(stream.read(&mut [0; 16]), Ok(1..)) {});
+        }
+    });
+    address
+}
+
+const ONE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+
+#[test]
+fn one_source_cannot_occupy_an_ingress() {
+    let rule = RULE.replace("8192", &LIMIT.to_string());
+    let ingress = LimitedIngress::start("limited", server(), &rule);
+    let open: Vec<TcpStream> = (0..LIMIT).map(|_| ingress.connect(ONE).unwrap()).collect();
+    assert!(ingress.connect(ONE).is_none(), "one more than the limit");
+    assert!(ingress.connect(OTHER).is_some(), "other sources are served");
+    drop(open);
+    until("the source is served again", || ingress.connect(ONE).is_some());
+
+    let unlimited = LimitedIngress::start("unlimited", server(), "");
+    let open: Vec<Option<TcpStream>> = (0..=LIMIT).map(|_| unlimited.connect(ONE)).collect();
+    assert!(open.iter().all(Option::is_some), "without the rule, one source has more connections");
+}
+
+/// The memory limit of an ingress determines its connections, and no source may have all of them.
+#[test]
+fn the_connections_of_an_ingress_follow_from_its_memory() {
+    let memory = ingress().containers[0].resources.memory_limit_bytes;
+    assert_eq!(memory, 1 << 30);
+    let ingress = LimitedIngress::start("sized", server(), RULE);
+    let (most, descriptors) = (ingress.figure("Maxconn"), ingress.figure("Ulimit-n"));
+    assert!(descriptors <= memory / (32 << 10) * 2, "{descriptors}");
+    // A few descriptors are for listeners and sockets of haproxy itself.
+    assert!((descriptors / 2 - 64..=descriptors / 2).contains(&most), "{most} of {descriptors}");
+}
