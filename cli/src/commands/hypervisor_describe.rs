@@ -141,10 +141,12 @@ impl<'a> Description<'a> {
 
     fn addresses(&self) -> String {
         let addresses = &self.machine.spec.addresses;
-        pairs([
-            ("Private", listed(addresses.private.iter().cloned())),
-            ("Public", listed(addresses.public.iter().cloned())),
-        ])
+        let of = |addresses: &[String]| listed(addresses.iter().cloned());
+        let (private, public) = (of(&addresses.private), of(&addresses.public));
+        if addresses.bind.is_empty() {
+            return pairs([("Private", private), ("Public", public)]);
+        }
+        pairs([("Private", private), ("Public", public), ("Bind", of(&addresses.bind))])
     }
 
     fn system(&self) -> String {

@@ -121,7 +121,7 @@ fn new(arguments: HypervisorEnrollArguments) -> Result<Hypervisor, CommandFailur
 
 /// Changes an existing hypervisor by the arguments that are set.
 fn changed(mut there: Hypervisor, arguments: HypervisorEnrollArguments) -> Result<Hypervisor, CommandFailure> {
-    let PlacementArguments { public_addresses, zone, port_range } = arguments.placement;
+    let PlacementArguments { public_addresses, bind_addresses, zone, port_range } = arguments.placement;
     let spec = &mut there.spec;
     match arguments.address {
         Some(address) => {
@@ -143,6 +143,9 @@ fn changed(mut there: Hypervisor, arguments: HypervisorEnrollArguments) -> Resul
     }
     if !public_addresses.is_empty() {
         spec.addresses.public = public_addresses;
+    }
+    if !bind_addresses.is_empty() {
+        spec.addresses.bind = bind_addresses;
     }
     if let Some(range) = port_range {
         spec.port_range = range;

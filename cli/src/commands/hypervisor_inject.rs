@@ -73,6 +73,9 @@ pub(crate) struct PlacementArguments {
     /// An address for users of clusters, for a public hypervisor; can be repeated
     #[arg(long = "public-address", value_name = "ADDRESS")]
     pub(crate) public_addresses: Vec<String>,
+    /// An address on which ingresses listen, if the machine has no interface with its public addresses; can be repeated
+    #[arg(long = "bind-address", value_name = "ADDRESS")]
+    pub(crate) bind_addresses: Vec<String>,
     /// The zone, stored as the label topology.kubernetes.io/zone
     #[arg(long, value_name = "ZONE")]
     pub(crate) zone: Option<String>,
@@ -141,11 +144,11 @@ pub(super) fn hypervisor(arguments: HypervisorInjectArguments) -> Hypervisor {
             dials_out: arguments.agent_dials_out,
         }),
     };
-    let PlacementArguments { public_addresses, zone, port_range } = arguments.placement;
+    let PlacementArguments { public_addresses, bind_addresses, zone, port_range } = arguments.placement;
     let spec = HypervisorSpec {
         role: arguments.role.into(),
         endpoint,
-        addresses: Addresses { private: arguments.private_addresses, public: public_addresses },
+        addresses: Addresses { private: arguments.private_addresses, public: public_addresses, bind: bind_addresses },
         port_range: port_range.unwrap_or_default(),
         unschedulable: false,
         drain: false,

@@ -144,7 +144,7 @@ impl SimulationState {
         let spec = HypervisorSpec {
             role,
             endpoint: HypervisorEndpoint::Unix { path: format!("/run/{name}.sock") },
-            addresses: Addresses { private: vec![private.to_string()], public },
+            addresses: Addresses { private: vec![private.to_string()], public, bind: Vec::new() },
             port_range: PortRange { from: 20_000, to },
             unschedulable: false,
             drain: false,

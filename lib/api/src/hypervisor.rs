@@ -289,6 +289,11 @@ pub struct Addresses {
     /// The addresses in the network of clusters' users. At least one for a public hypervisor, none for a private one.
     #[serde(default)]
     pub public: Vec<String>,
+    /// The addresses on which ingresses listen, if the machine has no interface with its public addresses: the network translates
+    /// each public address to one of these, as AWS, GCP and Azure do. At least one of each family of `public`. The default is the
+    /// public addresses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bind: Vec<String>,
 }
 
 /// A range of ports, both ends included.

@@ -46,6 +46,8 @@ pub struct ValidatedHypervisor {
     pub private: Vec<IpAddr>,
     /// The addresses in the public network, at least one for a public machine.
     pub public: Vec<IpAddr>,
+    /// The addresses on which ingresses listen: `public`, unless the network translates these.
+    pub bind: Vec<IpAddr>,
     /// The ports that components may use.
     pub ports: PortRange,
     /// Whether components may be placed on the machine.

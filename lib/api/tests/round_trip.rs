@@ -60,7 +60,7 @@ fn machine(note: String, zone: String) -> Hypervisor {
     let spec = HypervisorSpec {
         role: HypervisorRole::Private,
         endpoint: HypervisorEndpoint::Unix { path: "/run/containerd/containerd.sock".to_owned() },
-        addresses: Addresses { private: vec!["10.0.0.11".to_owned()], public: Vec::new() },
+        addresses: Addresses { private: vec!["10.0.0.11".to_owned()], ..Addresses::default() },
         port_range: PortRange::default(),
         unschedulable: false,
         drain: false,

@@ -47,6 +47,7 @@ fn document(fleet: &Fleet, record: &Record, entry: &MachineRecord) -> Hypervisor
         addresses: Addresses {
             private: vec![record.network.private_address(entry.id).to_string()],
             public: public.iter().map(ToString::to_string).collect(),
+            bind: Vec::new(),
         },
         port_range: PortRange::default(),
         unschedulable: false,

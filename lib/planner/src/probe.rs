@@ -128,7 +128,7 @@ fn of(pod: &PodName, component: &Component, machine: &ValidatedHypervisor) -> Op
         }
         Role::Ingress => {
             let known = (API_SERVER_NAME.to_string(), secret_names::KUBERNETES);
-            (*machine.public.first()?, API, "/readyz", Some(known))
+            (*machine.bind.first()?, API, "/readyz", Some(known))
         }
         // A component that served before is asked for its liveness: what it lacks, such as an API server, another component would lack too.
         Role::ClusterController | Role::Gateway if serves => (loopback, HEALTH, OWN_LIVENESS, None),

@@ -96,7 +96,9 @@ impl ValidatedDocuments {
     /// The addresses of all machines, as the fewest ranges that contain them and no other address.
     pub(crate) fn ranges_of_machines(&self) -> &[IpNet] {
         self.ranges_of_machines.get_or_init(|| {
-            let addresses = self.machines.values().flat_map(|machine| machine.private.iter().chain(&machine.public));
+            let machines = self.machines.values();
+            let addresses =
+                machines.flat_map(|machine| machine.private.iter().chain(&machine.public).chain(&machine.bind));
             let addresses: Vec<IpNet> = addresses.copied().map(IpNet::from).collect();
             IpNet::aggregate(&addresses)
         })

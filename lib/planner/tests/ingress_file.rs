@@ -65,6 +65,14 @@ fn file(pod: &Pod, path: &str) -> String {
     String::from_utf8(file.content.clone()).unwrap()
 }
 
+/// Returns the addresses on which haproxy listens, without ports.
+fn listens(ingress: &Pod) -> Vec<String> {
+    let text = file(ingress, "haproxy.cfg");
+    let binds = text.lines().filter_map(|line| line.trim_start().strip_prefix("bind "));
+    let binds = binds.filter(|bind| !bind.starts_with("unix@"));
+    binds.map(|bind| bind.rsplit_once(':').unwrap().0.to_owned()).collect()
+}
+
 /// A haproxy with the configuration of an ingress, which listens on loopback and sends connections to one server.
 struct LimitedIngress {
     process: Child,
@@ -190,4 +198,27 @@ fn the_connections_of_an_ingress_follow_from_its_memory() {
     assert!(descriptors <= memory / (32 << 10) * 2, "{descriptors}");
     // A few descriptors are for listeners and sockets of haproxy itself.
     assert!((descriptors / 2 - 64..=descriptors / 2).contains(&most), "{most} of {descriptors}");
+}
+
+#[test]
+fn an_ingress_listens_on_its_public_addresses_unless_the_network_translates_them() {
+    assert_eq!(listens(&ingress()), ["198.18.0.1"]);
+    let behind = pods(", bind: [10.0.0.1]");
+    assert_eq!(listens(&behind["ingress-0"]), ["10.0.0.1"]);
+}
+
+/// Only what the machine itself uses changes: workers and other gateways use the public address.
+#[test]
+fn a_translated_address_stays_the_address_for_others() {
+    let (before, behind) = (pods(""), pods(", bind: [10.0.0.1]"));
+    for component in ["kube-apiserver-0", "cluster-controller-0", "etcd-0"] {
+        let (Some(before), Some(behind)) = (before.get(component), behind.get(component)) else { continue };
+        for (one, other) in before.files.iter().zip(&behind.files) {
+            assert!(one.path == "egress.json" || one.content == other.content, "{component}: {}", one.path);
+        }
+    }
+    if let Some(gateway) = behind.get("gateway-0") {
+        assert!(file(gateway, "kubeconfig.json").contains("https://10.0.0.1:"));
+    }
+    assert_ne!(before["ingress-0"].digest(), behind["ingress-0"].digest());
 }

@@ -11,7 +11,7 @@ use super::{
     schema::extend,
 };
 
-const ADDRESSES: [&str; 2] = ["spec.addresses.private", "spec.addresses.public"];
+const ADDRESSES: [&str; 3] = ["spec.addresses.private", "spec.addresses.public", "spec.addresses.bind"];
 const LISTENERS: [(&str, &str); 3] = [
     ("spec.endpoint.agent.address", "agent"),
     ("spec.endpoint.cri.address", "proxy"),
@@ -223,5 +223,29 @@ fn networks() -> Vec<CelRule> {
             format!("self.role != 'Private' || {public} == 0"),
             "addresses.public: must be empty if the role is Private; remove the addresses, or change the role to Public",
         ),
+        rule(
+            "spec",
+            "self.role != 'Private' || !has(self.addresses.bind) || self.addresses.bind.size() == 0",
+            "addresses.bind: must be empty if the role is Private; remove the addresses, or change the role to Public",
+        ),
+        rule(
+            "spec.addresses",
+            format!("!has(self.bind) || {}", families("bind", "public")),
+            "bind: an address has a family that no public address has; remove it, or add a public address of this family",
+        ),
+        rule(
+            "spec.addresses",
+            format!("!has(self.bind) || self.bind.size() == 0 || {}", families("public", "bind")),
+            "bind: has no address of a family that a public address has; add the address of this machine to which the network \
+             translates it",
+        ),
     ]
+}
+
+/// Returns a condition: each family of the one list is in the other one, unless that is empty or an address is ill-formed.
+fn families(of: &str, within: &str) -> String {
+    format!(
+        "self.{within}.size() == 0 || !self.{of}.all(one, isIP(one)) || !self.{within}.all(one, isIP(one)) || \
+         self.{of}.all(one, self.{within}.exists(other, ip(one).family() == ip(other).family()))"
+    )
 }

@@ -37,7 +37,9 @@ impl ValidatedHypervisor {
         check_ports(spec.port_range, &mut faults);
         let private = addresses("spec.addresses.private", &spec.addresses.private, &mut faults);
         let public = addresses("spec.addresses.public", &spec.addresses.public, &mut faults);
+        let bind = addresses("spec.addresses.bind", &spec.addresses.bind, &mut faults);
         check_networks(document, &mut faults);
+        check_bind(document, &public, &bind, &mut faults);
         let zone = metadata.labels.as_ref().and_then(|labels| labels.get(ZONE_LABEL));
         let built = metadata.name.clone().unwrap_or_default().parse().ok();
         faults.or(built.map(|name| Self {
@@ -45,6 +47,7 @@ impl ValidatedHypervisor {
             role: spec.role,
             endpoint: spec.endpoint.clone(),
             private,
+            bind: if bind.is_empty() { public.clone() } else { bind },
             public,
             ports: spec.port_range,
             schedulable: !spec.unschedulable && !spec.drain && !document.deleted() && !document.is_lost(),
@@ -263,5 +266,35 @@ fn check_networks(document: &Hypervisor, faults: &mut FaultCollector) {
             "remove the addresses, or change the role to Public",
         ),
         HypervisorRole::Public | HypervisorRole::Private => {}
+    }
+}
+
+/// Checks that the addresses on which ingresses listen have the families of the public addresses. Addresses that are ill-formed have faults of their own.
+fn check_bind(document: &Hypervisor, public: &[IpAddr], bind: &[IpAddr], faults: &mut FaultCollector) {
+    const FIELD: &str = "spec.addresses.bind";
+    let addresses = &document.spec.addresses;
+    if document.spec.role == HypervisorRole::Private {
+        if !addresses.bind.is_empty() {
+            let help = "remove the addresses, or change the role to Public";
+            faults.add(FIELD, "must be empty if the role is Private", help);
+        }
+        return;
+    }
+    if bind.is_empty() || public.len() != addresses.public.len() || bind.len() != addresses.bind.len() {
+        return;
+    }
+    let family = |address: &IpAddr| if address.is_ipv4() { "IPv4" } else { "IPv6" };
+    for (index, address) in bind.iter().enumerate() {
+        if !public.is_empty() && !public.iter().any(|public| family(public) == family(address)) {
+            let problem = format!("{address} is an {} address, and spec.addresses.public has none", family(address));
+            faults.add(&item(FIELD, index), problem, "remove it, or add a public address of this family");
+        }
+    }
+    for wanted in ["IPv4", "IPv6"] {
+        let Some(missed) = public.iter().find(|public| family(public) == wanted) else { continue };
+        if !bind.iter().any(|address| family(address) == wanted) {
+            let problem = format!("has no {wanted} address, and spec.addresses.public has {missed}");
+            faults.add(FIELD, problem, "add the address of this machine to which the network translates it");
+        }
     }
 }

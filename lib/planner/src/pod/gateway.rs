@@ -127,9 +127,10 @@ impl PodInputs<'_> {
             .ok_or_else(|| MissingKey::new("status.ingressPort"))
     }
 
-    /// The address of the API for a gateway. It is the ingress on its machine, because private machines cannot be reached from there.
+    /// The address of the API for a gateway. It is the ingress on its machine, because private machines cannot be reached from there. It is the
+    /// address on which the ingress listens: a machine may not reach its own translated address.
     fn ingress_beside(&self) -> Result<SocketAddr, MissingKey> {
-        let address = self.machine.public.first().ok_or_else(|| MissingKey::new("a public address of its machine"))?;
+        let address = self.machine.bind.first().ok_or_else(|| MissingKey::new("a public address of its machine"))?;
         Ok(SocketAddr::new(*address, self.number()?))
     }
 }

@@ -70,8 +70,8 @@ backend tunnels
     timeout connect 2s
     timeout server 1h
     stick-table type ipv6 size 10k expire 10m store conn_cur
-    tcp-request content track-sc0 src,ipmask(32,64)
-    tcp-request content reject if {{ sc0_conn_cur gt {MOST_OF_ONE} }}
+    tcp-request content track-sc1 src,ipmask(32,64)
+    tcp-request content reject if {{ sc1_conn_cur gt {MOST_OF_ONE} }}
     dispatch {address}
 "
         ))

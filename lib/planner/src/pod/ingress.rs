@@ -83,12 +83,8 @@ impl PodInputs<'_> {
     /// With `maxconn`, haproxy would not start under a lower limit.
     fn haproxy(&self) -> Result<String, MissingKey> {
         let port = self.spec.port(API);
-        let binds: Vec<String> = self
-            .machine
-            .public
-            .iter()
-            .map(|address| format!("    bind {}\n", SocketAddr::new(*address, port)))
-            .collect();
+        let binds: Vec<String> =
+            self.machine.bind.iter().map(|address| format!("    bind {}\n", SocketAddr::new(*address, port))).collect();
         Ok(format!(
             "\
 global
