@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// How long a new port of a pod may stay closed.
-const LOOK_EVERY: Duration = Duration::from_secs(3);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The ports of pods that use the machine's own network.
 pub(crate) type PodPorts = BTreeSet<(Transport, u16)>;

@@ -6,7 +6,10 @@ use std::{
     thread,
 };
 
-use keelway_e2e::worker_fleet::{AGNHOST, TestCluster, serves};
+use keelway_e2e::{
+    deadline,
+    worker_fleet::{AGNHOST, TestCluster, serves},
+};
 
 use crate::pods::GET;
 
@@ -66,6 +69,18 @@ spec:
         )
     };
     cluster.start("app=host", &cluster.workers.iter().map(pod).collect::<Vec<_>>());
+    are_reachable(cluster);
+}
+
+/// Waits until the workers have opened the ports of the pods to each other.
+fn are_reachable(cluster: &TestCluster) {
+    let known = workers(cluster);
+    for (worker, (address, port)) in cluster.workers.iter().flat_map(|worker| known.keys().map(move |to| (worker, to))) {
+        let connect = format!("/agnhost connect --timeout=1s {address}:{port}");
+        deadline::until(&format!("{worker} reaches {address}"), deadline::KUBERNETES, || {
+            cluster.shell(&asker(worker), &connect).code() == 0
+        });
+    }
 }
 
 /// Returns the workers by address.
