@@ -71,7 +71,7 @@ fn pods_meet(cluster: &TestCluster, name: &str) {
     cluster.kubectl.wait("condition=Ready", &[&format!("pod/{own}")]);
     for (from, to) in [(&own, &other), (&other, &own)] {
         let address = cluster.value(&format!("pod/{to}"), "{.status.podIP}");
-        let connect = format!("timeout 2 bash -c 'exec 3<>/dev/tcp/{address}/8080'");
+        let connect = format!("/agnhost connect --timeout=2s {address}:8080");
         deadline::until(&format!("{from} reaches {to}"), deadline::KUBERNETES, || {
             cluster.shell(from, &connect).code() == 0
         });

@@ -73,7 +73,7 @@ fn reaches_programs(cluster: &TestCluster, worker: &TestWorker<'_>, token: &[u8]
     let _program = worker.within(|| TcpListener::bind(("0.0.0.0", PROGRAM)).unwrap());
     let own = cluster.value("pod/lan-host", "{.status.podIP}");
     let pod_reaches = |port: u16| {
-        let connect = format!("timeout 1 bash -c 'exec 3<>/dev/tcp/{own}/{port}'");
+        let connect = format!("/agnhost connect --timeout=1s {own}:{port}");
         cluster.shell("on-lan", &connect).code() == 0
     };
     deadline::until("a pod reaches a pod with the worker's network", deadline::KUBERNETES, || pod_reaches(8085));
