@@ -234,7 +234,9 @@ async fn drain(
     Err(match error {
         LeaveError::Pods { pods, limit, .. } => UpgradeError::Pods { pods, limit },
         LeaveError::Cluster { source, .. } => UpgradeError::Api(source),
-        other => UpgradeError::Drain(Box::new(other)),
+        other @ (LeaveError::NoWorker(_) | LeaveError::Service(_) | LeaveError::File(_) | LeaveError::Undo(_)) => {
+            UpgradeError::Drain(Box::new(other))
+        }
     })
 }
 

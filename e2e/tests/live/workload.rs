@@ -147,6 +147,6 @@ pub(crate) fn endpoints(plane: &TestControlPlane<'_>) {
     let slice = || plane.kubectl.run(&["get", "endpointslices", "kubernetes", "-o", "json"]);
     deadline::until("the endpoints of the API", deadline::KUBERNETES, || slice().code() == 0);
     let slice = slice().json();
-    assert_eq!(slice["endpoints"][0]["addresses"], serde_json::json!(["100.80.0.1"]), "{slice}");
+    assert_eq!(slice["endpoints"][0]["addresses"], serde_json::json!(["198.19.128.1"]), "{slice}");
     assert_eq!(slice["ports"][0]["port"], 6443, "{slice}");
 }

@@ -10,5 +10,5 @@ pub(crate) fn all_are_there(cluster: &TestCluster) {
     let all = format!("jsonpath={{.status.numberReady}}={}", cluster.workers.len());
     kubectl.wait(&all, &["-n", "kube-system", "daemonset/kube-proxy"]);
     let addresses = cluster.value("endpointslices/kubernetes", "{.endpoints[*].addresses[*]}:{.ports[*].port}");
-    assert_eq!(addresses, "100.80.0.1:6443", "one address that every worker answers on");
+    assert_eq!(addresses, "198.19.128.1:6443", "one address that every worker answers on");
 }

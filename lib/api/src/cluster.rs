@@ -354,9 +354,9 @@ fn pod_cidrs() -> Vec<String> {
 fn service_cidrs() -> Vec<String> {
     vec!["10.96.0.0/16".to_owned()]
 }
-/// Part of the shared address space (RFC 6598), so that it overlaps few private networks.
+/// Part of the range for tests of network devices (RFC 2544), which is not routed on the internet, and which few networks use.
 fn vpn_cidrs() -> Vec<String> {
-    vec!["100.80.0.0/16".to_owned()]
+    vec!["198.19.128.0/18".to_owned()]
 }
 fn dns_domain() -> String {
     "cluster.local".to_owned()

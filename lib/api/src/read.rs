@@ -2,6 +2,7 @@
 
 mod list;
 mod one;
+mod vpn_range;
 
 use std::collections::BTreeMap;
 
@@ -365,6 +366,9 @@ fn title((kind, namespace, name): &ObjectKey) -> String {
 fn typed(kind: DocumentKind, mut json: Json) -> Result<Document, Vec<Fault>> {
     newer::strip_format(&mut json);
     schema::prune(kind, &mut json);
+    if kind == DocumentKind::Cluster {
+        vpn_range::keep(&mut json);
+    }
     Ok(match kind {
         DocumentKind::ClusterClass => Document::ClusterClass(decode::<crate::ClusterClass>(json)?.into()),
         DocumentKind::Hypervisor => Document::Hypervisor(decode::<crate::Hypervisor>(json)?.into()),

@@ -16,6 +16,9 @@ const WIDEST_ROUTE: u8 = 8;
 /// The first user id of agents, which have one each. The ids are below those of components.
 const AGENTS: u32 = 1_800_000_000;
 
+/// The highest number of a fleet. The default range of VPNs is 198.19.128.0/18.
+const LAST: u8 = 127;
+
 /// The last octets of the addresses of guests in the public network. No public machine has one of these.
 pub(crate) const GUESTS: RangeInclusive<u8> = 110..=254;
 
@@ -27,7 +30,7 @@ pub(crate) struct FleetNetwork(u8);
 impl FleetNetwork {
     /// Returns the lowest number that no other fleet has and whose ranges overlap no route.
     pub(crate) fn lowest_free(taken: &BTreeSet<Self>, routes: &[Ipv4Net]) -> Option<Self> {
-        (0..=u8::MAX).map(Self).find(|network| !taken.contains(network) && network.conflict(routes).is_none())
+        (0..=LAST).map(Self).find(|network| !taken.contains(network) && network.conflict(routes).is_none())
     }
 
     /// Returns the range of this network that overlaps a route.
