@@ -42,6 +42,7 @@ use crate::{
     forwarding::ForwardingError,
     image,
     information::{InformationError, NAMESPACE, TrustedInformation},
+    ingress_names::{IngressNames, MachineResolver},
     kubelet::{KUBELET_LOG, Kubelet, KubeletStatus},
     logs,
     network_condition::{self, NetworkCheck, NetworkState},
@@ -370,9 +371,18 @@ impl Daemon {
 
     async fn keep_balancer(&self) {
         let mut known = self.facts.known.subscribe();
-        while known.changed().await.is_ok() {
+        let mut names = IngressNames::new(MachineResolver);
+        loop {
+            let cluster = known.borrow().cluster.clone();
+            select! {
+                changed = known.changed() => match changed {
+                    Ok(()) => names.forget(),
+                    Err(_) => return,
+                },
+                () = names.changed(&cluster, || self.balancer.status()) => {}
+            }
             let now = known.borrow_and_update().clone();
-            if let Err(error) = self.balancer.set(&ingresses(&now), &now.authorities) {
+            if let Err(error) = self.balancer.set(&names.ingresses(&now.cluster), &now.authorities) {
                 tracing::error!("cannot update the balancer; it keeps its ingresses: {}", ErrorChain(&error));
             }
         }

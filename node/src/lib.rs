@@ -21,6 +21,7 @@ mod forwarders;
 mod forwarding;
 mod image;
 mod information;
+mod ingress_names;
 #[cfg(test)]
 mod isolated;
 mod join;

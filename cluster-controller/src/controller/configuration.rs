@@ -106,6 +106,7 @@ impl ControllerConfiguration {
             version: self.version.clone(),
             registry: self.registry.clone(),
             endpoints: self.endpoints.clone(),
+            names: self.api_names.iter().filter(|name| is_subdomain(name)).cloned().collect(),
             api: ApiAddress { addresses: self.api_addresses(), port: API_PORT },
             vpn_cidrs: self.vpn_cidrs.clone(),
             pod_cidrs: self.pod_cidrs.clone(),

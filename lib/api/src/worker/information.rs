@@ -26,6 +26,9 @@ pub struct ClusterInformation {
     pub registry: Option<String>,
     /// The ingresses of the cluster, each with its gateway.
     pub endpoints: Vec<IngressEndpoint>,
+    /// DNS names of the ingresses. A worker resolves them if none of the endpoints responds. If the field is missing, there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
     /// The endpoint of the API on every worker, which is the worker's own balancer.
     pub api: ApiAddress,
     /// The ranges of the VPN, one per address family, as for pods and Services.
@@ -125,6 +128,7 @@ mod tests {
                 },
                 { "address": "[2001:db8::1]:20000" },
             ],
+            "names": ["api.example.com"],
             "api": { "addresses": ["100.80.0.1", "fd00::1"], "port": 6443 },
             "vpnCIDRs": ["100.80.0.0/16", "fd00::/64"],
             "podCIDRs": ["10.244.0.0/16"],
