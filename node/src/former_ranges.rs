@@ -3,7 +3,7 @@
 //! The control plane assigns other ranges to a Node that was deleted and created again. Gateways send packets for the former ranges to another worker,
 //! and the bridge plugin refuses new pods while the bridge has an address of a former range.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 use ipnet::IpNet;
 use k8s_cri::v1::{
@@ -11,15 +11,21 @@ use k8s_cri::v1::{
 };
 use keelway_cri::CriRuntime;
 use keelway_vpn::netlink::{NetlinkError, interface::Interface};
+use tokio::time::timeout;
 use tonic::Status;
 
 use crate::{changes::BRIDGE, undo::KUBELET_LABEL};
+
+/// How long the runtime may take. The next attempt continues with the pods that are left.
+const END_PODS: Duration = Duration::from_secs(60);
 
 /// Pods with former addresses cannot be ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FormerRangeError {
     #[error("cannot end pods with addresses of a former range")]
     Runtime(#[source] Box<Status>),
+    #[error("the runtime did not end pods with addresses of a former range within {} s", END_PODS.as_secs())]
+    TimedOut,
     #[error("cannot delete the bridge {BRIDGE}, which has an address of a former range")]
     Bridge(#[source] NetlinkError),
 }
@@ -30,7 +36,7 @@ impl From<Status> for FormerRangeError {
     }
 }
 
-/// The pod ranges of the cluster, and those of this worker. The worker's are empty while it has none.
+/// The pod ranges of the cluster, and those of this worker. The worker has none of a family before the control plane assigned one.
 pub(crate) struct PodRanges {
     pub(crate) of_cluster: Vec<IpNet>,
     pub(crate) own: Vec<IpNet>,
@@ -40,7 +46,8 @@ impl PodRanges {
     /// Whether the cluster assigned this address to a pod of the worker under a range that the worker no longer has.
     fn is_former(&self, address: IpAddr) -> bool {
         let is_in = |ranges: &[IpNet]| ranges.iter().any(|range| range.contains(&address));
-        !self.own.is_empty() && is_in(&self.of_cluster) && !is_in(&self.own)
+        let has_family = self.own.iter().any(|range| range.addr().is_ipv4() == address.is_ipv4());
+        has_family && is_in(&self.of_cluster) && !is_in(&self.own)
     }
 }
 
@@ -53,7 +60,7 @@ pub(crate) async fn leave(
     if !bridge.iter().any(|address| ranges.is_former(*address)) {
         return Ok(());
     }
-    let ended = end_pods(runtime, ranges).await?;
+    let ended = timeout(END_PODS, end_pods(runtime, ranges)).await.map_err(|_| FormerRangeError::TimedOut)??;
     Interface::find(BRIDGE).and_then(|bridge| bridge.delete()).map_err(FormerRangeError::Bridge)?;
     tracing::warn!(ended, "the worker has other pod ranges; ended its pods, which start again with other addresses");
     Ok(())
@@ -82,11 +89,13 @@ mod tests {
     #[test]
     fn only_addresses_of_the_cluster_outside_of_the_workers_ranges_are_former() {
         let nets = |all: &[&str]| all.iter().map(|net| net.parse().unwrap()).collect();
-        let ranges = PodRanges { of_cluster: nets(&["10.244.0.0/16", "fd01::/64"]), own: nets(&["10.244.3.0/24"]) };
-        for (address, is) in [("10.244.2.7", true), ("10.244.3.7", false), ("10.88.0.1", false), ("fd01::7", true)] {
+        let ranges = PodRanges { of_cluster: nets(&["10.244.0.0/16", "fd01::/56"]), own: nets(&["10.244.3.0/24"]) };
+        for (address, is) in [("10.244.2.7", true), ("10.244.3.7", false), ("10.88.0.1", false), ("fd01::7", false)] {
             assert_eq!(ranges.is_former(address.parse().unwrap()), is, "{address}");
         }
-        let none = PodRanges { own: vec![], ..ranges };
+        let both = PodRanges { own: nets(&["10.244.3.0/24", "fd01:0:0:3::/64"]), ..ranges };
+        assert!(both.is_former("fd01::7".parse().unwrap()) && !both.is_former("fd01:0:0:3::7".parse().unwrap()));
+        let none = PodRanges { own: vec![], ..both };
         assert!(!none.is_former("10.244.2.7".parse().unwrap()), "a worker without a Node has no ranges");
     }
 }
