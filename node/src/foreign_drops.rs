@@ -213,9 +213,10 @@ pub(crate) async fn follow(
 fn report(found: &watch::Sender<Vec<ForeignDrop>>, now: Vec<ForeignDrop>) {
     found.send_if_modified(|before| {
         for drop in now.iter().filter(|drop| !before.contains(drop)) {
-            match drop.cuts_off {
-                true => tracing::error!("{}", drop.text()),
-                false => tracing::warn!("{}", drop.text()),
+            if drop.cuts_off {
+                tracing::error!("{}", drop.text());
+            } else {
+                tracing::warn!("{}", drop.text());
             }
         }
         let differs = *before != now;

@@ -398,7 +398,8 @@ async fn check_cluster(
     let api = &known.cluster.api;
     let api: Vec<SocketAddr> = api.addresses.iter().map(|address| SocketAddr::new(*address, api.port)).collect();
     let ranges = NamedRanges::of(&known.cluster);
-    let (networks, routing) = facts::routing(&firewall::names()?, &OwnNetworks::default()).map_err(JoinError::Routes)?;
+    let (networks, routing) =
+        facts::routing(&firewall::names()?, &OwnNetworks::default()).map_err(JoinError::Routes)?;
     let mut found = checks::overlaps(&ranges, &networks);
     found.extend(checks::routing_faults(&ranges, &routing));
     found.extend(checks::api_port(&facts::listeners(), &api));

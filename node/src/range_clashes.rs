@@ -139,7 +139,11 @@ ip address add 10.96.0.10/32 dev cache";
             run("ip", &["address", "add", "100.80.4.9/20", "dev", "wlan0"]);
             run("ip", &["route", "add", "10.244.0.0/15", "dev", "wlan0", "table", "52"]);
             let found = problems(&cluster).join("\n");
-            assert!(found.contains("vpn.cidrs of the cluster (100.80.0.0/16) overlaps this machine's network 100.80.0.0/20"), "{found}");
+            assert!(
+                found
+                    .contains("vpn.cidrs of the cluster (100.80.0.0/16) overlaps this machine's network 100.80.0.0/20"),
+                "{found}"
+            );
             assert!(found.contains("overlaps the route 10.244.0.0/15 in the routing table 52"), "{found}");
             cluster.cni.enabled = false;
             assert!(!problems(&cluster).join("\n").contains("podCIDRs"), "another pod network has such routes");

@@ -75,7 +75,8 @@ spec:
 /// Waits until the workers have opened the ports of the pods to each other.
 fn are_reachable(cluster: &TestCluster) {
     let known = workers(cluster);
-    for (worker, (address, port)) in cluster.workers.iter().flat_map(|worker| known.keys().map(move |to| (worker, to))) {
+    for (worker, (address, port)) in cluster.workers.iter().flat_map(|worker| known.keys().map(move |to| (worker, to)))
+    {
         let connect = format!("/agnhost connect --timeout=1s {address}:{port}");
         deadline::until(&format!("{worker} reaches {address}"), deadline::KUBERNETES, || {
             cluster.shell(&asker(worker), &connect).code() == 0

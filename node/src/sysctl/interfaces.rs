@@ -71,7 +71,10 @@ mod tests {
             let filters = ["eth0", "cni0", "keelway3"].map(|name| value(&format!("{name}/rp_filter")));
             assert_eq!(filters, ["1", "1", "2"]);
             let changed = Changes::read(&layout).unwrap().sysctls;
-            assert_eq!(changed.into_iter().collect::<Vec<_>>(), [("net/ipv4/conf/eth0/forwarding".to_owned(), "0".to_owned())]);
+            assert_eq!(
+                changed.into_iter().collect::<Vec<_>>(),
+                [("net/ipv4/conf/eth0/forwarding".to_owned(), "0".to_owned())]
+            );
             write("net/ipv4/conf/keelway3/rp_filter", "1").unwrap();
             set(&layout).unwrap();
             assert_eq!(value("keelway3/rp_filter"), "2");

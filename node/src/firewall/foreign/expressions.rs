@@ -131,7 +131,7 @@ impl<'a> RuleEvaluation<'a> {
             let bytes = self.fetch(expression.number(1), mask.len());
             let each = bytes.into_iter().zip(mask.iter().zip(flipped));
             each.map(|(byte, (mask, flipped))| match byte {
-                Some(byte) => Some(byte & mask ^ flipped),
+                Some(byte) => Some((byte & mask) ^ flipped),
                 None => (*mask == 0).then_some(*flipped),
             })
             .collect()

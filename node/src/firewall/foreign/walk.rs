@@ -33,8 +33,9 @@ enum ChainEnd {
 pub(super) fn dropping_chain(rules: &ForeignRuleset, packet: &ProbePacket) -> Option<DroppingChain> {
     packet.hooks().iter().find_map(|hook| {
         let walk = ChainWalk { rules, packet, hook: *hook };
-        let bases = rules.chains.iter().filter(|(_, chain)| chain.base.as_ref().is_some_and(|base| base.hook == *hook));
-        bases.into_iter().find_map(|(name, chain)| match walk.end(name, chain, 0) {
+        let mut bases =
+            rules.chains.iter().filter(|(_, chain)| chain.base.as_ref().is_some_and(|base| base.hook == *hook));
+        bases.find_map(|(name, chain)| match walk.end(name, chain, 0) {
             ChainEnd::Dropped(chain) => Some(chain),
             ChainEnd::Returned if chain.base.as_ref().is_some_and(|base| base.drops) => Some(walk.drop(name, None)),
             ChainEnd::Returned | ChainEnd::Accepted | ChainEnd::Unknown => None,
