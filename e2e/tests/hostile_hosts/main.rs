@@ -13,6 +13,7 @@
 mod deleted_node;
 mod docker;
 mod lan;
+mod moved;
 mod two_addresses;
 mod udp;
 
@@ -39,6 +40,7 @@ const ROWS: &[Row] = &[
     ("docker-before", "", docker::is_there_before),
     ("docker-after", "", docker::is_there_after),
     ("firewall", "", docker::is_its_owners),
+    ("moved", "nat-a", moved::is_found_by_name),
 ];
 
 #[test]

@@ -1,7 +1,13 @@
 //! WireGuard over TLS, as a worker uses it while its network lets no UDP through: a local socket, to which the tunnel sends, and a connection to the
 //! gateway by way of the ingress beside it.
 
-use std::{convert::Infallible, io, net::Ipv4Addr, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use keelway_base::error_chain::ErrorChain;
 use keelway_tls::component::{AgentTlsError, client_from_pem};
