@@ -103,6 +103,7 @@ fn on_socket(path: &str, health: &ProcessHealth) -> LocalResponse {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use keelway_local_http::MOST_CONNECTIONS;

@@ -350,17 +350,16 @@ async fn watch(balancer: Arc<Balancer>, ingress: Arc<BalancedIngress>) {
         let began = Instant::now();
         let config = balancer.config();
         let mut check = Box::pin(checker.check(&config));
-        let checked = match timeout(SLOW, &mut check).await {
-            Ok(checked) => checked,
-            Err(_) => {
-                if loss.is_over() {
-                    balancer.check_others(&ingress);
-                }
-                check.await
+        let outcome = if let Ok(soon) = timeout(SLOW, &mut check).await {
+            soon
+        } else {
+            if loss.is_over() {
+                balancer.check_others(&ingress);
             }
+            check.await
         };
-        note(&ingress, &checked);
-        match checked {
+        note(&ingress, &outcome);
+        match outcome {
             Ok(source) => {
                 loss.end();
                 balancer.responded.notify_waiters();
@@ -380,19 +379,18 @@ async fn watch(balancer: Arc<Balancer>, ingress: Arc<BalancedIngress>) {
 }
 
 /// Records and logs the result of a check.
-fn note(ingress: &BalancedIngress, checked: &Result<CheckSource, FailedCheck>) {
-    let before = ingress.note(checked.is_ok());
+fn note(ingress: &BalancedIngress, outcome: &Result<CheckSource, FailedCheck>) {
+    let before = ingress.note(outcome.is_ok());
     let ingress = ingress.address;
-    match checked {
+    match outcome {
         Ok(CheckSource::Changed) => {
             tracing::info!(%ingress, "this worker's uplink changed: resetting the connections of its previous address");
         }
         Ok(CheckSource::Same) if before == IngressHealth::Failed => tracing::info!(%ingress, "ingress responds again"),
-        Ok(CheckSource::Same) => {}
         Err(failed) if before != IngressHealth::Failed => {
             tracing::warn!(%ingress, "health check of the ingress failed: {}", ErrorChain(&failed.error));
         }
-        Err(_) => {}
+        Ok(CheckSource::Same) | Err(_) => {}
     }
 }
 

@@ -117,7 +117,7 @@ impl IngressChecker {
                 Err(_) => select_ok([first as BoxFuture<'_, _>, Box::pin(anew)]).await.map(|(checked, _)| checked),
             }
         };
-        let checked = timeout(CHECK, checks).await.unwrap_or(Err(CheckError::Silent));
+        let checked = Box::pin(timeout(CHECK, checks)).await.unwrap_or(Err(CheckError::Silent));
         let (source, kept) = checked.map_err(|error| FailedCheck { error, failures })?;
         self.kept = kept;
         let before = self.source.replace(source);
