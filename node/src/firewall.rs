@@ -137,7 +137,9 @@ pub(crate) fn chains() -> Result<FirewallNames, FirewallError> {
     for family in IpFamily::ALL {
         let list = || dump(&open()?, &encode::list_request(family.number(), NftObjectKind::Chain));
         let messages = list().map_err(FirewallError::Socket)?;
-        messages.iter().for_each(|message| seen.note(family, NftObjectKind::Chain, message));
+        for message in &messages {
+            seen.note(family, NftObjectKind::Chain, message);
+        }
     }
     Ok(seen.names())
 }

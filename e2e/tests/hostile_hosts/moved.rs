@@ -31,9 +31,11 @@ pub(crate) fn is_found_by_name(setting: &WorkerFleet, cluster: &TestCluster, nam
     }
     known["names"] = json!([NAME]);
     let _ = worker.run(&["tee", INFORMATION], known.to_string().as_bytes()).succeeded();
-    let lines: String = addresses.iter().map(|address| format!("{address} {NAME}\n")).collect();
-    let hosts =
-        format!("cp /etc/hosts /run/hosts; printf '%s' '{lines}' >> /run/hosts; mount --bind /run/hosts /etc/hosts");
+    let lines: Vec<String> = addresses.iter().map(|address| format!("{address} {NAME}\n")).collect();
+    let hosts = format!(
+        "cp /etc/hosts /run/hosts; printf '%s' '{}' >> /run/hosts; mount --bind /run/hosts /etc/hosts",
+        lines.concat()
+    );
     let _ = worker.shell(&hosts).succeeded();
     worker.start_daemon(Path::new("keelway"));
     let _ = worker.another_daemon(&before);

@@ -75,7 +75,9 @@ fn nothing_gets_through(setting: &WorkerFleet, cluster: &TestCluster, name: &str
     let machines = setting.fleet.machines();
     let public: Vec<&TestMachine> = machines.iter().filter(|machine| machine.is_public()).collect();
     let port = port(&worker.status());
-    public.iter().for_each(|machine| block_streams(machine, port));
+    for machine in public {
+        block_streams(machine, port);
+    }
     cluster.kubectl.wait("condition=NetworkUnavailable=True", &[&node]);
     let found = condition(cluster, name);
     assert!(found.contains("allow UDP from this machine to"), "{found}");

@@ -9,7 +9,7 @@ use crate::pods::GET;
 
 /// The default ranges, each with an IPv6 range beside it.
 pub(crate) const RANGES: [&str; 6] = [
-    "--vpn-cidr=100.80.0.0/16",
+    "--vpn-cidr=198.19.128.0/18",
     "--vpn-cidr=fd00:80::/64",
     "--pod-cidr=10.244.0.0/16",
     "--pod-cidr=fd00:244::/56",

@@ -234,17 +234,21 @@ pub(super) fn rules_request(family: u8, table: &str) -> Vec<u8> {
     bytes
 }
 
-/// Builds a request for all sets of a family (`NFT_MSG_GETSET`).
+/// `NFT_MSG_GETSET` and `NFT_MSG_GETSETELEM`.
+const GET_SET: u16 = 0x0a;
+const GET_SET_ELEMENTS: u16 = 0x0d;
+
+/// Builds a request for all sets of a family.
 pub(super) fn sets_request(family: u8) -> Vec<u8> {
     let mut bytes = Vec::new();
-    message(&mut bytes, SUBSYSTEM << 8 | 10, REQUEST | ALL, 1, family, 0, &[]);
+    message(&mut bytes, SUBSYSTEM << 8 | GET_SET, REQUEST | ALL, 1, family, 0, &[]);
     bytes
 }
 
-/// Builds a request for all elements of a set (`NFT_MSG_GETSETELEM`), which the attributes name.
+/// Builds a request for all elements of a set, which the attributes name.
 pub(super) fn elements_request(family: u8, set: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    message(&mut bytes, SUBSYSTEM << 8 | 13, REQUEST | ALL, 1, family, 0, set);
+    message(&mut bytes, SUBSYSTEM << 8 | GET_SET_ELEMENTS, REQUEST | ALL, 1, family, 0, set);
     bytes
 }
 

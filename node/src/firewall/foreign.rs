@@ -105,7 +105,9 @@ fn read_set(family: u8, (table, name): &TableItem, flags: u32) -> io::Result<Nft
     while set.elements.len() <= LARGEST_SET {
         let (datagram, _) = socket.recv_from_full()?;
         let (messages, end) = encode::listed(&datagram);
-        messages.iter().for_each(|message| set.note(message));
+        for message in &messages {
+            set.note(message);
+        }
         match end {
             None => {}
             Some(Ok(())) => {

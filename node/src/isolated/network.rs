@@ -36,7 +36,9 @@ impl NetworkMachine {
             rustix::thread::unshare(UnshareFlags::NEWNET).unwrap();
             run("ip", &["link", "set", "lo", "up"]);
             started.send(gettid()).unwrap();
-            received.iter().for_each(|task| task());
+            for task in &received {
+                task();
+            }
         });
         Self { tasks, thread: thread.recv().unwrap() }
     }

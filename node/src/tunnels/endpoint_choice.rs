@@ -108,6 +108,11 @@ impl EndpointChoice {
         }
     }
 
+    /// Whether more than one endpoint in turn was silent since a check was answered last.
+    pub(crate) fn is_searched_again(&self) -> bool {
+        self.silent > 1
+    }
+
     /// Whether the next check should follow at once: an endpoint missed a check, and not all of them were tried since.
     pub(crate) fn is_searching(&self) -> bool {
         (self.misses > 0 || self.silent > 0) && self.silent < self.endpoints.len()

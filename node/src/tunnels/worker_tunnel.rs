@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use jiff::Timestamp;
 use keelway_base::error_chain::ErrorChain;
 use keelway_vpn::{DataPath, DataPathError, PeerSet, PrivateKey, netlink::interface::Interface, uapi::UapiServer};
 use tokio::time::Instant;
@@ -14,6 +15,9 @@ use super::{
     tls_stream::TunnelTlsStream,
     udp_check::UdpCheck,
 };
+
+/// The life of the keys of a session: `REJECT_AFTER_TIME` of WireGuard.
+const SESSION: Duration = Duration::from_secs(180);
 
 pub(super) struct WorkerTunnel {
     pub(super) gateway: TunnelGateway,
@@ -61,8 +65,8 @@ impl WorkerTunnel {
         up().map_err(TunnelError::Network)
     }
 
-    /// Records a check, and uses another endpoint if the one in use is silent, or if UDP reaches the gateway again. If the gateway was not met yet, or
-    /// was silent, it starts a new handshake. WireGuard itself would retry after five seconds.
+    /// Records a check, and uses another endpoint if the one in use is silent, or if UDP reaches the gateway again. A session continues at the other
+    /// endpoint. Without one, it starts a new handshake: WireGuard itself would retry after five seconds.
     pub(super) fn note(&mut self, answered: bool, wanted: &DesiredTunnels, own: &PrivateKey) {
         let peer = self.path.stats().ok().and_then(|peers| peers.into_iter().next());
         let before = self.endpoints.current();
@@ -74,11 +78,13 @@ impl WorkerTunnel {
             self.endpoints.note_heard(endpoint);
         }
         let now = self.endpoints.current();
-        if now != before {
+        if now != before && self.endpoints.is_searched_again() {
+            tracing::debug!(from = %before, to = %now, "the tunnel uses another endpoint of the gateway");
+        } else if now != before {
             tracing::warn!(from = %before, to = %now, "the tunnel uses another endpoint of the gateway");
         }
-        let is_met = peer.is_some_and(|peer| peer.last_handshake.is_some());
-        let is_fresh = is_silent || (!answered && !is_met);
+        let met = peer.and_then(|peer| peer.last_handshake);
+        let is_fresh = if met.is_some() { is_silent && !has_session(met, Timestamp::now()) } else { !answered };
         if !is_fresh && now == before {
             return;
         }
@@ -117,5 +123,24 @@ impl WorkerTunnel {
     fn udp_responds(&mut self, own: &PrivateKey) -> Option<SocketAddr> {
         let (_, check) = self.stream.as_mut()?;
         check.poll(&self.gateway.endpoints, (own, &self.gateway.key), Instant::now())
+    }
+}
+
+/// Whether the session of the last handshake, in time since the Unix epoch, may still be in use.
+fn has_session(last_handshake: Option<Duration>, now: Timestamp) -> bool {
+    let began = last_handshake.and_then(|at| Timestamp::from_second(at.as_secs().try_into().ok()?).ok());
+    began.is_some_and(|began| Duration::try_from(now.duration_since(began)).is_ok_and(|age| age < SESSION))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_lasts_as_long_as_its_keys() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let at = |second| has_session(Some(Duration::from_secs(second)), now);
+        assert!(at(1_000) && at(821));
+        assert!(!at(820) && !has_session(None, now));
     }
 }

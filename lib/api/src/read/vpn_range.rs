@@ -24,7 +24,7 @@ pub(super) fn keep(json: &mut Json) {
 mod tests {
     use super::*;
 
-    fn kept(spec: Json, status: Json) -> Json {
+    fn kept(spec: &Json, status: &Json) -> Json {
         let mut json = json!({ "spec": spec, "status": status });
         keep(&mut json);
         json["spec"].take()
@@ -33,12 +33,12 @@ mod tests {
     #[test]
     fn an_existing_cluster_keeps_its_range() {
         let born = json!({ "id": "c1", "birth": { "vpn": { "cidrs": ["10.9.0.0/16"] } } });
-        assert_eq!(kept(json!({}), born.clone()), json!({ "vpn": { "cidrs": ["10.9.0.0/16"] } }));
+        assert_eq!(kept(&json!({}), &born), json!({ "vpn": { "cidrs": ["10.9.0.0/16"] } }));
         let earlier = json!({ "id": "c1" });
         let expected = json!({ "vpn": { "enabled": true, "cidrs": [EARLIER] } });
-        assert_eq!(kept(json!({ "vpn": { "enabled": true } }), earlier), expected);
+        assert_eq!(kept(&json!({ "vpn": { "enabled": true } }), &earlier), expected);
         let named = json!({ "vpn": { "cidrs": ["10.8.0.0/16"] } });
-        assert_eq!(kept(named.clone(), born), named, "a change is refused elsewhere");
-        assert_eq!(kept(json!({}), json!({})), json!({}), "a new cluster gets the default");
+        assert_eq!(kept(&named, &born), named, "a change is refused elsewhere");
+        assert_eq!(kept(&json!({}), &json!({})), json!({}), "a new cluster gets the default");
     }
 }

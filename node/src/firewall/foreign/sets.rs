@@ -53,7 +53,7 @@ impl NftSet {
         let found = if self.flags & INTERVAL == 0 { self.exact(key) } else { self.interval(key) };
         match found {
             SetLookup::Absent => self.catch_all().map_or(SetLookup::Absent, SetLookup::Found),
-            found => found,
+            found @ (SetLookup::Found(_) | SetLookup::Unknown) => found,
         }
     }
 

@@ -69,12 +69,14 @@ impl ChainWalk<'_> {
                     ChainEnd::Returned => continue,
                     ChainEnd::Dropped(_) if !is_certain => continue,
                     ChainEnd::Accepted if !is_certain => ChainEnd::Unknown,
-                    end => end,
+                    end @ (ChainEnd::Accepted | ChainEnd::Dropped(_) | ChainEnd::Unknown) => end,
                 },
                 (NftVerdict::Goto(to), is_certain) => match self.target(name, &to, depth) {
                     ChainEnd::Dropped(_) if !is_certain => continue,
                     end if is_certain => end,
-                    _ => ChainEnd::Unknown,
+                    ChainEnd::Accepted | ChainEnd::Dropped(_) | ChainEnd::Returned | ChainEnd::Unknown => {
+                        ChainEnd::Unknown
+                    }
                 },
             };
             return end;
