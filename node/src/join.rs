@@ -285,7 +285,8 @@ async fn join_with(
     // The daemon repeats this. Here, a failure is reported.
     sysctl::set(&options.layout, known.has_ipv6())?;
     told(&JoinStep::Start(node.service));
-    if let Some(before) = before.filter(|before| before.service != node.service) {
+    // A detached daemon that runs would keep its options.
+    if let Some(before) = before.filter(|before| *before != *node) {
         service::stop(before.service, &options.layout).await?;
     }
     let installation = options.installation();

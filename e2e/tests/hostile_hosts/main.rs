@@ -33,13 +33,13 @@ type Row = (&'static str, &'static str, fn(&WorkerFleet, &TestCluster, &str));
 
 /// Each test begins on a machine that has not joined, and leaves the cluster as it was, except for its own Node.
 const ROWS: &[Row] = &[
+    ("docker-before", "", docker::is_there_before),
+    ("docker-after", "", docker::is_there_after),
+    ("firewall", "", docker::is_its_owners),
     ("lan", "", lan::is_shielded),
     ("udp", "nat-a", udp::is_blocked),
     ("two-addresses", "nat-a", two_addresses::one_responds),
     ("deleted", "nat-a", deleted_node::is_registered_again),
-    ("docker-before", "", docker::is_there_before),
-    ("docker-after", "", docker::is_there_after),
-    ("firewall", "", docker::is_its_owners),
     ("moved", "nat-a", moved::is_found_by_name),
 ];
 

@@ -75,7 +75,7 @@ fn nothing_gets_through(setting: &WorkerFleet, cluster: &TestCluster, name: &str
     let machines = setting.fleet.machines();
     let public: Vec<&TestMachine> = machines.iter().filter(|machine| machine.is_public()).collect();
     let port = port(&worker.status());
-    for machine in public {
+    for machine in &public {
         block_streams(machine, port);
     }
     cluster.kubectl.wait("condition=NetworkUnavailable=True", &[&node]);

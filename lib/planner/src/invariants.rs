@@ -616,8 +616,12 @@ fn without_bundle(secret: &Secret) -> Vec<(&String, &ByteString)> {
 }
 
 /// Whether a cluster lacks an authority or a key. Such a cluster is not reconciled until a person restores the key.
+/// Before the members of its store are recorded, the record of what was minted shows that.
 fn lacks_keys(documents: &Documents, cluster: &Cluster) -> bool {
-    keys(documents, cluster).any(|key| key.is_none())
+    let mut recorded = cluster.status.iter().flat_map(|status| status.minted.keys());
+    let is_missing =
+        |name: &String| cluster.id().is_some_and(|id| !documents.secrets.contains_key(&SecretName::of(id, name)));
+    keys(documents, cluster).any(|key| key.is_none()) || recorded.any(is_missing)
 }
 
 fn keys_stay_in_secrets(step: &PlanTransition) -> Vec<String> {
