@@ -36,6 +36,7 @@ use crate::{
     deleted_node::{NodeKeeper, ObservedNode},
     facts,
     files::{self, NodeFileError},
+    findings::replace_findings,
     firewall::{FirewallConfig, FirewallError, FirewallKeeper},
     foreign_drops::{self, ForeignDrop},
     former_ranges::{self, PodRanges},
@@ -468,13 +469,8 @@ impl Daemon {
             let found = seen.map(|seen| checks::pod_network(&seen, &self.facts.given.borrow().pod_cidrs));
             let found: Vec<String> =
                 found.into_iter().flatten().map(|fault| format!("{}; {}", fault.problem, fault.help)).collect();
-            self.facts.conflicts.send_if_modified(|before| {
-                for conflict in found.iter().filter(|conflict| !before.contains(conflict)) {
-                    tracing::error!("pods do not get the cluster's network: {conflict}");
-                }
-                let is_new = *before != found;
-                *before = found;
-                is_new
+            replace_findings(&self.facts.conflicts, found, |conflict| {
+                tracing::error!("pods do not get the cluster's network: {conflict}");
             });
         }
     }

@@ -15,6 +15,7 @@ use crate::{
     changes::BRIDGE,
     checks::CheckFault,
     facts,
+    findings::replace_findings,
     firewall::{self, DroppingChain, FirewallError, ForeignRules, ProbePacket, ProbeWay},
     information::TrustedInformation,
     peer::PeerAssignment,
@@ -194,7 +195,7 @@ pub(crate) async fn follow(
         let (cluster, assignment) = (now.1.clone(), now.2.clone());
         match spawn_blocking(move || repair(&cluster, &assignment)).await {
             Ok(Ok(Some(drops))) => {
-                report(found, drops);
+                replace_findings(found, drops, log);
                 (last, fault) = (Some(now), None);
             }
             Ok(Ok(None)) => {}
@@ -210,19 +211,12 @@ pub(crate) async fn follow(
     }
 }
 
-fn report(found: &watch::Sender<Vec<ForeignDrop>>, now: Vec<ForeignDrop>) {
-    found.send_if_modified(|before| {
-        for drop in now.iter().filter(|drop| !before.contains(drop)) {
-            if drop.cuts_off {
-                tracing::error!("{}", drop.text());
-            } else {
-                tracing::warn!("{}", drop.text());
-            }
-        }
-        let differs = *before != now;
-        *before = now;
-        differs
-    });
+fn log(drop: &ForeignDrop) {
+    if drop.cuts_off {
+        tracing::error!("{}", drop.text());
+    } else {
+        tracing::warn!("{}", drop.text());
+    }
 }
 
 #[cfg(test)]

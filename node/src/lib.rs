@@ -14,6 +14,7 @@ mod daemon;
 mod deleted_node;
 mod facts;
 mod files;
+mod findings;
 mod firewall;
 mod foreign_drops;
 mod former_ranges;

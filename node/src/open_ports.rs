@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The word for all ports.
 const ALL: &str = "all";
 
-/// The open ports, in addition to those that the cluster needs. By default, there are none.
+/// The open ports, in addition to those that the cluster needs. The default opens no port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum OpenPorts {

@@ -15,6 +15,7 @@ use crate::{
     changes::BRIDGE,
     checks::{self, CheckFault, NamedRanges},
     facts::{self, OwnNetworks},
+    findings::replace_findings,
     firewall::{self, FirewallError},
     information::TrustedInformation,
     peer::PeerAssignment,
@@ -71,7 +72,8 @@ pub(crate) async fn follow(
         let (cluster, assignment) = (known.borrow().cluster.clone(), given.borrow().clone());
         match spawn_blocking(move || clashes(&cluster, &assignment)).await {
             Ok(Ok(now)) => {
-                report(found, now.iter().map(|clash| format!("{}; {}", clash.problem, clash.help)).collect());
+                let now = now.iter().map(|clash| format!("{}; {}", clash.problem, clash.help)).collect();
+                replace_findings(found, now, |clash| tracing::error!("{clash}"));
                 fault = None;
             }
             Ok(Err(error)) => {
@@ -84,17 +86,6 @@ pub(crate) async fn follow(
             Err(_) => return,
         }
     }
-}
-
-fn report(found: &watch::Sender<Vec<String>>, now: Vec<String>) {
-    found.send_if_modified(|before| {
-        for clash in now.iter().filter(|clash| !before.contains(clash)) {
-            tracing::error!("{clash}");
-        }
-        let differs = *before != now;
-        *before = now;
-        differs
-    });
 }
 
 #[cfg(test)]

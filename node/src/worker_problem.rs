@@ -93,8 +93,8 @@ mod tests {
         };
         let (before, after) = ("2030-01-01T12:00:00Z", "2030-01-02T12:00:00Z");
         assert_eq!(ended(&[certificate("client", after), certificate("serving", before)], now), None);
-        let told = ended(&[certificate("client", before), certificate("serving", after)], now).unwrap();
-        assert!(told.contains(before) && told.contains("keelway node forget"), "{told}");
+        let message = ended(&[certificate("client", before), certificate("serving", after)], now).unwrap();
+        assert!(message.contains(before) && message.contains("keelway node forget"), "{message}");
     }
 
     fn healthy() -> WorkerStatus {

@@ -57,6 +57,6 @@ pub use k8s_openapi::{
 };
 pub use newer::Newer;
 pub use observation::{ComponentHealth, Observation};
-pub use read::{KeyCheck, ReadOptions, UnknownFields};
+pub use read::{KeyCheck, ReadOptions, UnknownFields, vpn_range::keep_vpn_range};
 pub use secret::Secret;
 pub use shared::Shared;

@@ -2,7 +2,7 @@
 
 mod list;
 mod one;
-mod vpn_range;
+pub(crate) mod vpn_range;
 
 use std::collections::BTreeMap;
 

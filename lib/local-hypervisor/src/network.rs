@@ -115,7 +115,8 @@ mod tests {
         assert_eq!(free(&[], &["10.0.0.0/8"]), Some(FleetNetwork(0)));
         assert_eq!(free(&[0, 2], &[]), Some(FleetNetwork(1)));
         assert_eq!(free(&[], &["198.18.0.0/24", "198.19.1.7/32"]), Some(FleetNetwork(2)));
-        assert_eq!(free(&[], &["198.18.0.0/17"]), Some(FleetNetwork(128)));
+        assert_eq!(free(&[], &["198.18.0.0/18"]), Some(FleetNetwork(64)));
+        assert_eq!(free(&[], &["198.18.0.0/17"]), None, "VPNs have the other half");
         assert_eq!(free(&[], &["198.18.0.0/15"]), None);
         assert_eq!(free(&[], &["0.0.0.0/0", "128.0.0.0/1"]), Some(FleetNetwork(0)));
     }

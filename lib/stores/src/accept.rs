@@ -12,6 +12,7 @@ use keelway_api::{
     document::{Document, DocumentName, DocumentRef},
     documents::is_ours,
     fault::{Fault, Faults},
+    keep_vpn_range,
     name::{ClusterId, ClusterRef},
     registry::is_pull_secret,
 };
@@ -329,6 +330,7 @@ fn with_status_of(document: Document, before: DocumentRef<'_>) -> Document {
     match (document, before) {
         (Document::Cluster(mut new), DocumentRef::Cluster(before)) => {
             new.status.clone_from(&before.status);
+            keep_vpn_range(&mut new.spec, &before.spec);
             let metadata = std::mem::take(&mut new.metadata);
             new.metadata = of_servers(metadata, &before.metadata, new.spec != before.spec);
             Document::Cluster(new)

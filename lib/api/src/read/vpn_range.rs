@@ -2,6 +2,8 @@
 
 use serde_json::{Value as Json, json};
 
+use crate::cluster::{ClusterSpec, VpnSpec};
+
 /// The default of v0.1.0, which recorded no ranges in `status.birth`.
 const EARLIER: &str = "100.80.0.0/16";
 
@@ -20,9 +22,33 @@ pub(super) fn keep(json: &mut Json) {
     }
 }
 
+/// Gives a Cluster that a user wrote the range of the stored one. A document that names no range has the default by now, and a cluster of v0.1.0 has
+/// the earlier default.
+pub fn keep_vpn_range(written: &mut ClusterSpec, stored: &ClusterSpec) {
+    if written.vpn.cidrs == VpnSpec::default().cidrs && stored.vpn.cidrs == [EARLIER] {
+        written.vpn.cidrs.clone_from(&stored.vpn.cidrs);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_written_document_without_a_range_keeps_the_stored_one() {
+        let spec = |ranges: Option<&str>| -> ClusterSpec {
+            let vpn = ranges.map_or(json!({}), |range| json!({ "cidrs": [range] }));
+            serde_json::from_value(json!({ "version": "1.37.0", "vpn": vpn })).unwrap()
+        };
+        let kept = |written, stored| {
+            let mut written = spec(written);
+            keep_vpn_range(&mut written, &spec(stored));
+            written.vpn.cidrs
+        };
+        assert_eq!(kept(None, Some(EARLIER)), [EARLIER]);
+        assert_eq!(kept(None, Some("10.9.0.0/16")), VpnSpec::default().cidrs, "no release had this default");
+        assert_eq!(kept(Some("10.8.0.0/16"), Some(EARLIER)), ["10.8.0.0/16"], "a change is refused elsewhere");
+    }
 
     fn kept(spec: &Json, status: &Json) -> Json {
         let mut json = json!({ "spec": spec, "status": status });

@@ -26,7 +26,7 @@ pub struct ClusterInformation {
     pub registry: Option<String>,
     /// The ingresses of the cluster, each with its gateway.
     pub endpoints: Vec<IngressEndpoint>,
-    /// DNS names of the ingresses. A worker resolves them if none of the endpoints responds. If the field is missing, there are none.
+    /// DNS names of the ingresses. A worker resolves them if none of the endpoints responds. Empty if the field is missing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
     /// The endpoint of the API on every worker, which is the worker's own balancer.
