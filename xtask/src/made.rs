@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -104,24 +103,33 @@ fn each_program_prints_its_version() {
     }
 }
 
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < Duration::from_secs(10), "{what}: not within ten seconds");
+        thread::yield_now();
+    }
+}
+
+fn children(process: u32) -> String {
+    fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap()
+}
+
 #[test]
 fn pause_reaps_what_it_inherits_and_ends_on_sigterm() {
     let cache = Cache::of_environment().unwrap();
     let product = table::products().into_iter().find(|product| product.name() == "pause").unwrap();
     let root = unpacked(&made(&cache, &product));
     let mut shell = Command::new("sh");
-    shell.args(["-c", "true & echo forked; exec \"$0\""]).arg(root.path().join("pause"));
-    let mut pause = RunningProcess(shell.stdout(Stdio::piped()).spawn().unwrap());
-    let mut said = String::new();
-    BufReader::new(pause.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
-    assert_eq!(said, "forked\n");
-
+    // The child ends with its input, which is closed only once the shell has become `pause`: only `pause` can reap the child.
+    shell.args(["-c", "{ cat <&3 & } 3<&0; exec \"$0\" </dev/null"]).arg(root.path().join("pause"));
+    let mut pause = RunningProcess(shell.stdin(Stdio::piped()).spawn().unwrap());
     let id = pause.0.id();
-    let started = Instant::now();
-    while !fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap().is_empty() {
-        assert!(started.elapsed() < Duration::from_secs(10), "the child is still there");
-        thread::yield_now();
-    }
+    wait_until("the shell becomes pause", || fs::read_to_string(format!("/proc/{id}/comm")).unwrap() == "pause\n");
+    assert!(!children(id).is_empty(), "the child is there");
+    drop(pause.0.stdin.take());
+    wait_until("the child is reaped", || children(id).is_empty());
+
     let sent = Command::new("kill").args(["-TERM", &id.to_string()]).status().unwrap();
     assert!(sent.success());
     assert_eq!(pause.0.wait().unwrap().code(), Some(0));
