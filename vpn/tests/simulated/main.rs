@@ -330,6 +330,25 @@ fn under_load_a_sender_proves_its_address_by_a_cookie() {
 }
 
 #[test]
+fn of_a_second_of_strangers_handshakes_only_the_bound_is_computed() {
+    let cookies = |limits: CoreLimits| {
+        let mut world = World::new();
+        world.add(0, PacketRoute::Local, &CoreLimits::default(), vec![peer(1, true)]);
+        world.add(1, PacketRoute::Local, &limits, vec![]);
+        world.fate = Box::new(|_, _| Fate::Lose);
+        world.send(0, &packet(0, 1, 0));
+        let (_, initiation) = world.log.pop().unwrap();
+        for _ in 0..2_000 {
+            world.inject(1, address(0), &initiation);
+        }
+        world.log.iter().filter(|(_, bytes)| kind(bytes) == COOKIE).count()
+    };
+    // A stranger receives a cookie instead of a computation, and nothing after a computation.
+    assert_eq!(cookies(CoreLimits::default()), 1_500);
+    assert_eq!(cookies(CoreLimits { handshakes_per_second: 1_000_000, ..CoreLimits::default() }), 0);
+}
+
+#[test]
 fn a_source_that_proved_itself_is_still_bounded() {
     let mut world = World::new();
     world.add(0, PacketRoute::Local, &CoreLimits::default(), vec![peer(1, true)]);
