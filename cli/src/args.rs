@@ -184,7 +184,8 @@ pub(crate) enum CliCommand {
     /// Move all documents from one store to another, without changes on machines
     ///
     /// A store is a directory (dir:PATH), a management cluster (kubernetes, or kubernetes:KUBECONFIG), or stdin and stdout (-). No manager
-    /// may use either store meanwhile. If the command is interrupted, run it again to continue.
+    /// may use either store meanwhile. If the command is interrupted, run it again to continue. The HTTP proxy in HTTPS_PROXY applies to management
+    /// clusters, except for those in NO_PROXY.
     #[command(
         after_help = "Example:\n  keelway pivot --to kubernetes < world.yaml\n  keelway pivot --from dir:/var/lib/keelway-manager --to kubernetes:management.kubeconfig\n  keelway pivot --from kubernetes > world.yaml"
     )]

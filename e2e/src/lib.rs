@@ -17,6 +17,7 @@ pub mod deadline;
 pub mod failpoint;
 pub mod fake_machine;
 pub mod host;
+pub mod http_proxy;
 pub mod https;
 pub mod keelway;
 pub mod kubectl;

@@ -17,6 +17,7 @@ use clap::{Parser, Subcommand};
 use elect::ElectArguments;
 use keelway_api::jiff::Timestamp;
 use keelway_base::signals::TerminationSignals;
+use keelway_http_proxy::{KubeClientConfig, ProxySettings};
 use keelway_lease::Election;
 use keelway_manager::{
     fenced_machines::FencedMachines,
@@ -29,10 +30,6 @@ use keelway_manager_client::client::DEFAULT_SOCKET;
 use keelway_planner::Waves;
 use keelway_reconciler::{ConnectedMachines, Driver, Machines};
 use keelway_stores::{DocumentSource, directory::DirectoryStore, kubernetes::KubernetesStore};
-use kube::{
-    Config,
-    config::{KubeConfigOptions, Kubeconfig},
-};
 use store_reconciler::StoreReconciler;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::{
@@ -78,7 +75,8 @@ struct ManagerRunArguments {
     /// for custom resources of a management cluster.
     #[arg(long, value_name = "STORE", value_parser = store)]
     store: StoreArgument,
-    /// The kubeconfig of the management cluster. The default is the service account of the pod. Only for the store kubernetes.
+    /// The kubeconfig of the management cluster. The default is the service account of the pod. Only for the store kubernetes. The HTTP proxy in
+    /// HTTPS_PROXY applies to its API server, unless NO_PROXY has it.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// The Unix socket for `keelway apply`, `get`, `edit`, `delete` and `watch`, with mode 0660. Only for a directory.
@@ -194,10 +192,10 @@ async fn manage(arguments: ManagerRunArguments) -> anyhow::Result<()> {
 /// Reconciles the store as its only manager, or with leader election.
 async fn over_kubernetes(
     arguments: &ManagerRunArguments,
-    config: Config,
+    config: KubeClientConfig,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let connect = move || kube::Client::try_from(config.clone());
+    let connect = move || config.client();
     let client = connect().context("could not create a client from the kubeconfig")?;
     let election = arguments.elect.election(&client)?;
     let fence = election.as_ref().map(Election::fence);
@@ -234,13 +232,12 @@ async fn serve_metrics(store: Arc<dyn DocumentSource>, listen: &MetricsListen) -
 }
 
 /// Returns the configuration of the client for a store in Kubernetes.
-async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
+async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<KubeClientConfig> {
     match kubeconfig {
         Some(path) => {
-            let read = Kubeconfig::read_from(path).with_context(|| format!("could not read {}", path.display()))?;
-            let made = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
+            let made = KubeClientConfig::read(path, &ProxySettings::from_environment()).await;
             made.with_context(|| format!("could not use {}", path.display()))
         }
-        None => Config::incluster().context("not running in a pod; set --kubeconfig"),
+        None => KubeClientConfig::in_cluster().context("not running in a pod; set --kubeconfig"),
     }
 }

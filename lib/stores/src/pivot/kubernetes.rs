@@ -17,12 +17,12 @@ use keelway_api::{
     name::{ClusterRef, InstallationId},
     registry::is_pull_secret,
 };
+use keelway_http_proxy::{KubeClientConfig, ProxySettings};
 use keelway_lease::{Election, LeaseError, LeaseTimes, process};
 use keelway_reconciler::{Store, StoreError};
 use kube::{
-    Api, Client, Config,
+    Api, Client,
     api::{DeleteParams, Patch, PatchParams},
-    config::{KubeConfigOptions, Kubeconfig},
     core::DynamicObject,
     runtime::{
         WatchStreamExt as _,
@@ -251,12 +251,12 @@ async fn is_renewed(api: Api<Lease>) {
 }
 
 async fn client(kubeconfig: Option<&Path>) -> Result<Client, Box<dyn std::error::Error + Send + Sync>> {
-    let options = KubeConfigOptions::default();
+    let settings = ProxySettings::from_environment();
     let config = match kubeconfig {
-        Some(path) => Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &options).await?,
-        None => Config::infer().await?,
+        Some(path) => KubeClientConfig::read(path, &settings).await?,
+        None => KubeClientConfig::infer(&settings).await?,
     };
-    Ok(Client::try_from(config)?)
+    Ok(config.client()?)
 }
 
 /// Returns the namespaces of clusters and of the installation.
