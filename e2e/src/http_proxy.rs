@@ -92,8 +92,8 @@ fn head(client: &mut TcpStream) -> io::Result<String> {
 }
 
 fn authorization(request: &str) -> Option<&str> {
-    let headers = request.lines().filter_map(|line| line.split_once(": "));
-    headers.into_iter().find(|(name, _)| name.eq_ignore_ascii_case("proxy-authorization")).map(|(_, value)| value)
+    let mut headers = request.lines().filter_map(|line| line.split_once(": "));
+    headers.find(|(name, _)| name.eq_ignore_ascii_case("proxy-authorization")).map(|(_, value)| value)
 }
 
 /// Copies until one side ends, and then ends the other one.

@@ -1,6 +1,6 @@
 //! Programs that read a kubeconfig connect to its API server through the HTTP proxy of their environment, unless `NO_PROXY` has the server.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test's functions fail by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test's functions fail by panicking")]
 
 use std::{
     collections::BTreeSet,

@@ -4,10 +4,10 @@ use std::{fmt::Debug, future::Future, net::SocketAddr, pin::pin, time::Duration}
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use futures::TryStreamExt;
+use keelway_http_proxy::{HttpProxies, InvalidHttpProxy, KubeClientConfig};
 use kube::{
     Api, Client, Config, Resource, ResourceExt,
     api::{ListParams, WatchEvent, WatchParams},
-    client::ClientBuilder,
 };
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use serde::de::DeserializeOwned;
@@ -55,6 +55,9 @@ pub enum ApiError {
         #[source]
         source: Box<kube::Error>,
     },
+    /// The HTTP proxy of the worker cannot be used.
+    #[error(transparent)]
+    Proxy(#[from] InvalidHttpProxy),
     /// A file operation failed.
     #[error(transparent)]
     File(crate::files::NodeFileError),
@@ -138,8 +141,9 @@ pub(crate) fn client(
     address: SocketAddr,
     authorities: Vec<Vec<u8>>,
     identity: &ApiCredentials<'_>,
+    proxies: &HttpProxies,
 ) -> Result<Client, ApiError> {
-    build(configuration(address, authorities, identity)?, ANSWER)
+    build(configuration(address, authorities, identity)?, proxies, ANSWER)
 }
 
 /// Builds the same client without automatic retries, for a caller that retries through another ingress. By default, a client retries
@@ -148,10 +152,11 @@ pub(crate) fn client_without_retries(
     address: SocketAddr,
     authorities: Vec<Vec<u8>>,
     identity: &ApiCredentials<'_>,
+    proxies: &HttpProxies,
 ) -> Result<Client, ApiError> {
     let mut config = configuration(address, authorities, identity)?;
     config.default_retry = false;
-    build(config, FRANK_ANSWER)
+    build(config, proxies, FRANK_ANSWER)
 }
 
 fn configuration(
@@ -164,7 +169,6 @@ fn configuration(
     config.root_cert = Some(authorities);
     config.tls_server_name = Some(SERVER_NAME.to_owned());
     config.connect_timeout = Some(CONNECT);
-    config.proxy_url = None;
     match identity {
         ApiCredentials::Token(token) => config.auth_info.token = Some((*token).to_owned().into()),
         ApiCredentials::Certificate { certificate, key } => {
@@ -175,8 +179,9 @@ fn configuration(
     Ok(config)
 }
 
-fn build(config: Config, answer: Duration) -> Result<Client, ApiError> {
-    let builder = ClientBuilder::try_from(config).map_err(|source| ApiError::Client(Box::new(source)))?;
+fn build(config: Config, proxies: &HttpProxies, answer: Duration) -> Result<Client, ApiError> {
+    let builder =
+        KubeClientConfig::new(config, proxies).builder().map_err(|source| ApiError::Client(Box::new(source)))?;
     Ok(builder.with_layer(&TimeoutLayer::new(answer)).build())
 }
 

@@ -9,6 +9,7 @@ use std::{
 
 use futures::future::join_all;
 use jiff::Timestamp;
+use keelway_http_proxy::HttpProxies;
 use keelway_pki::{CertificateFacts, JoinToken};
 use keelway_tls::https::{self, GetError};
 use rustls::{
@@ -20,7 +21,7 @@ use rustls::{
     crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
-use tokio::{net::TcpStream, time::timeout};
+use tokio::time::timeout;
 
 pub(crate) use keelway_api::worker::API_SERVER_NAME as SERVER_NAME;
 /// How long the check of one endpoint may take.
@@ -60,8 +61,12 @@ pub enum EndpointError {
 }
 
 /// Checks all endpoints concurrently. Returns the trusted ones, in the token's order, and the others with their errors.
-pub(crate) async fn check_endpoints(token: &JoinToken) -> (Vec<TrustedEndpoint>, Vec<(SocketAddr, EndpointError)>) {
-    let looks = token.endpoints.iter().map(|endpoint| async move { (*endpoint, look_at(token, *endpoint).await) });
+pub(crate) async fn check_endpoints(
+    token: &JoinToken,
+    proxies: &HttpProxies,
+) -> (Vec<TrustedEndpoint>, Vec<(SocketAddr, EndpointError)>) {
+    let looks =
+        token.endpoints.iter().map(|endpoint| async move { (*endpoint, look_at(token, *endpoint, proxies).await) });
     let mut trusted = Vec::new();
     let mut others = Vec::new();
     for (endpoint, outcome) in join_all(looks).await {
@@ -73,7 +78,11 @@ pub(crate) async fn check_endpoints(token: &JoinToken) -> (Vec<TrustedEndpoint>,
     (trusted, others)
 }
 
-async fn look_at(token: &JoinToken, endpoint: SocketAddr) -> Result<TrustedEndpoint, EndpointError> {
+async fn look_at(
+    token: &JoinToken,
+    endpoint: SocketAddr,
+    proxies: &HttpProxies,
+) -> Result<TrustedEndpoint, EndpointError> {
     let provider = Arc::new(ring::default_provider());
     let pinned =
         Arc::new(PinnedVerifier { token: token.clone(), provider: Arc::clone(&provider), found: Mutex::default() });
@@ -86,7 +95,7 @@ async fn look_at(token: &JoinToken, endpoint: SocketAddr) -> Result<TrustedEndpo
     // A resumed session sends no chain.
     config.resumption = rustls::client::Resumption::disabled();
     let asked = async {
-        let stream = TcpStream::connect(endpoint).await.map_err(EndpointError::Connect)?;
+        let stream = proxies.connect(endpoint).await.map_err(EndpointError::Connect)?;
         https::head(Arc::new(config), SERVER_NAME, stream, endpoint, "/readyz").await.map_err(understood)
     };
     let head = timeout(PATIENCE, asked).await.map_err(|_| EndpointError::Silent)??;

@@ -15,6 +15,7 @@ use std::{
 };
 
 use keelway_base::error_chain::ErrorChain;
+use keelway_http_proxy::HttpProxies;
 use keelway_tls::component::{AgentTlsError, client_from_pem};
 use keelway_vpn::liveness::keep_alive_within;
 use rustls::ClientConfig;
@@ -59,6 +60,9 @@ pub struct IngressStatus {
     pub answers: Option<bool>,
     /// The number of connections through the ingress.
     pub connections: usize,
+    /// The HTTP proxy through which the ingress is reached, without credentials. Absent if it is reached directly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<String>,
 }
 
 /// The result of the last check of an ingress.
@@ -191,6 +195,7 @@ impl BalancerTrust {
 }
 
 pub(crate) struct Balancer {
+    proxies: HttpProxies,
     trust: Mutex<BalancerTrust>,
     known: Mutex<IngressTasks>,
     /// Notified after each check that succeeded.
@@ -201,8 +206,9 @@ pub(crate) struct Balancer {
 
 impl Balancer {
     /// Creates a balancer without ingresses. `authorities` is PEM.
-    pub(crate) fn new(authorities: &str) -> Result<Arc<Self>, AgentTlsError> {
+    pub(crate) fn new(authorities: &str, proxies: HttpProxies) -> Result<Arc<Self>, AgentTlsError> {
         Ok(Arc::new(Self {
+            proxies,
             trust: Mutex::new(BalancerTrust::new(authorities)?),
             known: Mutex::default(),
             responded: Notify::new(),
@@ -295,6 +301,7 @@ impl Balancer {
             address: ingress.address,
             answers: ingress.answers(),
             connections: ingress.connections.load(Ordering::Relaxed),
+            proxy: self.proxies.of_address(ingress.address).map(ToString::to_string),
         });
         status.collect()
     }
@@ -335,7 +342,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 async fn watch(balancer: Arc<Balancer>, ingress: Arc<BalancedIngress>) {
     let mut turns = interval(CHECK_EVERY);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut checker = IngressChecker::new(ingress.address);
+    let mut checker = IngressChecker::new(ingress.address, balancer.proxies.clone());
     let mut loss = IngressLoss::default();
     loop {
         tokio::select! {
@@ -405,7 +412,7 @@ async fn pass(balancer: Arc<Balancer>, mut client: TcpStream, _admitted: Admitte
     let _ = client.set_nodelay(true);
     for ingress in balancer.in_order() {
         let token = ingress.token();
-        let Ok(Ok(mut server)) = timeout(CONNECT, TcpStream::connect(ingress.address)).await else {
+        let Ok(Ok(mut server)) = timeout(CONNECT, balancer.proxies.connect(ingress.address)).await else {
             ingress.note_refusal();
             continue;
         };

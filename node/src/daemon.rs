@@ -17,6 +17,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use keelway_api::worker::{INFORMATION, WireGuardPeer};
 use keelway_base::error_chain::ErrorChain;
 use keelway_cri::CriRuntime;
+use keelway_http_proxy::{HttpProxies, InvalidHttpProxy};
 use keelway_tls::component::AgentTlsError;
 use kube::{Api, Client};
 use rustix::{
@@ -81,6 +82,9 @@ pub enum DaemonError {
     /// The runtime's socket cannot be used.
     #[error("cannot use containerd's socket")]
     Runtime(#[source] keelway_cri::CriError),
+    /// The HTTP proxy in the settings cannot be used.
+    #[error(transparent)]
+    Proxy(#[from] InvalidHttpProxy),
     /// The authorities cannot be used.
     #[error("cannot use the cluster's authorities")]
     Authorities(#[source] AgentTlsError),
@@ -135,12 +139,13 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
     let known = TrustedInformation::load(&layout)?.ok_or_else(|| not_joined(&layout.information()))?;
     let given = files::read_json::<PeerAssignment>(&layout.peer())?.ok_or_else(|| not_joined(&layout.peer()))?;
     let key = peer::load_key(&layout)?.ok_or_else(|| not_joined(&layout.wireguard_key()))?;
+    let proxies = options.proxies()?;
     let runtime = facts::client(&options.containerd_socket).map_err(DaemonError::Runtime)?;
 
     raise_files();
-    let mut tunnels = WorkerTunnels::new(key);
+    let mut tunnels = WorkerTunnels::new(key, proxies.clone());
     tunnels.set_desired(&known, &given);
-    let balancer = Balancer::new(&known.authorities).map_err(DaemonError::Authorities)?;
+    let balancer = Balancer::new(&known.authorities, proxies).map_err(DaemonError::Authorities)?;
     let listeners = listen(&known)?;
     balancer.set(&ingresses(&known), &known.authorities).map_err(DaemonError::Authorities)?;
     let questions = status::listen(&layout.socket()).map_err(DaemonError::Socket)?;
@@ -538,7 +543,9 @@ impl Daemon {
             return Ok(client.clone());
         }
         let identity = ApiCredentials::Certificate { certificate: &held.certificate, key: held.key.expose() };
-        let client = api::client(address, api::certificates(&known.authorities)?, &identity)?;
+        // The balancer is on this machine.
+        let direct = HttpProxies::default();
+        let client = api::client(address, api::certificates(&known.authorities)?, &identity, &direct)?;
         *last = Some((made_of, client.clone()));
         Ok(client)
     }

@@ -150,7 +150,7 @@ mod tests {
     }
 
     fn status(answers: Option<bool>) -> Vec<IngressStatus> {
-        vec![IngressStatus { address: "203.0.113.1:20000".parse().unwrap(), answers, connections: 0 }]
+        vec![IngressStatus { address: "203.0.113.1:20000".parse().unwrap(), answers, connections: 0, proxy: None }]
     }
 
     fn addresses(texts: &[&str]) -> Vec<SocketAddr> {

@@ -20,6 +20,7 @@ use keelway_api::{
 };
 use keelway_base::error_chain::ErrorChain;
 use keelway_cri::CriRuntime;
+use keelway_http_proxy::{HttpProxies, InvalidHttpProxy};
 use keelway_pki::{AuthorityHash, JoinToken};
 use keelway_vpn::netlink::NetlinkError;
 use kube::{Api, Client};
@@ -117,6 +118,9 @@ pub enum JoinError {
     /// The machine has faults. Nothing was changed.
     #[error("this machine cannot join:{}", list(.0))]
     Faults(Vec<CheckFault>),
+    /// The environment names a proxy that cannot be used.
+    #[error(transparent)]
+    Proxy(#[from] InvalidHttpProxy),
     /// No endpoint can be trusted. No secret was sent.
     #[error("no endpoint of the token can be trusted; the token was not sent:{}", endpoints(.0))]
     Endpoints(Vec<(SocketAddr, EndpointError)>),
@@ -225,8 +229,13 @@ fn endpoints(errors: &[(SocketAddr, EndpointError)]) -> String {
 /// umask of this process.
 pub async fn join(options: &JoinOptions, token: &JoinToken, told: impl FnMut(&JoinStep)) -> Result<String, JoinError> {
     process::set_umask();
+    let mut options = options.clone();
+    // Only root can read what an earlier join stored. `check_machine` reports a missing privilege with all other faults.
+    if geteuid().is_root() {
+        options.node.keep_proxy(&options.layout)?;
+    }
     let mut aside = JoinSet::new();
-    let outcome = join_with(options, token, told, &mut aside).await;
+    let outcome = join_with(&options, token, told, &mut aside).await;
     while aside.join_next().await.is_some() {}
     outcome
 }
@@ -242,9 +251,10 @@ async fn join_with(
     // The cluster's own domain is not known yet.
     check_name(&node.name, "")?;
     check_earlier(options, token)?;
+    let proxies = node.proxies()?;
     told(&JoinStep::Check);
     // Both run concurrently, but faults of the machine are reported first.
-    let trusted = match select(pin!(check_machine(options)), pin!(trust(token))).await {
+    let trusted = match select(pin!(check_machine(options)), pin!(trust(token, &proxies))).await {
         Either::Left((checked, trusted)) => {
             checked?;
             told(&JoinStep::Trust);
@@ -256,7 +266,7 @@ async fn join_with(
             trusted?
         }
     };
-    let bearer = bearer(token, &trusted)?;
+    let bearer = bearer(token, &trusted, &proxies)?;
     let runtime = facts::client(&node.containerd_socket).map_err(JoinError::Runtime)?;
     let (known, seen) = try_join!(fetch_information(bearer.clone(), &mut told), take_baseline(options, &runtime))?;
     check_name(&node.name, &known.cluster.dns_domain)?;
@@ -271,8 +281,10 @@ async fn join_with(
     told(&JoinStep::Programs(image.clone()));
     told(&JoinStep::Certificate);
     // Both run concurrently. If one fails, the other one still completes.
-    let (client, programs) =
-        tokio::join!(be_known(options, bearer, &trusted, &known), have_programs(options, &runtime, &image, aside));
+    let (client, programs) = tokio::join!(
+        be_known(options, bearer, &trusted, &known, &proxies),
+        have_programs(options, &runtime, &image, aside)
+    );
     let client = match client {
         Err(JoinError::Certificate(error @ KubeletCertificateError::Denied { .. }))
             if !options.layout.identity().exists() =>
@@ -348,8 +360,8 @@ async fn check_machine(options: &JoinOptions) -> Result<(), JoinError> {
 }
 
 /// Returns an endpoint whose chain contains an authority of the token, before the token is sent to any endpoint.
-async fn trust(token: &JoinToken) -> Result<TrustedEndpoint, JoinError> {
-    let (trusted, others) = authority::check_endpoints(token).await;
+async fn trust(token: &JoinToken, proxies: &HttpProxies) -> Result<TrustedEndpoint, JoinError> {
+    let (trusted, others) = authority::check_endpoints(token, proxies).await;
     for (endpoint, error) in &others {
         tracing::warn!(%endpoint, "{}", ErrorChain(error));
     }
@@ -361,9 +373,9 @@ async fn trust(token: &JoinToken) -> Result<TrustedEndpoint, JoinError> {
 }
 
 /// Returns a client of the API with the token.
-fn bearer(token: &JoinToken, trusted: &TrustedEndpoint) -> Result<Client, ApiError> {
+fn bearer(token: &JoinToken, trusted: &TrustedEndpoint, proxies: &HttpProxies) -> Result<Client, ApiError> {
     let bearer = token.bootstrap.expose();
-    api::client(trusted.endpoint, vec![trusted.authority.to_vec()], &ApiCredentials::Token(&bearer))
+    api::client(trusted.endpoint, vec![trusted.authority.to_vec()], &ApiCredentials::Token(&bearer), proxies)
 }
 
 /// Reads the cluster's information with the token. Status 401 means that the token has expired or was revoked. A new cluster may accept the
@@ -445,11 +457,12 @@ async fn be_known(
     bearer: Client,
     trusted: &TrustedEndpoint,
     known: &TrustedInformation,
+    proxies: &HttpProxies,
 ) -> Result<Client, JoinError> {
     let name = &options.node.name;
     let held = certificate::ensure(&options.layout, bearer, name, Timestamp::now()).await?;
     let identity = ApiCredentials::Certificate { certificate: &held.certificate, key: held.key.expose() };
-    let client = api::client(trusted.endpoint, api::certificates(&known.authorities)?, &identity)?;
+    let client = api::client(trusted.endpoint, api::certificates(&known.authorities)?, &identity, proxies)?;
     let key = peer::key(&options.layout)?;
     let given = peer::ensure(client.clone(), name, key.public()).await?;
     files::write_json(&options.layout.peer(), &given)?;

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use keelway_api::worker::WireGuardPeer;
 use keelway_base::error_chain::ErrorChain;
+use keelway_http_proxy::HttpProxies;
 use kube::{Api, Client, api::DeleteParams};
 use tokio::time::{sleep, timeout};
 
@@ -24,6 +25,9 @@ use crate::{
 
 /// The pause before a retry.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// How long an ingress may take to accept a connection before the next one is tried.
+const CONNECT: Duration = Duration::from_secs(3);
 
 /// How long transient errors of the cluster are retried.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -106,17 +110,17 @@ pub async fn leave(options: &LeaveOptions, mut told: impl FnMut(&LeaveStep)) -> 
     };
     let failed = |source| LeaveError::Cluster { node: node.name.clone(), source };
     // A join that was interrupted before it had a certificate left nothing in the cluster.
-    let is_known = unless_forced(force, client(layout).map_err(failed))?.flatten().is_some();
-    let connect = || client(layout)?.ok_or(ApiError::NoIdentity);
+    let is_known = unless_forced(force, client(layout).await.map_err(failed))?.flatten().is_some();
+    let connect = async || client(layout).await?.ok_or(ApiError::NoIdentity);
     if is_known {
-        unless_forced(force, drain(connect, &node.name, options.drain_timeout, &mut told).await)?;
+        unless_forced(force, drain(&connect, &node.name, options.drain_timeout, &mut told).await)?;
     }
     told(&LeaveStep::Undo);
     // The daemon still runs, so that CNI plugins can reach the API.
     undo::end_pods(layout, &node).await?;
     service::stop(node.service, layout).await?;
     let gone = if is_known {
-        unless_forced(force, unregister(connect, &node.name).await.map_err(failed))?.is_some()
+        unless_forced(force, unregister(&connect, &node.name).await.map_err(failed))?.is_some()
     } else {
         !layout.identity().exists()
     };
@@ -140,7 +144,7 @@ fn unless_forced<T>(force: bool, outcome: Result<T, LeaveError>) -> Result<Optio
 }
 
 /// Returns a client of the API as this node, through an ingress, because the worker's own balancer stops. `None` without a certificate.
-pub(crate) fn client(layout: &Layout) -> Result<Option<Client>, ApiError> {
+pub(crate) async fn client(layout: &Layout) -> Result<Option<Client>, ApiError> {
     let Some(known) = TrustedInformation::load(layout).map_err(ApiError::File)? else { return Ok(None) };
     if !layout.identity().exists() {
         return Ok(None);
@@ -148,19 +152,26 @@ pub(crate) fn client(layout: &Layout) -> Result<Option<Client>, ApiError> {
     let held =
         certificate::load_valid(layout, Timestamp::now()).map_err(ApiError::File)?.ok_or(ApiError::NoIdentity)?;
     let identity = ApiCredentials::Certificate { certificate: &held.certificate, key: held.key.expose() };
-    let reachable = known.cluster.endpoints.iter().map(|endpoint| endpoint.address).find(is_reachable);
-    let first = known.cluster.endpoints.first().map(|endpoint| endpoint.address);
-    let Some(address) = reachable.or(first) else { return Err(ApiError::NoIdentity) };
-    api::client_without_retries(address, api::certificates(&known.authorities)?, &identity).map(Some)
+    let options = layout.read_options().map_err(ApiError::File)?;
+    let proxies = options.map(|options| options.proxies()).transpose()?.unwrap_or_default();
+    let endpoints: Vec<SocketAddr> = known.cluster.endpoints.iter().map(|endpoint| endpoint.address).collect();
+    let reachable = first_reachable(&endpoints, &proxies).await;
+    let Some(address) = reachable.or(endpoints.first().copied()) else { return Err(ApiError::NoIdentity) };
+    api::client_without_retries(address, api::certificates(&known.authorities)?, &identity, &proxies).map(Some)
 }
 
-fn is_reachable(address: &SocketAddr) -> bool {
-    std::net::TcpStream::connect_timeout(address, Duration::from_secs(3)).is_ok()
+async fn first_reachable(endpoints: &[SocketAddr], proxies: &HttpProxies) -> Option<SocketAddr> {
+    for endpoint in endpoints {
+        if matches!(timeout(CONNECT, proxies.connect(*endpoint)).await, Ok(Ok(_))) {
+            return Some(*endpoint);
+        }
+    }
+    None
 }
 
-async fn unregister(connect: impl Fn() -> Result<Client, ApiError>, name: &str) -> Result<(), ApiError> {
+async fn unregister(connect: impl AsyncFn() -> Result<Client, ApiError>, name: &str) -> Result<(), ApiError> {
     let deleted = api::persist(PATIENCE, async || {
-        let peers: Api<WireGuardPeer> = Api::all(connect()?);
+        let peers: Api<WireGuardPeer> = Api::all(connect().await?);
         let deleted = peers.delete(name, &DeleteParams::default()).await;
         deleted.map(drop).map_err(ApiError::request(format!("delete the WireGuardPeer {name}")))
     });
@@ -169,7 +180,7 @@ async fn unregister(connect: impl Fn() -> Result<Client, ApiError>, name: &str) 
         outcome => outcome?,
     }
     // The cluster-controller deletes the Node.
-    let nodes: Api<Node> = Api::all(connect()?);
+    let nodes: Api<Node> = Api::all(connect().await?);
     let gone = async {
         while !matches!(api::follow(&nodes, name, |node| node.is_none().then_some(())).await, Ok(Some(()))) {
             sleep(AGAIN).await;

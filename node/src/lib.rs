@@ -58,6 +58,7 @@ mod upgrade;
 mod version_skew;
 mod worker_metrics;
 mod worker_problem;
+mod worker_proxies;
 
 pub use api::{ApiError, ENDED};
 pub use authority::EndpointError;
@@ -86,3 +87,4 @@ pub use undo::{UndoError, forget};
 pub use upgrade::{NodeUpgradeStep, UpgradeError, UpgradeOptions, UpgradeOutcome, UpgradeTarget, upgrade};
 pub use version_skew::SkewFault;
 pub use worker_problem::{WorkerProblem, problems};
+pub use worker_proxies::proxy_of_environment;

@@ -22,6 +22,7 @@ pub(crate) fn options() -> NodeOptions {
         image: None,
         labels: vec![],
         open_ports: OpenPorts::default(),
+        proxy: None,
         service: DaemonMode::Detached,
     }
 }

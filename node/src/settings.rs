@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use keelway_http_proxy::ProxySettings;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -64,6 +65,9 @@ pub struct NodeOptions {
     /// The ports of this machine that tunnels and pods reach.
     #[serde(default, skip_serializing_if = "OpenPorts::is_default")]
     pub open_ports: OpenPorts,
+    /// The HTTP proxy of connections to the cluster. Without one, they are direct.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<ProxySettings>,
     /// How the daemon is kept running.
     pub service: DaemonMode,
 }
@@ -276,6 +280,7 @@ mod tests {
             service: DaemonMode::Systemd,
             allow_cgroup_v1: true,
             open_ports: OpenPorts::All,
+            proxy: Some(ProxySettings::default()),
             ..options()
         };
         assert_eq!(before.differences(&can), []);

@@ -12,7 +12,6 @@ use std::{
     fs, io,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
-    sync::Arc,
     time::Duration,
 };
 
@@ -20,6 +19,7 @@ use futures::future::join_all;
 use ipnet::IpNet;
 use keelway_api::worker::ClusterInformation;
 use keelway_base::error_chain::ErrorChain;
+use keelway_http_proxy::HttpProxies;
 use keelway_vpn::{
     DataPathError, DeviceConfig, InvalidKey, PrivateKey, PublicKey, data_path,
     netlink::{
@@ -28,7 +28,6 @@ use keelway_vpn::{
     },
     uapi::default_socket,
 };
-use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use tokio::{
     net::TcpSocket,
@@ -39,7 +38,7 @@ use crate::{information::TrustedInformation, peer::PeerAssignment};
 use choice::{GatewayChoice, GatewayPreference, GatewayState};
 pub use endpoint_choice::TunnelTransport;
 use gateways::{TunnelGateway, gateways};
-use tls_stream::tls_config;
+use tls_stream::TlsTransport;
 use worker_tunnel::WorkerTunnel;
 
 /// The prefix of the interfaces' names. A number follows.
@@ -132,13 +131,14 @@ struct DesiredTunnels {
     api: Vec<IpAddr>,
     ranges: Vec<IpNet>,
     gateways: Vec<TunnelGateway>,
-    /// The TLS configuration of tunnels without UDP. `None` if the authorities cannot be used.
-    tls: Option<Arc<ClientConfig>>,
+    /// How tunnels without UDP connect. `None` if the authorities cannot be used.
+    tls: Option<TlsTransport>,
 }
 
 /// All tunnels of this worker. They are up until they are dropped.
 pub(crate) struct WorkerTunnels {
     key: PrivateKey,
+    proxies: HttpProxies,
     wanted: DesiredTunnels,
     open: Vec<WorkerTunnel>,
     choice: GatewayChoice,
@@ -148,9 +148,10 @@ pub(crate) struct WorkerTunnels {
 
 impl WorkerTunnels {
     /// Creates a value without tunnels.
-    pub(crate) fn new(key: PrivateKey) -> Self {
+    pub(crate) fn new(key: PrivateKey, proxies: HttpProxies) -> Self {
         Self {
             key,
+            proxies,
             wanted: DesiredTunnels::default(),
             open: Vec::new(),
             choice: GatewayChoice::default(),
@@ -187,7 +188,7 @@ impl WorkerTunnels {
         for error in &faults {
             tracing::error!("ignoring a gateway: {}", ErrorChain(error));
         }
-        let tls = tls_config(&known.authorities);
+        let tls = TlsTransport::new(&known.authorities, self.proxies.clone());
         let tls = tls.inspect_err(|error| tracing::error!("no tunnel can use TLS: {}", ErrorChain(error))).ok();
         self.wanted = DesiredTunnels {
             tls,

@@ -157,7 +157,7 @@ pub async fn upgrade(
     let Some(node) = layout.read_options()? else {
         return Err(StatusError::NoWorker(layout.options().display().to_string()).into());
     };
-    let client = connect(layout)?;
+    let client = connect(layout).await?;
     let image = target_image(&options.target, &TrustedInformation::fetch(client.clone()).await?)?;
     told(&NodeUpgradeStep::Programs(image.clone()));
     let runtime = facts::client(&node.containerd_socket).map_err(UpgradeError::Runtime)?;
@@ -193,8 +193,8 @@ pub async fn upgrade(
     Ok(outcome(true))
 }
 
-fn connect(layout: &Layout) -> Result<Client, ApiError> {
-    leave::client(layout)?.ok_or(ApiError::NoIdentity)
+async fn connect(layout: &Layout) -> Result<Client, ApiError> {
+    leave::client(layout).await?.ok_or(ApiError::NoIdentity)
 }
 
 fn target_image(target: &UpgradeTarget, known: &TrustedInformation) -> Result<String, UpgradeError> {
@@ -225,8 +225,10 @@ async fn drain(
     told: &mut impl FnMut(&NodeUpgradeStep),
 ) -> Result<(), UpgradeError> {
     note_cordon(layout, name).await?;
-    let drained =
-        leave::drain(|| connect(layout), name, limit, &mut |step| told(&NodeUpgradeStep::Drain(step.clone()))).await;
+    let drained = leave::drain(async || connect(layout).await, name, limit, &mut |step| {
+        told(&NodeUpgradeStep::Drain(step.clone()))
+    })
+    .await;
     let Err(error) = drained else { return Ok(()) };
     if let Err(error) = uncordon(layout, name).await {
         tracing::warn!("cannot uncordon the Node; run `kubectl uncordon {name}`: {}", ErrorChain(&error));
@@ -243,7 +245,7 @@ async fn drain(
 /// Records that this command cordons the Node, unless a user did before. An interrupted upgrade that is repeated uncordons it, too.
 async fn note_cordon(layout: &Layout, name: &str) -> Result<(), UpgradeError> {
     let node = api::persist(PATIENCE, async || {
-        let nodes: Api<Node> = Api::all(connect(layout)?);
+        let nodes: Api<Node> = Api::all(connect(layout).await?);
         nodes.get(name).await.map_err(ApiError::request(format!("get the Node {name}")))
     });
     if !is_cordoned(&node.await?) {
@@ -263,7 +265,7 @@ async fn uncordon(layout: &Layout, name: &str) -> Result<(), UpgradeError> {
     }
     let uncordon = json!({ "spec": { "unschedulable": null } });
     api::persist(PATIENCE, async || {
-        let nodes: Api<Node> = Api::all(connect(layout)?);
+        let nodes: Api<Node> = Api::all(connect(layout).await?);
         let patched = nodes.patch(name, &PatchParams::default(), &Patch::Merge(&uncordon)).await;
         patched.map(drop).map_err(ApiError::request(format!("uncordon the Node {name}")))
     })
@@ -277,7 +279,7 @@ async fn wait(
     version: KubernetesVersion,
     restarted: Timestamp,
 ) -> Result<(), UpgradeError> {
-    let nodes: Api<Node> = Api::all(connect(&options.layout)?);
+    let nodes: Api<Node> = Api::all(connect(&options.layout).await?);
     let what = format!("the Node {name} is ready with kubelet {version}");
     let wait = WaitCondition { what: &what, help: "the kubelet continues to start", deadline: options.timeout };
     let look = |node: Node| is_upgraded(&node, version, restarted).then_some(());

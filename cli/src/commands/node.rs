@@ -116,6 +116,7 @@ fn node_options(arguments: JoinArguments) -> NodeOptions {
         image: arguments.node_image,
         labels: arguments.labels,
         open_ports: arguments.open_ports,
+        proxy: keelway_node::proxy_of_environment(|name| env::var(name).ok()),
         service,
     }
 }

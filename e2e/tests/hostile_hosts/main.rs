@@ -12,6 +12,7 @@
 
 mod deleted_node;
 mod docker;
+mod http_proxy;
 mod lan;
 mod moved;
 mod two_addresses;
@@ -41,6 +42,7 @@ const ROWS: &[Row] = &[
     ("two-addresses", "nat-a", two_addresses::one_responds),
     ("deleted", "nat-a", deleted_node::is_registered_again),
     ("moved", "nat-a", moved::is_found_by_name),
+    ("proxied", "nat-a", http_proxy::is_the_only_way_out),
 ];
 
 #[test]

@@ -18,7 +18,7 @@ const UNBLOCK: &str = "nft delete table inet blocked";
 /// How long a join may take until it reports that no gateway responds. `--timeout` is five minutes.
 const FOUND: Duration = Duration::from_secs(60);
 /// Three times the time until a tunnel uses TLS: three checks of one second.
-const TO_TLS: Duration = Duration::from_secs(15);
+pub(crate) const TO_TLS: Duration = Duration::from_secs(15);
 /// Three times the interval at which a tunnel that uses TLS checks UDP.
 const TO_UDP: Duration = Duration::from_secs(90);
 
@@ -46,7 +46,7 @@ pub(crate) fn is_blocked(setting: &WorkerFleet, cluster: &TestCluster, name: &st
 }
 
 /// Waits until all tunnels respond and use a transport.
-fn uses(worker: &TestWorker<'_>, transport: &str, limit: Duration) {
+pub(crate) fn uses(worker: &TestWorker<'_>, transport: &str, limit: Duration) {
     let took = deadline::until(&format!("the tunnels use {transport}"), limit, || {
         let status = worker.status();
         let tunnels = status["tunnels"].as_array().unwrap();
@@ -57,7 +57,7 @@ fn uses(worker: &TestWorker<'_>, transport: &str, limit: Duration) {
 }
 
 /// A pod starts, is reached by a pod of another worker, and its log is read.
-fn works(cluster: &TestCluster, name: &str) {
+pub(crate) fn works(cluster: &TestCluster, name: &str) {
     let pod = format!("on-{name}");
     cluster.start(&format!("app={pod}"), &[serves(&pod, &pod, name)]);
     let address = cluster.value(&format!("pod/{pod}"), "{.status.podIP}");

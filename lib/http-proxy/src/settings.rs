@@ -22,10 +22,11 @@ pub struct ProxySettings {
 impl ProxySettings {
     /// Reads the settings. `variable` returns the value of a variable of the environment. As in Kubernetes' own programs, the upper-case name is
     /// preferred.
+    #[must_use]
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Self {
         let value = |names: [&str; 2]| {
-            let values = names.into_iter().filter_map(&variable).map(|value| value.trim().to_owned());
-            values.into_iter().find(|value| !value.is_empty()).unwrap_or_default()
+            let mut values = names.into_iter().filter_map(&variable).map(|value| value.trim().to_owned());
+            values.find(|value| !value.is_empty()).unwrap_or_default()
         };
         Self {
             https_proxy: value(["HTTPS_PROXY", "https_proxy"]),

@@ -8,6 +8,7 @@ use std::{
 };
 
 use futures::future::{BoxFuture, select_ok};
+use keelway_http_proxy::HttpProxies;
 use keelway_tls::https::{GetError, HttpsConnection};
 use rustls::ClientConfig;
 use tokio::{net::TcpStream, time::timeout};
@@ -66,8 +67,8 @@ struct KeptConnection {
 }
 
 impl KeptConnection {
-    async fn open(address: SocketAddr, config: &Arc<ClientConfig>) -> Result<Self, CheckError> {
-        let stream = TcpStream::connect(address).await.map_err(CheckError::Connect)?;
+    async fn open(address: SocketAddr, proxies: &HttpProxies, config: &Arc<ClientConfig>) -> Result<Self, CheckError> {
+        let stream = proxies.connect(address).await.map_err(CheckError::Connect)?;
         let source = stream.local_addr().map_err(CheckError::Connect)?.ip();
         let connection = HttpsConnection::open(Arc::clone(config), SERVER_NAME, stream, address);
         let connection = connection.await.map_err(CheckError::Ask)?;
@@ -88,13 +89,14 @@ impl KeptConnection {
 /// Checks one ingress.
 pub(super) struct IngressChecker {
     address: SocketAddr,
+    proxies: HttpProxies,
     kept: Option<KeptConnection>,
     source: Option<IpAddr>,
 }
 
 impl IngressChecker {
-    pub(super) fn new(address: SocketAddr) -> Self {
-        Self { address, kept: None, source: None }
+    pub(super) fn new(address: SocketAddr, proxies: HttpProxies) -> Self {
+        Self { address, proxies, kept: None, source: None }
     }
 
     /// Closes the open connection, so that the next check shows whether the ingress accepts connections.
@@ -107,7 +109,7 @@ impl IngressChecker {
     pub(super) async fn check(&mut self, config: &Arc<ClientConfig>) -> Result<CheckSource, FailedCheck> {
         let kept = self.kept.take().filter(|kept| Arc::ptr_eq(&kept.verified, config));
         let failures = if kept.is_some() { 2 } else { 1 };
-        let anew = async { KeptConnection::open(self.address, config).await?.check().await };
+        let anew = async { KeptConnection::open(self.address, &self.proxies, config).await?.check().await };
         let checks = async {
             let Some(kept) = kept else { return anew.await };
             let mut first = Box::pin(kept.check());

@@ -26,7 +26,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A balancer that serves on loopback.
 async fn serving(authority: &TestAuthority, ingresses: &[&TlsIngress]) -> (Arc<Balancer>, SocketAddr) {
-    let balancer = Balancer::new(&authority.pem()).unwrap();
+    let balancer = Balancer::new(&authority.pem(), HttpProxies::default()).unwrap();
     let addresses: Vec<SocketAddr> = ingresses.iter().map(|ingress| ingress.address).collect();
     balancer.set(&addresses, &authority.pem()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -42,7 +42,7 @@ impl RemainingPods {
 
 /// Cordons the Node and evicts its pods. Transient errors are retried, through an ingress that is reachable at that time.
 pub(crate) async fn drain(
-    connect: impl Fn() -> Result<Client, ApiError>,
+    connect: impl AsyncFn() -> Result<Client, ApiError>,
     name: &str,
     limit: Duration,
     told: &mut impl FnMut(&LeaveStep),
@@ -54,7 +54,7 @@ pub(crate) async fn drain(
     }
     let (mut seen, mut last) = (None::<RemainingPods>, None);
     let drained = timeout(limit, async {
-        let mut client = connect()?;
+        let mut client = connect().await?;
         loop {
             match round(&client, name).await {
                 Ok(left) if left.is_empty() => return Ok(()),
@@ -68,7 +68,7 @@ pub(crate) async fn drain(
                 Err(error) if error.is_transient() => {
                     told(&LeaveStep::Again(ErrorChain(&error).to_string()));
                     last = Some(error);
-                    client = connect()?;
+                    client = connect().await?;
                 }
                 Err(error) => return Err(error),
             }
@@ -89,10 +89,10 @@ pub(crate) async fn drain(
     })
 }
 
-async fn cordon(connect: &impl Fn() -> Result<Client, ApiError>, name: &str) -> Result<(), ApiError> {
+async fn cordon(connect: &impl AsyncFn() -> Result<Client, ApiError>, name: &str) -> Result<(), ApiError> {
     let cordon = json!({ "spec": { "unschedulable": true } });
     api::persist(PATIENCE, async || {
-        let nodes: Api<Node> = Api::all(connect()?);
+        let nodes: Api<Node> = Api::all(connect().await?);
         let patched = nodes.patch(name, &PatchParams::default(), &Patch::Merge(&cordon)).await;
         patched.map(drop).map_err(ApiError::request(format!("cordon the Node {name}")))
     })

@@ -10,6 +10,7 @@ use std::{
 };
 
 use keelway_base::error_chain::ErrorChain;
+use keelway_http_proxy::HttpProxies;
 use keelway_tls::component::{AgentTlsError, client_from_pem};
 use keelway_vpn::{
     datagram_stream::{DatagramStreamError, PROTOCOL, carry},
@@ -21,7 +22,7 @@ use tokio::{
     net::{TcpStream, UdpSocket},
     time::{sleep, timeout},
 };
-use tokio_rustls::TlsConnector;
+use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::task::AbortOnDropHandle;
 
 /// The DNS name in the certificates of gateways.
@@ -46,11 +47,28 @@ enum TlsStreamError {
     Carried(#[from] DatagramStreamError),
 }
 
-/// Returns the TLS configuration of such connections. `authorities` is PEM.
-pub(super) fn tls_config(authorities: &str) -> Result<Arc<ClientConfig>, AgentTlsError> {
-    let mut config = client_from_pem(authorities.as_bytes(), None)?;
-    config.alpn_protocols = vec![PROTOCOL.as_bytes().to_vec()];
-    Ok(Arc::new(config))
+/// How such connections are made.
+#[derive(Debug, Clone)]
+pub(super) struct TlsTransport {
+    config: Arc<ClientConfig>,
+    proxies: HttpProxies,
+}
+
+impl TlsTransport {
+    /// Verifies gateways with these authorities, which are PEM.
+    pub(super) fn new(authorities: &str, proxies: HttpProxies) -> Result<Self, AgentTlsError> {
+        let mut config = client_from_pem(authorities.as_bytes(), None)?;
+        config.alpn_protocols = vec![PROTOCOL.as_bytes().to_vec()];
+        Ok(Self { config: Arc::new(config), proxies })
+    }
+
+    async fn connect(&self, gateway: SocketAddr) -> io::Result<TlsStream<TcpStream>> {
+        let stream = self.proxies.connect(gateway).await?;
+        stream.set_nodelay(true)?;
+        keep_alive(&stream);
+        let name = ServerName::try_from(GATEWAY_NAME).map_err(io::Error::other)?;
+        TlsConnector::from(Arc::clone(&self.config)).connect(name, stream).await
+    }
 }
 
 /// A local socket whose datagrams reach a gateway over TLS, until it is dropped.
@@ -62,12 +80,12 @@ pub(super) struct TunnelTlsStream {
 
 impl TunnelTlsStream {
     /// Opens the local socket. The connection follows with the first datagram, and again after each loss.
-    pub(super) fn open(gateway: SocketAddr, config: Arc<ClientConfig>) -> io::Result<Self> {
+    pub(super) fn open(gateway: SocketAddr, transport: TlsTransport) -> io::Result<Self> {
         let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.set_nonblocking(true)?;
         let socket = UdpSocket::from_std(socket)?;
         let local = socket.local_addr()?;
-        let task = AbortOnDropHandle::new(tokio::spawn(relay(socket, gateway, config)));
+        let task = AbortOnDropHandle::new(tokio::spawn(relay(socket, gateway, transport)));
         Ok(Self { gateway, local, _task: task })
     }
 
@@ -82,7 +100,7 @@ impl TunnelTlsStream {
     }
 }
 
-async fn relay(socket: UdpSocket, gateway: SocketAddr, config: Arc<ClientConfig>) {
+async fn relay(socket: UdpSocket, gateway: SocketAddr, transport: TlsTransport) {
     // The first sender is WireGuard. Datagrams of other local programs are not accepted afterwards.
     let connected = async {
         let (_, wireguard) = socket.peek_from(&mut [0; 1]).await?;
@@ -92,7 +110,7 @@ async fn relay(socket: UdpSocket, gateway: SocketAddr, config: Arc<ClientConfig>
         return tracing::error!(%gateway, %error, "cannot use a local socket for a tunnel over TLS");
     }
     loop {
-        let ended = match connect_and_carry(&socket, gateway, &config).await {
+        let ended = match connect_and_carry(&socket, gateway, &transport).await {
             Ok(never) => match never {},
             Err(error) => error,
         };
@@ -107,16 +125,9 @@ async fn relay(socket: UdpSocket, gateway: SocketAddr, config: Arc<ClientConfig>
 async fn connect_and_carry(
     socket: &UdpSocket,
     gateway: SocketAddr,
-    config: &Arc<ClientConfig>,
+    transport: &TlsTransport,
 ) -> Result<Infallible, TlsStreamError> {
-    let connected = async {
-        let stream = TcpStream::connect(gateway).await?;
-        stream.set_nodelay(true)?;
-        keep_alive(&stream);
-        let name = ServerName::try_from(GATEWAY_NAME).map_err(io::Error::other)?;
-        TlsConnector::from(Arc::clone(config)).connect(name, stream).await
-    };
-    let connected = timeout(CONNECT, connected).await.map_err(|_| TlsStreamError::TimedOut)?;
+    let connected = timeout(CONNECT, transport.connect(gateway)).await.map_err(|_| TlsStreamError::TimedOut)?;
     let stream = connected.map_err(TlsStreamError::Connect)?;
     if stream.get_ref().1.alpn_protocol() != Some(PROTOCOL.as_bytes()) {
         return Err(TlsStreamError::Protocol);

@@ -108,8 +108,8 @@ impl WorkerTunnel {
             return current.address;
         }
         if self.stream.as_ref().is_none_or(|(stream, _)| stream.gateway() != current.address) {
-            let config = wanted.tls.clone();
-            let opened = config.map(|config| TunnelTlsStream::open(current.address, config)).transpose();
+            let transport = wanted.tls.clone();
+            let opened = transport.map(|transport| TunnelTlsStream::open(current.address, transport)).transpose();
             let opened = opened.unwrap_or_else(|error| {
                 tracing::error!(%error, "cannot open a local socket for a tunnel over TLS");
                 None

@@ -15,6 +15,8 @@ const LONGEST: usize = 63;
 #[derive(Subcommand)]
 pub(crate) enum WorkerCommand {
     /// Make this machine a worker of a cluster; requires only containerd
+    ///
+    /// If HTTPS_PROXY is set, the worker stores it with NO_PROXY, and reaches the cluster through this HTTP proxy.
     #[command(
         after_help = "Example:\n  keelway node join --token-file token\n  keelway node join - < token\n  keelway node join --node-name w1 --token-file token"
     )]

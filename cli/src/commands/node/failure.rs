@@ -41,9 +41,9 @@ impl HarmlessError for JoinError {
             ),
             Self::Young(_) => Some("nothing was changed; join again once the cluster is ready"),
             Self::Token(_) => Some("nothing was changed; join again with a new token"),
-            Self::Information(InformationError::Missing(_) | InformationError::Form(_)) | Self::Release(_) => {
-                Some("nothing was changed; correct this and join again")
-            }
+            Self::Information(InformationError::Missing(_) | InformationError::Form(_))
+            | Self::Release(_)
+            | Self::Proxy(_) => Some("nothing was changed; correct this and join again"),
             Self::Elsewhere | Self::Named(_) => Some("nothing was changed"),
             Self::Differs(_) => Some(
                 "nothing was changed; join with the previous options (set labels of an existing Node with `kubectl label node`), or run `keelway node leave` or `keelway node forget` first",

@@ -65,9 +65,14 @@ fn tunnels(status: &WorkerStatus, now: Timestamp) -> String {
 }
 
 fn ingresses(status: &WorkerStatus) -> String {
-    let mut table = TextTable::new(&["INGRESS", "REACHABLE", "CONNECTIONS"]);
+    let mut table = TextTable::new(&["INGRESS", "REACHABLE", "CONNECTIONS", "PROXY"]);
     for ingress in &status.ingresses {
-        table.row(vec![ingress.address.to_string(), known(ingress.answers), ingress.connections.to_string()]);
+        table.row(vec![
+            ingress.address.to_string(),
+            known(ingress.answers),
+            ingress.connections.to_string(),
+            or_none(ingress.proxy.clone().unwrap_or_default()),
+        ]);
     }
     table.render(terminal::columns())
 }
