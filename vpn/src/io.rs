@@ -1,6 +1,7 @@
 //! Access to the machine: its clock, UDP sockets and TUN devices.
 
 mod clock;
+mod offload_pauses;
 mod tun;
 mod udp;
 

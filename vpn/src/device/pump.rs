@@ -191,7 +191,7 @@ fn flush(shared: &DeviceInner, inside: &mut impl TunnelInterior, out: &mut CoreO
     if out.is_empty() && out.events.is_empty() {
         return;
     }
-    if let Some(local) = shared.sockets().send(out) {
+    if let Some(local) = shared.sockets().send(out, SystemClock.now()) {
         shared.core().forget_local_address(local);
     }
     inside.write(out.packets());

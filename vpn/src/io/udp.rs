@@ -3,8 +3,10 @@
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 
+use nix::sys::socket::{setsockopt, sockopt::Ipv6DontFrag};
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
@@ -12,6 +14,8 @@ use rustix::net::sockopt::{set_ip_mtu_discover, set_ipv6_mtu_discover};
 use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
 use socket2::{Domain, Protocol, SockAddr, Type};
 
+use super::offload_pauses::OffloadPauses;
+use crate::clock_reading::ClockReading;
 use crate::output::{CoreOutput, DatagramPath, DatagramRun};
 
 /// The size of a kernel buffer, in bytes. It holds a burst while the process does not run.
@@ -55,6 +59,7 @@ pub(crate) struct Sockets {
 pub(crate) struct Socket {
     socket: UdpSocket,
     state: RwLock<UdpSocketState>,
+    pauses: Mutex<OffloadPauses>,
 }
 
 /// The local address from which datagrams were sent.
@@ -112,11 +117,11 @@ impl Sockets {
 
     /// Sends all datagrams. A datagram that cannot be sent is lost, as it could be on any link. Returns a requested local address that the
     /// machine no longer has, if there is one.
-    pub(crate) fn send(&self, out: &CoreOutput) -> Option<IpAddr> {
+    pub(crate) fn send(&self, out: &CoreOutput, now: ClockReading) -> Option<IpAddr> {
         let mut stale = None;
         for run in out.runs(usize::MAX) {
             let socket = if run.path.remote.is_ipv4() { Some(&self.v4) } else { self.v6.as_ref() };
-            match socket.map(|socket| socket.send_run(&run)) {
+            match socket.map(|socket| socket.send_run(&run, now.elapsed)) {
                 None | Some(Ok(Sent::AsAsked)) => {}
                 Some(Ok(Sent::FromElsewhere)) => stale = run.path.local,
                 Some(Err(error)) => {
@@ -151,11 +156,15 @@ impl Socket {
         if set_socket_send_buffer_size_force(&socket, KERNEL_BUFFER).is_err() {
             let _ = state.set_send_buffer_size((&socket).into(), KERNEL_BUFFER);
         }
-        Ok(Self { socket, state: RwLock::new(state) })
+        Ok(Self { socket, state: RwLock::new(state), pauses: Mutex::default() })
     }
 
     fn state(&self) -> RwLockReadGuard<'_, UdpSocketState> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pauses(&self) -> MutexGuard<'_, OffloadPauses> {
+        self.pauses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn renew_state(&self) -> io::Result<()> {
@@ -178,24 +187,24 @@ impl Socket {
         }
     }
 
-    fn send_run(&self, run: &DatagramRun<'_>) -> io::Result<Sent> {
+    fn send_run(&self, run: &DatagramRun<'_>, now: Duration) -> io::Result<Sent> {
         let local = run.path.local;
-        match self.send_chunks(run, local) {
+        match self.send_chunks(run, local, now) {
             Ok(()) => Ok(Sent::AsAsked),
             Err(_) if local.is_some() => {
                 // The local address may no longer exist. `UdpSocketState` mistakes this error for a device without segmentation offload, so it
                 // must probe again.
                 self.renew_state()?;
-                self.send_chunks(run, None).map(|()| Sent::FromElsewhere)
+                self.send_chunks(run, None, now).map(|()| Sent::FromElsewhere)
             }
             Err(error) => Err(error),
         }
     }
 
-    fn send_chunks(&self, run: &DatagramRun<'_>, local: Option<IpAddr>) -> io::Result<()> {
-        let state = self.state();
-        let most = state.max_gso_segments().max(1) * run.segment;
-        for chunk in run.bytes.chunks(most) {
+    fn send_chunks(&self, run: &DatagramRun<'_>, local: Option<IpAddr>, now: Duration) -> io::Result<()> {
+        let is_single = run.bytes.len() <= run.segment || self.pauses().holds(run.path.remote, now);
+        let segments = if is_single { 1 } else { self.state().max_gso_segments().max(1) };
+        for chunk in run.bytes.chunks(segments * run.segment) {
             let transmit = Transmit {
                 destination: run.path.remote,
                 ecn: None,
@@ -203,21 +212,30 @@ impl Socket {
                 segment_size: (chunk.len() > run.segment).then_some(run.segment),
                 src_ip: local,
             };
-            let sent = self.send_patiently(&state, &transmit);
-            if transmit.segment_size.is_none() {
-                sent?;
-            } else if sent.is_err() {
-                // A segment is larger than the outer MTU, or the device has no offload. Send one by one: the IP layer may fragment them.
-                for contents in chunk.chunks(run.segment) {
-                    let one = Transmit { contents, segment_size: None, ..transmit.clone() };
-                    self.send_patiently(&state, &one)?;
+            match self.send_patiently(&transmit) {
+                Err(error) if transmit.segment_size.is_some() && error.kind() != io::ErrorKind::WouldBlock => {
+                    // A segment is larger than the MTU of the path, or the device has no offload. Send one by one: the IP layer may fragment them.
+                    self.pause_offload(run.path.remote, &error, now)?;
+                    for contents in chunk.chunks(run.segment) {
+                        self.send_patiently(&Transmit { contents, segment_size: None, ..transmit.clone() })?;
+                    }
                 }
+                sent => sent?,
             }
         }
         Ok(())
     }
 
-    fn send_patiently(&self, state: &UdpSocketState, transmit: &Transmit<'_>) -> io::Result<()> {
+    /// Sends datagrams to this destination one by one for a while.
+    fn pause_offload(&self, destination: SocketAddr, error: &io::Error, now: Duration) -> io::Result<()> {
+        tracing::debug!(%destination, %error, "segmentation offload failed; sending datagrams one by one for a while");
+        self.pauses().add(destination, now);
+        // After some of these errors, `UdpSocketState` does not use offload any more, to any destination.
+        if self.state().max_gso_segments() <= 1 { self.renew_state() } else { Ok(()) }
+    }
+
+    fn send_patiently(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let state = self.state();
         match state.try_send((&self.socket).into(), transmit) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&SEND_PATIENCE))?;
@@ -236,6 +254,8 @@ fn new_state(socket: &UdpSocket) -> io::Result<UdpSocketState> {
         set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::DONT)?;
     } else {
         set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::DONT)?;
+        // `UdpSocketState` sets it. The kernel would refuse datagrams that are larger than the MTU of the path.
+        setsockopt(socket, Ipv6DontFrag, &false)?;
     }
     Ok(state)
 }

@@ -13,6 +13,7 @@ mod support;
 
 mod handshakes;
 mod load;
+mod paths;
 mod relay;
 mod stack;
 mod transfers;
