@@ -11,6 +11,7 @@ mod forward;
 mod guard;
 mod leftovers;
 mod matches;
+mod mss_clamp;
 mod route_lookup;
 mod seen;
 
@@ -61,6 +62,8 @@ pub(crate) struct FirewallConfig {
     pub(crate) pods: Vec<IpNet>,
     /// Destinations to which packets of pods keep their source address.
     pub(crate) inside: Vec<IpNet>,
+    /// The interfaces of tunnels. A name that ends with `*` matches all names with that prefix.
+    pub(crate) tunnels: String,
     pub(crate) shielded: ShieldedRanges,
     /// `None`: everything on the worker is reachable from tunnels and pods.
     pub(crate) input: Option<WorkerInput>,
@@ -101,6 +104,7 @@ pub(crate) fn set(wanted: &FirewallConfig) -> Result<u32, FirewallError> {
         batch.delete_table(TABLE);
         batch.add_table(TABLE);
         add_masquerading(&mut batch, family, wanted);
+        mss_clamp::add_rules(&mut batch, &wanted.tunnels);
         wanted.shielded.add_rules(&mut batch, family);
         if let Some(input) = &wanted.input {
             input.add_rules(&mut batch, family);

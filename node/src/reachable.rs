@@ -52,13 +52,14 @@ pub(crate) fn desired_firewall(
 ) -> FirewallConfig {
     let inside = [cluster.vpn_cidrs.clone(), cluster.pod_cidrs.clone()].concat();
     let shielded = [cluster.vpn_cidrs, cluster.service_cidrs].concat();
+    let tunnels = format!("{}*", tunnels::INTERFACE);
     if !cluster.cni.enabled {
         // The worker does not know through which interfaces pods are reached, whether their network uses the uplinks, what it needs on the worker
         // itself, and which traffic it masquerades.
         let shielded = ShieldedRanges { ranges: shielded, outside: ExternalInterfaces::Only(uplinks()) };
-        return FirewallConfig { pods: vec![], inside, shielded, input: None };
+        return FirewallConfig { pods: vec![], inside, tunnels, shielded, input: None };
     }
-    let interfaces = [format!("{}*", tunnels::INTERFACE), BRIDGE.to_owned()].to_vec();
+    let interfaces = [tunnels.clone(), BRIDGE.to_owned()].to_vec();
     let outside = ExternalInterfaces::AllBut([vec!["lo".to_owned()], interfaces.clone()].concat());
     let ports = match open {
         OpenPorts::All => None,
@@ -70,7 +71,7 @@ pub(crate) fn desired_firewall(
     let input =
         ports.map(|ports| WorkerInput { interfaces, api, ports: ports.chain(pod_ports.iter().copied()).collect() });
     let shielded = ShieldedRanges { ranges: [shielded, cluster.pod_cidrs].concat(), outside };
-    FirewallConfig { pods: given.pod_cidrs, inside, shielded, input }
+    FirewallConfig { pods: given.pod_cidrs, inside, tunnels, shielded, input }
 }
 
 #[cfg(test)]

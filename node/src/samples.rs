@@ -34,6 +34,7 @@ pub(crate) fn cluster() -> ClusterInformation {
         "endpoints": [],
         "api": { "addresses": ["100.80.0.1"], "port": 6443 },
         "vpnCIDRs": ["100.80.0.0/16"],
+        "vpnMTU": 1280,
         "podCIDRs": ["10.244.0.0/16"],
         "serviceCIDRs": ["10.96.0.0/16"],
         "dnsDomain": "cluster.local",

@@ -45,8 +45,6 @@ use worker_tunnel::WorkerTunnel;
 pub(crate) const INTERFACE: &str = "keelway";
 /// A limit above the number of gateways that a cluster can have.
 pub(crate) const MOST: usize = 16;
-/// WireGuard uses 80 bytes of a packet of 1500 bytes.
-const MTU: u16 = 1420;
 /// Route metrics: of routes through the active gateway, and of blackholes, which apply while there is no active gateway.
 const ACTIVE: u32 = 100;
 const BLACKHOLE: u32 = 100_000;
@@ -130,6 +128,7 @@ struct DesiredTunnels {
     /// The addresses on which this worker's balancer serves the API.
     api: Vec<IpAddr>,
     ranges: Vec<IpNet>,
+    mtu: u16,
     gateways: Vec<TunnelGateway>,
     /// How tunnels without UDP connect. `None` if the authorities cannot be used.
     tls: Option<TlsTransport>,
@@ -195,6 +194,7 @@ impl WorkerTunnels {
             given: given.clone(),
             api: cluster.api.addresses.clone(),
             ranges: [cluster.vpn_cidrs.clone(), cluster.pod_cidrs.clone()].concat(),
+            mtu: cluster.vpn_mtu,
             gateways,
         };
     }
@@ -252,7 +252,7 @@ impl WorkerTunnels {
         let config = DeviceConfig {
             name: name.clone(),
             private_key: Some(self.key.clone()),
-            mtu: MTU,
+            mtu: self.wanted.mtu,
             ..DeviceConfig::default()
         };
         let mut served = None;

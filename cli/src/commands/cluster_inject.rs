@@ -51,6 +51,9 @@ pub(crate) struct InjectArguments {
     /// An address range for workers; one per IP family
     #[arg(long = "vpn-cidr", alias = "vpn-cidrs", value_name = "CIDR")]
     pub(crate) vpn_cidrs: Vec<String>,
+    /// The largest packet inside the VPN, in bytes, from 1200 to 1420 [default: 1280]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) vpn_mtu: Option<u16>,
     /// The DNS domain of the cluster [default: cluster.local]
     #[arg(long, value_name = "DOMAIN")]
     pub(crate) dns_domain: Option<String>,
@@ -106,7 +109,11 @@ fn cluster(arguments: InjectArguments) -> Cluster {
             service_cidrs: given(arguments.service_cidrs, network.service_cidrs),
             dns_domain: arguments.dns_domain.unwrap_or(network.dns_domain),
         },
-        vpn: VpnSpec { cidrs: given(arguments.vpn_cidrs, VpnSpec::default().cidrs), ..VpnSpec::default() },
+        vpn: VpnSpec {
+            cidrs: given(arguments.vpn_cidrs, VpnSpec::default().cidrs),
+            mtu: arguments.vpn_mtu,
+            ..VpnSpec::default()
+        },
         images: ImagesSpec {
             registry: arguments.image_registry,
             pull_secrets: arguments.image_pull_secrets.into_iter().map(|name| LocalSecretReference { name }).collect(),

@@ -7,7 +7,7 @@ use std::{
 
 use ipnet::IpNet;
 use keelway_api::{
-    cluster::AddonsSpec,
+    cluster::{AddonsSpec, VPN_MTU_UNRECORDED},
     duration::Span,
     name::is_subdomain,
     release,
@@ -38,6 +38,9 @@ pub struct ControllerConfiguration {
     /// Ranges of the VPN, one per family. In each, the first address is for the API, the next 15 are for gateways, and the others for workers.
     #[serde(rename = "vpnCIDRs")]
     pub vpn_cidrs: Vec<IpNet>,
+    /// The largest packet inside the VPN, in bytes.
+    #[serde(rename = "vpnMTU", default = "vpn_mtu")]
+    pub vpn_mtu: u16,
     /// Ranges of pods.
     #[serde(rename = "podCIDRs")]
     pub pod_cidrs: Vec<IpNet>,
@@ -80,6 +83,10 @@ impl Default for LeaseName {
     }
 }
 
+fn vpn_mtu() -> u16 {
+    VPN_MTU_UNRECORDED
+}
+
 fn worker_ttl() -> Span {
     Span::hours(720)
 }
@@ -109,6 +116,7 @@ impl ControllerConfiguration {
             names: self.api_names.iter().filter(|name| is_subdomain(name)).cloned().collect(),
             api: ApiAddress { addresses: self.api_addresses(), port: API_PORT },
             vpn_cidrs: self.vpn_cidrs.clone(),
+            vpn_mtu: self.vpn_mtu,
             pod_cidrs: self.pod_cidrs.clone(),
             service_cidrs: self.service_cidrs.clone(),
             dns_domain: self.dns_domain.clone(),

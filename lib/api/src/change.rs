@@ -10,7 +10,7 @@ pub use crate::cluster::{ClusterBirth, VpnBirth};
 
 use crate::{
     Cluster, Documents,
-    cluster::ClusterSpec,
+    cluster::{ClusterSpec, VPN_MTU},
     component::ComponentSpec,
     document::DocumentName,
     fault::Fault,
@@ -60,7 +60,7 @@ const fn immutable_field(
 }
 
 /// Every field of a Cluster's spec.
-pub const CHANGES: [ChangeRow; 15] = [
+pub const CHANGES: [ChangeRow; 16] = [
     row("spec.className", FieldChange::Free),
     row("spec.version", FieldChange::OneMinorUp),
     row("spec.etcd", FieldChange::Free),
@@ -80,6 +80,7 @@ pub const CHANGES: [ChangeRow; 15] = [
     ),
     row("spec.vpn.enabled", FieldChange::Free),
     immutable_field("spec.vpn.cidrs", |spec| &spec.vpn.cidrs, |birth| &birth.vpn.cidrs),
+    row("spec.vpn.mtu", FieldChange::Free),
     row("spec.images", FieldChange::Free),
     row("spec.certificates", FieldChange::Free),
     row("spec.addons", FieldChange::Free),
@@ -92,10 +93,17 @@ impl ClusterBirth {
     pub fn of(spec: &ClusterSpec) -> Self {
         Self {
             network: spec.network.clone(),
-            vpn: VpnBirth { cidrs: spec.vpn.cidrs.clone() },
+            vpn: VpnBirth { cidrs: spec.vpn.cidrs.clone(), mtu: Some(VPN_MTU) },
             // No address is in it, so that tokens outlive every change of ingresses.
             service_account_issuer: format!("https://kubernetes.default.svc.{}", spec.network.dns_domain),
         }
+    }
+
+    /// A cluster that v0.1.0 created with this spec.
+    #[must_use]
+    pub fn of_unrecorded(spec: &ClusterSpec) -> Self {
+        let birth = Self::of(spec);
+        Self { vpn: VpnBirth { mtu: None, ..birth.vpn }, ..birth }
     }
 
     /// Returns the spec with the values that are immutable since the cluster's creation.

@@ -20,6 +20,10 @@ use crate::{
     role::Role,
 };
 
+/// The MTU of the VPN of new clusters. Its packets pass every network with an MTU of 1360 or more, without fragments.
+pub const VPN_MTU: u16 = 1280;
+/// The MTU of the VPN of clusters that v0.1.0 created, and of programs to which none is configured.
+pub const VPN_MTU_UNRECORDED: u16 = 1420;
 /// The finalizer that keeps a deleted Cluster until its machines are clean.
 pub const FINALIZER: &str = "keelway.dev/cluster";
 
@@ -269,6 +273,12 @@ pub struct VpnSpec {
     /// is in its serving certificates.
     #[serde(default = "vpn_cidrs")]
     pub cidrs: Vec<String>,
+    /// The largest packet inside the VPN, in bytes: from 1280 to 1420, or from 1200 in a cluster without ranges of
+    /// IPv6. A packet on the way to a gateway is up to 80 bytes larger. The default is 1280, or 1420 in a cluster
+    /// that v0.1.0 created. A change replaces the gateways one after the other, and workers adopt it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1200, max = 1420))]
+    pub mtu: Option<u16>,
 }
 
 /// The registry of images and its credentials.
@@ -406,7 +416,7 @@ impl Default for NetworkSpec {
 
 impl Default for VpnSpec {
     fn default() -> Self {
-        Self { enabled: yes(), cidrs: vpn_cidrs() }
+        Self { enabled: yes(), cidrs: vpn_cidrs(), mtu: None }
     }
 }
 
@@ -547,6 +557,17 @@ impl Cluster {
         keelway.map_or(KEELWAY_UNRECORDED, |keelway| &keelway.version)
     }
 
+    /// Returns the MTU of its VPN. A cluster that v0.1.0 created keeps the MTU of that release, because an overlay of its own may rely on it.
+    #[must_use]
+    pub fn vpn_mtu(&self) -> u16 {
+        let status = self.status.as_ref();
+        let birth = status.and_then(|status| status.birth.as_ref());
+        let is_created = status.is_some_and(|status| status.etcd.is_some());
+        let default = birth.and_then(|birth| birth.vpn.mtu);
+        let default = default.unwrap_or(if is_created { VPN_MTU_UNRECORDED } else { VPN_MTU });
+        self.spec.vpn.mtu.unwrap_or(default)
+    }
+
     /// Returns whether one of its API servers has ever been ready.
     #[must_use]
     pub fn is_initialized(&self) -> bool {
@@ -599,4 +620,7 @@ pub struct ClusterBirth {
 pub struct VpnBirth {
     /// The ranges of workers.
     pub cidrs: Vec<String>,
+    /// The MTU if the spec names none. If it is empty, v0.1.0 created the cluster, and the MTU is 1420.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u16>,
 }

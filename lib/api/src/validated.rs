@@ -19,7 +19,7 @@ pub(crate) use class::{OPERATORS, class};
 pub(crate) use cluster::{LONGEST_LIFE, SHORTEST_LIFE};
 pub(crate) use component::component;
 pub(crate) use hypervisor::{FEWEST_PORTS, FIRST_PORT, LONGEST_SOCKET};
-pub(crate) use network::{POD_SIZES, PrefixLengths, RESERVED, SERVICE_SIZES, VPN_SIZES};
+pub(crate) use network::{POD_SIZES, PrefixLengths, RESERVED, SERVICE_SIZES, SMALLEST_IPV6_MTU, VPN_SIZES};
 pub(crate) use secret::{check_user_secret, secret};
 
 use crate::{
@@ -75,6 +75,8 @@ pub struct ValidatedCluster {
     pub vpn: Vec<IpNet>,
     /// Whether the VPN is enabled.
     pub vpn_enabled: bool,
+    /// The MTU of the VPN.
+    pub vpn_mtu: u16,
     /// The DNS domain.
     pub domain: String,
     /// Additional DNS names of the API.

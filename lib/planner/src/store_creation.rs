@@ -78,7 +78,7 @@ pub(crate) fn plan_birth_records(plan: &mut Plan) {
     versions::record_versions(plan, &names);
     for name in names {
         if let Some(document) = plan.documents.clusters.get_mut(&name) {
-            let birth = ClusterBirth::of(&document.spec);
+            let birth = ClusterBirth::of_unrecorded(&document.spec);
             document.status.get_or_insert_default().birth = Some(birth);
         }
     }

@@ -31,7 +31,7 @@ const DONE: u16 = 3;
 pub(super) const REGISTER: u32 = 1;
 const VERDICT_REGISTER: u32 = 0;
 /// `NF_INET_POST_ROUTING`, and the priority of source NAT.
-const POSTROUTING: u32 = 4;
+pub(super) const POSTROUTING: u32 = 4;
 const SOURCE_NAT: i32 = 100;
 pub(super) const DROP: u32 = 0;
 pub(super) const ACCEPT: u32 = 1;

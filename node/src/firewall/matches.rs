@@ -63,6 +63,18 @@ pub(super) fn is_to_port(transport: Transport, port: u16) -> Vec<u8> {
     [is_protocol(transport.number()), expression("payload", &load), expression("cmp", &equal)].concat()
 }
 
+/// Matches packets of TCP that begin a connection, in either direction.
+pub(super) fn is_tcp_opening() -> Vec<u8> {
+    const TRANSPORT_HEADER: u32 = 2;
+    const FLAGS: u32 = 13;
+    const SYN: u8 = 1 << 1;
+    let load = [number(1, REGISTER), number(2, TRANSPORT_HEADER), number(3, FLAGS), number(4, 1)].concat();
+    let masked = [number(1, REGISTER), number(2, REGISTER), number(3, 1), value(4, &[SYN]), value(5, &[0])].concat();
+    let compared = [number(1, REGISTER), number(2, UNEQUAL), value(3, &[0])].concat();
+    let flags = [expression("payload", &load), expression("bitwise", &masked), expression("cmp", &compared)].concat();
+    [is_protocol(Transport::Tcp.number()), flags].concat()
+}
+
 fn is_protocol(protocol: u8) -> Vec<u8> {
     /// `NFT_META_L4PROTO`
     const PROTOCOL: u32 = 16;

@@ -8,7 +8,7 @@ use keelway_vpn::{DataPath, DataPathError, PeerSet, PrivateKey, netlink::interfa
 use tokio::time::Instant;
 
 use super::{
-    DesiredTunnels, MTU, TunnelError,
+    DesiredTunnels, TunnelError,
     endpoint_choice::{EndpointChoice, TunnelTransport},
     gateways::TunnelGateway,
     have,
@@ -58,7 +58,7 @@ impl WorkerTunnel {
         self.set_peer(wanted).map_err(|source| TunnelError::Device { endpoint, source })?;
         let up = || {
             let interface = Interface::find(self.path.name())?;
-            interface.bring_up(MTU)?;
+            interface.bring_up(wanted.mtu)?;
             // Even with a loose `rp_filter`, Linux drops packets from another tunnel's peers on an interface without an address.
             have(&interface, wanted.given.addresses.iter())
         };

@@ -21,9 +21,6 @@ const CORE_DNS: &str = include_str!("addons/coredns.yaml");
 const KUBE_PROXY: &str = include_str!("addons/kube-proxy.yaml");
 const METRICS_SERVER: &str = include_str!("addons/metrics-server.yaml");
 
-/// WireGuard uses 80 bytes of a packet of 1500 bytes (40 of IPv6, 8 of UDP, 32 of its own).
-const MTU: u16 = 1420;
-
 pub(super) fn objects(configuration: &ControllerConfiguration) -> Result<Vec<Value>, ObjectError> {
     let release =
         release::find(&configuration.version).ok_or_else(|| ObjectError::Release(configuration.version.clone()))?;
@@ -39,7 +36,7 @@ pub(super) fn objects(configuration: &ControllerConfiguration) -> Result<Vec<Val
         objects.extend(fill(name, template, &values)?);
     }
     if addons.cni.enabled {
-        objects.push(cni());
+        objects.push(cni(configuration.vpn_mtu));
     }
     Ok(objects)
 }
@@ -64,7 +61,7 @@ fn values(configuration: &ControllerConfiguration, release: &Release) -> Vec<(&'
 
 /// Returns the CNI configuration with the standard plugins. Each worker writes its own pod ranges into it. Pods reach other workers through
 /// routes into the tunnel, so no packet is masqueraded on the way.
-fn cni() -> Value {
+fn cni(mtu: u16) -> Value {
     let list = json!({
         "cniVersion": "1.0.0",
         "name": "keelway",
@@ -76,7 +73,7 @@ fn cni() -> Value {
                 // A Service may select the pod that sends the request.
                 "hairpinMode": true,
                 "ipMasq": false,
-                "mtu": MTU,
+                "mtu": mtu,
                 "ipam": { "type": "host-local", "ranges": [] },
             },
             { "type": "portmap", "capabilities": { "portMappings": true }, "snat": true },

@@ -1,6 +1,6 @@
 //! Rules for address ranges.
 
-use crate::validated::{POD_SIZES, PrefixLengths, RESERVED, SERVICE_SIZES, VPN_SIZES};
+use crate::validated::{POD_SIZES, PrefixLengths, RESERVED, SERVICE_SIZES, SMALLEST_IPV6_MTU, VPN_SIZES};
 
 use super::cel::{CelRule, list, rule};
 
@@ -30,6 +30,7 @@ pub(super) fn rules() -> Vec<CelRule> {
         )
     }));
     rules.push(same_families());
+    rules.push(mtu());
     rules
 }
 
@@ -83,6 +84,19 @@ fn of_range(path: &str, sizes: &PrefixLengths) -> [CelRule; 4] {
             format!("{{self}} is too {{{size}}}; use a prefix length from {{{lengths}}}: {holds}"),
         ),
     ]
+}
+
+fn mtu() -> CelRule {
+    let has_v6 = |ranges: &str| format!("self.{ranges}.exists(one, isCIDR(one) && cidr(one).ip().family() == 6)");
+    let has_v6 = ["network.podCIDRs", "network.serviceCIDRs", "vpn.cidrs"].map(has_v6).join(" || ");
+    rule(
+        "spec",
+        format!("!has(self.vpn.mtu) || self.vpn.mtu >= {SMALLEST_IPV6_MTU} || !({has_v6})"),
+        format!(
+            "vpn.mtu: must be at least {SMALLEST_IPV6_MTU} in a cluster with ranges of IPv6; write {SMALLEST_IPV6_MTU} or \
+             more, or remove the ranges of IPv6"
+        ),
+    )
 }
 
 fn same_families() -> CelRule {

@@ -47,6 +47,7 @@ impl ValidatedCluster {
         let release = faults.take(find_release(&spec.version));
         check_members(spec.etcd.replicas, &mut faults);
         let network::ClusterRanges { pods, services, vpn } = network::ranges(&spec.network, &spec.vpn, &mut faults);
+        network::check_mtu(spec.vpn.mtu, [&pods, &services, &vpn], &mut faults);
         network::check_domain(&spec.network.dns_domain, &mut faults);
         let (extra_names, extra_addresses) = alternatives(&spec.control_plane.kube_api_server.extra_sans, &mut faults);
         let extra_arguments = arguments::extra(&spec.control_plane, release, &mut faults);
@@ -64,6 +65,7 @@ impl ValidatedCluster {
             services,
             vpn,
             vpn_enabled: spec.vpn.enabled,
+            vpn_mtu: document.vpn_mtu(),
             domain: spec.network.dns_domain.clone(),
             extra_names,
             extra_addresses,

@@ -13,6 +13,13 @@ use crate::{
 const PODS: &str = "spec.network.podCIDRs";
 const SERVICES: &str = "spec.network.serviceCIDRs";
 const VPN: &str = "spec.vpn.cidrs";
+const MTU: &str = "spec.vpn.mtu";
+/// The smallest MTU of a VPN: a path with the smallest MTU of IPv6, without the 80 bytes of WireGuard.
+pub(crate) const SMALLEST_MTU: u16 = 1200;
+/// The smallest MTU over which IPv6 works (RFC 8200, section 5).
+pub(crate) const SMALLEST_IPV6_MTU: u16 = 1280;
+/// The largest MTU of a VPN: a path with the MTU of Ethernet, without the 80 bytes of WireGuard.
+pub(crate) const LARGEST_MTU: u16 = 1420;
 
 /// The allowed prefix lengths of a range, and the reason for them.
 pub(crate) struct PrefixLengths {
@@ -76,6 +83,25 @@ pub(super) fn ranges(network: &NetworkSpec, vpn: &VpnSpec, faults: &mut FaultCol
     }
     let nets = |ranges: Vec<(usize, IpNet)>| ranges.into_iter().map(|(_, net)| net).collect();
     ClusterRanges { pods: nets(pods), services: nets(services), vpn: nets(workers) }
+}
+
+/// Validates the MTU of the VPN of a cluster with these ranges.
+pub(super) fn check_mtu(mtu: Option<u16>, ranges: [&Vec<IpNet>; 3], faults: &mut FaultCollector) {
+    let Some(mtu) = mtu else { return };
+    let has_v6 = ranges.into_iter().flatten().any(|range| !is_v4(range));
+    if !(SMALLEST_MTU..=LARGEST_MTU).contains(&mtu) {
+        faults.add(
+            MTU,
+            format!("must be from {SMALLEST_MTU} to {LARGEST_MTU}, not {mtu}"),
+            "remove the field to use the default",
+        );
+    } else if has_v6 && mtu < SMALLEST_IPV6_MTU {
+        faults.add(
+            MTU,
+            format!("must be at least {SMALLEST_IPV6_MTU} in a cluster with ranges of IPv6, not {mtu}"),
+            format!("write {SMALLEST_IPV6_MTU} or more, or remove the ranges of IPv6"),
+        );
+    }
 }
 
 fn list(field: &str, texts: &[String], sizes: &PrefixLengths, faults: &mut FaultCollector) -> Vec<(usize, IpNet)> {

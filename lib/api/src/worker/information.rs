@@ -5,6 +5,8 @@ use core::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::VPN_MTU_UNRECORDED;
+
 /// The ConfigMap in `kube-system` that contains the information.
 pub const INFORMATION: &str = "keelway-endpoints";
 /// The key of [`ClusterInformation`] in the ConfigMap, as JSON. It is one document, so that readers never see a partial change.
@@ -34,6 +36,9 @@ pub struct ClusterInformation {
     /// The ranges of the VPN, one per address family, as for pods and Services.
     #[serde(rename = "vpnCIDRs")]
     pub vpn_cidrs: Vec<IpNet>,
+    /// The largest packet inside the VPN, in bytes. If the field is missing, it is 1420.
+    #[serde(rename = "vpnMTU", default = "vpn_mtu")]
+    pub vpn_mtu: u16,
     /// The ranges of pods.
     #[serde(rename = "podCIDRs")]
     pub pod_cidrs: Vec<IpNet>,
@@ -50,6 +55,10 @@ pub struct ClusterInformation {
     /// kube-proxy, as the cluster-controller maintains it.
     #[serde(default)]
     pub kube_proxy: KubeProxyInformation,
+}
+
+fn vpn_mtu() -> u16 {
+    VPN_MTU_UNRECORDED
 }
 
 /// Whether workers have the default CNI configuration. If the field is missing, they have.
@@ -131,6 +140,7 @@ mod tests {
             "names": ["api.example.com"],
             "api": { "addresses": ["100.80.0.1", "fd00::1"], "port": 6443 },
             "vpnCIDRs": ["100.80.0.0/16", "fd00::/64"],
+            "vpnMTU": 1280,
             "podCIDRs": ["10.244.0.0/16"],
             "serviceCIDRs": ["10.96.0.0/16"],
             "dnsDomain": "cluster.local",
@@ -160,10 +170,11 @@ mod tests {
     #[test]
     fn what_an_older_controller_leaves_out_is_as_it_was_then() {
         let mut older = written();
-        for addon in ["cni", "kubeProxy"] {
-            older.as_object_mut().unwrap().remove(addon);
+        for field in ["cni", "kubeProxy", "vpnMTU"] {
+            older.as_object_mut().unwrap().remove(field);
         }
         let read = serde_json::from_value::<ClusterInformation>(older).unwrap();
         assert!(read.cni.enabled && read.kube_proxy.enabled);
+        assert_eq!(read.vpn_mtu, 1420);
     }
 }

@@ -4,6 +4,7 @@ use alloc::{string::ToString, vec, vec::Vec};
 use core::net::SocketAddr;
 
 use keelway_api::{
+    cluster::VPN_MTU_UNRECORDED,
     component::ComponentSpec,
     machine::{OnChange, PodFile},
     role::{API, Role},
@@ -67,6 +68,12 @@ impl PodInputs<'_> {
         }
         if let (Some(registry), Some(fields)) = (&cluster.registry, content.as_object_mut()) {
             fields.insert("registry".to_string(), json!(registry));
+        }
+        // The controller of v0.1.0 refuses the field.
+        if let (true, true, Some(fields)) =
+            (self.is_recorded_release(), cluster.vpn_mtu != VPN_MTU_UNRECORDED, content.as_object_mut())
+        {
+            fields.insert("vpnMTU".to_string(), json!(cluster.vpn_mtu));
         }
         document("cluster-controller.json", &content, OnChange::PickedUp)
     }

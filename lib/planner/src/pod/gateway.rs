@@ -4,6 +4,7 @@ use alloc::{format, vec, vec::Vec};
 use core::net::{IpAddr, SocketAddr};
 
 use keelway_api::{
+    cluster::VPN_MTU_UNRECORDED,
     component::ComponentSpec,
     machine::{OnChange, PodFile},
     name::PodName,
@@ -77,6 +78,9 @@ impl PodInputs<'_> {
             "health": self.health_address(),
             "metrics": format!("{PEERS}/metrics.sock"),
         });
+        if cluster.vpn_mtu != VPN_MTU_UNRECORDED {
+            content["wireGuard"]["mtu"] = json!(cluster.vpn_mtu);
+        }
         if self.has_streams() {
             content["streams"] = self.stream_listener()?;
         }

@@ -19,11 +19,16 @@ const PROTOCOL: &str = "keelway-wireguard/1";
 const MOST_OF_ONE: u32 = 128;
 
 impl PodInputs<'_> {
-    /// Whether the cluster's gateways accept WireGuard over TLS. Those of v0.1.0 do not. Until its release is set, this program has the number of the
-    /// last one.
+    /// Whether the cluster's gateways accept WireGuard over TLS. Those of v0.1.0 do not.
     pub(super) fn has_streams(&self) -> bool {
+        self.cluster.vpn_enabled && self.is_recorded_release()
+    }
+
+    /// Whether the cluster has a later release of Keelway's programs than v0.1.0. Until its release is set, this program has the number of the last
+    /// one.
+    pub(super) fn is_recorded_release(&self) -> bool {
         let version = self.tenant.document.keelway_version();
-        self.cluster.vpn_enabled && (version == KEELWAY || version != KEELWAY_UNRECORDED)
+        version == KEELWAY || version != KEELWAY_UNRECORDED
     }
 
     /// The address at which a gateway accepts streams of the ingress beside it. The number is the cluster's on this machine, so nothing else uses it.

@@ -30,6 +30,10 @@ const CONNECTIONS_OF_A_SOURCE: u32 = 8192;
 /// The most new connections from one source within ten seconds. After an outage, all workers behind a NAT connect again at once.
 const NEW_CONNECTIONS_OF_A_SOURCE: u32 = 20_000;
 
+/// The largest segment of TCP in both directions. It passes every network over which IPv6 works (1280 bytes, of which headers use 60), also if that network
+/// drops the messages by which routers report a smaller MTU.
+const SEGMENT: u32 = 1220;
+
 /// The most file descriptors of an ingress with this memory limit, two for each connection.
 fn descriptors(memory_limit_bytes: u64) -> u64 {
     memory_limit_bytes / CONNECTION_BYTES * 2
@@ -84,7 +88,7 @@ impl PodInputs<'_> {
     fn haproxy(&self) -> Result<String, MissingKey> {
         let port = self.spec.port(API);
         let binds: Vec<String> =
-            self.machine.bind.iter().map(|address| format!("    bind {}\n", SocketAddr::new(*address, port))).collect();
+            self.machine.bind.iter().map(|address| SocketAddr::new(*address, port)).map(bind).collect();
         Ok(format!(
             "\
 global
@@ -149,6 +153,10 @@ defaults {BACKEND}
             options = options(),
         ))
     }
+}
+
+fn bind(address: SocketAddr) -> String {
+    format!("    bind {address} mss {SEGMENT}\n")
 }
 
 /// The checks of a server, for those that haproxy starts with and for those that are added later.

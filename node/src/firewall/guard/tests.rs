@@ -59,6 +59,7 @@ fn config(ports: &[(Transport, u16)]) -> FirewallConfig {
     FirewallConfig {
         pods: vec![],
         inside: vec![],
+        tunnels: "keelway*".to_owned(),
         shielded: ShieldedRanges { ranges: ranges.to_vec(), outside },
         input: Some(WorkerInput {
             interfaces: ["keelway*", "cni0"].map(str::to_owned).to_vec(),
