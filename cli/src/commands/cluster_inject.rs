@@ -36,6 +36,9 @@ pub(crate) struct InjectArguments {
     /// The number of ingresses
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) ingress_replicas: u32,
+    /// The port of the ingresses, such as 443 [default: one from spec.portRange of the public hypervisors]
+    #[arg(long, value_name = "PORT")]
+    pub(crate) ingress_port: Option<u16>,
     /// A DNS name that resolves to all ingresses
     #[arg(long, value_name = "NAME")]
     pub(crate) endpoint_host: Option<String>,
@@ -102,7 +105,7 @@ fn cluster(arguments: InjectArguments) -> Cluster {
             kube_api_server: ApiServerSpec { extra_sans: arguments.extra_sans, ..ApiServerSpec::default() },
             ..ControlPlaneSpec::default()
         },
-        ingress: IngressSpec { replicas: arguments.ingress_replicas },
+        ingress: IngressSpec { replicas: arguments.ingress_replicas, port: arguments.ingress_port },
         endpoint: EndpointSpec { host: arguments.endpoint_host },
         network: NetworkSpec {
             pod_cidrs: given(arguments.pod_cidrs, network.pod_cidrs),

@@ -127,7 +127,7 @@ impl World {
         });
         let strangers = self.strangers.get(name).into_iter().flatten();
         let listening = ours.chain(strangers).copied().collect();
-        state.ports = PortFacts { ephemeral: Some((32768, 60999)), listening };
+        state.ports = PortFacts { ephemeral: Some((32768, 60999)), unprivileged_from: Some(1024), listening };
         ObservedValue::Known(state)
     }
 

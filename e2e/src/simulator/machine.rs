@@ -107,7 +107,7 @@ impl SimulatedHypervisor {
             servers: self.runtime.servers(),
             disk_pressure: self.is_full(),
             images: self.runtime.images.clone(),
-            ports: PortFacts { ephemeral: self.ephemeral, listening },
+            ports: PortFacts { ephemeral: self.ephemeral, unprivileged_from: Some(1024), listening },
             ..MachineState::empty(runtime)
         }
     }

@@ -15,10 +15,11 @@ mod docker;
 mod http_proxy;
 mod lan;
 mod moved;
+mod narrow;
 mod two_addresses;
 mod udp;
 
-use std::time::Instant;
+use std::{process::Command, time::Instant};
 
 use keelway_e2e::{
     ReachMode,
@@ -39,6 +40,7 @@ const ROWS: &[Row] = &[
     ("firewall", "", docker::is_its_owners),
     ("lan", "", lan::is_shielded),
     ("udp", "nat-a", udp::is_blocked),
+    ("narrow", narrow::ROUTER, narrow::is_passed),
     ("two-addresses", "nat-a", two_addresses::one_responds),
     ("deleted", "nat-a", deleted_node::is_registered_again),
     ("moved", "nat-a", moved::is_found_by_name),
@@ -52,7 +54,11 @@ fn hostile_hosts() {
 
 fn scenario(tag: &str) {
     let setting = WorkerFleet::reached(ReachMode::Network, tag, "2", &[(CLEAN, "")]);
-    setting.inject("c1", &[]);
+    // Networks of workers may allow no other port.
+    for machine in setting.fleet.machines().iter().filter(|machine| machine.is_public()) {
+        let _ = machine.run(Command::new("sysctl").args(["-qw", "net.ipv4.ip_unprivileged_port_start=443"])).succeeded();
+    }
+    setting.inject("c1", &["--ingress-port", "443"]);
     setting.reconcile();
     let cluster = setting.cluster("c1", &[CLEAN]);
     setting.join(&[&cluster]);

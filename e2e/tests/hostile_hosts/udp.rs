@@ -1,4 +1,4 @@
-//! UDP from a worker is blocked, while it runs and while it joins: its tunnels use TLS. If gateways accept no streams either, the worker reports that
+//! A worker's network allows nothing but TCP to port 443, while it runs and while it joins: its tunnels use TLS. If gateways accept no streams either, the worker reports that
 //! nothing gets through.
 
 use std::{process::Command, time::Duration};
@@ -9,10 +9,11 @@ use keelway_e2e::{
 };
 use serde_json::Value;
 
-/// A chain that drops the worker's UDP, as a firewall between it and the gateways would.
+/// A chain that drops everything from the worker but TCP to port 443, as a firewall between it and the gateways would.
 const BLOCK: &str = "nft add table inet blocked
 nft add chain inet blocked out '{ type filter hook output priority 0; }'
-nft add rule inet blocked out oifname != lo meta l4proto udp drop";
+nft add rule inet blocked out oifname uplink tcp dport 443 accept
+nft add rule inet blocked out oifname uplink drop";
 const UNBLOCK: &str = "nft delete table inet blocked";
 
 /// How long a join may take until it reports that no gateway responds. `--timeout` is five minutes.

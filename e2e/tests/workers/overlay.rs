@@ -14,7 +14,7 @@ use rustix::{
 use crate::{controller, pods::GET};
 
 /// The largest packet in a tunnel (`docs/workers.md`).
-const VPN: usize = 1420;
+const VPN: usize = 1280;
 /// VXLAN uses 50 bytes of each packet: Ethernet 14, its own header 8, UDP 8, IPv4 20 (RFC 7348, section 5).
 const OVERLAY: usize = VPN - 50;
 /// The size of the headers of IPv4 and UDP.

@@ -25,6 +25,8 @@ pub enum FieldChange {
     Free,
     /// It may name another release of the same minor, or of the next one. What runs goes there one component after the other.
     OneMinorUp,
+    /// It stays once `status.ingressPort` records it: tokens, kubeconfigs and workers have it.
+    OnceReserved,
     /// It stays: keys, certificates, tokens or what the store holds rely on it.
     Never(ImmutableField),
 }
@@ -60,12 +62,13 @@ const fn immutable_field(
 }
 
 /// Every field of a Cluster's spec.
-pub const CHANGES: [ChangeRow; 16] = [
+pub const CHANGES: [ChangeRow; 17] = [
     row("spec.className", FieldChange::Free),
     row("spec.version", FieldChange::OneMinorUp),
     row("spec.etcd", FieldChange::Free),
     row("spec.controlPlane", FieldChange::Free),
-    row("spec.ingress", FieldChange::Free),
+    row("spec.ingress.replicas", FieldChange::Free),
+    row("spec.ingress.port", FieldChange::OnceReserved),
     row("spec.endpoint", FieldChange::Free),
     immutable_field("spec.network.podCIDRs", |spec| &spec.network.pod_cidrs, |birth| &birth.network.pod_cidrs),
     immutable_field(
@@ -141,6 +144,17 @@ impl Cluster {
     }
 }
 
+impl Cluster {
+    /// A port that the cluster's ingresses do not have.
+    fn other_ingress_port(&self) -> Option<Fault> {
+        let reserved = self.status.as_ref()?.ingress_port?;
+        let wanted = self.spec.ingress.port.filter(|wanted| *wanted != reserved)?;
+        let problem = format!("is immutable: the ingresses of the cluster have port {reserved}, not {wanted}");
+        let help = format!("write {reserved}, remove the field, or create a new cluster");
+        Some(Fault::of("spec.ingress.port", problem, help))
+    }
+}
+
 impl Documents {
     /// Changes that a cluster or a machine cannot go along with, of those documents that are asked for.
     pub fn faults_of_changes(&self, is_asked: impl Fn(&DocumentName) -> bool) -> Vec<(DocumentName, Fault)> {
@@ -162,6 +176,7 @@ impl Documents {
     #[must_use]
     pub fn faults_of_change(&self, cluster: &Cluster) -> Vec<Fault> {
         let mut found = cluster.immutable_field_faults();
+        found.extend(cluster.other_ingress_port());
         found.extend(self.refused_version(cluster));
         found
     }

@@ -235,6 +235,13 @@ pub struct IngressSpec {
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 9))]
     pub replicas: u32,
+    /// The port of the ingresses, in TCP for the API and in UDP for the VPN, such as 443 for workers in networks that
+    /// allow no other port. By default, Keelway chooses a port from `spec.portRange` of the public hypervisors. It is
+    /// immutable once `status.ingressPort` is set. For a port below 1024, set the kernel setting
+    /// `net.ipv4.ip_unprivileged_port_start` of each public hypervisor to that port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: Option<u16>,
 }
 
 /// The endpoint of the API for users.
@@ -404,7 +411,7 @@ impl Default for ControlPlaneSpec {
 
 impl Default for IngressSpec {
     fn default() -> Self {
-        Self { replicas: one() }
+        Self { replicas: one(), port: None }
     }
 }
 

@@ -17,9 +17,9 @@ use keelway_api::{
 
 use crate::{
     PassObservation,
-    placement_error::PlacementError,
+    placement_error::{PlacementError, Shortened},
     plan::{Neighbours, PlanScope},
-    ports::{self, IngressPorts, Ports},
+    ports::{self, IngressPort, IngressPorts, Ports},
     world::ValidatedDocuments,
 };
 
@@ -141,13 +141,34 @@ impl<'a> FleetCapacity<'a> {
     /// Reserves a port that is free on every public machine.
     ///
     /// If no public machine accepts components, no port is reserved: the ports in use on a machine that does not respond are unknown.
-    pub(crate) fn reserve_ingress_port(&mut self) -> Result<u16, PlacementError> {
+    pub(crate) fn reserve_ingress_port(&mut self, named: Option<u16>) -> Result<u16, PlacementError> {
         let kind = Role::Ingress.row().runs_on;
         let has_one = self.rooms.values().any(|room| room.machine.role == kind);
         if has_one && !self.order.keys().any(|(of, _)| *of == kind) {
             return Err(PlacementError::NoOpenMachine(kind));
         }
-        self.ingress.reserve()
+        let Some(port) = named else { return self.ingress.reserve() };
+        if !self.ingress.is_reserved(port) {
+            self.check_named_port(port)?;
+        }
+        self.ingress.reserve_named(port)
+    }
+
+    /// Whether ingresses may have a port on every public machine.
+    fn check_named_port(&self, port: u16) -> Result<(), PlacementError> {
+        let kind = Role::Ingress.row().runs_on;
+        let that = |is: fn(&Ports, u16) -> bool| -> Shortened<HypervisorName> {
+            let public = self.rooms.values().filter(|room| room.machine.role == kind && is(&room.ports, port));
+            public.map(|room| room.machine.name.clone()).collect()
+        };
+        let (taken, privileged) = (that(Ports::is_taken), that(Ports::is_privileged));
+        if !taken.is_empty() {
+            return Err(PlacementError::PortInUse { port, machines: taken });
+        }
+        if !privileged.is_empty() {
+            return Err(PlacementError::PrivilegedPort { port, machines: privileged });
+        }
+        Ok(())
     }
 
     /// A user id that no component and no file has.
@@ -267,18 +288,18 @@ impl<'a> Room<'a> {
     }
 
     /// Whether the machine has fewer free ports than a component of this role needs. An ingress needs the port of its cluster.
-    pub(crate) fn lacks_ports(&self, role: Role, ingress_port: Option<u16>) -> bool {
+    pub(crate) fn lacks_ports(&self, role: Role, ingress_port: Option<IngressPort>) -> bool {
         if role == Role::Ingress {
-            return ingress_port.is_some_and(|port| !self.ports.free(port));
+            return ingress_port.is_some_and(|port| !self.ports.is_free_for_ingress(port));
         }
         self.ports.has_fewer_than(role.row().ports.len())
     }
 
     /// The ports of a component of this role on this machine. None: there are too few.
-    pub(crate) fn ports_for(&self, role: Role, ingress_port: Option<u16>) -> Option<BTreeMap<String, u16>> {
+    pub(crate) fn ports_for(&self, role: Role, ingress_port: Option<IngressPort>) -> Option<BTreeMap<String, u16>> {
         if role == Role::Ingress {
-            let port = ingress_port.filter(|port| self.ports.free(*port))?;
-            return Some([(API.into(), port)].into());
+            let port = ingress_port.filter(|port| self.ports.is_free_for_ingress(*port))?;
+            return Some([(API.into(), port.number)].into());
         }
         self.ports.lowest(role.row().ports)
     }

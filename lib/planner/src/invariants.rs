@@ -133,11 +133,13 @@ impl<'a> PlanTransition<'a> {
     }
 
     /// Why a port may not be assigned to a component on a machine. None: it may.
-    fn unfit(&self, name: &HypervisorName, machine: &Hypervisor, port: u16) -> Option<&'static str> {
+    fn unfit(&self, name: &HypervisorName, machine: &Hypervisor, port: u16, is_named: bool) -> Option<&'static str> {
         let range = machine.spec.port_range;
         let unknown = PortFacts::default();
         let facts = self.seen.machine(name).map_or(&unknown, |state| &state.ports);
-        if !(range.from..=range.to).contains(&port) {
+        if is_named && facts.unprivileged_from.is_some_and(|from| port < from) {
+            Some("for root only")
+        } else if !is_named && !(range.from..=range.to).contains(&port) {
             Some("outside of portRange")
         } else if facts.ephemeral.is_some_and(|(from, to)| (from..=to).contains(&port)) {
             Some("in the ephemeral range")
@@ -192,7 +194,9 @@ fn new_ports_are_free(step: &PlanTransition) -> Vec<String> {
         let before = step.before.components.get(pod);
         let had = |name: &str| before.is_some_and(|before| before.spec.ports.contains_key(name));
         for (_, port) in component.spec.ports.iter().filter(|(name, _)| !had(name)) {
-            if let Some(why) = step.unfit(&component.spec.hypervisor, machine, *port) {
+            let cluster = step.after.clusters.get(&component.spec.cluster);
+            let is_named = cluster.is_some_and(|cluster| cluster.spec.ingress.port == Some(*port));
+            if let Some(why) = step.unfit(&component.spec.hypervisor, machine, *port, is_named) {
                 found.push(format!("{pod} has {port} of {}, which is {why}", component.spec.hypervisor));
             }
         }
@@ -217,7 +221,7 @@ fn ingress_ports_are_reserved(step: &PlanTransition) -> Vec<String> {
         found.extend(before.filter(|before| *before != port).map(|before| format!("{name} changed from {before}")));
         if before.is_none() {
             found.extend(
-                unfit_on_public(step, port).map(|(machine, why)| format!("{port} of {name} on {machine}: {why}")),
+                unfit_on_public(step, port, cluster.spec.ingress.port == Some(port)).map(|(machine, why)| format!("{port} of {name} on {machine}: {why}")),
             );
         }
     }
@@ -236,9 +240,10 @@ fn ingress_ports_are_reserved(step: &PlanTransition) -> Vec<String> {
 fn unfit_on_public<'a>(
     step: &PlanTransition<'a>,
     port: u16,
+    is_named: bool,
 ) -> impl Iterator<Item = (&'a HypervisorName, &'static str)> {
     let public = step.after.hypervisors.iter().filter(|(_, machine)| machine.spec.role == HypervisorRole::Public);
-    public.filter_map(move |(name, machine)| Some((name, step.unfit(name, machine, port)?)))
+    public.filter_map(move |(name, machine)| Some((name, step.unfit(name, machine, port, is_named)?)))
 }
 
 fn users_are_apart(step: &PlanTransition) -> Vec<String> {
@@ -334,7 +339,7 @@ fn has_room(step: &PlanTransition, name: &HypervisorName, machine: &Hypervisor, 
     }
     let held = step.held(name);
     let range = machine.spec.port_range;
-    let free = |port: &u16| !held.contains(port) && step.unfit(name, machine, *port).is_none();
+    let free = |port: &u16| !held.contains(port) && step.unfit(name, machine, *port, false).is_none();
     (range.from..=range.to).filter(free).nth(ports - 1).is_some()
 }
 

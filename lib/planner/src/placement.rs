@@ -22,6 +22,7 @@ use crate::{
     placement_choice::{Placement, PlacementRequest},
     placement_error::PlacementError,
     plan::{Plan, PlanScope},
+    ports::IngressPort,
     retirement,
     versions::version_of_new,
     world::ValidatedDocuments,
@@ -114,7 +115,8 @@ fn plan_ingress_port(plan: &mut Plan, fleet: &mut FleetCapacity, name: &ClusterR
     if ingress_port(&plan.documents, name).is_some() {
         return;
     }
-    match fleet.reserve_ingress_port() {
+    let named = plan.documents.clusters.get(name).and_then(|cluster| cluster.spec.ingress.port);
+    match fleet.reserve_ingress_port(named) {
         Ok(port) => {
             let Some(document) = plan.documents.clusters.get_mut(name) else { return };
             document.status.get_or_insert_default().ingress_port = Some(port);
@@ -196,6 +198,8 @@ fn place(
     Ok(document(pod, spec))
 }
 
-fn ingress_port(documents: &Documents, cluster: &ClusterRef) -> Option<u16> {
-    documents.clusters.get(cluster)?.status.as_ref()?.ingress_port
+fn ingress_port(documents: &Documents, cluster: &ClusterRef) -> Option<IngressPort> {
+    let cluster = documents.clusters.get(cluster)?;
+    let number = cluster.status.as_ref()?.ingress_port?;
+    Some(IngressPort { number, is_named: cluster.spec.ingress.port == Some(number) })
 }

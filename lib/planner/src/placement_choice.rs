@@ -16,6 +16,7 @@ use keelway_api::{
 use crate::{
     fleet::{FleetCapacity, Room},
     placement_error::{MissingMachine, PlacementError, RemainingCapacity},
+    ports::IngressPort,
     text::count,
     world::ValidatedDocuments,
 };
@@ -32,7 +33,7 @@ pub(crate) struct PlacementRequest<'a> {
     /// The components that the cluster already has.
     pub(crate) siblings: Vec<&'a ComponentSpec>,
     /// The port of the cluster's ingresses.
-    pub(crate) ingress_port: Option<u16>,
+    pub(crate) ingress_port: Option<IngressPort>,
     /// The machines that the cluster's class selects. None: the class is missing.
     pub(crate) machines: Option<&'a LabelSelector>,
 }
@@ -95,13 +96,16 @@ impl PlacementRequest<'_> {
             room.lacks_ports(self.role, self.ingress_port)
                 && !(self.role == Role::Ingress && self.has_one_on(&room.machine.name))
         };
+        let is_privileged =
+            |room: &&Room| self.ingress_port.is_some_and(|port| room.ports.is_privileged(port.number));
         let full = open().filter(|room| !room.holds(self.role));
         PlacementError::NoMachine(Box::new(MissingMachine {
             role: self.role,
-            ingress_port: self.ingress_port,
+            ingress_port: self.ingress_port.map(|port| port.number),
             is_selected: of_class().count() < fleet.of_kind(kind).count(),
             full: full.filter_map(|room| Some(RemainingCapacity { machine: name(room), left: room.left? })).collect(),
-            without_ports: open().filter(is_taken).map(name).collect(),
+            without_ports: open().filter(|room| is_taken(room) && !is_privileged(room)).map(name).collect(),
+            privileged: open().filter(is_privileged).map(name).collect(),
             closed: of_class().filter(|(room, _)| !room.machine.schedulable).map(|(room, _)| name(room)).collect(),
             without_disk: of_class().filter(|(room, _)| room.disk_pressure).map(|(room, _)| name(room)).collect(),
         }))

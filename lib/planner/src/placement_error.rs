@@ -43,6 +43,15 @@ pub enum PlacementError {
         .0.from, .0.to
     )]
     CommonPortsInUse(PortRange),
+    #[error("port {0} of public hypervisors, which another cluster has: choose another spec.ingress.port, or remove the field")]
+    PortOfCluster(u16),
+    #[error("port {port} of every public hypervisor, which is in use on {machines}: free it there, or choose another spec.ingress.port")]
+    PortInUse { port: u16, machines: Shortened<HypervisorName> },
+    #[error(
+        "port {port} of every public hypervisor, on which only root may listen on {machines}: run \
+         `sysctl -w net.ipv4.ip_unprivileged_port_start={port}` there, or choose another spec.ingress.port"
+    )]
+    PrivilegedPort { port: u16, machines: Shortened<HypervisorName> },
     #[error("a free VPN address: {} of each range are reserved for gateways", reserved::GATEWAYS)]
     NoVpnAddress,
     #[error("a free user id: all are in use")]
@@ -62,6 +71,8 @@ pub struct MissingMachine {
     pub full: Shortened<RemainingCapacity>,
     /// Machines without the ports.
     pub without_ports: Shortened<HypervisorName>,
+    /// Machines on which only root may listen on the port of the cluster's ingresses.
+    pub privileged: Shortened<HypervisorName>,
     /// Machines that are cordoned or drained.
     pub closed: Shortened<HypervisorName>,
     /// Machines with a full disk.
@@ -85,7 +96,7 @@ pub struct Shortened<T> {
 }
 
 impl<T> Shortened<T> {
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.first.is_empty()
     }
 }
@@ -133,6 +144,9 @@ impl fmt::Display for MissingMachine {
             write!(f, ", or free it on one (in use on {})", self.without_ports)?;
         } else if !self.without_ports.is_empty() {
             write!(f, ", or widen spec.portRange of one (no free ports on {})", self.without_ports)?;
+        }
+        if let (false, Some(port)) = (self.privileged.is_empty(), self.ingress_port) {
+            write!(f, ", or run `sysctl -w net.ipv4.ip_unprivileged_port_start={port}` on one ({})", self.privileged)?;
         }
         if !self.closed.is_empty() {
             write!(f, ", or uncordon one ({} cordoned or drained)", self.closed)?;

@@ -16,10 +16,19 @@ use keelway_api::{
 
 use crate::placement_error::PlacementError;
 
+/// The port of a cluster's ingresses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IngressPort {
+    pub(crate) number: u16,
+    /// Whether `spec.ingress.port` names it. It may then be outside of `spec.portRange`.
+    pub(crate) is_named: bool,
+}
+
 /// The ports of one machine that may be assigned.
 pub(crate) struct Ports {
     range: PortRange,
     ephemeral: Option<(u16, u16)>,
+    unprivileged_from: Option<u16>,
     taken: BTreeSet<u16>,
     /// No port below this one is free.
     next: u32,
@@ -29,7 +38,13 @@ impl Ports {
     /// The ports of the machine's range, without those that are in use and those of the kernel's ephemeral range.
     pub(crate) fn of(machine: &ValidatedHypervisor, facts: &PortFacts) -> Self {
         let range = machine.ports;
-        Self { range, ephemeral: facts.ephemeral, taken: facts.listening.clone(), next: range.from.into() }
+        Self {
+            range,
+            ephemeral: facts.ephemeral,
+            unprivileged_from: facts.unprivileged_from,
+            taken: facts.listening.clone(),
+            next: range.from.into(),
+        }
     }
 
     pub(crate) fn take(&mut self, ports: impl IntoIterator<Item = u16>) {
@@ -39,8 +54,23 @@ impl Ports {
     }
 
     pub(crate) fn free(&self, port: u16) -> bool {
-        let ephemeral = self.ephemeral.is_some_and(|(from, to)| (from..=to).contains(&port));
-        (self.range.from..=self.range.to).contains(&port) && !ephemeral && !self.taken.contains(&port)
+        (self.range.from..=self.range.to).contains(&port) && !self.is_taken(port)
+    }
+
+    /// Whether an ingress may have the port.
+    pub(crate) fn is_free_for_ingress(&self, port: IngressPort) -> bool {
+        let IngressPort { number, is_named } = port;
+        if is_named { !self.is_taken(number) && !self.is_privileged(number) } else { self.free(number) }
+    }
+
+    /// Whether something listens on the port, or may.
+    pub(crate) fn is_taken(&self, port: u16) -> bool {
+        self.ephemeral.is_some_and(|(from, to)| (from..=to).contains(&port)) || self.taken.contains(&port)
+    }
+
+    /// Whether only root may listen on the port. Components are never root.
+    pub(crate) fn is_privileged(&self, port: u16) -> bool {
+        self.unprivileged_from.is_some_and(|from| port < from)
     }
 
     /// The lowest free port for each of these names. None: there are too few.
@@ -109,6 +139,18 @@ impl IngressPorts {
         self.take([port]);
         self.reserved.insert(port);
         self.next = u32::from(port) + 1;
+        Ok(port)
+    }
+
+    /// Reserves this port for a cluster that names it.
+    pub(crate) fn reserve_named(&mut self, port: u16) -> Result<u16, PlacementError> {
+        if self.range.is_none() {
+            return Err(PlacementError::NoPublicMachine);
+        }
+        if !self.reserved.insert(port) {
+            return Err(PlacementError::PortOfCluster(port));
+        }
+        self.take([port]);
         Ok(port)
     }
 

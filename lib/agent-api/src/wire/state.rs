@@ -328,7 +328,11 @@ impl From<proto::SystemFacts> for SystemFacts {
 impl From<&PortFacts> for proto::PortFacts {
     fn from(ports: &PortFacts) -> Self {
         let range = ports.ephemeral.map(|(from, to)| proto::PortRange { from: from.into(), to: to.into() });
-        Self { ephemeral: range, listening: ports.listening.iter().map(|port| u32::from(*port)).collect() }
+        Self {
+            ephemeral: range,
+            unprivileged_from: ports.unprivileged_from.map(u32::from),
+            listening: ports.listening.iter().map(|port| u32::from(*port)).collect(),
+        }
     }
 }
 
@@ -340,6 +344,7 @@ impl TryFrom<proto::PortFacts> for PortFacts {
         let ephemeral = ports.ephemeral.map(|range| Ok::<_, WireError>((port(range.from)?, port(range.to)?)));
         Ok(Self {
             ephemeral: ephemeral.transpose()?,
+            unprivileged_from: ports.unprivileged_from.map(port).transpose()?,
             listening: ports.listening.into_iter().map(port).collect::<Result<_, _>>()?,
         })
     }

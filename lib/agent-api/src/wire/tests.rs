@@ -205,7 +205,7 @@ prop_compose! {
                 .map(|(path, ([user, group, mode], sha256))| (path, FileState { user, group, mode, sha256 }))
                 .collect(),
             images,
-            ports: PortFacts { ephemeral, listening },
+            ports: PortFacts { ephemeral, unprivileged_from: Some(443), listening },
             servers,
             data: data.into_iter().map(|(path, (marked, used))| (path, DataState { marked, used })).collect(),
             capacity: capacity.map(|(cpu_millis, memory_bytes)| Amount { cpu_millis, memory_bytes }),

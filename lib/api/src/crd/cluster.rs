@@ -251,6 +251,13 @@ fn of_changes() -> Vec<CelRule> {
         let path = row.path;
         match row.change {
             FieldChange::Free => None,
+            FieldChange::OnceReserved => Some(rule(
+                "",
+                format!(
+                    "!has(self.{path}) || !has(self.status) || !has(self.status.ingressPort) || self.{path} == self.status.ingressPort"
+                ),
+                format!("{path}: is immutable once status.ingressPort is set; write that port, or remove the field"),
+            )),
             FieldChange::Never(_) => Some(rule(
                 "",
                 format!("{is_unborn} || self.{path} == oldSelf.{path}"),

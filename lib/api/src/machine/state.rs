@@ -472,6 +472,10 @@ fn below<T: Clone>(all: &BTreeMap<String, T>, id: &ClusterId) -> BTreeMap<String
 pub struct PortFacts {
     /// `net.ipv4.ip_local_port_range`, both ends included: the kernel uses these for outgoing connections.
     pub ephemeral: Option<(u16, u16)>,
+    /// `net.ipv4.ip_unprivileged_port_start`: a process without privileges may listen on this port and higher ones. `None`: the agent does not report
+    /// it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unprivileged_from: Option<u16>,
     /// The ports on which a process listens.
     pub listening: BTreeSet<u16>,
 }

@@ -51,6 +51,7 @@ impl ValidatedCluster {
         network::check_domain(&spec.network.dns_domain, &mut faults);
         let (extra_names, extra_addresses) = alternatives(&spec.control_plane.kube_api_server.extra_sans, &mut faults);
         let extra_arguments = arguments::extra(&spec.control_plane, release, &mut faults);
+        check_ingress_port(spec.ingress.port, &mut faults);
         check_host(spec.endpoint.host.as_deref(), &mut faults);
         check_registry(spec.images.registry.as_deref(), &mut faults);
         let pull_secrets = pull_secrets(&reference.namespace, &spec.images.pull_secrets, &mut faults);
@@ -173,6 +174,16 @@ fn alternatives(texts: &[String], faults: &mut FaultCollector) -> (Vec<String>, 
 fn is_dns_name(text: &str) -> bool {
     let last = text.rsplit('.').next().unwrap_or_default();
     is_subdomain(text) && !last.chars().all(|c| c.is_ascii_digit())
+}
+
+fn check_ingress_port(port: Option<u16>, faults: &mut FaultCollector) {
+    if port == Some(0) {
+        faults.add(
+            "spec.ingress.port",
+            "must be from 1 to 65535, not 0",
+            "remove the field to let Keelway choose a port",
+        );
+    }
 }
 
 fn check_host(host: Option<&str>, faults: &mut FaultCollector) {

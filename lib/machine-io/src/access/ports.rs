@@ -18,7 +18,8 @@ const UDP_UNCONNECTED: &str = "07";
 pub(super) fn read() -> io::Result<PortFacts> {
     let listening = sock_diag::listening().or_else(|_| read_tables())?;
     let range = read_where_present("/proc/sys/net/ipv4/ip_local_port_range")?;
-    Ok(PortFacts { ephemeral: parse_range(&range), listening })
+    let unprivileged = read_where_present("/proc/sys/net/ipv4/ip_unprivileged_port_start")?;
+    Ok(PortFacts { ephemeral: parse_range(&range), unprivileged_from: unprivileged.trim().parse().ok(), listening })
 }
 
 fn read_tables() -> io::Result<BTreeSet<u16>> {
