@@ -44,9 +44,13 @@ lint-deny: ## All that cargo-deny checks, advisories included; installs it where
 	@cargo deny --log-level error --workspace check
 
 .PHONY: soak
-soak: build fuzz ## The long runs: tests that are marked as ignored
+soak: build fuzz conformance ## The long runs: tests that are marked as ignored
 	@hack/release.sh v0.1.0 423c4ae
-	@cargo test --workspace -- --ignored
+	@cargo test --workspace -- --ignored --skip conformance
+
+.PHONY: conformance
+conformance: build ## The conformance tests of Kubernetes; writes docs/conformance.md
+	@hack/conformance.sh
 
 .PHONY: fuzz
 fuzz: setup ## Inputs that libFuzzer makes up, for a minute of each kind

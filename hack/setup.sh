@@ -1,5 +1,6 @@
 #!/bin/sh
 # Says which packages of Debian the project lacks and, as root, installs them; checks that cargo and go are there.
+# `setup.sh conformance` does so for the images of the conformance tests, too.
 set -eu
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
@@ -23,6 +24,13 @@ systemd           /lib/systemd/systemd
 util-linux        nsenter
 wireguard-tools   wg
 '
+[ "${1:-}" != conformance ] || packages="$packages
+bind9-dnsutils    dig
+busybox           /bin/busybox
+curl              curl
+netcat-openbsd    /bin/nc.openbsd
+nginx-light       nginx
+"
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
@@ -40,7 +48,7 @@ missing_packages() {
   done
 }
 
-# Debian starts and enables the services of haproxy and prometheus with their packages; only the programs are wanted here.
+# Debian starts and enables the services of haproxy, nginx and prometheus with their packages; only the programs are wanted here.
 install_packages() {
   policy=/usr/sbin/policy-rc.d
   if [ ! -e "$policy" ]; then
@@ -50,7 +58,7 @@ install_packages() {
     chmod +x "$policy"
   fi
   new_services=
-  for service in haproxy prometheus; do
+  for service in haproxy nginx prometheus; do
     command -v "$service" >/dev/null || new_services="$new_services $service"
   done
   export DEBIAN_FRONTEND=noninteractive

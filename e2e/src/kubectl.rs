@@ -32,6 +32,11 @@ impl Kubectl {
         Self { kubeconfig: self.kubeconfig.clone(), context: Some(context.to_owned()) }
     }
 
+    /// Returns the path of the kubeconfig.
+    pub fn file(&self) -> &Path {
+        &self.kubeconfig
+    }
+
     /// Returns the parsed kubeconfig.
     pub fn kubeconfig(&self) -> Value {
         serde_saphyr::from_str(&std::fs::read_to_string(&self.kubeconfig).unwrap()).unwrap()

@@ -1,13 +1,20 @@
 //! The machines, clusters and workers of a test: public hypervisors, a private one, and machines for workers.
 
-use std::{fs, path::Path, sync::Mutex, thread};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Mutex,
+    thread,
+};
 
 use keelway_api::{Component, Documents, cluster::ClusterSpec, role::Role};
+use keelway_cri::testing::cache;
 use keelway_node::{Layout, STATE};
 use serde_json::Value;
 
 use crate::{
-    FinishedCommand, Keelway, Kubectl, ReachMode, TestFleet, TestMachine, deadline, machine, program_directory,
+    FinishedCommand, Keelway, Kubectl, ReachMode, TestFleet, TestMachine, command, deadline, machine, program_directory,
 };
 
 /// The test container.
@@ -224,9 +231,20 @@ impl TestWorker<'_> {
 
     /// Runs a function in the network of the worker.
     pub fn within<T: Send>(&self, function: impl FnOnce() -> T + Send) -> T {
+        machine::within(machine::peer(&self.socket()), function)
+    }
+
+    /// Imports an image archive into the runtime of the worker.
+    pub fn import(&self, archive: &Path) {
+        let mut import = Command::new(cache().unwrap().join("bin/ctr"));
+        import.arg("--address").arg(self.socket()).args(["--namespace", "k8s.io", "images", "import"]).arg(archive);
+        let _ = command::run(&mut import, &[], deadline::SETTLE).succeeded();
+    }
+
+    /// Returns the socket of the runtime.
+    fn socket(&self) -> PathBuf {
         let (fleet, name) = (self.fleet, self.name);
-        let socket = format!("/run/keelway-local/{fleet}/worker-{name}/run/containerd/containerd.sock");
-        machine::within(machine::peer(Path::new(&socket)), function)
+        format!("/run/keelway-local/{fleet}/worker-{name}/run/containerd/containerd.sock").into()
     }
 
     /// Returns the last lines of the logs of the daemon and the kubelet.

@@ -25,6 +25,10 @@ pub(crate) struct Archive<'a> {
     pub(crate) stop_signal: Option<&'static str>,
     /// Contents of programs and libraries by their absolute path in the image.
     pub(crate) files: BTreeMap<String, Vec<u8>>,
+    /// The mode of all files.
+    pub(crate) mode: u32,
+    /// Targets of symbolic links by their absolute path in the image.
+    pub(crate) links: &'a [(String, &'static str)],
 }
 
 impl Archive<'_> {
@@ -47,11 +51,15 @@ impl Archive<'_> {
 
     fn layer(&self) -> Result<Vec<u8>> {
         let mut tar = Builder::new(Vec::new());
-        for (path, mode) in directories(self.files.keys()) {
+        let links = self.links.iter().map(|(path, _)| path.as_str());
+        for (path, mode) in directories(self.files.keys().map(String::as_str).chain(links)) {
             append_directory(&mut tar, &path, mode)?;
         }
         for (path, content) in &self.files {
-            append_file(&mut tar, path.trim_start_matches('/'), 0o755, content)?;
+            append_file(&mut tar, path.trim_start_matches('/'), self.mode, content)?;
+        }
+        for (path, target) in self.links {
+            append_link(&mut tar, path.trim_start_matches('/'), target)?;
         }
         Ok(tar.into_inner()?)
     }
@@ -78,7 +86,7 @@ impl Archive<'_> {
 }
 
 /// Returns every directory above a file, parents first, and `/tmp`, which programs expect.
-fn directories<'a>(files: impl Iterator<Item = &'a String>) -> BTreeMap<String, u32> {
+fn directories<'a>(files: impl Iterator<Item = &'a str>) -> BTreeMap<String, u32> {
     let mut directories = BTreeMap::from([("tmp".to_owned(), 0o1777)]);
     for file in files {
         for directory in Path::new(file.trim_start_matches('/')).ancestors().skip(1) {
@@ -103,6 +111,13 @@ fn append_file(tar: &mut Builder<impl Write>, path: &str, mode: u32, content: &[
     header.set_entry_type(EntryType::Regular);
     header.set_size(content.len() as u64);
     tar.append_data(&mut header, path, content).with_context(|| format!("append {path}"))
+}
+
+fn append_link(tar: &mut Builder<impl Write>, path: &str, target: &str) -> Result<()> {
+    let mut header = header(0o777);
+    header.set_entry_type(EntryType::Symlink);
+    header.set_size(0);
+    tar.append_link(&mut header, path, target).with_context(|| format!("append {path}"))
 }
 
 fn header(mode: u32) -> Header {
@@ -145,6 +160,8 @@ mod tests {
             command: &[],
             stop_signal: None,
             files: files.collect(),
+            mode: 0o755,
+            links: &[("/bin/b".to_owned(), "../a")],
         };
         let mut bytes = Vec::new();
         archive.write(&mut bytes).unwrap();
@@ -193,6 +210,6 @@ mod tests {
         for entry in tar::Archive::new(layer.as_slice()).entries().unwrap() {
             paths.push(entry.unwrap().path().unwrap().to_string_lossy().into_owned());
         }
-        assert_eq!(paths, ["tmp/", "usr/", "usr/local/", "usr/local/bin/", "usr/local/bin/a"]);
+        assert_eq!(paths, ["bin/", "tmp/", "usr/", "usr/local/", "usr/local/bin/", "usr/local/bin/a", "bin/b"]);
     }
 }

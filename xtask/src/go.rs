@@ -55,7 +55,8 @@ pub(crate) fn prepare(build: GoBuild, programs: BTreeSet<&'static str>, director
     let file = directory.join("go.mod");
     fs::write(&file, go_mod(build)?).with_context(|| format!("write {}", file.display()))?;
     let mut list = go(&directory);
-    list.args(["list", "-mod=mod", "-deps"]).args(packages(build, &programs));
+    list.args(["list", "-mod=mod", "-deps"]).args(programs.iter().any(|program| is_test(program)).then_some("-test"));
+    list.args(packages(build, programs.iter().copied()));
     let packages =
         process::output(&mut list).with_context(|| format!("download the modules of {build}"))?.lines().count();
     Ok(PreparedModule { build, programs, directory, packages })
@@ -74,14 +75,26 @@ impl PreparedModule {
         Ok(out)
     }
 
-    /// `go build -v` prints each package that it compiles. It omits packages that are in Go's build cache.
+    /// Compiles the programs and then the test programs.
     fn compile(&self, out: &Path, step: &mut ProgressStep) -> Result<()> {
+        let (tests, programs): (Vec<_>, Vec<_>) = self.programs.iter().copied().partition(|program| is_test(program));
+        if !programs.is_empty() {
+            self.run(&["build"], &format!("{}/", out.display()), &programs, step)?;
+        }
+        for test in tests {
+            self.run(&["test", "-c"], &out.join(test).display().to_string(), &[test], step)?;
+        }
+        Ok(())
+    }
+
+    /// With `-v`, `go` prints each package that it compiles. It omits packages that are in Go's build cache.
+    fn run(&self, task: &[&str], out: &str, programs: &[&str], step: &mut ProgressStep) -> Result<()> {
         let mut child = go(&self.directory)
-            .args(["build", "-v", "-mod=mod", "-trimpath", "-ldflags"])
+            .args(task)
+            .args(["-v", "-mod=mod", "-trimpath", "-ldflags"])
             .arg(self.build.ldflags())
-            .arg("-o")
-            .arg(format!("{}/", out.display()))
-            .args(packages(self.build, &self.programs))
+            .args(["-o", out])
+            .args(packages(self.build, programs.iter().copied()))
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -122,8 +135,19 @@ fn go(directory: &Path) -> Command {
     go
 }
 
-fn packages(build: GoBuild, programs: &BTreeSet<&'static str>) -> Vec<String> {
-    programs.iter().map(|program| build.package(program)).collect()
+fn packages<'a>(build: GoBuild, programs: impl Iterator<Item = &'a str>) -> Vec<String> {
+    programs.map(|program| build.package(program)).collect()
+}
+
+/// Returns whether a program is a test program, which Go names `PACKAGE.test`.
+fn is_test(program: &str) -> bool {
+    program.strip_suffix(".test").is_some()
+}
+
+/// Returns the path of a file in the module of a build, which is downloaded if it is missing.
+pub(crate) fn module_file(build: GoBuild, path: &str) -> Result<PathBuf> {
+    let module = build.modules().first().context("find the module")?;
+    Ok(PathBuf::from(downloaded(module, build.version(), "Dir")?).join(path))
 }
 
 fn go_mod(build: GoBuild) -> Result<String> {
@@ -146,12 +170,18 @@ fn go_mod(build: GoBuild) -> Result<String> {
 
 /// Returns the go.mod file of a published module.
 fn published_go_mod(module: &str, version: &str) -> Result<String> {
+    let path = downloaded(module, version, "GoMod")?;
+    fs::read_to_string(&path).with_context(|| format!("read {path}"))
+}
+
+/// Downloads a module, and returns a field of Go's answer.
+fn downloaded(module: &str, version: &str, field: &str) -> Result<String> {
     let mut download = Command::new("go");
     download.args(["mod", "download", "-json", &format!("{module}@v{version}")]).env("GOWORK", "off");
     let answer = process::output(&mut download).with_context(|| format!("download {module}"))?;
     let answer: Value = serde_json::from_str(&answer).context("read what go downloaded")?;
-    let path = answer["GoMod"].as_str().context("find the go.mod file that go downloaded")?;
-    fs::read_to_string(path).with_context(|| format!("read {path}"))
+    let path = answer[field].as_str().with_context(|| format!("find {field} of {module}"))?;
+    Ok(path.to_owned())
 }
 
 /// Returns the modules that are required as `v0.0.0`, a version that does not exist.

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::archive::{Archive, sha256};
 use crate::cache::{self, Cache};
 use crate::progress::ProgressOutput;
-use crate::table::{GoBuild, ImageDefinition, Product, ProgramOrigin};
+use crate::table::{GoBuild, ImageDefinition, Product, ProductSet, ProgramOrigin};
 use crate::{agent, debian, go, process, table};
 
 /// The version of the rules that turn recipes into files. A different number makes all products again.
@@ -31,6 +31,7 @@ pub(crate) struct Options {
     /// List the products and make nothing.
     pub(crate) list: bool,
     pub(crate) part: ProductScope,
+    pub(crate) set: ProductSet,
     /// Skip products that only tests run.
     pub(crate) no_tests: bool,
     /// Images can be pulled, and programs in PATH are sufficient: make only the other programs.
@@ -72,7 +73,7 @@ struct ProductRecipe {
 type Builds = BTreeMap<GoBuild, PathBuf>;
 
 pub(crate) fn run(options: &Options, cache: &Cache) -> Result<()> {
-    if options.part == ProductScope::All && !options.list {
+    if options.part == ProductScope::All && options.set == ProductSet::Standard && !options.list {
         agent::build_workspace()?;
     }
     let wanted = wanted(options)?;
@@ -102,7 +103,7 @@ pub(crate) fn run(options: &Options, cache: &Cache) -> Result<()> {
 }
 
 fn wanted(options: &Options) -> Result<Vec<ProductRecipe>> {
-    let products = table::products();
+    let products = options.set.products();
     let names: BTreeSet<&str> = products.iter().map(Product::name).collect();
     if let Some(unknown) = options.only.iter().find(|name| !names.contains(name.as_str())) {
         let names: Vec<&str> = names.into_iter().collect();
@@ -154,6 +155,15 @@ fn recipe(product: &Product) -> Result<String> {
             if let Some(signal) = stop_signal {
                 let _ = writeln!(recipe, "stops at {signal}");
             }
+            for (at, text) in &image.texts {
+                let _ = writeln!(recipe, "{at} has {text:?}");
+            }
+            for (at, target) in &image.links {
+                let _ = writeln!(recipe, "{at} links to {target}");
+            }
+            if image.set_user_id {
+                recipe += "runs as root\n";
+            }
             for file in &image.files {
                 let _ = write!(recipe, "{} {}", file.at, ingredient(file.origin)?);
             }
@@ -167,6 +177,7 @@ fn ingredient(origin: ProgramOrigin) -> Result<String> {
         ProgramOrigin::Go(build, program) => {
             format!("{}@v{} {}\n", build.package(program), build.version(), build.ldflags())
         }
+        ProgramOrigin::ModuleFile(build, path) => format!("{build} {path}\n"),
         ProgramOrigin::Workspace(name) => {
             let program = agent::built(name)?;
             match fs::read(&program) {
@@ -249,6 +260,7 @@ impl Workshop<'_> {
     fn program(&self, origin: ProgramOrigin, done: &Builds) -> Result<PathBuf> {
         match origin {
             ProgramOrigin::Go(build, name) => Ok(done.get(&build).context("find its Go build")?.join(name)),
+            ProgramOrigin::ModuleFile(build, path) => go::module_file(build, path),
             ProgramOrigin::Workspace(name) => self.stripped(&agent::built(name)?),
             ProgramOrigin::C { name, source, version } => self.compile(name, source, version),
             ProgramOrigin::Debian { package, path, version } => {
@@ -286,6 +298,8 @@ impl Workshop<'_> {
             command: &image.command,
             stop_signal: image.stop_signal,
             files: self.files(image, done)?,
+            mode: if image.set_user_id { 0o4755 } else { 0o755 },
+            links: &image.links,
         };
         let path = self.scratch.join(table::archive_name(&image.reference));
         let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
@@ -295,13 +309,14 @@ impl Workshop<'_> {
 
     /// Returns the contents of all files of an image by their path in it.
     fn files(&self, image: &ImageDefinition, done: &Builds) -> Result<BTreeMap<String, Vec<u8>>> {
-        let mut files = BTreeMap::new();
+        let texts = image.texts.iter().map(|(at, text)| ((*at).to_owned(), text.as_bytes().to_vec()));
+        let mut files: BTreeMap<String, Vec<u8>> = texts.collect();
         for file in &image.files {
             files.insert(file.at.to_owned(), read(&self.program(file.origin, done)?)?);
             let libraries = match file.origin {
                 ProgramOrigin::Debian { path, .. } => libraries(Path::new(path))?,
                 ProgramOrigin::Workspace(name) => libraries(&agent::built(name)?)?,
-                ProgramOrigin::Go(..) | ProgramOrigin::C { .. } => Vec::new(),
+                ProgramOrigin::Go(..) | ProgramOrigin::ModuleFile(..) | ProgramOrigin::C { .. } => Vec::new(),
             };
             for library in libraries {
                 files.insert(library.display().to_string(), read(&library)?);

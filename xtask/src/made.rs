@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::cache::Cache;
 use crate::images::{self, Options, ProductScope};
 use crate::process::{RunningProcess, output};
-use crate::table::{self, GoBuild, ImageDefinition, Product, ProgramOrigin};
+use crate::table::{GoBuild, ImageDefinition, Product, ProductSet, ProgramOrigin};
 
 /// Returns the arguments that make a program print its version, and a part of the expected output.
 fn question(origin: ProgramOrigin) -> (&'static [&'static str], String) {
@@ -39,6 +39,9 @@ fn question(origin: ProgramOrigin) -> (&'static [&'static str], String) {
         ProgramOrigin::Go(GoBuild::CriTools, name) => {
             (&["--version"], format!("{name} version v{}\n", version(origin)))
         }
+        ProgramOrigin::Go(GoBuild::Conformance, _) | ProgramOrigin::ModuleFile(..) => {
+            panic!("{origin:?} is of the conformance tests, which ask it")
+        }
         ProgramOrigin::Go(GoBuild::Helm, _) => (&["version", "--short"], format!("v{}\n", version(origin))),
         ProgramOrigin::Workspace(name) => (&["--version"], format!("{name} {}\n", version(origin))),
         ProgramOrigin::C { name, .. } => (&["-v"], format!("{name} {}\n", version(origin))),
@@ -49,7 +52,7 @@ fn question(origin: ProgramOrigin) -> (&'static [&'static str], String) {
 
 fn version(origin: ProgramOrigin) -> &'static str {
     match origin {
-        ProgramOrigin::Go(build, _) => build.version(),
+        ProgramOrigin::Go(build, _) | ProgramOrigin::ModuleFile(build, _) => build.version(),
         ProgramOrigin::Workspace(_) => env!("CARGO_PKG_VERSION"),
         ProgramOrigin::C { version, .. } => version,
         ProgramOrigin::Debian { version, .. } => version.unwrap_or("v"),
@@ -94,7 +97,7 @@ fn ask_image(image: &ImageDefinition, archive: &Path) {
 #[test]
 fn each_program_prints_its_version() {
     let cache = Cache::of_environment().unwrap();
-    for product in table::products() {
+    for product in ProductSet::Standard.products() {
         let path = made(&cache, &product);
         match product {
             Product::Program(origin) => ask(origin, Command::new(path)),
@@ -118,7 +121,7 @@ fn children(process: u32) -> String {
 #[test]
 fn pause_reaps_what_it_inherits_and_ends_on_sigterm() {
     let cache = Cache::of_environment().unwrap();
-    let product = table::products().into_iter().find(|product| product.name() == "pause").unwrap();
+    let product = ProductSet::Standard.products().into_iter().find(|product| product.name() == "pause").unwrap();
     let root = unpacked(&made(&cache, &product));
     let mut shell = Command::new("sh");
     // The child ends with its input, which is closed only once the shell has become `pause`: only `pause` can reap the child.

@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 
 use crate::cache::Cache;
 use crate::images::{Options, ProductScope};
+use crate::table::ProductSet;
 
 mod agent;
 mod archive;
@@ -32,7 +33,7 @@ mod table;
 mod test;
 
 const USAGE: &str = "\
-usage: cargo xtask images [--missing] [--own | --others] [--no-tests] [--only NAME,..] [--list] [--pull] [--plain]
+usage: cargo xtask images [--missing] [--own | --others] [--no-tests | --conformance] [--only NAME,..] [--list] [--pull] [--plain]
        cargo xtask agent
        cargo xtask deb
        cargo xtask docs
@@ -50,6 +51,7 @@ images builds container images and programs in the cache: $KEELWAY_CACHE, or kee
   --own          only images of this workspace's programs, from target/debug
   --others       only other images and programs; without --own and --others, the workspace is built first
   --no-tests     omit what only tests use: helm, crictl, ..
+  --conformance  instead of all others, the programs and images of Kubernetes' conformance tests
   --only NAME,.. only these products: etcd, kubectl, ..
   --list         list the products and whether they exist, and build nothing
   --pull         for machines that pull images: build only the programs that are not in PATH
@@ -156,6 +158,7 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options
             "--own" => options.part = ProductScope::Own,
             "--others" => options.part = ProductScope::Others,
             "--no-tests" => options.no_tests = true,
+            "--conformance" => options.set = ProductSet::Conformance,
             "--plain" => options.plain = true,
             "--only" => match arguments.next() {
                 Some(names) => options.only.extend(names.split(',').map(str::to_owned)),

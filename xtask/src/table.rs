@@ -8,6 +8,8 @@ use std::fmt;
 
 use crate::release::{self, Release};
 
+mod conformance;
+
 /// The runtime of local hypervisors. The containerd of Debian 12 is too old for the kubelets of 1.36 and later.
 const CONTAINERD: &str = "2.4.2";
 /// The standard CNI plugins, the same version for every release.
@@ -33,8 +35,18 @@ pub(crate) enum Product {
     Image(ImageDefinition),
 }
 
+/// The products that belong together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum ProductSet {
+    /// What Keelway and its tests run.
+    #[default]
+    Standard,
+    /// What Kubernetes' conformance tests run. Only `make conformance` makes them.
+    Conformance,
+}
+
 /// A container image of one layer.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct ImageDefinition {
     /// The full public name with its tag, as pods use it.
     pub(crate) reference: String,
@@ -46,6 +58,14 @@ pub(crate) struct ImageDefinition {
     pub(crate) command: Vec<&'static str>,
     /// `StopSignal` of the configuration, if it is not SIGTERM.
     pub(crate) stop_signal: Option<&'static str>,
+    /// Files with fixed contents: the path in the image, and the text.
+    pub(crate) texts: Vec<(&'static str, &'static str)>,
+    /// Symbolic links: the path in the image, and the target.
+    pub(crate) links: Vec<(String, &'static str)>,
+    /// Whether the programs run as their owner, root, whichever user starts them.
+    pub(crate) set_user_id: bool,
+    /// The set of the image. Both sets have an image of the name of agnhost; that of the conformance tests has more programs.
+    pub(crate) set: ProductSet,
 }
 
 /// A program and its path in an image.
@@ -63,6 +83,8 @@ pub(crate) enum ProgramOrigin {
     Go(GoBuild, &'static str),
     /// A program that the build of this workspace left, with its shared libraries.
     Workspace(&'static str),
+    /// A file of the first module of a Go build: the build and the path in the module.
+    ModuleFile(GoBuild, &'static str),
     /// Compiled statically from one C file.
     C { name: &'static str, source: &'static str, version: &'static str },
     /// Installed by a Debian package, with its shared libraries. If `version` is set, it is checked.
@@ -82,13 +104,14 @@ pub(crate) enum GoBuild {
     Distribution,
     CriTools,
     Helm,
+    Conformance,
 }
 
 impl GoBuild {
     /// Returns the version without a leading `v`.
     pub(crate) fn version(self) -> &'static str {
         match self {
-            Self::Kubernetes => release().kubernetes,
+            Self::Kubernetes | Self::Conformance => release().kubernetes,
             Self::Etcd => etcd_version(release()),
             Self::Containerd => CONTAINERD,
             Self::Wireguard => WIREGUARD,
@@ -104,7 +127,7 @@ impl GoBuild {
     /// Returns the modules to require, all at [`Self::version`].
     pub(crate) fn modules(self) -> &'static [&'static str] {
         match self {
-            Self::Kubernetes => &["k8s.io/kubernetes"],
+            Self::Kubernetes | Self::Conformance => &["k8s.io/kubernetes"],
             Self::Etcd => &["go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/etcdctl/v3", "go.etcd.io/etcd/etcdutl/v3"],
             Self::Containerd => &["github.com/containerd/containerd/v2"],
             Self::Wireguard => &["golang.zx2c4.com/wireguard"],
@@ -121,7 +144,7 @@ impl GoBuild {
     /// 1.37.0, `k8s.io/api` is 0.37.0.
     pub(crate) fn staging_version(self) -> Option<String> {
         match self {
-            Self::Kubernetes => self.version().strip_prefix("1.").map(|rest| format!("v0.{rest}")),
+            Self::Kubernetes | Self::Conformance => self.version().strip_prefix("1.").map(|rest| format!("v0.{rest}")),
             Self::Etcd
             | Self::Containerd
             | Self::Wireguard
@@ -137,6 +160,7 @@ impl GoBuild {
     /// Returns the Go package of a program.
     pub(crate) fn package(self, program: &str) -> String {
         match self {
+            Self::Conformance => conformance::package(program).to_owned(),
             Self::Kubernetes if program == "agnhost" => "k8s.io/kubernetes/test/images/agnhost".to_owned(),
             Self::Kubernetes => format!("k8s.io/kubernetes/cmd/{program}"),
             Self::Etcd if program == "etcd" => "go.etcd.io/etcd/server/v3".to_owned(),
@@ -159,6 +183,7 @@ impl GoBuild {
         match (self, program) {
             (Self::Etcd, "etcd") => "server",
             (Self::Wireguard, _) => "wireguard",
+            (Self::Conformance, "nnp") => "nonewprivs",
             _ => program,
         }
     }
@@ -167,7 +192,7 @@ impl GoBuild {
     pub(crate) fn ldflags(self) -> String {
         let version = self.version();
         match self {
-            Self::Kubernetes => {
+            Self::Kubernetes | Self::Conformance => {
                 let minor = version.split('.').nth(1).unwrap_or_default();
                 let package = "k8s.io/component-base/version";
                 format!(
@@ -208,6 +233,7 @@ impl fmt::Display for GoBuild {
             Self::Distribution => "distribution",
             Self::CriTools => "cri-tools",
             Self::Helm => "helm",
+            Self::Conformance => "conformance",
         };
         write!(formatter, "{name} {}", self.version())
     }
@@ -217,7 +243,7 @@ impl ProgramOrigin {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Go(_, name) | Self::Workspace(name) | Self::C { name, .. } => name,
-            Self::Debian { path, .. } => path.rsplit('/').next().unwrap_or(path),
+            Self::ModuleFile(_, path) | Self::Debian { path, .. } => path.rsplit('/').next().unwrap_or(path),
         }
     }
 
@@ -225,7 +251,7 @@ impl ProgramOrigin {
     pub(crate) fn go_build(&self) -> Option<GoBuild> {
         match self {
             Self::Go(build, _) => Some(*build),
-            Self::Workspace(_) | Self::C { .. } | Self::Debian { .. } => None,
+            Self::Workspace(_) | Self::ModuleFile(..) | Self::C { .. } | Self::Debian { .. } => None,
         }
     }
 }
@@ -243,7 +269,7 @@ impl Product {
     pub(crate) fn path(&self) -> String {
         match self {
             Self::Program(origin) => format!("bin/{}", origin.name()),
-            Self::Image(image) => format!("images/{}", archive_name(&image.reference)),
+            Self::Image(image) => format!("{}/{}", image.set.directory(), archive_name(&image.reference)),
         }
     }
 
@@ -269,6 +295,23 @@ impl Product {
     /// Returns the Go builds that the product needs.
     pub(crate) fn go_builds(&self) -> BTreeSet<GoBuild> {
         self.origins().iter().filter_map(ProgramOrigin::go_build).collect()
+    }
+}
+
+impl ProductSet {
+    /// Returns the directory of the images in the cache.
+    fn directory(self) -> &'static str {
+        match self {
+            Self::Standard => "images",
+            Self::Conformance => "conformance",
+        }
+    }
+
+    pub(crate) fn products(self) -> Vec<Product> {
+        match self {
+            Self::Standard => products(),
+            Self::Conformance => conformance::products(),
+        }
     }
 }
 
@@ -308,7 +351,7 @@ fn plugin_kind(plugin: &str) -> &'static str {
     }
 }
 
-pub(crate) fn products() -> Vec<Product> {
+fn products() -> Vec<Product> {
     let programs = PROGRAMS.iter().copied().map(Product::Program);
     programs.chain(images().into_iter().map(Product::Image)).collect()
 }
@@ -354,7 +397,7 @@ fn pause() -> ImageDefinition {
         files: vec![ImageFile { at: "/pause", origin }],
         entrypoint: vec!["/pause"],
         command: vec![],
-        stop_signal: None,
+        ..ImageDefinition::default()
     }
 }
 
@@ -368,6 +411,7 @@ fn haproxy() -> ImageDefinition {
         command: vec!["haproxy", "-f", "/usr/local/etc/haproxy/haproxy.cfg"],
         // As in the official image: on this signal, haproxy waits for connections to end.
         stop_signal: Some("SIGUSR1"),
+        ..ImageDefinition::default()
     }
 }
 
@@ -391,7 +435,7 @@ fn own(reference: String, at: &'static str) -> ImageDefinition {
         files: vec![ImageFile { at, origin }],
         entrypoint: vec![at],
         command: vec![],
-        stop_signal: None,
+        ..ImageDefinition::default()
     }
 }
 
@@ -406,7 +450,7 @@ fn etcd() -> ImageDefinition {
         ],
         entrypoint: vec![],
         command: vec!["etcd"],
-        stop_signal: None,
+        ..ImageDefinition::default()
     }
 }
 
@@ -416,7 +460,7 @@ fn kubernetes(name: &'static str, at: &'static str) -> ImageDefinition {
         files: vec![ImageFile { at, origin: ProgramOrigin::Go(GoBuild::Kubernetes, name) }],
         entrypoint: vec![at],
         command: vec![],
-        stop_signal: None,
+        ..ImageDefinition::default()
     }
 }
 
@@ -447,7 +491,7 @@ fn node() -> ImageDefinition {
         ],
         entrypoint: vec!["/usr/local/bin/kubelet"],
         command: vec!["--version"],
-        stop_signal: None,
+        ..ImageDefinition::default()
     }
 }
 
@@ -459,7 +503,7 @@ fn add_on(reference: String, at: &'static str, build: GoBuild) -> ImageDefinitio
         files: vec![ImageFile { at, origin }],
         entrypoint: vec![at],
         command: vec![],
-        stop_signal: None,
+        ..ImageDefinition::default()
     }
 }
 
@@ -479,7 +523,7 @@ fn agnhost() -> ImageDefinition {
         ],
         entrypoint: vec!["/agnhost"],
         command: vec!["pause"],
-        stop_signal: None,
+        ..ImageDefinition::default()
     }
 }
 
@@ -487,7 +531,7 @@ fn agnhost() -> ImageDefinition {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{GoBuild, archive_name, products};
+    use super::{GoBuild, Product, ProductSet, archive_name};
 
     #[test]
     fn an_archive_is_named_after_its_image() {
@@ -503,8 +547,9 @@ mod tests {
 
     #[test]
     fn each_product_has_a_path_of_its_own() {
-        let products = products();
-        let paths: BTreeSet<String> = products.iter().map(super::Product::path).collect();
+        let sets = [ProductSet::Standard, ProductSet::Conformance];
+        let products: Vec<Product> = sets.into_iter().flat_map(ProductSet::products).collect();
+        let paths: BTreeSet<String> = products.iter().map(Product::path).collect();
         assert_eq!(paths.len(), products.len());
     }
 
