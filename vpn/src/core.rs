@@ -5,6 +5,7 @@
 mod admission;
 mod membership;
 mod peer;
+mod presence;
 mod receive;
 mod route;
 mod sessions;
@@ -18,6 +19,7 @@ use boringtun::noise::{Packet, Tunn};
 
 use self::admission::Admission;
 use self::peer::{PeerState, SendContext};
+use self::presence::Presence;
 use self::sessions::{LocalIdentity, SessionIndex, Sessions};
 use crate::allowed_ips::AllowedIps;
 use crate::clock_reading::ClockReading;
@@ -26,7 +28,7 @@ use crate::limits::CoreLimits;
 use crate::output::{CoreOutput, DatagramPath};
 use crate::packet;
 use crate::peers::{PeerChange, PeerSet, plan_changes};
-use crate::stats::{DropCounts, PeerStats};
+use crate::stats::{DropCounts, PeerStats, SiblingStats};
 
 /// The interval of timer checks. The shortest timer of the protocol is five seconds.
 const TICK: Duration = Duration::from_millis(250);
@@ -53,6 +55,13 @@ pub struct Config {
     pub mtu: usize,
 }
 
+/// Counts of packets that a relay and its siblings forwarded to each other.
+#[derive(Debug, Default)]
+struct ForwardCounts {
+    to_siblings: u64,
+    from_siblings: u64,
+}
+
 /// All peers of one device.
 pub struct Core {
     config: Config,
@@ -65,7 +74,9 @@ pub struct Core {
     allowed_ips: AllowedIps<PublicKey>,
     /// Peers that never had a session, by their configured endpoint: see [`Core::request_session`].
     unmet: BTreeMap<SocketAddr, PublicKey>,
+    presence: Presence,
     dropped: DropCounts,
+    forwarded: ForwardCounts,
     next_index: u32,
     next_tick: Duration,
     next_idle_tick: Duration,
@@ -83,7 +94,9 @@ impl Core {
             by_index: HashMap::new(),
             allowed_ips: AllowedIps::default(),
             unmet: BTreeMap::new(),
+            presence: Presence::default(),
             dropped: DropCounts::default(),
+            forwarded: ForwardCounts::default(),
             next_index: seed >> 8,
             next_tick: now.elapsed,
             next_idle_tick: now.elapsed,
@@ -148,6 +161,9 @@ impl Core {
             if let Some(over) = peer.tick(&mut context) {
                 self.by_index.remove(&over.index);
             }
+        }
+        if all {
+            self.report_presence(now, out);
         }
         self.next_tick
     }
@@ -228,6 +244,16 @@ impl Core {
     #[must_use]
     pub fn dropped(&self) -> DropCounts {
         self.dropped
+    }
+
+    /// Returns how much this relay and its siblings do for each other.
+    #[must_use]
+    pub fn sibling_stats(&self, now: ClockReading) -> SiblingStats {
+        SiblingStats {
+            reporting: self.presence.reporting_siblings(now.elapsed),
+            packets_to: self.forwarded.to_siblings,
+            packets_from: self.forwarded.from_siblings,
+        }
     }
 
     fn adopt_identity(&mut self) {

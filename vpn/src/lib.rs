@@ -39,4 +39,4 @@ pub use crate::limits::CoreLimits;
 pub use crate::output::{CoreOutput, DatagramPath, DatagramRun, HEADROOM, VpnEvent};
 pub use crate::peers::{PeerChange, PeerConfig, PeerSet, PeerUpdate, plan_changes};
 pub use crate::relay::{Relay, RelayConfig};
-pub use crate::stats::{DropCounts, PeerStats};
+pub use crate::stats::{DropCounts, PeerStats, SiblingStats};

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const V4_HEADER: usize = 20;
 const V6_HEADER: usize = 40;
+const UDP_HEADER: usize = 8;
 
 /// Returns the packet's source, or `None` if it is not an IP packet.
 pub(crate) fn source(packet: &[u8]) -> Option<IpAddr> {
@@ -21,14 +22,26 @@ pub(crate) fn destination(packet: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Returns the TCP segment of a packet. In IPv6 it must follow the fixed header directly; in IPv4, options may precede it.
+/// Returns the TCP segment of a packet.
 pub(crate) fn tcp_segment(packet: &[u8]) -> Option<&[u8]> {
     const TCP: u8 = 6;
+    segment(packet, TCP)
+}
+
+/// Returns the payload of a UDP packet to this port.
+pub(crate) fn udp_payload(packet: &[u8], port: u16) -> Option<&[u8]> {
+    const UDP: u8 = 17;
+    let (header, payload) = segment(packet, UDP)?.split_at_checked(UDP_HEADER)?;
+    (header[2..4] == port.to_be_bytes()).then_some(payload)
+}
+
+/// Returns what follows the IP header. In IPv6 it must follow the fixed header directly; in IPv4, options may precede it.
+fn segment(packet: &[u8], wanted: u8) -> Option<&[u8]> {
     let (protocol, header) = match version(packet)? {
         IpVersion::V4 => (packet[9], usize::from(packet[0] & 15) * 4),
         IpVersion::V6 => (packet[6], V6_HEADER),
     };
-    packet.get(header..).filter(|_| protocol == TCP)
+    packet.get(header..).filter(|_| protocol == wanted)
 }
 
 /// Counts one hop, as every router must (RFC 1812, section 5.3.1; RFC 8200, section 3), so that no packet circles forever between two
@@ -107,7 +120,7 @@ mod tests {
 
         #[test]
         fn no_bytes_make_it_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let _ = (source(&bytes), destination(&bytes), tcp_segment(&bytes));
+            let _ = (source(&bytes), destination(&bytes), tcp_segment(&bytes), udp_payload(&bytes, 9));
             let _ = count_hop(&mut bytes);
         }
     }

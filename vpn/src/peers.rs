@@ -20,13 +20,23 @@ pub struct PeerConfig {
     pub persistent_keepalive: u16,
     /// The peer's inner addresses.
     pub allowed_ips: BTreeSet<IpNet>,
+    /// Whether the peer is a sibling: another relay that has the same peers. A relay and its siblings report to each other which peers they hear,
+    /// and forward packets to each other.
+    pub is_sibling: bool,
 }
 
 impl PeerConfig {
     /// Creates a peer with a public key and nothing else.
     #[must_use]
     pub fn new(public_key: PublicKey) -> Self {
-        Self { public_key, preshared_key: None, endpoint: None, persistent_keepalive: 0, allowed_ips: BTreeSet::new() }
+        Self {
+            public_key,
+            preshared_key: None,
+            endpoint: None,
+            persistent_keepalive: 0,
+            allowed_ips: BTreeSet::new(),
+            is_sibling: false,
+        }
     }
 }
 
@@ -135,6 +145,8 @@ pub struct PeerUpdate {
     pub persistent_keepalive: Option<u16>,
     /// The complete new set of prefixes.
     pub allowed_ips: Option<BTreeSet<IpNet>>,
+    /// Whether the peer is a sibling from now on.
+    pub is_sibling: Option<bool>,
 }
 
 impl PeerUpdate {
@@ -152,6 +164,7 @@ impl PeerUpdate {
         if let Some(allowed_ips) = &self.allowed_ips {
             peer.allowed_ips.clone_from(allowed_ips);
         }
+        peer.is_sibling = self.is_sibling.unwrap_or(peer.is_sibling);
     }
 
     fn between(seen: &PeerConfig, wanted: &PeerConfig) -> Option<Self> {
@@ -162,11 +175,13 @@ impl PeerUpdate {
             persistent_keepalive: (seen.persistent_keepalive != wanted.persistent_keepalive)
                 .then_some(wanted.persistent_keepalive),
             allowed_ips: (seen.allowed_ips != wanted.allowed_ips).then(|| wanted.allowed_ips.clone()),
+            is_sibling: (seen.is_sibling != wanted.is_sibling).then_some(wanted.is_sibling),
         };
         let unchanged = update.preshared_key.is_none()
             && update.endpoint.is_none()
             && update.persistent_keepalive.is_none()
-            && update.allowed_ips.is_none();
+            && update.allowed_ips.is_none()
+            && update.is_sibling.is_none();
         (!unchanged).then_some(update)
     }
 }
@@ -202,6 +217,7 @@ mod tests {
             port in proptest::option::of(1..3u16),
             keepalive in 0..2u16,
             prefixes in proptest::collection::btree_set(0..8u8, 0..4),
+            is_sibling: bool,
         ) -> PeerConfig {
             PeerConfig {
                 public_key: PublicKey([key; 32]),
@@ -209,6 +225,7 @@ mod tests {
                 endpoint: port.map(|port| SocketAddr::from(([192, 0, 2, 1], port))),
                 persistent_keepalive: keepalive,
                 allowed_ips: prefixes.into_iter().map(|last| format!("10.0.0.{last}/32").parse().unwrap()).collect(),
+                is_sibling,
             }
         }
     }

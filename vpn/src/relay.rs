@@ -21,7 +21,7 @@ use crate::key::{PrivateKey, PublicKey};
 use crate::limits::CoreLimits;
 use crate::output::VpnEvent;
 use crate::peers::{PeerChange, PeerSet};
-use crate::stats::PeerStats;
+use crate::stats::{PeerStats, SiblingStats};
 use crate::uapi;
 
 /// The configuration of a relay.
@@ -101,6 +101,12 @@ impl Relay {
     #[must_use]
     pub fn stats(&self) -> Vec<PeerStats> {
         self.shared.core().stats().collect()
+    }
+
+    /// Returns how much this relay and its siblings do for each other.
+    #[must_use]
+    pub fn sibling_stats(&self) -> SiblingStats {
+        self.shared.core().sibling_stats(SystemClock.now())
     }
 
     /// Returns this end's public key, if its private key is known.

@@ -24,6 +24,17 @@ pub struct PeerStats {
     pub dropped_packets: u64,
 }
 
+/// What a relay and its siblings do for each other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SiblingStats {
+    /// Siblings that report which peers they hear.
+    pub reporting: usize,
+    /// Packets of peers that were sent to a sibling.
+    pub packets_to: u64,
+    /// Packets of peers that siblings sent.
+    pub packets_from: u64,
+}
+
 /// Counts of dropped packets and datagrams that belong to no peer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DropCounts {

@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 
 use super::peer::PeerState;
-use super::{Core, unused_index};
+use super::{Core, PacketRoute, unused_index};
 use crate::key::PublicKey;
 use crate::peers::{PeerChange, PeerConfig, PeerUpdate};
 
@@ -24,7 +24,14 @@ impl Core {
         if let Some(endpoint) = config.endpoint {
             self.unmet.insert(endpoint, key);
         }
+        self.set_sibling(key, config.is_sibling);
         self.peers.insert(key, PeerState::new(config));
+    }
+
+    /// Only relays have siblings: another end sends nothing for others.
+    fn set_sibling(&mut self, key: PublicKey, is_sibling: bool) {
+        let is_relay = matches!(self.config.route, PacketRoute::Relay(_));
+        self.presence.set_sibling(key, is_relay && is_sibling);
     }
 
     fn remove_peer(&mut self, key: &PublicKey) {
@@ -38,6 +45,7 @@ impl Core {
             self.allowed_ips.remove(*prefix, *key);
         }
         self.unmet.retain(|_, unmet| unmet != key);
+        self.presence.remove(key);
     }
 
     fn update_peer(&mut self, update: &PeerUpdate) {
@@ -46,6 +54,9 @@ impl Core {
         }
         if let Some(endpoint) = update.endpoint {
             self.set_endpoint(&update.public_key, endpoint);
+        }
+        if let Some(is_sibling) = update.is_sibling {
+            self.set_sibling(update.public_key, is_sibling);
         }
         let Some(peer) = self.peers.get_mut(&update.public_key) else {
             return;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::presence::is_recent;
 use super::sessions::{DATA_OVERHEAD, HANDSHAKE_ROOM, LocalIdentity, SessionIndex, Sessions, UnansweredHandshake};
 use crate::clock_reading::ClockReading;
 use crate::limits::CoreLimits;
@@ -26,6 +27,8 @@ pub(super) struct PeerState {
     staged: VecDeque<Vec<u8>>,
     staged_bytes: usize,
     last_traffic: Option<Duration>,
+    /// The time of the first response to a handshake of the peer that the peer has not confirmed. It may not receive what this end sends.
+    unconfirmed_since: Option<Duration>,
     /// The peer is new, or a message was sent or received since the last timer check.
     stirred: bool,
     pub(super) last_handshake: Option<Duration>,
@@ -53,6 +56,7 @@ impl PeerState {
             staged: VecDeque::new(),
             staged_bytes: 0,
             last_traffic: None,
+            unconfirmed_since: None,
             stirred: true,
             last_handshake: None,
             last_received: None,
@@ -183,8 +187,26 @@ impl PeerState {
         }
     }
 
+    /// Records a response to a handshake of the peer.
+    pub(super) fn note_response(&mut self, bytes: usize, now: ClockReading) {
+        self.unconfirmed_since.get_or_insert(now.elapsed);
+        self.note_sent(bytes, now);
+    }
+
+    /// Whether messages of the peer arrive, and nothing indicates that those of this end do not.
+    pub(super) fn is_heard(&self, now: Duration) -> bool {
+        let is_confirmed = self.unconfirmed_since.is_none_or(|since| is_recent(Some(since), now));
+        is_confirmed && is_recent(self.last_received, now)
+    }
+
+    /// Whether there is a key under which to send.
+    pub(super) fn has_session(&self) -> bool {
+        self.endpoint.is_some() && self.sessions.as_ref().is_some_and(Sessions::can_send)
+    }
+
     /// Records a completed handshake.
     pub(super) fn note_handshake(&mut self, context: &mut SendContext<'_>) {
+        self.unconfirmed_since = None;
         self.last_handshake = Some(context.now.unix);
         context.out.events.push(VpnEvent::HandshakeCompleted(self.config.public_key));
     }

@@ -100,7 +100,7 @@ impl Core {
         // The endpoint is not learned yet: after a restart, an attacker can replay an initiation, but not the first packet under the new
         // key. This end loses nothing, because it has nothing to send before that packet.
         peer.received_bytes += datagram.len() as u64;
-        peer.note_sent(sent, now);
+        peer.note_response(sent, now);
         Some(())
     }
 

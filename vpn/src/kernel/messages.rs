@@ -270,6 +270,7 @@ mod tests {
             endpoint: None,
             persistent_keepalive: None,
             allowed_ips: None,
+            is_sibling: None,
         };
         let messages = change("kw0", &[PeerChange::Remove(PublicKey([1; 32])), PeerChange::Update(update)]);
         let removal = [attribute(1, &[1; 32]), attribute(3, &1u32.to_ne_bytes())].concat();

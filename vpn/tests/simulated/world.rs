@@ -45,6 +45,8 @@ pub(crate) struct World {
     pub(crate) fate: Judge,
     /// Addresses of nodes from which nothing arrives any more. The nodes still have them.
     pub(crate) dead_sources: BTreeSet<IpAddr>,
+    /// Pairs of sender and receiver between which nothing arrives.
+    pub(crate) cuts: BTreeSet<(SocketAddr, SocketAddr)>,
     by_address: BTreeMap<SocketAddr, usize>,
 }
 
@@ -97,6 +99,7 @@ impl World {
             log: Vec::new(),
             fate: Box::new(|_, _| Fate::Deliver),
             dead_sources: BTreeSet::new(),
+            cuts: BTreeSet::new(),
             by_address: BTreeMap::new(),
         }
     }
@@ -109,15 +112,27 @@ impl World {
         world
     }
 
-    pub(crate) fn core(&self, number: u8, route: PacketRoute, limits: &CoreLimits, peers: Vec<PeerConfig>) -> Core {
-        let config = Config { private_key: Some(private_key(number)), route, mtu: 1420 };
-        let mut core = Core::new(config, limits.clone(), u32::from(number) << 16, self.now);
+    pub(crate) fn core(&self, identity: u8, route: PacketRoute, limits: &CoreLimits, peers: Vec<PeerConfig>) -> Core {
+        let config = Config { private_key: Some(private_key(identity)), route, mtu: 1420 };
+        let mut core = Core::new(config, limits.clone(), u32::from(identity) << 16, self.now);
         core.set_peers(&peers.into_iter().collect(), self.now);
         core
     }
 
     pub(crate) fn add(&mut self, number: u8, route: PacketRoute, limits: &CoreLimits, peers: Vec<PeerConfig>) {
-        let core = self.core(number, route, limits, peers);
+        self.add_as(number, number, route, limits, peers);
+    }
+
+    /// Adds a node with the key of another one: a machine has a device for each of its tunnels.
+    pub(crate) fn add_as(
+        &mut self,
+        number: u8,
+        identity: u8,
+        route: PacketRoute,
+        limits: &CoreLimits,
+        peers: Vec<PeerConfig>,
+    ) {
+        let core = self.core(identity, route, limits, peers);
         self.by_address.insert(address(number), self.nodes.len());
         self.nodes.push(Node { core, address: address(number), delivered: Vec::new(), events: Vec::new() });
     }
@@ -200,6 +215,9 @@ impl World {
         for (path, bytes) in out.datagrams() {
             self.log.push((node.address, bytes.to_vec()));
             if path.local.is_some_and(|source| self.dead_sources.contains(&source)) {
+                continue;
+            }
+            if self.cuts.contains(&(node.address, path.remote)) {
                 continue;
             }
             if let Fate::Deliver = (self.fate)(path.remote, bytes) {
