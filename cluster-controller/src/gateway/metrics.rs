@@ -42,6 +42,13 @@ impl Collector for PeerCollector {
         gauge(&mut encoder, "receive_buffer_bytes", help, buffers.receive)?;
         let help = "The kernel's send buffer of the WireGuard port; less than 4 MiB if net.core.wmem_max is lower";
         gauge(&mut encoder, "send_buffer_bytes", help, buffers.send)?;
+        let siblings = vpn.relay.sibling_stats();
+        let help = "Other gateways that report which workers they hear";
+        gauge(&mut encoder, "siblings", help, siblings.reporting)?;
+        let help = "Packets sent to another gateway, because it hears the worker that this one does not hear";
+        counter(&mut encoder, "sibling_sent_packets", help, siblings.packets_to)?;
+        let help = "Packets of workers received from other gateways";
+        counter(&mut encoder, "sibling_received_packets", help, siblings.packets_from)?;
         let stats = vpn.relay.stats();
         let known =
             || stats.iter().filter_map(|peer| Some((members.by_key.get(&peer.public_key)?.name.as_str(), peer)));
@@ -71,4 +78,9 @@ impl Collector for PeerCollector {
 fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: usize) -> fmt::Result {
     let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
     gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+}
+
+fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    let counter = ConstCounter::new(value);
+    counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)
 }

@@ -131,6 +131,7 @@ impl PeerReconciler {
             endpoint: Some(gateway.endpoint),
             persistent_keepalive: self.keepalive,
             allowed_ips: gateway.addresses.iter().map(|address| (*address).into()).collect(),
+            is_sibling: true,
             ..PeerConfig::new(gateway.public_key)
         });
         gateways.chain(workers).collect()

@@ -14,11 +14,13 @@ use crate::{
     public::{self, BACK, Public, tunnel},
 };
 
-/// Drops all packets to an address.
+/// Drops all packets to an address and from it.
 const CUT: &str = "
 add table ip apart
 add chain ip apart output { type filter hook output priority 0; }
-add rule ip apart output ip daddr ADDRESS drop";
+add rule ip apart output ip daddr ADDRESS drop
+add chain ip apart input { type filter hook input priority 0; }
+add rule ip apart input ip saddr ADDRESS drop";
 
 /// Returns the longest time for which pods had no response.
 pub(crate) fn still_meet(setting: &WorkerFleet, cluster: &TestCluster, probers: &[Prober]) -> Duration {
