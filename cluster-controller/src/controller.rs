@@ -92,9 +92,9 @@ pub enum ControllerRunError {
     /// A client cannot be built from the kubeconfig.
     #[error("cannot create an API client")]
     Client(#[source] Box<kube::Error>),
-    /// The authorities cannot be read.
+    /// A file that is published to workers cannot be read.
     #[error("cannot read {}", path.display())]
-    Authorities {
+    PublishedFile {
         /// The path of the file.
         path: PathBuf,
         /// The error of the operating system.

@@ -13,8 +13,8 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ConfigMap;
-use keelway_api::worker::{INFORMATION, WireGuardPeer};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use keelway_api::worker::{INFORMATION, REGISTRIES, WireGuardPeer};
 use keelway_base::error_chain::ErrorChain;
 use keelway_cri::CriRuntime;
 use keelway_http_proxy::{HttpProxies, InvalidHttpProxy};
@@ -52,6 +52,7 @@ use crate::{
     process::{self, ProcessId},
     range_clashes,
     reachable::{self, PodPorts},
+    registry_config::RegistryConfig,
     service::NODE_LOG,
     settings::{Layout, NodeOptions},
     status::{self, CertificateStatus, WorkerStatus},
@@ -492,6 +493,19 @@ impl Daemon {
             let maps: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
             api::follow(&maps, INFORMATION, |map| self.take_information(map)).await
         });
+        let registries = async {
+            // Clusters without own credentials, and of earlier releases, have no such Secret.
+            let has_credentials = |known: &TrustedInformation| known.cluster.registry_credentials;
+            if self.facts.known.subscribe().wait_for(has_credentials).await.is_err() {
+                return;
+            }
+            let (namespace, name) = REGISTRIES;
+            let follow = async |client: Client| {
+                let secrets: Api<Secret> = Api::namespaced(client, namespace);
+                api::follow(&secrets, name, |secret| self.take_registries(secret)).await
+            };
+            self.read("the registry credentials", follow).await;
+        };
         let templates = self.read("the CNI configuration", async |client: Client| {
             let maps: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
             api::follow(&maps, cni::CONFIG_MAP, |map| self.take_templates(map)).await
@@ -502,7 +516,7 @@ impl Daemon {
         });
         let keeper = NodeKeeper { layout: &self.layout, options: &self.options, state: &self.facts.node };
         let node = self.read("the Node", async |client: Client| keeper.follow(client).await);
-        tokio::join!(information, templates, peer, node);
+        tokio::join!(information, registries, templates, peer, node);
     }
 
     /// Watches one object, with the current certificate. It logs an interruption once, and the expiry of the certificate once, too.
@@ -567,6 +581,16 @@ impl Daemon {
         }
         tracing::info!(endpoints = known.cluster.endpoints.len(), "the cluster information changed");
         self.facts.known.send_replace(known);
+        None
+    }
+
+    /// Stores the cluster's credentials for registries. An absent Secret changes nothing: the registry decides which credentials are valid.
+    fn take_registries(&self, secret: Option<Secret>) -> Option<()> {
+        match RegistryConfig::replace_of_cluster(&secret?, &self.layout, &self.options) {
+            Ok(true) => tracing::info!("the cluster's registry credentials changed"),
+            Ok(false) => {}
+            Err(error) => tracing::error!("cannot store the registry credentials: {}", ErrorChain(&error)),
+        }
         None
     }
 

@@ -52,7 +52,7 @@ use crate::{
     process,
     program::ProgramInstallation,
     registration,
-    registry_config::RegistryConfig,
+    registry_config::{RegistryConfig, RegistryConfigError},
     service::{self, ServiceError},
     settings::{DaemonMode, Layout, NodeOptions, OptionChange},
     sysctl,
@@ -174,6 +174,9 @@ pub enum JoinError {
     /// The programs could not be installed.
     #[error(transparent)]
     Image(#[from] ImageError),
+    /// The credentials for registries cannot be read or stored.
+    #[error(transparent)]
+    Registries(#[from] RegistryConfigError),
     /// containerd does not return a list of its images.
     #[error("cannot list the images in containerd")]
     Images(#[source] Box<tonic::Status>),
@@ -271,6 +274,7 @@ async fn join_with(
     let (known, seen) = try_join!(fetch_information(bearer.clone(), &mut told), take_baseline(options, &runtime))?;
     check_name(&node.name, &known.cluster.dns_domain)?;
     check_cluster(options, &runtime, &known).await?;
+    let of_cluster = fetch_registry_config(&bearer, &known).await?;
     let release = release::find(&known.cluster.version);
     let release = release.ok_or_else(|| JoinError::Release(known.cluster.version.clone()))?;
     let image = node.image.clone().unwrap_or_else(|| release.node_image(known.cluster.registry.as_deref()));
@@ -278,6 +282,7 @@ async fn join_with(
     let before = options.layout.read_options()?;
     // From here on, the machine is changed.
     prepare(options, &known, seen.as_ref())?;
+    store_registry_config(options, of_cluster.as_ref())?;
     told(&JoinStep::Programs(image.clone()));
     told(&JoinStep::Certificate);
     // Both run concurrently. If one fails, the other one still completes.
@@ -445,10 +450,28 @@ fn prepare(options: &JoinOptions, known: &TrustedInformation, seen: Option<&Chan
     next.extend(seen.map(|seen| StagedFile::json(layout.changes(), seen)).transpose()?);
     next.extend(known.next(layout)?);
     files::write_all(&next)?;
-    if let Some(credentials) = &options.registry_config {
-        credentials.store(layout, &options.node)?;
-    }
     files::remove(&layout.leaving())
+}
+
+/// Reads the cluster's credentials for the images of workers, if it has some.
+async fn fetch_registry_config(
+    bearer: &Client,
+    known: &TrustedInformation,
+) -> Result<Option<RegistryConfig>, RegistryConfigError> {
+    if known.cluster.registry_credentials { RegistryConfig::fetch(bearer.clone()).await } else { Ok(None) }
+}
+
+fn store_registry_config(
+    options: &JoinOptions,
+    of_cluster: Option<&RegistryConfig>,
+) -> Result<(), RegistryConfigError> {
+    if let Some(credentials) = of_cluster {
+        credentials.store_of_cluster(&options.layout)?;
+    }
+    if let Some(credentials) = &options.registry_config {
+        credentials.store(&options.layout)?;
+    }
+    RegistryConfig::write_for_kubelet(&options.layout, &options.node)
 }
 
 /// Obtains a certificate with the token, and addresses with the certificate. Returns a client of the API as the node.

@@ -229,9 +229,14 @@ impl Layout {
         self.at("daemon.process")
     }
 
-    /// The credentials of registries.
+    /// The user's credentials for registries.
     pub(crate) fn registry_config(&self) -> PathBuf {
         self.at("registry.json")
+    }
+
+    /// The cluster's credentials for registries.
+    pub(crate) fn cluster_registry_config(&self) -> PathBuf {
+        self.at("registry-cluster.json")
     }
 
     /// The socket of the metrics.

@@ -35,6 +35,9 @@ pub struct ControllerConfiguration {
     /// A registry that contains the images of workers and add-ons under the same names and tags as the public registries.
     #[serde(default)]
     pub registry: Option<String>,
+    /// A file with credentials for these images, in docker's format. The controller publishes them to workers.
+    #[serde(default)]
+    pub registries: Option<PathBuf>,
     /// Ranges of the VPN, one per family. In each, the first address is for the API, the next 15 are for gateways, and the others for workers.
     #[serde(rename = "vpnCIDRs")]
     pub vpn_cidrs: Vec<IpNet>,
@@ -112,6 +115,7 @@ impl ControllerConfiguration {
         ClusterInformation {
             version: self.version.clone(),
             registry: self.registry.clone(),
+            registry_credentials: self.registries.is_some(),
             endpoints: self.endpoints.clone(),
             names: self.api_names.iter().filter(|name| is_subdomain(name)).cloned().collect(),
             api: ApiAddress { addresses: self.api_addresses(), port: API_PORT },

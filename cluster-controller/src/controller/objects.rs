@@ -48,15 +48,24 @@ pub(crate) fn definitions() -> Result<Vec<DynamicObject>, ObjectError> {
         .collect()
 }
 
+/// The content of the files that the controller publishes to workers.
+#[derive(Default)]
+pub(crate) struct PublishedFiles {
+    /// The authorities, in PEM.
+    pub(crate) authorities: String,
+    /// Credentials for the images of workers.
+    pub(crate) registries: Option<Vec<u8>>,
+}
+
 /// Returns all other objects.
 pub(crate) fn wanted(
     configuration: &ControllerConfiguration,
-    authorities: &str,
+    files: &PublishedFiles,
 ) -> Result<Vec<DynamicObject>, ObjectError> {
     let mut objects = access::objects();
     objects.extend(policies::objects());
     objects.extend(service::objects(&configuration.api_addresses()));
-    objects.extend(information::objects(configuration, authorities)?);
+    objects.extend(information::objects(configuration, files)?);
     objects.extend(addons::objects(configuration)?);
     if configuration.addons.cni.enabled {
         objects.extend(network_policies::objects());
@@ -88,7 +97,7 @@ const fn place(
 }
 
 /// The resources of all applied objects. The controller watches these and no others.
-pub(crate) const PLACES: [ObjectResource; 19] = [
+pub(crate) const PLACES: [ObjectResource; 20] = [
     place("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", None),
     place(RBAC, "ClusterRole", "clusterroles", None),
     place(RBAC, "ClusterRoleBinding", "clusterrolebindings", None),
@@ -100,6 +109,7 @@ pub(crate) const PLACES: [ObjectResource; 19] = [
     place(RBAC, "Role", "roles", PUBLIC),
     place(RBAC, "RoleBinding", "rolebindings", PUBLIC),
     place("v1", "ConfigMap", "configmaps", PUBLIC),
+    place("v1", "Secret", "secrets", PUBLIC),
     place(RBAC, "Role", "roles", SYSTEM),
     place(RBAC, "RoleBinding", "rolebindings", SYSTEM),
     place("v1", "ConfigMap", "configmaps", SYSTEM),

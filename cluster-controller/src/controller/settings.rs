@@ -16,7 +16,10 @@ use tower::timeout::TimeoutLayer;
 
 use keelway_tls::FilesVersion;
 
-use super::{ANSWER, ControllerConfiguration, ControllerRunError, objects};
+use super::{
+    ANSWER, ControllerConfiguration, ControllerRunError,
+    objects::{self, PublishedFiles},
+};
 use crate::{configuration, kubeconfig::files_of};
 
 /// The configuration, and what was built from it and from the files that it names.
@@ -42,16 +45,16 @@ impl ControllerSettings {
             configuration::read(path).map_err(ControllerRunError::Configuration)?;
         let mut others = files_of(&configuration.kubeconfig);
         others.push(configuration.authorities.clone());
+        others.extend(configuration.registries.clone());
         let stamp = own.with(FilesVersion::of(&others));
-        let authorities = fs::read_to_string(&configuration.authorities)
-            .map_err(|source| ControllerRunError::Authorities { path: configuration.authorities.clone(), source })?;
+        let published = published_files(&configuration)?;
         Ok(Self {
             files: [path.to_owned()].into_iter().chain(others).collect(),
             stamp,
             path: path.to_owned(),
             client: client(&configuration.kubeconfig).await?,
             definitions: objects::definitions().map_err(ControllerRunError::Objects)?,
-            wanted: objects::wanted(&configuration, &authorities).map_err(ControllerRunError::Objects)?,
+            wanted: objects::wanted(&configuration, &published).map_err(ControllerRunError::Objects)?,
             configuration,
         })
     }
@@ -69,6 +72,19 @@ impl ControllerSettings {
             }
         }
     }
+}
+
+fn published_files(configuration: &ControllerConfiguration) -> Result<PublishedFiles, ControllerRunError> {
+    let wrong = |path: &Path| {
+        let path = path.to_owned();
+        move |source| ControllerRunError::PublishedFile { path, source }
+    };
+    let authorities = &configuration.authorities;
+    let registries = configuration.registries.as_ref().map(|path| fs::read(path).map_err(wrong(path)));
+    Ok(PublishedFiles {
+        authorities: fs::read_to_string(authorities).map_err(wrong(authorities))?,
+        registries: registries.transpose()?,
+    })
 }
 
 async fn client(path: &Path) -> Result<Client, ControllerRunError> {

@@ -16,6 +16,7 @@ mod http_proxy;
 mod lan;
 mod moved;
 mod narrow;
+mod registry;
 mod two_addresses;
 mod udp;
 
@@ -45,6 +46,7 @@ const ROWS: &[Row] = &[
     ("deleted", "nat-a", deleted_node::is_registered_again),
     ("moved", "nat-a", moved::is_found_by_name),
     ("proxied", "nat-a", http_proxy::is_the_only_way_out),
+    ("registry", "", registry::has_credentials),
 ];
 
 #[test]
@@ -56,7 +58,8 @@ fn scenario(tag: &str) {
     let setting = WorkerFleet::reached(ReachMode::Network, tag, "2", &[(CLEAN, "")]);
     // Networks of workers may allow no other port.
     for machine in setting.fleet.machines().iter().filter(|machine| machine.is_public()) {
-        let _ = machine.run(Command::new("sysctl").args(["-qw", "net.ipv4.ip_unprivileged_port_start=443"])).succeeded();
+        let _ =
+            machine.run(Command::new("sysctl").args(["-qw", "net.ipv4.ip_unprivileged_port_start=443"])).succeeded();
     }
     setting.inject("c1", &["--ingress-port", "443"]);
     setting.reconcile();

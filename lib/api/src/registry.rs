@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::Secret;
 
@@ -109,10 +110,32 @@ impl PullSecret {
     #[must_use]
     pub fn for_image(&self, image: &str) -> Option<&RegistryCredentials> {
         let whole = if image.starts_with(registry_of(image)) { image.to_owned() } else { format!("{DOCKER}/{image}") };
-        let begins = |registry: &str| whole.strip_prefix(registry).is_some_and(|rest| rest.starts_with('/'));
+        let begins = |registry: &str| {
+            whole.strip_prefix(registry).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', ':', '@']))
+        };
         let found = self.registries.iter().filter(|(registry, _)| begins(registry));
         found.max_by_key(|(registry, _)| registry.len()).map(|(_, credentials)| credentials)
     }
+}
+
+/// Returns a configuration of docker with these credentials, by registry or repository, as [`PullSecret::of`] and kubelets read it.
+#[must_use]
+pub fn docker_config(credentials: &BTreeMap<String, RegistryCredentials>) -> serde_json::Value {
+    let entry = |found: &RegistryCredentials| {
+        let both = STANDARD.encode(format!("{}:{}", found.username, found.password));
+        json!({ "username": found.username, "password": found.password, "auth": both })
+    };
+    let entries: BTreeMap<&String, serde_json::Value> =
+        credentials.iter().map(|(registry, found)| (registry, entry(found))).collect();
+    json!({ "auths": entries })
+}
+
+/// Returns an image's repository: its name without tag and digest.
+#[must_use]
+pub fn repository_of(image: &str) -> &str {
+    let name = image.split_once('@').map_or(image, |(name, _)| name);
+    let path = name.rfind('/').map_or(0, |slash| slash + 1);
+    name[path..].find(':').map_or(name, |colon| &name[..path + colon])
 }
 
 /// Returns the name that images use for a registry in docker's notation (`https://index.docker.io/v1/`).
@@ -149,6 +172,19 @@ mod tests {
         assert_eq!(user("haproxy:2"), Some(("docker", "d")));
         assert_eq!(user("registry.example.com:5000/pause:3"), None);
         assert_eq!(registry_of("localhost/a"), "localhost");
+    }
+
+    #[test]
+    fn what_is_written_for_a_repository_is_read_for_its_images() {
+        let image = "registry.example.com:5000/mirror/coredns:v1.14.6";
+        assert_eq!(repository_of(image), "registry.example.com:5000/mirror/coredns");
+        assert_eq!(repository_of("r.io/a@sha256:00"), "r.io/a");
+        assert_eq!(repository_of("haproxy"), "haproxy");
+        let given = RegistryCredentials { username: "user".to_owned(), password: "b:c".to_owned() };
+        let config = docker_config(&[(repository_of(image).to_owned(), given.clone())].into());
+        let found = PullSecret::of(&secret(&config.to_string())).unwrap();
+        assert_eq!(found.for_image(image), Some(&given));
+        assert_eq!(found.for_image("registry.example.com:5000/mirror/other:v1"), None);
     }
 
     #[test]

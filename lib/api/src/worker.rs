@@ -45,6 +45,10 @@ pub fn cluster_controller_role() -> Vec<serde_json::Value> {
     serde_saphyr::from_multiple(CLUSTER_CONTROLLER_ROLE).unwrap_or_default()
 }
 
+/// The Secret with the cluster's own credentials for the images of its workers, of the type `kubernetes.io/dockerconfigjson`. Every worker may read it.
+/// It is not in `kube-system`, so that the cluster-controller needs no rights to the Secrets there, such as tokens.
+pub const REGISTRIES: (&str, &str) = ("kube-public", "keelway-registries");
+
 /// The pattern of a public key of WireGuard in base64 (RFC 4648, section 4), 32 bytes, as `wg` writes it.
 pub(crate) const PUBLIC_KEY: &str = "^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$";
 

@@ -221,7 +221,8 @@ fn ingress_ports_are_reserved(step: &PlanTransition) -> Vec<String> {
         found.extend(before.filter(|before| *before != port).map(|before| format!("{name} changed from {before}")));
         if before.is_none() {
             found.extend(
-                unfit_on_public(step, port, cluster.spec.ingress.port == Some(port)).map(|(machine, why)| format!("{port} of {name} on {machine}: {why}")),
+                unfit_on_public(step, port, cluster.spec.ingress.port == Some(port))
+                    .map(|(machine, why)| format!("{port} of {name} on {machine}: {why}")),
             );
         }
     }

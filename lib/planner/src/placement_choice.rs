@@ -96,8 +96,7 @@ impl PlacementRequest<'_> {
             room.lacks_ports(self.role, self.ingress_port)
                 && !(self.role == Role::Ingress && self.has_one_on(&room.machine.name))
         };
-        let is_privileged =
-            |room: &&Room| self.ingress_port.is_some_and(|port| room.ports.is_privileged(port.number));
+        let is_privileged = |room: &&Room| self.ingress_port.is_some_and(|port| room.ports.is_privileged(port.number));
         let full = open().filter(|room| !room.holds(self.role));
         PlacementError::NoMachine(Box::new(MissingMachine {
             role: self.role,

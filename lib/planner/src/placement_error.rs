@@ -43,9 +43,13 @@ pub enum PlacementError {
         .0.from, .0.to
     )]
     CommonPortsInUse(PortRange),
-    #[error("port {0} of public hypervisors, which another cluster has: choose another spec.ingress.port, or remove the field")]
+    #[error(
+        "port {0} of public hypervisors, which another cluster has: choose another spec.ingress.port, or remove the field"
+    )]
     PortOfCluster(u16),
-    #[error("port {port} of every public hypervisor, which is in use on {machines}: free it there, or choose another spec.ingress.port")]
+    #[error(
+        "port {port} of every public hypervisor, which is in use on {machines}: free it there, or choose another spec.ingress.port"
+    )]
     PortInUse { port: u16, machines: Shortened<HypervisorName> },
     #[error(
         "port {port} of every public hypervisor, on which only root may listen on {machines}: run \

@@ -31,7 +31,7 @@ use keelway_api::{
     },
     name::PodName,
     registry::RegistryCredentials,
-    release::{self, Release},
+    release::{self, KEELWAY, KEELWAY_UNRECORDED, Release},
     role::{HEALTH, Role},
     validated::{ValidatedCluster, ValidatedHypervisor},
 };
@@ -135,6 +135,13 @@ impl<'a> PodInputs<'a> {
             hold: false,
             registries,
         })
+    }
+
+    /// Whether Keelway's image in the cluster's pods is later than v0.1.0, which refuses fields that it does not know. Until its release is set, this
+    /// program has the number of v0.1.0.
+    fn follows_v0_1_0(&self) -> bool {
+        let version = self.tenant.document.keelway_version();
+        version == KEELWAY || version != KEELWAY_UNRECORDED
     }
 
     /// The registry credentials for these images, by image. If several Secrets of the cluster match an image, the first counts.

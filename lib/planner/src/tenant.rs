@@ -40,6 +40,15 @@ impl<'a> Tenant<'a> {
         })
     }
 
+    /// Whether the registry credentials are those of the cluster's own spec, not those of its class.
+    pub(crate) fn has_own_pull_secrets(&self) -> bool {
+        let namespace = self.document.reference().namespace;
+        let own =
+            self.document.spec.images.pull_secrets.iter().map(|secret| (namespace.as_str(), secret.name.as_str()));
+        let used = self.cluster.pull_secrets.iter().map(|secret| (secret.namespace.as_str(), secret.name.as_str()));
+        !self.cluster.pull_secrets.is_empty() && own.eq(used)
+    }
+
     /// Whether the cluster is unchanged because a machine holds a later config than the documents record. Its spec does not pause it.
     pub(crate) fn is_frozen(&self) -> bool {
         self.cluster.paused && !self.document.spec.paused

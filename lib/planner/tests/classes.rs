@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use keelway_api::{
     ClusterClass, Documents, Secret,
     class::{ClassImagesSpec, ClusterClassSpec},
+    cluster::LocalSecretReference,
     documents::SecretName,
     jiff::Timestamp,
     machine::{MachineState, ObservedValue},
@@ -128,6 +129,22 @@ fn what_a_class_gives_stands_before_what_a_cluster_says() {
     world.pass();
     let (registries, _) = world.images();
     assert!(registries.iter().all(|registry| registry.starts_with("registry.elsewhere.example")), "{registries:?}");
+}
+
+/// Also if the cluster names pull Secrets of its own, which its class does not allow.
+#[test]
+fn credentials_of_a_class_do_not_reach_workers() {
+    let mut world = World::new();
+    world.select(0b11111);
+    world.pass();
+    for own in [vec![], vec![LocalSecretReference { name: "mirror".to_owned() }]] {
+        world.cluster().spec.images.pull_secrets = own;
+        let configs = machine_configs(&world.documents, &world.seen()).unwrap();
+        let pods: Vec<_> = configs.values().flat_map(|config| config.pods.values()).collect();
+        assert!(pods.iter().any(|pod| !pod.registries.is_empty()));
+        assert!(pods.iter().flat_map(|pod| &pod.files).any(|file| file.path == "cluster-controller.json"));
+        assert!(pods.iter().flat_map(|pod| &pod.files).all(|file| file.path != "registries.json"));
+    }
 }
 
 #[test]

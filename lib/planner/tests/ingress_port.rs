@@ -82,7 +82,11 @@ fn the_port_stays_once_it_is_reserved() {
     let name = documents.clusters.keys().next().unwrap().clone();
     let faults = |documents: &Documents| -> Vec<String> {
         let is_it = |document: &DocumentName| *document == DocumentName::Cluster(name.clone());
-        documents.faults_of_changes(is_it).into_iter().map(|(_, fault)| format!("{}: {}", fault.field, fault.problem)).collect()
+        documents
+            .faults_of_changes(is_it)
+            .into_iter()
+            .map(|(_, fault)| format!("{}: {}", fault.field, fault.problem))
+            .collect()
     };
     documents.clusters.get_mut(&name).unwrap().spec.ingress.port = None;
     assert_eq!(faults(&documents), [""; 0]);

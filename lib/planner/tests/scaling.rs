@@ -7,13 +7,15 @@ mod model;
 use std::collections::{BTreeMap, BTreeSet};
 
 use keelway_api::{
-    Component, Documents, Secret, Shared, argument,
+    ByteString, Component, Documents, Secret, Shared, argument,
+    cluster::LocalSecretReference,
     documents::SecretName,
     duration::Span,
     hypervisor::LOST_ANNOTATION,
     jiff::Timestamp,
     machine::{MachineState, ObservedValue, Pod, ServerAdmin},
     name::{ClusterRef, HypervisorName, PodName},
+    registry::{PULL_SECRET, PULL_SECRET_KEY},
     role::Role,
 };
 use keelway_planner::{
@@ -749,6 +751,31 @@ fn add_ons_are_turned_off_without_a_restart() {
     assert_eq!(world.replaced(&calm(1, 1)), []);
     assert_eq!(addons(&world)["cni"]["enabled"], false);
     assert_eq!(addons(&world)["kubeProxy"], on);
+}
+
+/// Credentials of the cluster reach its cluster-controller, which publishes them to workers: those for repositories of workers' images, and no
+/// others. A change of them restarts nothing.
+#[test]
+fn own_credentials_for_images_of_workers_reach_the_cluster_controller() {
+    let mut world = World::new();
+    for _ in 0..12 {
+        let _ = world.pass(&calm(1, 1));
+    }
+    let configured =
+        |world: &World| world.document("cluster-controller-0", "cluster-controller.json")["registries"].clone();
+    assert_eq!(configured(&world), serde_json::Value::Null);
+    let config = r#"{"auths": {"registry.k8s.io": {"username": "user", "password": "x"}, "r.example.com": {"username": "other", "password": "y"}}}"#;
+    let data = [(PULL_SECRET_KEY.to_owned(), ByteString(config.as_bytes().to_vec()))];
+    let secret = Secret { type_: Some(PULL_SECRET.to_owned()), data: Some(data.into()), ..Secret::default() };
+    world.documents.secrets.insert(SecretName { namespace: "default".to_owned(), name: "regcred".to_owned() }, secret);
+    let cluster = world.documents.clusters.values_mut().next().unwrap();
+    cluster.spec.images.pull_secrets = vec![LocalSecretReference { name: "regcred".to_owned() }];
+    assert_eq!(world.replaced(&calm(1, 1)), []);
+    assert_eq!(configured(&world), "/etc/keelway/registries.json");
+    let published = world.document("cluster-controller-0", "registries.json");
+    let repositories: Vec<&String> = published["auths"].as_object().unwrap().keys().collect();
+    let of_workers = ["coredns/coredns", "kube-proxy", "metrics-server/metrics-server", "pause"];
+    assert_eq!(repositories, of_workers.map(|name| format!("registry.k8s.io/{name}")).each_ref());
 }
 
 /// The port of a cluster-controller is in its arguments, so that it is not asked at another port than it listens on.

@@ -1,6 +1,6 @@
 //! Permissions of workers and of join tokens, in addition to those of Kubernetes' node authorizer.
 
-use keelway_api::worker::{BOOTSTRAPPERS, INFORMATION};
+use keelway_api::worker::{BOOTSTRAPPERS, INFORMATION, REGISTRIES};
 use serde_json::{Value, json};
 
 use super::{super::csr::NODES, information::CNI};
@@ -25,10 +25,12 @@ pub(super) fn objects() -> Vec<Value> {
         }),
         cluster_binding("keelway:node", "keelway:node", NODES),
         cluster_binding("keelway:bootstrappers", "system:node-bootstrapper", BOOTSTRAPPERS),
-        role("kube-system", "keelway:worker-information", &[INFORMATION, CNI]),
+        role("kube-system", "keelway:worker-information", "configmaps", &[INFORMATION, CNI]),
         binding("kube-system", "keelway:worker-information", &all),
-        role("kube-public", "keelway:cluster-info", &["cluster-info"]),
+        role("kube-public", "keelway:cluster-info", "configmaps", &["cluster-info"]),
         binding("kube-public", "keelway:cluster-info", &all),
+        role(REGISTRIES.0, "keelway:registries", "secrets", &[REGISTRIES.1]),
+        binding(REGISTRIES.0, "keelway:registries", &all),
     ]
 }
 
@@ -42,14 +44,14 @@ fn cluster_binding(name: &str, role: &str, group: &str) -> Value {
     })
 }
 
-fn role(namespace: &str, name: &str, objects: &[&str]) -> Value {
+fn role(namespace: &str, name: &str, resource: &str, objects: &[&str]) -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
         "metadata": { "name": name, "namespace": namespace },
         "rules": [{
             "apiGroups": [""],
-            "resources": ["configmaps"],
+            "resources": [resource],
             "resourceNames": objects,
             "verbs": ["get", "list", "watch"],
         }],

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     super::{ControllerConfiguration, ROLE, object_reconciler::has_place},
-    definitions, wanted,
+    PublishedFiles, definitions, wanted,
 };
 use crate::configuration::ValidateConfiguration;
 
@@ -25,7 +25,7 @@ fn configuration(change: impl FnOnce(&mut Value)) -> ControllerConfiguration {
 }
 
 fn names(configuration: &ControllerConfiguration) -> BTreeSet<String> {
-    let objects = wanted(configuration, "authorities").unwrap();
+    let objects = wanted(configuration, &PublishedFiles::default()).unwrap();
     objects
         .iter()
         .map(|object| format!("{} {}", object.types.as_ref().unwrap().kind, object.metadata.name.as_ref().unwrap()))
@@ -34,7 +34,7 @@ fn names(configuration: &ControllerConfiguration) -> BTreeSet<String> {
 
 #[test]
 fn every_object_is_in_a_watched_kind() {
-    let objects = wanted(&configuration(|_| {}), "authorities").unwrap();
+    let objects = wanted(&configuration(|_| {}), &PublishedFiles::default()).unwrap();
     for object in objects.iter().chain(&definitions().unwrap()) {
         assert!(has_place(object), "{:?} {:?}", object.types, object.metadata.name);
     }
@@ -44,7 +44,8 @@ fn every_object_is_in_a_watched_kind() {
 fn no_placeholder_is_left() {
     for release in RELEASES {
         let objects =
-            wanted(&configuration(|file| file["version"] = json!(release.kubernetes)), "authorities").unwrap();
+            wanted(&configuration(|file| file["version"] = json!(release.kubernetes)), &PublishedFiles::default())
+                .unwrap();
         let text = serde_json::to_string(&objects).unwrap();
         assert!(!text.contains("${"), "{text}");
         assert!(text.contains(&format!("kube-proxy:v{}", release.kubernetes)));
@@ -54,7 +55,11 @@ fn no_placeholder_is_left() {
 
 #[test]
 fn a_registry_replaces_every_image() {
-    let objects = wanted(&configuration(|file| file["registry"] = json!("registry.example.com/mirror/")), "").unwrap();
+    let objects = wanted(
+        &configuration(|file| file["registry"] = json!("registry.example.com/mirror/")),
+        &PublishedFiles::default(),
+    )
+    .unwrap();
     let text = serde_json::to_string(&objects).unwrap();
     assert_eq!(text.matches("\"image\":\"registry.example.com/mirror/").count(), 3);
     assert!(!text.contains("registry.k8s.io"));
@@ -78,7 +83,7 @@ fn each_add_on_can_be_turned_off() {
 #[test]
 fn every_family_has_its_slice() {
     let both = configuration(|file| file["vpnCIDRs"] = json!(["100.80.0.0/16", "fd00::/64"]));
-    let objects = wanted(&both, "").unwrap();
+    let objects = wanted(&both, &PublishedFiles::default()).unwrap();
     let slices = objects.iter().filter(|object| object.types.as_ref().unwrap().kind == "EndpointSlice");
     let addresses: Vec<&Value> = slices.map(|slice| &slice.data["endpoints"][0]["addresses"][0]).collect();
     assert_eq!(addresses, ["100.80.0.1", "fd00::1"]);
@@ -99,7 +104,7 @@ fn the_role_names_what_is_applied() {
         }
     }
     let both = configuration(|file| file["vpnCIDRs"] = json!(["100.80.0.0/16", "fd00::/64"]));
-    let objects = wanted(&both, "").unwrap();
+    let objects = wanted(&both, &PublishedFiles::default()).unwrap();
     let applied: BTreeSet<String> = objects
         .iter()
         .chain(&definitions().unwrap())
@@ -172,7 +177,7 @@ fn the_role_has_every_right_that_it_grants() {
         own.iter().filter(counts).flat_map(rights).collect()
     };
     assert!(own.iter().flat_map(rights).all(|[verb, ..]| verb != "escalate"));
-    for object in wanted(&configuration(|_| {}), "").unwrap() {
+    for object in wanted(&configuration(|_| {}), &PublishedFiles::default()).unwrap() {
         let object = serde_json::to_value(object).unwrap();
         let held = held_in(&object["metadata"]["namespace"]);
         for [verb, group, resource, name] in rights(&object) {

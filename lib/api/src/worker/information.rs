@@ -26,6 +26,9 @@ pub struct ClusterInformation {
     /// A registry that serves the images of workers under the same names and tags as the public ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registry: Option<String>,
+    /// Whether the cluster has the Secret [`super::REGISTRIES`].
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub registry_credentials: bool,
     /// The ingresses of the cluster, each with its gateway.
     pub endpoints: Vec<IngressEndpoint>,
     /// DNS names of the ingresses. A worker resolves them if none of the endpoints responds. Empty if the field is missing.

@@ -1,12 +1,19 @@
 //! The cluster-controller.
 
-use alloc::{string::ToString, vec, vec::Vec};
+use alloc::{
+    collections::BTreeMap,
+    string::{String, ToString},
+    vec,
+    vec::Vec,
+};
 use core::net::SocketAddr;
 
 use keelway_api::{
     cluster::VPN_MTU_UNRECORDED,
     component::ComponentSpec,
     machine::{OnChange, PodFile},
+    registry::{RegistryCredentials, docker_config, repository_of},
+    release::metrics_server_image,
     role::{API, Role},
     validated::ValidatedHypervisor,
 };
@@ -17,6 +24,8 @@ use crate::{component_set::are_colocated, secret_names};
 
 /// The directory of its socket, in the pod and inside the container.
 const SOCKETS: (&str, &str) = ("run", "/run/keelway-cluster-controller");
+/// The file with credentials for the images of workers.
+const REGISTRIES: &str = "registries.json";
 
 impl PodInputs<'_> {
     pub(super) fn cluster_controller(&self) -> Result<PodTemplate, MissingKey> {
@@ -27,6 +36,7 @@ impl PodInputs<'_> {
             self.shared("ca.crt", secret_names::KUBERNETES, "bundle.crt", OnChange::PickedUp)?,
         ];
         files.extend(self.certificate("client")?);
+        files.extend(self.worker_registries_file());
         let mut command = keelway_command("run", "cluster-controller.json");
         command.extend([
             flag("identity", &self.pod.component),
@@ -71,11 +81,36 @@ impl PodInputs<'_> {
         }
         // The controller of v0.1.0 refuses the field.
         if let (true, true, Some(fields)) =
-            (self.is_recorded_release(), cluster.vpn_mtu != VPN_MTU_UNRECORDED, content.as_object_mut())
+            (self.follows_v0_1_0(), cluster.vpn_mtu != VPN_MTU_UNRECORDED, content.as_object_mut())
         {
             fields.insert("vpnMTU".to_string(), json!(cluster.vpn_mtu));
         }
+        if let (Some(_), Some(fields)) = (self.worker_registries_file(), content.as_object_mut()) {
+            fields.insert("registries".to_string(), json!(at(REGISTRIES)));
+        }
         document("cluster-controller.json", &content, OnChange::PickedUp)
+    }
+
+    /// The cluster's own credentials for the images that its workers pull. Those of a class belong to the operator, and users of the cluster, who are
+    /// administrators of its workers, have no access to them.
+    fn worker_registries_file(&self) -> Option<PodFile> {
+        if !self.tenant.has_own_pull_secrets() || !self.follows_v0_1_0() {
+            return None;
+        }
+        let (release, registry) = (self.release(), self.cluster.registry.as_deref());
+        let images = [
+            release.node_image(registry),
+            release.pause_image(registry),
+            release.kubernetes_image("kube-proxy", registry),
+            release.coredns_image(registry),
+            metrics_server_image(registry),
+        ];
+        let credentials = self.registries(&images.each_ref().map(String::as_str));
+        // Only these repositories: pods on a worker can use what its kubelet can pull.
+        let by_repository: BTreeMap<String, RegistryCredentials> =
+            credentials.into_iter().map(|(image, found)| (repository_of(&image).to_string(), found)).collect();
+        let is_empty = by_repository.is_empty();
+        (!is_empty).then(|| document(REGISTRIES, &docker_config(&by_repository), OnChange::PickedUp))
     }
 
     /// The endpoints at which workers reach an ingress, with the gateway beside it.

@@ -6,7 +6,6 @@ use alloc::{
 };
 use core::net::{Ipv4Addr, SocketAddr};
 
-use keelway_api::release::{KEELWAY, KEELWAY_UNRECORDED};
 use serde_json::{Value, json};
 
 use super::{MissingKey, PodInputs, at};
@@ -21,14 +20,7 @@ const MOST_OF_ONE: u32 = 128;
 impl PodInputs<'_> {
     /// Whether the cluster's gateways accept WireGuard over TLS. Those of v0.1.0 do not.
     pub(super) fn has_streams(&self) -> bool {
-        self.cluster.vpn_enabled && self.is_recorded_release()
-    }
-
-    /// Whether the cluster has a later release of Keelway's programs than v0.1.0. Until its release is set, this program has the number of the last
-    /// one.
-    pub(super) fn is_recorded_release(&self) -> bool {
-        let version = self.tenant.document.keelway_version();
-        version == KEELWAY || version != KEELWAY_UNRECORDED
+        self.cluster.vpn_enabled && self.follows_v0_1_0()
     }
 
     /// The address at which a gateway accepts streams of the ingress beside it. The number is the cluster's on this machine, so nothing else uses it.
