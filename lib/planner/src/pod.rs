@@ -11,6 +11,8 @@ mod kube_controller_manager;
 mod kube_scheduler;
 mod kubeconfig;
 
+pub(crate) use gateway::gateway_mtu;
+
 use alloc::{
     collections::BTreeMap,
     format,

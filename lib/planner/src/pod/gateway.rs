@@ -6,7 +6,7 @@ use core::net::{IpAddr, SocketAddr};
 use keelway_api::{
     cluster::VPN_MTU_UNRECORDED,
     component::ComponentSpec,
-    machine::{OnChange, PodFile},
+    machine::{OnChange, Pod, PodFile},
     name::PodName,
     reserved,
     role::{CONNECT, Role},
@@ -20,10 +20,20 @@ use super::{
 };
 use crate::secret_names::{self, EGRESS_NAME, WIREGUARD};
 
+/// The file with the configuration of a gateway.
+const CONFIGURATION: &str = "gateway.json";
 /// The directory in which a gateway stores its peers, inside its container.
 const PEERS: &str = "/var/lib/keelway-gateway";
 /// The file with the other gateways.
 const OTHERS: &str = "gateways.json";
+
+/// The MTU in the configuration of a gateway. None: the pod is no gateway.
+pub(crate) fn gateway_mtu(pod: &Pod) -> Option<u16> {
+    let file = pod.files.iter().find(|file| file.path == CONFIGURATION)?;
+    let content: Value = serde_json::from_slice(&file.content).ok()?;
+    let mtu = content.get("wireGuard")?.get("mtu").and_then(Value::as_u64);
+    mtu.map_or(Some(VPN_MTU_UNRECORDED), |mtu| mtu.try_into().ok())
+}
 
 impl PodInputs<'_> {
     pub(super) fn gateway(&self) -> Result<PodTemplate, MissingKey> {
@@ -46,7 +56,7 @@ impl PodInputs<'_> {
             data: vec![("peers", PEERS)],
             servers: None,
             image: self.own_image(),
-            command: keelway_command("gateway", "gateway.json"),
+            command: keelway_command("gateway", CONFIGURATION),
             check: self.health_check(),
             startup_seconds: Some(STARTUP_SECONDS),
             beside: vec![],
@@ -84,7 +94,7 @@ impl PodInputs<'_> {
         if self.has_streams() {
             content["streams"] = self.stream_listener()?;
         }
-        Ok(document("gateway.json", &content, OnChange::Restart))
+        Ok(document(CONFIGURATION, &content, OnChange::Restart))
     }
 
     /// A running gateway reads this file again, so gateways are added and removed without a restart.

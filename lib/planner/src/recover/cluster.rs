@@ -10,7 +10,7 @@ use alloc::{
 use keelway_api::{
     Cluster, Documents, Time,
     change::ClusterBirth,
-    cluster::{EtcdStatus, Initialization, MemberPhase},
+    cluster::{EtcdStatus, Initialization, MemberPhase, VPN_MTU_UNRECORDED},
     component::{ComponentSpec, ComponentStage, ComponentStatus},
     documents::SecretName,
     machine::Start,
@@ -25,7 +25,7 @@ use super::{
     pod::{command, component_spec, differing, flag, role_of},
     store::{HeldMember, rebuilt},
 };
-use crate::{component_set, store_start};
+use crate::{component_set, pod::gateway_mtu, store_start};
 
 pub(super) struct ClusterRecovery<'a> {
     documents: &'a mut Documents,
@@ -165,7 +165,11 @@ impl<'a> ClusterRecovery<'a> {
 
     fn rebuild_store(&mut self, members: &[HeldMember], now: &Time) {
         let Some(cluster) = self.cluster() else { return };
-        let birth = ClusterBirth::of(&cluster.spec);
+        let mut birth = ClusterBirth::of(&cluster.spec);
+        let mtu = self.pods.iter().find_map(|held| gateway_mtu(held.pod)).filter(|_| cluster.spec.vpn.mtu.is_none());
+        if let Some(mtu) = mtu {
+            birth.vpn.mtu = (mtu != VPN_MTU_UNRECORDED).then_some(mtu);
+        }
         let rebuilt = rebuilt(self.id, members, now);
         let rebuilt = rebuilt.and_then(|store| other_birth(&birth, &self.pods).map_or(Ok(store), Err));
         match rebuilt {
