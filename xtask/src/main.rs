@@ -81,7 +81,8 @@ the table of docs/performance.md. It creates local hypervisors and requires root
   --rounds N     the number of runs of each candidate (7)
 
 bench failover measures how long workers and their clients wait while public machines fail, recover, and pass their ingresses to
-others, and writes the table of docs/performance.md. It creates local hypervisors and requires root.
+others, and while the tunnels of a worker change to TLS and back to UDP, and writes the table of docs/performance.md. It creates local
+hypervisors and requires root.
 
   --rounds N     the number of failures of each machine and of moves of each ingress (7)
 

@@ -230,7 +230,8 @@ addresses. All components of a machine share its loopback.
     text.push_str(
         "\nAn ingress has the same number on all public machines of its cluster: `spec.ingress.port` of the Cluster, or else one from `spec.portRange` of the\n\
          machines. The gateway beside it has the same number in UDP, on all addresses of the\n\
-         machine, for WireGuard, and in TCP on loopback, where the ingress forwards tunnels over TLS. It responds only to workers.\n\
+         machine, for WireGuard, and in TCP on loopback, where the ingress forwards tunnels over TLS. It responds only to workers\n\
+         and to the other gateways of the cluster.\n\
          Agents listen on a port only with `keelway-hypervisor-agent run --listen ADDRESS:PORT` (TLS,\n\
          certificates on both sides). An agent that Keelway starts behind a proxy listens on port 7443 of the machine's first private address, or on the port\n\
          of `spec.endpoint.cri.agentAddress`. On a hypervisor, Keelway listens on no other port. The sockets of agents, and the metrics of ingresses,\n\

@@ -26,13 +26,19 @@ mod public;
 #[path = "../start/table.rs"]
 #[expect(dead_code, reason = "the other benchmarks have other kinds of rows")]
 mod table;
+#[path = "../../tests/hostile_hosts/transport.rs"]
+mod transport;
 #[path = "../../tests/worker_outages/watch.rs"]
 mod watch;
 
-use std::{env, path::Path, time::Duration};
+use std::{env, net::SocketAddr, path::Path, time::Duration};
 
 use clients::{Clients, Gaps};
-use keelway_e2e::{host::on_own_host, worker_fleet::WorkerFleet};
+use keelway_e2e::{
+    host::on_own_host,
+    outage,
+    worker_fleet::{TestCluster, WorkerFleet},
+};
 use table::Table;
 
 /// The number of rounds if `$KEELWAY_BENCH_ROUNDS` is not set.
@@ -46,9 +52,19 @@ const WORKERS: [(&str, &str); 2] = [("w1", "nat-a"), ("w2", "nat-b")];
 struct Figures {
     outages: Vec<public::Outage>,
     moves: Vec<Gaps>,
+    to_tls: Vec<TransportSwitch>,
+    to_udp: Vec<TransportSwitch>,
     /// How long pods got no response while gateways were killed and the API server was down. Measured once, because a gateway that is killed again
     /// soon waits longer before its restart.
     gateways: Duration,
+}
+
+/// A change of the transport of a worker's tunnels.
+struct TransportSwitch {
+    /// The time from the change of the network until all tunnels use the transport.
+    took: Duration,
+    /// The longest time for which pods got no response.
+    pods: Duration,
 }
 
 fn main() {
@@ -80,11 +96,29 @@ fn measure(rounds: usize) -> Figures {
         let (moved, gaps) = moves::each_ingress(&setting, &cluster, &clients);
         figures.moves.extend(gaps);
         cluster = moved;
+        let [to_tls, to_udp] = switch_transport(&setting, &cluster, &clients);
+        figures.to_tls.push(to_tls);
+        figures.to_udp.push(to_udp);
     }
     watch::missed_nothing(&cluster, &clients.load);
     let probers = clients.end(&cluster);
     figures.gateways = gateways::come_back_from_disk(&setting, &cluster, &probers);
     figures
+}
+
+/// Blocks the UDP of one worker until its tunnels use TLS, and lets it through until they use UDP.
+fn switch_transport(setting: &WorkerFleet, cluster: &TestCluster, clients: &Clients) -> [TransportSwitch; 2] {
+    let worker = setting.worker(WORKERS[0].0);
+    let since = outage::now();
+    let endpoint: SocketAddr = worker.status()["ingresses"][0]["address"].as_str().unwrap().parse().unwrap();
+    transport::block_all_but(endpoint.port(), &worker);
+    let took = transport::uses_tls(&worker);
+    let to_tls = TransportSwitch { took, pods: clients.went_on("UDP is blocked", since, cluster, &[]).pods };
+    let since = outage::now();
+    transport::unblock(&worker);
+    let took = transport::uses_udp(&worker);
+    let to_udp = TransportSwitch { took, pods: clients.went_on("UDP gets through again", since, cluster, &[]).pods };
+    [to_tls, to_udp]
 }
 
 impl Figures {
@@ -110,6 +144,17 @@ impl Figures {
         table.worst("an ingress and its gateway move to another machine: pods without each other", &pods, 6.0);
         let requests: Vec<Duration> = self.moves.iter().map(|gaps| gaps.requests).collect();
         table.worst("the same: a request at the API's address on a worker", &requests, 6.0);
+        let times = |switches: &[TransportSwitch], of: fn(&TransportSwitch) -> Duration| {
+            switches.iter().map(of).collect::<Vec<Duration>>()
+        };
+        table.worst("a worker's UDP is blocked: until its tunnels use TLS", &times(&self.to_tls, |one| one.took), 6.0);
+        table.worst("the same: pods without each other", &times(&self.to_tls, |one| one.pods), 6.0);
+        table.worst(
+            "its UDP gets through again: until its tunnels use UDP, which they try every 30 s",
+            &times(&self.to_udp, |one| one.took),
+            35.0,
+        );
+        table.worst("the same: pods without each other", &times(&self.to_udp, |one| one.pods), 1.0);
         table.worst("all gateways are killed while the API is down: pods without each other", &[self.gateways], 6.0);
         table.finish()
     }

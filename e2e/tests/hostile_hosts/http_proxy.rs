@@ -3,13 +3,13 @@
 use std::{net::SocketAddr, path::Path};
 
 use keelway_e2e::{
-    FinishedCommand, deadline,
+    FinishedCommand,
     http_proxy::TestHttpProxy,
     program_directory,
     worker_fleet::{TestCluster, TestWorker, WorkerFleet},
 };
 
-use crate::udp::{TO_TLS, uses, works};
+use crate::{transport::uses_tls, udp::works};
 
 const PORT: u16 = 3128;
 const CREDENTIALS: &str = "worker:p@ss-hidden";
@@ -44,7 +44,7 @@ pub(crate) fn is_the_only_way_out(setting: &WorkerFleet, cluster: &TestCluster, 
     assert!(proxy.targets().is_empty());
 
     let _ = join(&worker, &[&format!("HTTPS_PROXY=http://{ENCODED}@{address}")], &token).succeeded();
-    uses(&worker, "tls", TO_TLS);
+    uses_tls(&worker);
     works(cluster, name);
     let before = worker.status();
     let ingresses = before["ingresses"].as_array().unwrap();
@@ -60,7 +60,7 @@ pub(crate) fn is_the_only_way_out(setting: &WorkerFleet, cluster: &TestCluster, 
     let _ = worker.shell(&format!("kill -KILL {}", before["pid"])).succeeded();
     worker.start_daemon(Path::new("keelway"));
     let _ = worker.another_daemon(&before);
-    uses(&worker, "tls", deadline::KUBERNETES);
+    uses_tls(&worker);
     let said = worker.shell("keelway node status -o json; keelway node status; cat /var/lib/keelway-node/log/*").stdout;
     let said = String::from_utf8_lossy(&said);
     assert!(said.contains(&shown) && !said.contains("hidden"), "{said}");

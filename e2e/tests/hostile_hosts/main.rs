@@ -17,6 +17,7 @@ mod lan;
 mod moved;
 mod narrow;
 mod registry;
+mod transport;
 mod two_addresses;
 mod udp;
 

@@ -1,5 +1,5 @@
-//! A worker's network allows nothing but TCP to port 443, while it runs and while it joins: its tunnels use TLS. If gateways accept no streams either, the worker reports that
-//! nothing gets through.
+//! A worker's network allows nothing but TCP to port 443, while it runs and while it joins: its tunnels use TLS. If gateways accept no streams either,
+//! the worker reports that nothing gets through.
 
 use std::{process::Command, time::Duration};
 
@@ -9,19 +9,10 @@ use keelway_e2e::{
 };
 use serde_json::Value;
 
-/// A chain that drops everything from the worker but TCP to port 443, as a firewall between it and the gateways would.
-const BLOCK: &str = "nft add table inet blocked
-nft add chain inet blocked out '{ type filter hook output priority 0; }'
-nft add rule inet blocked out oifname uplink tcp dport 443 accept
-nft add rule inet blocked out oifname uplink drop";
-const UNBLOCK: &str = "nft delete table inet blocked";
+use crate::transport::{block_all_but, unblock, uses_tls, uses_udp};
 
 /// How long a join may take until it reports that no gateway responds. `--timeout` is five minutes.
 const FOUND: Duration = Duration::from_secs(60);
-/// Three times the time until a tunnel uses TLS: three checks of one second.
-pub(crate) const TO_TLS: Duration = Duration::from_secs(15);
-/// Three times the interval at which a tunnel that uses TLS checks UDP.
-const TO_UDP: Duration = Duration::from_secs(90);
 
 pub(crate) fn is_blocked(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
     let (worker, node) = (setting.worker(name), format!("node/{name}"));
@@ -30,31 +21,20 @@ pub(crate) fn is_blocked(setting: &WorkerFleet, cluster: &TestCluster, name: &st
     };
     setting.join_one(cluster, name, &setting.token(cluster));
     unavailable("False");
-    let _ = worker.shell(BLOCK).succeeded();
-    uses(&worker, "tls", TO_TLS);
+    block_all_but(443, &worker);
+    uses_tls(&worker);
     works(cluster, name);
     assert_eq!(status_code(&worker), 0);
-    let _ = worker.shell(UNBLOCK).succeeded();
-    uses(&worker, "udp", TO_UDP);
+    unblock(&worker);
+    uses_udp(&worker);
 
     let _ = worker.run(&["keelway", "node", "leave"], &[]).succeeded();
-    let _ = worker.shell(BLOCK).succeeded();
+    block_all_but(443, &worker);
     setting.join_one(cluster, name, &setting.token(cluster));
-    uses(&worker, "tls", TO_TLS);
+    uses_tls(&worker);
     nothing_gets_through(setting, cluster, name);
     unavailable("False");
     deadline::until("no taint", deadline::KUBERNETES, || !taints(cluster, name).contains("network-unavailable"));
-}
-
-/// Waits until all tunnels respond and use a transport.
-pub(crate) fn uses(worker: &TestWorker<'_>, transport: &str, limit: Duration) {
-    let took = deadline::until(&format!("the tunnels use {transport}"), limit, || {
-        let status = worker.status();
-        let tunnels = status["tunnels"].as_array().unwrap();
-        tunnels.len() == 2
-            && tunnels.iter().all(|tunnel| tunnel["answers"] == true && tunnel["transport"] == *transport)
-    });
-    println!("{:>7} ms  until the tunnels use {transport}", took.as_millis());
 }
 
 /// A pod starts, is reached by a pod of another worker, and its log is read.
@@ -95,7 +75,7 @@ fn nothing_gets_through(setting: &WorkerFleet, cluster: &TestCluster, name: &str
     for machine in public {
         let _ = machine.run(Command::new("nft").args(["delete", "table", "ip", "streams"])).succeeded();
     }
-    let _ = worker.shell(UNBLOCK).succeeded();
+    unblock(&worker);
     cluster.kubectl.wait("condition=Ready", &[&node]);
 }
 

@@ -21,6 +21,7 @@ mod relays;
 mod report;
 mod stack;
 mod streams;
+mod tls;
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -61,6 +62,7 @@ fn measure(plan: &Plan) {
     crowds::measure(plan, &mut report);
     crowds::measure_change(&mut report);
     stack::measure(plan, &mut report);
+    tls::measure(plan, &mut report);
     flood::measure(plan, &mut report);
     println!("{}", report.render());
     if plan.write {

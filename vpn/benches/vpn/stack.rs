@@ -61,7 +61,7 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) {
     report.note(format!("1,000 short connections took {:.0} ms.", median(times)));
 }
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
