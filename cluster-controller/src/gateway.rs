@@ -11,6 +11,7 @@ mod metrics;
 mod other_gateways;
 mod peer_file;
 mod peer_reconciler;
+mod renewals;
 mod socket_buffers;
 mod streams;
 mod vpn;
@@ -119,7 +120,8 @@ pub async fn run(path: &Path, stop: CancellationToken) -> Result<(), GatewayErro
     }
     if let Some(streams) = &config.streams {
         let (port, registry) = (vpn.relay.listen_port(), Arc::clone(&vpn.streams));
-        let entrance = StreamListener::new(streams.tls.clone(), port, registry).map_err(GatewayError::Tls)?;
+        let entrance = StreamListener::new(streams.tls.clone(), port, registry, config.peers.kubeconfig.clone())
+            .map_err(GatewayError::Tls)?;
         tasks.spawn(entrance.serve(listen(streams.listen).await?));
     }
     let entrances =

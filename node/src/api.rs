@@ -31,8 +31,8 @@ pub(crate) const AGAIN: Duration = Duration::from_secs(1);
 /// Help text: names the component that does what a worker waits for.
 pub(crate) const CONTROLLER: &str = "the cluster's cluster-controller does this; check it with `keelway status` and `keelway logs` where the cluster is managed";
 
-/// Help text: how to rejoin a worker whose certificate has expired.
-pub const ENDED: &str = "run `keelway node forget`, and `keelway node join` with a new token";
+/// Help text: how a worker whose certificate has expired gets another one.
+pub const ENDED: &str = "the daemon renews it once it reaches the cluster; if its log reports that it cannot, run `keelway node forget`, and `keelway node join` with a new token";
 
 /// A request to the API failed.
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,8 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use keelway_pki::{
-    CertificateFacts, KeyError, PrivateKeyPem, SigningRequestError, client_signing_request, key_matches_certificate,
+    CertificateFacts, KeyError, PrivateKeyPem, SigningRequestError, Validity, client_signing_request,
+    key_matches_certificate,
 };
 use kube::{Api, Client, api::PostParams};
 use rand::{SeedableRng, rngs::ChaCha8Rng};
@@ -27,7 +28,7 @@ pub(crate) const CLIENT: &str = "kubelet-client-current.pem";
 pub(crate) const SERVING: &str = "kubelet-server-current.pem";
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const USAGES: [&str; 2] = ["digital signature", "client auth"];
-const GROUP: &str = "system:nodes";
+pub(crate) const GROUP: &str = "system:nodes";
 /// How long the cluster may take to approve and sign.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -72,16 +73,24 @@ enum SigningOutcome {
 
 /// Returns the worker's certificate if it is valid at `now` and matches its key.
 pub(crate) fn load_valid(layout: &Layout, now: Timestamp) -> Result<Option<KubeletCertificate>, NodeFileError> {
+    load(layout, |validity| validity.not_before() <= now && now < validity.not_after())
+}
+
+/// Returns the worker's certificate if it has expired by `now` and matches its key.
+pub(crate) fn load_expired(layout: &Layout, now: Timestamp) -> Result<Option<KubeletCertificate>, NodeFileError> {
+    load(layout, |validity| validity.not_after() <= now)
+}
+
+fn load(layout: &Layout, holds: impl Fn(Validity) -> bool) -> Result<Option<KubeletCertificate>, NodeFileError> {
     let Some(text) = files::read(&layout.identity())?.map(Zeroizing::new) else { return Ok(None) };
     let Some((certificate, key)) = split(&text) else { return Ok(None) };
-    let facts = CertificateFacts::from_pem(first(&certificate));
-    let holds = facts.is_ok_and(|facts| facts.validity.not_before() <= now && now < facts.validity.not_after());
+    let holds = CertificateFacts::from_pem(first(&certificate)).is_ok_and(|facts| holds(facts.validity));
     let fits = key_matches_certificate(first(&certificate), &key).unwrap_or(false);
     Ok((holds && fits).then_some(KubeletCertificate { certificate, key }))
 }
 
 /// Returns the validity of a certificate of the kubelet: [`CLIENT`] or [`SERVING`].
-pub(crate) fn validity(layout: &Layout, file: &str) -> Option<keelway_pki::Validity> {
+pub(crate) fn validity(layout: &Layout, file: &str) -> Option<Validity> {
     let text = Zeroizing::new(files::read(&layout.pki().join(file)).ok()??);
     let (certificate, _) = split(&text)?;
     CertificateFacts::from_pem(first(&certificate)).ok().map(|facts| facts.validity)
@@ -106,7 +115,7 @@ fn split(text: &str) -> Option<(String, PrivateKeyPem)> {
     key.filter(|_| !certificates.is_empty()).map(|key| (certificates, key))
 }
 
-fn first(certificates: &str) -> &str {
+pub(crate) fn first(certificates: &str) -> &str {
     const END: &str = "-----END CERTIFICATE-----";
     certificates.find(END).map_or(certificates, |end| &certificates[..end + END.len()])
 }
@@ -142,8 +151,8 @@ pub(crate) async fn ensure(
     }
 }
 
-/// Returns the key of an interrupted join, or a new one. A join must reuse its key, because the cluster approves one key per name.
-fn joining_key(layout: &Layout) -> Result<PrivateKeyPem, KubeletCertificateError> {
+/// Returns the key of an interrupted join or renewal, or a new one. A join must reuse its key, because the cluster approves one key per name.
+pub(crate) fn joining_key(layout: &Layout) -> Result<PrivateKeyPem, KubeletCertificateError> {
     if let Some(text) = files::read(&layout.joining_key())? {
         return Ok(PrivateKeyPem::new(text));
     }
@@ -189,7 +198,12 @@ fn signing_outcome(request: &CertificateSigningRequest) -> Option<SigningOutcome
 }
 
 /// Stores the certificate as the kubelet does: one file for each certificate, and a link to the current one.
-fn store(layout: &Layout, certificate: &str, key: &PrivateKeyPem, now: Timestamp) -> Result<(), NodeFileError> {
+pub(crate) fn store(
+    layout: &Layout,
+    certificate: &str,
+    key: &PrivateKeyPem,
+    now: Timestamp,
+) -> Result<(), NodeFileError> {
     let file = format!("kubelet-client-{}.pem", now.strftime("%Y-%m-%d-%H-%M-%S"));
     let text = Zeroizing::new(format!("{}\n{}", certificate.trim_end(), key.expose()));
     let path = layout.pki().join(&file);

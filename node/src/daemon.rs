@@ -45,7 +45,7 @@ use crate::{
     image,
     information::{InformationError, NAMESPACE, TrustedInformation},
     ingress_names::{IngressNames, MachineResolver},
-    kubelet::{KUBELET_LOG, Kubelet, KubeletStatus},
+    kubelet::{self, KUBELET_LOG, Kubelet, KubeletStatus},
     logs,
     network_condition::{self, NetworkCheck, NetworkState},
     peer::{self, PeerAssignment, PeerError},
@@ -53,6 +53,7 @@ use crate::{
     range_clashes,
     reachable::{self, PodPorts},
     registry_config::RegistryConfig,
+    renewal::renew,
     service::NODE_LOG,
     settings::{Layout, NodeOptions},
     status::{self, CertificateStatus, WorkerStatus},
@@ -126,6 +127,7 @@ struct Daemon {
     options: NodeOptions,
     facts: DaemonState,
     balancer: Arc<Balancer>,
+    proxies: HttpProxies,
     /// The last client, with the certificate and the authorities from which it was built.
     client: Mutex<Option<([String; 2], Client)>>,
 }
@@ -146,7 +148,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
     raise_files();
     let mut tunnels = WorkerTunnels::new(key, proxies.clone());
     tunnels.set_desired(&known, &given);
-    let balancer = Balancer::new(&known.authorities, proxies).map_err(DaemonError::Authorities)?;
+    let balancer = Balancer::new(&known.authorities, proxies.clone()).map_err(DaemonError::Authorities)?;
     let listeners = listen(&known)?;
     balancer.set(&ingresses(&known), &known.authorities).map_err(DaemonError::Authorities)?;
     let questions = status::listen(&layout.socket()).map_err(DaemonError::Socket)?;
@@ -172,7 +174,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         node: watch::Sender::default(),
         range_clashes: watch::Sender::default(),
     };
-    let daemon = Daemon { layout, options, facts, balancer, client: Mutex::default() };
+    let daemon = Daemon { layout, options, facts, balancer, proxies, client: Mutex::default() };
     let (known, given) = (daemon.facts.known.subscribe(), daemon.facts.given.subscribe());
     select! {
         () = daemon.keep_tunnels(tunnels) => {}
@@ -188,6 +190,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         () = daemon.keep_cni(&runtime) => {}
         () = daemon.check_pod_network(&runtime) => {}
         () = daemon.read_cluster() => {}
+        () = daemon.keep_identity() => {}
         () = kubelet.supervise(first, known, given, daemon.facts.kubelet.clone()) => {}
         () = status::serve(questions, || daemon.status()) => {}
         () = status::serve_metrics(scrapes, || daemon.status()) => {}
@@ -517,6 +520,23 @@ impl Daemon {
         let keeper = NodeKeeper { layout: &self.layout, options: &self.options, state: &self.facts.node };
         let node = self.read("the Node", async |client: Client| keeper.follow(client).await);
         tokio::join!(information, registries, templates, peer, node);
+    }
+
+    /// Renews the certificate if it expired while this worker was away. A kubelet renews only one that is valid, and then has to be restarted.
+    async fn keep_identity(&self) {
+        let mut turns = every(REPAIR_EVERY);
+        let mut last = None;
+        loop {
+            turns.tick().await;
+            let known = self.facts.known.borrow().clone();
+            let renewed = renew(&self.layout, &self.options.name, &known, &self.proxies, Timestamp::now()).await;
+            if matches!(renewed, Ok(true)) {
+                tracing::info!("renewed the certificate, which had expired; restarting the kubelet");
+                let stopped = kubelet::stop(&self.layout).await;
+                log_once(&mut None, "cannot restart the kubelet", stopped);
+            }
+            log_once(&mut last, "cannot renew the certificate, which has expired", renewed.map(drop));
+        }
     }
 
     /// Watches one object, with the current certificate. It logs an interruption once, and the expiry of the certificate once, too.

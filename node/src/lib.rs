@@ -45,6 +45,7 @@ mod reachable;
 mod registration;
 mod registry_config;
 mod removal;
+mod renewal;
 #[cfg(test)]
 mod samples;
 mod service;

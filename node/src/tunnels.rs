@@ -38,6 +38,7 @@ use crate::{information::TrustedInformation, peer::PeerAssignment};
 use choice::{GatewayChoice, GatewayPreference, GatewayState};
 pub use endpoint_choice::TunnelTransport;
 use gateways::{TunnelGateway, gateways};
+pub(crate) use tls_stream::GATEWAY_NAME;
 use tls_stream::TlsTransport;
 use worker_tunnel::WorkerTunnel;
 

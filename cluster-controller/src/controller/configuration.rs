@@ -62,6 +62,9 @@ pub struct ControllerConfiguration {
     /// The lifetime of workers' certificates. The address of a deleted worker is reserved for the same time.
     #[serde(rename = "workerTTL", default = "worker_ttl")]
     pub worker_ttl: Span,
+    /// How long after the end of its last certificate a worker can renew it with the key of that certificate.
+    #[serde(default = "worker_grace")]
+    pub worker_grace: Span,
     /// The enabled add-ons. If an add-on is disabled, the controller deletes the objects that it applied for it.
     #[serde(default)]
     pub addons: AddonsSpec,
@@ -92,6 +95,10 @@ fn vpn_mtu() -> u16 {
 
 fn worker_ttl() -> Span {
     Span::hours(720)
+}
+
+fn worker_grace() -> Span {
+    Span::hours(2160)
 }
 
 impl ControllerConfiguration {

@@ -126,6 +126,7 @@ async fn observe(node: &str, context: &ControllerContext) -> Result<(NodeFacts, 
         tombstone: tombstone.is_some(),
         identity: identity.as_ref().map(|identity| identity.spec.clone()),
         now: now(),
+        grace: identities::grace(context),
     };
     Ok((facts, WorkerObjects { peer, identity }))
 }

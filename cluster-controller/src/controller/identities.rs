@@ -46,6 +46,11 @@ pub(super) fn pending_certificate(key: &[u8], now: Timestamp, context: &Controll
     ApprovedCertificate { key: sha256_hex(key), id: None, until: Time(until) }
 }
 
+/// Returns how long after its end a certificate proves its key.
+pub(super) fn grace(context: &ControllerContext) -> SignedDuration {
+    SignedDuration::try_from(Duration::from(context.configuration.worker_grace)).unwrap_or(SignedDuration::MAX)
+}
+
 pub(super) async fn read(node: &str, context: &ControllerContext) -> Result<Option<WorkerIdentity>, ControllerError> {
     call("read the worker's identity", api(context).get_opt(node)).await
 }
@@ -112,7 +117,8 @@ async fn reconcile(identity: Arc<WorkerIdentity>, context: Arc<ControllerContext
     let peers = Api::<WireGuardPeer>::all(context.client.clone());
     let peer = call("read the peer", peers.get_opt(&name)).await?;
     let now = now();
-    match step(&identity.spec, peer.as_ref().and_then(|peer| peer.metadata.uid.as_deref()), now) {
+    let uid = peer.as_ref().and_then(|peer| peer.metadata.uid.as_deref());
+    match step(&identity.spec, uid, now, grace(&context)) {
         IdentityStep::Keep(None) => {}
         IdentityStep::Keep(Some(until)) => {
             let left = Duration::try_from(until.0.duration_since(now)).unwrap_or_default();

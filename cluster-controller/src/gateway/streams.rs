@@ -1,4 +1,4 @@
-//! WireGuard over TLS, for workers whose network lets no UDP through.
+//! WireGuard over TLS, for workers whose network lets no UDP through, and renewals of expired certificates.
 //!
 //! An ingress forwards connections with the protocol [`PROTOCOL`] to this listener. Each carries the datagrams of one worker to the gateway's own UDP
 //! port, so that the relay treats it like any other endpoint. WireGuard authenticates the worker: a stream that carries no handshake of a peer is
@@ -11,9 +11,11 @@ mod tests;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use keelway_api::worker::RENEWAL_PROTOCOL;
 use keelway_base::error_chain::ErrorChain;
 use keelway_tls::{HandshakeError, OpenTlsServer, TlsError, TlsFiles};
 use keelway_vpn::datagram_stream::{DatagramStreamError, PROTOCOL, carry};
@@ -25,11 +27,14 @@ use tokio::time::{Instant, sleep};
 use self::handshake_pace::HandshakePace;
 use self::stream_registry::StreamEntry;
 pub(super) use self::stream_registry::StreamRegistry;
+use super::renewals::RenewalServer;
 
 /// How long a stream may carry nothing from its worker. Workers send a keepalive every 15 s.
 const SILENCE: Duration = Duration::from_secs(60);
 /// How long a stream may take until the gateway has responded to a handshake on it.
 const UNMET: Duration = Duration::from_secs(20);
+/// The protocols of streams: the datagrams of a tunnel, and the renewal of a certificate.
+const PROTOCOLS: [&str; 2] = [PROTOCOL, RENEWAL_PROTOCOL];
 /// The types of messages that the gateway sends to peers only: an initiation, a response, and data.
 const TO_PEERS: [u8; 3] = [1, 2, 4];
 /// The pause before accepting is retried after an error.
@@ -54,6 +59,10 @@ enum GatewayStreamError {
     Unmet,
     #[error(transparent)]
     Tls(#[from] HandshakeError),
+    #[error("a worker got a response to its request for a certificate")]
+    Renewed,
+    #[error("a worker did not get a response to its request for a certificate")]
+    Renewal(#[source] io::Error),
     #[error("cannot open a local socket")]
     Socket(#[source] io::Error),
     #[error(transparent)]
@@ -66,13 +75,20 @@ pub(super) struct StreamListener {
     /// The gateway's own UDP port on loopback.
     relay: SocketAddr,
     registry: Arc<StreamRegistry>,
+    renewals: RenewalServer,
 }
 
 impl StreamListener {
     /// Creates a listener for the relay with this port. It fails if the certificate cannot be used.
-    pub(super) fn new(tls: TlsFiles, relay: u16, registry: Arc<StreamRegistry>) -> Result<Arc<Self>, TlsError> {
+    pub(super) fn new(
+        tls: TlsFiles,
+        relay: u16,
+        registry: Arc<StreamRegistry>,
+        kubeconfig: Option<PathBuf>,
+    ) -> Result<Arc<Self>, TlsError> {
+        let renewals = RenewalServer::new(kubeconfig, tls.authority_file.clone());
         let relay = SocketAddr::from((Ipv4Addr::LOCALHOST, relay));
-        Ok(Arc::new(Self { server: OpenTlsServer::new(tls, PROTOCOL)?, relay, registry }))
+        Ok(Arc::new(Self { server: OpenTlsServer::new(tls, &PROTOCOLS)?, relay, registry, renewals }))
     }
 
     /// Accepts streams while it is polled.
@@ -102,7 +118,11 @@ impl StreamListener {
         let ended = async {
             let _ = stream.set_nodelay(true);
             keep_alive(&stream);
-            let stream = self.server.accept(stream).await?;
+            let (stream, protocol) = self.server.accept(stream).await?;
+            if protocol == RENEWAL_PROTOCOL {
+                let renewed = self.renewals.serve(stream).await;
+                return Err(renewed.map_or_else(GatewayStreamError::Renewal, |()| GatewayStreamError::Renewed));
+            }
             let socket = self.socket(entry).await.map_err(GatewayStreamError::Socket)?;
             let mut pace = HandshakePace::new(Instant::now());
             let admits = |datagram: &[u8]| pace.admits(datagram, Instant::now());

@@ -31,7 +31,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 
 /// A client of the cluster's API cannot be built.
 #[derive(Debug, thiserror::Error)]
-enum ClusterClientError {
+pub(super) enum ClusterClientError {
     #[error("cannot read the kubeconfig")]
     Kubeconfig(#[source] KubeconfigError),
     #[error("cannot create an API client from the kubeconfig")]
@@ -55,7 +55,7 @@ pub(super) async fn watch(kubeconfig: PathBuf, candidates: watch::Sender<Option<
     }
 }
 
-async fn client(kubeconfig: &Path) -> Result<Client, ClusterClientError> {
+pub(super) async fn client(kubeconfig: &Path) -> Result<Client, ClusterClientError> {
     let read = Kubeconfig::read_from(kubeconfig).map_err(ClusterClientError::Kubeconfig)?;
     let options = KubeConfigOptions::default();
     let mut config =

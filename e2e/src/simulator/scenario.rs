@@ -199,8 +199,13 @@ impl SimulationState {
         } else if self.random.one_in(4) {
             // Authorities expire after such a jump.
             let short = Span::minutes(45);
-            spec.certificates =
-                CertificatesSpec { component_ttl: short, worker_ttl: short, admin_ttl: short, authority_ttl: short };
+            spec.certificates = CertificatesSpec {
+                component_ttl: short,
+                worker_ttl: short,
+                admin_ttl: short,
+                authority_ttl: short,
+                ..spec.certificates
+            };
         }
         let mut cluster = Cluster::new(&reference.name, spec);
         cluster.metadata = ObjectMeta {

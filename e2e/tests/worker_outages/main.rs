@@ -86,5 +86,6 @@ fn scenario(tag: &str, reach: ReachMode) {
     assert!(upgrade::of_the_daemon(&setting, &cluster, &probers) < upgrade::GAP);
     reboot::of_a_worker(&setting, &cluster);
     unplugged.ends(&setting, &cluster);
+    ended::renews_by_its_key(&setting, &cluster);
     ended::comes_back_with_a_token(&setting, &cluster);
 }

@@ -321,6 +321,10 @@ pub struct CertificatesSpec {
     /// The lifetime of workers' certificates. The address of a worker that left is reserved for the same time.
     #[serde(default = "worker_ttl", rename = "workerTTL")]
     pub worker_ttl: Span,
+    /// How long after the end of its certificate a worker that was away can renew it with the key of that certificate.
+    /// After that, or with `0s`, it has to join again with a token.
+    #[serde(default = "worker_grace")]
+    pub worker_grace: Span,
     /// The lifetime of certificates in kubeconfigs of administrators.
     #[serde(default = "admin_ttl", rename = "adminTTL")]
     pub admin_ttl: Span,
@@ -384,6 +388,9 @@ fn component_ttl() -> Span {
 fn worker_ttl() -> Span {
     Span::hours(720)
 }
+fn worker_grace() -> Span {
+    Span::hours(2160)
+}
 fn admin_ttl() -> Span {
     Span::hours(24)
 }
@@ -438,6 +445,7 @@ impl Default for CertificatesSpec {
         Self {
             component_ttl: component_ttl(),
             worker_ttl: worker_ttl(),
+            worker_grace: worker_grace(),
             admin_ttl: admin_ttl(),
             authority_ttl: authority_ttl(),
         }

@@ -6,6 +6,7 @@ mod address_claim;
 mod information;
 mod node_allocation;
 mod node_name;
+mod renewal;
 mod tombstone;
 mod wireguard_peer;
 mod worker_identity;
@@ -17,6 +18,10 @@ pub use information::{
 };
 pub use node_allocation::{ALLOCATION, NodeAllocation, NodeAllocationSpec};
 pub use node_name::{LONGEST_NODE_NAME, NodeNameFault, check_node_name};
+pub use renewal::{
+    EXPIRED_CERTIFICATE, GATEWAY_USER, LONGEST_RENEWAL, RENEWAL_PROTOCOL, RENEWAL_SIGNATURE, RenewalRequest,
+    RenewalResponse,
+};
 pub use tombstone::{Tombstone, TombstoneSpec};
 pub use wireguard_peer::{PEER_READY, WireGuardPeer, WireGuardPeerSpec, WireGuardPeerStatus};
 pub use worker_identity::{

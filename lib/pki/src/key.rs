@@ -133,7 +133,7 @@ impl KeyPair {
         public.to_public_key_pem(LineEnding::LF).map(PublicKeyPem).map_err(KeyError::EncodePublic)
     }
 
-    fn signer(&self) -> Result<&SigningKey, KeyError> {
+    pub(crate) fn signer(&self) -> Result<&SigningKey, KeyError> {
         if let Some(signer) = self.signer.get() {
             return Ok(signer);
         }

@@ -27,6 +27,7 @@ mod keyring;
 mod kubeconfig;
 mod leaf;
 mod name;
+mod renewal_proof;
 mod requested;
 mod revocation;
 mod serial;
@@ -56,6 +57,7 @@ pub use kubeconfig::{
 };
 pub use leaf::{CertificateUsage, IssuedCertificate, LeafError, LeafRequest};
 pub use rand_core::CryptoRng;
+pub use renewal_proof::{ProvenCertificate, RenewalProofError, sign_renewal, verify_once_issued, verify_renewal};
 pub use requested::RequestedError;
 pub use revocation::RevocationError;
 pub use serial::{Serial, SerialError};

@@ -137,7 +137,11 @@ fn own_access() -> Vec<Value> {
     // Bootstrap tokens have no kind of their own, and their names are not known beforehand. A policy limits which Secrets the driver
     // creates and deletes. Reads cannot be limited.
     let tokens = json!([rule("", &["secrets"], &["get", "list", "create", "delete"], &[])]);
-    let gateway = json!([rule(OWN, &["wireguardpeers"], &["get", "list", "watch"], &[])]);
+    let gateway = json!([
+        rule(OWN, &["wireguardpeers"], &["get", "list", "watch"], &[]),
+        // Of workers that prove the key of an expired certificate. The cluster-controller decides, and a policy limits what they are.
+        rule("certificates.k8s.io", &["certificatesigningrequests"], &["get", "create"], &[]),
+    ]);
     vec![
         role("ClusterRole", DRIVER, None, &driver),
         role("ClusterRole", GATEWAY, None, &gateway),

@@ -29,7 +29,7 @@ pub(crate) const DRIVER: &str = "keelway:driver";
 /// The user as which API servers connect to kubelets.
 pub(crate) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 /// The user of gateways.
-pub(crate) const GATEWAY: &str = "keelway:gateway";
+pub(crate) const GATEWAY: &str = keelway_api::worker::GATEWAY_USER;
 
 /// What a Secret of a cluster holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -103,9 +103,9 @@ pub enum HandshakeError {
     /// The handshake took too long.
     #[error("the TLS handshake did not complete within {} s", HANDSHAKE.as_secs())]
     TimedOut,
-    /// The client does not speak the server's protocol.
-    #[error("the client does not speak {0}")]
-    Protocol(&'static str),
+    /// The client speaks none of the server's protocols.
+    #[error("the client does not speak {}", .0.join(" or "))]
+    Protocol(&'static [&'static str]),
     /// The peer is not authorized.
     #[error(transparent)]
     Unwanted(#[from] UnauthorizedPeer),

@@ -26,7 +26,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::task::AbortOnDropHandle;
 
 /// The DNS name in the certificates of gateways.
-const GATEWAY_NAME: &str = "gateway.keelway";
+pub(crate) const GATEWAY_NAME: &str = "gateway.keelway";
 /// How long a connection may take, with its handshake.
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long the gateway may send nothing. It sends a keepalive every 15 s.

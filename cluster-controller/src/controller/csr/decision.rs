@@ -10,11 +10,11 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use keelway_api::{
     machine::sha256_hex,
     name::is_subdomain,
-    worker::{BOOTSTRAP_USER, BOOTSTRAPPERS, NodeNameFault, WorkerIdentitySpec},
+    worker::{BOOTSTRAP_USER, BOOTSTRAPPERS, GATEWAY_USER, NodeNameFault, WorkerIdentitySpec},
 };
 
 use super::{
-    super::identities::decision::{CertificateHolder, holder, is_asked, pruned},
+    super::identities::decision::{CertificateHolder, holder, is_asked, kept, pruned},
     request::{CsrSubject, Request},
 };
 
@@ -39,6 +39,8 @@ pub(crate) struct NodeFacts {
     pub(crate) identity: Option<WorkerIdentitySpec>,
     /// The current time.
     pub(crate) now: Timestamp,
+    /// How long after its end a certificate proves its key.
+    pub(crate) grace: SignedDuration,
 }
 
 /// The decision about a request.
@@ -85,6 +87,10 @@ pub(crate) enum Denial {
     NameSpent(String),
     #[error("the certificate belongs to an earlier worker named {0}; run `keelway node forget`, and join with a token")]
     Former(String),
+    #[error(
+        "the request is not signed by the key of the last certificate of {0}, or that certificate ended too long ago (spec.certificates.workerGrace); run `keelway node forget`, and join with a token"
+    )]
+    Unproven(String),
     #[error("{0} has no WireGuardPeer; join again")]
     NoPeer(String),
     #[error(
@@ -110,6 +116,7 @@ impl Denial {
             Self::NameAsked(_) => "NameAsked",
             Self::NameSpent(_) => "NameSpent",
             Self::Former(_) => "FormerWorker",
+            Self::Unproven(_) => "Unproven",
             Self::NoPeer(_) => "NoPeer",
             Self::NotIts { .. } => "NotAllocated",
             Self::NoName => "NoName",
@@ -123,6 +130,12 @@ impl NodeFacts {
         self.identity.as_ref().is_some_and(|identity| pruned(identity, self.now).certificates.is_empty())
     }
 
+    /// Whether this is the id of the worker's last certificate, which has expired, and still proves its key.
+    fn is_proof(&self, id: &str) -> bool {
+        let Some(identity) = self.identity.as_ref().filter(|_| self.has_ended()) else { return false };
+        kept(identity, self.now, self.grace).certificates.iter().any(|one| one.id.as_deref() == Some(id))
+    }
+
     fn is_asked(&self, subject: &CsrSubject) -> bool {
         self.identity.as_ref().is_some_and(|identity| is_asked(identity, &sha256_hex(&subject.key), self.now))
     }
@@ -132,6 +145,8 @@ impl NodeFacts {
 enum CsrRequester<'a> {
     Token,
     Node(&'a str),
+    /// A worker without a valid certificate, through a gateway.
+    Gateway,
 }
 
 /// Returns the node whose certificate is requested, if the request is from a worker or its token.
@@ -153,13 +168,14 @@ pub(crate) fn decide(request: &Request, facts: &NodeFacts) -> CsrDecision {
     verdict.unwrap_or_else(CsrDecision::Deny)
 }
 
-/// Returns the requester. Keelway decides only about requests to these two signers by its tokens and by nodes.
+/// Returns the requester. Keelway decides only about requests to these two signers by its tokens, by nodes and by gateways.
 fn requester(request: &Request) -> Option<CsrRequester<'_>> {
     let node = request.username.strip_prefix(NODE_PREFIX).filter(|_| request.groups.contains(NODES));
     let token = request.username.starts_with(BOOTSTRAP_USER) && request.groups.contains(BOOTSTRAPPERS);
     match (request.signer.as_str(), node) {
         (CLIENT | SERVING, Some(node)) => Some(CsrRequester::Node(node)),
         (CLIENT, None) if token => Some(CsrRequester::Token),
+        (CLIENT, None) if request.username == GATEWAY_USER => Some(CsrRequester::Gateway),
         (_, _) => None,
     }
 }
@@ -189,6 +205,11 @@ fn client(request: &Request, asker: &CsrRequester<'_>, facts: &NodeFacts) -> Res
         CsrRequester::Token if facts.peer.is_some() && !facts.has_ended() => Err(Denial::NameTaken(node.to_owned())),
         CsrRequester::Token if facts.is_asked(subject) => Err(Denial::NameAsked(node.to_owned())),
         CsrRequester::Token => Ok(CsrDecision::Approve("a worker joins, and its name is free")),
+        CsrRequester::Gateway if facts.peer.is_none() => Err(Denial::NoPeer(node.to_owned())),
+        CsrRequester::Gateway if request.proven.as_deref().is_some_and(|id| facts.is_proof(id)) => {
+            Ok(CsrDecision::Approve("a worker renews its expired certificate with the key of that certificate"))
+        }
+        CsrRequester::Gateway => Err(Denial::Unproven(node.to_owned())),
         CsrRequester::Node(own) => {
             check_own(own, node)?;
             if facts.peer.is_none() {

@@ -4,7 +4,11 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use k8s_openapi::{api::certificates::v1::CertificateSigningRequest, jiff::Timestamp};
-use keelway_api::worker::CREDENTIAL_ID;
+use keelway_api::{
+    machine::sha256_hex,
+    worker::{CREDENTIAL_ID, EXPIRED_CERTIFICATE, RENEWAL_SIGNATURE},
+};
+use keelway_pki::verify_renewal;
 use x509_parser::{
     certification_request::X509CertificationRequest,
     cri_attributes::ParsedCriAttribute,
@@ -32,6 +36,8 @@ pub(crate) struct Request {
     pub(crate) decided: bool,
     /// The creation time.
     pub(crate) created: Option<Timestamp>,
+    /// The id of the expired certificate whose key signed the request, if the signature is valid.
+    pub(crate) proven: Option<String>,
 }
 
 /// The names and the key in a request.
@@ -78,6 +84,7 @@ impl Request {
             subject: CsrSubject::from_pem(&csr.spec.request.0),
             decided: has_certificate || is_decided,
             created: csr.metadata.creation_timestamp.as_ref().map(|created| created.0),
+            proven: proven(csr),
         }
     }
 }
@@ -148,6 +155,14 @@ impl CsrSubject {
     pub(crate) fn has_names(&self) -> bool {
         self.has_other_names || !self.dns_names.is_empty() || !self.addresses.is_empty()
     }
+}
+
+/// Returns the id of the expired certificate whose key signed the request.
+fn proven(csr: &CertificateSigningRequest) -> Option<String> {
+    let annotations = csr.metadata.annotations.as_ref()?;
+    let signature = STANDARD.decode(annotations.get(RENEWAL_SIGNATURE)?).ok()?;
+    let proven = verify_renewal(annotations.get(EXPIRED_CERTIFICATE)?, &csr.spec.request.0, &signature).ok()?;
+    Some(sha256_hex(&proven.der))
 }
 
 /// Decodes a PEM block that has exactly the canonical form. A lenient parser might find a block where another parser finds none or

@@ -1,9 +1,12 @@
 use std::collections::BTreeSet;
 
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::Time,
+    jiff::{SignedDuration, Timestamp},
+};
 use keelway_api::{
     machine::sha256_hex,
-    worker::{ApprovedCertificate, BOOTSTRAPPERS, NodeNameFault, WorkerIdentitySpec},
+    worker::{ApprovedCertificate, BOOTSTRAPPERS, GATEWAY_USER, NodeNameFault, WorkerIdentitySpec},
 };
 
 use super::{
@@ -37,6 +40,7 @@ fn joining() -> Request {
         credential: None,
         decided: false,
         created: None,
+        proven: None,
     }
 }
 
@@ -253,4 +257,58 @@ fn a_denial_says_what_to_do() {
     for denial in denials {
         assert!(denial.to_string().contains([':', ';']), "{denial}");
     }
+}
+
+/// A worker whose certificate `old` expired at 10 renews through a gateway.
+fn renewing_after_the_end() -> Request {
+    Request { username: GATEWAY_USER.to_owned(), groups: set(&[]), proven: Some("old".to_owned()), ..joining() }
+}
+
+/// The worker of that certificate, at this second.
+fn away(second: i64) -> NodeFacts {
+    let identity = WorkerIdentitySpec { peer: Some("uid".to_owned()), ..identity(b"key", Some("old"), 10) };
+    let (now, grace) = (Timestamp::from_second(second).unwrap(), SignedDuration::from_secs(90));
+    NodeFacts { identity: Some(identity), now, grace, ..with_peer() }
+}
+
+#[test]
+fn an_expired_certificate_is_renewed_with_its_key() {
+    let request = renewing_after_the_end();
+    assert_eq!(node_of(&request), Some("w1"));
+    for second in [10, 99] {
+        assert!(matches!(decide(&request, &away(second)), CsrDecision::Approve(_)), "{second}");
+    }
+}
+
+#[test]
+fn an_expired_certificate_is_not_renewed_without_its_key() {
+    let request = renewing_after_the_end();
+    for proven in [None, Some("other".to_owned())] {
+        assert_eq!(denial(&Request { proven, ..request.clone() }, &away(50)), "Unproven");
+    }
+    let of = |identity: WorkerIdentitySpec| NodeFacts { identity: Some(identity), ..away(50) };
+    let another = WorkerIdentitySpec { peer: Some("uid".to_owned()), ..identity(b"key", Some("w1s"), 10) };
+    assert_eq!(denial(&request, &of(another)), "Unproven", "a certificate of another name");
+    let revoked = WorkerIdentitySpec {
+        certificates: vec![],
+        revoked: identity(b"key", Some("old"), 10).certificates,
+        peer: Some("uid".to_owned()),
+        ..WorkerIdentitySpec::default()
+    };
+    assert_eq!(denial(&request, &of(revoked)), "Unproven", "a worker that left");
+    let newer = WorkerIdentitySpec {
+        certificates: [identity(b"key", Some("old"), 10), identity(b"next", Some("new"), 60)]
+            .into_iter()
+            .flat_map(|identity| identity.certificates)
+            .collect(),
+        peer: Some("uid".to_owned()),
+        ..WorkerIdentitySpec::default()
+    };
+    assert_eq!(denial(&request, &of(newer)), "Unproven", "a newer certificate is valid");
+    assert_eq!(denial(&request, &away(100)), "Unproven", "beyond the grace");
+    assert_eq!(denial(&request, &away(9)), "Unproven", "it is valid, so the worker renews it itself");
+    assert_eq!(denial(&request, &NodeFacts { grace: SignedDuration::ZERO, ..away(50) }), "Unproven", "it is off");
+    assert_eq!(denial(&request, &NodeFacts { peer: None, ..away(50) }), "NoPeer");
+    assert_eq!(denial(&request, &NodeFacts { tombstone: true, ..away(50) }), "NameRests");
+    assert_eq!(denial(&request, &NodeFacts { identity: None, ..away(50) }), "Unproven");
 }

@@ -69,6 +69,23 @@ pub(crate) fn pruned(identity: &WorkerIdentitySpec, now: Timestamp) -> WorkerIde
     identity
 }
 
+/// Returns the identity without expired certificates, except that a worker with a peer keeps its last one for `grace` if none is valid: its key proves
+/// the worker that renews it.
+pub(crate) fn kept(identity: &WorkerIdentitySpec, now: Timestamp, grace: SignedDuration) -> WorkerIdentitySpec {
+    let mut kept = pruned(identity, now);
+    if kept.certificates.is_empty() && identity.peer.is_some() {
+        let last = identity.certificates.iter().filter(|one| one.id.is_some()).max_by_key(|one| one.until.0);
+        kept.certificates.extend(last.filter(|last| end(last, now, grace) > now).cloned());
+    }
+    kept
+}
+
+/// Returns when a certificate can no longer be used, not even to prove its key.
+fn end(certificate: &ApprovedCertificate, now: Timestamp, grace: SignedDuration) -> Timestamp {
+    let until = certificate.until.0;
+    if until > now { until } else { until.saturating_add(grace).unwrap_or(Timestamp::MAX) }
+}
+
 /// Returns the identity after a join with a token. Earlier owners lose the name. `None` if too many certificates of the name are still valid.
 pub(crate) fn joined(
     before: Option<&WorkerIdentitySpec>,
@@ -124,7 +141,7 @@ fn left(mut identity: WorkerIdentitySpec) -> WorkerIdentitySpec {
 /// The next step for an identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum IdentityStep {
-    /// Keep it until the first certificate expires.
+    /// Keep it until the first certificate expires, or can no longer prove its key.
     Keep(Option<Time>),
     /// Write this identity.
     Write(WorkerIdentitySpec),
@@ -135,10 +152,15 @@ pub(crate) enum IdentityStep {
 }
 
 /// Decides the next step for an identity. `peer` is the uid of the peer with its name.
-pub(crate) fn step(identity: &WorkerIdentitySpec, peer: Option<&str>, now: Timestamp) -> IdentityStep {
-    let next = pruned(identity, now);
+pub(crate) fn step(
+    identity: &WorkerIdentitySpec,
+    peer: Option<&str>,
+    now: Timestamp,
+    grace: SignedDuration,
+) -> IdentityStep {
+    let next = kept(identity, now, grace);
     match (identity.peer.as_deref(), peer) {
-        (Some(had), has) if has != Some(had) => return IdentityStep::Leave(left(next)),
+        (Some(had), has) if has != Some(had) => return IdentityStep::Leave(left(pruned(identity, now))),
         (None, Some(uid)) if !next.certificates.is_empty() => {
             return IdentityStep::Write(WorkerIdentitySpec { peer: Some(uid.to_owned()), ..next });
         }
@@ -148,5 +170,5 @@ pub(crate) fn step(identity: &WorkerIdentitySpec, peer: Option<&str>, now: Times
     if next != *identity {
         return IdentityStep::Write(next);
     }
-    IdentityStep::Keep(next.certificates.iter().chain(&next.revoked).map(|one| one.until.clone()).min())
+    IdentityStep::Keep(next.certificates.iter().chain(&next.revoked).map(|one| Time(end(one, now, grace))).min())
 }

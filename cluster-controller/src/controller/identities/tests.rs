@@ -6,6 +6,9 @@ use keelway_api::worker::{ApprovedCertificate, CERTIFICATES, WorkerIdentitySpec}
 
 use super::decision::{self, CertificateHolder, IdentityStep, is_asked, joined, learned, renewed, step};
 
+/// How long an expired certificate proves its key.
+const GRACE: SignedDuration = SignedDuration::from_secs(200);
+
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
@@ -30,12 +33,12 @@ fn worker() -> WorkerIdentitySpec {
 }
 
 fn with_peer() -> WorkerIdentitySpec {
-    let IdentityStep::Write(identity) = step(&worker(), Some("uid1"), at(1)) else { panic!() };
+    let IdentityStep::Write(identity) = step(&worker(), Some("uid1"), at(1), GRACE) else { panic!() };
     identity
 }
 
 fn gone(identity: &WorkerIdentitySpec) -> WorkerIdentitySpec {
-    let IdentityStep::Leave(identity) = step(identity, None, at(2)) else { panic!() };
+    let IdentityStep::Leave(identity) = step(identity, None, at(2), GRACE) else { panic!() };
     identity
 }
 
@@ -48,7 +51,7 @@ fn a_worker_is_identified_by_its_certificate() {
     for other in [Some("X509SHA256=c2"), Some("c1"), Some("X509SHA256="), Some(""), None] {
         assert_eq!(holder(&worker, other), CertificateHolder::Former, "{other:?}");
     }
-    assert_eq!(step(&worker, Some("uid1"), at(2)), IdentityStep::Keep(Some(Time(at(90)))));
+    assert_eq!(step(&worker, Some("uid1"), at(2), GRACE), IdentityStep::Keep(Some(Time(at(90)))));
 }
 
 #[test]
@@ -61,7 +64,7 @@ fn each_certificate_leads_to_the_next() {
     assert_eq!(holder(&signed, Some("X509SHA256=c2")), CertificateHolder::Current);
     assert_eq!(learned(&signed, &certificate("k2", Some("c2"), 150)), signed, "learning it twice changes nothing");
     // The first one expires.
-    let IdentityStep::Write(later) = step(&signed, Some("uid1"), at(90)) else { panic!() };
+    let IdentityStep::Write(later) = step(&signed, Some("uid1"), at(90), GRACE) else { panic!() };
     assert_eq!(holder(&later, Some("X509SHA256=c1")), CertificateHolder::Former);
     assert_eq!(holder(&later, Some("X509SHA256=c2")), CertificateHolder::Current);
 }
@@ -93,9 +96,9 @@ fn the_certificates_of_a_worker_that_left_are_revoked() {
     assert_eq!(left.peer, None);
     assert_eq!(holder(&left, Some("X509SHA256=c1")), CertificateHolder::Former);
     // A peer that was deleted and created again has another uid.
-    assert!(matches!(step(&with_peer(), Some("uid2"), at(2)), IdentityStep::Leave(_)));
+    assert!(matches!(step(&with_peer(), Some("uid2"), at(2), GRACE), IdentityStep::Leave(_)));
     // A peer that the worker creates after it left is not adopted.
-    assert_eq!(step(&left, Some("uid3"), at(3)), IdentityStep::Keep(Some(Time(at(90)))));
+    assert_eq!(step(&left, Some("uid3"), at(3), GRACE), IdentityStep::Keep(Some(Time(at(90)))));
 }
 
 #[test]
@@ -138,11 +141,11 @@ fn an_interrupted_join_continues_with_its_key() {
 #[test]
 fn an_identity_lasts_as_long_as_its_certificates() {
     let left = gone(&with_peer());
-    assert_eq!(step(&left, None, at(89)), IdentityStep::Keep(Some(Time(at(90)))));
-    assert_eq!(step(&left, None, at(90)), IdentityStep::Delete);
+    assert_eq!(step(&left, None, at(89), GRACE), IdentityStep::Keep(Some(Time(at(90)))));
+    assert_eq!(step(&left, None, at(90), GRACE), IdentityStep::Delete);
     // The identity stays while its peer exists.
-    let IdentityStep::Write(offline) = step(&with_peer(), Some("uid1"), at(500)) else { panic!() };
-    assert_eq!(step(&offline, Some("uid1"), at(501)), IdentityStep::Keep(None));
+    let IdentityStep::Write(offline) = step(&with_peer(), Some("uid1"), at(500), GRACE) else { panic!() };
+    assert_eq!(step(&offline, Some("uid1"), at(501), GRACE), IdentityStep::Keep(None));
 }
 
 #[test]
@@ -156,4 +159,26 @@ fn the_number_of_certificates_of_a_name_is_limited() {
     assert_eq!(left.revoked.len(), CERTIFICATES, "none is forgotten");
     assert_eq!(joined(Some(&left), Some(token()), certificate("more", None, 100), at(2)), None);
     assert!(joined(Some(&left), Some(token()), certificate("more", None, 200), at(100)).is_some());
+}
+
+#[test]
+fn the_last_expired_certificate_proves_its_key_for_the_grace() {
+    let worker = with_peer();
+    let ids = |identity: &WorkerIdentitySpec, second| {
+        let kept = decision::kept(identity, at(second), GRACE).certificates;
+        kept.into_iter().filter_map(|one| one.id).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&worker, 90), ["c1"]);
+    assert_eq!(step(&worker, Some("uid1"), at(90), GRACE), IdentityStep::Keep(Some(Time(at(290)))));
+    assert_eq!(ids(&worker, 289), ["c1"]);
+    assert!(ids(&worker, 290).is_empty());
+    assert!(decision::kept(&worker, at(90), SignedDuration::ZERO).certificates.is_empty(), "it is off");
+
+    let asked = renewed(&worker, certificate("k2", None, 400), at(200)).unwrap();
+    let signed = learned(&asked, &certificate("k2", Some("c2"), 390));
+    assert_eq!(ids(&signed, 201), ["c2"], "the next certificate replaces it");
+    assert_eq!(ids(&signed, 391), ["c2"]);
+    assert!(ids(&gone(&worker), 91).is_empty(), "its worker left");
+    let taken = joined(Some(&worker), Some(token()), certificate("k3", None, 400), at(100)).unwrap();
+    assert!(!ids(&taken, 101).contains(&"c1".to_owned()), "another worker has the name");
 }

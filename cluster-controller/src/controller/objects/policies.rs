@@ -1,6 +1,6 @@
 //! Limits what workers may write, with ValidatingAdmissionPolicies.
 
-use keelway_api::worker::{ALLOCATION, BOOTSTRAPPERS, CREDENTIAL_ID, LONGEST_NODE_NAME};
+use keelway_api::worker::{ALLOCATION, BOOTSTRAPPERS, CREDENTIAL_ID, GATEWAY_USER, LONGEST_NODE_NAME};
 use serde_json::{Value, json};
 
 use super::super::csr::{CLIENT_SIGNER, NODES, SERVING_SIGNER};
@@ -32,20 +32,25 @@ fn requests() -> [Value; 2] {
             "reason": "Forbidden",
         },
         {
-            "expression": BARE,
-            "message": "a worker's certificate signing request must not have labels, annotations, finalizers or owners",
+            "expression": format!("{BARE} || (variables.isGateway && {PROVEN})"),
+            "message": "a worker's certificate signing request must not have labels, annotations, finalizers or owners; that of a gateway has only a proof",
             "reason": "Forbidden",
         },
     ]);
-    let variables = json!([{ "name": "isNode", "expression": format!("'{NODES}' in request.userInfo.groups") }]);
+    let variables = json!([
+        { "name": "isNode", "expression": format!("'{NODES}' in request.userInfo.groups") },
+        { "name": "isGateway", "expression": format!("request.userInfo.username == '{GATEWAY_USER}'") },
+    ]);
     let [mut policy, binding] = policy("keelway-requests", &rules, &variables, &validations, None);
     policy["spec"]["matchConditions"] = json!([{
         "name": "by-a-worker",
-        "expression": format!("'{NODES}' in request.userInfo.groups || '{BOOTSTRAPPERS}' in request.userInfo.groups"),
+        "expression": format!("'{NODES}' in request.userInfo.groups || '{BOOTSTRAPPERS}' in request.userInfo.groups || request.userInfo.username == '{GATEWAY_USER}'"),
     }]);
     [policy, binding]
 }
 
+/// An object has annotations of a limited size, and no other metadata of its own besides its name.
+const PROVEN: &str = "!has(object.metadata.labels) && !has(object.metadata.finalizers) && !has(object.metadata.ownerReferences) && object.metadata.annotations.size() <= 2 && object.metadata.annotations.all(key, object.metadata.annotations[key].size() <= 8192)";
 /// An object has no metadata of its own besides its name.
 const BARE: &str = "!has(object.metadata.labels) && !has(object.metadata.annotations) && !has(object.metadata.finalizers) && !has(object.metadata.ownerReferences)";
 

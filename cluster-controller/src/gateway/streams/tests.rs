@@ -3,8 +3,12 @@
 use std::fs;
 use std::path::Path;
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::{SignedDuration, Timestamp};
-use keelway_pki::{Authority, CertificateUsage, LeafRequest, Validity};
+use keelway_api::worker::{RenewalRequest, RenewalResponse};
+use keelway_pki::{
+    Authority, CertificateUsage, LeafRequest, PrivateKeyPem, Validity, client_signing_request, sign_renewal,
+};
 use keelway_tls::component::client_from_pem;
 use keelway_vpn::{CoreLimits, PeerConfig, PrivateKey, PublicKey, Relay, RelayConfig};
 use rand::SeedableRng;
@@ -83,7 +87,7 @@ impl StreamGateway {
         let files = write_identity(folder.path(), 1);
         let relay = relay(GATEWAY, WORKER, None);
         let registry = Arc::<StreamRegistry>::default();
-        let listener = StreamListener::new(files, relay.listen_port(), Arc::clone(&registry)).unwrap();
+        let listener = StreamListener::new(files, relay.listen_port(), Arc::clone(&registry), None).unwrap();
         let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = socket.local_addr().unwrap();
         tokio::spawn(listener.serve(socket));
@@ -166,4 +170,45 @@ async fn other_protocols_are_refused() {
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
     let ended = timeout(PATIENCE, stream.read(&mut [0; 16])).await.unwrap();
     assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+}
+
+/// Sends a request for a certificate, which the key of an expired certificate of this authority signed, or another key.
+async fn renew(gateway: &StreamGateway, authority: u64, is_own_key: bool) -> String {
+    let mut random = ChaCha8Rng::seed_from_u64(authority);
+    let from = Timestamp::now() - SignedDuration::from_hours(10);
+    let valid = Validity::starting(from, SignedDuration::from_hours(48)).unwrap();
+    let authority = Authority::mint("kubernetes", valid, &mut random).unwrap();
+    let request = LeafRequest {
+        common_name: "system:node:w1".to_owned(),
+        organizations: vec!["system:nodes".to_owned()],
+        dns_names: Vec::new(),
+        ip_addresses: Vec::new(),
+        usages: vec![CertificateUsage::ClientAuth],
+        validity: Validity::starting(from, SignedDuration::from_hours(1)).unwrap(),
+    };
+    let expired = authority.issue(&request, &mut random).unwrap();
+    let next = PrivateKeyPem::mint(&mut random).unwrap();
+    let request = client_signing_request(&next, "system:node:w1", "system:nodes").unwrap();
+    let key = if is_own_key { &expired.key_pem } else { &next };
+    let signature = STANDARD.encode(sign_renewal(key, request.as_bytes()).unwrap());
+    let asked = RenewalRequest { certificate: expired.certificate_pem.clone(), request, signature };
+    let mut stream = gateway.connect(RENEWAL_PROTOCOL).await.unwrap();
+    stream.write_all(format!("{}\n", serde_json::to_string(&asked).unwrap()).as_bytes()).await.unwrap();
+    let mut response = String::new();
+    timeout(PATIENCE, stream.read_to_string(&mut response)).await.unwrap().unwrap();
+    match serde_json::from_str(&response).unwrap() {
+        RenewalResponse::Failed(why) => why,
+        other @ (RenewalResponse::Signed(_) | RenewalResponse::Denied { .. }) => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_stranger_requests_no_certificate_of_the_cluster() {
+    let gateway = StreamGateway::start().await;
+    let another_key = renew(&gateway, 1, false).await;
+    assert!(another_key.contains("the signature is not that of the expired certificate's key"), "{another_key}");
+    let another_authority = renew(&gateway, 2, true).await;
+    assert!(another_authority.contains("the cluster did not issue the expired certificate"), "{another_authority}");
+    let worker = renew(&gateway, 1, true).await;
+    assert!(worker.contains("this gateway has no kubeconfig"), "a worker's request goes on to the cluster: {worker}");
 }

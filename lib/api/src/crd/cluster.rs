@@ -59,6 +59,7 @@ fn bounds(root: &mut Json) {
     for life in LIVES {
         text(&format!("spec.certificates.{life}"), 32);
     }
+    text("spec.certificates.workerGrace", 32);
     text("spec.etcd.quota", 32);
     for (_, resources) in BOUNDED {
         text(&format!("{resources}.limits.cpu"), 32);
@@ -135,13 +136,20 @@ fn lives() -> Vec<CelRule> {
     let is_span = |text: &str| is(text, SPAN);
     let is_endless = |text: &str| format!("{text}.matches('{ENDLESS}')");
     let mut rules = Vec::new();
-    for life in LIVES {
+    let is_bounded =
+        format!("!{} || (!{} && duration(self) <= duration('{LONGEST_LIFE}'))", is_span("self"), is_endless("self"));
+    let too_long = format!("must be at most {LONGEST_LIFE}, not {{self}}; reduce it");
+    for life in LIVES.into_iter().chain(["workerGrace"]) {
         let path = format!("spec.certificates.{life}");
         rules.push(rule(
             path.clone(),
             is_span("self"),
             "\"{self}\" is not a duration such as 8760h, 1h30m or 90s; write it in that form",
         ));
+        if life == "workerGrace" {
+            rules.push(rule(path, is_bounded.clone(), too_long.clone()));
+            continue;
+        }
         rules.push(rule(
             path.clone(),
             format!("!{} || {} || duration(self) >= duration('{SHORTEST_LIFE}')", is_span("self"), is_endless("self")),
@@ -149,15 +157,7 @@ fn lives() -> Vec<CelRule> {
                 "must be at least {SHORTEST_LIFE}, not {{self}}; increase it: Keelway needs time to renew certificates"
             ),
         ));
-        rules.push(rule(
-            path,
-            format!(
-                "!{} || (!{} && duration(self) <= duration('{LONGEST_LIFE}'))",
-                is_span("self"),
-                is_endless("self")
-            ),
-            format!("must be at most {LONGEST_LIFE}, not {{self}}; reduce it"),
-        ));
+        rules.push(rule(path, is_bounded.clone(), too_long.clone()));
     }
     let authority = "self.authorityTTL";
     for life in LIVES.into_iter().filter(|life| *life != "authorityTTL") {

@@ -255,6 +255,10 @@ fn check_lives(lives: &CertificatesSpec, faults: &mut FaultCollector) {
         ("spec.certificates.adminTTL", lives.admin_ttl),
         ("spec.certificates.authorityTTL", lives.authority_ttl),
     ];
+    if lives.worker_grace > LONGEST_LIFE {
+        let problem = format!("must be at most {LONGEST_LIFE}, not {}", lives.worker_grace);
+        faults.add("spec.certificates.workerGrace", problem, "reduce it");
+    }
     for (field, life) in each {
         if life < SHORTEST_LIFE {
             faults.add(

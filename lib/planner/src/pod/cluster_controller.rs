@@ -72,6 +72,9 @@ impl PodInputs<'_> {
             "workerTTL": cluster.certificates.worker_ttl,
             "addons": cluster.addons,
         });
+        if let (true, Some(fields)) = (self.has_streams(), content.as_object_mut()) {
+            fields.insert("workerGrace".to_string(), json!(cluster.certificates.worker_grace));
+        }
         let names: Vec<&str> = cluster.host.iter().chain(&cluster.extra_names).map(AsRef::as_ref).collect();
         if let (false, Some(fields)) = (names.is_empty(), content.as_object_mut()) {
             fields.insert("apiNames".to_string(), json!(names));

@@ -6,6 +6,7 @@ use alloc::{
 };
 use core::net::{Ipv4Addr, SocketAddr};
 
+use keelway_api::worker::RENEWAL_PROTOCOL;
 use serde_json::{Value, json};
 
 use super::{MissingKey, PodInputs, at};
@@ -50,7 +51,7 @@ impl PodInputs<'_> {
             "    tcp-request inspect-delay 5s
     tcp-request content accept if {{ req.ssl_hello_type 1 }}
     tcp-request content accept if {{ req.len gt 0 }} !{{ req.payload(0,1) -m bin 16 }}
-    use_backend tunnels if {{ req.ssl_alpn -m str {PROTOCOL} }}
+    use_backend tunnels if {{ req.ssl_alpn -m str {PROTOCOL} {RENEWAL_PROTOCOL} }}
 "
         )
     }
