@@ -645,12 +645,15 @@ fn a_cluster_skips_no_minor_release() {
 /// Components of an older release of Keelway followed their cluster without recording it. None of them is downgraded.
 #[test]
 fn clusters_of_an_older_release_are_taken_as_they_are() {
-    let mut world = World::new();
+    // The MTU of the older release, which did not record it.
+    let mut world = World::of(&CLUSTER.replace("etcd:", "vpn: {mtu: 1420}, etcd:"));
     for _ in 0..12 {
         let _ = world.pass(&calm(2, 2));
     }
     let ran = world.digests();
-    world.documents.clusters.values_mut().next().unwrap().status.as_mut().unwrap().birth = None;
+    let cluster = world.documents.clusters.values_mut().next().unwrap();
+    cluster.status.as_mut().unwrap().birth = None;
+    cluster.spec.vpn.mtu = None;
     for component in world.documents.components.values_mut() {
         "1.35.4".clone_into(&mut component.spec.version);
     }
