@@ -110,8 +110,9 @@ impl PullSecret {
     #[must_use]
     pub fn for_image(&self, image: &str) -> Option<&RegistryCredentials> {
         let whole = if image.starts_with(registry_of(image)) { image.to_owned() } else { format!("{DOCKER}/{image}") };
+        let repository = repository_of(&whole);
         let begins = |registry: &str| {
-            whole.strip_prefix(registry).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', ':', '@']))
+            repository.strip_prefix(registry).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         let found = self.registries.iter().filter(|(registry, _)| begins(registry));
         found.max_by_key(|(registry, _)| registry.len()).map(|(_, credentials)| credentials)

@@ -104,7 +104,7 @@ fn the_role_names_what_is_applied() {
         }
     }
     let both = configuration(|file| file["vpnCIDRs"] = json!(["100.80.0.0/16", "fd00::/64"]));
-    let objects = wanted(&both, &PublishedFiles::default()).unwrap();
+    let objects = wanted(&both, &PublishedFiles { registries: Some(Vec::new()), ..PublishedFiles::default() }).unwrap();
     let applied: BTreeSet<String> = objects
         .iter()
         .chain(&definitions().unwrap())

@@ -50,7 +50,9 @@ fn relay(own: u8, peer: u8, endpoint: Option<SocketAddr>) -> Relay {
 fn write_identity(folder: &Path, seed: u64) -> TlsFiles {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let valid = |hours| Validity::starting(Timestamp::now(), SignedDuration::from_hours(hours)).unwrap();
-    let authority = Authority::mint("kubernetes", valid(48), &mut random).unwrap();
+    // It issued certificates that have expired.
+    let issuing = Validity::starting(Timestamp::now() - SignedDuration::from_hours(20), SignedDuration::from_hours(48));
+    let authority = Authority::mint("kubernetes", issuing.unwrap(), &mut random).unwrap();
     let request = LeafRequest {
         common_name: "gateway".to_owned(),
         organizations: Vec::new(),

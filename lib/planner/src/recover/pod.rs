@@ -124,7 +124,8 @@ impl<'a> RecoveredPod<'a> {
             }
             (Role::ClusterController | Role::Gateway, HEALTH) => checked(self.main),
             (Role::Ingress, API) => self.text("haproxy.cfg")?.lines().find_map(|line| {
-                let bind: SocketAddr = line.trim().strip_prefix("bind ")?.parse().ok()?;
+                // Options may follow the address.
+                let bind: SocketAddr = line.trim().strip_prefix("bind ")?.split(' ').next()?.parse().ok()?;
                 Some(bind.port())
             }),
             (Role::Gateway, CONNECT) => port_of(self.json("gateway.json")?["connect"]["listen"].get(0)?.as_str()?),
