@@ -33,8 +33,11 @@ pub(crate) fn is_passed(setting: &WorkerFleet, cluster: &TestCluster, name: &str
     let pod = format!("on-{name}");
     cluster.start(&format!("app={pod}"), &[manifest(&pod, name)]);
 
-    let log = cluster.kubectl.run(&["logs", &pod]).succeeded();
-    assert!(log.stdout.len() > LOG, "{}", log.stdout.len());
+    // The kubelet may not have its serving certificate yet.
+    deadline::until("the whole log is read", deadline::KUBERNETES, || {
+        let log = cluster.kubectl.run(&["logs", &pod]);
+        log.code() == 0 && log.stdout.len() > LOG
+    });
     let printed = cluster.shell(&pod, &format!("printf %0{LOG}d 0")).succeeded();
     assert_eq!(printed.stdout.len(), LOG);
     for (from, to) in [("on-clean", pod.as_str()), (pod.as_str(), "on-clean")] {
