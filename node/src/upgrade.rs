@@ -226,7 +226,7 @@ async fn drain(
 ) -> Result<(), UpgradeError> {
     note_cordon(layout, name).await?;
     let drained = leave::drain(async || connect(layout).await, name, limit, &mut |step| {
-        told(&NodeUpgradeStep::Drain(step.clone()))
+        told(&NodeUpgradeStep::Drain(step.clone()));
     })
     .await;
     let Err(error) = drained else { return Ok(()) };

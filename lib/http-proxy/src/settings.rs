@@ -61,8 +61,8 @@ mod tests {
     #[test]
     fn both_cases_are_read_and_the_upper_case_is_preferred() {
         let lower = of(&[("https_proxy", "http://a:1"), ("http_proxy", "http://b:2"), ("no_proxy", "c")]);
-        let [https_proxy, http_proxy, no_proxy] = ["http://a:1", "http://b:2", "c"].map(str::to_owned);
-        assert_eq!(lower, ProxySettings { https_proxy, http_proxy, no_proxy });
+        let [of_https, of_http, none] = ["http://a:1", "http://b:2", "c"].map(str::to_owned);
+        assert_eq!(lower, ProxySettings { https_proxy: of_https, http_proxy: of_http, no_proxy: none });
         assert_eq!(of(&[("HTTPS_PROXY", "http://a:1"), ("https_proxy", "http://b:2")]).https_proxy, "http://a:1");
         assert_eq!(of(&[("HTTPS_PROXY", ""), ("https_proxy", "http://b:2")]).https_proxy, "http://b:2");
     }

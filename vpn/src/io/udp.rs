@@ -57,7 +57,7 @@ pub(crate) struct Sockets {
 }
 
 pub(crate) struct Socket {
-    socket: UdpSocket,
+    udp: UdpSocket,
     state: RwLock<UdpSocketState>,
     pauses: Mutex<OffloadPauses>,
 }
@@ -89,7 +89,7 @@ impl Sockets {
 
     fn try_bind(port: u16, fwmark: u32) -> io::Result<Self> {
         let v4 = Socket::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), fwmark)?;
-        let port = v4.socket.local_addr()?.port();
+        let port = v4.udp.local_addr()?.port();
         let v6 = match Socket::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), fwmark) {
             Ok(socket) => Some(socket),
             Err(error) if is_without_family(&error) => None,
@@ -100,7 +100,7 @@ impl Sockets {
 
     /// Returns the smallest buffers of the sockets. The kernel reports twice the size that it gave, for its own overhead.
     pub(crate) fn kernel_buffers(&self) -> KernelBuffers {
-        let sockets = || std::iter::once(&self.v4).chain(&self.v6).map(|socket| socket2::SockRef::from(&socket.socket));
+        let sockets = || std::iter::once(&self.v4).chain(&self.v6).map(|socket| socket2::SockRef::from(&socket.udp));
         let receive = sockets().filter_map(|socket| socket.recv_buffer_size().ok()).min();
         let send = sockets().filter_map(|socket| socket.send_buffer_size().ok()).min();
         let given = |size: Option<usize>| size.unwrap_or_default() / 2;
@@ -110,7 +110,7 @@ impl Sockets {
     /// Sets the mark of packets that are sent from now on.
     pub(crate) fn set_fwmark(&self, fwmark: u32) -> io::Result<()> {
         for socket in std::iter::once(&self.v4).chain(&self.v6) {
-            socket2::SockRef::from(&socket.socket).set_mark(fwmark)?;
+            socket2::SockRef::from(&socket.udp).set_mark(fwmark)?;
         }
         Ok(())
     }
@@ -156,7 +156,7 @@ impl Socket {
         if set_socket_send_buffer_size_force(&socket, KERNEL_BUFFER).is_err() {
             let _ = state.set_send_buffer_size((&socket).into(), KERNEL_BUFFER);
         }
-        Ok(Self { socket, state: RwLock::new(state), pauses: Mutex::default() })
+        Ok(Self { udp: socket, state: RwLock::new(state), pauses: Mutex::default() })
     }
 
     fn state(&self) -> RwLockReadGuard<'_, UdpSocketState> {
@@ -168,7 +168,7 @@ impl Socket {
     }
 
     fn renew_state(&self) -> io::Result<()> {
-        let state = new_state(&self.socket)?;
+        let state = new_state(&self.udp)?;
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = state;
         Ok(())
     }
@@ -177,7 +177,7 @@ impl Socket {
     pub(crate) fn receive(&self, buffers: &mut ReceiveBuffers) -> io::Result<()> {
         buffers.filled = 0;
         let mut slices: Vec<IoSliceMut<'_>> = buffers.space.iter_mut().map(|space| IoSliceMut::new(space)).collect();
-        match self.state().recv((&self.socket).into(), &mut slices, &mut buffers.meta) {
+        match self.state().recv((&self.udp).into(), &mut slices, &mut buffers.meta) {
             Ok(filled) => {
                 buffers.filled = filled;
                 Ok(())
@@ -236,10 +236,10 @@ impl Socket {
 
     fn send_patiently(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let state = self.state();
-        match state.try_send((&self.socket).into(), transmit) {
+        match state.try_send((&self.udp).into(), transmit) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&SEND_PATIENCE))?;
-                state.try_send((&self.socket).into(), transmit)
+                poll(&mut [PollFd::new(&self.udp, PollFlags::OUT)], Some(&SEND_PATIENCE))?;
+                state.try_send((&self.udp).into(), transmit)
             }
             sent => sent,
         }
@@ -262,7 +262,7 @@ fn new_state(socket: &UdpSocket) -> io::Result<UdpSocketState> {
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.udp.as_fd()
     }
 }
 

@@ -50,7 +50,7 @@ impl NarrowPath {
     }
 
     /// The network drops fragments and reports.
-    fn is_black_hole(self) -> Self {
+    fn with_black_hole(self) -> Self {
         for namespace in &self.ends {
             inside(namespace, "nft", &[BLACK_HOLE]);
         }
@@ -105,7 +105,7 @@ fn large_transfers_pass_networks_that_drop_fragments_and_reports() {
     on_host("paths::large_transfers_pass_networks_that_drop_fragments_and_reports", || {
         for (mtu, inner) in [(1280, 1200), (1400, 1280), (1492, 1280), (1500, 1280)] {
             for is_v6 in [false, true] {
-                let path = NarrowPath::new(mtu, is_v6).is_black_hole();
+                let path = NarrowPath::new(mtu, is_v6).with_black_hole();
                 let _ends = path.tunnel(inner);
                 path.transfers(inner);
             }
@@ -118,7 +118,7 @@ fn large_transfers_pass_networks_that_drop_fragments_and_reports() {
 fn a_tunnel_that_is_too_large_for_its_path_loses_packets() {
     on_host("paths::a_tunnel_that_is_too_large_for_its_path_loses_packets", || {
         for (is_v6, around) in [(false, AROUND[0]), (true, AROUND[1])] {
-            let path = NarrowPath::new(1400, is_v6).is_black_hole();
+            let path = NarrowPath::new(1400, is_v6).with_black_hole();
             let _ends = path.tunnel(1420);
             let fits = usize::try_from(1400 - around).unwrap();
             assert!(path.passes(fits / 16 * 16), "{fits}");
