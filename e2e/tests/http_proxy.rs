@@ -73,7 +73,7 @@ impl RefusingApiServer {
                 let (config, counted) = (Arc::clone(&config), Arc::clone(&counted));
                 thread::spawn(move || {
                     let connection = ServerConnection::new(config).unwrap();
-                    refuse(StreamOwned::new(connection, stream.unwrap()), &counted)
+                    refuse(StreamOwned::new(connection, stream.unwrap()), &counted);
                 });
             }
         });

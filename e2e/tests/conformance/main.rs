@@ -5,7 +5,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::panic,
     clippy::print_stdout,
     reason = "a test's functions fail by panicking, and tell their timings"
 )]
