@@ -16,7 +16,6 @@ mod http_proxy;
 mod lan;
 mod moved;
 mod narrow;
-mod registry;
 mod transport;
 mod two_addresses;
 mod udp;
@@ -47,7 +46,6 @@ const ROWS: &[Row] = &[
     ("deleted", "nat-a", deleted_node::is_registered_again),
     ("moved", "nat-a", moved::is_found_by_name),
     ("proxied", "nat-a", http_proxy::is_the_only_way_out),
-    ("registry", "", registry::has_credentials),
 ];
 
 #[test]
