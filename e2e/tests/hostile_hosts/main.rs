@@ -16,6 +16,7 @@ mod http_proxy;
 mod lan;
 mod moved;
 mod narrow;
+mod registry;
 mod transport;
 mod two_addresses;
 mod udp;
@@ -46,6 +47,7 @@ const ROWS: &[Row] = &[
     ("deleted", "nat-a", deleted_node::is_registered_again),
     ("moved", "nat-a", moved::is_found_by_name),
     ("proxied", "nat-a", http_proxy::is_the_only_way_out),
+    ("registry", "", registry::has_credentials),
 ];
 
 #[test]
