@@ -4,16 +4,16 @@
 //! of [`crate::validated`], as far as rules in CEL can express them.
 
 mod arguments;
-mod cel;
+pub mod cel;
 mod class;
 mod cluster;
-mod columns;
+pub mod columns;
 mod component;
-mod forms;
+pub mod forms;
 mod hypervisor;
 mod name;
 mod network;
-mod schema;
+pub mod schema;
 
 use columns::Column;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -38,8 +38,13 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
     ]
 }
 
-/// Returns a definition with the parts that its type cannot express.
-fn refined(derived: CustomResourceDefinition, columns: &[Column], refine: fn(&mut Json)) -> CustomResourceDefinition {
+/// Returns a definition with the parts that its type cannot express: columns, and what `refine` adds to the schema.
+#[must_use]
+pub fn refined(
+    derived: CustomResourceDefinition,
+    columns: &[Column],
+    refine: fn(&mut Json),
+) -> CustomResourceDefinition {
     // Definitions are plain data, and a test checks that each can be written and read.
     let mut json = serde_json::to_value(&derived).unwrap_or_default();
     columns::write(&mut json, columns);

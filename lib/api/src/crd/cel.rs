@@ -5,22 +5,24 @@ use serde_json::{Value as Json, json};
 use super::schema::at;
 
 /// A condition for a part of a document, and the message if it does not hold.
-pub(super) struct CelRule {
-    /// The path of the part, as for [`at`].
-    pub(super) path: String,
+pub struct CelRule {
+    /// The path of the part, as for [`super::schema::at`].
+    pub path: String,
     /// The condition. `self` is the part.
-    pub(super) expression: String,
+    pub expression: String,
     /// What is wrong and how to correct it. Text in braces is another expression, which must yield a string. Numbers are not converted, because an
     /// API server estimates the length of the result at its maximum.
-    pub(super) message: String,
+    pub message: String,
 }
 
-pub(super) fn rule(path: impl Into<String>, holds: impl Into<String>, says: impl Into<String>) -> CelRule {
+/// Returns a rule for the part at a path.
+#[must_use]
+pub fn rule(path: impl Into<String>, holds: impl Into<String>, says: impl Into<String>) -> CelRule {
     CelRule { path: path.into(), expression: holds.into(), message: says.into() }
 }
 
 /// Writes rules to a schema.
-pub(super) fn write(root: &mut Json, rules: Vec<CelRule>) {
+pub fn write(root: &mut Json, rules: Vec<CelRule>) {
     for CelRule { path, expression: holds, message: says } in rules {
         let part = at(root, &path).and_then(Json::as_object_mut);
         debug_assert!(part.is_some(), "{path} leads nowhere");
@@ -55,12 +57,14 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 /// Returns a CEL list of string literals.
-pub(super) fn list<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+#[must_use]
+pub fn list<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     format!("[{}]", texts.into_iter().map(quoted).collect::<Vec<_>>().join(", "))
 }
 
 /// Returns the condition that a regular expression matches the entire text.
-pub(super) fn is(text: &str, pattern: &str) -> String {
+#[must_use]
+pub fn is(text: &str, pattern: &str) -> String {
     format!("{text}.matches({})", quoted(&format!("^({pattern})$")))
 }
 

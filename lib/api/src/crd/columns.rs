@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 /// A column: its name, its path in a document, and its description.
-pub(super) struct Column {
+pub struct Column {
     name: &'static str,
     path: &'static str,
     says: &'static str,
@@ -11,15 +11,20 @@ pub(super) struct Column {
     wide: bool,
 }
 
-const fn column(name: &'static str, path: &'static str, says: &'static str) -> Column {
+/// Returns a column.
+#[must_use]
+pub const fn column(name: &'static str, path: &'static str, says: &'static str) -> Column {
     Column { name, path, says, wide: false }
 }
 
-const fn wide(name: &'static str, path: &'static str, says: &'static str) -> Column {
+/// Returns a column that only `-o wide` shows.
+#[must_use]
+pub const fn wide(name: &'static str, path: &'static str, says: &'static str) -> Column {
     Column { name, path, says, wide: true }
 }
 
-const AGE: Column = column("Age", ".metadata.creationTimestamp", "The time since the document was created.");
+/// The last column of every kind.
+pub const AGE: Column = column("Age", ".metadata.creationTimestamp", "The time since the document was created.");
 
 pub(super) const CLASS: &[Column] = &[
     column(

@@ -1,7 +1,7 @@
 //! Patterns of texts, as regular expressions in the dialect of CEL (RE2).
 
 /// An RFC 1123 label of at most 63 characters.
-pub(super) const LABEL: &str = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?";
+pub const LABEL: &str = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?";
 /// A port greater than 0.
 pub(super) const PORT: &str =
     "0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])";
@@ -19,7 +19,8 @@ pub(super) const ENDLESS: &str = "[0-9]{7,}h|[0-9]{9,}m|[0-9]{10,}s";
 pub(super) const ID: &str = "^[0-9a-f]{16}$";
 
 /// An RFC 1123 subdomain.
-pub(super) fn subdomain() -> String {
+#[must_use]
+pub fn subdomain() -> String {
     format!("{LABEL}(\\.{LABEL})*")
 }
 

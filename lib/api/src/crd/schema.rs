@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json, json};
 /// Returns the part of a schema at a path: `spec.network.podCIDRs[]` is an item of a list, `spec.ports{}` a value of a map.
 ///
 /// A path that does not exist is found by the test of the definitions, because its content is missing from them.
-pub(super) fn at<'a>(root: &'a mut Json, path: &str) -> Option<&'a mut Json> {
+pub fn at<'a>(root: &'a mut Json, path: &str) -> Option<&'a mut Json> {
     path.split('.').filter(|name| !name.is_empty()).try_fold(root, |schema, name| {
         let (name, below) = match name {
             name if name.ends_with("[]") => (name.trim_end_matches("[]"), Some("items")),
@@ -21,7 +21,7 @@ pub(super) fn at<'a>(root: &'a mut Json, path: &str) -> Option<&'a mut Json> {
 }
 
 /// Adds fields to the part of a schema at a path.
-pub(super) fn extend(root: &mut Json, path: &str, more: Json) {
+pub fn extend(root: &mut Json, path: &str, more: Json) {
     let part = at(root, path).and_then(Json::as_object_mut);
     debug_assert!(part.is_some(), "{path} leads nowhere");
     if let (Some(part), Json::Object(more)) = (part, more) {

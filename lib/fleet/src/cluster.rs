@@ -1,0 +1,97 @@
+//! `Cluster` of `fleet.keelway.dev`: a workload cluster.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use keelway_api::condition;
+use kube_derive::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The condition of a cluster whose agent reports and reaches the API server of its cluster.
+pub const CLUSTER_READY: &str = "Ready";
+/// The condition of a cluster in which the fleet runs nothing that uses resources.
+pub const CLUSTER_IDLE: &str = "Idle";
+/// The condition of a cluster that sleeps.
+pub const CLUSTER_STANDBY: &str = "Standby";
+
+/// A workload cluster: a Kubernetes cluster in which the fleet runs objects. Its agent creates it when it registers.
+///
+/// Policies select clusters by label. The labels `kubernetes.io/metadata.name` and `fleet.keelway.dev/{provider,region,zone,version}` are
+/// set for you; add any others.
+#[derive(CustomResource, Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    crates(kube_core = "kube_core"),
+    group = "fleet.keelway.dev",
+    version = "v1alpha1",
+    kind = "Cluster",
+    root = "WorkloadCluster",
+    plural = "clusters",
+    status = "WorkloadClusterStatus",
+    shortname = "wc",
+    category = "keelway-fleet",
+    derive = "PartialEq"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadClusterSpec {
+    /// The provider, such as `aws`, `gce` or `keelway`. It is also the label `fleet.keelway.dev/provider`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    /// The region. It is also the label `fleet.keelway.dev/region`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub region: Option<String>,
+    /// The zone. It is also the label `fleet.keelway.dev/zone`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// If true, the cluster is cordoned: nothing new is placed in it. What runs there stays.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unschedulable: bool,
+    /// Objects that do not tolerate a taint with the effect `NoSchedule` are not placed in the cluster. What runs there stays.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<ClusterTaint>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+/// A taint of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterTaint {
+    /// The key of the taint.
+    pub key: String,
+    /// The value of the taint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// What happens to objects that do not tolerate the taint.
+    pub effect: TaintEffect,
+}
+
+/// What a taint does to objects that do not tolerate it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum TaintEffect {
+    /// They are not placed in the cluster.
+    NoSchedule,
+    /// They are placed in the cluster only if no other cluster can run them.
+    PreferNoSchedule,
+}
+
+/// What the agent and the fleet controller report of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadClusterStatus {
+    /// `Ready`: the agent reports, and it reaches the API server of its cluster. `Unknown` or `False` after 40 seconds without a report.
+    /// `Idle`: the fleet runs nothing there that uses resources. `Standby`: the cluster sleeps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "condition::list_schema")]
+    pub conditions: Vec<Condition>,
+    /// The release of Kubernetes that the cluster runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes_version: Option<String>,
+    /// The release of the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_version: Option<String>,
+    /// The generation of the cluster that the status describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}

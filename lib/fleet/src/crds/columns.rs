@@ -1,0 +1,57 @@
+//! The columns of `kubectl get`.
+
+use keelway_api::crd::columns::{AGE, Column, column, wide};
+
+pub(super) const CLUSTER: &[Column] = &[
+    column("K8s-Version", ".status.kubernetesVersion", "The release of Kubernetes that it runs."),
+    column("Region", ".spec.region", "Its region."),
+    column("Zone", ".spec.zone", "Its zone."),
+    column(
+        "Ready",
+        ".status.conditions[?(@.type==\"Ready\")].status",
+        "Whether its agent reports, and reaches the API server of the cluster.",
+    ),
+    column(
+        "Idle",
+        ".status.conditions[?(@.type==\"Idle\")].status",
+        "Whether the fleet runs nothing there that uses resources.",
+    ),
+    column("Standby", ".status.conditions[?(@.type==\"Standby\")].status", "Whether it sleeps."),
+    wide("Provider", ".spec.provider", "Its provider."),
+    wide("Unschedulable", ".spec.unschedulable", "Whether it is cordoned."),
+    wide("Agent", ".status.agentVersion", "The release of its agent."),
+    wide("Why", ".status.conditions[?(@.type==\"Ready\")].message", "The reason why it is ready or not ready."),
+    AGE,
+];
+
+pub(super) const POLICY: &[Column] = &[
+    column("Priority", ".spec.priority", "The policy with the highest priority decides."),
+    column("Spread", ".spec.spreadConstraints.spreadMode", "How objects are spread over clusters."),
+    wide(
+        "Topology",
+        ".spec.spreadConstraints.topologyKey",
+        "The label of clusters over whose values objects are spread.",
+    ),
+    wide("Conflicts", ".spec.conflictResolution", "What happens to objects that exist in a cluster."),
+    wide("Drift", ".spec.drift", "What happens if a field is changed in a cluster."),
+    AGE,
+];
+
+pub(super) const PLACEMENT: &[Column] = &[
+    column("Kind", ".spec.object.kind", "The kind of the object."),
+    column("Object", ".spec.object.name", "The name of the object."),
+    column("Policy", ".spec.policy", "The policy that decides."),
+    column("Clusters", ".spec.clusters[*].name", "The clusters that run the object."),
+    column("Applied", ".status.conditions[?(@.type==\"Applied\")].status", "Whether each cluster has applied it."),
+    wide("Why", ".status.conditions[?(@.type==\"Scheduled\")].message", "Why the object runs there, or nowhere."),
+    AGE,
+];
+
+pub(super) const WORK: &[Column] = &[
+    column("Kind", ".spec.manifest.kind", "The kind of the object."),
+    column("Namespace", ".spec.manifest.metadata.namespace", "The namespace of the object."),
+    column("Object", ".spec.manifest.metadata.name", "The name of the object."),
+    column("Applied", ".status.conditions[?(@.type==\"Applied\")].status", "Whether the agent has applied it."),
+    wide("Why", ".status.conditions[?(@.type==\"Applied\")].message", "Why it is applied or not applied."),
+    AGE,
+];

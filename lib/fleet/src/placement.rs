@@ -1,0 +1,135 @@
+//! `Placement`: what was decided for one object.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use keelway_api::condition;
+use kube_derive::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{ConflictResolution, DriftPolicy, FieldOverride};
+
+/// The condition of a Placement with a cluster for its object.
+pub const PLACEMENT_SCHEDULED: &str = "Scheduled";
+/// The condition of a Placement whose object is applied in each of its clusters.
+pub const PLACEMENT_APPLIED: &str = "Applied";
+
+/// What was decided for one object: the clusters that run it, and the reason for each cluster. The fleet controller writes it. Change the
+/// policy or the annotations of the object instead.
+#[derive(CustomResource, Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    crates(kube_core = "kube_core"),
+    group = "fleet.keelway.dev",
+    version = "v1alpha1",
+    kind = "Placement",
+    root = "WorkloadPlacement",
+    plural = "placements",
+    namespaced,
+    status = "PlacementStatus",
+    shortname = "pl",
+    category = "keelway-fleet",
+    derive = "PartialEq"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct PlacementSpec {
+    /// The object.
+    pub object: WorkloadRef,
+    /// The policy that decides. It is absent if annotations of the object decide.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// What happens if an object with the name exists in a cluster and does not belong to the fleet.
+    #[serde(default)]
+    pub conflict_resolution: ConflictResolution,
+    /// What happens if a field that the fleet applied is changed in a cluster.
+    #[serde(default)]
+    pub drift: DriftPolicy,
+    /// The clusters that run the object.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clusters: Vec<PlacedCluster>,
+    /// Why each cluster runs the object or does not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<PlacementReason>,
+}
+
+/// An object in the fleet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadRef {
+    /// The API group. The core group is the empty text.
+    #[serde(default)]
+    pub group: String,
+    /// The version.
+    pub version: String,
+    /// The kind.
+    pub kind: String,
+    /// The namespace. It is absent for objects without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// The name.
+    pub name: String,
+    /// The unique id, which tells the object from a later one with the same name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+}
+
+/// A cluster that runs an object.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlacedCluster {
+    /// The name of the cluster.
+    pub name: String,
+    /// The replicas that the cluster runs. It is absent if the object is not divided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub replicas: Option<u32>,
+    /// The fields that differ in the cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<FieldOverride>,
+}
+
+/// Why a cluster runs an object or does not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlacementReason {
+    /// The name of the cluster.
+    pub cluster: String,
+    /// One CamelCase word for machines.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+}
+
+/// What the clusters report of an object.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlacementStatus {
+    /// `Scheduled`: there is a cluster for the object. `Applied`: each cluster has applied it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "condition::list_schema")]
+    pub conditions: Vec<Condition>,
+    /// What each cluster reports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clusters: Vec<PlacedClusterStatus>,
+    /// The generation of the Placement that the status describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+/// What a cluster reports of an object.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlacedClusterStatus {
+    /// The name of the cluster.
+    pub name: String,
+    /// The replicas in the cluster, if the object has replicas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub replicas: Option<u32>,
+    /// The replicas in the cluster that are ready, if the object has replicas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub ready_replicas: Option<u32>,
+    /// The conditions of the object's Work in the cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "condition::list_schema")]
+    pub conditions: Vec<Condition>,
+}
