@@ -15,43 +15,27 @@ mod registry;
 mod settings;
 mod tombstones;
 
-use std::{
-    convert::Infallible,
-    io,
-    net::SocketAddr,
-    path::PathBuf,
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{convert::Infallible, io, net::SocketAddr, path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
-use keelway_lease::{Election, LeaseTimes};
+use keelway_component::{
+    configuration::ConfigurationError,
+    health::{self, HealthListeners, HealthServerError},
+    kubeconfig::ClientError,
+    leader::{self, LEASE, LeaderReport, LeaseName},
+};
+use keelway_lease::Election;
 use kube::{
     Api,
-    config::KubeconfigError,
     core::DynamicObject,
     runtime::wait::{await_condition, conditions},
 };
 use prometheus_client::registry::Registry;
 use tokio::{join, select};
 
+pub use self::{configuration::ControllerConfiguration, context::ControllerError, csr::NODES, objects::ObjectError};
 use self::{
     context::ControllerContext, metrics::ControllerMetrics, object_reconciler::ObjectReconciler,
     settings::ControllerSettings,
-};
-use crate::{
-    configuration::ConfigurationError,
-    health::{self, HealthListeners, HealthServerError, ProcessHealth},
-};
-
-pub use self::{
-    configuration::{ControllerConfiguration, LeaseName},
-    context::ControllerError,
-    csr::NODES,
-    objects::ObjectError,
 };
 
 /// The field manager of the controller's writes.
@@ -63,14 +47,6 @@ pub use keelway_api::worker::CLUSTER_CONTROLLER_USER as USER;
 
 /// How long a response of an API server may take to begin.
 const ANSWER: Duration = Duration::from_secs(15);
-/// The Lease is longer than those of Kubernetes' own controllers. No work of this controller is urgent within half a minute, and replicas that
-/// restart their work again and again would slow down a cluster whose API is already slow.
-const LEASE: LeaseTimes = LeaseTimes {
-    duration: Duration::from_secs(30),
-    holder_deadline: Duration::from_secs(20),
-    renewal: Duration::from_secs(5),
-    again: Duration::from_millis(500),
-};
 /// The pause before work that ended early is started again.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -81,17 +57,8 @@ pub enum ControllerRunError {
     #[error("cannot use the configuration")]
     Configuration(#[source] ConfigurationError),
     /// The kubeconfig cannot be used.
-    #[error("cannot use {}", path.display())]
-    Kubeconfig {
-        /// The path of the file.
-        path: PathBuf,
-        /// The error of the client.
-        #[source]
-        source: Box<KubeconfigError>,
-    },
-    /// A client cannot be built from the kubeconfig.
-    #[error("cannot create an API client")]
-    Client(#[source] Box<kube::Error>),
+    #[error(transparent)]
+    Client(ClientError),
     /// A file that is published to workers cannot be read.
     #[error("cannot read {}", path.display())]
     PublishedFile {
@@ -130,20 +97,21 @@ pub async fn run(process: &ControllerOptions, stop: impl Future<Output = ()>) ->
     let holder = keelway_lease::process(identity);
     let mut registry = Registry::default();
     let metrics = ControllerMetrics::new(&mut registry);
-    let is_ready = Arc::new(AtomicBool::new(false));
+    let report =
+        LeaderReport { identity: identity.clone(), is_ready: Arc::default(), leading: metrics.leading().clone() };
     let entrances =
         HealthListeners::open(process.health, process.metrics.as_deref()).await.map_err(ControllerRunError::Health)?;
-    let mut questions = pin!(health::serve(entrances, health(registry, Arc::clone(&is_ready))));
+    let mut questions = pin!(health::serve(entrances, report.health(registry)));
     let mut stop = pin!(stop);
     loop {
-        let replica = Replica::new(&settings, identity, &holder, &metrics, &is_ready);
+        let replica = Replica::new(&settings, &holder, &metrics, &report);
         let next = select! {
             next = settings.replaced() => next,
             never = replica.act() => match never {},
             () = &mut questions => break replica.election.release().await,
             () = &mut stop => break replica.election.release().await,
         };
-        metrics.set_leading(false);
+        report.leading.set(0);
         tracing::info!("reloaded changed files");
         settings = next;
     }
@@ -153,56 +121,32 @@ pub async fn run(process: &ControllerOptions, stop: impl Future<Output = ()>) ->
 /// A replica of the controller with one version of its files.
 struct Replica<'a> {
     settings: &'a ControllerSettings,
-    identity: &'a str,
     election: Election,
     context: Arc<ControllerContext>,
-    is_ready: &'a AtomicBool,
+    report: &'a LeaderReport,
 }
 
 impl<'a> Replica<'a> {
     fn new(
         settings: &'a ControllerSettings,
-        identity: &'a str,
         holder: &str,
         metrics: &ControllerMetrics,
-        is_ready: &'a AtomicBool,
+        report: &'a LeaderReport,
     ) -> Self {
         let ControllerSettings { configuration, client, .. } = settings;
         let LeaseName { namespace, name } = &configuration.lease;
         let election = Election::new(client.clone(), (namespace, name), holder, LEASE);
+        let (metrics, identity) = (metrics.clone(), &report.identity);
         let context =
-            ControllerContext::new(client.clone(), configuration.clone(), metrics.clone(), election.fence(), identity);
-        Self { settings, identity, election, context: Arc::new(context), is_ready }
+            ControllerContext::new(client.clone(), configuration.clone(), metrics, election.fence(), identity);
+        Self { settings, election, context: Arc::new(context), report }
     }
 
-    /// Acquires the Lease and works while it holds it, repeatedly.
     async fn act(&self) -> Infallible {
-        loop {
-            let held = match self.election.acquire(|| self.is_ready.store(true, Ordering::Relaxed)).await {
-                Ok(held) => held,
-                Err(error) => {
-                    self.is_ready.store(false, Ordering::Relaxed);
-                    report("cannot acquire the Lease", error);
-                    tokio::time::sleep(AGAIN).await;
-                    continue;
-                }
-            };
-            tracing::info!(identity = self.identity, "holds the Lease");
-            self.context.metrics.set_leading(true);
-            select! {
-                biased;
-                () = self.election.renew_until_lost(held) => tracing::warn!(identity = self.identity, "lost the Lease"),
-                () = work(&self.context, &self.settings.definitions, &self.settings.wanted) => {}
-            }
-            self.context.metrics.set_leading(false);
-        }
+        let ControllerSettings { definitions, wanted, .. } = self.settings;
+        Box::pin(leader::lead(&self.election, self.report, async || work(&self.context, definitions, wanted).await))
+            .await
     }
-}
-
-fn health(registry: Registry, is_ready: Arc<AtomicBool>) -> ProcessHealth {
-    let why = "no API server has responded yet, or access to the Lease is denied";
-    let readiness = move || if is_ready.load(Ordering::Relaxed) { Ok(()) } else { Err(why.to_owned()) };
-    ProcessHealth { registry, liveness: Box::new(|| Ok(())), readiness: Box::new(readiness) }
 }
 
 /// Does all work of the Lease holder.

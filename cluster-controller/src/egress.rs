@@ -31,11 +31,11 @@ use self::cluster::ClusterDialer;
 pub use self::config::{ClusterEgress, ControlPlaneEgress, EgressConfig, EgressGateway, SocketMode};
 use self::control_plane::{ControlPlaneDialer, ForbiddenRanges};
 use self::gateways::Gateways;
-use crate::configuration::{self, ConfigurationError};
 use crate::connect::TunnelRegistry;
 use crate::connects::Connects;
-use crate::health::{self, HealthListeners, HealthServerError, ProcessHealth};
-use crate::tasks::{self, TaskError};
+use keelway_component::configuration::{self, ConfigurationError};
+use keelway_component::health::{self, HealthListeners, HealthServerError, ProcessHealth};
+use keelway_component::tasks::{self, TaskError};
 
 /// How long a CONNECT may take: five seconds, minus the time for the response on a busy machine.
 const BUDGET: Duration = Duration::from_secs(4);

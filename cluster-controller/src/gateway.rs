@@ -46,10 +46,10 @@ use self::peer_reconciler::PeerReconciler;
 use self::streams::StreamListener;
 pub use self::streams::StreamListenerConfig;
 use self::vpn::Vpn;
-use crate::configuration::{self, ConfigurationError};
 use crate::connect::serve;
-use crate::health::{self, HealthListeners, HealthServerError, ProcessHealth};
-use crate::tasks::{self, TaskError};
+use keelway_component::configuration::{self, ConfigurationError};
+use keelway_component::health::{self, HealthListeners, HealthServerError, ProcessHealth};
+use keelway_component::tasks::{self, TaskError};
 
 /// The interval of checks for dead peers.
 const LOOK: Duration = Duration::from_millis(500);

@@ -1,13 +1,12 @@
 //! `keelway-cluster-controller`: the programs that connect a control plane with its workers.
 
-mod daemon;
-
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use keelway_cluster_controller::{controller, controller::ControllerOptions, egress, gateway};
+use keelway_component::daemon;
 
 /// Run the programs that connect a control plane with its workers.
 #[derive(Debug, Parser)]

@@ -11,9 +11,10 @@ mod tests;
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
-use futures::{StreamExt, join, try_join};
+use futures::{StreamExt, TryFutureExt, join, try_join};
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
 use keelway_api::worker::{AddressClaim, AddressClaimSpec, Tombstone, WireGuardPeer, address_name};
+use keelway_component::requests::{ApiError, call, has_code, ignore_conflict, only};
 use kube::{
     Api, ResourceExt,
     api::{ListParams, Patch, PatchParams, PostParams},
@@ -34,7 +35,7 @@ use self::decision::{
 pub(crate) use self::pool::Pool;
 use super::{
     ControllerContext, ControllerError, MANAGER,
-    context::{call, has_code, ignore_conflict, log_outcome, now, on_error, only},
+    context::{log_outcome, now, on_error},
 };
 
 /// The state of the controller of peers.
@@ -133,7 +134,7 @@ async fn reconcile(peer: Arc<WireGuardPeer>, state: Arc<AddressController>) -> R
         let peers = Api::<WireGuardPeer>::all(context.client.clone());
         Ok(call("list peers", peers.list(&all)).await?.items.into_iter().map(Arc::new).collect())
     };
-    let tombstones = call("list tombstones", tombstones.list(&all));
+    let tombstones = call("list tombstones", tombstones.list(&all)).map_err(ControllerError::from);
     let (tombstones, peers, own) = try_join!(tombstones, peers, node_ranges(&name, context))?;
     let tombstones = tombstones.items;
     let mut new = Vec::new();
@@ -239,13 +240,13 @@ async fn claim(peer: &WireGuardPeer, address: IpAddr, context: &ControllerContex
         Err(error) if has_code(&error, 409) => {
             Ok(read_claim(address, context).await?.is_some_and(|found| is_of(&found, peer)))
         }
-        Err(source) => Err(ControllerError::Api { what: "claim an address", source: Box::new(source) }),
+        Err(source) => Err(ApiError { what: "claim an address", source: Box::new(source) }.into()),
     }
 }
 
 async fn read_claim(address: IpAddr, context: &ControllerContext) -> Result<Option<AddressClaim>, ControllerError> {
     let claims = Api::<AddressClaim>::all(context.client.clone());
-    call("read the claim", claims.get_opt(&address_name(address))).await
+    Ok(call("read the claim", claims.get_opt(&address_name(address))).await?)
 }
 
 /// Writes the status of a peer. `own` are the ranges of its Node.

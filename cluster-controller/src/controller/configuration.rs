@@ -16,10 +16,13 @@ use keelway_api::{
         check_node_name,
     },
 };
+use keelway_component::{
+    configuration::{FieldFault, ValidateConfiguration},
+    leader::LeaseName,
+};
 use serde::{Deserialize, Serialize};
 
 use super::addresses::Pool;
-use crate::configuration::{FieldFault, ValidateConfiguration};
 
 /// The port on which every worker's own balancer serves the API.
 pub(crate) const API_PORT: u16 = 6443;
@@ -69,24 +72,12 @@ pub struct ControllerConfiguration {
     #[serde(default)]
     pub addons: AddonsSpec,
     /// The Lease of the active replica.
-    #[serde(default)]
+    #[serde(default = "own_lease")]
     pub lease: LeaseName,
 }
 
-/// The Lease of the active replica.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LeaseName {
-    /// The namespace of the Lease.
-    pub namespace: String,
-    /// The name of the Lease.
-    pub name: String,
-}
-
-impl Default for LeaseName {
-    fn default() -> Self {
-        Self { namespace: "kube-system".to_owned(), name: super::MANAGER.to_owned() }
-    }
+fn own_lease() -> LeaseName {
+    LeaseName { namespace: "kube-system".to_owned(), name: super::MANAGER.to_owned() }
 }
 
 fn vpn_mtu() -> u16 {

@@ -1,12 +1,12 @@
 //! The common parts of all controllers.
 
-use std::{fmt::Debug, future::Future, sync::Arc, time::Duration};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
+use keelway_component::requests::ApiError;
 use keelway_lease::{LeaseFence, NotHeld};
 use kube::{
     Client, Resource, ResourceExt,
-    api::{DeleteParams, Preconditions},
     runtime::{
         controller::{Action, Error as RunError},
         events::{Event, EventType, Recorder, Reporter},
@@ -33,14 +33,8 @@ pub(crate) struct ControllerContext {
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
     /// A request to the API server failed.
-    #[error("cannot {what}")]
-    Api {
-        /// The requested operation.
-        what: &'static str,
-        /// The error of the client.
-        #[source]
-        source: Box<kube::Error>,
-    },
+    #[error(transparent)]
+    Api(#[from] ApiError),
     /// A claim of one of the peer's addresses belongs to another peer.
     #[error("an address of the peer is claimed by another peer; delete the peer and create it again")]
     Stolen,
@@ -50,44 +44,6 @@ pub enum ControllerError {
     /// Another replica holds the Lease, or may hold it already.
     #[error(transparent)]
     NotLeading(#[from] NotHeld),
-}
-
-/// Adds the operation to the error of a call.
-pub(crate) async fn call<T>(
-    what: &'static str,
-    call: impl Future<Output = kube::Result<T>>,
-) -> Result<T, ControllerError> {
-    call.await.map_err(|source| ControllerError::Api { what, source: Box::new(source) })
-}
-
-/// The same for writing or deleting an observed object. Returns `None` if the object is deleted or has another version by now. A watch
-/// reports that change.
-pub(crate) async fn ignore_conflict<T>(
-    what: &'static str,
-    call: impl Future<Output = kube::Result<T>>,
-) -> Result<Option<T>, ControllerError> {
-    match call.await {
-        Err(error) if has_code(&error, 404) || has_code(&error, 409) => Ok(None),
-        Err(source) => Err(ControllerError::Api { what, source: Box::new(source) }),
-        Ok(written) => Ok(Some(written)),
-    }
-}
-
-/// Limits a deletion to this object, so that another object of the same name is not deleted.
-pub(crate) fn only(this: &impl ResourceExt) -> DeleteParams {
-    let preconditions = Some(Preconditions { uid: this.uid(), resource_version: None });
-    DeleteParams { preconditions, ..DeleteParams::default() }
-}
-
-/// Limits a deletion to the observed version of this object.
-pub(crate) fn delete_precondition(this: &impl ResourceExt) -> DeleteParams {
-    let preconditions = Some(Preconditions { uid: this.uid(), resource_version: this.resource_version() });
-    DeleteParams { preconditions, ..DeleteParams::default() }
-}
-
-/// Whether the API server responded with this status code.
-pub(crate) fn has_code(error: &kube::Error, code: u16) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
 /// Schedules the retry of a failed step.

@@ -1,7 +1,6 @@
 //! Approval of kubelets' certificates.
 
 mod decision;
-mod request;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +15,8 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use keelway_api::worker::{BOOTSTRAP_USER, Tombstone, WireGuardPeer, WorkerIdentity};
+use keelway_component::certificate_request::Request;
+use keelway_component::requests::{call, ignore_conflict};
 use kube::{
     Api, ResourceExt,
     api::PostParams,
@@ -28,13 +29,10 @@ use kube::{
     },
 };
 
-use self::{
-    decision::{CLIENT, CsrDecision, Denial, NodeFacts, decide, node_of},
-    request::Request,
-};
+use self::decision::{CLIENT, CsrDecision, Denial, NodeFacts, decide, node_of};
 use super::{
     ControllerContext, ControllerError,
-    context::{call, ignore_conflict, log_outcome, now, on_error},
+    context::{log_outcome, now, on_error},
     identities::{
         self,
         decision::{joined, renewed},
@@ -111,11 +109,12 @@ struct WorkerObjects {
 async fn observe(node: &str, context: &ControllerContext) -> Result<(NodeFacts, WorkerObjects), ControllerError> {
     let peers = Api::<WireGuardPeer>::all(context.client.clone());
     let tombstones = Api::<Tombstone>::all(context.client.clone());
-    let (peer, tombstone, identity) = futures::try_join!(
+    let (peer, tombstone, identity) = futures::join!(
         call("read the peer", peers.get_opt(node)),
         call("read the tombstone", tombstones.get_opt(node)),
         identities::read(node, context),
-    )?;
+    );
+    let (peer, tombstone, identity) = (peer?, tombstone?, identity?);
     let addresses = |peer: &WireGuardPeer| {
         let given = peer.status.iter().flat_map(|status| &status.addresses);
         given.filter_map(|address| address.parse().ok()).collect()

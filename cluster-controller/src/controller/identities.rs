@@ -19,6 +19,7 @@ use keelway_api::{
     machine::sha256_hex,
     worker::{ApprovedCertificate, WireGuardPeer, WorkerIdentity, WorkerIdentitySpec},
 };
+use keelway_component::requests::{call, delete_precondition, ignore_conflict, only};
 use keelway_pki::CertificateFacts;
 use kube::{
     Api, Resource, ResourceExt,
@@ -32,7 +33,7 @@ use serde::de::DeserializeOwned;
 use self::decision::{IdentityStep, learned, step};
 use super::{
     ControllerContext, ControllerError,
-    context::{call, delete_precondition, ignore_conflict, log_outcome, now, on_error, only},
+    context::{log_outcome, now, on_error},
 };
 
 /// The operation in errors of deletions of identities, Nodes and peers.
@@ -52,7 +53,7 @@ pub(super) fn grace(context: &ControllerContext) -> SignedDuration {
 }
 
 pub(super) async fn read(node: &str, context: &ControllerContext) -> Result<Option<WorkerIdentity>, ControllerError> {
-    call("read the worker's identity", api(context).get_opt(node)).await
+    Ok(call("read the worker's identity", api(context).get_opt(node)).await?)
 }
 
 /// Writes an identity. It fails if the identity changed since it was read.
@@ -73,7 +74,7 @@ pub(super) async fn write(
             None => api(context).create(&parameters, &WorkerIdentity::new(node, wanted)).await,
         }
     };
-    call("write the worker's identity", written).await.map(drop)
+    Ok(call("write the worker's identity", written).await.map(drop)?)
 }
 
 /// Records the id of a certificate after it was signed.
@@ -156,7 +157,7 @@ async fn leave(
 }
 
 pub(super) async fn node(name: &str, context: &ControllerContext) -> Result<Option<Node>, ControllerError> {
-    call("read the Node", Api::all(context.client.clone()).get_opt(name)).await
+    Ok(call("read the Node", Api::all(context.client.clone()).get_opt(name)).await?)
 }
 
 /// Deletes the objects of a worker that left: its Node, and a peer that it created again.
@@ -181,5 +182,5 @@ where
     K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + DeserializeOwned + Debug,
 {
     let api = Api::<K>::all(context.client.clone());
-    ignore_conflict(DELETE, api.delete(&this.name_any(), &only(this))).await.map(drop)
+    Ok(ignore_conflict(DELETE, api.delete(&this.name_any(), &only(this))).await.map(drop)?)
 }

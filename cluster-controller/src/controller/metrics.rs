@@ -65,7 +65,8 @@ impl ControllerMetrics {
         self.failures.inc();
     }
 
-    pub(crate) fn set_leading(&self, leading: bool) {
-        self.leading.set(i64::from(leading));
+    /// Returns the metric that is 1 while this replica holds the Lease.
+    pub(crate) fn leading(&self) -> &Gauge {
+        &self.leading
     }
 }

@@ -10,6 +10,7 @@ use futures::{
     StreamExt,
     stream::{self, BoxStream, SelectAll, select_all},
 };
+use keelway_component::requests::{call, ignore_conflict};
 use kube::{
     Api, Resource, ResourceExt,
     api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions},
@@ -23,7 +24,6 @@ use tokio::time::sleep_until;
 
 use super::{
     ControllerContext, ControllerError, MANAGER,
-    context::ignore_conflict,
     object_backoffs::ObjectBackoffs,
     objects::{LABEL, ObjectResource, PLACES},
 };
@@ -232,9 +232,7 @@ impl ObjectReconciler {
             return Ok(ObjectVersion { resource: None, generation: None });
         };
         let parameters = PatchParams::apply(MANAGER).force();
-        let applied = api.patch(&key.name, &parameters, &Patch::Apply(object)).await;
-        let applied =
-            applied.map_err(|source| ControllerError::Api { what: "apply the object", source: Box::new(source) })?;
+        let applied = call("apply the object", api.patch(&key.name, &parameters, &Patch::Apply(object))).await?;
         self.context.metrics.count_application();
         Ok(ObjectVersion { resource: applied.resource_version(), generation: applied.metadata.generation })
     }
@@ -269,7 +267,7 @@ impl ObjectReconciler {
         let Some(api) = api_of::<DynamicObject>(&self.context, key.place) else { return Ok(()) };
         let this = Preconditions { uid, resource_version: None };
         let parameters = DeleteParams { preconditions: Some(this), ..DeleteParams::background() };
-        ignore_conflict("delete the object", api.delete(&key.name, &parameters)).await.map(drop)
+        Ok(ignore_conflict("delete the object", api.delete(&key.name, &parameters)).await.map(drop)?)
     }
 }
 

@@ -6,6 +6,7 @@ use futures::{StreamExt, stream::select};
 use keelway_api::worker::{
     ALLOCATION, CERTIFICATE_ID, NodeAllocation, NodeAllocationSpec, WireGuardPeer, WorkerIdentity,
 };
+use keelway_component::requests::ignore_conflict;
 use kube::{
     Api, ResourceExt,
     api::PostParams,
@@ -13,7 +14,7 @@ use kube::{
 };
 use tokio::time::timeout;
 
-use super::{ControllerContext, ControllerError, context::ignore_conflict};
+use super::{ControllerContext, ControllerError};
 
 /// The pause before a failed write of the list is retried.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -138,7 +139,7 @@ async fn write(
             None => lists.create(&parameters, &NodeAllocation::new(ALLOCATION, wanted)).await,
         }
     };
-    ignore_conflict("write the list", written).await.map(drop)
+    Ok(ignore_conflict("write the list", written).await.map(drop)?)
 }
 
 #[cfg(test)]

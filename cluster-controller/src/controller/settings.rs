@@ -5,22 +5,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use keelway_base::error_chain::ErrorChain;
-use kube::{
-    Client, Config,
-    client::ClientBuilder,
-    config::{KubeConfigOptions, Kubeconfig},
-    core::DynamicObject,
+use keelway_component::{
+    configuration, files,
+    kubeconfig::{client, files_of},
 };
-use tower::timeout::TimeoutLayer;
-
 use keelway_tls::FilesVersion;
+use kube::{Client, core::DynamicObject};
 
 use super::{
     ANSWER, ControllerConfiguration, ControllerRunError,
     objects::{self, PublishedFiles},
 };
-use crate::{configuration, kubeconfig::files_of};
 
 /// The configuration, and what was built from it and from the files that it names.
 pub(super) struct ControllerSettings {
@@ -52,7 +47,7 @@ impl ControllerSettings {
             files: [path.to_owned()].into_iter().chain(others).collect(),
             stamp,
             path: path.to_owned(),
-            client: client(&configuration.kubeconfig).await?,
+            client: client(&configuration.kubeconfig, ANSWER).await.map_err(ControllerRunError::Client)?,
             definitions: objects::definitions().map_err(ControllerRunError::Objects)?,
             wanted: objects::wanted(&configuration, &published).map_err(ControllerRunError::Objects)?,
             configuration,
@@ -61,16 +56,7 @@ impl ControllerSettings {
 
     /// Waits until the files change and can be used.
     pub(super) async fn replaced(&self) -> Self {
-        let mut stamp = self.stamp.clone();
-        loop {
-            stamp = stamp.next(&self.files).await;
-            match Self::read(&self.path).await {
-                Ok(next) => return next,
-                Err(error) => {
-                    tracing::warn!("ignoring changed files, because they are not valid: {}", ErrorChain(&error));
-                }
-            }
-        }
+        files::replaced(&self.stamp, &self.files, async || Self::read(&self.path).await).await
     }
 }
 
@@ -85,12 +71,4 @@ fn published_files(configuration: &ControllerConfiguration) -> Result<PublishedF
         authorities: fs::read_to_string(authorities).map_err(wrong(authorities))?,
         registries: registries.transpose()?,
     })
-}
-
-async fn client(path: &Path) -> Result<Client, ControllerRunError> {
-    let wrong = |source| ControllerRunError::Kubeconfig { path: path.to_owned(), source: Box::new(source) };
-    let kubeconfig = Kubeconfig::read_from(path).map_err(wrong)?;
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(wrong)?;
-    let builder = ClientBuilder::try_from(config).map_err(|source| ControllerRunError::Client(Box::new(source)))?;
-    Ok(builder.with_layer(&TimeoutLayer::new(ANSWER)).build())
 }

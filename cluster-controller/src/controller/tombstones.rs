@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use keelway_api::worker::Tombstone;
+use keelway_component::requests::{delete_precondition, ignore_conflict};
 use kube::{
     Api, ResourceExt,
     runtime::{Controller, controller::Action, watcher},
@@ -11,7 +12,7 @@ use kube::{
 
 use super::{
     ControllerContext, ControllerError,
-    context::{delete_precondition, ignore_conflict, log_outcome, now, on_error},
+    context::{log_outcome, now, on_error},
 };
 
 /// Runs the controller of tombstones.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use keelway_tls::TlsFiles;
 
-use crate::configuration::{FieldFault, ValidateConfiguration};
+use keelway_component::configuration::{FieldFault, ValidateConfiguration};
 
 /// The configuration file of an egress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use keelway_tls::TlsFiles;
 
 use super::streams::StreamListenerConfig;
-use crate::configuration::{FieldFault, ValidateConfiguration};
+use keelway_component::configuration::{FieldFault, ValidateConfiguration};
 
 /// The most addresses that the relay's TCP/IP stack can have.
 const MOST_ADDRESSES: usize = 8;
@@ -158,10 +158,15 @@ impl ValidateConfiguration for GatewayConfig {
     }
 }
 
-impl ValidateConfiguration for Vec<OtherGateway> {
+/// The file of the other gateways.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub(super) struct GatewayList(pub(super) Vec<OtherGateway>);
+
+impl ValidateConfiguration for GatewayList {
     fn check(&self) -> Result<(), FieldFault> {
         let (mut addresses, mut keys) = (BTreeSet::new(), BTreeSet::new());
-        for (at, gateway) in self.iter().enumerate() {
+        for (at, gateway) in self.0.iter().enumerate() {
             let field = format!("[{at}]");
             if !keys.insert(gateway.public_key) {
                 let help = "use a unique key for each gateway";
@@ -276,7 +281,7 @@ health: 127.0.0.1:20011
         let config: GatewayConfig = read(GOOD).unwrap();
         assert_eq!((config.wire_guard.mtu, config.connect.max_tunnels), (1420, 1024));
         assert_eq!(read(&serde_json::to_string(&config).unwrap()), Ok(config));
-        let others: Vec<OtherGateway> = read(OTHERS).unwrap();
+        let GatewayList(others) = read(OTHERS).unwrap();
         assert_eq!(others.len(), 2);
         assert_eq!(read(&serde_json::to_string(&others).unwrap()), Ok(others));
     }
@@ -296,7 +301,7 @@ health: 127.0.0.1:20011
         for (from, to, named) in table {
             let text = OTHERS.replacen(from, to, 1);
             assert_ne!(text, OTHERS, "{from}");
-            let fault = read::<Vec<OtherGateway>>(&text).unwrap_err();
+            let fault = read::<GatewayList>(&text).unwrap_err();
             assert!(fault.contains(named), "{named}: {fault}");
         }
     }

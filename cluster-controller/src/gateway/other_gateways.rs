@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 
 use keelway_tls::FilesVersion;
 
-use super::OtherGateway;
-use crate::configuration::{self, ConfigurationError};
+use super::{OtherGateway, config::GatewayList};
+use keelway_component::configuration::{self, ConfigurationError};
 
 /// The list, and its file.
 pub(super) struct OtherGateways {
@@ -22,7 +22,7 @@ impl OtherGateways {
     pub(super) fn read(path: Option<&Path>) -> Result<Self, ConfigurationError> {
         let Some(path) = path else { return Ok(Self { list: Vec::new(), file: None }) };
         let stamp = FilesVersion::of([path]);
-        Ok(Self { list: configuration::read(path)?, file: Some((path.to_owned(), stamp)) })
+        Ok(Self { list: configuration::read::<GatewayList>(path)?.0, file: Some((path.to_owned(), stamp)) })
     }
 
     /// Sends the list after each change of the file. A restart instead would interrupt every worker.
@@ -38,8 +38,8 @@ impl OtherGateways {
 async fn watch_file(path: PathBuf, mut known: FilesVersion, told: Sender<Vec<OtherGateway>>) {
     loop {
         known = known.next(&[&path]).await;
-        match configuration::read::<Vec<OtherGateway>>(&path) {
-            Ok(list) => {
+        match configuration::read::<GatewayList>(&path) {
+            Ok(GatewayList(list)) => {
                 tracing::info!(gateways = list.len(), "reloaded the other gateways");
                 told.send_replace(list);
             }

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use keelway_tls::FilesVersion;
 
 use super::gateway_peers::Candidate;
-use crate::kubeconfig::files_of;
+use keelway_component::kubeconfig::files_of;
 
 /// The shortest and the longest pause between two attempts.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));

@@ -8,6 +8,7 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 use keelway_api::worker::{AddressClaim, WireGuardPeer};
+use keelway_component::requests::{call, delete_precondition, ignore_conflict};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
@@ -23,7 +24,7 @@ use serde_json::json;
 use super::{
     super::{
         ControllerContext, ControllerError,
-        context::{call, delete_precondition, ignore_conflict, log_outcome, now, on_error},
+        context::{log_outcome, now, on_error},
     },
     decision::{ClaimStep, claim_step},
 };

@@ -13,10 +13,9 @@ use keelway_api::{
     worker::{BOOTSTRAP_USER, BOOTSTRAPPERS, GATEWAY_USER, NodeNameFault, WorkerIdentitySpec},
 };
 
-use super::{
-    super::identities::decision::{CertificateHolder, holder, is_asked, kept, pruned},
-    request::{CsrSubject, Request},
-};
+use keelway_component::certificate_request::{CsrSubject, MalformedRequest, Request};
+
+use super::super::identities::decision::{CertificateHolder, holder, is_asked, kept, pruned};
 
 /// The signer of kubelets' client certificates.
 pub(crate) const CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
@@ -62,7 +61,7 @@ pub(crate) enum CsrDecision {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Denial {
     #[error("{0}; create the request again")]
-    IllFormed(super::request::MalformedRequest),
+    IllFormed(MalformedRequest),
     #[error("the subject must be exactly CN=system:node:NAME, O=system:nodes, where NAME is a DNS subdomain")]
     Subject,
     #[error("{name} is not a valid name of a worker: {fault}; set another one with --node-name")]

@@ -9,10 +9,9 @@ use keelway_api::{
     worker::{ApprovedCertificate, BOOTSTRAPPERS, GATEWAY_USER, NodeNameFault, WorkerIdentitySpec},
 };
 
-use super::{
-    decision::{CLIENT, CsrDecision, Denial, NODES, NodeFacts, SERVING, decide, node_of},
-    request::{CsrSubject, MalformedRequest, Request},
-};
+use keelway_component::certificate_request::{CsrSubject, MalformedRequest, Request};
+
+use super::decision::{CLIENT, CsrDecision, Denial, NODES, NodeFacts, SERVING, decide, node_of};
 
 const TOKEN: &str = "system:bootstrap:abcdef";
 

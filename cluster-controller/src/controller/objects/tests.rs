@@ -7,7 +7,7 @@ use super::{
     super::{ControllerConfiguration, ROLE, object_reconciler::has_place},
     PublishedFiles, definitions, wanted,
 };
-use crate::configuration::ValidateConfiguration;
+use keelway_component::configuration::ValidateConfiguration;
 
 fn configuration(change: impl FnOnce(&mut Value)) -> ControllerConfiguration {
     let mut file = json!({

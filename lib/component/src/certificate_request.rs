@@ -19,59 +19,70 @@ use x509_parser::{
 
 /// A parsed request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Request {
+pub struct Request {
     /// The name of the signer.
-    pub(crate) signer: String,
+    pub signer: String,
     /// The name of the requesting user.
-    pub(crate) username: String,
+    pub username: String,
     /// The groups of that user.
-    pub(crate) groups: BTreeSet<String>,
+    pub groups: BTreeSet<String>,
     /// The id of the certificate with which the user authenticated.
-    pub(crate) credential: Option<String>,
+    pub credential: Option<String>,
     /// The requested usages.
-    pub(crate) usages: BTreeSet<String>,
+    pub usages: BTreeSet<String>,
     /// The content of the PKCS#10 request, or why it cannot be parsed.
-    pub(crate) subject: Result<CsrSubject, MalformedRequest>,
+    pub subject: Result<CsrSubject, MalformedRequest>,
     /// Whether the request is already decided.
-    pub(crate) decided: bool,
+    pub decided: bool,
     /// The creation time.
-    pub(crate) created: Option<Timestamp>,
+    pub created: Option<Timestamp>,
     /// The id of the expired certificate whose key signed the request, if the signature is valid.
-    pub(crate) proven: Option<String>,
+    pub proven: Option<String>,
 }
 
 /// The names and the key in a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct CsrSubject {
-    pub(crate) common_names: Vec<String>,
-    pub(crate) organizations: Vec<String>,
+pub struct CsrSubject {
+    /// The common names.
+    pub common_names: Vec<String>,
+    /// The organizations, which are groups.
+    pub organizations: Vec<String>,
     /// Whether the subject has other parts.
-    pub(crate) has_others: bool,
-    pub(crate) dns_names: BTreeSet<String>,
-    pub(crate) addresses: BTreeSet<IpAddr>,
+    pub has_others: bool,
+    /// The alternative names that are DNS names.
+    pub dns_names: BTreeSet<String>,
+    /// The alternative names that are addresses.
+    pub addresses: BTreeSet<IpAddr>,
     /// Whether there are alternative names of another kind.
-    pub(crate) has_other_names: bool,
+    pub has_other_names: bool,
     /// The public key, in the encoding of a certificate.
-    pub(crate) key: Vec<u8>,
+    pub key: Vec<u8>,
 }
 
 /// A request that cannot be parsed, or that two programs could parse differently.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum MalformedRequest {
+pub enum MalformedRequest {
+    /// It is not one canonical PEM block.
     #[error("the request must be exactly one PEM block CERTIFICATE REQUEST, in lines of 64 characters")]
     Pem,
+    /// It is not PKCS#10.
     #[error("the request is not a valid PKCS#10 certificate request")]
     Structure,
+    /// A part is there twice.
     #[error("the request contains an attribute or extension twice")]
     Twice,
+    /// It contains more than alternative names.
     #[error("the request contains an attribute or extension other than alternative names")]
     Extension,
+    /// A name is not text.
     #[error("a name in the request is not valid text")]
     Name,
 }
 
 impl Request {
-    pub(crate) fn of(csr: &CertificateSigningRequest) -> Self {
+    /// Parses a request.
+    #[must_use]
+    pub fn of(csr: &CertificateSigningRequest) -> Self {
         let conditions = csr.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let is_decided = conditions.count() > 0;
         let has_certificate = csr.status.as_ref().is_some_and(|status| status.certificate.is_some());
@@ -152,7 +163,8 @@ impl CsrSubject {
     }
 
     /// Whether there are alternative names of any kind.
-    pub(crate) fn has_names(&self) -> bool {
+    #[must_use]
+    pub fn has_names(&self) -> bool {
         self.has_other_names || !self.dns_names.is_empty() || !self.addresses.is_empty()
     }
 }

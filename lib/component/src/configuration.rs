@@ -49,19 +49,20 @@ pub struct FieldFault {
 }
 
 impl FieldFault {
-    pub(crate) fn new(field: impl Into<String>, problem: impl Into<String>, help: impl Into<String>) -> Self {
+    /// Returns the fault of a field.
+    pub fn new(field: impl Into<String>, problem: impl Into<String>, help: impl Into<String>) -> Self {
         Self { field: field.into(), problem: problem.into(), help: help.into() }
     }
 }
 
 /// Validation across the fields of a configuration.
-pub(crate) trait ValidateConfiguration {
+pub trait ValidateConfiguration {
     /// Returns the first fault.
     fn check(&self) -> Result<(), FieldFault>;
 }
 
 /// Reads and validates a file.
-pub(crate) fn read<T: DeserializeOwned + ValidateConfiguration>(path: &Path) -> Result<T, ConfigurationError> {
+pub fn read<T: DeserializeOwned + ValidateConfiguration>(path: &Path) -> Result<T, ConfigurationError> {
     let text =
         std::fs::read_to_string(path).map_err(|source| ConfigurationError::Read { path: path.to_owned(), source })?;
     let read: T = serde_saphyr::from_str(&text)

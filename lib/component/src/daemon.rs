@@ -13,7 +13,7 @@ use tracing_subscriber::EnvFilter;
 const THREADS: usize = 2;
 
 /// Runs a program until SIGTERM or SIGINT.
-pub(crate) fn run<F, E>(program: impl FnOnce(CancellationToken) -> F) -> ExitCode
+pub fn run<F, E>(program: impl FnOnce(CancellationToken) -> F) -> ExitCode
 where
     F: Future<Output = Result<(), E>>,
     E: Error + 'static,

@@ -14,7 +14,7 @@ pub enum TaskError {
 }
 
 /// Waits until a task ends, which should not happen.
-pub(crate) async fn failure(tasks: &mut JoinSet<()>) -> TaskError {
+pub async fn failure(tasks: &mut JoinSet<()>) -> TaskError {
     match tasks.join_next().await {
         Some(Err(error)) => TaskError::Panicked(error),
         Some(Ok(())) => TaskError::Ended,

@@ -14,12 +14,13 @@ use tokio::net::{TcpListener, UnixListener};
 const METRICS_MODE: u32 = 0o600;
 
 /// The health and metrics of this process.
-pub(crate) struct ProcessHealth {
-    pub(crate) registry: Registry,
+pub struct ProcessHealth {
+    /// The metrics.
+    pub registry: Registry,
     /// Returns an error if the process must be restarted.
-    pub(crate) liveness: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
+    pub liveness: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
     /// Returns an error while the process is not ready.
-    pub(crate) readiness: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
+    pub readiness: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
 }
 
 /// The health server cannot be started.
@@ -46,14 +47,14 @@ pub enum HealthServerError {
 }
 
 /// The listeners for health and metrics.
-pub(crate) struct HealthListeners {
+pub struct HealthListeners {
     health: TcpListener,
     metrics: Option<UnixListener>,
 }
 
 impl HealthListeners {
     /// Listens on an address of loopback for health, and on a socket for metrics.
-    pub(crate) async fn open(address: SocketAddr, metrics: Option<&Path>) -> Result<Self, HealthServerError> {
+    pub async fn open(address: SocketAddr, metrics: Option<&Path>) -> Result<Self, HealthServerError> {
         let health =
             TcpListener::bind(address).await.map_err(|source| HealthServerError::Address { address, source })?;
         let open = |path: &Path| {
@@ -65,7 +66,7 @@ impl HealthListeners {
 }
 
 /// Serves requests until the process ends.
-pub(crate) async fn serve(entrances: HealthListeners, health: ProcessHealth) {
+pub async fn serve(entrances: HealthListeners, health: ProcessHealth) {
     let metrics = async {
         match entrances.metrics {
             Some(listener) => {
