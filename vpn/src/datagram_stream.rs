@@ -1,12 +1,16 @@
 //! Datagrams of WireGuard on a byte stream, for networks that let no UDP through: each follows its length, two bytes in network order.
 
+mod local_end;
+
 use std::convert::Infallible;
 use std::io;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
+
+use local_end::{LocalEnd, LocalRun};
 
 /// The application protocol (ALPN) of the TLS connections that carry such a stream.
 pub const PROTOCOL: &str = "keelway-wireguard/1";
@@ -14,8 +18,10 @@ pub const PROTOCOL: &str = "keelway-wireguard/1";
 const MOST_BYTES: usize = 2048;
 /// The bytes of a length.
 const LENGTH: usize = 2;
-/// The bytes that are read or written at once. Small datagrams share system calls and TLS records.
-const BATCH: usize = 16 * 1024;
+/// The bytes that are read at once: one TLS record.
+const READ: usize = 16 * 1024;
+/// Datagrams are written together once they have this many bytes, or no other one is there yet. They share system calls and TLS records.
+const WRITTEN: usize = 16 * 1024;
 /// The longest time for which the other side may accept no bytes. Datagrams are lost meanwhile.
 const STALLED: Duration = Duration::from_secs(10);
 
@@ -51,9 +57,10 @@ pub async fn carry<S>(
 where
     S: AsyncRead + AsyncWrite,
 {
+    let local = LocalEnd::new(socket).map_err(DatagramStreamError::Socket)?;
     let (from, to) = tokio::io::split(stream);
-    let received = receive(from, socket, silence, admits);
-    let sent = send(to, socket, on_sent);
+    let received = receive(from, &local, silence, admits);
+    let sent = send(to, &local, on_sent);
     tokio::select! {
         ended = received => ended,
         ended = sent => ended,
@@ -61,63 +68,62 @@ where
 }
 
 async fn receive(
-    stream: impl AsyncRead + Unpin,
-    socket: &UdpSocket,
+    mut stream: impl AsyncRead + Unpin,
+    local: &LocalEnd<'_>,
     silence: Duration,
     mut admits: impl FnMut(&[u8]) -> bool,
 ) -> Result<Infallible, DatagramStreamError> {
-    let mut stream = BufReader::with_capacity(BATCH, stream);
-    let mut datagram = [0; MOST_BYTES];
+    let mut space = vec![0; READ + LENGTH + MOST_BYTES];
+    let (mut filled, mut run) = (0, LocalRun::default());
     loop {
-        let read = timeout(silence, read_datagram(&mut stream, &mut datagram)).await;
-        let length = read.map_err(|_| DatagramStreamError::Silent(silence))??;
-        if !admits(&datagram[..length]) {
-            continue;
+        let read = timeout(silence, stream.read(&mut space[filled..])).await;
+        match read.map_err(|_| DatagramStreamError::Silent(silence))?.map_err(DatagramStreamError::Stream)? {
+            0 => return Err(DatagramStreamError::Stream(io::ErrorKind::UnexpectedEof.into())),
+            read => filled += read,
         }
-        match socket.send(&datagram[..length]).await {
-            // The local end is about to be restarted.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-            Err(error) => return Err(DatagramStreamError::Socket(error)),
-            Ok(_) => {}
+        let mut rest = &space[..filled];
+        while let Some((datagram, after)) = split_first(rest)? {
+            if admits(datagram) {
+                local.push(&mut run, datagram).await.map_err(DatagramStreamError::Socket)?;
+            }
+            rest = after;
         }
+        local.send(&mut run).await.map_err(DatagramStreamError::Socket)?;
+        let left = rest.len();
+        space.copy_within(filled - left..filled, 0);
+        filled = left;
     }
 }
 
-async fn read_datagram(
-    stream: &mut (impl AsyncRead + Unpin),
-    datagram: &mut [u8; MOST_BYTES],
-) -> Result<usize, DatagramStreamError> {
-    let length = stream.read_u16().await.map_err(DatagramStreamError::Stream)?.into();
-    if length == 0 || length > MOST_BYTES {
-        return Err(DatagramStreamError::Length(length));
+/// A datagram, and the bytes after it.
+type SplitDatagram<'a> = (&'a [u8], &'a [u8]);
+
+/// Returns the first datagram, or `None` if it is not complete.
+fn split_first(bytes: &[u8]) -> Result<Option<SplitDatagram<'_>>, DatagramStreamError> {
+    let Some((length, rest)) = bytes.split_first_chunk::<LENGTH>() else { return Ok(None) };
+    match u16::from_be_bytes(*length).into() {
+        length @ 1..=MOST_BYTES => Ok(rest.split_at_checked(length)),
+        length => Err(DatagramStreamError::Length(length)),
     }
-    stream.read_exact(&mut datagram[..length]).await.map_err(DatagramStreamError::Stream)?;
-    Ok(length)
 }
 
 async fn send(
     mut stream: impl AsyncWrite + Unpin,
-    socket: &UdpSocket,
+    local: &LocalEnd<'_>,
     mut on_sent: impl FnMut(&[u8]),
 ) -> Result<Infallible, DatagramStreamError> {
-    let mut batch = Vec::with_capacity(BATCH);
-    let mut datagram = [0; MOST_BYTES];
     loop {
-        batch.clear();
-        let mut next = Some(received(socket.recv(&mut datagram).await)?);
-        while let Some(length) = next {
-            // A longer datagram was cut off.
-            if (1..MOST_BYTES).contains(&length) {
-                on_sent(&datagram[..length]);
-                push(&mut batch, &datagram[..length]);
-            }
-            if batch.len() + LENGTH + MOST_BYTES > BATCH {
+        // An idle stream needs no memory for a batch.
+        let mut batch = Vec::new();
+        local
+            .receive(|datagram| push(&mut batch, datagram, &mut on_sent))
+            .await
+            .map_err(DatagramStreamError::Socket)?;
+        while batch.len() < WRITTEN {
+            let received = local.try_receive(|datagram| push(&mut batch, datagram, &mut on_sent));
+            if !received.map_err(DatagramStreamError::Socket)? {
                 break;
             }
-            next = match socket.try_recv(&mut datagram) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-                outcome => Some(received(outcome)?),
-            };
         }
         let written = async {
             stream.write_all(&batch).await?;
@@ -128,18 +134,13 @@ async fn send(
     }
 }
 
-/// Returns the length of a received datagram, 0 if nobody listens at the local end.
-fn received(outcome: io::Result<usize>) -> Result<usize, DatagramStreamError> {
-    match outcome {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(0),
-        outcome => outcome.map_err(DatagramStreamError::Socket),
+/// Adds a datagram, unless it is longer than any of WireGuard here.
+fn push(batch: &mut Vec<u8>, datagram: &[u8], on_sent: &mut impl FnMut(&[u8])) {
+    if let Some(length) = u16::try_from(datagram.len()).ok().filter(|length| usize::from(*length) <= MOST_BYTES) {
+        on_sent(datagram);
+        batch.extend_from_slice(&length.to_be_bytes());
+        batch.extend_from_slice(datagram);
     }
-}
-
-fn push(batch: &mut Vec<u8>, datagram: &[u8]) {
-    let length = u16::try_from(datagram.len()).unwrap_or_default();
-    batch.extend_from_slice(&length.to_be_bytes());
-    batch.extend_from_slice(datagram);
 }
 
 #[cfg(test)]

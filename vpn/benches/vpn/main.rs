@@ -1,4 +1,4 @@
-//! The measurements of `docs/performance.md`: `cargo bench -p keelway-vpn --bench vpn -- [--rounds N] [--seconds S] [--write]`.
+//! The measurements of `docs/performance.md`: `cargo bench -p keelway-vpn --bench vpn -- [--rounds N] [--seconds S] [--write | --only tls]`.
 //!
 //! Rounds are interleaved, so that other work on the machine affects everything that is compared. A ratio is the median of the rounds' ratios.
 
@@ -35,15 +35,20 @@ struct Plan {
     rounds: usize,
     seconds: Duration,
     write: bool,
+    /// Only WireGuard over TLS is measured, while that is worked on.
+    only_tls: bool,
 }
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // The host of the benchmark has no network to install from.
-    devices::boringtun_program();
+    let plan = plan(&arguments);
+    if !plan.only_tls {
+        // The host of the benchmark has no network to install from.
+        devices::boringtun_program();
+    }
     go_first();
     let again: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    support::on_own_host(&again, || measure(&plan(&arguments)));
+    support::on_own_host(&again, || measure(&plan));
 }
 
 /// Raises the priority of the benchmark above all other work on the machine. All processes started here inherit it. If the kernel groups
@@ -57,13 +62,15 @@ fn go_first() {
 
 fn measure(plan: &Plan) {
     let mut report = Report::new(plan.rounds, plan.seconds);
-    devices::measure(plan, &mut report);
-    relays::measure(plan, &mut report);
-    crowds::measure(plan, &mut report);
-    crowds::measure_change(&mut report);
-    stack::measure(plan, &mut report);
+    if !plan.only_tls {
+        devices::measure(plan, &mut report);
+        relays::measure(plan, &mut report);
+        crowds::measure(plan, &mut report);
+        crowds::measure_change(&mut report);
+        stack::measure(plan, &mut report);
+        flood::measure(plan, &mut report);
+    }
     tls::measure(plan, &mut report);
-    flood::measure(plan, &mut report);
     println!("{}", report.render());
     if plan.write {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/performance.md");
@@ -73,14 +80,13 @@ fn measure(plan: &Plan) {
 }
 
 fn plan(arguments: &[String]) -> Plan {
-    let number = |name: &str, default: u64| {
-        let at = arguments.iter().position(|argument| argument == name);
-        at.map_or(default, |at| arguments[at + 1].parse().unwrap())
-    };
+    let value = |name: &str| Some(&arguments[arguments.iter().position(|argument| argument == name)? + 1]);
+    let number = |name: &str, default: u64| value(name).map_or(default, |text| text.parse().unwrap());
     Plan {
         rounds: usize::try_from(number("--rounds", 5)).unwrap(),
         seconds: Duration::from_secs(number("--seconds", 3)),
         write: arguments.iter().any(|argument| argument == "--write"),
+        only_tls: value("--only").is_some_and(|only| only == "tls"),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-/// The most streams. Each needs about 64 KiB of memory.
+/// The most streams. Each needs about 64 KiB of memory, and up to 160 KiB while its client accepts nothing.
 const MOST: usize = 512;
 
 /// The open streams of a gateway.
