@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     env,
-    error::Error,
     fs, io,
     net::SocketAddr,
     os::fd::IntoRawFd,
@@ -37,7 +36,7 @@ use crate::{
     deleted_node::{NodeKeeper, ObservedNode},
     facts,
     files::{self, NodeFileError},
-    findings::replace_findings,
+    findings::{log_once, replace_findings},
     firewall::{FirewallConfig, FirewallError, FirewallKeeper},
     foreign_drops::{self, ForeignDrop},
     former_ranges::{self, PodRanges},
@@ -232,17 +231,6 @@ fn every(period: Duration) -> Interval {
     let mut turns = interval(period);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     turns
-}
-
-/// Logs an error, unless it is the same as the last one.
-fn log_once<E: Error + 'static>(last: &mut Option<String>, what: &str, outcome: Result<(), E>) {
-    let fault = outcome.err().map(|error| ErrorChain(&error).to_string());
-    if fault != *last
-        && let Some(fault) = &fault
-    {
-        tracing::error!("{what}: {fault}");
-    }
-    *last = fault;
 }
 
 /// Raises the limit of open files. The balancer needs two of them for each connection.

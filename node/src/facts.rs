@@ -29,7 +29,7 @@ use crate::{
 pub(crate) use directories::is_noexec;
 pub(crate) use kernel::kernel;
 pub(crate) use pod_network::pod_network;
-pub(crate) use pod_ports::pod_ports;
+pub(crate) use pod_ports::PodPortsObserver;
 pub(crate) use resolv_confs::resolv_confs;
 pub(crate) use routing::{OwnNetworks, routing};
 

@@ -3,7 +3,6 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use keelway_api::worker::ClusterInformation;
-use keelway_base::error_chain::ErrorChain;
 use keelway_vpn::netlink::{NetlinkError, interface::Interface};
 use tokio::{
     sync::watch,
@@ -15,7 +14,7 @@ use crate::{
     changes::BRIDGE,
     checks::{self, CheckFault, NamedRanges},
     facts::{self, OwnNetworks},
-    findings::replace_findings,
+    findings::{log_once, replace_findings},
     firewall::{self, FirewallError},
     information::TrustedInformation,
     peer::PeerAssignment,
@@ -71,17 +70,12 @@ pub(crate) async fn follow(
         turns.tick().await;
         let (cluster, assignment) = (known.borrow().cluster.clone(), given.borrow().clone());
         match spawn_blocking(move || clashes(&cluster, &assignment)).await {
-            Ok(Ok(now)) => {
-                let now = now.iter().map(|clash| format!("{}; {}", clash.problem, clash.help)).collect();
-                replace_findings(found, now, |clash| tracing::error!("{clash}"));
-                fault = None;
-            }
-            Ok(Err(error)) => {
-                let text = Some(ErrorChain(&error).to_string());
-                if text != fault {
-                    tracing::warn!("cannot compare the cluster's ranges with this machine: {}", ErrorChain(&error));
-                }
-                fault = text;
+            Ok(observed) => {
+                let compared = observed.map(|now| {
+                    let now = now.iter().map(|clash| format!("{}; {}", clash.problem, clash.help)).collect();
+                    replace_findings(found, now, |clash| tracing::error!("{clash}"));
+                });
+                log_once(&mut fault, "cannot compare the cluster's ranges with this machine", compared);
             }
             Err(_) => return,
         }

@@ -11,7 +11,8 @@ use tokio::{
 
 use crate::{
     changes::BRIDGE,
-    facts,
+    facts::PodPortsObserver,
+    findings::log_once,
     firewall::{ExternalInterfaces, FirewallConfig, ShieldedRanges, Transport, WorkerInput},
     open_ports::OpenPorts,
     peer::PeerAssignment,
@@ -28,17 +29,20 @@ pub(crate) type PodPorts = BTreeSet<(Transport, u16)>;
 pub(crate) async fn follow_pod_ports(ports: &watch::Sender<PodPorts>) {
     let mut turns = interval(LOOK_EVERY);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut observer, mut fault) = (PodPortsObserver::default(), None);
     loop {
         turns.tick().await;
-        match spawn_blocking(facts::pod_ports).await {
-            Ok(Ok(now)) => drop(ports.send_if_modified(|before| {
+        let Ok((outcome, kept)) = spawn_blocking(move || (observer.observe(), observer)).await else { return };
+        observer = kept;
+        let outcome = outcome.map(|now| {
+            let Some(now) = now else { return };
+            ports.send_if_modified(|before| {
                 let differs = *before != now;
                 *before = now;
                 differs
-            })),
-            Ok(Err(error)) => tracing::warn!(%error, "cannot observe the ports of pods; the last ones stay open"),
-            Err(_) => return,
-        }
+            });
+        });
+        log_once(&mut fault, "cannot observe the ports of pods; the last ones stay open", outcome);
     }
 }
 

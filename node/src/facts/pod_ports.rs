@@ -7,16 +7,41 @@ use crate::firewall::Transport;
 /// The kubelet's cgroup for pods, or its name with systemd (`kubepods.slice`), is part of the path of each pod's cgroup.
 const PODS: &str = "kubepods";
 
-/// Returns the ports on which processes of pods listen in this network namespace. Ports on loopback addresses are left out.
-pub(crate) fn pod_ports() -> io::Result<BTreeSet<(Transport, u16)>> {
-    let sockets = pod_sockets()?;
-    let mut ports = BTreeSet::new();
+/// A socket that accepts packets: its inode, and its port.
+type OpenSocket = (u64, Transport, u16);
+
+/// Observes the ports of pods. To find the processes of sockets, all of the machine are read, so this happens only if a socket was opened or closed.
+#[derive(Debug, Default)]
+pub(crate) struct PodPortsObserver {
+    /// `None` before the first observation.
+    open: Option<BTreeSet<OpenSocket>>,
+}
+
+impl PodPortsObserver {
+    /// Returns the ports on which processes of pods listen in this network namespace, or `None` if no socket has changed. Ports on loopback addresses
+    /// are left out.
+    pub(crate) fn observe(&mut self) -> io::Result<Option<BTreeSet<(Transport, u16)>>> {
+        let open = open_sockets()?;
+        if self.open.as_ref() == Some(&open) {
+            return Ok(None);
+        }
+        let of_pods = pod_sockets()?;
+        let ports =
+            open.iter().filter(|(inode, ..)| of_pods.contains(inode)).map(|(_, transport, port)| (*transport, *port));
+        let ports = ports.collect();
+        self.open = Some(open);
+        Ok(Some(ports))
+    }
+}
+
+fn open_sockets() -> io::Result<BTreeSet<OpenSocket>> {
+    let mut sockets = BTreeSet::new();
     for transport in Transport::ALL {
         for file in files(transport) {
             match fs::read_to_string(Path::new("/proc/thread-self/net").join(file)) {
                 Ok(table) => {
-                    let own = table.lines().skip(1).filter_map(|line| open_socket(transport, line));
-                    ports.extend(own.filter(|(inode, _)| sockets.contains(inode)).map(|(_, port)| (transport, port)));
+                    let open = table.lines().skip(1).filter_map(|line| open_socket(transport, line));
+                    sockets.extend(open.map(|(inode, port)| (inode, transport, port)));
                 }
                 // The kernel has no IPv6.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -24,7 +49,7 @@ pub(crate) fn pod_ports() -> io::Result<BTreeSet<(Transport, u16)>> {
             }
         }
     }
-    Ok(ports)
+    Ok(sockets)
 }
 
 fn files(transport: Transport) -> [&'static str; 2] {
@@ -73,7 +98,10 @@ fn open_socket(transport: Transport, line: &str) -> Option<(u64, u16)> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::thread::UnshareFlags;
+
     use super::*;
+    use crate::isolated::within;
 
     #[test]
     fn open_sockets_are_distinguished_from_connections() {
@@ -90,6 +118,22 @@ mod tests {
     fn a_process_outside_of_pods_opens_nothing() {
         let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert!(!pod_ports().unwrap().contains(&(Transport::Tcp, port)));
+        let mut observer = PodPortsObserver::default();
+        assert!(!observer.observe().unwrap().unwrap().contains(&(Transport::Tcp, port)));
+    }
+
+    #[test]
+    fn processes_are_read_only_if_a_socket_was_opened_or_closed() {
+        within(UnshareFlags::NEWNET, || {
+            let mut observer = PodPortsObserver::default();
+            let has_read = |observer: &mut PodPortsObserver| observer.observe().unwrap().is_some();
+            assert!(has_read(&mut observer));
+            assert!(!has_read(&mut observer));
+            let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+            assert!(has_read(&mut observer));
+            assert!(!has_read(&mut observer));
+            drop(listener);
+            assert!(has_read(&mut observer));
+        });
     }
 }
