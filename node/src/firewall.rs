@@ -23,7 +23,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 pub(crate) use encode::IpFamily;
 use encode::{Batch, NftObjectKind};
-pub(crate) use foreign::{DroppingChain, ForeignRules, ProbePacket, ProbeWay, generation};
+pub(crate) use foreign::{DroppingChain, ForeignRules, LegacyTables, ProbePacket, ProbeWay, generation};
 pub(crate) use forward::forward_chains;
 pub(crate) use guard::{ExternalInterfaces, ShieldedRanges, WorkerInput};
 use leftovers::{Removal, leftovers};
@@ -44,6 +44,9 @@ pub enum FirewallError {
     /// The socket could not be opened, or failed.
     #[error("cannot communicate with nftables")]
     Socket(#[source] io::Error),
+    /// The rules of `iptables-legacy` could not be listed.
+    #[error("cannot list the rules of iptables-legacy")]
+    Legacy(#[source] io::Error),
     /// The kernel refused the change.
     #[error("the kernel refused to {operation}")]
     Refused {

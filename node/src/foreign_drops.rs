@@ -4,25 +4,28 @@ use std::{net::IpAddr, time::Duration};
 
 use ipnet::IpNet;
 use keelway_api::worker::ClusterInformation;
-use keelway_base::error_chain::ErrorChain;
 use tokio::{
     sync::watch,
     task::spawn_blocking,
-    time::{MissedTickBehavior, interval},
+    time::{Instant, MissedTickBehavior, interval},
 };
 
 use crate::{
     changes::BRIDGE,
     checks::CheckFault,
     facts,
-    findings::replace_findings,
-    firewall::{self, DroppingChain, FirewallError, ForeignRules, ProbePacket, ProbeWay},
+    findings::{log_once, replace_findings},
+    firewall::{self, DroppingChain, FirewallError, ForeignRules, LegacyTables, ProbePacket, ProbeWay},
     information::TrustedInformation,
     peer::PeerAssignment,
     tunnels,
 };
 
 const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// The interval at which rules of `iptables-legacy` are listed, if there are any.
+const LEGACY_EVERY: Duration = Duration::from_secs(60);
+/// Text for people.
+const UNLISTED: &str = "this machine has rules of iptables-legacy, and no program that lists them (iptables-legacy-save): whether they drop packets of pods is found only once pods run";
 /// The ports of HTTP, which stands for any, and of the kubelet.
 const HTTP: u16 = 80;
 const KUBELET: u16 = 10250;
@@ -47,11 +50,19 @@ struct NeededPacket {
 
 impl ForeignDrop {
     pub(crate) fn fault(&self) -> CheckFault {
-        let by = match self.chain.rule {
-            Some(handle) => format!("the rule with handle {handle} of the nftables chain {}", self.chain.chain),
-            None => format!("the policy of the nftables chain {}", self.chain.chain),
+        let chain = &self.chain.chain;
+        let by = match (self.chain.rule, self.is_legacy()) {
+            (Some(place), true) => format!("rule {place} of the chain {chain}"),
+            (None, true) => format!("the policy of the chain {chain}"),
+            (Some(handle), false) => format!("the rule with handle {handle} of the nftables chain {chain}"),
+            (None, false) => format!("the policy of the nftables chain {chain}"),
         };
         CheckFault::new(format!("{by} drops packets {}", self.what), self.help())
+    }
+
+    /// Whether the chain is one of `iptables-legacy` or `ip6tables-legacy`.
+    fn is_legacy(&self) -> bool {
+        self.chain.chain.split(' ').next().is_some_and(|family| family.ends_with("-legacy"))
     }
 
     /// Returns what is dropped, and what to do.
@@ -69,8 +80,12 @@ impl ForeignDrop {
             );
         }
         match chain.split(' ').next() {
-            Some(family @ ("ip" | "ip6")) if chain.contains(" filter ") => {
-                let program = if family == "ip" { "iptables" } else { "ip6tables" };
+            Some(family) if chain.contains(" filter ") && family != "inet" => {
+                let program = match family {
+                    "ip" => "iptables",
+                    "ip6" => "ip6tables",
+                    legacy => legacy,
+                };
                 let hook = if is_input { "INPUT" } else { "FORWARD" };
                 let each = if is_input { vec!["-i"] } else { vec!["-i", "-o"] };
                 let interfaces = [BRIDGE.to_owned(), format!("{tunnels}+")];
@@ -153,6 +168,9 @@ pub(crate) fn check(cluster: &ClusterInformation) -> Result<Vec<CheckFault>, Fir
     let Some(rules) = ForeignRules::read()? else { return Ok(vec![]) };
     let needed = needed_packets(cluster, &PeerAssignment::default(), facts::uplinks().first().map(String::as_str));
     let before = drops(&rules, &needed);
+    if rules.has_unlisted {
+        tracing::warn!("{UNLISTED}");
+    }
     let after =
         if cluster.cni.enabled { drops(&rules.admitted_in_docker(&own_interfaces()), &needed) } else { before.clone() };
     for repaired in before.iter().filter(|drop| !after.contains(drop)) {
@@ -165,8 +183,15 @@ pub(crate) fn check(cluster: &ClusterInformation) -> Result<Vec<CheckFault>, Fir
     Ok(after.iter().filter(|drop| drop.cuts_off).map(ForeignDrop::fault).collect())
 }
 
+/// What other firewalls drop.
+struct ObservedDrops {
+    drops: Vec<ForeignDrop>,
+    /// Whether rules exist that no program lists.
+    has_unlisted: bool,
+}
+
 /// Accepts the worker's packets where that is enough, and returns what other firewalls drop nevertheless. `None`: the rules changed meanwhile.
-fn repair(cluster: &ClusterInformation, given: &PeerAssignment) -> Result<Option<Vec<ForeignDrop>>, FirewallError> {
+fn repair(cluster: &ClusterInformation, given: &PeerAssignment) -> Result<Option<ObservedDrops>, FirewallError> {
     let Some(mut rules) = ForeignRules::read()? else { return Ok(None) };
     if cluster.cni.enabled && rules.admit_in_docker(&own_interfaces())? {
         tracing::info!("accepted the worker's packets in the chain DOCKER-USER");
@@ -174,7 +199,23 @@ fn repair(cluster: &ClusterInformation, given: &PeerAssignment) -> Result<Option
         rules = after;
     }
     let needed = needed_packets(cluster, given, facts::uplinks().first().map(String::as_str));
-    Ok(Some(drops(&rules, &needed)))
+    Ok(Some(ObservedDrops { drops: drops(&rules, &needed), has_unlisted: rules.has_unlisted }))
+}
+
+/// What the rules of other programs mean depends on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct RulesFacts {
+    generation: Option<u32>,
+    legacy: LegacyTables,
+    cluster: ClusterInformation,
+    given: PeerAssignment,
+}
+
+impl RulesFacts {
+    /// Whether nothing has changed. The kernel does not count changes of rules of `iptables-legacy`.
+    fn is_settled(&self, before: &Self, since: Duration) -> bool {
+        self.generation.is_some() && self == before && (!self.legacy.can_drop() || since < LEGACY_EVERY)
+    }
 }
 
 /// Repairs and reports after each change of the rules or the cluster.
@@ -185,29 +226,29 @@ pub(crate) async fn follow(
 ) {
     let mut turns = interval(LOOK_EVERY);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut last, mut fault) = (None, None);
+    let (mut last, mut fault, mut has_unlisted) = (None, None, false);
     loop {
         turns.tick().await;
-        let now = (firewall::generation(), known.borrow().cluster.clone(), given.borrow().clone());
-        if now.0.is_some() && last.as_ref() == Some(&now) {
+        let now = RulesFacts {
+            generation: firewall::generation(),
+            legacy: LegacyTables::observe(),
+            cluster: known.borrow().cluster.clone(),
+            given: given.borrow().clone(),
+        };
+        if last.as_ref().is_some_and(|(before, at)| now.is_settled(before, Instant::now().duration_since(*at))) {
             continue;
         }
-        let (cluster, assignment) = (now.1.clone(), now.2.clone());
-        match spawn_blocking(move || repair(&cluster, &assignment)).await {
-            Ok(Ok(Some(drops))) => {
-                replace_findings(found, drops, log);
-                (last, fault) = (Some(now), None);
+        let (looked, facts) = (Instant::now(), now.clone());
+        let Ok(observed) = spawn_blocking(move || repair(&facts.cluster, &facts.given)).await else { return };
+        let observed = observed.map(|observed| {
+            let Some(observed) = observed else { return };
+            replace_findings(found, observed.drops, log);
+            if observed.has_unlisted && !std::mem::replace(&mut has_unlisted, observed.has_unlisted) {
+                tracing::warn!("{UNLISTED}");
             }
-            Ok(Ok(None)) => {}
-            Ok(Err(error)) => {
-                let text = Some(ErrorChain(&error).to_string());
-                if text != fault {
-                    tracing::warn!("cannot check the firewalls of other programs: {}", ErrorChain(&error));
-                }
-                fault = text;
-            }
-            Err(_) => return,
-        }
+            last = Some((now, looked));
+        });
+        log_once(&mut fault, "cannot check the firewalls of other programs", observed);
     }
 }
 
@@ -257,6 +298,20 @@ mod tests {
     }
 
     #[test]
+    fn rules_that_the_kernel_does_not_count_are_listed_once_a_minute() {
+        let facts = |legacy| RulesFacts {
+            generation: Some(1),
+            legacy,
+            cluster: crate::samples::cluster(),
+            given: PeerAssignment::default(),
+        };
+        let (without, with) = (facts(LegacyTables::default()), facts(LegacyTables::of(["filter\n", ""])));
+        assert!(without.is_settled(&without, Duration::from_secs(3600)));
+        assert!(with.is_settled(&with, Duration::from_secs(59)) && !with.is_settled(&with, LEGACY_EVERY));
+        assert!(!with.is_settled(&without, Duration::ZERO));
+    }
+
+    #[test]
     fn help_depends_on_the_program_that_drops() {
         let policy = drop_by("ip filter FORWARD", None, TO_WORKERS).fault();
         assert_eq!(
@@ -267,6 +322,10 @@ mod tests {
         let input = drop_by("ip6 filter ufw6-user-input", Some(7), TO_KUBELET).fault();
         assert!(input.problem.contains("the rule with handle 7 of the nftables chain ip6 filter ufw6-user-input"));
         assert!(input.help.ends_with("sudo ip6tables -I INPUT -i keelway+ -j ACCEPT"), "{}", input.help);
+        let legacy = drop_by("iptables-legacy filter FORWARD", Some(2), TO_WORKERS).fault();
+        let expected = "rule 2 of the chain iptables-legacy filter FORWARD drops packets from pods to other workers";
+        assert_eq!(legacy.problem, expected);
+        assert!(legacy.help.starts_with("sudo iptables-legacy -I FORWARD -i cni0 -j ACCEPT && "), "{}", legacy.help);
         assert!(drop_by("inet firewalld filter_FORWARD", None, TO_WORKERS).help().starts_with("sudo firewall-cmd"));
         assert!(drop_by("inet owner f", None, TO_WORKERS).help().contains("interfaces cni0 and keelway*"));
     }

@@ -2,6 +2,8 @@
 
 mod docker;
 mod expressions;
+mod legacy;
+mod legacy_rule;
 mod probe;
 mod ruleset;
 mod sets;
@@ -19,6 +21,7 @@ use super::{
     seen::{self, number},
 };
 pub(super) use docker::is_ours;
+pub(crate) use legacy::LegacyTables;
 pub(crate) use probe::{ProbePacket, ProbeWay};
 pub(super) use ruleset::comment;
 use ruleset::{ForeignRuleset, TableItem, find};
@@ -35,25 +38,32 @@ const LARGEST_SET: usize = 8192;
 #[derive(Debug)]
 pub(crate) struct ForeignRules {
     families: Vec<ForeignRuleset>,
+    /// Whether there are rules of `iptables-legacy` that no program lists.
+    pub(crate) has_unlisted: bool,
 }
 
 impl ForeignRules {
     /// Reads the rules. Returns `None` if they changed meanwhile.
     pub(crate) fn read() -> Result<Option<Self>, FirewallError> {
         let before = generation();
-        let families: io::Result<_> = FAMILIES.into_iter().map(|(number, name)| read_family(number, name)).collect();
-        match families {
-            _ if generation() != before => Ok(None),
-            families => Ok(Some(Self { families: families.map_err(FirewallError::Socket)? })),
+        let families: io::Result<Vec<_>> =
+            FAMILIES.into_iter().map(|(number, name)| read_family(number, name)).collect();
+        if generation() != before {
+            return Ok(None);
         }
+        let legacy = legacy::read().map_err(FirewallError::Legacy)?;
+        let has_unlisted = legacy.iter().any(Option::is_none);
+        let families = families.map_err(FirewallError::Socket)?.into_iter().chain(legacy.into_iter().flatten());
+        Ok(Some(Self { families: families.collect(), has_unlisted }))
     }
 
     /// Returns the chain that drops the packet for certain.
     pub(crate) fn dropping_chain(&self, packet: &ProbePacket) -> Option<DroppingChain> {
-        let applies = |rules: &&ForeignRuleset| match packet.family() {
-            IpFamily::V4 => rules.family != "ip6",
-            IpFamily::V6 => rules.family != "ip",
+        let other = match packet.family() {
+            IpFamily::V4 => ["ip6", "ip6tables-legacy"],
+            IpFamily::V6 => ["ip", "iptables-legacy"],
         };
+        let applies = |rules: &&ForeignRuleset| !other.contains(&rules.family);
         self.families.iter().filter(applies).find_map(|rules| dropping_chain(rules, packet))
     }
 }

@@ -6,7 +6,7 @@ use super::{
         encode::{ACCEPT, Batch, EQUAL, IpFamily, match_interface, match_output, verdict},
     },
     ForeignRules,
-    ruleset::{ForeignChain, ForeignRule, NftVerdict, TableItem, expressions},
+    ruleset::{ForeignChain, ForeignRule, NftVerdict, RuleBody, TableItem, expressions},
 };
 
 /// Docker uses `iptables`, which has no tables of the family `inet`.
@@ -55,7 +55,7 @@ impl ForeignRules {
 
     /// Returns the rules as they are after [`Self::admit_in_docker`].
     pub(crate) fn admitted_in_docker(mut self, interfaces: &[String]) -> Self {
-        for rules in self.families.iter_mut().filter(|rules| rules.family != "inet") {
+        for rules in self.families.iter_mut().filter(|rules| FAMILIES.iter().any(|(_, name)| *name == rules.family)) {
             let Some(found) = rules.chains.get_mut(&chain()) else { continue };
             let Some(repair) = repair(found, 2 * interfaces.len()) else { continue };
             found.rules.retain(|rule| !repair.delete.contains(&rule.handle));
@@ -63,7 +63,7 @@ impl ForeignRules {
                 found.rules.iter().position(|rule| Some(rule.handle) == repair.before).unwrap_or(found.rules.len());
             let new = accepted(interfaces).map(|rule| ForeignRule {
                 handle: 0,
-                expressions: expressions(&rule),
+                body: RuleBody::Nft(expressions(&rule)),
                 comment: Some(COMMENT.to_owned()),
             });
             drop(found.rules.splice(at..at, new));
@@ -97,7 +97,8 @@ fn repair(chain: &ForeignChain, wanted: usize) -> Option<DockerRepair> {
 
 /// Whether the rule returns for every packet.
 fn returns(rule: &ForeignRule) -> bool {
-    let mut deciding = rule.expressions.iter().filter(|expression| expression.name != "counter");
+    let RuleBody::Nft(expressions) = &rule.body else { return false };
+    let mut deciding = expressions.iter().filter(|expression| expression.name != "counter");
     let first = deciding.next();
     first.is_some_and(|first| first.name == "immediate" && first.verdict(2) == Some(NftVerdict::Return))
 }

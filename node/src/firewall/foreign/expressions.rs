@@ -2,7 +2,7 @@
 
 use super::{
     probe::{NEW, ProbePacket},
-    ruleset::{ForeignRule, NftExpression, NftVerdict},
+    ruleset::{NftExpression, NftVerdict},
     sets::{NftSet, SetLookup},
 };
 
@@ -13,7 +13,7 @@ const VERDICT: u32 = 0;
 /// Expressions that neither match nor decide.
 const NEUTRAL: [&str; 6] = ["counter", "log", "last", "notrack", "dup", "flow_offload"];
 /// The same of `iptables`.
-const NEUTRAL_TARGETS: [&str; 7] = ["LOG", "NFLOG", "MARK", "CONNMARK", "CT", "CHECKSUM", "TCPMSS"];
+pub(super) const NEUTRAL_TARGETS: [&str; 7] = ["LOG", "NFLOG", "MARK", "CONNMARK", "CT", "CHECKSUM", "TCPMSS"];
 /// Expressions that end a chain of the type `nat`, and let the packet pass.
 const TRANSLATIONS: [&str; 4] = ["masq", "nat", "redir", "tproxy"];
 
@@ -46,10 +46,10 @@ impl<'a> RuleEvaluation<'a> {
         Self { packet, hook, set, registers: [None; REGISTERS] }
     }
 
-    /// Returns what the rule decides, or `None` if it does not match or decides nothing.
-    pub(super) fn decide(mut self, rule: &ForeignRule) -> Option<RuleDecision> {
+    /// Returns what a rule of these expressions decides, or `None` if it does not match or decides nothing.
+    pub(super) fn decide(mut self, expressions: &[NftExpression]) -> Option<RuleDecision> {
         let mut is_certain = true;
-        for expression in &rule.expressions {
+        for expression in expressions {
             match self.effect(expression) {
                 ExpressionEffect::Matches | ExpressionEffect::Decides(NftVerdict::Continue) => {}
                 ExpressionEffect::Differs | ExpressionEffect::Decides(NftVerdict::Break) => return None,

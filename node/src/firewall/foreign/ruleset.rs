@@ -7,6 +7,7 @@ use super::{
         encode::attributes,
         seen::{number, text},
     },
+    legacy_rule::LegacyRule,
     sets::NftSet,
 };
 
@@ -38,10 +39,18 @@ pub(super) struct BaseChain {
 
 #[derive(Debug)]
 pub(super) struct ForeignRule {
+    /// The number of the kernel, or, of `iptables-legacy`, the rule's place in its chain.
     pub(super) handle: u64,
-    pub(super) expressions: Vec<NftExpression>,
+    pub(super) body: RuleBody,
     /// The comment that `nft` stores with a rule.
     pub(super) comment: Option<String>,
+}
+
+/// What a rule matches and decides.
+#[derive(Debug)]
+pub(super) enum RuleBody {
+    Nft(Vec<NftExpression>),
+    Legacy(LegacyRule),
 }
 
 /// One element of a rule: its name, and its attributes.
@@ -126,9 +135,9 @@ impl ForeignRuleset {
         let word = |attribute: u16| of.get(&attribute).map(|value| text(value));
         let handle = of.get(&3).and_then(|handle| handle.first_chunk()).map(|bytes| u64::from_be_bytes(*bytes));
         let Some((name, handle)) = word(1).zip(word(2)).zip(handle) else { return };
-        let expressions = expressions(of.get(&4).copied().unwrap_or_default());
+        let body = RuleBody::Nft(expressions(of.get(&4).copied().unwrap_or_default()));
         let comment = of.get(&7).and_then(|data| comment(data));
-        self.chains.entry(name).or_default().rules.push(ForeignRule { handle, expressions, comment });
+        self.chains.entry(name).or_default().rules.push(ForeignRule { handle, body, comment });
     }
 }
 

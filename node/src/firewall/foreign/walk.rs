@@ -3,7 +3,7 @@
 use super::{
     expressions::RuleEvaluation,
     probe::ProbePacket,
-    ruleset::{ForeignChain, ForeignRuleset, NftVerdict, TableItem},
+    ruleset::{ForeignChain, ForeignRuleset, NftVerdict, RuleBody, TableItem},
 };
 
 /// The kernel allows 16 jumps (`NFT_JUMP_STACK_SIZE`).
@@ -12,9 +12,9 @@ const DEEPEST: usize = 16;
 /// The chain that drops a packet for certain, with the rule, or its policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DroppingChain {
-    /// Such as `ip filter FORWARD`.
+    /// Such as `ip filter FORWARD`, or `iptables-legacy filter FORWARD`.
     pub(crate) chain: String,
-    /// The handle of the rule. `None`: the policy.
+    /// The handle of the rule, or its place in a chain of `iptables-legacy`. `None`: the policy.
     pub(crate) rule: Option<u64>,
 }
 
@@ -58,7 +58,11 @@ impl ChainWalk<'_> {
     fn end(&self, name: &TableItem, chain: &ForeignChain, depth: usize) -> ChainEnd {
         let set = |set: &str| self.rules.sets.get(&(name.0.clone(), set.to_owned()));
         for rule in &chain.rules {
-            let Some(found) = RuleEvaluation::new(self.packet, self.hook, &set).decide(rule) else { continue };
+            let found = match &rule.body {
+                RuleBody::Nft(expressions) => RuleEvaluation::new(self.packet, self.hook, &set).decide(expressions),
+                RuleBody::Legacy(legacy) => legacy.decide(self.packet, self.hook),
+            };
+            let Some(found) = found else { continue };
             let end = match (found.verdict, found.is_certain) {
                 (NftVerdict::Drop, true) => ChainEnd::Dropped(self.drop(name, Some(rule.handle))),
                 (NftVerdict::Drop, false) | (NftVerdict::Continue | NftVerdict::Break, _) => continue,
