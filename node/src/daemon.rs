@@ -2,8 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    env,
-    fs, io,
+    env, fs, io,
     net::SocketAddr,
     os::fd::IntoRawFd,
     panic::resume_unwind,
@@ -48,6 +47,7 @@ use crate::{
     logs,
     network_condition::{self, NetworkCheck, NetworkState},
     peer::{self, PeerAssignment, PeerError},
+    pod_probe::{self, PodProbeFacts},
     process::{self, ProcessId},
     range_clashes,
     reachable::{self, PodPorts},
@@ -119,6 +119,14 @@ struct DaemonState {
     /// The worker's Node.
     node: watch::Sender<ObservedNode>,
     range_clashes: watch::Sender<Vec<String>>,
+    /// What pods cannot connect to.
+    pod_probe_failures: watch::Sender<Vec<String>>,
+}
+
+impl DaemonState {
+    fn pod_probe_facts(&self) -> PodProbeFacts<'_> {
+        PodProbeFacts { known: &self.known, given: &self.given, tunnels: &self.tunnels }
+    }
 }
 
 struct Daemon {
@@ -172,6 +180,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         foreign_drops: watch::Sender::default(),
         node: watch::Sender::default(),
         range_clashes: watch::Sender::default(),
+        pod_probe_failures: watch::Sender::default(),
     };
     let daemon = Daemon { layout, options, facts, balancer, proxies, client: Mutex::default() };
     let (known, given) = (daemon.facts.known.subscribe(), daemon.facts.given.subscribe());
@@ -184,6 +193,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         () = daemon.keep_firewall() => {}
         () = reachable::follow_pod_ports(&daemon.facts.pod_ports) => {}
         () = foreign_drops::follow(&daemon.facts.known, &daemon.facts.given, &daemon.facts.foreign_drops) => {}
+        () = pod_probe::follow(daemon.facts.pod_probe_facts(), &daemon.facts.pod_probe_failures) => {}
         () = range_clashes::follow(&daemon.facts.known, &daemon.facts.given, &daemon.facts.range_clashes) => {}
         () = daemon.keep_given() => {}
         () = daemon.keep_cni(&runtime) => {}
@@ -286,7 +296,7 @@ impl Daemon {
     /// Reports on the Node whether a gateway responds, each time that changes. A report that fails is repeated.
     async fn report_network(&self) {
         let (mut tunnels, mut drops) = (self.facts.tunnels.subscribe(), self.facts.foreign_drops.subscribe());
-        let mut node = self.facts.node.subscribe();
+        let (mut node, mut probes) = (self.facts.node.subscribe(), self.facts.pod_probe_failures.subscribe());
         let mut repeats = every(REPAIR_EVERY);
         let (mut check, mut reported, mut last) = (NetworkCheck::new(Instant::now()), None, None);
         let mut registrations = 0;
@@ -295,6 +305,7 @@ impl Daemon {
                 _ = repeats.tick() => {}
                 Ok(()) = tunnels.changed() => {}
                 Ok(()) = drops.changed() => {}
+                Ok(()) = probes.changed() => {}
                 Ok(()) = node.changed() => {}
             }
             // A Node that was created again does not have the condition.
@@ -305,7 +316,8 @@ impl Daemon {
             let has_gateways = self.facts.known.borrow().cluster.endpoints.iter().any(|found| found.gateway.is_some());
             let state = check.state(has_gateways, &tunnels.borrow_and_update(), Instant::now());
             let cut_off = foreign_drops::cut_off(&drops.borrow_and_update());
-            let state = state.map(|state| state.with_drops(cut_off));
+            let failures = probes.borrow_and_update().clone();
+            let state = state.map(|state| state.with_drops(cut_off).with_probe_failures(failures));
             let Some(state) = state.filter(|state| reported.as_ref() != Some(state)) else { continue };
             let outcome = match self.client() {
                 Ok(client) => network_condition::report(client, &self.options.name, &state).await,
@@ -314,7 +326,9 @@ impl Daemon {
             if outcome.is_ok() {
                 match &state {
                     NetworkState::Available => tracing::info!("{}", state.message()),
-                    NetworkState::Unavailable(_) | NetworkState::CutOff(_) => tracing::error!("{}", state.message()),
+                    NetworkState::Unavailable(_) | NetworkState::CutOff(_) | NetworkState::PodsCutOff(_) => {
+                        tracing::error!("{}", state.message());
+                    }
                 }
                 reported = Some(state);
             }
@@ -652,6 +666,7 @@ impl Daemon {
             pod_network_conflicts: self.facts.conflicts.borrow().clone(),
             range_clashes: self.facts.range_clashes.borrow().clone(),
             firewall_drops: foreign_drops::cut_off(&self.facts.foreign_drops.borrow()),
+            pod_probe_failures: self.facts.pod_probe_failures.borrow().clone(),
             node_problem: self.facts.node.borrow().problem.clone(),
         }
     }

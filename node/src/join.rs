@@ -47,7 +47,7 @@ use crate::{
     image::{self, ImageError},
     information::{InformationError, TrustedInformation},
     kubelet, mounts,
-    network_condition::{FIREWALL_DROPS_PACKETS, NETWORK_UNAVAILABLE, NO_GATEWAY_RESPONDS},
+    network_condition::{FIREWALL_DROPS_PACKETS, NETWORK_UNAVAILABLE, NO_GATEWAY_RESPONDS, PODS_CANNOT_CONNECT},
     peer::{self, PeerError},
     process,
     program::ProgramInstallation,
@@ -63,7 +63,7 @@ use crate::{
 const NO_NETWORK: &str = "container runtime network not ready";
 
 /// The reasons for which the network stays unavailable until the machine's owner changes something.
-const UNAVAILABLE: [&str; 2] = [NO_GATEWAY_RESPONDS, FIREWALL_DROPS_PACKETS];
+const UNAVAILABLE: [&str; 3] = [NO_GATEWAY_RESPONDS, FIREWALL_DROPS_PACKETS, PODS_CANNOT_CONNECT];
 
 /// How long a new cluster may take until it admits workers.
 const YOUNG: Duration = Duration::from_secs(30);

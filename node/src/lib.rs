@@ -38,6 +38,7 @@ mod node_labels;
 mod node_record;
 mod open_ports;
 mod peer;
+mod pod_probe;
 mod process;
 mod program;
 mod range_clashes;

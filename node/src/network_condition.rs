@@ -30,6 +30,8 @@ pub(crate) const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
 pub(crate) const NO_GATEWAY_RESPONDS: &str = "NoGatewayResponds";
 /// The reason while a firewall of another program drops packets of the cluster.
 pub(crate) const FIREWALL_DROPS_PACKETS: &str = "FirewallDropsPackets";
+/// The reason while pods cannot connect, although the worker itself can.
+pub(crate) const PODS_CANNOT_CONNECT: &str = "PodsCannotConnect";
 /// How long all gateways may be silent before the network counts as unavailable: several checks, and a handshake of WireGuard with a retry.
 const SILENCE: Duration = Duration::from_secs(15);
 
@@ -42,6 +44,8 @@ pub(crate) enum NetworkState {
     Unavailable(Vec<String>),
     /// A firewall of another program cuts off the worker or its pods. Contains what it drops, and what to do.
     CutOff(Vec<String>),
+    /// Connections from the place of a pod fail. Contains which of them, and what to do.
+    PodsCutOff(Vec<String>),
 }
 
 /// Decides on the state from the checks of the tunnels. Pure: the time is an argument.
@@ -74,6 +78,11 @@ impl NetworkState {
         if self == Self::Available && !drops.is_empty() { Self::CutOff(drops) } else { self }
     }
 
+    /// Returns the state, given which connections from the place of a pod fail. A known reason comes first.
+    pub(crate) fn with_probe_failures(self, failures: Vec<String>) -> Self {
+        if self == Self::Available && !failures.is_empty() { Self::PodsCutOff(failures) } else { self }
+    }
+
     /// Returns the state as text for people: what is wrong and what to do, if something is.
     pub(crate) fn message(&self) -> String {
         match self {
@@ -86,7 +95,7 @@ impl NetworkState {
                 "no gateway responds through its tunnel: allow UDP from this machine to {}, and responses to it, in every firewall on the way",
                 endpoints.join(", ")
             ),
-            Self::CutOff(drops) => drops.join("; "),
+            Self::CutOff(texts) | Self::PodsCutOff(texts) => texts.join("; "),
         }
     }
 
@@ -95,6 +104,7 @@ impl NetworkState {
             Self::Available => "GatewayResponds",
             Self::Unavailable(_) => NO_GATEWAY_RESPONDS,
             Self::CutOff(_) => FIREWALL_DROPS_PACKETS,
+            Self::PodsCutOff(_) => PODS_CANNOT_CONNECT,
         }
     }
 
@@ -184,5 +194,8 @@ mod tests {
         assert_eq!(NetworkState::Available.with_drops(vec![]), NetworkState::Available);
         let silent = NetworkState::Unavailable(vec![]);
         assert_eq!(silent.clone().with_drops(drops()), silent, "the tunnel comes first");
+        let failures = || vec!["connections from pods to the API fail".to_owned()];
+        assert_eq!(NetworkState::Available.with_probe_failures(failures()).reason(), "PodsCannotConnect");
+        assert_eq!(state.clone().with_probe_failures(failures()), state, "the chain that drops packets is known");
     }
 }

@@ -55,6 +55,9 @@ pub struct WorkerStatus {
     /// What firewalls of other programs drop of the cluster's packets, each with what to do.
     #[serde(default)]
     pub firewall_drops: Vec<String>,
+    /// The connections that fail from the place of a pod, each with what to do.
+    #[serde(default)]
+    pub pod_probe_failures: Vec<String>,
     /// Why the cluster has no Node of this worker, and what to do. Absent if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_problem: Option<String>,

@@ -54,7 +54,7 @@ pub(crate) const ASK_EVERY: Duration = Duration::from_secs(2);
 /// How long a response may take.
 pub(crate) const ANSWER: Duration = Duration::from_secs(1);
 /// No program listens on this port (`discard`, RFC 863), so a healthy gateway refuses the connection.
-const PORT: u16 = 9;
+pub(crate) const PORT: u16 = 9;
 
 /// A tunnel cannot be set up.
 #[derive(Debug, thiserror::Error)]

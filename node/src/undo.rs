@@ -18,6 +18,7 @@ use crate::{
     kubelet,
     mounts::{self, MountBaseline},
     peer::PeerAssignment,
+    pod_probe,
     removal::RemovalError,
     service::{self, ServiceError},
     settings::{Layout, NodeOptions},
@@ -143,6 +144,7 @@ fn clear_network(layout: &Layout, changes: &Changes) -> Result<(), UndoError> {
     }
     // A killed daemon leaves its sockets.
     tunnels::sockets().try_for_each(|socket| files::remove(&socket))?;
+    pod_probe::remove().map_err(UndoError::Network)?;
     if !changes.has_bridge
         && let Ok(bridge) = Interface::find(BRIDGE)
     {

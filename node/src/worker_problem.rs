@@ -59,6 +59,12 @@ pub fn problems(status: &WorkerStatus, now: Timestamp) -> Vec<WorkerProblem> {
     for drop in &status.firewall_drops {
         add("FirewallDropsPackets", format!("A firewall drops packets of the cluster: {drop}."));
     }
+    // A chain that drops packets is a reason for these.
+    if status.firewall_drops.is_empty() {
+        for failure in &status.pod_probe_failures {
+            add("PodsCannotConnect", sentence(failure));
+        }
+    }
     found
 }
 
@@ -109,6 +115,14 @@ mod tests {
     fn an_evicted_worker_is_a_problem() {
         let status = WorkerStatus { node_problem: Some("the worker was evicted".to_owned()), ..healthy() };
         assert_eq!(messages(&status), ["The worker was evicted."]);
+    }
+
+    #[test]
+    fn a_failed_probe_is_a_problem_unless_its_reason_is_known() {
+        let mut status = WorkerStatus { pod_probe_failures: vec!["connections fail; look".to_owned()], ..healthy() };
+        assert_eq!(messages(&status), ["Connections fail; look."]);
+        status.firewall_drops = vec!["a chain drops packets".to_owned()];
+        assert_eq!(messages(&status), ["A firewall drops packets of the cluster: a chain drops packets."]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Netlink requests to the kernel: interfaces, addresses, routes and its own WireGuard.
 
+pub mod bridge_port;
 pub mod default_route;
 #[cfg(test)]
 pub(crate) mod encoding;

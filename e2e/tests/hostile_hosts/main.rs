@@ -20,6 +20,7 @@ mod registry;
 mod transport;
 mod two_addresses;
 mod udp;
+mod unread_rules;
 
 use std::{process::Command, time::Instant};
 
@@ -40,6 +41,7 @@ const ROWS: &[Row] = &[
     ("docker-before", "", docker::is_there_before),
     ("docker-after", "", docker::is_there_after),
     ("firewall", "", docker::is_its_owners),
+    ("unread", "", unread_rules::are_found),
     ("lan", "", lan::is_shielded),
     ("udp", "nat-a", udp::is_blocked),
     ("narrow", narrow::ROUTER, narrow::is_passed),

@@ -80,6 +80,11 @@ impl Interface {
         Err(last)
     }
 
+    /// Returns the connection to the kernel.
+    pub(super) fn link(&self) -> &NetlinkSocket {
+        &self.link
+    }
+
     /// Returns the number by which the kernel refers to the interface.
     #[must_use]
     pub fn index(&self) -> u32 {
@@ -228,7 +233,7 @@ fn wireguard_link(name: &str) -> LinkMessage {
     message
 }
 
-fn family(address: IpAddr) -> AddressFamily {
+pub(super) fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
