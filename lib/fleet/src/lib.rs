@@ -3,27 +3,45 @@
 //! The crate does no IO, and it uses nothing of `std` that is not in `core` and `alloc`: no file, clock, environment, thread or unordered map. The
 //! definitions of kinds are derived with paths of `std`, so `hack/rules.sh` checks this instead of `no_std`.
 
+extern crate alloc;
+
+mod candidate;
 mod cluster;
 mod crds;
+mod decide;
+mod divide;
+mod field_path;
 pub mod names;
+mod object;
 mod placement;
+mod policies;
 mod policy;
+mod selector;
 pub mod token;
+mod verdict;
 mod work;
+
+pub use candidate::{CandidateCluster, ScoreStep};
 
 pub use cluster::{
     CLUSTER_IDLE, CLUSTER_READY, CLUSTER_STANDBY, ClusterTaint, TaintEffect, WorkloadCluster, WorkloadClusterSpec,
     WorkloadClusterStatus,
 };
 pub use crds::{RefusedPolicy, crds, refused_policies};
+pub use decide::{DecisionRequest, FleetState, KeepReason, PlacementDecision, PlacementOutcome, decide};
+pub use divide::{DivisionPart, divide};
+pub use field_path::{FieldPath, FieldPathError};
 pub use keelway_pki::BootstrapToken;
+pub use object::{FleetObject, FleetObjectError, ObjectState};
 pub use placement::{
     PLACEMENT_APPLIED, PLACEMENT_SCHEDULED, PlacedCluster, PlacedClusterStatus, PlacementReason, PlacementSpec,
     PlacementStatus, WorkloadPlacement, WorkloadRef,
 };
+pub use policies::{PolicyError, PolicySet, UnknownPolicy};
 pub use policy::{
     ConflictResolution, DriftPolicy, FieldOverride, KindSelector, OverrideValue, PercentageShare, ResourceOverride,
     ResourceSelectors, SchedulePolicy, SchedulePolicySpec, SpreadConstraints, SpreadMode, TopologyOverrides,
 };
 pub use token::{FleetToken, FleetTokenError};
+pub use verdict::{PlacementVerdict, Rejection, RunReason};
 pub use work::{PlacementLink, ReplicasOwner, WORK_APPLIED, Work, WorkSpec, WorkStatus};

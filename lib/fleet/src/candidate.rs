@@ -1,0 +1,156 @@
+//! Workload clusters as candidates for an object, and the filters and scores that each explain themselves.
+
+use alloc::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use crate::{
+    CLUSTER_READY, ClusterTaint, PercentageShare, Rejection, TaintEffect, WorkloadCluster, names::NAME_LABEL,
+    policies::ParsedPolicy,
+};
+
+/// What a decision reads of a workload cluster.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CandidateCluster {
+    /// The name.
+    pub name: String,
+    /// The labels, with the name.
+    pub labels: BTreeMap<String, String>,
+    /// Whether the cluster is cordoned.
+    pub is_cordoned: bool,
+    /// Whether the cluster is being removed from the fleet.
+    pub is_leaving: bool,
+    /// The taints.
+    pub taints: Vec<ClusterTaint>,
+    /// The condition `Ready`, if it was ever reported.
+    pub ready: Option<Condition>,
+}
+
+impl CandidateCluster {
+    /// Reads a cluster. Every cluster has the label with its name, also before its controller has written it.
+    #[must_use]
+    pub fn read(cluster: &WorkloadCluster) -> Self {
+        let name = cluster.metadata.name.clone().unwrap_or_default();
+        let mut labels = cluster.metadata.labels.clone().unwrap_or_default();
+        labels.insert(NAME_LABEL.to_owned(), name.clone());
+        let conditions = cluster.status.iter().flat_map(|status| &status.conditions);
+        Self {
+            name,
+            labels,
+            is_cordoned: cluster.spec.unschedulable,
+            is_leaving: cluster.metadata.deletion_timestamp.is_some(),
+            taints: cluster.spec.taints.clone(),
+            ready: conditions.filter(|condition| condition.type_ == CLUSTER_READY).cloned().next(),
+        }
+    }
+
+    fn taint(&self, effect: TaintEffect) -> Option<&ClusterTaint> {
+        self.taints.iter().find(|taint| taint.effect == effect)
+    }
+}
+
+/// What is asked of clusters.
+pub(crate) struct ClusterAsk<'a> {
+    /// The clusters that an annotation names, if one decides.
+    pub(crate) named: Option<Vec<&'a str>>,
+    /// The policy, if one decides.
+    pub(crate) policy: Option<&'a ParsedPolicy>,
+    /// The label that clusters must have, if the object is spread.
+    pub(crate) topology: Option<&'a str>,
+    /// The shares of domains, if replicas are divided by them.
+    pub(crate) shares: &'a [PercentageShare],
+}
+
+/// A step that rejects clusters.
+struct CandidateFilter {
+    /// Whether clusters that run the object already pass: what runs there stays.
+    spares_current: bool,
+    check: fn(&ClusterAsk<'_>, &CandidateCluster) -> Option<Rejection>,
+}
+
+/// The filters, in order. The first that rejects a cluster is its reason.
+const FILTERS: [CandidateFilter; 8] = [
+    CandidateFilter { spares_current: false, check: named },
+    CandidateFilter { spares_current: false, check: selected },
+    CandidateFilter { spares_current: false, check: topology },
+    CandidateFilter { spares_current: false, check: share },
+    CandidateFilter { spares_current: false, check: leaving },
+    CandidateFilter { spares_current: true, check: cordoned },
+    CandidateFilter { spares_current: true, check: tainted },
+    CandidateFilter { spares_current: true, check: ready },
+];
+
+/// Returns why a cluster cannot run an object, or `None`.
+pub(crate) fn rejection(ask: &ClusterAsk<'_>, cluster: &CandidateCluster, is_current: bool) -> Option<Rejection> {
+    let steps = FILTERS.iter().filter(|step| !(is_current && step.spares_current));
+    steps.into_iter().find_map(|step| (step.check)(ask, cluster))
+}
+
+fn named(ask: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
+    let names = ask.named.as_ref()?;
+    (!names.contains(&cluster.name.as_str())).then_some(Rejection::NotNamed)
+}
+
+fn selected(ask: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
+    let policy = ask.policy?;
+    (!policy.selects_cluster(&cluster.labels)).then(|| Rejection::NotSelected { policy: policy.name.clone() })
+}
+
+fn topology(ask: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
+    let key = ask.topology?;
+    (!cluster.labels.contains_key(key)).then(|| Rejection::NoTopologyLabel { key: key.to_owned() })
+}
+
+fn share(ask: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
+    let domain = cluster.labels.get(ask.topology?)?;
+    let has = ask.shares.iter().any(|share| share.topology_value == *domain && share.percentage > 0);
+    (!ask.shares.is_empty() && !has).then(|| Rejection::NoShare { domain: domain.clone() })
+}
+
+fn leaving(_: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
+    cluster.is_leaving.then_some(Rejection::Leaving)
+}
+
+fn cordoned(_: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
+    cluster.is_cordoned.then_some(Rejection::Cordoned)
+}
+
+fn tainted(_: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
+    cluster.taint(TaintEffect::NoSchedule).map(|taint| Rejection::Tainted { taint: taint.clone() })
+}
+
+fn ready(_: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
+    match &cluster.ready {
+        Some(ready) if ready.status == "True" => None,
+        Some(ready) => Some(Rejection::NotReady { message: ready.message.clone() }),
+        None => Some(Rejection::NotReady { message: String::new() }),
+    }
+}
+
+/// A step that prefers clusters over others. Later steps count only between clusters that are equal in all earlier ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScoreStep {
+    /// The object runs there already.
+    Current,
+    /// The cluster has no taint with the effect `PreferNoSchedule`.
+    Untainted,
+    /// The name of the cluster comes first.
+    Name,
+}
+
+/// The scores, in order.
+const SCORES: [(ScoreStep, fn(&CandidateCluster, bool) -> bool); 2] = [
+    (ScoreStep::Current, |_, is_current| is_current),
+    (ScoreStep::Untainted, |cluster, _| cluster.taint(TaintEffect::PreferNoSchedule).is_none()),
+];
+
+/// Returns the scores of a cluster: a list that is greater if the cluster is better.
+pub(crate) fn scores(cluster: &CandidateCluster, is_current: bool) -> [bool; SCORES.len()] {
+    SCORES.map(|(_, score)| score(cluster, is_current))
+}
+
+/// Returns the step in which one cluster is better than another.
+pub(crate) fn deciding_step(better: [bool; SCORES.len()], worse: [bool; SCORES.len()]) -> ScoreStep {
+    let differs = SCORES.iter().zip(better.iter().zip(worse)).find(|(_, (better, worse))| **better != *worse);
+    differs.map_or(ScoreStep::Name, |((step, _), _)| *step)
+}

@@ -1,0 +1,328 @@
+//! Decides in which clusters an object runs.
+//!
+//! 1. An annotation decides, or else the policy with the highest priority, or else nothing changes.
+//! 2. Filters reject clusters. A cluster that runs the object already stays even if it is cordoned, tainted or unreachable.
+//! 3. The best cluster is chosen, or all of them if the object is spread.
+//! 4. Replicas are divided.
+//! 5. If no cluster is left, an object that runs somewhere stays there.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use core::cmp::Reverse;
+
+use crate::{
+    CandidateCluster, DivisionPart, FieldOverride, FleetObject, PercentageShare, PlacedCluster, PlacementSpec,
+    PlacementVerdict, PolicySet, Rejection, RunReason, SpreadMode, TopologyOverrides, UnknownPolicy,
+    candidate::{ClusterAsk, deciding_step, rejection, scores},
+    divide,
+    names::NAME_LABEL,
+    policies::{ParsedPolicy, is_group},
+    verdict::rendered,
+};
+
+/// What is known of a fleet.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct FleetState {
+    /// The clusters, by name.
+    pub clusters: BTreeMap<String, CandidateCluster>,
+    /// The clusters that were removed from the fleet: the API server reported that they are deleted. A cluster that is neither here nor in `clusters`
+    /// keeps what it runs.
+    pub removed: BTreeSet<String>,
+    /// The policies.
+    pub policies: PolicySet,
+    /// The labels of namespaces.
+    pub namespaces: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// What is asked for one object.
+#[derive(Debug, Clone, Copy)]
+pub struct DecisionRequest<'a> {
+    /// The object.
+    pub object: &'a FleetObject,
+    /// Whether a HorizontalPodAutoscaler scales the object, so that no replicas are divided.
+    pub is_autoscaled: bool,
+    /// The current Placement.
+    pub current: Option<&'a PlacementSpec>,
+}
+
+/// What was decided on an object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlacementDecision {
+    /// What to do.
+    pub outcome: PlacementOutcome,
+    /// The policy that decided. It is `None` if annotations did, or nothing.
+    pub policy: Option<String>,
+    /// The policies that select the object as well, and lost.
+    pub ignored: Vec<String>,
+    /// What was decided on each cluster.
+    pub verdicts: BTreeMap<String, PlacementVerdict>,
+}
+
+/// What to do with the Placement of an object.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PlacementOutcome {
+    /// Nothing selects the object, and it has no Placement.
+    NotSelected,
+    /// The Placement is to be written.
+    Place(PlacementSpec),
+    /// The Placement, or that there is none, stays as it is.
+    Keep(KeepReason),
+}
+
+/// Why a Placement stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeepReason {
+    /// It is as decided.
+    Settled,
+    /// No policy and no annotation selects the object any more.
+    NoLongerSelected,
+    /// No other cluster can run the object, so it stays where it is.
+    NoAlternative,
+    /// It is not known which policy decides.
+    UnknownPolicy(UnknownPolicy),
+}
+
+/// Returns where an object runs.
+#[must_use]
+pub fn decide(fleet: &FleetState, request: &DecisionRequest<'_>) -> PlacementDecision {
+    let object = request.object;
+    if let Some(cluster) = object.named_cluster() {
+        let choice = Choice { named: Some(vec![cluster]), policy: None, spread: None };
+        return choice.decide(fleet, request, Vec::new());
+    }
+    let names = object.spread_onto();
+    if !names.is_empty() {
+        let choice = Choice { named: Some(names), policy: None, spread: Some(Spread::BY_NAME) };
+        return choice.decide(fleet, request, Vec::new());
+    }
+    let selecting = match fleet.policies.selecting(object, &fleet.namespaces) {
+        Ok(selecting) => selecting,
+        Err(unknown) => return undecided(PlacementOutcome::Keep(KeepReason::UnknownPolicy(unknown))),
+    };
+    let Some(policy) = selecting.winner else {
+        let outcome = match request.current {
+            Some(_) => PlacementOutcome::Keep(KeepReason::NoLongerSelected),
+            None => PlacementOutcome::NotSelected,
+        };
+        return undecided(outcome);
+    };
+    let ignored = selecting.losers.into_iter().map(str::to_owned).collect();
+    let spread = policy.spec.spread_constraints.as_ref().map(|constraints| Spread {
+        key: &constraints.topology_key,
+        mode: constraints.spread_mode,
+        shares: &constraints.percentage_split,
+        overrides: &constraints.overrides,
+    });
+    Choice { named: None, policy: Some(policy), spread }.decide(fleet, request, ignored)
+}
+
+fn undecided(outcome: PlacementOutcome) -> PlacementDecision {
+    PlacementDecision { outcome, policy: None, ignored: Vec::new(), verdicts: BTreeMap::new() }
+}
+
+/// Which clusters are wanted.
+struct Choice<'a> {
+    named: Option<Vec<&'a str>>,
+    policy: Option<&'a ParsedPolicy>,
+    spread: Option<Spread<'a>>,
+}
+
+/// How an object is spread.
+#[derive(Clone, Copy)]
+struct Spread<'a> {
+    key: &'a str,
+    mode: SpreadMode,
+    shares: &'a [PercentageShare],
+    overrides: &'a [TopologyOverrides],
+}
+
+impl Spread<'_> {
+    /// Evenly over clusters.
+    const BY_NAME: Self = Spread { key: NAME_LABEL, mode: SpreadMode::Divide, shares: &[], overrides: &[] };
+}
+
+impl Choice<'_> {
+    fn decide(&self, fleet: &FleetState, request: &DecisionRequest<'_>, ignored: Vec<String>) -> PlacementDecision {
+        let divided = self.replicas_to_divide(request);
+        let (candidates, mut verdicts) = self.filtered(fleet, request.current, divided.is_some());
+        let clusters = match self.spread {
+            None => choose(&candidates, request.current, &mut verdicts),
+            Some(spread) => spread.place(&candidates, request, divided, &mut verdicts),
+        };
+        let policy = self.policy.map(|policy| policy.name.clone());
+        let outcome = self.outcome(fleet, request, clusters, &verdicts);
+        PlacementDecision { outcome, policy, ignored, verdicts }
+    }
+
+    /// Returns the replicas to divide, if any are.
+    fn replicas_to_divide(&self, request: &DecisionRequest<'_>) -> Option<u32> {
+        let is_divided = self.spread.is_some_and(|spread| spread.mode == SpreadMode::Divide);
+        request.object.replicas().filter(|_| is_divided && !request.is_autoscaled)
+    }
+
+    /// Returns the clusters that no filter rejects, and the verdicts on the others.
+    fn filtered<'f>(
+        &self,
+        fleet: &'f FleetState,
+        current: Option<&PlacementSpec>,
+        is_divided: bool,
+    ) -> (Vec<&'f CandidateCluster>, BTreeMap<String, PlacementVerdict>) {
+        let ask = ClusterAsk {
+            named: self.named.clone(),
+            policy: self.policy,
+            topology: self.spread.map(|spread| spread.key),
+            shares: self.spread.filter(|_| is_divided).map_or(&[], |spread| spread.shares),
+        };
+        let unknown = self.named.iter().flatten().filter(|name| !fleet.clusters.contains_key(**name));
+        let unknown = unknown.map(|name| (*name, Rejection::NotRegistered));
+        let mut verdicts: BTreeMap<String, PlacementVerdict> =
+            unknown.map(|(name, rejection)| (name.to_owned(), PlacementVerdict::Rejected(rejection))).collect();
+        let mut candidates = Vec::new();
+        for cluster in fleet.clusters.values() {
+            match rejection(&ask, cluster, runs_in(current, &cluster.name).is_some()) {
+                Some(rejection) => drop(verdicts.insert(cluster.name.clone(), PlacementVerdict::Rejected(rejection))),
+                None => candidates.push(cluster),
+            }
+        }
+        (candidates, verdicts)
+    }
+
+    fn outcome(
+        &self,
+        fleet: &FleetState,
+        request: &DecisionRequest<'_>,
+        clusters: Vec<PlacedCluster>,
+        verdicts: &BTreeMap<String, PlacementVerdict>,
+    ) -> PlacementOutcome {
+        let runs_somewhere = |placement: &&PlacementSpec| {
+            placement.clusters.iter().any(|cluster| !fleet.removed.contains(&cluster.name))
+        };
+        if clusters.is_empty() && request.current.is_some_and(|placement| runs_somewhere(&placement)) {
+            return PlacementOutcome::Keep(KeepReason::NoAlternative);
+        }
+        let spec = self.policy.map(|policy| &policy.spec);
+        let mut placement = PlacementSpec {
+            object: request.object.reference.clone(),
+            policy: self.policy.map(|policy| policy.name.clone()),
+            conflict_resolution: spec.map(|spec| spec.conflict_resolution).unwrap_or_default(),
+            drift: spec.map(|spec| spec.drift).unwrap_or_default(),
+            clusters,
+            reasons: Vec::new(),
+        };
+        // The reasons of a decision stay as long as the decision: a cluster that becomes ready or not ready would change every Placement otherwise.
+        let kept =
+            request.current.filter(|current| !current.clusters.is_empty() && current.clusters == placement.clusters);
+        placement.reasons = kept.map_or_else(|| rendered(verdicts), |current| current.reasons.clone());
+        match request.current {
+            Some(current) if *current == placement => PlacementOutcome::Keep(KeepReason::Settled),
+            Some(_) | None => PlacementOutcome::Place(placement),
+        }
+    }
+}
+
+fn runs_in<'a>(current: Option<&'a PlacementSpec>, cluster: &str) -> Option<&'a PlacedCluster> {
+    current?.clusters.iter().find(|placed| placed.name == cluster)
+}
+
+/// Chooses one cluster.
+fn choose(
+    candidates: &[&CandidateCluster],
+    current: Option<&PlacementSpec>,
+    verdicts: &mut BTreeMap<String, PlacementVerdict>,
+) -> Vec<PlacedCluster> {
+    let scored = |cluster: &CandidateCluster| scores(cluster, runs_in(current, &cluster.name).is_some());
+    // Candidates are in the order of their names, and the first of equal ones is chosen.
+    let Some(winner) = candidates.iter().min_by_key(|cluster| Reverse(scored(cluster))) else { return Vec::new() };
+    for cluster in candidates.iter().filter(|cluster| cluster.name != winner.name) {
+        let by = deciding_step(scored(winner), scored(cluster));
+        verdicts.insert(cluster.name.clone(), PlacementVerdict::Outranked { winner: winner.name.clone(), by });
+    }
+    let reason = match runs_in(current, &winner.name) {
+        Some(_) => RunReason::Stays,
+        None => RunReason::Chosen { among: candidates.len() },
+    };
+    verdicts.insert(winner.name.clone(), PlacementVerdict::Runs(reason));
+    vec![PlacedCluster { name: winner.name.clone(), ..PlacedCluster::default() }]
+}
+
+impl Spread<'_> {
+    /// Places an object in all candidates.
+    fn place(
+        &self,
+        candidates: &[&CandidateCluster],
+        request: &DecisionRequest<'_>,
+        divided: Option<u32>,
+        verdicts: &mut BTreeMap<String, PlacementVerdict>,
+    ) -> Vec<PlacedCluster> {
+        let parts = divided.map(|total| (total, self.divided(candidates, request.current, total)));
+        let placed = candidates.iter().map(|cluster| {
+            let replicas = parts.as_ref().map(|(_, parts)| parts.get(cluster.name.as_str()).copied().unwrap_or(0));
+            let reason = match (replicas, &parts) {
+                (Some(replicas), Some((total, _))) => RunReason::Divided { replicas, total: *total },
+                (_, _) => RunReason::Everywhere,
+            };
+            verdicts.insert(cluster.name.clone(), PlacementVerdict::Runs(reason));
+            PlacedCluster {
+                name: cluster.name.clone(),
+                replicas,
+                overrides: self.overrides_for(cluster, request.object),
+            }
+        });
+        placed.collect()
+    }
+
+    /// Returns the replicas of each candidate: first divided among domains, then evenly in each.
+    fn divided<'c>(
+        &self,
+        candidates: &[&'c CandidateCluster],
+        current: Option<&PlacementSpec>,
+        total: u32,
+    ) -> BTreeMap<&'c str, u32> {
+        let now = |cluster: &CandidateCluster| {
+            runs_in(current, &cluster.name).and_then(|placed| placed.replicas).unwrap_or(0)
+        };
+        let mut domains: BTreeMap<&str, Vec<&CandidateCluster>> = BTreeMap::new();
+        for cluster in candidates {
+            domains.entry(self.domain(cluster)).or_default().push(cluster);
+        }
+        let parts: Vec<DivisionPart> = domains
+            .iter()
+            .map(|(domain, clusters)| DivisionPart {
+                weight: self.weight(domain),
+                current: clusters.iter().map(|cluster| now(cluster)).fold(0, u32::saturating_add),
+            })
+            .collect();
+        let mut replicas = BTreeMap::new();
+        for (clusters, total) in domains.values().zip(divide(total, &parts)) {
+            let parts: Vec<DivisionPart> =
+                clusters.iter().map(|cluster| DivisionPart { weight: 1, current: now(cluster) }).collect();
+            replicas.extend(clusters.iter().map(|cluster| cluster.name.as_str()).zip(divide(total, &parts)));
+        }
+        replicas
+    }
+
+    fn domain<'c>(&self, cluster: &'c CandidateCluster) -> &'c str {
+        cluster.labels.get(self.key).map(String::as_str).unwrap_or_default()
+    }
+
+    fn weight(&self, domain: &str) -> u32 {
+        if self.shares.is_empty() {
+            return 1;
+        }
+        let share = self.shares.iter().find(|share| share.topology_value == domain);
+        share.map_or(0, |share| share.percentage)
+    }
+
+    fn overrides_for(&self, cluster: &CandidateCluster, object: &FleetObject) -> Vec<FieldOverride> {
+        let of = &object.reference;
+        let domain = self.domain(cluster);
+        let domains = self.overrides.iter().filter(|overrides| overrides.topology_value == domain);
+        let resources = domains.flat_map(|overrides| &overrides.resources).filter(|resource| {
+            is_group(&resource.group, &of.group)
+                && resource.kind == of.kind
+                && resource.name == of.name
+                && resource.version.as_ref().is_none_or(|version| *version == of.version)
+                && resource.namespace.as_ref().is_none_or(|namespace| Some(namespace) == of.namespace.as_ref())
+        });
+        resources.flat_map(|resource| resource.fields.clone()).collect()
+    }
+}

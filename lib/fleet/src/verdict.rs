@@ -1,0 +1,184 @@
+//! Why a cluster runs an object or does not, as data, and its text for people.
+
+use alloc::collections::BTreeMap;
+use core::fmt;
+
+use crate::{ClusterTaint, PlacementReason, ScoreStep};
+
+/// What was decided on one cluster for one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlacementVerdict {
+    /// The cluster runs the object.
+    Runs(RunReason),
+    /// The cluster cannot run the object.
+    Rejected(Rejection),
+    /// Another cluster is better.
+    Outranked {
+        /// The other cluster.
+        winner: String,
+        /// The step in which it is better.
+        by: ScoreStep,
+    },
+}
+
+/// Why a cluster runs an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunReason {
+    /// It is the best of the clusters that can.
+    Chosen {
+        /// The number of clusters that can.
+        among: usize,
+    },
+    /// It has run the object before, and nothing forbids it.
+    Stays,
+    /// It runs a part of the replicas.
+    Divided {
+        /// Its part.
+        replicas: u32,
+        /// The replicas of the object.
+        total: u32,
+    },
+    /// It runs the object as every selected cluster does.
+    Everywhere,
+}
+
+/// Why a cluster cannot run an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rejection {
+    /// An annotation names the cluster, and the fleet has no such cluster.
+    NotRegistered,
+    /// An annotation names other clusters.
+    NotNamed,
+    /// The policy does not select the cluster.
+    NotSelected {
+        /// The policy.
+        policy: String,
+    },
+    /// The cluster lacks the label over whose values the object is spread.
+    NoTopologyLabel {
+        /// The label.
+        key: String,
+    },
+    /// The policy assigns no share of the replicas to the cluster's domain.
+    NoShare {
+        /// The domain.
+        domain: String,
+    },
+    /// The cluster is being removed from the fleet.
+    Leaving,
+    /// The cluster is cordoned.
+    Cordoned,
+    /// The object does not tolerate a taint of the cluster.
+    Tainted {
+        /// The taint.
+        taint: ClusterTaint,
+    },
+    /// The cluster is not ready.
+    NotReady {
+        /// The message of the condition. It is empty if the agent has never reported.
+        message: String,
+    },
+}
+
+impl PlacementVerdict {
+    /// Returns one CamelCase word for machines.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Runs(RunReason::Chosen { .. }) => "Chosen",
+            Self::Runs(RunReason::Stays) => "Stays",
+            Self::Runs(RunReason::Divided { .. }) => "Divided",
+            Self::Runs(RunReason::Everywhere) => "Everywhere",
+            Self::Rejected(rejection) => rejection.reason(),
+            Self::Outranked { .. } => "Outranked",
+        }
+    }
+
+    /// Whether the cluster runs the object.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        matches!(self, Self::Runs(_))
+    }
+}
+
+impl Rejection {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::NotRegistered => "NotRegistered",
+            Self::NotNamed => "NotNamed",
+            Self::NotSelected { .. } => "NotSelected",
+            Self::NoTopologyLabel { .. } => "NoTopologyLabel",
+            Self::NoShare { .. } => "NoShare",
+            Self::Leaving => "Leaving",
+            Self::Cordoned => "Cordoned",
+            Self::Tainted { .. } => "Tainted",
+            Self::NotReady { .. } => "NotReady",
+        }
+    }
+}
+
+impl fmt::Display for PlacementVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Runs(reason) => reason.fmt(f),
+            Self::Rejected(rejection) => rejection.fmt(f),
+            Self::Outranked { winner, by } => match by {
+                ScoreStep::Current => write!(f, "the object runs in {winner}, and nothing forbids it"),
+                ScoreStep::Untainted => {
+                    write!(f, "{winner} is preferred, because the cluster has a taint with the effect PreferNoSchedule")
+                }
+                ScoreStep::Name => write!(f, "{winner} is equally suitable, and its name comes first"),
+            },
+        }
+    }
+}
+
+impl fmt::Display for RunReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Chosen { among: 1 } => f.write_str("the only cluster that can run the object"),
+            Self::Chosen { among } => write!(f, "the best of {among} clusters that can run the object"),
+            Self::Stays => f.write_str("the object runs there already, and nothing forbids it"),
+            Self::Divided { replicas, total } => write!(f, "{replicas} of {total} replicas"),
+            Self::Everywhere => f.write_str("the object runs in every selected cluster"),
+        }
+    }
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotRegistered => {
+                f.write_str("the fleet has no such cluster; register it, or correct the annotation of the object")
+            }
+            Self::NotNamed => f.write_str("an annotation of the object names other clusters"),
+            Self::NotSelected { policy } => {
+                write!(f, "spec.clusterSelector of the SchedulePolicy {policy} does not match its labels")
+            }
+            Self::NoTopologyLabel { key } => {
+                write!(f, "the cluster has no label {key}, which spec.spreadConstraints.topologyKey names")
+            }
+            Self::NoShare { domain } => write!(f, "spec.spreadConstraints.percentageSplit assigns nothing to {domain}"),
+            Self::Leaving => f.write_str("the cluster is being removed from the fleet"),
+            Self::Cordoned => f.write_str("the cluster is cordoned (spec.unschedulable)"),
+            Self::Tainted { taint: ClusterTaint { key, value, .. } } => {
+                let value = value.as_ref().map(|value| format!("={value}")).unwrap_or_default();
+                write!(f, "the cluster has the taint {key}{value}:NoSchedule")
+            }
+            Self::NotReady { message } if message.is_empty() => {
+                f.write_str("the cluster is not ready: its agent has not reported yet")
+            }
+            Self::NotReady { message } => write!(f, "the cluster is not ready: {message}"),
+        }
+    }
+}
+
+/// Returns verdicts as a Placement stores them, by cluster.
+pub(crate) fn rendered(verdicts: &BTreeMap<String, PlacementVerdict>) -> Vec<PlacementReason> {
+    let one = |(cluster, verdict): (&String, &PlacementVerdict)| PlacementReason {
+        cluster: cluster.clone(),
+        reason: verdict.reason().to_owned(),
+        message: verdict.to_string(),
+    };
+    verdicts.iter().map(one).collect()
+}
