@@ -1,9 +1,11 @@
 //! The command line.
 
+mod fleet;
 mod managed;
 mod pivot;
 mod workers;
 
+pub(crate) use fleet::FleetCommand;
 pub(crate) use managed::{KindName, NamedArguments, ServerArgument};
 pub(crate) use pivot::{PivotStoreArgument, parse_store};
 pub(crate) use workers::ClusterArgument;
@@ -137,6 +139,12 @@ pub(crate) enum CliCommand {
         after_help = "Example:\n  keelway cluster inject --name c1 < world.yaml | keelway reconcile > c1.yaml\n  keelway cluster get < c1.yaml"
     )]
     Cluster(ClusterCommand),
+    /// Manage fleets: one Kubernetes API over many clusters
+    #[command(
+        subcommand,
+        after_help = "Example:\n  keelway fleet inject --name f1 < world.yaml | keelway reconcile > f1.yaml\n  keelway cluster kubeconfig --name f1 < f1.yaml > f1.kubeconfig"
+    )]
+    Fleet(FleetCommand),
     /// Manage the tokens with which machines join a cluster as workers
     #[command(
         subcommand,

@@ -9,6 +9,8 @@ pub(crate) mod diff;
 pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod explain;
+pub(crate) mod fleet;
+pub(crate) mod fleet_inject;
 pub(crate) mod get;
 pub(crate) mod hypervisor_adopt;
 pub(crate) mod hypervisor_describe;
@@ -74,6 +76,7 @@ pub(crate) fn run(arguments: CliArguments) -> Result<Code, CommandFailure> {
         CliCommand::Cluster(ClusterCommand::Get(arguments)) => get::run(KindName::Cluster, &global, &arguments),
         CliCommand::Cluster(ClusterCommand::Delete(name)) => cluster_delete::run(&global, &name),
         CliCommand::Cluster(ClusterCommand::Kubeconfig(arguments)) => cluster_kubeconfig::run(&global, &arguments),
+        CliCommand::Fleet(command) => fleet::run(&global, command),
         CliCommand::JoinToken(command) => join_token::run(&global, &command),
         CliCommand::Node(NodeCommand::Evict(arguments)) => node_evict::run(&global, &arguments),
         CliCommand::Node(NodeCommand::Worker(command)) => node::run(&global, command),

@@ -28,7 +28,7 @@ use keelway_hypervisor_agent::agent::run;
 use keelway_machine::converge::{converge, model::MachineModel};
 use keelway_machine_io::{access::MachineAccess, local::LocalMachine};
 use keelway_node::NodeOptions;
-use keelway_planner::{MintRequest, bindings_digest, check_config, machine_configs};
+use keelway_planner::{FirstBindings, MintRequest, check_config, machine_configs};
 use keelway_reconciler::{PkiMinter, PlanPreview, preview_offline};
 use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
@@ -230,7 +230,8 @@ impl World {
     fn pass(&mut self) {
         let preview = self.preview();
         self.passes += 1;
-        let bound = preview.plan.bindings.iter().map(|id| (id.clone(), ObservedValue::Known(bindings_digest())));
+        let bound =
+            preview.plan.bindings.iter().map(|id| (id.clone(), ObservedValue::Known(FirstBindings::Cluster.digest())));
         self.observation.bindings.extend(bound);
         let seen = keelway_planner::PassObservation::of(self.look(), BTreeMap::new());
         let configs = machine_configs(&preview.plan.documents, &seen).unwrap();

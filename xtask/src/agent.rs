@@ -13,7 +13,7 @@ use crate::{elf, process::output};
 const AGENT: &str = "keelway-hypervisor-agent";
 const MANAGER: &str = "keelway-manager";
 /// The programs that are released without shared libraries.
-const SHIPPED: [&str; 3] = [AGENT, "keelway-cluster-controller", MANAGER];
+const SHIPPED: [&str; 4] = [AGENT, "keelway-cluster-controller", "keelway-fleet-controller", MANAGER];
 
 /// Builds all static programs and returns their paths in `dist` of the target directory.
 pub(crate) fn build_all() -> Result<Vec<PathBuf>> {

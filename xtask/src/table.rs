@@ -385,6 +385,7 @@ fn images() -> Vec<ImageDefinition> {
         kubernetes("kubectl", "/bin/kubectl"),
         agnhost(),
         cluster_controller(),
+        fleet_controller(),
         hypervisor_agent(),
         manager(),
     ]
@@ -417,6 +418,10 @@ fn haproxy() -> ImageDefinition {
 
 fn cluster_controller() -> ImageDefinition {
     own(release::cluster_controller_image(None, release::KEELWAY), "/keelway-cluster-controller")
+}
+
+fn fleet_controller() -> ImageDefinition {
+    own(release::fleet_controller_image(None, release::KEELWAY), "/keelway-fleet-controller")
 }
 
 fn hypervisor_agent() -> ImageDefinition {

@@ -72,24 +72,28 @@ pub(crate) struct InjectArguments {
 }
 
 pub(super) fn run(global: &GlobalArguments, arguments: InjectArguments) -> Result<Code, CommandFailure> {
+    add(global, &cluster(arguments))
+}
+
+/// Adds a Cluster to the documents of the input.
+pub(super) fn add(global: &GlobalArguments, cluster: &Cluster) -> Result<Code, CommandFailure> {
     let input = Input::read_some_of_file(&global.files)?;
-    let documents = inject(&input, arguments).map_err(|failure| failure.with_echo(&input))?;
+    let documents = inject(&input, cluster).map_err(|failure| failure.with_echo(&input))?;
     print_documents(&documents)?;
     Ok(Code::Done)
 }
 
-fn inject(input: &Input, arguments: InjectArguments) -> Result<Documents, CommandFailure> {
+fn inject(input: &Input, cluster: &Cluster) -> Result<Documents, CommandFailure> {
     let mut documents = input.documents()?;
-    let reference = arguments.cluster.reference();
+    let reference = cluster.reference();
     if documents.clusters.contains_key(&reference) {
         return Err(CommandFailure::usage(
             format!("cluster {reference} already exists"),
             "choose another --name, or edit its document",
         ));
     }
-    let cluster = cluster(arguments);
-    ValidatedCluster::parse(&cluster).map_err(|faults| CommandFailure::faults(Faults(faults), &Input::flags()))?;
-    documents.clusters.insert(reference, cluster);
+    ValidatedCluster::parse(cluster).map_err(|faults| CommandFailure::faults(Faults(faults), &Input::flags()))?;
+    documents.clusters.insert(reference, cluster.clone());
     Ok(documents)
 }
 
@@ -99,6 +103,7 @@ fn cluster(arguments: InjectArguments) -> Cluster {
     let spec = ClusterSpec {
         class_name: arguments.class,
         version: arguments.version.unwrap_or_else(|| release::newest().kubernetes.to_owned()),
+        fleet: None,
         etcd: EtcdSpec { replicas: arguments.etcd_replicas, ..EtcdSpec::default() },
         control_plane: ControlPlaneSpec {
             replicas: arguments.control_plane_replicas,
@@ -126,10 +131,15 @@ fn cluster(arguments: InjectArguments) -> Cluster {
         paused: false,
         newer: Newer::default(),
     };
-    let mut cluster = Cluster::new(&arguments.cluster.name, spec);
+    named(arguments.cluster, spec)
+}
+
+/// Returns a new Cluster.
+pub(super) fn named(name: ClusterName, spec: ClusterSpec) -> Cluster {
+    let mut cluster = Cluster::new(&name.name, spec);
     cluster.metadata = ObjectMeta {
-        name: Some(arguments.cluster.name),
-        namespace: Some(arguments.cluster.namespace),
+        name: Some(name.name),
+        namespace: Some(name.namespace),
         creation_timestamp: Some(Time(Timestamp::now())),
         ..ObjectMeta::default()
     };

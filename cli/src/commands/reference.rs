@@ -235,7 +235,7 @@ addresses. All components of a machine share its loopback.
          Agents listen on a port only with `keelway-hypervisor-agent run --listen ADDRESS:PORT` (TLS,\n\
          certificates on both sides). An agent that Keelway starts behind a proxy listens on port 7443 of the machine's first private address, or on the port\n\
          of `spec.endpoint.cri.agentAddress`. On a hypervisor, Keelway listens on no other port. The sockets of agents, and the metrics of ingresses,\n\
-         gateways, egresses and cluster-controllers, are Unix sockets that only root and the component can use.\n",
+         gateways, egresses, cluster-controllers and fleet-controllers, are Unix sockets that only root and the component can use.\n",
     );
     text
 }
@@ -246,9 +246,9 @@ fn port_of(role: Role, port: &str) -> (&'static str, &'static str, &'static str)
     match (role, port) {
         (Role::Etcd, PEER) => ("private address", "the other members", MUTUAL),
         (Role::Etcd, _) => ("private address", "API servers, `keelway` and agents", MUTUAL),
-        (Role::KubeApiserver, EGRESS) | (Role::ClusterController, _) | (Role::Gateway, HEALTH) => {
-            ("loopback", "`keelway` and agents", "health, open to every user of the machine")
-        }
+        (Role::KubeApiserver, EGRESS)
+        | (Role::ClusterController | Role::FleetController, _)
+        | (Role::Gateway, HEALTH) => ("loopback", "`keelway` and agents", "health, open to every user of the machine"),
         (Role::KubeApiserver, _) => (
             "private address",
             "ingresses, controllers, `keelway` and agents",

@@ -57,6 +57,10 @@ pub(super) fn failure(error: WorkersError, cluster: &ClusterArgument) -> Command
             format!("cluster {cluster} has not been created yet"),
             "create it first: keelway reconcile",
         ),
+        WorkersError::Fleet => CommandFailure::usage(
+            format!("cluster {cluster} is a fleet, which has no workers"),
+            "choose a cluster that is not a fleet; workload clusters join a fleet with fleet agents (docs/fleet.md)",
+        ),
         WorkersError::NoIngress => CommandFailure::usage(
             format!("cluster {cluster} has no ingress for its users"),
             "set spec.ingress.replicas to at least 1, and run `keelway reconcile`",

@@ -12,18 +12,19 @@ pub(crate) struct ClusterView {
     pub(crate) api: String,
     pub(crate) endpoint: String,
     pub(crate) age: String,
+    pub(crate) fleet: String,
     pub(crate) progressing: String,
     pub(crate) message: String,
 }
 
 impl TableRow for ClusterView {
     const HEADER: &'static [&'static str] =
-        &["CLUSTER", "AVAILABLE", "VERSION", "ETCD", "API", "ENDPOINT", "AGE", "PROGRESSING", "MESSAGE"];
+        &["CLUSTER", "AVAILABLE", "VERSION", "ETCD", "API", "ENDPOINT", "AGE", "FLEET", "PROGRESSING", "MESSAGE"];
     const NARROW: usize = 7;
 
     fn cells(&self) -> Vec<String> {
-        let Self { name, available, version, etcd, api, endpoint, age, progressing, message } = self;
-        [name, available, version, etcd, api, endpoint, age, progressing, message].map(Clone::clone).into()
+        let Self { name, available, version, etcd, api, endpoint, age, fleet, progressing, message } = self;
+        [name, available, version, etcd, api, endpoint, age, fleet, progressing, message].map(Clone::clone).into()
     }
 }
 
@@ -39,6 +40,7 @@ impl ClusterView {
             api: ready_of(documents, cluster, Role::KubeApiserver),
             endpoint: if endpoints.is_empty() { "<none>".to_owned() } else { endpoints },
             age: age(cluster.metadata.creation_timestamp.as_ref(), now),
+            fleet: cluster.spec.is_fleet().to_string(),
             progressing: reason_of(conditions, "Progressing"),
             message: message_of(conditions, "Degraded"),
         }

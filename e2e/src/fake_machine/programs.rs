@@ -93,7 +93,7 @@ async fn serve(program: StartedProgram, watch: Arc<StorageTrigger>) -> anyhow::R
         "kube-apiserver" => api_server::serve(&program, watch).await,
         "kube-controller-manager" | "kube-scheduler" => serving::controller(&program).await,
         "haproxy" => proxy::serve(&program).await,
-        "/keelway-cluster-controller" => serving::own(&program).await,
+        "/keelway-cluster-controller" | "/keelway-fleet-controller" => serving::own(&program).await,
         other => Err(anyhow::anyhow!("nobody plays {other:?}")).context("unknown program"),
     }
 }

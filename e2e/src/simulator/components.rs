@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use keelway_api::{Documents, jiff::Timestamp, machine::ObservedValue, name::ClusterId};
-use keelway_planner::{ClusterAccess, ComponentHealth, Probe, access, bindings_digest};
+use keelway_planner::{ClusterAccess, ComponentHealth, FirstBindings, Probe, access};
 use keelway_reconciler::Components;
 
 use super::{
@@ -65,9 +65,10 @@ impl Components for SimulatedComponents {
         }
         let server = access(documents, id).into_iter().next().ok_or("no API server")?;
         let (asked, of) = (server.clone(), id.clone());
+        let wanted = FirstBindings::of_id(documents, id).digest();
         let bound = self.0.step(FaultPoint::Bind, StepTarget::Network(&server.machine), move |world| {
             world.check_server(&asked)?;
-            world.bindings.insert(of.clone(), bindings_digest());
+            world.bindings.insert(of.clone(), wanted.clone());
             Ok(())
         });
         bound.await.map_err(|refused| refused.to_string())

@@ -27,7 +27,7 @@ pub(super) enum SimulatedProgram {
         binds: Vec<SocketAddr>,
         servers: BTreeMap<String, ServerState>,
     },
-    /// The cluster-controller. It follows its files, and thereby finds an API server at any address.
+    /// The cluster-controller, or the fleet-controller. It follows its files, and thereby finds an API server at any address.
     ClusterController {
         health: SocketAddr,
     },
@@ -65,6 +65,7 @@ impl SimulatedProgram {
                 proxy(&named.map(|name| text(&file, name)).collect::<Result<Vec<_>, _>>()?.concat())
             }
             Some("/keelway-cluster-controller") => own(&container.command, &flags, &file),
+            Some("/keelway-fleet-controller") => fleet_controller(&flags, &file),
             other => Err(format!("no such program: {other:?}")),
         }
     }
@@ -124,6 +125,20 @@ fn own(command: &[String], flags: &Flags, file: &impl Fn(&str) -> Option<Vec<u8>
         }
         other => Err(format!("no such program: {other:?}")),
     }
+}
+
+/// Parses the configuration of the fleet-controller.
+fn fleet_controller(flags: &Flags, file: &impl Fn(&str) -> Option<Vec<u8>>) -> Result<SimulatedProgram, String> {
+    flags.get("identity")?;
+    let health = flags.get("health")?.parse().map_err(|_| "health")?;
+    let path = flags.get("config")?.strip_prefix(FILES).ok_or("config")?;
+    let config: serde_json::Value = serde_json::from_str(&text(file, path)?).map_err(|error| error.to_string())?;
+    for field in ["kubeconfig", "authorities"] {
+        text(file, config[field].as_str().and_then(|path| path.strip_prefix(FILES)).ok_or(field)?)?;
+    }
+    config["endpoints"].as_array().ok_or("endpoints")?;
+    server_of(file)?;
+    Ok(SimulatedProgram::ClusterController { health })
 }
 
 /// Returns the API server in the kubeconfig of the program.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use keelway_api::{
     Cluster, Hypervisor, ObjectMeta, Secret, Shared, Time,
-    cluster::{CertificatesSpec, ClusterSpec, MemberPhase},
+    cluster::{CertificatesSpec, ClusterSpec, FleetSpec, MemberPhase},
     duration::Span,
     hypervisor::{Addresses, HypervisorEndpoint, HypervisorRole, HypervisorSpec, PortRange},
     name::ClusterRef,
@@ -193,6 +193,8 @@ impl SimulationState {
         spec.etcd.replicas = self.number_of_members();
         spec.control_plane.replicas = self.random.count(1, 3);
         spec.ingress.replicas = self.random.count(1, 2);
+        // The first cluster is always one with workers. A draw would change what every earlier seed does.
+        spec.fleet = number.is_multiple_of(2).then(FleetSpec::default);
         if self.random.one_in(3) {
             // This is short enough that a jump of the clock makes them due for renewal.
             spec.certificates = CertificatesSpec { component_ttl: Span::hours(2), ..spec.certificates };

@@ -36,8 +36,10 @@ pub(crate) fn each_sandbox(plane: &Plane<'_>, load: &Load) {
 
 /// Kills one sandbox process of each role, all at once.
 pub(crate) fn a_sandbox_of_each_role(plane: &Plane<'_>, load: &Load) {
-    let victims = Role::ALL.map(|role| plane.of_role(role)[0]);
-    let before = victims.map(|component| plane.running(component).unwrap());
+    // A cluster has no component of the roles of fleets.
+    let victims: Vec<&Component> =
+        Role::ALL.into_iter().filter_map(|role| plane.of_role(role).into_iter().next()).collect();
+    let before: Vec<RunningComponent> = victims.iter().map(|component| plane.running(component).unwrap()).collect();
     for (component, running) in victims.iter().zip(&before) {
         process::kill(plane.machine(component).sandbox_pid(&running.sandbox));
     }
@@ -55,7 +57,7 @@ pub(crate) fn a_sandbox_of_each_role(plane: &Plane<'_>, load: &Load) {
 
 /// Kills all containers and sandboxes of one role on one machine, of all clusters.
 pub(crate) fn a_role_on_one_machine(plane: &Plane<'_>, load: &Load) {
-    for role in Role::ALL {
+    for role in Role::ALL.into_iter().filter(|role| !plane.of_role(*role).is_empty()) {
         let of_role = plane.documents.components.values().filter(|c| c.spec.role == role);
         let all: Vec<&Component> = of_role.map(|component| &**component).collect();
         let beside =

@@ -12,6 +12,7 @@ pub(crate) fn are_spread(plane: &Plane<'_>) {
         let components = plane.of_role(role);
         let machines: BTreeSet<_> = components.iter().map(|component| &component.spec.hypervisor).collect();
         let wanted = match role {
+            Role::FleetController => 0,
             Role::ClusterController | Role::Ingress | Role::Gateway => 2,
             Role::Etcd | Role::KubeApiserver | Role::KubeControllerManager | Role::KubeScheduler => 3,
         };

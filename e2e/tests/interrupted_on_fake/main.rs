@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 
 use cut::{Cut, Point};
 use keelway_cri::fake::SignalTiming;
-use keelway_planner::first_bindings;
+use keelway_planner::FirstBindings;
 use reference::{Counts, reference};
 use round::rounds;
 use rustix::process::Signal;
@@ -46,7 +46,7 @@ async fn a_signal_at_each_failpoint() {
 #[tokio::test]
 async fn a_signal_while_objects_are_stored_in_the_cluster() {
     let found = reference().await;
-    let ends = first_bindings().map(|stage| stage.len()).into_iter().scan(0, |before, length| {
+    let ends = FirstBindings::Cluster.stages().map(|stage| stage.len()).into_iter().scan(0, |before, length| {
         let first = *before + 1;
         *before += length;
         Some([first, *before])

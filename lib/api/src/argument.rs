@@ -195,7 +195,7 @@ pub fn of_role(role: Role) -> &'static [Argument] {
         Role::KubeApiserver => KUBE_APISERVER,
         Role::KubeControllerManager => KUBE_CONTROLLER_MANAGER,
         Role::KubeScheduler => KUBE_SCHEDULER,
-        Role::Etcd | Role::ClusterController | Role::Ingress | Role::Gateway => &[],
+        Role::Etcd | Role::ClusterController | Role::FleetController | Role::Ingress | Role::Gateway => &[],
     }
 }
 

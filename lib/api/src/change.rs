@@ -29,6 +29,8 @@ pub enum FieldChange {
     OnceReserved,
     /// It stays: keys, certificates, tokens or what the store holds rely on it.
     Never(ImmutableField),
+    /// It stays present or absent: the store of a fleet holds objects that no cluster could run, and the reverse.
+    NeverAddedOrRemoved,
 }
 
 /// Where the value of a field that stays is found.
@@ -62,9 +64,10 @@ const fn immutable_field(
 }
 
 /// Every field of a Cluster's spec.
-pub const CHANGES: [ChangeRow; 17] = [
+pub const CHANGES: [ChangeRow; 18] = [
     row("spec.className", FieldChange::Free),
     row("spec.version", FieldChange::OneMinorUp),
+    row("spec.fleet", FieldChange::NeverAddedOrRemoved),
     row("spec.etcd", FieldChange::Free),
     row("spec.controlPlane", FieldChange::Free),
     row("spec.ingress.replicas", FieldChange::Free),
@@ -99,6 +102,7 @@ impl ClusterBirth {
             vpn: VpnBirth { cidrs: spec.vpn.cidrs.clone(), mtu: Some(VPN_MTU) },
             // No address is in it, so that tokens outlive every change of ingresses.
             service_account_issuer: format!("https://kubernetes.default.svc.{}", spec.network.dns_domain),
+            fleet: spec.is_fleet(),
         }
     }
 
@@ -115,6 +119,7 @@ impl ClusterBirth {
         let mut kept = spec.clone();
         kept.network.clone_from(&self.network);
         kept.vpn.cidrs.clone_from(&self.vpn.cidrs);
+        kept.fleet = self.fleet.then(|| spec.fleet.unwrap_or_default());
         kept
     }
 }
@@ -131,7 +136,11 @@ impl Cluster {
     pub fn immutable_field_faults(&self) -> Vec<Fault> {
         let Some(birth) = self.birth() else { return Vec::new() };
         let fault = |row: &ChangeRow| {
-            let FieldChange::Never(ImmutableField { in_spec: asked, in_birth: born }) = row.change else { return None };
+            let ImmutableField { in_spec: asked, in_birth: born } = match row.change {
+                FieldChange::Never(field) => field,
+                FieldChange::NeverAddedOrRemoved => return other_kind_of_cluster(&self.spec, birth),
+                FieldChange::Free | FieldChange::OneMinorUp | FieldChange::OnceReserved => return None,
+            };
             let (asked, born) = (asked(&self.spec), born(birth));
             if asked == born {
                 return None;
@@ -142,6 +151,21 @@ impl Cluster {
         };
         CHANGES.iter().filter_map(fault).collect()
     }
+}
+
+/// The fault of a cluster that is to become a fleet, or of a fleet that is to become a cluster.
+fn other_kind_of_cluster(spec: &ClusterSpec, birth: &ClusterBirth) -> Option<Fault> {
+    let (problem, help) = match (birth.fleet, spec.is_fleet()) {
+        (true, false) => {
+            ("is immutable: the cluster was created as a fleet", "restore `fleet: {}`, or create a new cluster")
+        }
+        (false, true) => (
+            "is immutable: the cluster was not created as a fleet",
+            "remove the field, and create a fleet with another name",
+        ),
+        (true, true) | (false, false) => return None,
+    };
+    Some(Fault::of("spec.fleet", problem, help))
 }
 
 impl Cluster {
@@ -274,6 +298,23 @@ mod tests {
         for field in fields {
             let is_of = |row: &&ChangeRow| field == row.path || field.starts_with(&format!("{}.", row.path));
             assert_eq!(CHANGES.iter().filter(is_of).count(), 1, "{field} belongs to one row");
+        }
+    }
+
+    #[test]
+    fn a_fleet_stays_one_and_a_cluster_becomes_none() {
+        let of = |value: Value| -> Cluster {
+            let spec = serde_json::from_value::<ClusterSpec>(value).unwrap();
+            Cluster::new("c1", spec)
+        };
+        let kinds = [json!({ "version": "1.37.0" }), json!({ "version": "1.37.0", "fleet": {} })];
+        for (born, asked) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let birth = ClusterBirth::of(&of(kinds[born].clone()).spec);
+            let mut cluster = of(kinds[asked].clone());
+            cluster.status.get_or_insert_default().birth = Some(birth.clone());
+            let fields: Vec<String> = cluster.immutable_field_faults().into_iter().map(|fault| fault.field).collect();
+            assert_eq!(fields == ["spec.fleet"], born != asked, "{fields:?}");
+            assert_eq!(birth.restored_spec(&cluster.spec).is_fleet(), born == 1);
         }
     }
 

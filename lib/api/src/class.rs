@@ -164,7 +164,7 @@ impl AllowedArgumentsSpec {
             Role::KubeApiserver => self.kube_api_server.as_deref(),
             Role::KubeControllerManager => self.kube_controller_manager.as_deref(),
             Role::KubeScheduler => self.kube_scheduler.as_deref(),
-            Role::Etcd | Role::ClusterController | Role::Ingress | Role::Gateway => None,
+            Role::Etcd | Role::ClusterController | Role::FleetController | Role::Ingress | Role::Gateway => None,
         }
     }
 }

@@ -48,6 +48,11 @@ pub struct ClusterSpec {
     pub class_name: Option<String>,
     /// The Kubernetes release: 1.34.4, 1.35.4, 1.36.3 or 1.37.0.
     pub version: String,
+    /// If it is set, the cluster is a fleet: one Kubernetes API over many clusters. A fleet has no workers, gateways,
+    /// egresses, add-ons, schedulers and cluster-controllers. It stores what users apply, and its fleet-controllers
+    /// place it in workload clusters. It can neither be added to a cluster nor be removed from it. See docs/fleet.md.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetSpec>,
     /// The etcd of the cluster.
     #[serde(default)]
     pub etcd: EtcdSpec,
@@ -84,6 +89,11 @@ pub struct ClusterSpec {
     pub newer: Newer,
 }
 
+/// The settings of a fleet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FleetSpec {}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_false(value: &bool) -> bool {
     !*value
@@ -100,7 +110,7 @@ pub struct Initialization {
     pub control_plane_initialized: bool,
 }
 
-/// The release of Keelway of a cluster's gateways, egresses and cluster-controllers.
+/// The release of Keelway's components of a cluster: gateways, egresses and cluster-controllers, or fleet-controllers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct KeelwayStatus {
@@ -180,7 +190,7 @@ pub struct ControlPlaneSpec {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClusterControllerSpec {
     /// The number of replicas. The default is 2, or 1 with a single API server. One of them is active, the others
-    /// stand by. With 0, no worker can join. A cluster without a VPN or an ingress has none.
+    /// stand by. With 0, no worker can join. A fleet, and a cluster without a VPN or an ingress, have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 9))]
     pub replicas: Option<u32>,
@@ -273,7 +283,7 @@ pub struct NetworkSpec {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VpnSpec {
     /// Whether the cluster has a VPN: a gateway beside each ingress, through which workers and API servers connect to
-    /// each other, and an egress beside each API server. Without it, no worker can join.
+    /// each other, and an egress beside each API server. Without it, no worker can join. A fleet has none.
     #[serde(default = "yes")]
     pub enabled: bool,
     /// The ranges of workers, at most one per address family. The first address of each range belongs to the API and
@@ -318,7 +328,8 @@ pub struct CertificatesSpec {
     /// that those of replicas do not expire together.
     #[serde(default = "component_ttl", rename = "componentTTL")]
     pub component_ttl: Span,
-    /// The lifetime of workers' certificates. The address of a worker that left is reserved for the same time.
+    /// The lifetime of workers' certificates. The address of a worker that left is reserved for the same time. In a
+    /// fleet, the maximum lifetime of the certificates of fleet agents.
     #[serde(default = "worker_ttl", rename = "workerTTL")]
     pub worker_ttl: Span,
     /// How long after the end of its certificate a worker that was away can renew it with the key of that certificate.
@@ -487,8 +498,8 @@ pub struct ClusterStatus {
     /// The progress of the cluster's first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initialization: Option<Initialization>,
-    /// The release of Keelway of the cluster's gateways, egresses and cluster-controllers. If it is empty, the
-    /// release is v0.1.0.
+    /// The release of Keelway's components of the cluster: gateways, egresses and cluster-controllers, or, in a
+    /// fleet, fleet-controllers. If it is empty, the release is v0.1.0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keelway: Option<KeelwayStatus>,
     /// `Available`: the API serves through every ingress. `Progressing`: the cluster is changing to match its
@@ -565,7 +576,7 @@ impl Cluster {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// Returns the release of Keelway of its gateways, egresses and cluster-controllers.
+    /// Returns the release of Keelway's components of the cluster.
     #[must_use]
     pub fn keelway_version(&self) -> &str {
         let keelway = self.status.as_ref().and_then(|status| status.keelway.as_ref());
@@ -592,6 +603,12 @@ impl Cluster {
 }
 
 impl ClusterSpec {
+    /// Returns whether the cluster is a fleet.
+    #[must_use]
+    pub fn is_fleet(&self) -> bool {
+        self.fleet.is_some()
+    }
+
     /// Returns the desired number of components of this role.
     #[must_use]
     pub fn replicas(&self, role: Role) -> u32 {
@@ -600,20 +617,32 @@ impl ClusterSpec {
             Role::Etcd => self.etcd.replicas,
             Role::KubeApiserver => plane.kube_api_server.replicas.unwrap_or(plane.replicas),
             Role::KubeControllerManager => plane.kube_controller_manager.replicas.unwrap_or(plane.replicas),
+            Role::KubeScheduler if self.is_fleet() => 0,
             Role::KubeScheduler => plane.kube_scheduler.replicas.unwrap_or(plane.replicas),
             Role::ClusterController if !self.takes_workers() => 0,
-            Role::ClusterController => {
-                plane.cluster_controller.replicas.unwrap_or_else(|| self.replicas(Role::KubeApiserver).min(2))
-            }
-            Role::Gateway if !self.vpn.enabled => 0,
+            Role::ClusterController => plane.cluster_controller.replicas.unwrap_or_else(|| self.leader_and_standby()),
+            Role::FleetController if self.is_fleet() => self.leader_and_standby(),
+            Role::FleetController => 0,
+            Role::Gateway if !self.has_vpn() => 0,
             Role::Ingress | Role::Gateway => self.ingress.replicas,
         }
+    }
+
+    /// The replicas of a controller of which one is active: with a single API server, a second one adds no availability.
+    fn leader_and_standby(&self) -> u32 {
+        self.replicas(Role::KubeApiserver).min(2)
+    }
+
+    /// Returns whether it has a network for workers. A fleet has none, whatever `spec.vpn.enabled` is.
+    #[must_use]
+    pub fn has_vpn(&self) -> bool {
+        self.vpn.enabled && !self.is_fleet()
     }
 
     /// Returns whether workers can join it.
     #[must_use]
     pub fn takes_workers(&self) -> bool {
-        self.vpn.enabled && self.ingress.replicas > 0
+        self.has_vpn() && self.ingress.replicas > 0
     }
 }
 
@@ -627,6 +656,9 @@ pub struct ClusterBirth {
     pub vpn: VpnBirth,
     /// The issuer of the tokens of its service accounts.
     pub service_account_issuer: String,
+    /// Whether it is a fleet.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub fleet: bool,
 }
 
 /// What the network for a cluster's workers was born with.

@@ -9,6 +9,7 @@ mod class;
 mod cluster;
 pub mod columns;
 mod component;
+mod fleet;
 pub mod forms;
 mod hypervisor;
 mod name;

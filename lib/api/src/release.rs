@@ -125,6 +125,12 @@ pub fn cluster_controller_image(registry: Option<&str>, version: &str) -> String
     reference(registry.unwrap_or(OWN_REGISTRY), "cluster-controller", version)
 }
 
+/// Returns the image of the fleet-controller, for one release.
+#[must_use]
+pub fn fleet_controller_image(registry: Option<&str>, version: &str) -> String {
+    reference(registry.unwrap_or(OWN_REGISTRY), "fleet-controller", version)
+}
+
 /// Returns the image of the agent.
 #[must_use]
 pub fn hypervisor_agent_image(registry: Option<&str>) -> String {

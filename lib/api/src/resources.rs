@@ -76,7 +76,7 @@ fn requested_resources(spec: &ClusterSpec, role: Role) -> Option<ComponentResour
         Role::KubeControllerManager => plane.kube_controller_manager.resources,
         Role::KubeScheduler => plane.kube_scheduler.resources,
         Role::ClusterController => plane.cluster_controller.resources,
-        Role::Ingress | Role::Gateway => None,
+        Role::FleetController | Role::Ingress | Role::Gateway => None,
     }
 }
 

@@ -25,6 +25,8 @@ pub enum Role {
     KubeScheduler,
     /// Keelway's own part inside the cluster, for its workers.
     ClusterController,
+    /// Keelway's own part of a fleet, which places objects in clusters.
+    FleetController,
     /// haproxy in front of the API servers.
     Ingress,
     /// The end of the VPN that workers reach, beside each ingress.
@@ -106,6 +108,16 @@ const CLUSTER_CONTROLLER: RoleRow = RoleRow {
     resources: bounds(20, 256),
     stop_seconds: 30,
 };
+const FLEET_CONTROLLER: RoleRow = RoleRow {
+    name: "fleet-controller",
+    runs_on: HypervisorRole::Private,
+    fewest: 0,
+    ports: &[HEALTH],
+    requests: requests(50, 64),
+    // It caches the objects of the fleet and what became of them in each cluster.
+    resources: bounds(50, 1024),
+    stop_seconds: 30,
+};
 const INGRESS: RoleRow = RoleRow {
     name: "ingress",
     runs_on: HypervisorRole::Public,
@@ -134,12 +146,13 @@ pub const EGRESS_STOP_SECONDS: u32 = 65;
 
 impl Role {
     /// Every role, in the order in which people read them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Etcd,
         Self::KubeApiserver,
         Self::KubeControllerManager,
         Self::KubeScheduler,
         Self::ClusterController,
+        Self::FleetController,
         Self::Ingress,
         Self::Gateway,
     ];
@@ -157,6 +170,7 @@ impl Role {
             Self::KubeControllerManager => &KUBE_CONTROLLER_MANAGER,
             Self::KubeScheduler => &KUBE_SCHEDULER,
             Self::ClusterController => &CLUSTER_CONTROLLER,
+            Self::FleetController => &FLEET_CONTROLLER,
             Self::Ingress => &INGRESS,
             Self::Gateway => &GATEWAY,
         }
@@ -171,6 +185,7 @@ impl Role {
             | Self::KubeControllerManager
             | Self::KubeScheduler
             | Self::ClusterController
+            | Self::FleetController
             | Self::Ingress
             | Self::Gateway => &[],
         }

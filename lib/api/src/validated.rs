@@ -4,6 +4,7 @@ mod arguments;
 mod class;
 mod cluster;
 mod component;
+mod fleet;
 mod hypervisor;
 mod labels;
 mod network;
@@ -18,6 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 pub(crate) use class::{OPERATORS, class};
 pub(crate) use cluster::{LONGEST_LIFE, SHORTEST_LIFE};
 pub(crate) use component::component;
+pub(crate) use fleet::{FIELDS_WITHOUT_FLEET, FieldWithoutFleet};
 pub(crate) use hypervisor::{FEWEST_PORTS, FIRST_PORT, LONGEST_SOCKET};
 pub(crate) use network::{POD_SIZES, PrefixLengths, RESERVED, SERVICE_SIZES, SMALLEST_IPV6_MTU, VPN_SIZES};
 pub(crate) use secret::{check_user_secret, secret};
@@ -67,13 +69,15 @@ pub struct ValidatedCluster {
     pub reference: ClusterRef,
     /// The release.
     pub release: &'static Release,
+    /// Whether it is a fleet.
+    pub is_fleet: bool,
     /// The ranges of pods. The first one determines the preferred address family.
     pub pods: Vec<IpNet>,
     /// The ranges of Services.
     pub services: Vec<IpNet>,
-    /// The ranges of the VPN, from which workers get addresses.
+    /// The ranges of the VPN, from which workers get addresses. A fleet has none.
     pub vpn: Vec<IpNet>,
-    /// Whether the VPN is enabled.
+    /// Whether it has a VPN.
     pub vpn_enabled: bool,
     /// The MTU of the VPN.
     pub vpn_mtu: u16,

@@ -27,7 +27,7 @@ use keelway_api::{
     name::HypervisorName,
 };
 use keelway_planner::{
-    CertificateSeen, ComponentHealth, PassObservation, Plan, bindings_digest, configure, plan, probes,
+    CertificateSeen, ComponentHealth, FirstBindings, PassObservation, Plan, configure, plan, probes,
 };
 use model::{apply, identified, mint};
 
@@ -135,7 +135,7 @@ impl World {
                 .collect(),
             refused: BTreeMap::new(),
             health: runs.map(|sandbox| (sandbox.pod.clone(), ComponentHealth::Healthy)).collect(),
-            bindings: ids.map(|id| (id.clone(), ObservedValue::Known(bindings_digest()))).collect(),
+            bindings: ids.map(|id| (id.clone(), ObservedValue::Known(FirstBindings::Cluster.digest()))).collect(),
             certificates: self.certificates.clone(),
         }
     }

@@ -21,6 +21,7 @@ use keelway_api::{
     validated::ValidatedCluster,
     worker::CLUSTER_CONTROLLER_USER,
 };
+use keelway_fleet::names;
 
 use crate::{
     CertificateSeen, CertificateSubject, MintRequest, PassObservation, WaitBlocker, WaitKind, WaitSubject, Waiting,
@@ -233,6 +234,7 @@ impl<'a> CertificateInputs<'a> {
             Role::KubeControllerManager => self.controller("system:kube-controller-manager"),
             Role::KubeScheduler => self.controller("system:kube-scheduler"),
             Role::ClusterController => vec![self.user(CLUSTER_CONTROLLER_USER)],
+            Role::FleetController => vec![self.user(names::CONTROLLER_USER)],
             Role::Ingress => Vec::new(),
             Role::Gateway => vec![
                 self.user(crate::secret_names::GATEWAY),
@@ -256,12 +258,14 @@ impl<'a> CertificateInputs<'a> {
     fn kube_apiserver(&self) -> Vec<DesiredCertificate<'a>> {
         let serving = server("kube-apiserver", self.api_names(), self.api_addresses());
         let egress = || self.wanted("egress", INFRASTRUCTURE, client(EGRESS_NAME, &[]));
+        let of_kubelets =
+            || self.wanted("kubelet-client", KUBERNETES, client(crate::secret_names::KUBELET_CLIENT, &[]));
         let mut wanted = vec![
             self.wanted("server", KUBERNETES, serving),
             self.wanted("etcd-client", ETCD, client("kube-apiserver-etcd-client", &[])),
-            self.wanted("kubelet-client", KUBERNETES, client(crate::secret_names::KUBELET_CLIENT, &[])),
-            self.wanted("front-proxy-client", FRONT_PROXY, client("front-proxy-client", &[])),
         ];
+        wanted.extend((!self.cluster.is_fleet).then(of_kubelets));
+        wanted.push(self.wanted("front-proxy-client", FRONT_PROXY, client("front-proxy-client", &[])));
         wanted.extend(self.cluster.vpn_enabled.then(egress));
         wanted
     }

@@ -103,7 +103,7 @@ pub fn check_replicas(plan: &Plan) -> Vec<Violation> {
         for role in Role::ALL {
             let there = staying(&plan.documents, id, role);
             let explains = |waiting: &Waiting| waiting.subject.is_of_role(name, role);
-            let wanted = if role == Role::Gateway && cluster.spec.vpn.enabled {
+            let wanted = if role == Role::Gateway && cluster.spec.has_vpn() {
                 staying(&plan.documents, id, Role::Ingress)
             } else {
                 cluster.spec.replicas(role) as usize
@@ -380,7 +380,7 @@ fn controllers_start_once(step: &PlanTransition) -> Vec<String> {
         let Some(component) = step.after.components.get(name) else { return false };
         let waits = pod.start.waits();
         match component.spec.role {
-            Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => {
+            Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController | Role::FleetController => {
                 waits == initialized(step.after, &component.spec.cluster)
             }
             Role::Etcd | Role::KubeApiserver | Role::Ingress | Role::Gateway => false,
@@ -464,11 +464,12 @@ fn components_stay(step: &PlanTransition) -> Vec<String> {
             .any(|(_, other)| are_colocated(&other.spec, &component.spec));
         let may_go = match component.spec.role {
             Role::Etcd => surplus && !born,
-            Role::Gateway => ingress_goes || !cluster.spec.vpn.enabled,
+            Role::Gateway => ingress_goes || !cluster.spec.has_vpn(),
             Role::KubeApiserver
             | Role::KubeControllerManager
             | Role::KubeScheduler
             | Role::ClusterController
+            | Role::FleetController
             | Role::Ingress => surplus,
         };
         !cluster.deleted() && !may_go

@@ -57,7 +57,7 @@ pub(crate) fn note_upgraded(cluster: &mut Cluster) {
 
 fn upgrading(from: &str) -> ConditionValue {
     let message = format!(
-        "its gateways, egresses and cluster-controllers are upgraded from {from} to {KEELWAY}, one at a time; the next wave of \
+        "Keelway's components of the cluster are upgraded from {from} to {KEELWAY}, one at a time; the next wave of \
          clusters begins once they are upgraded and the cluster is available and not degraded"
     );
     verdict(ConditionStatus::False, ConditionReason::Upgrading, message)
@@ -65,7 +65,7 @@ fn upgrading(from: &str) -> ConditionValue {
 
 fn awaits_wave(from: &str) -> ConditionValue {
     let message = format!(
-        "its gateways, egresses and cluster-controllers run {from}; they are upgraded to {KEELWAY} in a later wave, once the \
+        "Keelway's components of the cluster run {from}; they are upgraded to {KEELWAY} in a later wave, once the \
          clusters of earlier waves run it and are healthy"
     );
     verdict(ConditionStatus::False, ConditionReason::AwaitsWave, message)

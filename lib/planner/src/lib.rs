@@ -21,6 +21,7 @@ mod deletion;
 mod draining;
 mod enrollment;
 mod etcd_ids;
+mod first_bindings;
 mod fleet;
 mod gateways;
 mod haproxy_name;
@@ -63,14 +64,14 @@ mod waves;
 mod world;
 
 pub use access::{
-    ADMIN_GROUP, BINDINGS_DIGEST, ClusterAccess, OWNER, access, administrator, bindings_digest, driver_identity,
-    first_administrator, first_bindings,
+    ADMIN_GROUP, BINDINGS_DIGEST, ClusterAccess, OWNER, access, administrator, driver_identity, first_administrator,
 };
 pub use clocks::{MOST_SKEW, wait_for_clock};
 pub use component_ref::ComponentRef;
 pub use config::{Configs, DesiredPods, configure, machine_config, machine_configs, note_issued};
 pub use config_check::check_config;
 pub use enrollment::{ENROLLMENT_EXPIRES, ENROLLMENT_TOKEN, enrollment_secret};
+pub use first_bindings::FirstBindings;
 pub use identify::{identify, identify_clusters, identify_machines};
 pub use installation::{
     REVOCATION_LIST, REVOKED, REVOKED_SERIALS, agent_grant, agent_identity, installation_authority,

@@ -156,5 +156,5 @@ fn none_or(number: usize) -> String {
 
 /// Whether components of a role are placed beside an API server of their cluster if possible.
 fn follows(role: Role) -> bool {
-    matches!(role, Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController)
+    matches!(role, Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController | Role::FleetController)
 }

@@ -180,7 +180,7 @@ impl fmt::Display for Decision {
             Self::KeepComponent { component } => write!(f, "keep {component}: the cluster needs it again"),
             Self::UpgradeComponent { component, from, to } => write!(f, "replace {component}: from {from} to {to}"),
             Self::UpgradeKeelway { cluster, from, to } => {
-                write!(f, "replace the gateways, egresses and cluster-controllers of {cluster}: from {from} to {to}")
+                write!(f, "replace Keelway's components of {cluster}: from {from} to {to}")
             }
             Self::CreateStore { cluster, members } => write!(f, "record {} of {cluster}", first_members(*members)),
             Self::RestoreBundle { owner, secret, key } => {

@@ -3,6 +3,8 @@
 mod cluster_controller;
 mod egress;
 mod etcd;
+mod fleet;
+mod fleet_controller;
 mod gateway;
 pub(crate) mod gateway_streams;
 mod ingress;
@@ -108,6 +110,7 @@ impl<'a> PodInputs<'a> {
             Role::KubeControllerManager => self.kube_controller_manager(),
             Role::KubeScheduler => self.kube_scheduler(),
             Role::ClusterController => self.cluster_controller(),
+            Role::FleetController => self.fleet_controller(),
             Role::Ingress => self.ingress(),
             Role::Gateway => self.gateway(),
         }?;
@@ -164,6 +167,7 @@ impl<'a> PodInputs<'a> {
             | Role::KubeControllerManager
             | Role::KubeScheduler
             | Role::ClusterController
+            | Role::FleetController
             | Role::Ingress
             | Role::Gateway => Start::Always,
         }
@@ -294,7 +298,7 @@ fn liveness(check: ContainerCheck, startup_seconds: Option<u32>) -> Liveness {
     }
 }
 
-/// All programs of Keelway are in one image and one binary.
+/// All programs of Keelway for workers are in one image and one binary.
 fn keelway_command(program: &str, config: &str) -> Vec<String> {
     vec!["/keelway-cluster-controller".to_string(), program.to_string(), flag("config", at(config))]
 }

@@ -131,14 +131,18 @@ fn of(pod: &PodName, component: &Component, machine: &ValidatedHypervisor) -> Op
             (*machine.bind.first()?, API, "/readyz", Some(known))
         }
         // A component that served before is asked for its liveness: what it lacks, such as an API server, another component would lack too.
-        Role::ClusterController | Role::Gateway if serves => (loopback, HEALTH, OWN_LIVENESS, None),
-        Role::ClusterController | Role::Gateway => (loopback, HEALTH, "/readyz", None),
+        Role::ClusterController | Role::FleetController | Role::Gateway if serves => {
+            (loopback, HEALTH, OWN_LIVENESS, None)
+        }
+        Role::ClusterController | Role::FleetController | Role::Gateway => (loopback, HEALTH, "/readyz", None),
     };
     let witness = match role {
         Role::KubeControllerManager | Role::KubeScheduler => HealthWitness::Agent,
-        Role::ClusterController | Role::Gateway if serves => HealthWitness::Agent,
+        Role::ClusterController | Role::FleetController | Role::Gateway if serves => HealthWitness::Agent,
         Role::Ingress => HealthWitness::Servers,
-        Role::ClusterController | Role::Gateway | Role::Etcd | Role::KubeApiserver => HealthWitness::None,
+        Role::ClusterController | Role::FleetController | Role::Gateway | Role::Etcd | Role::KubeApiserver => {
+            HealthWitness::None
+        }
     };
     let id = &pod.cluster;
     let identity = (role == Role::Etcd)

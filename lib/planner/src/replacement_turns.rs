@@ -106,7 +106,7 @@ impl<'a> ReplacementTurns<'a> {
 fn is_relied_on(role: Role) -> bool {
     match role {
         Role::Etcd | Role::KubeApiserver | Role::Ingress | Role::Gateway => true,
-        Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => false,
+        Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController | Role::FleetController => false,
     }
 }
 
@@ -175,7 +175,7 @@ impl<'t, 'a> Replicas<'t, 'a> {
             Role::Etcd => others.all(|other| self.seen.healthy(other)),
             Role::KubeApiserver => others.any(|other| self.seen.healthy(other) && self.is_sent_connections(other)),
             Role::Ingress | Role::Gateway => others.any(|other| self.is_whole(other)),
-            Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => {
+            Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController | Role::FleetController => {
                 others.any(|other| self.seen.healthy(other))
             }
         };

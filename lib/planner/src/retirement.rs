@@ -166,7 +166,11 @@ fn first_unready_gateway(
 fn unready(seen: &PassObservation, role: Role, stay: &[((bool, u32), PodName)]) -> Option<Vec<ComponentName>> {
     let carries = match role {
         Role::KubeApiserver | Role::Ingress | Role::Gateway => true,
-        Role::Etcd | Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => false,
+        Role::Etcd
+        | Role::KubeControllerManager
+        | Role::KubeScheduler
+        | Role::ClusterController
+        | Role::FleetController => false,
     };
     let ready = stay.is_empty() || stay.iter().any(|(_, pod)| seen.healthy(pod));
     (carries && !ready).then(|| stay.iter().map(|(_, pod)| pod.component.clone()).collect())

@@ -26,7 +26,7 @@ pub(crate) fn start_of(cluster: Option<&Cluster>, member: &ComponentName) -> Sta
 /// their requests, and use resources that the API server on their machine needs to start.
 pub(crate) fn waits_for_api(cluster: &Cluster, role: Role) -> bool {
     let asks_only = match role {
-        Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController => true,
+        Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController | Role::FleetController => true,
         Role::Etcd | Role::KubeApiserver | Role::Ingress | Role::Gateway => false,
     };
     asks_only && !cluster.is_initialized()

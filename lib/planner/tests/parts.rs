@@ -13,8 +13,8 @@ use keelway_api::{
     name::{ClusterId, HypervisorName, PodName},
 };
 use keelway_planner::{
-    CertificateSeen, ComponentHealth, Configs, Connections, DesiredPods, Neighbours, PassObservation, PlanScope,
-    ValidatedDocuments, Waves, bindings_digest, machine_config, machine_configs, plan, plan_part, term_alone,
+    CertificateSeen, ComponentHealth, Configs, Connections, DesiredPods, FirstBindings, Neighbours, PassObservation,
+    PlanScope, ValidatedDocuments, Waves, machine_config, machine_configs, plan, plan_part, term_alone,
 };
 use model::{apply, hypervisors, identified, mint};
 
@@ -58,7 +58,7 @@ impl Model {
         PassObservation {
             machines: self.machines.iter().enumerate().map(machine).collect(),
             health: well.map(|pod| (pod.clone(), ComponentHealth::Healthy)).collect(),
-            bindings: ids.map(|id| (id.clone(), ObservedValue::Known(bindings_digest()))).collect(),
+            bindings: ids.map(|id| (id.clone(), ObservedValue::Known(FirstBindings::Cluster.digest()))).collect(),
             certificates: self.certificates.clone(),
             ..PassObservation::default()
         }

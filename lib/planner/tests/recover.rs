@@ -15,8 +15,8 @@ use keelway_api::{
     role::Role,
 };
 use keelway_planner::{
-    ComponentHealth, DifferenceKind, HeldConfig, HeldMachine, ObservedCertificates, PassObservation, Recovery, Remedy,
-    bindings_digest, machine_configs, note_issued, plan, recover, refuse,
+    ComponentHealth, DifferenceKind, FirstBindings, HeldConfig, HeldMachine, ObservedCertificates, PassObservation,
+    Recovery, Remedy, machine_configs, note_issued, plan, recover, refuse,
 };
 use model::{apply, hypervisors, identified, mint};
 
@@ -83,7 +83,7 @@ impl World {
                 .map(|(name, state)| (name.clone(), ObservedValue::Known(state.clone())))
                 .collect(),
             health: health.collect(),
-            bindings: ids.map(|id| (id.clone(), ObservedValue::Known(bindings_digest()))).collect(),
+            bindings: ids.map(|id| (id.clone(), ObservedValue::Known(FirstBindings::Cluster.digest()))).collect(),
             certificates: self.certificates.clone(),
             ..PassObservation::default()
         };

@@ -19,7 +19,7 @@ use keelway_api::{
     role::Role,
 };
 use keelway_planner::{
-    CertificateSeen, ComponentHealth, PassObservation, Plan, SecretContents, WaitBlocker, WaitKind, bindings_digest,
+    CertificateSeen, ComponentHealth, FirstBindings, PassObservation, Plan, SecretContents, WaitBlocker, WaitKind,
     holds, invariants, machine_configs, plan,
 };
 use model::{apply, empty, hypervisors, identified, mint};
@@ -138,7 +138,7 @@ impl World {
             machines: self.machines.iter().enumerate().map(machine).collect(),
             refused: BTreeMap::new(),
             health: self.documents.components.iter().enumerate().map(health).collect(),
-            bindings: [(id.clone(), ObservedValue::Known(bindings_digest()))].into(),
+            bindings: [(id.clone(), ObservedValue::Known(FirstBindings::Cluster.digest()))].into(),
             certificates: self.certificates.clone(),
         }
     }

@@ -11,7 +11,7 @@ use keelway_api::{
     Documents, Hypervisor, jiff::Timestamp, machine::ObservedValue, name::ClusterId, worker::MANAGED_BY,
 };
 use keelway_base::error_chain::root_cause;
-use keelway_planner::{BINDINGS_DIGEST, ClusterAccess, OWNER, access, driver_identity, first_bindings};
+use keelway_planner::{BINDINGS_DIGEST, ClusterAccess, FirstBindings, OWNER, access, driver_identity};
 use keelway_tls::component::client_from_pem;
 use kube::{
     Api, ResourceExt,
@@ -96,7 +96,7 @@ pub(crate) async fn apply_bindings(
     let config =
         client_from_pem(authorities, Some(identity)).map_err(|error| ManagedClusterError::Tls(error.into()))?;
     let client = client(machines, machine, &server, &config);
-    for stage in first_bindings() {
+    for stage in FirstBindings::of_id(documents, id).stages() {
         try_join_all(stage.into_iter().map(|object| apply(&client, object))).await?;
     }
     Ok(())

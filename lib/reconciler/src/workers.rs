@@ -25,6 +25,9 @@ pub enum WorkersError {
     /// The cluster has no id yet, because it was never reconciled.
     #[error("the cluster was not created yet: run `keelway reconcile`")]
     NotMade,
+    /// The cluster is a fleet.
+    #[error("a fleet has no workers")]
+    Fleet,
     /// The cluster has no ingress with a public address.
     #[error("the cluster has no ingress")]
     NoIngress,
@@ -70,7 +73,7 @@ pub struct ClusterWorkers {
 impl ClusterWorkers {
     /// Returns access to the workers of this cluster. Does not connect.
     pub fn of(documents: &Documents, cluster: &Cluster) -> Result<Self, WorkersError> {
-        let id = cluster.id().ok_or(WorkersError::NotMade)?;
+        let id = id_with_workers(cluster)?;
         let addresses = reachable(documents, id)?;
         let identity = driver_identity(id);
         let value = |secret: &SecretName, key: &str| {
@@ -106,7 +109,7 @@ pub struct JoinInformation {
 impl JoinInformation {
     /// Reads the information from the documents.
     pub fn of(documents: &Documents, cluster: &Cluster) -> Result<Self, WorkersError> {
-        let id = cluster.id().ok_or(WorkersError::NotMade)?;
+        let id = id_with_workers(cluster)?;
         let endpoints = reachable(documents, id)?;
         let bundle = tls::value(documents, &SecretName::of(id, KUBERNETES_AUTHORITY), "bundle.crt");
         let bundle = bundle.map_err(|error| WorkersError::Secret(error.into()))?;
@@ -114,6 +117,14 @@ impl JoinInformation {
             AuthorityHash::of_bundle(&String::from_utf8_lossy(bundle)).map_err(WorkersError::Authority)?;
         Ok(Self { endpoints, authorities })
     }
+}
+
+/// Returns the id of a cluster that can have workers.
+fn id_with_workers(cluster: &Cluster) -> Result<&ClusterId, WorkersError> {
+    if cluster.spec.is_fleet() {
+        return Err(WorkersError::Fleet);
+    }
+    cluster.id().ok_or(WorkersError::NotMade)
 }
 
 fn reachable(documents: &Documents, id: &ClusterId) -> Result<Vec<SocketAddr>, WorkersError> {

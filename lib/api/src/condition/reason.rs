@@ -197,10 +197,10 @@ reasons! {
         "etcd has raised the alarm `NOSPACE`: the API server rejects all writes except deletions until the alarm is disarmed"
         => "compact and defragment etcd, then disarm the alarm: docs/operations.md, \".. etcd runs out of space\"";
     Upgrading, NORMAL, "Cluster", "KeelwayUpToDate":
-        "the cluster's gateways, egresses and cluster-controllers are being upgraded to the manager's release, one at a time"
+        "Keelway's components of the cluster are being upgraded to the manager's release, one at a time"
         => "nothing; if it does not finish, the cluster's other conditions name what it waits for; no later wave begins until then";
     AwaitsWave, NORMAL, "Cluster", "KeelwayUpToDate":
-        "the cluster's gateways, egresses and cluster-controllers stay at an earlier release until every cluster of the earlier waves runs the manager's release, is available and is not degraded"
+        "Keelway's components of the cluster stay at an earlier release until every cluster of the earlier waves runs the manager's release, is available and is not degraded"
         => "nothing; if it does not finish, check the clusters with the reason `Upgrading`: docs/operations.md, \".. a new release of Keelway\"";
 }
 

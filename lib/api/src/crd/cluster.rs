@@ -5,6 +5,7 @@ use serde_json::{Value as Json, json};
 use super::{
     arguments,
     cel::{CelRule, is, list, quoted, rule, write},
+    fleet,
     forms::{BRACKETED, CPU, ENDLESS, ID, MEMORY, PORT, SPAN, is_dns_name, subdomain},
     name, network,
     schema::extend,
@@ -33,6 +34,7 @@ pub(super) fn refine(root: &mut Json) {
     let mut rules = name::rules();
     rules.extend(of_spec());
     rules.extend(network::rules());
+    rules.extend(fleet::rules());
     rules.extend(arguments::rules());
     rules.extend(lives());
     rules.extend(amounts());
@@ -262,6 +264,11 @@ fn of_changes() -> Vec<CelRule> {
                 "",
                 format!("{is_unborn} || self.{path} == oldSelf.{path}"),
                 format!("{path}: is immutable; restore the original value, or create a new cluster"),
+            )),
+            FieldChange::NeverAddedOrRemoved => Some(rule(
+                "",
+                format!("{is_unborn} || has(self.{path}) == has(oldSelf.{path})"),
+                format!("{path}: is immutable; restore or remove the field as it was, or create a new cluster"),
             )),
             FieldChange::OneMinorUp => {
                 let known = list(RELEASES.iter().map(|release| release.kubernetes));

@@ -101,13 +101,20 @@ fn mtu() -> CelRule {
 
 fn same_families() -> CelRule {
     let has = |ranges: &str, family: u8| {
-        format!("self.{ranges}.exists(one, isCIDR(one) && cidr(one).ip().family() == {family})")
+        format!("self.network.{ranges}.exists(one, isCIDR(one) && cidr(one).ip().family() == {family})")
     };
-    let sound = |ranges: &str| format!("(self.{ranges}.size() > 0 && self.{ranges}.all(one, isCIDR(one)))");
+    let sound =
+        |ranges: &str| format!("(self.network.{ranges}.size() > 0 && self.network.{ranges}.all(one, isCIDR(one)))");
     let same = |family| format!("{} == {}", has("podCIDRs", family), has("serviceCIDRs", family));
     rule(
-        "spec.network",
-        format!("!{} || !{} || (({}) && ({}))", sound("podCIDRs"), sound("serviceCIDRs"), same(4), same(6)),
-        "pods and Services must have ranges of the same address families; use IPv4, IPv6 or both for each",
+        "spec",
+        format!(
+            "has(self.fleet) || !{} || !{} || (({}) && ({}))",
+            sound("podCIDRs"),
+            sound("serviceCIDRs"),
+            same(4),
+            same(6)
+        ),
+        "network.serviceCIDRs: pods and Services must have ranges of the same address families; use IPv4, IPv6 or both for each",
     )
 }

@@ -37,6 +37,10 @@ pub(super) fn normalize(schema: &mut Json) {
         *text = unwrapped(text);
     }
     format(fields);
+    // A type without fields. API servers refuse `false`, and reject other fields by themselves.
+    if fields.get("additionalProperties") == Some(&Json::Bool(false)) {
+        fields.remove("additionalProperties");
+    }
     if fields.get("properties").is_some() {
         fields.remove("oneOf");
     }

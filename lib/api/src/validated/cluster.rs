@@ -4,7 +4,7 @@ use core::net::IpAddr;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::{FaultCollector, ValidatedCluster, arguments, check_name, labels::check_metadata, network};
+use super::{FaultCollector, ValidatedCluster, arguments, check_name, fleet, labels::check_metadata, network};
 use crate::{
     Cluster, Documents,
     class_status::ClassImagesSpec,
@@ -46,7 +46,7 @@ impl ValidatedCluster {
         }
         let release = faults.take(find_release(&spec.version));
         check_members(spec.etcd.replicas, &mut faults);
-        let network::ClusterRanges { pods, services, vpn } = network::ranges(&spec.network, &spec.vpn, &mut faults);
+        let network::ClusterRanges { pods, services, vpn } = network::ranges(spec, &mut faults);
         network::check_mtu(spec.vpn.mtu, [&pods, &services, &vpn], &mut faults);
         network::check_domain(&spec.network.dns_domain, &mut faults);
         let (extra_names, extra_addresses) = alternatives(&spec.control_plane.kube_api_server.extra_sans, &mut faults);
@@ -56,16 +56,18 @@ impl ValidatedCluster {
         check_registry(spec.images.registry.as_deref(), &mut faults);
         let pull_secrets = pull_secrets(&reference.namespace, &spec.images.pull_secrets, &mut faults);
         check_lives(&spec.certificates, &mut faults);
+        fleet::check(spec, &mut faults);
         for Fault { field, problem, help, .. } in resources::faults(spec) {
             faults.add(&field, problem, help);
         }
         faults.or(release.map(|release| Self {
             reference,
             release,
+            is_fleet: spec.is_fleet(),
             pods,
             services,
-            vpn,
-            vpn_enabled: spec.vpn.enabled,
+            vpn: if spec.is_fleet() { Vec::new() } else { vpn },
+            vpn_enabled: spec.has_vpn(),
             vpn_mtu: document.vpn_mtu(),
             domain: spec.network.dns_domain.clone(),
             extra_names,

@@ -3,12 +3,7 @@
 use ipnet::IpNet;
 
 use super::FaultCollector;
-use crate::{
-    cluster::{NetworkSpec, VpnSpec},
-    fault::Fault,
-    name::is_subdomain,
-    tree::item,
-};
+use crate::{cluster::ClusterSpec, fault::Fault, name::is_subdomain, tree::item};
 
 const PODS: &str = "spec.network.podCIDRs";
 const SERVICES: &str = "spec.network.serviceCIDRs";
@@ -64,7 +59,8 @@ pub(super) struct ClusterRanges {
 }
 
 /// Validates the ranges of pods, of Services and of the VPN.
-pub(super) fn ranges(network: &NetworkSpec, vpn: &VpnSpec, faults: &mut FaultCollector) -> ClusterRanges {
+pub(super) fn ranges(spec: &ClusterSpec, faults: &mut FaultCollector) -> ClusterRanges {
+    let (network, vpn) = (&spec.network, &spec.vpn);
     let pods = list(PODS, &network.pod_cidrs, &POD_SIZES, faults);
     let services = list(SERVICES, &network.service_cidrs, &SERVICE_SIZES, faults);
     let workers = list(VPN, &vpn.cidrs, &VPN_SIZES, faults);
@@ -74,7 +70,8 @@ pub(super) fn ranges(network: &NetworkSpec, vpn: &VpnSpec, faults: &mut FaultCol
     let whole = pods.len() == network.pod_cidrs.len() && services.len() == network.service_cidrs.len();
     let has = |ranges: &[(usize, IpNet)], v4| ranges.iter().any(|(_, net)| is_v4(net) == v4);
     let same = [true, false].into_iter().all(|v4| has(&pods, v4) == has(&services, v4));
-    if whole && !pods.is_empty() && !services.is_empty() && !same {
+    // A fleet has no pods, so Services of any family are fine.
+    if !spec.is_fleet() && whole && !pods.is_empty() && !services.is_empty() && !same {
         faults.add(
             SERVICES,
             "pods and Services must have ranges of the same address families",

@@ -16,7 +16,7 @@ use keelway_api::{
 use serde_json::json;
 
 use super::egress::{SELECTION, SOCKETS};
-use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, document, flag, text};
+use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, document, flag, fleet, text};
 use crate::{
     secret_names::{self, API_SERVER_NAME},
     text::url,
@@ -46,8 +46,14 @@ impl PodInputs<'_> {
             authentication(),
         ];
         files.extend(self.serving_certificate()?);
+        // The order of files is part of the pod's digest.
         for name in ["etcd-client", "kubelet-client", "front-proxy-client"] {
-            files.extend(self.certificate(name)?);
+            if name != "kubelet-client" || !self.cluster.is_fleet {
+                files.extend(self.certificate(name)?);
+            }
+        }
+        if self.cluster.is_fleet {
+            files.push(fleet::no_egress());
         }
         let has_egress = self.has_egress();
         if has_egress {
@@ -91,12 +97,18 @@ impl PodInputs<'_> {
 
     fn identity_flags(&self) -> Vec<String> {
         let issuer = self.issuer();
+        let authorization = if self.cluster.is_fleet { "RBAC" } else { "Node,RBAC" };
+        let admission = if self.cluster.is_fleet {
+            flag("disable-admission-plugins", fleet::DISABLED_ADMISSION)
+        } else {
+            flag("enable-admission-plugins", "NodeRestriction")
+        };
         vec![
             flag("client-ca-file", at("ca.crt")),
             flag("authentication-config", at("authentication.json")),
-            flag("authorization-mode", "Node,RBAC"),
+            flag("authorization-mode", authorization),
             flag("enable-bootstrap-token-auth", true),
-            flag("enable-admission-plugins", "NodeRestriction"),
+            admission,
             flag("allow-privileged", true),
             flag("requestheader-client-ca-file", at("front-proxy-ca.crt")),
             flag("requestheader-allowed-names", "front-proxy-client"),
@@ -126,12 +138,18 @@ impl PodInputs<'_> {
             flag("service-cluster-ip-range", services.join(",")),
             // The API server must not write the `kubernetes` EndpointSlice: it would publish private machines to workers.
             flag("endpoint-reconciler-type", "none"),
+        ];
+        if self.cluster.is_fleet {
+            flags.push(flag("egress-selector-config-file", at(fleet::NO_EGRESS)));
+            return flags;
+        }
+        flags.extend([
             flag("enable-aggregator-routing", true),
             flag("kubelet-certificate-authority", at("ca.crt")),
             flag("kubelet-client-certificate", at("kubelet-client.crt")),
             flag("kubelet-client-key", at("kubelet-client.key")),
             flag("kubelet-preferred-address-types", "InternalIP"),
-        ];
+        ]);
         if self.has_egress() {
             flags.push(flag("egress-selector-config-file", at(SELECTION)));
         }

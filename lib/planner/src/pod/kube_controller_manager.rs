@@ -11,7 +11,7 @@ use keelway_api::{
     role::SECURE,
 };
 
-use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, flag};
+use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, flag, fleet};
 use crate::{probe::controller_liveness, secret_names};
 
 /// All controllers except the one that approves kubelets' certificates by Kubernetes' rules. The cluster-controller approves them by ours.
@@ -28,18 +28,22 @@ impl PodInputs<'_> {
         let join = |ranges: &[ipnet::IpNet]| ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         let mut command = vec!["kube-controller-manager".to_string()];
         command.extend(self.controller_flags());
+        command.push(flag("cluster-name", &self.cluster.reference.name));
+        if !self.cluster.is_fleet {
+            command.extend([
+                flag("allocate-node-cidrs", true),
+                flag("cluster-cidr", join(&self.cluster.pods)),
+                flag("service-cluster-ip-range", join(&self.cluster.services)),
+            ]);
+        }
         command.extend([
-            flag("cluster-name", &self.cluster.reference.name),
-            flag("allocate-node-cidrs", true),
-            flag("cluster-cidr", join(&self.cluster.pods)),
-            flag("service-cluster-ip-range", join(&self.cluster.services)),
             flag("cluster-signing-cert-file", at("signer.crt")),
             flag("cluster-signing-key-file", at("signer.key")),
             flag("cluster-signing-duration", self.cluster.certificates.worker_ttl),
             flag("root-ca-file", at("ca.crt")),
             flag("service-account-private-key-file", at("service-account.key")),
             flag("use-service-account-credentials", true),
-            flag("controllers", CONTROLLERS),
+            flag("controllers", if self.cluster.is_fleet { fleet::CONTROLLERS } else { CONTROLLERS }),
         ]);
         command.extend(self.extra_flags());
         Ok(PodTemplate {

@@ -286,8 +286,12 @@ impl<'a> ClusterRecovery<'a> {
                 .copied()
                 .collect()
         };
-        let waits =
-            |role: Role| matches!(role, Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController);
+        let waits = |role: Role| {
+            matches!(
+                role,
+                Role::KubeControllerManager | Role::KubeScheduler | Role::ClusterController | Role::FleetController
+            )
+        };
         let has_served = of_role(&waits).iter().any(|held| held.pod.start == Start::Always);
         let Some(cluster) = self.cluster() else { return };
         let wanted = find(&cluster.spec.version);

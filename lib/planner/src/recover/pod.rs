@@ -89,7 +89,7 @@ impl<'a> RecoveredPod<'a> {
                 let found = self.json("cluster-controller.json").and_then(|file| find(file["version"].as_str()?));
                 found.ok_or(UnclearReason::NoVersion)
             }
-            Role::Ingress | Role::Gateway => self.release_by_pause(cluster).ok_or_else(unknown),
+            Role::FleetController | Role::Ingress | Role::Gateway => self.release_by_pause(cluster).ok_or_else(unknown),
         }
     }
 
@@ -122,7 +122,7 @@ impl<'a> RecoveredPod<'a> {
             (Role::KubeApiserver, EGRESS) => {
                 checked(self.pod.containers.iter().find(|container| container.name == EGRESS)?)
             }
-            (Role::ClusterController | Role::Gateway, HEALTH) => checked(self.main),
+            (Role::ClusterController | Role::FleetController | Role::Gateway, HEALTH) => checked(self.main),
             (Role::Ingress, API) => self.text("haproxy.cfg")?.lines().find_map(|line| {
                 // Options may follow the address.
                 let bind: SocketAddr = line.trim().strip_prefix("bind ")?.split(' ').next()?.parse().ok()?;

@@ -29,7 +29,7 @@ use keelway_machine::{
     action::Action,
     converge::{converge, model::MachineModel},
 };
-use keelway_planner::{Probe, Waves, bindings_digest};
+use keelway_planner::{FirstBindings, Probe, Waves};
 use keelway_reconciler::{
     ApplyOutcome, ChangingDocuments, Components, Driver, Machines, NoProgress, PassContext, PkiMinter, RunControl,
     StopReason, Store, StoreError, Watcher, reconcile_continuously,
@@ -565,7 +565,7 @@ impl Components for Fleet {
 
     async fn bindings(&self, _: &Documents, _: &ClusterId) -> ObservedValue<String> {
         self.called();
-        ObservedValue::Known(bindings_digest())
+        ObservedValue::Known(FirstBindings::Cluster.digest())
     }
 
     async fn bind(&self, _: &Documents, _: &ClusterId, _: Timestamp) -> Result<(), String> {
