@@ -9,6 +9,7 @@ mod births;
 mod changes;
 mod classes;
 mod faults;
+mod fleets;
 mod owners;
 mod scaling;
 mod told;
@@ -36,7 +37,10 @@ pub(crate) struct Scenario {
 }
 
 fn all() -> Vec<&'static Scenario> {
-    [births::ALL, scaling::ALL, changes::ALL, classes::ALL, faults::ALL, owners::ALL].into_iter().flatten().collect()
+    [births::ALL, scaling::ALL, changes::ALL, classes::ALL, faults::ALL, fleets::ALL, owners::ALL]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 #[test]

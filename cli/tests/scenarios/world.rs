@@ -10,7 +10,7 @@ use keelway_api::{
     role::{EGRESS, Role},
 };
 use keelway_machine::{action::Action, converge::model::MachineModel};
-use keelway_planner::{bindings_digest, identify, machine_configs};
+use keelway_planner::{FirstBindings, identify, machine_configs};
 use keelway_reconciler::{Minter, PkiMinter, PlanPreview, preview_offline};
 use rand::{SeedableRng, rngs::StdRng};
 
@@ -103,7 +103,7 @@ impl World {
             });
             let told = match (is_up, self.bound.contains(id.as_str())) {
                 (false, _) => ObservedValue::unreachable("its API is not ready"),
-                (true, true) => ObservedValue::Known(bindings_digest()),
+                (true, true) => ObservedValue::Known(FirstBindings::of(&cluster.spec).digest()),
                 (true, false) => ObservedValue::Known(String::new()),
             };
             seen.bindings.insert(id.clone(), told);

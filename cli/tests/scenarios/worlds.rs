@@ -65,6 +65,26 @@ pub(crate) fn small() -> World {
     WORLD.clone()
 }
 
+fn fleet(name: &str, replicas: u8, ingress: u8) -> String {
+    cluster(name, replicas, replicas, ingress) + "  fleet: {}\n"
+}
+
+/// A fleet with one replica of each role, before its first pass.
+pub(crate) fn small_fleet_unborn() -> World {
+    World::new(&(machines(1, 1) + &fleet("f1", 1, 1)))
+}
+
+/// A fleet of three replicas and two ingresses, before its first pass.
+pub(crate) fn large_fleet_unborn() -> World {
+    World::new(&(machines(4, 2) + &fleet("f1", 3, 2)))
+}
+
+/// The world of [`large_fleet_unborn`], settled.
+pub(crate) fn large_fleet() -> World {
+    static WORLD: LazyLock<World> = LazyLock::new(|| large_fleet_unborn().settle());
+    WORLD.clone()
+}
+
 /// Two settled clusters with one replica of each role on the same two machines.
 pub(crate) fn two_clusters() -> World {
     static WORLD: LazyLock<World> =

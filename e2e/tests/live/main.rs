@@ -16,6 +16,7 @@ mod crictl;
 mod enrolled;
 mod enrollment;
 mod files;
+mod fleet;
 mod flood;
 mod input;
 mod interrupted;

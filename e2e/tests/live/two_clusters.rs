@@ -78,7 +78,7 @@ fn with_arguments(text: &[u8], name: &str) -> Vec<u8> {
             Role::KubeApiserver => &mut plane.kube_api_server.extra_args,
             Role::KubeControllerManager => &mut plane.kube_controller_manager.extra_args,
             Role::KubeScheduler => &mut plane.kube_scheduler.extra_args,
-            Role::Etcd | Role::ClusterController | Role::Ingress | Role::Gateway => continue,
+            Role::Etcd | Role::ClusterController | Role::FleetController | Role::Ingress | Role::Gateway => continue,
         };
         arguments.insert(argument.to_owned(), value.to_owned());
     }

@@ -151,7 +151,9 @@ impl SchemaChecker {
         };
         let properties = schema.get("properties").and_then(Json::as_object);
         let others = schema.get("additionalProperties").filter(|s| s.is_object());
-        if properties.is_none() && others.is_none() {
+        // A type without fields has no properties, but allows no others either.
+        let is_free = schema.get("additionalProperties") != Some(&Json::Bool(false));
+        if properties.is_none() && others.is_none() && is_free {
             return raw(node);
         }
         let required = required(schema);
