@@ -26,7 +26,7 @@ enum ClusterControllerCommand {
         #[arg(long)]
         identity: String,
         /// Loopback address of the health server, which requires no authentication.
-        #[arg(long, value_name = "ADDRESS:PORT", value_parser = loopback)]
+        #[arg(long, value_name = "ADDRESS:PORT", value_parser = daemon::loopback)]
         health: SocketAddr,
         /// Unix socket of the metrics server, in a directory of its own.
         #[arg(long, value_name = "FILE")]
@@ -57,16 +57,6 @@ fn main() -> ExitCode {
         ClusterControllerCommand::Egress(configured) => {
             daemon::run(|stop| async move { egress::run(&configured.config, stop).await })
         }
-    }
-}
-
-/// Parses a loopback address, which only programs of this machine can reach.
-fn loopback(text: &str) -> Result<SocketAddr, &'static str> {
-    let address: SocketAddr = text.parse().map_err(|_| "use a form such as 127.0.0.1:20001")?;
-    if address.ip().is_loopback() {
-        Ok(address)
-    } else {
-        Err("must be a loopback address, because it requires no authentication")
     }
 }
 

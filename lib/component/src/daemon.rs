@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use keelway_base::error_chain::ErrorChain;
@@ -40,4 +41,14 @@ fn start<F: Future>(program: impl FnOnce(CancellationToken) -> F) -> io::Result<
 fn fail(error: &(dyn Error + 'static)) -> ExitCode {
     tracing::error!("{}", ErrorChain(error));
     ExitCode::FAILURE
+}
+
+/// Parses a loopback address, which only programs of this machine can reach.
+pub fn loopback(text: &str) -> Result<SocketAddr, &'static str> {
+    let address: SocketAddr = text.parse().map_err(|_| "use a form such as 127.0.0.1:20001")?;
+    if address.ip().is_loopback() {
+        Ok(address)
+    } else {
+        Err("must be a loopback address, because it requires no authentication")
+    }
 }

@@ -6,6 +6,7 @@
 extern crate alloc;
 
 mod candidate;
+pub mod bootstrap;
 mod cluster;
 mod crds;
 mod decide;
@@ -17,6 +18,7 @@ mod placement;
 mod policies;
 mod policy;
 mod selector;
+mod role;
 pub mod token;
 mod verdict;
 mod work;
@@ -42,6 +44,7 @@ pub use policy::{
     ConflictResolution, DriftPolicy, FieldOverride, KindSelector, OverrideValue, PercentageShare, ResourceOverride,
     ResourceSelectors, SchedulePolicy, SchedulePolicySpec, SpreadConstraints, SpreadMode, TopologyOverrides,
 };
+pub use role::{FLEET_CONTROLLER_ROLE, fleet_controller_role};
 pub use token::{FleetToken, FleetTokenError};
 pub use verdict::{PlacementVerdict, Rejection, RunReason};
 pub use work::{PlacementLink, ReplicasOwner, WORK_APPLIED, Work, WorkSpec, WorkStatus};

@@ -1,0 +1,179 @@
+//! What all loops of the controller use.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Debug,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use keelway_api::condition::ConditionStatus;
+use keelway_base::error_chain::ErrorChain;
+use keelway_component::requests::{ApiError, call};
+use keelway_fleet::names::CONTROLLER_FIELD_MANAGER;
+use keelway_lease::{LeaseFence, NotHeld};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{ApiResource, DynamicObject, Patch, PatchParams},
+    runtime::{
+        controller::{Action, Error as RunError},
+        events::{Event, EventType, Recorder, Reporter},
+        reflector::ObjectRef,
+        watcher,
+    },
+};
+
+use serde_json::Value;
+
+use crate::{heartbeat::Heartbeat, metrics::FleetMetrics};
+
+/// The pause before a failed step is retried.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// The state that all loops use, for as long as this replica holds the Lease.
+pub(crate) struct FleetContext {
+    /// A client that writes only while the Lease is held.
+    pub(crate) client: Client,
+    pub(crate) metrics: FleetMetrics,
+    pub(crate) fence: LeaseFence,
+    clusters: Mutex<BTreeMap<String, ClusterMemory>>,
+    recorder: Recorder,
+}
+
+/// What this replica knows of a cluster beside its documents.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ClusterMemory {
+    /// The last heartbeat.
+    pub(crate) heartbeat: Option<Heartbeat>,
+    /// The unique id of the Cluster whose agent got its rights.
+    pub(crate) granted: Option<String>,
+    /// Whether no token of a registration is left.
+    pub(crate) has_no_token: bool,
+    /// The status of `Ready` that was decided last.
+    pub(crate) ready: Option<ConditionStatus>,
+}
+
+/// A step of the controller failed.
+#[derive(Debug, thiserror::Error)]
+pub enum FleetControllerError {
+    /// A request to the API server failed.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// A kind of the fleet is not established yet.
+    #[error("the CustomResourceDefinition {0} is not established yet")]
+    NotDefined(String),
+    /// The record of agents was changed by another writer at the same time.
+    #[error("the record of agents changed at the same time")]
+    RecordChanged,
+    /// The record of agents cannot be read.
+    #[error(
+        "the ConfigMap kube-system/{name} has no valid record of {cluster}; restore it, or delete this key to let the name be used again"
+    )]
+    Record {
+        /// The name of the ConfigMap.
+        name: &'static str,
+        /// The name of the cluster.
+        cluster: String,
+        /// The error of the parser.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Another replica holds the Lease, or may hold it already.
+    #[error(transparent)]
+    NotLeading(#[from] NotHeld),
+}
+
+impl FleetContext {
+    pub(crate) fn new(client: &Client, metrics: FleetMetrics, fence: LeaseFence, identity: &str) -> Self {
+        let reporter =
+            Reporter { controller: CONTROLLER_FIELD_MANAGER.to_owned(), instance: Some(identity.to_owned()) };
+        let client = fence.guard(client.clone());
+        let recorder = Recorder::new(client.clone(), reporter);
+        Self { client, metrics, fence, clusters: Mutex::default(), recorder }
+    }
+
+    /// Reads or changes what is remembered of a cluster.
+    pub(crate) fn remembered<T>(&self, cluster: &str, work: impl FnOnce(&mut ClusterMemory) -> T) -> T {
+        let mut clusters = self.clusters.lock().unwrap_or_else(PoisonError::into_inner);
+        work(clusters.entry(cluster.to_owned()).or_default())
+    }
+
+    /// Forgets a cluster.
+    pub(crate) fn forget(&self, cluster: &str) {
+        self.clusters.lock().unwrap_or_else(PoisonError::into_inner).remove(cluster);
+        self.count_clusters();
+    }
+
+    /// Updates the numbers of clusters by status.
+    pub(crate) fn count_clusters(&self) {
+        let clusters = self.clusters.lock().unwrap_or_else(PoisonError::into_inner);
+        for status in [ConditionStatus::True, ConditionStatus::False, ConditionStatus::Unknown] {
+            let count = clusters.values().filter(|memory| memory.ready == Some(status)).count();
+            self.metrics.set_clusters(status.as_str(), count);
+        }
+    }
+
+    /// Publishes an Event. If that fails, the failure is logged and ignored.
+    pub(crate) async fn publish<K>(&self, object: &K, type_: EventType, reason: &str, note: &str)
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let event = Event {
+            type_,
+            reason: reason.to_owned(),
+            note: Some(note.chars().take(1000).collect()),
+            action: "Decide".to_owned(),
+            secondary: None,
+        };
+        if let Err(error) = self.recorder.publish(&event, &object.object_ref(&())).await {
+            tracing::debug!(object = object.name_any(), %error, "cannot publish an Event");
+        }
+    }
+}
+
+/// Returns the parameters of every server-side apply: the fields are the controller's, even if another manager set them before.
+pub(crate) fn applied() -> PatchParams {
+    PatchParams::apply(CONTROLLER_FIELD_MANAGER).force()
+}
+
+/// Applies an object of a kind that the controller knows. Their plural is the kind and an s.
+pub(crate) async fn apply(object: &Value, context: &FleetContext) -> Result<(), FleetControllerError> {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
+    let (kind, api_version) = (text("/kind").unwrap_or_default(), text("/apiVersion").unwrap_or_default());
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let resource = ApiResource {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+        plural: kind.to_lowercase() + "s",
+    };
+    let api: Api<DynamicObject> = match text("/metadata/namespace") {
+        Some(namespace) => Api::namespaced_with(context.client.clone(), namespace, &resource),
+        None => Api::all_with(context.client.clone(), &resource),
+    };
+    let name = text("/metadata/name").unwrap_or_default();
+    call("apply an object", api.patch(name, &applied(), &Patch::Apply(object))).await?;
+    Ok(())
+}
+
+/// Schedules the retry of a failed step.
+#[expect(clippy::needless_pass_by_value, reason = "the signature is the library's")]
+pub(crate) fn on_error<K>(_: Arc<K>, _: &FleetControllerError, context: Arc<FleetContext>) -> Action {
+    context.metrics.count_failure();
+    Action::requeue(AGAIN)
+}
+
+/// Logs the outcome of a step.
+pub(crate) async fn log_outcome<K>(
+    controller: &'static str,
+    outcome: Result<(ObjectRef<K>, Action), RunError<FleetControllerError, watcher::Error>>,
+) where
+    K: Resource<DynamicType = ()> + Debug,
+{
+    match outcome {
+        Ok((object, _)) => tracing::debug!(controller, object = object.name, "reconciled"),
+        Err(RunError::ObjectNotFound(_)) => {}
+        Err(error) => tracing::warn!(controller, "cannot reconcile: {}", ErrorChain(&error)),
+    }
+}

@@ -1,0 +1,9 @@
+//! What the controller of a fleet decides, without IO.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test's functions fail by panicking")]
+
+mod access;
+mod configuration;
+mod heartbeat;
+mod record;
+mod requests;
