@@ -1,10 +1,14 @@
 //! `Cluster` of `fleet.keelway.dev`: a workload cluster.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use keelway_api::condition;
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::{NodeReport, ResourceQuantities};
 
 /// The condition of a cluster whose agent reports and reaches the API server of its cluster.
 pub const CLUSTER_READY: &str = "Ready";
@@ -91,6 +95,12 @@ pub struct WorkloadClusterStatus {
     /// The release of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_version: Option<String>,
+    /// The resources that pods can use on all nodes together.
+    #[serde(default, skip_serializing_if = "ResourceQuantities::is_empty")]
+    pub allocatable: ResourceQuantities,
+    /// The nodes by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub nodes: BTreeMap<String, NodeReport>,
     /// The generation of the cluster that the status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,

@@ -5,6 +5,8 @@
 
 extern crate alloc;
 
+mod agent_manifests;
+pub mod bootstrap;
 mod candidate;
 pub mod bootstrap;
 mod cluster;
@@ -13,6 +15,7 @@ mod decide;
 mod divide;
 mod field_path;
 pub mod names;
+mod nodes;
 mod object;
 mod placement;
 mod policies;
@@ -25,6 +28,7 @@ mod work;
 
 pub use candidate::{CandidateCluster, ScoreStep};
 
+pub use agent_manifests::{AgentRights, PLACED_RESOURCES, agent_manifests, agent_rules};
 pub use cluster::{
     CLUSTER_IDLE, CLUSTER_READY, CLUSTER_STANDBY, ClusterTaint, TaintEffect, WorkloadCluster, WorkloadClusterSpec,
     WorkloadClusterStatus,
@@ -35,6 +39,7 @@ pub use divide::{DivisionPart, divide};
 pub use field_path::{FieldPath, FieldPathError};
 pub use keelway_pki::BootstrapToken;
 pub use object::{FleetObject, FleetObjectError, ObjectState};
+pub use nodes::{NodeReport, ResourceQuantities, WorkloadTaint, total};
 pub use placement::{
     PLACEMENT_APPLIED, PLACEMENT_SCHEDULED, PlacedCluster, PlacedClusterStatus, PlacementReason, PlacementSpec,
     PlacementStatus, WorkloadPlacement, WorkloadRef,

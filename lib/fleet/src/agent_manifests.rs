@@ -1,0 +1,165 @@
+//! What a workload cluster needs for its agent, as plain manifests.
+
+use serde_json::{Value, json};
+
+use crate::names::{AGENT_SECRET, FLEET_NAMESPACE, TOKEN_SECRET};
+
+/// The name of the agent's objects in the workload cluster.
+const NAME: &str = "keelway-fleet-agent";
+/// What the agent may do with the kinds that the fleet places.
+const VERBS: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
+/// The user and group of the agent's container. It needs no privileges.
+const USER: u32 = 65532;
+/// The port of the health endpoint.
+const HEALTH: u16 = 8080;
+
+/// The kinds that a fleet places without being asked, by group and resource.
+pub const PLACED_RESOURCES: [(&str, &[&str]); 8] = [
+    ("", &["configmaps", "namespaces", "persistentvolumeclaims", "pods", "secrets", "serviceaccounts", "services"]),
+    ("apps", &["daemonsets", "deployments", "replicasets", "statefulsets"]),
+    ("autoscaling", &["horizontalpodautoscalers"]),
+    ("batch", &["cronjobs", "jobs"]),
+    ("networking.k8s.io", &["ingressclasses", "ingresses", "networkpolicies"]),
+    ("scheduling.k8s.io", &["priorityclasses"]),
+    ("resource.k8s.io", &["resourceclaims", "resourceclaimtemplates"]),
+    ("apiextensions.k8s.io", &["customresourcedefinitions"]),
+];
+/// The kinds that grant rights.
+const RBAC_RESOURCES: (&str, &[&str]) =
+    ("rbac.authorization.k8s.io", &["clusterrolebindings", "clusterroles", "rolebindings", "roles"]);
+/// The kinds that intercept requests of others.
+const WEBHOOK_RESOURCES: (&str, &[&str]) =
+    ("admissionregistration.k8s.io", &["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]);
+
+/// What the agent may do beyond [`PLACED_RESOURCES`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AgentRights {
+    /// Whether the fleet places roles and their bindings. Kubernetes lets the agent grant only rights that it has itself.
+    pub rbac: bool,
+    /// Whether the fleet places configurations of webhooks.
+    pub webhooks: bool,
+    /// Custom resources that the fleet places, each as `PLURAL.GROUP`.
+    pub resources: Vec<String>,
+}
+
+/// Returns the manifests of the agent: apply them in the workload cluster. `token` is the text of its fleet token.
+#[must_use]
+pub fn agent_manifests(token: &str, image: &str, rights: &AgentRights) -> Vec<Value> {
+    vec![
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": FLEET_NAMESPACE } }),
+        json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": own(TOKEN_SECRET),
+            "stringData": { "token": token },
+        }),
+        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": own(NAME) }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": { "name": NAME },
+            "rules": agent_rules(rights),
+        }),
+        binding("ClusterRoleBinding", "ClusterRole", &json!({ "name": NAME })),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": own(NAME),
+            "rules": [
+                { "apiGroups": [""], "resources": ["secrets"], "resourceNames": [AGENT_SECRET], "verbs": ["get", "patch"] },
+                { "apiGroups": [""], "resources": ["secrets"], "verbs": ["create"] },
+            ],
+        }),
+        binding("RoleBinding", "Role", &own(NAME)),
+        deployment(image),
+    ]
+}
+
+/// Returns the rules of the agent's `ClusterRole`: named kinds, never all.
+#[must_use]
+pub fn agent_rules(rights: &AgentRights) -> Vec<Value> {
+    let placed = PLACED_RESOURCES.into_iter();
+    let asked = [(rights.rbac, RBAC_RESOURCES), (rights.webhooks, WEBHOOK_RESOURCES)];
+    let asked = asked.into_iter().filter_map(|(is_asked, resources)| is_asked.then_some(resources));
+    let builtin = placed
+        .chain(asked)
+        .map(|(group, resources)| json!({ "apiGroups": [group], "resources": resources, "verbs": VERBS }));
+    let custom = rights
+        .resources
+        .iter()
+        .filter_map(|resource| resource.split_once('.'))
+        .map(|(plural, group)| json!({ "apiGroups": [group], "resources": [plural], "verbs": VERBS }));
+    let nodes = json!({ "apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"] });
+    builtin.chain(custom).chain([nodes]).collect()
+}
+
+fn own(name: &str) -> Value {
+    json!({ "name": name, "namespace": FLEET_NAMESPACE })
+}
+
+fn binding(kind: &str, role: &str, metadata: &Value) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": kind,
+        "metadata": metadata,
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": NAME },
+        "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": FLEET_NAMESPACE }],
+    })
+}
+
+/// One replica: a second one would do the same work. The directory of applied Works outlives the container.
+fn deployment(image: &str) -> Value {
+    let labels = json!({ "app.kubernetes.io/name": NAME });
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": { "name": NAME, "namespace": FLEET_NAMESPACE, "labels": labels },
+        "spec": {
+            "replicas": 1,
+            "strategy": { "type": "Recreate" },
+            "selector": { "matchLabels": labels },
+            "template": { "metadata": { "labels": labels }, "spec": pod(image) },
+        },
+    })
+}
+
+fn pod(image: &str) -> Value {
+    json!({
+        "serviceAccountName": NAME,
+        "securityContext": {
+            "runAsNonRoot": true,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": { "type": "RuntimeDefault" },
+        },
+        "containers": [{
+            "name": "agent",
+            "image": image,
+            "args": [
+                "run",
+                "--token=/etc/keelway-fleet/token",
+                "--state=/var/lib/keelway-fleet-agent/works",
+                format!("--health=0.0.0.0:{HEALTH}"),
+            ],
+            "env": [{ "name": "POD_NAMESPACE", "valueFrom": { "fieldRef": { "fieldPath": "metadata.namespace" } } }],
+            "ports": [{ "name": "health", "containerPort": HEALTH }],
+            "livenessProbe": { "httpGet": { "path": "/healthz", "port": "health" } },
+            "readinessProbe": { "httpGet": { "path": "/readyz", "port": "health" } },
+            "resources": { "requests": { "cpu": "10m", "memory": "24Mi" }, "limits": { "memory": "256Mi" } },
+            "securityContext": {
+                "allowPrivilegeEscalation": false,
+                "readOnlyRootFilesystem": true,
+                "capabilities": { "drop": ["ALL"] },
+            },
+            "volumeMounts": [
+                { "name": "token", "mountPath": "/etc/keelway-fleet", "readOnly": true },
+                { "name": "state", "mountPath": "/var/lib/keelway-fleet-agent" },
+            ],
+        }],
+        "volumes": [
+            { "name": "token", "secret": { "secretName": TOKEN_SECRET, "defaultMode": 0o440 } },
+            { "name": "state", "emptyDir": {} },
+        ],
+    })
+}
