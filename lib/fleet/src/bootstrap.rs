@@ -1,6 +1,6 @@
 //! Bootstrap tokens of agents. A token is a Secret of Kubernetes whose groups name the cluster that may register with it.
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
 
 use k8s_openapi::{api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
 use keelway_pki::BootstrapToken;

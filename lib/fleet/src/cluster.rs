@@ -1,6 +1,6 @@
 //! `Cluster` of `fleet.keelway.dev`: a workload cluster.
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use keelway_api::condition;

@@ -1,6 +1,6 @@
 //! What a workload cluster can run, as its agent reports it.
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

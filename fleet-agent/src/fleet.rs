@@ -1,0 +1,176 @@
+//! Sessions with the fleet: one endpoint at a time, as one identity.
+
+use std::{sync::Arc, time::Duration};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use jiff::Timestamp;
+use keelway_base::error_chain::ErrorChain;
+use keelway_fleet::{FleetToken, names::works_namespace};
+use keelway_http_proxy::{HttpProxies, KubeClientConfig};
+use kube::{Client, Config, Error};
+use rustls_pki_types::{CertificateDer, pem::PemObject};
+use tokio::{
+    select,
+    sync::{mpsc::Sender, watch},
+    time::sleep,
+};
+use tower::timeout::TimeoutLayer;
+
+use crate::{
+    heartbeat,
+    identity::{AgentIdentity, IdentityError, IdentityStore},
+    inventory::{self, ClusterInventory},
+    reports::PendingReports,
+    works::{self, FleetEvent},
+};
+
+/// How long a connection may take to be established.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long a response may take to begin.
+const ANSWER: Duration = Duration::from_secs(15);
+/// The pause after all endpoints failed.
+const AGAIN: Duration = Duration::from_secs(1);
+/// The longest sleep until a renewal. A timer stands still while its machine is suspended.
+const LOOK: Duration = Duration::from_secs(600);
+
+/// A session with the fleet ended.
+#[derive(Debug, thiserror::Error)]
+pub enum FleetError {
+    /// The authorities of the token cannot be parsed.
+    #[error("the authorities of the fleet token are not valid PEM certificates; create a new token")]
+    Authorities(#[source] rustls_pki_types::pem::Error),
+    /// The URL of the token cannot be parsed.
+    #[error("the fleet token has an invalid URL; create a new token")]
+    Url(#[source] http::uri::InvalidUri),
+    /// The client cannot be built.
+    #[error("cannot create a client of the fleet")]
+    Client(#[source] Box<Error>),
+    /// There is no identity.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The Lease cannot be renewed.
+    #[error("cannot renew the Lease of this agent")]
+    Heartbeat(#[source] Box<Error>),
+    /// Reports cannot be sent.
+    #[error("cannot report to the fleet")]
+    Report(#[source] Box<Error>),
+    /// The engine has ended.
+    #[error("the agent ends")]
+    Ended,
+}
+
+/// The fleet, as the agent uses it.
+pub(crate) struct FleetConnection {
+    pub(crate) token: FleetToken,
+    pub(crate) proxies: HttpProxies,
+    pub(crate) identities: IdentityStore,
+    /// The namespace of the agent, in which no Work has an effect.
+    pub(crate) own_namespace: String,
+    /// The unique name of this process.
+    pub(crate) holder: String,
+    pub(crate) works: Sender<FleetEvent>,
+    pub(crate) reports: Arc<PendingReports>,
+    pub(crate) inventory: watch::Receiver<Option<ClusterInventory>>,
+}
+
+enum FleetCredentials<'a> {
+    Token(&'a FleetToken),
+    Identity(&'a AgentIdentity),
+}
+
+impl FleetConnection {
+    /// Uses one endpoint after the other, for as long as each responds.
+    pub(crate) async fn run(&self) {
+        for (number, endpoint) in self.token.server.iter().enumerate().cycle() {
+            let ended = loop {
+                match self.session(endpoint).await {
+                    Ok(()) => tracing::info!(endpoint, "renewed the certificate of the agent"),
+                    Err(error) => break error,
+                }
+            };
+            tracing::warn!(endpoint, error = %ErrorChain(&ended), "the session with the fleet ended");
+            if number + 1 == self.token.server.len() {
+                sleep(AGAIN).await;
+            }
+        }
+    }
+
+    /// Returns when the certificate was renewed, so that the next session uses it.
+    async fn session(&self, endpoint: &str) -> Result<(), FleetError> {
+        let identity = self.identity(endpoint).await?;
+        let client = self.client(endpoint, &FleetCredentials::Identity(&identity))?;
+        let namespace = works_namespace(&self.token.cluster);
+        match heartbeat::renew(&client, &namespace, &self.holder, Timestamp::now()).await {
+            Ok(()) => {}
+            Err(Error::Api(status)) if status.code == 401 => {
+                // The cluster was removed from the fleet, or the fleet has other authorities. The token decides whether it may come back.
+                let bootstrap = self.client(endpoint, &FleetCredentials::Token(&self.token))?;
+                self.identities.request(&bootstrap, Timestamp::now()).await?;
+                return Ok(());
+            }
+            Err(error) => return Err(FleetError::Heartbeat(Box::new(error))),
+        }
+        tracing::info!(endpoint, cluster = self.token.cluster, "connected to the fleet");
+        select! {
+            error = heartbeat::run(&client, &namespace, &self.holder) => Err(FleetError::Heartbeat(Box::new(error))),
+            error = self.reports.send(&client, &namespace) => Err(FleetError::Report(Box::new(error))),
+            error = inventory::send(&client, &self.token.cluster, self.inventory.clone()) => Err(FleetError::Report(Box::new(error))),
+            () = works::watch(&client, &namespace, &self.own_namespace, &self.works) => Err(FleetError::Ended),
+            renewed = self.renew(&client, identity.renew_at) => Ok(renewed?),
+        }
+    }
+
+    async fn identity(&self, endpoint: &str) -> Result<AgentIdentity, FleetError> {
+        let now = Timestamp::now();
+        if let Some(identity) = self.identities.load(now).await? {
+            return Ok(identity);
+        }
+        let client = self.client(endpoint, &FleetCredentials::Token(&self.token))?;
+        let identity = self.identities.request(&client, now).await?;
+        tracing::info!(endpoint, cluster = self.token.cluster, "received a certificate");
+        Ok(identity)
+    }
+
+    /// Renews the certificate when two thirds of its life have passed. A failed renewal is tried again, while the session goes on.
+    async fn renew(&self, client: &Client, at: Timestamp) -> Result<(), IdentityError> {
+        loop {
+            let now = Timestamp::now();
+            let rest = Duration::try_from(at.duration_since(now)).unwrap_or_default();
+            if !rest.is_zero() {
+                sleep(rest.min(LOOK)).await;
+                continue;
+            }
+            match self.identities.request(client, now).await {
+                Ok(_) => return Ok(()),
+                Err(error) => tracing::warn!(error = %ErrorChain(&error), "cannot renew the certificate of the agent"),
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    fn client(&self, endpoint: &str, credentials: &FleetCredentials<'_>) -> Result<Client, FleetError> {
+        let mut config = Config::new(endpoint.parse().map_err(FleetError::Url)?);
+        config.root_cert = Some(certificates(&self.token.authorities)?);
+        config.connect_timeout = Some(CONNECT);
+        config.default_retry = false;
+        match credentials {
+            FleetCredentials::Token(token) => {
+                config.auth_info.token = Some(token.bootstrap.expose().to_string().into());
+            }
+            FleetCredentials::Identity(identity) => {
+                config.auth_info.client_certificate_data = Some(STANDARD.encode(&identity.certificate));
+                config.auth_info.client_key_data = Some(STANDARD.encode(identity.key.expose()).into());
+            }
+        }
+        let builder = KubeClientConfig::new(config, &self.proxies).builder();
+        let builder = builder.map_err(|error| FleetError::Client(Box::new(error)))?;
+        Ok(builder.with_layer(&TimeoutLayer::new(ANSWER)).build())
+    }
+}
+
+fn certificates(pem: &str) -> Result<Vec<Vec<u8>>, FleetError> {
+    CertificateDer::pem_slice_iter(pem.as_bytes())
+        .map(|certificate| certificate.map(|der| der.to_vec()))
+        .collect::<Result<_, _>>()
+        .map_err(FleetError::Authorities)
+}

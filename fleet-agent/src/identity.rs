@@ -1,0 +1,190 @@
+//! The agent's identity in the fleet: a key that it makes itself, and a client certificate for `keelway:fleet-agent:NAME`.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    ByteString,
+    api::{
+        certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
+        core::v1::Secret,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use keelway_fleet::names::{AGENT_FIELD_MANAGER, AGENT_SECRET, AGENT_SIGNER, AGENTS_GROUP, agent_user};
+use keelway_pki::{
+    CertificateFacts, KeyError, PrivateKeyPem, SigningRequestError, client_signing_request, key_matches_certificate,
+};
+use kube::{
+    Api, Client, Error,
+    api::{Patch, PatchParams, PostParams},
+    runtime::wait::await_condition,
+};
+use rand::{SeedableRng, rngs::ChaCha8Rng};
+use sha2::{Digest, Sha256};
+
+const USAGES: [&str; 2] = ["digital signature", "client auth"];
+/// How long the fleet may take to approve and sign.
+const PATIENCE: Duration = Duration::from_secs(60);
+const CERTIFICATE: &str = "tls.crt";
+const KEY: &str = "tls.key";
+/// The key of a request that has no certificate yet. A restarted agent continues the same request.
+const NEXT_KEY: &str = "next.key";
+
+/// The agent has no identity.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The Secret of the agent cannot be read.
+    #[error("cannot read the Secret {AGENT_SECRET}")]
+    Read(#[source] Box<Error>),
+    /// The Secret of the agent cannot be written.
+    #[error("cannot write the Secret {AGENT_SECRET}")]
+    Write(#[source] Box<Error>),
+    /// The key could not be made.
+    #[error("cannot make a key")]
+    Key(#[source] KeyError),
+    /// The request could not be built.
+    #[error("cannot build the certificate signing request")]
+    Request(#[source] SigningRequestError),
+    /// The fleet did not accept the request.
+    #[error(
+        "cannot create the CertificateSigningRequest; if the token has expired or was used, create one with `keelway fleet token create`"
+    )]
+    Create(#[source] Box<Error>),
+    /// The request cannot be watched.
+    #[error("cannot watch the CertificateSigningRequest")]
+    Watch(#[source] kube::runtime::wait::Error),
+    /// The fleet did not decide in time.
+    #[error("the fleet has not signed the certificate within {} s; check that its fleet controller runs", PATIENCE.as_secs())]
+    TimedOut,
+    /// The fleet refused the request.
+    #[error("the fleet denied the certificate: {0}")]
+    Denied(String),
+}
+
+/// A certificate and its key.
+#[derive(Debug, Clone)]
+pub(crate) struct AgentIdentity {
+    pub(crate) certificate: String,
+    pub(crate) key: PrivateKeyPem,
+    /// When the certificate has to be renewed.
+    pub(crate) renew_at: Timestamp,
+}
+
+/// The identity of the agent, in a Secret of its own cluster.
+pub(crate) struct IdentityStore {
+    api: Api<Secret>,
+    cluster: String,
+}
+
+impl IdentityStore {
+    pub(crate) fn new(client: Client, namespace: &str, cluster: &str) -> Self {
+        Self { api: Api::namespaced(client, namespace), cluster: cluster.to_owned() }
+    }
+
+    /// Returns the stored identity if it is for this cluster and valid.
+    pub(crate) async fn load(&self, now: Timestamp) -> Result<Option<AgentIdentity>, IdentityError> {
+        Ok(self.usable(&self.read().await?, now))
+    }
+
+    /// Requests a certificate as `client`, and stores it.
+    pub(crate) async fn request(&self, client: &Client, now: Timestamp) -> Result<AgentIdentity, IdentityError> {
+        let mut data = self.read().await?;
+        let key = if let Some(Ok(key)) = data.get(NEXT_KEY).map(|key| PrivateKeyPem::from_bytes(&key.0)) {
+            key
+        } else {
+            let key = PrivateKeyPem::mint(&mut ChaCha8Rng::from_rng(&mut rand::rng())).map_err(IdentityError::Key)?;
+            data.insert(NEXT_KEY.to_owned(), ByteString(key.expose().as_bytes().to_vec()));
+            self.write(&data).await?;
+            key
+        };
+        let signed = sign(client, &self.cluster, &key).await;
+        if matches!(signed, Err(IdentityError::Denied(_))) {
+            // The fleet decides about a request once. The next attempt is another request.
+            data.remove(NEXT_KEY);
+            self.write(&data).await?;
+        }
+        let certificate = signed?;
+        let stored = BTreeMap::from([
+            (CERTIFICATE.to_owned(), ByteString(certificate.clone().into_bytes())),
+            (KEY.to_owned(), ByteString(key.expose().as_bytes().to_vec())),
+        ]);
+        self.write(&stored).await?;
+        self.usable(&stored, now)
+            .ok_or_else(|| IdentityError::Denied("the certificate is not for this agent".to_owned()))
+    }
+
+    fn usable(&self, data: &BTreeMap<String, ByteString>, now: Timestamp) -> Option<AgentIdentity> {
+        let certificate = String::from_utf8(data.get(CERTIFICATE)?.0.clone()).ok()?;
+        let key = PrivateKeyPem::from_bytes(&data.get(KEY)?.0).ok()?;
+        let leaf = first(&certificate);
+        let facts = CertificateFacts::from_pem(leaf).ok()?;
+        let is_own = facts.common_name.as_deref() == Some(&agent_user(&self.cluster));
+        let is_valid = facts.validity.contains(now) && key_matches_certificate(leaf, &key).unwrap_or(false);
+        (is_own && is_valid).then(|| AgentIdentity { renew_at: facts.validity.renew_at(), certificate, key })
+    }
+
+    async fn read(&self) -> Result<BTreeMap<String, ByteString>, IdentityError> {
+        let secret = self.api.get_opt(AGENT_SECRET).await.map_err(|error| IdentityError::Read(Box::new(error)))?;
+        Ok(secret.and_then(|secret| secret.data).unwrap_or_default())
+    }
+
+    async fn write(&self, data: &BTreeMap<String, ByteString>) -> Result<(), IdentityError> {
+        let secret = Secret {
+            metadata: ObjectMeta { name: Some(AGENT_SECRET.to_owned()), ..ObjectMeta::default() },
+            data: Some(data.clone()),
+            ..Secret::default()
+        };
+        let parameters = PatchParams::apply(AGENT_FIELD_MANAGER).force();
+        let written = self.api.patch(AGENT_SECRET, &parameters, &Patch::Apply(&secret)).await;
+        written.map(|_| ()).map_err(|error| IdentityError::Write(Box::new(error)))
+    }
+}
+
+/// Returns the first certificate of a PEM text.
+fn first(certificates: &str) -> &str {
+    const END: &str = "-----END CERTIFICATE-----";
+    certificates.find(END).map_or(certificates, |end| &certificates[..end + END.len()])
+}
+
+async fn sign(client: &Client, cluster: &str, key: &PrivateKeyPem) -> Result<String, IdentityError> {
+    let request = client_signing_request(key, &agent_user(cluster), AGENTS_GROUP).map_err(IdentityError::Request)?;
+    let api: Api<CertificateSigningRequest> = Api::all(client.clone());
+    // Signatures are deterministic, so the same key leads to a request with the same name.
+    let digest = Sha256::digest(request.as_bytes());
+    let name = digest
+        .iter()
+        .take(10)
+        .fold(format!("keelway-fleet-agent-{cluster}-"), |name, byte| format!("{name}{byte:02x}"));
+    let object = CertificateSigningRequest {
+        metadata: ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() },
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(request.into_bytes()),
+            signer_name: AGENT_SIGNER.to_owned(),
+            usages: Some(USAGES.map(str::to_owned).to_vec()),
+            ..CertificateSigningRequestSpec::default()
+        },
+        status: None,
+    };
+    match api.create(&PostParams::default(), &object).await {
+        Err(Error::Api(status)) if status.code == 409 => {}
+        created => drop(created.map_err(|error| IdentityError::Create(Box::new(error)))?),
+    }
+    let decided = await_condition(api, &name, |request: Option<&CertificateSigningRequest>| {
+        request.is_some_and(|request| decision(request).is_some())
+    });
+    let decided = tokio::time::timeout(PATIENCE, decided).await.map_err(|_| IdentityError::TimedOut)?;
+    let decided = decided.map_err(IdentityError::Watch)?;
+    decided.as_ref().and_then(decision).unwrap_or(Err(IdentityError::TimedOut))
+}
+
+/// Returns the certificate, or why there will be none.
+fn decision(request: &CertificateSigningRequest) -> Option<Result<String, IdentityError>> {
+    let status = request.status.as_ref()?;
+    let is_no = |kind: &str| kind == "Denied" || kind == "Failed";
+    if let Some(no) = status.conditions.iter().flatten().find(|condition| is_no(&condition.type_)) {
+        return Some(Err(IdentityError::Denied(no.message.clone().unwrap_or_default())));
+    }
+    let certificate = status.certificate.as_ref().filter(|certificate| !certificate.0.is_empty())?;
+    String::from_utf8(certificate.0.clone()).ok().map(Ok)
+}

@@ -1,0 +1,30 @@
+//! The agent of a fleet in a workload cluster.
+//!
+//! It dials out to the fleet's API and to the API of its own cluster, and nothing dials in. [`decision`] decides, without IO. Everything else
+//! observes, carries out and reports.
+
+pub mod decision;
+mod engine;
+mod fleet;
+mod health;
+mod heartbeat;
+mod identity;
+mod inventory;
+mod kind_watch;
+pub mod manifest;
+pub mod ownership;
+mod reconcile;
+mod record_store;
+mod reports;
+mod run;
+mod work_queue;
+mod workload_api;
+mod works;
+
+pub use self::{
+    fleet::FleetError,
+    health::HealthError,
+    identity::IdentityError,
+    record_store::RecordStoreError,
+    run::{AgentOptions, AgentRunError, run},
+};

@@ -1,0 +1,63 @@
+//! `keelway-fleet-agent`: runs a fleet's objects in a workload cluster.
+
+use std::{error::Error, io, net::SocketAddr, path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+use keelway_base::{error_chain::ErrorChain, signals::TerminationSignals};
+use keelway_fleet_agent::{AgentOptions, run};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+/// Run a fleet's objects in a workload cluster.
+#[derive(Debug, Parser)]
+#[command(name = "keelway-fleet-agent", version)]
+struct FleetAgentArguments {
+    #[command(subcommand)]
+    program: FleetAgentCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum FleetAgentCommand {
+    /// Connect this cluster with its fleet, and apply the objects that the fleet places here.
+    Run {
+        /// File with the fleet token.
+        #[arg(long, value_name = "FILE")]
+        token: PathBuf,
+        /// Namespace of the agent, in which no object of the fleet is applied.
+        #[arg(long, env = "POD_NAMESPACE", value_name = "NAME")]
+        namespace: String,
+        /// Directory for what was applied last. It has to outlive the container.
+        #[arg(long, value_name = "DIRECTORY")]
+        state: PathBuf,
+        /// Kubeconfig of this cluster. The default is the ServiceAccount of the pod.
+        #[arg(long, value_name = "FILE")]
+        kubeconfig: Option<PathBuf>,
+        /// Address of the health endpoint, which requires no authentication.
+        #[arg(long, value_name = "ADDRESS:PORT")]
+        health: Option<SocketAddr>,
+    },
+}
+
+fn main() -> ExitCode {
+    let FleetAgentCommand::Run { token, namespace, state, kubeconfig, health } = FleetAgentArguments::parse().program;
+    let options = AgentOptions { token, namespace, state, kubeconfig, health };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().json().with_env_filter(filter).with_writer(io::stderr).init();
+    match start(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{}", ErrorChain(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One thread is enough: the agent waits for two API servers.
+fn start(options: &AgentOptions) -> Result<(), Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let stop = CancellationToken::new();
+        TerminationSignals::new()?.cancel(stop.clone());
+        Ok(Box::pin(run(options, stop)).await?)
+    })
+}

@@ -1,0 +1,139 @@
+//! The process: what it reads at its start, and its tasks.
+
+use std::{
+    io,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use keelway_fleet::{FleetToken, FleetTokenError};
+use keelway_http_proxy::{HttpProxies, InvalidHttpProxy, KubeClientConfig, KubeClientError, ProxySettings};
+use tokio::{
+    select,
+    sync::{mpsc, watch},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    HealthError, RecordStoreError, engine::WorkEngine, fleet::FleetConnection, health, identity::IdentityStore,
+    inventory, kind_watch::KindWatches, record_store::RecordStore, reports::PendingReports, workload_api::WorkloadApi,
+};
+
+/// How many events wait for the engine. Each may hold a manifest.
+const EVENTS: usize = 64;
+
+/// The agent cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentRunError {
+    /// The token cannot be read.
+    #[error("cannot read the fleet token from {}", path.display())]
+    TokenFile {
+        /// The path of the file.
+        path: PathBuf,
+        /// The error of the operating system.
+        #[source]
+        source: io::Error,
+    },
+    /// The token is malformed.
+    #[error(transparent)]
+    Token(#[from] FleetTokenError),
+    /// The proxies of the environment cannot be used.
+    #[error(transparent)]
+    Proxy(#[from] InvalidHttpProxy),
+    /// The API of the agent's own cluster cannot be used.
+    #[error("cannot use the API of this cluster")]
+    Workload(#[source] Box<KubeClientError>),
+    /// A client cannot be built.
+    #[error("cannot create a client of this cluster")]
+    Client(#[source] Box<kube::Error>),
+    /// The files of applied Works cannot be used.
+    #[error(transparent)]
+    Store(#[from] RecordStoreError),
+    /// The health endpoint cannot be opened.
+    #[error(transparent)]
+    Health(#[from] HealthError),
+    /// A task ended that should run forever.
+    #[error("a task of the agent ended")]
+    Ended,
+}
+
+/// The options of the process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentOptions {
+    /// The file with the fleet token.
+    pub token: PathBuf,
+    /// The namespace of the agent.
+    pub namespace: String,
+    /// The directory of applied Works.
+    pub state: PathBuf,
+    /// The kubeconfig of the agent's own cluster. The default is the ServiceAccount of its pod.
+    pub kubeconfig: Option<PathBuf>,
+    /// The address of the health endpoint.
+    pub health: Option<SocketAddr>,
+}
+
+/// Runs the agent until `stop`.
+pub async fn run(options: &AgentOptions, stop: CancellationToken) -> Result<(), AgentRunError> {
+    let token = std::fs::read_to_string(&options.token)
+        .map_err(|source| AgentRunError::TokenFile { path: options.token.clone(), source })?;
+    let token = FleetToken::parse(&token)?;
+    let settings = ProxySettings::from_environment();
+    let api = Arc::new(WorkloadApi::new(workload_client(options, &settings).await?));
+    let (works, received) = mpsc::channel(EVENTS);
+    let (kinds, seen) = mpsc::channel(EVENTS);
+    let (nodes, inventory) = watch::channel(None);
+    let (reports, is_ready) = (Arc::new(PendingReports::default()), Arc::new(AtomicBool::new(false)));
+    let store = RecordStore::open(&options.state)?;
+    let watches = KindWatches::new(Arc::clone(&api), kinds);
+    let engine = WorkEngine::load(Arc::clone(&api), store, Arc::clone(&reports), watches)?;
+    let fleet = FleetConnection {
+        identities: IdentityStore::new(api.client().clone(), &options.namespace, &token.cluster),
+        proxies: HttpProxies::parse(&settings)?,
+        own_namespace: options.namespace.clone(),
+        holder: format!("{}_{:016x}", token.cluster, rand::random::<u64>()),
+        token,
+        works,
+        reports,
+        inventory: inventory.clone(),
+    };
+    select! {
+        () = stop.cancelled() => Ok(()),
+        () = engine.run(received, seen) => Err(AgentRunError::Ended),
+        () = inventory::observe(api, nodes) => Err(AgentRunError::Ended),
+        () = fleet.run() => Err(AgentRunError::Ended),
+        served = serve(options.health, inventory, is_ready) => served,
+    }
+}
+
+async fn workload_client(options: &AgentOptions, settings: &ProxySettings) -> Result<kube::Client, AgentRunError> {
+    let config = match &options.kubeconfig {
+        Some(path) => KubeClientConfig::read(path, settings).await,
+        None => KubeClientConfig::in_cluster(),
+    };
+    let config = config.map_err(|error| AgentRunError::Workload(Box::new(error)))?;
+    config.client().map_err(|error| AgentRunError::Client(Box::new(error)))
+}
+
+/// Serves health. The agent is ready once its own API server has listed its nodes: without the fleet, it goes on.
+async fn serve(
+    address: Option<SocketAddr>,
+    mut inventory: watch::Receiver<Option<inventory::ClusterInventory>>,
+    is_ready: Arc<AtomicBool>,
+) -> Result<(), AgentRunError> {
+    let Some(address) = address else { return std::future::pending().await };
+    let listener = health::listen(address).await?;
+    let ready = async {
+        if inventory.wait_for(Option::is_some).await.is_ok() {
+            is_ready.store(true, Ordering::Relaxed);
+        }
+        std::future::pending::<()>().await;
+    };
+    select! {
+        () = health::serve(listener, Arc::clone(&is_ready)) => Ok(()),
+        () = ready => Ok(()),
+    }
+}

@@ -1,0 +1,123 @@
+//! The agent with two real control planes: one of a fleet, and one of a workload cluster.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test's functions fail by panicking, and print their timings"
+)]
+
+mod agent;
+mod cases;
+mod fleet;
+mod host;
+mod plane;
+mod wait;
+
+use agent::Agent;
+use fleet::Works;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Secret};
+use keelway_fleet::names::{AGENTS_GROUP, agent_user};
+use kube::{Api, Client, api::ListParams};
+use plane::Plane;
+
+/// All cases use the same two control planes, because their start takes longer than any case.
+#[test]
+fn a_fleet_and_its_cluster() {
+    host::on_own_host("a_fleet_and_its_cluster", || {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(serve());
+    });
+}
+
+async fn serve() {
+    let signer = "certificatesigningrequest-signing-controller";
+    let (mut fleet_plane, workload_plane) =
+        tokio::join!(Plane::start("fleet", Some(signer)), Plane::start("workload", None));
+    let (fleet, workload) = (fleet_plane.admin().await, workload_plane.admin().await);
+    fleet::define(&fleet).await;
+    fleet::register(&fleet, "west").await;
+    fleet::register(&fleet, "east").await;
+    agent::grant(&workload).await;
+    let own = serde_json::json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "keelway-fleet" } });
+    fleet::apply(&Api::<k8s_openapi::api::core::v1::Namespace>::all(workload.clone()), own).await;
+    tokio::spawn(fleet::approve_agents(fleet.clone()));
+
+    let agent = Agent::start(&fleet_plane, &workload_plane);
+    heartbeat(&fleet).await;
+    let first = certificate(&workload).await.unwrap();
+    cases::inventory(&fleet, &workload).await;
+    let works = Works::new(&fleet, "west");
+    cases::apply_and_update(&works, &workload).await;
+    cases::conflict(&works, &workload).await;
+    cases::adoption(&works, &workload).await;
+    cases::autoscaler(&works, &workload).await;
+    cases::drift_is_corrected(&works, &workload).await;
+    cases::drift_is_reported(&works, &workload).await;
+    cases::custom_resource(&works, &workload).await;
+    cases::deletion(&works, &workload).await;
+    another_cluster_is_refused(&fleet_plane).await;
+    println!("{:>7} KiB of anonymous memory", agent.memory());
+    wait::until("the certificate is renewed", async || certificate(&workload).await.is_some_and(|now| now != first))
+        .await;
+
+    // The fleet is away: the agent goes on, also after a restart.
+    fleet_plane.stop_api();
+    cases::goes_on(&workload, "edited while the fleet is away").await;
+    agent.kill();
+    let agent = Agent::start(&fleet_plane, &workload_plane);
+    cases::goes_on(&workload, "edited after a restart").await;
+    agent.stop();
+
+    // The fleet is back, and the agent follows.
+    fleet_plane.start_api().await;
+    cases::order_while_away(&works).await;
+    let agent = Agent::start(&fleet_plane, &workload_plane);
+    cases::catches_up(&works, &workload).await;
+
+    // A restarted agent writes nothing about what is settled.
+    agent.stop();
+    let settled = works.versions().await;
+    let agent = Agent::start(&fleet_plane, &workload_plane);
+    works
+        .put(
+            "last",
+            serde_json::json!({
+                "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "last", "namespace": "shop" },
+            }),
+            serde_json::json!({}),
+        )
+        .await;
+    works.reports("last", "True", "Applied").await;
+    works.0.delete("last", &kube::api::DeleteParams::default()).await.unwrap();
+    works.is_gone("last").await;
+    assert_eq!(works.versions().await, settled);
+    agent.stop();
+}
+
+async fn heartbeat(fleet: &Client) {
+    let leases: Api<Lease> = Api::namespaced(fleet.clone(), "fleet-west");
+    wait::until("the Lease of the agent", async || {
+        let lease = leases.get_opt("agent").await.unwrap().and_then(|lease| lease.spec);
+        lease.is_some_and(|spec| spec.renew_time.is_some() && spec.lease_duration_seconds == Some(40))
+    })
+    .await;
+}
+
+async fn certificate(workload: &Client) -> Option<Vec<u8>> {
+    let secrets: Api<Secret> = Api::namespaced(workload.clone(), "keelway-fleet");
+    let data = secrets.get_opt("keelway-fleet-agent").await.unwrap()?.data?;
+    assert!(data.contains_key("tls.key"));
+    data.get("tls.crt").map(|certificate| certificate.0.clone())
+}
+
+/// The credentials of one cluster's agent are refused for another cluster's Works, and for everything else of the fleet.
+async fn another_cluster_is_refused(fleet: &Plane) {
+    let east = fleet.client(&agent_user("east"), &[AGENTS_GROUP]).await;
+    let theirs = Works::new(&east, "west");
+    assert!(fleet::is_forbidden(theirs.0.list(&ListParams::default())).await);
+    assert!(fleet::is_forbidden(theirs.0.get("plain")).await);
+    assert!(fleet::is_forbidden(fleet::first_event(&theirs.0)).await);
+    let secrets: Api<Secret> = Api::all(east.clone());
+    assert!(fleet::is_forbidden(secrets.list(&ListParams::default())).await);
+    let own = Works::new(&east, "east");
+    assert!(own.0.list(&ListParams::default()).await.is_ok());
+}
