@@ -3,6 +3,7 @@
 //! `Tunn` takes the randomness of ephemeral keys from the operating system. Session indices start at the seed that the caller passes.
 
 mod admission;
+mod introductions;
 mod membership;
 mod peer;
 mod presence;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use boringtun::noise::{Packet, Tunn};
 
 use self::admission::Admission;
+use self::introductions::Introductions;
 use self::peer::{PeerState, SendContext};
 use self::presence::Presence;
 use self::sessions::{LocalIdentity, SessionIndex, Sessions};
@@ -75,6 +77,7 @@ pub struct Core {
     /// Peers that never had a session, by their configured endpoint: see [`Core::request_session`].
     unmet: BTreeMap<SocketAddr, PublicKey>,
     presence: Presence,
+    introductions: Introductions,
     dropped: DropCounts,
     forwarded: ForwardCounts,
     next_index: u32,
@@ -95,6 +98,7 @@ impl Core {
             allowed_ips: AllowedIps::default(),
             unmet: BTreeMap::new(),
             presence: Presence::default(),
+            introductions: Introductions::default(),
             dropped: DropCounts::default(),
             forwarded: ForwardCounts::default(),
             next_index: seed >> 8,

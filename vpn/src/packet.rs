@@ -1,10 +1,14 @@
-//! The few fields of an IP packet that a router reads and writes.
+//! The few fields of an IP packet that a router reads and writes, and UDP packets of a relay.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{IpProtocol, IpRepr, UdpPacket, UdpRepr};
 
 const V4_HEADER: usize = 20;
 const V6_HEADER: usize = 40;
 const UDP_HEADER: usize = 8;
+const HOPS: u8 = 64;
 
 /// Returns the packet's source, or `None` if it is not an IP packet.
 pub(crate) fn source(packet: &[u8]) -> Option<IpAddr> {
@@ -33,6 +37,19 @@ pub(crate) fn udp_payload(packet: &[u8], port: u16) -> Option<&[u8]> {
     const UDP: u8 = 17;
     let (header, payload) = segment(packet, UDP)?.split_at_checked(UDP_HEADER)?;
     (header[2..4] == port.to_be_bytes()).then_some(payload)
+}
+
+/// Returns a UDP packet whose ends have the same port. Both addresses must be of one family.
+pub(crate) fn udp_packet(port: u16, from: IpAddr, to: IpAddr, payload: &[u8]) -> Vec<u8> {
+    let udp = UdpRepr { src_port: port, dst_port: port };
+    let (from, to) = (from.into(), to.into());
+    let ip = IpRepr::new(from, to, IpProtocol::Udp, udp.header_len() + payload.len(), HOPS);
+    let checksums = ChecksumCapabilities::default();
+    let mut packet = vec![0; ip.buffer_len()];
+    ip.emit(&mut packet[..], &checksums);
+    let mut segment = UdpPacket::new_unchecked(&mut packet[ip.header_len()..]);
+    udp.emit(&mut segment, &from, &to, payload.len(), |space| space.copy_from_slice(payload), &checksums);
+    packet
 }
 
 /// Returns what follows the IP header. In IPv6 it must follow the fixed header directly; in IPv4, options may precede it.

@@ -46,6 +46,7 @@ impl Core {
         }
         self.unmet.retain(|_, unmet| unmet != key);
         self.presence.remove(key);
+        self.introductions.remove(key);
     }
 
     fn update_peer(&mut self, update: &PeerUpdate) {

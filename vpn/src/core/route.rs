@@ -1,7 +1,7 @@
 //! Routing of decrypted packets.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -11,6 +11,7 @@ use super::presence::PresenceReport;
 use super::sessions::Sessions;
 use super::{Core, PacketRoute, unused_index};
 use crate::clock_reading::ClockReading;
+use crate::introduction::{INTRODUCTION_PORT, IntroductionRequest, PeerIntroduction};
 use crate::key::PublicKey;
 use crate::output::{CoreOutput, HEADROOM};
 use crate::packet;
@@ -39,15 +40,43 @@ impl Core {
         source == from || (self.presence.is_sibling(from) && !self.presence.is_sibling(source))
     }
 
-    /// Delivers a packet to this end, or records the report of a sibling.
+    /// Delivers a packet to this end, records the report of a sibling, or responds to another peer's request for introductions.
     fn deliver(&mut self, from: PublicKey, buffer: Vec<u8>, now: ClockReading, out: &mut CoreOutput) {
         let is_sibling = self.presence.is_sibling(&from);
-        let Some(report) = PresenceReport::parse(&buffer[HEADROOM..]).filter(|_| is_sibling) else {
+        let packet = &buffer[HEADROOM..];
+        if is_sibling && let Some(report) = PresenceReport::parse(packet) {
+            let peers = &self.peers;
+            self.presence.note(&from, &report, |peer| peers.contains_key(peer), now.elapsed);
+        } else if !is_sibling && let Some((request, ends)) = introduction_request(packet) {
+            self.introductions.note_request(from, request, now.elapsed);
+            self.introduce(from, ends, now, out);
+        } else {
             return out.deliver(buffer);
-        };
-        let peers = &self.peers;
-        self.presence.note(&from, &report, |peer| peers.contains_key(peer), now.elapsed);
+        }
         out.recycle(buffer);
+    }
+
+    /// Introduces the partners of a peer to it. `ends` are the addresses of this end and of the peer.
+    fn introduce(&mut self, to: PublicKey, ends: (IpAddr, IpAddr), now: ClockReading, out: &mut CoreOutput) {
+        let partners = self.introductions.partners(&to, now.elapsed);
+        let introductions: Vec<PeerIntroduction> = partners
+            .filter_map(|(public_key, mut candidates, port)| {
+                let peer = self.peers.get(&public_key)?;
+                // Where a NAT keeps the port, or there is none, the peer is reachable at the address from which its tunnel comes.
+                let observed = peer.endpoint.map(|path| SocketAddr::new(path.remote.ip().to_canonical(), port));
+                let new = observed.filter(|endpoint| !candidates.contains(endpoint));
+                candidates.extend(new);
+                Some(PeerIntroduction {
+                    public_key,
+                    allowed_ips: peer.config.allowed_ips.iter().copied().collect(),
+                    candidates,
+                })
+            })
+            .collect();
+        for message in PeerIntroduction::encode(&introductions) {
+            let packet = packet::udp_packet(INTRODUCTION_PORT, ends.0, ends.1, &message);
+            self.send(to, &packet, now, out);
+        }
     }
 
     /// Sends a packet of a peer on to another peer.
@@ -57,8 +86,12 @@ impl Core {
         let Some((next, is_detour)) = next else {
             return self.drop_unroutable(buffer, out);
         };
+        let is_from_sibling = self.presence.is_sibling(&from);
         self.forwarded.to_siblings += u64::from(is_detour);
-        self.forwarded.from_siblings += u64::from(self.presence.is_sibling(&from));
+        self.forwarded.from_siblings += u64::from(is_from_sibling);
+        if !is_detour && !is_from_sibling {
+            self.introductions.note_packet(from, next, now.elapsed);
+        }
         self.send(next, packet, now, out);
         out.recycle(buffer);
     }
@@ -130,4 +163,11 @@ impl Core {
             peer.sessions = Some(Sessions::new(identity, &peer.config, index));
         }
     }
+}
+
+/// Parses a request for introductions. Returns it with the addresses of this end and of the peer.
+fn introduction_request(packet: &[u8]) -> Option<(IntroductionRequest, (IpAddr, IpAddr))> {
+    let payload = packet::udp_payload(packet, INTRODUCTION_PORT)?;
+    let ends = (packet::destination(packet)?, packet::source(packet)?);
+    Some((IntroductionRequest::parse(payload)?, ends))
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
+mod introductions;
 mod siblings;
 mod uplinks;
 mod world;

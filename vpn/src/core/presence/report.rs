@@ -6,9 +6,6 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use smoltcp::phy::ChecksumCapabilities;
-use smoltcp::wire::{IpProtocol, IpRepr, UdpPacket, UdpRepr};
-
 use crate::key::{KEY_LEN, PublicKey};
 use crate::packet;
 
@@ -19,7 +16,6 @@ const VERSION: u8 = 1;
 const HEADER: usize = 3;
 /// The length of the headers of IPv6 and UDP. Those of IPv4 are shorter.
 const LARGEST_HEADERS: usize = 48;
-const HOPS: u8 = 64;
 
 /// What a relay hears, or what changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,7 +40,7 @@ impl PresenceReport {
         if payloads.is_empty() {
             payloads.push(payload(&[]));
         }
-        payloads.iter().map(|payload| udp_packet(from, to, payload)).collect()
+        payloads.iter().map(|payload| packet::udp_packet(PORT, from, to, payload)).collect()
     }
 
     /// Parses a packet. `None`: it is not a report, or one of an unknown version.
@@ -68,23 +64,15 @@ fn payload(peers: &[(bool, &PublicKey)]) -> Vec<u8> {
     payload
 }
 
-fn udp_packet(from: IpAddr, to: IpAddr, payload: &[u8]) -> Vec<u8> {
-    let udp = UdpRepr { src_port: PORT, dst_port: PORT };
-    let (from, to) = (from.into(), to.into());
-    let ip = IpRepr::new(from, to, IpProtocol::Udp, udp.header_len() + payload.len(), HOPS);
-    let checksums = ChecksumCapabilities::default();
-    let mut packet = vec![0; ip.buffer_len()];
-    ip.emit(&mut packet[..], &checksums);
-    let mut segment = UdpPacket::new_unchecked(&mut packet[ip.header_len()..]);
-    udp.emit(&mut segment, &from, &to, payload.len(), |space| space.copy_from_slice(payload), &checksums);
-    packet
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn udp_packet(from: IpAddr, to: IpAddr, payload: &[u8]) -> Vec<u8> {
+        packet::udp_packet(PORT, from, to, payload)
+    }
 
     const V4: [IpAddr; 2] =
         [IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2))];
