@@ -126,8 +126,11 @@ impl StreamListener {
             let socket = self.socket(entry).await.map_err(GatewayStreamError::Socket)?;
             let mut pace = HandshakePace::new(Instant::now());
             let admits = |datagram: &[u8]| pace.admits(datagram, Instant::now());
+            // All streams share the registry's lock, so that it is taken once, and not for each datagram.
+            let mut is_met = false;
             let carried = carry(stream, &socket, SILENCE, admits, |datagram| {
-                if datagram.first().is_some_and(|kind| TO_PEERS.contains(kind)) {
+                if !is_met && datagram.first().is_some_and(|kind| TO_PEERS.contains(kind)) {
+                    is_met = true;
                     entry.set_met();
                 }
             });
