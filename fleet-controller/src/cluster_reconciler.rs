@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
-use futures::StreamExt;
+use futures::{Stream, StreamExt, stream};
 use k8s_openapi::{
     api::{coordination::v1::Lease, core::v1::Secret},
     apimachinery::pkg::apis::meta::v1::Time,
@@ -11,7 +11,7 @@ use k8s_openapi::{
 use keelway_api::condition::{self, ConditionStatus, ConditionValue};
 use keelway_component::requests::{call, ignore_conflict, only};
 use keelway_fleet::{
-    CLUSTER_READY, CLUSTER_STANDBY, WorkloadCluster,
+    CLUSTER_IDLE, CLUSTER_READY, CLUSTER_STANDBY, WorkloadCluster,
     bootstrap::{TOKEN_NAMESPACE, token_secret_name},
     names::{
         AGENT_LEASE, NAME_LABEL, PROVIDER_LABEL, REGION_LABEL, VERSION_LABEL, ZONE_LABEL, cluster_of_namespace,
@@ -24,6 +24,7 @@ use kube::{
     runtime::{Controller, controller::Action, reflector::ObjectRef, watcher},
 };
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use crate::{
     cluster_removal::remove,
@@ -38,16 +39,27 @@ use crate::{
 
 /// The finalizer of a Cluster. The controller removes it once the agent has no rights any more.
 pub(crate) const FINALIZER: &str = "fleet.keelway.dev/registration";
+/// The conditions that the controller writes.
+const CONDITIONS: [&str; 3] = [CLUSTER_READY, CLUSTER_IDLE, CLUSTER_STANDBY];
+
 /// Keeps all workload clusters.
 pub(crate) async fn run(context: Arc<FleetContext>) {
     let leases = Api::<Lease>::all(context.client.clone());
     let agents = watcher::Config::default().fields(&format!("metadata.name={AGENT_LEASE}"));
     let observer = Arc::clone(&context);
     Controller::new(Api::<WorkloadCluster>::all(context.client.clone()), watcher::Config::default())
+        .reconcile_all_on(usage(Arc::clone(&context.usage)))
         .watches(leases, agents, move |lease| observe(&lease, &observer, Instant::now()))
         .run(reconcile, on_error, context)
         .for_each(|outcome| log_outcome("clusters", outcome))
         .await;
+}
+
+fn usage(changes: Arc<Notify>) -> impl Stream<Item = ()> + Send + 'static {
+    stream::unfold(changes, async |changes| {
+        changes.notified().await;
+        Some(((), changes))
+    })
 }
 
 /// Notes a heartbeat. The cluster is reconciled if its condition may change: while it is ready, its timer reads what is noted here.
@@ -159,6 +171,15 @@ async fn use_up_token(cluster: &str, context: &FleetContext) -> Result<(), Fleet
     Ok(())
 }
 
+fn idle(is_busy: bool) -> ConditionValue {
+    let (status, reason, message) = if is_busy {
+        (ConditionStatus::False, "Busy", "the fleet runs pods in the cluster")
+    } else {
+        (ConditionStatus::True, "Idle", "the fleet runs no pods in the cluster")
+    };
+    ConditionValue { status, reason: reason.to_owned(), message: message.to_owned() }
+}
+
 /// Writes the conditions of the cluster, if they differ.
 async fn report(
     cluster: &WorkloadCluster,
@@ -169,8 +190,7 @@ async fn report(
     context.remembered(&name, |memory| memory.ready = Some(ready.status));
     context.count_clusters();
     let before = cluster.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
-    let mut after: Vec<_> =
-        before.iter().filter(|one| [CLUSTER_READY, CLUSTER_STANDBY].contains(&one.type_.as_str())).cloned().collect();
+    let mut after: Vec<_> = before.iter().filter(|one| CONDITIONS.contains(&one.type_.as_str())).cloned().collect();
     let own = after.clone();
     let (generation, now) = (cluster.metadata.generation, Time(Timestamp::now()));
     let awake = ConditionValue {
@@ -180,6 +200,9 @@ async fn report(
     };
     condition::set(&mut after, CLUSTER_READY, ready, generation, &now);
     condition::set(&mut after, CLUSTER_STANDBY, awake, generation, &now);
+    if let Some(is_busy) = context.remembered(&name, |memory| memory.is_busy) {
+        condition::set(&mut after, CLUSTER_IDLE, idle(is_busy), generation, &now);
+    }
     if after == own {
         return Ok(());
     }

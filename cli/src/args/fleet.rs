@@ -2,7 +2,10 @@
 
 use clap::Subcommand;
 
-use crate::commands::fleet_inject::FleetInjectArguments;
+use crate::commands::{
+    fleet_agent_manifests::AgentManifestsArguments, fleet_inject::FleetInjectArguments,
+    fleet_status::FleetStatusArguments, fleet_token::FleetTokenCommand,
+};
 
 #[derive(Subcommand)]
 pub(crate) enum FleetCommand {
@@ -11,4 +14,20 @@ pub(crate) enum FleetCommand {
         after_help = "Example:\n  keelway fleet inject --name f1 < world.yaml | keelway reconcile > f1.yaml\n  keelway fleet inject --name f1 --replicas 3 --ingress-replicas 2 < world.yaml"
     )]
     Inject(Box<FleetInjectArguments>),
+    /// Manage the tokens with which workload clusters register in a fleet
+    #[command(
+        subcommand,
+        after_help = "Example:\n  keelway fleet token create --cluster-name west --kubeconfig f1.kubeconfig > token"
+    )]
+    Token(FleetTokenCommand),
+    /// Print the manifests of the agent for a workload cluster
+    #[command(
+        after_help = "Example:\n  keelway fleet agent-manifests - < token > agent.yaml\n  keelway fleet agent-manifests token --rbac > agent.yaml"
+    )]
+    AgentManifests(AgentManifestsArguments),
+    /// Check that a fleet works: its API, its controller, its kinds and its workload clusters
+    #[command(
+        after_help = "Example:\n  keelway fleet status --kubeconfig f1.kubeconfig\n  keelway fleet status -o json --kubeconfig f1.kubeconfig"
+    )]
+    Status(FleetStatusArguments),
 }

@@ -33,14 +33,14 @@ impl CandidateCluster {
         let name = cluster.metadata.name.clone().unwrap_or_default();
         let mut labels = cluster.metadata.labels.clone().unwrap_or_default();
         labels.insert(NAME_LABEL.to_owned(), name.clone());
-        let conditions = cluster.status.iter().flat_map(|status| &status.conditions);
+        let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);
         Self {
             name,
             labels,
             is_cordoned: cluster.spec.unschedulable,
             is_leaving: cluster.metadata.deletion_timestamp.is_some(),
             taints: cluster.spec.taints.clone(),
-            ready: conditions.filter(|condition| condition.type_ == CLUSTER_READY).cloned().next(),
+            ready: conditions.find(|condition| condition.type_ == CLUSTER_READY).cloned(),
         }
     }
 
@@ -82,8 +82,8 @@ const FILTERS: [CandidateFilter; 8] = [
 
 /// Returns why a cluster cannot run an object, or `None`.
 pub(crate) fn rejection(ask: &ClusterAsk<'_>, cluster: &CandidateCluster, is_current: bool) -> Option<Rejection> {
-    let steps = FILTERS.iter().filter(|step| !(is_current && step.spares_current));
-    steps.into_iter().find_map(|step| (step.check)(ask, cluster))
+    let mut steps = FILTERS.iter().filter(|step| !(is_current && step.spares_current));
+    steps.find_map(|step| (step.check)(ask, cluster))
 }
 
 fn named(ask: &ClusterAsk<'_>, cluster: &CandidateCluster) -> Option<Rejection> {
@@ -138,8 +138,11 @@ pub enum ScoreStep {
     Name,
 }
 
+/// Whether a cluster is better in a step, given whether it runs the object.
+type ClusterScore = fn(&CandidateCluster, bool) -> bool;
+
 /// The scores, in order.
-const SCORES: [(ScoreStep, fn(&CandidateCluster, bool) -> bool); 2] = [
+const SCORES: [(ScoreStep, ClusterScore); 2] = [
     (ScoreStep::Current, |_, is_current| is_current),
     (ScoreStep::Untainted, |cluster, _| cluster.taint(TaintEffect::PreferNoSchedule).is_none()),
 ];

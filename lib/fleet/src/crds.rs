@@ -38,9 +38,7 @@ fn refine_cluster(root: &mut Json) {
     extend(root, "spec.taints[].key", json!({"maxLength": 316, "minLength": 1}));
     let value = "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$";
     let labels = ["spec.provider", "spec.region", "spec.zone"].map(|path| {
-        let message = format!(
-            "\"{{self}}\" is not a label value: write at most 63 letters, digits, -, _ and ., with a letter or digit at both ends"
-        );
+        let message = "\"{self}\" is not a label value: write at most 63 letters, digits, -, _ and ., with a letter or digit at both ends";
         rule(path, format!("self.matches('{value}')"), message)
     });
     let name = "self.metadata.name";

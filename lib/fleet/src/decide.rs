@@ -14,6 +14,7 @@ use crate::{
     PlacementVerdict, PolicySet, Rejection, RunReason, SpreadMode, TopologyOverrides, UnknownPolicy,
     candidate::{ClusterAsk, deciding_step, rejection, scores},
     divide,
+    keep::keep,
     names::NAME_LABEL,
     policies::{ParsedPolicy, is_group},
     verdict::rendered,
@@ -96,14 +97,13 @@ pub fn decide(fleet: &FleetState, request: &DecisionRequest<'_>) -> PlacementDec
     }
     let selecting = match fleet.policies.selecting(object, &fleet.namespaces) {
         Ok(selecting) => selecting,
-        Err(unknown) => return undecided(PlacementOutcome::Keep(KeepReason::UnknownPolicy(unknown))),
+        Err(unknown) => return keep(fleet, request, KeepReason::UnknownPolicy(unknown)),
     };
     let Some(policy) = selecting.winner else {
-        let outcome = match request.current {
-            Some(_) => PlacementOutcome::Keep(KeepReason::NoLongerSelected),
-            None => PlacementOutcome::NotSelected,
+        return match request.current {
+            Some(_) => keep(fleet, request, KeepReason::NoLongerSelected),
+            None => not_selected(),
         };
-        return undecided(outcome);
     };
     let ignored = selecting.losers.into_iter().map(str::to_owned).collect();
     let spread = policy.spec.spread_constraints.as_ref().map(|constraints| Spread {
@@ -115,7 +115,8 @@ pub fn decide(fleet: &FleetState, request: &DecisionRequest<'_>) -> PlacementDec
     Choice { named: None, policy: Some(policy), spread }.decide(fleet, request, ignored)
 }
 
-fn undecided(outcome: PlacementOutcome) -> PlacementDecision {
+fn not_selected() -> PlacementDecision {
+    let outcome = PlacementOutcome::NotSelected;
     PlacementDecision { outcome, policy: None, ignored: Vec::new(), verdicts: BTreeMap::new() }
 }
 
@@ -149,7 +150,13 @@ impl Choice<'_> {
             Some(spread) => spread.place(&candidates, request, divided, &mut verdicts),
         };
         let policy = self.policy.map(|policy| policy.name.clone());
-        let outcome = self.outcome(fleet, request, clusters, &verdicts);
+        if clusters.is_empty() && request.current.is_some_and(|current| runs_somewhere(fleet, current)) {
+            return match keep(fleet, request, KeepReason::NoAlternative) {
+                kept @ PlacementDecision { outcome: PlacementOutcome::Place(_), .. } => kept,
+                kept => PlacementDecision { policy, ignored, verdicts, ..kept },
+            };
+        }
+        let outcome = self.outcome(request, clusters, &verdicts);
         PlacementDecision { outcome, policy, ignored, verdicts }
     }
 
@@ -188,17 +195,10 @@ impl Choice<'_> {
 
     fn outcome(
         &self,
-        fleet: &FleetState,
         request: &DecisionRequest<'_>,
         clusters: Vec<PlacedCluster>,
         verdicts: &BTreeMap<String, PlacementVerdict>,
     ) -> PlacementOutcome {
-        let runs_somewhere = |placement: &&PlacementSpec| {
-            placement.clusters.iter().any(|cluster| !fleet.removed.contains(&cluster.name))
-        };
-        if clusters.is_empty() && request.current.is_some_and(|placement| runs_somewhere(&placement)) {
-            return PlacementOutcome::Keep(KeepReason::NoAlternative);
-        }
         let spec = self.policy.map(|policy| &policy.spec);
         let mut placement = PlacementSpec {
             object: request.object.reference.clone(),
@@ -217,6 +217,11 @@ impl Choice<'_> {
             Some(_) | None => PlacementOutcome::Place(placement),
         }
     }
+}
+
+/// Whether a Placement has a cluster that was not removed.
+fn runs_somewhere(fleet: &FleetState, current: &PlacementSpec) -> bool {
+    current.clusters.iter().any(|cluster| !fleet.removed.contains(&cluster.name))
 }
 
 fn runs_in<'a>(current: Option<&'a PlacementSpec>, cluster: &str) -> Option<&'a PlacedCluster> {

@@ -8,23 +8,27 @@ extern crate alloc;
 mod agent_manifests;
 pub mod bootstrap;
 mod candidate;
-pub mod bootstrap;
 mod cluster;
 mod crds;
 mod decide;
 mod divide;
 mod field_path;
+pub mod invariants;
+mod keep;
+mod manifest;
 pub mod names;
 mod nodes;
 mod object;
 mod placement;
 mod policies;
 mod policy;
-mod selector;
 mod role;
+mod selector;
+mod status;
 pub mod token;
 mod verdict;
 mod work;
+mod works;
 
 pub use candidate::{CandidateCluster, ScoreStep};
 
@@ -38,8 +42,9 @@ pub use decide::{DecisionRequest, FleetState, KeepReason, PlacementDecision, Pla
 pub use divide::{DivisionPart, divide};
 pub use field_path::{FieldPath, FieldPathError};
 pub use keelway_pki::BootstrapToken;
-pub use object::{FleetObject, FleetObjectError, ObjectState};
+pub use manifest::{ApplyOrder, ManifestError, apply_order, manifest_for};
 pub use nodes::{NodeReport, ResourceQuantities, WorkloadTaint, total};
+pub use object::{FleetObject, FleetObjectError, ObjectState};
 pub use placement::{
     PLACEMENT_APPLIED, PLACEMENT_SCHEDULED, PlacedCluster, PlacedClusterStatus, PlacementReason, PlacementSpec,
     PlacementStatus, WorkloadPlacement, WorkloadRef,
@@ -50,6 +55,11 @@ pub use policy::{
     ResourceSelectors, SchedulePolicy, SchedulePolicySpec, SpreadConstraints, SpreadMode, TopologyOverrides,
 };
 pub use role::{FLEET_CONTROLLER_ROLE, fleet_controller_role};
+pub use status::{ClusterReport, merged_status, placement_status};
+pub use status::{ClusterReport, merged_status, object_status, placement_status};
 pub use token::{FleetToken, FleetTokenError};
 pub use verdict::{PlacementVerdict, Rejection, RunReason};
 pub use work::{PlacementLink, ReplicasOwner, WORK_APPLIED, Work, WorkSpec, WorkStatus};
+pub use works::{
+    DesiredWork, ExistingWork, WorkOrder, WorkPlan, WorkRemoval, WorkWait, desired_works, placement_link, plan_works,
+};

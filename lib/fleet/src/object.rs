@@ -44,6 +44,7 @@ pub struct FleetObject {
 
 /// What is known of the object of a Placement.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and most are present")]
 pub enum ObjectState {
     /// The object was read.
     Present(FleetObject),

@@ -47,6 +47,8 @@ pub enum RunReason {
 pub enum Rejection {
     /// An annotation names the cluster, and the fleet has no such cluster.
     NotRegistered,
+    /// The object stays in its clusters, because nothing selects it, or it is not known what does.
+    Kept,
     /// An annotation names other clusters.
     NotNamed,
     /// The policy does not select the cluster.
@@ -105,6 +107,7 @@ impl Rejection {
     fn reason(&self) -> &'static str {
         match self {
             Self::NotRegistered => "NotRegistered",
+            Self::Kept => "Kept",
             Self::NotNamed => "NotNamed",
             Self::NotSelected { .. } => "NotSelected",
             Self::NoTopologyLabel { .. } => "NoTopologyLabel",
@@ -151,6 +154,7 @@ impl fmt::Display for Rejection {
             Self::NotRegistered => {
                 f.write_str("the fleet has no such cluster; register it, or correct the annotation of the object")
             }
+            Self::Kept => f.write_str("the object stays where it is, because no other cluster is selected for it"),
             Self::NotNamed => f.write_str("an annotation of the object names other clusters"),
             Self::NotSelected { policy } => {
                 write!(f, "spec.clusterSelector of the SchedulePolicy {policy} does not match its labels")

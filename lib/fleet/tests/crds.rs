@@ -1,4 +1,5 @@
 //! The custom resource definitions of a fleet's kinds.
+#![expect(clippy::unwrap_used, reason = "this is all test")]
 
 use keelway_fleet::{crds, refused_policies};
 use serde_json::Value as Json;

@@ -1,0 +1,42 @@
+//! `keelway fleet agent-manifests`.
+
+use clap::Args;
+use keelway_api::release;
+use keelway_fleet::{AgentRights, FleetToken, agent_manifests};
+
+use super::{fleet_api::read_or_stdin, print};
+use crate::exit::{Code, CommandFailure};
+
+#[derive(Args)]
+pub(crate) struct AgentManifestsArguments {
+    /// The file of the token, or - for stdin
+    #[arg(value_name = "FILE", default_value = "-")]
+    pub(crate) token: String,
+    /// A registry that contains the image of the agent [default: registry.keelway.dev]
+    #[arg(long, value_name = "REGISTRY")]
+    pub(crate) registry: Option<String>,
+    /// Let the fleet place roles and their bindings
+    #[arg(long)]
+    pub(crate) rbac: bool,
+    /// Let the fleet place configurations of webhooks
+    #[arg(long)]
+    pub(crate) webhooks: bool,
+    /// Let the fleet place these custom resources
+    #[arg(long = "resource", value_name = "PLURAL.GROUP")]
+    pub(crate) resources: Vec<String>,
+}
+
+pub(super) fn run(arguments: &AgentManifestsArguments) -> Result<Code, CommandFailure> {
+    let text = read_or_stdin(&arguments.token)?;
+    let token = FleetToken::parse(&text).map_err(|error| {
+        CommandFailure::usage(error.to_string(), "create a token: keelway fleet token create --cluster-name NAME")
+    })?;
+    let rights =
+        AgentRights { rbac: arguments.rbac, webhooks: arguments.webhooks, resources: arguments.resources.clone() };
+    let image = release::fleet_agent_image(arguments.registry.as_deref());
+    for manifest in agent_manifests(&token.to_text(), &image, &rights) {
+        print("---\n")?;
+        print(&serde_saphyr::to_string(&manifest).map_err(CommandFailure::other)?)?;
+    }
+    Ok(Code::Done)
+}

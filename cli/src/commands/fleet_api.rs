@@ -1,0 +1,48 @@
+//! The API of a fleet, as commands use it.
+
+use std::{io::Read, path::PathBuf, time::Duration};
+
+use clap::Args;
+use keelway_http_proxy::{KubeClientConfig, ProxySettings};
+use kube::Client;
+use tower::timeout::TimeoutLayer;
+
+use crate::exit::CommandFailure;
+
+/// How long a response may take to begin.
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// The fleet of a command.
+#[derive(Args)]
+pub(crate) struct FleetArgument {
+    /// The kubeconfig of the fleet [default: as kubectl]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+}
+
+impl FleetArgument {
+    /// Returns a client of the fleet, and the URL of its API. Call it in a runtime.
+    pub(super) async fn client(&self) -> Result<(Client, String), CommandFailure> {
+        let settings = ProxySettings::from_environment();
+        let config = match &self.kubeconfig {
+            Some(path) => KubeClientConfig::read(path, &settings).await,
+            None => KubeClientConfig::infer(&settings).await,
+        };
+        let config = config.map_err(CommandFailure::other)?;
+        let builder = config.builder().map_err(CommandFailure::other)?;
+        Ok((builder.with_layer(&TimeoutLayer::new(ANSWER)).build(), config.server().to_string()))
+    }
+}
+
+/// Reads a file, or stdin for `-`.
+pub(super) fn read_or_stdin(path: &str) -> Result<String, CommandFailure> {
+    if path != "-" {
+        let read = std::fs::read_to_string(path);
+        return read.map_err(|error| {
+            CommandFailure::usage(format!("cannot read {path}: {error}"), "name a file, or - for stdin")
+        });
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).map_err(CommandFailure::other)?;
+    Ok(text)
+}

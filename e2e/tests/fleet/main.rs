@@ -1,0 +1,66 @@
+//! A fleet over two clusters with a worker each: registration, placement, division, drift, deletion and an agent's restart, with real programs.
+//!
+//! It needs what the tests of `workers` need.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test's functions fail by panicking, and print their timings"
+)]
+
+mod members;
+mod workloads;
+
+use std::time::Instant;
+
+use keelway_api::release::fleet_agent_image;
+use keelway_e2e::{
+    host::on_own_host,
+    worker_fleet::{TestCluster, WorkerFleet},
+};
+
+#[test]
+fn fleet() {
+    on_own_host("fleet", scenario);
+}
+
+/// A cluster that joins the fleet, and its name there.
+struct Member {
+    cluster: TestCluster,
+    name: &'static str,
+}
+
+fn scenario() {
+    let setting = WorkerFleet::new("e2eflee", "2", &[]);
+    let agent = fleet_agent_image(None);
+    for (worker, behind) in [("w1", "nat-a"), ("w2", "")] {
+        setting.create_worker_with(worker, behind, &[&agent]);
+    }
+    stage("control planes", || {
+        setting.inject("c1", &[]);
+        setting.inject("c2", &[]);
+        setting.write(&["fleet", "inject", "--name", "f1"]);
+        setting.reconcile();
+    });
+    let fleet = setting.cluster("f1", &[]).kubectl;
+    let west = Member { cluster: setting.cluster("c1", &["w1"]), name: "west" };
+    let east = Member { cluster: setting.cluster("c2", &["w2"]), name: "east" };
+    stage("workers", || setting.join(&[&west.cluster, &east.cluster]));
+    stage("registration", || {
+        members::register(&setting, &fleet, &[&west, &east]);
+        members::are_reported(&setting, &fleet);
+    });
+    stage("one cluster", || workloads::one_cluster_runs_it(&fleet, &east, &west));
+    stage("by name", || workloads::an_annotation_names_the_cluster(&fleet, &west, &east));
+    stage("division", || workloads::replicas_are_divided(&fleet, &[&west, &east]));
+    stage("drift", || workloads::drift_is_corrected(&west));
+    stage("restart", || members::an_agent_restarts(&fleet, &west));
+    stage("deletion", || workloads::deletion_reaches_the_clusters(&fleet, &[&west, &east]));
+}
+
+fn stage<T>(name: &str, body: impl FnOnce() -> T) -> T {
+    let started = Instant::now();
+    let result = body();
+    println!("{:>7} ms  {name}: done", started.elapsed().as_millis());
+    result
+}

@@ -1,0 +1,148 @@
+//! The loop over users' objects: policies and annotations become Placements and Works, and what clusters report becomes the status of objects.
+//!
+//! All documents are watched and kept in memory ([`model`]). For each object that a change may affect, [`plan`] decides what to write, without IO,
+//! and [`execute`] writes it. A settled fleet plans nothing.
+
+mod execute;
+mod kinds;
+mod listed;
+mod model;
+mod plan;
+mod scope;
+mod verify;
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use futures::{
+    StreamExt,
+    future::join_all,
+    stream::{BoxStream, SelectAll},
+};
+use keelway_base::error_chain::ErrorChain;
+use keelway_fleet::{PlacementLink, SchedulePolicy, Work, WorkloadCluster, WorkloadPlacement};
+use kube::{
+    Api, Resource,
+    api::DynamicObject,
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, Event, watcher},
+    },
+};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep_until};
+
+use self::{
+    kinds::{BUILT_IN, PlacedKind},
+    model::{FleetChange, FleetModel},
+};
+use crate::context::FleetContext;
+
+pub use self::scope::is_placeable;
+
+/// How many objects are written at once.
+const AT_ONCE: usize = 16;
+/// The pause before the objects whose writes failed are planned again.
+const AGAIN: Duration = Duration::from_secs(2);
+
+type Changes = SelectAll<BoxStream<'static, watcher::Result<FleetChange>>>;
+
+/// Keeps all objects placed.
+pub(crate) async fn run(context: Arc<FleetContext>) {
+    let mut changes = watches(&context);
+    let mut model = FleetModel::new(BUILT_IN.iter().map(PlacedKind::from));
+    let mut watched = BTreeSet::new();
+    let mut failed = BTreeSet::new();
+    let mut retry_at: Option<Instant> = None;
+    loop {
+        let retry = async {
+            match retry_at {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            Some(change) = changes.next() => match change {
+                Ok(change) => model.observe(change),
+                Err(error) => tracing::info!("a watch failed; retrying: {}", ErrorChain(&error)),
+            },
+            () = retry => {
+                retry_at = None;
+                model.pend(std::mem::take(&mut failed));
+            }
+            () = std::future::ready(()), if model.has_work() => {
+                let links = model.next(AT_ONCE);
+                failed.extend(settle(links, &mut model, &context).await);
+                if !model.has_work() {
+                    let (all, busy) = model.usage();
+                    context.set_usage(&all, &busy);
+                }
+                if !failed.is_empty() && retry_at.is_none() {
+                    retry_at = Some(Instant::now() + AGAIN);
+                }
+            }
+        }
+        for kind in model.custom_kinds() {
+            if watched.insert(kind.clone()) {
+                model.add_custom(kind.clone());
+                changes.push(watch_objects(&context, kind));
+            }
+        }
+    }
+}
+
+/// Plans and writes these objects. Returns those that failed.
+async fn settle(links: Vec<PlacementLink>, model: &mut FleetModel, context: &FleetContext) -> Vec<PlacementLink> {
+    let unknown: Vec<PlacementLink> = links.iter().filter(|link| model.is_unknown(link)).cloned().collect();
+    let found = join_all(unknown.iter().map(|link| verify::read(link, model.reference(link), context))).await;
+    for (link, state) in unknown.into_iter().zip(found) {
+        model.verified(link, state);
+    }
+    let plans: Vec<_> = links.into_iter().map(|link| (plan::plan(&link, model), link)).collect();
+    let written = join_all(plans.iter().map(|(plan, link)| execute::execute(link, plan, context))).await;
+    let mut failed = Vec::new();
+    for ((_, link), written) in plans.into_iter().zip(written) {
+        let (outcome, error) = written;
+        model.written(outcome);
+        if let Some(error) = error {
+            context.metrics.count_failure();
+            tracing::warn!(
+                placement = link.name,
+                namespace = link.namespace,
+                "cannot settle an object: {}",
+                ErrorChain(&error)
+            );
+            failed.push(link);
+        }
+    }
+    failed
+}
+
+fn watches(context: &FleetContext) -> Changes {
+    let mut all = SelectAll::new();
+    all.push(watch::<WorkloadCluster>(context, FleetChange::Cluster));
+    all.push(watch::<SchedulePolicy>(context, FleetChange::Policy));
+    all.push(watch::<WorkloadPlacement>(context, FleetChange::Placement));
+    all.push(watch::<Work>(context, FleetChange::Work));
+    for kind in &BUILT_IN {
+        all.push(watch_objects(context, kind.into()));
+    }
+    all
+}
+
+fn watch<K>(
+    context: &FleetContext,
+    change: fn(Event<K>) -> FleetChange,
+) -> BoxStream<'static, watcher::Result<FleetChange>>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    let events = watcher(Api::<K>::all(context.client.clone()), watcher::Config::default()).default_backoff();
+    events.map(move |event| event.map(change)).boxed()
+}
+
+fn watch_objects(context: &FleetContext, kind: PlacedKind) -> BoxStream<'static, watcher::Result<FleetChange>> {
+    let api = Api::<DynamicObject>::all_with(context.client.clone(), &kind.resource());
+    let events = watcher(api, watcher::Config::default()).modify(|object| object.metadata.managed_fields = None);
+    events.default_backoff().map(move |event| event.map(|event| FleetChange::Object(kind.clone(), event))).boxed()
+}

@@ -1,0 +1,165 @@
+//! Writes what was planned for one object.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use keelway_component::requests::{call, ignore_conflict};
+use keelway_fleet::{
+    DesiredWork, PlacementLink, PlacementSpec, Work, WorkOrder, WorkloadPlacement, WorkloadRef,
+    names::{
+        CLUSTER_LABEL, FLEET_NAMESPACE, MATCHED_POLICY_LABEL, TARGET_CLUSTER_LABEL, WORK_FINALIZER, works_namespace,
+    },
+};
+use kube::{
+    Api,
+    api::{DeleteParams, DynamicObject, Patch},
+    core::ApiResource,
+};
+use serde_json::{Value, json};
+
+use super::{model::WrittenObjects, plan::ObjectPlan};
+use crate::context::{FleetContext, FleetControllerError, applied, apply};
+
+const API_VERSION: &str = "fleet.keelway.dev/v1alpha1";
+
+/// Writes a plan. Returns what was written, also if a later write failed.
+pub(super) async fn execute(
+    link: &PlacementLink,
+    plan: &ObjectPlan,
+    context: &FleetContext,
+) -> (WrittenObjects, Option<FleetControllerError>) {
+    let mut written = WrittenObjects::default();
+    let outcome = write(link, plan, &mut written, context).await;
+    (written, outcome.err())
+}
+
+async fn write(
+    link: &PlacementLink,
+    plan: &ObjectPlan,
+    written: &mut WrittenObjects,
+    context: &FleetContext,
+) -> Result<(), FleetControllerError> {
+    context.fence.check()?;
+    if let Some(spec) = &plan.save {
+        written.placement = Some(save(link, spec, context).await?);
+        context.metrics.count_write();
+    }
+    for order in &plan.orders {
+        written.works.extend(carry_out(order, context).await?);
+        context.metrics.count_write();
+    }
+    if let Some(status) = &plan.placement_status {
+        let body = json!({ "apiVersion": API_VERSION, "kind": "Placement", "metadata": { "name": link.name }, "status": status });
+        let api = Api::<WorkloadPlacement>::namespaced(context.client.clone(), &link.namespace);
+        let (parameters, patch) = (applied(), Patch::Apply(&body));
+        let status = api.patch_status(&link.name, &parameters, &patch);
+        written.placement =
+            ignore_conflict("write the status of a Placement", status).await?.or(written.placement.take());
+        context.metrics.count_write();
+    }
+    if let (Some(status), Some(object), Some(resource)) = (&plan.object_status, &plan.object, &plan.resource) {
+        write_status(object, resource, status, context).await?;
+        context.metrics.count_write();
+    }
+    if plan.remove {
+        let api = Api::<WorkloadPlacement>::namespaced(context.client.clone(), &link.namespace);
+        ignore_conflict("delete a Placement", api.delete(&link.name, &DeleteParams::default())).await?;
+        context.metrics.count_write();
+    }
+    if let Some(object) = &plan.object {
+        for event in &plan.events {
+            context.publish_about(&reference(object), event.kind(), event.reason, &event.note).await;
+        }
+    }
+    Ok(())
+}
+
+async fn save(
+    link: &PlacementLink,
+    spec: &PlacementSpec,
+    context: &FleetContext,
+) -> Result<WorkloadPlacement, FleetControllerError> {
+    if link.namespace == FLEET_NAMESPACE {
+        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": FLEET_NAMESPACE } });
+        apply(&namespace, context).await?;
+    }
+    let mut labels = serde_json::Map::new();
+    if let Some(policy) = spec.policy.as_ref().filter(|policy| policy.len() <= 63) {
+        labels.insert(MATCHED_POLICY_LABEL.to_owned(), json!(policy));
+    }
+    if let [only] = spec.clusters.as_slice() {
+        labels.insert(TARGET_CLUSTER_LABEL.to_owned(), json!(only.name));
+    }
+    let body = json!({
+        "apiVersion": API_VERSION,
+        "kind": "Placement",
+        "metadata": { "name": link.name, "labels": labels },
+        "spec": spec,
+    });
+    let api = Api::<WorkloadPlacement>::namespaced(context.client.clone(), &link.namespace);
+    Ok(call("save a Placement", api.patch(&link.name, &applied(), &Patch::Apply(&body))).await?)
+}
+
+async fn carry_out(order: &WorkOrder, context: &FleetContext) -> Result<Option<Work>, FleetControllerError> {
+    match order {
+        WorkOrder::Create(desired) | WorkOrder::Update(desired) => Ok(Some(write_work(desired, context).await?)),
+        WorkOrder::Delete { cluster, name, why } => {
+            tracing::info!(cluster, work = name, why = ?why, "deletes a Work");
+            let api = Api::<Work>::namespaced(context.client.clone(), &works_namespace(cluster));
+            let deleted = ignore_conflict("delete a Work", api.delete(name, &DeleteParams::default())).await?;
+            Ok(deleted.and_then(|deleted| deleted.left()))
+        }
+    }
+}
+
+async fn write_work(desired: &DesiredWork, context: &FleetContext) -> Result<Work, FleetControllerError> {
+    let body = json!({
+        "apiVersion": API_VERSION,
+        "kind": "Work",
+        "metadata": {
+            "name": desired.name,
+            "labels": { CLUSTER_LABEL: desired.cluster },
+            "finalizers": [WORK_FINALIZER],
+        },
+        "spec": desired.spec,
+    });
+    let api = Api::<Work>::namespaced(context.client.clone(), &works_namespace(&desired.cluster));
+    Ok(call("write a Work", api.patch(&desired.name, &applied(), &Patch::Apply(&body))).await?)
+}
+
+/// Writes the merged status of an object. A kind without such a subresource has none.
+async fn write_status(
+    object: &WorkloadRef,
+    resource: &ApiResource,
+    status: &Value,
+    context: &FleetContext,
+) -> Result<(), FleetControllerError> {
+    let api: Api<DynamicObject> = match &object.namespace {
+        Some(namespace) => Api::namespaced_with(context.client.clone(), namespace, resource),
+        None => Api::all_with(context.client.clone(), resource),
+    };
+    let reference = reference(object);
+    let body = json!({
+        "apiVersion": reference.api_version,
+        "kind": object.kind,
+        "metadata": { "name": object.name, "uid": object.uid },
+        "status": status,
+    });
+    let (parameters, patch) = (applied(), Patch::Apply(&body));
+    ignore_conflict("write the status of an object", api.patch_status(&object.name, &parameters, &patch)).await?;
+    Ok(())
+}
+
+fn reference(object: &WorkloadRef) -> ObjectReference {
+    let version = &object.version;
+    ObjectReference {
+        api_version: Some(if object.group.is_empty() {
+            version.clone()
+        } else {
+            format!("{}/{version}", object.group)
+        }),
+        kind: Some(object.kind.clone()),
+        name: Some(object.name.clone()),
+        namespace: object.namespace.clone(),
+        uid: object.uid.clone(),
+        ..ObjectReference::default()
+    }
+}

@@ -1,0 +1,316 @@
+//! What the controller knows of its fleet, and which objects a change may affect.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use keelway_fleet::{
+    CandidateCluster, FleetObject, FleetState, ObjectState, PlacementLink, PolicySet, SchedulePolicy, Work,
+    WorkloadCluster, WorkloadPlacement, WorkloadRef, names::cluster_of_namespace, placement_link,
+};
+use kube::{ResourceExt, api::DynamicObject, core::ApiResource, runtime::watcher::Event};
+use serde_json::Value;
+
+use super::{
+    kinds::PlacedKind,
+    listed::{ListedChange, ListedObjects},
+    scope::is_placeable,
+};
+
+/// Kinds that run pods.
+const RUNS_PODS: [&str; 7] = ["CronJob", "DaemonSet", "Deployment", "Job", "Pod", "ReplicaSet", "StatefulSet"];
+
+/// A change of a document.
+#[derive(Debug)]
+pub(crate) enum FleetChange {
+    Cluster(Event<WorkloadCluster>),
+    Policy(Event<SchedulePolicy>),
+    Placement(Event<WorkloadPlacement>),
+    Work(Event<Work>),
+    Object(PlacedKind, Event<DynamicObject>),
+}
+
+/// The namespace and the name of a Work.
+pub(super) type WorkKey = (String, String);
+
+/// What the writes of one object left behind.
+#[derive(Debug, Default)]
+pub(super) struct WrittenObjects {
+    pub(super) placement: Option<WorkloadPlacement>,
+    pub(super) works: Vec<Work>,
+}
+
+/// All documents of a fleet.
+#[derive(Debug, Default)]
+pub(crate) struct FleetModel {
+    clusters: ListedObjects<String, WorkloadCluster>,
+    policies: ListedObjects<String, SchedulePolicy>,
+    placements: ListedObjects<PlacementLink, WorkloadPlacement>,
+    works: ListedObjects<WorkKey, Work>,
+    objects: BTreeMap<PlacedKind, ListedObjects<PlacementLink, FleetObject>>,
+    custom: BTreeSet<PlacedKind>,
+    works_of: BTreeMap<PlacementLink, BTreeSet<WorkKey>>,
+    link_of: BTreeMap<WorkKey, PlacementLink>,
+    removed: BTreeSet<String>,
+    /// What is known of objects that no watch contains.
+    verified: BTreeMap<PlacementLink, ObjectState>,
+    pending: BTreeSet<PlacementLink>,
+    state: FleetState,
+}
+
+impl FleetModel {
+    pub(super) fn new(kinds: impl Iterator<Item = PlacedKind>) -> Self {
+        Self { objects: kinds.map(|kind| (kind, ListedObjects::default())).collect(), ..Self::default() }
+    }
+
+    /// Adds a kind that people define. Nothing waits for its list: its API server may not serve it.
+    pub(super) fn add_custom(&mut self, kind: PlacedKind) {
+        self.custom.insert(kind.clone());
+        self.objects.entry(kind).or_default();
+    }
+
+    /// Returns how the API server serves the kind of an object.
+    pub(super) fn resource(&self, object: &WorkloadRef) -> Option<ApiResource> {
+        let kind = self.objects.keys().find(|kind| kind.group == object.group && kind.kind == object.kind)?;
+        Some(kind.resource())
+    }
+
+    /// Returns the kinds of definitions that are placed themselves.
+    pub(super) fn custom_kinds(&self) -> Vec<PlacedKind> {
+        let definitions = self.objects.iter().filter(|(kind, _)| kind.kind == "CustomResourceDefinition");
+        let placed = definitions.flat_map(|(_, listed)| &listed.items);
+        let placed = placed.filter(|(link, _)| self.placements.items.contains_key(*link));
+        placed.filter_map(|(_, object)| PlacedKind::defined_by(&object.manifest)).collect()
+    }
+
+    /// Notes a change.
+    pub(super) fn observe(&mut self, change: FleetChange) {
+        match change {
+            FleetChange::Cluster(event) => {
+                let changed = self.clusters.observe(event, |cluster| Some((cluster.name_any(), cluster)));
+                match &changed {
+                    ListedChange::Deleted(name) => drop(self.removed.insert(name.clone())),
+                    ListedChange::Changed(name) => drop(self.removed.remove(name)),
+                    ListedChange::Nothing | ListedChange::Listed { .. } => {}
+                }
+                self.refresh(changed != ListedChange::Nothing);
+            }
+            FleetChange::Policy(event) => {
+                let changed = self.policies.observe(event, |policy| Some((policy.name_any(), policy)));
+                self.refresh(changed != ListedChange::Nothing);
+            }
+            FleetChange::Placement(event) => {
+                let changed = self.placements.observe(event, |placement| {
+                    let link = PlacementLink {
+                        namespace: placement.namespace().unwrap_or_default(),
+                        name: placement.name_any(),
+                    };
+                    Some((link, placement))
+                });
+                self.pend(touched(changed));
+            }
+            FleetChange::Work(event) => {
+                let changed = self.works.observe(event, |work| Some((work_key(&work), work)));
+                for key in touched(changed) {
+                    self.index(key);
+                }
+            }
+            FleetChange::Object(kind, event) => self.observe_object(kind, event),
+        }
+    }
+
+    fn observe_object(&mut self, kind: PlacedKind, event: Event<DynamicObject>) {
+        let (is_namespace, is_autoscaler) = (kind.kind == "Namespace", kind.kind == "HorizontalPodAutoscaler");
+        let read = |object| read(&kind, object);
+        let Some(listed) = self.objects.get_mut(&kind) else { return };
+        let changed = listed.observe(event, read);
+        match &changed {
+            ListedChange::Deleted(link) => {
+                self.verified.insert(link.clone(), ObjectState::Deleted);
+            }
+            ListedChange::Changed(link) => {
+                self.verified.remove(link);
+            }
+            ListedChange::Nothing | ListedChange::Listed { .. } => {}
+        }
+        if is_namespace || is_autoscaler {
+            self.refresh(changed != ListedChange::Nothing);
+        }
+        self.pend(touched(changed));
+    }
+
+    /// Notes a Work under its Placement.
+    fn index(&mut self, key: WorkKey) {
+        let link = match self.works.items.get(&key) {
+            Some(work) => {
+                let link = work.spec.placement.clone();
+                self.works_of.entry(link.clone()).or_default().insert(key.clone());
+                self.link_of.insert(key, link.clone());
+                Some(link)
+            }
+            None => self.link_of.remove(&key),
+        };
+        self.pend(link);
+    }
+
+    /// Rebuilds what every decision reads. Every object may be affected.
+    fn refresh(&mut self, is_changed: bool) {
+        if !is_changed || !self.is_whole() {
+            return;
+        }
+        let namespaces = self.of_kind("Namespace").map(|object| (object.reference.name.clone(), object.labels.clone()));
+        let state = FleetState {
+            clusters: self
+                .clusters
+                .items
+                .iter()
+                .map(|(name, cluster)| (name.clone(), CandidateCluster::read(cluster)))
+                .collect(),
+            removed: self.removed.clone(),
+            policies: PolicySet::read(self.policies.items.values().cloned()),
+            namespaces: namespaces.collect(),
+        };
+        if state != self.state {
+            self.state = state;
+            self.pend_all();
+        }
+    }
+
+    fn pend_all(&mut self) {
+        let links: Vec<PlacementLink> = self.objects.values().flat_map(|listed| listed.items.keys()).cloned().collect();
+        self.pend(links);
+        let links: Vec<PlacementLink> = self.placements.items.keys().cloned().collect();
+        self.pend(links);
+    }
+
+    pub(super) fn pend(&mut self, links: impl IntoIterator<Item = PlacementLink>) {
+        self.pending.extend(links);
+    }
+
+    /// Whether every watch has listed its objects.
+    fn is_whole(&self) -> bool {
+        let own = self.clusters.is_whole && self.policies.is_whole && self.placements.is_whole && self.works.is_whole;
+        own && self.objects.iter().all(|(kind, listed)| listed.is_whole || self.custom.contains(kind))
+    }
+
+    pub(super) fn has_work(&self) -> bool {
+        !self.pending.is_empty() && self.is_whole()
+    }
+
+    /// Returns objects to plan, and regards them as planned.
+    pub(super) fn next(&mut self, most: usize) -> Vec<PlacementLink> {
+        if !self.has_work() {
+            return Vec::new();
+        }
+        if self.state == FleetState::default() {
+            self.refresh(true);
+        }
+        let links: Vec<PlacementLink> = self.pending.iter().take(most).cloned().collect();
+        self.pending.retain(|link| !links.contains(link));
+        links
+    }
+
+    pub(super) fn object(&self, link: &PlacementLink) -> Option<&FleetObject> {
+        self.objects.values().find_map(|listed| listed.items.get(link))
+    }
+
+    pub(super) fn object_state(&self, link: &PlacementLink) -> ObjectState {
+        match (self.object(link), self.verified.get(link)) {
+            (Some(object), _) => ObjectState::Present(object.clone()),
+            (None, Some(state)) => state.clone(),
+            (None, None) => ObjectState::Unreadable("the object was not read yet".to_owned()),
+        }
+    }
+
+    /// Whether the object of a Placement or Work has to be read from the API server.
+    pub(super) fn is_unknown(&self, link: &PlacementLink) -> bool {
+        let is_deleted = matches!(self.verified.get(link), Some(ObjectState::Deleted));
+        self.object(link).is_none() && !is_deleted && self.reference(link).is_some()
+    }
+
+    pub(super) fn verified(&mut self, link: PlacementLink, state: ObjectState) {
+        self.verified.insert(link, state);
+    }
+
+    /// Returns the object of a Placement or its Works.
+    pub(super) fn reference(&self, link: &PlacementLink) -> Option<WorkloadRef> {
+        if let Some(placement) = self.placement(link) {
+            return Some(placement.spec.object.clone());
+        }
+        let work = self.works(link).next()?;
+        FleetObject::parse(work.spec.manifest.clone()).ok().map(|object| object.reference)
+    }
+
+    pub(super) fn placement(&self, link: &PlacementLink) -> Option<&WorkloadPlacement> {
+        self.placements.items.get(link)
+    }
+
+    pub(super) fn works(&self, link: &PlacementLink) -> impl Iterator<Item = &Work> {
+        let keys = self.works_of.get(link).into_iter().flatten();
+        keys.filter_map(|key| self.works.items.get(key))
+    }
+
+    /// Whether a cluster is in the fleet, and is not being removed. No Work is written for others.
+    pub(super) fn is_member(&self, cluster: &str) -> bool {
+        let found = self.clusters.items.get(cluster);
+        found.is_some_and(|found| found.metadata.deletion_timestamp.is_none())
+    }
+
+    /// Returns the clusters, and those that have an object that runs pods.
+    pub(super) fn usage(&self) -> (BTreeSet<String>, BTreeSet<String>) {
+        let all = self.clusters.items.keys().cloned().collect();
+        let runs = self
+            .works
+            .items
+            .iter()
+            .filter(|(_, work)| work.spec.manifest["kind"].as_str().is_some_and(|kind| RUNS_PODS.contains(&kind)));
+        let busy = runs.filter_map(|((namespace, _), _)| cluster_of_namespace(namespace).map(str::to_owned));
+        (all, busy.collect())
+    }
+
+    pub(super) fn state(&self) -> &FleetState {
+        &self.state
+    }
+
+    pub(super) fn is_autoscaled(&self, object: &FleetObject) -> bool {
+        object.is_autoscaled_by(self.of_kind("HorizontalPodAutoscaler").map(|object| &object.manifest))
+    }
+
+    fn of_kind(&self, kind: &'static str) -> impl Iterator<Item = &FleetObject> {
+        let listed = self.objects.iter().filter(move |(placed, _)| placed.kind == kind);
+        listed.flat_map(|(_, listed)| listed.items.values())
+    }
+
+    /// Notes what was written, so that the next plan does not write it again before a watch reports it.
+    pub(super) fn written(&mut self, written: WrittenObjects) {
+        if let Some(placement) = written.placement {
+            let link =
+                PlacementLink { namespace: placement.namespace().unwrap_or_default(), name: placement.name_any() };
+            self.placements.items.insert(link, placement);
+        }
+        for work in written.works {
+            let key = work_key(&work);
+            self.works.items.insert(key.clone(), work);
+            self.index(key);
+        }
+    }
+}
+
+fn work_key(work: &Work) -> WorkKey {
+    (work.namespace().unwrap_or_default(), work.name_any())
+}
+
+/// Reads an object that a policy may place. Namespaces are read with all others, because policies select them by label.
+fn read(kind: &PlacedKind, object: DynamicObject) -> Option<(PlacementLink, FleetObject)> {
+    let mut manifest = serde_json::to_value(object).ok()?;
+    manifest["apiVersion"] = Value::from(kind.api_version());
+    manifest["kind"] = Value::from(kind.kind.clone());
+    let object = FleetObject::parse(manifest).ok()?;
+    (is_placeable(&object) || object.reference.kind == "Namespace").then(|| (placement_link(&object.reference), object))
+}
+
+fn touched<K: Ord>(change: ListedChange<K>) -> BTreeSet<K> {
+    match change {
+        ListedChange::Nothing => BTreeSet::new(),
+        ListedChange::Changed(key) | ListedChange::Deleted(key) => [key].into(),
+        ListedChange::Listed { missing } => missing,
+    }
+}

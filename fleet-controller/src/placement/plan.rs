@@ -1,0 +1,166 @@
+//! Decides what to write for one object. Pure.
+
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use keelway_fleet::{
+    ClusterReport, DecisionRequest, ExistingWork, FleetObject, ObjectState, PlacementDecision, PlacementLink,
+    PlacementOutcome, PlacementSpec, PlacementStatus, WORK_APPLIED, WorkOrder, WorkloadPlacement, WorkloadRef, decide,
+    merged_status,
+    names::{EVENT_LOST, EVENT_MATCHED},
+    placement_status, plan_works,
+};
+use kube::{core::ApiResource, runtime::events::EventType};
+use serde_json::Value;
+
+use super::{model::FleetModel, scope::is_placeable};
+
+/// The reason of the Event that an object cannot be applied in a cluster.
+const EVENT_FAILED: &str = "ApplyFailed";
+
+/// Kinds whose status the fleet's own API server writes.
+const OWN_STATUS: [&str; 2] = ["CustomResourceDefinition", "Namespace"];
+
+/// What to write for one object, in this order.
+#[derive(Debug, Default)]
+pub(super) struct ObjectPlan {
+    pub(super) object: Option<WorkloadRef>,
+    /// How the API server serves the kind of the object.
+    pub(super) resource: Option<ApiResource>,
+    pub(super) save: Option<PlacementSpec>,
+    pub(super) orders: Vec<WorkOrder>,
+    pub(super) object_status: Option<Value>,
+    pub(super) placement_status: Option<PlacementStatus>,
+    /// The Placement is no longer needed.
+    pub(super) remove: bool,
+    pub(super) events: Vec<ObjectEvent>,
+}
+
+/// An Event about an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ObjectEvent {
+    pub(super) is_warning: bool,
+    pub(super) reason: &'static str,
+    pub(super) note: String,
+}
+
+impl ObjectEvent {
+    pub(super) fn kind(&self) -> EventType {
+        if self.is_warning { EventType::Warning } else { EventType::Normal }
+    }
+}
+
+/// Plans one object.
+pub(super) fn plan(link: &PlacementLink, model: &FleetModel) -> ObjectPlan {
+    let state = model.object_state(link);
+    let saved = model.placement(link);
+    let mut plan = ObjectPlan { object: model.reference(link), ..ObjectPlan::default() };
+    plan.resource = plan.object.as_ref().and_then(|object| model.resource(object));
+    let mut is_autoscaled = false;
+    if let ObjectState::Present(object) = &state {
+        plan.object = Some(object.reference.clone());
+        plan.resource = model.resource(&object.reference);
+        is_autoscaled = model.is_autoscaled(object);
+        if !object.is_deleting && is_placeable(object) {
+            let request = DecisionRequest { object, is_autoscaled, current: saved.map(|saved| &saved.spec) };
+            plan.place(decide(model.state(), &request), saved);
+        }
+    }
+    let existing: Vec<ExistingWork> = model.works(link).filter_map(ExistingWork::read).collect();
+    let current = plan.save.as_ref().or(saved.map(|saved| &saved.spec));
+    plan.orders = plan_works(&state, is_autoscaled, current, link, &existing).orders;
+    plan.orders.retain(|order| match order {
+        WorkOrder::Create(work) | WorkOrder::Update(work) => model.is_member(&work.cluster),
+        WorkOrder::Delete { .. } => true,
+    });
+    match (&state, saved) {
+        (ObjectState::Present(object), Some(saved)) if plan.save.is_none() => plan.report(object, saved, link, model),
+        (ObjectState::Deleted, Some(_)) => plan.remove = existing.is_empty(),
+        (_, _) => {}
+    }
+    plan
+}
+
+impl ObjectPlan {
+    fn place(&mut self, decision: PlacementDecision, saved: Option<&WorkloadPlacement>) {
+        let PlacementOutcome::Place(spec) = decision.outcome else { return };
+        let is_new_policy = saved.is_none_or(|saved| saved.spec.policy != spec.policy);
+        if let Some(policy) = spec.policy.as_ref().filter(|_| is_new_policy) {
+            let clusters: Vec<&str> = spec.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
+            let note = match clusters.as_slice() {
+                [] => format!("SchedulePolicy {policy} selects the object, and no cluster can run it"),
+                clusters => format!("SchedulePolicy {policy} selects the object for {}", clusters.join(", ")),
+            };
+            self.events.push(ObjectEvent { is_warning: false, reason: EVENT_MATCHED, note });
+            if !decision.ignored.is_empty() {
+                let ignored = decision.ignored.join(", ");
+                let note = format!("SchedulePolicy {policy} comes before {ignored}, which select the object as well");
+                self.events.push(ObjectEvent { is_warning: true, reason: EVENT_LOST, note });
+            }
+        }
+        self.save = Some(spec);
+    }
+
+    /// Reports what the clusters report.
+    fn report(&mut self, object: &FleetObject, saved: &WorkloadPlacement, link: &PlacementLink, model: &FleetModel) {
+        let mut works: Vec<_> = model.works(link).filter_map(|work| Some((ExistingWork::read(work)?, work))).collect();
+        works.retain(|(work, _)| saved.spec.clusters.iter().any(|cluster| cluster.name == work.cluster));
+        works.sort_by(|(a, _), (b, _)| a.cluster.cmp(&b.cluster));
+        let reports: Vec<ClusterReport<'_>> = works
+            .iter()
+            .filter_map(|(existing, work)| {
+                let status = work.status.as_ref()?;
+                let is_current = status.observed_generation == work.metadata.generation;
+                Some(ClusterReport { cluster: &existing.cluster, status, is_current })
+            })
+            .collect();
+        let generation = saved.metadata.generation;
+        let after = placement_status(&saved.spec, generation, &reports, saved.status.as_ref(), &Time(Timestamp::now()));
+        self.events.extend(failures(saved.status.as_ref(), &after));
+        self.placement_status = (saved.status.as_ref() != Some(&after)).then_some(after);
+        if !OWN_STATUS.contains(&object.reference.kind.as_str()) {
+            let merged = merged_status(object, &reports);
+            self.object_status = merged.filter(|merged| !is_same(merged, &object.manifest["status"]));
+        }
+    }
+}
+
+/// Returns an Event for each cluster that reports a new failure.
+fn failures(before: Option<&PlacementStatus>, after: &PlacementStatus) -> Vec<ObjectEvent> {
+    let failure = |status: &PlacementStatus, name: &str| {
+        let cluster = status.clusters.iter().find(|cluster| cluster.name == name)?;
+        let applied = cluster.conditions.iter().find(|condition| condition.type_ == WORK_APPLIED)?;
+        (applied.status == "False").then(|| applied.message.clone())
+    };
+    let new = after.clusters.iter().filter_map(|cluster| {
+        let message = failure(after, &cluster.name)?;
+        let is_known = before.and_then(|before| failure(before, &cluster.name)).as_ref() == Some(&message);
+        (!is_known).then(|| ObjectEvent {
+            is_warning: true,
+            reason: EVENT_FAILED,
+            note: format!("{}: {message}", cluster.name),
+        })
+    });
+    new.collect()
+}
+
+/// Whether two statuses are the same to an API server, which leaves out what is empty or zero.
+fn is_same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Object(a), Value::Object(b)) => {
+            let mut keys = a.keys().chain(b.keys());
+            keys.all(|key| is_same(a.get(key).unwrap_or(&Value::Null), b.get(key).unwrap_or(&Value::Null)))
+        }
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same(a, b)),
+        (a, b) => a == b || (is_empty(a) && is_empty(b)),
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(is) => !is,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.values().all(is_empty),
+    }
+}

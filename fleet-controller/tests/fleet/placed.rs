@@ -1,0 +1,185 @@
+//! Policies and annotations become Works, and what agents report becomes the status of objects. Conformance cases 1, 2, 10 and 13.
+
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Event};
+use keelway_fleet::{SchedulePolicy, Work, WorkloadPlacement, names::works_namespace};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use crate::{agents::TestAgent, wait};
+
+fn deployment(name: &str, replicas: u32, metadata: &Value) -> Deployment {
+    let mut body = json!({
+        "metadata": { "name": name, "labels": { "app": name } },
+        "spec": {
+            "replicas": replicas,
+            "selector": { "matchLabels": { "app": name } },
+            "template": {
+                "metadata": { "labels": { "app": name } },
+                "spec": { "containers": [{ "name": "c", "image": "example.com/c", "env": [{ "name": "A", "value": "b" }] }] },
+            },
+        },
+    });
+    for (key, value) in metadata.as_object().into_iter().flatten() {
+        body["metadata"][key] = value.clone();
+    }
+    serde_json::from_value(body).unwrap()
+}
+
+async fn work(admin: &Client, cluster: &str, name: &str) -> Option<Work> {
+    Api::<Work>::namespaced(admin.clone(), &works_namespace(cluster)).get_opt(name).await.unwrap()
+}
+
+/// Waits until the clusters have Works of a Deployment with these replicas.
+async fn divided(admin: &Client, name: &str, expected: [(&str, Option<u64>); 2]) {
+    let what = format!("{name} is {expected:?}");
+    wait::until(&what, async || {
+        for (cluster, replicas) in expected {
+            let found = work(admin, cluster, &format!("deployment.apps.default.{name}")).await;
+            if found.and_then(|work| work.spec.manifest["spec"]["replicas"].as_u64()) != replicas {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
+}
+
+/// Reports a Work as its agent does.
+async fn applied(agent: &TestAgent, name: &str, status: Value) {
+    let api = Api::<Work>::namespaced(agent.client.clone(), &works_namespace(&agent.cluster));
+    let generation = api.get(name).await.unwrap().metadata.generation;
+    let body = json!({
+        "apiVersion": "fleet.keelway.dev/v1alpha1",
+        "kind": "Work",
+        "metadata": { "name": name },
+        "status": {
+            "observedGeneration": generation,
+            "objectGeneration": 1,
+            "objectStatus": status,
+            "conditions": [{
+                "type": "Applied", "status": "True", "reason": "Applied", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }],
+        },
+    });
+    api.patch_status(name, &PatchParams::apply("keelway-fleet-agent").force(), &Patch::Apply(&body)).await.unwrap();
+}
+
+/// Removes the finalizer of a Work as its agent does once the object is deleted.
+async fn deleted(agent: &TestAgent, name: &str) {
+    let api = Api::<Work>::namespaced(agent.client.clone(), &works_namespace(&agent.cluster));
+    wait::until("the Work is being deleted", async || {
+        api.get(name).await.unwrap().metadata.deletion_timestamp.is_some()
+    })
+    .await;
+    let none = json!({ "metadata": { "finalizers": null } });
+    api.patch(name, &PatchParams::default(), &Patch::Merge(&none)).await.unwrap();
+}
+
+/// An annotation spreads an object, its status is the sum, and it is deleted everywhere.
+pub(crate) async fn an_annotation_spreads(admin: &Client, west: &TestAgent, east: &TestAgent) {
+    let (a, b) = (west.beat().await, east.beat().await);
+    assert!(a.is_ok() && b.is_ok());
+    let deployments = Api::<Deployment>::namespaced(admin.clone(), "default");
+    let annotated = json!({ "annotations": { "fleet.keelway.dev/spread-onto": "east,west" } });
+    deployments.create(&PostParams::default(), &deployment("pair", 2, &annotated)).await.unwrap();
+    divided(admin, "pair", [("east", Some(1)), ("west", Some(1))]).await;
+    let name = "deployment.apps.default.pair";
+    for agent in [west, east] {
+        applied(agent, name, json!({ "observedGeneration": 1, "replicas": 1, "readyReplicas": 1, "availableReplicas": 1, "updatedReplicas": 1 })).await;
+    }
+    wait::until("the status is the sum", async || {
+        let status = deployments.get("pair").await.unwrap().status.unwrap_or_default();
+        status.ready_replicas == Some(2) && status.observed_generation == Some(1)
+    })
+    .await;
+    deployments.delete("pair", &DeleteParams::default()).await.unwrap();
+    for agent in [west, east] {
+        deleted(agent, name).await;
+    }
+    let placements = Api::<WorkloadPlacement>::namespaced(admin.clone(), "default");
+    wait::until("the Placement is gone", async || placements.get_opt("deployment.apps.pair").await.unwrap().is_none())
+        .await;
+}
+
+/// A policy divides, and its change divides again at once. Nothing of the fleet itself is placed.
+pub(crate) async fn a_policy_divides(admin: &Client, west: &TestAgent, east: &TestAgent) {
+    west.beat().await.unwrap();
+    east.beat().await.unwrap();
+    let policies = Api::<SchedulePolicy>::all(admin.clone());
+    let split = |east: u32, west: u32| json!([{ "topologyValue": "east", "percentage": east }, { "topologyValue": "west", "percentage": west }]);
+    let policy: SchedulePolicy = serde_json::from_value(json!({
+        "apiVersion": "fleet.keelway.dev/v1alpha1",
+        "kind": "SchedulePolicy",
+        "metadata": { "name": "all" },
+        "spec": {
+            "resourceSelectors": { "labelSelectors": [{ "matchExpressions": [] }] },
+            "clusterSelector": { "matchExpressions": [{ "key": "kubernetes.io/metadata.name", "operator": "In", "values": ["east", "west"] }] },
+            "spreadConstraints": {
+                "percentageSplit": split(20, 80),
+                "overrides": [{
+                    "topologyValue": "east",
+                    "resources": [{
+                        "group": "apps", "kind": "Deployment", "name": "web",
+                        "override": [
+                            { "fieldPath": "metadata.labels['example.com/net']", "value": { "staticValue": "net-east" } },
+                            { "fieldPath": "spec.template.spec.containers[0].env[0].value", "value": { "staticValue": "east" } },
+                        ],
+                    }],
+                }],
+            },
+        },
+    }))
+    .unwrap();
+    policies.create(&PostParams::default(), &policy).await.unwrap();
+    let deployments = Api::<Deployment>::namespaced(admin.clone(), "default");
+    deployments.create(&PostParams::default(), &deployment("web", 10, &json!({}))).await.unwrap();
+    divided(admin, "web", [("east", Some(2)), ("west", Some(8))]).await;
+    let in_east = work(admin, "east", "deployment.apps.default.web").await.unwrap().spec.manifest;
+    assert_eq!(in_east["metadata"]["labels"]["example.com/net"], "net-east");
+    assert_eq!(in_east["spec"]["template"]["spec"]["containers"][0]["env"][0]["value"], "east");
+    let half = json!({ "spec": { "spreadConstraints": { "percentageSplit": split(50, 50) } } });
+    policies.patch("all", &PatchParams::default(), &Patch::Merge(&half)).await.unwrap();
+    divided(admin, "web", [("east", Some(5)), ("west", Some(5))]).await;
+
+    let events = Api::<Event>::namespaced(admin.clone(), "default");
+    wait::until("an Event names the policy", async || {
+        let found = events.list(&ListParams::default()).await.unwrap();
+        found.iter().any(|event| {
+            event.reason.as_deref() == Some("SchedulePolicyMatched")
+                && event.involved_object.name.as_deref() == Some("web")
+        })
+    })
+    .await;
+    let works = Api::<Work>::namespaced(admin.clone(), "fleet-east").list(&ListParams::default()).await.unwrap();
+    let names: Vec<String> = works.iter().map(ResourceExt::name_any).collect();
+    assert_eq!(names, ["deployment.apps.default.web"], "a policy for everything places nothing of the fleet itself");
+}
+
+/// Returns the versions of the documents of the Deployment `web`.
+pub(crate) async fn versions(admin: &Client) -> Vec<Option<String>> {
+    let placement =
+        Api::<WorkloadPlacement>::namespaced(admin.clone(), "default").get("deployment.apps.web").await.unwrap();
+    let mut versions = vec![placement.resource_version()];
+    for cluster in ["east", "west"] {
+        versions.push(work(admin, cluster, "deployment.apps.default.web").await.unwrap().resource_version());
+    }
+    versions
+}
+
+/// Another replica plans everything again. It places a new object, and writes nothing of what is settled.
+pub(crate) async fn a_restart_writes_nothing(admin: &Client, settled: Vec<Option<String>>, west: &TestAgent) {
+    west.beat().await.unwrap();
+    let annotated = json!({ "annotations": { "fleet.keelway.dev/cluster": "west" } });
+    let deployments = Api::<Deployment>::namespaced(admin.clone(), "default");
+    deployments.create(&PostParams::default(), &deployment("next", 1, &annotated)).await.unwrap();
+    let placements = Api::<WorkloadPlacement>::namespaced(admin.clone(), "default");
+    wait::until("the new object is placed, and its status is written", async || {
+        let placement = placements.get_opt("deployment.apps.next").await.unwrap();
+        placement.is_some_and(|placement| placement.status.is_some())
+    })
+    .await;
+    assert_eq!(versions(admin).await, settled);
+}

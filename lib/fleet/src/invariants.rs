@@ -1,0 +1,150 @@
+//! Checks decisions: one function for each invariant.
+
+use core::fmt;
+
+use crate::{
+    DecisionRequest, FleetState, PlacementDecision, PlacementOutcome, PlacementSpec, WorkOrder, WorkPlan, WorkRemoval,
+    decide,
+};
+
+/// An invariant that a decision breaks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacementViolation {
+    /// The invariant.
+    pub invariant: &'static str,
+    /// What breaks it.
+    pub what: String,
+}
+
+impl fmt::Display for PlacementViolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.invariant, self.what)
+    }
+}
+
+fn violation(invariant: &'static str, what: impl Into<String>) -> PlacementViolation {
+    PlacementViolation { invariant, what: what.into() }
+}
+
+/// Checks a decision.
+#[must_use]
+pub fn check_decision(
+    fleet: &FleetState,
+    request: &DecisionRequest<'_>,
+    decision: &PlacementDecision,
+) -> Vec<PlacementViolation> {
+    let PlacementOutcome::Place(placement) = &decision.outcome else { return unknown_is_kept(request, decision) };
+    let mut all = sum_is_kept(request, placement);
+    all.extend(each_cluster_once(placement));
+    all.extend(clusters_are_allowed(fleet, request, placement));
+    all.extend(every_cluster_has_a_reason(fleet, decision));
+    all.extend(nothing_is_lost(fleet, request, placement));
+    all.extend(it_is_settled(fleet, request, placement));
+    all
+}
+
+/// The replicas of a divided object are those that it asks for: no fewer and no more.
+fn sum_is_kept(request: &DecisionRequest<'_>, placement: &PlacementSpec) -> Vec<PlacementViolation> {
+    let divided: Vec<u64> = placement.clusters.iter().filter_map(|cluster| cluster.replicas).map(u64::from).collect();
+    let asked = request.object.replicas().map(u64::from);
+    let sum: u64 = divided.iter().sum();
+    let is_whole = divided.is_empty() || (divided.len() == placement.clusters.len() && Some(sum) == asked);
+    if is_whole { Vec::new() } else { vec![violation("sum is kept", format!("{sum} of {asked:?} replicas"))] }
+}
+
+/// No cluster is named twice.
+fn each_cluster_once(placement: &PlacementSpec) -> Vec<PlacementViolation> {
+    let names: alloc::collections::BTreeSet<&str> =
+        placement.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
+    let is_once = names.len() == placement.clusters.len();
+    if is_once { Vec::new() } else { vec![violation("each cluster once", format!("{:?}", placement.clusters))] }
+}
+
+/// A cluster that is new for the object is registered, ready, and neither cordoned nor being removed.
+fn clusters_are_allowed(
+    fleet: &FleetState,
+    request: &DecisionRequest<'_>,
+    placement: &PlacementSpec,
+) -> Vec<PlacementViolation> {
+    let current = |name: &str| {
+        request.current.is_some_and(|placement| placement.clusters.iter().any(|cluster| cluster.name == name))
+    };
+    let is_allowed = |name: &str| {
+        fleet.clusters.get(name).is_some_and(|cluster| {
+            let is_ready = cluster.ready.as_ref().is_some_and(|ready| ready.status == "True");
+            is_ready && !cluster.is_cordoned && !cluster.is_leaving
+        })
+    };
+    let new = placement.clusters.iter().filter(|cluster| !current(&cluster.name));
+    new.filter(|cluster| !is_allowed(&cluster.name))
+        .map(|cluster| violation("clusters are allowed", cluster.name.clone()))
+        .collect()
+}
+
+/// There is a verdict on every cluster, and the clusters that run the object are those with such a verdict.
+fn every_cluster_has_a_reason(fleet: &FleetState, decision: &PlacementDecision) -> Vec<PlacementViolation> {
+    let PlacementOutcome::Place(placement) = &decision.outcome else { return Vec::new() };
+    let silent = fleet.clusters.keys().filter(|name| !decision.verdicts.contains_key(*name));
+    let mut all: Vec<PlacementViolation> =
+        silent.map(|name| violation("every cluster has a reason", name.clone())).collect();
+    for (name, verdict) in &decision.verdicts {
+        let runs = placement.clusters.iter().any(|cluster| cluster.name == *name);
+        if runs != verdict.runs() || verdict.to_string().is_empty() {
+            all.push(violation("every cluster has a reason", format!("{name}: {verdict:?}")));
+        }
+    }
+    all
+}
+
+/// An object that runs in a cluster which was not removed is never left without a cluster.
+fn nothing_is_lost(
+    fleet: &FleetState,
+    request: &DecisionRequest<'_>,
+    placement: &PlacementSpec,
+) -> Vec<PlacementViolation> {
+    let runs = request
+        .current
+        .is_some_and(|current| current.clusters.iter().any(|cluster| !fleet.removed.contains(&cluster.name)));
+    if runs && placement.clusters.is_empty() {
+        vec![violation("nothing is lost", "no cluster is left")]
+    } else {
+        Vec::new()
+    }
+}
+
+/// Deciding again on the result changes nothing.
+fn it_is_settled(
+    fleet: &FleetState,
+    request: &DecisionRequest<'_>,
+    placement: &PlacementSpec,
+) -> Vec<PlacementViolation> {
+    let again = decide(fleet, &DecisionRequest { current: Some(placement), ..*request });
+    match again.outcome {
+        PlacementOutcome::Keep(_) => Vec::new(),
+        changed @ (PlacementOutcome::Place(_) | PlacementOutcome::NotSelected) => {
+            vec![violation("a decision is settled", format!("{changed:?}"))]
+        }
+    }
+}
+
+/// While it is not known which policy decides, nothing changes, and no cluster is judged.
+fn unknown_is_kept(request: &DecisionRequest<'_>, decision: &PlacementDecision) -> Vec<PlacementViolation> {
+    let is_lost = decision.outcome == PlacementOutcome::NotSelected && request.current.is_some();
+    if is_lost { vec![violation("unknown is kept", "the Placement is forgotten")] } else { Vec::new() }
+}
+
+/// A Work of an object that exists is deleted only if its Placement names clusters, and not the Work's own.
+#[must_use]
+pub fn check_works(placement: Option<&PlacementSpec>, is_deleted: bool, plan: &WorkPlan) -> Vec<PlacementViolation> {
+    let is_ordered = |cluster: &str, why: WorkRemoval| match why {
+        WorkRemoval::ObjectDeleted => is_deleted,
+        WorkRemoval::Moved => placement.is_some_and(|placement| {
+            !placement.clusters.is_empty() && placement.clusters.iter().all(|placed| placed.name != cluster)
+        }),
+    };
+    let deletions = plan.orders.iter().filter_map(|order| match order {
+        WorkOrder::Delete { cluster, why, .. } if !is_ordered(cluster, *why) => Some((cluster, why)),
+        WorkOrder::Delete { .. } | WorkOrder::Create(_) | WorkOrder::Update(_) => None,
+    });
+    deletions.map(|(cluster, why)| violation("absence deletes nothing", format!("{cluster}: {why:?}"))).collect()
+}

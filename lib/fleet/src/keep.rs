@@ -1,0 +1,47 @@
+//! An object stays where it is, although nothing selects it, or it is not known what does.
+
+use alloc::collections::BTreeMap;
+
+use crate::{
+    DecisionRequest, DivisionPart, FleetState, KeepReason, PlacementDecision, PlacementOutcome, PlacementSpec,
+    PlacementVerdict, Rejection, RunReason, divide, verdict::rendered,
+};
+
+/// Returns the decision to keep a Placement. If the object asks for another number of replicas, its clusters get them in their proportion.
+pub(crate) fn keep(fleet: &FleetState, request: &DecisionRequest<'_>, reason: KeepReason) -> PlacementDecision {
+    let rescaled = request.current.and_then(|current| Some((current, rescaled(request, current)?)));
+    let Some((current, replicas)) = rescaled else {
+        let outcome = PlacementOutcome::Keep(reason);
+        return PlacementDecision { outcome, policy: None, ignored: Vec::new(), verdicts: BTreeMap::new() };
+    };
+    let mut placement = PlacementSpec { object: request.object.reference.clone(), ..current.clone() };
+    for (cluster, replicas) in placement.clusters.iter_mut().zip(&replicas) {
+        cluster.replicas = Some(*replicas);
+    }
+    let verdicts = verdicts(fleet, &placement);
+    placement.reasons = rendered(&verdicts);
+    let policy = placement.policy.clone();
+    PlacementDecision { outcome: PlacementOutcome::Place(placement), policy, ignored: Vec::new(), verdicts }
+}
+
+/// Returns the replicas of each cluster if they are divided, and their sum is not what the object asks for.
+fn rescaled(request: &DecisionRequest<'_>, current: &PlacementSpec) -> Option<Vec<u32>> {
+    let total = request.object.replicas().filter(|_| !request.is_autoscaled)?;
+    let divided: Option<Vec<u32>> = current.clusters.iter().map(|cluster| cluster.replicas).collect();
+    let divided = divided.filter(|divided| !divided.is_empty())?;
+    let is_whole = divided.iter().map(|replicas| u64::from(*replicas)).sum::<u64>() == u64::from(total);
+    let parts: Vec<DivisionPart> =
+        divided.into_iter().map(|current| DivisionPart { weight: current, current }).collect();
+    (!is_whole).then(|| divide(total, &parts))
+}
+
+fn verdicts(fleet: &FleetState, placement: &PlacementSpec) -> BTreeMap<String, PlacementVerdict> {
+    let others = fleet.clusters.keys().map(|name| (name.clone(), PlacementVerdict::Rejected(Rejection::Kept)));
+    let mut verdicts: BTreeMap<String, PlacementVerdict> = others.collect();
+    let total = placement.clusters.iter().filter_map(|cluster| cluster.replicas).sum();
+    verdicts.extend(placement.clusters.iter().map(|cluster| {
+        let replicas = cluster.replicas.unwrap_or_default();
+        (cluster.name.clone(), PlacementVerdict::Runs(RunReason::Divided { replicas, total }))
+    }));
+    verdicts
+}

@@ -1,0 +1,13 @@
+//! Decisions of a fleet: where objects run, their Works, and their statuses.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test's functions fail by panicking")]
+
+mod conformance;
+mod keeping;
+mod manifests;
+mod orders;
+mod properties;
+mod simulation;
+mod simulator;
+mod statuses;
+mod world;

@@ -1,0 +1,158 @@
+//! Properties of decisions over random fleets, policies and histories.
+
+use std::collections::BTreeMap;
+
+use keelway_fleet::{
+    CandidateCluster, ClusterTaint, DecisionRequest, DivisionPart, FleetState, KeepReason, ObjectState,
+    PlacementOutcome, PlacementSpec, PolicySet, TaintEffect, decide, divide,
+    invariants::{check_decision, check_works},
+    placement_link, plan_works,
+};
+use proptest::prelude::*;
+use serde_json::{Value as Json, json};
+
+use crate::world::{deployment, labelled, object, parsed, policy};
+
+const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+
+fn a_cluster(name: &'static str) -> impl Strategy<Value = CandidateCluster> {
+    (0..4_u8, any::<bool>(), 0..8_u8).prop_map(move |(zone, is_ready, state)| {
+        let mut cluster = labelled(name, if zone == 3 { json!({}) } else { json!({ "zone": format!("z{zone}") }) });
+        if !is_ready {
+            cluster.ready = None;
+        }
+        cluster.is_cordoned = state == 1;
+        cluster.is_leaving = state == 2;
+        let effect = [TaintEffect::NoSchedule, TaintEffect::PreferNoSchedule];
+        if let Some(effect) = effect.get(usize::from(state) % 4) {
+            cluster.taints.push(ClusterTaint { key: "x".to_owned(), value: None, effect: *effect });
+        }
+        cluster
+    })
+}
+
+fn clusters() -> impl Strategy<Value = BTreeMap<String, CandidateCluster>> {
+    let all = NAMES.map(a_cluster);
+    (all, proptest::sample::subsequence(NAMES.to_vec(), 0..=NAMES.len())).prop_map(|(all, present)| {
+        let all = all.into_iter().filter(|cluster| present.contains(&cluster.name.as_str()));
+        all.map(|cluster| (cluster.name.clone(), cluster)).collect()
+    })
+}
+
+fn a_spread() -> impl Strategy<Value = Json> {
+    let key = prop_oneof![Just("zone"), Just("kubernetes.io/metadata.name")];
+    (key, 0..3_u8, 0..=100_u32).prop_map(|(key, mode, share)| {
+        let (one, other) = if key == "zone" { ("z0", "z1") } else { ("a", "b") };
+        let shares = json!([{ "topologyValue": one, "percentage": share }, { "topologyValue": other, "percentage": 100 - share }]);
+        match mode {
+            0 => json!({ "topologyKey": key }),
+            1 => json!({ "topologyKey": key, "percentageSplit": shares }),
+            _ => json!({ "topologyKey": key, "spreadMode": "Duplicate" }),
+        }
+    })
+}
+
+fn policies() -> impl Strategy<Value = PolicySet> {
+    let one = (proptest::option::of(a_spread()), 0..3_i32, proptest::option::of(0..3_u8));
+    proptest::collection::vec(one, 0..4).prop_map(|all| {
+        PolicySet::read(all.into_iter().enumerate().map(|(index, (spread, priority, zone))| {
+            let mut more = json!({ "priority": priority });
+            if let Some(spread) = spread {
+                more["spreadConstraints"] = spread;
+            }
+            if let Some(zone) = zone {
+                more["clusterSelector"] = json!({ "matchLabels": { "zone": format!("z{zone}") } });
+            }
+            policy(&format!("p{index}"), more)
+        }))
+    })
+}
+
+fn an_object() -> impl Strategy<Value = Json> {
+    let annotations = prop_oneof![
+        4 => Just(json!({})),
+        1 => Just(json!({ "fleet.keelway.dev/cluster": "b" })),
+        1 => Just(json!({ "fleet.keelway.dev/spread-onto": "a,c" })),
+    ];
+    (0..24_u32, annotations, any::<bool>()).prop_map(|(replicas, annotations, has_replicas)| {
+        if has_replicas {
+            return deployment("web", replicas, json!({}), annotations);
+        }
+        let mut config = object("v1", "ConfigMap", Some("default"), "web");
+        config["metadata"]["annotations"] = annotations;
+        config
+    })
+}
+
+fn a_fleet() -> impl Strategy<Value = FleetState> {
+    (clusters(), policies(), proptest::sample::subsequence(NAMES.to_vec(), 0..2)).prop_map(
+        |(clusters, policies, removed)| {
+            let removed = removed.into_iter().filter(|name| !clusters.contains_key(*name)).map(str::to_owned).collect();
+            FleetState { clusters, removed, policies, namespaces: BTreeMap::new() }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn a_division_keeps_the_sum_and_every_part_is_near_its_quota(
+        total in 0..2000_u32,
+        parts in proptest::collection::vec((0..=100_u32, 0..50_u32), 1..12),
+    ) {
+        let parts: Vec<DivisionPart> = parts.into_iter().map(|(weight, current)| DivisionPart { weight, current }).collect();
+        let replicas = divide(total, &parts);
+        prop_assert_eq!(replicas.iter().sum::<u32>(), total);
+        let whole: u64 = parts.iter().map(|part| u64::from(part.weight)).sum();
+        for (part, replicas) in parts.iter().zip(&replicas) {
+            if let Some(floor) = (u64::from(total) * u64::from(part.weight)).checked_div(whole) {
+                prop_assert!((floor..=floor + 1).contains(&u64::from(*replicas)), "{parts:?}: {replicas}");
+            }
+        }
+        let settled: Vec<DivisionPart> =
+            parts.iter().zip(&replicas).map(|(part, &current)| DivisionPart { current, ..*part }).collect();
+        prop_assert_eq!(divide(total, &settled), replicas);
+    }
+
+    #[test]
+    fn one_more_replica_moves_none_in_an_even_division(total in 0..500_u32, parts in 1..12_usize) {
+        let fresh = vec![DivisionPart { weight: 1, current: 0 }; parts];
+        let before = divide(total, &fresh);
+        let now: Vec<DivisionPart> = before.iter().map(|&current| DivisionPart { weight: 1, current }).collect();
+        let after = divide(total + 1, &now);
+        prop_assert!(before.iter().zip(&after).all(|(before, after)| after >= before), "{before:?} {after:?}");
+    }
+
+    #[test]
+    fn every_decision_of_a_history_is_sound(history in proptest::collection::vec((a_fleet(), an_object()), 1..6)) {
+        let mut current: Option<PlacementSpec> = None;
+        for (fleet, object) in history {
+            let object = parsed(&object);
+            let request = DecisionRequest { object: &object, is_autoscaled: false, current: current.as_ref() };
+            let decision = decide(&fleet, &request);
+            prop_assert_eq!(check_decision(&fleet, &request, &decision), []);
+            prop_assert_eq!(&decide(&fleet, &request), &decision);
+            if let PlacementOutcome::Place(placement) = decision.outcome {
+                current = Some(placement);
+            }
+        }
+    }
+
+    #[test]
+    fn unreadable_input_changes_and_deletes_nothing(mut fleet in a_fleet(), object in an_object()) {
+        let object = parsed(&object);
+        let request = DecisionRequest { object: &object, is_autoscaled: false, current: None };
+        let PlacementOutcome::Place(placement) = decide(&fleet, &request).outcome else { return Ok(()) };
+        let link = placement_link(&object.reference);
+        let plan = plan_works(&ObjectState::Unreadable("timeout".to_owned()), false, Some(&placement), &link, &[]);
+        prop_assert!(plan.orders.is_empty());
+        prop_assert_eq!(check_works(Some(&placement), false, &plan), []);
+        if object.named_cluster().is_none() && object.spread_onto().is_empty() {
+            fleet.policies.add_unreadable("newer", "unknown variant");
+            let request = DecisionRequest { current: Some(&placement), ..request };
+            let outcome = decide(&fleet, &request).outcome;
+            prop_assert!(matches!(outcome, PlacementOutcome::Keep(KeepReason::UnknownPolicy(_))));
+        }
+    }
+}

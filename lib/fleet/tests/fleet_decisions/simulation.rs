@@ -1,0 +1,34 @@
+//! Histories of a simulated fleet: each converges, and no step breaks a rule.
+
+use crate::simulator::{FleetBug, FleetSimulation};
+
+#[test]
+fn every_history_converges() {
+    for seed in 0..200 {
+        let mut simulation = FleetSimulation::new(seed, None);
+        if let Err(violation) = simulation.run(150) {
+            panic!("seed {seed}: {violation}\n{}", simulation.log.join("\n"));
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let log = |seed| {
+        let mut simulation = FleetSimulation::new(seed, None);
+        simulation.run(100).unwrap();
+        simulation.log
+    };
+    assert_eq!(log(7), log(7));
+    assert_ne!(log(7), log(8));
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    for bug in
+        [FleetBug::DeletesWhatItCannotRead, FleetBug::MovesAtOnce, FleetBug::LosesTheRest, FleetBug::ForgetsTheCurrent]
+    {
+        let is_found = (0..200).any(|seed| FleetSimulation::new(seed, Some(bug)).run(150).is_err());
+        assert!(is_found, "{bug:?}");
+    }
+}

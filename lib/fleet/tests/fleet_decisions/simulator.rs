@@ -1,0 +1,401 @@
+//! A simulated fleet: its API, a controller that dies between any two steps, and agents that lose their connection or a reply.
+//!
+//! The controller and the agents decide with the code of the crate. All choices come from the seed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use keelway_fleet::{
+    CandidateCluster, DecisionRequest, ExistingWork, FleetState, ObjectState, PlacementOutcome, PlacementSpec,
+    PolicySet, SchedulePolicy, WorkOrder, WorkSpec, WorkWait, decide,
+    invariants::{check_decision, check_works},
+    placement_link, plan_works,
+};
+use serde_json::{Value as Json, json};
+
+use crate::world::{cluster, deployment, labelled, parsed, policy};
+
+const OBJECTS: [&str; 3] = ["web", "api", "db"];
+const CLUSTERS: [&str; 4] = ["a", "b", "c", "d"];
+/// The rounds in which a fleet without faults settles.
+const ROUNDS: usize = 40;
+
+/// A bug in the code around the decisions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FleetBug {
+    /// An object that cannot be read is treated as deleted.
+    DeletesWhatItCannotRead,
+    /// An object is deleted in its old cluster before the new one has applied it.
+    MovesAtOnce,
+    /// The rest of a division is dropped.
+    LosesTheRest,
+    /// The current Placement is not considered.
+    ForgetsTheCurrent,
+}
+
+/// A Work in the API of the fleet.
+#[derive(Debug, Clone, PartialEq)]
+struct StoredWork {
+    spec: WorkSpec,
+    generation: u64,
+    applied: Option<u64>,
+    is_deleting: bool,
+}
+
+/// A simulated fleet.
+pub(crate) struct FleetSimulation {
+    random: u64,
+    bug: Option<FleetBug>,
+    pub(crate) log: Vec<String>,
+    objects: BTreeMap<&'static str, Json>,
+    policies: Vec<SchedulePolicy>,
+    clusters: BTreeMap<String, CandidateCluster>,
+    placements: BTreeMap<&'static str, PlacementSpec>,
+    works: BTreeMap<(String, String), StoredWork>,
+    /// The agents without a connection to the fleet.
+    lost: BTreeSet<String>,
+    /// What runs in each cluster, by the name of its Work.
+    running: BTreeMap<(String, String), Json>,
+    /// The objects that exist and were applied.
+    present: BTreeSet<&'static str>,
+    /// The number of writes to the API.
+    writes: u64,
+}
+
+impl FleetSimulation {
+    pub(crate) fn new(seed: u64, bug: Option<FleetBug>) -> Self {
+        Self {
+            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            bug,
+            log: Vec::new(),
+            objects: BTreeMap::new(),
+            policies: vec![policy("all", json!({}))],
+            clusters: ["a", "b"].map(|name| (name.to_owned(), cluster(name))).into(),
+            placements: BTreeMap::new(),
+            works: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            running: BTreeMap::new(),
+            present: BTreeSet::new(),
+            writes: 0,
+        }
+    }
+
+    /// Runs a history with faults, heals everything, and checks that the fleet settles as it should.
+    pub(crate) fn run(&mut self, steps: usize) -> Result<(), String> {
+        for _ in 0..steps {
+            self.step()?;
+            self.check_presence()?;
+        }
+        self.heal();
+        for _ in 0..ROUNDS {
+            let before = self.writes;
+            self.round()?;
+            if self.writes == before {
+                return self.check_settled();
+            }
+        }
+        Err("the fleet does not settle".to_owned())
+    }
+
+    fn next(&mut self, below: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 16) % below
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        let index = self.next(of.len() as u64);
+        of[usize::try_from(index).unwrap()]
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        match self.next(10) {
+            0 => self.person(),
+            1 => self.fault(),
+            2..=5 => {
+                let object = self.pick(&OBJECTS);
+                // The controller dies after some of its steps. The last one may have had an effect.
+                let steps = self.next(6);
+                let is_readable = self.next(8) > 0;
+                self.log.push(format!("controller: {object}, {steps} steps, readable {is_readable}"));
+                return self.controller(object, steps, is_readable);
+            }
+            _ => {
+                let cluster = self.pick(&CLUSTERS);
+                let is_reported = self.next(4) > 0;
+                self.log.push(format!("agent: {cluster}, reported {is_reported}"));
+                self.agent(cluster, is_reported);
+            }
+        }
+        Ok(())
+    }
+
+    fn person(&mut self) {
+        let object = self.pick(&OBJECTS);
+        let kind = self.next(8);
+        let number = u32::try_from(self.next(9)).unwrap();
+        self.log.push(format!("person: {object} {kind} {number}"));
+        match kind {
+            0 => drop(self.objects.remove(object)),
+            1 => self.policies = vec![policy("all", json!({}))],
+            2 => {
+                self.policies = vec![policy(
+                    "all",
+                    json!({ "spreadConstraints": { "topologyKey": "kubernetes.io/metadata.name" } }),
+                )];
+            }
+            3 => {
+                let only = self.pick(&CLUSTERS);
+                let selector = json!({ "matchLabels": { "kubernetes.io/metadata.name": only } });
+                self.policies = vec![policy("all", json!({ "clusterSelector": selector }))];
+            }
+            4 => self.policies.clear(),
+            _ => drop(self.objects.insert(object, deployment(object, number, json!({}), json!({})))),
+        }
+    }
+
+    fn fault(&mut self) {
+        let name = self.pick(&CLUSTERS).to_owned();
+        let kind = self.next(4);
+        self.log.push(format!("fault: {name} {kind}"));
+        let cluster = self.clusters.entry(name.clone()).or_insert_with(|| labelled(&name, json!({})));
+        match kind {
+            0 => cluster.is_cordoned = !cluster.is_cordoned,
+            _ if !self.lost.remove(&name) => {
+                report(cluster, "Unknown");
+                self.lost.insert(name);
+            }
+            _ => report(cluster, "True"),
+        }
+    }
+
+    fn heal(&mut self) {
+        self.log.push("heal".to_owned());
+        self.lost.clear();
+        for cluster in self.clusters.values_mut() {
+            report(cluster, "True");
+        }
+    }
+
+    fn round(&mut self) -> Result<(), String> {
+        for object in OBJECTS {
+            self.controller(object, u64::MAX, true)?;
+        }
+        for cluster in CLUSTERS {
+            for _ in 0..=OBJECTS.len() {
+                self.agent(cluster, true);
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self, object: &str, is_readable: bool) -> ObjectState {
+        match self.objects.get(object) {
+            _ if !is_readable && self.bug == Some(FleetBug::DeletesWhatItCannotRead) => ObjectState::Deleted,
+            _ if !is_readable => ObjectState::Unreadable("timeout".to_owned()),
+            None => ObjectState::Deleted,
+            Some(object) => ObjectState::Present(parsed(object)),
+        }
+    }
+
+    /// One pass of the controller for one object: decide, save the Placement, write Works. It dies after `steps` writes.
+    fn controller(&mut self, name: &'static str, mut steps: u64, is_readable: bool) -> Result<(), String> {
+        let state = self.state(name, is_readable);
+        let link = placement_link(&parsed(&deployment(name, 0, json!({}), json!({}))).reference);
+        if let ObjectState::Present(object) = &state
+            && let Some(placement) = self.decided(name, object)?
+        {
+            if steps == 0 {
+                return Ok(());
+            }
+            steps -= 1;
+            self.writes += 1;
+            self.placements.insert(name, placement);
+        }
+        let works: Vec<ExistingWork> =
+            self.works.iter().map(|((cluster, name), work)| work.read(cluster, name)).collect();
+        let own: Vec<ExistingWork> = works.into_iter().filter(|work| work.spec.placement == link).collect();
+        let placement = self.placements.get(name);
+        let mut plan = plan_works(&state, false, placement, &link, &own);
+        let is_deleted = !self.objects.contains_key(name);
+        if let Some(violation) = check_works(placement, is_deleted, &plan).first() {
+            return Err(violation.to_string());
+        }
+        if self.bug == Some(FleetBug::MovesAtOnce) {
+            let kept = plan.waiting.iter().filter_map(|wait| {
+                let WorkWait::NotAppliedYet { keeps, .. } = wait else { return None };
+                own.iter().find(|work| work.cluster == *keeps)
+            });
+            plan.orders.extend(kept.map(|work| WorkOrder::Delete {
+                cluster: work.cluster.clone(),
+                name: work.name.clone(),
+                why: keelway_fleet::WorkRemoval::Moved,
+            }));
+        }
+        for order in plan.orders {
+            if steps == 0 {
+                return Ok(());
+            }
+            steps -= 1;
+            self.write(order);
+        }
+        if state == ObjectState::Deleted && own.is_empty() && steps > 0 && self.placements.remove(name).is_some() {
+            self.writes += 1;
+        }
+        Ok(())
+    }
+
+    /// Returns the Placement to save, if it changes.
+    fn decided(&self, name: &str, object: &keelway_fleet::FleetObject) -> Result<Option<PlacementSpec>, String> {
+        let fleet = FleetState {
+            clusters: self.clusters.clone(),
+            policies: PolicySet::read(self.policies.clone()),
+            ..FleetState::default()
+        };
+        let current = self.placements.get(name);
+        let request = DecisionRequest { object, is_autoscaled: false, current };
+        let forgets = self.bug == Some(FleetBug::ForgetsTheCurrent);
+        let decision = decide(&fleet, &DecisionRequest { current: current.filter(|_| !forgets), ..request });
+        let PlacementOutcome::Place(mut placement) = decision.outcome.clone() else { return Ok(None) };
+        if self.bug == Some(FleetBug::LosesTheRest) {
+            let total = object.replicas().unwrap_or(0);
+            let number = u32::try_from(placement.clusters.len().max(1)).unwrap();
+            placement
+                .clusters
+                .iter_mut()
+                .for_each(|cluster| cluster.replicas = cluster.replicas.map(|_| total / number));
+        }
+        let decision =
+            keelway_fleet::PlacementDecision { outcome: PlacementOutcome::Place(placement.clone()), ..decision };
+        if let Some(violation) = check_decision(&fleet, &request, &decision).first() {
+            return Err(violation.to_string());
+        }
+        // A decision that is repeated is not a change.
+        Ok((current != Some(&placement)).then_some(placement))
+    }
+
+    fn write(&mut self, order: WorkOrder) {
+        self.writes += 1;
+        self.log.push(format!("  {}", order_text(&order)));
+        match order {
+            WorkOrder::Create(work) => {
+                let stored = StoredWork { spec: work.spec, generation: 1, applied: None, is_deleting: false };
+                self.works.entry((work.cluster, work.name)).or_insert(stored);
+            }
+            WorkOrder::Update(work) => {
+                if let Some(stored) = self.works.get_mut(&(work.cluster, work.name)) {
+                    stored.spec = work.spec;
+                    stored.generation += 1;
+                }
+            }
+            WorkOrder::Delete { cluster, name, .. } => {
+                self.works.entry((cluster, name)).and_modify(|work| work.is_deleting = true);
+            }
+        }
+    }
+
+    /// An agent handles one of its Works: the first that is not as its cluster is. Its report may be lost.
+    fn agent(&mut self, cluster: &str, is_reported: bool) {
+        if self.lost.contains(cluster) || !self.clusters.contains_key(cluster) {
+            return;
+        }
+        let own = self.works.iter().filter(|((of, _), _)| of == cluster);
+        let due = own.filter(|(_, work)| work.is_deleting || work.applied != Some(work.generation));
+        let Some((place, work)) = due.map(|(place, work)| (place.clone(), work.clone())).next() else { return };
+        if work.is_deleting {
+            self.running.remove(&place);
+            if is_reported {
+                self.writes += 1;
+                self.works.remove(&place);
+            }
+            return;
+        }
+        self.running.insert(place.clone(), work.spec.manifest);
+        if is_reported {
+            self.writes += 1;
+            self.works.entry(place).and_modify(|stored| stored.applied = Some(work.generation));
+        }
+    }
+
+    fn places(&self, name: &str) -> Vec<(&str, &Json)> {
+        let is_own = |manifest: &Json| manifest["metadata"]["name"] == name;
+        self.running
+            .iter()
+            .filter(|(_, manifest)| is_own(manifest))
+            .map(|((cluster, _), manifest)| (cluster.as_str(), manifest))
+            .collect()
+    }
+
+    /// An object that an agent has applied runs somewhere, as long as it exists.
+    fn check_presence(&mut self) -> Result<(), String> {
+        for name in OBJECTS {
+            let mut own = self.works.values().filter(|work| work.spec.manifest["metadata"]["name"] == name);
+            let is_applied = own.any(|work| work.applied.is_some() && !work.is_deleting);
+            if !self.objects.contains_key(name) {
+                self.present.remove(name);
+            } else if is_applied {
+                self.present.insert(name);
+            }
+            if self.present.contains(name) && self.places(name).is_empty() {
+                return Err(format!("{name} runs nowhere"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Objects run where their Placements say, and what is deleted runs nowhere.
+    fn check_settled(&self) -> Result<(), String> {
+        for name in OBJECTS {
+            let places = self.places(name);
+            let Some(object) = self.objects.get(name) else {
+                if places.is_empty() && !self.placements.contains_key(name) {
+                    continue;
+                }
+                return Err(format!("{name} is deleted, and runs in {places:?}"));
+            };
+            let decided: Vec<&str> = self
+                .placements
+                .get(name)
+                .into_iter()
+                .flat_map(|placement| &placement.clusters)
+                .map(|cluster| cluster.name.as_str())
+                .collect();
+            let actual: Vec<&str> = places.iter().map(|(cluster, _)| *cluster).collect();
+            if decided != actual {
+                return Err(format!("{name} is placed in {decided:?}, and runs in {actual:?}"));
+            }
+            let replicas: Vec<u64> =
+                places.iter().filter_map(|(_, manifest)| manifest["spec"]["replicas"].as_u64()).collect();
+            let is_divided = decided.len() > 1;
+            let sum: u64 = replicas.iter().sum();
+            if is_divided && Some(sum) != object["spec"]["replicas"].as_u64() {
+                return Err(format!("{name} has {replicas:?} replicas"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn report(cluster: &mut CandidateCluster, status: &str) {
+    status.clone_into(&mut cluster.ready.as_mut().unwrap().status);
+}
+
+impl StoredWork {
+    fn read(&self, cluster: &str, name: &str) -> ExistingWork {
+        ExistingWork {
+            cluster: cluster.to_owned(),
+            name: name.to_owned(),
+            spec: self.spec.clone(),
+            is_applied: self.applied == Some(self.generation),
+            is_deleting: self.is_deleting,
+        }
+    }
+}
+
+fn order_text(order: &WorkOrder) -> String {
+    match order {
+        WorkOrder::Create(work) => format!("create {}/{}", work.cluster, work.name),
+        WorkOrder::Update(work) => format!("update {}/{}", work.cluster, work.name),
+        WorkOrder::Delete { cluster, name, why } => format!("delete {cluster}/{name}: {why:?}"),
+    }
+}

@@ -1,0 +1,153 @@
+//! The status of an object, merged from its clusters.
+
+use keelway_api::{Time, jiff::Timestamp};
+use keelway_fleet::{ClusterReport, WorkStatus, merged_status, placement_status};
+use serde_json::{Value as Json, json};
+
+use crate::world::{World, cluster, deployment, object, parsed, policy};
+
+fn reported(status: &Json) -> WorkStatus {
+    serde_json::from_value(json!({
+        "conditions": [{ "type": "Applied", "status": "True", "reason": "Applied", "message": "", "lastTransitionTime": "2026-11-27T08:00:00Z" }],
+        "objectGeneration": 1,
+        "objectStatus": status,
+    }))
+    .unwrap()
+}
+
+/// Merges the statuses of clusters `a`, `b`, ...
+fn merge(object: &Json, statuses: &[Json]) -> Option<Json> {
+    let works: Vec<WorkStatus> = statuses.iter().map(reported).collect();
+    let names = ["a", "b", "c"];
+    let reports: Vec<ClusterReport<'_>> =
+        works.iter().zip(names).map(|(status, cluster)| ClusterReport { cluster, status, is_current: true }).collect();
+    merged_status(&parsed(object), &reports)
+}
+
+fn condition(kind: &str, status: &str, message: &str) -> Json {
+    json!({ "type": kind, "status": status, "reason": format!("Is{status}"), "message": message, "lastTransitionTime": "2026-11-27T08:00:00Z" })
+}
+
+#[test]
+fn replicas_are_added_and_conditions_name_their_clusters() {
+    let mut web = deployment("web", 10, json!({}), json!({}));
+    web["metadata"]["generation"] = json!(4);
+    let part = |ready: u32, available: &str| {
+        json!({ "observedGeneration": 1, "replicas": 5, "readyReplicas": ready, "availableReplicas": ready, "updatedReplicas": 5,
+                "conditions": [condition("Available", available, "minimum")] })
+    };
+    let merged = merge(&web, &[part(5, "True"), part(5, "True")]).unwrap();
+    assert_eq!((&merged["replicas"], &merged["readyReplicas"]), (&json!(10), &json!(10)));
+    assert_eq!(merged["observedGeneration"], 4);
+    assert_eq!(merged["conditions"][0]["status"], "True");
+    assert_eq!(merged["conditions"][0]["message"], "a: minimum; b: minimum");
+    let merged = merge(&web, &[part(5, "True"), part(2, "False")]).unwrap();
+    assert_eq!(merged["readyReplicas"], 7);
+    assert_eq!(
+        (&merged["conditions"][0]["status"], &merged["conditions"][0]["reason"]),
+        (&json!("False"), &json!("IsFalse"))
+    );
+    let merged = merge(&web, &[part(5, "True"), json!({ "observedGeneration": 0, "replicas": 5 })]).unwrap();
+    assert_eq!(merged["conditions"][0]["status"], "Unknown");
+    assert_eq!(merged["observedGeneration"], 3);
+}
+
+#[test]
+fn a_failure_in_one_cluster_is_a_failure() {
+    let web = deployment("web", 2, json!({}), json!({}));
+    let failed = json!({ "replicas": 0, "conditions": [condition("ReplicaFailure", "True", "quota")] });
+    let merged = merge(&web, &[json!({ "replicas": 1 }), failed]).unwrap();
+    assert_eq!(
+        (&merged["conditions"][0]["status"], &merged["conditions"][0]["reason"]),
+        (&json!("True"), &json!("IsTrue"))
+    );
+}
+
+#[test]
+fn an_object_in_one_cluster_has_its_status() {
+    let status = json!({ "loadBalancer": { "ingress": [{ "ip": "192.0.2.1" }] }, "x": 1 });
+    assert_eq!(merge(&object("v1", "Service", Some("default"), "web"), std::slice::from_ref(&status)), Some(status));
+    let custom = object("example.com/v1", "Thing", Some("default"), "x");
+    assert_eq!(merge(&custom, &[json!({ "phase": "Up" })]), Some(json!({ "phase": "Up" })));
+    assert_eq!(merge(&custom, &[]), None);
+}
+
+#[test]
+fn addresses_of_load_balancers_are_joined() {
+    let one = json!({ "loadBalancer": { "ingress": [{ "ip": "192.0.2.1" }] } });
+    let other = json!({ "loadBalancer": { "ingress": [{ "hostname": "lb.example.com" }, { "ip": "192.0.2.1" }] } });
+    let none = json!({ "loadBalancer": {} });
+    for (version, kind) in [("v1", "Service"), ("networking.k8s.io/v1", "Ingress")] {
+        let merged = merge(&object(version, kind, Some("default"), "web"), &[one.clone(), other.clone(), none.clone()]);
+        let all = json!({ "loadBalancer": { "ingress": [{ "ip": "192.0.2.1" }, { "hostname": "lb.example.com" }] } });
+        assert_eq!(merged, Some(all));
+    }
+}
+
+#[test]
+fn a_job_is_complete_once_it_is_complete_everywhere() {
+    let job = object("batch/v1", "Job", Some("default"), "import");
+    let done = json!({ "succeeded": 1, "startTime": "2026-11-27T08:00:00Z", "completionTime": "2026-11-27T08:05:00Z",
+                       "conditions": [condition("Complete", "True", "")] });
+    let later = json!({ "succeeded": 2, "startTime": "2026-11-27T08:01:00Z", "completionTime": "2026-11-27T08:09:00Z",
+                        "conditions": [condition("Complete", "True", "")] });
+    let merged = merge(&job, &[done.clone(), later]).unwrap();
+    assert_eq!(merged["succeeded"], 3);
+    assert_eq!(
+        (&merged["startTime"], &merged["completionTime"]),
+        (&json!("2026-11-27T08:00:00Z"), &json!("2026-11-27T08:09:00Z"))
+    );
+    assert_eq!(merged["conditions"][0]["status"], "True");
+    let running = json!({ "active": 1, "startTime": "2026-11-27T08:01:00Z" });
+    let merged = merge(&job, &[done, running]).unwrap();
+    assert_eq!((merged.get("completionTime"), &merged["conditions"][0]["status"]), (None, &json!("Unknown")));
+}
+
+#[test]
+fn other_kinds() {
+    let set = merge(
+        &object("apps/v1", "DaemonSet", Some("default"), "x"),
+        &[
+            json!({ "desiredNumberScheduled": 2, "numberReady": 1 }),
+            json!({ "desiredNumberScheduled": 3, "numberReady": 3 }),
+        ],
+    );
+    assert_eq!(set, Some(json!({ "desiredNumberScheduled": 5, "numberReady": 4 })));
+    let cron = merge(
+        &object("batch/v1", "CronJob", Some("default"), "x"),
+        &[
+            json!({ "lastScheduleTime": "2026-11-27T08:00:00Z", "active": [{ "name": "x-1" }] }),
+            json!({ "lastScheduleTime": "2026-11-27T08:05:00Z" }),
+        ],
+    );
+    assert_eq!(cron, Some(json!({ "active": [{ "name": "x-1" }], "lastScheduleTime": "2026-11-27T08:05:00Z" })));
+    let claim = merge(
+        &object("v1", "PersistentVolumeClaim", Some("default"), "x"),
+        &[json!({ "phase": "Bound", "accessModes": ["ReadWriteOnce"] }), json!({ "phase": "Pending" })],
+    );
+    assert_eq!(claim, Some(json!({ "phase": "Pending", "accessModes": ["ReadWriteOnce"] })));
+    let pod = merge(
+        &object("v1", "Pod", Some("default"), "x"),
+        &[json!({ "phase": "Running" }), json!({ "phase": "Failed" })],
+    );
+    assert_eq!(pod, Some(json!({ "phase": "Failed" })));
+}
+
+#[test]
+fn the_status_of_a_placement_names_what_is_missing() {
+    let now = Time("2026-11-27T08:00:00Z".parse::<Timestamp>().unwrap());
+    let mut world = World::new([cluster("a"), cluster("b")]);
+    world.set_policies([policy("even", json!({ "spreadConstraints": {} }))]);
+    let placement = world.place(&deployment("web", 4, json!({}), json!({})));
+    let work = reported(&json!({ "replicas": 2, "readyReplicas": 2 }));
+    let report = ClusterReport { cluster: "a", status: &work, is_current: true };
+    let status = placement_status(&placement, Some(3), &[report], None, &now);
+    assert_eq!((status.clusters[0].replicas, status.clusters[0].ready_replicas), (Some(2), Some(2)));
+    assert_eq!((status.clusters[1].replicas, status.clusters[1].ready_replicas), (None, None));
+    let condition = |kind: &str| status.conditions.iter().find(|condition| condition.type_ == kind).unwrap();
+    assert_eq!(condition("Applied").message, "not applied in b; status.clusters has the reasons");
+    assert_eq!(condition("Scheduled").message, "a, b");
+    let nowhere = keelway_fleet::PlacementSpec { clusters: vec![], reasons: vec![], ..placement.clone() };
+    let status = placement_status(&nowhere, Some(4), &[], Some(&status), &now);
+    assert!(status.conditions.iter().all(|condition| condition.status == "False" && condition.reason == "NoCluster"));
+}
