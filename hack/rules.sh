@@ -20,6 +20,7 @@ refuse 'the host of a package registry does not belong in the tree' \
   '(static|index)\.crates\.io|(proxy|sum)\.golang\.org|deb\.debian\.org' .
 refuse 'a path of one machine does not belong in the tree' '/root/|/home/[a-z]+/' .
 refuse 'processes are stopped by their id' '\b(pkill|killall)\b' .
+refuse 'a fleet decides without clocks, files and environment' '\bstd::|\bHash(Map|Set)\b' 'lib/fleet/src/*.rs'
 refuse 'one TLS stack, one YAML library' \
   '^name = "(openssl|openssl-sys|native-tls|aws-lc-rs|aws-lc-sys|serde_yaml)"' Cargo.lock
 refuse 'dependencies come from crates.io' '^source = (?!"registry\+https://github\.com/rust-lang/crates\.io-index")' Cargo.lock
