@@ -1,14 +1,16 @@
-//! The kinds of a fleet.
+//! The kinds of a fleet, and what tokens contain.
 
 use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use keelway_component::requests::call;
+use keelway_fleet::bootstrap::{AUTHORITIES_KEY, ENDPOINTS_KEY, FLEET_INFORMATION, TOKEN_NAMESPACE};
 use kube::{
     Api, ResourceExt,
     api::Patch,
     runtime::wait::{await_condition, conditions},
 };
+use serde_json::json;
 use tokio::time::timeout;
 
 use crate::context::{FleetContext, FleetControllerError, applied};
@@ -33,4 +35,19 @@ pub(crate) async fn apply(context: &FleetContext) -> Result<(), FleetControllerE
         }
     }
     Ok(())
+}
+
+/// Publishes what `keelway fleet token create` writes into each token.
+pub(crate) async fn publish(
+    endpoints: &[String],
+    authorities: &str,
+    context: &FleetContext,
+) -> Result<(), FleetControllerError> {
+    let information = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": { "name": FLEET_INFORMATION, "namespace": TOKEN_NAMESPACE },
+        "data": { ENDPOINTS_KEY: endpoints.join("\n"), AUTHORITIES_KEY: authorities },
+    });
+    crate::context::apply(&information, context).await
 }

@@ -42,6 +42,15 @@ pub enum FleetControllerRunError {
     /// The kubeconfig cannot be used.
     #[error(transparent)]
     Client(ClientError),
+    /// The file of the authorities cannot be read.
+    #[error("cannot read {}", path.display())]
+    Authorities {
+        /// The path of the file.
+        path: PathBuf,
+        /// The error of the operating system.
+        #[source]
+        source: std::io::Error,
+    },
     /// The health server cannot be started.
     #[error("cannot serve health and metrics")]
     Health(#[source] HealthServerError),
@@ -67,6 +76,8 @@ struct FleetSettings {
     version: FilesVersion,
     path: PathBuf,
     configuration: FleetControllerConfiguration,
+    /// The fleet's authorities, PEM.
+    authorities: Option<String>,
     client: Client,
 }
 
@@ -76,11 +87,17 @@ impl FleetSettings {
         let own = FilesVersion::of([path]);
         let configuration: FleetControllerConfiguration =
             configuration::read(path).map_err(FleetControllerRunError::Configuration)?;
-        let others = files_of(&configuration.kubeconfig);
+        let mut others = files_of(&configuration.kubeconfig);
+        others.extend(configuration.authorities.clone());
         let version = own.with(FilesVersion::of(&others));
         let client = client(&configuration.kubeconfig, ANSWER).await.map_err(FleetControllerRunError::Client)?;
+        let authorities = configuration.authorities.as_ref().map(|path| {
+            let wrong = |source| FleetControllerRunError::Authorities { path: path.clone(), source };
+            std::fs::read_to_string(path).map_err(wrong)
+        });
+        let authorities = authorities.transpose()?;
         let files = [path.to_owned()].into_iter().chain(others).collect();
-        Ok(Self { files, version, path: path.to_owned(), configuration, client })
+        Ok(Self { files, version, path: path.to_owned(), configuration, authorities, client })
     }
 
     async fn replaced(&self) -> Self {
@@ -125,16 +142,16 @@ pub async fn run(
 /// A replica of the controller with one version of its files.
 struct FleetReplica<'a> {
     election: Election,
-    client: Client,
+    settings: &'a FleetSettings,
     metrics: &'a FleetMetrics,
     report: &'a LeaderReport,
 }
 
 impl<'a> FleetReplica<'a> {
-    fn new(settings: &FleetSettings, holder: &str, metrics: &'a FleetMetrics, report: &'a LeaderReport) -> Self {
+    fn new(settings: &'a FleetSettings, holder: &str, metrics: &'a FleetMetrics, report: &'a LeaderReport) -> Self {
         let LeaseName { namespace, name } = &settings.configuration.lease;
         let election = Election::new(settings.client.clone(), (namespace, name), holder, LEASE);
-        Self { election, client: settings.client.clone(), metrics, report }
+        Self { election, settings, metrics, report }
     }
 
     async fn act(&self) -> Infallible {
@@ -144,13 +161,23 @@ impl<'a> FleetReplica<'a> {
     /// Does all work of the Lease holder. What it observed does not outlive the Lease.
     async fn work(&self) {
         let fence = self.election.fence();
-        let context = FleetContext::new(&self.client, self.metrics.clone(), fence, &self.report.identity);
-        while let Err(error) = definitions::apply(&context).await {
+        let context = FleetContext::new(&self.settings.client, self.metrics.clone(), fence, &self.report.identity);
+        while let Err(error) = self.prepare(&context).await {
             context.metrics.count_failure();
-            tracing::warn!("cannot apply the CustomResourceDefinitions: {}", ErrorChain(&error));
+            tracing::warn!("cannot prepare the fleet: {}", ErrorChain(&error));
             sleep(AGAIN).await;
         }
         let context = Arc::new(context);
         join!(registration::run(Arc::clone(&context)), cluster_reconciler::run(Arc::clone(&context)));
+    }
+
+    /// Applies what everything else relies on.
+    async fn prepare(&self, context: &FleetContext) -> Result<(), FleetControllerError> {
+        definitions::apply(context).await?;
+        let FleetSettings { configuration, authorities, .. } = self.settings;
+        match authorities {
+            Some(authorities) => definitions::publish(&configuration.endpoints, authorities, context).await,
+            None => Ok(()),
+        }
     }
 }

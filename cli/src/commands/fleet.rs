@@ -1,6 +1,6 @@
 //! `keelway fleet`.
 
-use super::fleet_inject;
+use super::{fleet_agent_manifests, fleet_inject, fleet_status, fleet_token};
 use crate::{
     args::{FleetCommand, GlobalArguments},
     exit::{Code, CommandFailure},
@@ -9,5 +9,8 @@ use crate::{
 pub(super) fn run(global: &GlobalArguments, command: FleetCommand) -> Result<Code, CommandFailure> {
     match command {
         FleetCommand::Inject(arguments) => fleet_inject::run(global, *arguments),
+        FleetCommand::Token(command) => fleet_token::run(&command),
+        FleetCommand::AgentManifests(arguments) => fleet_agent_manifests::run(&arguments),
+        FleetCommand::Status(arguments) => fleet_status::run(&arguments),
     }
 }

@@ -131,6 +131,12 @@ pub fn fleet_controller_image(registry: Option<&str>, version: &str) -> String {
     reference(registry.unwrap_or(OWN_REGISTRY), "fleet-controller", version)
 }
 
+/// Returns the image of the fleet agent.
+#[must_use]
+pub fn fleet_agent_image(registry: Option<&str>) -> String {
+    reference(registry.unwrap_or(OWN_REGISTRY), "fleet-agent", KEELWAY)
+}
+
 /// Returns the image of the agent.
 #[must_use]
 pub fn hypervisor_agent_image(registry: Option<&str>) -> String {

@@ -103,6 +103,12 @@ impl KubeClientConfig {
         Ok(Self { config: Config::incluster()?, proxy: None })
     }
 
+    /// Returns the URL of the API server.
+    #[must_use]
+    pub fn server(&self) -> &Uri {
+        &self.config.cluster_url
+    }
+
     /// Returns a client.
     pub fn client(&self) -> Result<Client, kube::Error> {
         self.builder().map(ClientBuilder::build)
