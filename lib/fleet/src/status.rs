@@ -69,7 +69,24 @@ fn rule(group: &str, kind: &str) -> MergeRule {
     }
 }
 
-/// Returns the status of an object, or `None` if no cluster reports one. Reports are in the order of their clusters' names.
+/// Returns the status of an object with a Placement, or `None` if no cluster reports one. A cluster of the Placement without a report counts as one that
+/// has not applied the object, and reports of other clusters do not count.
+#[must_use]
+pub fn object_status(object: &FleetObject, placement: &PlacementSpec, reports: &[ClusterReport<'_>]) -> Option<Json> {
+    let none = WorkStatus::default();
+    let complete: Vec<ClusterReport<'_>> = placement
+        .clusters
+        .iter()
+        .map(|placed| {
+            let reported = reports.iter().find(|report| report.cluster == placed.name).copied();
+            reported.unwrap_or(ClusterReport { cluster: &placed.name, status: &none, is_current: false })
+        })
+        .collect();
+    merged_status(object, &complete)
+}
+
+/// Returns the status of an object, or `None` if no cluster reports one. There is one report for each cluster that runs the object, in the order of
+/// their names.
 ///
 /// An object in one cluster has the status of that cluster. The generation that it describes is that of the object in the fleet, once every cluster
 /// has observed it.

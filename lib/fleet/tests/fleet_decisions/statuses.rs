@@ -1,7 +1,7 @@
 //! The status of an object, merged from its clusters.
 
 use keelway_api::{Time, jiff::Timestamp};
-use keelway_fleet::{ClusterReport, WorkStatus, merged_status, placement_status};
+use keelway_fleet::{ClusterReport, WorkStatus, merged_status, object_status, placement_status};
 use serde_json::{Value as Json, json};
 
 use crate::world::{World, cluster, deployment, object, parsed, policy};
@@ -138,7 +138,8 @@ fn the_status_of_a_placement_names_what_is_missing() {
     let now = Time("2026-11-27T08:00:00Z".parse::<Timestamp>().unwrap());
     let mut world = World::new([cluster("a"), cluster("b")]);
     world.set_policies([policy("even", json!({ "spreadConstraints": {} }))]);
-    let placement = world.place(&deployment("web", 4, json!({}), json!({})));
+    let web = deployment("web", 4, json!({}), json!({}));
+    let placement = world.place(&web);
     let work = reported(&json!({ "replicas": 2, "readyReplicas": 2 }));
     let report = ClusterReport { cluster: "a", status: &work, is_current: true };
     let status = placement_status(&placement, Some(3), &[report], None, &now);
@@ -147,6 +148,14 @@ fn the_status_of_a_placement_names_what_is_missing() {
     let condition = |kind: &str| status.conditions.iter().find(|condition| condition.type_ == kind).unwrap();
     assert_eq!(condition("Applied").message, "not applied in b; status.clusters has the reasons");
     assert_eq!(condition("Scheduled").message, "a, b");
+    let merged = object_status(&parsed(&web), &placement, &[report]).unwrap();
+    assert_eq!((&merged["replicas"], merged.get("observedGeneration")), (&json!(2), None));
+    let complete =
+        json!({ "observedGeneration": 1, "replicas": 2, "conditions": [{ "type": "Available", "status": "True" }] });
+    let work = reported(&complete);
+    let report = ClusterReport { cluster: "a", status: &work, is_current: true };
+    let merged = object_status(&parsed(&web), &placement, &[report]).unwrap();
+    assert_eq!((&merged["observedGeneration"], &merged["conditions"][0]["status"]), (&json!(0), &json!("Unknown")));
     let nowhere = keelway_fleet::PlacementSpec { clusters: vec![], reasons: vec![], ..placement.clone() };
     let status = placement_status(&nowhere, Some(4), &[], Some(&status), &now);
     assert!(status.conditions.iter().all(|condition| condition.status == "False" && condition.reason == "NoCluster"));
