@@ -144,10 +144,11 @@ impl Spread<'_> {
 impl Choice<'_> {
     fn decide(&self, fleet: &FleetState, request: &DecisionRequest<'_>, ignored: Vec<String>) -> PlacementDecision {
         let divided = self.replicas_to_divide(request);
-        let (candidates, mut verdicts) = self.filtered(fleet, request.current, divided.is_some());
+        let current = current_clusters(request.current);
+        let (candidates, mut verdicts) = self.filtered(fleet, &current, divided.is_some());
         let clusters = match self.spread {
-            None => choose(&candidates, request.current, &mut verdicts),
-            Some(spread) => spread.place(&candidates, request, divided, &mut verdicts),
+            None => choose(&candidates, &current, &mut verdicts),
+            Some(spread) => spread.place(&candidates, request.object, &current, divided, &mut verdicts),
         };
         let policy = self.policy.map(|policy| policy.name.clone());
         if clusters.is_empty() && request.current.is_some_and(|current| runs_somewhere(fleet, current)) {
@@ -170,7 +171,7 @@ impl Choice<'_> {
     fn filtered<'f>(
         &self,
         fleet: &'f FleetState,
-        current: Option<&PlacementSpec>,
+        current: &CurrentClusters<'_>,
         is_divided: bool,
     ) -> (Vec<&'f CandidateCluster>, BTreeMap<String, PlacementVerdict>) {
         let ask = ClusterAsk {
@@ -185,7 +186,7 @@ impl Choice<'_> {
             unknown.map(|(name, rejection)| (name.to_owned(), PlacementVerdict::Rejected(rejection))).collect();
         let mut candidates = Vec::new();
         for cluster in fleet.clusters.values() {
-            match rejection(&ask, cluster, runs_in(current, &cluster.name).is_some()) {
+            match rejection(&ask, cluster, current.contains_key(cluster.name.as_str())) {
                 Some(rejection) => drop(verdicts.insert(cluster.name.clone(), PlacementVerdict::Rejected(rejection))),
                 None => candidates.push(cluster),
             }
@@ -224,24 +225,28 @@ fn runs_somewhere(fleet: &FleetState, current: &PlacementSpec) -> bool {
     current.clusters.iter().any(|cluster| !fleet.removed.contains(&cluster.name))
 }
 
-fn runs_in<'a>(current: Option<&'a PlacementSpec>, cluster: &str) -> Option<&'a PlacedCluster> {
-    current?.clusters.iter().find(|placed| placed.name == cluster)
+/// The clusters that run an object already, by name.
+type CurrentClusters<'a> = BTreeMap<&'a str, &'a PlacedCluster>;
+
+fn current_clusters(current: Option<&PlacementSpec>) -> CurrentClusters<'_> {
+    let clusters = current.into_iter().flat_map(|placement| &placement.clusters);
+    clusters.map(|placed| (placed.name.as_str(), placed)).collect()
 }
 
 /// Chooses one cluster.
 fn choose(
     candidates: &[&CandidateCluster],
-    current: Option<&PlacementSpec>,
+    current: &CurrentClusters<'_>,
     verdicts: &mut BTreeMap<String, PlacementVerdict>,
 ) -> Vec<PlacedCluster> {
-    let scored = |cluster: &CandidateCluster| scores(cluster, runs_in(current, &cluster.name).is_some());
+    let scored = |cluster: &CandidateCluster| scores(cluster, current.contains_key(cluster.name.as_str()));
     // Candidates are in the order of their names, and the first of equal ones is chosen.
     let Some(winner) = candidates.iter().min_by_key(|cluster| Reverse(scored(cluster))) else { return Vec::new() };
     for cluster in candidates.iter().filter(|cluster| cluster.name != winner.name) {
         let by = deciding_step(scored(winner), scored(cluster));
         verdicts.insert(cluster.name.clone(), PlacementVerdict::Outranked { winner: winner.name.clone(), by });
     }
-    let reason = match runs_in(current, &winner.name) {
+    let reason = match current.get(winner.name.as_str()) {
         Some(_) => RunReason::Stays,
         None => RunReason::Chosen { among: candidates.len() },
     };
@@ -254,11 +259,12 @@ impl Spread<'_> {
     fn place(
         &self,
         candidates: &[&CandidateCluster],
-        request: &DecisionRequest<'_>,
+        object: &FleetObject,
+        current: &CurrentClusters<'_>,
         divided: Option<u32>,
         verdicts: &mut BTreeMap<String, PlacementVerdict>,
     ) -> Vec<PlacedCluster> {
-        let parts = divided.map(|total| (total, self.divided(candidates, request.current, total)));
+        let parts = divided.map(|total| (total, self.divided(candidates, current, total)));
         let placed = candidates.iter().map(|cluster| {
             let replicas = parts.as_ref().map(|(_, parts)| parts.get(cluster.name.as_str()).copied().unwrap_or(0));
             let reason = match (replicas, &parts) {
@@ -266,11 +272,7 @@ impl Spread<'_> {
                 (_, _) => RunReason::Everywhere,
             };
             verdicts.insert(cluster.name.clone(), PlacementVerdict::Runs(reason));
-            PlacedCluster {
-                name: cluster.name.clone(),
-                replicas,
-                overrides: self.overrides_for(cluster, request.object),
-            }
+            PlacedCluster { name: cluster.name.clone(), replicas, overrides: self.overrides_for(cluster, object) }
         });
         placed.collect()
     }
@@ -279,11 +281,11 @@ impl Spread<'_> {
     fn divided<'c>(
         &self,
         candidates: &[&'c CandidateCluster],
-        current: Option<&PlacementSpec>,
+        current: &CurrentClusters<'_>,
         total: u32,
     ) -> BTreeMap<&'c str, u32> {
         let now = |cluster: &CandidateCluster| {
-            runs_in(current, &cluster.name).and_then(|placed| placed.replicas).unwrap_or(0)
+            current.get(cluster.name.as_str()).and_then(|placed| placed.replicas).unwrap_or(0)
         };
         let mut domains: BTreeMap<&str, Vec<&CandidateCluster>> = BTreeMap::new();
         for cluster in candidates {
