@@ -55,7 +55,6 @@ pub use policy::{
     ResourceSelectors, SchedulePolicy, SchedulePolicySpec, SpreadConstraints, SpreadMode, TopologyOverrides,
 };
 pub use role::{FLEET_CONTROLLER_ROLE, fleet_controller_role};
-pub use status::{ClusterReport, merged_status, placement_status};
 pub use status::{ClusterReport, merged_status, object_status, placement_status};
 pub use token::{FleetToken, FleetTokenError};
 pub use verdict::{PlacementVerdict, Rejection, RunReason};

@@ -4,11 +4,17 @@ use crate::simulator::{FleetBug, FleetSimulation};
 
 #[test]
 fn every_history_converges() {
+    let mut log = String::new();
     for seed in 0..200 {
         let mut simulation = FleetSimulation::new(seed, None);
         if let Err(violation) = simulation.run(150) {
             panic!("seed {seed}: {violation}\n{}", simulation.log.join("\n"));
         }
+        log += &simulation.log.join("\n");
+    }
+    // The histories contain what they are for.
+    for event in ["Moved", "ObjectDeleted", "is removed", "readable false", "reported false"] {
+        assert!(log.matches(event).count() > 20, "{event}");
     }
 }
 

@@ -53,6 +53,8 @@ pub(crate) struct FleetSimulation {
     works: BTreeMap<(String, String), StoredWork>,
     /// The agents without a connection to the fleet.
     lost: BTreeSet<String>,
+    /// The clusters that left the fleet.
+    removed: BTreeSet<String>,
     /// What runs in each cluster, by the name of its Work.
     running: BTreeMap<(String, String), Json>,
     /// The objects that exist and were applied.
@@ -73,6 +75,7 @@ impl FleetSimulation {
             placements: BTreeMap::new(),
             works: BTreeMap::new(),
             lost: BTreeSet::new(),
+            removed: BTreeSet::new(),
             running: BTreeMap::new(),
             present: BTreeSet::new(),
             writes: 0,
@@ -83,12 +86,14 @@ impl FleetSimulation {
     pub(crate) fn run(&mut self, steps: usize) -> Result<(), String> {
         for _ in 0..steps {
             self.step()?;
+            self.remove_clusters();
             self.check_presence()?;
         }
         self.heal();
         for _ in 0..ROUNDS {
             let before = self.writes;
             self.round()?;
+            self.remove_clusters();
             if self.writes == before {
                 return self.check_settled();
             }
@@ -132,7 +137,7 @@ impl FleetSimulation {
 
     fn person(&mut self) {
         let object = self.pick(&OBJECTS);
-        let kind = self.next(8);
+        let kind = self.next(10);
         let number = u32::try_from(self.next(9)).unwrap();
         self.log.push(format!("person: {object} {kind} {number}"));
         match kind {
@@ -150,17 +155,23 @@ impl FleetSimulation {
                 self.policies = vec![policy("all", json!({ "clusterSelector": selector }))];
             }
             4 => self.policies.clear(),
+            5 => {
+                let operator = json!({ "key": "tier", "operator": "Gt", "values": ["1"] });
+                self.policies.push(policy("newer", json!({ "clusterSelector": { "matchExpressions": [operator] } })));
+            }
             _ => drop(self.objects.insert(object, deployment(object, number, json!({}), json!({})))),
         }
     }
 
     fn fault(&mut self) {
         let name = self.pick(&CLUSTERS).to_owned();
-        let kind = self.next(4);
+        let kind = self.next(6);
         self.log.push(format!("fault: {name} {kind}"));
+        self.removed.remove(&name);
         let cluster = self.clusters.entry(name.clone()).or_insert_with(|| labelled(&name, json!({})));
         match kind {
             0 => cluster.is_cordoned = !cluster.is_cordoned,
+            1 => cluster.is_leaving = !cluster.is_leaving,
             _ if !self.lost.remove(&name) => {
                 report(cluster, "Unknown");
                 self.lost.insert(name);
@@ -250,6 +261,7 @@ impl FleetSimulation {
         let fleet = FleetState {
             clusters: self.clusters.clone(),
             policies: PolicySet::read(self.policies.clone()),
+            removed: self.removed.clone(),
             ..FleetState::default()
         };
         let current = self.placements.get(name);
@@ -291,6 +303,19 @@ impl FleetSimulation {
             WorkOrder::Delete { cluster, name, .. } => {
                 self.works.entry((cluster, name)).and_modify(|work| work.is_deleting = true);
             }
+        }
+    }
+
+    /// A cluster that is leaving is removed once it has no Works.
+    fn remove_clusters(&mut self) {
+        let works: BTreeSet<&String> = self.works.keys().map(|(cluster, _)| cluster).collect();
+        let gone = self.clusters.values().filter(|cluster| cluster.is_leaving && !works.contains(&cluster.name));
+        let gone: Vec<String> = gone.map(|cluster| cluster.name.clone()).collect();
+        for name in gone {
+            self.log.push(format!("  {name} is removed"));
+            self.clusters.remove(&name);
+            self.lost.remove(&name);
+            self.removed.insert(name);
         }
     }
 
