@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::{
     decision::{
-        AppliedRecord, ConflictStep, LiveObject, ReceivedWork, ReleaseReason, WorkAction, decide, needs_read, resolve,
+        AppliedRecord, ConflictStep, LiveObject, OrderedObject, ReleaseReason, WorkAction, decide, needs_read, resolve,
     },
     manifest::{AppliedForm, ApplyRank, applied_form},
     ownership::{FieldConflict, FieldPaths, REPLICAS},
@@ -37,7 +37,7 @@ pub(crate) enum WorkOutcome {
 /// Carries out one Work.
 pub(crate) async fn reconcile(
     api: &WorkloadApi,
-    order: &ReceivedWork,
+    order: &OrderedObject,
     manifest: &Value,
     record: Option<&AppliedRecord>,
 ) -> WorkOutcome {
@@ -46,7 +46,7 @@ pub(crate) async fn reconcile(
 
 async fn attempt(
     api: &WorkloadApi,
-    order: &ReceivedWork,
+    order: &OrderedObject,
     manifest: &Value,
     record: Option<&AppliedRecord>,
 ) -> Result<WorkOutcome, WorkloadError> {
@@ -76,7 +76,7 @@ async fn attempt(
 
 async fn apply(
     api: &WorkloadApi,
-    order: &ReceivedWork,
+    order: &OrderedObject,
     manifest: &Value,
     record: Option<&AppliedRecord>,
     is_created: bool,

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::decision::{AppliedRecord, ReceivedWork};
+use crate::decision::{AppliedRecord, OrderedObject};
 
 /// A file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +30,7 @@ pub struct RecordStoreError {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StoredWork {
     /// What the Work orders.
-    pub order: ReceivedWork,
+    pub order: OrderedObject,
     /// What the API server recorded.
     pub record: AppliedRecord,
     /// The object as the Work has it.
@@ -51,7 +51,7 @@ impl RecordStore {
     }
 
     /// Calls `found` with each stored Work. A file that cannot be read is skipped: the fleet sends its Work again.
-    pub fn load(&self, mut found: impl FnMut(ReceivedWork, AppliedRecord)) -> Result<(), RecordStoreError> {
+    pub fn load(&self, mut found: impl FnMut(OrderedObject, AppliedRecord)) -> Result<(), RecordStoreError> {
         for entry in fs::read_dir(&self.directory).map_err(failed("read", &self.directory))? {
             let path = entry.map_err(failed("read", &self.directory))?.path();
             if path.extension().is_none_or(|extension| extension != "json") {

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::sync::mpsc::Sender;
 
 use crate::{
-    decision::ReceivedWork,
+    decision::OrderedObject,
     kind_watch::SteadyPause,
     manifest::AppliedName,
     reports::{AppliedReport, ObjectReport},
@@ -27,7 +27,7 @@ const PAGE: u32 = 50;
 
 /// A Work as the fleet sends it.
 pub(crate) struct ReceivedWork {
-    pub(crate) order: ReceivedWork,
+    pub(crate) order: OrderedObject,
     pub(crate) manifest: Value,
     /// What the status of the Work contains already.
     pub(crate) applied: Option<AppliedReport>,
@@ -105,7 +105,7 @@ fn parse(work: Work, name: String, object: AppliedName) -> ReceivedWork {
     let object_digest = status.filter(|status| status.object_status.is_some()).map(|status| {
         ObjectReport { generation: status.object_generation, status: status.object_status.clone() }.digest()
     });
-    let order = ReceivedWork {
+    let order = OrderedObject {
         work: name,
         uid: work.uid().unwrap_or_default(),
         generation,

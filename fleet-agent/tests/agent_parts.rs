@@ -9,7 +9,7 @@ use std::{
 };
 
 use keelway_fleet_agent::{
-    decision::{AppliedRecord, ReceivedWork},
+    decision::{AppliedRecord, OrderedObject},
     manifest::{AppliedName, ApplyRank},
     record_store::{RecordStore, StoredWork},
     work_queue::WorkQueue,
@@ -19,7 +19,7 @@ use serde_json::json;
 fn stored(kind: &str, work: &str) -> StoredWork {
     let [version, kind, name] = ["v1", kind, "a"].map(str::to_owned);
     let object = AppliedName { group: String::new(), version, kind, namespace: Some("shop".to_owned()), name };
-    let order = ReceivedWork {
+    let order = OrderedObject {
         work: work.to_owned(),
         uid: "w1".to_owned(),
         generation: 1,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use keelway_fleet_agent::{
     decision::{
-        AppliedRecord, ConflictStep, LiveFacts, LiveObject, ReceivedWork, ReleaseReason, WorkAction, decide,
+        AppliedRecord, ConflictStep, LiveFacts, LiveObject, OrderedObject, ReleaseReason, WorkAction, decide,
         needs_read, resolve,
     },
     manifest::{AppliedForm, AppliedName, applied_form},
@@ -19,8 +19,8 @@ fn object(group: &str, kind: &str) -> AppliedName {
     AppliedName { group, version, kind, namespace: None, name }
 }
 
-fn order() -> ReceivedWork {
-    ReceivedWork {
+fn order() -> OrderedObject {
+    OrderedObject {
         work: "deployment.apps.shop.web".to_owned(),
         uid: "w1".to_owned(),
         generation: 3,
@@ -58,7 +58,7 @@ fn conflict(field: &str) -> FieldConflict {
 #[test]
 fn a_first_apply_reads_nothing() {
     assert!(!needs_read(&order(), None));
-    let changed = ReceivedWork { generation: 4, ..order() };
+    let changed = OrderedObject { generation: 4, ..order() };
     assert!(!needs_read(&changed, Some(&record())));
     for (order, record) in [(order(), None), (changed, Some(&record()))] {
         let action = decide(&order, record, &LiveObject::Unread);
@@ -79,7 +79,7 @@ fn drift_is_corrected_or_reported() {
     let lost = paths(&[".spec.b"]);
     let corrected = WorkAction::Apply { is_created: false, lost: lost.clone() };
     assert_eq!(decide(&order(), Some(&record()), &changed), corrected);
-    let reports = ReceivedWork { corrects_drift: false, ..order() };
+    let reports = OrderedObject { corrects_drift: false, ..order() };
     assert_eq!(decide(&reports, Some(&record()), &changed), WorkAction::ReportDrift(lost));
     assert_eq!(decide(&reports, Some(&record()), &LiveObject::Absent), WorkAction::ReportMissing);
     let again = decide(&order(), Some(&record()), &LiveObject::Absent);
@@ -88,8 +88,8 @@ fn drift_is_corrected_or_reported() {
 
 #[test]
 fn only_an_order_deletes_and_only_the_agents_own_object() {
-    let deletion = ReceivedWork { is_deletion: true, ..order() };
-    let decided = |order: &ReceivedWork, record: Option<&AppliedRecord>, live: LiveFacts| {
+    let deletion = OrderedObject { is_deletion: true, ..order() };
+    let decided = |order: &OrderedObject, record: Option<&AppliedRecord>, live: LiveFacts| {
         decide(order, record, &LiveObject::Present(live))
     };
     let foreign = WorkAction::Release(ReleaseReason::Foreign);
@@ -107,13 +107,13 @@ fn only_an_order_deletes_and_only_the_agents_own_object() {
 fn a_namespace_that_existed_before_is_not_deleted() {
     let definition = object("apiextensions.k8s.io", "CustomResourceDefinition");
     for object in [object("", "Namespace"), definition] {
-        let deletion = ReceivedWork { is_deletion: true, object, ..order() };
+        let deletion = OrderedObject { is_deletion: true, object, ..order() };
         let adopted = decide(&deletion, None, &LiveObject::Present(live()));
         assert_eq!(adopted, WorkAction::Release(ReleaseReason::Adopted));
         let created = LiveObject::Present(LiveFacts { is_created: true, ..live() });
         assert_eq!(decide(&deletion, None, &created), WorkAction::Delete("o1".to_owned()));
         // Whether it existed before is read before the first apply, and stays known.
-        let first = ReceivedWork { is_deletion: false, ..deletion };
+        let first = OrderedObject { is_deletion: false, ..deletion };
         assert!(needs_read(&first, None));
         let foreign = LiveObject::Present(LiveFacts { is_labelled: false, ..live() });
         assert!(matches!(decide(&first, None, &foreign), WorkAction::Apply { is_created: false, .. }));
@@ -126,18 +126,18 @@ fn conflicts_are_reported_unless_the_policy_overwrites() {
     let others = vec![conflict(".spec.c")];
     assert_eq!(resolve(&order(), None, others.clone(), false), ConflictStep::Report(others.clone()));
     assert_eq!(resolve(&order(), Some(&record()), others.clone(), false), ConflictStep::Report(others.clone()));
-    let overwrites = ReceivedWork { overwrites: true, ..order() };
+    let overwrites = OrderedObject { overwrites: true, ..order() };
     let forced = ConflictStep::Again { force: true, is_autoscaled: false };
     assert_eq!(resolve(&overwrites, None, others.clone(), false), forced);
     // A field that the agent owned is drift.
     assert_eq!(resolve(&order(), Some(&record()), vec![conflict(".spec.b")], false), forced);
     let both = vec![conflict(".spec.b"), conflict(".spec.c")];
     assert_eq!(resolve(&order(), Some(&record()), both.clone(), false), ConflictStep::Report(both.clone()));
-    let reports = ReceivedWork { corrects_drift: false, ..order() };
+    let reports = OrderedObject { corrects_drift: false, ..order() };
     let drifted = vec![conflict(".spec.b")];
     assert_eq!(resolve(&reports, Some(&record()), drifted.clone(), false), ConflictStep::Report(drifted));
     // Without a record, the status of the Work shows that the agent owned everything.
-    let known = ReceivedWork { was_applied: true, ..order() };
+    let known = OrderedObject { was_applied: true, ..order() };
     assert_eq!(resolve(&known, None, others, false), forced);
 }
 
@@ -145,7 +145,7 @@ fn conflicts_are_reported_unless_the_policy_overwrites() {
 fn an_autoscaler_keeps_its_replicas() {
     let left = ConflictStep::Again { force: false, is_autoscaled: true };
     assert_eq!(resolve(&order(), None, vec![conflict(REPLICAS)], true), left);
-    let overwrites = ReceivedWork { overwrites: true, ..order() };
+    let overwrites = OrderedObject { overwrites: true, ..order() };
     assert_eq!(resolve(&overwrites, None, vec![conflict(REPLICAS)], true), left);
     let both = vec![conflict(REPLICAS), conflict(".spec.b")];
     let forced = ConflictStep::Again { force: true, is_autoscaled: true };
@@ -227,11 +227,11 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn any_order()(kind in 0..3_usize, flags in prop::array::uniform4(any::<bool>()), generation in 1..3_i64) -> ReceivedWork {
+    fn any_order()(kind in 0..3_usize, flags in prop::array::uniform4(any::<bool>()), generation in 1..3_i64) -> OrderedObject {
         let kinds = [("apps", "Deployment"), ("", "Namespace"), ("apiextensions.k8s.io", "CustomResourceDefinition")];
         let [overwrites, corrects_drift, is_deletion, was_applied] = flags;
         let object = object(kinds[kind].0, kinds[kind].1);
-        ReceivedWork { generation, object, overwrites, corrects_drift, is_deletion, was_applied, ..order() }
+        OrderedObject { generation, object, overwrites, corrects_drift, is_deletion, was_applied, ..order() }
     }
 }
 

@@ -1,19 +1,20 @@
 //! What all loops of the controller use.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Debug,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use keelway_api::condition::ConditionStatus;
 use keelway_base::error_chain::ErrorChain;
-use keelway_component::requests::{ApiError, call};
+use keelway_component::requests::{KubeRequestError, call};
 use keelway_fleet::names::CONTROLLER_FIELD_MANAGER;
 use keelway_lease::{LeaseFence, NotHeld};
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Api, Client, Resource,
     api::{ApiResource, DynamicObject, Patch, PatchParams},
     runtime::{
         controller::{Action, Error as RunError},
@@ -24,6 +25,7 @@ use kube::{
 };
 
 use serde_json::Value;
+use tokio::sync::Notify;
 
 use crate::{heartbeat::Heartbeat, metrics::FleetMetrics};
 
@@ -37,6 +39,8 @@ pub(crate) struct FleetContext {
     pub(crate) metrics: FleetMetrics,
     pub(crate) fence: LeaseFence,
     clusters: Mutex<BTreeMap<String, ClusterMemory>>,
+    /// Wakes the loop over clusters if one became busy or idle.
+    pub(crate) usage: Arc<Notify>,
     recorder: Recorder,
 }
 
@@ -51,6 +55,8 @@ pub(crate) struct ClusterMemory {
     pub(crate) has_no_token: bool,
     /// The status of `Ready` that was decided last.
     pub(crate) ready: Option<ConditionStatus>,
+    /// Whether the fleet runs something there, if that is known.
+    pub(crate) is_busy: Option<bool>,
 }
 
 /// A step of the controller failed.
@@ -58,7 +64,7 @@ pub(crate) struct ClusterMemory {
 pub enum FleetControllerError {
     /// A request to the API server failed.
     #[error(transparent)]
-    Api(#[from] ApiError),
+    Api(#[from] KubeRequestError),
     /// A kind of the fleet is not established yet.
     #[error("the CustomResourceDefinition {0} is not established yet")]
     NotDefined(String),
@@ -89,13 +95,24 @@ impl FleetContext {
             Reporter { controller: CONTROLLER_FIELD_MANAGER.to_owned(), instance: Some(identity.to_owned()) };
         let client = fence.guard(client.clone());
         let recorder = Recorder::new(client.clone(), reporter);
-        Self { client, metrics, fence, clusters: Mutex::default(), recorder }
+        Self { client, metrics, fence, clusters: Mutex::default(), usage: Arc::default(), recorder }
     }
 
     /// Reads or changes what is remembered of a cluster.
     pub(crate) fn remembered<T>(&self, cluster: &str, work: impl FnOnce(&mut ClusterMemory) -> T) -> T {
         let mut clusters = self.clusters.lock().unwrap_or_else(PoisonError::into_inner);
         work(clusters.entry(cluster.to_owned()).or_default())
+    }
+
+    /// Notes in which of these clusters the fleet runs something.
+    pub(crate) fn set_usage(&self, all: &BTreeSet<String>, busy: &BTreeSet<String>) {
+        let changed = all.iter().filter(|cluster| {
+            let is_busy = Some(busy.contains(*cluster));
+            self.remembered(cluster, |memory| std::mem::replace(&mut memory.is_busy, is_busy) != is_busy)
+        });
+        if changed.count() > 0 {
+            self.usage.notify_one();
+        }
     }
 
     /// Forgets a cluster.
@@ -118,6 +135,11 @@ impl FleetContext {
     where
         K: Resource<DynamicType = ()>,
     {
+        self.publish_about(&object.object_ref(&()), type_, reason, note).await;
+    }
+
+    /// The same for an object of any kind.
+    pub(crate) async fn publish_about(&self, object: &ObjectReference, type_: EventType, reason: &str, note: &str) {
         let event = Event {
             type_,
             reason: reason.to_owned(),
@@ -125,8 +147,8 @@ impl FleetContext {
             action: "Decide".to_owned(),
             secondary: None,
         };
-        if let Err(error) = self.recorder.publish(&event, &object.object_ref(&())).await {
-            tracing::debug!(object = object.name_any(), %error, "cannot publish an Event");
+        if let Err(error) = self.recorder.publish(&event, object).await {
+            tracing::debug!(object = object.name, %error, "cannot publish an Event");
         }
     }
 }

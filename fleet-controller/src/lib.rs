@@ -10,6 +10,7 @@ mod context;
 mod definitions;
 pub mod heartbeat;
 mod metrics;
+pub mod placement;
 pub mod registration;
 mod run;
 

@@ -44,7 +44,7 @@ const AT_ONCE: usize = 16;
 /// The pause before the objects whose writes failed are planned again.
 const AGAIN: Duration = Duration::from_secs(2);
 
-type Changes = SelectAll<BoxStream<'static, watcher::Result<FleetChange>>>;
+type FleetChanges = SelectAll<BoxStream<'static, watcher::Result<FleetChange>>>;
 
 /// Keeps all objects placed.
 pub(crate) async fn run(context: Arc<FleetContext>) {
@@ -118,7 +118,7 @@ async fn settle(links: Vec<PlacementLink>, model: &mut FleetModel, context: &Fle
     failed
 }
 
-fn watches(context: &FleetContext) -> Changes {
+fn watches(context: &FleetContext) -> FleetChanges {
     let mut all = SelectAll::new();
     all.push(watch::<WorkloadCluster>(context, FleetChange::Cluster));
     all.push(watch::<SchedulePolicy>(context, FleetChange::Policy));

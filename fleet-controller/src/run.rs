@@ -24,8 +24,11 @@ use prometheus_client::registry::Registry;
 use tokio::{join, select, time::sleep};
 
 use crate::{
-    FleetControllerConfiguration, cluster_reconciler, context::FleetContext, definitions, metrics::FleetMetrics,
-    registration,
+    FleetControllerConfiguration, cluster_reconciler,
+    context::{FleetContext, FleetControllerError},
+    definitions,
+    metrics::FleetMetrics,
+    placement, registration,
 };
 
 /// How long a response of an API server may take to begin.
@@ -168,7 +171,11 @@ impl<'a> FleetReplica<'a> {
             sleep(AGAIN).await;
         }
         let context = Arc::new(context);
-        join!(registration::run(Arc::clone(&context)), cluster_reconciler::run(Arc::clone(&context)));
+        join!(
+            registration::run(Arc::clone(&context)),
+            cluster_reconciler::run(Arc::clone(&context)),
+            placement::run(context),
+        );
     }
 
     /// Applies what everything else relies on.

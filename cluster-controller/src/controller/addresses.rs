@@ -14,7 +14,7 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use futures::{StreamExt, TryFutureExt, join, try_join};
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
 use keelway_api::worker::{AddressClaim, AddressClaimSpec, Tombstone, WireGuardPeer, address_name};
-use keelway_component::requests::{ApiError, call, has_code, ignore_conflict, only};
+use keelway_component::requests::{KubeRequestError, call, has_code, ignore_conflict, only};
 use kube::{
     Api, ResourceExt,
     api::{ListParams, Patch, PatchParams, PostParams},
@@ -240,7 +240,7 @@ async fn claim(peer: &WireGuardPeer, address: IpAddr, context: &ControllerContex
         Err(error) if has_code(&error, 409) => {
             Ok(read_claim(address, context).await?.is_some_and(|found| is_of(&found, peer)))
         }
-        Err(source) => Err(ApiError { what: "claim an address", source: Box::new(source) }.into()),
+        Err(source) => Err(KubeRequestError { what: "claim an address", source: Box::new(source) }.into()),
     }
 }
 

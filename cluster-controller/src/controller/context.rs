@@ -3,7 +3,7 @@
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
-use keelway_component::requests::ApiError;
+use keelway_component::requests::KubeRequestError;
 use keelway_lease::{LeaseFence, NotHeld};
 use kube::{
     Client, Resource, ResourceExt,
@@ -34,7 +34,7 @@ pub(crate) struct ControllerContext {
 pub enum ControllerError {
     /// A request to the API server failed.
     #[error(transparent)]
-    Api(#[from] ApiError),
+    Api(#[from] KubeRequestError),
     /// A claim of one of the peer's addresses belongs to another peer.
     #[error("an address of the peer is claimed by another peer; delete the peer and create it again")]
     Stolen,

@@ -283,7 +283,7 @@ health: 127.0.0.1:20011
         assert_eq!(read(&serde_json::to_string(&config).unwrap()), Ok(config));
         let GatewayList(others) = read(OTHERS).unwrap();
         assert_eq!(others.len(), 2);
-        assert_eq!(read(&serde_json::to_string(&others).unwrap()), Ok(others));
+        assert_eq!(read(&serde_json::to_string(&others).unwrap()), Ok(GatewayList(others)));
     }
 
     #[test]

@@ -105,7 +105,8 @@ async fn carry_out(order: &WorkOrder, context: &FleetContext) -> Result<Option<W
             tracing::info!(cluster, work = name, why = ?why, "deletes a Work");
             let api = Api::<Work>::namespaced(context.client.clone(), &works_namespace(cluster));
             let deleted = ignore_conflict("delete a Work", api.delete(name, &DeleteParams::default())).await?;
-            Ok(deleted.and_then(|deleted| deleted.left()))
+            let Some(deleted) = deleted else { return Ok(None) };
+            Ok(deleted.left())
         }
     }
 }

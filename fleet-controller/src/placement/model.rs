@@ -113,14 +113,14 @@ impl FleetModel {
                     self.index(key);
                 }
             }
-            FleetChange::Object(kind, event) => self.observe_object(kind, event),
+            FleetChange::Object(kind, event) => self.observe_object(&kind, event),
         }
     }
 
-    fn observe_object(&mut self, kind: PlacedKind, event: Event<DynamicObject>) {
+    fn observe_object(&mut self, kind: &PlacedKind, event: Event<DynamicObject>) {
         let (is_namespace, is_autoscaler) = (kind.kind == "Namespace", kind.kind == "HorizontalPodAutoscaler");
-        let read = |object| read(&kind, object);
-        let Some(listed) = self.objects.get_mut(&kind) else { return };
+        let read = |object| read(kind, object);
+        let Some(listed) = self.objects.get_mut(kind) else { return };
         let changed = listed.observe(event, read);
         match &changed {
             ListedChange::Deleted(link) => {

@@ -4,9 +4,8 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use keelway_fleet::{
     ClusterReport, DecisionRequest, ExistingWork, FleetObject, ObjectState, PlacementDecision, PlacementLink,
     PlacementOutcome, PlacementSpec, PlacementStatus, WORK_APPLIED, WorkOrder, WorkloadPlacement, WorkloadRef, decide,
-    merged_status,
     names::{EVENT_LOST, EVENT_MATCHED},
-    placement_status, plan_works,
+    object_status, placement_status, plan_works,
 };
 use kube::{core::ApiResource, runtime::events::EventType};
 use serde_json::Value;
@@ -31,18 +30,18 @@ pub(super) struct ObjectPlan {
     pub(super) placement_status: Option<PlacementStatus>,
     /// The Placement is no longer needed.
     pub(super) remove: bool,
-    pub(super) events: Vec<ObjectEvent>,
+    pub(super) events: Vec<PlannedEvent>,
 }
 
 /// An Event about an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ObjectEvent {
+pub(super) struct PlannedEvent {
     pub(super) is_warning: bool,
     pub(super) reason: &'static str,
     pub(super) note: String,
 }
 
-impl ObjectEvent {
+impl PlannedEvent {
     pub(super) fn kind(&self) -> EventType {
         if self.is_warning { EventType::Warning } else { EventType::Normal }
     }
@@ -89,11 +88,11 @@ impl ObjectPlan {
                 [] => format!("SchedulePolicy {policy} selects the object, and no cluster can run it"),
                 clusters => format!("SchedulePolicy {policy} selects the object for {}", clusters.join(", ")),
             };
-            self.events.push(ObjectEvent { is_warning: false, reason: EVENT_MATCHED, note });
+            self.events.push(PlannedEvent { is_warning: false, reason: EVENT_MATCHED, note });
             if !decision.ignored.is_empty() {
                 let ignored = decision.ignored.join(", ");
                 let note = format!("SchedulePolicy {policy} comes before {ignored}, which select the object as well");
-                self.events.push(ObjectEvent { is_warning: true, reason: EVENT_LOST, note });
+                self.events.push(PlannedEvent { is_warning: true, reason: EVENT_LOST, note });
             }
         }
         self.save = Some(spec);
@@ -117,14 +116,14 @@ impl ObjectPlan {
         self.events.extend(failures(saved.status.as_ref(), &after));
         self.placement_status = (saved.status.as_ref() != Some(&after)).then_some(after);
         if !OWN_STATUS.contains(&object.reference.kind.as_str()) {
-            let merged = merged_status(object, &reports);
+            let merged = object_status(object, &saved.spec, &reports);
             self.object_status = merged.filter(|merged| !is_same(merged, &object.manifest["status"]));
         }
     }
 }
 
 /// Returns an Event for each cluster that reports a new failure.
-fn failures(before: Option<&PlacementStatus>, after: &PlacementStatus) -> Vec<ObjectEvent> {
+fn failures(before: Option<&PlacementStatus>, after: &PlacementStatus) -> Vec<PlannedEvent> {
     let failure = |status: &PlacementStatus, name: &str| {
         let cluster = status.clusters.iter().find(|cluster| cluster.name == name)?;
         let applied = cluster.conditions.iter().find(|condition| condition.type_ == WORK_APPLIED)?;
@@ -133,7 +132,7 @@ fn failures(before: Option<&PlacementStatus>, after: &PlacementStatus) -> Vec<Ob
     let new = after.clusters.iter().filter_map(|cluster| {
         let message = failure(after, &cluster.name)?;
         let is_known = before.and_then(|before| failure(before, &cluster.name)).as_ref() == Some(&message);
-        (!is_known).then(|| ObjectEvent {
+        (!is_known).then(|| PlannedEvent {
             is_warning: true,
             reason: EVENT_FAILED,
             note: format!("{}: {message}", cluster.name),

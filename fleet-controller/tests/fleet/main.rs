@@ -9,6 +9,7 @@
 
 mod agents;
 mod controller;
+mod placed;
 mod registration;
 mod removal;
 mod rights;
@@ -47,6 +48,9 @@ async fn serve() {
     rights::an_agent_has_only_its_own(&west, &admin).await;
     registration::heartbeats_write_nothing_else(&west, &admin).await;
 
+    placed::an_annotation_spreads(&admin, &west, &east).await;
+    placed::a_policy_divides(&admin, &west, &east).await;
+
     // The next replica takes over at once.
     let second = FleetController::start(&plane, "second");
     wait::until("the second replica is ready", async || {
@@ -55,7 +59,9 @@ async fn serve() {
     .await;
     let metrics = first.metrics().await.unwrap();
     assert!(metrics.contains("keelway_fleet_controller_leading 1"), "{metrics}");
+    let settled = placed::versions(&admin).await;
     first.stop();
+    placed::a_restart_writes_nothing(&admin, settled, &west).await;
     removal::a_removed_cluster_has_no_rights(&plane, &admin, &west, &east).await;
     for name in ["first", "second"] {
         let log = plane::log(name);

@@ -10,7 +10,7 @@ use kube::{
 /// A request to an API server failed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what}")]
-pub struct ApiError {
+pub struct KubeRequestError {
     /// The requested operation.
     pub what: &'static str,
     /// The error of the client.
@@ -19,8 +19,8 @@ pub struct ApiError {
 }
 
 /// Adds the operation to the error of a call.
-pub async fn call<T>(what: &'static str, call: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
-    call.await.map_err(|source| ApiError { what, source: Box::new(source) })
+pub async fn call<T>(what: &'static str, call: impl Future<Output = kube::Result<T>>) -> Result<T, KubeRequestError> {
+    call.await.map_err(|source| KubeRequestError { what, source: Box::new(source) })
 }
 
 /// The same for writing or deleting an observed object. Returns `None` if the object is deleted or has another version by now. A watch
@@ -28,10 +28,10 @@ pub async fn call<T>(what: &'static str, call: impl Future<Output = kube::Result
 pub async fn ignore_conflict<T>(
     what: &'static str,
     call: impl Future<Output = kube::Result<T>>,
-) -> Result<Option<T>, ApiError> {
+) -> Result<Option<T>, KubeRequestError> {
     match call.await {
         Err(error) if has_code(&error, 404) || has_code(&error, 409) => Ok(None),
-        Err(source) => Err(ApiError { what, source: Box::new(source) }),
+        Err(source) => Err(KubeRequestError { what, source: Box::new(source) }),
         Ok(written) => Ok(Some(written)),
     }
 }

@@ -10,7 +10,7 @@ pub(crate) struct Demand {
 
 /// The long test binaries, the longest first, so that only short ones remain for the end of the run. The load is about the value in
 /// `target/test-times.tsv`, with a reserve for moments in which a live suite needs more.
-const MEASURED: [(&str, Demand); 18] = [
+const MEASURED: [(&str, Demand); 19] = [
     ("e2e live", live(70)),
     ("e2e highly_available", live(80)),
     ("e2e interrupted_on_fake", live(100)),
@@ -23,6 +23,7 @@ const MEASURED: [(&str, Demand); 18] = [
     ("node live", live(60)),
     ("cluster-controller gateway", live(50)),
     ("cluster-controller live", live(50)),
+    ("fleet-controller fleet", live(50)),
     ("hypervisor-agent network", live(70)),
     ("manager kubernetes", live(70)),
     ("e2e store_equivalence", live(80)),
