@@ -33,6 +33,7 @@ use crate::{
     balancer::{self, Balancer},
     certificate, checks, cni,
     deleted_node::{NodeKeeper, ObservedNode},
+    direct_paths::{DirectPathInputs, DirectPathStatus, DirectPaths},
     facts,
     files::{self, NodeFileError},
     findings::{log_once, replace_findings},
@@ -57,7 +58,7 @@ use crate::{
     settings::{Layout, NodeOptions},
     status::{self, CertificateStatus, WorkerStatus},
     sysctl,
-    tunnels::{self, TunnelStatus, WorkerTunnels},
+    tunnels::{self, GatewayLink, TunnelStatus, WorkerTunnels},
 };
 
 /// The interval at which tunnels, firewall and settings are reconciled. The kernel does not report every change of them.
@@ -109,6 +110,8 @@ struct DaemonState {
     given: watch::Sender<PeerAssignment>,
     templates: watch::Sender<Option<BTreeMap<String, String>>>,
     tunnels: watch::Sender<Vec<TunnelStatus>>,
+    gateways: watch::Sender<Vec<GatewayLink>>,
+    direct_paths: watch::Sender<Vec<DirectPathStatus>>,
     kubelet: watch::Sender<KubeletStatus>,
     /// Kernel settings that the kernel does not have.
     absent: watch::Sender<Vec<String>>,
@@ -153,6 +156,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
     let runtime = facts::client(&options.containerd_socket).map_err(DaemonError::Runtime)?;
 
     raise_files();
+    let direct_paths = DirectPaths::new(key.clone(), Instant::now());
     let mut tunnels = WorkerTunnels::new(key, proxies.clone());
     tunnels.set_desired(&known, &given);
     let balancer = Balancer::new(&known.authorities, proxies.clone()).map_err(DaemonError::Authorities)?;
@@ -173,6 +177,8 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
         given: watch::Sender::new(given),
         templates: watch::Sender::new(None),
         tunnels: watch::Sender::default(),
+        gateways: watch::Sender::default(),
+        direct_paths: watch::Sender::default(),
         kubelet: watch::Sender::default(),
         absent: watch::Sender::default(),
         conflicts: watch::Sender::default(),
@@ -186,6 +192,7 @@ pub async fn run(layout: Layout, stop: impl Future<Output = ()>) -> Result<(), D
     let (known, given) = (daemon.facts.known.subscribe(), daemon.facts.given.subscribe());
     select! {
         () = daemon.keep_tunnels(tunnels) => {}
+        () = direct_paths.keep(|| daemon.direct_path_inputs(), &daemon.facts.direct_paths) => {}
         () = daemon.report_network() => {}
         () = daemon.keep_settings() => {}
         () = daemon.keep_logs() => {}
@@ -274,7 +281,7 @@ impl Daemon {
             tunnels
         });
         tunnels = made.await.unwrap_or_else(|error| resume_unwind(error.into_panic()));
-        self.facts.tunnels.send_replace(tunnels.status());
+        self.publish_tunnels(&mut tunnels);
         notify_systemd();
         let (mut turns, mut repairs) = (every(tunnels::ASK_EVERY), every(REPAIR_EVERY));
         repairs.reset();
@@ -289,7 +296,20 @@ impl Daemon {
                 Ok(()) = known.changed() => self.set_tunnels(&mut tunnels),
                 Ok(()) = given.changed() => self.set_tunnels(&mut tunnels),
             }
-            self.facts.tunnels.send_replace(tunnels.status());
+            self.publish_tunnels(&mut tunnels);
+        }
+    }
+
+    fn publish_tunnels(&self, tunnels: &mut WorkerTunnels) {
+        self.facts.tunnels.send_replace(tunnels.status());
+        self.facts.gateways.send_replace(tunnels.links());
+    }
+
+    fn direct_path_inputs(&self) -> DirectPathInputs {
+        DirectPathInputs {
+            cluster: self.facts.known.borrow().cluster.clone(),
+            given: self.facts.given.borrow().clone(),
+            gateways: self.facts.gateways.borrow().clone(),
         }
     }
 
@@ -656,6 +676,7 @@ impl Daemon {
             addresses: given.addresses.iter().map(ToString::to_string).collect(),
             pod_cidrs: given.pod_cidrs.iter().map(ToString::to_string).collect(),
             tunnels: self.facts.tunnels.borrow().clone(),
+            direct_paths: self.facts.direct_paths.borrow().clone(),
             ingresses: self.balancer.status(),
             kubelet: KubeletStatus {
                 version: self.facts.node.borrow().kubelet_version.clone(),

@@ -13,6 +13,7 @@ use tokio::{
 use crate::{
     changes::BRIDGE,
     checks::{self, CheckFault, NamedRanges},
+    direct_paths,
     facts::{self, OwnNetworks},
     findings::{log_once, replace_findings},
     firewall::{self, FirewallError},
@@ -45,7 +46,9 @@ fn clashes(cluster: &ClusterInformation, given: &PeerAssignment) -> Result<Vec<C
 fn own_networks(cluster: &ClusterInformation, given: &PeerAssignment) -> OwnNetworks {
     let tunnels = (0..tunnels::MOST).map(|slot| format!("{}{slot}", tunnels::INTERFACE));
     let bridge = Interface::find(BRIDGE).and_then(|bridge| bridge.addresses()).unwrap_or_default();
-    let interfaces = tunnels.chain([BRIDGE.to_owned()]).filter_map(|name| Interface::find(&name).ok());
+    let interfaces = tunnels
+        .chain([direct_paths::INTERFACE, BRIDGE].map(str::to_owned))
+        .filter_map(|name| Interface::find(&name).ok());
     let addresses: BTreeSet<_> = given.addresses.iter().chain(&cluster.api.addresses).copied().chain(bridge).collect();
     OwnNetworks {
         dropped: [cluster.vpn_cidrs.clone(), cluster.pod_cidrs.clone()].concat(),

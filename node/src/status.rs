@@ -14,7 +14,7 @@ use tokio::{
 };
 
 pub use crate::{balancer::IngressStatus, kubelet::KubeletStatus, tunnels::TunnelStatus};
-use crate::{files::NodeFileError, settings::Layout, worker_metrics};
+use crate::{direct_paths::DirectPathStatus, files::NodeFileError, settings::Layout, worker_metrics};
 
 /// How long the daemon may take to respond.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -40,6 +40,9 @@ pub struct WorkerStatus {
     pub pod_cidrs: Vec<String>,
     /// The tunnels, one per gateway.
     pub tunnels: Vec<TunnelStatus>,
+    /// The paths to other workers without a gateway.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub direct_paths: Vec<DirectPathStatus>,
     /// The ingresses of the balancer.
     pub ingresses: Vec<IngressStatus>,
     /// The state of the kubelet.

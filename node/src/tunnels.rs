@@ -34,7 +34,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::{information::TrustedInformation, peer::PeerAssignment};
+use crate::{direct_paths, information::TrustedInformation, peer::PeerAssignment};
 use choice::{GatewayChoice, GatewayPreference, GatewayState};
 pub use endpoint_choice::TunnelTransport;
 use gateways::{TunnelGateway, gateways};
@@ -120,6 +120,16 @@ impl TunnelStatus {
     pub fn endpoints(&self) -> impl Iterator<Item = SocketAddr> {
         std::iter::once(self.endpoint).chain(self.other_endpoints.iter().copied())
     }
+}
+
+/// The interface through which this worker reaches a gateway's own addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GatewayLink {
+    pub(crate) key: PublicKey,
+    pub(crate) interface: String,
+    /// The number of the interface. One of the same name that replaces it has another number.
+    pub(crate) index: u32,
+    pub(crate) addresses: Vec<IpAddr>,
 }
 
 /// The desired state of the tunnels.
@@ -311,6 +321,16 @@ impl WorkerTunnels {
         self.choice.is_unconfirmed() || self.open.iter().any(|tunnel| tunnel.endpoints.is_searching())
     }
 
+    /// Returns the interfaces of the gateways.
+    pub(crate) fn links(&self) -> Vec<GatewayLink> {
+        let link = |tunnel: &WorkerTunnel| {
+            let interface = tunnel.path.name().to_owned();
+            let index = Interface::find(&interface).ok()?.index();
+            Some(GatewayLink { key: tunnel.gateway.key, interface, index, addresses: tunnel.gateway.addresses.clone() })
+        };
+        self.open.iter().filter_map(link).collect()
+    }
+
     /// Returns the state of the tunnels.
     pub(crate) fn status(&mut self) -> Vec<TunnelStatus> {
         let choice = &self.choice;
@@ -355,7 +375,7 @@ impl DesiredTunnels {
 }
 
 /// Adds missing addresses to an interface.
-fn have<'a>(interface: &Interface, addresses: impl Iterator<Item = &'a IpAddr>) -> Result<(), NetlinkError> {
+pub(crate) fn have<'a>(interface: &Interface, addresses: impl Iterator<Item = &'a IpAddr>) -> Result<(), NetlinkError> {
     let there = interface.addresses()?;
     let missing = addresses.filter(|address| !there.contains(address));
     missing.map(|address| interface.add_address(IpNet::from(*address))).fold(Ok(()), Result::and)
@@ -376,13 +396,14 @@ async fn answers(from: IpAddr, to: IpAddr) -> bool {
 }
 
 /// Sets a loose `rp_filter`: accepts responses through another tunnel than the request's.
-fn loosen(interface: &str) -> io::Result<()> {
+pub(crate) fn loosen(interface: &str) -> io::Result<()> {
     fs::write(format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter"), "2")
 }
 
 /// Returns the paths of the sockets through which `wg` reads the tunnels.
 pub(crate) fn sockets() -> impl Iterator<Item = PathBuf> {
-    (0..MOST).map(|slot| default_socket(&format!("{INTERFACE}{slot}")))
+    let tunnels = (0..MOST).map(|slot| format!("{INTERFACE}{slot}"));
+    tunnels.chain([direct_paths::INTERFACE.to_owned()]).map(|name| default_socket(&name))
 }
 
 /// Removes what tunnels left on this machine: interfaces, routes, and addresses of `lo`.
@@ -392,6 +413,7 @@ pub(crate) fn clear(cluster: &ClusterInformation, given: &PeerAssignment) -> Res
             interface.delete()?;
         }
     }
+    direct_paths::remove()?;
     for range in cluster.vpn_cidrs.iter().chain(&cluster.pod_cidrs) {
         KernelRoute { destination: *range, metric: BLACKHOLE, source: None }.remove()?;
     }

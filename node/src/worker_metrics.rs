@@ -11,6 +11,7 @@ use prometheus_client::{
 };
 
 use crate::{
+    direct_paths::DirectPathKind,
     status::{TunnelStatus, WorkerStatus},
     worker_problem,
 };
@@ -80,7 +81,7 @@ fn encode(value: MetricValue, encoder: prometheus_client::encoding::MetricEncode
 
 impl Collector for WorkerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let metrics = [self.tunnels(), self.ingresses(), self.machine()];
+        let metrics = [self.tunnels(), self.direct_paths(), self.ingresses(), self.machine()];
         metrics.iter().flatten().try_for_each(|metric| metric.encode(&mut encoder))
     }
 }
@@ -123,6 +124,19 @@ impl WorkerCollector {
                 Some(MetricValue::Counter(tunnel.sent_bytes))
             }),
         ]
+    }
+
+    fn direct_paths(&self) -> Vec<WorkerMetric<'_>> {
+        let paths = &self.status.direct_paths;
+        let of = |kind| paths.iter().filter(|path| path.state == kind).count();
+        let values = DirectPathKind::ALL.map(|kind| (kind.to_string(), count(of(kind))));
+        vec![WorkerMetric {
+            name: "direct_paths",
+            help: "Other workers, by the state of the path to them without a gateway",
+            unit: None,
+            label: Some("state"),
+            values: values.to_vec(),
+        }]
     }
 
     fn ingresses(&self) -> Vec<WorkerMetric<'_>> {
@@ -211,6 +225,9 @@ mod tests {
                 { "interface": "keelway1", "endpoint": "203.0.113.2:20000", "active": false, "dataPath": "kernel",
                   "receivedBytes": 0, "sentBytes": 0 },
             ],
+            "directPaths": [
+                { "address": "100.80.0.8", "endpoint": "192.168.1.8:50000", "state": "direct", "receivedBytes": 1, "sentBytes": 2 },
+            ],
             "ingresses": [{ "address": "203.0.113.1:6443", "answers": false, "connections": 3 }],
             "kubelet": { "restarts": 2 },
             "certificates": [{ "name": "client", "notBefore": "2030-01-01T00:00:00Z", "notAfter": "2030-01-31T00:00:00Z" }],
@@ -229,6 +246,8 @@ mod tests {
             "keelway_worker_tunnel_latency_seconds{gateway=\"203.0.113.1:20000\"} 0.0015",
             "keelway_worker_tunnel_received_bytes_total{gateway=\"203.0.113.1:20000\"} 7",
             "keelway_worker_tunnel_sent_bytes_total{gateway=\"203.0.113.1:20000\"} 8",
+            "keelway_worker_direct_paths{state=\"direct\"} 1.0",
+            "keelway_worker_direct_paths{state=\"probing\"} 0.0",
             "keelway_worker_ingress_up{ingress=\"203.0.113.1:6443\"} 0.0",
             "keelway_worker_ingress_connections{ingress=\"203.0.113.1:6443\"} 3.0",
             "keelway_worker_kubelet_running 0.0",

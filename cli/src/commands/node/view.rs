@@ -7,7 +7,9 @@ use crate::{table::TextTable, terminal};
 
 /// Renders the tables of `node status` for this time.
 pub(super) fn render(status: &WorkerStatus, now: Timestamp) -> String {
-    let mut parts = vec![head(status), tunnels(status, now), ingresses(status), certificates(status)];
+    let mut parts = vec![head(status), tunnels(status, now)];
+    parts.extend((!status.direct_paths.is_empty()).then(|| direct_paths(status)));
+    parts.extend([ingresses(status), certificates(status)]);
     parts.extend(problems(status, now).into_iter().chain(other_version(status)).map(|line| line + "\n"));
     parts.join("\n")
 }
@@ -59,6 +61,20 @@ fn tunnels(status: &WorkerStatus, now: Timestamp) -> String {
             tunnel.received_bytes.to_string(),
             tunnel.sent_bytes.to_string(),
             tunnel.data_path.clone(),
+        ]);
+    }
+    table.render(terminal::columns())
+}
+
+fn direct_paths(status: &WorkerStatus) -> String {
+    let mut table = TextTable::new(&["WORKER", "ENDPOINT", "PATH", "RECEIVED", "SENT"]);
+    for path in &status.direct_paths {
+        table.row(vec![
+            path.address.to_string(),
+            path.endpoint.to_string(),
+            path.state.to_string(),
+            path.received_bytes.to_string(),
+            path.sent_bytes.to_string(),
         ]);
     }
     table.render(terminal::columns())
