@@ -13,7 +13,9 @@ pub(super) fn keep(json: &mut Json) {
         return;
     }
     let recorded = json.pointer("/status/birth/vpn/cidrs").cloned();
-    let is_earlier = json.pointer("/status/id").is_some();
+    // No release with that default had fleets, and a fleet has no range of its own.
+    let is_fleet = json.pointer("/spec/fleet").is_some_and(|fleet| !fleet.is_null());
+    let is_earlier = json.pointer("/status/id").is_some() && !is_fleet;
     let Some(ranges) = recorded.or_else(|| is_earlier.then(|| json!([EARLIER]))) else { return };
     let Some(spec) = json.pointer_mut("/spec").and_then(Json::as_object_mut) else { return };
     let vpn = spec.entry("vpn").or_insert_with(|| json!({}));
@@ -66,5 +68,7 @@ mod tests {
         let named = json!({ "vpn": { "cidrs": ["10.8.0.0/16"] } });
         assert_eq!(kept(&named, &born), named, "a change is refused elsewhere");
         assert_eq!(kept(&json!({}), &json!({})), json!({}), "a new cluster gets the default");
+        let fleet = json!({ "fleet": {} });
+        assert_eq!(kept(&fleet, &earlier), fleet, "a fleet is of a later release");
     }
 }
