@@ -10,6 +10,7 @@ use crate::{
 /// What a Work orders, without the manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, which the Work states")]
 pub struct OrderedObject {
     /// The name of the Work.
     pub work: String,

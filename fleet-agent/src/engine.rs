@@ -108,7 +108,7 @@ impl WorkEngine {
                     Some(event) => self.on_cluster(event),
                     None => return,
                 },
-                Some((order, manifest, outcome)) = self.running.next() => self.finish(order, manifest, outcome),
+                Some((order, manifest, outcome)) = self.running.next() => self.finish(&order, manifest, outcome),
                 () = sleep_until(retry.unwrap_or_else(Instant::now).into()), if retry.is_some() => {}
             }
         }
@@ -121,7 +121,9 @@ impl WorkEngine {
             FleetEvent::Withdrawn { work, uid } => self.withdraw(&work, &uid),
             FleetEvent::Listed(listed) => {
                 let gone: Vec<String> = self.works.keys().filter(|work| !listed.contains(*work)).cloned().collect();
-                gone.iter().for_each(|work| self.forget(work));
+                for work in &gone {
+                    self.forget(work);
+                }
             }
             FleetEvent::Refused { work, generation, message, applied } => {
                 let last = applied.as_ref().filter(|last| !last.is_applied);
@@ -237,7 +239,7 @@ impl WorkEngine {
         }));
     }
 
-    fn finish(&mut self, order: OrderedObject, manifest: Value, outcome: WorkOutcome) {
+    fn finish(&mut self, order: &OrderedObject, manifest: Value, outcome: WorkOutcome) {
         let (work, now) = (order.work.clone(), Instant::now());
         if self.works.get(&work).is_none_or(|known| known.order.uid != order.uid) {
             return self.queue.finish(&work, false, now);
@@ -255,23 +257,23 @@ impl WorkEngine {
                 false
             }
             WorkOutcome::Conflicts(conflicts) => {
-                self.report(&order, false, "Conflict", conflict_message(&conflicts), vec![]);
+                self.report(order, false, "Conflict", conflict_message(&conflicts), vec![]);
                 true
             }
             WorkOutcome::Drifted(lost) => {
                 let fields: Vec<String> = lost.into_iter().collect();
                 let message = format!("fields were changed in the cluster: {}", fields.join(", "));
-                self.report(&order, true, "Drifted", message, fields);
+                self.report(order, true, "Drifted", message, fields);
                 false
             }
             WorkOutcome::Missing => {
-                self.report(&order, false, "Missing", "the object was deleted in the cluster".to_owned(), vec![]);
+                self.report(order, false, "Missing", "the object was deleted in the cluster".to_owned(), vec![]);
                 false
             }
             WorkOutcome::Failed(error) => {
                 let message = chain_text(&error);
                 tracing::warn!(work, message, "cannot carry out a Work");
-                self.report(&order, false, error.reason(), message, vec![]);
+                self.report(order, false, error.reason(), message, vec![]);
                 true
             }
         };
@@ -279,20 +281,20 @@ impl WorkEngine {
     }
 
     /// Records an apply. Returns whether that failed.
-    fn applied(&mut self, order: OrderedObject, manifest: Value, record: AppliedRecord) -> bool {
+    fn applied(&mut self, order: &OrderedObject, manifest: Value, record: AppliedRecord) -> bool {
         let mark = AppliedMark::new(&record.object_uid, &record.owned);
         if let Err(error) = self.store.put(StoredWork { order: order.clone(), record, manifest }) {
-            self.report(&order, false, "NotRecorded", chain_text(&error), vec![]);
+            self.report(order, false, "NotRecorded", chain_text(&error), vec![]);
             return true;
         }
         self.watches.start(&order.object);
         if order.object.rank() == ApplyRank::Definition {
             self.queue.retry_all(Instant::now());
         }
-        self.report(&order, true, "Applied", "the object is applied".to_owned(), vec![]);
+        self.report(order, true, "Applied", "the object is applied".to_owned(), vec![]);
         let Some(known) = self.works.get_mut(&order.work) else { return false };
         known.mark = Some(mark);
-        if known.order == order {
+        if known.order == *order {
             known.manifest = None;
         }
         if known.seen.is_some_and(|seen| seen != mark) {

@@ -18,7 +18,7 @@ use tower::timeout::TimeoutLayer;
 
 use crate::{
     heartbeat,
-    identity::{AgentIdentity, IdentityError, IdentityStore},
+    identity::{FleetIdentity, IdentityError, IdentityStore},
     inventory::{self, ClusterInventory},
     reports::PendingReports,
     works::{self, FleetEvent},
@@ -75,7 +75,7 @@ pub(crate) struct FleetConnection {
 
 enum FleetCredentials<'a> {
     Token(&'a FleetToken),
-    Identity(&'a AgentIdentity),
+    Identity(&'a FleetIdentity),
 }
 
 impl FleetConnection {
@@ -120,7 +120,7 @@ impl FleetConnection {
         }
     }
 
-    async fn identity(&self, endpoint: &str) -> Result<AgentIdentity, FleetError> {
+    async fn identity(&self, endpoint: &str) -> Result<FleetIdentity, FleetError> {
         let now = Timestamp::now();
         if let Some(identity) = self.identities.load(now).await? {
             return Ok(identity);

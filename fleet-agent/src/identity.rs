@@ -64,7 +64,7 @@ pub enum IdentityError {
 
 /// A certificate and its key.
 #[derive(Debug, Clone)]
-pub(crate) struct AgentIdentity {
+pub(crate) struct FleetIdentity {
     pub(crate) certificate: String,
     pub(crate) key: PrivateKeyPem,
     /// When the certificate has to be renewed.
@@ -83,12 +83,12 @@ impl IdentityStore {
     }
 
     /// Returns the stored identity if it is for this cluster and valid.
-    pub(crate) async fn load(&self, now: Timestamp) -> Result<Option<AgentIdentity>, IdentityError> {
+    pub(crate) async fn load(&self, now: Timestamp) -> Result<Option<FleetIdentity>, IdentityError> {
         Ok(self.usable(&self.read().await?, now))
     }
 
     /// Requests a certificate as `client`, and stores it.
-    pub(crate) async fn request(&self, client: &Client, now: Timestamp) -> Result<AgentIdentity, IdentityError> {
+    pub(crate) async fn request(&self, client: &Client, now: Timestamp) -> Result<FleetIdentity, IdentityError> {
         let mut data = self.read().await?;
         let key = if let Some(Ok(key)) = data.get(NEXT_KEY).map(|key| PrivateKeyPem::from_bytes(&key.0)) {
             key
@@ -114,14 +114,14 @@ impl IdentityStore {
             .ok_or_else(|| IdentityError::Denied("the certificate is not for this agent".to_owned()))
     }
 
-    fn usable(&self, data: &BTreeMap<String, ByteString>, now: Timestamp) -> Option<AgentIdentity> {
+    fn usable(&self, data: &BTreeMap<String, ByteString>, now: Timestamp) -> Option<FleetIdentity> {
         let certificate = String::from_utf8(data.get(CERTIFICATE)?.0.clone()).ok()?;
         let key = PrivateKeyPem::from_bytes(&data.get(KEY)?.0).ok()?;
         let leaf = first(&certificate);
         let facts = CertificateFacts::from_pem(leaf).ok()?;
         let is_own = facts.common_name.as_deref() == Some(&agent_user(&self.cluster));
         let is_valid = facts.validity.contains(now) && key_matches_certificate(leaf, &key).unwrap_or(false);
-        (is_own && is_valid).then(|| AgentIdentity { renew_at: facts.validity.renew_at(), certificate, key })
+        (is_own && is_valid).then(|| FleetIdentity { renew_at: facts.validity.renew_at(), certificate, key })
     }
 
     async fn read(&self) -> Result<BTreeMap<String, ByteString>, IdentityError> {

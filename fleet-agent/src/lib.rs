@@ -14,10 +14,10 @@ mod kind_watch;
 pub mod manifest;
 pub mod ownership;
 mod reconcile;
-mod record_store;
+pub mod record_store;
 mod reports;
 mod run;
-mod work_queue;
+pub mod work_queue;
 mod workload_api;
 mod works;
 
@@ -25,6 +25,5 @@ pub use self::{
     fleet::FleetError,
     health::HealthError,
     identity::IdentityError,
-    record_store::RecordStoreError,
     run::{AgentOptions, AgentRunError, run},
 };

@@ -8,7 +8,7 @@ use crate::{
     },
     manifest::{AppliedForm, ApplyRank, applied_form},
     ownership::{FieldConflict, FieldPaths, REPLICAS},
-    workload_api::{ApplyOutcome, WorkloadApi, WorkloadError, facts},
+    workload_api::{ApplyAttempt, WorkloadApi, WorkloadError, facts},
 };
 
 /// How often a manifest is applied again at once: after its namespace is created, and after its conflicts are resolved.
@@ -85,8 +85,8 @@ async fn apply(
     for _ in 0..ATTEMPTS {
         let applied = applied_form(manifest, AppliedForm { is_created, is_autoscaled });
         match api.apply(&order.object, &applied, force).await? {
-            ApplyOutcome::NoNamespace(namespace) => api.create_namespace(&namespace, &order.object).await?,
-            ApplyOutcome::Conflicts(found) => {
+            ApplyAttempt::NoNamespace(namespace) => api.create_namespace(&namespace, &order.object).await?,
+            ApplyAttempt::Conflicts(found) => {
                 let is_scaled = found.iter().any(|conflict| conflict.field == REPLICAS);
                 let is_scaled = is_scaled && api.is_autoscaled(&order.object).await?;
                 conflicts.clone_from(&found);
@@ -95,7 +95,7 @@ async fn apply(
                     ConflictStep::Report(conflicts) => return Ok(WorkOutcome::Conflicts(conflicts)),
                 }
             }
-            ApplyOutcome::Applied(live) => {
+            ApplyAttempt::Applied(live) => {
                 if order.object.rank() == ApplyRank::Definition {
                     api.established(&order.object.name).await?;
                 }

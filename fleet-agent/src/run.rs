@@ -19,8 +19,16 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    HealthError, RecordStoreError, engine::WorkEngine, fleet::FleetConnection, health, identity::IdentityStore,
-    inventory, kind_watch::KindWatches, record_store::RecordStore, reports::PendingReports, workload_api::WorkloadApi,
+    HealthError,
+    engine::WorkEngine,
+    fleet::FleetConnection,
+    health,
+    identity::IdentityStore,
+    inventory,
+    kind_watch::KindWatches,
+    record_store::{RecordStore, RecordStoreError},
+    reports::PendingReports,
+    workload_api::WorkloadApi,
 };
 
 /// How many events wait for the engine. Each may hold a manifest.

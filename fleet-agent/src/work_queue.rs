@@ -13,7 +13,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 
 /// The Works that wait, run, or failed.
 #[derive(Debug, Default)]
-pub(crate) struct WorkQueue {
+pub struct WorkQueue {
     waiting: BTreeSet<(ApplyRank, u64, String)>,
     positions: BTreeMap<String, (ApplyRank, u64)>,
     running: BTreeMap<String, ApplyRank>,
@@ -32,7 +32,7 @@ struct QueuedRetry {
 
 impl WorkQueue {
     /// Adds a Work. If it runs, it runs again afterwards.
-    pub(crate) fn add(&mut self, work: &str, rank: ApplyRank) {
+    pub fn add(&mut self, work: &str, rank: ApplyRank) {
         if self.running.contains_key(work) {
             self.changed.insert(work.to_owned());
             return;
@@ -46,12 +46,12 @@ impl WorkQueue {
     }
 
     /// Adds every Work whose retry is pending, for a cause that may have ended.
-    pub(crate) fn retry_all(&mut self, now: Instant) {
+    pub fn retry_all(&mut self, now: Instant) {
         self.retries.values_mut().for_each(|retry| retry.at = now);
     }
 
     /// Starts the next Work. Namespaces and definitions that run are awaited first.
-    pub(crate) fn start(&mut self, now: Instant) -> Option<String> {
+    pub fn start(&mut self, now: Instant) -> Option<String> {
         let due = self.retries.iter().filter(|(_, retry)| retry.at <= now);
         for (work, rank) in due.map(|(work, retry)| (work.clone(), retry.rank)).collect::<Vec<_>>() {
             if let Some(retry) = self.retries.get_mut(&work) {
@@ -71,7 +71,7 @@ impl WorkQueue {
     }
 
     /// Records the end of a Work's run. A failed one is retried later.
-    pub(crate) fn finish(&mut self, work: &str, has_failed: bool, now: Instant) {
+    pub fn finish(&mut self, work: &str, has_failed: bool, now: Instant) {
         let Some(rank) = self.running.remove(work) else { return };
         if has_failed {
             let pause = self.retries.get(work).map_or(SHORTEST, |retry| (retry.pause * 2).min(LONGEST));
@@ -85,7 +85,7 @@ impl WorkQueue {
     }
 
     /// Forgets a Work. If it runs, its run ends without another one.
-    pub(crate) fn remove(&mut self, work: &str) {
+    pub fn remove(&mut self, work: &str) {
         if let Some((rank, arrival)) = self.positions.remove(work) {
             self.waiting.remove(&(rank, arrival, work.to_owned()));
         }
@@ -94,17 +94,20 @@ impl WorkQueue {
     }
 
     /// Returns when the next retry is due.
-    pub(crate) fn next_retry(&self) -> Option<Instant> {
+    #[must_use]
+    pub fn next_retry(&self) -> Option<Instant> {
         self.retries.values().map(|retry| retry.at).min()
     }
 
     /// Whether a Work runs.
-    pub(crate) fn is_running(&self, work: &str) -> bool {
+    #[must_use]
+    pub fn is_running(&self, work: &str) -> bool {
         self.running.contains_key(work)
     }
 
     /// The number of Works that run.
-    pub(crate) fn running(&self) -> usize {
+    #[must_use]
+    pub fn running(&self) -> usize {
         self.running.len()
     }
 }

@@ -64,7 +64,7 @@ impl WorkloadError {
 }
 
 /// The outcome of one attempt to apply a manifest.
-pub(crate) enum ApplyOutcome {
+pub(crate) enum ApplyAttempt {
     Applied(Box<DynamicObject>),
     Conflicts(Vec<FieldConflict>),
     /// The namespace does not exist.
@@ -141,21 +141,21 @@ impl WorkloadApi {
         object: &AppliedName,
         manifest: &Value,
         force: bool,
-    ) -> Result<ApplyOutcome, WorkloadError> {
+    ) -> Result<ApplyAttempt, WorkloadError> {
         let api = self.api(object).await?;
         let parameters = PatchParams { force, ..PatchParams::apply(AGENT_FIELD_MANAGER) };
         let source = match api.patch(&object.name, &parameters, &Patch::Apply(manifest)).await {
-            Ok(applied) => return Ok(ApplyOutcome::Applied(Box::new(applied))),
+            Ok(applied) => return Ok(ApplyAttempt::Applied(Box::new(applied))),
             Err(source) => source,
         };
         let Error::Api(status) = &source else { return Err(failed("apply", object)(source)) };
         if let Some(conflicts) = conflicts_of(status) {
-            return Ok(ApplyOutcome::Conflicts(conflicts));
+            return Ok(ApplyAttempt::Conflicts(conflicts));
         }
         if status.code == 404 {
             let is_of_namespaces = status.details.as_ref().is_some_and(|details| details.kind == "namespaces");
             match &object.namespace {
-                Some(namespace) if is_of_namespaces => return Ok(ApplyOutcome::NoNamespace(namespace.clone())),
+                Some(namespace) if is_of_namespaces => return Ok(ApplyAttempt::NoNamespace(namespace.clone())),
                 // The definition of the kind was deleted.
                 _ => self.forget(object),
             }

@@ -1,19 +1,18 @@
 //! The fleet's side, as far as the agent needs it: kinds, rights, Works, and approval of certificates.
 
-use std::collections::BTreeMap;
-
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::{
     api::{
         certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition},
         core::v1::{Namespace, Secret},
-        rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
+        rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding},
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use keelway_fleet::{
     Work,
-    names::{AGENT_SIGNER, WORK_FINALIZER, agent_user, works_namespace},
+    bootstrap::{BOOTSTRAPPERS, TOKEN_NAMESPACE, token_secret},
+    names::{AGENT_SIGNER, GROUP, WORK_FINALIZER, agent_user, works_namespace},
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -50,83 +49,76 @@ pub(crate) async fn define(admin: &Client) {
     }
 }
 
-/// Registers a cluster: its namespace, its rights, and a bootstrap token.
+/// Registers a cluster, with the rights that the fleet controller grants.
 pub(crate) async fn register(admin: &Client, cluster: &str) {
     let namespace = works_namespace(cluster);
-    apply(
-        &Api::<Namespace>::all(admin.clone()),
-        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } }),
-    )
-    .await;
+    let document = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } });
+    apply(&Api::<Namespace>::all(admin.clone()), document).await;
     let clusters: Api<keelway_fleet::WorkloadCluster> = Api::all(admin.clone());
-    apply(
-        &clusters,
-        json!({
-            "apiVersion": "fleet.keelway.dev/v1alpha1", "kind": "Cluster", "metadata": { "name": cluster }, "spec": {},
-        }),
-    )
-    .await;
-    let rbac = |kind: &str, name: &str| json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": { "name": name } });
-    let with = |mut document: Value, fields: Value| {
-        document.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        document
-    };
-    let subject = json!([{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": agent_user(cluster) }]);
-    apply(
-        &Api::<Role>::namespaced(admin.clone(), &namespace),
-        with(
-            rbac("Role", "agent"),
-            json!({ "rules": [
-        { "apiGroups": ["fleet.keelway.dev"], "resources": ["works"], "verbs": ["get", "list", "watch", "patch"] },
-        { "apiGroups": ["fleet.keelway.dev"], "resources": ["works/status"], "verbs": ["patch"] },
-        { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "patch"] },
-    ] }),
-        ),
-    )
-    .await;
-    let role = |kind: &str, name: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name });
-    apply(
-        &Api::<RoleBinding>::namespaced(admin.clone(), &namespace),
-        with(
-            rbac("RoleBinding", "agent"),
-            json!({
-                "roleRef": role("Role", "agent"), "subjects": subject,
-            }),
-        ),
-    )
-    .await;
-    let own = format!("agent-{cluster}");
-    apply(&Api::<ClusterRole>::all(admin.clone()), with(rbac("ClusterRole", &own), json!({ "rules": [
-        { "apiGroups": ["fleet.keelway.dev"], "resources": ["clusters/status"], "resourceNames": [cluster], "verbs": ["patch"] },
-        { "apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"], "verbs": ["create", "get", "list", "watch"] },
-    ] }))).await;
-    let subjects = json!([
-        { "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": agent_user(cluster) },
-        { "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:bootstrappers" },
+    let document = json!({
+        "apiVersion": "fleet.keelway.dev/v1alpha1", "kind": "Cluster", "metadata": { "name": cluster }, "spec": {},
+    });
+    apply(&clusters, document).await;
+    let agent = json!({ "kind": "User", "name": agent_user(cluster) });
+    let own = format!("keelway:fleet-agent:{cluster}");
+    let all = json!([
+        { "apiGroups": [GROUP], "resources": ["works"], "verbs": ["get", "list", "watch", "patch", "update"] },
+        { "apiGroups": [GROUP], "resources": ["works/status"], "verbs": ["get", "patch", "update"] },
+        { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["agent"],
+          "verbs": ["get", "create", "patch", "update"] },
     ]);
-    apply(
-        &Api::<ClusterRoleBinding>::all(admin.clone()),
-        with(
-            rbac("ClusterRoleBinding", &own),
-            json!({
-                "roleRef": role("ClusterRole", &own), "subjects": subjects,
-            }),
-        ),
-    )
-    .await;
-    let data = BTreeMap::from([
-        ("token-id", BOOTSTRAP.0),
-        ("token-secret", BOOTSTRAP.1),
-        ("usage-bootstrap-authentication", "true"),
+    role(admin, "keelway:fleet-agent", all).await;
+    let status = json!([
+        { "apiGroups": [GROUP], "resources": ["clusters/status"], "resourceNames": [cluster], "verbs": ["get", "patch", "update"] },
     ]);
-    apply(
-        &Api::<Secret>::namespaced(admin.clone(), "kube-system"),
-        json!({
-            "apiVersion": "v1", "kind": "Secret", "metadata": { "name": format!("bootstrap-token-{}", BOOTSTRAP.0) },
-            "type": "bootstrap.kubernetes.io/token", "stringData": data,
-        }),
-    )
-    .await;
+    role(admin, &own, status).await;
+    let requests = json!([
+        { "apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"], "verbs": ["get", "list", "watch", "create"] },
+    ]);
+    role(admin, "keelway:fleet-agent-requests", requests).await;
+    bind_in(admin, &namespace, cluster).await;
+    bind(admin, &own, &own, &agent).await;
+    bind(admin, &format!("{own}:requests"), "keelway:fleet-agent-requests", &agent).await;
+    let bootstrappers = json!({ "kind": "Group", "name": BOOTSTRAPPERS });
+    bind(admin, "keelway:fleet-bootstrappers", "keelway:fleet-agent-requests", &bootstrappers).await;
+}
+
+/// Creates the bootstrap token of a cluster.
+pub(crate) async fn token(admin: &Client, cluster: &str) {
+    let token = format!("{}.{}", BOOTSTRAP.0, BOOTSTRAP.1).parse().unwrap();
+    let expires = k8s_openapi::jiff::Timestamp::now() + k8s_openapi::jiff::SignedDuration::from_hours(1);
+    let secret = token_secret(&token, cluster, expires);
+    let api: Api<Secret> = Api::namespaced(admin.clone(), TOKEN_NAMESPACE);
+    api.create(&PostParams::default(), &secret).await.unwrap();
+}
+
+async fn role(admin: &Client, name: &str, rules: Value) {
+    let document = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": name }, "rules": rules,
+    });
+    apply(&Api::<ClusterRole>::all(admin.clone()), document).await;
+}
+
+async fn bind(admin: &Client, name: &str, role: &str, subject: &Value) {
+    let document = binding("ClusterRoleBinding", name, role, subject);
+    apply(&Api::<ClusterRoleBinding>::all(admin.clone()), document).await;
+}
+
+/// Binds the role of agents in a namespace to the agent of a cluster.
+pub(crate) async fn bind_in(admin: &Client, namespace: &str, cluster: &str) {
+    let agent = json!({ "kind": "User", "name": agent_user(cluster) });
+    let document = binding("RoleBinding", cluster, "keelway:fleet-agent", &agent);
+    apply(&Api::<RoleBinding>::namespaced(admin.clone(), namespace), document).await;
+}
+
+fn binding(kind: &str, name: &str, role: &str, subject: &Value) -> Value {
+    let mut subject = subject.clone();
+    subject["apiGroup"] = json!("rbac.authorization.k8s.io");
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": { "name": name },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
+        "subjects": [subject],
+    })
 }
 
 /// Approves the requests of agents, as the fleet controller does.

@@ -14,10 +14,13 @@ mod plane;
 mod wait;
 
 use agent::Agent;
-use fleet::Works;
+use fleet::{Works, is_forbidden};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Secret};
 use keelway_fleet::names::{AGENTS_GROUP, agent_user};
-use kube::{Api, Client, api::ListParams};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
 use plane::Plane;
 
 /// All cases use the same two control planes, because their start takes longer than any case.
@@ -36,6 +39,7 @@ async fn serve() {
     fleet::define(&fleet).await;
     fleet::register(&fleet, "west").await;
     fleet::register(&fleet, "east").await;
+    fleet::token(&fleet, "west").await;
     agent::grant(&workload).await;
     let own = serde_json::json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "keelway-fleet" } });
     fleet::apply(&Api::<k8s_openapi::api::core::v1::Namespace>::all(workload.clone()), own).await;
@@ -54,7 +58,7 @@ async fn serve() {
     cases::drift_is_reported(&works, &workload).await;
     cases::custom_resource(&works, &workload).await;
     cases::deletion(&works, &workload).await;
-    another_cluster_is_refused(&fleet_plane).await;
+    another_cluster_is_refused(&fleet_plane, &fleet).await;
     println!("{:>7} KiB of anonymous memory", agent.memory());
     wait::until("the certificate is renewed", async || certificate(&workload).await.is_some_and(|now| now != first))
         .await;
@@ -87,7 +91,7 @@ async fn serve() {
         )
         .await;
     works.reports("last", "True", "Applied").await;
-    works.0.delete("last", &kube::api::DeleteParams::default()).await.unwrap();
+    works.0.delete("last", &DeleteParams::default()).await.unwrap();
     works.is_gone("last").await;
     assert_eq!(works.versions().await, settled);
     agent.stop();
@@ -109,15 +113,35 @@ async fn certificate(workload: &Client) -> Option<Vec<u8>> {
     data.get("tls.crt").map(|certificate| certificate.0.clone())
 }
 
-/// The credentials of one cluster's agent are refused for another cluster's Works, and for everything else of the fleet.
-async fn another_cluster_is_refused(fleet: &Plane) {
-    let east = fleet.client(&agent_user("east"), &[AGENTS_GROUP]).await;
-    let theirs = Works::new(&east, "west");
-    assert!(fleet::is_forbidden(theirs.0.list(&ListParams::default())).await);
-    assert!(fleet::is_forbidden(theirs.0.get("plain")).await);
-    assert!(fleet::is_forbidden(fleet::first_event(&theirs.0)).await);
-    let secrets: Api<Secret> = Api::all(east.clone());
-    assert!(fleet::is_forbidden(secrets.list(&ListParams::default())).await);
-    let own = Works::new(&east, "east");
+/// The credentials of one cluster's agent are refused for another cluster, and for everything else of the fleet.
+async fn another_cluster_is_refused(plane: &Plane, admin: &Client) {
+    let east = plane.client(&agent_user("east"), &[AGENTS_GROUP]).await;
+    let (theirs, own) = (Works::new(&east, "west"), Works::new(&east, "east"));
     assert!(own.0.list(&ListParams::default()).await.is_ok());
+    let nothing = Patch::Merge(serde_json::json!({}));
+    let parameters = PatchParams::default();
+    assert!(is_forbidden(theirs.0.list(&ListParams::default())).await);
+    assert!(is_forbidden(theirs.0.get("plain")).await);
+    assert!(is_forbidden(fleet::first_event(&theirs.0)).await);
+    assert!(is_forbidden(theirs.0.patch("plain", &parameters, &nothing)).await);
+    assert!(is_forbidden(theirs.0.patch_status("plain", &parameters, &nothing)).await);
+    for works in [&theirs, &own] {
+        assert!(is_forbidden(works.0.delete("plain", &DeleteParams::default())).await);
+        assert!(is_forbidden(works.0.delete_collection(&DeleteParams::default(), &ListParams::default())).await);
+    }
+    let everywhere: Api<keelway_fleet::Work> = Api::all(east.clone());
+    assert!(is_forbidden(everywhere.list(&ListParams::default())).await);
+    let leases: Api<Lease> = Api::namespaced(east.clone(), "fleet-west");
+    assert!(is_forbidden(leases.patch("agent", &parameters, &nothing)).await);
+    let clusters: Api<keelway_fleet::WorkloadCluster> = Api::all(east.clone());
+    assert!(is_forbidden(clusters.patch_status("west", &parameters, &nothing)).await);
+    assert!(is_forbidden(clusters.patch("east", &parameters, &nothing)).await);
+    let secrets: Api<Secret> = Api::all(east.clone());
+    assert!(is_forbidden(secrets.list(&ListParams::default())).await);
+
+    // Without the guard: the same role, bound in the namespace of another cluster.
+    fleet::bind_in(admin, "fleet-west", "east").await;
+    wait::until("the Works of another cluster are readable", async || theirs.0.get("plain").await.is_ok()).await;
+    assert!(theirs.0.list(&ListParams::default()).await.is_ok());
+    assert!(fleet::first_event(&theirs.0).await.is_ok());
 }
