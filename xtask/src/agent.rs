@@ -13,7 +13,8 @@ use crate::{elf, process::output};
 const AGENT: &str = "keelway-hypervisor-agent";
 const MANAGER: &str = "keelway-manager";
 /// The programs that are released without shared libraries.
-const SHIPPED: [&str; 4] = [AGENT, "keelway-cluster-controller", "keelway-fleet-controller", MANAGER];
+const SHIPPED: [&str; 5] =
+    [AGENT, "keelway-cluster-controller", "keelway-fleet-controller", "keelway-fleet-agent", MANAGER];
 
 /// Builds all static programs and returns their paths in `dist` of the target directory.
 pub(crate) fn build_all() -> Result<Vec<PathBuf>> {

@@ -57,8 +57,8 @@ images builds container images and programs in the cache: $KEELWAY_CACHE, or kee
   --pull         for machines that pull images: build only the programs that are not in PATH
   --plain        no progress line, even on a terminal
 
-agent builds keelway-hypervisor-agent, keelway-cluster-controller, keelway-fleet-controller and keelway-manager without shared libraries, as they are
-shipped, and prints their paths.
+agent builds keelway-hypervisor-agent, keelway-cluster-controller, keelway-fleet-controller, keelway-fleet-agent and
+keelway-manager without shared libraries, as they are shipped, and prints their paths.
 
 deb builds the Debian package of keelway-hypervisor-agent, with a systemd unit, beside the program.
 

@@ -386,6 +386,7 @@ fn images() -> Vec<ImageDefinition> {
         agnhost(),
         cluster_controller(),
         fleet_controller(),
+        fleet_agent(),
         hypervisor_agent(),
         manager(),
     ]
@@ -422,6 +423,10 @@ fn cluster_controller() -> ImageDefinition {
 
 fn fleet_controller() -> ImageDefinition {
     own(release::fleet_controller_image(None, release::KEELWAY), "/keelway-fleet-controller")
+}
+
+fn fleet_agent() -> ImageDefinition {
+    own(release::fleet_agent_image(None), "/keelway-fleet-agent")
 }
 
 fn hypervisor_agent() -> ImageDefinition {
