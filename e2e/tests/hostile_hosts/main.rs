@@ -11,6 +11,7 @@
 )]
 
 mod deleted_node;
+mod direct;
 mod docker;
 mod http_proxy;
 mod lan;
@@ -50,6 +51,7 @@ const ROWS: &[Row] = &[
     ("moved", "nat-a", moved::is_found_by_name),
     ("proxied", "nat-a", http_proxy::is_the_only_way_out),
     ("registry", "", registry::has_credentials),
+    ("direct", "", direct::is_the_path_in_one_network),
 ];
 
 #[test]

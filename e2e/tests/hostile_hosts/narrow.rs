@@ -64,7 +64,7 @@ spec:
 }
 
 /// Requests many bytes of another pod. Returns how many arrived.
-fn transfer(cluster: &TestCluster, from: &str, of: &str) -> usize {
+pub(crate) fn transfer(cluster: &TestCluster, from: &str, of: &str) -> usize {
     let address = cluster.value(&format!("pod/{of}"), "{.status.podIP}");
     let request = format!("GET /shell?cmd=printf%20%250{BETWEEN_PODS}d%200 HTTP/1.0");
     let script = format!("exec 3<>/dev/tcp/{address}/8080; printf '%s\\r\\n\\r\\n' '{request}' >&3; cat <&3");

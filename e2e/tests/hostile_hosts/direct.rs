@@ -1,0 +1,75 @@
+//! Two workers in one network send each other packets without a gateway. Once that network no longer carries them, a gateway does.
+
+use std::{net::SocketAddr, time::Duration};
+
+use keelway_e2e::{
+    deadline,
+    worker_fleet::{TestCluster, TestWorker, WorkerFleet, serves},
+};
+use serde_json::Value;
+
+use crate::{CLEAN, narrow::transfer};
+
+/// Three times the time after which a path without probes is lost.
+const BACK: Duration = Duration::from_secs(15);
+/// More than the checks of gateways need meanwhile, and less than one transfer.
+const LITTLE: u64 = 500_000;
+
+/// Drops everything between the worker and one address of its own network.
+const CUT: &str = "nft add table inet cut
+nft add chain inet cut in '{ type filter hook input priority -10; }'
+nft add chain inet cut out '{ type filter hook output priority -10; }'
+nft add rule inet cut in ip saddr ADDRESS drop
+nft add rule inet cut out ip daddr ADDRESS drop";
+
+pub(crate) fn is_the_path_in_one_network(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
+    let (worker, clean) = (setting.worker(name), setting.worker(CLEAN));
+    setting.join_one(cluster, name, &setting.token(cluster));
+    let pod = format!("on-{name}");
+    cluster.start(&format!("app={pod}"), &[serves(&pod, &pod, name)]);
+    let address = cluster.value(&format!("pod/{pod}"), "{.status.podIP}");
+    let reaches = || cluster.shell("on-clean", &format!("/agnhost connect --timeout=1s {address}:8080")).code() == 0;
+
+    let took = deadline::until("both ends use a direct path", deadline::KUBERNETES, || {
+        reaches() && is_direct(&worker, &clean) && is_direct(&clean, &worker)
+    });
+    println!("{:>7} ms  until both ends use a direct path", took.as_millis());
+    let before = sent(&worker, &clean);
+    assert!(transfer(cluster, "on-clean", &pod) > 3_000_000);
+    // The daemon observes the tunnels every two seconds, when it also sends checks through them.
+    let meanwhile = sent(&worker, &clean);
+    deadline::until("the bytes of the transfer are observed", deadline::KUBERNETES, || {
+        let now = sent(&worker, &clean);
+        now.direct - before.direct > 3_000_000 && now.by_gateways > meanwhile.by_gateways
+    });
+    let after = sent(&worker, &clean);
+    assert!(after.by_gateways - before.by_gateways < LITTLE, "{before:?} {after:?}");
+
+    let endpoint: SocketAddr = path(&worker, &clean).unwrap()["endpoint"].as_str().unwrap().parse().unwrap();
+    let _ = worker.shell(&CUT.replace("ADDRESS", &endpoint.ip().to_string())).succeeded();
+    let took = deadline::until("a gateway carries the packets", BACK, reaches);
+    println!("{:>7} ms  until a gateway carries the packets", took.as_millis());
+    assert!(!is_direct(&worker, &clean));
+    let _ = cluster.kubectl.run(&["delete", "pod", &pod, "--wait=false"]).succeeded();
+}
+
+#[derive(Debug)]
+struct SentBytes {
+    direct: u64,
+    by_gateways: u64,
+}
+
+fn sent(worker: &TestWorker<'_>, other: &TestWorker<'_>) -> SentBytes {
+    let bytes = |value: &Value| value["sentBytes"].as_u64().unwrap();
+    let tunnels = worker.status()["tunnels"].as_array().unwrap().iter().map(bytes).sum();
+    SentBytes { direct: bytes(&path(worker, other).unwrap()), by_gateways: tunnels }
+}
+
+fn is_direct(worker: &TestWorker<'_>, other: &TestWorker<'_>) -> bool {
+    path(worker, other).is_some_and(|path| path["state"] == "direct")
+}
+
+fn path(worker: &TestWorker<'_>, other: &TestWorker<'_>) -> Option<Value> {
+    let address = other.status()["addresses"][0].clone();
+    worker.status()["directPaths"].as_array()?.iter().find(|path| path["address"] == address).cloned()
+}
