@@ -70,9 +70,14 @@ impl WorkerFleet {
 
     /// Creates a machine for a worker, behind these NATs, the nearest first.
     pub fn create_worker(&self, name: &str, behind: &str) {
+        self.create_worker_with(name, behind, &[]);
+    }
+
+    /// Creates a machine for a worker as [`Self::create_worker`] does, with more images in its runtime.
+    pub fn create_worker_with(&self, name: &str, behind: &str, images: &[&str]) {
         let place = if behind.is_empty() { vec![] } else { vec!["--behind", behind] };
         let create = ["node", "local", "create", "--fleet", &self.fleet.fleet, "--name", name];
-        let images = ["--image", AGNHOST, "--image", KUBECTL];
+        let images = [AGNHOST, KUBECTL].iter().chain(images).flat_map(|image| ["--image", image]).collect::<Vec<_>>();
         let _ = self.fleet.keelway.run(&[&create[..], &images, &place].concat(), &[]).succeeded();
     }
 
