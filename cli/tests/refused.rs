@@ -37,6 +37,7 @@ const DOCUMENTS: &[&[&str]] = &[
     &["hypervisor", "local", "destroy"],
     &["cluster", "inject", "--name", "c9"],
     &["cluster", "delete", "--name", "c1"],
+    &["fleet", "inject", "--name", "f9"],
     &["reconcile"],
     &["recover"],
 ];
@@ -68,6 +69,9 @@ const NEITHER: &[&[&str]] = &[
     &["hypervisor", "local", "stop"],
     &["hypervisor", "local", "start"],
     &["hypervisor", "local", "reboot"],
+    &["fleet", "token", "create"],
+    &["fleet", "agent-manifests"],
+    &["fleet", "status"],
     &["node", "join"],
     &["node", "run"],
     &["node", "status"],
