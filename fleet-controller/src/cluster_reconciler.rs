@@ -117,6 +117,7 @@ async fn grant(cluster: &WorkloadCluster, context: &FleetContext) -> Result<(), 
     for object in access::granted(AccessOwner { cluster: &name, uid: &uid }) {
         apply(&object, context).await?;
     }
+    context.leaving.write().await.remove(&name);
     Ok(())
 }
 

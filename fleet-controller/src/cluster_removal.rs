@@ -28,8 +28,8 @@ use crate::{
 pub(crate) const WORKLOADS: &str = "fleet.keelway.dev/workloads";
 /// The value of [`WORKLOADS`] that deletes them. All others, and no value, keep them.
 pub(crate) const DELETE: &str = "Delete";
-/// How often a removal that waits for its agent is looked at.
-const SOON: Duration = Duration::from_secs(5);
+/// How often a removal that waits for Works to go is looked at.
+const SOON: Duration = Duration::from_secs(2);
 
 /// Removes a cluster from the fleet: first its workloads, if that was ordered, then the rights of its agent, then what is left of it.
 pub(crate) async fn remove(cluster: &WorkloadCluster, context: &FleetContext) -> Result<Action, FleetControllerError> {
@@ -47,8 +47,13 @@ pub(crate) async fn remove(cluster: &WorkloadCluster, context: &FleetContext) ->
     let records = AgentRecords::read(&context.client).await?;
     let record = records.of(&name)?.unwrap_or_default();
     records.write(&name, &AgentRecord { removed: true, token: None, ..record }).await?;
+    // No Work is written from here on, and those that were under way are there.
+    context.leaving.write().await.insert(name.clone());
     release(&works).await?;
-    delete(&works).await?;
+    if delete(&works).await? > 0 {
+        // Another writer may have changed one meanwhile, so that its finalizer is still there.
+        return Ok(Action::requeue(SOON));
+    }
     context.forget(&name);
     let mut released = membership(&name, Some(cluster));
     released["metadata"]["finalizers"] = json!([]);

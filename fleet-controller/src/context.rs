@@ -25,7 +25,7 @@ use kube::{
 };
 
 use serde_json::Value;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, RwLock};
 
 use crate::{heartbeat::Heartbeat, metrics::FleetMetrics};
 
@@ -39,6 +39,8 @@ pub(crate) struct FleetContext {
     pub(crate) metrics: FleetMetrics,
     pub(crate) fence: LeaseFence,
     clusters: Mutex<BTreeMap<String, ClusterMemory>>,
+    /// The clusters that are being removed. A Work is written under the read lock, and only if its cluster is not among them.
+    pub(crate) leaving: RwLock<BTreeSet<String>>,
     /// Wakes the loop over clusters if one became busy or idle.
     pub(crate) usage: Arc<Notify>,
     recorder: Recorder,
@@ -95,7 +97,15 @@ impl FleetContext {
             Reporter { controller: CONTROLLER_FIELD_MANAGER.to_owned(), instance: Some(identity.to_owned()) };
         let client = fence.guard(client.clone());
         let recorder = Recorder::new(client.clone(), reporter);
-        Self { client, metrics, fence, clusters: Mutex::default(), usage: Arc::default(), recorder }
+        Self {
+            client,
+            metrics,
+            fence,
+            clusters: Mutex::default(),
+            leaving: RwLock::default(),
+            usage: Arc::default(),
+            recorder,
+        }
     }
 
     /// Reads or changes what is remembered of a cluster.

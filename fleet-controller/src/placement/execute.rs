@@ -100,7 +100,7 @@ async fn save(
 
 async fn carry_out(order: &WorkOrder, context: &FleetContext) -> Result<Option<Work>, FleetControllerError> {
     match order {
-        WorkOrder::Create(desired) | WorkOrder::Update(desired) => Ok(Some(write_work(desired, context).await?)),
+        WorkOrder::Create(desired) | WorkOrder::Update(desired) => write_work(desired, context).await,
         WorkOrder::Delete { cluster, name, why } => {
             tracing::info!(cluster, work = name, why = ?why, "deletes a Work");
             let api = Api::<Work>::namespaced(context.client.clone(), &works_namespace(cluster));
@@ -111,7 +111,12 @@ async fn carry_out(order: &WorkOrder, context: &FleetContext) -> Result<Option<W
     }
 }
 
-async fn write_work(desired: &DesiredWork, context: &FleetContext) -> Result<Work, FleetControllerError> {
+/// Writes a Work, unless its cluster is being removed: nothing would release its finalizer.
+async fn write_work(desired: &DesiredWork, context: &FleetContext) -> Result<Option<Work>, FleetControllerError> {
+    let leaving = context.leaving.read().await;
+    if leaving.contains(&desired.cluster) {
+        return Ok(None);
+    }
     let body = json!({
         "apiVersion": API_VERSION,
         "kind": "Work",
@@ -123,7 +128,7 @@ async fn write_work(desired: &DesiredWork, context: &FleetContext) -> Result<Wor
         "spec": desired.spec,
     });
     let api = Api::<Work>::namespaced(context.client.clone(), &works_namespace(&desired.cluster));
-    Ok(call("write a Work", api.patch(&desired.name, &applied(), &Patch::Apply(&body))).await?)
+    Ok(Some(call("write a Work", api.patch(&desired.name, &applied(), &Patch::Apply(&body))).await?))
 }
 
 /// Writes the merged status of an object. A kind without such a subresource has none.
