@@ -9,8 +9,10 @@
 mod agent;
 mod cases;
 mod fleet;
+#[path = "../../../cluster-controller/tests/live/host.rs"]
 mod host;
 mod plane;
+#[path = "../../../cluster-controller/tests/live/wait.rs"]
 mod wait;
 
 use agent::Agent;

@@ -4,22 +4,15 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use k8s_openapi::{
-    api::certificates::v1::{
-        CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestStatus,
-    },
-    apimachinery::pkg::apis::meta::v1::Time,
+    api::certificates::v1::CertificateSigningRequest,
     jiff::{SignedDuration, Timestamp},
 };
 use keelway_api::machine::sha256_hex;
-use keelway_component::{
-    certificate_request::Request,
-    requests::{call, ignore_conflict},
-};
+use keelway_component::{approval::write_approval, certificate_request::Request, requests::call};
 use keelway_fleet::WorkloadCluster;
 use keelway_pki::CertificateFacts;
 use kube::{
-    Api, ResourceExt,
-    api::PostParams,
+    Api,
     runtime::{Controller, controller::Action, events::EventType, watcher},
 };
 
@@ -132,28 +125,10 @@ async fn write_decision(
     context: &FleetContext,
 ) -> Result<(), FleetControllerError> {
     context.fence.check()?;
-    let mut decided = csr.clone();
-    let now = Time(Timestamp::now());
-    let condition = CertificateSigningRequestCondition {
-        type_: kind.to_owned(),
-        status: "True".to_owned(),
-        reason: Some(reason.to_owned()),
-        message: Some(message.to_owned()),
-        last_update_time: Some(now.clone()),
-        last_transition_time: Some(now),
-    };
-    let status = decided.status.get_or_insert_with(CertificateSigningRequestStatus::default);
-    status.conditions.get_or_insert_default().push(condition);
-    let requests = Api::<CertificateSigningRequest>::all(context.client.clone());
-    // The write names the decided version, so that two replicas never decide about the same request.
-    let name = csr.name_any();
-    let parameters = PostParams::default();
-    let written = requests.replace_subresource("approval", &name, &parameters, &decided);
-    if ignore_conflict("write the decision about the request", written).await?.is_none() {
+    if !write_approval(&context.client, csr, kind, reason, message).await? {
         return Ok(());
     }
     context.metrics.count_request(kind, reason);
-    tracing::info!(request = name, kind, reason, message, asker = csr.spec.username, "decided about a request");
     let severity = if kind == "Denied" { EventType::Warning } else { EventType::Normal };
     context.publish(csr, severity, reason, message).await;
     Ok(())

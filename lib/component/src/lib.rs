@@ -1,6 +1,8 @@
 //! What the programs of a control plane share: logs, signals and exit codes, files that change while a program runs, health and metrics, the
-//! election of the replica that works, and the strict parser of certificate requests.
+//! election of the replica that works, the strict parser of
+//! certificate requests, and the write of a decision about one.
 
+pub mod approval;
 pub mod certificate_request;
 pub mod configuration;
 pub mod daemon;
