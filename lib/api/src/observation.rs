@@ -12,6 +12,7 @@ use crate::{
     kind::{API_VERSION, DocumentKind},
     machine::{MachineState, ObservedValue},
     name::{ClusterId, ComponentName, HypervisorName},
+    store_observation::StoreObservation,
 };
 
 /// The state of machines, components and clusters that a pass observed. `keelway observe` writes it, and `keelway plan --offline` plans
@@ -34,6 +35,9 @@ pub struct Observation {
     /// The digest of the bindings in each managed cluster, by cluster id. It is empty if a cluster has none.
     #[serde(default)]
     pub bindings: BTreeMap<ClusterId, ObservedValue<String>>,
+    /// What the members of each store report, by cluster id. A store that was not asked is absent.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub stores: BTreeMap<ClusterId, StoreObservation>,
 }
 
 /// The result of a health check.
@@ -59,6 +63,7 @@ impl Observation {
             hypervisors: BTreeMap::new(),
             health: BTreeMap::new(),
             bindings: BTreeMap::new(),
+            stores: BTreeMap::new(),
         }
     }
 }

@@ -137,6 +137,7 @@ impl World {
             health: runs.map(|sandbox| (sandbox.pod.clone(), ComponentHealth::Healthy)).collect(),
             bindings: ids.map(|id| (id.clone(), ObservedValue::Known(FirstBindings::Cluster.digest()))).collect(),
             certificates: self.certificates.clone(),
+            ..PassObservation::default()
         }
     }
 

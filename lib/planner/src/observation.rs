@@ -11,6 +11,7 @@ use keelway_api::{
     machine::{MachineState, ObservedValue},
     name::{ClusterId, HypervisorName, PodName},
     shared::Map,
+    store_observation::StoreObservation,
 };
 
 use crate::MachineRefusal;
@@ -26,6 +27,8 @@ pub struct PassObservation {
     pub health: BTreeMap<PodName, ComponentHealth>,
     /// The digest of the bindings in each managed cluster, as its API server reports it. Empty: the cluster has no bindings.
     pub bindings: BTreeMap<ClusterId, ObservedValue<String>>,
+    /// What the members of each store report. A store that was not asked in this pass is absent.
+    pub stores: BTreeMap<ClusterId, StoreObservation>,
     /// The contents of the certificates in our Secrets, by Secret and name.
     pub certificates: ObservedCertificates,
 }
@@ -65,6 +68,7 @@ impl PassObservation {
             refused: BTreeMap::new(),
             health: document.health.into_iter().flat_map(of_cluster).collect(),
             bindings: document.bindings,
+            stores: document.stores,
             certificates,
         }
     }
@@ -75,6 +79,7 @@ impl PassObservation {
         let mut document = keelway_api::Observation::at(at);
         document.hypervisors = self.machines.into_iter().map(|(name, seen)| (name, seen.into_inner())).collect();
         document.bindings = self.bindings;
+        document.stores = self.stores;
         for (pod, health) in self.health {
             document.health.entry(pod.cluster).or_default().insert(pod.component, health);
         }

@@ -14,7 +14,7 @@ use keelway_api::{
     name::{ClusterId, ClusterRef, HypervisorName},
 };
 
-use crate::{ComponentRef, MintRequest, WaitBlocker, WaitKind, WaitSubject, Waiting, waves::Waves};
+use crate::{ComponentRef, MintRequest, StoreOrder, WaitBlocker, WaitKind, WaitSubject, Waiting, waves::Waves};
 
 /// What one pass decided.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +28,8 @@ pub struct Plan {
     pub agents: BTreeMap<HypervisorName, AgentOrder>,
     /// Clusters to which the first bindings are to be applied.
     pub bindings: Vec<ClusterId>,
+    /// What to change in stores, after the documents are saved.
+    pub stores: BTreeMap<ClusterId, StoreOrder>,
     /// The decisions, in order.
     pub decisions: Vec<Decision>,
     /// What the plan waits for. If this is not empty, the installation is not settled.

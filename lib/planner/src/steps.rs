@@ -45,6 +45,7 @@ pub fn plan_part(
         mint: Vec::new(),
         agents: BTreeMap::new(),
         bindings: Vec::new(),
+        stores: BTreeMap::new(),
         decisions: Vec::new(),
         waiting: Vec::new(),
         due: due(seen, now),

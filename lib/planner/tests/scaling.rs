@@ -140,6 +140,7 @@ impl World {
             health: self.documents.components.iter().enumerate().map(health).collect(),
             bindings: [(id.clone(), ObservedValue::Known(FirstBindings::Cluster.digest()))].into(),
             certificates: self.certificates.clone(),
+            ..PassObservation::default()
         }
     }
 

@@ -90,7 +90,14 @@ async fn ask(
     bindings.extend(join_all(up.into_iter().map(|id| self::bindings(components, documents, id))).await);
     let none = || ObservedValue::unreachable("its API is not ready");
     bindings.extend(down.into_iter().map(|id| (id.clone(), none())));
-    Ok(PassObservation { refused: BTreeMap::new(), machines: states, health, bindings, certificates })
+    Ok(PassObservation {
+        refused: BTreeMap::new(),
+        machines: states,
+        health,
+        bindings,
+        certificates,
+        stores: BTreeMap::new(),
+    })
 }
 
 /// Returns the clusters that should have an API.

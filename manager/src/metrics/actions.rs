@@ -119,6 +119,7 @@ pub(super) mod tests {
             mint: Vec::new(),
             agents: BTreeMap::new(),
             bindings: Vec::new(),
+            stores: BTreeMap::new(),
             decisions: Vec::new(),
             waiting: Vec::new(),
             due: None,

@@ -1,0 +1,54 @@
+//! The change of a store's members that is in progress, as `status.etcd` records it.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::name::ComponentName;
+
+/// A change of a store's members. A store has at most one at a time. It is recorded before the first request to etcd, so that any driver can
+/// continue it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MembershipChange {
+    /// What the change does.
+    pub kind: MembershipChangeKind,
+    /// The component that is added or removed.
+    pub component: ComponentName,
+    /// Why the members change.
+    pub reason: MembershipReason,
+}
+
+/// What a change of a store's members does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum MembershipChangeKind {
+    /// A member is added as a learner, and promoted once it has caught up.
+    Add,
+    /// A member is removed. Its machine stops it and removes its data afterwards.
+    Remove,
+}
+
+/// Why the members of a store change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum MembershipReason {
+    /// `spec.etcd.replicas` differs from the number of members.
+    Replicas,
+    /// The machine of a member is drained.
+    MachineDrained,
+    /// The machine of a member is annotated with `keelway.dev/lost`.
+    MachineLost,
+    /// A member has not responded for `spec.etcd.replaceAfter`.
+    Unreachable,
+    /// The data of a member is gone.
+    DataLost,
+}
+
+/// The arguments of a member's first start. They stay as they are when the members of the store change, so that no such change restarts the
+/// member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MemberStart {
+    /// The members that it starts with, itself included, by name, each with its peer URLs.
+    pub initial_cluster: BTreeMap<ComponentName, Vec<String>>,
+}

@@ -1,0 +1,90 @@
+//! One request that changes a store.
+
+use alloc::{string::String, vec::Vec};
+use core::fmt;
+
+use keelway_api::{
+    membership::MembershipReason,
+    name::ComponentName,
+    store_observation::{MemberAlarm, MemberId},
+};
+
+/// One order to a store. A plan has at most one for each cluster.
+///
+/// It is executed after the documents are saved, through a voter that is healthy. It can be repeated: the executor first reads the member list,
+/// and does nothing if the order has already taken effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreOrder {
+    /// Add a learner. It has taken effect if the list has a member with these peer URLs.
+    AddLearner {
+        /// The component that is to run the member.
+        component: ComponentName,
+        /// The URLs at which its peers reach it.
+        peer_urls: Vec<String>,
+    },
+    /// Make a learner that has caught up a voter. It has taken effect if the list has it as a voter.
+    Promote {
+        /// The component that runs the member.
+        component: ComponentName,
+        /// The member.
+        id: MemberId,
+    },
+    /// Transfer the leadership to another voter, which caught up. It has taken effect if `from` does not lead.
+    MoveLeader {
+        /// The leader.
+        from: MemberId,
+        /// The voter that is to lead.
+        to: MemberId,
+    },
+    /// Remove a member. It has taken effect if the list does not have it.
+    Remove {
+        /// The component that runs the member.
+        component: ComponentName,
+        /// The member.
+        id: MemberId,
+        /// Why it is removed.
+        reason: MembershipReason,
+    },
+    /// Disarm an alarm whose cause is gone.
+    Disarm {
+        /// The member that raised it.
+        id: MemberId,
+        /// The alarm.
+        alarm: MemberAlarm,
+    },
+    /// Defragment the database of a member, which serves nothing meanwhile.
+    Defragment {
+        /// The component that runs the member.
+        component: ComponentName,
+        /// The member.
+        id: MemberId,
+    },
+}
+
+impl fmt::Display for StoreOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AddLearner { component, peer_urls } => {
+                write!(f, "add {component} as a learner at {}", peer_urls.join(", "))
+            }
+            Self::Promote { component, id } => write!(f, "promote {component} ({id}), which has caught up"),
+            Self::MoveLeader { from, to } => write!(f, "move the leader from {from} to {to}"),
+            Self::Remove { component, id, reason } => {
+                write!(f, "remove the member {component} ({id}): {}", text(*reason))
+            }
+            Self::Disarm { id, alarm } => write!(f, "disarm the alarm {alarm} of {id}"),
+            Self::Defragment { component, id } => write!(f, "defragment {component} ({id})"),
+        }
+    }
+}
+
+/// A reason, for people.
+pub(crate) fn text(reason: MembershipReason) -> &'static str {
+    match reason {
+        MembershipReason::Replicas => "spec.etcd.replicas differs from the number of members",
+        MembershipReason::MachineDrained => "its machine is drained",
+        MembershipReason::MachineLost => "its machine is lost",
+        MembershipReason::Unreachable => "it has not responded for spec.etcd.replaceAfter",
+        MembershipReason::DataLost => "its data is gone",
+    }
+}
