@@ -1,0 +1,78 @@
+//! Why a call failed.
+
+use std::time::Duration;
+
+use tonic::{Code, Status};
+
+/// A call of etcd's API failed.
+#[derive(Debug, thiserror::Error)]
+pub enum EtcdError {
+    /// The member responded with an error, or no connection to it could be opened.
+    #[error("{call} failed: {}", text(status))]
+    Status {
+        /// The call.
+        call: &'static str,
+        /// The response. Its text contains the causes.
+        status: Box<Status>,
+    },
+    /// The member did not respond in time. A change may have taken effect.
+    #[error("{call}: no response within {} s", within.as_secs())]
+    TimedOut {
+        /// The call.
+        call: &'static str,
+        /// The time limit.
+        within: Duration,
+    },
+    /// The response lacks a part that every etcd sends.
+    #[error("{call}: the response has no {part}")]
+    Incomplete {
+        /// The call.
+        call: &'static str,
+        /// The missing part.
+        part: &'static str,
+    },
+}
+
+/// etcd's reason for not promoting a learner that has not received enough of the log yet (`ErrGRPCLearnerNotReady`).
+const LEARNER_BEHIND: &str = "in sync with leader";
+
+impl EtcdError {
+    pub(crate) fn status(call: &'static str, status: Status) -> Self {
+        Self::Status { call, status: Box::new(status) }
+    }
+
+    /// Whether etcd refused to promote a learner because the learner is too far behind the leader. A later call can succeed.
+    #[must_use]
+    pub fn is_learner_behind(&self) -> bool {
+        matches!(self, Self::Status { status, .. }
+            if status.code() == Code::FailedPrecondition && status.message().contains(LEARNER_BEHIND))
+    }
+}
+
+/// Returns what etcd says, without its own prefix, or why there is no connection.
+fn text(status: &Status) -> String {
+    let mut cause = std::error::Error::source(status);
+    while let Some(next) = cause.and_then(std::error::Error::source) {
+        cause = Some(next);
+    }
+    let text = cause.map_or_else(|| status.message().to_owned(), ToString::to_string);
+    text.trim_start_matches("etcdserver: ").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn etcd_s_reason_is_told_without_its_prefix() {
+        let behind = "etcdserver: can only promote a learner member which is in sync with leader";
+        let error = EtcdError::status("MemberPromote", Status::failed_precondition(behind));
+        assert!(error.is_learner_behind());
+        assert_eq!(
+            error.to_string(),
+            "MemberPromote failed: can only promote a learner member which is in sync with leader"
+        );
+        let voter = Status::failed_precondition("etcdserver: can only promote a learner member");
+        assert!(!EtcdError::status("MemberPromote", voter).is_learner_behind());
+    }
+}
