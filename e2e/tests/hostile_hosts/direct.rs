@@ -65,7 +65,7 @@ fn sent(worker: &TestWorker<'_>, other: &TestWorker<'_>) -> SentBytes {
     SentBytes { direct: bytes(&path(worker, other).unwrap()), by_gateways: tunnels }
 }
 
-fn is_direct(worker: &TestWorker<'_>, other: &TestWorker<'_>) -> bool {
+pub(crate) fn is_direct(worker: &TestWorker<'_>, other: &TestWorker<'_>) -> bool {
     path(worker, other).is_some_and(|path| path["state"] == "direct")
 }
 

@@ -20,6 +20,7 @@ mod narrow;
 mod registry;
 mod transport;
 mod two_addresses;
+mod two_nats;
 mod udp;
 mod unread_rules;
 
@@ -52,6 +53,7 @@ const ROWS: &[Row] = &[
     ("proxied", "nat-a", http_proxy::is_the_only_way_out),
     ("registry", "", registry::has_credentials),
     ("direct", "", direct::is_the_path_in_one_network),
+    ("two-nats", two_nats::FIRST_NAT, two_nats::are_crossed),
 ];
 
 #[test]
