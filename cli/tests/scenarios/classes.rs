@@ -22,7 +22,7 @@ fn with_gold(world: &mut World) {
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario {
-        name: "class-of-a-birth",
+        name: "class-of-a-creation",
         question: "Where does a cluster go, and where do its images come from, whose class selects machines?",
         from: worlds::three_unborn,
         change: |world| {

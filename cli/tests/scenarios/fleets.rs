@@ -6,14 +6,14 @@ use super::{Scenario, worlds};
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario {
-        name: "fleet-birth-of-one-replica",
+        name: "fleet-creation-of-one-replica",
         question: "What does the first pass over a fleet of one replica do?",
         from: worlds::small_fleet_unborn,
         change: |_| {},
     },
     Scenario {
-        name: "fleet-birth-third-pass",
-        question: "What does the birth of a fleet do once its API server is ready?",
+        name: "fleet-creation-third-pass",
+        question: "What does the creation of a fleet do once its API server is ready?",
         from: worlds::small_fleet_unborn,
         change: |world| {
             world.pass();
@@ -21,13 +21,13 @@ pub(super) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "fleet-birth-of-three-replicas",
+        name: "fleet-creation-of-three-replicas",
         question: "What does the first pass over a fleet of three replicas do?",
         from: worlds::large_fleet_unborn,
         change: |_| {},
     },
     Scenario {
-        name: "fleet-birth-over",
+        name: "fleet-creation-over",
         question: "What is there to do where a fleet is born and well?",
         from: worlds::large_fleet,
         change: |_| {},

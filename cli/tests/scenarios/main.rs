@@ -5,9 +5,9 @@
 //! observation of its scenario.
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "this is all test")]
 
-mod births;
 mod changes;
 mod classes;
+mod creations;
 mod faults;
 mod fleets;
 mod owners;
@@ -37,7 +37,7 @@ pub(crate) struct Scenario {
 }
 
 fn all() -> Vec<&'static Scenario> {
-    [births::ALL, scaling::ALL, changes::ALL, classes::ALL, faults::ALL, fleets::ALL, owners::ALL]
+    [creations::ALL, scaling::ALL, changes::ALL, classes::ALL, faults::ALL, fleets::ALL, owners::ALL]
         .into_iter()
         .flatten()
         .collect()

@@ -656,7 +656,7 @@ pub struct ClusterBirth {
     pub vpn: VpnBirth,
     /// The issuer of the tokens of its service accounts.
     pub service_account_issuer: String,
-    /// Whether it is a fleet.
+    /// Whether the cluster is the control plane of a fleet.
     #[serde(default, skip_serializing_if = "is_false")]
     pub fleet: bool,
 }

@@ -69,7 +69,7 @@ pub struct ValidatedCluster {
     pub reference: ClusterRef,
     /// The release.
     pub release: &'static Release,
-    /// Whether it is a fleet.
+    /// Whether the cluster is the control plane of a fleet.
     pub is_fleet: bool,
     /// The ranges of pods. The first one determines the preferred address family.
     pub pods: Vec<IpNet>,

@@ -49,7 +49,7 @@ impl CandidateCluster {
     }
 }
 
-/// What is asked of clusters.
+/// The requirements that clusters must meet to run an object.
 pub(crate) struct ClusterAsk<'a> {
     /// The clusters that an annotation names, if one decides.
     pub(crate) named: Option<Vec<&'a str>>,

@@ -34,7 +34,7 @@ pub struct FleetState {
     pub namespaces: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// What is asked for one object.
+/// The inputs of a decision about one object.
 #[derive(Debug, Clone, Copy)]
 pub struct DecisionRequest<'a> {
     /// The object.

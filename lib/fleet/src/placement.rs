@@ -66,7 +66,7 @@ pub struct WorkloadRef {
     pub namespace: Option<String>,
     /// The name.
     pub name: String,
-    /// The unique id, which tells the object from a later one with the same name.
+    /// The unique id. A later object with the same name has another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
 }

@@ -49,7 +49,7 @@ pub(super) const CLUSTER: &[Column] = &[
     column("Endpoint", ".status.endpoints[0]", "The URL of the API server."),
     column("Etcd", ".spec.etcd.replicas", "The desired number of etcd members."),
     wide("API servers", ".status.replicas", "The number of API servers."),
-    wide("Fleet", ".status.birth.fleet", "Whether it is a fleet."),
+    wide("Fleet", ".status.birth.fleet", "Whether the cluster is the control plane of a fleet."),
     wide(
         "Progressing",
         ".status.conditions[?(@.type==\"Progressing\")].reason",

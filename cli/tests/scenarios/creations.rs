@@ -6,28 +6,28 @@ use super::{Scenario, worlds};
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario {
-        name: "birth-of-one-replica",
+        name: "creation-of-one-replica",
         question: "What does the first pass over a cluster of one replica do?",
         from: worlds::one_unborn,
         change: |_| {},
     },
     Scenario {
-        name: "birth-of-three-replicas",
+        name: "creation-of-three-replicas",
         question: "What does the first pass over a cluster of three replicas do?",
         from: worlds::three_unborn,
         change: |_| {},
     },
     Scenario {
-        name: "birth-second-pass",
-        question: "What does a birth do once the data directories are marked?",
+        name: "creation-second-pass",
+        question: "What does the creation of a cluster do once the data directories are marked?",
         from: worlds::one_unborn,
         change: |world| {
             world.pass();
         },
     },
     Scenario {
-        name: "birth-third-pass",
-        question: "What does a birth do once its API server is ready?",
+        name: "creation-third-pass",
+        question: "What does the creation of a cluster do once its API server is ready?",
         from: worlds::one_unborn,
         change: |world| {
             world.pass();
@@ -35,13 +35,13 @@ pub(super) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "birth-over",
+        name: "creation-over",
         question: "What is there to do where a cluster is born and well?",
         from: worlds::three,
         change: |_| {},
     },
     Scenario {
-        name: "birth-died-after-the-save",
+        name: "creation-died-after-the-save",
         question: "What follows where the first pass died after its documents were saved, before any effect?",
         from: worlds::one_unborn,
         change: |world| {
@@ -49,7 +49,7 @@ pub(super) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "birth-died-within-the-first-pod",
+        name: "creation-died-within-the-first-pod",
         question: "What follows where the first pass died within the directories and files of the first pod?",
         from: worlds::one_unborn,
         change: |world| {
@@ -60,7 +60,7 @@ pub(super) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "birth-died-before-the-record",
+        name: "creation-died-before-the-record",
         question: "What follows where the first pass died when all was done but the record of it?",
         from: worlds::one_unborn,
         change: |world| {
@@ -71,7 +71,7 @@ pub(super) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "birth-died-before-the-first-start",
+        name: "creation-died-before-the-first-start",
         question: "What follows where the pass that starts etcd died between making its container and starting it?",
         from: worlds::one_unborn,
         change: |world| {
@@ -83,25 +83,25 @@ pub(super) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "birth-with-a-machine-that-does-not-answer",
+        name: "creation-with-a-machine-that-does-not-answer",
         question: "Where do three replicas go while one machine does not answer?",
         from: worlds::three_unborn,
         change: |world| world.silence("private-2", keelway_api::machine::UnreachableReason::Asked, "no route to host"),
     },
     Scenario {
-        name: "birth-with-a-cordoned-machine",
+        name: "creation-with-a-cordoned-machine",
         question: "Where do three replicas go while one machine takes no components?",
         from: worlds::three_unborn,
         change: |world| world.hypervisor("private-1").spec.unschedulable = true,
     },
     Scenario {
-        name: "birth-with-a-full-disk",
+        name: "creation-with-a-full-disk",
         question: "Where do three replicas go while the disk of one machine is full?",
         from: worlds::three_unborn,
         change: |world| world.machine("private-3").state.disk_pressure = true,
     },
     Scenario {
-        name: "birth-with-a-full-zone",
+        name: "creation-with-a-full-zone",
         question: "Where do three replicas go while the disks of one zone are full?",
         from: worlds::three_unborn,
         change: |world| {
@@ -111,7 +111,7 @@ pub(super) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "birth-without-room",
+        name: "creation-without-room",
         question: "What is waited for where the only private machine is too small?",
         from: worlds::one_unborn,
         change: |world| {
@@ -120,7 +120,7 @@ pub(super) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "birth-beside-a-stranger",
+        name: "creation-beside-a-stranger",
         question: "Which ports are given where a stranger listens on the first ones?",
         from: worlds::one_unborn,
         change: |world| {
@@ -129,7 +129,7 @@ pub(super) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "birth-without-ports",
+        name: "creation-without-ports",
         question: "What is waited for where the ranges of ports are full?",
         from: worlds::one_and_a_new_one,
         change: |world| {
@@ -139,7 +139,7 @@ pub(super) const ALL: &[Scenario] = &[
         },
     },
     Scenario {
-        name: "birth-of-a-second-cluster",
+        name: "creation-of-a-second-cluster",
         question: "What does a second cluster on the same machines get?",
         from: worlds::one_and_a_new_one,
         change: |_| {},
