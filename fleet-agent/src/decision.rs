@@ -147,7 +147,7 @@ pub fn decide(order: &OrderedObject, record: Option<&AppliedRecord>, live: &Live
 }
 
 /// Returns the record if this generation of the Work was applied.
-fn current<'a>(order: &OrderedObject, record: Option<&'a AppliedRecord>) -> Option<&'a AppliedRecord> {
+pub(crate) fn current<'a>(order: &OrderedObject, record: Option<&'a AppliedRecord>) -> Option<&'a AppliedRecord> {
     record.filter(|record| record.work_uid == order.uid && record.generation == order.generation)
 }
 

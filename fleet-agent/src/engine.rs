@@ -18,6 +18,7 @@ use crate::{
     decision::{AppliedRecord, OrderedObject, ReleaseReason},
     kind_watch::{KindEvent, KindWatches, kind_of},
     manifest::{AppliedName, ApplyRank},
+    metrics::{AgentMetrics, WorkState},
     ownership::{FieldConflict, FieldPaths},
     reconcile::{WorkOutcome, reconcile},
     record_store::{RecordStore, RecordStoreError, StoredWork},
@@ -51,6 +52,24 @@ struct KnownWork {
     seen: Option<AppliedMark>,
     applied: Option<AppliedReport>,
     object_digest: Option<u64>,
+    /// The state in which the Work is counted.
+    counted: Option<WorkState>,
+}
+
+impl KnownWork {
+    fn new(order: OrderedObject) -> Self {
+        Self { order, manifest: None, mark: None, seen: None, applied: None, object_digest: None, counted: None }
+    }
+
+    /// What was applied before a restart is applied until the agent or the fleet reports otherwise.
+    fn state(&self) -> WorkState {
+        match &self.applied {
+            Some(report) if report.is_applied => WorkState::Applied,
+            Some(_) => WorkState::Failed,
+            None if self.mark.is_some() => WorkState::Applied,
+            None => WorkState::Pending,
+        }
+    }
 }
 
 type RunningWork = BoxFuture<'static, (OrderedObject, Value, WorkOutcome)>;
@@ -65,6 +84,7 @@ pub(crate) struct WorkEngine {
     objects: BTreeMap<AppliedName, String>,
     queue: WorkQueue,
     running: FuturesUnordered<RunningWork>,
+    metrics: AgentMetrics,
 }
 
 impl WorkEngine {
@@ -74,16 +94,18 @@ impl WorkEngine {
         store: RecordStore,
         reports: Arc<PendingReports>,
         watches: KindWatches,
+        metrics: AgentMetrics,
     ) -> Result<Self, RecordStoreError> {
         let (mut works, mut objects) = (BTreeMap::new(), BTreeMap::new());
         store.load(|order, record| {
             objects.insert(order.object.clone(), order.work.clone());
             let mark = Some(AppliedMark::new(&record.object_uid, &record.owned));
-            let known = KnownWork { order, manifest: None, mark, seen: None, applied: None, object_digest: None };
+            let known = KnownWork { mark, counted: Some(WorkState::Applied), ..KnownWork::new(order) };
+            metrics.count_work(None, known.counted);
             works.insert(known.order.work.clone(), known);
         })?;
         let (queue, running) = (WorkQueue::default(), FuturesUnordered::new());
-        let mut engine = Self { api, store, reports, watches, works, objects, queue, running };
+        let mut engine = Self { api, store, reports, watches, works, objects, queue, running, metrics };
         for known in engine.works.values() {
             engine.watches.start(&known.order.object);
         }
@@ -98,6 +120,7 @@ impl WorkEngine {
             {
                 self.start(&work);
             }
+            self.metrics.set_queue(self.queue.depth());
             let retry = self.queue.next_retry();
             select! {
                 event = fleet.recv() => match event {
@@ -146,7 +169,7 @@ impl WorkEngine {
             known.applied = known.applied.take().or(applied);
             known.object_digest = known.object_digest.or(object_digest);
             if is_same {
-                return;
+                return self.count(&work);
             }
             if known.order.uid != order.uid {
                 known.mark = None;
@@ -156,10 +179,20 @@ impl WorkEngine {
         } else {
             self.objects.insert(order.object.clone(), work.clone());
             let manifest = Some(manifest);
-            self.works
-                .insert(work.clone(), KnownWork { order, manifest, mark: None, seen: None, applied, object_digest });
+            self.works.insert(work.clone(), KnownWork { manifest, applied, object_digest, ..KnownWork::new(order) });
         }
+        self.count(&work);
         self.queue.add(&work, rank);
+    }
+
+    /// Counts a Work in its state.
+    fn count(&mut self, work: &str) {
+        let Some(known) = self.works.get_mut(work) else { return };
+        let state = Some(known.state());
+        let before = std::mem::replace(&mut known.counted, state);
+        if before != state {
+            self.metrics.count_work(before, state);
+        }
     }
 
     fn withdraw(&mut self, work: &str, uid: &str) {
@@ -175,6 +208,7 @@ impl WorkEngine {
     /// Stops managing a Work. Its object stays as it is: only a Work with a deletion timestamp deletes.
     fn forget(&mut self, work: &str) {
         let Some(known) = self.works.remove(work) else { return };
+        self.metrics.count_work(known.counted, None);
         let object = known.order.object;
         self.queue.remove(work);
         self.store.remove(work);
@@ -244,8 +278,13 @@ impl WorkEngine {
         if self.works.get(&work).is_none_or(|known| known.order.uid != order.uid) {
             return self.queue.finish(&work, false, now);
         }
+        self.metrics.count_attempt(outcome.name());
         let has_failed = match outcome {
             WorkOutcome::Applied(record) => self.applied(order, manifest, record),
+            WorkOutcome::Corrected(record) => {
+                self.metrics.count_correction();
+                self.applied(order, manifest, record)
+            }
             WorkOutcome::Unchanged => false,
             WorkOutcome::Deleting => true,
             WorkOutcome::Released(reason) => {
@@ -314,6 +353,7 @@ impl WorkEngine {
             known.applied = Some(report.clone());
             self.reports.applied(&order.work, report);
         }
+        self.count(&order.work);
     }
 }
 

@@ -20,6 +20,7 @@ use crate::{
     heartbeat,
     identity::{FleetIdentity, IdentityError, IdentityStore},
     inventory::{self, ClusterInventory},
+    metrics::AgentMetrics,
     reports::PendingReports,
     works::{self, FleetEvent},
 };
@@ -71,6 +72,7 @@ pub(crate) struct FleetConnection {
     pub(crate) works: Sender<FleetEvent>,
     pub(crate) reports: Arc<PendingReports>,
     pub(crate) inventory: watch::Receiver<Option<ClusterInventory>>,
+    pub(crate) metrics: AgentMetrics,
 }
 
 enum FleetCredentials<'a> {
@@ -88,6 +90,7 @@ impl FleetConnection {
                     Err(error) => break error,
                 }
             };
+            self.metrics.set_connected(false);
             tracing::warn!(endpoint, error = %ErrorChain(&ended), "the session with the fleet ended");
             if number + 1 == self.token.server.len() {
                 sleep(AGAIN).await;
@@ -98,6 +101,7 @@ impl FleetConnection {
     /// Returns when the certificate was renewed, so that the next session uses it.
     async fn session(&self, endpoint: &str) -> Result<(), FleetError> {
         let identity = self.identity(endpoint).await?;
+        self.metrics.set_certificate(identity.expires, identity.renew_at);
         let client = self.client(endpoint, &FleetCredentials::Identity(&identity))?;
         let namespace = works_namespace(&self.token.cluster);
         match heartbeat::renew(&client, &namespace, &self.holder, Timestamp::now()).await {
@@ -111,8 +115,9 @@ impl FleetConnection {
             Err(error) => return Err(FleetError::Heartbeat(Box::new(error))),
         }
         tracing::info!(endpoint, cluster = self.token.cluster, "connected to the fleet");
+        self.metrics.set_connected(true);
         select! {
-            error = heartbeat::run(&client, &namespace, &self.holder) => Err(FleetError::Heartbeat(Box::new(error))),
+            error = heartbeat::run(&client, &namespace, &self.holder, &self.metrics) => Err(FleetError::Heartbeat(Box::new(error))),
             error = self.reports.send(&client, &namespace) => Err(FleetError::Report(Box::new(error))),
             error = inventory::send(&client, &self.token.cluster, self.inventory.clone()) => Err(FleetError::Report(Box::new(error))),
             () = works::watch(&client, &namespace, &self.own_namespace, &self.works) => Err(FleetError::Ended),

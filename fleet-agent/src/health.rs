@@ -1,8 +1,9 @@
-//! The health endpoint of the agent, for the kubelet's probes.
+//! Health and metrics of the agent, for the kubelet's probes and for Prometheus.
 
 use std::{
     io,
-    net::SocketAddr,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    str::FromStr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -10,7 +11,8 @@ use std::{
 };
 
 use http::StatusCode;
-use keelway_local_http::{LocalListener, LocalResponse, text};
+use keelway_local_http::{LocalListener, LocalResponse, metrics, text};
+use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 
 /// The health endpoint cannot be opened.
@@ -22,23 +24,55 @@ pub struct HealthError {
     source: io::Error,
 }
 
-/// Listens on an address.
-pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, HealthError> {
-    TcpListener::bind(address).await.map_err(|source| HealthError { address, source })
+/// Where health and metrics are served: on the first of these addresses that can be opened. If there are none, nothing is served.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HealthAddresses(Vec<SocketAddr>);
+
+/// A text is not an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("must be ADDRESS:PORT, or :PORT for all addresses, such as :8080")]
+pub struct InvalidHealthAddress;
+
+impl FromStr for HealthAddresses {
+    type Err = InvalidHealthAddress;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(port) = text.strip_prefix(':') {
+            let port: u16 = port.parse().map_err(|_| InvalidHealthAddress)?;
+            // The IPv6 address serves both families if the node has both.
+            return Ok(Self(vec![(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()]));
+        }
+        text.parse().map(|address| Self(vec![address])).map_err(|_| InvalidHealthAddress)
+    }
 }
 
-/// Serves requests until the process ends. They show nothing but whether the agent is ready.
-pub(crate) async fn serve(listener: TcpListener, is_ready: Arc<AtomicBool>) {
-    keelway_local_http::serve(LocalListener::Loopback(listener), |path| respond(path, &is_ready)).await;
+impl HealthAddresses {
+    /// Listens on the first address that can be opened.
+    pub(crate) async fn listen(&self) -> Result<Option<TcpListener>, HealthError> {
+        let mut failed = None;
+        for &address in &self.0 {
+            match TcpListener::bind(address).await {
+                Ok(listener) => return Ok(Some(listener)),
+                Err(source) => failed = Some(HealthError { address, source }),
+            }
+        }
+        failed.map_or(Ok(None), Err)
+    }
 }
 
-fn respond(path: &str, is_ready: &AtomicBool) -> LocalResponse {
+/// Serves requests until the process ends. Metrics contain numbers and no names of objects.
+pub(crate) async fn serve(listener: TcpListener, is_ready: Arc<AtomicBool>, registry: &Registry) {
+    keelway_local_http::serve(LocalListener::Tcp(listener), |path| respond(path, &is_ready, registry)).await;
+}
+
+fn respond(path: &str, is_ready: &AtomicBool, registry: &Registry) -> LocalResponse {
     match path {
         "/healthz" => text(StatusCode::OK, "ok\n".to_owned()),
         "/readyz" if is_ready.load(Ordering::Relaxed) => text(StatusCode::OK, "ok\n".to_owned()),
         "/readyz" => {
             text(StatusCode::SERVICE_UNAVAILABLE, "the API server of this cluster has not responded yet\n".to_owned())
         }
-        _ => text(StatusCode::NOT_FOUND, "not found; the paths are /healthz and /readyz\n".to_owned()),
+        "/metrics" => metrics(registry),
+        _ => text(StatusCode::NOT_FOUND, "not found; the paths are /healthz, /readyz and /metrics\n".to_owned()),
     }
 }

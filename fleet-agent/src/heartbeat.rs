@@ -12,6 +12,8 @@ use kube::{
 use serde_json::json;
 use tokio::time::sleep;
 
+use crate::metrics::AgentMetrics;
+
 /// How often the Lease is renewed.
 const RENEWAL: Duration = Duration::from_secs(10);
 
@@ -33,8 +35,9 @@ pub(crate) async fn renew(client: &Client, namespace: &str, holder: &str, now: T
 }
 
 /// Renews the Lease until that fails.
-pub(crate) async fn run(client: &Client, namespace: &str, holder: &str) -> Error {
+pub(crate) async fn run(client: &Client, namespace: &str, holder: &str, metrics: &AgentMetrics) -> Error {
     loop {
+        metrics.set_contact(Timestamp::now());
         sleep(RENEWAL).await;
         if let Err(error) = renew(client, namespace, holder, Timestamp::now()).await {
             return error;

@@ -69,6 +69,8 @@ pub(crate) struct FleetIdentity {
     pub(crate) key: PrivateKeyPem,
     /// When the certificate has to be renewed.
     pub(crate) renew_at: Timestamp,
+    /// When the certificate expires.
+    pub(crate) expires: Timestamp,
 }
 
 /// The identity of the agent, in a Secret of its own cluster.
@@ -121,7 +123,12 @@ impl IdentityStore {
         let facts = CertificateFacts::from_pem(leaf).ok()?;
         let is_own = facts.common_name.as_deref() == Some(&agent_user(&self.cluster));
         let is_valid = facts.validity.contains(now) && key_matches_certificate(leaf, &key).unwrap_or(false);
-        (is_own && is_valid).then(|| FleetIdentity { renew_at: facts.validity.renew_at(), certificate, key })
+        (is_own && is_valid).then(|| FleetIdentity {
+            renew_at: facts.validity.renew_at(),
+            expires: facts.validity.not_after(),
+            certificate,
+            key,
+        })
     }
 
     async fn read(&self) -> Result<BTreeMap<String, ByteString>, IdentityError> {

@@ -12,6 +12,7 @@ mod identity;
 mod inventory;
 mod kind_watch;
 pub mod manifest;
+mod metrics;
 pub mod ownership;
 mod reconcile;
 pub mod record_store;
@@ -23,7 +24,8 @@ mod works;
 
 pub use self::{
     fleet::FleetError,
-    health::HealthError,
+    health::{HealthAddresses, HealthError, InvalidHealthAddress},
     identity::IdentityError,
+    metrics::{AgentMetrics, WorkState},
     run::{AgentOptions, AgentRunError, run},
 };

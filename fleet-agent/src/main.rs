@@ -1,10 +1,10 @@
 //! `keelway-fleet-agent`: runs a fleet's objects in a workload cluster.
 
-use std::{error::Error, io, net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{error::Error, io, path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 use keelway_base::{error_chain::ErrorChain, signals::TerminationSignals};
-use keelway_fleet_agent::{AgentOptions, run};
+use keelway_fleet_agent::{AgentOptions, HealthAddresses, run};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
@@ -32,15 +32,15 @@ enum FleetAgentCommand {
         /// Kubeconfig of this cluster. The default is the ServiceAccount of the pod.
         #[arg(long, value_name = "FILE")]
         kubeconfig: Option<PathBuf>,
-        /// Address of the health endpoint, which requires no authentication.
+        /// Address of health and metrics, which require no authentication. `:PORT` means all addresses.
         #[arg(long, value_name = "ADDRESS:PORT")]
-        health: Option<SocketAddr>,
+        health: Option<HealthAddresses>,
     },
 }
 
 fn main() -> ExitCode {
     let FleetAgentCommand::Run { token, namespace, state, kubeconfig, health } = FleetAgentArguments::parse().program;
-    let options = AgentOptions { token, namespace, state, kubeconfig, health };
+    let options = AgentOptions { token, namespace, state, kubeconfig, health: health.unwrap_or_default() };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().json().with_env_filter(filter).with_writer(io::stderr).init();
     match start(&options) {

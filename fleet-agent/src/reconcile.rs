@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use crate::{
     decision::{
-        AppliedRecord, ConflictStep, LiveObject, OrderedObject, ReleaseReason, WorkAction, decide, needs_read, resolve,
+        AppliedRecord, ConflictStep, LiveObject, OrderedObject, ReleaseReason, WorkAction, current, decide, needs_read,
+        resolve,
     },
     manifest::{AppliedForm, ApplyRank, applied_form},
     ownership::{FieldConflict, FieldPaths, REPLICAS},
@@ -18,6 +19,8 @@ const ATTEMPTS: usize = 4;
 pub(crate) enum WorkOutcome {
     /// The manifest is applied.
     Applied(AppliedRecord),
+    /// The manifest is applied again, because the cluster changed or deleted the object.
+    Corrected(AppliedRecord),
     /// Other managers own fields, and nothing was changed.
     Conflicts(Vec<FieldConflict>),
     /// Fields were changed in the cluster, and are left so.
@@ -32,6 +35,22 @@ pub(crate) enum WorkOutcome {
     Released(ReleaseReason),
     /// A step failed, and is retried.
     Failed(WorkloadError),
+}
+
+impl WorkOutcome {
+    /// Returns the outcome as one word.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Applied(_) | Self::Corrected(_) => "Applied",
+            Self::Conflicts(_) => "Conflict",
+            Self::Drifted(_) => "Drifted",
+            Self::Missing => "Missing",
+            Self::Unchanged => "Unchanged",
+            Self::Deleting => "Deleting",
+            Self::Released(_) => "Released",
+            Self::Failed(_) => "Failed",
+        }
+    }
 }
 
 /// Carries out one Work.
@@ -100,14 +119,16 @@ async fn apply(
                     api.established(&order.object.name).await?;
                 }
                 let live = facts(&live);
-                return Ok(WorkOutcome::Applied(AppliedRecord {
+                let applied = AppliedRecord {
                     work_uid: order.uid.clone(),
                     generation: order.generation,
                     object_uid: live.uid,
                     owned: live.owned,
                     is_autoscaled,
                     is_created,
-                }));
+                };
+                let is_again = current(order, record).is_some();
+                return Ok(if is_again { WorkOutcome::Corrected(applied) } else { WorkOutcome::Applied(applied) });
             }
         }
     }

@@ -17,6 +17,7 @@ use kube::{
     Api, Client, Error, ResourceExt,
     api::{Patch, PatchParams},
 };
+use prometheus_client::metrics::gauge::Gauge;
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::sleep};
 
@@ -70,9 +71,15 @@ struct WorkReport {
 pub(crate) struct PendingReports {
     reports: Mutex<BTreeMap<String, WorkReport>>,
     added: Notify,
+    /// Their number.
+    pending: Gauge,
 }
 
 impl PendingReports {
+    pub(crate) fn new(pending: Gauge) -> Self {
+        Self { pending, ..Self::default() }
+    }
+
     pub(crate) fn applied(&self, work: &str, report: AppliedReport) {
         self.add(work, |pending| pending.applied = Some(report));
     }
@@ -87,23 +94,29 @@ impl PendingReports {
     }
 
     fn add(&self, work: &str, add: impl FnOnce(&mut WorkReport)) {
-        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
-        add(reports.entry(work.to_owned()).or_default());
-        drop(reports);
+        self.change(|reports| add(reports.entry(work.to_owned()).or_default()));
         self.added.notify_one();
     }
 
     fn take(&self) -> BTreeMap<String, WorkReport> {
-        std::mem::take(&mut self.reports.lock().unwrap_or_else(PoisonError::into_inner))
+        self.change(std::mem::take)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut BTreeMap<String, WorkReport>) -> T) -> T {
+        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = change(&mut reports);
+        self.pending.set(i64::try_from(reports.len()).unwrap_or(i64::MAX));
+        changed
     }
 
     /// Puts back a report that was not sent. What was added since is newer.
     fn put_back(&self, work: String, report: WorkReport) {
-        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
-        let newer = reports.entry(work).or_default();
-        newer.applied = newer.applied.take().or(report.applied);
-        newer.object = newer.object.take().or(report.object);
-        newer.releases = newer.releases.take().or(report.releases);
+        self.change(|reports| {
+            let newer = reports.entry(work).or_default();
+            newer.applied = newer.applied.take().or(report.applied);
+            newer.object = newer.object.take().or(report.object);
+            newer.releases = newer.releases.take().or(report.releases);
+        });
     }
 
     /// Sends reports until one fails for a cause that concerns all of them.

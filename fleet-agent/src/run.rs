@@ -2,7 +2,6 @@
 
 use std::{
     io,
-    net::SocketAddr,
     path::PathBuf,
     sync::{
         Arc,
@@ -12,6 +11,7 @@ use std::{
 
 use keelway_fleet::{FleetToken, FleetTokenError};
 use keelway_http_proxy::{HttpProxies, InvalidHttpProxy, KubeClientConfig, KubeClientError, ProxySettings};
+use prometheus_client::registry::Registry;
 use tokio::{
     select,
     sync::{mpsc, watch},
@@ -22,10 +22,11 @@ use crate::{
     HealthError,
     engine::WorkEngine,
     fleet::FleetConnection,
-    health,
+    health::{self, HealthAddresses},
     identity::IdentityStore,
     inventory,
     kind_watch::KindWatches,
+    metrics::AgentMetrics,
     record_store::{RecordStore, RecordStoreError},
     reports::PendingReports,
     workload_api::WorkloadApi,
@@ -80,8 +81,8 @@ pub struct AgentOptions {
     pub state: PathBuf,
     /// The kubeconfig of the agent's own cluster. The default is the ServiceAccount of its pod.
     pub kubeconfig: Option<PathBuf>,
-    /// The address of the health endpoint.
-    pub health: Option<SocketAddr>,
+    /// The addresses of health and metrics.
+    pub health: HealthAddresses,
 }
 
 /// Runs the agent until `stop`.
@@ -94,10 +95,12 @@ pub async fn run(options: &AgentOptions, stop: CancellationToken) -> Result<(), 
     let (works, received) = mpsc::channel(EVENTS);
     let (kinds, seen) = mpsc::channel(EVENTS);
     let (nodes, inventory) = watch::channel(None);
-    let (reports, is_ready) = (Arc::new(PendingReports::default()), Arc::new(AtomicBool::new(false)));
+    let mut registry = Registry::default();
+    let metrics = AgentMetrics::new(&mut registry);
+    let reports = Arc::new(PendingReports::new(metrics.pending_reports().clone()));
     let store = RecordStore::open(&options.state)?;
     let watches = KindWatches::new(Arc::clone(&api), kinds);
-    let engine = WorkEngine::load(Arc::clone(&api), store, Arc::clone(&reports), watches)?;
+    let engine = WorkEngine::load(Arc::clone(&api), store, Arc::clone(&reports), watches, metrics.clone())?;
     let fleet = FleetConnection {
         identities: IdentityStore::new(api.client().clone(), &options.namespace, &token.cluster),
         proxies: HttpProxies::parse(&settings)?,
@@ -107,13 +110,14 @@ pub async fn run(options: &AgentOptions, stop: CancellationToken) -> Result<(), 
         works,
         reports,
         inventory: inventory.clone(),
+        metrics,
     };
     select! {
         () = stop.cancelled() => Ok(()),
         () = engine.run(received, seen) => Err(AgentRunError::Ended),
         () = inventory::observe(api, nodes) => Err(AgentRunError::Ended),
         () = fleet.run() => Err(AgentRunError::Ended),
-        served = serve(options.health, inventory, is_ready) => served,
+        served = serve(&options.health, inventory, &registry) => served,
     }
 }
 
@@ -126,14 +130,14 @@ async fn workload_client(options: &AgentOptions, settings: &ProxySettings) -> Re
     config.client().map_err(|error| AgentRunError::Client(Box::new(error)))
 }
 
-/// Serves health. The agent is ready once its own API server has listed its nodes: without the fleet, it goes on.
+/// Serves health and metrics. The agent is ready once its own API server has listed its nodes: without the fleet, it goes on.
 async fn serve(
-    address: Option<SocketAddr>,
+    addresses: &HealthAddresses,
     mut inventory: watch::Receiver<Option<inventory::ClusterInventory>>,
-    is_ready: Arc<AtomicBool>,
+    registry: &Registry,
 ) -> Result<(), AgentRunError> {
-    let Some(address) = address else { return std::future::pending().await };
-    let listener = health::listen(address).await?;
+    let Some(listener) = addresses.listen().await? else { return std::future::pending().await };
+    let is_ready = Arc::new(AtomicBool::new(false));
     let ready = async {
         if inventory.wait_for(Option::is_some).await.is_ok() {
             is_ready.store(true, Ordering::Relaxed);
@@ -141,7 +145,7 @@ async fn serve(
         std::future::pending::<()>().await;
     };
     select! {
-        () = health::serve(listener, Arc::clone(&is_ready)) => Ok(()),
+        () = health::serve(listener, Arc::clone(&is_ready), registry) => Ok(()),
         () = ready => Ok(()),
     }
 }

@@ -99,6 +99,12 @@ impl WorkQueue {
         self.retries.values().map(|retry| retry.at).min()
     }
 
+    /// The number of Works that wait or run. Those that wait for a retry are not among them.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.waiting.len() + self.running.len()
+    }
+
     /// Whether a Work runs.
     #[must_use]
     pub fn is_running(&self, work: &str) -> bool {

@@ -17,5 +17,6 @@ mod run;
 pub use self::{
     configuration::FleetControllerConfiguration,
     context::FleetControllerError,
+    metrics::FleetMetrics,
     run::{FleetControllerOptions, FleetControllerRunError, run},
 };

@@ -3,6 +3,7 @@
 //! All documents are watched and kept in memory ([`model`]). For each object that a change may affect, [`plan`] decides what to write, without IO,
 //! and [`execute`] writes it. A settled fleet plans nothing.
 
+mod census;
 mod execute;
 mod kinds;
 mod listed;
@@ -29,20 +30,26 @@ use kube::{
     },
 };
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use self::{
     kinds::{BUILT_IN, PlacedKind},
     model::{FleetChange, FleetModel},
+    plan::ObjectPlan,
 };
-use crate::context::FleetContext;
+use crate::{context::FleetContext, metrics::FleetMetrics};
 
-pub use self::scope::is_placeable;
+pub use self::{
+    census::{CensusState, FleetCensus},
+    scope::is_placeable,
+};
 
 /// How many objects are written at once.
 const AT_ONCE: usize = 16;
 /// The pause before the objects whose writes failed are planned again.
 const AGAIN: Duration = Duration::from_secs(2);
+/// How often Placements and Works are counted for metrics.
+const CENSUS: Duration = Duration::from_secs(10);
 
 type FleetChanges = SelectAll<BoxStream<'static, watcher::Result<FleetChange>>>;
 
@@ -53,6 +60,9 @@ pub(crate) async fn run(context: Arc<FleetContext>) {
     let mut watched = BTreeSet::new();
     let mut failed = BTreeSet::new();
     let mut retry_at: Option<Instant> = None;
+    let reported = ReportedCensus(&context.metrics);
+    let mut census = interval(CENSUS);
+    census.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let retry = async {
             match retry_at {
@@ -62,6 +72,7 @@ pub(crate) async fn run(context: Arc<FleetContext>) {
         };
         tokio::select! {
             biased;
+            _ = census.tick() => reported.0.set_census(&model.census()),
             Some(change) = changes.next() => match change {
                 Ok(change) => model.observe(change),
                 Err(error) => tracing::info!("a watch failed; retrying: {}", ErrorChain(&error)),
@@ -91,6 +102,23 @@ pub(crate) async fn run(context: Arc<FleetContext>) {
     }
 }
 
+/// The numbers of objects in the metrics. Once this replica does not lead any more, the next one reports them.
+struct ReportedCensus<'a>(&'a FleetMetrics);
+
+impl Drop for ReportedCensus<'_> {
+    fn drop(&mut self) {
+        self.0.set_census(&FleetCensus::default());
+    }
+}
+
+/// Decides what to write for an object, and measures how long that takes.
+fn planned(link: &PlacementLink, model: &FleetModel, metrics: &FleetMetrics) -> ObjectPlan {
+    let began = Instant::now();
+    let planned = plan::plan(link, model);
+    metrics.observe_decision(began.elapsed());
+    planned
+}
+
 /// Plans and writes these objects. Returns those that failed.
 async fn settle(links: Vec<PlacementLink>, model: &mut FleetModel, context: &FleetContext) -> Vec<PlacementLink> {
     let unknown: Vec<PlacementLink> = links.iter().filter(|link| model.is_unknown(link)).cloned().collect();
@@ -98,7 +126,7 @@ async fn settle(links: Vec<PlacementLink>, model: &mut FleetModel, context: &Fle
     for (link, state) in unknown.into_iter().zip(found) {
         model.verified(link, state);
     }
-    let plans: Vec<_> = links.into_iter().map(|link| (plan::plan(&link, model), link)).collect();
+    let plans: Vec<_> = links.into_iter().map(|link| (planned(&link, model, &context.metrics), link)).collect();
     let written = join_all(plans.iter().map(|(plan, link)| execute::execute(link, plan, context))).await;
     let mut failed = Vec::new();
     for ((_, link), written) in plans.into_iter().zip(written) {

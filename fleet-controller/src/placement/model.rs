@@ -10,6 +10,7 @@ use kube::{ResourceExt, api::DynamicObject, core::ApiResource, runtime::watcher:
 use serde_json::Value;
 
 use super::{
+    census::{CensusState, FleetCensus},
     kinds::PlacedKind,
     listed::{ListedChange, ListedObjects},
     scope::is_placeable,
@@ -264,6 +265,23 @@ impl FleetModel {
             .filter(|(_, work)| work.spec.manifest["kind"].as_str().is_some_and(|kind| RUNS_PODS.contains(&kind)));
         let busy = runs.filter_map(|((namespace, _), _)| cluster_of_namespace(namespace).map(str::to_owned));
         (all, busy.collect())
+    }
+
+    /// Counts Placements and Works by state.
+    pub(super) fn census(&self) -> FleetCensus {
+        let mut census = FleetCensus { pending: self.pending.len(), ..FleetCensus::default() };
+        for placement in self.placements.items.values() {
+            *census.placements.entry(CensusState::of_placement(placement)).or_default() += 1;
+        }
+        for name in self.clusters.items.keys() {
+            census.works.entry(name.clone()).or_default();
+        }
+        for ((namespace, _), work) in &self.works.items {
+            let Some(cluster) = cluster_of_namespace(namespace) else { continue };
+            let of_cluster = census.works.entry(cluster.to_owned()).or_default();
+            *of_cluster.entry(CensusState::of_work(work)).or_default() += 1;
+        }
+        census
     }
 
     pub(super) fn state(&self) -> &FleetState {

@@ -75,7 +75,7 @@ pub async fn serve(entrances: HealthListeners, health: ProcessHealth) {
             None => std::future::pending().await,
         }
     };
-    let loopback = LocalListener::Loopback(entrances.health);
+    let loopback = LocalListener::Tcp(entrances.health);
     tokio::join!(keelway_local_http::serve(loopback, |path| on_loopback(path, &health)), metrics);
 }
 

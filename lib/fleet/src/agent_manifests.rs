@@ -1,5 +1,6 @@
-//! What a workload cluster needs for its agent, as plain manifests.
+//! What a workload cluster needs for its agent, as plain manifests. The chart `keelway-fleet-agent` renders the same objects.
 
+use keelway_api::machine::sha256_hex;
 use serde_json::{Value, json};
 
 use crate::names::{AGENT_SECRET, FLEET_NAMESPACE, TOKEN_SECRET};
@@ -10,8 +11,10 @@ const NAME: &str = "keelway-fleet-agent";
 const VERBS: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
 /// The user and group of the agent's container. It needs no privileges.
 const USER: u32 = 65532;
-/// The port of the health endpoint.
+/// The port of health and metrics.
 const HEALTH: u16 = 8080;
+/// The annotation of the agent's pod with the digest of its token. Another token replaces the pod, because the agent reads it once.
+const TOKEN_DIGEST: &str = "fleet.keelway.dev/token-digest";
 
 /// The kinds that a fleet places without being asked, by group and resource.
 pub const PLACED_RESOURCES: [(&str, &[&str]); 8] = [
@@ -57,10 +60,10 @@ pub fn agent_manifests(token: &str, image: &str, rights: &AgentRights) -> Vec<Va
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "ClusterRole",
-            "metadata": { "name": NAME },
+            "metadata": of_cluster(),
             "rules": agent_rules(rights),
         }),
-        binding("ClusterRoleBinding", "ClusterRole", &json!({ "name": NAME })),
+        binding("ClusterRoleBinding", "ClusterRole", &of_cluster()),
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "Role",
@@ -71,7 +74,7 @@ pub fn agent_manifests(token: &str, image: &str, rights: &AgentRights) -> Vec<Va
             ],
         }),
         binding("RoleBinding", "Role", &own(NAME)),
-        deployment(image),
+        deployment(image, &sha256_hex(token.trim().as_bytes())),
     ]
 }
 
@@ -94,7 +97,15 @@ pub fn agent_rules(rights: &AgentRights) -> Vec<Value> {
 }
 
 fn own(name: &str) -> Value {
-    json!({ "name": name, "namespace": FLEET_NAMESPACE })
+    json!({ "name": name, "namespace": FLEET_NAMESPACE, "labels": labels() })
+}
+
+fn of_cluster() -> Value {
+    json!({ "name": NAME, "labels": labels() })
+}
+
+fn labels() -> Value {
+    json!({ "app.kubernetes.io/name": NAME, "app.kubernetes.io/part-of": "keelway" })
 }
 
 fn binding(kind: &str, role: &str, metadata: &Value) -> Value {
@@ -108,17 +119,19 @@ fn binding(kind: &str, role: &str, metadata: &Value) -> Value {
 }
 
 /// One replica: a second one would do the same work. The directory of applied Works outlives the container.
-fn deployment(image: &str) -> Value {
-    let labels = json!({ "app.kubernetes.io/name": NAME });
+fn deployment(image: &str, token_digest: &str) -> Value {
     json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": { "name": NAME, "namespace": FLEET_NAMESPACE, "labels": labels },
+        "metadata": own(NAME),
         "spec": {
             "replicas": 1,
             "strategy": { "type": "Recreate" },
-            "selector": { "matchLabels": labels },
-            "template": { "metadata": { "labels": labels }, "spec": pod(image) },
+            "selector": { "matchLabels": { "app.kubernetes.io/name": NAME } },
+            "template": {
+                "metadata": { "labels": labels(), "annotations": { TOKEN_DIGEST: token_digest } },
+                "spec": pod(image),
+            },
         },
     })
 }
@@ -140,12 +153,15 @@ fn pod(image: &str) -> Value {
                 "run",
                 "--token=/etc/keelway-fleet/token",
                 "--state=/var/lib/keelway-fleet-agent/works",
-                format!("--health=0.0.0.0:{HEALTH}"),
+                format!("--health=:{HEALTH}"),
             ],
-            "env": [{ "name": "POD_NAMESPACE", "valueFrom": { "fieldRef": { "fieldPath": "metadata.namespace" } } }],
-            "ports": [{ "name": "health", "containerPort": HEALTH }],
-            "livenessProbe": { "httpGet": { "path": "/healthz", "port": "health" } },
-            "readinessProbe": { "httpGet": { "path": "/readyz", "port": "health" } },
+            "env": [
+                { "name": "POD_NAMESPACE", "valueFrom": { "fieldRef": { "fieldPath": "metadata.namespace" } } },
+                { "name": "RUST_LOG", "value": "info" },
+            ],
+            "ports": [{ "name": "http", "containerPort": HEALTH }],
+            "livenessProbe": { "httpGet": { "path": "/healthz", "port": "http" }, "periodSeconds": 10, "failureThreshold": 6 },
+            "readinessProbe": { "httpGet": { "path": "/readyz", "port": "http" }, "periodSeconds": 5 },
             "resources": { "requests": { "cpu": "10m", "memory": "24Mi" }, "limits": { "memory": "256Mi" } },
             "securityContext": {
                 "allowPrivilegeEscalation": false,

@@ -1,4 +1,4 @@
-//! A small HTTP server for health and metrics, on loopback or a Unix socket.
+//! A small HTTP server for health and metrics, on a TCP address or a Unix socket.
 
 use std::{collections::VecDeque, convert::Infallible, io, time::Duration};
 
@@ -30,8 +30,8 @@ pub type LocalResponse = Response<Full<Bytes>>;
 /// The listener of a [`serve`]d address.
 #[derive(Debug)]
 pub enum LocalListener {
-    /// An address of loopback.
-    Loopback(TcpListener),
+    /// An address of loopback, or of a pod.
+    Tcp(TcpListener),
     /// A Unix socket.
     Socket(UnixListener),
 }
@@ -43,7 +43,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> LocalStream for T {}
 impl LocalListener {
     async fn accept(&self) -> io::Result<Box<dyn LocalStream>> {
         Ok(match self {
-            Self::Loopback(listener) => Box::new(listener.accept().await?.0),
+            Self::Tcp(listener) => Box::new(listener.accept().await?.0),
             Self::Socket(listener) => Box::new(listener.accept().await?.0),
         })
     }
@@ -69,7 +69,7 @@ pub async fn serve(listener: LocalListener, answer: impl Fn(&str) -> LocalRespon
         count += 1;
         let (id, (conversation, handle)) = (count, abortable(serve_connection(stream, answer)));
         open.push_back((id, handle));
-        // All programs of the machine share loopback. Idle connections must not exclude other clients.
+        // All programs of the machine share loopback, and all pods may connect to a pod. Idle connections must not exclude other clients.
         if open.len() > MOST_CONNECTIONS
             && let Some((_, oldest)) = open.pop_front()
         {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
-        core::v1::{ConfigMap, Namespace, Service, ServiceAccount},
+        core::v1::{ConfigMap, Namespace, Secret, Service, ServiceAccount},
         networking::v1::NetworkPolicy,
         policy::v1::PodDisruptionBudget,
         rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
@@ -66,10 +66,13 @@ fn known(object: &Value) {
         "PodDisruptionBudget" => strictly::<PodDisruptionBudget>(object),
         "Role" => strictly::<Role>(object),
         "RoleBinding" => strictly::<RoleBinding>(object),
+        "Secret" => strictly::<Secret>(object),
         "Service" => strictly::<Service>(object),
         "ServiceAccount" => strictly::<ServiceAccount>(object),
         // These kinds belong to the Prometheus operator, so that there are no types for them here.
-        "PrometheusRule" | "ServiceMonitor" => assert_eq!(object["apiVersion"], "monitoring.coreos.com/v1"),
+        "PodMonitor" | "PrometheusRule" | "ServiceMonitor" => {
+            assert_eq!(object["apiVersion"], "monitoring.coreos.com/v1")
+        }
         kind => panic!("nobody knows what {kind} is"),
     }
 }
