@@ -12,8 +12,12 @@
 
 #[path = "../../tests/worker_outages/clients.rs"]
 mod clients;
+#[path = "../../tests/hostile_hosts/direct_path.rs"]
+mod direct_path;
 #[path = "../../tests/worker_outages/gateways.rs"]
 mod gateways;
+#[path = "../../tests/hostile_hosts/home_router.rs"]
+mod home_router;
 #[path = "../../tests/worker_outages/idle.rs"]
 mod idle;
 #[path = "../../tests/worker_outages/logs.rs"]
@@ -35,6 +39,7 @@ use std::{env, net::SocketAddr, path::Path, time::Duration};
 
 use clients::{Clients, Gaps};
 use keelway_e2e::{
+    deadline,
     host::on_own_host,
     outage,
     worker_fleet::{TestCluster, WorkerFleet},
@@ -57,6 +62,16 @@ struct Figures {
     /// How long pods got no response while gateways were killed and the API server was down. Measured once, because a gateway that is killed again
     /// soon waits longer before its restart.
     gateways: Duration,
+    /// Measured once, before everything else: losses of gateways would not affect a direct path.
+    direct: DirectPathTimes,
+}
+
+#[derive(Default)]
+struct DirectPathTimes {
+    /// The time from the first packets until both workers use a direct path.
+    up: Duration,
+    /// The time from the end of the path until a gateway carries the packets.
+    back: Duration,
 }
 
 /// A change of the transport of a worker's tunnels.
@@ -85,8 +100,8 @@ fn measure(rounds: usize) -> Figures {
     let mut cluster = setting.cluster("c1", &["w1", "w2"]);
     setting.join(&[&cluster]);
     cluster.start_peers();
+    let mut figures = Figures { direct: use_direct_path(&setting, &cluster), ..Figures::default() };
     let clients = Clients::start(&setting, &cluster);
-    let mut figures = Figures::default();
     for _ in 0..rounds {
         let machines = public::all(&setting, &cluster);
         for (lost, other) in [(&machines[0], &machines[1]), (&machines[1], &machines[0])] {
@@ -104,6 +119,25 @@ fn measure(rounds: usize) -> Figures {
     let probers = clients.end(&cluster);
     figures.gateways = gateways::come_back_from_disk(&setting, &cluster, &probers);
     figures
+}
+
+/// Lets the workers use a direct path through their NATs, and breaks it for good.
+fn use_direct_path(setting: &WorkerFleet, cluster: &TestCluster) -> DirectPathTimes {
+    let [worker, other] = WORKERS.map(|(name, _)| setting.worker(name));
+    let address = cluster.value(&format!("pod/on-{}", WORKERS[1].0), "{.status.podIP}");
+    let request = format!("/agnhost connect --timeout=1s {address}:8080");
+    let reaches = || cluster.shell(&format!("on-{}", WORKERS[0].0), &request).code() == 0;
+    for (_, nat) in WORKERS {
+        home_router::make(setting, nat);
+    }
+    let up = deadline::until("both workers use a direct path", deadline::KUBERNETES, || {
+        reaches() && direct_path::is_direct(&worker, &other) && direct_path::is_direct(&other, &worker)
+    });
+    let path = direct_path::path(&worker, &other).unwrap();
+    let endpoint: SocketAddr = path["endpoint"].as_str().unwrap().parse().unwrap();
+    direct_path::cut(&worker, endpoint.ip());
+    let back = deadline::until("a gateway carries the packets", deadline::KUBERNETES, reaches);
+    DirectPathTimes { up, back }
 }
 
 /// Blocks the UDP of one worker until its tunnels use TLS, and lets it through until they use UDP.
@@ -156,6 +190,8 @@ impl Figures {
         );
         table.worst("the same: pods without each other", &times(&self.to_udp, |one| one.pods), 1.0);
         table.worst("all gateways are killed while the API is down: pods without each other", &[self.gateways], 6.0);
+        table.worst("two workers behind NATs that keep ports: until they use a direct path", &[self.direct.up], 15.0);
+        table.worst("their direct path breaks: pods without each other", &[self.direct.back], 5.0);
         table.finish()
     }
 }

@@ -8,19 +8,16 @@ use keelway_e2e::{
 };
 use serde_json::Value;
 
-use crate::{CLEAN, narrow::transfer};
+use crate::{
+    CLEAN,
+    direct_path::{self, is_direct, path},
+    narrow::transfer,
+};
 
 /// Three times the time after which a path without probes is lost.
 const BACK: Duration = Duration::from_secs(15);
 /// More than the checks of gateways need meanwhile, and less than one transfer.
 const LITTLE: u64 = 500_000;
-
-/// Drops everything between the worker and one address of its own network.
-const CUT: &str = "nft add table inet cut
-nft add chain inet cut in '{ type filter hook input priority -10; }'
-nft add chain inet cut out '{ type filter hook output priority -10; }'
-nft add rule inet cut in ip saddr ADDRESS drop
-nft add rule inet cut out ip daddr ADDRESS drop";
 
 pub(crate) fn is_the_path_in_one_network(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
     let (worker, clean) = (setting.worker(name), setting.worker(CLEAN));
@@ -46,7 +43,7 @@ pub(crate) fn is_the_path_in_one_network(setting: &WorkerFleet, cluster: &TestCl
     assert!(after.by_gateways - before.by_gateways < LITTLE, "{before:?} {after:?}");
 
     let endpoint: SocketAddr = path(&worker, &clean).unwrap()["endpoint"].as_str().unwrap().parse().unwrap();
-    let _ = worker.shell(&CUT.replace("ADDRESS", &endpoint.ip().to_string())).succeeded();
+    direct_path::cut(&worker, endpoint.ip());
     let took = deadline::until("a gateway carries the packets", BACK, reaches);
     println!("{:>7} ms  until a gateway carries the packets", took.as_millis());
     assert!(!is_direct(&worker, &clean));
@@ -63,13 +60,4 @@ fn sent(worker: &TestWorker<'_>, other: &TestWorker<'_>) -> SentBytes {
     let bytes = |value: &Value| value["sentBytes"].as_u64().unwrap();
     let tunnels = worker.status()["tunnels"].as_array().unwrap().iter().map(bytes).sum();
     SentBytes { direct: bytes(&path(worker, other).unwrap()), by_gateways: tunnels }
-}
-
-pub(crate) fn is_direct(worker: &TestWorker<'_>, other: &TestWorker<'_>) -> bool {
-    path(worker, other).is_some_and(|path| path["state"] == "direct")
-}
-
-fn path(worker: &TestWorker<'_>, other: &TestWorker<'_>) -> Option<Value> {
-    let address = other.status()["addresses"][0].clone();
-    worker.status()["directPaths"].as_array()?.iter().find(|path| path["address"] == address).cloned()
 }

@@ -12,7 +12,9 @@
 
 mod deleted_node;
 mod direct;
+mod direct_path;
 mod docker;
+mod home_router;
 mod http_proxy;
 mod lan;
 mod moved;

@@ -1,39 +1,23 @@
 //! Two workers behind NATs of their own, which keep source ports and drop unexpected packets, as most home routers do. They send each other packets
 //! directly, although neither is reachable from outside.
 
-use std::{path::Path, process::Command};
-
 use keelway_e2e::{
-    command::run,
     deadline,
     worker_fleet::{TestCluster, WorkerFleet, serves},
 };
 
-use crate::direct::is_direct;
+use crate::{direct_path::is_direct, home_router};
 
 /// The NATs of both workers.
 pub(crate) const FIRST_NAT: &str = "home-a";
 const SECOND_NAT: &str = "home-b";
-
-/// Without the chain `input`, the router itself would answer the first packet of the other end. Its connection tracking then has an entry for the
-/// port, and the worker's own packets leave from another one.
-const HOME_ROUTER: &str = "nft 'flush ruleset
-table ip home {
-    chain postrouting { type nat hook postrouting priority srcnat; oifname outside masquerade; }
-    chain forward {
-        type filter hook forward priority filter; policy drop;
-        iifname inside accept
-        ct state established,related accept
-    }
-    chain input { type filter hook input priority filter; iifname outside ct state new drop; }
-}'";
 
 pub(crate) fn are_crossed(setting: &WorkerFleet, cluster: &TestCluster, name: &str) {
     let other = format!("{name}-b");
     setting.create_worker(&other, SECOND_NAT);
     let ends = [(name, FIRST_NAT), (other.as_str(), SECOND_NAT)];
     for (worker, nat) in ends {
-        make_home_router(setting, nat);
+        home_router::make(setting, nat);
         setting.join_one(cluster, worker, &setting.token(cluster));
         let pod = format!("on-{worker}");
         cluster.start(&format!("app={pod}"), &[serves(&pod, &pod, worker)]);
@@ -51,10 +35,4 @@ pub(crate) fn are_crossed(setting: &WorkerFleet, cluster: &TestCluster, name: &s
     }
     let _ = cluster.kubectl.run(&["delete", "node,wireguardpeer", &other, "--ignore-not-found"]).succeeded();
     setting.destroy_worker(&other);
-}
-
-fn make_home_router(setting: &WorkerFleet, nat: &str) {
-    let router = Path::new("/run/keelway-local").join(&setting.fleet.fleet).join(format!("nat-{nat}/net"));
-    let inside = format!("--net={}", router.display());
-    let _ = run(Command::new("nsenter").args([&inside, "sh", "-ec", HOME_ROUTER]), &[], deadline::READ).succeeded();
 }
