@@ -72,6 +72,8 @@ const NEITHER: &[&[&str]] = &[
     &["fleet", "token", "create"],
     &["fleet", "agent-manifests"],
     &["fleet", "status"],
+    &["fleet", "manifests"],
+    &["fleet", "kubeconfig"],
     &["node", "join"],
     &["node", "run"],
     &["node", "status"],

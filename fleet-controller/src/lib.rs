@@ -9,6 +9,7 @@ mod configuration;
 mod context;
 mod definitions;
 pub mod heartbeat;
+mod host;
 mod metrics;
 pub mod placement;
 pub mod registration;
@@ -17,6 +18,7 @@ mod run;
 pub use self::{
     configuration::FleetControllerConfiguration,
     context::FleetControllerError,
+    host::{FleetHost, FleetHostError},
     metrics::FleetMetrics,
     run::{FleetControllerOptions, FleetControllerRunError, run},
 };

@@ -3,8 +3,11 @@
 use clap::Subcommand;
 
 use crate::commands::{
-    fleet_agent_manifests::AgentManifestsArguments, fleet_inject::FleetInjectArguments,
-    fleet_status::FleetStatusArguments, fleet_token::FleetTokenCommand,
+    fleet_agent_manifests::AgentManifestsArguments,
+    fleet_inject::FleetInjectArguments,
+    fleet_manifests::{FleetKubeconfigArguments, FleetManifestsArguments},
+    fleet_status::FleetStatusArguments,
+    fleet_token::FleetTokenCommand,
 };
 
 #[derive(Subcommand)]
@@ -14,6 +17,18 @@ pub(crate) enum FleetCommand {
         after_help = "Example:\n  keelway fleet inject --name f1 < world.yaml | keelway reconcile > f1.yaml\n  keelway fleet inject --name f1 --replicas 3 --ingress-replicas 2 < world.yaml"
     )]
     Inject(Box<FleetInjectArguments>),
+    /// Print the manifests of a fleet's control plane for a Kubernetes cluster
+    ///
+    /// Every run without --existing creates another fleet. To renew certificates, or to change an option, run the command again with --existing.
+    #[command(
+        after_help = "Example:\n  keelway fleet manifests --endpoint fleet.example.com --replicas 3 | kubectl apply -f -\n  kubectl get secrets --namespace keelway-fleet -l fleet.keelway.dev/documents -o yaml | keelway fleet manifests --endpoint fleet.example.com --replicas 3 --existing - | kubectl apply -f -"
+    )]
+    Manifests(Box<FleetManifestsArguments>),
+    /// Print a kubeconfig for a fleet in a Kubernetes cluster
+    #[command(
+        after_help = "Example:\n  kubectl get secrets --namespace keelway-fleet -l fleet.keelway.dev/documents -o yaml | keelway fleet kubeconfig > f1.kubeconfig"
+    )]
+    Kubeconfig(FleetKubeconfigArguments),
     /// Manage the tokens with which workload clusters register in a fleet
     #[command(
         subcommand,

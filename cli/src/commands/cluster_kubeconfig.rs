@@ -36,10 +36,14 @@ const DEFAULT_USER: &str = "admin";
 
 pub(super) fn run(global: &GlobalArguments, arguments: &KubeconfigArguments) -> Result<Code, CommandFailure> {
     let input = Input::read(&global.files)?;
-    let documents = input.documents()?;
+    of_documents(&input.documents()?, arguments)
+}
+
+/// Prints a kubeconfig for a cluster of these documents.
+pub(super) fn of_documents(documents: &Documents, arguments: &KubeconfigArguments) -> Result<Code, CommandFailure> {
     let reference = arguments.cluster.reference();
-    let cluster = documents.clusters.get(&reference).ok_or_else(|| arguments.cluster.missing(&documents))?;
-    let credentials = credentials(&documents, cluster, arguments)?;
+    let cluster = documents.clusters.get(&reference).ok_or_else(|| arguments.cluster.missing(documents))?;
+    let credentials = credentials(documents, cluster, arguments)?;
     let kubeconfig = kubeconfig(cluster, arguments, credentials)?;
     print(kubeconfig.to_yaml().map_err(CommandFailure::other)?.as_str())?;
     Ok(Code::Done)

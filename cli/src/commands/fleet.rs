@@ -1,6 +1,6 @@
 //! `keelway fleet`.
 
-use super::{fleet_agent_manifests, fleet_inject, fleet_status, fleet_token};
+use super::{fleet_agent_manifests, fleet_inject, fleet_manifests, fleet_status, fleet_token};
 use crate::{
     args::{FleetCommand, GlobalArguments},
     exit::{Code, CommandFailure},
@@ -9,6 +9,8 @@ use crate::{
 pub(super) fn run(global: &GlobalArguments, command: FleetCommand) -> Result<Code, CommandFailure> {
     match command {
         FleetCommand::Inject(arguments) => fleet_inject::run(global, *arguments),
+        FleetCommand::Manifests(arguments) => fleet_manifests::run(*arguments),
+        FleetCommand::Kubeconfig(arguments) => fleet_manifests::kubeconfig(arguments),
         FleetCommand::Token(command) => fleet_token::run(&command),
         FleetCommand::AgentManifests(arguments) => fleet_agent_manifests::run(&arguments),
         FleetCommand::Status(arguments) => fleet_status::run(&arguments),

@@ -1,4 +1,5 @@
-//! A fleet over two clusters with a worker each: registration, placement, division, drift, deletion and an agent's restart, with real programs.
+//! A fleet over two clusters with a worker each: registration, placement, division, drift, deletion and an agent's
+//! restart, with real programs. One of the clusters hosts another fleet.
 //!
 //! It needs what the tests of `workers` need.
 
@@ -8,6 +9,7 @@
     reason = "a test's functions fail by panicking, and print their timings"
 )]
 
+mod hosted;
 mod members;
 mod workloads;
 
@@ -33,9 +35,10 @@ struct Member {
 fn scenario() {
     let setting = WorkerFleet::new("e2eflee", "2", &[]);
     let agent = fleet_agent_image(None);
-    for (worker, behind) in [("w1", "nat-a"), ("w2", "")] {
-        setting.create_worker_with(worker, behind, &[&agent]);
-    }
+    let hosted = hosted::images();
+    let all: Vec<&str> = hosted.iter().map(String::as_str).chain([agent.as_str()]).collect();
+    setting.create_worker_with("w1", "nat-a", &all);
+    setting.create_worker_with("w2", "", &[&agent]);
     stage("control planes", || {
         setting.inject("c1", &[]);
         setting.inject("c2", &[]);
@@ -55,6 +58,7 @@ fn scenario() {
     stage("division", || workloads::replicas_are_divided(&fleet, &[&west, &east]));
     stage("drift", || workloads::drift_is_corrected(&west));
     stage("restart", || members::an_agent_restarts(&fleet, &west));
+    stage("hosting", || hosted::a_cluster_hosts_a_fleet(&setting, &west));
     stage("deletion", || workloads::deletion_reaches_the_clusters(&fleet, &[&west, &east]));
 }
 

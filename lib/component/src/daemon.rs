@@ -43,6 +43,14 @@ fn fail(error: &(dyn Error + 'static)) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// Parses a loopback address, or 0.0.0.0 in a pod of a Kubernetes cluster, where the kubelet probes it.
+pub fn loopback_or_pod(text: &str) -> Result<SocketAddr, &'static str> {
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_unspecified() => Ok(address),
+        _ => loopback(text),
+    }
+}
+
 /// Parses a loopback address, which only programs of this machine can reach.
 pub fn loopback(text: &str) -> Result<SocketAddr, &'static str> {
     let address: SocketAddr = text.parse().map_err(|_| "use a form such as 127.0.0.1:20001")?;

@@ -12,6 +12,11 @@ pub const GROUP: &str = "fleet.keelway.dev";
 /// The category of a fleet's kinds: `kubectl get keelway-fleet`.
 pub const CATEGORY: &str = "keelway-fleet";
 
+/// The Event in a hosting cluster that reports that the API of the fleet serves. Its name is its reason.
+pub const API_READY_EVENT: &str = "FleetAPIServerReady";
+/// The Event in a hosting cluster that reports that the fleet-controller works and that the API serves the kinds of a fleet. Its name is its reason.
+pub const CONTROL_PLANE_READY_EVENT: &str = "FleetControlPlaneReady";
+
 /// The annotation of an object that names the one cluster in which it runs.
 pub const CLUSTER_ANNOTATION: &str = "fleet.keelway.dev/cluster";
 /// The annotation of an object that names the clusters over which it is spread, separated by commas.

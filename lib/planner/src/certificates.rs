@@ -25,8 +25,10 @@ use keelway_fleet::names;
 
 use crate::{
     CertificateSeen, CertificateSubject, MintRequest, PassObservation, WaitBlocker, WaitKind, WaitSubject, Waiting,
+    access::first_administrator,
     authorities::ended,
     certificate_subject::{client, holds_at, matches_subject, server},
+    hosting::HOST_SECRET,
     plan::Plan,
     pod::gateway_streams::TUNNEL_CERTIFICATE,
     secret_names::{
@@ -74,7 +76,11 @@ pub(crate) fn plan_certificates(
             pod,
             spec: &component.spec,
         });
-        let wanted = [driver(), driver_of_etcd()].into_iter().chain(sites.flat_map(|site| site.certificates()));
+        let drivers = match world.hosting() {
+            Some(_) => vec![first_administrator_of_host()],
+            None => vec![driver(), driver_of_etcd()],
+        };
+        let wanted = drivers.into_iter().chain(sites.flat_map(|site| site.certificates()));
         let signed = wanted.filter(|want| signs(want) && !tenant.cannot_use(want.authority));
         let due = signed.filter(|want| want.is_due(&tenant, &seen, now));
         if tenant.cluster.paused {
@@ -204,6 +210,11 @@ fn driver_of_etcd() -> DesiredCertificate<'static> {
     }
 }
 
+/// The identity that applies the first bindings of a fleet in a Kubernetes cluster, where no driver does.
+fn first_administrator_of_host() -> DesiredCertificate<'static> {
+    DesiredCertificate { secret: HOST_SECRET, name: "client", authority: KUBERNETES, subject: first_administrator() }
+}
+
 /// A component with everything that its certificates depend on.
 struct CertificateInputs<'a> {
     world: &'a ValidatedDocuments,
@@ -251,7 +262,11 @@ impl<'a> CertificateInputs<'a> {
     /// etcd dials itself and its peers with its serving certificates, so they are valid for both usages.
     fn etcd(&self) -> Vec<DesiredCertificate<'a>> {
         let name = self.pod.component.to_string();
-        let both = || CertificateSubject { client: true, ..server(&name, vec![name.clone()], self.addresses()) };
+        let names = self.world.hosting().map_or_else(
+            || vec![name.clone()],
+            |hosting| hosting.members().flat_map(|(name, host)| [name, host]).collect(),
+        );
+        let both = || CertificateSubject { client: true, ..server(&name, names.clone(), self.addresses()) };
         vec![self.wanted("server", ETCD, both()), self.wanted("peer", ETCD, both())]
     }
 

@@ -25,6 +25,7 @@ mod first_bindings;
 mod fleet;
 mod gateways;
 mod haproxy_name;
+mod hosting;
 mod identify;
 mod installation;
 pub mod invariants;
@@ -74,6 +75,10 @@ pub use config::{Configs, DesiredPods, configure, machine_config, machine_config
 pub use config_check::check_config;
 pub use enrollment::{ENROLLMENT_EXPIRES, ENROLLMENT_TOKEN, enrollment_secret};
 pub use first_bindings::FirstBindings;
+pub use hosting::{
+    API_SERVICE, HostedFleet, HostedPod, HostingError, HostingNamespace, STORE_SERVICE, hosted_fleet, hosted_requests,
+    record_minted,
+};
 pub use identify::{identify, identify_clusters, identify_machines};
 pub use installation::{
     REVOCATION_LIST, REVOKED, REVOKED_SERIALS, agent_grant, agent_identity, installation_authority,

@@ -7,6 +7,7 @@ mod fleet;
 mod fleet_controller;
 mod gateway;
 pub(crate) mod gateway_streams;
+mod hosted;
 mod ingress;
 mod kube_apiserver;
 mod kube_controller_manager;
@@ -204,7 +205,7 @@ impl<'a> PodInputs<'a> {
 
     /// One of this component's ports on loopback.
     fn loopback(&self, port: &str) -> SocketAddr {
-        SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), self.spec.port(port))
+        SocketAddr::new(self.probed_address(), self.spec.port(port))
     }
 
     /// The address at which a program of Keelway reports its health.

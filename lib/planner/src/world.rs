@@ -14,6 +14,7 @@ use keelway_api::{
 
 use crate::{
     PassObservation,
+    hosting::HostingNamespace,
     minted::{self, UnusableSecrets},
 };
 
@@ -24,6 +25,8 @@ pub struct ValidatedDocuments {
     /// Clusters that lack an authority or key, or hold another one than was minted for them.
     unusable: BTreeMap<ClusterRef, UnusableSecrets>,
     ranges_of_machines: Shared<OnceCell<Vec<IpNet>>>,
+    /// Where the control plane runs, if it does not run on machines.
+    hosting: Option<HostingNamespace>,
 }
 
 impl ValidatedDocuments {
@@ -45,7 +48,8 @@ impl ValidatedDocuments {
         let clusters = clusters(documents, &mut faults);
         if faults.is_empty() {
             let unusable = unusable(documents, &clusters);
-            Ok(Self { machines: machines.into(), clusters, unusable, ranges_of_machines: Shared::default() })
+            let ranges_of_machines = Shared::default();
+            Ok(Self { machines: machines.into(), clusters, unusable, ranges_of_machines, hosting: None })
         } else {
             Err(Faults(faults))
         }
@@ -62,6 +66,20 @@ impl ValidatedDocuments {
             cluster.paused |= still.contains_key(id);
         }
         Ok(world)
+    }
+
+    /// Replaces the machines by those that stand for a Kubernetes cluster.
+    pub(crate) fn hosted(
+        self,
+        hosting: HostingNamespace,
+        machines: BTreeMap<HypervisorName, ValidatedHypervisor>,
+    ) -> Self {
+        Self { machines: machines.into(), hosting: Some(hosting), ..self }
+    }
+
+    /// Where the control plane runs, if it does not run on machines.
+    pub(crate) fn hosting(&self) -> Option<&HostingNamespace> {
+        self.hosting.as_ref()
     }
 
     /// Clusters that are reconciled: those that are not paused and have every authority and key that was minted for them.
@@ -90,7 +108,7 @@ impl ValidatedDocuments {
             return Err(Faults(faults));
         }
         let unusable = unusable(documents, &clusters);
-        Ok(Self { machines, clusters, unusable, ranges_of_machines })
+        Ok(Self { machines, clusters, unusable, ranges_of_machines, hosting: None })
     }
 
     /// The addresses of all machines, as the fewest ranges that contain them and no other address.

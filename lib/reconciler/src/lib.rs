@@ -10,6 +10,7 @@ mod continuous;
 mod dial;
 mod enroll;
 mod health;
+mod hosted;
 mod managed_cluster;
 mod mint;
 mod observe;
@@ -32,6 +33,7 @@ pub use continuous::{
     ChangingDocuments, Driver, StopReason, Task, Watcher, highest_known_term, reconcile_continuously,
 };
 pub use enroll::{AgentCredentials, EnrollFault, agent_credentials, enroll, issue_token, revoke_agent};
+pub use hosted::{HostedFleetError, mint_hosted_fleet};
 pub use mint::{MintError, PkiMinter, UserCredentials, issue_client};
 pub use pass::{
     PassContext, PassError, PassFailure, PassOutcome, PlanPreview, WallClock, observe_now, pass, preview,

@@ -33,8 +33,7 @@ impl PodInputs<'_> {
             .iter()
             .flat_map(|(name, urls)| urls.iter().map(move |url| format!("{name}={url}")))
             .collect();
-        let (client, peers) = (self.url(CLIENT), self.url(PEER));
-        Ok(PodTemplate {
+        let mut pod = PodTemplate {
             files: vec![server, server_key, peer, peer_key, authority],
             check: self.liveness(),
             // A member serves no requests until it finds a quorum, which can take any time.
@@ -45,12 +44,12 @@ impl PodInputs<'_> {
             image: self.release().etcd_image(self.cluster.registry.as_deref()),
             command: vec![
                 "etcd".to_string(),
-                flag("name", &self.pod.component),
+                flag("name", self.replica_name()),
                 flag("data-dir", "/var/lib/etcd"),
-                flag("listen-client-urls", &client),
-                flag("advertise-client-urls", &client),
-                flag("listen-peer-urls", &peers),
-                flag("initial-advertise-peer-urls", &peers),
+                flag("listen-client-urls", self.listen_url(CLIENT)),
+                flag("advertise-client-urls", self.member_url(CLIENT)),
+                flag("listen-peer-urls", self.listen_url(PEER)),
+                flag("initial-advertise-peer-urls", self.member_url(PEER)),
                 flag("initial-cluster", members.join(",")),
                 flag("initial-cluster-token", self.tenant.id),
                 flag("initial-cluster-state", "new"),
@@ -71,11 +70,16 @@ impl PodInputs<'_> {
                 // kube-apiserver's watch cache needs progress notifications (kubeadm's default for etcd).
                 flag("watch-progress-notify-interval", "5s"),
             ],
-        })
+        };
+        pod.command.extend(self.store_metrics_flag());
+        Ok(pod)
     }
 
     /// etcd's own health path checks the local store and needs no quorum. etcd requires a client certificate there, too.
     fn liveness(&self) -> ContainerCheck {
+        if let Some(check) = self.store_metrics_check() {
+            return check;
+        }
         let identity = CertificateFiles { certificate: "peer.crt".to_string(), key: "peer.key".to_string() };
         let name = self.pod.component.as_str();
         self.https(self.machine.private.first(), CLIENT, "/livez", (name, "ca.crt"), Some(identity))

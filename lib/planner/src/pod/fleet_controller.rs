@@ -34,7 +34,7 @@ impl PodInputs<'_> {
             "/keelway-fleet-controller".to_string(),
             "run".to_string(),
             flag("config", at("fleet-controller.json")),
-            flag("identity", &self.pod.component),
+            flag("identity", self.replica_name()),
             flag("health", self.health_address()),
             flag("metrics", socket(SOCKETS, "metrics")),
         ];
@@ -63,6 +63,9 @@ impl PodInputs<'_> {
 
     /// The endpoints at which fleet agents reach the API, `HOST:PORT` each: the user's name for all ingresses, or else the address of each.
     fn public_endpoints(&self) -> Vec<String> {
+        if let Some(hosting) = self.world.hosting() {
+            return vec![hosting.endpoint.clone()];
+        }
         let host = self.cluster.host.as_deref();
         let of_ingress = |port: u16, public: &[core::net::IpAddr]| match host {
             Some(host) => vec![format!("{host}:{port}")],

@@ -11,16 +11,13 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use keelway_api::{
     change::ClusterBirth,
     machine::{OnChange, PodFile, sha256_hex},
-    role::{CLIENT, Role, SECURE},
+    role::SECURE,
 };
 use serde_json::json;
 
 use super::egress::{SELECTION, SOCKETS};
 use super::{MissingKey, PodInputs, PodTemplate, STARTUP_SECONDS, at, document, flag, fleet, text};
-use crate::{
-    secret_names::{self, API_SERVER_NAME},
-    text::url,
-};
+use crate::secret_names::{self, API_SERVER_NAME};
 
 /// How long an API server that is stopping continues to serve while its `/readyz` already fails. An ingress checks each second, and sends
 /// no more connections after the first such response, which takes a moment. This is more than twice as long.
@@ -72,16 +69,12 @@ impl PodInputs<'_> {
     }
 
     fn command(&self) -> Vec<String> {
-        let stores: Vec<String> = self
-            .siblings(Role::Etcd)
-            .filter_map(|(_, spec, machine)| Some(url(machine.private.first()?, spec.port(CLIENT))))
-            .collect();
         let mut command = vec![
             "kube-apiserver".to_string(),
-            flag("advertise-address", self.address()),
-            flag("bind-address", self.address()),
+            flag("advertise-address", self.advertised_address()),
+            flag("bind-address", self.bound_address()),
             flag("secure-port", self.spec.port(SECURE)),
-            flag("etcd-servers", stores.join(",")),
+            flag("etcd-servers", self.stores().join(",")),
             flag("etcd-cafile", at("etcd-ca.crt")),
             flag("etcd-certfile", at("etcd-client.crt")),
             flag("etcd-keyfile", at("etcd-client.key")),

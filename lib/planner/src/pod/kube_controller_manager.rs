@@ -84,7 +84,7 @@ impl PodInputs<'_> {
             flag("kubeconfig", at("kubeconfig.json")),
             flag("authentication-kubeconfig", at("kubeconfig.json")),
             flag("authorization-kubeconfig", at("kubeconfig.json")),
-            flag("bind-address", "127.0.0.1"),
+            flag("bind-address", self.probed_address()),
             flag("secure-port", self.spec.port(SECURE)),
             flag("tls-cert-file", at("server.crt")),
             flag("tls-private-key-file", at("server.key")),

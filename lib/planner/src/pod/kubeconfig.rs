@@ -1,7 +1,7 @@
 //! The kubeconfig of a component that connects to an API server.
 
 use alloc::format;
-use core::net::SocketAddr;
+use core::{fmt::Display, net::SocketAddr};
 
 use keelway_api::{
     machine::{OnChange, PodFile},
@@ -14,6 +14,9 @@ use crate::secret_names::API_SERVER_NAME;
 impl PodInputs<'_> {
     /// Names the API server on the same machine, else the first by name. Certificates are files, which clients read again when they change.
     pub(super) fn kubeconfig(&self, on_change: OnChange) -> Result<PodFile, MissingKey> {
+        if let Some(hosting) = self.world.hosting() {
+            return Ok(Self::kubeconfig_of(&hosting.api_server(), on_change));
+        }
         let beside = self.siblings(Role::KubeApiserver).find(|(_, _, machine)| machine.name == self.machine.name);
         let (_, spec, machine) = beside
             .or_else(|| self.siblings(Role::KubeApiserver).next())
@@ -24,7 +27,7 @@ impl PodInputs<'_> {
     }
 
     /// Names this address of the API.
-    pub(super) fn kubeconfig_of(server: &SocketAddr, on_change: OnChange) -> PodFile {
+    pub(crate) fn kubeconfig_of(server: &impl Display, on_change: OnChange) -> PodFile {
         // Nothing in it needs to be escaped in JSON.
         let content = format!(
             r#"{{
