@@ -3,6 +3,7 @@
 mod conditions;
 mod counted;
 mod fields;
+mod job;
 
 use alloc::collections::BTreeMap;
 
@@ -94,16 +95,21 @@ pub fn object_status(object: &FleetObject, placement: &PlacementSpec, reports: &
 pub fn merged_status(object: &FleetObject, reports: &[ClusterReport<'_>]) -> Option<Json> {
     let parts: Vec<(&str, &Json)> =
         reports.iter().filter_map(|report| Some((report.cluster, report.object()?))).collect();
+    let rule = rule(&object.reference.group, &object.reference.kind);
     let mut status = match (parts.as_slice(), reports.len()) {
         ([], _) => return None,
         ([(_, only)], 1) => (*only).clone(),
-        (parts, clusters) => merged(&rule(&object.reference.group, &object.reference.kind), parts, clusters),
+        (parts, clusters) => merged(&rule, parts, clusters),
     };
     let describes = reports.iter().all(ClusterReport::is_observed);
     let fields = status.as_object_mut()?;
     let has_generation = parts.iter().any(|(_, part)| part.get("observedGeneration").is_some());
-    // The generation of an object in a cluster means nothing in the fleet.
+    // The generation of an object in a cluster means nothing in the fleet, and API servers refuse a smaller count of collisions.
     fields.shift_remove("observedGeneration");
+    fields.shift_remove("collisionCount");
+    if matches!(rule, MergeRule::Job) {
+        job::only_forward(fields, &object.manifest["status"]);
+    }
     if let Some(generation) = object.generation.filter(|_| has_generation) {
         // Not yet observed is the generation before.
         let observed = if describes { generation } else { generation - 1 };
@@ -116,7 +122,7 @@ fn merged(rule: &MergeRule, parts: &[(&str, &Json)], clusters: usize) -> Json {
     let mut status = Map::new();
     match rule {
         MergeRule::Counts(fields) => counted::add(&mut status, parts, fields),
-        MergeRule::Job => counted::job(&mut status, parts, clusters),
+        MergeRule::Job => job::merge(&mut status, parts, clusters),
         MergeRule::CronJob => {
             fields::join(&mut status, parts, "/active");
             fields::latest(&mut status, parts, &["lastScheduleTime", "lastSuccessfulTime"]);
@@ -128,6 +134,9 @@ fn merged(rule: &MergeRule, parts: &[(&str, &Json)], clusters: usize) -> Json {
     let conditions = conditions::merge(parts, clusters);
     if !conditions.is_empty() {
         status.insert("conditions".to_owned(), Json::Array(conditions));
+    }
+    if matches!(rule, MergeRule::Job) {
+        job::defer_failure(&mut status, parts, clusters);
     }
     Json::Object(status)
 }

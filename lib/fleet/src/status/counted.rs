@@ -2,8 +2,6 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::fields::{earliest, latest};
-
 pub(super) const DEPLOYMENT: [&str; 6] =
     ["replicas", "updatedReplicas", "readyReplicas", "availableReplicas", "unavailableReplicas", "terminatingReplicas"];
 pub(super) const REPLICA_SET: [&str; 5] =
@@ -19,7 +17,6 @@ pub(super) const DAEMON_SET: [&str; 7] = [
     "numberAvailable",
     "numberUnavailable",
 ];
-const JOB: [&str; 5] = ["active", "succeeded", "failed", "ready", "terminating"];
 
 /// Adds numbers. A number that no cluster reports is absent.
 pub(super) fn add(status: &mut Map<String, Json>, parts: &[(&str, &Json)], fields: &[&str]) {
@@ -28,15 +25,5 @@ pub(super) fn add(status: &mut Map<String, Json>, parts: &[(&str, &Json)], field
         if !numbers.is_empty() {
             status.insert((*field).to_owned(), json!(numbers.into_iter().fold(0, i64::saturating_add)));
         }
-    }
-}
-
-/// Merges the statuses of a Job. It starts when the first does, and it is complete when the last is.
-pub(super) fn job(status: &mut Map<String, Json>, parts: &[(&str, &Json)], clusters: usize) {
-    add(status, parts, &JOB);
-    earliest(status, parts, "startTime");
-    let complete = parts.iter().filter(|(_, part)| part["completionTime"].is_string()).count();
-    if complete == clusters {
-        latest(status, parts, &["completionTime"]);
     }
 }

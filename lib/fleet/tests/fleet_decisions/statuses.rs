@@ -103,6 +103,43 @@ fn a_job_is_complete_once_it_is_complete_everywhere() {
     assert_eq!((merged.get("completionTime"), &merged["conditions"][0]["status"]), (None, &json!("Unknown")));
 }
 
+/// An API server refuses a status of a Job that goes back, as a whole.
+#[test]
+fn the_status_of_a_job_only_goes_forward() {
+    let mut job = object("batch/v1", "Job", Some("default"), "import");
+    let first = json!({ "active": 1, "failed": 2, "startTime": "2026-11-27T08:01:00Z" });
+    job["status"] = merge(&job, &[first.clone(), json!({})]).unwrap();
+    assert_eq!(job["status"]["startTime"], "2026-11-27T08:01:00Z");
+    let done = json!({ "succeeded": 1, "startTime": "2026-11-27T08:00:00Z", "completionTime": "2026-11-27T08:00:30Z",
+                       "conditions": [condition("Complete", "True", ""), condition("SuccessCriteriaMet", "True", "")] });
+    let merged = merge(&job, &[done.clone(), done.clone()]).unwrap();
+    let fields = ["startTime", "completionTime", "failed", "succeeded"].map(|field| &merged[field]);
+    let late = json!("2026-11-27T08:01:00Z");
+    assert_eq!(fields, [&late, &late, &json!(2), &json!(2)]);
+
+    // A complete Job stays so, whatever a cluster reports that runs it later.
+    job["status"] = merged.clone();
+    assert_eq!(merge(&job, &[done, first]), Some(merged));
+}
+
+#[test]
+fn a_job_has_failed_once_it_has_ended_everywhere() {
+    let job = object("batch/v1", "Job", Some("default"), "import");
+    let failed = json!({ "failed": 1, "startTime": "2026-11-27T08:00:00Z",
+                         "conditions": [condition("FailureTarget", "True", ""), condition("Failed", "True", "")] });
+    let kinds = |status: &serde_json::Value| {
+        let conditions = status["conditions"].as_array().unwrap().iter();
+        conditions
+            .filter(|condition| condition["status"] == "True")
+            .map(|condition| condition["type"].clone())
+            .collect::<Vec<_>>()
+    };
+    let merged = merge(&job, &[failed.clone(), json!({ "active": 1, "startTime": "2026-11-27T08:00:00Z" })]).unwrap();
+    assert_eq!((kinds(&merged), &merged["active"]), (vec![json!("FailureTarget")], &json!(1)));
+    let merged = merge(&job, &[failed.clone(), failed]).unwrap();
+    assert_eq!(kinds(&merged), [json!("Failed"), json!("FailureTarget")]);
+}
+
 #[test]
 fn other_kinds() {
     let set = merge(
