@@ -7,21 +7,32 @@ use crate::{
     PlacementVerdict, Rejection, RunReason, divide, verdict::rendered,
 };
 
-/// Returns the decision to keep a Placement. If the object asks for another number of replicas, its clusters get them in their proportion.
+/// Returns the decision to keep a Placement. If the object asks for another number of replicas, or one of its clusters was removed from the fleet, its
+/// clusters get the replicas in their proportion.
 pub(crate) fn keep(fleet: &FleetState, request: &DecisionRequest<'_>, reason: KeepReason) -> PlacementDecision {
-    let rescaled = request.current.and_then(|current| Some((current, rescaled(request, current)?)));
-    let Some((current, replicas)) = rescaled else {
+    let changed = request.current.and_then(|current| changed(fleet, request, current));
+    let Some(mut placement) = changed else {
         let outcome = PlacementOutcome::Keep(reason);
         return PlacementDecision { outcome, policy: None, ignored: Vec::new(), verdicts: BTreeMap::new() };
     };
-    let mut placement = PlacementSpec { object: request.object.reference.clone(), ..current.clone() };
-    for (cluster, replicas) in placement.clusters.iter_mut().zip(&replicas) {
-        cluster.replicas = Some(*replicas);
-    }
     let verdicts = verdicts(fleet, &placement);
     placement.reasons = rendered(&verdicts);
     let policy = placement.policy.clone();
     PlacementDecision { outcome: PlacementOutcome::Place(placement), policy, ignored: Vec::new(), verdicts }
+}
+
+fn changed(fleet: &FleetState, request: &DecisionRequest<'_>, current: &PlacementSpec) -> Option<PlacementSpec> {
+    let mut placement = PlacementSpec { object: request.object.reference.clone(), ..current.clone() };
+    placement.clusters.retain(|cluster| !fleet.removed.contains(&cluster.name));
+    let has_lost = placement.clusters.len() < current.clusters.len();
+    let replicas = rescaled(request, &placement);
+    if replicas.is_none() && !has_lost {
+        return None;
+    }
+    for (cluster, replicas) in placement.clusters.iter_mut().zip(replicas.into_iter().flatten()) {
+        cluster.replicas = Some(replicas);
+    }
+    Some(placement)
 }
 
 /// Returns the replicas of each cluster if they are divided, and their sum is not what the object asks for.
@@ -40,8 +51,8 @@ fn verdicts(fleet: &FleetState, placement: &PlacementSpec) -> BTreeMap<String, P
     let mut verdicts: BTreeMap<String, PlacementVerdict> = others.collect();
     let total = placement.clusters.iter().filter_map(|cluster| cluster.replicas).sum();
     verdicts.extend(placement.clusters.iter().map(|cluster| {
-        let replicas = cluster.replicas.unwrap_or_default();
-        (cluster.name.clone(), PlacementVerdict::Runs(RunReason::Divided { replicas, total }))
+        let reason = cluster.replicas.map_or(RunReason::Stays, |replicas| RunReason::Divided { replicas, total });
+        (cluster.name.clone(), PlacementVerdict::Runs(reason))
     }));
     verdicts
 }

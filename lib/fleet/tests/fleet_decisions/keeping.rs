@@ -137,3 +137,18 @@ fn an_object_that_nothing_selects_is_still_scaled() {
     world.set_policies([]);
     assert_eq!(world.placed(&deployment("web", 8, json!({}), json!({}))), [("a", Some(6)), ("b", Some(2))]);
 }
+
+/// The cluster is gone, so that the others get its replicas. If there are none, the object runs nowhere, and its Placement states that.
+#[test]
+fn an_object_that_nothing_selects_does_not_stay_in_a_removed_cluster() {
+    let mut world = World::new([cluster("a"), cluster("b")]);
+    world.set_policies([policy("even", json!({ "spreadConstraints": {} }))]);
+    let web = deployment("web", 4, json!({}), json!({}));
+    assert_eq!(world.placed(&web), [("a", Some(2)), ("b", Some(2))]);
+    world.set_policies([]);
+    for (leaves, left) in [("a", vec![("b", Some(4))]), ("b", vec![])] {
+        world.fleet.clusters.remove(leaves);
+        world.fleet.removed.insert(leaves.to_owned());
+        assert_eq!(world.placed(&web), left);
+    }
+}

@@ -30,6 +30,27 @@ pub(crate) enum FleetBug {
     LosesTheRest,
     /// The current Placement is not considered.
     ForgetsTheCurrent,
+    /// Works are written before the Placement that names their clusters is saved.
+    SavesLast,
+    /// A cluster whose agent is lost is treated as one that left the fleet.
+    TreatsTheLostAsRemoved,
+    /// An agent deletes what runs in its cluster without a Work in its list.
+    DeletesWhatIsNotListed,
+    /// An agent regards a report as sent whose reply was lost.
+    ForgetsLostReports,
+}
+
+impl FleetBug {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::DeletesWhatItCannotRead,
+        Self::MovesAtOnce,
+        Self::LosesTheRest,
+        Self::ForgetsTheCurrent,
+        Self::SavesLast,
+        Self::TreatsTheLostAsRemoved,
+        Self::DeletesWhatIsNotListed,
+        Self::ForgetsLostReports,
+    ];
 }
 
 /// A Work in the API of the fleet.
@@ -59,6 +80,10 @@ pub(crate) struct FleetSimulation {
     running: BTreeMap<(String, String), Json>,
     /// The objects that exist and were applied.
     present: BTreeSet<&'static str>,
+    /// The clusters that a saved Placement of each object has named.
+    named: BTreeSet<(&'static str, String)>,
+    /// The reports that an agent with a bug regards as sent, by the generation of the Work.
+    regarded: BTreeSet<((String, String), u64)>,
     /// The number of writes to the API.
     writes: u64,
 }
@@ -78,6 +103,8 @@ impl FleetSimulation {
             removed: BTreeSet::new(),
             running: BTreeMap::new(),
             present: BTreeSet::new(),
+            named: BTreeSet::new(),
+            regarded: BTreeSet::new(),
             writes: 0,
         }
     }
@@ -128,8 +155,10 @@ impl FleetSimulation {
             _ => {
                 let cluster = self.pick(&CLUSTERS);
                 let is_reported = self.next(4) > 0;
-                self.log.push(format!("agent: {cluster}, reported {is_reported}"));
-                self.agent(cluster, is_reported);
+                // A list may lack Works: the fleet was restored from a backup, or the list was read in part.
+                let is_listed = self.next(8) > 0;
+                self.log.push(format!("agent: {cluster}, reported {is_reported}, listed {is_listed}"));
+                if is_listed { self.agent(cluster, is_reported) } else { self.agent_lists_nothing(cluster) }
             }
         }
         Ok(())
@@ -213,20 +242,22 @@ impl FleetSimulation {
     fn controller(&mut self, name: &'static str, mut steps: u64, is_readable: bool) -> Result<(), String> {
         let state = self.state(name, is_readable);
         let link = placement_link(&parsed(&deployment(name, 0, json!({}), json!({}))).reference);
-        if let ObjectState::Present(object) = &state
-            && let Some(placement) = self.decided(name, object)?
-        {
+        let mut decided = None;
+        if let ObjectState::Present(object) = &state {
+            decided = self.decided(name, object)?;
+        }
+        let late = if self.bug == Some(FleetBug::SavesLast) { decided.clone() } else { None };
+        if let Some(placement) = decided.filter(|_| late.is_none()) {
             if steps == 0 {
                 return Ok(());
             }
             steps -= 1;
-            self.writes += 1;
-            self.placements.insert(name, placement);
+            self.save(name, placement);
         }
         let works: Vec<ExistingWork> =
             self.works.iter().map(|((cluster, name), work)| work.read(cluster, name)).collect();
         let own: Vec<ExistingWork> = works.into_iter().filter(|work| work.spec.placement == link).collect();
-        let placement = self.placements.get(name);
+        let placement = late.as_ref().or(self.placements.get(name));
         let mut plan = plan_works(&state, false, placement, &link, &own);
         let is_deleted = !self.objects.contains_key(name);
         if let Some(violation) = check_works(placement, is_deleted, &plan).first() {
@@ -249,11 +280,30 @@ impl FleetSimulation {
             }
             steps -= 1;
             self.write(order);
+            self.check_named(name)?;
+        }
+        if let Some(placement) = late.filter(|_| steps > 0) {
+            self.save(name, placement);
         }
         if state == ObjectState::Deleted && own.is_empty() && steps > 0 && self.placements.remove(name).is_some() {
             self.writes += 1;
         }
         Ok(())
+    }
+
+    fn save(&mut self, name: &'static str, placement: PlacementSpec) {
+        self.writes += 1;
+        self.named.extend(placement.clusters.iter().map(|cluster| (name, cluster.name.clone())));
+        self.placements.insert(name, placement);
+    }
+
+    /// A Work is in a cluster only after a saved Placement named it: a controller that dies between both leaves nothing that no document explains.
+    fn check_named(&self, name: &'static str) -> Result<(), String> {
+        let mut own = self.works.iter().filter(|(_, work)| work.spec.manifest["metadata"]["name"] == name);
+        match own.find(|((cluster, _), _)| !self.named.contains(&(name, cluster.clone()))) {
+            None => Ok(()),
+            Some(((cluster, _), _)) => Err(format!("{name} has a Work in {cluster}, which no Placement has named")),
+        }
     }
 
     /// Returns the Placement to save, if it changes.
@@ -264,10 +314,15 @@ impl FleetSimulation {
             removed: self.removed.clone(),
             ..FleetState::default()
         };
+        let mut seen = fleet.clone();
+        if self.bug == Some(FleetBug::TreatsTheLostAsRemoved) {
+            seen.clusters.retain(|name, _| !self.lost.contains(name));
+            seen.removed.extend(self.lost.iter().cloned());
+        }
         let current = self.placements.get(name);
         let request = DecisionRequest { object, is_autoscaled: false, current };
         let forgets = self.bug == Some(FleetBug::ForgetsTheCurrent);
-        let decision = decide(&fleet, &DecisionRequest { current: current.filter(|_| !forgets), ..request });
+        let decision = decide(&seen, &DecisionRequest { current: current.filter(|_| !forgets), ..request });
         let PlacementOutcome::Place(mut placement) = decision.outcome.clone() else { return Ok(None) };
         if self.bug == Some(FleetBug::LosesTheRest) {
             let total = object.replicas().unwrap_or(0);
@@ -325,8 +380,12 @@ impl FleetSimulation {
             return;
         }
         let own = self.works.iter().filter(|((of, _), _)| of == cluster);
+        let own = own.filter(|(place, work)| !self.regarded.contains(&((*place).clone(), work.generation)));
         let due = own.filter(|(_, work)| work.is_deleting || work.applied != Some(work.generation));
         let Some((place, work)) = due.map(|(place, work)| (place.clone(), work.clone())).next() else { return };
+        if !is_reported && self.bug == Some(FleetBug::ForgetsLostReports) {
+            self.regarded.insert((place.clone(), work.generation));
+        }
         if work.is_deleting {
             self.running.remove(&place);
             if is_reported {
@@ -339,6 +398,13 @@ impl FleetSimulation {
         if is_reported {
             self.writes += 1;
             self.works.entry(place).and_modify(|stored| stored.applied = Some(work.generation));
+        }
+    }
+
+    /// An agent lists its Works, and gets none of them. That orders nothing.
+    fn agent_lists_nothing(&mut self, cluster: &str) {
+        if self.bug == Some(FleetBug::DeletesWhatIsNotListed) && !self.lost.contains(cluster) {
+            self.running.retain(|(of, _), _| of != cluster);
         }
     }
 
