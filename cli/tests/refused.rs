@@ -71,6 +71,7 @@ const NEITHER: &[&[&str]] = &[
     &["hypervisor", "local", "reboot"],
     &["fleet", "token", "create"],
     &["fleet", "agent-manifests"],
+    &["fleet", "cluster", "remove"],
     &["fleet", "status"],
     &["fleet", "manifests"],
     &["fleet", "kubeconfig"],

@@ -25,9 +25,9 @@ use crate::{
 };
 
 /// The annotation of a Cluster that decides what its removal does with the objects that run there.
-pub(crate) const WORKLOADS: &str = "fleet.keelway.dev/workloads";
+pub(crate) const WORKLOADS: &str = keelway_fleet::names::WORKLOADS_ANNOTATION;
 /// The value of [`WORKLOADS`] that deletes them. All others, and no value, keep them.
-pub(crate) const DELETE: &str = "Delete";
+pub(crate) const DELETE: &str = keelway_fleet::names::WORKLOADS_DELETE;
 /// How often a removal that waits for Works to go is looked at.
 const SOON: Duration = Duration::from_secs(2);
 

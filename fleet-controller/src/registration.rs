@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod decision;
+mod location;
 pub mod record;
 mod records;
 mod requests;

@@ -4,6 +4,7 @@ use clap::Subcommand;
 
 use crate::commands::{
     fleet_agent_manifests::AgentManifestsArguments,
+    fleet_cluster::FleetClusterCommand,
     fleet_inject::FleetInjectArguments,
     fleet_manifests::{FleetKubeconfigArguments, FleetManifestsArguments},
     fleet_status::FleetStatusArguments,
@@ -40,6 +41,12 @@ pub(crate) enum FleetCommand {
         after_help = "Example:\n  keelway fleet agent-manifests - < token > agent.yaml\n  keelway fleet agent-manifests token --rbac > agent.yaml"
     )]
     AgentManifests(AgentManifestsArguments),
+    /// Manage the workload clusters of a fleet
+    #[command(
+        subcommand,
+        after_help = "Example:\n  keelway fleet cluster remove west --workloads keep --kubeconfig f1.kubeconfig"
+    )]
+    Cluster(FleetClusterCommand),
     /// Check that a fleet works: its API, its controller, its kinds and its workload clusters
     #[command(
         after_help = "Example:\n  keelway fleet status --kubeconfig f1.kubeconfig\n  keelway fleet status -o json --kubeconfig f1.kubeconfig"

@@ -1,6 +1,6 @@
 //! `keelway fleet`.
 
-use super::{fleet_agent_manifests, fleet_inject, fleet_manifests, fleet_status, fleet_token};
+use super::{fleet_agent_manifests, fleet_cluster, fleet_inject, fleet_manifests, fleet_status, fleet_token};
 use crate::{
     args::{FleetCommand, GlobalArguments},
     exit::{Code, CommandFailure},
@@ -13,6 +13,7 @@ pub(super) fn run(global: &GlobalArguments, command: FleetCommand) -> Result<Cod
         FleetCommand::Kubeconfig(arguments) => fleet_manifests::kubeconfig(arguments),
         FleetCommand::Token(command) => fleet_token::run(&command),
         FleetCommand::AgentManifests(arguments) => fleet_agent_manifests::run(&arguments),
+        FleetCommand::Cluster(command) => fleet_cluster::run(global, &command),
         FleetCommand::Status(arguments) => fleet_status::run(&arguments),
     }
 }

@@ -1,7 +1,10 @@
 //! `keelway fleet agent-manifests`.
 
 use clap::Args;
-use keelway_api::release;
+use keelway_api::{
+    name::{is_label, is_subdomain},
+    release,
+};
 use keelway_fleet::{AgentRights, FleetToken, agent_manifests};
 
 use super::{fleet_api::read_or_stdin, print};
@@ -22,8 +25,15 @@ pub(crate) struct AgentManifestsArguments {
     #[arg(long)]
     pub(crate) webhooks: bool,
     /// Let the fleet place these custom resources
-    #[arg(long = "resource", value_name = "PLURAL.GROUP")]
+    #[arg(long = "resource", value_name = "PLURAL.GROUP", value_parser = custom_resource)]
     pub(crate) resources: Vec<String>,
+}
+
+fn custom_resource(text: &str) -> Result<String, &'static str> {
+    let is_named = text.split_once('.').is_some_and(|(plural, group)| is_label(plural, 63) && is_subdomain(group));
+    is_named
+        .then(|| text.to_owned())
+        .ok_or("use PLURAL.GROUP, the name of its CustomResourceDefinition, such as widgets.example.com")
 }
 
 pub(super) fn run(arguments: &AgentManifestsArguments) -> Result<Code, CommandFailure> {

@@ -19,6 +19,7 @@ use kube::{
 use super::{
     AgentRecords,
     decision::{AgentRequester, RegistrationDecision, RegistrationFacts, decide, requester},
+    location,
 };
 use crate::{
     cluster_reconciler,
@@ -92,8 +93,9 @@ async fn admit(
     let records = AgentRecords::read(&context.client).await?;
     let before = records.of(asker.cluster())?.unwrap_or_default();
     records.write(asker.cluster(), &before.approved(token, &facts.key, until)).await?;
-    if token.is_some() {
+    if let Some(token) = token {
         cluster_reconciler::register(asker.cluster(), context).await?;
+        location::describe(asker.cluster(), token, context).await?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 use keelway_fleet::{
-    BootstrapToken,
+    BootstrapToken, ClusterLocation,
     bootstrap::token_secret,
     names::{AGENT_LEASE, AGENT_SIGNER, AGENTS_GROUP, agent_user, works_namespace},
 };
@@ -24,6 +24,9 @@ use rand::{SeedableRng, rngs::ChaCha8Rng};
 use serde_json::json;
 
 use crate::{plane::Plane, wait};
+
+/// The region that all tokens state.
+pub(crate) const REGION: &str = "eu";
 
 /// An agent with a certificate.
 pub(crate) struct TestAgent {
@@ -38,7 +41,9 @@ pub(crate) fn new_key() -> PrivateKeyPem {
 /// Creates a token for a cluster, as `keelway fleet token create` does, and returns a client with it.
 pub(crate) async fn with_token(plane: &Plane, admin: &Client, cluster: &str) -> (Client, BootstrapToken) {
     let token = BootstrapToken::mint(&mut ChaCha8Rng::from_rng(&mut rand::rng()));
-    let secret = token_secret(&token, cluster, Timestamp::now() + SignedDuration::from_mins(10));
+    let mut secret = token_secret(&token, cluster, Timestamp::now() + SignedDuration::from_mins(10));
+    let location = ClusterLocation { region: Some(REGION.to_owned()), ..ClusterLocation::default() };
+    secret.annotations_mut().extend(location.annotations());
     Api::namespaced(admin.clone(), "kube-system").create(&PostParams::default(), &secret).await.unwrap();
     let client = plane.bearer(token.expose().as_ref()).await;
     (client, token)

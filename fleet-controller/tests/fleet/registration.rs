@@ -9,7 +9,7 @@ use keelway_fleet::{
 use kube::{Api, Client, ResourceExt};
 
 use crate::{
-    agents::{Asked, TestAgent, new_key, request, usual, with_token},
+    agents::{Asked, REGION, TestAgent, new_key, request, usual, with_token},
     plane::Plane,
     wait,
 };
@@ -44,6 +44,18 @@ pub(crate) async fn a_cluster_registers(plane: &Plane, admin: &Client) -> TestAg
     let agent = register(plane, admin, "west").await;
     let cluster = Api::<WorkloadCluster>::all(admin.clone()).get("west").await.unwrap();
     assert_eq!(cluster.labels()["kubernetes.io/metadata.name"], "west");
+    assert_eq!(cluster.spec.region.as_deref(), Some(REGION));
+    let clusters = Api::<WorkloadCluster>::all(admin.clone());
+    wait::until("the region is a label", async || {
+        clusters
+            .get("west")
+            .await
+            .unwrap()
+            .labels()
+            .get("fleet.keelway.dev/region")
+            .is_some_and(|region| region == REGION)
+    })
+    .await;
     agent
 }
 

@@ -9,6 +9,7 @@ mod agent_manifests;
 pub mod bootstrap;
 mod candidate;
 mod cluster;
+mod cluster_location;
 mod crds;
 mod decide;
 mod divide;
@@ -37,6 +38,7 @@ pub use cluster::{
     CLUSTER_IDLE, CLUSTER_READY, CLUSTER_STANDBY, ClusterTaint, TaintEffect, WorkloadCluster, WorkloadClusterSpec,
     WorkloadClusterStatus,
 };
+pub use cluster_location::{ClusterLocation, is_label_value};
 pub use crds::{RefusedPolicy, crds, refused_policies};
 pub use decide::{DecisionRequest, FleetState, KeepReason, PlacementDecision, PlacementOutcome, decide};
 pub use divide::{DivisionPart, divide};

@@ -38,6 +38,13 @@ pub const ZONE_LABEL: &str = "fleet.keelway.dev/zone";
 /// The label of a cluster with the minor version of its Kubernetes, such as `1.37`.
 pub const VERSION_LABEL: &str = "fleet.keelway.dev/version";
 
+/// The annotation of a Cluster that decides what its removal does with the objects that run there. Without it, they stay.
+pub const WORKLOADS_ANNOTATION: &str = "fleet.keelway.dev/workloads";
+/// The value of [`WORKLOADS_ANNOTATION`] that deletes the objects.
+pub const WORKLOADS_DELETE: &str = "Delete";
+/// The value of [`WORKLOADS_ANNOTATION`] that keeps the objects, as all others do.
+pub const WORKLOADS_KEEP: &str = "Keep";
+
 /// The finalizer of a Work. The agent removes it once the object is deleted in its cluster.
 pub const WORK_FINALIZER: &str = "fleet.keelway.dev/agent";
 /// The field manager with which agents apply objects in their clusters.

@@ -1,0 +1,223 @@
+//! `keelway fleet cluster`.
+
+use std::{
+    io::{BufRead, IsTerminal, Write},
+    time::Duration,
+};
+
+use clap::{Args, Subcommand, ValueEnum};
+use keelway_api::{condition, duration::Span};
+use keelway_fleet::{
+    CLUSTER_READY, Work, WorkloadCluster,
+    names::{WORKLOADS_ANNOTATION, WORKLOADS_DELETE, WORKLOADS_KEEP, works_namespace},
+};
+use kube::{
+    Api, Error, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions},
+};
+use serde_json::json;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::{fleet_api::FleetArgument, print, session::runtime};
+use crate::{
+    args::GlobalArguments,
+    exit::{Code, CommandFailure},
+    progress::ProgressLine,
+};
+
+/// How often a removal is checked.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// `keelway fleet cluster`.
+#[derive(Subcommand)]
+pub(crate) enum FleetClusterCommand {
+    /// Remove a workload cluster from its fleet
+    #[command(
+        after_help = "Example:\n  keelway fleet cluster remove west --workloads keep --kubeconfig f1.kubeconfig\n  keelway fleet cluster remove west --workloads delete --timeout 10m --kubeconfig f1.kubeconfig"
+    )]
+    Remove(RemoveFleetClusterArguments),
+}
+
+#[derive(Args)]
+pub(crate) struct RemoveFleetClusterArguments {
+    /// The name of the workload cluster
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// What happens with the objects that the fleet placed there [default: ask, if there is a terminal]
+    #[arg(long, value_enum)]
+    pub(crate) workloads: Option<RemovedWorkloads>,
+    /// Wait until the cluster is removed
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub(crate) wait: bool,
+    /// How long to wait
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    pub(crate) timeout: Span,
+    #[command(flatten)]
+    pub(crate) fleet: FleetArgument,
+}
+
+/// What happens with the objects in a removed cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RemovedWorkloads {
+    /// They stay there and go on
+    Keep,
+    /// The agent deletes them first
+    Delete,
+}
+
+impl RemovedWorkloads {
+    /// Returns the value of the annotation of the Cluster.
+    fn order(self) -> &'static str {
+        match self {
+            Self::Keep => WORKLOADS_KEEP,
+            Self::Delete => WORKLOADS_DELETE,
+        }
+    }
+}
+
+pub(super) fn run(global: &GlobalArguments, command: &FleetClusterCommand) -> Result<Code, CommandFailure> {
+    let FleetClusterCommand::Remove(arguments) = command;
+    runtime()?.block_on(async {
+        let (client, _) = arguments.fleet.client().await?;
+        let membership = FleetMembership {
+            clusters: Api::all(client.clone()),
+            works: Api::namespaced(client, &works_namespace(&arguments.name)),
+            name: &arguments.name,
+        };
+        remove(global, arguments, &membership).await
+    })
+}
+
+async fn remove(
+    global: &GlobalArguments,
+    arguments: &RemoveFleetClusterArguments,
+    membership: &FleetMembership<'_>,
+) -> Result<Code, CommandFailure> {
+    let cluster = membership.find().await?;
+    let workloads = match arguments.workloads {
+        Some(workloads) => workloads,
+        None => ask(membership.name, membership.left().await?)?,
+    };
+    membership.order_removal(&cluster, workloads).await?;
+    let object = format!("cluster.fleet.keelway.dev/{}", membership.name);
+    if !arguments.wait {
+        print(&format!("{object} is being removed\n"))?;
+        return Ok(Code::Done);
+    }
+    if workloads == RemovedWorkloads::Delete && !is_ready(&cluster) {
+        note(&format!(
+            "the agent of {} does not report, and the removal waits for it; to leave the objects there, run the command again with \
+             --workloads keep",
+            membership.name
+        ));
+    }
+    let progress = ProgressLine::of_terminal(global.quiet);
+    let patience = Duration::from_secs(arguments.timeout.seconds());
+    if let Ok(gone) = timeout(patience, membership.until_gone(&cluster, &progress)).await {
+        gone?;
+        print(&format!("{object} removed\n"))?;
+        return Ok(Code::Done);
+    }
+    drop(progress);
+    let left = membership.left().await?;
+    note(&format!(
+        "not removed before the timeout; {left} objects are left, and the fleet-controller continues: keelway fleet status"
+    ));
+    Ok(Code::NotSettled)
+}
+
+/// A workload cluster in its fleet.
+struct FleetMembership<'a> {
+    clusters: Api<WorkloadCluster>,
+    works: Api<Work>,
+    name: &'a str,
+}
+
+impl FleetMembership<'_> {
+    async fn find(&self) -> Result<WorkloadCluster, CommandFailure> {
+        if let Some(found) = self.clusters.get_opt(self.name).await.map_err(CommandFailure::other)? {
+            return Ok(found);
+        }
+        let known = match self.clusters.list(&ListParams::default()).await {
+            Ok(known) => known.items,
+            Err(Error::Api(status)) if status.code == 404 => {
+                let help = "use the kubeconfig of a fleet, and check it: keelway fleet status";
+                return Err(CommandFailure::usage(
+                    "this API server has no workload clusters: it is not that of a fleet",
+                    help,
+                ));
+            }
+            Err(error) => return Err(CommandFailure::other(error)),
+        };
+        let names: Vec<String> = known.iter().map(ResourceExt::name_any).collect();
+        let help = match names.as_slice() {
+            [] => "the fleet has no workload cluster".to_owned(),
+            names => format!("its workload clusters are {}", names.join(", ")),
+        };
+        Err(CommandFailure::usage(format!("the fleet has no workload cluster {:?}", self.name), help))
+    }
+
+    /// Orders the removal. If it was ordered before, this changes what happens with the objects.
+    async fn order_removal(
+        &self,
+        cluster: &WorkloadCluster,
+        workloads: RemovedWorkloads,
+    ) -> Result<(), CommandFailure> {
+        let order =
+            json!({ "metadata": { "uid": cluster.uid(), "annotations": { WORKLOADS_ANNOTATION: workloads.order() } } });
+        let parameters = PatchParams { field_manager: Some("keelway".to_owned()), ..PatchParams::default() };
+        self.clusters.patch(self.name, &parameters, &Patch::Merge(&order)).await.map_err(CommandFailure::other)?;
+        let only = Preconditions { uid: cluster.uid(), resource_version: None };
+        let parameters = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
+        self.clusters.delete(self.name, &parameters).await.map_err(CommandFailure::other)?;
+        Ok(())
+    }
+
+    /// The number of objects that the fleet placed in the cluster.
+    async fn left(&self) -> Result<usize, CommandFailure> {
+        let works = self.works.list_metadata(&ListParams::default()).await.map_err(CommandFailure::other)?;
+        Ok(works.items.len())
+    }
+
+    async fn until_gone(&self, cluster: &WorkloadCluster, progress: &ProgressLine) -> Result<(), CommandFailure> {
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            let found = self.clusters.get_metadata_opt(self.name).await.map_err(CommandFailure::other)?;
+            if found.is_none_or(|found| found.uid() != cluster.uid()) {
+                return Ok(());
+            }
+            progress.show(&format!("{}: {} objects are left", self.name, self.left().await?));
+        }
+    }
+}
+
+fn is_ready(cluster: &WorkloadCluster) -> bool {
+    cluster.status.as_ref().is_some_and(|status| condition::is_true(&status.conditions, CLUSTER_READY))
+}
+
+/// Asks what happens with the objects. Without a terminal, the arguments have to state it.
+fn ask(name: &str, objects: usize) -> Result<RemovedWorkloads, CommandFailure> {
+    let refused = || {
+        CommandFailure::usage(
+            format!(
+                "--workloads is missing: it states what happens with the {objects} objects that the fleet placed in {name}"
+            ),
+            "use --workloads keep to leave them there, or --workloads delete to delete them",
+        )
+    };
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() || !std::io::stderr().is_terminal() {
+        return Err(refused());
+    }
+    let mut stderr = std::io::stderr();
+    let _ = write!(stderr, "The fleet placed {objects} objects in {name}. Keep or delete them? [keep/delete] ");
+    let mut answer = String::new();
+    stdin.lock().read_line(&mut answer).map_err(CommandFailure::other)?;
+    RemovedWorkloads::from_str(answer.trim(), true).map_err(|_| refused())
+}
+
+fn note(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
