@@ -7,17 +7,24 @@ use keelway_fleet::{AgentRights, FleetToken, agent_rules};
 use kube::{Api, Client};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use crate::{
     fleet::{BOOTSTRAP, apply},
-    plane::{Plane, path, start, write},
+    plane::{Plane, free_port, path, start, write},
 };
 
 /// The agent's user in the workload cluster.
 pub(crate) const ACCOUNT: &str = "system:serviceaccount:keelway-fleet:keelway-fleet-agent";
 
 /// A running agent.
-pub(crate) struct Agent(Child);
+pub(crate) struct Agent {
+    child: Child,
+    health: u16,
+}
 
 /// Applies the rights that ship, and those for one custom resource.
 pub(crate) async fn grant(admin: &Client) {
@@ -42,32 +49,43 @@ impl Agent {
             cluster: "west".to_owned(),
             bootstrap: format!("{}.{}", BOOTSTRAP.0, BOOTSTRAP.1).parse().unwrap(),
         };
+        let health = free_port();
         let arguments = [
             "run".to_owned(),
+            format!("--health=127.0.0.1:{health}"),
             format!("--token={}", write("token", token.to_text().as_bytes())),
             "--namespace=keelway-fleet".to_owned(),
             format!("--state={}", path("agent-state").display()),
             format!("--kubeconfig={}", workload.kubeconfig(ACCOUNT, &[])),
         ];
-        Self(start("agent", env!("CARGO_BIN_EXE_keelway-fleet-agent"), &arguments))
+        Self { child: start("agent", env!("CARGO_BIN_EXE_keelway-fleet-agent"), &arguments), health }
     }
 
     /// Returns the memory of the process itself in KiB, without the files that it maps.
     pub(crate) fn memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
+    /// Returns the value of a metric, which may have labels.
+    pub(crate) async fn metric(&self, name: &str) -> Option<f64> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.health)).await.ok()?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.ok()?;
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+    }
+
     /// Ends the agent by SIGTERM.
     pub(crate) fn stop(mut self) {
-        kill_process(Pid::from_child(&self.0), Signal::TERM).unwrap();
-        assert!(self.0.wait().unwrap().success());
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        assert!(self.child.wait().unwrap().success());
     }
 
     /// Kills the agent, as the loss of its node would.
     pub(crate) fn kill(mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 }

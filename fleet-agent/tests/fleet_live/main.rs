@@ -25,6 +25,9 @@ use kube::{
 };
 use plane::Plane;
 
+/// How long the fleet's certificates are valid. The signer backdates them by five minutes, so that an agent renews one after 20 seconds.
+const SIGNED: &str = "3m";
+
 /// All cases use the same two control planes, because their start takes longer than any case.
 #[test]
 fn a_fleet_and_its_cluster() {
@@ -62,6 +65,7 @@ async fn serve() {
     cases::deletion(&works, &workload).await;
     another_cluster_is_refused(&fleet_plane, &fleet).await;
     println!("{:>7} KiB of anonymous memory", agent.memory());
+    metrics(&agent).await;
     wait::until("the certificate is renewed", async || certificate(&workload).await.is_some_and(|now| now != first))
         .await;
 
@@ -97,6 +101,25 @@ async fn serve() {
     works.is_gone("last").await;
     assert_eq!(works.versions().await, settled);
     agent.stop();
+}
+
+/// The metrics show what the cases before did.
+async fn metrics(agent: &Agent) {
+    let name = |name: &str| format!("keelway_fleet_agent_{name}");
+    wait::until("no Work waits", async || agent.metric(&name("queue_depth")).await == Some(0.0)).await;
+    for metric in [
+        "connected",
+        "works{state=\"Applied\"}",
+        "attempts_total{outcome=\"Conflict\"}",
+        "attempts_total{outcome=\"Failed\"}",
+        "drift_corrections_total",
+        "last_contact_timestamp_seconds",
+        "certificate_expiration_timestamp_seconds",
+    ] {
+        let value = agent.metric(&name(metric)).await;
+        assert!(value.is_some_and(|value| value > 0.0), "{metric}: {value:?}");
+    }
+    assert_eq!(agent.metric(&name("works{state=\"Pending\"}")).await, Some(0.0));
 }
 
 async fn heartbeat(fleet: &Client) {

@@ -16,10 +16,7 @@ use keelway_pki::{
 use kube::{Client, Config, config::KubeConfigOptions};
 use rand::{SeedableRng, rngs::ChaCha8Rng};
 
-use crate::{host::WORK, wait};
-
-/// How long the fleet's certificates are valid. The signer backdates them by five minutes, so that an agent renews one after 20 seconds.
-const SIGNED: &str = "3m";
+use crate::{SIGNED, host::WORK, wait};
 
 /// A running control plane. Its processes end with their host.
 pub(crate) struct Plane {
