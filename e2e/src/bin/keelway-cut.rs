@@ -22,7 +22,7 @@ use tracing::{
 use tracing_subscriber::{Layer, layer::Context};
 
 /// The events before and after each save and each effect.
-const TOLD: [&str; 6] = ["saves", "saved", "begins", "done", "binds", "bound"];
+const TOLD: [&str; 8] = ["saves", "saved", "begins", "done", "binds", "bound", "orders", "ordered"];
 
 fn main() -> anyhow::Result<ExitCode> {
     let cut = std::env::var("CUT").ok().map(|cut| cut.parse::<FailpointSignal>()).transpose()?;

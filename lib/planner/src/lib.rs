@@ -52,8 +52,10 @@ mod secret_names;
 mod status;
 mod steps;
 mod store_creation;
+mod store_health;
 mod store_observation;
 mod store_order;
+mod store_queries;
 mod store_room;
 mod store_start;
 mod tenant;
@@ -101,10 +103,12 @@ pub use secret_names::{
     API_SERVER_NAME, DRIVER_SECRET, KUBERNETES as KUBERNETES_AUTHORITY, SecretContents, WIREGUARD, holds,
 };
 pub use steps::{plan, plan_part};
+pub use store_health::lag;
 pub use store_observation::{
     DatabaseSize, ListedMember, MemberAlarm, MemberId, MemberList, MemberReport, StoreObservation,
 };
 pub use store_order::StoreOrder;
+pub use store_queries::{has_store, needs_store};
 pub use term::{HIGHEST_NUMBER, HIGHEST_TOLD_TERM, majority_term, next_term, term_alone, term_of_documents};
 pub use waiting::{WaitBlocker, WaitKind, WaitSubject, Waiting};
 pub use waves::{Waves, WavesError};

@@ -14,7 +14,7 @@ use crate::{
     PassObservation, WaitBlocker, access, authorities, bundles, certificates, class, deletion, draining, enrollment,
     installation, keelway_upgrade, machine_deletion, newer, placement,
     plan::{Plan, PlanScope},
-    status, store_creation, store_room, versions,
+    status, store_creation, store_health, store_room, versions,
     world::ValidatedDocuments,
 };
 
@@ -79,6 +79,7 @@ pub fn plan_part(
     }
     authorities::plan_authorities(&mut plan, seen, now);
     store_room::plan_room(&mut plan, seen, &Time(now));
+    store_health::plan_store_health(&mut plan, seen, &Time(now));
     let overdue = certificates::plan_certificates(&mut plan, &world, seen, now);
     access::plan_bindings(&mut plan, &world, seen);
     status::plan_status(&mut plan, &world, (seen, &overdue), &Time(now));

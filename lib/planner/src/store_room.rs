@@ -10,15 +10,16 @@ use keelway_api::{
     Time,
     condition::{self, ConditionStatus, ConditionValue, reason::ConditionReason},
     machine::DatabaseRoom,
-    name::{ClusterId, ClusterRef},
+    name::{ClusterId, ClusterRef, PodName},
     quantity::Memory,
     role::Role,
+    store_observation::MemberAlarm,
 };
 
 use crate::{PassObservation, plan::Plan, text::listed, verdict::verdict};
 
 /// The condition of a Cluster. It exists only while a store lacks space.
-const HAS_ROOM: &str = "EtcdHasRoom";
+pub(crate) const HAS_ROOM: &str = "EtcdHasRoom";
 
 /// Reports each cluster whose store is near its quota or refuses writes. No message contains the size of the database, because the size
 /// changes with every write.
@@ -58,7 +59,14 @@ impl StoreRoom {
     fn of(plan: &Plan, seen: &PassObservation, (id, quota): (&ClusterId, Memory)) -> Self {
         let components = plan.documents.components_of(id);
         let members = components.filter(|(_, component)| component.spec.role == Role::Etcd && !component.is_stopping());
-        let room = |(pod, machine)| {
+        let has_alarm = |pod: &PodName| {
+            let report = seen.stores.get(id).and_then(|store| store.report(&pod.component));
+            report.is_some_and(|report| report.alarms.contains(&MemberAlarm::NoSpace))
+        };
+        let room = |(pod, machine): (&PodName, _)| {
+            if has_alarm(pod) {
+                return Some(DatabaseRoom::NoSpace);
+            }
             let state = seen.machines.get(machine).and_then(|seen| seen.known())?;
             state.figures.get(pod)?.database_room(quota)
         };

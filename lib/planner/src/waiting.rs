@@ -146,6 +146,8 @@ pub enum WaitBlocker {
     Bindings(String),
     #[error("the first query of its bindings")]
     FirstBindings,
+    #[error("{0}")]
+    StoreFault(String),
     #[error("{missing} of its {wanted} members to have a machine")]
     UnplacedMembers { missing: usize, wanted: usize },
 

@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
 mod model;
+#[path = "progress/store_health.rs"]
+mod store_health;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,8 +17,8 @@ use keelway_api::{
     release::KEELWAY,
 };
 use keelway_planner::{
-    CertificateSeen, ComponentHealth, FirstBindings, MintRequest, PassObservation, Plan, configure, invariants, plan,
-    plan_progress,
+    CertificateSeen, ComponentHealth, FirstBindings, MintRequest, PassObservation, Plan, StoreObservation, configure,
+    invariants, plan, plan_progress,
 };
 use model::{apply, hypervisors, identified, mint};
 
@@ -35,6 +37,7 @@ struct World {
     machines: BTreeMap<HypervisorName, MachineState>,
     silent: BTreeSet<HypervisorName>,
     certificates: BTreeMap<(SecretName, String), CertificateSeen>,
+    store: Option<StoreObservation>,
     now: Timestamp,
 }
 
@@ -42,7 +45,14 @@ impl World {
     fn new(machines: &[&str]) -> Self {
         let text: String = std::iter::once(CLUSTER.to_owned()).chain(hypervisors(machines)).collect();
         let (documents, machines) = identified(&text);
-        Self { documents, machines, silent: BTreeSet::new(), certificates: BTreeMap::new(), now: Timestamp::UNIX_EPOCH }
+        Self {
+            documents,
+            machines,
+            silent: BTreeSet::new(),
+            certificates: BTreeMap::new(),
+            store: None,
+            now: Timestamp::UNIX_EPOCH,
+        }
     }
 
     /// A settled cluster.
@@ -88,6 +98,7 @@ impl World {
             health: well.map(|pod| (pod.clone(), ComponentHealth::Healthy)).collect(),
             bindings: [(id.clone(), ObservedValue::Known(FirstBindings::Cluster.digest()))].into(),
             certificates: self.certificates.clone(),
+            stores: self.store.clone().map(|store| (id.clone(), store)).into_iter().collect(),
             ..PassObservation::default()
         }
     }
@@ -503,6 +514,11 @@ impl World {
             Some(figures) => drop(told.insert(pod, figures)),
             None => drop(told.remove(&pod)),
         }
+    }
+
+    fn machine_of(&self, component: &str) -> HypervisorName {
+        let found = self.documents.components.iter().find(|(pod, _)| pod.component.as_str() == component);
+        found.unwrap().1.spec.hypervisor.clone()
     }
 
     fn room(&mut self) -> Option<(String, String)> {

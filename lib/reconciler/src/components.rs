@@ -5,21 +5,26 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use keelway_api::{Documents, jiff::Timestamp, machine::ObservedValue, name::ClusterId};
 use keelway_base::error_chain::chain_text;
-use keelway_planner::{ComponentHealth, Probe};
+use keelway_planner::{ComponentHealth, Probe, StoreObservation, StoreOrder};
 
-use crate::{Components, Machines, health, managed_cluster, tls::TlsClients};
+use crate::{
+    Components, Machines, health, managed_cluster,
+    stores::{self, StoreClients},
+    tls::TlsClients,
+};
 
 /// Components that are reached through [`Machines::dial`], with TLS on top.
 pub struct DialledComponents {
     machines: Arc<dyn Machines>,
     clients: TlsClients,
+    stores: StoreClients,
 }
 
 impl DialledComponents {
     /// Returns access to the components on these machines.
     #[must_use]
     pub fn new(machines: Arc<dyn Machines>) -> Self {
-        Self { machines, clients: TlsClients::default() }
+        Self { machines, clients: TlsClients::default(), stores: StoreClients::default() }
     }
 }
 
@@ -31,6 +36,7 @@ impl Components for DialledComponents {
 
     fn close_idle_connections(&self, id: &ClusterId) {
         self.clients.forget(&id.namespace());
+        self.stores.forget(id);
     }
 
     async fn bindings(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<String> {
@@ -40,5 +46,14 @@ impl Components for DialledComponents {
     async fn bind(&self, documents: &Documents, id: &ClusterId, now: Timestamp) -> Result<(), String> {
         let applied = managed_cluster::apply_bindings(&self.machines, documents, id, now).await;
         applied.map_err(|error| chain_text(&error))
+    }
+
+    async fn store(&self, documents: &Documents, members: &[Probe]) -> StoreObservation {
+        stores::observe(&self.stores.of(&self.machines, &self.clients, documents, members)).await
+    }
+
+    async fn order(&self, documents: &Documents, members: &[Probe], order: &StoreOrder) -> Result<(), String> {
+        let members = self.stores.of(&self.machines, &self.clients, documents, members);
+        stores::execute(&members, order).await.map_err(|error| chain_text(&error))
     }
 }

@@ -20,6 +20,8 @@ mod recover;
 mod retry_pace;
 mod run;
 mod secrets;
+mod status;
+mod stores;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod tls;
@@ -37,11 +39,12 @@ pub use hosted::{HostedFleetError, mint_hosted_fleet};
 pub use mint::{MintError, PkiMinter, UserCredentials, issue_client};
 pub use pass::{
     PassContext, PassError, PassFailure, PassOutcome, PlanPreview, WallClock, observe_now, pass, preview,
-    preview_offline,
+    preview_offline, store_subject,
 };
 pub use recover::recover;
 pub use run::{RunLimits, RunOutcome, run};
 pub use secrets::faults as secret_faults;
+pub use status::{CurrentStatus, current_status};
 pub use workers::{ClusterWorkers, Eviction, JoinInformation, TokenRecord, WorkersError};
 
 use std::{
@@ -61,7 +64,7 @@ use keelway_api::{
 };
 use keelway_cri::proxy::connection::MachineConnection;
 use keelway_machine::action::Action;
-use keelway_planner::{ComponentHealth, MintRequest, Probe};
+use keelway_planner::{ComponentHealth, MintRequest, Probe, StoreObservation, StoreOrder};
 use tokio_util::sync::CancellationToken;
 
 /// Where documents are kept: a pipe, a directory, or a Kubernetes API.
@@ -168,6 +171,17 @@ pub trait Components: Send + Sync {
     async fn bindings(&self, documents: &Documents, id: &ClusterId) -> ObservedValue<String>;
     /// Applies the first bindings of a cluster. The error is text for users, with its causes.
     async fn bind(&self, documents: &Documents, id: &ClusterId, now: Timestamp) -> Result<(), String>;
+    /// Observes the store of a cluster. `members` are the health checks of its etcd members. Bounded in time.
+    async fn store(&self, _documents: &Documents, members: &[Probe]) -> StoreObservation {
+        let unknown = || ObservedValue::unreachable("its store cannot be queried");
+        let members = members.iter().map(|probe| (probe.component.component.clone(), unknown())).collect();
+        StoreObservation { list: None, members }
+    }
+    /// Executes an order to a store, unless the order has already taken effect. `members` are the health checks of its etcd members. Bounded in
+    /// time. The error is text for users, with its causes.
+    async fn order(&self, _documents: &Documents, _members: &[Probe], _order: &StoreOrder) -> Result<(), String> {
+        Err("its store cannot be changed".to_owned())
+    }
 }
 
 /// Mints keys. This is the only place with randomness.

@@ -4,17 +4,20 @@ use std::{collections::BTreeMap, time::Duration};
 
 use futures::{
     FutureExt,
-    future::{self, BoxFuture, join_all, join3},
+    future::{self, BoxFuture, join_all, join4},
 };
 use keelway_api::{
-    Documents, Shared,
+    Cluster, Documents, Shared,
     fault::Faults,
     machine::{MachineState, ObservedValue, ServerAdmin, ServerState},
     name::{ClusterId, HypervisorName, PodName},
     role::Role,
     shared::Map,
 };
-use keelway_planner::{ComponentHealth, HealthWitness, ObservedCertificates, PassObservation, Probe, probes};
+use keelway_planner::{
+    ComponentHealth, HealthWitness, ObservedCertificates, PassObservation, Probe, StoreObservation, has_store,
+    needs_store, probes,
+};
 use tokio::time::timeout;
 
 use crate::{Components, Machines, certificates, health::ready};
@@ -27,16 +30,26 @@ const STARTING: Duration = Duration::from_secs(1);
 type MachineLooks<'a> =
     BTreeMap<&'a HypervisorName, future::Shared<BoxFuture<'a, Shared<ObservedValue<MachineState>>>>>;
 
-/// Observes every machine, component and cluster of the documents.
+/// The stores that are observed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StoreSelection {
+    /// Those that a decision needs ([`needs_store`]).
+    Needed,
+    /// Every store that has worked.
+    All,
+}
+
+/// Observes every machine, component and cluster of the documents, and the selected stores.
 pub(crate) async fn observe(
     machines: &dyn Machines,
     components: &dyn Components,
     documents: &Documents,
+    selected: StoreSelection,
 ) -> Result<PassObservation, Faults> {
     machines.load_credentials(documents);
     let look = |document| machines.observe(document).map(Shared::from).boxed().shared();
     let looks = documents.hypervisors.iter().map(|(name, document)| (name, look(document)));
-    ask(looks.collect(), components, documents, |_| true, certificates::read(documents)).await
+    ask(looks.collect(), components, documents, (|_| true, selected), certificates::read(documents)).await
 }
 
 /// Observes components and clusters only, with earlier observations of the machines. Probes components that run. Reads the certificates of clusters
@@ -53,14 +66,14 @@ pub(crate) async fn observe_looked(
         let state = seen.get(&probe.machine).and_then(|seen| seen.known());
         state.is_none_or(|state| state.runs(&probe.component))
     };
-    ask(looks.collect(), components, documents, may_run, read.again(documents)).await
+    ask(looks.collect(), components, documents, (may_run, StoreSelection::Needed), read.again(documents)).await
 }
 
 async fn ask(
     looks: MachineLooks<'_>,
     components: &dyn Components,
     documents: &Documents,
-    may_run: impl Fn(&Probe) -> bool,
+    (may_run, selected): (impl Fn(&Probe) -> bool, StoreSelection),
     certificates: ObservedCertificates,
 ) -> Result<PassObservation, Faults> {
     let probes = probes(documents)?;
@@ -78,7 +91,8 @@ async fn ask(
     let (asked, starting): (Vec<_>, Vec<_>) = serving(documents)
         .partition(|id| api_server(documents, &probes, id).is_none_or(|probe| ready(documents, probe)));
     let bindings = join_all(asked.into_iter().map(|id| bindings(components, documents, id)));
-    let (seen, health, bindings) = join3(seen, health, bindings).await;
+    let stores = stores(components, documents, &probes, selected);
+    let (seen, health, bindings, stores) = join4(seen, health, bindings, stores).await;
     let health: BTreeMap<PodName, ComponentHealth> = health.into_iter().collect();
     let names: Vec<HypervisorName> = looks.into_keys().cloned().collect();
     let states = names.into_iter().zip(seen).collect();
@@ -90,14 +104,42 @@ async fn ask(
     bindings.extend(join_all(up.into_iter().map(|id| self::bindings(components, documents, id))).await);
     let none = || ObservedValue::unreachable("its API is not ready");
     bindings.extend(down.into_iter().map(|id| (id.clone(), none())));
-    Ok(PassObservation {
-        refused: BTreeMap::new(),
-        machines: states,
-        health,
-        bindings,
-        certificates,
-        stores: BTreeMap::new(),
-    })
+    Ok(PassObservation { refused: BTreeMap::new(), machines: states, health, bindings, certificates, stores })
+}
+
+/// Observes the selected stores.
+async fn stores(
+    components: &dyn Components,
+    documents: &Documents,
+    probes: &[Probe],
+    selected: StoreSelection,
+) -> BTreeMap<ClusterId, StoreObservation> {
+    let is_selected = |cluster: &&Shared<Cluster>| match selected {
+        StoreSelection::Needed => needs_store(documents, cluster),
+        StoreSelection::All => has_store(cluster),
+    };
+    let ids = documents.clusters.values().filter(is_selected).filter_map(|cluster| cluster.id());
+    let each = ids.map(|id| async {
+        let members = member_probes(documents, probes, id);
+        (id.clone(), components.store(documents, &members).await)
+    });
+    join_all(each).await.into_iter().collect()
+}
+
+/// Returns the health checks of a cluster's etcd members.
+pub(crate) fn member_probes(documents: &Documents, probes: &[Probe], id: &ClusterId) -> Vec<Probe> {
+    of_cluster(probes, id).iter().filter(|probe| is_of(documents, probe, Role::Etcd)).cloned().collect()
+}
+
+/// Returns the health checks of a cluster. All are sorted by component.
+fn of_cluster<'a>(probes: &'a [Probe], id: &ClusterId) -> &'a [Probe] {
+    let from = probes.partition_point(|probe| probe.component.cluster < *id);
+    let to = probes.partition_point(|probe| probe.component.cluster <= *id);
+    probes.get(from..to).unwrap_or_default()
+}
+
+fn is_of(documents: &Documents, probe: &Probe, role: Role) -> bool {
+    documents.components.get(&probe.component).is_some_and(|component| component.spec.role == role)
 }
 
 /// Returns the clusters that should have an API.
@@ -107,13 +149,7 @@ fn serving(documents: &Documents) -> impl Iterator<Item = &ClusterId> {
 
 /// Returns the API server from which a cluster's bindings are read: the first.
 fn api_server<'a>(documents: &Documents, probes: &'a [Probe], id: &ClusterId) -> Option<&'a Probe> {
-    let is_one = |probe: &&Probe| {
-        let component = documents.components.get(&probe.component);
-        component.is_some_and(|component| component.spec.role == Role::KubeApiserver)
-    };
-    // Probes are sorted by component.
-    let from = probes.partition_point(|probe| probe.component.cluster < *id);
-    probes.get(from..)?.iter().take_while(|probe| probe.component.cluster == *id).find(is_one)
+    of_cluster(probes, id).iter().find(|probe| is_of(documents, probe, Role::KubeApiserver))
 }
 
 async fn bindings(

@@ -5,25 +5,28 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use futures::future::{join_all, join3};
+use futures::future::{join_all, join4};
 use keelway_api::{
     Documents, Hypervisor, Time,
     fault::Faults,
     jiff::{SignedDuration, Timestamp},
     machine::MachineConfig,
     name::{ClusterId, HypervisorName, NameError},
+    role::Role,
 };
 use keelway_machine::{action::Action, converge::converge};
 use keelway_planner::{
-    Configs, MachineRefusal, PassObservation, Plan, ValidatedDocuments, Waiting, check_config, configure, identify,
-    plan, plan_progress, refuse, wait_for_clock,
+    Configs, MachineRefusal, PassObservation, Plan, Probe, StoreOrder, ValidatedDocuments, Waiting, check_config,
+    configure, identify, plan, plan_progress, probes, refuse, wait_for_clock,
 };
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     Components, Machines, MintError, Minter, RunControl, RunProgress, Store, StoreError, certificates,
-    certify::certify, clocks::clocks_ahead, observe::observe,
+    certify::certify,
+    clocks::clocks_ahead,
+    observe::{StoreSelection, member_probes, observe},
 };
 
 /// Returns the current time.
@@ -75,7 +78,7 @@ pub struct PlanPreview {
 /// A decision, with the observation that it is based on. `T` is what the caller keeps of each machine's actions.
 pub(crate) struct PassDecision<T> {
     pub(crate) plan: Plan,
-    seen: PassObservation,
+    pub(crate) seen: PassObservation,
     machines: BTreeMap<HypervisorName, Result<T, String>>,
     settled: bool,
     changed: bool,
@@ -124,7 +127,7 @@ impl PlanPreview {
 
 /// Observes and decides. Keys are minted in memory. Nothing is saved, and nothing is done.
 pub async fn preview(context: &PassContext, minter: &mut dyn Minter) -> Result<PlanPreview, PassError> {
-    decided(context, minter, |actions| actions).await.map(PlanPreview::of)
+    decided(context, minter, StoreSelection::Needed, |actions| actions).await.map(PlanPreview::of)
 }
 
 /// Returns what a pass over these documents would do with this observation, at the time of the observation. Sends no request.
@@ -147,19 +150,20 @@ pub async fn observe_now(
     let loaded = context.store.load().await?;
     let documents = identified(&loaded, minter)?;
     let now = (context.clock)();
-    let seen = observe(&*context.machines, &*context.components, &documents).await.map_err(PassError::Faults)?;
-    Ok(seen.document(Time(now)))
+    let seen = observe(&*context.machines, &*context.components, &documents, StoreSelection::All).await;
+    Ok(seen.map_err(PassError::Faults)?.document(Time(now)))
 }
 
-async fn decided<T>(
+pub(crate) async fn decided<T>(
     context: &PassContext,
     minter: &mut dyn Minter,
+    selected: StoreSelection,
     keep: impl Fn(Vec<Action>) -> T,
 ) -> Result<PassDecision<T>, PassError> {
     let loaded = context.store.load().await?;
     let documents = identified(&loaded, minter)?;
-    let seen = observe(&*context.machines, &*context.components, &documents).await.map_err(PassError::Faults)?;
-    let now = (context.clock)();
+    let seen = observe(&*context.machines, &*context.components, &documents, selected).await;
+    let (seen, now) = (seen.map_err(PassError::Faults)?, (context.clock)());
     let ahead = |documents: &Documents| clocks_ahead(&*context.machines, documents, now);
     decide(&loaded, documents, (seen, now), (minter, &ahead), keep)
 }
@@ -196,13 +200,15 @@ pub(crate) fn is_settled(plan: &Plan) -> bool {
     plan.mint.is_empty()
         && plan.agents.is_empty()
         && plan.bindings.is_empty()
+        && plan.stores.is_empty()
         && plan.decisions.is_empty()
         && plan.waiting.is_empty()
 }
 
 /// Carries out one pass: saves what was decided, then executes it.
 pub async fn pass(context: &PassContext, minter: &mut dyn Minter) -> Result<PassOutcome, PassError> {
-    let mut decided = decided(context, minter, |actions| HasWork(!actions.is_empty())).await?;
+    let has_work = |actions: Vec<Action>| HasWork(!actions.is_empty());
+    let mut decided = decided(context, minter, StoreSelection::Needed, has_work).await?;
     if decided.changed {
         context.store.save(&decided.plan.documents).await?;
     }
@@ -235,11 +241,12 @@ async fn execute(
     let plan = &decided.plan;
     let machines = execute_on_machines(context, decided);
     let clusters = join_all(plan.bindings.iter().map(|id| bind(context, &plan.documents, id)));
+    let stores = order_stores(context, plan);
     let agents = certify(context, plan);
-    let (machines, clusters, agents) = join3(machines, clusters, agents).await;
+    let (machines, clusters, stores, agents) = join4(machines, clusters, stores, agents).await;
     let mut effects = 0;
     let mut failures = Vec::new();
-    for (done, failed) in machines?.into_iter().chain(clusters).chain(agents) {
+    for (done, failed) in machines?.into_iter().chain(clusters).chain(stores).chain(agents) {
         effects += done;
         failures.extend(failed);
     }
@@ -343,4 +350,50 @@ pub(crate) async fn bind(context: &PassContext, documents: &Documents, id: &Clus
         }
         Err(reason) => (0, vec![PassFailure { subject: id.to_string(), reason }]),
     }
+}
+
+/// Executes the orders to stores. The documents that record them were saved before.
+pub(crate) async fn order_stores(context: &PassContext, plan: &Plan) -> Vec<(usize, Vec<PassFailure>)> {
+    if plan.stores.is_empty() {
+        return Vec::new();
+    }
+    let probes = match probes(&plan.documents) {
+        Ok(probes) => probes,
+        Err(faults) => {
+            let failure = |id| PassFailure { subject: store_subject(id), reason: faults.to_string() };
+            return plan.stores.keys().map(|id| (0, vec![failure(id)])).collect();
+        }
+    };
+    join_all(plan.stores.iter().map(|(id, order)| {
+        let members = member_probes(&plan.documents, &probes, id);
+        async move { order_store(context, &plan.documents, (id, &members), order).await }
+    }))
+    .await
+}
+
+async fn order_store(
+    context: &PassContext,
+    documents: &Documents,
+    (id, members): (&ClusterId, &[Probe]),
+    order: &StoreOrder,
+) -> (usize, Vec<PassFailure>) {
+    if context.run.stop.is_cancelled() {
+        return (0, Vec::new());
+    }
+    tracing::debug!(cluster = %id, order = %order, "orders");
+    match context.components.order(documents, members, order).await {
+        Ok(()) => {
+            tracing::debug!(cluster = %id, order = %order, "ordered");
+            (1, Vec::new())
+        }
+        Err(reason) => {
+            let reason = format!("could not {order}: {reason}");
+            (0, vec![PassFailure { subject: store_subject(id), reason }])
+        }
+    }
+}
+
+/// The subject of a failure of a store: `0123456789abcdef/etcd`.
+pub fn store_subject(id: &ClusterId) -> String {
+    format!("{id}/{}", Role::Etcd)
 }

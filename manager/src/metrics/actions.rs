@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use keelway_planner::{Decision, MintRequest};
-use keelway_reconciler::{ApplyOutcome, PassOutcome};
+use keelway_reconciler::{ApplyOutcome, PassOutcome, store_subject};
 
 /// A kind of action, and whether it succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,7 +13,7 @@ pub(super) struct ActionKind {
 }
 
 /// All kinds and results. A decision is saved with its pass, so it cannot fail separately. An effect can.
-pub(super) const KINDS: [ActionKind; 18] = [
+pub(super) const KINDS: [ActionKind; 20] = [
     done("bear"),
     done("restore"),
     done("bind"),
@@ -29,6 +29,8 @@ pub(super) const KINDS: [ActionKind; 18] = [
     done("mint-certificate"),
     done("mint-key"),
     done("mint-revocation-list"),
+    done("order"),
+    failed("order"),
     done("place"),
     done("release"),
     done("retire"),
@@ -49,13 +51,18 @@ pub(super) fn of(outcome: &PassOutcome) -> BTreeMap<ActionKind, u64> {
     plan.decisions.iter().for_each(|decision| found.add(done(of_decision(decision)), 1));
     plan.mint.iter().for_each(|request| found.add(done(of_mint(request)), 1));
     let bindings: Vec<String> = plan.bindings.iter().map(ToString::to_string).collect();
-    let (of_clusters, of_agents): (Vec<_>, Vec<_>) =
-        outcome.failures.iter().partition(|failure| bindings.contains(&failure.subject));
-    let bound = bindings.len().saturating_sub(of_clusters.len()).min(outcome.effects);
+    let stores: Vec<String> = plan.stores.keys().map(store_subject).collect();
+    let failed_of =
+        |subjects: &[String]| outcome.failures.iter().filter(|failure| subjects.contains(&failure.subject)).count();
+    let (unbound, refused) = (failed_of(&bindings), failed_of(&stores));
+    let bound = bindings.len().saturating_sub(unbound).min(outcome.effects);
+    let ordered = stores.len().saturating_sub(refused).min(outcome.effects - bound);
     found.add(done("bind"), bound);
-    found.add(failed("bind"), of_clusters.len());
-    found.add(done("certify"), outcome.effects - bound);
-    found.add(failed("certify"), of_agents.len());
+    found.add(failed("bind"), unbound);
+    found.add(done("order"), ordered);
+    found.add(failed("order"), refused);
+    found.add(done("certify"), outcome.effects - bound - ordered);
+    found.add(failed("certify"), outcome.failures.len() - unbound - refused);
     found.0
 }
 

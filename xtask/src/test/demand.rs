@@ -10,7 +10,7 @@ pub(crate) struct Demand {
 
 /// The long test binaries, the longest first, so that only short ones remain for the end of the run. The load is about the value in
 /// `target/test-times.tsv`, with a reserve for moments in which a live suite needs more.
-const MEASURED: [(&str, Demand); 23] = [
+const MEASURED: [(&str, Demand); 24] = [
     ("e2e live", live(70)),
     ("e2e highly_available", live(80)),
     ("e2e interrupted_on_fake", live(100)),
@@ -35,6 +35,7 @@ const MEASURED: [(&str, Demand); 23] = [
     ("fleet-agent fleet_live", live(60)),
     ("fleet api_server", live(60)),
     ("etcd-client real_etcd", live(60)),
+    ("reconciler store_orders", live(60)),
 ];
 
 const fn live(load: u32) -> Demand {

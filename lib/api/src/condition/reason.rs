@@ -196,6 +196,21 @@ reasons! {
     NoSpace, WARNING, "Cluster", "EtcdHasRoom":
         "etcd has raised the alarm `NOSPACE`: the API server rejects all writes except deletions until the alarm is disarmed"
         => "compact and defragment etcd, then disarm the alarm: docs/operations.md, \".. etcd runs out of space\"";
+    NoMajority, WARNING, "Cluster", "EtcdMembersHealthy":
+        "fewer than a majority of the etcd members work together: the API server serves nothing until they do"
+        => "bring the machines of the members that the message names back: docs/stores.md, \"Conditions\"";
+    MemberCorrupt, WARNING, "Cluster", "EtcdMembersHealthy":
+        "etcd has raised the alarm `CORRUPT`: the data of a member differs from that of the others, and the API server serves nothing until the alarm is disarmed"
+        => "replace the member that the message names: docs/stores.md, \"Conditions\"";
+    MemberMissing, WARNING, "Cluster", "EtcdMembersHealthy":
+        "a member that the documents record is not in etcd's member list: a person removed it with another client"
+        => "docs/stores.md, \"Conditions\"";
+    MemberUnknown, WARNING, "Cluster", "EtcdMembersHealthy":
+        "etcd's member list has a member that no component of the cluster runs: a person added it with another client"
+        => "remove it from the list: docs/stores.md, \"Conditions\"";
+    MemberLagging, WARNING, "Cluster", "EtcdMembersHealthy":
+        "a member responds and is more than 5000 entries of the log behind the leader"
+        => "check the disk and the network of the member's machine; the condition is removed once the member has caught up";
     Upgrading, NORMAL, "Cluster", "KeelwayUpToDate":
         "Keelway's components of the cluster are being upgraded to the manager's release, one at a time"
         => "nothing; if it does not finish, the cluster's other conditions name what it waits for; no later wave begins until then";

@@ -8,6 +8,7 @@
 
 #[path = "../../../../cluster-controller/tests/live/host.rs"]
 mod host;
+#[expect(dead_code, reason = "the test of orders in lib/reconciler uses the rest")]
 mod member;
 #[path = "../../../../cluster-controller/tests/live/wait.rs"]
 mod wait;

@@ -67,7 +67,7 @@ fn etcd() -> PathBuf {
     path("usr/local/bin/etcd")
 }
 
-fn client_port(member: usize) -> u16 {
+pub(crate) fn client_port(member: usize) -> u16 {
     [25_000, 25_010][member]
 }
 
@@ -88,6 +88,12 @@ impl StoreProcesses {
         }
         store.start(0, &[0]);
         store
+    }
+
+    /// Returns the authority, the client certificate and its key.
+    pub(crate) fn identity(&self) -> [String; 3] {
+        let (authority, client) = (self.authority.certificate().pem(), &self.client);
+        [authority.to_owned(), client.certificate_pem.clone(), client.key_pem.expose().to_owned()]
     }
 
     pub(crate) fn peer_url(&self, member: usize) -> String {

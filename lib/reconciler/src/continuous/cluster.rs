@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use futures::{FutureExt, future::join_all};
+use futures::{
+    FutureExt,
+    future::{join, join_all},
+};
 use keelway_api::{
     Documents, Hypervisor, Shared,
     document::{DocumentChange, DocumentName},
@@ -32,7 +35,7 @@ use super::{
 use crate::{
     PassError, PassFailure, PassOutcome, certificates, health,
     observe::observe_looked,
-    pass::{bind, is_settled},
+    pass::{bind, is_settled, order_stores},
 };
 
 /// How long the first pass of a cluster waits for the first observation of machines on which the cluster has no components.
@@ -264,11 +267,13 @@ impl InstallationReconciler<'_> {
         self.state().clusters.get(name).is_none_or(|cluster| !cluster.desired.is_empty())
     }
 
-    /// Applies bindings in the managed clusters, and returns the outcome of the pass.
+    /// Applies bindings in the managed clusters, executes the orders to their stores, and returns the outcome of the pass.
     async fn finish(&self, plan: Plan) -> PassOutcome {
-        let bound = join_all(plan.bindings.iter().map(|id| bind(self.context, &plan.documents, id))).await;
-        let effects = bound.iter().map(|(done, _)| done).sum();
-        let failures: Vec<PassFailure> = bound.into_iter().flat_map(|(_, failures)| failures).collect();
+        let bound = join_all(plan.bindings.iter().map(|id| bind(self.context, &plan.documents, id)));
+        let (bound, ordered) = join(bound, order_stores(self.context, &plan)).await;
+        let all: Vec<_> = bound.into_iter().chain(ordered).collect();
+        let effects = all.iter().map(|(done, _)| done).sum();
+        let failures: Vec<PassFailure> = all.into_iter().flat_map(|(_, failures)| failures).collect();
         let settled = is_settled(&plan);
         PassOutcome { plan, effects, failures, refused: false, settled }
     }

@@ -130,7 +130,7 @@ impl Components for Silent {
 }
 
 async fn seen_with(silent: &Silent) -> PassObservation {
-    observe(&Away(ObservedValue::unreachable("away")), silent, &placed()).await.unwrap()
+    observe(&Away(ObservedValue::unreachable("away")), silent, &placed(), StoreSelection::Needed).await.unwrap()
 }
 
 #[tokio::test]
@@ -194,12 +194,12 @@ async fn whom_an_agent_vouches_for_is_not_asked_again() {
     for answered in [true, false] {
         let silent = Silent::new("kube-scheduler-0");
         let machines = Away(ObservedValue::Known(with_agent(&documents, "kube-scheduler-0", answered)));
-        let seen = observe(&machines, &silent, &documents).await.unwrap();
+        let seen = observe(&machines, &silent, &documents, StoreSelection::Needed).await.unwrap();
         assert_eq!(of_scheduler(&seen) == ComponentHealth::Healthy, answered, "{:?}", seen.health);
     }
     // An agent probes whether an API server is live, which does not show whether it is ready.
     let machines = Away(ObservedValue::Known(with_agent(&documents, "kube-apiserver-0", true)));
-    let seen = observe(&machines, &Silent::new("kube-apiserver-0"), &documents).await.unwrap();
+    let seen = observe(&machines, &Silent::new("kube-apiserver-0"), &documents, StoreSelection::Needed).await.unwrap();
     assert_eq!(seen.health.values().filter(|health| **health == ComponentHealth::Healthy).count(), 3);
 }
 
@@ -218,7 +218,8 @@ async fn is_vouched(documents: &Documents, component: &'static str, lives: bool,
     let machines = Away(ObservedValue::Known(with_haproxy(documents, component, lives, ready)));
     let silent = Silent::new(component);
     // A component that was ready gets more time to respond than this timeout.
-    let seen = timeout(Duration::from_millis(200), observe(&machines, &silent, documents)).await;
+    let seen =
+        timeout(Duration::from_millis(200), observe(&machines, &silent, documents, StoreSelection::Needed)).await;
     seen.is_ok_and(|seen| seen.unwrap().health[&pod(documents, component)] == ComponentHealth::Healthy)
 }
 
