@@ -1,6 +1,7 @@
 //! Checks between documents.
 
 mod class;
+mod snapshots;
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,7 +53,7 @@ pub(crate) fn completeness_faults(documents: &Documents, seen: &OriginIndex<'_>)
         let help = "pipe in what another command wrote, or begin with `keelway hypervisor local create`";
         return vec![Fault::of("", "the input holds no document of Keelway's", help)];
     }
-    let lacks = [machines, pull_secrets, class::pull_secrets, class::clusters, changes]
+    let lacks = [machines, pull_secrets, snapshots::credentials, class::pull_secrets, class::clusters, changes]
         .into_iter()
         .flat_map(|check| check(documents, seen));
     let found = lacks.chain(missing_documents(documents, seen)).take(MOST_FAULTS);

@@ -18,6 +18,7 @@ use crate::{
     quantity::{Cpu, Memory},
     release::KEELWAY_UNRECORDED,
     role::Role,
+    snapshots::{SnapshotsSpec, SnapshotsStatus},
 };
 
 /// The MTU of the VPN of new clusters. Its packets pass every network with an MTU of 1360 or more, without fragments.
@@ -137,6 +138,10 @@ pub struct EtcdSpec {
     /// The resource limits of each member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ComponentResources>,
+    /// Snapshots of the database: sealed to a key of the cluster, and stored outside of it. If it is empty, none are
+    /// taken. See docs/backup.md.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshots: Option<SnapshotsSpec>,
 }
 
 /// The resources of a component, like those of a container of a Pod. A change replaces the components one after the
@@ -411,7 +416,7 @@ fn authority_ttl() -> Span {
 
 impl Default for EtcdSpec {
     fn default() -> Self {
-        Self { replicas: one(), quota: None, resources: None }
+        Self { replicas: one(), quota: None, resources: None, snapshots: None }
     }
 }
 
@@ -504,7 +509,7 @@ pub struct ClusterStatus {
     pub keelway: Option<KeelwayStatus>,
     /// `Available`: the API serves through every ingress. `Progressing`: the cluster is changing to match its
     /// document; `False` if it matches (`Settled`) or cannot continue (`Blocked`). `Degraded`: a component is not
-    /// ready. `Paused`: `spec.paused` is true.
+    /// ready. `Paused`: `spec.paused` is true. `EtcdBackedUp`: `False` if the last snapshot could not be taken.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
@@ -527,6 +532,9 @@ pub struct EtcdStatus {
     /// The current members, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub members: BTreeMap<ComponentName, EtcdMember>,
+    /// The last snapshot, and what failed since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshots: Option<SnapshotsStatus>,
 }
 
 /// An etcd member.

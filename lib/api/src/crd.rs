@@ -15,6 +15,7 @@ mod hypervisor;
 mod name;
 mod network;
 pub mod schema;
+mod snapshots;
 
 use columns::Column;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;

@@ -40,6 +40,7 @@ mod schemas;
 pub mod secret;
 mod secret_name;
 pub mod shared;
+pub mod snapshots;
 mod split;
 pub mod store_observation;
 mod tree;

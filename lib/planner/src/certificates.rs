@@ -33,7 +33,7 @@ use crate::{
     pod::gateway_streams::TUNNEL_CERTIFICATE,
     secret_names::{
         API_SERVER_NAME, AUTHORITY, DRIVER_SECRET, EGRESS_NAME, ENCRYPTION, ETCD, FRONT_PROXY, GATEWAY_NAME,
-        INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, WIREGUARD,
+        INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, SNAPSHOTS, WIREGUARD,
     },
     tenant::Tenant,
     world::ValidatedDocuments,
@@ -132,11 +132,13 @@ fn authorities(tenant: &Tenant) -> Vec<MintRequest> {
             MintRequest::Authority { secret, common_name, revokes: false, ttl }
         })
     };
+    let sealing = tenant.document.spec.etcd.snapshots.as_ref().map(|_| SNAPSHOTS);
     [(KUBERNETES, "kubernetes"), (ETCD, "etcd"), (FRONT_PROXY, "front-proxy"), (INFRASTRUCTURE, "infrastructure")]
         .into_iter()
         .filter_map(authority)
         .chain(missing(SERVICE_ACCOUNT).map(|secret| MintRequest::ServiceAccountKey { secret }))
         .chain(missing(ENCRYPTION).map(|secret| MintRequest::EncryptionKey { secret }))
+        .chain(sealing.and_then(&missing).map(|secret| MintRequest::EncryptionKey { secret }))
         .collect()
 }
 

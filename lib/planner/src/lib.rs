@@ -49,6 +49,7 @@ mod refusal;
 mod replacement_turns;
 mod retirement;
 mod secret_names;
+mod snapshots;
 mod status;
 mod steps;
 mod store_creation;
@@ -102,6 +103,7 @@ pub use refusal::{refusal, refuse};
 pub use secret_names::{
     API_SERVER_NAME, DRIVER_SECRET, KUBERNETES as KUBERNETES_AUTHORITY, SecretContents, WIREGUARD, holds,
 };
+pub use snapshots::{is_snapshot_due, next_snapshot, record_snapshot, snapshot_due_since};
 pub use steps::{plan, plan_part};
 pub use store_health::lag;
 pub use store_observation::{

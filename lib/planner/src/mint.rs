@@ -24,7 +24,7 @@ pub enum MintRequest {
         /// The Secret that it is stored in.
         secret: SecretName,
     },
-    /// The key that encrypts Secrets at rest in etcd.
+    /// The key that encrypts Secrets at rest in etcd, or the one that snapshots are sealed to.
     EncryptionKey {
         /// The Secret that it is stored in.
         secret: SecretName,

@@ -14,11 +14,16 @@ use keelway_api::{
 };
 
 use crate::secret_names::{
-    ENCRYPTION, ETCD, FRONT_PROXY, INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, SecretContents, holds,
+    ENCRYPTION, ETCD, FRONT_PROXY, INFRASTRUCTURE, KUBERNETES, SERVICE_ACCOUNT, SNAPSHOTS, SecretContents, holds,
 };
 
-/// The Secrets of a cluster that are minted once.
+/// The Secrets of every cluster that are minted once.
 pub(crate) const ONCE: [&str; 6] = [KUBERNETES, ETCD, FRONT_PROXY, INFRASTRUCTURE, SERVICE_ACCOUNT, ENCRYPTION];
+
+/// The Secrets of this cluster that are minted once.
+fn once(cluster: &Cluster) -> impl Iterator<Item = &'static str> + use<> {
+    ONCE.into_iter().chain(cluster.spec.etcd.snapshots.as_ref().map(|_| SNAPSHOTS))
+}
 
 /// Why a Secret that was minted for a cluster cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -42,12 +47,12 @@ pub(crate) fn unusable(documents: &Documents, id: &ClusterId, cluster: &Cluster)
     let known = facts(cluster);
     // Earlier releases recorded no digests. They minted all Secrets before they recorded the creation of a store.
     let had_all = known.is_none() && is_living(cluster);
-    let judged = ONCE.into_iter().filter_map(|name| {
+    let judged = once(cluster).filter_map(|name| {
         let known = known.and_then(|known| known.get(name));
         let found = found(documents, id, name);
         match (known, found) {
             (Some(_), None) => Some((name, UnusableReason::Missing)),
-            (None, None) if had_all => Some((name, UnusableReason::Missing)),
+            (None, None) if had_all && name != SNAPSHOTS => Some((name, UnusableReason::Missing)),
             (Some(known), Some(found)) if *known != found => Some((name, UnusableReason::Another)),
             (Some(_) | None, _) => None,
         }
@@ -61,7 +66,7 @@ pub(crate) fn note_minted(documents: &mut Documents) {
     for (name, cluster) in &documents.clusters {
         let Some(id) = cluster.id().filter(|_| !cluster.deleted() && !cluster.spec.paused) else { continue };
         let is_known = |secret: &str| facts(cluster).is_some_and(|known| known.contains_key(secret));
-        let mut unknown = ONCE.into_iter().filter(|secret| !is_known(secret)).peekable();
+        let mut unknown = once(cluster).filter(|secret| !is_known(secret)).peekable();
         // If a Secret cannot be used, the unrecorded ones may not be the cluster's own either.
         if unknown.peek().is_none() || !unusable(documents, id, cluster).is_empty() {
             continue;

@@ -14,6 +14,8 @@ pub(crate) const INFRASTRUCTURE: &str = "infrastructure-ca";
 pub(crate) const SERVICE_ACCOUNT: &str = "service-account";
 /// The Secret of the key that encrypts Secrets at rest.
 pub(crate) const ENCRYPTION: &str = keelway_api::documents::ENCRYPTION_SECRET;
+/// The Secret of the key that seals snapshots.
+pub(crate) const SNAPSHOTS: &str = keelway_api::snapshots::SNAPSHOT_SECRET;
 /// The Secret of the driver's identity.
 pub const DRIVER_SECRET: &str = "driver";
 /// The DNS name in every gateway's certificate. A client knows a gateway by its address alone, which the certificate does not contain.
@@ -38,7 +40,7 @@ pub enum SecretContents {
     Authority,
     /// The generations of the service-account key.
     ServiceAccountKey,
-    /// The generations of the key that encrypts Secrets at rest.
+    /// The generations of a symmetric key: the one that encrypts Secrets at rest, or the one of snapshots.
     EncryptionKey,
     /// Certificates with their keys.
     Certificates,
@@ -50,7 +52,7 @@ pub fn holds(secret: &str) -> SecretContents {
     match secret {
         KUBERNETES | ETCD | FRONT_PROXY | INFRASTRUCTURE => SecretContents::Authority,
         SERVICE_ACCOUNT => SecretContents::ServiceAccountKey,
-        ENCRYPTION => SecretContents::EncryptionKey,
+        ENCRYPTION | SNAPSHOTS => SecretContents::EncryptionKey,
         _ => SecretContents::Certificates,
     }
 }

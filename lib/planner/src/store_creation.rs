@@ -107,6 +107,7 @@ pub(crate) fn store(
         cluster_id: Some(format!("{:x}", etcd_ids::cluster(ids.values().copied()))),
         members: ids.into_iter().map(|(name, id)| (name.clone(), member(id))).collect(),
         initial_cluster,
+        snapshots: None,
     }
 }
 

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use keelway_api::{Documents, jiff::Timestamp, machine::ObservedValue, name::ClusterId};
+use keelway_api::{
+    Cluster, Documents, jiff::Timestamp, machine::ObservedValue, name::ClusterId, snapshots::SnapshotStatus,
+};
 use keelway_base::error_chain::chain_text;
 use keelway_planner::{ComponentHealth, Probe, StoreObservation, StoreOrder};
 
 use crate::{
-    Components, Machines, health, managed_cluster,
+    Components, Machines, SnapshotError, TakenSnapshot, health, managed_cluster, snapshots,
     stores::{self, StoreClients},
     tls::TlsClients,
 };
@@ -25,6 +27,16 @@ impl DialledComponents {
     #[must_use]
     pub fn new(machines: Arc<dyn Machines>) -> Self {
         Self { machines, clients: TlsClients::default(), stores: StoreClients::default() }
+    }
+
+    /// Takes a snapshot of a cluster's store, stores it, and deletes those that its retention does not keep.
+    pub async fn snapshot(
+        &self,
+        documents: &Documents,
+        cluster: &Cluster,
+        now: Timestamp,
+    ) -> Result<TakenSnapshot, SnapshotError> {
+        snapshots::take((&self.machines, &self.clients), documents, cluster, now).await
     }
 }
 
@@ -55,5 +67,23 @@ impl Components for DialledComponents {
     async fn order(&self, documents: &Documents, members: &[Probe], order: &StoreOrder) -> Result<(), String> {
         let members = self.stores.of(&self.machines, &self.clients, documents, members);
         stores::execute(&members, order).await.map_err(|error| chain_text(&error))
+    }
+
+    async fn take_snapshot(
+        &self,
+        documents: &Documents,
+        cluster: &Cluster,
+        now: Timestamp,
+    ) -> Result<SnapshotStatus, String> {
+        let taken = self.snapshot(documents, cluster, now).await.map_err(|error| chain_text(&error))?;
+        let cluster = cluster.reference();
+        tracing::info!(%cluster, snapshot = %taken.name, member = taken.member, "took a snapshot");
+        for (snapshot, reason) in &taken.expired {
+            tracing::info!(%cluster, %snapshot, %reason, "deleted a snapshot");
+        }
+        if let Some(error) = &taken.retention_failure {
+            tracing::warn!(%cluster, error = chain_text(error), "cannot delete old snapshots");
+        }
+        Ok(taken.status())
     }
 }

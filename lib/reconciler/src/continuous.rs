@@ -19,6 +19,7 @@ mod machine;
 mod machines;
 mod recheck;
 mod save_queue;
+mod snapshots;
 mod state;
 
 use std::{
@@ -175,6 +176,7 @@ pub async fn reconcile_continuously(
     let mut tasks: FuturesUnordered<BoxFuture<'_, Task>> = FuturesUnordered::new();
     let mut running = BTreeSet::new();
     let mut changed = keeper.reload().boxed();
+    let mut snapshots = keeper.snapshots().boxed();
     loop {
         tokio::select! {
             // A fixed order makes a run repeatable.
@@ -196,10 +198,13 @@ pub async fn reconcile_continuously(
                 keeper.watcher().ended(&ended);
                 running.remove(&ended);
             }
+            () = &mut snapshots => {}
         }
     }
     // We drop the load first: it may hold `store`, and a task that saves would wait for it forever.
     drop(changed);
+    // A snapshot that is cut off was not stored, and is taken later.
+    drop(snapshots);
     // Each task stops between two effects.
     let _ = timeout(LAST_EFFECTS, tasks.for_each(|_| std::future::ready(()))).await;
     keeper.end()

@@ -20,6 +20,7 @@ mod recover;
 mod retry_pace;
 mod run;
 mod secrets;
+mod snapshots;
 mod status;
 mod stores;
 #[cfg(feature = "testing")]
@@ -44,6 +45,7 @@ pub use pass::{
 pub use recover::recover;
 pub use run::{RunLimits, RunOutcome, run};
 pub use secrets::faults as secret_faults;
+pub use snapshots::{SnapshotError, TakenSnapshot, snapshot_key, snapshot_repository, take_due_snapshots};
 pub use status::{CurrentStatus, current_status};
 pub use workers::{ClusterWorkers, Eviction, JoinInformation, TokenRecord, WorkersError};
 
@@ -57,10 +59,11 @@ use std::{
 use async_trait::async_trait;
 use keelway_agent_api::client::ConfigDelivery;
 use keelway_api::{
-    Documents, Hypervisor,
+    Cluster, Documents, Hypervisor,
     jiff::Timestamp,
     machine::{ConfigFormat, MachineConfig, MachineState, ObservedValue},
     name::{ClusterId, HypervisorName, InstallationId},
+    snapshots::SnapshotStatus,
 };
 use keelway_cri::proxy::connection::MachineConnection;
 use keelway_machine::action::Action;
@@ -181,6 +184,16 @@ pub trait Components: Send + Sync {
     /// time. The error is text for users, with its causes.
     async fn order(&self, _documents: &Documents, _members: &[Probe], _order: &StoreOrder) -> Result<(), String> {
         Err("its store cannot be changed".to_owned())
+    }
+    /// Takes a snapshot of a cluster's store, stores it, and deletes those that its retention does not keep. Bounded in time. The error is text for
+    /// users, with its causes.
+    async fn take_snapshot(
+        &self,
+        _documents: &Documents,
+        _cluster: &Cluster,
+        _now: Timestamp,
+    ) -> Result<SnapshotStatus, String> {
+        Err("these components send no snapshots".to_owned())
     }
 }
 

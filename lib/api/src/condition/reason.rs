@@ -211,6 +211,9 @@ reasons! {
     MemberLagging, WARNING, "Cluster", "EtcdMembersHealthy":
         "a member responds and is more than 5000 entries of the log behind the leader"
         => "check the disk and the network of the member's machine; the condition is removed once the member has caught up";
+    SnapshotFailed, WARNING, "Cluster", "EtcdBackedUp":
+        "the last attempt to take a snapshot of etcd failed, as the message says; earlier snapshots are not affected"
+        => "correct what the message names; Keelway tries again at the next time of `spec.etcd.snapshots.schedule`, and `keelway snapshot create` at once: docs/backup.md";
     Upgrading, NORMAL, "Cluster", "KeelwayUpToDate":
         "Keelway's components of the cluster are being upgraded to the manager's release, one at a time"
         => "nothing; if it does not finish, the cluster's other conditions name what it waits for; no later wave begins until then";

@@ -9,6 +9,7 @@ use super::{
     forms::{BRACKETED, CPU, ENDLESS, ID, MEMORY, PORT, SPAN, is_dns_name, subdomain},
     name, network,
     schema::extend,
+    snapshots,
 };
 use crate::{
     change::{CHANGES, ChangeRow, FieldChange},
@@ -31,6 +32,7 @@ pub(super) const LIVES: [&str; 4] = ["componentTTL", "workerTTL", "adminTTL", "a
 /// Adds the checks to the schema.
 pub(super) fn refine(root: &mut Json) {
     bounds(root);
+    snapshots::bounds(root);
     let mut rules = name::rules();
     rules.extend(of_spec());
     rules.extend(network::rules());
@@ -38,6 +40,7 @@ pub(super) fn refine(root: &mut Json) {
     rules.extend(arguments::rules());
     rules.extend(lives());
     rules.extend(amounts());
+    rules.extend(snapshots::rules());
     rules.extend(of_status());
     rules.extend(of_changes());
     write(root, rules);

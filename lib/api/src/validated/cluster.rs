@@ -4,7 +4,9 @@ use core::net::IpAddr;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::{FaultCollector, ValidatedCluster, arguments, check_name, fleet, labels::check_metadata, network};
+use super::{
+    FaultCollector, ValidatedCluster, arguments, check_name, fleet, labels::check_metadata, network, snapshots,
+};
 use crate::{
     Cluster, Documents,
     class_status::ClassImagesSpec,
@@ -46,6 +48,7 @@ impl ValidatedCluster {
         }
         let release = faults.take(find_release(&spec.version));
         check_members(spec.etcd.replicas, &mut faults);
+        snapshots::check(spec.etcd.snapshots.as_ref(), &mut faults);
         let network::ClusterRanges { pods, services, vpn } = network::ranges(spec, &mut faults);
         network::check_mtu(spec.vpn.mtu, [&pods, &services, &vpn], &mut faults);
         network::check_domain(&spec.network.dns_domain, &mut faults);

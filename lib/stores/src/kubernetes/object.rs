@@ -114,7 +114,8 @@ pub(super) fn references(resource: &ApiResource, object: &DynamicObject) -> BTre
             let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
             // If the class is deleted, the cluster keeps using the pull secrets of the class.
             let of_class = pull_secrets(object, "/status/class/images/pullSecrets", "default");
-            pull_secrets(object, "/spec/images/pullSecrets", namespace).chain(of_class).collect()
+            let own = pull_secrets(object, "/spec/images/pullSecrets", namespace).chain(of_class);
+            own.chain(snapshot_credentials(object, namespace)).collect()
         }
         _ => BTreeSet::new(),
     }
@@ -133,7 +134,8 @@ pub(super) fn referred_to(world: &Documents) -> BTreeSet<SecretName> {
         let class = document.status.as_ref().and_then(|status| status.class.as_ref());
         let own = document.spec.images.pull_secrets.iter();
         let own = own.map(|own| SecretName { namespace: cluster.namespace.clone(), name: own.name.clone() });
-        own.chain(class.into_iter().flat_map(|class| class.images.secrets()))
+        let credentials = document.snapshot_credentials();
+        own.chain(class.into_iter().flat_map(|class| class.images.secrets())).chain(credentials)
     });
     of_machines.chain(of_classes).chain(of_clusters).collect()
 }
@@ -149,6 +151,12 @@ fn pull_secrets<'a>(
         let namespace = reference["namespace"].as_str().unwrap_or(namespace).to_owned();
         Some(SecretName { namespace, name: reference["name"].as_str()?.to_owned() })
     })
+}
+
+/// Returns the Secret with the credentials of the store of a cluster's snapshots.
+fn snapshot_credentials(object: &DynamicObject, namespace: &str) -> Option<SecretName> {
+    let name = object.data.pointer("/spec/etcd/snapshots/sink/s3/credentialsSecret/name").and_then(Json::as_str)?;
+    Some(SecretName { namespace: namespace.to_owned(), name: name.to_owned() })
 }
 
 /// Returns whether the object is in a namespace of Keelway. Labels do not show this, because any user can write them.
