@@ -39,6 +39,7 @@ use crate::commands::{
     reconcile::ReconcileArguments,
     recover::RecoverArguments,
     reference::ReferenceCommand,
+    snapshot::SnapshotCommand,
     status::StatusArguments,
     version::VersionArguments,
 };
@@ -151,6 +152,12 @@ pub(crate) enum CliCommand {
         after_help = "Example:\n  keelway join-token create --cluster c1 --ttl 24h < c1.yaml\n  keelway join-token list --cluster c1 < c1.yaml"
     )]
     JoinToken(JoinTokenCommand),
+    /// Manage snapshots of clusters' etcd
+    #[command(
+        subcommand,
+        after_help = "Example:\n  keelway snapshot create c1 < c1.yaml\n  keelway snapshot list c1 < c1.yaml"
+    )]
+    Snapshot(SnapshotCommand),
     /// Manage workers of clusters
     #[command(
         subcommand,

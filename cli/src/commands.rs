@@ -41,6 +41,7 @@ pub(crate) mod reconcile;
 pub(crate) mod recover;
 pub(crate) mod reference;
 pub(crate) mod session;
+pub(crate) mod snapshot;
 pub(crate) mod status;
 pub(crate) mod validate;
 pub(crate) mod version;
@@ -83,6 +84,7 @@ pub(crate) fn run(arguments: CliArguments) -> Result<Code, CommandFailure> {
         CliCommand::Cluster(ClusterCommand::Delete(name)) => cluster_delete::run(&global, &name),
         CliCommand::Cluster(ClusterCommand::Kubeconfig(arguments)) => cluster_kubeconfig::run(&global, &arguments),
         CliCommand::Fleet(command) => fleet::run(&global, command),
+        CliCommand::Snapshot(command) => snapshot::run(&global, &command),
         CliCommand::JoinToken(command) => join_token::run(&global, &command),
         CliCommand::Node(NodeCommand::Evict(arguments)) => node_evict::run(&global, &arguments),
         CliCommand::Node(NodeCommand::Worker(command)) => node::run(&global, command),

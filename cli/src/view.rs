@@ -8,6 +8,7 @@ mod hypervisor;
 mod inventory;
 mod role;
 mod secret;
+mod snapshot;
 mod token;
 
 use keelway_api::{Condition, Time, jiff::Timestamp};
@@ -21,6 +22,7 @@ pub(crate) use hypervisor::HypervisorView;
 pub(crate) use inventory::{Allocation, InventoryView, size};
 pub(crate) use role::RoleView;
 pub(crate) use secret::SecretView;
+pub(crate) use snapshot::SnapshotView;
 pub(crate) use token::TokenView;
 
 use crate::{table::TextTable, terminal};

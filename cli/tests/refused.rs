@@ -62,6 +62,10 @@ const VIEWS: &[&[&str]] = &[
     &["join-token", "list", "--cluster", "c1"],
     &["join-token", "revoke", "abcdef", "--cluster", "c1"],
     &["node", "evict", "w1", "--cluster", "c1"],
+    &["snapshot", "create", "c1"],
+    &["snapshot", "list", "c1"],
+    &["snapshot", "delete", "c1", "20261127T115200Z-48213"],
+    &["snapshot", "key", "c1"],
 ];
 /// Commands that read no documents.
 const NEITHER: &[&[&str]] = &[

@@ -11,7 +11,7 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 use keelway_api::duration::Span;
-use keelway_reconciler::{PassError, PassOutcome, RunLimits, RunOutcome};
+use keelway_reconciler::{PassError, PassFailure, PassOutcome, RunLimits, RunOutcome, take_due_snapshots};
 use rustix::thread::disable_transparent_huge_pages;
 
 use super::{
@@ -103,6 +103,8 @@ fn offer(file: &Path) {
 /// The result of passes, and the signal that ended them, if any.
 struct ReconcileResult {
     end: Result<(RunOutcome, PassOutcome), PassError>,
+    /// The snapshots that were due and could not be taken.
+    snapshots: Vec<PassFailure>,
     received: ReceivedSignal,
 }
 
@@ -113,8 +115,16 @@ fn reconcile(
     let limits = RunLimits { once: arguments.once, timeout: arguments.timeout() };
     let ended = runtime_of_passes()?.block_on(async {
         let received = cancel_on_signal(session.context.run.stop.clone()).map_err(CommandFailure::other)?;
-        let end = keelway_reconciler::run(&session.context, &mut session.minter, limits).await;
-        Ok::<_, CommandFailure>(ReconcileResult { end, received })
+        let mut end = keelway_reconciler::run(&session.context, &mut session.minter, limits).await;
+        let mut snapshots = Vec::new();
+        // A store that does not settle is copied too: what is wrong may become worse.
+        if end.is_ok() {
+            match take_due_snapshots(&session.context).await {
+                Ok(failures) => snapshots = failures,
+                Err(error) => end = Err(error),
+            }
+        }
+        Ok::<_, CommandFailure>(ReconcileResult { end, snapshots, received })
     })?;
     Ok((session.pipe, ended))
 }
@@ -124,7 +134,10 @@ impl ReconcileResult {
     fn report(self) -> Code {
         let code = code(&self.end, &self.received);
         report(self.end);
-        code
+        for failure in &self.snapshots {
+            let _ = writeln!(std::io::stderr(), "error: {}: {}", failure.subject, failure.reason);
+        }
+        if code == Code::Done && !self.snapshots.is_empty() { Code::Failed } else { code }
     }
 }
 
