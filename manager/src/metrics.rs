@@ -10,6 +10,7 @@ mod family;
 mod hypervisors;
 mod passes;
 mod process;
+mod snapshots;
 mod state;
 
 use std::{
@@ -120,6 +121,7 @@ impl DocumentCollector {
         build.add([("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0);
         let mut families = vec![build, refused];
         families.extend(clusters::families(&documents));
+        families.extend(snapshots::families(&documents));
         families.extend(hypervisors::families(&documents));
         families.extend(self.holdings.families(&documents));
         families.extend(self.certificates.families(&documents));

@@ -87,7 +87,9 @@ fn the_manager_has_no_right_on_its_node() {
     let security = pod.security_context.unwrap();
     assert_eq!(security.run_as_non_root, Some(true));
     assert_eq!(security.seccomp_profile.unwrap().type_, "RuntimeDefault");
-    assert!(pod.volumes.is_none() && pod.host_network.is_none() && pod.host_pid.is_none());
+    let volumes = pod.volumes.clone().unwrap_or_default();
+    assert!(volumes.len() == 1 && volumes[0].empty_dir.is_some(), "{volumes:?}");
+    assert!(pod.host_network.is_none() && pod.host_pid.is_none());
     assert_eq!(pod.topology_spread_constraints.unwrap().len(), 2);
     let [container] = &pod.containers[..] else { panic!("one container") };
     let security = container.security_context.as_ref().unwrap();
