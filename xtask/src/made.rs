@@ -43,6 +43,7 @@ fn question(origin: ProgramOrigin) -> (&'static [&'static str], String) {
             panic!("{origin:?} is of the conformance tests, which ask it")
         }
         ProgramOrigin::Go(GoBuild::Helm, _) => (&["version", "--short"], format!("v{}\n", version(origin))),
+        ProgramOrigin::Go(GoBuild::Versitygw, _) => (&["--version"], format!("v{}", version(origin))),
         ProgramOrigin::Workspace(name) => (&["--version"], format!("{name} {}\n", version(origin))),
         ProgramOrigin::C { name, .. } => (&["-v"], format!("{name} {}\n", version(origin))),
         ProgramOrigin::Debian { package: "bash" | "coreutils", .. } => (&["--version"], "Copyright".to_owned()),

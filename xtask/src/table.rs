@@ -21,6 +21,8 @@ const DISTRIBUTION: &str = "3.1.2";
 /// The WireGuard implementation that the VPN is tested against and compared with. Its Go module has no releases; this is the newest version.
 const WIREGUARD: &str = "0.0.0-20260522210424-ecfc5a8d5446";
 
+/// The S3-compatible store that snapshots are tested with.
+const VERSITYGW: &str = "1.8.0";
 /// A CRI client that works as Kubernetes' own tools do.
 const CRI_TOOLS: &str = "1.36.0";
 /// The program that renders the chart of the manager.
@@ -104,6 +106,7 @@ pub(crate) enum GoBuild {
     Distribution,
     CriTools,
     Helm,
+    Versitygw,
     Conformance,
 }
 
@@ -121,6 +124,7 @@ impl GoBuild {
             Self::Distribution => DISTRIBUTION,
             Self::CriTools => CRI_TOOLS,
             Self::Helm => HELM,
+            Self::Versitygw => VERSITYGW,
         }
     }
 
@@ -137,6 +141,7 @@ impl GoBuild {
             Self::Distribution => &["github.com/distribution/distribution/v3"],
             Self::CriTools => &["sigs.k8s.io/cri-tools"],
             Self::Helm => &["helm.sh/helm/v4"],
+            Self::Versitygw => &["github.com/versity/versitygw"],
         }
     }
 
@@ -153,7 +158,8 @@ impl GoBuild {
             | Self::CniPlugins
             | Self::Distribution
             | Self::CriTools
-            | Self::Helm => None,
+            | Self::Helm
+            | Self::Versitygw => None,
         }
     }
 
@@ -172,6 +178,7 @@ impl GoBuild {
             Self::Distribution => format!("github.com/distribution/distribution/v3/cmd/{program}"),
             Self::CriTools => format!("sigs.k8s.io/cri-tools/cmd/{program}"),
             Self::Helm => format!("helm.sh/helm/v4/cmd/{program}"),
+            Self::Versitygw => format!("github.com/versity/versitygw/cmd/{program}"),
             Self::CniPlugins => {
                 format!("github.com/containernetworking/plugins/plugins/{}/{program}", plugin_kind(program))
             }
@@ -201,6 +208,7 @@ impl GoBuild {
                 )
             }
             Self::Etcd | Self::Wireguard | Self::CoreDns => "-s -w".to_owned(),
+            Self::Versitygw => format!("-s -w -X main.Version=v{version}"),
             Self::MetricsServer => format!("-s -w -X k8s.io/client-go/pkg/version.gitVersion=v{version}"),
             Self::CniPlugins => {
                 let package = "github.com/containernetworking/plugins/pkg/utils/buildversion";
@@ -233,6 +241,7 @@ impl fmt::Display for GoBuild {
             Self::Distribution => "distribution",
             Self::CriTools => "cri-tools",
             Self::Helm => "helm",
+            Self::Versitygw => "versitygw",
             Self::Conformance => "conformance",
         };
         write!(formatter, "{name} {}", self.version())
@@ -288,7 +297,8 @@ impl Product {
 
     /// Returns whether only tests run the product.
     pub(crate) fn is_for_tests(&self) -> bool {
-        let only_tests = [GoBuild::Wireguard, GoBuild::Distribution, GoBuild::CriTools, GoBuild::Helm];
+        let only_tests =
+            [GoBuild::Wireguard, GoBuild::Distribution, GoBuild::CriTools, GoBuild::Helm, GoBuild::Versitygw];
         self.go_builds().iter().any(|build| only_tests.contains(build))
     }
 
@@ -356,7 +366,7 @@ fn products() -> Vec<Product> {
     programs.chain(images().into_iter().map(Product::Image)).collect()
 }
 
-const PROGRAMS: [ProgramOrigin; 11] = [
+const PROGRAMS: [ProgramOrigin; 12] = [
     ProgramOrigin::Go(GoBuild::Kubernetes, "kubectl"),
     ProgramOrigin::Go(GoBuild::Kubernetes, "kubelet"),
     ProgramOrigin::Go(GoBuild::Etcd, "etcdctl"),
@@ -368,6 +378,7 @@ const PROGRAMS: [ProgramOrigin; 11] = [
     ProgramOrigin::Go(GoBuild::Distribution, "registry"),
     ProgramOrigin::Go(GoBuild::CriTools, "crictl"),
     ProgramOrigin::Go(GoBuild::Helm, "helm"),
+    ProgramOrigin::Go(GoBuild::Versitygw, "versitygw"),
 ];
 
 fn images() -> Vec<ImageDefinition> {

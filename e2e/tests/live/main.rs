@@ -32,6 +32,7 @@ mod reach;
 mod reached;
 mod recovery;
 mod settled;
+mod snapshots;
 mod strangers;
 mod two_clusters;
 mod upgraded;

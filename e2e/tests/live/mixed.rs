@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use keelway_api::hypervisor::MachineTransport;
 use keelway_e2e::{MachineFacts, TestControlPlane, TestFleet, TestMachine, host::on_own_host};
 
-use crate::{files, keys, life, look, recovery, settled, workload};
+use crate::{files, keys, life, look, recovery, settled, snapshots, workload};
 
 /// One etcd member and one control plane for each private machine.
 const SIZE: [&str; 4] = ["--etcd-replicas", "3", "--control-plane-replicas", "3"];
@@ -36,6 +36,7 @@ fn scenario() {
     }
     workload::secret_is_there(&plane);
 
+    let plane = snapshots::are_taken(&plane);
     let plane = life::changed(&plane, |spec| spec.control_plane.replicas = 1);
     let components = plane.components();
     let servers = components.keys().filter(|name| name.starts_with("kube-apiserver-"));

@@ -36,6 +36,7 @@ const MEASURED: [(&str, Demand); 24] = [
     ("fleet api_server", live(60)),
     ("etcd-client real_etcd", live(60)),
     ("reconciler store_orders", live(60)),
+    ("snapshot real_s3", live(40)),
 ];
 
 const fn live(load: u32) -> Demand {

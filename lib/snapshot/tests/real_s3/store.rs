@@ -1,0 +1,83 @@
+//! versitygw on a directory, with a certificate of its own authority.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use keelway_cri::testing::cache;
+use keelway_snapshot::S3Credentials;
+use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use tokio::{net::TcpStream, time::sleep};
+
+use crate::host::WORK;
+
+pub(crate) const BUCKET: &str = "snapshots";
+const ADDRESS: &str = "127.0.0.1:7070";
+/// How long the store may take to listen.
+const START: Duration = Duration::from_secs(20);
+
+/// A running store, which ends with its host.
+pub(crate) struct S3Store {
+    authority: String,
+    _process: Child,
+}
+
+/// Returns a certificate authority of this name.
+pub(crate) fn authority(name: &str) -> (Certificate, Issuer<'static, KeyPair>) {
+    let key = KeyPair::generate().unwrap();
+    let mut parameters = CertificateParams::default();
+    parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    parameters.distinguished_name.push(DnType::CommonName, name);
+    let certificate = parameters.self_signed(&key).unwrap();
+    (certificate, Issuer::new(parameters, key))
+}
+
+impl S3Store {
+    pub(crate) async fn start() -> Self {
+        let (authority, issuer) = authority("the store");
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &issuer);
+        let file = |name: &str, content: &str| {
+            let path = Path::new(WORK).join(name);
+            fs::write(&path, content).unwrap();
+            path
+        };
+        let (certificate, key) = (file("s3.crt", &certificate.unwrap().pem()), file("s3.key", &key.serialize_pem()));
+        for directory in ["s3/snapshots", "s3-metadata"] {
+            fs::create_dir_all(Path::new(WORK).join(directory)).unwrap();
+        }
+        let mut command = Command::new(cache().unwrap().join("bin/versitygw"));
+        command
+            .env("ROOT_ACCESS_KEY", "admin")
+            .env("ROOT_SECRET_KEY", "not-a-secret")
+            .args(["--port", ADDRESS, "--quiet"]);
+        command.arg("--cert").arg(certificate).arg("--key").arg(key);
+        command.args(["posix", "--sidecar"]).arg(Path::new(WORK).join("s3-metadata")).arg(Path::new(WORK).join("s3"));
+        let process = command.stdin(Stdio::null()).spawn().unwrap();
+        let deadline = Instant::now() + START;
+        while TcpStream::connect(ADDRESS).await.is_err() {
+            assert!(Instant::now() < deadline, "the store does not listen");
+            sleep(Duration::from_millis(50)).await;
+        }
+        Self { authority: authority.pem(), _process: process }
+    }
+
+    pub(crate) fn endpoint(&self) -> String {
+        format!("https://{ADDRESS}")
+    }
+
+    pub(crate) fn bucket(&self) -> PathBuf {
+        Path::new(WORK).join("s3").join(BUCKET)
+    }
+
+    pub(crate) fn credentials(&self) -> S3Credentials {
+        S3Credentials {
+            access_key_id: "admin".to_owned(),
+            secret_access_key: "not-a-secret".to_owned(),
+            authorities: Some(self.authority.clone().into_bytes()),
+        }
+    }
+}
