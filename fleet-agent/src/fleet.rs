@@ -1,6 +1,13 @@
 //! Sessions with the fleet: one endpoint at a time, as one identity.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
@@ -21,6 +28,7 @@ use crate::{
     identity::{FleetIdentity, IdentityError, IdentityStore},
     inventory::{self, ClusterInventory},
     metrics::AgentMetrics,
+    refusal::{SessionPause, is_denied},
     reports::PendingReports,
     works::{self, FleetEvent},
 };
@@ -29,8 +37,6 @@ use crate::{
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long a response may take to begin.
 const ANSWER: Duration = Duration::from_secs(15);
-/// The pause after all endpoints failed.
-const AGAIN: Duration = Duration::from_secs(1);
 /// The longest sleep until a renewal. A timer stands still while its machine is suspended.
 const LOOK: Duration = Duration::from_secs(600);
 
@@ -52,6 +58,12 @@ pub enum FleetError {
     /// The Lease cannot be renewed.
     #[error("cannot renew the Lease of this agent")]
     Heartbeat(#[source] Box<Error>),
+    /// The rights of the agent are gone.
+    #[error(
+        "the fleet refuses this agent: its cluster was removed from the fleet, or its rights were revoked; what runs in this cluster stays; to \
+         register the cluster again, apply the manifests of a new token; otherwise, delete the namespace of the agent"
+    )]
+    Revoked(#[source] Box<Error>),
     /// Reports cannot be sent.
     #[error("cannot report to the fleet")]
     Report(#[source] Box<Error>),
@@ -63,6 +75,8 @@ pub enum FleetError {
 /// The fleet, as the agent uses it.
 pub(crate) struct FleetConnection {
     pub(crate) token: FleetToken,
+    /// The file of the token, and its content.
+    pub(crate) token_file: (PathBuf, String),
     pub(crate) proxies: HttpProxies,
     pub(crate) identities: IdentityStore,
     /// The namespace of the agent, in which no Work has an effect.
@@ -73,6 +87,8 @@ pub(crate) struct FleetConnection {
     pub(crate) reports: Arc<PendingReports>,
     pub(crate) inventory: watch::Receiver<Option<ClusterInventory>>,
     pub(crate) metrics: AgentMetrics,
+    /// Whether the fleet refuses the agent.
+    pub(crate) is_refused: Arc<AtomicBool>,
 }
 
 enum FleetCredentials<'a> {
@@ -81,8 +97,9 @@ enum FleetCredentials<'a> {
 }
 
 impl FleetConnection {
-    /// Uses one endpoint after the other, for as long as each responds.
+    /// Uses one endpoint after the other, for as long as each responds. Ends if the fleet refuses the agent, and there is another token.
     pub(crate) async fn run(&self) {
+        let mut pause = SessionPause::default();
         for (number, endpoint) in self.token.server.iter().enumerate().cycle() {
             let ended = loop {
                 match self.session(endpoint).await {
@@ -92,10 +109,20 @@ impl FleetConnection {
             };
             self.metrics.set_connected(false);
             tracing::warn!(endpoint, error = %ErrorChain(&ended), "the session with the fleet ended");
+            let before_next = pause.after(&ended);
+            self.is_refused.store(pause.is_refused(), Ordering::Relaxed);
+            if pause.is_refused() && self.has_another_token() {
+                return;
+            }
             if number + 1 == self.token.server.len() {
-                sleep(AGAIN).await;
+                sleep(before_next).await;
             }
         }
+    }
+
+    fn has_another_token(&self) -> bool {
+        let (path, text) = &self.token_file;
+        std::fs::read_to_string(path).is_ok_and(|found| found != *text)
     }
 
     /// Returns when the certificate was renewed, so that the next session uses it.
@@ -112,8 +139,10 @@ impl FleetConnection {
                 self.identities.request(&bootstrap, Timestamp::now()).await?;
                 return Ok(());
             }
+            Err(error) if is_denied(&error) => return Err(FleetError::Revoked(Box::new(error))),
             Err(error) => return Err(FleetError::Heartbeat(Box::new(error))),
         }
+        self.is_refused.store(false, Ordering::Relaxed);
         tracing::info!(endpoint, cluster = self.token.cluster, "connected to the fleet");
         self.metrics.set_connected(true);
         select! {

@@ -60,14 +60,27 @@ impl HealthAddresses {
     }
 }
 
-/// Serves requests until the process ends. Metrics contain numbers and no names of objects.
-pub(crate) async fn serve(listener: TcpListener, is_ready: Arc<AtomicBool>, registry: &Registry) {
-    keelway_local_http::serve(LocalListener::Tcp(listener), |path| respond(path, &is_ready, registry)).await;
+/// Whether the agent can do its work.
+#[derive(Debug, Default)]
+pub(crate) struct AgentHealth {
+    /// Whether the API server of the agent's own cluster has responded.
+    pub(crate) is_ready: AtomicBool,
+    /// Whether the fleet refuses the agent. It is not ready then, because it never gets another Work.
+    pub(crate) is_refused: Arc<AtomicBool>,
 }
 
-fn respond(path: &str, is_ready: &AtomicBool, registry: &Registry) -> LocalResponse {
+/// Serves requests until the process ends. Metrics contain numbers and no names of objects.
+pub(crate) async fn serve(listener: TcpListener, health: Arc<AgentHealth>, registry: &Registry) {
+    keelway_local_http::serve(LocalListener::Tcp(listener), |path| respond(path, &health, registry)).await;
+}
+
+fn respond(path: &str, health: &AgentHealth, registry: &Registry) -> LocalResponse {
+    let AgentHealth { is_ready, is_refused } = health;
     match path {
         "/healthz" => text(StatusCode::OK, "ok\n".to_owned()),
+        "/readyz" if is_refused.load(Ordering::Relaxed) => {
+            text(StatusCode::SERVICE_UNAVAILABLE, "the fleet refuses this agent; its log names the cause\n".to_owned())
+        }
         "/readyz" if is_ready.load(Ordering::Relaxed) => text(StatusCode::OK, "ok\n".to_owned()),
         "/readyz" => {
             text(StatusCode::SERVICE_UNAVAILABLE, "the API server of this cluster has not responded yet\n".to_owned())

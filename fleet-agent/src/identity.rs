@@ -24,6 +24,9 @@ use rand::{SeedableRng, rngs::ChaCha8Rng};
 use sha2::{Digest, Sha256};
 
 const USAGES: [&str; 2] = ["digital signature", "client auth"];
+/// How long a certificate is requested for: 30 days, so that it is renewed after 20. The name of a removed cluster rests until the last certificate has
+/// expired, and an agent that is away for longer than the rest needs another token.
+const LIFE_SECONDS: i32 = 30 * 24 * 3600;
 /// How long the fleet may take to approve and sign.
 const PATIENCE: Duration = Duration::from_secs(60);
 const CERTIFICATE: &str = "tls.crt";
@@ -169,6 +172,7 @@ async fn sign(client: &Client, cluster: &str, key: &PrivateKeyPem) -> Result<Str
             request: ByteString(request.into_bytes()),
             signer_name: AGENT_SIGNER.to_owned(),
             usages: Some(USAGES.map(str::to_owned).to_vec()),
+            expiration_seconds: Some(LIFE_SECONDS),
             ..CertificateSigningRequestSpec::default()
         },
         status: None,

@@ -16,6 +16,7 @@ mod metrics;
 pub mod ownership;
 mod reconcile;
 pub mod record_store;
+mod refusal;
 mod reports;
 mod run;
 pub mod work_queue;

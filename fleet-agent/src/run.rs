@@ -3,10 +3,7 @@
 use std::{
     io,
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
 };
 
 use keelway_fleet::{FleetToken, FleetTokenError};
@@ -22,7 +19,7 @@ use crate::{
     HealthError,
     engine::WorkEngine,
     fleet::FleetConnection,
-    health::{self, HealthAddresses},
+    health::{self, AgentHealth, HealthAddresses},
     identity::IdentityStore,
     inventory,
     kind_watch::KindWatches,
@@ -65,6 +62,9 @@ pub enum AgentRunError {
     /// The health endpoint cannot be opened.
     #[error(transparent)]
     Health(#[from] HealthError),
+    /// The fleet refuses the agent, and its token was replaced since.
+    #[error("the fleet refuses this agent, and there is a new token; the next start uses it")]
+    AnotherToken,
     /// A task ended that should run forever.
     #[error("a task of the agent ended")]
     Ended,
@@ -87,9 +87,9 @@ pub struct AgentOptions {
 
 /// Runs the agent until `stop`.
 pub async fn run(options: &AgentOptions, stop: CancellationToken) -> Result<(), AgentRunError> {
-    let token = std::fs::read_to_string(&options.token)
+    let text = std::fs::read_to_string(&options.token)
         .map_err(|source| AgentRunError::TokenFile { path: options.token.clone(), source })?;
-    let token = FleetToken::parse(&token)?;
+    let token = FleetToken::parse(&text)?;
     let settings = ProxySettings::from_environment();
     let api = Arc::new(WorkloadApi::new(workload_client(options, &settings).await?));
     let (works, received) = mpsc::channel(EVENTS);
@@ -98,6 +98,7 @@ pub async fn run(options: &AgentOptions, stop: CancellationToken) -> Result<(), 
     let mut registry = Registry::default();
     let metrics = AgentMetrics::new(&mut registry);
     let reports = Arc::new(PendingReports::new(metrics.pending_reports().clone()));
+    let health = Arc::new(AgentHealth::default());
     let store = RecordStore::open(&options.state)?;
     let watches = KindWatches::new(Arc::clone(&api), kinds);
     let engine = WorkEngine::load(Arc::clone(&api), store, Arc::clone(&reports), watches, metrics.clone())?;
@@ -107,17 +108,19 @@ pub async fn run(options: &AgentOptions, stop: CancellationToken) -> Result<(), 
         own_namespace: options.namespace.clone(),
         holder: format!("{}_{:016x}", token.cluster, rand::random::<u64>()),
         token,
+        token_file: (options.token.clone(), text),
         works,
         reports,
         inventory: inventory.clone(),
         metrics,
+        is_refused: Arc::clone(&health.is_refused),
     };
     select! {
         () = stop.cancelled() => Ok(()),
         () = engine.run(received, seen) => Err(AgentRunError::Ended),
         () = inventory::observe(api, nodes) => Err(AgentRunError::Ended),
-        () = fleet.run() => Err(AgentRunError::Ended),
-        served = serve(&options.health, inventory, &registry) => served,
+        () = fleet.run() => Err(AgentRunError::AnotherToken),
+        served = serve(&options.health, inventory, health, &registry) => served,
     }
 }
 
@@ -130,22 +133,23 @@ async fn workload_client(options: &AgentOptions, settings: &ProxySettings) -> Re
     config.client().map_err(|error| AgentRunError::Client(Box::new(error)))
 }
 
-/// Serves health and metrics. The agent is ready once its own API server has listed its nodes: without the fleet, it goes on.
+/// Serves health and metrics. The agent is ready once its own API server has listed its nodes, also while the fleet is away: without the fleet, it
+/// goes on.
 async fn serve(
     addresses: &HealthAddresses,
     mut inventory: watch::Receiver<Option<inventory::ClusterInventory>>,
+    health: Arc<AgentHealth>,
     registry: &Registry,
 ) -> Result<(), AgentRunError> {
     let Some(listener) = addresses.listen().await? else { return std::future::pending().await };
-    let is_ready = Arc::new(AtomicBool::new(false));
     let ready = async {
         if inventory.wait_for(Option::is_some).await.is_ok() {
-            is_ready.store(true, Ordering::Relaxed);
+            health.is_ready.store(true, Ordering::Relaxed);
         }
         std::future::pending::<()>().await;
     };
     select! {
-        () = health::serve(listener, Arc::clone(&is_ready), registry) => Ok(()),
+        () = health::serve(listener, Arc::clone(&health), registry) => Ok(()),
         () = ready => Ok(()),
     }
 }

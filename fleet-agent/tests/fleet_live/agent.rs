@@ -61,6 +61,17 @@ impl Agent {
         Self { child: start("agent", env!("CARGO_BIN_EXE_keelway-fleet-agent"), &arguments), health }
     }
 
+    /// Returns the response of the readiness endpoint.
+    pub(crate) async fn readiness(&self) -> String {
+        self.get("/readyz").await.unwrap_or_default()
+    }
+
+    /// Returns how often the agent wrote that the fleet refuses it.
+    pub(crate) fn refusals() -> usize {
+        let log = std::fs::read_to_string(path("agent.log")).unwrap();
+        log.matches("the fleet refuses this agent: its cluster was removed").count()
+    }
+
     /// Returns the memory of the process itself in KiB, without the files that it maps.
     pub(crate) fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
@@ -70,11 +81,18 @@ impl Agent {
 
     /// Returns the value of a metric, which may have labels.
     pub(crate) async fn metric(&self, name: &str) -> Option<f64> {
+        let text = self.get("/metrics").await?;
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+    }
+
+    /// Returns a response of the agent, with its headers.
+    async fn get(&self, target: &str) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.health)).await.ok()?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.ok()?;
+        let request = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.ok()?;
         let mut text = String::new();
         stream.read_to_string(&mut text).await.ok()?;
-        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+        Some(text)
     }
 
     /// Ends the agent by SIGTERM.

@@ -33,11 +33,11 @@ async fn value(workload: &Client, name: &str) -> Option<String> {
     configs(workload).get_opt(name).await.unwrap()?.data?.get("key").cloned()
 }
 
-async fn has(workload: &Client, name: &str, wanted: &str) {
+pub(crate) async fn has(workload: &Client, name: &str, wanted: &str) {
     wait::until(&format!("{name} has {wanted}"), async || value(workload, name).await.as_deref() == Some(wanted)).await;
 }
 
-async fn edit(workload: &Client, name: &str, value: &str) {
+pub(crate) async fn edit(workload: &Client, name: &str, value: &str) {
     let parameters = PatchParams { field_manager: Some("kubectl-edit".to_owned()), ..PatchParams::default() };
     configs(workload).patch(name, &parameters, &Patch::Merge(json!({ "data": { "key": value } }))).await.unwrap();
 }

@@ -111,6 +111,13 @@ pub(crate) async fn bind_in(admin: &Client, namespace: &str, cluster: &str) {
     apply(&Api::<RoleBinding>::namespaced(admin.clone(), namespace), document).await;
 }
 
+/// Revokes the rights of an agent, as the fleet controller does with a removed cluster.
+pub(crate) async fn unbind_in(admin: &Client, namespace: &str, cluster: &str) {
+    let mut document = binding("RoleBinding", cluster, "keelway:fleet-agent", &json!({}));
+    document["subjects"] = json!([]);
+    apply(&Api::<RoleBinding>::namespaced(admin.clone(), namespace), document).await;
+}
+
 fn binding(kind: &str, name: &str, role: &str, subject: &Value) -> Value {
     let mut subject = subject.clone();
     subject["apiGroup"] = json!("rbac.authorization.k8s.io");

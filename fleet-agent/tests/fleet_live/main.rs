@@ -12,6 +12,7 @@ mod fleet;
 #[path = "../../../cluster-controller/tests/live/host.rs"]
 mod host;
 mod plane;
+mod revoked;
 #[path = "../../../cluster-controller/tests/live/wait.rs"]
 mod wait;
 
@@ -100,6 +101,7 @@ async fn serve() {
     works.0.delete("last", &DeleteParams::default()).await.unwrap();
     works.is_gone("last").await;
     assert_eq!(works.versions().await, settled);
+    revoked::an_agent_without_rights_changes_nothing(&fleet, &works, &workload, &agent).await;
     agent.stop();
 }
 
