@@ -41,7 +41,7 @@ pub(crate) struct FleetContext {
     clusters: Mutex<BTreeMap<String, ClusterMemory>>,
     /// The clusters that are being removed. A Work is written under the read lock, and only if its cluster is not among them.
     pub(crate) leaving: RwLock<BTreeSet<String>>,
-    /// Wakes the loop over clusters if one became busy or idle.
+    /// Wakes the loop over clusters if one became busy or idle, or has no Works any more.
     pub(crate) usage: Arc<Notify>,
     recorder: Recorder,
 }

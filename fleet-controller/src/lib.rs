@@ -13,6 +13,7 @@ mod host;
 mod metrics;
 pub mod placement;
 pub mod registration;
+pub mod removal_step;
 mod run;
 
 pub use self::{

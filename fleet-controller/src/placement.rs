@@ -74,7 +74,13 @@ pub(crate) async fn run(context: Arc<FleetContext>) {
             biased;
             _ = census.tick() => reported.0.set_census(&model.census()),
             Some(change) = changes.next() => match change {
-                Ok(change) => model.observe(change),
+                Ok(change) => {
+                    model.observe(change);
+                    if model.take_emptied() {
+                        // The removal of its cluster may wait for that.
+                        context.usage.notify_one();
+                    }
+                }
                 Err(error) => tracing::info!("a watch failed; retrying: {}", ErrorChain(&error)),
             },
             () = retry => {

@@ -51,6 +51,8 @@ pub(crate) struct FleetModel {
     works_of: BTreeMap<PlacementLink, BTreeSet<WorkKey>>,
     link_of: BTreeMap<WorkKey, PlacementLink>,
     removed: BTreeSet<String>,
+    /// Namespaces of clusters whose last Work is gone.
+    emptied: BTreeSet<String>,
     /// What is known of objects that no watch contains.
     verified: BTreeMap<PlacementLink, ObjectState>,
     pending: BTreeSet<PlacementLink>,
@@ -147,9 +149,24 @@ impl FleetModel {
                 self.link_of.insert(key, link.clone());
                 Some(link)
             }
-            None => self.link_of.remove(&key),
+            None => {
+                self.note_emptied(&key.0);
+                self.link_of.remove(&key)
+            }
         };
         self.pend(link);
+    }
+
+    fn note_emptied(&mut self, namespace: &str) {
+        let mut from = self.works.items.range((namespace.to_owned(), String::new())..);
+        if from.next().is_none_or(|((next, _), _)| next != namespace) {
+            self.emptied.insert(namespace.to_owned());
+        }
+    }
+
+    /// Whether the last Work of a cluster has gone since the last call.
+    pub(super) fn take_emptied(&mut self) -> bool {
+        !std::mem::take(&mut self.emptied).is_empty()
     }
 
     /// Rebuilds what every decision reads. Every object may be affected.

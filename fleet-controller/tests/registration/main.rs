@@ -6,4 +6,5 @@ mod access;
 mod configuration;
 mod heartbeat;
 mod record;
+mod removal_step;
 mod requests;
