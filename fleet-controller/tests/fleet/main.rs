@@ -13,6 +13,7 @@ mod placed;
 mod registration;
 mod removal;
 mod rights;
+mod silence;
 
 #[path = "../../../cluster-controller/tests/live/host.rs"]
 mod host;
@@ -33,10 +34,19 @@ fn a_fleet_is_served() {
     });
 }
 
+/// It waits for two minutes, on a control plane of its own.
+#[test]
+fn a_silent_agent_is_unknown_and_then_lost() {
+    host::on_own_host("a_silent_agent_is_unknown_and_then_lost", || {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(silence::silence());
+    });
+}
+
 async fn serve() {
     let plane = Plane::start().await;
     let admin = plane.admin().await;
     apply_role(&admin).await;
+    rights::the_controller_writes_only_its_own(&plane).await;
     // The replica has the rights that ship and no others.
     let first = FleetController::start(&plane, "first");
     controller::kinds_are_served(&admin).await;
@@ -63,11 +73,12 @@ async fn serve() {
     first.stop();
     placed::a_restart_writes_nothing(&admin, settled, &west).await;
     removal::a_removed_cluster_has_no_rights(&plane, &admin, &west, &east).await;
+    removal::the_last_work_ends_a_removal(&admin, &east).await;
     for name in ["first", "second"] {
         let log = plane::log(name);
         let refused: Vec<_> = log.lines().filter(|line| line.contains("orbidden")).collect();
         assert!(refused.is_empty(), "the role that ships lacks a right: {refused:#?}");
     }
     second.stop();
-    rights::without_guards(&east, &admin).await;
+    rights::without_guards(&plane, &east, &admin).await;
 }

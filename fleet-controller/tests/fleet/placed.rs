@@ -68,7 +68,7 @@ async fn applied(agent: &TestAgent, name: &str, status: Value) {
 }
 
 /// Removes the finalizer of a Work as its agent does once the object is deleted.
-async fn deleted(agent: &TestAgent, name: &str) {
+pub(crate) async fn deleted(agent: &TestAgent, name: &str) {
     let api = Api::<Work>::namespaced(agent.client.clone(), &works_namespace(&agent.cluster));
     wait::until("the Work is being deleted", async || {
         api.get(name).await.unwrap().metadata.deletion_timestamp.is_some()

@@ -14,7 +14,7 @@ use crate::{
     wait,
 };
 
-async fn ready(admin: &Client, cluster: &str) -> Option<String> {
+pub(crate) async fn ready(admin: &Client, cluster: &str) -> Option<String> {
     let found = Api::<WorkloadCluster>::all(admin.clone()).get_opt(cluster).await.unwrap()?;
     let conditions = found.status?.conditions;
     conditions.into_iter().find(|condition| condition.type_ == CLUSTER_READY).map(|condition| condition.status)

@@ -1,15 +1,16 @@
 //! Removal of a cluster from its fleet.
 
 use k8s_openapi::api::core::v1::Namespace;
-use keelway_fleet::{WorkloadCluster, names::agent_user};
+use keelway_fleet::{Work, WorkloadCluster, names::agent_user};
 use kube::{
-    Api, Client,
-    api::{DeleteParams, Patch, PatchParams},
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::json;
 
 use crate::{
     agents::{TestAgent, new_key, request, usual, with_token},
+    placed::deleted,
     plane::Plane,
     wait,
 };
@@ -41,4 +42,21 @@ pub(crate) async fn a_removed_cluster_has_no_rights(plane: &Plane, admin: &Clien
     request(&token, &usual(&agent_user("west")), &new_key()).await.unwrap();
     wait::until("the certificate of the removed cluster has its rights again", async || west.beat().await.is_ok())
         .await;
+}
+
+/// A cluster that leaves with its workloads is there until its agent has deleted the last of them. The agent has its rights until then.
+pub(crate) async fn the_last_work_ends_a_removal(admin: &Client, east: &TestAgent) {
+    let clusters = Api::<WorkloadCluster>::all(admin.clone());
+    let annotation = json!({ "metadata": { "annotations": { "fleet.keelway.dev/workloads": "Delete" } } });
+    clusters.patch("east", &PatchParams::default(), &Patch::Merge(&annotation)).await.unwrap();
+    clusters.delete("east", &DeleteParams::default()).await.unwrap();
+    let works = Api::<Work>::namespaced(admin.clone(), "fleet-east").list(&ListParams::default()).await.unwrap();
+    assert!(!works.items.is_empty());
+    for work in works {
+        assert!(clusters.get_opt("east").await.unwrap().is_some());
+        east.beat().await.unwrap();
+        deleted(east, &work.name_any()).await;
+    }
+    wait::until("the Cluster is gone", async || clusters.get_opt("east").await.unwrap().is_none()).await;
+    assert!(matches!(east.beat().await, Err(kube::Error::Api(status)) if status.code == 403));
 }

@@ -1,76 +1,222 @@
-//! An agent tries each verb on what is not its own.
+//! An agent, and the controller, try each verb on what is not their own.
 
+use futures::{StreamExt, stream};
 use http::Request;
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use keelway_fleet::names::AGENTS_GROUP;
-use kube::{Api, Client, api::PostParams};
+use k8s_openapi::api::{
+    core::v1::Namespace,
+    rbac::v1::{ClusterRole, ClusterRoleBinding},
+};
+use keelway_fleet::names::{AGENTS_GROUP, CONTROLLER_USER, works_namespace};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ListParams, PostParams},
+};
 use serde_json::{Value, json};
 
-use crate::agents::TestAgent;
+use crate::{agents::TestAgent, plane::Plane, wait};
 
-/// A collection of objects that an agent has no right to, and what creates one there.
-const COLLECTIONS: [(&str, &str, &str); 12] = [
-    ("/apis/fleet.keelway.dev/v1alpha1/namespaces/fleet-north/works", "fleet.keelway.dev/v1alpha1", "Work"),
-    ("/apis/fleet.keelway.dev/v1alpha1/works", "fleet.keelway.dev/v1alpha1", "Work"),
-    ("/apis/coordination.k8s.io/v1/namespaces/fleet-north/leases", "coordination.k8s.io/v1", "Lease"),
-    ("/apis/fleet.keelway.dev/v1alpha1/clusters", "fleet.keelway.dev/v1alpha1", "Cluster"),
-    ("/apis/fleet.keelway.dev/v1alpha1/schedulepolicies", "fleet.keelway.dev/v1alpha1", "SchedulePolicy"),
-    ("/apis/fleet.keelway.dev/v1alpha1/namespaces/default/placements", "fleet.keelway.dev/v1alpha1", "Placement"),
-    ("/api/v1/namespaces/default/secrets", "v1", "Secret"),
-    ("/api/v1/namespaces/kube-system/secrets", "v1", "Secret"),
-    ("/api/v1/namespaces/kube-system/configmaps", "v1", "ConfigMap"),
-    ("/api/v1/namespaces/fleet-west/secrets", "v1", "Secret"),
-    ("/apis/apps/v1/namespaces/default/deployments", "apps/v1", "Deployment"),
-    ("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", "rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
+/// How many requests are sent at once: each watch that is allowed takes a second.
+const AT_ONCE: usize = 64;
+const FLEET: &str = "fleet.keelway.dev/v1alpha1";
+const RBAC: &str = "rbac.authorization.k8s.io/v1";
+
+/// Kinds that are in namespaces: group with version, kind and plural.
+const NAMESPACED: [(&str, &str, &str); 12] = [
+    (FLEET, "Work", "works"),
+    (FLEET, "Placement", "placements"),
+    ("coordination.k8s.io/v1", "Lease", "leases"),
+    ("events.k8s.io/v1", "Event", "events"),
+    ("v1", "Secret", "secrets"),
+    ("v1", "ConfigMap", "configmaps"),
+    ("v1", "Pod", "pods"),
+    ("v1", "ServiceAccount", "serviceaccounts"),
+    ("apps/v1", "Deployment", "deployments"),
+    ("batch/v1", "Job", "jobs"),
+    (RBAC, "Role", "roles"),
+    (RBAC, "RoleBinding", "rolebindings"),
 ];
-/// Objects of others, one by one.
-const OBJECTS: [&str; 4] = [
-    "/apis/fleet.keelway.dev/v1alpha1/clusters/north",
-    "/apis/fleet.keelway.dev/v1alpha1/clusters/north/status",
-    "/apis/fleet.keelway.dev/v1alpha1/namespaces/fleet-north/works/a/status",
-    "/apis/certificates.k8s.io/v1/certificatesigningrequests/a/approval",
+/// Kinds that are in no namespace.
+const CLUSTER_WIDE: [(&str, &str, &str); 9] = [
+    (FLEET, "Cluster", "clusters"),
+    (FLEET, "SchedulePolicy", "schedulepolicies"),
+    ("v1", "Namespace", "namespaces"),
+    ("v1", "Node", "nodes"),
+    (RBAC, "ClusterRole", "clusterroles"),
+    (RBAC, "ClusterRoleBinding", "clusterrolebindings"),
+    ("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions"),
+    ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
+    ("certificates.k8s.io/v1", "CertificateSigningRequest", "certificatesigningrequests"),
+];
+/// Subresources of one object, in the namespace `default` where they have one.
+const SUBRESOURCES: [&str; 7] = [
+    "/apis/fleet.keelway.dev/v1alpha1/clusters/nothing/status",
+    "/apis/certificates.k8s.io/v1/certificatesigningrequests/nothing/approval",
+    "/apis/certificates.k8s.io/v1/certificatesigningrequests/nothing/status",
+    "/apis/apps/v1/namespaces/default/deployments/nothing/scale",
+    "/apis/apps/v1/namespaces/default/deployments/nothing/status",
+    "/api/v1/namespaces/default/pods/nothing/ephemeralcontainers",
+    "/api/v1/namespaces/nothing/finalize",
 ];
 
-async fn status(client: &Client, method: &str, path: &str, body: Option<&Value>) -> u16 {
-    let content = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
-    let body = body.map(|body| serde_json::to_vec(body).unwrap()).unwrap_or_default();
-    let request = Request::builder().method(method).uri(path).header("Content-Type", content).body(body).unwrap();
-    match client.request_text(request).await {
-        Ok(_) => 200,
-        Err(kube::Error::Api(status)) => status.code,
-        Err(error) => panic!("{method} {path}: {error}"),
+/// A request that has to be refused. What it names does not exist, so that it changes nothing if it is allowed.
+#[derive(Debug, Clone)]
+struct RightsAttempt {
+    verb: &'static str,
+    method: &'static str,
+    path: String,
+    body: Option<Value>,
+    impersonates: Option<&'static str>,
+}
+
+impl RightsAttempt {
+    fn new(verb: &'static str, method: &'static str, path: String, body: Option<Value>) -> Self {
+        Self { verb, method, path, body, impersonates: None }
+    }
+
+    /// Returns the status code of the response.
+    async fn status(&self, client: &Client) -> u16 {
+        let content = if self.method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+        let body = self.body.as_ref().map(|body| serde_json::to_vec(body).unwrap()).unwrap_or_default();
+        let mut request = Request::builder().method(self.method).uri(&self.path).header("Content-Type", content);
+        if let Some(user) = self.impersonates {
+            request = request.header("Impersonate-User", user);
+        }
+        match client.request_text(request.body(body).unwrap()).await {
+            Ok(_) => 200,
+            Err(kube::Error::Api(status)) => status.code,
+            Err(error) => panic!("{self:?}: {error}"),
+        }
     }
 }
 
-/// Tries every verb on everything, and returns what was not refused. Nothing that is tried exists, so that nothing is changed.
-async fn allowed(client: &Client) -> Vec<String> {
-    let mut allowed = Vec::new();
-    let mut attempt = async |method: &str, path: String, body: Option<Value>| {
-        let code = status(client, method, &path, body.as_ref()).await;
-        if code != 403 {
-            allowed.push(format!("{method} {path}: {code}"));
+fn prefix(api_version: &str) -> String {
+    if api_version.contains('/') { format!("/apis/{api_version}") } else { format!("/api/{api_version}") }
+}
+
+/// Returns each verb on a collection, and on an object of it that does not exist.
+fn verbs(collection: &str, api_version: &str, kind: &str, name: &str) -> Vec<RightsAttempt> {
+    // An object without a name is refused as invalid to those who may create it.
+    let object = || Some(json!({ "apiVersion": api_version, "kind": kind, "metadata": {} }));
+    let one = format!("{collection}/{name}");
+    vec![
+        RightsAttempt::new("list", "GET", collection.to_owned(), None),
+        RightsAttempt::new("watch", "GET", format!("{collection}?watch=1&timeoutSeconds=1"), None),
+        RightsAttempt::new("create", "POST", collection.to_owned(), object()),
+        RightsAttempt::new("deletecollection", "DELETE", format!("{collection}?labelSelector=none%3Dnone"), None),
+        RightsAttempt::new("get", "GET", one.clone(), None),
+        RightsAttempt::new("update", "PUT", one.clone(), object()),
+        RightsAttempt::new("patch", "PATCH", one.clone(), Some(json!({}))),
+        RightsAttempt::new("delete", "DELETE", one, None),
+    ]
+}
+
+/// Whether the agent of a cluster may do this with a kind in its own namespace, by an object's name that is not special.
+fn is_own(plural: &str, verb: &str) -> bool {
+    match plural {
+        "works" => matches!(verb, "get" | "list" | "watch" | "update" | "patch"),
+        "events" => matches!(verb, "create" | "patch"),
+        _ => false,
+    }
+}
+
+/// Returns every verb on every kind in every namespace, except those that the agent of `cluster` needs.
+fn attempts_of_an_agent(cluster: &str, namespaces: &[String]) -> Vec<RightsAttempt> {
+    let mut attempts = Vec::new();
+    let own = works_namespace(cluster);
+    for namespace in namespaces {
+        for (api_version, kind, plural) in NAMESPACED {
+            let collection = format!("{}/namespaces/{namespace}/{plural}", prefix(api_version));
+            let all = verbs(&collection, api_version, kind, "nothing");
+            attempts.extend(all.into_iter().filter(|attempt| *namespace != own || !is_own(plural, attempt.verb)));
         }
+        if *namespace != own {
+            let status = format!("{}/namespaces/{namespace}/works/nothing/status", prefix(FLEET));
+            attempts.push(RightsAttempt::new("get", "GET", status.clone(), None));
+            attempts.push(RightsAttempt::new("patch", "PATCH", status, Some(json!({}))));
+            let lease = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/agent");
+            // A patch with a wrong uid changes no Lease.
+            let other = json!({ "metadata": { "uid": "another" } });
+            attempts.push(RightsAttempt::new("get", "GET", lease.clone(), None));
+            attempts.push(RightsAttempt::new("patch", "PATCH", lease, Some(other)));
+        }
+        let token = format!("/api/v1/namespaces/{namespace}/serviceaccounts/nothing/token");
+        attempts.push(RightsAttempt::new("create", "POST", token, Some(json!({ "spec": {} }))));
+    }
+    for (api_version, _, plural) in NAMESPACED {
+        let everywhere = format!("{}/{plural}", prefix(api_version));
+        attempts.push(RightsAttempt::new("list", "GET", everywhere.clone(), None));
+        attempts.push(RightsAttempt::new("watch", "GET", format!("{everywhere}?watch=1&timeoutSeconds=1"), None));
+    }
+    for (api_version, kind, plural) in CLUSTER_WIDE {
+        let all = verbs(&format!("{}/{plural}", prefix(api_version)), api_version, kind, "nothing");
+        let is_request = plural == "certificatesigningrequests";
+        let asks = |verb: &str| is_request && matches!(verb, "get" | "list" | "watch" | "create");
+        attempts.extend(all.into_iter().filter(|attempt| !asks(attempt.verb)));
+    }
+    for path in SUBRESOURCES {
+        attempts.push(RightsAttempt::new("patch", "PATCH", path.to_owned(), Some(json!({}))));
+    }
+    let as_another = |user| RightsAttempt {
+        impersonates: Some(user),
+        ..RightsAttempt::new("impersonate", "GET", "/api".to_owned(), None)
     };
-    for (path, api_version, kind) in COLLECTIONS {
-        // An object without a name is refused as invalid to those who may create it.
-        let object = json!({ "apiVersion": api_version, "kind": kind, "metadata": {} });
-        attempt("GET", path.to_owned(), None).await;
-        attempt("GET", format!("{path}?watch=1&timeoutSeconds=1"), None).await;
-        attempt("POST", path.to_owned(), Some(object.clone())).await;
-        if path.ends_with("/v1alpha1/works") {
-            continue;
-        }
-        attempt("DELETE", format!("{path}?labelSelector=none%3Dnone"), None).await;
-        attempt("GET", format!("{path}/nothing"), None).await;
-        attempt("PUT", format!("{path}/nothing"), Some(object)).await;
-        attempt("PATCH", format!("{path}/nothing"), Some(json!({}))).await;
-        attempt("DELETE", format!("{path}/nothing"), None).await;
+    attempts.extend(["admin", CONTROLLER_USER].map(as_another));
+    attempts
+}
+
+/// Returns writes of the controller that it does not need.
+fn attempts_of_the_controller() -> Vec<RightsAttempt> {
+    let is_write = |attempt: &RightsAttempt| !matches!(attempt.verb, "get" | "list" | "watch");
+    let users = [("v1", "Secret", "secrets"), ("v1", "ConfigMap", "configmaps"), ("v1", "Pod", "pods")];
+    let users = users.into_iter().chain([("apps/v1", "Deployment", "deployments"), (RBAC, "Role", "roles")]);
+    let mut attempts: Vec<RightsAttempt> = users
+        .flat_map(|(api_version, kind, plural)| {
+            let collection = format!("{}/namespaces/default/{plural}", prefix(api_version));
+            verbs(&collection, api_version, kind, "nothing")
+        })
+        .chain(verbs(&format!("{}/schedulepolicies", prefix(FLEET)), FLEET, "SchedulePolicy", "nothing"))
+        .chain(verbs("/api/v1/nodes", "v1", "Node", "nothing"))
+        .filter(is_write)
+        .collect();
+    let token = "/api/v1/namespaces/default/serviceaccounts/nothing/token".to_owned();
+    attempts.push(RightsAttempt::new("create", "POST", token, Some(json!({ "spec": {} }))));
+    // Rights that it does not have itself. A dry run changes nothing if it is allowed.
+    let role = json!({
+        "apiVersion": RBAC,
+        "kind": "ClusterRole",
+        "metadata": { "name": "more" },
+        "rules": [{ "apiGroups": [""], "resources": ["secrets"], "verbs": ["update"] }],
+    });
+    let binding = json!({
+        "apiVersion": RBAC,
+        "kind": "ClusterRoleBinding",
+        "metadata": { "name": "more" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin" },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": CONTROLLER_USER }],
+    });
+    for (plural, object) in [("clusterroles", role), ("clusterrolebindings", binding)] {
+        let path = format!("{}/{plural}?dryRun=All", prefix(RBAC));
+        attempts.push(RightsAttempt::new("escalate", "POST", path, Some(object)));
     }
-    for path in OBJECTS {
-        attempt("GET", path.to_owned(), None).await;
-        attempt("PATCH", path.to_owned(), Some(json!({}))).await;
-    }
-    allowed
+    let as_another = |user| RightsAttempt {
+        impersonates: Some(user),
+        ..RightsAttempt::new("impersonate", "GET", "/api".to_owned(), None)
+    };
+    attempts.extend(["admin", "system:admin"].map(as_another));
+    attempts
+}
+
+/// Makes all attempts, and returns those that were not refused.
+async fn allowed(client: &Client, attempts: &[RightsAttempt]) -> Vec<String> {
+    let tried = stream::iter(attempts).map(async |attempt| (attempt, attempt.status(client).await));
+    let tried: Vec<_> = tried.buffer_unordered(AT_ONCE).collect().await;
+    let kept = tried.into_iter().filter(|(_, code)| *code != 403);
+    kept.map(|(attempt, code)| format!("{} {} {}: {code}", attempt.verb, attempt.method, attempt.path)).collect()
+}
+
+async fn namespaces(admin: &Client) -> Vec<String> {
+    let listed = Api::<Namespace>::all(admin.clone()).list(&ListParams::default()).await.unwrap();
+    listed.iter().map(ResourceExt::name_any).collect()
 }
 
 /// The rights of an agent end at its own namespace, its own Lease and the status of its own Cluster.
@@ -82,17 +228,29 @@ pub(crate) async fn an_agent_has_only_its_own(west: &TestAgent, admin: &Client) 
         ("PATCH", "/apis/fleet.keelway.dev/v1alpha1/clusters/west/status"),
     ];
     for (method, path) in own {
-        assert_eq!(status(&west.client, method, path, Some(&json!({}))).await, 200, "{method} {path}");
+        let attempt = RightsAttempt::new("own", method, path.to_owned(), Some(json!({})));
+        assert_eq!(attempt.status(&west.client).await, 200, "{method} {path}");
     }
-    assert_eq!(allowed(&west.client).await, Vec::<String>::new());
-    let spec = json!({ "spec": { "region": "elsewhere" } });
+    let attempts = attempts_of_an_agent(&west.cluster, &namespaces(admin).await);
+    assert_eq!(allowed(&west.client, &attempts).await, Vec::<String>::new());
+    println!("{} attempts of an agent were refused", attempts.len());
     let path = "/apis/fleet.keelway.dev/v1alpha1/clusters/west";
-    assert_eq!(status(&west.client, "PATCH", path, Some(&spec)).await, 403, "an agent does not choose its labels");
-    assert_eq!(status(admin, "GET", "/apis/fleet.keelway.dev/v1alpha1/clusters/north", None).await, 200);
+    for (method, body) in [("PATCH", json!({ "spec": { "region": "elsewhere" } })), ("DELETE", json!({}))] {
+        let attempt = RightsAttempt::new("own", method, path.to_owned(), Some(body));
+        assert_eq!(attempt.status(&west.client).await, 403, "an agent does not choose its labels, and does not leave");
+    }
 }
 
-/// The same attempts succeed if rights are bound to the group of all agents.
-pub(crate) async fn without_guards(agent: &TestAgent, admin: &Client) {
+/// The controller reads everything, and writes only what it places and reports.
+pub(crate) async fn the_controller_writes_only_its_own(plane: &Plane) {
+    let client = plane.client(CONTROLLER_USER, &[]).await;
+    let read = RightsAttempt::new("list", "GET", "/api/v1/secrets".to_owned(), None);
+    assert_eq!(read.status(&client).await, 200, "it places Secrets");
+    assert_eq!(allowed(&client, &attempts_of_the_controller()).await, Vec::<String>::new());
+}
+
+/// The same attempts are not refused if all rights are bound to the group of all agents, and to the controller.
+pub(crate) async fn without_guards(plane: &Plane, agent: &TestAgent, admin: &Client) {
     let all: ClusterRole = serde_json::from_value(json!({
         "metadata": { "name": "all" },
         "rules": [{ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] }],
@@ -101,11 +259,17 @@ pub(crate) async fn without_guards(agent: &TestAgent, admin: &Client) {
     let binding: ClusterRoleBinding = serde_json::from_value(json!({
         "metadata": { "name": "all" },
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "all" },
-        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": AGENTS_GROUP }],
+        "subjects": [
+            { "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": AGENTS_GROUP },
+            { "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": CONTROLLER_USER },
+        ],
     }))
     .unwrap();
     Api::all(admin.clone()).create(&PostParams::default(), &all).await.unwrap();
     Api::all(admin.clone()).create(&PostParams::default(), &binding).await.unwrap();
-    let attempts = COLLECTIONS.len() * 8 - 5 + OBJECTS.len() * 2;
-    crate::wait::until("every attempt is allowed", async || allowed(&agent.client).await.len() == attempts).await;
+    let controller = plane.client(CONTROLLER_USER, &[]).await;
+    let of_agent = attempts_of_an_agent(&agent.cluster, &namespaces(admin).await);
+    for (client, attempts) in [(&agent.client, of_agent), (&controller, attempts_of_the_controller())] {
+        wait::until("no attempt is refused", async || allowed(client, &attempts).await.len() == attempts.len()).await;
+    }
 }
