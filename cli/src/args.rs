@@ -214,8 +214,12 @@ pub(crate) enum CliCommand {
         after_help = "Example:\n  keelway recover --dry-run < backup.yaml\n  keelway recover < backup.yaml > c1.yaml && keelway plan < c1.yaml\n  keelway recover --from dir:/var/lib/keelway-manager\n  keelway recover --from kubernetes:management.kubeconfig"
     )]
     Recover(RecoverArguments),
-    /// Show the status of clusters, components and machines from the documents
-    #[command(after_help = "Example:\n  keelway status < c1.yaml\n  keelway status -o wide < c1.yaml")]
+    /// Show the current status of clusters, components and machines
+    ///
+    /// Connects to the machines, as `plan` does, and changes nothing. A machine that does not respond is shown as not ready.
+    #[command(
+        after_help = "Example:\n  keelway status < c1.yaml\n  keelway status -o wide < c1.yaml\n  keelway status --recorded < c1.yaml"
+    )]
     Status(StatusArguments),
     /// Show components of clusters
     #[command(subcommand, after_help = "Example:\n  keelway component get -o wide < c1.yaml")]

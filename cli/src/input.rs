@@ -98,7 +98,7 @@ impl Input {
         Ok(Self { name: "stdin".to_owned(), bytes, file })
     }
 
-    fn is_blank(&self) -> bool {
+    pub(crate) fn is_blank(&self) -> bool {
         self.bytes.iter().all(u8::is_ascii_whitespace)
     }
 

@@ -9,6 +9,7 @@ mod inventory;
 mod role;
 mod secret;
 mod snapshot;
+mod store_member;
 mod token;
 
 use keelway_api::{Condition, Time, jiff::Timestamp};
@@ -23,6 +24,7 @@ pub(crate) use inventory::{Allocation, InventoryView, size};
 pub(crate) use role::RoleView;
 pub(crate) use secret::SecretView;
 pub(crate) use snapshot::SnapshotView;
+pub(crate) use store_member::StoreMemberView;
 pub(crate) use token::TokenView;
 
 use crate::{table::TextTable, terminal};

@@ -51,6 +51,7 @@ const VIEWS: &[&[&str]] = &[
     &["plan"],
     &["observe"],
     &["status"],
+    &["status", "--recorded"],
     &["validate"],
     &["apply"],
     &["pivot", "--to", "kubernetes"],

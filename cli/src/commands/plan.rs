@@ -92,6 +92,9 @@ fn render(preview: &PlanPreview) -> String {
     let bindings = preview.plan.bindings.iter();
     let bindings = bindings.map(|id| format!("{}: apply the first role bindings", names.of_namespace(&id.namespace())));
     section(&mut text, "In clusters", bindings);
+    let stores = preview.plan.stores.iter();
+    let stores = stores.map(|(id, order)| format!("{}: {order}", names.of_namespace(&id.namespace())));
+    section(&mut text, "In stores", stores);
     section(&mut text, "Paused", paused);
     section(&mut text, "Waiting", preview.plan.waiting.iter().map(ToString::to_string));
     text

@@ -8,6 +8,7 @@ use keelway_e2e::{RunningComponent, deadline, load::Load, machine::millis, proce
 
 use crate::{
     plane::Plane,
+    status,
     store::Store,
     unseen::{goes_on_without, is_settled_by_one_pass},
 };
@@ -116,6 +117,7 @@ pub(crate) fn private_machine(plane: &mut Plane<'_>, load: &Load) {
     let data = |plane: &Plane<'_>| plane.directory(&leader, "data/member").metadata().unwrap().ino();
     let before = data(plane);
     plane.power("stop", &away);
+    status::shows_what_is_away(plane, &away);
     goes_on_without(plane, &away);
     load.lap("a private machine lost its power").assert_good();
 

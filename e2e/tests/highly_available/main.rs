@@ -14,6 +14,7 @@ mod ingress;
 mod plane;
 mod replicas;
 mod scaling;
+mod status;
 mod store;
 mod unseen;
 
@@ -68,6 +69,7 @@ fn scenario(tag: &str, reach: ReachMode) {
     let mut plane = Plane::new(&world, &machines);
     replicas::are_spread(&plane);
     replicas::fit_on_a_screen(&plane);
+    status::shows_stores(&plane);
     replicas::elect_leaders(&plane);
     ingress::contexts(&plane);
     ingress::tell_metrics(&plane);

@@ -14,7 +14,7 @@ const TOLD: usize = 6;
 
 /// Lists faults of machines first, because their components depend on them. The help for a reason appears once.
 pub(super) fn of(documents: &Documents) -> String {
-    let parts = [machines(documents), paused(documents), components(documents)];
+    let parts = [machines(documents), paused(documents), stores(documents), components(documents)];
     let all: Vec<Trouble> = parts.into_iter().flatten().collect();
     let mut told = BTreeSet::new();
     let mut text = String::new();
@@ -61,6 +61,26 @@ fn paused(documents: &Documents) -> Vec<Trouble<'_>> {
         Some(Trouble { line: format!("{name} is paused: {}", paused.message), reason: &paused.reason })
     });
     conditions.collect()
+}
+
+/// The conditions of stores exist only while something is wrong.
+const OF_STORES: [&str; 2] = ["EtcdMembersHealthy", "EtcdHasRoom"];
+
+fn stores(documents: &Documents) -> Vec<Trouble<'_>> {
+    let mut troubles = Vec::new();
+    for (name, cluster) in &documents.clusters {
+        let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let found = OF_STORES.iter().filter_map(|kind| find(conditions, kind));
+        troubles.extend(found.filter(|condition| condition.status == "False").map(|condition| Trouble {
+            line: if condition.message.starts_with("waits for") {
+                format!("{name} {}", condition.message)
+            } else {
+                format!("{name}: {}", condition.message)
+            },
+            reason: &condition.reason,
+        }));
+    }
+    troubles
 }
 
 fn components(documents: &Documents) -> Vec<Trouble<'_>> {

@@ -1,0 +1,38 @@
+//! `keelway status` shows what machines and stores report now.
+
+use keelway_api::role::Role;
+
+use crate::{plane::Plane, store::Store};
+
+/// Every member has a row, and the leader is the one that etcd itself reports.
+pub(crate) fn shows_stores(plane: &Plane<'_>) {
+    let status = plane.keelway.run(&["status", "-o", "wide"], &plane.text).succeeded();
+    let leader = Store::of(plane).leader().spec.name().unwrap();
+    let rows = members(status.text());
+    assert_eq!(rows.len(), plane.of_role(Role::Etcd).len(), "{}", status.text());
+    for row in rows {
+        let role = if row[0] == format!("c1/{leader}") { "Leader" } else { "Follower" };
+        assert_eq!((row[1], row[4], row[5]), (role, "4096Mi", "<none>"), "{row:?}");
+        assert!(row[6].parse::<u64>().unwrap() < 5000, "{row:?}");
+    }
+}
+
+/// A machine without power is not ready, and its member does not respond, although the documents record both as ready.
+pub(crate) fn shows_what_is_away(plane: &Plane<'_>, away: &str) {
+    let shown = |arguments: &[&str]| {
+        let text = plane.keelway.run(&[&["status", "-o", "wide"], arguments].concat(), &plane.text).succeeded();
+        let row = text.text().lines().find(|line| line.starts_with(away)).unwrap().to_owned();
+        (row.split_whitespace().nth(2).unwrap().to_owned(), text.text().to_owned())
+    };
+    assert_eq!(shown(&["--recorded"]).0, "True");
+    let (ready, text) = shown(&[]);
+    assert_eq!(ready, "False", "{text}");
+    let lost = members(&text).into_iter().filter(|row| row[1..3] == ["<no", "response>"]).count();
+    assert_eq!(lost, 1, "{text}");
+}
+
+/// Returns the rows of etcd members, each as words.
+fn members(text: &str) -> Vec<Vec<&str>> {
+    let table = text.lines().skip_while(|line| !line.starts_with("ETCD MEMBER")).skip(1);
+    table.take_while(|line| !line.is_empty()).map(|line| line.split_whitespace().collect()).collect()
+}
