@@ -31,6 +31,13 @@ pub(crate) fn build_manager() -> Result<PathBuf> {
     shipped(&build_static(MANAGER)?)
 }
 
+/// Builds the programs of fleets only.
+pub(crate) fn build_fleet() -> Result<()> {
+    ["keelway-fleet-controller", "keelway-fleet-agent"]
+        .into_iter()
+        .try_for_each(|name| shipped(&build_static(name)?).map(drop))
+}
+
 /// Builds every program of the workspace with shared libraries. Tests and `images` use these.
 pub(crate) fn build_workspace() -> Result<()> {
     run(cargo().args(["build", "--workspace"]))

@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: measurements. Their tables are part of `docs/performance.md`.
 
+mod fleet;
 mod shipped;
 mod vpn;
 
@@ -16,7 +17,8 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = String>) -> Result<()> {
         // The default is one round, because each figure is measured with a thousand clusters.
         Some("manager") => shipped::run("manager", 1, arguments),
         Some("vpn") => vpn::run(arguments),
-        Some(other) => bail!("unknown benchmark {other}; must be start, join, failover, agent, manager or vpn"),
-        None => bail!("no benchmark was given; must be start, join, failover, agent, manager or vpn"),
+        Some("fleet") => fleet::run(arguments),
+        Some(other) => bail!("unknown benchmark {other}; must be start, join, failover, agent, manager, vpn or fleet"),
+        None => bail!("no benchmark was given; must be start, join, failover, agent, manager, vpn or fleet"),
     }
 }

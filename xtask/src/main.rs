@@ -44,6 +44,7 @@ usage: cargo xtask images [--missing] [--own | --others] [--no-tests | --conform
        cargo xtask bench failover [--rounds N]
        cargo xtask bench agent [--rounds N]
        cargo xtask bench vpn [--rounds N] [--seconds S]
+       cargo xtask bench fleet [--rounds N] [--clusters N[,N..]] [--objects N[,N..]]
 
 images builds container images and programs in the cache: $KEELWAY_CACHE, or keelway in the user's cache directory.
 
